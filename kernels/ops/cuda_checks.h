@@ -37,16 +37,10 @@ const char* fault_of_norm(const Args& args, bool is_aligned) {
 inline const char* fault_of(const RmsNormArgs& args) {
   if (args.delta != nullptr && args.sum == nullptr)
     return "a norm with delta needs a place for the sum";
-  return fault_of_norm(
-      args, are_aligned(args.x, args.delta,
-                        args.weight, args.sum,
-                        args.y));
+  return fault_of_norm(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y));
 }
 inline const char* fault_of(const RmsNormBackwardArgs& args) {
-  return fault_of_norm(
-      args, are_aligned(args.dy, args.x,
-                        args.weight, args.dsum,
-                        args.dx));
+  return fault_of_norm(args, are_aligned(args.dy, args.x, args.weight, args.dsum, args.dx));
 }
 
 template <class Args>
@@ -90,8 +84,7 @@ inline const char* fault_of(const PagedCache& cache) {
   const bool are_multiples = cache.block_stride % kMultiple == 0 &&
                              cache.row_stride % kMultiple == 0 &&
                              cache.head_stride % kMultiple == 0;
-  if (!are_multiples || !are_aligned(cache.keys,
-                                     cache.values))
+  if (!are_multiples || !are_aligned(cache.keys, cache.values))
     return "the cache must be aligned to 16 bytes, its strides multiples of 8 elements";
   return nullptr;
 }
@@ -136,8 +129,7 @@ inline const char* fault_of(const SampleArgs& args) {
 inline const char* fault_of(const FewRowsArgs& args) {
   if (args.rows < 0 || args.rows > kFewRowsMax) return "rows must be from 0 to 4";
   if (args.columns < 1 || args.columns > kRowsMax) return "columns must be from 1 to 2^31 - 1";
-  const bool is_aligned = are_aligned(args.x,
-                                      args.weight);
+  const bool is_aligned = are_aligned(args.x, args.weight);
   if (args.terms < 1 || args.terms % 8 != 0 || !is_aligned)
     return "terms must be a multiple of 8, x and weight at addresses of 16 bytes";
   return nullptr;

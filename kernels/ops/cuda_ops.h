@@ -172,8 +172,8 @@ struct DecodeAttentionArgs {
   /// No length is more, where the host knows it: then nothing waits to ask. Kernels do not read it,
   /// so that a captured graph may be replayed with other lengths. 0: nobody knows.
   int64_t length_max = 0;
-  int32_t num_splits = 1;  // of each context, at most kSplitsMax
-  void* out = nullptr;     // [rows, num_heads * head_dim]
+  int32_t num_splits = 1;      // of each context, at most kSplitsMax
+  void* out = nullptr;         // [rows, num_heads * head_dim]
   float* workspace = nullptr;  // [decode_workspace(rows, heads, num_splits)], or null: 1 split
 };
 inline constexpr int32_t kSplitsMax = 64;

@@ -25,10 +25,9 @@ struct Rows {
 at::Tensor gathered(const OnStream& on, const DecodeAttentionArgs& args, const void* memory,
                     const Rows& rows) {
   const PagedCache& cache = args.cache;
-  const at::Tensor whole =
-      on.of(args.type, memory,
-            {kAnyRows, cache.block_size, args.heads.num_kv_heads, args.heads.head_dim},
-            {cache.block_stride, cache.row_stride, cache.head_stride, 1});
+  const at::Tensor whole = on.of(
+      args.type, memory, {kAnyRows, cache.block_size, args.heads.num_kv_heads, args.heads.head_dim},
+      {cache.block_stride, cache.row_stride, cache.head_stride, 1});
   const at::Tensor some =
       at::index(whole.narrow(2, rows.first_head, rows.num_heads), {rows.block, rows.place});
   return wide(some).masked_fill_(rows.is_hidden.unsqueeze(-1).unsqueeze(-1), 0).transpose(1, 2);

@@ -47,8 +47,7 @@ Outcome cross_entropy(const CrossEntropyArgs& args, Stream stream) {
     if (args.entropies != nullptr) {
       // A token of no weight may be infinitely far.
       const at::Tensor terms = (distances * weights).masked_fill_(weights.eq(0), 0);
-      on.floats(args.entropies + first, {count, 1})
-          .copy_(log_sums - terms.sum(-1, true) / sums);
+      on.floats(args.entropies + first, {count, 1}).copy_(log_sums - terms.sum(-1, true) / sums);
     }
     if (args.coefficients != nullptr)
       logits.narrow(0, first, count).copy_(slopes_of(on, args, first, z, log_normalizers));

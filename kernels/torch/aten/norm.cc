@@ -37,7 +37,8 @@ Outcome rms_norm_backward(const RmsNormBackwardArgs& args, Stream stream) {
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
   const int64_t sizes[] = {args.rows, args.width};
-  const at::Tensor all_dy = on.of(args.type, args.dy, sizes), all_x = on.of(args.type, args.x, sizes);
+  const at::Tensor all_dy = on.of(args.type, args.dy, sizes),
+                   all_x = on.of(args.type, args.x, sizes);
   const at::Tensor weight = wide(on.of(args.type, args.weight, {args.width}));
   const at::Tensor inverses = on.floats(args.inverse_rms, {args.rows, 1});
   const at::Tensor all_dx = on.of(args.type, args.dx, sizes);
@@ -84,7 +85,8 @@ Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream) {
     const at::Tensor share = at::sigmoid(gate);
     const at::Tensor dup = d * gate * share;
     // d silu / d gate = share * (1 + gate * (1 - share)); both are made before either is written.
-    const at::Tensor dgate = (1 - share).mul_(gate).add_(1).mul_(share).mul_(d).mul_(rows.select(1, 1));
+    const at::Tensor dgate =
+        (1 - share).mul_(gate).add_(1).mul_(share).mul_(d).mul_(rows.select(1, 1));
     to.select(1, 0).copy_(dgate);
     to.select(1, 1).copy_(dup);
   });

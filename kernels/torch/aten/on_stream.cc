@@ -20,8 +20,7 @@ at::DimVector dense_strides(at::IntArrayRef sizes) {
 
 #ifdef PRIMERL_ATEN_ON_CUDA
 
-OnStream::OnStream(Stream stream)
-    : device_(c10::DeviceType::CUDA, c10::cuda::current_device()) {
+OnStream::OnStream(Stream stream) : device_(c10::DeviceType::CUDA, c10::cuda::current_device()) {
   if (c10::cuda::getCurrentCUDAStream(device_.index()).stream() == stream) return;
   guard_.emplace(c10::cuda::getStreamFromExternal(stream, device_.index()));
 }

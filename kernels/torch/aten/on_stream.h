@@ -1,4 +1,5 @@
-/// What the operations of cuda_ops.h by ATen share: tensors over the caller's memory, on its stream.
+/// What the operations of cuda_ops.h by ATen share: tensors over the caller's memory, on its
+/// stream.
 ///
 /// These operations stand in for the kernels of ops/cuda where no nvcc is. They are the same
 /// functions, refuse the same (cuda_checks.h), and differ in three promises: they allocate, some

@@ -53,8 +53,8 @@ at::Tensor slots_of(const OnStream& on, const PagedRotaryArgs& args) {
   return blocks.to(at::kLong).mul_(size).add_(positions.remainder(size));
 }
 
-/// Rows [rows, num_kv_heads, head_dim] to their slots. One that goes nowhere writes what another row
-/// writes, or what is there: so nothing waits to hear how many there are.
+/// Rows [rows, num_kv_heads, head_dim] to their slots. One that goes nowhere writes what another
+/// row writes, or what is there: so nothing waits to hear how many there are.
 void write_rows(const at::Tensor& cache, const at::Tensor& slots, const at::Tensor& rows) {
   const int64_t size = cache.size(1);
   const at::Tensor goes = slots.ge(0);
@@ -118,8 +118,7 @@ Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
         x = (x * inverse_rms(x, args.epsilon)).mul_(on.of(args.type, weight, {d}));
       return turned(x, turn, false);
     };
-    q.narrow(0, first, count)
-        .copy_(normed_and_turned(rows.narrow(1, 0, num_heads), args.q_weight));
+    q.narrow(0, first, count).copy_(normed_and_turned(rows.narrow(1, 0, num_heads), args.q_weight));
     const at::Tensor keys =
         normed_and_turned(rows.narrow(1, num_heads, num_kv_heads), args.k_weight);
     write_cache(on, args, args.cache.keys, first, slots, keys.to(qkv.scalar_type()));
@@ -152,18 +151,20 @@ Outcome rotary_backward(const RotaryBackwardArgs& args, Stream stream) {
   const at::Tensor qkv = part_of(args.qkv, heads), dqkv = part_of(args.dqkv, heads);
   const at::Tensor dq = part_of(args.dq, num_heads), dkeys = part_of(args.dkeys, num_kv_heads);
   const at::Tensor dvalues = part_of(args.dvalues, num_kv_heads);
-  for_parts(args.rows, heads * d, [&, num_heads = num_heads,
-                                   num_kv_heads = num_kv_heads](int64_t first, int64_t count) {
-    const Turn turn = turn_of(on, args, first, count);
-    const at::Tensor x = qkv.narrow(0, first, count), to = dqkv.narrow(0, first, count);
-    to.narrow(1, 0, num_heads)
-        .copy_(slope_of_heads(x.narrow(1, 0, num_heads), dq.narrow(0, first, count), q_weight,
-                              dq_weight, turn, args.epsilon));
-    to.narrow(1, num_heads, num_kv_heads)
-        .copy_(slope_of_heads(x.narrow(1, num_heads, num_kv_heads), dkeys.narrow(0, first, count),
-                              k_weight, dk_weight, turn, args.epsilon));
-    to.narrow(1, num_heads + num_kv_heads, num_kv_heads).copy_(dvalues.narrow(0, first, count));
-  });
+  for_parts(
+      args.rows, heads * d,
+      [&, num_heads = num_heads, num_kv_heads = num_kv_heads](int64_t first, int64_t count) {
+        const Turn turn = turn_of(on, args, first, count);
+        const at::Tensor x = qkv.narrow(0, first, count), to = dqkv.narrow(0, first, count);
+        to.narrow(1, 0, num_heads)
+            .copy_(slope_of_heads(x.narrow(1, 0, num_heads), dq.narrow(0, first, count), q_weight,
+                                  dq_weight, turn, args.epsilon));
+        to.narrow(1, num_heads, num_kv_heads)
+            .copy_(slope_of_heads(x.narrow(1, num_heads, num_kv_heads),
+                                  dkeys.narrow(0, first, count), k_weight, dk_weight, turn,
+                                  args.epsilon));
+        to.narrow(1, num_heads + num_kv_heads, num_kv_heads).copy_(dvalues.narrow(0, first, count));
+      });
   return {};
 }
 

@@ -24,8 +24,7 @@ at::Tensor greatest(const at::Tensor& values, int64_t wanted) {
 at::Tensor in_kept_groups(const RouterShape& shape, const at::Tensor& choices) {
   const int64_t rows = choices.size(0), size = shape.num_experts / shape.num_groups;
   const at::Tensor grouped = choices.view({rows, shape.num_groups, size});
-  const at::Tensor best =
-      std::get<0>(at::topk(grouped, std::min<int64_t>(size, 2))).sum(-1);
+  const at::Tensor best = std::get<0>(at::topk(grouped, std::min<int64_t>(size, 2))).sum(-1);
   at::Tensor mask = at::full_like(best, kNobody);
   mask.scatter_(1, greatest(best, shape.groups_kept), 0);
   return (grouped + mask.unsqueeze(-1)).view({rows, shape.num_experts});

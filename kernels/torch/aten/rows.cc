@@ -73,8 +73,8 @@ Outcome dot_rows(const DotRowsArgs& args, Stream stream) {
   return {};
 }
 
-/// The sums of a part of the ids, whose places lie in [begin, end). An index names each row once, so
-/// that nothing is added at the same time.
+/// The sums of a part of the ids, whose places lie in [begin, end). An index names each row once,
+/// so that nothing is added at the same time.
 Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
   if (args.num_ids == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};

@@ -50,16 +50,16 @@ void draw_rows(const Drawn& on_host, int64_t begin, int64_t end) {
     const SamplingRow& how = settings[row];
     entry.clear();
     const SampledToken drawn = sampler.sample_by(
-        how.inverse_temperature,
-        {logits + row * vocab_size, static_cast<size_t>(vocab_size)}, params_of(how), how.seed,
-        indices[row], on_host.kept.defined() ? &entry : nullptr);
+        how.inverse_temperature, {logits + row * vocab_size, static_cast<size_t>(vocab_size)},
+        params_of(how), how.seed, indices[row], on_host.kept.defined() ? &entry : nullptr);
     // The CPU's names the greatest of a row that is no distribution.
     on_host.tokens.mutable_data_ptr<int32_t>()[row] = std::isnan(drawn.logprob) ? 0 : drawn.token;
     on_host.logprobs.mutable_data_ptr<float>()[row] = drawn.logprob;
     if (!on_host.kept.defined()) continue;
     const auto words = static_cast<size_t>(kept_words(vocab_size));
-    write_bits(entry, vocab_size,
-               {on_host.kept.mutable_data_ptr<int32_t>() + row * static_cast<int64_t>(words), words});
+    write_bits(
+        entry, vocab_size,
+        {on_host.kept.mutable_data_ptr<int32_t>() + row * static_cast<int64_t>(words), words});
   }
 }
 
@@ -76,9 +76,12 @@ Outcome sample(const SampleArgs& args, Stream stream) {
   const at::Tensor tokens = on.ints(args.tokens, {args.rows});
   const at::Tensor logprobs = on.floats(args.logprobs, {args.rows});
   const auto bytes = args.rows * static_cast<int64_t>(sizeof(SamplingRow));
-  Drawn drawn{on.on_host(wide(logits).contiguous()), on.on_host(on.bytes(args.settings, bytes)),
-              on.on_host(on.ints(args.indices, {args.rows})), on.on_host(tokens),
-              on.on_host(logprobs), {}};
+  Drawn drawn{on.on_host(wide(logits).contiguous()),
+              on.on_host(on.bytes(args.settings, bytes)),
+              on.on_host(on.ints(args.indices, {args.rows})),
+              on.on_host(tokens),
+              on.on_host(logprobs),
+              {}};
   at::Tensor kept;
   if (args.kept != nullptr) {
     kept = on.ints(reinterpret_cast<const int32_t*>(args.kept),
