@@ -159,6 +159,31 @@ inline const char* fault_of(const EmbeddingBackwardArgs& args) {
   return nullptr;
 }
 
+inline const char* fault_of(const QuantiseRowsArgs& args) {
+  if (args.rows < 0 || args.rows > kRowsMax) return kTooManyRows;
+  if (args.width < 1 || args.width % kFp8Block != 0 || args.code_stride % kFp8Block != 0)
+    return "rows of FP8 must be multiples of 128 numbers";
+  if (args.code_stride < args.width || args.scale_stride < args.rows)
+    return "code_stride must be at least width, scale_stride at least rows";
+  if (args.code_stride > kElementsMax / args.rows) return "rows times codes must be at most 2^39";
+  if (!are_aligned(args.x, args.codes)) return "x and codes must be aligned to 16 bytes";
+  return nullptr;
+}
+inline const char* fault_of(const QuantiseBlocksArgs& args) {
+  if (args.rows % kFp8Block != 0 || args.width < 1 || args.width % kFp8Block != 0)
+    return "rows and columns of an FP8 matrix must be multiples of 128";
+  if (args.rows < 0 || args.rows / kFp8Block > 65535) return "rows must be at most 2^23 - 128";
+  const bool has_turned = args.turned_codes != nullptr;
+  if (args.code_stride < args.width || args.scale_stride < args.width / kFp8Block ||
+      (has_turned &&
+       (args.turned_code_stride < args.rows || args.turned_scale_stride < args.rows / kFp8Block)))
+    return "strides must be at least what a row has";
+  if (!are_aligned(args.x, args.codes, args.turned_codes) || args.code_stride % 16 != 0 ||
+      args.turned_code_stride % 16 != 0)
+    return "x and codes must be aligned to 16 bytes";
+  return nullptr;
+}
+
 inline const char* fault_of(const RouterShape& shape, int64_t rows) {
   if (rows < 0 || rows > kRowsMax) return kTooManyRows;
   if (shape.num_experts < 1 || shape.num_experts > kExpertsMax)

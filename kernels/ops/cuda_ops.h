@@ -375,6 +375,41 @@ struct DotRowsArgs {
 };
 Outcome dot_rows(const DotRowsArgs& args, Stream stream);
 
+/// FP8 (e4m3) with a scale for each 128 numbers of a row: codes[i] * scale is near x[i]. The scale
+/// is the greatest magnitude of the 128 over 448; of zeros it is 1e-12 / 448. Rounding is to the
+/// nearest, to even in the middle (fp8.h). What is not a number stays none.
+inline constexpr int64_t kFp8Block = 128;
+struct QuantiseRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;  // a multiple of 128
+  Type type = Type::kBfloat16;
+  const void* x = nullptr;   // [rows, width]
+  int64_t code_stride = 0;   // a multiple of 128, width or more: what is behind becomes 0
+  void* codes = nullptr;     // [rows, code_stride]
+  int64_t scale_stride = 0;  // rows or more
+  float* scales = nullptr;   // [code_stride / 128, scale_stride]
+};
+Outcome quantise_rows(const QuantiseRowsArgs& args, Stream stream);
+
+/// The same of a matrix, with a scale for each 128 rows of 128 numbers; and, where there is
+/// `turned_codes`, of the matrix with rows and columns exchanged. What lies behind a row's codes is
+/// not touched.
+struct QuantiseBlocksArgs {
+  int64_t rows = 0;   // a multiple of 128
+  int64_t width = 0;  // a multiple of 128
+  Type type = Type::kBfloat16;
+  const void* x = nullptr;  // [rows, width]
+  int64_t code_stride = 0;
+  void* codes = nullptr;  // [rows, code_stride]
+  int64_t scale_stride = 0;
+  float* scales = nullptr;  // [rows / 128, scale_stride]
+  int64_t turned_code_stride = 0;
+  void* turned_codes = nullptr;  // [width, turned_code_stride], or null
+  int64_t turned_scale_stride = 0;
+  float* turned_scales = nullptr;  // [width / 128, turned_scale_stride]
+};
+Outcome quantise_blocks(const QuantiseBlocksArgs& args, Stream stream);
+
 /// As ops.h, in fp32; all pointers are the device's. Up to kExpertsMax experts.
 Outcome route(const RouteArgs& args, Stream stream);
 Outcome route_backward(const RouteBackwardArgs& args, Stream stream);

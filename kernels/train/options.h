@@ -49,6 +49,7 @@ struct LearnerOptions {
   std::string recompute = "none";      // or "keep_attention" or "full"
   std::string numerics = "invariant";  // or "fast"
   std::string dtype = "auto";          // of what is computed: "float32", "bfloat16"
+  std::string products = "dtype";      // of layers: in `dtype`, or "fp8" on a CUDA device
   int32_t threads = 0;                 // 0 = decided by the plan
   std::string device = "cpu";          // of its process, which the plan decides
   int32_t max_steps = 0;               // of the tenant, for the schedule; 0 = unknown

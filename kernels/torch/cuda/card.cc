@@ -58,13 +58,16 @@ std::string why_no_card(std::string_view device) {
 
 Result<CardFacts> card_facts(int32_t card) {
   size_t free_bytes = 0, total_bytes = 0;
-  int processors = 0;
+  int processors = 0, major = 0;
   cudaError_t fault = ask_for_memory(card, free_bytes, total_bytes);
   if (fault == cudaSuccess)
     fault = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, card);
+  if (fault == cudaSuccess)
+    fault = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card);
   if (fault != cudaSuccess)
     return error(Code::kUnavailable, "cuda:{}: {}", card, cudaGetErrorString(fault));
-  return CardFacts{static_cast<double>(free_bytes), static_cast<double>(total_bytes), processors};
+  return CardFacts{static_cast<double>(free_bytes), static_cast<double>(total_bytes), processors,
+                   major};
 }
 
 }  // namespace primerl

@@ -21,6 +21,7 @@ struct CardFacts {
   double free_bytes = 0;   // now; others may take them
   double total_bytes = 0;  // of the device, or of its MIG part
   int32_t num_processors = 0;
+  int32_t capability_major = 0;
 };
 
 /// Of a card that why_no_card() has nothing against.

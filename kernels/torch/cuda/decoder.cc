@@ -77,6 +77,7 @@ CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
   const auto rows = [&](int64_t count, int64_t width) {
     return at::empty({count, width}, at::TensorOptions(stream.device()).dtype(type_));
   };
+  rows_max = fp8_rows(rows_max);
   for (at::Tensor* of_hidden : {&x_, &addend_, &normed_})
     *of_hidden = rows(rows_max, config.hidden_size);
   qkv_ = rows(rows_max, q_width(config) + 2 * kv_width(config));
@@ -121,6 +122,12 @@ void CardDecoder::make_angles(int64_t positions_max) {
   sine_ = sine.to(stream_.device());
 }
 
+void CardDecoder::use_fp8() {
+  for (Layer& layer : layers_)
+    for (Linear* linear : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
+      linear->base.fp8 = fp8_.add(linear->base.transposed.t(), false);
+}
+
 cuda::Type CardDecoder::type() const {
   return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
 }
@@ -143,6 +150,11 @@ Status CardDecoder::norm(int64_t rows, at::Tensor& stream, const void* weight, b
 
 Status CardDecoder::product(int64_t rows, const at::Tensor& x, const CardLinear& weight,
                             const at::Tensor& y) const {
+  if (weight.fp8 != nullptr) {
+    fp8_product(rows, x, weight.fp8->forward, y, stream_);
+    if (weight.bias.defined()) y.narrow(0, 0, rows).add_(weight.bias);
+    return ok();
+  }
   const int64_t terms = weight.transposed.size(0);
   if (type_ == at::kBFloat16 && rows <= cuda::kFewRowsMax && terms % 8 == 0)
     return launched(cuda::few_rows_product(

@@ -88,6 +88,7 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
             at::zeros(shape, on_card.dtype(weights_.type())), options.block_size};
   workspace_ =
       at::zeros({workspace_of(options, config_, num_processors_)}, on_card.dtype(at::kFloat));
+  if (options_.products == "fp8") decoder_.use_fp8();
 }
 
 /// What is freed may still be read by what was launched.
@@ -95,7 +96,8 @@ CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
-  return weights_.load(tensors);
+  RETURN_IF_ERROR(weights_.load(tensors));
+  return decoder_.weights_changed();
 }
 
 Status CudaEngine::submit(SequenceRequest request) {
@@ -116,9 +118,10 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   settle();
-  RETURN_IF_ERROR(at_boundary("new weights", [&] {
+  RETURN_IF_ERROR(at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
-    return known_.are_there() ? apply_adapter(snapshot) : weights_.apply(snapshot);
+    RETURN_IF_ERROR(known_.are_there() ? apply_adapter(snapshot) : weights_.apply(snapshot));
+    return decoder_.weights_changed();
   }));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
@@ -448,7 +451,8 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
   const double slots = options.adapter_slots == 0
                            ? 0
                            : CardAdapters::bytes_needed(TensorTable(config), options, size);
-  return weight_bytes(options, config) + cache * static_cast<double>(size) + rows + slots +
+  const double fp8 = options.products == "fp8" ? fp8_bytes(config, false) : 0.0;
+  return weight_bytes(options, config) + fp8 + cache * static_cast<double>(size) + rows + slots +
          WeightUpload::bytes_needed() + kReserveBytes;
 }
 
@@ -459,6 +463,7 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
                  options.device)
         .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
+  RETURN_IF_ERROR(check_products(options.products, options.dtype, config, options.device));
   if (options.adapter_slots > 0)
     RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
   RETURN_IF_ERROR(check_cache_rows(options));

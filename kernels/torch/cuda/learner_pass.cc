@@ -150,7 +150,7 @@ std::vector<std::pair<at::Tensor*, int64_t>> CardTrainingPass::widths_of(
 void CardTrainingPass::grow(int64_t rows) {
   if (rows <= capacity_) return;
   release();
-  capacity_ = rows;
+  capacity_ = fp8_rows(rows);
   const int64_t hidden = config_.hidden_size;
   Rows shared;
   if (recompute_ != Recompute::kNone) {
@@ -169,8 +169,8 @@ void CardTrainingPass::grow(int64_t rows) {
   last_ = block(hidden);
   last_inverse_rms_ = floats();
   normed_ = block(hidden);
-  const int64_t room = std::max(cuda::rms_norm_workspace(rows, hidden),
-                                cuda::rotary_workspace(rows, config_.attention.head_dim));
+  const int64_t room = std::max(cuda::rms_norm_workspace(capacity_, hidden),
+                                cuda::rotary_workspace(capacity_, config_.attention.head_dim));
   workspace_ = at::empty({room}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
 }
 
@@ -260,10 +260,14 @@ Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x
 void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
                                const CardParameter& bias, const at::Tensor& y) const {
   at::Tensor to = some(y);
-  if (bias.weight.defined())
+  if (weight.fp8 != nullptr) {
+    fp8_product(num_rows_, x, weight.fp8->forward, y, stream_);
+    if (bias.weight.defined()) to.add_(bias.weight);
+  } else if (bias.weight.defined()) {
     at::addmm_out(to, bias.weight, some(x), weight.weight.t());
-  else
+  } else {
     at::mm_out(to, some(x), weight.weight.t());
+  }
   if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, some(x), to);
 }
 
@@ -281,7 +285,10 @@ void CardTrainingPass::product_backward(const at::Tensor& x, const at::Tensor& d
     at::Tensor of_bias = bias.gradient;
     of_bias.add_(at::sum(slope, {0}, false, at::kFloat));
   }
-  at::mm_out(to, slope, weight.weight);
+  if (weight.fp8 != nullptr)
+    fp8_product(num_rows_, dy, weight.fp8->backward, dx, stream_);
+  else
+    at::mm_out(to, slope, weight.weight);
   if (weight.adapters != nullptr) adapters_->backward(*weight.adapters, some(x), slope, to);
 }
 
