@@ -135,6 +135,25 @@ inline const char* fault_of(const FewRowsArgs& args) {
   return nullptr;
 }
 
+inline const char* fault_of(const AddAdaptersArgs& args) {
+  if (args.num_tiles < 0 || args.num_tiles > 65535) return "tiles must be at most 65535";
+  if (args.num_parts < 0 || args.num_parts > kAdapterPartsMax)
+    return "parts of a matrix must be at most 3";
+  int64_t all = args.terms | args.slot_stride;
+  for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
+  if (args.terms < 1 || all % 8 != 0 || !are_aligned(args.x, args.slots))
+    return "terms, slot_stride and places of parts must be multiples of 8, x and slots at "
+           "addresses "
+           "of 16 bytes";
+  for (int i = 0; i < args.num_parts; ++i) {
+    const AdapterPart& part = args.parts[i];
+    if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
+      return "columns of parts must be some of the matrix's";
+  }
+  if (args.columns > kRowsMax) return "columns must be at most 2^31 - 1";
+  return nullptr;
+}
+
 template <class Args>
 const char* fault_of_rows(const Args& args) {
   if (args.width <= 0) return "the width of rows must be at least 1";

@@ -3,6 +3,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/segment_reduce.h>
+#include <ATen/ops/where.h>
 
 #include "kernels/torch/aten/on_stream.h"
 
@@ -25,7 +26,13 @@ Outcome gather_rows(const GatherRowsArgs& args, Stream stream) {
   const at::Tensor all = on.ints(args.sources, {args.rows});
   const at::Tensor y = on.of(args.type, args.y, {args.rows, args.width});
   for_parts(args.rows, args.width, [&](int64_t first, int64_t count) {
-    at::Tensor rows = wide_rows(x, all.narrow(0, first, count));
+    at::Tensor sources = all.narrow(0, first, count);
+    if (args.others != nullptr) {
+      const at::Tensor others = on.ints(args.others, {kAnyRows});
+      const at::Tensor behind = at::index_select(others, 0, sources.neg().sub_(1).clamp_min_(0));
+      sources = at::where(sources.lt(0), behind, sources);
+    }
+    at::Tensor rows = wide_rows(x, sources);
     if (args.scale != nullptr)
       rows.mul_(on.floats(args.scale, {args.rows, 1}).narrow(0, first, count));
     y.narrow(0, first, count).copy_(rows);
