@@ -118,11 +118,13 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   settle();
-  RETURN_IF_ERROR(at_boundary("new weights", [&]() -> Status {
+  const Status applied = at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
-    RETURN_IF_ERROR(known_.are_there() ? apply_adapter(snapshot) : weights_.apply(snapshot));
+    if (known_.are_there()) return apply_adapter(snapshot);
+    RETURN_IF_ERROR(weights_.apply(snapshot));
     return decoder_.weights_changed();
-  }));
+  });
+  RETURN_IF_ERROR(applied);
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
