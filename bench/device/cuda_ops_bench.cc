@@ -221,6 +221,36 @@ void optimizer() {
          [&](Stream stream) { return adamw(args, stream); });
 }
 
+/// What 16 adapters of rank 16 add to the widest product, and to the slope of its input.
+void narrow_products() {
+  constexpr int64_t kTerms = 16, kSlots = 16;
+  std::vector<NarrowTile> tiles;
+  for (int64_t first = 0; first < kTokens; first += kNarrowTileRows)
+    tiles.push_back({static_cast<int32_t>(first), static_cast<int32_t>(kNarrowTileRows),
+                     static_cast<int32_t>(first * kSlots / kTokens)});
+  const Buffer on_tiles(tiles), x = numbers(kTokens * kTerms);
+  for (const int64_t columns : {int64_t{1024}, int64_t{3072}})
+    for (const bool is_transposed : {false, true}) {
+      const Buffer weights = numbers(kSlots * kTerms * columns), y = numbers(kTokens * columns);
+      report(fmt::format("add_narrow_products, 16384 x {}{}", columns,
+                         is_transposed ? ", transposed" : ""),
+             2.0 * kElement * static_cast<double>(kTokens * columns), [&](Stream stream) {
+               return add_narrow_products({.terms = kTerms,
+                                           .columns = columns,
+                                           .num_tiles = std::ssize(tiles),
+                                           .tiles = on_tiles.as<NarrowTile>(),
+                                           .x = x.get(),
+                                           .x_stride = kTerms,
+                                           .weights = weights.get(),
+                                           .slot_stride = kTerms * columns,
+                                           .is_transposed = is_transposed,
+                                           .y = y.get(),
+                                           .y_stride = columns},
+                                          stream);
+             });
+    }
+}
+
 void rows_by_number() {
   const int64_t size = kTokens * kWidth;
   const Buffer x = numbers(size), y = numbers(8 * size), sums = numbers(size);
@@ -230,8 +260,13 @@ void rows_by_number() {
   const Buffer weights(Floats(static_cast<size_t>(8 * kTokens), 0.1F));
   const auto bytes = static_cast<double>(size) * kElement;
   report("gather_rows, 16384 x 1024 to 8 experts", 9 * bytes, [&](Stream stream) {
-    return gather_rows(
-        {8 * kTokens, kWidth, kType, x.get(), sources.as<int32_t>(), nullptr, y.get()}, stream);
+    return gather_rows({.rows = 8 * kTokens,
+                        .width = kWidth,
+                        .type = kType,
+                        .x = x.get(),
+                        .sources = sources.as<int32_t>(),
+                        .y = y.get()},
+                       stream);
   });
   report("combine_rows, from 8 experts", 10 * bytes, [&](Stream stream) {
     return combine_rows(
@@ -266,7 +301,10 @@ void adapters(const std::string& name, int32_t rank, int64_t terms,
               const std::vector<int64_t>& widths) {
   constexpr int64_t kRows = 64, kAdapters = 16;
   const int64_t num_layers = 448 / rank;
-  AddAdaptersArgs args{.terms = terms, .type = kType, .num_tiles = kRows / 8 + kAdapters};
+  AddAdaptersArgs args{.terms = terms,
+                       .type = kType,
+                       .num_tiles = kRows / 8 + kAdapters,
+                       .rank_max = rank};
   int64_t at = 0;
   for (const int64_t width : widths) {
     args.parts[args.num_parts++] = {args.columns, width, at, at + terms, 1};
@@ -311,6 +349,7 @@ void all() {
   samples(64, "top_k 50", {.seed = 1, .top_k = 50});
   optimizer();
   rows_by_number();
+  narrow_products();
   for (const int32_t rank : {16, 64}) {
     adapters("qkv", rank, kWidth, {2048, 1024, 1024});
     adapters("out", rank, 2048, {kWidth});

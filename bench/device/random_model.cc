@@ -26,52 +26,37 @@ constexpr size_t kRandoms = size_t{1} << 22;  // drawn once; tensors repeat them
 struct QwenShape {
   int hidden, width, layers, heads, kv_heads;
   bool is_tied;
+  int num_experts = 0;  // of which a token has 8; 0: no mixture
 };
 
 QwenShape shape_of(const std::string& name) {
   if (name == "8b") return {4096, 12288, 36, 32, 8, false};
+  if (name == "moe") return {2048, 768, 4, 32, 4, false, 128};
   return {1024, 3072, 28, 16, 8, true};
 }
 
 void write_qwen_config(const QwenShape& shape, const fs::path& folder) {
+  const std::string mixture =
+      shape.num_experts == 0
+          ? R"("architectures":["Qwen3ForCausalLM"],"model_type":"qwen3",)"
+          : fmt::format(R"("architectures":["Qwen3MoeForCausalLM"],"model_type":"qwen3_moe",)"
+                        R"("num_experts":{},"num_experts_per_tok":8,"norm_topk_prob":true,)"
+                        R"("moe_intermediate_size":{},"decoder_sparse_step":1,)",
+                        shape.num_experts, shape.width);
   std::ofstream(folder / "config.json") << fmt::format(
-      R"({{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":151936,)"
+      R"({{{}"vocab_size":151936,)"
       R"("hidden_size":{},"intermediate_size":{},"num_hidden_layers":{},)"
       R"("num_attention_heads":{},"num_key_value_heads":{},"head_dim":128,)"
       R"("max_position_embeddings":40960,"tie_word_embeddings":{},"rms_norm_eps":1e-6,)"
       R"("rope_theta":1000000,"hidden_act":"silu","attention_bias":false,)"
       R"("initializer_range":0.02,"eos_token_id":151645,"dtype":"bfloat16"}})",
-      shape.hidden, shape.width, shape.layers, shape.heads, shape.kv_heads,
+      mixture, shape.hidden, shape.width, shape.layers, shape.heads, shape.kv_heads,
       shape.is_tied ? "true" : "false");
 }
 
 uint16_t bf16_of(double value) {
   const auto single = static_cast<float>(value);
   return static_cast<uint16_t>((std::bit_cast<uint32_t>(single) + 0x8000U) >> 16U);
-}
-
-/// Normal weights of deviation 0.02, norms 1.
-std::vector<WeightTensor> random_tensors(const TensorTable& table) {
-  std::vector<uint16_t> randoms(kRandoms);
-  for (size_t i = 0; i < kRandoms; i += 2) {
-    const double a = sampling_uniform(1, i), b = sampling_uniform(2, i);
-    const double length = kDeviation * std::sqrt(-2 * std::log(1 - a));
-    randoms[i] = bf16_of(length * std::cos(2 * M_PI * b));
-    randoms[i + 1] = bf16_of(length * std::sin(2 * M_PI * b));
-  }
-  std::vector<WeightTensor> tensors;
-  uint64_t number = 0;
-  for (const auto& slice : table.slices()) {
-    std::vector<std::byte> bytes(static_cast<size_t>(slice.count) * 2);
-    auto* to = reinterpret_cast<uint16_t*>(bytes.data());
-    size_t at = mix(7, ++number) % kRandoms;
-    for (int64_t i = 0; i < slice.count; ++i) {
-      to[i] = slice.shape.size() == 1 ? bf16_of(1) : randoms[at];
-      if (++at == kRandoms) at = mix(number, static_cast<uint64_t>(i)) % kRandoms;
-    }
-    tensors.push_back({slice.name, DataType::kBF16, slice.shape, Blob(std::move(bytes))});
-  }
-  return tensors;
 }
 
 void append_utf8(uint32_t code, std::string& text) {
@@ -123,6 +108,29 @@ void write_tokenizer(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::vector<WeightTensor> random_tensors(const TensorTable& table) {
+  std::vector<uint16_t> randoms(kRandoms);
+  for (size_t i = 0; i < kRandoms; i += 2) {
+    const double a = sampling_uniform(1, i), b = sampling_uniform(2, i);
+    const double length = kDeviation * std::sqrt(-2 * std::log(1 - a));
+    randoms[i] = bf16_of(length * std::cos(2 * M_PI * b));
+    randoms[i + 1] = bf16_of(length * std::sin(2 * M_PI * b));
+  }
+  std::vector<WeightTensor> tensors;
+  uint64_t number = 0;
+  for (const auto& slice : table.slices()) {
+    std::vector<std::byte> bytes(static_cast<size_t>(slice.count) * 2);
+    auto* to = reinterpret_cast<uint16_t*>(bytes.data());
+    size_t at = mix(7, ++number) % kRandoms;
+    for (int64_t i = 0; i < slice.count; ++i) {
+      to[i] = slice.shape.size() == 1 ? bf16_of(1) : randoms[at];
+      if (++at == kRandoms) at = mix(number, static_cast<uint64_t>(i)) % kRandoms;
+    }
+    tensors.push_back({slice.name, DataType::kBF16, slice.shape, Blob(std::move(bytes))});
+  }
+  return tensors;
+}
 
 ModelConfig write_random_model(const std::string& name, const fs::path& folder) {
   fs::create_directories(folder);

@@ -184,6 +184,10 @@ constexpr ErrorCode kCodes[] = {
      "`devices` has one device for each replica, `cpus` is a list like \"0-3,8\" with a CPU for "
      "each replica at least, `variables` are \"NAME=value\", and `host` is a machine's name or "
      "address."},
+    {"G058", "devices that do not go together",
+     "The replicas of a place are copies of one engine with the same options. `devices` puts each "
+     "on a device of its own: all on CUDA devices, each named once, or all on the CPU. Several on "
+     "one device are written `device`, which is for all of them."},
     {"G060", "no tenant",
      "A per_tenant node has one instance for each [tenant.*] table, and there is none."},
     {"G061", "batch is no whole number of groups",

@@ -19,7 +19,7 @@ namespace primerl {
 
 class PaddedAdapters {
  public:
-  static constexpr int64_t kRankUnit = 8;
+  static constexpr int64_t kRankUnit = 16;  // what tensor cores take at a time
 
   /// One targeted linear: columns [column, column + outputs) of a matrix of the model.
   struct Part {

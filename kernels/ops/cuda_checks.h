@@ -139,9 +139,11 @@ inline const char* fault_of(const AddAdaptersArgs& args) {
   if (args.num_tiles < 0 || args.num_tiles > 65535) return "tiles must be at most 65535";
   if (args.num_parts < 0 || args.num_parts > kAdapterPartsMax)
     return "parts of a matrix must be at most 3";
+  if (args.rank_max < 1 || args.rank_max > kAdapterRowsRankMax)
+    return "rank_max must be from 1 to 64";
   int64_t all = args.terms | args.slot_stride;
   for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
-  if (args.terms < 1 || all % 8 != 0 || !are_aligned(args.x, args.slots))
+  if (args.terms < 1 || args.terms > kRowsMax || all % 8 != 0 || !are_aligned(args.x, args.slots))
     return "terms, slot_stride and places of parts must be multiples of 8, x and slots at "
            "addresses "
            "of 16 bytes";
@@ -150,7 +152,18 @@ inline const char* fault_of(const AddAdaptersArgs& args) {
     if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
       return "columns of parts must be some of the matrix's";
   }
-  if (args.columns > kRowsMax) return "columns must be at most 2^31 - 1";
+  if (args.columns > 1 << 24) return "columns must be at most 2^24";  // times ranks an int
+  return nullptr;
+}
+
+inline const char* fault_of(const NarrowProductsArgs& args) {
+  if (args.num_tiles < 0 || args.num_tiles > kRowsMax) return "tiles must be from 0 to 2^31 - 1";
+  if (args.terms < 1 || args.terms % 16 != 0) return "terms must be a multiple of 16";
+  if (args.columns < 1 || args.columns % 8 != 0 || args.columns > int64_t{65535} * 128)
+    return "columns must be a multiple of 8, up to 8388480";
+  if ((args.x_stride | args.y_stride | args.slot_stride) % 8 != 0 ||
+      !are_aligned(args.x, args.weights, args.y))
+    return "strides must be multiples of 8, x, weights and y at addresses of 16 bytes";
   return nullptr;
 }
 
@@ -214,6 +227,12 @@ inline const char* fault_of(const RouterShape& shape, int64_t rows) {
   if (shape.groups_kept < 1 || shape.groups_kept > shape.num_groups)
     return "groups_kept must be from 1 to num_groups";
   return nullptr;
+}
+inline const char* fault_of(const SortByExpertArgs& args) {
+  const RouterShape shape{args.num_experts, args.experts_per_token};
+  if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return fault;
+  // A block counts up to its own number of threads beyond them.
+  return args.rows * args.experts_per_token > kRowsMax - 512 ? kTooManyRows : nullptr;
 }
 
 }  // namespace primerl::cuda

@@ -285,7 +285,7 @@ struct AdapterTile {
   int32_t first = 0;
   int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
   int32_t slot = 0;      // where its numbers lie
-  int32_t rank = 0;      // up to kAdapterRowsRankMax
+  int32_t rank = 0;      // up to rank_max of the operation
   uint32_t targets = 0;  // bits of the parts that it adds to
   float scaling = 0;
 };
@@ -312,6 +312,7 @@ struct AddAdaptersArgs {
   Type type = Type::kFloat32;
   int64_t num_tiles = 0;
   const AdapterTile* tiles = nullptr;  // [num_tiles]
+  int32_t rank_max = kAdapterRowsRankMax;
   int32_t num_parts = 0;               // up to kAdapterPartsMax
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
@@ -320,6 +321,32 @@ struct AddAdaptersArgs {
   void* y = nullptr;            // [rows, columns]
 };
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
+
+/// Rows [first, first + rows) of a pass that have the weights of one slot; in device memory.
+struct NarrowTile {
+  int32_t first = 0;
+  int32_t rows = 0;  // up to kNarrowTileRows
+  int32_t slot = 0;
+};
+inline constexpr int64_t kNarrowTileRows = 64;
+
+/// y += x * weights' of each tile's slot, all bf16: products of so few terms that adding them to y
+/// is what takes time. The sum is rounded once. Contents of tiles are not checked; their rows must
+/// differ.
+struct NarrowProductsArgs {
+  int64_t terms = 0;    // a multiple of 16
+  int64_t columns = 0;  // a multiple of 8, as all strides
+  int64_t num_tiles = 0;
+  const NarrowTile* tiles = nullptr;  // [num_tiles]
+  const void* x = nullptr;            // [rows, terms], x_stride apart
+  int64_t x_stride = 0;
+  const void* weights = nullptr;  // of a slot [columns, terms]; transposed: [terms, columns]
+  int64_t slot_stride = 0;
+  bool is_transposed = false;
+  void* y = nullptr;  // [rows, columns], y_stride apart
+  int64_t y_stride = 0;
+};
+Outcome add_narrow_products(const NarrowProductsArgs& args, Stream stream);
 
 /// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
 /// negative source s gives a row of zeros; where there are `others`, the source is others[-1 - s].
@@ -413,5 +440,18 @@ Outcome quantise_blocks(const QuantiseBlocksArgs& args, Stream stream);
 /// As ops.h, in fp32; all pointers are the device's. Up to kExpertsMax experts.
 Outcome route(const RouteArgs& args, Stream stream);
 Outcome route_backward(const RouteBackwardArgs& args, Stream stream);
+
+/// The order of grouped products: pairs (row, choice) by expert, of equal experts in the order of
+/// the pairs.
+struct SortByExpertArgs {
+  int64_t rows = 0;
+  int32_t experts_per_token = 0;
+  int32_t num_experts = 0;           // up to kExpertsMax
+  const int32_t* experts = nullptr;  // [rows, experts_per_token]
+  int32_t* places = nullptr;         // [rows, experts_per_token] of each pair in that order
+  int32_t* sources = nullptr;        // [rows * experts_per_token] the row of each place
+  int32_t* ends = nullptr;           // [num_experts] where the places of each end
+};
+Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream);
 
 }  // namespace primerl::cuda

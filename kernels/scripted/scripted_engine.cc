@@ -9,6 +9,7 @@
 #include "graph/base/random.h"
 #include "kernels/engine/kept_sets.h"
 #include "kernels/engine/stop_rule.h"
+#include "kernels/scripted/device_fault.h"
 #include "kernels/scripted/scripted_weights.h"
 
 namespace primerl {
@@ -78,6 +79,7 @@ class ScriptedEngine final : public Engine {
   void sample(Sequence& sequence);
   void keep_some(Sequence& sequence, int32_t token);
   void finish(uint64_t id, FinishReason reason);
+  void fail_running(const std::string& why);
 
   const ScriptedEngineOptions options_;
   const std::vector<int32_t> eos_ids_;
@@ -242,6 +244,12 @@ bool ScriptedEngine::has_work() const {
 
 Status ScriptedEngine::step() {
   if (!has_work()) return ok();
+  const Status fault = take_device_fault(options_.device_fault_file, "a scripted step");
+  if (!fault.ok() && fault.error().code() == Code::kExhausted) {
+    fail_running(fault.error().text());
+    return ok();
+  }
+  RETURN_IF_ERROR(fault);
   const int32_t num_decoded = decode(options_.max_batched_tokens);
   const int32_t num_prefilled = prefill(options_.max_batched_tokens - num_decoded);
   num_decode_tokens_ += static_cast<uint64_t>(num_decoded);
@@ -249,6 +257,14 @@ Status ScriptedEngine::step() {
   cost_ += options_.step_cost + options_.decode_token_cost * num_decoded +
            options_.prefill_token_cost * num_prefilled;
   return ok();
+}
+
+/// As a step that could not be computed ends the sequences that it was for.
+void ScriptedEngine::fail_running(const std::string& why) {
+  for (const uint64_t id : std::vector<uint64_t>(running_)) {
+    sequences_.at(id).end.detail = why;
+    finish(id, FinishReason::kFailed);
+  }
 }
 
 int32_t ScriptedEngine::decode(int32_t num_tokens_max) {
@@ -301,7 +317,8 @@ void ScriptedEngine::sample(Sequence& sequence) {
   const double surprise = sampling_uniform(mix(sequence.key, kLogprobDraw), position);
   if (has_kept_sets(sampling)) keep_some(sequence, token);
   end.tokens.push_back(token);
-  end.logprobs.push_back(static_cast<float>(-0.01 - 3 * surprise * surprise));
+  end.logprobs.push_back(
+      static_cast<float>(-0.01 - 3 * surprise * surprise + options_.logprob_shift));
   const auto num_tokens = static_cast<int32_t>(end.tokens.size());
   const PolicyVersion version = versions_.of(sequence.request.key());
   if (end.spans.empty() || end.spans.back().version != version)

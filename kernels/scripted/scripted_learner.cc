@@ -10,6 +10,7 @@
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/random.h"
+#include "kernels/scripted/device_fault.h"
 #include "kernels/scripted/scripted_weights.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/schedule.h"
@@ -151,6 +152,7 @@ std::vector<Result<TrainReport>> ScriptedLearner::step_together(
 Result<TrainReport> ScriptedLearner::train(const TrainBatch& batch,
                                            const StopRequested& stop_requested) {
   RETURN_IF_ERROR(check_samples(batch, limits()));
+  RETURN_IF_ERROR(take_device_fault(options_.device_fault_file, "a scripted training step"));
   TrainReport report;
   const bool has_loss_token =
       std::any_of(batch.samples.begin(), batch.samples.end(), [](const TrainSample& sample) {
@@ -166,7 +168,7 @@ Result<TrainReport> ScriptedLearner::train(const TrainBatch& batch,
   Trained& trained = trained_of(batch.tenant);
   ASSIGN_OR_RETURN(report.num_micro_batches, add_up(batch, trained.history, stop_requested, sums));
   const auto count = static_cast<double>(sums.num_loss_tokens);
-  report.loss = sums.loss / count;
+  report.loss = sums.loss / count * (1 + options_.loss_shift);
   report.entropy_mean = sums.entropy / count;
   report.mismatch_kl_mean = sums.mismatch_kl / count;
   report.mismatch_kl_max = sums.mismatch_kl_max;

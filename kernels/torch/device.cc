@@ -28,4 +28,14 @@ std::string slow_way_on([[maybe_unused]] std::string_view device) {
   return {};
 }
 
+Result<DeviceRoom> room_on(std::string_view device) {
+#ifdef PRIMERL_CUDA_ENGINE
+  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(device)));
+  return DeviceRoom{card.free_bytes, card.total_bytes};
+#else
+  return error(Code::kUnavailable, "'{}' has no memory of its own that this build could ask for",
+               device);
+#endif
+}
+
 }  // namespace primerl

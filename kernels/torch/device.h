@@ -5,6 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "graph/base/result.h"
+#include "kernels/engine/device_room.h"
+
 namespace primerl {
 
 /// Why not on `device` ("cpu", "cuda:0"), as what follows "which ..."; "" where they can. Whether a
@@ -13,5 +16,8 @@ std::string why_not_on(std::string_view device);
 
 /// By what they compute on `device`, where that is not the fast way, and what is; "" else.
 std::string slow_way_on(std::string_view device);
+
+/// Of one that why_not_on() has nothing against, and that is not the CPU.
+Result<DeviceRoom> room_on(std::string_view device);
 
 }  // namespace primerl

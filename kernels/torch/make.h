@@ -23,6 +23,15 @@ Result<std::unique_ptr<Engine>> make_torch_engine(
     const EngineOptions& options, const std::filesystem::path& model_folder,
     std::shared_ptr<const Tokenizer> tokenizer = nullptr);
 
+/// Bytes that the engine or learner of a folder needs of `options.device`, as it is held against
+/// what is free there when it is made; 0 on the CPU. Without `adapters` it trains the whole
+/// weights.
+Result<double> engine_device_bytes(const EngineOptions& options,
+                                   const std::filesystem::path& model_folder);
+Result<double> learner_device_bytes(const LearnerOptions& options,
+                                    std::span<const AdapterTraining> adapters,
+                                    const std::filesystem::path& model_folder);
+
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder);
 

@@ -287,6 +287,28 @@ std::string slow_torch_way_on(const std::string& device) {
   return torch_backends() == nullptr ? "" : torch_backends()->slow_way_on(device);
 }
 
+DeviceMemory torch_device_memory() {
+  const auto without = [] { return error(Code::kUnavailable, "it was built without libtorch"); };
+  DeviceMemory memory;
+  memory.bytes = [without](const Plan& plan, int32_t index) -> Result<double> {
+    if (torch_backends() == nullptr) return without();
+    const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+    const std::string folder = model_folder(plan, resource);
+    if (resource.kind == Engine::kResourceKind)
+      return torch_backends()->engine_bytes(
+          engine_for(options_of<EngineOptions>(plan, resource), plan.tenants), folder);
+    const auto options = options_of<LearnerOptions>(plan, resource);
+    const auto seed = static_cast<uint64_t>(plan.settings.seed);
+    return torch_backends()->learner_bytes(options, adapters_of(plan.tenants, seed, options),
+                                           folder);
+  };
+  memory.room = [without](const std::string& device) -> Result<DeviceRoom> {
+    if (torch_backends() == nullptr) return without();
+    return torch_backends()->room_on(device);
+  };
+  return memory;
+}
+
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
   for (const auto& backend : backends())

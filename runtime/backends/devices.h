@@ -6,6 +6,7 @@
 #include <string>
 
 #include "graph/plan.h"
+#include "kernels/engine/device_room.h"
 
 namespace primerl {
 
@@ -19,8 +20,18 @@ const std::string& device_of(const Plan& plan, int32_t resource);
 /// kInvalid names the first resource of `process` whose backend cannot use its device.
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not);
 
-/// Likewise, of all processes of this machine, by the worker that they will run; it is asked only
-/// where a device other than the CPU is wanted.
+/// What the resources of libtorch need of a device, and what it has free.
+struct DeviceMemory {
+  std::function<Result<double>(const Plan& plan, int32_t resource)> bytes;
+  std::function<Result<DeviceRoom>(const std::string& device)> room;
+};
+
+/// Likewise of all processes of this machine; then kExhausted names the first device on which those
+/// that share it do not fit together.
+Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceMemory& memory);
+
+/// The same, by the worker that the processes will run; it is asked only where a device other than
+/// the CPU is wanted.
 Status check_devices_here(const Plan& plan);
 
 }  // namespace primerl

@@ -170,6 +170,10 @@ OptionSet scripted_engine_options() {
       .field("tail_factor", &S::tail_factor, at_least(1), "how much longer stragglers are")
       .field("refuse_every", &S::refuse_every, at_least(0),
              "every n-th prompt is refused; 0 = none")
+      .field("device_fault_file", &S::device_fault_file, any(),
+             "a step takes this file away and has the fault in it, \"lost\" or \"full\"")
+      .field("logprob_shift", &S::logprob_shift, any(),
+             "added to every log-probability, as the rounding of a device would")
       .field("step_cost", &S::step_cost, at_least(0), "time of a step, whatever its size")
       .field("prefill_token_cost", &S::prefill_token_cost, at_least(0), "time of a prompt token")
       .field("decode_token_cost", &S::decode_token_cost, at_least(0), "time of a sampled token")
@@ -186,7 +190,11 @@ OptionSet scripted_learner_options() {
       .field("step_cost", &S::step_cost, at_least(0),
              "time of a step, or of several that share a pass")
       .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
-      .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot");
+      .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot")
+      .field("device_fault_file", &S::device_fault_file, any(),
+             "a step takes this file away and has the fault in it, \"lost\" or \"full\"")
+      .field("loss_shift", &S::loss_shift, any(),
+             "of the loss that is reported, relative, as the rounding of a device would");
 }
 
 using Memory = Result<std::vector<MemoryPart>>;

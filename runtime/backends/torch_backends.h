@@ -7,6 +7,7 @@
 #include <string>
 
 #include "graph/base/result.h"
+#include "kernels/engine/device_room.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
 #include "kernels/text/tokenizer.h"
@@ -31,6 +32,13 @@ struct TorchBackends {
   std::string (*why_not_on)(const std::string& device, const std::string& kind);
   /// By what they compute on `device` where that is not the fast way; "" else.
   std::string (*slow_way_on)(const std::string& device);
+  /// Bytes of `options.device` that one needs (kernels/torch/make.h).
+  Result<double> (*engine_bytes)(const EngineOptions& options, const std::string& model_folder);
+  Result<double> (*learner_bytes)(const LearnerOptions& options,
+                                  std::span<const AdapterTraining> adapters,
+                                  const std::string& model_folder);
+  /// What a device that can be used has free.
+  Result<DeviceRoom> (*room_on)(const std::string& device);
 };
 
 /// Null in a program without libtorch.

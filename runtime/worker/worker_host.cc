@@ -22,6 +22,7 @@
 #include "runtime/trace/record/ring_requests.h"
 #include "runtime/wire/timeouts.h"
 #include "runtime/wire/wire_message.h"
+#include "runtime/worker/lost_device.h"
 #include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
 #include "runtime/worker/weight_streams.h"
@@ -314,8 +315,9 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
       connections_->streams_ready();
     };
   }
-  setup.factory =
-      watching_factory(resource_factory(std::move(backends).value()), engines_, arguments_.run);
+  setup.factory = device_watching_factory(resource_factory(std::move(backends).value()),
+                                          end_of_process(*plan_, *log_));
+  setup.factory = watching_factory(std::move(setup.factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());

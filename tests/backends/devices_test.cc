@@ -74,6 +74,52 @@ TEST(Devices, AreNothingToScriptedResources) {
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(fault_of(plan, i), "");
 }
 
+/// Every engine needs 3 GB, every learner 11; of each device `free_bytes` are free.
+DeviceMemory memory_of(double free_bytes) {
+  DeviceMemory memory;
+  memory.bytes = [](const Plan& plan, int32_t resource) -> Result<double> {
+    return plan.resources[static_cast<size_t>(resource)].kind == "engine" ? 3e9 : 11e9;
+  };
+  memory.room = [free_bytes](const std::string&) -> Result<DeviceRoom> {
+    return DeviceRoom{free_bytes, 80e9};
+  };
+  return memory;
+}
+
+std::string room_fault_of(const Plan& plan, double free_bytes) {
+  const WhyNotOn all_there = [](const std::string&, const std::string&) { return ""; };
+  const Status checked = check_devices(plan, all_there, memory_of(free_bytes));
+  return checked.ok() ? "" : checked.error().text();
+}
+
+TEST(Devices, WhatSharesOneMustFitTogether) {
+  const Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
+  EXPECT_EQ(room_fault_of(plan, 14e9), "");
+  EXPECT_EQ(room_fault_of(plan, 13.9e9),
+            "the graph needs 14.0 GB of 'cuda:0', which has 13.9 of 80.0 GB free: engine of "
+            "'inference#0' 3.0, learner of 'training' 11.0\n"
+            "   lower 'kv_blocks' or 'max_batched_tokens' of an engine, 'micro_batch_tokens' of a "
+            "learner, or place one of them on another device\n"
+            "   'nvidia-smi' shows who holds the rest");
+  EXPECT_THAT(room_fault_of(plan, 2e9), HasSubstr("which has 2.0 of 80.0 GB free"));
+}
+
+TEST(Devices, OfAnotherMachineOrOfScriptedResourcesNeedNoRoom) {
+  Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
+  for (auto& process : plan.processes) process.machine = "far";
+  EXPECT_EQ(room_fault_of(plan, 0), "");
+  EXPECT_EQ(room_fault_of(plan_of("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}), 0), "");
+  EXPECT_EQ(room_fault_of(plan_of("torch", {"cpu", "cpu", "cpu", "cpu"}), 0), "");
+}
+
+TEST(Devices, OneThatIsNotThereIsNamedBeforeItsRoom) {
+  const Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
+  const Status checked = check_devices(plan, &first_gpu_alone, memory_of(0));
+  ASSERT_FALSE(checked.ok());
+  EXPECT_THAT(checked.error().text(),
+              HasSubstr("resource 'engine' of process 'inference#1' is placed on 'cuda:1', which"));
+}
+
 TEST(Devices, NobodyIsAskedForTheCpuNorForAnotherMachine) {
   Plan plan = plan_of("torch", {"cpu", "cuda:0", "cpu", "cpu"});
   plan.processes[1].machine = "far";

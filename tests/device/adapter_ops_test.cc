@@ -149,6 +149,10 @@ TEST(CudaAdapters, NameWhatIsWrong) {
   args.num_tiles = 1;
   args.columns = 7;
   EXPECT_STREQ(add_adapters(args, nullptr).fault, "columns of parts must be some of the matrix's");
+  args = Linear{8, {3}}.args(Type::kBfloat16);
+  args.num_tiles = 1;
+  args.rank_max = 65;
+  EXPECT_STREQ(add_adapters(args, nullptr).fault, "rank_max must be from 1 to 64");
   args = Linear{9, {3}}.args(Type::kBfloat16);
   args.num_tiles = 1;
   EXPECT_THAT(add_adapters(args, nullptr).fault, ::testing::HasSubstr("multiples of 8"));

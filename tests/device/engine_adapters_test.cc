@@ -6,9 +6,8 @@
 
 #include <cmath>
 #include <limits>
-#include <map>
 
-#include "kernels/torch/make.h"
+#include "tests/device/engine_checks.h"
 #include "tests/torch/tiny_adapters.h"
 #include "tests/torch/tiny_model.h"
 
@@ -16,10 +15,15 @@ namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
-using Snapshots = std::vector<std::shared_ptr<const WeightSnapshot>>;
-using Ends = std::map<uint64_t, FinishEvent>;
+using card_test::apply;
+using card_test::Ends;
+using card_test::expect_alike;
+using card_test::made;
+using card_test::request_of;
+using card_test::run_all;
+using card_test::Snapshots;
+using card_test::take_step;
 
-constexpr double kLogprobTolerance = 2e-4;  // as in engine_test.cc
 constexpr uint32_t kTenants = 5;
 
 /// Ranks 4 to 64, and other targets for each.
@@ -31,88 +35,21 @@ std::vector<AdapterTraining> tenants() {
           {TenantSlot(4), {.rank = 24, .targets = {"k_proj", "gate_proj"}}}};
 }
 
-EngineOptions options_on(const std::string& device, int32_t slots = kTenants) {
-  EngineOptions options;
-  options.device = device;
-  if (device != "cpu") options.numerics = "fast";
-  options.dtype = "float32";
-  options.max_sequence_tokens = 240;
+EngineOptions with_slots(const std::string& device, int32_t slots = kTenants) {
+  EngineOptions options = card_test::options_on(device);
   options.adapter_slots = slots;
   options.adapters_max = std::max<int32_t>(slots, kTenants);
   return options;
-}
-
-SequenceRequest asked(uint64_t number, uint32_t tenant, int32_t num_prompt, int32_t max_tokens) {
-  SequenceRequest made;
-  made.id = SequenceId(number);
-  made.tenant = TenantSlot(tenant);
-  for (int32_t i = 0; i < num_prompt; ++i)
-    made.prompt_tokens.push_back(
-        static_cast<int32_t>((number * 7 + static_cast<uint64_t>(i) * 3) % 61));
-  made.sampling.max_tokens = max_tokens;
-  made.sampling.ignore_eos = true;
-  made.seed = 100 + number;
-  return made;
 }
 
 /// Several of each tenant; some arrive while others decode.
 std::vector<SequenceRequest> of_all_tenants() {
   std::vector<SequenceRequest> all;
   for (uint64_t number = 0; number < 23; ++number)
-    all.push_back(asked(number, static_cast<uint32_t>(number * 3 % kTenants),
-                        static_cast<int32_t>(1 + 5 * (number % 9)),
-                        static_cast<int32_t>(10 + number % 7)));
+    all.push_back(request_of(number, static_cast<int32_t>(1 + 5 * (number % 9)),
+                             static_cast<int32_t>(10 + number % 7), 1,
+                             static_cast<uint32_t>(number * 3 % kTenants)));
   return all;
-}
-
-void apply(Engine& engine, const WeightSnapshot& snapshot) {
-  const auto applied = engine.apply(snapshot);
-  ASSERT_TRUE(applied.ok()) << applied.error().text();
-}
-
-std::unique_ptr<Engine> made(const EngineOptions& options, const std::filesystem::path& folder,
-                             const Snapshots& adapters) {
-  auto engine = make_torch_engine(options, folder);
-  CHECK(engine.ok(), engine.error().text());
-  for (const auto& adapter : adapters) apply(**engine, *adapter);
-  return std::move(engine).value();
-}
-
-void take_step(Engine& engine, Ends& ends) {
-  ASSERT_TRUE(engine.step().ok());
-  for (const auto& event : engine.take_prefilled()) ASSERT_TRUE(engine.take_over(event.id).ok());
-  for (auto& event : engine.take_finished()) ends[event.id.value] = std::move(event);
-}
-
-Ends run_all(Engine& engine, const std::vector<SequenceRequest>& requests) {
-  Ends ends;
-  size_t next = 0;
-  for (int step = 0; step < 1'000'000 && (next < requests.size() || engine.has_work()); ++step) {
-    for (int i = 0; i < 3 && next < requests.size(); ++i) {
-      const Status submitted = engine.submit(requests[next++]);
-      EXPECT_TRUE(submitted.ok()) << submitted.error().text();
-    }
-    take_step(engine, ends);
-  }
-  EXPECT_EQ(ends.size(), requests.size());
-  return ends;
-}
-
-void expect_alike(const FinishEvent& got, const FinishEvent& want) {
-  const uint64_t id = want.id.value;
-  EXPECT_EQ(got.reason, want.reason) << id << ": " << got.detail;
-  EXPECT_EQ(got.tokens, want.tokens) << id;
-  ASSERT_EQ(got.logprobs.size(), want.logprobs.size()) << id;
-  for (size_t i = 0; i < got.logprobs.size(); ++i)
-    EXPECT_NEAR(got.logprobs[i], want.logprobs[i], kLogprobTolerance) << id << ", token " << i;
-}
-
-void expect_alike(const Ends& got, const Ends& want) {
-  ASSERT_EQ(got.size(), want.size());
-  for (const auto& [id, end] : want) {
-    ASSERT_TRUE(got.contains(id));
-    expect_alike(got.at(id), end);
-  }
 }
 
 class CudaAdapterEngine : public ::testing::TestWithParam<int32_t> {
@@ -142,8 +79,8 @@ class CudaAdapterEngine : public ::testing::TestWithParam<int32_t> {
 };
 
 TEST_P(CudaAdapterEngine, RowsOfAMixedBatchAreTheCpus) {
-  auto card = made(options_on("cuda:0"), folder_, adapters_);
-  auto cpu = made(options_on("cpu"), folder_, adapters_);
+  auto card = made(with_slots("cuda:0"), folder_, adapters_);
+  auto cpu = made(with_slots("cpu"), folder_, adapters_);
   const Ends got = run_all(*card, of_all_tenants());
   expect_alike(got, run_all(*cpu, of_all_tenants()));
   EXPECT_TRUE(card->manifest().empty());
@@ -152,17 +89,14 @@ TEST_P(CudaAdapterEngine, RowsOfAMixedBatchAreTheCpus) {
 TEST_P(CudaAdapterEngine, SoAreThoseOfLongPrompts) {
   std::vector<SequenceRequest> requests;
   for (uint64_t number = 0; number < 9; ++number) {
-    requests.push_back(asked(number, static_cast<uint32_t>(number % kTenants),
-                             number % 3 == 0 ? 150 : 40, 5));
+    requests.push_back(request_of(number, number % 3 == 0 ? 150 : 40, 5, 1,
+                                  static_cast<uint32_t>(number % kTenants)));
     requests.back().sampling.prompt_logprobs = true;
   }
-  auto card = made(options_on("cuda:0"), folder_, adapters_);
-  auto cpu = made(options_on("cpu"), folder_, adapters_);
-  const Ends got = run_all(*card, requests), want = run_all(*cpu, requests);
-  expect_alike(got, want);
-  for (const auto& [id, end] : want)
-    for (size_t i = 0; i < end.prompt_logprobs.size(); ++i)
-      EXPECT_NEAR(got.at(id).prompt_logprobs.at(i), end.prompt_logprobs[i], kLogprobTolerance);
+  auto card = made(with_slots("cuda:0"), folder_, adapters_);
+  auto cpu = made(with_slots("cpu"), folder_, adapters_);
+  const Ends got = run_all(*card, requests);
+  expect_alike(got, run_all(*cpu, requests));
 }
 
 TEST_P(CudaAdapterEngine, AnAdapterThatAddsNothingIsTheBaseToTheBit) {
@@ -171,10 +105,11 @@ TEST_P(CudaAdapterEngine, AnAdapterThatAddsNothingIsTheBaseToTheBit) {
   auto nothing = fresh->snapshot(TenantSlot(2), PolicyVersion(0)).value();
   nothing = with_key(*nothing, {TenantSlot(2)});
   std::vector<SequenceRequest> requests;
-  for (uint64_t number = 0; number < 5; ++number) requests.push_back(asked(number, 2, 12, 8));
-  auto with = made(options_on("cuda:0"), folder_, {nothing});
+  for (uint64_t number = 0; number < 5; ++number)
+    requests.push_back(request_of(number, 12, 8, 1, 2));
+  auto with = made(with_slots("cuda:0"), folder_, {nothing});
   const Ends got = run_all(*with, requests);
-  EngineOptions options = options_on("cuda:0");
+  EngineOptions options = with_slots("cuda:0");
   options.adapter_slots = options.adapters_max = 0;
   auto base = made(options, folder_, {});
   const Ends want = run_all(*base, requests);
@@ -182,11 +117,12 @@ TEST_P(CudaAdapterEngine, AnAdapterThatAddsNothingIsTheBaseToTheBit) {
 }
 
 TEST_P(CudaAdapterEngine, NewVersionsCountOncePreparedOrNot) {
-  auto card = made(options_on("cuda:0"), folder_, adapters_);
-  auto cpu = made(options_on("cpu"), folder_, adapters_);
+  auto card = made(with_slots("cuda:0"), folder_, adapters_);
+  auto cpu = made(with_slots("cpu"), folder_, adapters_);
   auto requests = of_all_tenants();
   const auto compare = [&](const std::string& what) {
     SCOPED_TRACE(what);
+    for (auto& one : requests) one.salt = what;
     const Ends got = run_all(*card, requests), want = run_all(*cpu, requests);
     expect_alike(got, want);
     for (const auto& [id, end] : want)
@@ -209,12 +145,14 @@ TEST_P(CudaAdapterEngine, NewVersionsCountOncePreparedOrNot) {
 }
 
 TEST_P(CudaAdapterEngine, AVersionThatComesWhileAllDecodeLeavesNeighboursAlone) {
-  auto engine = made(options_on("cuda:0"), folder_, adapters_);
+  auto engine = made(with_slots("cuda:0"), folder_, adapters_);
   const auto run = [&](const WeightSnapshot* next) {
     Ends ends;
     for (uint64_t number = 0; number < 10; ++number)
-      EXPECT_TRUE(
-          engine->submit(asked(number, static_cast<uint32_t>(number % kTenants), 9, 40)).ok());
+      EXPECT_TRUE(engine
+                      ->submit(request_of(number, 9, 40, 1,
+                                          static_cast<uint32_t>(number % kTenants)))
+                      .ok());
     for (int step = 0; step < 8; ++step) take_step(*engine, ends);
     if (next != nullptr) apply(*engine, *next);
     while (engine->has_work()) take_step(*engine, ends);
@@ -234,11 +172,11 @@ TEST_P(CudaAdapterEngine, AVersionThatComesWhileAllDecodeLeavesNeighboursAlone) 
 }
 
 TEST_P(CudaAdapterEngine, FewerSlotsThanTenantsGiveTheSameTokens) {
-  auto cpu = made(options_on("cpu"), folder_, adapters_);
+  auto cpu = made(with_slots("cpu"), folder_, adapters_);
   const Ends want = run_all(*cpu, of_all_tenants());
   for (const int32_t slots : {1, 2, 4}) {
     SCOPED_TRACE(slots);
-    auto card = made(options_on("cuda:0", slots), folder_, adapters_);
+    auto card = made(with_slots("cuda:0", slots), folder_, adapters_);
     expect_alike(run_all(*card, of_all_tenants()), want);
     EXPECT_GT(card->state().num_adapter_evictions, 0U);
   }
@@ -246,25 +184,26 @@ TEST_P(CudaAdapterEngine, FewerSlotsThanTenantsGiveTheSameTokens) {
 
 TEST_P(CudaAdapterEngine, ANewVersionOfWhoWaitsForASlotIsTheOneThatComes) {
   Snapshots adapters = adapters_;
-  auto cpu = made(options_on("cpu"), folder_, adapters_);
-  auto card = made(options_on("cuda:0", 1), folder_, adapters_);
+  auto cpu = made(with_slots("cpu"), folder_, adapters_);
+  auto card = made(with_slots("cuda:0", 1), folder_, adapters_);
   const auto next = version_of(4, 2, 4);
   for (Engine* engine : {card.get(), cpu.get()}) apply(*engine, *next);
-  const std::vector<SequenceRequest> requests = {asked(0, 0, 9, 4), asked(1, 4, 9, 12)};
+  const std::vector<SequenceRequest> requests = {request_of(0, 9, 4, 1, 0),
+                                                 request_of(1, 9, 12, 1, 4)};
   const Ends want = run_all(*cpu, requests);
   expect_alike(run_all(*card, requests), want);
   // It is on its way when the next version comes.
-  ASSERT_TRUE(card->submit(asked(2, 0, 9, 4)).ok());
+  ASSERT_TRUE(card->submit(request_of(2, 9, 4, 1, 0)).ok());
   Ends ends;
   ASSERT_TRUE(card->step().ok());
   apply(*card, *version_of(0, 3, 0));
   apply(*cpu, *version_of(0, 3, 0));
   while (card->has_work()) take_step(*card, ends);
-  expect_alike(ends, run_all(*cpu, {asked(2, 0, 9, 4)}));
+  expect_alike(ends, run_all(*cpu, {request_of(2, 9, 4, 1, 0)}));
 }
 
 TEST_P(CudaAdapterEngine, ABrokenNeighbourChangesNothing) {
-  auto healthy = made(options_on("cuda:0"), folder_, adapters_);
+  auto healthy = made(with_slots("cuda:0"), folder_, adapters_);
   const Ends want = run_all(*healthy, of_all_tenants());
   auto broken = std::make_shared<WeightSnapshot>(*adapters_[1]);
   for (auto& tensor : broken->tensors) {
@@ -275,7 +214,7 @@ TEST_P(CudaAdapterEngine, ABrokenNeighbourChangesNothing) {
   }
   Snapshots adapters = adapters_;
   adapters[1] = broken;
-  auto engine = made(options_on("cuda:0"), folder_, adapters);
+  auto engine = made(with_slots("cuda:0"), folder_, adapters);
   for (const auto& [id, end] : run_all(*engine, of_all_tenants())) {
     if (id * 3 % kTenants == 1)
       EXPECT_EQ(end.reason, FinishReason::kFailed) << id;
@@ -287,12 +226,13 @@ TEST_P(CudaAdapterEngine, ABrokenNeighbourChangesNothing) {
 TEST_P(CudaAdapterEngine, Bf16IsNearTheCpusFp32) {
   std::vector<SequenceRequest> requests;
   for (uint64_t number = 0; number < 10; ++number) {
-    requests.push_back(asked(number, static_cast<uint32_t>(number % kTenants), 60, 1));
+    requests.push_back(
+        request_of(number, 60, 1, 1, static_cast<uint32_t>(number % kTenants)));
     requests.back().sampling.prompt_logprobs = true;
   }
-  EngineOptions options = options_on("cuda:0");
+  EngineOptions options = with_slots("cuda:0");
   options.dtype = "bfloat16";
-  auto card = made(options, folder_, adapters_), cpu = made(options_on("cpu"), folder_, adapters_);
+  auto card = made(options, folder_, adapters_), cpu = made(with_slots("cpu"), folder_, adapters_);
   const Ends got = run_all(*card, requests), want = run_all(*cpu, requests);
   double squares = 0, spread = 0;
   for (const auto& [id, end] : want)
@@ -316,25 +256,25 @@ std::string text(const T& result) {
 
 TEST(CudaAdapterEngineRefuses, WhatItCannotDoByName) {
   const auto folder = testing::make_folder({.head_dim = 64});
-  EngineOptions options = options_on("cuda:0");
+  EngineOptions options = with_slots("cuda:0");
   options.max_adapter_rank = 65;
   EXPECT_THAT(text(make_torch_engine(options, folder)),
               HasSubstr("adapters may have rank 65: engines on cuda:0 take ranks up to 64"));
-  options = options_on("cuda:0");
+  options = with_slots("cuda:0");
   options.max_adapter_rank = 16;
   auto learner = testing::make_adapter_learner(folder, tenants());
   auto engine = made(options, folder, {});
   EXPECT_THAT(text(engine->apply(*testing::adapter_of(*learner, TenantSlot(1), 1))),
               HasSubstr("of tenant 1 has rank 64, this engine takes up to 16"));
-  EXPECT_THAT(text(engine->submit(asked(1, 1, 4, 4))), HasSubstr("no adapter of tenant 1"));
-  options = options_on("cuda:0");
+  EXPECT_THAT(text(engine->submit(request_of(1, 4, 4, 1, 1))), HasSubstr("no adapter of tenant 1"));
+  options = with_slots("cuda:0");
   options.adapter_slots = options.adapters_max = 0;
   engine = made(options, folder, {});
   auto of_other = with_key(*testing::adapter_of(*learner, TenantSlot(0), 1),
                            {TenantSlot(0), AdapterId(1)});
   EXPECT_THAT(text(engine->apply(*of_other)), HasSubstr("give the engine 'adapter_slots'"));
   const auto odd = testing::make_folder({.hidden_size = 36, .head_dim = 64}, "odd");
-  EXPECT_THAT(text(make_torch_engine(options_on("cuda:0"), odd)),
+  EXPECT_THAT(text(make_torch_engine(with_slots("cuda:0"), odd)),
               HasSubstr("reads 36 numbers: on cuda:0 an adapter's linear reads a multiple of 8"));
 }
 

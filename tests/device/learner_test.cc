@@ -10,6 +10,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <limits>
 
 #include "kernels/torch/cuda/card.h"
@@ -103,10 +105,72 @@ TEST(CudaLearner, ComputesThemInBf16WithinItsDigits) {
   }
 }
 
-TEST(CudaLearner, RecomputationChangesNoBit) {
-  const auto folder = make_folder({.head_dim = 64});
+TEST(CudaLearner, ComputesTheCpusGradientsOfMixturesInFp32) {
+  for (const char* type : {"qwen3_moe", "glm4_moe"})
+    for (const char* recompute : {"none", "keep_attention", "full"}) {
+      SCOPED_TRACE(fmt::format("{}, {}", type, recompute));
+      LearnerOptions options = options_of("float32");
+      options.recompute = recompute;
+      options.micro_batch_tokens = 150;
+      compare_steps({.model_type = type}, mixed_batch(), options, 1e-4);
+    }
+}
+
+/// A mixture in which each row goes to all experts: in bf16 a router may choose others of equals.
+std::filesystem::path all_experts_folder(const std::string& type) {
+  const auto folder =
+      make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64, .deviation = 0.1});
+  std::ifstream in(folder / "config.json");
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const std::string few = "\"num_experts_per_tok\": 3";
+  const size_t at = text.find(few);
+  CHECK(at != std::string::npos, text);
+  std::ofstream(folder / "config.json")
+      << text.replace(at, few.size(), "\"num_experts_per_tok\": 8");
+  return folder;
+}
+
+TEST(CudaLearner, AndInBf16WithinItsDigits) {
+  for (const char* type : {"qwen3_moe", "glm4_moe"})
+    for (const char* recompute : {"none", "keep_attention"}) {
+      SCOPED_TRACE(fmt::format("{}, {}", type, recompute));
+      LearnerOptions options = options_of("bfloat16");
+      options.recompute = recompute;
+      const auto folder = all_experts_folder(type);
+      auto card = on_card(folder, options);
+      auto cpu = on_cpu(folder, options);
+      expect_like(must_step(*card, mixed_batch()), must_step(*cpu, mixed_batch()), 0.05);
+      expect_close(card->gradients(), cpu->gradients(), 0.05);
+    }
+}
+
+/// Each expert's gradient is of its own rows: those without any have none.
+TEST(CudaLearner, ExpertsWithoutRowsHaveNoGradient) {
+  const auto folder = make_folder({.model_type = "qwen3_moe", .hidden_size = 64, .head_dim = 64});
+  TrainBatch batch;
+  batch.loss = LossKind::kCrossEntropy;
+  batch.samples = {sample_of(1, 1, 1, 2, 1)};  // one row, three of eight experts
   for (const char* dtype : {"float32", "bfloat16"}) {
-    SCOPED_TRACE(dtype);
+    auto learner = on_card(folder, options_of(dtype));
+    const TrainReport report = must_step(*learner, batch);
+    EXPECT_FALSE(report.skipped) << report.skip_reason;
+    int32_t num_used = 0;
+    for (const auto& tensor : learner->gradients()) {
+      if (!tensor.name.starts_with("model.layers.0.mlp.experts.")) continue;
+      if (!tensor.name.ends_with("down_proj.weight")) continue;
+      const auto values = testing::floats_of(tensor);
+      num_used += std::ranges::any_of(values, [](float value) { return value != 0; }) ? 1 : 0;
+    }
+    EXPECT_EQ(num_used, 3) << dtype;
+  }
+}
+
+TEST(CudaLearner, RecomputationChangesNoBit) {
+  for (const auto& [type, dtype] :
+       {std::pair("qwen3", "float32"), std::pair("qwen3", "bfloat16"),
+        std::pair("qwen3_moe", "float32"), std::pair("glm4_moe", "bfloat16")}) {
+    SCOPED_TRACE(fmt::format("{}, {}", type, dtype));
+    const auto folder = make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64});
     LearnerOptions options = options_of(dtype);
     auto keeps_all = on_card(folder, options);
     must_step(*keeps_all, mixed_batch());
@@ -291,7 +355,10 @@ TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
   options.device = "cpu";
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("computes in float32"));
   const auto mixture = make_folder({.model_type = "qwen3_moe"}, "mixture");
-  EXPECT_THAT(refusal_of(options_of("auto"), mixture), HasSubstr("a mixture of experts"));
+  const AdapterTraining training;
+  auto adapters = make_torch_adapter_learner(options_of("auto"), std::span(&training, 1), mixture);
+  ASSERT_FALSE(adapters.ok());
+  EXPECT_THAT(adapters.error().text(), HasSubstr("adapters of a mixture of experts (qwen3_moe)"));
 }
 
 LearnerUnderTest card_learner(const std::string& model_type) {
@@ -309,7 +376,8 @@ LearnerUnderTest card_learner(const std::string& model_type) {
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Card, LearnerConformance,
-                         ::testing::Values(card_learner("qwen3"), card_learner("llama")),
+                         ::testing::Values(card_learner("qwen3"), card_learner("llama"),
+                                           card_learner("qwen3_moe")),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace primerl

@@ -291,5 +291,41 @@ TEST(CudaRouter, GivesEqualsToTheLowerExpertAndBrokenLogitsToSome) {
               HasSubstr("1 to 1024"));
 }
 
+TEST(CudaRouter, SortsPairsByExpertInTheirOrder) {
+  RandomStream random(5);
+  for (const int64_t rows : {1, 7, 64, 5000}) {
+    SCOPED_TRACE(rows);
+    constexpr int32_t kChoices = 3, kExperts = 37;
+    const int64_t pairs = rows * kChoices;
+    Ints experts(static_cast<size_t>(pairs)), places(experts), sources(experts), ends;
+    for (auto& one : experts) one = static_cast<int32_t>(random.below(kExperts - 2));
+    int32_t next = 0;
+    for (int32_t expert = 0; expert < kExperts; ++expert) {
+      for (size_t pair = 0; pair < experts.size(); ++pair) {
+        if (experts[pair] != expert) continue;
+        places[pair] = next;
+        sources[static_cast<size_t>(next++)] = static_cast<int32_t>(pair) / kChoices;
+      }
+      ends.push_back(next);
+    }
+    const Buffer on_experts(experts), to_places(Ints(experts.size(), -1));
+    const Buffer to_sources(Ints(experts.size(), -1)), to_ends(Ints(kExperts, -1));
+    expect_one_answer(
+        [&](Stream stream) {
+          return sort_by_expert({rows, kChoices, kExperts, on_experts.as<int32_t>(),
+                                 to_places.as<int32_t>(), to_sources.as<int32_t>(),
+                                 to_ends.as<int32_t>()},
+                                stream);
+        },
+        {&to_places, &to_sources, &to_ends});
+    EXPECT_EQ(to_places.ints(), places);
+    EXPECT_EQ(to_sources.ints(), sources);
+    EXPECT_EQ(to_ends.ints(), ends);
+  }
+  EXPECT_TRUE(sort_by_expert({}, nullptr).is_ok());
+  EXPECT_THAT(sort_by_expert({.rows = 1, .experts_per_token = 2, .num_experts = 1}, nullptr).fault,
+              HasSubstr("from 1 to num_experts"));
+}
+
 }  // namespace
 }  // namespace primerl::cuda

@@ -1,5 +1,8 @@
 // The choice of experts by ATen, in fp32.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
@@ -89,6 +92,21 @@ Outcome route_backward(const RouteBackwardArgs& args, Stream stream) {
       d.sub_((slopes * chosen).sum(-1, true));
     dlogits.narrow(0, first, count).copy_(d.mul_(scores));
   });
+  return {};
+}
+
+Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  const OnStream on(stream);
+  const int64_t pairs = args.rows * args.experts_per_token;
+  const auto [sorted, order] = at::sort(on.ints(args.experts, {pairs}), true, 0, false);
+  at::Tensor places = at::empty_like(order);
+  places.scatter_(0, order, at::arange(pairs, order.options()));
+  on.ints(args.places, {pairs}).copy_(places);
+  on.ints(args.sources, {pairs}).copy_(order.div(args.experts_per_token, "floor"));
+  const at::Tensor experts = at::arange(args.num_experts, sorted.options());
+  on.ints(args.ends, {args.num_experts}).copy_(at::searchsorted(sorted, experts, true, true));
   return {};
 }
 

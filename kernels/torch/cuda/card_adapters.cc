@@ -74,6 +74,7 @@ CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& option
                       at::TensorOptions(stream.device()).dtype(type));
   for (size_t i = 0; i < slots_.size(); ++i) slots_[i].place = static_cast<int32_t>(i);
   for (auto& [parameter, linear] : linears_) {
+    linear.rank_max = options.max_adapter_rank;
     linear.slots = places_.const_data_ptr();
     linear.slot_stride = places_.stride(0);
   }

@@ -1,4 +1,4 @@
-/// The decoder of dense families on a CUDA device: rows in, logits out.
+/// The decoder of an engine on a CUDA device: rows in, logits out.
 ///
 /// Owns the rows of activations, not the weights and not the cache. Work is launched on the
 /// engine's stream and nothing waits for it, so that rows of a fixed number can be captured in a
@@ -10,11 +10,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/models/config.h"
 #include "kernels/torch/cuda/card_adapters.h"
+#include "kernels/torch/cuda/mixture.h"
 #include "kernels/torch/cuda/weights.h"
 
 namespace primerl {
@@ -61,6 +63,12 @@ class CardDecoder {
   Status weights_changed() { return fp8_.quantise_all(stream_); }
 
   cuda::Type type() const;
+  /// Whether a pass of one query a sequence waits for nothing.
+  bool may_be_captured() const { return !mixture_.has_value() || mixture_->may_be_captured(); }
+  /// What of a model's tensors products do not read from the weights.
+  Status take(const TensorTable& table, const std::vector<WeightTensor>& tensors) {
+    return mixture_.has_value() ? mixture_->take_biases(table, tensors) : ok();
+  }
   int64_t samples_max() const { return logits_.size(0); }
 
   /// Writes keys and values of all rows, layer by layer, before `attend` is called for it.
@@ -90,15 +98,13 @@ class CardDecoder {
     const void* mlp_norm = nullptr;
     const void* q_norm = nullptr;
     const void* k_norm = nullptr;
-    Linear qkv, out, gate_up, down;
+    Linear qkv, out, gate_up, down;               // the last two of an MLP,
+    std::optional<EngineMixture::Layer> mixture;  // or this
   };
 
   Status norm(int64_t rows, at::Tensor& stream, const void* weight, bool has_delta,
               at::Tensor& delta, at::Tensor& to) const;
-  /// y = x * weight' + bias; y is of the type of x, or fp32.
-  Status product(int64_t rows, const at::Tensor& x, const CardLinear& weight,
-                 const at::Tensor& y) const;
-  /// The same of all rows of a pass, and what adapters add to it.
+  /// The product of all rows of a pass, and what adapters add to it.
   Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                 const at::Tensor& y) const;
   void make_angles(int64_t positions_max);
@@ -107,6 +113,7 @@ class CardDecoder {
   const CardAdapters* const adapters_;  // or null
   const CardStream& stream_;
   const at::ScalarType type_;
+  std::optional<EngineMixture> mixture_;
   std::vector<Layer> layers_;
   Fp8Weights fp8_;  // of the layers' matrices, or none
   const void* embedding_;

@@ -68,10 +68,9 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
       has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
       stream_(stream),
       weights_(table_, type_on_card(options), stream_, has_second_set),
-      adapters_(options.adapter_slots == 0
-                    ? nullptr
-                    : std::make_unique<CardAdapters>(table_, options, type_on_card(options),
-                                                     stream_)),
+      adapters_(options.adapter_slots == 0 ? nullptr
+                                           : std::make_unique<CardAdapters>(
+                                                 table_, options, type_on_card(options), stream_)),
       decoder_(config_, weights_, adapters_.get(), stream_,
                std::max(options.max_batched_tokens, options.max_running), options.max_running,
                options.max_sequence_tokens),
@@ -97,7 +96,8 @@ CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
   RETURN_IF_ERROR(weights_.load(tensors));
-  return decoder_.weights_changed();
+  RETURN_IF_ERROR(decoder_.weights_changed());
+  return decoder_.take(table_, tensors);
 }
 
 Status CudaEngine::submit(SequenceRequest request) {
@@ -118,13 +118,15 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   settle();
-  const Status applied = at_boundary("new weights", [&]() -> Status {
+  RETURN_IF_ERROR(lost_);
+  const Status brought = at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
     if (known_.are_there()) return apply_adapter(snapshot);
     RETURN_IF_ERROR(weights_.apply(snapshot));
-    return decoder_.weights_changed();
+    RETURN_IF_ERROR(decoder_.weights_changed());
+    return decoder_.take(table_, snapshot.tensors);
   });
-  RETURN_IF_ERROR(applied);
+  RETURN_IF_ERROR(stream_.outcome_of("new weights", brought));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
@@ -149,24 +151,26 @@ std::string CudaEngine::describe() const {
 }
 
 Status CudaEngine::step() {
-  const auto load = [this](bool waits) {
-    return at_boundary("bringing an adapter into a slot", [&] {
-      const CardStream::Use use(stream_);
-      return load_adapter(waits);
-    });
+  constexpr std::string_view kLoading = "bringing an adapter into a slot";
+  const auto load = [&](bool waits) {
+    return stream_.outcome_of(kLoading, at_boundary(kLoading, [&] {
+                                const CardStream::Use use(stream_);
+                                return load_adapter(waits);
+                              }));
   };
+  RETURN_IF_ERROR(lost_);
   if (known_.are_there()) RETURN_IF_ERROR(load(false));
   if (!is_under_way_ && !begin_step()) return known_.are_there() ? load(true) : ok();
-  if (!is_under_way_) return ok();
+  if (!is_under_way_) return lost_;
   const bool has_next = can_go_ahead() && scheduler_.plan_ahead(next_.plan);
   const Status outcome =
       has_next ? at_boundary("engine step", [this] { return launch(next_); }) : ok();
   settle();
-  if (!has_next) return ok();
+  if (!has_next || !lost_.ok()) return lost_;
   std::swap(step_, next_);
   is_under_way_ = outcome.ok();
   if (!outcome.ok()) finish(step_.plan, outcome);
-  return ok();
+  return lost_;
 }
 
 bool CudaEngine::begin_step() {
@@ -185,14 +189,6 @@ bool CudaEngine::begin_step() {
 void CudaEngine::settle() {
   if (!std::exchange(is_under_way_, false)) return;
   finish(step_.plan, at_boundary("engine step", [this] { return take(step_); }));
-}
-
-void CudaEngine::finish(const StepPlan& plan, const Status& computed) {
-  ++num_steps_;
-  if (computed.ok())
-    scheduler_.finish_step();
-  else
-    scheduler_.fail_step(plan, computed.error().text());
 }
 
 /// Logits that the host draws from would be those of the next step.
@@ -280,7 +276,7 @@ Status CudaEngine::launch(Step& step) {
     return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
   const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there()};
-  RETURN_IF_ERROR(graphs_.run(kind, launch_all));
+  RETURN_IF_ERROR(decoder_.may_be_captured() ? graphs_.run(kind, launch_all) : launch_all());
   return memory_.download(count, step.has_kept);
 }
 
@@ -466,8 +462,7 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
                  options.device)
         .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
   RETURN_IF_ERROR(check_products(options.products, options.dtype, config, options.device));
-  if (options.adapter_slots > 0)
-    RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
+  if (options.adapter_slots > 0) RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
   RETURN_IF_ERROR(check_cache_rows(options));
   const double needed = bytes_on_card(options, config);
   if (needed <= card.free_bytes) return ok();
@@ -479,6 +474,10 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
 }
 
 }  // namespace
+
+double cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config) {
+  return bytes_on_card(options, config);
+}
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
                                                  const ModelConfig& config,

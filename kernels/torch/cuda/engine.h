@@ -88,6 +88,7 @@ class CudaEngine final : public Engine {
   void finish(const StepPlan& plan, const Status& computed);
   /// Finishes the step under way, if there is one.
   void settle();
+  Error out_of_memory(int64_t num_rows) const;
   Status mixed_step();
   void copy_rows();
   size_t num_decoded_spans() const;
@@ -123,13 +124,17 @@ class CudaEngine final : public Engine {
   bool is_loading_ = false;  // the adapter that is coming into a slot is on its way to the device
   // The step.
   BatchScheduler scheduler_;
-  Step step_;  // the one that is taken next
-  Step next_;  // the one after
+  Step step_;                  // the one that is taken next
+  Step next_;                  // the one after
+  Status lost_;                // that the device is: nothing can be computed any more
   bool is_under_way_ = false;  // step_ was launched
   uint64_t num_steps_ = 0;
   Sampler sampler_;
   std::vector<int32_t> ids_;  // scratch: of a kept set
 };
+
+/// What make_cuda_engine() holds against the memory that is free.
+double cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config);
 
 /// The one of a folder, which was read as `config`; `options` are resolved, their device is a card
 /// that is there. Refuses what does not fit the device, with both sizes.

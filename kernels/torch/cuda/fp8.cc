@@ -120,6 +120,11 @@ Status check_products(std::string_view products, std::string_view dtype, const M
   if (dtype == "float32")
     return error(Code::kInvalid, "products = \"fp8\" gives bf16 numbers, and dtype is \"float32\"")
         .note("leave 'dtype' out, or say products = \"dtype\"");
+  if (config.moe.has_value())
+    return error(Code::kUnavailable,
+                 "products = \"fp8\" are those of dense layers, and {} has experts",
+                 config.model_type)
+        .note("say products = \"dtype\"");
   ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(device)));
   if (card.capability_major != kHopper)
     return error(

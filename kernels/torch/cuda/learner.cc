@@ -112,11 +112,10 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
           model_.config, [this](std::string_view name) { return parameter(name); },
           type_of(options), stream_) {
   if (adapters_ == nullptr)
-    trained_.push_back(
-        {{},
-         {options.loss, options.optimizer, options.schedule, options.max_steps},
-         whole_.get(),
-         nullptr});
+    trained_.push_back({{},
+                        {options.loss, options.optimizer, options.schedule, options.max_steps},
+                        whole_.get(),
+                        nullptr});
   for (size_t slot = 0; slot < training_.size(); ++slot)
     trained_.push_back({training_[slot].tenant, training_[slot].rules, &adapters_->trained(slot),
                         &adapters_->table(slot)});
@@ -175,6 +174,12 @@ auto CudaLearner::on_card(std::string_view doing, int64_t rows, Body&& body) -> 
   });
   // Only now are the tensors of the failed call gone.
   if (is_full) return out_of_memory(rows);
+  if (result.ok()) return result;
+  int64_t num_steps = 0;
+  for (const auto& trained : trained_) num_steps += trained.tensors->num_steps();
+  const Status usable =
+      stream_.check_device(fmt::format("{} (after {} training steps)", doing, num_steps));
+  if (!usable.ok()) return Error(usable.error());
   return result;
 }
 
@@ -416,6 +421,20 @@ std::vector<WeightTensor> CudaLearner::gradients(TenantSlot tenant) {
 
 namespace {
 
+/// Of what the engine's decoder computes, and mixtures of widths that grouped products can read.
+Status check_model(const ModelConfig& config) {
+  ModelConfig dense = config;
+  dense.moe.reset();
+  RETURN_IF_ERROR(check_card_model(dense));
+  if (!config.moe.has_value() || (config.hidden_size % 8 == 0 && config.moe->width % 8 == 0))
+    return ok();
+  return error(Code::kUnavailable,
+               "a mixture of widths {} and {} cannot be trained on a CUDA device: multiples of 8 "
+               "can",
+               config.hidden_size, config.moe->width)
+      .note("place the learner on \"cpu\"");
+}
+
 Status start(CudaLearner& learner, const LearnerOptions& options,
              const std::vector<WeightTensor>* tensors, std::span<const AdapterTraining> adapters) {
   RETURN_IF_ERROR(tensors == nullptr ? learner.randomize(static_cast<uint64_t>(options.init_seed))
@@ -430,11 +449,16 @@ Status start(CudaLearner& learner, const LearnerOptions& options,
 
 }  // namespace
 
+double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                          std::span<const AdapterTraining> adapters) {
+  return bytes_of(options, config, adapters, options.micro_batch_tokens).all();
+}
+
 Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
                                                    const std::vector<WeightTensor>* tensors,
                                                    const std::string& base,
                                                    std::span<const AdapterTraining> adapters) {
-  RETURN_IF_ERROR(check_card_model(model.config));
+  RETURN_IF_ERROR(check_model(model.config));
   if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config, adapters));
   if (options.numerics != "fast")
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
@@ -449,8 +473,7 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
     use_threads(options.threads);
     const CardStream stream(card_index(options.device));
     const CardStream::Use use(stream);
-    auto learner =
-        std::make_unique<CudaLearner>(options, std::move(model), base, adapters, stream);
+    auto learner = std::make_unique<CudaLearner>(options, std::move(model), base, adapters, stream);
     RETURN_IF_ERROR(start(*learner, options, tensors, adapters));
     return std::unique_ptr<Learner>(std::move(learner));
   });

@@ -1,6 +1,6 @@
-/// The Learner on one CUDA device: packs, runs a dense decoder forward and backward, clips, AdamW.
-/// It trains the whole weights, of whatever tenant, or adapters of several tenants on weights that
-/// are frozen. Mixtures are refused.
+/// The Learner on one CUDA device: packs, runs a decoder forward and backward, clips, AdamW. It
+/// trains the whole weights, of whatever tenant, or adapters of several tenants on weights of a
+/// dense model that are frozen.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and
 /// snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are
@@ -130,6 +130,10 @@ class CudaLearner final : public Learner, private StepRunner {
   std::string broken_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
 };
+
+/// What make_cuda_learner() holds against the memory that is free.
+double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                          std::span<const AdapterTraining> adapters);
 
 /// `options` and `adapters` were checked, `model` is supported; what a device cannot compute is
 /// refused by name. `tensors` are those of the folder `base`, or nothing: then weights are random.

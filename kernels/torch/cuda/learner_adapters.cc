@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kRunsOneByOneMax = 4;  // beyond, launches cost more than what is added twice
 constexpr int64_t kWidthUnit = 8;       // _grouped_mm reads 16 bytes at a time
+constexpr int64_t kNumbersOfTile = 3;
+static_assert(sizeof(cuda::NarrowTile) == kNumbersOfTile * sizeof(int32_t));
 
 std::vector<AdapterConfig> configs_of(std::span<const AdapterTraining> adapters) {
   std::vector<AdapterConfig> configs;
@@ -107,7 +109,7 @@ Status LearnerAdapters::begin(const RowBatch& batch) {
   is_together_ = type_ != at::kFloat && runs_.size() > kRunsOneByOneMax;
   if (!is_together_) return ok();
   neighbours_.clear();
-  std::vector<int32_t> ends, run_ends, scalings;
+  std::vector<int32_t> ends, run_ends, scalings, tiles;
   for (size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
     const bool follows = i > 0 && runs_[i - 1].slot + 1 == run.slot;
@@ -118,11 +120,16 @@ Status LearnerAdapters::begin(const RowBatch& batch) {
                 ends.empty() ? 0 : ends.back());
     ends.push_back(static_cast<int32_t>(run.first + run.rows));
     run_ends.push_back(ends.back());
+    for (int64_t first = 0; first < run.rows; first += cuda::kNarrowTileRows)
+      for (const int64_t number :
+           {run.first + first, std::min(cuda::kNarrowTileRows, run.rows - first), run.slot})
+        tiles.push_back(static_cast<int32_t>(number));
     const float scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
     scalings.insert(scalings.end(), static_cast<size_t>(run.rows), std::bit_cast<int32_t>(scaling));
   }
   ends_ = stream_.ints(ends);
   run_ends_ = stream_.ints(run_ends);
+  tiles_ = stream_.ints(tiles);
   scalings_ = stream_.ints(scalings).view(at::kFloat).unsqueeze(1);
   return ok();
 }
@@ -139,7 +146,7 @@ at::Tensor LearnerAdapters::of_pass(int64_t offset, int64_t rows, int64_t width)
 }
 
 void LearnerAdapters::forward(const Matrix& matrix, const at::Tensor& x,
-                              const at::Tensor& y) const {
+                                const at::Tensor& y) const {
   if (is_together_) return forward_together(matrix, x, y);
   for (const Run& run : runs_)
     forward_one(run, matrix, x.narrow(0, run.first, run.rows), y.narrow(0, run.first, run.rows));
@@ -207,11 +214,30 @@ void LearnerAdapters::forward_together(const Matrix& matrix, const at::Tensor& x
   const at::Tensor u = at::_grouped_mm(x, a.transpose(1, 2), ends_).mul_(scalings_);
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
-    const at::Tensor b = of_pass(part.b, part.outputs, rank_);
-    y.narrow(1, part.column, part.outputs)
-        .add_(at::_grouped_mm(u.narrow(1, at, rank_), b.transpose(1, 2), ends_));
+    add_narrow(u.narrow(1, at, rank_), part.b, false, y.narrow(1, part.column, part.outputs));
     at += rank_;
   }
+}
+
+/// A fault is thrown, as libtorch throws those of the products around it.
+void LearnerAdapters::add_narrow(const at::Tensor& x, int64_t offset, bool is_transposed,
+                                 const at::Tensor& y) const {
+  const auto* weights = static_cast<const c10::BFloat16*>(weights_.const_data_ptr()) + offset;
+  const auto* tiles = reinterpret_cast<const cuda::NarrowTile*>(tiles_.const_data_ptr<int32_t>());
+  const cuda::Outcome outcome =
+      cuda::add_narrow_products({.terms = x.size(1),
+                                 .columns = y.size(1),
+                                 .num_tiles = tiles_.numel() / kNumbersOfTile,
+                                 .tiles = tiles,
+                                 .x = x.const_data_ptr(),
+                                 .x_stride = x.stride(0),
+                                 .weights = weights,
+                                 .slot_stride = weights_.stride(0),
+                                 .is_transposed = is_transposed,
+                                 .y = y.mutable_data_ptr(),
+                                 .y_stride = y.stride(0)},
+                                stream_.raw());
+  TORCH_CHECK(outcome.is_ok(), "what adapters add: ", outcome.fault);
 }
 
 void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& x,
@@ -228,8 +254,7 @@ void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& 
   }
   const at::Tensor du = (slopes.size() == 1 ? slopes.front() : at::cat(slopes, 1)).mul_(scalings_);
   add_gradients(matrix.a, width, matrix.inputs, at::_grouped_mm(du.t(), x, run_ends_));
-  at::Tensor to = dx;
-  to.add_(at::_grouped_mm(du, a, ends_));
+  add_narrow(du, matrix.a, true, dx);
 }
 
 void LearnerAdapters::add_gradients(int64_t offset, int64_t rows, int64_t width,

@@ -3,7 +3,8 @@
 ///
 /// y += scaling * (x A') B', where each row has the A and B of its tenant. The numbers of all
 /// adapters lie in one layout (padded_adapters.h), slot after slot: a pass of many tenants takes
-/// one product over all of its rows (_grouped_mm), a pass of few, and fp32, one product a tenant.
+/// one product over all of its rows (_grouped_mm; add_narrow_products() where it is added to what
+/// is there), a pass of few, and fp32, one product a tenant.
 /// Either way a gradient is a sum over the rows of its tenant alone. One thread, under a
 /// CardStream::Use.
 #pragma once
@@ -50,7 +51,7 @@ class LearnerAdapters {
   void forward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& y) const;
   /// Adds the gradients of A and B, and that of x to `dx`.
   void backward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
-                const at::Tensor& dx) const;
+                  const at::Tensor& dx) const;
 
  private:
   struct Adapter {
@@ -79,7 +80,11 @@ class LearnerAdapters {
                     const at::Tensor& dx) const;
   void forward_together(const Matrix& matrix, const at::Tensor& x, const at::Tensor& y) const;
   void backward_together(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
-                         const at::Tensor& dx) const;
+                           const at::Tensor& dx) const;
+  /// y [rows, columns] += x [rows, terms] times the weights at `offset`, [columns, terms] of a slot
+  /// or, transposed, [terms, columns].
+  void add_narrow(const at::Tensor& x, int64_t offset, bool is_transposed,
+                    const at::Tensor& y) const;
   /// gradient += scaling * a b, in fp32.
   void add_product(const at::Tensor& gradient, const at::Tensor& a, const at::Tensor& b,
                    double scaling) const;
@@ -102,6 +107,7 @@ class LearnerAdapters {
   at::Tensor ends_;      // [slots of the pass] where the rows of each end
   at::Tensor run_ends_;  // [runs]
   at::Tensor scalings_;  // [rows, 1] fp32
+  at::Tensor tiles_;     // NarrowTile, as int32
 };
 
 }  // namespace primerl

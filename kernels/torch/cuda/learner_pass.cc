@@ -8,7 +8,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/models/rope.h"
@@ -16,19 +15,9 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kBlockAlignment = 256;  // bytes, as libtorch aligns
-
 HeadShape heads_of_layer(const ModelConfig& config) {
   const AttentionSpec& attention = config.attention;
   return {attention.num_heads, attention.num_kv_heads, attention.head_dim};
-}
-
-int64_t query_columns(const ModelConfig& config) {
-  return int64_t{config.attention.num_heads} * config.attention.head_dim;
-}
-
-int64_t key_columns(const ModelConfig& config) {
-  return int64_t{config.attention.num_kv_heads} * config.attention.head_dim;
 }
 
 }  // namespace
@@ -42,136 +31,44 @@ CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParamete
       type_(type),
       recompute_(recompute),
       adapters_(adapters),
+      mixture_(config.moe.has_value() ? std::make_unique<CardMixture>(config, type, stream)
+                                      : nullptr),
       attention_(config.attention, stream, is_repeatable),
       embedding_(parameters("embedding")),
       final_norm_(parameters("final_norm")),
       unread_(at::zeros({std::max(config.hidden_size, config.attention.head_dim)},
                         at::TensorOptions(stream.device()).dtype(at::kFloat))) {
-  for (int32_t i = 0; i < config.num_layers(); ++i) {
-    const auto of_attention = [&](std::string_view name) {
-      return parameters(fmt::format("layers.{}.attention.{}", i, name));
-    };
-    const auto of_mlp = [&](std::string_view name) {
-      return parameters(fmt::format("layers.{}.mlp.{}", i, name));
-    };
-    layers_.push_back({.attention_norm = of_attention("norm"),
-                       .mlp_norm = of_mlp("norm"),
-                       .q_norm = of_attention("q_norm"),
-                       .k_norm = of_attention("k_norm"),
-                       .qkv = of_attention("qkv"),
-                       .qkv_bias = of_attention("qkv_bias"),
-                       .out = of_attention("out"),
-                       .out_bias = of_attention("out_bias"),
-                       .gate_up = of_mlp("gate_up"),
-                       .gate_up_bias = of_mlp("gate_up_bias"),
-                       .down = of_mlp("down"),
-                       .down_bias = of_mlp("down_bias")});
-  }
+  for (int32_t i = 0; i < config.num_layers(); ++i) layers_.push_back(layer_of(i, parameters));
 }
 
-double CardTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType type,
-                                      Recompute recompute, int64_t rows) {
-  const double hidden = config.hidden_size, width = config.mlp.width, layers = config.num_layers();
-  const auto q = static_cast<double>(query_columns(config));
-  const auto kv = static_cast<double>(key_columns(config));
-  const double of_layer = 3 * hidden + 3 * q + 3 * kv + 3 * width;  // Rows
-  // Slopes of a stage: those of attention, whose library holds its own beside ours. The gradient
-  // of the rows before the head, in fp32, is gone by then.
-  const double slopes = std::max({width, 6 * q + 4 * kv, 2 * hidden});
-  double numbers = (layers + 3) * hidden + slopes;
-  numbers += of_layer * (recompute == Recompute::kNone ? layers : 1.0);
-  if (recompute == Recompute::kAttention) numbers += layers * q;
-  const double size = type == at::kFloat ? 4 : 2;
-  return static_cast<double>(rows) * numbers * size;
-}
-
-void CardTrainingPass::release() {
-  rows_.clear();
-  for (at::Tensor* tensor : {&shared_, &addend_, &last_, &last_inverse_rms_, &normed_, &workspace_})
-    tensor->reset();
-  capacity_ = 0;
-}
-
-at::Tensor CardTrainingPass::block(int64_t width) const {
-  return at::empty({capacity_, width}, at::TensorOptions(stream_.device()).dtype(type_));
-}
-
-at::Tensor CardTrainingPass::in_place_of(const at::Tensor& rows, int64_t width) const {
-  if (rows.size(1) < width) return block(width);
-  return rows.view({-1}).narrow(0, 0, capacity_ * width).view({capacity_, width});
-}
-
-at::Tensor CardTrainingPass::floats() const {
-  return at::empty({capacity_}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
-}
-
-CardTrainingPass::Rows CardTrainingPass::make_rows() const {
-  Rows rows;
-  for (const auto& [tensor, width] : widths_of(rows, config_)) *tensor = block(width);
-  rows.inverse_rms = floats();
-  rows.mlp_inverse_rms = floats();
-  return rows;
-}
-
-int64_t CardTrainingPass::shared_bytes() const {
-  Rows rows;
-  int64_t bytes = 0;
-  for (const auto& [tensor, width] : widths_of(rows, config_)) bytes += bytes_of_block(width);
-  return bytes;
-}
-
-CardTrainingPass::Rows CardTrainingPass::make_rows_in(const at::Tensor& bytes) const {
-  Rows rows;
-  int64_t begin = 0;
-  for (const auto& [tensor, width] : widths_of(rows, config_)) {
-    const int64_t size = capacity_ * width * static_cast<int64_t>(at::elementSize(type_));
-    *tensor = bytes.narrow(0, begin, size).view(type_).view({capacity_, width});
-    begin += bytes_of_block(width);
-  }
-  rows.inverse_rms = floats();
-  rows.mlp_inverse_rms = floats();
-  return rows;
-}
-
-int64_t CardTrainingPass::bytes_of_block(int64_t width) const {
-  const int64_t size = capacity_ * width * static_cast<int64_t>(at::elementSize(type_));
-  return (size + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
-}
-
-std::vector<std::pair<at::Tensor*, int64_t>> CardTrainingPass::widths_of(
-    Rows& rows, const ModelConfig& config) {
-  const int64_t hidden = config.hidden_size, q = query_columns(config);
-  const int64_t kv = key_columns(config), width = config.mlp.width;
-  return {{&rows.normed, hidden},     {&rows.qkv, q + 2 * kv}, {&rows.q, q},
-          {&rows.keys, kv},           {&rows.between, hidden}, {&rows.mlp_normed, hidden},
-          {&rows.gate_up, 2 * width}, {&rows.activated, width}};
-}
-
-void CardTrainingPass::grow(int64_t rows) {
-  if (rows <= capacity_) return;
-  release();
-  capacity_ = fp8_rows(rows);
-  const int64_t hidden = config_.hidden_size;
-  Rows shared;
-  if (recompute_ != Recompute::kNone) {
-    shared_ = at::empty({shared_bytes()}, at::TensorOptions(stream_.device()).dtype(at::kByte));
-    shared = make_rows_in(shared_);
-  }
-  at::Tensor attended;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    LayerRows& layer = rows_.emplace_back();
-    layer.input = block(hidden);
-    layer.rows = recompute_ == Recompute::kNone ? make_rows() : shared;
-    if (i == 0 || recompute_ != Recompute::kFull) attended = block(query_columns(config_));
-    layer.rows.attended = attended;
-  }
-  addend_ = block(hidden);
-  last_ = block(hidden);
-  last_inverse_rms_ = floats();
-  normed_ = block(hidden);
-  const int64_t room = std::max(cuda::rms_norm_workspace(capacity_, hidden),
-                                cuda::rotary_workspace(capacity_, config_.attention.head_dim));
-  workspace_ = at::empty({room}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
+CardTrainingPass::Layer CardTrainingPass::layer_of(int32_t index,
+                                                   const CardParameters& parameters) const {
+  const bool is_mixture = is_mixture_layer(config_, static_cast<size_t>(index));
+  const auto of_attention = [&](std::string_view name) {
+    return parameters(fmt::format("layers.{}.attention.{}", index, name));
+  };
+  const auto of_mlp = [&](std::string_view name) {
+    return parameters(fmt::format("layers.{}.{}.{}", index, is_mixture ? "moe" : "mlp", name));
+  };
+  return {.attention_norm = of_attention("norm"),
+          .mlp_norm = of_mlp("norm"),
+          .q_norm = of_attention("q_norm"),
+          .k_norm = of_attention("k_norm"),
+          .qkv = of_attention("qkv"),
+          .qkv_bias = of_attention("qkv_bias"),
+          .out = of_attention("out"),
+          .out_bias = of_attention("out_bias"),
+          .gate_up = of_mlp("gate_up"),
+          .gate_up_bias = of_mlp("gate_up_bias"),
+          .down = of_mlp("down"),
+          .down_bias = of_mlp("down_bias"),
+          .is_mixture = is_mixture,
+          .mixture = {.router = of_mlp("router"),
+                      .selection_bias = of_mlp("selection_bias"),
+                      .gate_up = of_mlp("experts_gate_up"),
+                      .down = of_mlp("experts_down"),
+                      .shared_gate_up = of_mlp("shared_gate_up"),
+                      .shared_down = of_mlp("shared_down")}};
 }
 
 /// The CPU's angles (kernels/torch/decoder.cc).
@@ -350,6 +247,7 @@ Status CardTrainingPass::mlp_stage(size_t index, Run run) {
   const Layer& weights = layers_[index];
   RETURN_IF_ERROR(norm(layer.input, addend_, weights.mlp_norm, rows.between, rows.mlp_normed,
                        rows.mlp_inverse_rms));
+  if (weights.is_mixture) return mixture_stage(index, run);
   product(rows.mlp_normed, weights.gate_up, weights.gate_up_bias, rows.gate_up);
   RETURN_IF_ERROR(launched(cuda::swiglu({.rows = num_rows_,
                                          .width = config_.mlp.width,
@@ -362,13 +260,31 @@ Status CardTrainingPass::mlp_stage(size_t index, Run run) {
   return ok();
 }
 
+Status CardTrainingPass::mixture_stage(size_t index, Run run) {
+  LayerRows& layer = rows_[index];
+  const bool is_forward = run == Run::kForward;
+  ASSIGN_OR_RETURN(layer.mixture,
+                   mixture_->forward(layers_[index].mixture, some(layer.rows.mlp_normed),
+                                     is_forward ? some(addend_) : at::Tensor()));
+  if (is_forward && visitor_) {
+    const std::string prefix = fmt::format("layers.{}.moe.", index);
+    visitor_(prefix + "scores", layer.mixture.scores);
+    visitor_(prefix + "experts", layer.mixture.experts);
+    visitor_(prefix + "expert_weights", layer.mixture.weights);
+    visitor_(prefix + "activated", layer.mixture.activated);
+  }
+  if (is_forward && recompute_ != Recompute::kNone) layer.mixture = {};
+  return ok();
+}
+
 Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
   RETURN_IF_ERROR(begin(batch));
   show("embedding.output", rows_.front().input);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Rows& rows = rows_[i].rows;
     const std::string attention = fmt::format("layers.{}.attention.", i);
-    const std::string mlp = fmt::format("layers.{}.mlp.", i);
+    const bool is_mixture = layers_[i].is_mixture;
+    const std::string mlp = fmt::format("layers.{}.{}.", i, is_mixture ? "moe" : "mlp");
     RETURN_IF_ERROR(attention_stage(i, Run::kForward));
     show(attention + "normed", rows.normed);
     show(attention + "qkv", rows.qkv);
@@ -377,8 +293,8 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
     RETURN_IF_ERROR(mlp_stage(i, Run::kForward));
     show(attention + "output", rows.between);
     show(mlp + "normed", rows.mlp_normed);
-    show(mlp + "gate_up", rows.gate_up);
-    show(mlp + "activated", rows.activated);
+    if (!is_mixture) show(mlp + "gate_up", rows.gate_up);
+    if (!is_mixture) show(mlp + "activated", rows.activated);
     if (visitor_) show(mlp + "output", at::add(rows.between, addend_));
   }
   RETURN_IF_ERROR(
@@ -396,6 +312,12 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
 Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
+  if (weights.is_mixture) {
+    RETURN_IF_ERROR(mixture_->backward(weights.mixture, rows_[index].mixture,
+                                       some(rows.mlp_normed), some(slope), some(addend_)));
+    return norm_backward(addend_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope,
+                         true);
+  }
   const at::Tensor dactivated = block(config_.mlp.width);
   product_backward(rows.activated, slope, weights.down, weights.down_bias, dactivated);
   const at::Tensor& dgate_up = rows.gate_up;
@@ -458,6 +380,7 @@ Status CardTrainingPass::backward() {
       RETURN_IF_ERROR(mlp_stage(i, run));
     }
     RETURN_IF_ERROR(mlp_backward(i, slope));
+    rows_[i].mixture = {};
     RETURN_IF_ERROR(attention_backward(i, slope));
     rows_[i].kept.clear();
   }

@@ -67,7 +67,7 @@ CardParameter CardTrained::parameter(std::string_view name) const {
   const auto view = [&](const at::Tensor& flat) {
     return flat.narrow(0, found->offset, found->count).view(found->shape);
   };
-  return {view(weights_), view(gradients_)};
+  return {view(weights_), view(gradients_), nullptr, view(masters_)};
 }
 
 void CardTrained::take_weights(const at::Tensor& host) {

@@ -30,7 +30,8 @@ struct CardParameter {
   at::Tensor weight;
   at::Tensor gradient;
   const PaddedAdapters::Matrix* adapters = nullptr;  // null: none is put on it
-  std::shared_ptr<const Fp8Weight> fp8 = {};         // null: products read `weight`
+  at::Tensor exact = {};  // the fp32 weight, where there is one
+  std::shared_ptr<const Fp8Weight> fp8 = {};  // null: products read `weight`
 
   const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
   float* slope() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }

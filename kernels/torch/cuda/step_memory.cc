@@ -46,14 +46,15 @@ StepMemory::StepMemory(int64_t rows_max, int64_t blocks_max, int64_t vocab_size,
   device_drawn_ = at::zeros({2, rows_max}, on_card(at::kInt));
   workspace_ = at::zeros({cuda::sample_workspace(rows_max)}, on_card(at::kByte));
   device_kept_ = at::zeros({rows_max, cuda::kept_words(vocab_size)}, on_card(at::kInt));
-  for (Half& half : halves_) {
+  for (half_ = 0; half_ < halves_.size(); ++half_) {
+    Half& half = halves_[half_];
     half.bytes = at::empty({rows_max * kBytesOfRow}, pinned(at::kByte));
     half.arrays = arrays_of(half.bytes, rows_max);
     half.table = at::empty({rows_max, blocks_max}, pinned(at::kInt));
     half.drawn = at::empty({2, rows_max}, pinned(at::kInt));
-    begin();
     for (int64_t row = 0; row < rows_max; ++row) clear(row);
   }
+  half_ = 0;
 }
 
 void StepMemory::sample(int64_t row, const Sequence& sequence, int32_t index) {

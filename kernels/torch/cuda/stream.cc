@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "graph/base/real_clock.h"
+#include "kernels/torch/cards.h"
 
 namespace primerl {
 
@@ -14,7 +15,9 @@ Status launched(cuda::Outcome outcome, std::string_view what) {
 Status done(cudaError_t code, std::string_view what) {
   if (code == cudaSuccess) return ok();
   static_cast<void>(cudaGetLastError());
-  return error(Code::kInternal, "{}: {}", what, cudaGetErrorString(code));
+  const bool is_full = code == cudaErrorMemoryAllocation;
+  return error(is_full ? Code::kExhausted : Code::kInternal, "{}: {}", what,
+               cudaGetErrorString(code));
 }
 
 at::Tensor CardStream::ints(const std::vector<int32_t>& values) const {
@@ -35,6 +38,22 @@ Status CardStream::copy_rows(void* to, const void* from, size_t stride, size_t w
                              size_t rows) const {
   return done(cudaMemcpy2DAsync(to, stride, from, stride, width, rows, cudaMemcpyDefault, raw()),
               "a copy of rows to the device");
+}
+
+/// What a capture that failed leaves behind says nothing of the device.
+Status CardStream::check_device(std::string_view doing) const {
+  static_cast<void>(cudaGetLastError());
+  const cudaError_t code = cudaStreamQuery(raw());
+  const bool is_capture =
+      code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread;
+  if (code == cudaSuccess || code == cudaErrorNotReady || is_capture) return ok();
+  return device_lost(doing, cudaGetErrorName(code), cudaGetErrorString(code));
+}
+
+Status CardStream::outcome_of(std::string_view doing, Status outcome) const {
+  if (outcome.ok()) return outcome;
+  RETURN_IF_ERROR(check_device(doing));
+  return outcome;
 }
 
 /// Asks again and again: a wait that sleeps would add its waking time to every token.

@@ -68,6 +68,11 @@ class CardStream {
   Status wait() const;
   /// Until `event` has happened, likewise.
   Status wait(const c10::Event& event) const;
+  /// After a failure: whether the device still computes for this process; kDeviceLost where it does
+  /// not, which no later call changes. `doing` names what failed.
+  Status check_device(std::string_view doing) const;
+  /// `outcome` of what was done there, or that the device is lost where that is why it failed.
+  Status outcome_of(std::string_view doing, Status outcome) const;
 
  private:
   template <class IsDone>

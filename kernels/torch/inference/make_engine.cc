@@ -47,6 +47,16 @@ Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) 
 
 }  // namespace
 
+Result<double> engine_device_bytes(const EngineOptions& options,
+                                   const std::filesystem::path& model_folder) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
+  ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
+#ifdef PRIMERL_CUDA_ENGINE
+  if (resolved.device != "cpu") return cuda_engine_bytes(resolved, config);
+#endif
+  return 0.0;
+}
+
 Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
                                                   const std::filesystem::path& model_folder,
                                                   std::shared_ptr<const Tokenizer> tokenizer) {

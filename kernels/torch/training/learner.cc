@@ -285,6 +285,16 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
 
 }  // namespace
 
+Result<double> learner_device_bytes([[maybe_unused]] const LearnerOptions& options,
+                                    [[maybe_unused]] std::span<const AdapterTraining> adapters,
+                                    const std::filesystem::path& model_folder) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
+#ifdef PRIMERL_CUDA_ENGINE
+  if (options.device != "cpu") return cuda_learner_bytes(options, config, adapters);
+#endif
+  return 0.0;
+}
+
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder) {
   RETURN_IF_ERROR(check_options(options));
