@@ -168,6 +168,21 @@ void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
   report(fmt::format("attention, {} x {} keys, {} splits, by {}{}", rows, length, splits,
                      by.is_by_head ? "head" : "place", by.is_scattered ? "" : ", in order"),
          bytes, [&](Stream stream) { return decode_attention(args, stream); });
+  if (by.is_by_head) return;
+  const Buffer qkv = numbers(rows * (kHeads.num_heads * d + 2 * kv_width)), weight = numbers(d);
+  const Buffer angles(Floats(static_cast<size_t>(length * d / 2), 0.7F));
+  const PagedRotaryArgs turn{.rows = rows,
+                             .heads = kHeads,
+                             .rotary_dim = kHeads.head_dim,
+                             .epsilon = 1e-6F,
+                             .type = kType,
+                             .qkv = qkv.get(),
+                             .q_weight = weight.get(),
+                             .k_weight = weight.get(),
+                             .cosine = angles.as<float>(),
+                             .sine = angles.as<float>()};
+  report("  with qk norm, rotary and write", bytes,
+         [&](Stream stream) { return turned_attention(turn, args, stream); });
 }
 
 void cross_entropies() {
@@ -249,6 +264,23 @@ void narrow_products() {
                                           stream);
              });
     }
+}
+
+void dropout() {
+  const int64_t size = kTokens * kWidth;
+  const Buffer x = numbers(size), y = numbers(size);
+  const Buffer rows(std::vector<DropRow>(static_cast<size_t>(kTokens), {3, 1.1F, 6000}));
+  report("drop_rows, 16384 x 1024", 2.0 * kElement * static_cast<double>(size),
+         [&](Stream stream) {
+           return drop_rows({.rows = kTokens,
+                             .width = kWidth,
+                             .type = kType,
+                             .module = 1,
+                             .dropped = rows.as<DropRow>(),
+                             .x = x.get(),
+                             .y = y.get()},
+                            stream);
+         });
 }
 
 void rows_by_number() {
@@ -350,6 +382,7 @@ void all() {
   optimizer();
   rows_by_number();
   narrow_products();
+  dropout();
   for (const int32_t rank : {16, 64}) {
     adapters("qkv", rank, kWidth, {2048, 1024, 1024});
     adapters("out", rank, 2048, {kWidth});

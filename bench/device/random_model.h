@@ -17,7 +17,4 @@ std::vector<WeightTensor> random_tensors(const TensorTable& table);
 /// of 30B-A3B. The tokenizer has a character for every token.
 ModelConfig write_random_model(const std::string& name, const std::filesystem::path& folder);
 
-/// Numbers for every tensor of a table, as those of a folder.
-std::vector<WeightTensor> random_tensors(const TensorTable& table);
-
 }  // namespace primerl::bench

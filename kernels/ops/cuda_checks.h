@@ -103,6 +103,17 @@ inline const char* fault_of(const DecodeAttentionArgs& args) {
   return nullptr;
 }
 
+/// Of turned_attention().
+inline const char* fault_of(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args) {
+  if (const char* fault = fault_of(args); fault != nullptr) return fault;
+  const bool are_alike = turn.rows == args.rows && turn.type == args.type &&
+                         turn.heads.num_heads == args.heads.num_heads &&
+                         turn.heads.num_kv_heads == args.heads.num_kv_heads &&
+                         turn.heads.head_dim == args.heads.head_dim;
+  if (!are_alike) return "rows, heads and type of both must be equal";
+  return fault_of(turn.heads, turn.rotary_dim);
+}
+
 template <class Args>
 const char* fault_of_logits(const Args& args) {
   if (args.rows < 0 || args.rows > kRowsMax) return kTooManyRows;
@@ -183,6 +194,13 @@ inline const char* fault_of(const DotRowsArgs& args) {
   if (args.terms < 1 || args.rows > kRowsMax / args.terms)
     return "rows times terms must be at most 2^31 - 1";
   return fault_of_rows(args);
+}
+inline const char* fault_of(const DropRowsArgs& args) {
+  if (args.rows < 0 || args.rows > kRowsMax) return kTooManyRows;
+  if (args.width < 1 || args.width > kRowsMax) return "width must be from 1 to 2^31 - 1";
+  if (args.rows * divide_up(args.width, 4) > kElementsMax)
+    return "rows and width must be at most 2^39 draws";
+  return nullptr;
 }
 inline const char* fault_of(const EmbeddingBackwardArgs& args) {
   if (args.num_ids < 0 || args.num_ids > kRowsMax) return kTooManyRows;

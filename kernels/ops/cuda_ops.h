@@ -178,6 +178,12 @@ struct DecodeAttentionArgs {
 };
 inline constexpr int32_t kSplitsMax = 64;
 Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream);
+/// rotary() of one row a sequence and then decode_attention(), in one launch and with their bits:
+/// row r is turned to position lengths[r] - 1, its key and value go to that place of the block
+/// table, its queries nowhere. Of `turn` positions, slots, table, cache and q are not read, nor q of
+/// `args`.
+Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args,
+                         Stream stream);
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits);  // floats
 /// How many splits fill a device of `num_processors` for contexts of up to `length_max` tokens.
 inline int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
@@ -347,6 +353,26 @@ struct NarrowProductsArgs {
   int64_t y_stride = 0;
 };
 Outcome add_narrow_products(const NarrowProductsArgs& args, Stream stream);
+
+/// How a row is dropped out; in device memory.
+struct DropRow {
+  uint64_t key = 0;        // mix(key, row) of kernels/torch/adapter_dropout.h
+  float scale = 1;         // 1 / (1 - rate)
+  uint32_t threshold = 0;  // of 65536 draws those below it leave a number out; 0: none
+};
+
+/// y = what is left of x for linear `module`, as adapter_dropout.h draws it; or y += that.
+struct DropRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  uint64_t module = 0;
+  const DropRow* dropped = nullptr;  // [rows]
+  const void* x = nullptr;           // [rows, width]
+  void* y = nullptr;                 // [rows, width]; may be x
+  bool adds = false;
+};
+Outcome drop_rows(const DropRowsArgs& args, Stream stream);
 
 /// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
 /// negative source s gives a row of zeros; where there are `others`, the source is others[-1 - s].

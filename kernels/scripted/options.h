@@ -22,17 +22,19 @@ inline constexpr int32_t kScriptedSequenceTokens = 2048;
 struct ScriptedEngineOptions : EngineOptions {
   ScriptedEngineOptions() { max_sequence_tokens = kScriptedSequenceTokens; }
 
-  uint64_t seed = 0;              // of lengths and tokens, together with the request's seed
-  int32_t vocab_size = 97;        // tokens
-  int32_t first_token = 2;        // tokens are drawn from [first_token, vocab_size)
-  int32_t eos_id = 1;             // ends a sequence; below first_token
-  int32_t new_tokens_min = 4;     // tokens, the eos included; >= 1
-  int32_t new_tokens_max = 12;    // tokens
-  double tail_fraction = 0;       // of requests, [0, 1]
-  int32_t tail_factor = 1;        // how much longer those are; >= 1
-  int32_t refuse_every = 0;       // every n-th submit is refused; 0 = none
-  std::string device_fault_file;  // where a step finds a fault to have (device_fault.h); "": none
-  double logprob_shift = 0;  // added to every log-probability, as another device's rounding would
+  uint64_t seed = 0;            // of lengths and tokens, together with the request's seed
+  int32_t vocab_size = 97;      // tokens
+  int32_t first_token = 2;      // tokens are drawn from [first_token, vocab_size)
+  int32_t eos_id = 1;           // ends a sequence; below first_token
+  int32_t new_tokens_min = 4;   // tokens, the eos included; >= 1
+  int32_t new_tokens_max = 12;  // tokens
+  double tail_fraction = 0;     // of requests, [0, 1]
+  int32_t tail_factor = 1;      // how much longer those are; >= 1
+  int32_t refuse_every = 0;     // every n-th submit is refused; 0 = none
+  /// Where a step finds a fault to have (device_fault.h); "": nowhere.
+  std::string device_fault_file;
+  /// Added to every log-probability, as another device's rounding would.
+  double logprob_shift = 0;
   Duration step_cost = Duration::microseconds(500);         // of a step, whatever its size
   Duration prefill_token_cost = Duration::microseconds(5);  // of a prompt token
   Duration decode_token_cost = Duration::microseconds(20);  // of a sampled token

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/models/adapter.h"
+
 namespace primerl {
 
 struct AdapterDropout {
@@ -18,6 +20,12 @@ struct AdapterDropout {
 
   bool is_there() const { return rate > 0; }
 };
+
+/// Of optimizer step `step` of an adapter: its seed is of the tenant's name.
+AdapterDropout dropout_of(const AdapterConfig& config, int64_t step);
+/// Draws of 65536 that leave a number out: those below it.
+uint32_t dropout_threshold(double rate);
+float dropout_scale(double rate);
 
 /// Whether number `column` of row `row` is left out for linear `module`.
 bool is_left_out(const AdapterDropout& dropout, uint64_t module, uint64_t row, int64_t column);

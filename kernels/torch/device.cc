@@ -3,6 +3,7 @@
 #ifdef PRIMERL_CUDA_ENGINE
 #include "kernels/ops/cuda_ops.h"
 #include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device_memory.h"
 #endif
 
 namespace primerl {
@@ -36,6 +37,15 @@ Result<DeviceRoom> room_on(std::string_view device) {
   return error(Code::kUnavailable, "'{}' has no memory of its own that this build could ask for",
                device);
 #endif
+}
+
+std::shared_ptr<DeviceMemory> device_memory_of(const std::string& device) {
+#ifdef PRIMERL_CUDA_ENGINE
+  if (card_index(device) >= 0 && why_no_card(device).empty())
+    return make_card_memory(card_index(device));
+#endif
+  static_cast<void>(device);
+  return nullptr;
 }
 
 }  // namespace primerl

@@ -2,11 +2,13 @@
 /// any thread.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "graph/base/result.h"
 #include "kernels/engine/device_room.h"
+#include "kernels/weights/device_memory.h"
 
 namespace primerl {
 
@@ -19,5 +21,8 @@ std::string slow_way_on(std::string_view device);
 
 /// Of one that why_not_on() has nothing against, and that is not the CPU.
 Result<DeviceRoom> room_on(std::string_view device);
+
+/// The memory of a device that why_not_on() has nothing against; null: of the CPU.
+std::shared_ptr<DeviceMemory> device_memory_of(const std::string& device);
 
 }  // namespace primerl

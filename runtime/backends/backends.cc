@@ -102,6 +102,15 @@ std::string trained_model_folder(const Plan& plan) {
   return {};
 }
 
+/// Of the process that asks; null where weights do not stay on devices.
+std::shared_ptr<DeviceMemory> device_memory_for(const Plan& plan, const PlanResource& channel,
+                                                ProcessId process) {
+  const auto index = static_cast<int32_t>(&channel - plan.resources.data());
+  if (torch_backends() == nullptr || process.is_none() || !is_among_devices(plan, index))
+    return nullptr;
+  return torch_backends()->device_memory(plan.process(process).device);
+}
+
 using MakeChannel = Result<std::shared_ptr<WeightChannel>> (*)(ChannelSetup setup);
 
 Made process_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup,
@@ -115,6 +124,7 @@ Made process_channel(const Plan& plan, const PlanResource& resource, const Backe
   channel.resource = resource.name;
   channel.model_folder = trained_model_folder(plan);
   channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
+  channel.devices = device_memory_for(plan, resource, setup.process);
   channel.log = setup.log;
   ASSIGN_OR_RETURN(auto made, make(std::move(channel)));
   return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));

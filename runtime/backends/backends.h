@@ -17,8 +17,9 @@ namespace primerl {
 
 /// What resources that reach other processes need to know of their run.
 struct BackendSetup {
-  std::filesystem::path run_folder;  // empty outside a run: such resources are then refused
-  std::string run_id;                // of run.json
+  std::filesystem::path run_folder;      // empty outside a run: such resources are then refused
+  std::string run_id;                    // of run.json
+  ProcessId process{ProcessId::none()};  // of the run, that makes them; none: of no run
   std::function<void(std::string_view)> log;  // takes lines for a person; may be null
   /// Joins a weight channel of backend "stream" to the other processes, as the stream with the
   /// number of its resource; null: there are none.

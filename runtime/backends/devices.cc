@@ -12,6 +12,7 @@
 
 #include "graph/base/descriptor.h"
 #include "graph/base/files.h"
+#include "graph/weight_backend.h"
 #include "runtime/backends/backends.h"
 #include "runtime/program/programs.h"
 
@@ -65,7 +66,14 @@ Result<std::string> ask_worker(const Plan& plan) {
   return text;
 }
 
-bool is_here(const PlanProcess& process) { return process.machine.empty(); }
+/// Whether its devices are those of this machine, under the same names. With a choice of its own
+/// only its worker can say what it sees, when it starts.
+bool is_here(const PlanProcess& process) {
+  const auto chooses = [](const std::string& variable) {
+    return variable.starts_with("CUDA_VISIBLE_DEVICES=");
+  };
+  return process.machine.empty() && std::ranges::none_of(process.variables, chooses);
+}
 
 /// Resources of libtorch of a process.
 std::vector<int32_t> torch_resources(const Plan& plan, const PlanProcess& process) {
@@ -113,6 +121,19 @@ const std::string& device_of(const Plan& plan, int32_t resource) {
   return owner.is_none() ? cpu : plan.process(plan.group(owner).process).device;
 }
 
+bool is_among_devices(const Plan& plan, int32_t channel) {
+  for (const ProcessId id : processes_of(plan, channel)) {
+    const PlanProcess& process = plan.process(id);
+    for (const GroupId group : process.groups)
+      for (const int32_t index : plan.group(group).resources) {
+        const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+        const bool computes = resource.kind == "engine" || resource.kind == "learner";
+        if (computes && (resource.backend != "torch" || process.device == "cpu")) return false;
+      }
+  }
+  return true;
+}
+
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not) {
   const PlanProcess& planned = plan.process(process);
   if (planned.device == "cpu") return ok();
@@ -131,7 +152,7 @@ Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceMemo
   std::map<std::string, std::vector<Taken>> on;  // by device
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {
     const PlanProcess& process = plan.processes[i];
-    if (!is_here(process) || process.device == "cpu") continue;  // its own machine checks it
+    if (!is_here(process) || process.device == "cpu") continue;  // its own worker checks it
     RETURN_IF_ERROR(check_devices(plan, ProcessId(i), why_not));
     for (const int32_t index : torch_resources(plan, process)) {
       ASSIGN_OR_RETURN(const double bytes, memory.bytes(plan, index));

@@ -150,6 +150,9 @@ OptionsOf<LearnerOptions> torch_learner_options() {
           "numbers of activations and products; weights are kept in float32. \"auto\": float32 on "
           "the CPU, which has no other, bfloat16 on a CUDA device")
       .field("products", &L::products, one_of({"dtype", "fp8"}), kProductsDoc)
+      .field("device_snapshots", &L::device_snapshots, between(0, 17) | unit("copies"),
+             "on a CUDA device, copies of the weights that engines take from there: one more than "
+             "'versions_max' of the weight channel; what finds none free goes through the host")
       .table("debug", &L::debug, learner_debug_options(), "for who looks for a broken number")
       .field("init_seed", &L::init_seed, at_least(-1),
              "a folder without weights starts from random ones of this seed; -1 = is refused");
@@ -290,7 +293,9 @@ std::vector<ResourceContract> resource_contracts() {
       "auto", "memory where one process has all its users, shm on one machine, else stream"));
   all.push_back(weight_channel("memory", "carries weights inside one process, by pointer"));
   all.push_back(weight_channel(
-      "shm", "carries weights between the processes of one machine, by shared memory"));
+      "shm",
+      "carries weights between the processes of one machine, by shared memory, or by the memory of "
+      "CUDA devices where all its engines and learners compute on them"));
   all.push_back(weight_channel(
       "files",
       "carries weights as model folders below weights/ of the run folder, on a disk all share"));

@@ -14,6 +14,7 @@
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
+#include "kernels/weights/device_memory.h"
 
 namespace primerl {
 
@@ -39,6 +40,8 @@ struct TorchBackends {
                                   const std::string& model_folder);
   /// What a device that can be used has free.
   Result<DeviceRoom> (*room_on)(const std::string& device);
+  /// For weights that stay on `device`, which why_not_on() has nothing against; null: on the CPU.
+  std::shared_ptr<DeviceMemory> (*device_memory)(const std::string& device);
 };
 
 /// Null in a program without libtorch.

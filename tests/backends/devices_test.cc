@@ -33,6 +33,31 @@ Plan plan_of(const std::string& backend, const std::vector<std::string>& devices
   return plan;
 }
 
+/// The channel that all but the driver use.
+int32_t add_channel(Plan& plan) {
+  plan.resources.push_back({});
+  plan.resources.back().kind = "weight_channel";
+  for (uint32_t i = 1; i < 4; ++i) {
+    PlanInstance instance;
+    instance.group = GroupId(i);
+    instance.resources = {static_cast<int32_t>(i - 1), 3};
+    plan.instances.push_back(std::move(instance));
+  }
+  return 3;
+}
+
+TEST(Devices, WeightsStayOnThemWhereAllWhoUseTheChannelComputeOnOne) {
+  const auto stay = [](const std::string& backend, const std::vector<std::string>& devices) {
+    Plan plan = plan_of(backend, devices);
+    const int32_t channel = add_channel(plan);
+    return is_among_devices(plan, channel);
+  };
+  EXPECT_TRUE(stay("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"}));
+  EXPECT_FALSE(stay("torch", {"cuda:0", "cuda:0", "cpu", "cuda:0"}));
+  EXPECT_FALSE(stay("torch", {"cpu", "cuda:0", "cuda:1", "cpu"}));
+  EXPECT_FALSE(stay("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}));
+}
+
 /// Engines on the first card, learners on none.
 std::string first_gpu_alone(const std::string& device, const std::string& kind) {
   const bool is_usable = device == "cpu" || (device == "cuda:0" && kind == "engine");
@@ -104,10 +129,15 @@ TEST(Devices, WhatSharesOneMustFitTogether) {
   EXPECT_THAT(room_fault_of(plan, 2e9), HasSubstr("which has 2.0 of 80.0 GB free"));
 }
 
-TEST(Devices, OfAnotherMachineOrOfScriptedResourcesNeedNoRoom) {
+TEST(Devices, OfAnotherMachineOfAnotherViewOrOfScriptedResourcesNeedNoRoomHere) {
   Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
   for (auto& process : plan.processes) process.machine = "far";
   EXPECT_EQ(room_fault_of(plan, 0), "");
+  for (auto& process : plan.processes) {
+    process.machine.clear();
+    process.variables = {"A=b", "CUDA_VISIBLE_DEVICES=" + process.name};
+  }
+  EXPECT_EQ(room_fault_of(plan, 0), "") << "what they call cuda:0 is not one device";
   EXPECT_EQ(room_fault_of(plan_of("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}), 0), "");
   EXPECT_EQ(room_fault_of(plan_of("torch", {"cpu", "cpu", "cpu", "cpu"}), 0), "");
 }

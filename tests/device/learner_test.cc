@@ -18,6 +18,7 @@
 #include "kernels/torch/cuda/learner.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/training/learner.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 #include "tests/conformance/learner_conformance.h"
 #include "tests/device/learner_checks.h"
@@ -58,7 +59,7 @@ std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder, Learne
 }
 
 std::vector<WeightTensor> weights_of(Learner& learner) {
-  return learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors;
+  return on_host(learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()).value()->tensors;
 }
 
 /// One step here and there.

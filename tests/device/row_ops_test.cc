@@ -7,6 +7,7 @@
 #include <map>
 
 #include "graph/base/random.h"
+#include "kernels/torch/adapter_dropout.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {
@@ -325,6 +326,44 @@ TEST(CudaRouter, SortsPairsByExpertInTheirOrder) {
   EXPECT_TRUE(sort_by_expert({}, nullptr).is_ok());
   EXPECT_THAT(sort_by_expert({.rows = 1, .experts_per_token = 2, .num_experts = 1}, nullptr).fault,
               HasSubstr("from 1 to num_experts"));
+}
+
+/// Two rows of one adapter, one of another, one without dropout.
+void expect_dropped(Type type, int64_t width, bool adds) {
+  const std::vector<std::pair<double, uint64_t>> rows = {{0.25, 3}, {0.25, 4}, {0.5, 3}, {0, 9}};
+  const Floats x = rounded(type, random_floats(4 * width, 1));
+  const Floats before = rounded(type, random_floats(4 * width, 2));
+  std::vector<DropRow> dropped;
+  Floats want = before;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const AdapterDropout dropout{rows[i].first, 77};
+    dropped.push_back({mix(dropout.key, rows[i].second), dropout_scale(dropout.rate),
+                       dropout_threshold(dropout.rate)});
+    drop_out(dropout, 5, {&rows[i].second, 1}, width, x.data() + i * static_cast<size_t>(width),
+             want.data() + i * static_cast<size_t>(width), adds);
+  }
+  const Buffer on_x(type, x), y(type, before), on_rows(dropped);
+  expect_one_answer(
+      [&](Stream stream) {
+        return drop_rows({.rows = 4,
+                          .width = width,
+                          .type = type,
+                          .module = 5,
+                          .dropped = on_rows.as<DropRow>(),
+                          .x = on_x.get(),
+                          .y = y.get(),
+                          .adds = adds},
+                         stream);
+      },
+      {&y});
+  expect_near(y.floats(type), want, cuda_test::tolerance_of(type, 1e-6), "y");
+}
+
+TEST(CudaRows, DropOutWhatTheCpuDoes) {
+  for (const Type type : {Type::kFloat32, Type::kBfloat16})
+    for (const int64_t width : {1, 6, 1024})
+      for (const bool adds : {false, true}) expect_dropped(type, width, adds);
+  EXPECT_STREQ(drop_rows({.rows = 1}, nullptr).fault, "width must be from 1 to 2^31 - 1");
 }
 
 }  // namespace

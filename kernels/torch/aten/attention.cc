@@ -1,10 +1,13 @@
 // Attention of one query a row over a paged cache by ATen: the keys that any row sees are gathered,
 // and the rest is products and a softmax in fp32.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/remainder.h>
 
 #include <limits>
 
@@ -99,6 +102,33 @@ Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
     }
   });
   return {};
+}
+
+Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args,
+                         Stream stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(turn, args); fault != nullptr) return {fault};
+  const OnStream on(stream);
+  const int64_t size = args.cache.block_size;
+  const at::Tensor last = on.ints(args.lengths, {args.rows}) - 1;
+  const at::Tensor positions = last.clamp_min(0);
+  const at::Tensor block = at::div(positions, size, "floor").to(at::kLong).unsqueeze(1);
+  const at::Tensor blocks =
+      on.ints(args.block_table, {args.rows, args.table_stride}).gather(1, block).squeeze(1);
+  const at::Tensor slots =
+      (blocks * size + at::remainder(positions, size)).masked_fill(last.lt(0), -1).to(at::kInt);
+  const int64_t queries = int64_t{args.heads.num_heads} * args.heads.head_dim;
+  const at::Tensor q = at::empty({args.rows, queries}, on.options(scalar_type(args.type)));
+  PagedRotaryArgs turned = turn;
+  turned.positions = positions.const_data_ptr<int32_t>();
+  turned.slots = slots.const_data_ptr<int32_t>();
+  turned.block_table = nullptr;
+  turned.q = q.mutable_data_ptr();
+  turned.cache = args.cache;
+  if (const Outcome outcome = rotary(turned, stream); !outcome.is_ok()) return outcome;
+  DecodeAttentionArgs attended = args;
+  attended.q = q.const_data_ptr();
+  return decode_attention(attended, stream);
 }
 
 int64_t decode_workspace(int64_t, const HeadShape&, int32_t) { return 0; }

@@ -6,10 +6,6 @@
 namespace primerl::cuda {
 namespace {
 
-at::ScalarType scalar_type(Type type) {
-  return type == Type::kFloat32 ? at::kFloat : at::kBFloat16;
-}
-
 at::DimVector dense_strides(at::IntArrayRef sizes) {
   at::DimVector strides(sizes.size(), 1);
   for (size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * sizes[i];
@@ -39,6 +35,10 @@ OnStream::OnStream(Stream) : device_(c10::DeviceType::CPU) {}
 at::Tensor OnStream::on_host(const at::Tensor& values) const { return values.clone(); }
 
 #endif
+
+at::ScalarType scalar_type(Type type) {
+  return type == Type::kFloat32 ? at::kFloat : at::kBFloat16;
+}
 
 bool has_own_kernels() { return false; }
 

@@ -29,6 +29,8 @@ inline constexpr int64_t kPartNumbers = int64_t{1} << 24;
 /// Rows of a table whose length nobody says. No memory is touched but what is named.
 inline constexpr int64_t kAnyRows = 0x7fffffff;
 
+at::ScalarType scalar_type(Type type);
+
 /// While it lives, libtorch computes on `stream`, without gradients.
 class OnStream {
  public:

@@ -162,6 +162,25 @@ Status CardDecoder::norm(int64_t rows, at::Tensor& stream, const void* weight, b
                   "rms_norm");
 }
 
+cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& cache,
+                                        size_t layer) const {
+  return {.rows = rows.count,
+          .heads = heads_of(config_),
+          .rotary_dim = config_.attention.rotary_dim,
+          .epsilon = static_cast<float>(config_.rms_norm_epsilon),
+          .type = type(),
+          .qkv = qkv_.const_data_ptr(),
+          .q_weight = layers_[layer].q_norm,
+          .k_weight = layers_[layer].k_norm,
+          .positions = rows.positions,
+          .cosine = cosine_.const_data_ptr<float>(),
+          .sine = sine_.const_data_ptr<float>(),
+          .slots = rows.slots,
+          .q = q_.mutable_data_ptr(),
+          // Rows of a cache follow each other, whatever its blocks are.
+          .cache = cache.paged(layer, 1, config_.attention.head_dim)};
+}
+
 Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                            const at::Tensor& y) const {
   RETURN_IF_ERROR(multiply(rows.count, x, linear.base, y, stream_));
@@ -184,24 +203,8 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
     const Layer& layer = layers_[i];
     RETURN_IF_ERROR(norm(rows.count, x_, layer.attention_norm, i > 0, addend_, normed_));
     RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
-    RETURN_IF_ERROR(
-        launched(cuda::rotary({.rows = rows.count,
-                               .heads = heads_of(config_),
-                               .rotary_dim = config_.attention.rotary_dim,
-                               .epsilon = static_cast<float>(config_.rms_norm_epsilon),
-                               .type = type(),
-                               .qkv = qkv_.const_data_ptr(),
-                               .q_weight = layer.q_norm,
-                               .k_weight = layer.k_norm,
-                               .positions = rows.positions,
-                               .cosine = cosine_.const_data_ptr<float>(),
-                               .sine = sine_.const_data_ptr<float>(),
-                               .slots = rows.slots,
-                               .q = q_.mutable_data_ptr(),
-                               // Rows of a cache follow each other, whatever its blocks are.
-                               .cache = cache.paged(i, 1, config_.attention.head_dim)},
-                              stream_.raw()),
-                 "rotary"));
+    if (!rows.are_turned_by_attend)
+      RETURN_IF_ERROR(launched(cuda::rotary(turn(rows, cache, i), stream_.raw()), "rotary"));
     RETURN_IF_ERROR(attend(i));
     RETURN_IF_ERROR(linear(rows, attended_, layer.out, addend_));
     if (watch) RETURN_IF_ERROR(watch(i, 0));

@@ -32,6 +32,7 @@ struct CardRows {
   const int32_t* slots = nullptr;      // [count] rows of the cache; negative: none
   const int32_t* drawn = nullptr;      // by place; null: all tokens are known
   CardAdapterRows adapters = {};
+  bool are_turned_by_attend = false;   // which also writes keys and values; slots are not read
 };
 
 /// Keys and values of all layers, device memory.
@@ -78,6 +79,8 @@ class CardDecoder {
   /// the device).
   Status head(int64_t count, const int32_t* picked);
 
+  /// The norm of queries and keys, the turn and the write to the cache of a layer.
+  cuda::PagedRotaryArgs turn(const CardRows& rows, const CardCache& cache, size_t layer) const;
   at::Tensor queries() const { return q_; }          // [rows_max, num_heads * head_dim]
   at::Tensor attended() const { return attended_; }  // likewise
   at::Tensor logits() const { return logits_; }      // [samples_max, vocab_size] fp32

@@ -111,7 +111,18 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
   if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   const CardStream::Use use(stream_);
-  return known_.are_there() ? prepare_adapter(snapshot) : weights_.prepare(snapshot);
+  if (!known_.are_there()) return weights_.prepare(snapshot);
+  return snapshot->device != nullptr || prepare_adapter(snapshot);
+}
+
+/// An adapter is small. The biases of a choice of experts are exact on the host alone.
+bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selection_biases(table_); }
+
+Status CudaEngine::take(const WeightSnapshot& snapshot) {
+  if (known_.are_there()) return apply_adapter(snapshot);
+  RETURN_IF_ERROR(weights_.apply(snapshot));
+  RETURN_IF_ERROR(decoder_.weights_changed());
+  return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
 }
 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
@@ -121,10 +132,10 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(lost_);
   const Status brought = at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
-    if (known_.are_there()) return apply_adapter(snapshot);
-    RETURN_IF_ERROR(weights_.apply(snapshot));
-    RETURN_IF_ERROR(decoder_.weights_changed());
-    return decoder_.take(table_, snapshot.tensors);
+    if (snapshot.device == nullptr || !needs_bytes()) return take(snapshot);
+    WeightSnapshot bytes{snapshot.key, snapshot.version, {}};
+    ASSIGN_OR_RETURN(bytes.tensors, tensors_on_host(snapshot));
+    return take(bytes);
   });
   RETURN_IF_ERROR(stream_.outcome_of("new weights", brought));
   scheduler_.set_version(snapshot.key, snapshot.version);
@@ -146,8 +157,9 @@ std::string CudaEngine::describe() const {
       now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
       options_.device, graphs_.size(),
-      known_.are_there() || weights_.has_second_set() ? ""
-                                                      : ", no room for a second set of weights");
+      known_.are_there() || weights_.has_room_for_second_set()
+          ? ""
+          : ", no room for a second set of weights");
 }
 
 Status CudaEngine::step() {
@@ -263,12 +275,12 @@ Status CudaEngine::launch(Step& step) {
   const CardAdapterRows adapters = decode_adapters(plan.rows, padded);
   RETURN_IF_ERROR(memory_.upload());
   const StepArrays& arrays = memory_.device();
-  const CardRows rows{padded,       arrays.tokens,   arrays.positions,
-                      arrays.slots, memory_.drawn(), adapters};
+  const CardRows rows{padded,          arrays.tokens, arrays.positions, arrays.slots,
+                      memory_.drawn(), adapters,      true};
   const DecodeRows decoded = decode_rows(padded, keys_max);
   const auto attend = [&](size_t layer) {
-    return attention_.decode(decoded, cache_, layer, decoder_.type(), decoder_.queries(),
-                             decoder_.attended());
+    return attention_.turn_and_decode(decoder_.turn(rows, cache_, layer), decoded, cache_, layer,
+                                      decoder_.attended());
   };
   const auto launch_all = [&]() -> Status {
     RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend));

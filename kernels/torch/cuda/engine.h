@@ -72,6 +72,9 @@ class CudaEngine final : public Engine {
   };
 
   bool prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot);
+  /// Whether weights that lie on a device are taken by way of the host.
+  bool needs_bytes() const;
+  Status take(const WeightSnapshot& snapshot);
   Status apply_adapter(const WeightSnapshot& snapshot);
   /// Brings the adapter that prompts wait for into its slot: steps go on meanwhile, unless it
   /// `waits` until that is done.

@@ -13,6 +13,7 @@
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/decoder.h"
+#include "kernels/torch/cuda/device_memory.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/training/step_report.h"
@@ -111,11 +112,17 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
       head_(
           model_.config, [this](std::string_view name) { return parameter(name); },
           type_of(options), stream_) {
-  if (adapters_ == nullptr)
-    trained_.push_back({{},
-                        {options.loss, options.optimizer, options.schedule, options.max_steps},
-                        whole_.get(),
-                        nullptr});
+  if (whole_ != nullptr) {
+    trained_.push_back(
+        {{},
+         {options.loss, options.optimizer, options.schedule, options.max_steps},
+         whole_.get(),
+         nullptr});
+    if (!has_selection_biases(table_))
+      buffers_ = std::make_unique<DeviceBufferPool>(make_card_memory(stream_.device().index()),
+                                                    whole_->published_bytes(),
+                                                    static_cast<size_t>(options_.device_snapshots));
+  }
   for (size_t slot = 0; slot < training_.size(); ++slot)
     trained_.push_back({training_[slot].tenant, training_[slot].rules, &adapters_->trained(slot),
                         &adapters_->table(slot)});
@@ -155,6 +162,8 @@ CudaLearner::~CudaLearner() { static_cast<void>(stream_.wait()); }
 
 Error CudaLearner::out_of_memory(int64_t rows) {
   pass_.release();
+  if (buffers_ != nullptr) buffers_->release_free();
+  if (has_adapters()) adapters_->release();
   c10::cuda::CUDACachingAllocator::emptyCache();
   const auto card = card_facts(card_index(options_.device));
   return too_large(options_, model_.config, training_, rows, card.ok() ? *card : CardFacts{});
@@ -285,6 +294,8 @@ Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
   step.report = begin_report(batch, trained->rules, number);
   if (step.report.skipped) return step;
   step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
+  if (has_adapters())
+    adapters_->drop(step.trained, dropout_of(trained->adapter->config(), number));
   RETURN_IF_ERROR(on_card("training step", 0, [&]() -> Status {
     trained->tensors->clear_gradients();
     return ok();
@@ -321,11 +332,26 @@ Result<TrainReport> CudaLearner::ended_step(const StepUnderWay& step) {
       RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
     return report;
   }
+  has_stepped_ = true;
   add_means(step.sums, report);
   RETURN_IF_ERROR(trained.tensors->update(trained.rules.optimizer, report));
   if (!has_adapters()) RETURN_IF_ERROR(fp8_.quantise_all(stream_));
   if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
   return report;
+}
+
+/// A new buffer must not take what the first step is going to need.
+std::shared_ptr<DeviceBuffer> CudaLearner::take_buffer() {
+  const size_t num_held = buffers_->num_held();
+  if (buffers_->num_made() == num_held && num_held < buffers_->buffers_max()) {
+    const LearnerBytes bytes =
+        bytes_of(options_, model_.config, training_, options_.micro_batch_tokens);
+    const double kept = kReserveOfLearner + (has_stepped_ ? 0 : bytes.rows + bytes.head);
+    const auto card = card_facts(stream_.device().index());
+    if (!card.ok() || card->free_bytes < static_cast<double>(whole_->published_bytes()) + kept)
+      return nullptr;
+  }
+  return buffers_->take();
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot tenant,
@@ -335,7 +361,14 @@ Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot t
   return on_card("a copy of the weights", 0, [&]() -> Taken {
     auto taken = std::make_shared<WeightSnapshot>();
     taken->version = version;
-    taken->tensors = trained->tensors->copy_weights();
+    if (buffers_ == nullptr) {
+      taken->tensors = trained->tensors->copy_weights();
+    } else if (auto buffer = take_buffer()) {
+      RETURN_IF_ERROR(whole_->publish(std::move(buffer), *taken));
+    } else {
+      taken->tensors = whole_->copy_published();
+      ++num_snapshots_by_host_;
+    }
     return std::shared_ptr<const WeightSnapshot>(std::move(taken));
   });
 }
@@ -356,7 +389,12 @@ Result<std::vector<float>> CudaLearner::score(TenantSlot tenant,
     auto batches = pack(batch.samples, static_cast<int32_t>(num_rows));
     if (batches.empty()) return logprobs;
     for (auto& span : batches.front().rows.spans) span.adapter = slot_of(*trained);
-    ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(batches.front().rows));
+    // A step of the tenant may be between two passes, and goes on with its dropout.
+    const auto slot = static_cast<size_t>(trained - trained_.data());
+    const AdapterDropout before = has_adapters() ? adapters_->drop(slot, {}) : AdapterDropout();
+    const auto ran = pass_.forward(batches.front().rows);
+    if (has_adapters()) adapters_->drop(slot, before);
+    ASSIGN_OR_RETURN(const at::Tensor normed, ran);
     head_.begin(batches.front().targets);
     RETURN_IF_ERROR(head_.score(normed, logprobs));
     return logprobs;
@@ -407,8 +445,12 @@ std::string CudaLearner::describe() const {
     if (trained.adapter != nullptr) num_parameters += trained.adapter->tensors().num_parameters();
   }
   if (!has_adapters())
-    return fmt::format("{} optimizer steps, {} parameters on {}", num_steps,
-                       table_.num_parameters(), where);
+    return fmt::format("{} optimizer steps, {} parameters on {}{}", num_steps,
+                       table_.num_parameters(), where,
+                       buffers_ == nullptr
+                           ? ""
+                           : fmt::format(", {} buffers for engines, {} snapshots by the host",
+                                         buffers_->num_made(), num_snapshots_by_host_));
   return fmt::format(
       "{} optimizer steps, {} adapters of {} parameters on {} that are frozen, on {}", num_steps,
       trained_.size(), num_parameters, table_.num_parameters(), where);
@@ -459,7 +501,7 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                                                    const std::string& base,
                                                    std::span<const AdapterTraining> adapters) {
   RETURN_IF_ERROR(check_model(model.config));
-  if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config, adapters));
+  if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   if (options.numerics != "fast")
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
                  options.device)

@@ -3,7 +3,7 @@
 /// dense model that are frozen.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and
-/// snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are
+/// the tensors of snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are
 /// "fast": products are the vendor's. Steps of several adapters share passes; neighbours change
 /// nothing of a step but the last bits of its products. Until the update of a step nothing but
 /// gradients and scratch memory changes. Where the environment has CUBLAS_WORKSPACE_CONFIG as
@@ -104,6 +104,8 @@ class CudaLearner final : public Learner, private StepRunner {
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
   Status dump(const Trained& trained);
+  /// A buffer for a snapshot of the whole weights; null: it goes through the host.
+  std::shared_ptr<DeviceBuffer> take_buffer();
 
   // Constant after construction.
   const LearnerOptions options_;
@@ -119,6 +121,11 @@ class CudaLearner final : public Learner, private StepRunner {
   std::unique_ptr<CardWeights> frozen_;
   std::unique_ptr<LearnerAdapters> adapters_;
   std::vector<Trained> trained_;  // an adapter's index is its slot
+  /// Of snapshots; null: of adapters, which are small, and of mixtures with biases of their choice,
+  /// which must stay exact.
+  std::unique_ptr<DeviceBufferPool> buffers_;
+  bool has_stepped_ = false;                   // so that rows and head have their memory
+  int64_t num_snapshots_by_host_ = 0;          // since there was no buffer
   /// Of layers that nothing here runs: written again as they were read.
   std::vector<WeightTensor> unused_;
   Fp8Weights fp8_;  // of the layers' matrices, or none

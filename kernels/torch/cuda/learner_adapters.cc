@@ -9,6 +9,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <utility>
+
+#include "graph/base/random.h"
 
 namespace primerl {
 namespace {
@@ -16,6 +20,8 @@ namespace {
 constexpr size_t kRunsOneByOneMax = 4;  // beyond, launches cost more than what is added twice
 constexpr int64_t kWidthUnit = 8;       // _grouped_mm reads 16 bytes at a time
 constexpr int64_t kNumbersOfTile = 3;
+constexpr size_t kNumbersOfDropRow = 4;
+static_assert(sizeof(cuda::DropRow) == kNumbersOfDropRow * sizeof(int32_t));
 static_assert(sizeof(cuda::NarrowTile) == kNumbersOfTile * sizeof(int32_t));
 
 std::vector<AdapterConfig> configs_of(std::span<const AdapterTraining> adapters) {
@@ -47,8 +53,7 @@ LearnerAdapters::LearnerAdapters(const TensorTable& model,
   }
 }
 
-Status LearnerAdapters::can_train(const ModelConfig& config,
-                                  std::span<const AdapterTraining> adapters) {
+Status LearnerAdapters::can_train(const ModelConfig& config) {
   if (config.moe.has_value())
     return error(Code::kUnavailable,
                  "adapters of a mixture of experts ({}) cannot be trained on a CUDA device",
@@ -60,13 +65,6 @@ Status LearnerAdapters::can_train(const ModelConfig& config,
                  "multiples of {} can",
                  config.hidden_size, config.mlp.width, kWidthUnit)
         .note("place the learner on \"cpu\"");
-  for (const auto& training : adapters)
-    if (training.adapter.dropout > 0)
-      return error(Code::kUnavailable,
-                   "tenant {}: dropout {} of an adapter cannot be computed on a CUDA device: each "
-                   "linear leaves out other numbers of the rows that it shares with others",
-                   training.tenant, training.adapter.dropout)
-          .note("leave 'dropout' out, or place the learner on \"cpu\"");
   return ok();
 }
 
@@ -78,23 +76,28 @@ double LearnerAdapters::bytes_needed(const TensorTable& model,
          CardTrained::bytes_of_parameter(type);
 }
 
-/// What is added to the widest product, and what is between A and B.
+/// What is between A and B of all matrices, and at the widest one its slopes, one more where it is
+/// added up, and what dropout leaves.
 double LearnerAdapters::bytes_of_rows(const TensorTable& model,
                                       std::span<const AdapterTraining> adapters,
                                       at::ScalarType type, int64_t rows) {
   const PaddedAdapters padded(model, configs_of(adapters));
-  int64_t width = 0;
+  int64_t width = 0, kept = 0;
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const Matrix* matrix = padded.matrix(i);
     if (matrix == nullptr) continue;
-    const int64_t ranks = 3 * std::ssize(matrix->parts) * padded.rank();
+    const bool has_dropout = std::ranges::any_of(
+        adapters, [](const AdapterTraining& one) { return one.adapter.dropout > 0; });
+    const int64_t ranks = 3 * std::ssize(matrix->parts) * padded.rank() +
+                          (has_dropout ? 2 * matrix->inputs : 0);
     width = std::max(width, ranks + matrix->inputs);
-    for (const auto& part : matrix->parts) width = std::max(width, ranks + part.outputs);
+    kept += std::ssize(matrix->parts) * padded.rank();
   }
-  return static_cast<double>(rows * width) * static_cast<double>(at::elementSize(type));
+  return static_cast<double>(rows * (kept + width)) * static_cast<double>(at::elementSize(type));
 }
 
 Status LearnerAdapters::begin(const RowBatch& batch) {
+  release();
   runs_.clear();
   for (const RowSpan& span : batch.spans) {
     if (runs_.empty() || runs_.back().slot != span.adapter) {
@@ -106,6 +109,7 @@ Status LearnerAdapters::begin(const RowBatch& batch) {
     }
     runs_.back().rows += span.num_queries;
   }
+  name_rows(batch);
   is_together_ = type_ != at::kFloat && runs_.size() > kRunsOneByOneMax;
   if (!is_together_) return ok();
   neighbours_.clear();
@@ -134,6 +138,59 @@ Status LearnerAdapters::begin(const RowBatch& batch) {
   return ok();
 }
 
+void LearnerAdapters::name_rows(const RowBatch& batch) {
+  dropped_.reset();
+  const auto dropout_of_run = [&](const Run& run) -> const AdapterDropout& {
+    return adapters_[static_cast<size_t>(run.slot)]->dropout;
+  };
+  if (std::ranges::none_of(runs_, [&](const Run& run) { return dropout_of_run(run).is_there(); }))
+    return;
+  std::vector<cuda::DropRow> rows;
+  for (const Run& run : runs_) {
+    const AdapterDropout& dropout = dropout_of_run(run);
+    for (int64_t i = run.first; i < run.first + run.rows; ++i)
+      rows.push_back({mix(dropout.key, batch.draws[static_cast<size_t>(i)]),
+                      dropout_scale(dropout.rate), dropout_threshold(dropout.rate)});
+  }
+  std::vector<int32_t> numbers(rows.size() * kNumbersOfDropRow);
+  std::memcpy(numbers.data(), rows.data(), rows.size() * sizeof(cuda::DropRow));
+  dropped_ = stream_.ints(numbers);
+}
+
+std::vector<LearnerAdapters::Matrix> LearnerAdapters::apart(const Matrix& matrix) const {
+  if (!dropped_.defined()) return {matrix};
+  std::vector<Matrix> parts;
+  for (const Part& part : matrix.parts) {
+    const int64_t a = matrix.a + std::ssize(parts) * rank_ * matrix.inputs;
+    parts.push_back({matrix.parameter, matrix.inputs, a, {part}});
+  }
+  return parts;
+}
+
+at::Tensor LearnerAdapters::left_of(const Matrix& matrix, int64_t first,
+                                    const at::Tensor& x) const {
+  if (!dropped_.defined()) return x;
+  const at::Tensor left = at::empty(x.sizes(), x.options());
+  drop_rows(matrix, first, x, left, false);
+  return left;
+}
+
+void LearnerAdapters::drop_rows(const Matrix& matrix, int64_t first, const at::Tensor& x,
+                                const at::Tensor& y, bool adds) const {
+  const auto* rows = reinterpret_cast<const cuda::DropRow*>(dropped_.const_data_ptr<int32_t>());
+  const cuda::Outcome outcome = cuda::drop_rows(
+      {.rows = x.size(0),
+       .width = x.size(1),
+       .type = type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16,
+       .module = stable_hash(matrix.parts.front().module),
+       .dropped = rows + first,
+       .x = x.const_data_ptr(),
+       .y = y.mutable_data_ptr(),
+       .adds = adds},
+      stream_.raw());
+  TORCH_CHECK(outcome.is_ok(), "dropout of adapters: ", outcome.fault);
+}
+
 at::Tensor LearnerAdapters::of_slots(const at::Tensor& flat, int64_t offset, int64_t rows,
                                      int64_t width) const {
   return flat.narrow(1, offset, rows * width).unflatten(1, {rows, width});
@@ -145,19 +202,27 @@ at::Tensor LearnerAdapters::of_pass(int64_t offset, int64_t rows, int64_t width)
       .narrow(0, first, runs_.back().slot - first + 1);
 }
 
-void LearnerAdapters::forward(const Matrix& matrix, const at::Tensor& x,
-                                const at::Tensor& y) const {
-  if (is_together_) return forward_together(matrix, x, y);
-  for (const Run& run : runs_)
-    forward_one(run, matrix, x.narrow(0, run.first, run.rows), y.narrow(0, run.first, run.rows));
+void LearnerAdapters::forward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& y) {
+  for (const Matrix& part : apart(matrix)) {
+    if (is_together_) forward_together(part, x, y);
+    for (const Run& run : one_by_one())
+      forward_one(run, part, x.narrow(0, run.first, run.rows), y.narrow(0, run.first, run.rows));
+  }
+}
+
+/// The runs that are not taken together.
+std::span<const LearnerAdapters::Run> LearnerAdapters::one_by_one() const {
+  return is_together_ ? std::span<const Run>() : runs_;
 }
 
 void LearnerAdapters::backward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
-                               const at::Tensor& dx) const {
-  if (is_together_) return backward_together(matrix, x, dy, dx);
-  for (const Run& run : runs_)
-    backward_one(run, matrix, x.narrow(0, run.first, run.rows), dy.narrow(0, run.first, run.rows),
-                 dx.narrow(0, run.first, run.rows));
+                               const at::Tensor& dx) {
+  for (const Matrix& part : apart(matrix)) {
+    if (is_together_) backward_together(part, x, dy, dx);
+    for (const Run& run : one_by_one())
+      backward_one(run, part, x.narrow(0, run.first, run.rows), dy.narrow(0, run.first, run.rows),
+                   dx.narrow(0, run.first, run.rows));
+  }
 }
 
 void LearnerAdapters::forward_one(const Run& run, const Matrix& matrix, const at::Tensor& x,
@@ -165,7 +230,7 @@ void LearnerAdapters::forward_one(const Run& run, const Matrix& matrix, const at
   const double scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
   const at::Tensor a =
       of_slots(weights_, matrix.a, width_of(matrix), matrix.inputs).select(0, run.slot);
-  const at::Tensor u = at::mm(x, a.t());
+  const at::Tensor u = at::mm(left_of(matrix, run.first, x), a.t());
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
     const at::Tensor b = of_slots(weights_, part.b, part.outputs, rank_).select(0, run.slot);
@@ -183,7 +248,8 @@ void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const a
   };
   const int64_t width = width_of(matrix);
   const at::Tensor a = mine(weights_, matrix.a, width, matrix.inputs);
-  const at::Tensor u = at::mm(x, a.t());
+  const at::Tensor left = left_of(matrix, run.first, x);
+  const at::Tensor u = at::mm(left, a.t());
   const at::Tensor du = at::empty(u.sizes(), u.options());
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
@@ -194,9 +260,12 @@ void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const a
                 scaling);
     at += rank_;
   }
-  add_product(mine(gradients_, matrix.a, width, matrix.inputs), du.t(), x, scaling);
+  add_product(mine(gradients_, matrix.a, width, matrix.inputs), du.t(), left, scaling);
   at::Tensor to = dx;
-  at::addmm_out(to, to, du, a, 1, scaling);
+  if (!dropped_.defined())
+    at::addmm_out(to, to, du, a, 1, scaling);
+  else
+    drop_rows(matrix, run.first, at::mm(du, a).mul_(scaling), dx, true);
 }
 
 void LearnerAdapters::add_product(const at::Tensor& gradient, const at::Tensor& a,
@@ -209,9 +278,11 @@ void LearnerAdapters::add_product(const at::Tensor& gradient, const at::Tensor& 
 }
 
 void LearnerAdapters::forward_together(const Matrix& matrix, const at::Tensor& x,
-                                       const at::Tensor& y) const {
+                                       const at::Tensor& y) {
   const at::Tensor a = of_pass(matrix.a, width_of(matrix), matrix.inputs);
-  const at::Tensor u = at::_grouped_mm(x, a.transpose(1, 2), ends_).mul_(scalings_);
+  const at::Tensor u =
+      at::_grouped_mm(left_of(matrix, 0, x), a.transpose(1, 2), ends_).mul_(scalings_);
+  between_[matrix.a] = u;
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
     add_narrow(u.narrow(1, at, rank_), part.b, false, y.narrow(1, part.column, part.outputs));
@@ -241,20 +312,29 @@ void LearnerAdapters::add_narrow(const at::Tensor& x, int64_t offset, bool is_tr
 }
 
 void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& x,
-                                        const at::Tensor& dy, const at::Tensor& dx) const {
+                                        const at::Tensor& dy, const at::Tensor& dx) {
   const int64_t width = width_of(matrix);
   const at::Tensor a = of_pass(matrix.a, width, matrix.inputs);
-  const at::Tensor u = at::_grouped_mm(x, a.transpose(1, 2), ends_).mul_(scalings_);
+  const at::Tensor left = left_of(matrix, 0, x);
+  const at::Tensor u = std::exchange(between_[matrix.a], at::Tensor());
+  // One product of all parts: what it makes of one's slopes and another's u is left.
+  const int64_t first = matrix.parts.front().column;
+  const int64_t end = matrix.parts.back().column + matrix.parts.back().outputs;
+  const at::Tensor made = at::_grouped_mm(dy.narrow(1, first, end - first).t(), u, run_ends_);
   std::vector<at::Tensor> slopes;  // [rows, rank] each
   for (const auto& part : matrix.parts) {
-    const at::Tensor slope = dy.narrow(1, part.column, part.outputs);
-    const at::Tensor of_part = u.narrow(1, std::ssize(slopes) * rank_, rank_);
-    slopes.push_back(at::_grouped_mm(slope, of_pass(part.b, part.outputs, rank_), ends_));
-    add_gradients(part.b, part.outputs, rank_, at::_grouped_mm(slope.t(), of_part, run_ends_));
+    add_gradients(part.b, part.outputs, rank_,
+                  made.narrow(1, part.column - first, part.outputs)
+                      .narrow(2, std::ssize(slopes) * rank_, rank_));
+    slopes.push_back(at::_grouped_mm(dy.narrow(1, part.column, part.outputs),
+                                     of_pass(part.b, part.outputs, rank_), ends_));
   }
   const at::Tensor du = (slopes.size() == 1 ? slopes.front() : at::cat(slopes, 1)).mul_(scalings_);
-  add_gradients(matrix.a, width, matrix.inputs, at::_grouped_mm(du.t(), x, run_ends_));
-  add_narrow(du, matrix.a, true, dx);
+  add_gradients(matrix.a, width, matrix.inputs, at::_grouped_mm(du.t(), left, run_ends_));
+  if (!dropped_.defined()) return add_narrow(du, matrix.a, true, dx);
+  const at::Tensor added = at::zeros(dx.sizes(), dx.options());
+  add_narrow(du, matrix.a, true, added);
+  drop_rows(matrix, 0, added, dx, true);
 }
 
 void LearnerAdapters::add_gradients(int64_t offset, int64_t rows, int64_t width,

@@ -22,6 +22,16 @@ at::Tensor zeros_on(const CardStream& stream, int64_t count, at::ScalarType type
   return at::zeros({count}, at::TensorOptions(stream.device()).dtype(type));
 }
 
+DataType data_type_of(const at::Tensor& flat) {
+  return flat.scalar_type() == at::kFloat ? DataType::kF32 : DataType::kBF16;
+}
+
+/// Where a tensor begins in a flat buffer, and how long it is.
+std::pair<uint64_t, uint64_t> bytes_of(const TensorSlice& slice, DataType type) {
+  const uint64_t size = size_in_bytes(type);
+  return {static_cast<uint64_t>(slice.offset) * size, static_cast<uint64_t>(slice.count) * size};
+}
+
 }  // namespace
 
 CardTrained::CardTrained(const TensorTable& table, at::ScalarType type, const CardStream& stream)
@@ -160,15 +170,33 @@ at::Tensor CardTrained::in_layout(const at::Tensor& host) const {
 }
 
 std::vector<WeightTensor> CardTrained::copies_of(const at::Tensor& flat) const {
-  const auto host = std::make_shared<const at::Tensor>(on_host(flat));
-  const float* data = host->const_data_ptr<float>();
+  const auto host = std::make_shared<const at::Tensor>(
+      flat.scalar_type() == at::kFloat ? on_host(flat) : flat.cpu());
+  const std::span all(static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes());
+  const DataType type = data_type_of(*host);
   std::vector<WeightTensor> tensors;
   tensors.reserve(files_.slices().size());
   for (const auto& slice : files_.slices()) {
-    const std::span values(data + slice.offset, static_cast<size_t>(slice.count));
-    tensors.push_back({slice.name, DataType::kF32, slice.shape, Blob(host, std::as_bytes(values))});
+    const auto [offset, count] = bytes_of(slice, type);
+    tensors.push_back({slice.name, type, slice.shape, Blob(host, all.subspan(offset, count))});
   }
   return tensors;
+}
+
+Status CardTrained::publish(std::shared_ptr<DeviceBuffer> buffer, WeightSnapshot& snapshot) const {
+  if (buffer->num_bytes() != published_bytes())
+    return error(Code::kInvalid, "a buffer of {} bytes is not for weights of {}",
+                 buffer->num_bytes(), published_bytes());
+  const DataType type = data_type_of(weights_);
+  std::vector<uint64_t> offsets;
+  offsets.reserve(table_.slices().size());
+  for (const auto& slice : table_.slices()) {
+    snapshot.tensors.push_back({slice.name, type, slice.shape, {}});
+    offsets.push_back(bytes_of(slice, type).first);
+  }
+  RETURN_IF_ERROR(stream_.copy(buffer->data(), weights_.const_data_ptr(), published_bytes()));
+  snapshot.device = std::make_shared<const DeviceWeights>(std::move(buffer), std::move(offsets));
+  return stream_.wait();
 }
 
 std::vector<WeightTensor> CardTrained::copy_gradients() const {

@@ -21,6 +21,7 @@
 #include "kernels/torch/cuda/stream.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
+#include "kernels/weights/device_weights.h"
 
 namespace primerl {
 
@@ -66,8 +67,14 @@ class CardTrained {
   /// As TrainedTensors::update(); waits for the device.
   Status update(const OptimizerOptions& options, TrainReport& report);
 
-  /// Copies on the host.
+  /// Copies on the host, in fp32.
   std::vector<WeightTensor> copy_weights() const { return copies_of(masters_); }
+  /// Of whole weights what engines get: those that products read, in their type. As copies on the
+  /// host,
+  std::vector<WeightTensor> copy_published() const { return copies_of(weights_); }
+  /// or in `buffer`, which has published_bytes(); they are there when this returns.
+  Status publish(std::shared_ptr<DeviceBuffer> buffer, WeightSnapshot& snapshot) const;
+  uint64_t published_bytes() const { return weights_.nbytes(); }
   std::vector<WeightTensor> copy_gradients() const;
   /// The files of TrainedTensors; load() is all or nothing.
   Status save(const std::filesystem::path& folder) const;

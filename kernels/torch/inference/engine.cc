@@ -16,6 +16,7 @@
 #include "kernels/torch/finite.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -291,16 +292,18 @@ bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   if (preparing_ != nullptr && preparing_->version > snapshot->version) return true;
   if (preparing_ != snapshot) {
-    preparing_ = nullptr;
+    forget_preparing();
     if (!has_second_set()) return true;
     is_prepared_ = false;
-    const Status begun = at_boundary(
-        "preparing weights", [&] { return second_->weights.begin_load(snapshot->tensors); });
+    const Status begun = at_boundary("preparing weights", [&]() -> Status {
+      ASSIGN_OR_RETURN(preparing_tensors_, tensors_on_host(*snapshot));
+      return second_->weights.begin_load(preparing_tensors_);
+    });
     if (!begun.ok()) return true;
     preparing_ = snapshot;
   }
   if (is_prepared_ || prepare_more()) return is_prepared_;
-  preparing_ = nullptr;  // it is applied as it is
+  forget_preparing();  // it is applied as it is
   return true;
 }
 
@@ -311,9 +314,11 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
     while (!is_prepared_) is_prepared_ = second_->weights.load_more(kPreparedElements);
     second_->decoder.take_angles(weights_->decoder);
     std::swap(weights_, second_);
-    preparing_ = nullptr;
+    forget_preparing();
   } else {
-    RETURN_IF_ERROR(known_.are_there() ? apply_adapter(snapshot) : load(snapshot.tensors));
+    WeightSnapshot host{snapshot.key, snapshot.version, {}};
+    ASSIGN_OR_RETURN(host.tensors, tensors_on_host(snapshot));
+    RETURN_IF_ERROR(known_.are_there() ? apply_adapter(host) : load(host.tensors));
   }
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());

@@ -75,6 +75,10 @@ class TorchEngine final : public Engine {
   bool has_room_for_second_set() const;
   /// Makes it where there is none; false where there is no room for one.
   bool has_second_set();
+  void forget_preparing() {
+    preparing_ = nullptr;
+    preparing_tensors_.clear();
+  }
   bool prepare_more();
   Status apply_adapter(const WeightSnapshot& snapshot);
   /// Brings a part of the adapter that prompts wait for into its slot.
@@ -97,8 +101,9 @@ class TorchEngine final : public Engine {
   std::unique_ptr<WeightSet> weights_;
   std::unique_ptr<WeightSet> second_;  // null: there is none, or none yet
   std::shared_ptr<const WeightSnapshot>
-      preparing_;             // what the second is filled with; null: nothing
-  bool is_prepared_ = false;  // with all of it
+      preparing_;                                // what the second is filled with; null: nothing
+  std::vector<WeightTensor> preparing_tensors_;  // of it, on the host
+  bool is_prepared_ = false;                     // with all of it
   KnownAdapters known_;
   std::vector<AdapterInSlot> adapters_;  // by their number
   // The step.

@@ -2,25 +2,12 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "graph/base/random.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/training/learner.h"
 #include "kernels/torch/training/step_report.h"
 
 namespace primerl {
-
-namespace {
-
-/// Of step `step` of a tenant: its seed is of the tenant's name.
-AdapterDropout dropout_of(const AdapterWeights* adapter, int64_t step) {
-  if (adapter == nullptr) return {};
-  const AdapterConfig& config = adapter->table().config();
-  return {config.dropout,
-          mix(stable_hash("dropout", config.init_seed), static_cast<uint64_t>(step))};
-}
-
-}  // namespace
 
 void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
   if (options_.debug.check_finite && broken_.empty())
@@ -101,7 +88,8 @@ StepUnderWay TorchLearner::begun_step(const TrainBatch& batch, Trained& trained)
   step.report = begin_report(batch, trained.rules, number);
   if (step.report.skipped) return step;
   step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
-  use_adapter(trained, dropout_of(trained.adapter.get(), number));
+  if (trained.adapter != nullptr)
+    use_adapter(trained, dropout_of(trained.adapter->table().config(), number));
   trained.tensors.clear_gradients();
   return step;
 }
