@@ -155,11 +155,12 @@ constexpr ErrorCode kCodes[] = {
      "graph."},
     {"G049", "more memory than is allowed",
      "`memory_max`, of [graph] or of a place, limits what the engines and learners of one process "
-     "keep in memory for as long as they live: the weights of the model in each of them, KV "
-     "blocks, the slots of adapters and the adapters kept beside them, and of all that is trained "
-     "its gradients and the optimizer's moments. The largest parts are named. `primerl-graph show "
-     "GRAPH --plan` lists them for a graph that fits. Not counted are activations, messages and "
-     "versions of weights on their way."},
+     "keep in memory for as long as they live: the weights of the model, once for all that train "
+     "adapters on them or serve those, else in each of them; KV blocks, the slots of adapters and "
+     "the adapters kept beside them, and of all that is trained its gradients and the optimizer's "
+     "moments. The largest parts are named. `primerl-graph show GRAPH --plan` lists them for a "
+     "graph that fits. Not counted are activations, messages and versions of weights on their "
+     "way."},
     {"G050", "placed twice", "A node runs in one process. Take it out of one of the places."},
     {"G051", "not placed",
      "With a [place] table every node is in one of its places. Without the table all nodes run in "

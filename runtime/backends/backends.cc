@@ -168,11 +168,11 @@ struct Backend {
   Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
 };
 
-Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup&) {
+Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
   const auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
-  return as_engine(
-      torch_backends()->make_engine(options, model_folder(plan, resource), std::move(tokenizer)));
+  return as_engine(torch_backends()->make_engine(options, model_folder(plan, resource),
+                                                 std::move(tokenizer), setup.bases.get()));
 }
 
 /// A learner that its tenants use by turns. A pass of several is one micro-batch: a larger one
@@ -194,7 +194,8 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   if (const auto adapters = adapters_of(plan.tenants, seed, options); !adapters.empty())
     return shared_learner(
         plan, options,
-        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource)));
+        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource),
+                                               setup.bases.get()));
   // The whole weights are those of the only tenant.
   const TrainingRules rules = rules_of(plan.tenants.front(), options);
   options.loss = rules.loss;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/models/frozen_bases.h"
 #include "kernels/weights/stream_channel.h"
 #include "runtime/backends/devices.h"
 #include "runtime/exec/executor.h"
@@ -26,13 +27,16 @@ struct BackendSetup {
   std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<StreamChannel>)>
       join_streams{};
   std::function<void()> streams_have_news{};  // such a channel has something to send
+  /// Weights that engines and learners of this process hold together.
+  std::shared_ptr<FrozenBases> bases = std::make_shared<FrozenBases>();
 };
 
 /// For a worker of the run in `run_folder`, whose run.json says which run it is.
 Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
                                    std::function<void(std::string_view)> log);
 
-/// Makes resources with the plan's compute threads. A resource this build lacks is an error that
+/// Makes resources with the plan's compute threads, each on the thread that calls; what they hold
+/// together is the factory's and its copies'. A resource this build lacks is an error that
 /// names what it has.
 ResourceFactory resource_factory(BackendSetup setup = {});
 

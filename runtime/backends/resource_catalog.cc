@@ -208,7 +208,8 @@ Memory memory_of_engine(const void* options, const std::string& folder,
   return engine_memory(engine_for(*static_cast<const EngineOptions*>(options), tenants), config);
 }
 
-Memory memory_of_learner(const void*, const std::string& folder, std::span<const Tenant> tenants) {
+Memory memory_of_learner(const void* options, const std::string& folder,
+                         std::span<const Tenant> tenants) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
   std::vector<TrainedAdapter> adapters;
   for (const Tenant& tenant : tenants) {
@@ -217,7 +218,8 @@ Memory memory_of_learner(const void*, const std::string& folder, std::span<const
     RETURN_IF_ERROR(validate(adapter));
     adapters.push_back({tenant.name, adapter});
   }
-  return adapters.empty() ? learner_memory(config) : learner_memory(config, adapters);
+  if (adapters.empty()) return learner_memory(config);
+  return learner_memory(*static_cast<const LearnerOptions*>(options), config, adapters);
 }
 
 /// A whole sequence must fit into the engine's blocks.

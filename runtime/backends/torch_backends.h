@@ -10,6 +10,7 @@
 #include "kernels/engine/device_room.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
+#include "kernels/models/frozen_bases.h"
 #include "kernels/text/tokenizer.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/learner.h"
@@ -19,16 +20,19 @@
 namespace primerl {
 
 struct TorchBackends {
-  /// `tokenizer` is for stop texts; may be null.
+  /// `tokenizer` is for stop texts. With adapter slots its weights are among `bases`. Both may be
+  /// null.
   Result<std::unique_ptr<Engine>> (*make_engine)(const EngineOptions& options,
                                                  const std::string& model_folder,
-                                                 std::shared_ptr<const Tokenizer> tokenizer);
+                                                 std::shared_ptr<const Tokenizer> tokenizer,
+                                                 FrozenBases* bases);
   Result<std::unique_ptr<Learner>> (*make_learner)(const LearnerOptions& options,
                                                    const std::string& model_folder);
-  /// Its weights stay as they are; it trains `adapters` on them (make_torch_adapter_learner()).
+  /// Its weights stay as they are, and are among `bases`, which may be null; it trains `adapters`
+  /// on them (make_torch_adapter_learner()).
   Result<std::unique_ptr<Learner>> (*make_adapter_learner)(
       const LearnerOptions& options, std::span<const AdapterTraining> adapters,
-      const std::string& model_folder);
+      const std::string& model_folder, FrozenBases* bases);
   /// "" when an "engine" or a "learner" can compute on `device`.
   std::string (*why_not_on)(const std::string& device, const std::string& kind);
   /// By what they compute on `device` where that is not the fast way; "" else.

@@ -47,7 +47,7 @@ Error without_torch() {
 Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, const std::string& model,
                                             std::shared_ptr<const Tokenizer> tokenizer) {
   if (torch_backends() == nullptr) return without_torch();
-  return torch_backends()->make_engine(options, model, std::move(tokenizer));
+  return torch_backends()->make_engine(options, model, std::move(tokenizer), nullptr);
 }
 
 Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,

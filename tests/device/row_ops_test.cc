@@ -339,7 +339,10 @@ void expect_dropped(Type type, int64_t width, bool adds) {
     const AdapterDropout dropout{rows[i].first, 77};
     dropped.push_back({mix(dropout.key, rows[i].second), dropout_scale(dropout.rate),
                        dropout_threshold(dropout.rate)});
-    drop_out(dropout, 5, {&rows[i].second, 1}, width, x.data() + i * static_cast<size_t>(width),
+    uint64_t key = row_key(dropout, rows[i].second);
+    std::vector<uint16_t> draws(static_cast<size_t>(drawn_columns(width)));
+    draw_left_out(5, {&key, 1}, width, draws.data());
+    drop_out(dropout, 1, width, draws.data(), x.data() + i * static_cast<size_t>(width),
              want.data() + i * static_cast<size_t>(width), adds);
   }
   const Buffer on_x(type, x), y(type, before), on_rows(dropped);

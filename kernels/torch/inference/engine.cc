@@ -45,11 +45,13 @@ Error no_memory(const EngineOptions& options, const ModelConfig& config) {
 }  // namespace
 
 TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config,
-                         std::shared_ptr<const Tokenizer> tokenizer)
+                         std::shared_ptr<const Tokenizer> tokenizer,
+                         std::shared_ptr<const FrozenWeights> base)
     : options_(options),
       config_(config),
       table_(config_),
-      weights_(std::make_unique<WeightSet>(table_, numerics_of(options.numerics), config_)),
+      weights_(base == nullptr ? new_set()
+                               : std::make_unique<WeightSet>(std::move(base), config_)),
       known_(table_, options),
       scheduler_(limits_of(options, config_, std::move(tokenizer))) {
   const int64_t rows = std::max(options.max_batched_tokens, 1);
@@ -62,6 +64,10 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
   const int64_t samples = std::min<int64_t>(rows, options.max_running);
   sampled_ = at::zeros({samples, config_.hidden_size}, at::kFloat);
   logits_ = at::empty({samples, config_.vocab_size}, at::kFloat);
+}
+
+std::unique_ptr<TorchEngine::WeightSet> TorchEngine::new_set() const {
+  return std::make_unique<WeightSet>(table_, numerics_of(options_.numerics), config_);
 }
 
 Status TorchEngine::make_cache() {
@@ -80,7 +86,7 @@ Status TorchEngine::make_cache() {
 }
 
 Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
-  return weights_->weights.load(tensors);
+  return weights_->own->load(tensors);
 }
 
 /// The version before stays until all of the new one is known to fit.
@@ -255,8 +261,7 @@ Status TorchEngine::step() {
 
 /// Memory of a set is the machine's once it is written.
 bool TorchEngine::has_room_for_second_set() const {
-  const double bytes = sum_of(engine_memory(options_, config_)) +
-                       static_cast<double>(table_.count()) * sizeof(float);
+  const double bytes = sum_of(engine_memory(options_, config_)) + packed_bytes(table_);
   return check_memory("a second set of weights", bytes).ok();
 }
 
@@ -267,8 +272,7 @@ bool TorchEngine::has_second_set() {
   if (!has_room_for_second_set()) return false;
   return at_boundary("a second set of weights",
                      [&]() -> Status {
-                       second_ = std::make_unique<WeightSet>(table_, weights_->weights.numerics(),
-                                                             config_);
+                       second_ = new_set();
                        return ok();
                      })
       .ok();
@@ -278,7 +282,7 @@ bool TorchEngine::has_second_set() {
 bool TorchEngine::prepare_more() {
   return at_boundary("preparing weights",
                      [&]() -> Status {
-                       is_prepared_ = second_->weights.load_more(kPreparedElements);
+                       is_prepared_ = second_->own->load_more(kPreparedElements);
                        return ok();
                      })
       .ok();
@@ -297,7 +301,7 @@ bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
     is_prepared_ = false;
     const Status begun = at_boundary("preparing weights", [&]() -> Status {
       ASSIGN_OR_RETURN(preparing_tensors_, tensors_on_host(*snapshot));
-      return second_->weights.begin_load(preparing_tensors_);
+      return second_->own->begin_load(preparing_tensors_);
     });
     if (!begun.ok()) return true;
     preparing_ = snapshot;
@@ -311,7 +315,7 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   if (preparing_.get() == &snapshot) {
-    while (!is_prepared_) is_prepared_ = second_->weights.load_more(kPreparedElements);
+    while (!is_prepared_) is_prepared_ = second_->own->load_more(kPreparedElements);
     second_->decoder.take_angles(weights_->decoder);
     std::swap(weights_, second_);
     forget_preparing();
@@ -351,7 +355,8 @@ Status check_cache_rows(const EngineOptions& options) {
 Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 const ModelConfig& config,
                                                 const std::filesystem::path& model_folder,
-                                                std::shared_ptr<const Tokenizer> tokenizer) {
+                                                std::shared_ptr<const Tokenizer> tokenizer,
+                                                FrozenBases* bases) {
   if (options.products != "dtype")
     return error(Code::kInvalid, "products is \"{}\", an engine on the CPU has products in float32",
                  options.products)
@@ -364,11 +369,18 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
   const double bytes = sum_of(engine_memory(options, config));
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
-  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
     use_threads(options.threads);
-    auto engine = std::make_unique<TorchEngine>(options, config, std::move(tokenizer));
+    std::shared_ptr<const FrozenWeights> base;
+    std::vector<WeightTensor> tensors;
+    if (options.adapter_slots > 0) {
+      ASSIGN_OR_RETURN(base, frozen_weights(bases, model_folder, config));
+    } else {
+      ASSIGN_OR_RETURN(tensors, read_model_tensors(model_folder));
+    }
+    auto engine = std::make_unique<TorchEngine>(options, config, std::move(tokenizer), base);
     if (Status made = engine->make_cache(); !made.ok()) return std::move(made).error();
+    if (base != nullptr) return std::unique_ptr<Engine>(std::move(engine));
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
     return std::unique_ptr<Engine>(std::move(engine));

@@ -59,7 +59,8 @@ int64_t TorchLearner::next_tokens(const TrainBatch& batch) const {
 /// A vendor's product of more rows may have other bits, and the debug options look at the passes of
 /// one step.
 bool TorchLearner::shares_passes() const {
-  return trained_.front().adapter != nullptr && weights_.numerics() == Numerics::kInvariant &&
+  return trained_.front().adapter != nullptr &&
+         numerics_of(options_.numerics) == Numerics::kInvariant &&
          !options_.debug.check_finite && options_.debug.dump_folder.empty();
 }
 
