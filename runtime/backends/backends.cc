@@ -298,9 +298,9 @@ std::string slow_torch_way_on(const std::string& device) {
   return torch_backends() == nullptr ? "" : torch_backends()->slow_way_on(device);
 }
 
-DeviceMemory torch_device_memory() {
+DeviceBudget torch_device_memory() {
   const auto without = [] { return error(Code::kUnavailable, "it was built without libtorch"); };
-  DeviceMemory memory;
+  DeviceBudget memory;
   memory.bytes = [without](const Plan& plan, int32_t index) -> Result<double> {
     if (torch_backends() == nullptr) return without();
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];

@@ -57,10 +57,10 @@ int32_t schedule_steps(const Plan& plan);
 /// A weight channel inside one process that keeps that many versions.
 std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 
-/// The WhyNotOn and the DeviceMemory of this build, for check_devices(). Without libtorch the
+/// The WhyNotOn and the DeviceBudget of this build, for check_devices(). Without libtorch the
 /// memory is an error.
 std::string why_no_torch_on(const std::string& device, const std::string& kind);
-DeviceMemory torch_device_memory();
+DeviceBudget torch_device_memory();
 /// By what libtorch computes on `device` where that is not the fast way, and what is; "" else.
 std::string slow_torch_way_on(const std::string& device);
 

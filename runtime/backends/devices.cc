@@ -93,7 +93,7 @@ struct Taken {
 double gigabytes(double bytes) { return bytes / 1e9; }
 
 Status check_room(const std::string& device, const std::vector<Taken>& all,
-                  const DeviceMemory& memory) {
+                  const DeviceBudget& memory) {
   ASSIGN_OR_RETURN(const DeviceRoom room, memory.room(device));
   double bytes = 0;
   std::vector<std::string> parts;
@@ -148,7 +148,7 @@ Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_no
   return ok();
 }
 
-Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceMemory& memory) {
+Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudget& memory) {
   std::map<std::string, std::vector<Taken>> on;  // by device
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {
     const PlanProcess& process = plan.processes[i];

@@ -25,14 +25,14 @@ bool is_among_devices(const Plan& plan, int32_t channel);
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not);
 
 /// What the resources of libtorch need of a device, and what it has free.
-struct DeviceMemory {
+struct DeviceBudget {
   std::function<Result<double>(const Plan& plan, int32_t resource)> bytes;
   std::function<Result<DeviceRoom>(const std::string& device)> room;
 };
 
 /// Likewise of all processes of this machine that choose no devices by an environment variable;
 /// then kExhausted names the first device on which those that share it do not fit together.
-Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceMemory& memory);
+Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudget& memory);
 
 /// The same, by the worker that the processes will run; it is asked only where a device other than
 /// the CPU is wanted.

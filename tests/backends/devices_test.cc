@@ -100,8 +100,8 @@ TEST(Devices, AreNothingToScriptedResources) {
 }
 
 /// Every engine needs 3 GB, every learner 11; of each device `free_bytes` are free.
-DeviceMemory memory_of(double free_bytes) {
-  DeviceMemory memory;
+DeviceBudget memory_of(double free_bytes) {
+  DeviceBudget memory;
   memory.bytes = [](const Plan& plan, int32_t resource) -> Result<double> {
     return plan.resources[static_cast<size_t>(resource)].kind == "engine" ? 3e9 : 11e9;
   };
