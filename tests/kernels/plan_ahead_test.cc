@@ -267,7 +267,7 @@ class Lives {
         options_(random_options()),
         scheduler_({options_, 50, {kAheadEos}}) {
     cache_.resize(static_cast<size_t>(options_.kv_blocks * options_.block_size), 0);
-    scheduler_.set_version({}, version_);
+    apply();
   }
 
   void run() {
@@ -307,6 +307,7 @@ class Lives {
     options.max_prefill_tokens = static_cast<int32_t>(random_.below(4));
     options.prefix_cache = random_.below(4) != 0;
     options.kv_events_bytes_max = 1;
+    options.adapter_slots = static_cast<int32_t>(random_.below(4));
     return options;
   }
 
@@ -341,13 +342,15 @@ class Lives {
     for (uint64_t count = 1 + random_.below(4); count > 0; --count) {
       SequenceRequest request;
       request.id = SequenceId(next_id_++);
-      request.tenant = TenantSlot(0);
+      const auto adapter = static_cast<int32_t>(random_.below(kAdapters));
+      request.tenant = TenantSlot(options_.adapter_slots == 0 ? 0 : static_cast<uint32_t>(adapter));
       request.salt = random_.below(4) == 0 ? "b" : "a";
       request.prompt_tokens = prompt;
       request.sampling.max_tokens = static_cast<int32_t>(1 + random_.below(12));
       request.seed = random_.below(1000);
       request.priority = static_cast<int32_t>(random_.below(2));
-      if (scheduler_.submit(request).ok()) requests_[request.id.value] = request;
+      if (scheduler_.submit(request, options_.adapter_slots == 0 ? kNoAdapter : adapter).ok())
+        requests_[request.id.value] = request;
     }
   }
 
@@ -370,11 +373,14 @@ class Lives {
 
   void apply() {
     if (under_way_) take();
-    scheduler_.set_version({}, version_ = version_.next());
+    version_ = version_.next();
+    for (uint32_t tenant = 0; tenant < kAdapters; ++tenant)
+      scheduler_.set_version({TenantSlot(tenant)}, version_);
   }
 
   /// As an engine makes it.
   void step() {
+    if (scheduler_.next_load()) scheduler_.slots().finish();
     if (!under_way_) {
       Step first;
       if (!scheduler_.plan(first.plan)) return;
@@ -491,13 +497,14 @@ class Lives {
   }
 
   static constexpr uint64_t kWrong = 13;
+  static constexpr uint32_t kAdapters = 4;
 
   RandomStream random_;
   const bool goes_ahead_;
   LifeCounts& counts_;
   const EngineOptions options_;
   BatchScheduler scheduler_;
-  PolicyVersion version_ = PolicyVersion(0);
+  PolicyVersion version_ = PolicyVersion(0);  // of all keys
   std::vector<uint64_t> cache_;
   std::vector<DrawnToken> last_drawn_;
   std::optional<Step> under_way_;

@@ -463,20 +463,6 @@ std::vector<WeightTensor> CudaLearner::gradients(TenantSlot tenant) {
 
 namespace {
 
-/// Of what the engine's decoder computes, and mixtures of widths that grouped products can read.
-Status check_model(const ModelConfig& config) {
-  ModelConfig dense = config;
-  dense.moe.reset();
-  RETURN_IF_ERROR(check_card_model(dense));
-  if (!config.moe.has_value() || (config.hidden_size % 8 == 0 && config.moe->width % 8 == 0))
-    return ok();
-  return error(Code::kUnavailable,
-               "a mixture of widths {} and {} cannot be trained on a CUDA device: multiples of 8 "
-               "can",
-               config.hidden_size, config.moe->width)
-      .note("place the learner on \"cpu\"");
-}
-
 Status start(CudaLearner& learner, const LearnerOptions& options,
              const std::vector<WeightTensor>* tensors, std::span<const AdapterTraining> adapters) {
   RETURN_IF_ERROR(tensors == nullptr ? learner.randomize(static_cast<uint64_t>(options.init_seed))
@@ -500,7 +486,7 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                                                    const std::vector<WeightTensor>* tensors,
                                                    const std::string& base,
                                                    std::span<const AdapterTraining> adapters) {
-  RETURN_IF_ERROR(check_model(model.config));
+  RETURN_IF_ERROR(check_card_model(model.config));
   if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   if (options.numerics != "fast")
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,

@@ -3,12 +3,9 @@
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/searchsorted.h>
-#include <ATen/ops/sort.h>
 
 #include "kernels/torch/stages/stage.h"
 
@@ -71,22 +68,25 @@ Status CardMixture::route(const Weights& weights, const at::Tensor& x, Rows& row
       "route");
 }
 
-void CardMixture::sort(Rows& rows) const {
-  const at::Tensor experts = rows.experts.view({-1});
-  const auto [sorted, pairs] = at::sort(experts, true, 0, false);
-  rows.pairs = pairs;
-  const int64_t count = experts.numel();
-  rows.sources = at::div(pairs, spec_.experts_per_token, "floor").to(at::kInt);
-  at::Tensor places = at::empty({count}, experts.options());
-  places.scatter_(0, pairs, at::arange(count, experts.options()));
-  rows.places = places;
-  // Of expert e end those that are less than e + 1.
-  const at::Tensor next = at::arange(1, spec_.num_experts + 1, experts.options());
-  rows.ends = at::searchsorted(sorted, next, true);
-  if (type_ != at::kFloat) return;
+Status CardMixture::sort(Rows& rows) const {
+  rows.places = at::empty(rows.experts.sizes(), rows.experts.options());
+  rows.sources = at::empty({rows.experts.numel()}, rows.experts.options());
+  rows.ends = at::empty({spec_.num_experts}, rows.experts.options());
+  RETURN_IF_ERROR(launched(
+      cuda::sort_by_expert({.rows = rows.experts.size(0),
+                            .experts_per_token = spec_.experts_per_token,
+                            .num_experts = spec_.num_experts,
+                            .experts = rows.experts.const_data_ptr<int32_t>(),
+                            .places = rows.places.mutable_data_ptr<int32_t>(),
+                            .sources = rows.sources.mutable_data_ptr<int32_t>(),
+                            .ends = rows.ends.mutable_data_ptr<int32_t>()},
+                           stream_.raw()),
+      "sort_by_expert"));
+  if (type_ != at::kFloat) return ok();
   const at::Tensor host = rows.ends.to(at::kLong).cpu();
   rows.on_host.assign(host.const_data_ptr<int64_t>(),
                       host.const_data_ptr<int64_t>() + spec_.num_experts);
+  return ok();
 }
 
 at::Tensor CardMixture::grouped(const Rows& rows, const at::Tensor& x,
@@ -184,7 +184,7 @@ Result<CardMixture::Rows> CardMixture::forward(const Weights& weights, const at:
                                                const at::Tensor& y) const {
   Rows rows;
   RETURN_IF_ERROR(route(weights, x, rows));
-  sort(rows);
+  RETURN_IF_ERROR(sort(rows));
   const int64_t places = rows.sources.numel();
   rows.gathered = at::empty({places, config_.hidden_size}, x.options());
   RETURN_IF_ERROR(gather(x, rows.sources, rows.gathered));
@@ -229,8 +229,9 @@ Status CardMixture::backward(const Weights& weights, const Rows& rows, const at:
                                              .dots = dweights.mutable_data_ptr<float>()},
                                             stream_.raw()),
                              "slopes of the weights of experts"));
-    const at::Tensor by_place =
-        at::index_select(rows.weights.view({-1}), 0, rows.pairs).unsqueeze(1);
+    at::Tensor by_place = at::empty({places}, rows.weights.options());
+    by_place.index_copy_(0, rows.places.view({-1}).to(at::kLong), rows.weights.view({-1}));
+    by_place = by_place.unsqueeze(1);
     dactivated.mul_(by_place);
     add_gradient(rows, slopes.mul_(by_place), rows.activated, weights.down.gradient);
   }
@@ -247,7 +248,7 @@ Status CardMixture::route_backward(const Weights& weights, const Rows& rows,
                                    const at::Tensor& dweights, const at::Tensor& x,
                                    const at::Tensor& dx) const {
   const at::Tensor by_pair =
-      at::index_select(dweights.view({-1}), 0, rows.places).view(rows.weights.sizes());
+      at::index_select(dweights.view({-1}), 0, rows.places.view({-1})).view(rows.weights.sizes());
   const at::Tensor dlogits = at::empty(rows.scores.sizes(), rows.scores.options());
   RETURN_IF_ERROR(
       launched(cuda::route_backward({.rows = x.size(0),

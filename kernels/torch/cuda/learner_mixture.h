@@ -27,16 +27,15 @@ class CardMixture {
   /// What forward leaves for backward. Places are rows in the order of their expert, of equal
   /// experts in the order of the rows; pair i is choice i % experts_per_token of a row.
   struct Rows {
-    at::Tensor scores;            // [rows, experts] fp32
-    at::Tensor experts;           // [rows, experts_per_token] int32
-    at::Tensor weights;           // [rows, experts_per_token] fp32
-    at::Tensor places, sources;   // int32: [pairs] place of a pair; [places] row of a place
-    at::Tensor pairs;             // [places] int64: pair of a place
-    at::Tensor ends;              // [experts] int32: where the places of each end
+    at::Tensor scores;             // [rows, experts] fp32
+    at::Tensor experts;            // [rows, experts_per_token] int32
+    at::Tensor weights;            // [rows, experts_per_token] fp32
+    at::Tensor places, sources;    // of SortByExpertArgs
+    at::Tensor ends;               // [experts] int32: where the places of each end
     std::vector<int64_t> on_host;  // the same, in fp32
-    at::Tensor gathered;          // [places, hidden]
-    at::Tensor gate_up;           // [places, 2 width]; backward overwrites it
-    at::Tensor activated;         // [places, width]
+    at::Tensor gathered;           // [places, hidden]
+    at::Tensor gate_up;            // [places, 2 width]; backward overwrites it
+    at::Tensor activated;          // [places, width]
     at::Tensor shared_gate_up, shared_activated;
   };
 
@@ -58,7 +57,7 @@ class CardMixture {
  private:
   cuda::Type op_type() const;
   Status route(const Weights& weights, const at::Tensor& x, Rows& rows) const;
-  void sort(Rows& rows) const;
+  Status sort(Rows& rows) const;
   /// y [places, columns] of x [places, terms] and weight [experts, terms, columns].
   at::Tensor grouped(const Rows& rows, const at::Tensor& x, const at::Tensor& weight) const;
   /// gradient [experts, columns, terms] += dy' x, by the places of each.
