@@ -1,9 +1,10 @@
 // The engine on a CUDA device, through the Engine interface, with random bf16 weights.
 //
-//   cuda_engine_bench SHAPE FOLDER [PART]
+//   cuda_engine_bench SHAPE FOLDER [PART [fp8]]
 //
 // SHAPE: 0.6b or 8b, of Qwen3, or moe: four layers of Qwen3-30B-A3B; FOLDER: gets the model; PART:
-// decode-1, decode-64, decode-256, adapters, prefill or weights, else all.
+// decode-1, decode-64, decode-256, adapters, prefill or weights, else all; fp8: products of layers
+// are FP8's.
 //
 // Bounds of one H200 (4.27 TB/s of copies, 0.8 PFLOP/s of bf16): a decode step of the 0.6B shape
 // reads 1.19 GB of weights and 22 MB of keys and values a sequence at 192 tokens: 0.28 ms alone,
@@ -56,12 +57,15 @@ void report(const std::string& what, double tokens, const std::vector<double>& s
   std::fflush(stdout);
 }
 
+std::string products_of_layers = "dtype";
+
 std::unique_ptr<Engine> make_on_card(const fs::path& folder, int32_t max_running,
                                      int32_t max_batched_tokens, int32_t kv_blocks,
                                      int32_t adapter_slots = 0) {
   EngineOptions options;
   options.device = "cuda:0";
   options.numerics = "fast";
+  options.products = products_of_layers;
   options.max_running = max_running;
   options.max_batched_tokens = max_batched_tokens;
   options.max_prefill_tokens = 0;
@@ -278,10 +282,12 @@ int run(const std::string& name, const fs::path& folder, const std::string& part
 }  // namespace primerl::bench
 
 int main(int argc, char** argv) {
-  const std::string shape = argc == 3 || argc == 4 ? argv[1] : "";
-  if (shape != "0.6b" && shape != "8b" && shape != "moe") {
-    fmt::print(stderr, "usage: cuda_engine_bench 0.6b|8b|moe FOLDER [PART]\n");
+  const std::string shape = argc >= 3 && argc <= 5 ? argv[1] : "";
+  const bool has_shape = shape == "0.6b" || shape == "8b" || shape == "moe";
+  if (!has_shape || (argc == 5 && std::string(argv[4]) != "fp8")) {
+    fmt::print(stderr, "usage: cuda_engine_bench 0.6b|8b|moe FOLDER [PART [fp8]]\n");
     return 2;
   }
-  return primerl::bench::run(shape, argv[2], argc == 4 ? argv[3] : "");
+  if (argc == 5) primerl::bench::products_of_layers = argv[4];
+  return primerl::bench::run(shape, argv[2], argc >= 4 ? argv[3] : "");
 }

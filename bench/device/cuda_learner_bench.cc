@@ -1,8 +1,10 @@
 // The learner on a CUDA device, through the Learner interface, of the Qwen3 0.6B shape in bf16, or
 // of some layers of Qwen3-30B-A3B.
 //
-//   cuda_learner_bench FOLDER      FOLDER: gets the model's config.json; its weights are random
+//   cuda_learner_bench FOLDER [16k [fp8]]        FOLDER: gets the model; its weights are random
 //   cuda_learner_bench FOLDER mixture LAYERS     the same of LAYERS layers of Qwen3-30B-A3B
+//
+// 16k: 16,384 tokens as one row and as 16, alone; fp8: products of layers are FP8's.
 //
 // Bounds of one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies): products of 16k tokens, forward,
 // again and backward, are 71 TFLOP: 90 ms; causal attention of one row of 16k forward and backward
@@ -118,10 +120,13 @@ std::string spread(std::vector<double> seconds) {
                      1e3 * seconds.front(), 1e3 * seconds.back());
 }
 
+std::string products_of_layers = "dtype";
+
 LearnerOptions options_of(const std::string& recompute) {
   LearnerOptions options;
   options.device = "cuda:0";
   options.numerics = "fast";
+  options.products = products_of_layers;
   options.micro_batch_tokens = 16384;  // a longer sample is a micro-batch of its own
   options.recompute = recompute;
   return options;
@@ -201,11 +206,17 @@ int run_mixture(const fs::path& folder, const std::string& layers) {
   return 0;
 }
 
-int run(const fs::path& folder) {
+int run(const fs::path& folder, const std::string& part) {
   write_shape(folder);
   const TensorTable table(read_model_config(folder).value());
   if (!fs::exists(folder / "model.safetensors"))
     CHECK(write_safetensors(folder / "model.safetensors", random_weights(table)).ok(), "no disk");
+  if (part == "16k") {
+    auto learner = make(folder, "keep_attention");
+    measure(*learner, "keep_attention", 16, 1024, 7);
+    measure(*learner, "keep_attention", 1, 16384, 7);
+    return 0;
+  }
   {
     auto learner = make(folder, "keep_attention");
     measure(*learner, "keep_attention", 16, 1024, 7);
@@ -238,9 +249,11 @@ int run(const fs::path& folder) {
 int main(int argc, char** argv) {
   if (argc == 4 && std::string_view(argv[2]) == "mixture")
     return primerl::bench::run_mixture(argv[1], argv[3]);
-  if (argc != 2) {
-    fmt::print(stderr, "usage: cuda_learner_bench FOLDER [mixture LAYERS]\n");
+  const std::string part = argc >= 3 ? argv[2] : "", products = argc == 4 ? argv[3] : "fp8";
+  if (argc < 2 || argc > 4 || (!part.empty() && part != "16k") || products != "fp8") {
+    fmt::print(stderr, "usage: cuda_learner_bench FOLDER [16k [fp8] | mixture LAYERS]\n");
     return 2;
   }
-  return primerl::bench::run(argv[1]);
+  if (argc == 4) primerl::bench::products_of_layers = products;
+  return primerl::bench::run(argv[1], part);
 }

@@ -25,6 +25,7 @@ struct EngineOptions {
   int32_t threads = 0;                 // 0 = decided by the plan
   std::string numerics = "invariant";  // or "fast", which a CUDA device needs
   std::string dtype = "auto";          // of weights and KV: "float32", "bfloat16"
+  std::string products = "dtype";      // of layers: in `dtype`, or "fp8" on a CUDA device
   int32_t adapter_slots = 0;           // adapters that rows may have; 0 = whole weights change
   int32_t adapters_max = 0;            // that it knows, in a slot or beside; 0 = as many as slots
   int32_t max_adapter_rank = 64;       // where there are slots

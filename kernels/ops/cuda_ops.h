@@ -16,6 +16,7 @@
 /// inputs alone, so batch mates change no bit; `num_splits` of decode_attention does.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/ops/ops.h"
@@ -25,6 +26,11 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 namespace primerl::cuda {
 
 using Stream = CUstream_st*;
+
+/// Whether these are the kernels of ops/cuda. Else they are ATen's operations (kernels/torch/aten),
+/// for builds without nvcc: slower, and they allocate, may wait for the device and cannot be
+/// captured. Their rows may depend on batch mates in the last bits.
+bool has_own_kernels();
 
 enum class Type : uint8_t { kFloat32, kBfloat16 };
 
@@ -163,8 +169,11 @@ struct DecodeAttentionArgs {
   const int32_t* block_table = nullptr;  // [rows, table_stride]
   int64_t table_stride = 0;
   const int32_t* lengths = nullptr;  // [rows]
-  int32_t num_splits = 1;            // of each context, at most kSplitsMax
-  void* out = nullptr;               // [rows, num_heads * head_dim]
+  /// No length is more, where the host knows it: then nothing waits to ask. Kernels do not read it,
+  /// so that a captured graph may be replayed with other lengths. 0: nobody knows.
+  int64_t length_max = 0;
+  int32_t num_splits = 1;      // of each context, at most kSplitsMax
+  void* out = nullptr;         // [rows, num_heads * head_dim]
   float* workspace = nullptr;  // [decode_workspace(rows, heads, num_splits)], or null: 1 split
 };
 inline constexpr int32_t kSplitsMax = 64;
@@ -177,8 +186,14 @@ Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs&
                          Stream stream);
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits);  // floats
 /// How many splits fill a device of `num_processors` for contexts of up to `length_max` tokens.
-int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
-                      int32_t num_processors);
+inline int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
+                             int32_t num_processors) {
+  constexpr int64_t kKeysMin = 256;  // of a split
+  const int64_t blocks = std::max<int64_t>(1, rows) * std::max(1, heads.num_kv_heads);
+  const int64_t wanted = (4 * num_processors + blocks - 1) / blocks;  // four fit a processor
+  const int64_t useful = std::max<int64_t>(1, length_max / kKeysMin);
+  return static_cast<int32_t>(std::min({wanted, useful, int64_t{kSplitsMax}}));
+}
 
 /// Of each row's distribution p = softmax(logits * inverse_temperature): log p(label), entropy in
 /// nats, log of the normalizer. With `coefficients` the logits are overwritten by the gradient of
@@ -412,6 +427,41 @@ struct DotRowsArgs {
   float* dots = nullptr;            // [rows, terms]
 };
 Outcome dot_rows(const DotRowsArgs& args, Stream stream);
+
+/// FP8 (e4m3) with a scale for each 128 numbers of a row: codes[i] * scale is near x[i]. The scale
+/// is the greatest magnitude of the 128 over 448; of zeros it is 1e-12 / 448. Rounding is to the
+/// nearest, to even in the middle (fp8.h). What is not a number stays none.
+inline constexpr int64_t kFp8Block = 128;
+struct QuantiseRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;  // a multiple of 128
+  Type type = Type::kBfloat16;
+  const void* x = nullptr;   // [rows, width]
+  int64_t code_stride = 0;   // a multiple of 128, width or more: what is behind becomes 0
+  void* codes = nullptr;     // [rows, code_stride]
+  int64_t scale_stride = 0;  // rows or more
+  float* scales = nullptr;   // [code_stride / 128, scale_stride]
+};
+Outcome quantise_rows(const QuantiseRowsArgs& args, Stream stream);
+
+/// The same of a matrix, with a scale for each 128 rows of 128 numbers; and, where there is
+/// `turned_codes`, of the matrix with rows and columns exchanged. What lies behind a row's codes is
+/// not touched.
+struct QuantiseBlocksArgs {
+  int64_t rows = 0;   // a multiple of 128
+  int64_t width = 0;  // a multiple of 128
+  Type type = Type::kBfloat16;
+  const void* x = nullptr;  // [rows, width]
+  int64_t code_stride = 0;
+  void* codes = nullptr;  // [rows, code_stride]
+  int64_t scale_stride = 0;
+  float* scales = nullptr;  // [rows / 128, scale_stride]
+  int64_t turned_code_stride = 0;
+  void* turned_codes = nullptr;  // [width, turned_code_stride], or null
+  int64_t turned_scale_stride = 0;
+  float* turned_scales = nullptr;  // [width / 128, turned_scale_stride]
+};
+Outcome quantise_blocks(const QuantiseBlocksArgs& args, Stream stream);
 
 /// As ops.h, in fp32; all pointers are the device's. Up to kExpertsMax experts.
 Outcome route(const RouteArgs& args, Stream stream);

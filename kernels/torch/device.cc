@@ -1,6 +1,7 @@
 #include "kernels/torch/device.h"
 
 #ifdef PRIMERL_CUDA_ENGINE
+#include "kernels/ops/cuda_ops.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/device_memory.h"
 #endif
@@ -12,10 +13,20 @@ std::string why_not_on(std::string_view device) {
 #if !defined(PRIMERL_LIBTORCH_CUDA)
   return "this build of libtorch has not: built for CPU";
 #elif !defined(PRIMERL_CUDA_ENGINE)
-  return "this build cannot use: the CUDA operations are not in it, since there was no nvcc";
+  return "this build cannot use: built without nvcc and without the headers of the CUDA runtime "
+         "(pip install nvidia-cuda-crt)";
 #else
   return why_no_card(device);
 #endif
+}
+
+std::string slow_way_on([[maybe_unused]] std::string_view device) {
+#ifdef PRIMERL_CUDA_ENGINE
+  if (device != "cpu" && !cuda::has_own_kernels())
+    return "without nvcc: PyTorch's own operations, slower; for the fast ones put the nvcc of "
+           "PyTorch's CUDA version on PATH and build again";
+#endif
+  return {};
 }
 
 Result<DeviceRoom> room_on(std::string_view device) {

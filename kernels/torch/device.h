@@ -16,6 +16,9 @@ namespace primerl {
 /// model fits the device is asked when it is made.
 std::string why_not_on(std::string_view device);
 
+/// By what they compute on `device`, where that is not the fast way, and what is; "" else.
+std::string slow_way_on(std::string_view device);
+
 /// Of one that why_not_on() has nothing against, and that is not the CPU.
 Result<DeviceRoom> room_on(std::string_view device);
 

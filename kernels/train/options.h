@@ -49,6 +49,7 @@ struct LearnerOptions {
   std::string recompute = "none";      // or "keep_attention" or "full"
   std::string numerics = "invariant";  // or "fast"
   std::string dtype = "auto";          // of what is computed: "float32", "bfloat16"
+  std::string products = "dtype";      // of layers: in `dtype`, or "fp8" on a CUDA device
   /// On a CUDA device: copies of the weights that engines take from there, one more than
   /// 'versions_max' of the channel; what finds none free goes through the host.
   int32_t device_snapshots = 3;

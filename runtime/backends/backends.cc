@@ -294,6 +294,10 @@ std::string why_no_torch_on(const std::string& device, const std::string& kind) 
                      device == "cpu" ? ", even for the CPU" : "");
 }
 
+std::string slow_torch_way_on(const std::string& device) {
+  return torch_backends() == nullptr ? "" : torch_backends()->slow_way_on(device);
+}
+
 DeviceBudget torch_device_memory() {
   const auto without = [] { return error(Code::kUnavailable, "it was built without libtorch"); };
   DeviceBudget memory;

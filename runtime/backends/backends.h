@@ -61,6 +61,8 @@ std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 /// memory is an error.
 std::string why_no_torch_on(const std::string& device, const std::string& kind);
 DeviceBudget torch_device_memory();
+/// By what libtorch computes on `device` where that is not the fast way, and what is; "" else.
+std::string slow_torch_way_on(const std::string& device);
 
 /// "engine torch", "engine scripted", ...
 std::vector<std::string> backend_names();

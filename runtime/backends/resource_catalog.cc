@@ -99,6 +99,9 @@ OptionsOf<S> learner_options() {
 constexpr const char* kNumericsDoc =
     "\"invariant\": products that give engine and learner equal bits; \"fast\": the vendor's, or "
     "ours where they are faster";
+constexpr const char* kProductsDoc =
+    "numbers that products of layers read: \"dtype\", or \"fp8\" on a Hopper device, e4m3 with a "
+    "scale for each 128 activations and each 128 x 128 weights; embedding, head and norms stay";
 
 OptionsOf<EngineOptions> torch_engine_options() {
   const OptionSet debug = OptionsOf<EngineDebugOptions>().field(
@@ -121,6 +124,7 @@ OptionsOf<EngineOptions> torch_engine_options() {
       .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
              "numbers of weights and KV; \"auto\": float32 on the CPU, which has no other, "
              "bfloat16 on a CUDA device")
+      .field("products", &EngineOptions::products, one_of({"dtype", "fp8"}), kProductsDoc)
       .table("debug", &EngineOptions::debug, debug, "for who looks for a broken number");
 }
 
@@ -145,6 +149,7 @@ OptionsOf<LearnerOptions> torch_learner_options() {
           "dtype", &L::dtype, one_of({"auto", "float32", "bfloat16"}),
           "numbers of activations and products; weights are kept in float32. \"auto\": float32 on "
           "the CPU, which has no other, bfloat16 on a CUDA device")
+      .field("products", &L::products, one_of({"dtype", "fp8"}), kProductsDoc)
       .field("device_snapshots", &L::device_snapshots, between(0, 17) | unit("copies"),
              "on a CUDA device, copies of the weights that engines take from there: one more than "
              "'versions_max' of the weight channel; what finds none free goes through the host")

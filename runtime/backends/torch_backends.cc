@@ -33,6 +33,7 @@ const TorchBackends* torch_backends() {
             return learner_device_bytes(options, adapters, model_folder);
           },
       .room_on = [](const std::string& device) { return room_on(device); },
+      .slow_way_on = [](const std::string& device) { return slow_way_on(device); },
       .device_memory = [](const std::string& device) { return device_memory_of(device); }};
   return &all;
 }

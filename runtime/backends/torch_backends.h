@@ -35,6 +35,8 @@ struct TorchBackends {
       const std::string& model_folder, FrozenBases* bases);
   /// "" when an "engine" or a "learner" can compute on `device`.
   std::string (*why_not_on)(const std::string& device, const std::string& kind);
+  /// By what they compute on `device` where that is not the fast way; "" else.
+  std::string (*slow_way_on)(const std::string& device);
   /// Bytes of `options.device` that one needs (kernels/torch/make.h).
   Result<double> (*engine_bytes)(const EngineOptions& options, const std::string& model_folder);
   Result<double> (*learner_bytes)(const LearnerOptions& options,

@@ -70,10 +70,12 @@ Finding find_torch() {
   finding.is_ok = backends.exit_code == 0 && backends.text.find("torch") != std::string::npos;
   finding.text = finding.is_ok ? backends.text : "this worker was built without libtorch";
   if (!finding.is_ok) return finding;
+  const std::string device = "'" + program->string() + "' device --name cuda:0 ";
+  const Output slow = output_of(device + "--speed");
+  const std::string way = slow.text.empty() ? "" : fmt::format(" ({})", slow.text);
   for (const char* kind : {"engine", "learner"}) {
-    const Output cuda =
-        output_of("'" + program->string() + "' device --name cuda:0 --for " + std::string(kind));
-    finding.text += cuda.text.empty() ? fmt::format("; {}s on cpu and cuda", kind)
+    const Output cuda = output_of(device + "--for " + kind);
+    finding.text += cuda.text.empty() ? fmt::format("; {}s on cpu and cuda{}", kind, way)
                                       : fmt::format("; {}s on cpu (cuda:0 {})", kind, cuda.text);
   }
   return finding;

@@ -380,15 +380,18 @@ Command worker_train_step_command() {
 Command device_command() {
   auto name = std::make_shared<std::string>("cpu");
   auto kind = std::make_shared<std::string>("engine");
+  auto asks_speed = std::make_shared<bool>(false);
   return {"device", "says why models cannot compute on a device, or nothing where they can",
           "primerl-worker device --name cuda:0 --for engine",
-          [name, kind](Arguments& flags) {
+          [name, kind, asks_speed](Arguments& flags) {
             flags.text(*name, "--name", "DEVICE", "cpu, cuda:0, ...");
             flags.text(*kind, "--for", "KIND", "engine or learner");
+            flags.flag(*asks_speed, "--speed", "say by what they compute there, if it is slow");
           },
-          [name, kind] {
-            const std::string why = why_no_torch_on(*name, *kind);
-            if (!why.empty()) print_text(why + "\n");
+          [name, kind, asks_speed] {
+            const std::string text =
+                *asks_speed ? slow_torch_way_on(*name) : why_no_torch_on(*name, *kind);
+            if (!text.empty()) print_text(text + "\n");
             return static_cast<int>(kExitDone);
           }};
 }

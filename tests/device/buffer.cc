@@ -1,6 +1,5 @@
 #include "tests/device/buffer.h"
 
-#include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,15 +9,10 @@
 #include <stdexcept>
 
 #include "graph/base/random.h"
+#include "tests/device/memory.h"
 
 namespace primerl::cuda_test {
 namespace {
-
-/// Tests of a device on a machine without one fail here, by name.
-void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  throw std::runtime_error(fmt::format("{}: {}", what, cudaGetErrorString(error)));
-}
 
 uint16_t bf16_of(float value) {
   uint32_t bits;
@@ -42,22 +36,6 @@ std::vector<std::byte> written_as(cuda::Type type, const Floats& values) {
   if (!bytes.empty()) std::memcpy(bytes.data(), from, bytes.size());
   return bytes;
 }
-
-/// A stream of its own; waits for it.
-class OwnStream {
- public:
-  OwnStream() {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-  }
-  ~OwnStream() { cudaStreamDestroy(stream_); }
-  OwnStream(const OwnStream&) = delete;
-  OwnStream& operator=(const OwnStream&) = delete;
-  cudaStream_t get() const { return stream_; }
-  void wait() const { check(cudaStreamSynchronize(stream_), "running the op"); }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
 
 void expect_ok(cuda::Outcome outcome) {
   if (!outcome.is_ok()) throw std::runtime_error(fmt::format("the op: {}", outcome.fault));
@@ -90,28 +68,18 @@ Floats rounded(cuda::Type type, Floats values) {
 
 const char* name_of(cuda::Type type) { return type == cuda::Type::kFloat32 ? "fp32" : "bf16"; }
 
-Buffer::Buffer(const std::byte* from, size_t size) : initial_(from, from + size) {
-  check(cudaMalloc(&memory_, std::max<size_t>(size, 16)), "taking memory of the CUDA device");
+Buffer::Buffer(const std::byte* from, size_t size)
+    : initial_(from, from + size), memory_(take_memory(std::max<size_t>(size, 16))) {
   reset();
 }
 
 Buffer::Buffer(cuda::Type type, const Floats& values) : Buffer(written_as(type, values)) {}
 
-Buffer::~Buffer() { cudaFree(memory_); }
+Buffer::~Buffer() { free_memory(memory_); }
 
-void Buffer::reset() const {
-  check(cudaMemcpy(memory_, initial_.data(), initial_.size(), cudaMemcpyHostToDevice),
-        "writing to the CUDA device");
-  // A copy from pageable memory may return before it has reached the device.
-  check(cudaDeviceSynchronize(), "waiting for the CUDA device");
-}
+void Buffer::reset() const { write_memory(memory_, initial_); }
 
-std::vector<std::byte> Buffer::bytes() const {
-  std::vector<std::byte> bytes(initial_.size());
-  check(cudaMemcpy(bytes.data(), memory_, bytes.size(), cudaMemcpyDeviceToHost),
-        "reading from the CUDA device");
-  return bytes;
-}
+std::vector<std::byte> Buffer::bytes() const { return read_memory(memory_, initial_.size()); }
 
 Floats Buffer::floats(cuda::Type type) const {
   const auto all = bytes();
@@ -136,28 +104,16 @@ Ints Buffer::ints() const {
 
 void expect_one_answer(const std::function<cuda::Outcome(cuda::Stream)>& launch,
                        const std::vector<const Buffer*>& outputs) {
-  const OwnStream stream;
-  const auto plain = [&] {
-    expect_ok(launch(stream.get()));
-    stream.wait();
+  const auto checked = [&](cuda::Stream stream) { expect_ok(launch(stream)); };
+  const Bytes first = answer_of([&] { run(checked); }, outputs);
+  EXPECT_TRUE(answer_of([&] { run(checked); }, outputs) == first)
+      << "a second launch gave other bits";
+  if (!cuda::has_own_kernels()) return;  // others may not be captured
+  const auto compare = [&](const std::function<void()>& replay) {
+    EXPECT_TRUE(answer_of(replay, outputs) == first) << "a replayed graph gave other bits";
+    EXPECT_TRUE(answer_of(replay, outputs) == first) << "a graph replayed twice gave other bits";
   };
-  const Bytes first = answer_of(plain, outputs);
-  EXPECT_TRUE(answer_of(plain, outputs) == first) << "a second launch gave other bits";
-
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t ready = nullptr;
-  check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capturing");
-  expect_ok(launch(stream.get()));
-  check(cudaStreamEndCapture(stream.get(), &graph), "capturing the op");
-  check(cudaGraphInstantiate(&ready, graph, 0), "making the graph");
-  const auto replay = [&] {
-    check(cudaGraphLaunch(ready, stream.get()), "launching the graph");
-    stream.wait();
-  };
-  EXPECT_TRUE(answer_of(replay, outputs) == first) << "a replayed graph gave other bits";
-  EXPECT_TRUE(answer_of(replay, outputs) == first) << "a graph replayed twice gave other bits";
-  check(cudaGraphExecDestroy(ready), "ending the graph");
-  check(cudaGraphDestroy(graph), "ending the graph");
+  with_graph(checked, compare);
 }
 
 Tolerance tolerance_of(cuda::Type type, double absolute) {
@@ -178,23 +134,6 @@ void expect_near(const Floats& got, const Floats& want, Tolerance tolerance, con
                     << " apart, " << near << " allowed)";
   }
   EXPECT_EQ(num_far, 0) << what << ": of " << got.size();
-}
-
-double milliseconds_of(const std::function<cuda::Outcome(cuda::Stream)>& launch, int count) {
-  const OwnStream stream;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  check(cudaEventCreate(&begin), "making an event");
-  check(cudaEventCreate(&end), "making an event");
-  for (int i = 0; i < 3; ++i) expect_ok(launch(stream.get()));
-  check(cudaEventRecord(begin, stream.get()), "recording an event");
-  for (int i = 0; i < count; ++i) expect_ok(launch(stream.get()));
-  check(cudaEventRecord(end, stream.get()), "recording an event");
-  stream.wait();
-  float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, begin, end), "reading an event");
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return milliseconds / count;
 }
 
 }  // namespace primerl::cuda_test

@@ -1,4 +1,4 @@
-/// Device memory of a test, and launches that must give the same bits again.
+/// Memory of a test, and launches that must give the same bits again.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,7 @@ Floats random_floats(int64_t count, uint64_t key, double scale = 1);
 Floats rounded(cuda::Type type, Floats values);
 const char* name_of(cuda::Type type);
 
-/// Memory of the current device, with what it is to hold before each launch. A failure of the
-/// device ends the test with its name.
+/// Memory (memory.h) with what it is to hold before each launch.
 class Buffer {
  public:
   template <class T, class = std::enable_if_t<std::is_trivially_copyable_v<T>>>
@@ -51,8 +50,8 @@ class Buffer {
   void* memory_ = nullptr;
 };
 
-/// Launches, launches again, and replays a CUDA graph of it: `outputs`, reset before each, must
-/// have the same bits. They hold the last answer.
+/// Launches, launches again, and replays a CUDA graph of it where the operations may be captured:
+/// `outputs`, reset before each, must have the same bits. They hold the last answer.
 void expect_one_answer(const std::function<cuda::Outcome(cuda::Stream)>& launch,
                        const std::vector<const Buffer*>& outputs);
 
@@ -66,7 +65,7 @@ struct Tolerance {
 Tolerance tolerance_of(cuda::Type type, double absolute);
 void expect_near(const Floats& got, const Floats& want, Tolerance tolerance, const char* what);
 
-/// Milliseconds of one launch among `count` in a row, after a warm-up.
+/// Milliseconds of one launch among `count` in a row on a device, after a warm-up.
 double milliseconds_of(const std::function<cuda::Outcome(cuda::Stream)>& launch, int count);
 
 }  // namespace primerl::cuda_test

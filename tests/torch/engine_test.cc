@@ -84,6 +84,13 @@ TEST(TorchEngine, RefusesWeightsThatAreNotTheModels) {
   EXPECT_THAT(refusal({}, folder), HasSubstr("[61, 32], the model needs [61, 40]"));
 }
 
+TEST(TorchEngine, HasNoFp8OnTheCpu) {
+  EngineOptions options;
+  options.products = "fp8";
+  EXPECT_THAT(refusal(options, testing::make_folder({})),
+              HasSubstr("products is \"fp8\", an engine on the CPU"));
+}
+
 TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {
   const auto folder = make_folder({});
   EXPECT_EQ(refusal({.kv_blocks = 1,

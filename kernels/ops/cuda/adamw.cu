@@ -50,7 +50,7 @@ void start(const MasterAdamwArgs& args, Stream stream) {
 Outcome adamw(const MasterAdamwArgs& args, Stream stream) {
   const AdamwArgs& a = args.step;
   if (a.count == 0) return {};
-  if (a.count < 0) return {"the count of AdamW must be at least 0"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const bool is_aligned = are_aligned(a.weights, a.gradients, a.first_moments, a.second_moments,
                                       static_cast<const std::byte*>(args.bf16_weights));
   if (is_aligned && a.count % 4 == 0)

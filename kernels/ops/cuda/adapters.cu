@@ -18,13 +18,7 @@ constexpr int kTermsOfStep = 32;            // of a warp, two products
 constexpr int64_t kNarrow = 1024;           // parts of up to so many columns
 constexpr int kNarrowPiece = kThreads / 2;  // have pieces with two threads a column,
 constexpr int kWidePiece = kThreads;        // others a thread
-constexpr int64_t kTilesMax = 65535;        // of a grid
-constexpr int64_t kColumnsMax = 1 << 24;    // times ranks an int
 constexpr int kPrefetchedBytes = 128;       // by one instruction
-
-constexpr const char* kWrongTerms =
-    "terms, slot_stride and places of parts must be multiples of 8, x and slots at addresses of "
-    "16 bytes";
 
 __host__ __device__ constexpr int piece_of(int64_t columns) {
   return columns <= kNarrow ? kNarrowPiece : kWidePiece;
@@ -224,31 +218,14 @@ __global__ void __launch_bounds__(kThreads, 2) add_adapters_kernel(AddAdaptersAr
   }
 }
 
-bool are_places_aligned(const AddAdaptersArgs& args) {
-  int64_t all = args.terms | args.slot_stride;
-  for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
-  return all % 8 == 0 && are_aligned(static_cast<const std::byte*>(args.x),
-                                     static_cast<const std::byte*>(args.slots));
-}
-
 }  // namespace
 
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   if (args.num_tiles == 0 || args.num_parts == 0) return {};
-  if (args.num_tiles < 0 || args.num_tiles > kTilesMax) return {"tiles must be at most 65535"};
-  if (args.num_parts < 0 || args.num_parts > kAdapterPartsMax)
-    return {"parts of a matrix must be at most 3"};
-  if (args.rank_max < 1 || args.rank_max > kAdapterRowsRankMax)
-    return {"rank_max must be from 1 to 64"};
-  if (args.terms < 1 || args.terms > kRowsMax || !are_places_aligned(args)) return {kWrongTerms};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   int64_t pieces = 0;
-  for (int i = 0; i < args.num_parts; ++i) {
-    const AdapterPart& part = args.parts[i];
-    if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
-      return {"columns of parts must be some of the matrix's"};
-    pieces += divide_up(part.columns, int64_t{piece_of(part.columns)});
-  }
-  if (args.columns > kColumnsMax) return {"columns must be at most 2^24"};
+  for (int i = 0; i < args.num_parts; ++i)
+    pieces += divide_up(args.parts[i].columns, int64_t{piece_of(args.parts[i].columns)});
   const dim3 blocks(static_cast<unsigned>(pieces), static_cast<unsigned>(args.num_tiles));
   const auto bytes = padded_ranks(args.rank_max) * (1 + kWarps) * sizeof(OfRank);
   if (args.type == Type::kFloat32)

@@ -163,9 +163,7 @@ void with_vector(const Args& args, Stream stream) {
 template <class Args>
 Outcome with_type(const Args& args, Stream stream) {
   if (args.rows == 0) return {};
-  if (args.rows < 0 || args.rows > kRowsMax) return {kTooManyRows};
-  if (args.vocab_size < 1 || args.row_stride < args.vocab_size)
-    return {"vocab_size must be at least 1, row_stride at least vocab_size"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   if (args.type == Type::kFloat32)
     with_vector<float>(args, stream);
   else

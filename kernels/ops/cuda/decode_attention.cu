@@ -14,7 +14,6 @@ constexpr int kThreads = 128;
 constexpr int kChannels = 8;  // of a lane
 constexpr float kLowest = -1e30F;
 constexpr float kLog2E = 1.44269504088896341F;
-constexpr int64_t kSplitKeysMin = 256;
 
 /// What a part of the context gives to one head: out = sum / total, weights e^(z - largest).
 struct PartStats {
@@ -327,29 +326,6 @@ Outcome with_type(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, 
                                      : with_dim<Bf16>(args, turn, stream);
 }
 
-const char* fault_of(const DecodeAttentionArgs& args) {
-  const auto [num_heads, num_kv_heads, d] = args.heads;
-  if (args.rows < 0 || args.rows > kRowsMax) return kTooManyRows;
-  if (d != 64 && d != 128 && d != 256) return "head_dim of decode attention must be 64, 128 or 256";
-  if (num_heads < 1 || num_kv_heads < 1 || num_heads % num_kv_heads != 0)
-    return "num_kv_heads must divide num_heads";
-  if (num_heads > 65535) return "num_heads must be at most 65535";
-  const PagedCache& cache = args.cache;
-  if (cache.block_size < 16 || (cache.block_size & (cache.block_size - 1)) != 0)
-    return "block_size of decode attention must be a power of two, 16 or more";
-  const bool are_multiples = cache.block_stride % kChannels == 0 &&
-                             cache.row_stride % kChannels == 0 &&
-                             cache.head_stride % kChannels == 0;
-  if (!are_multiples || !are_aligned(static_cast<const std::byte*>(cache.keys),
-                                     static_cast<const std::byte*>(cache.values)))
-    return "the cache must be aligned to 16 bytes, its strides multiples of 8 elements";
-  if (!are_aligned(static_cast<const std::byte*>(args.q))) return "q must be aligned to 16 bytes";
-  if (args.num_splits < 1 || args.num_splits > kSplitsMax) return "num_splits must be from 1 to 64";
-  if (args.num_splits > 1 && args.workspace == nullptr)
-    return "more than one split needs a workspace";
-  return nullptr;
-}
-
 }  // namespace
 
 Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
@@ -361,28 +337,12 @@ Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
 Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args,
                          Stream stream) {
   if (args.rows == 0) return {};
-  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  const bool are_alike = turn.rows == args.rows && turn.type == args.type &&
-                         turn.heads.num_heads == args.heads.num_heads &&
-                         turn.heads.num_kv_heads == args.heads.num_kv_heads &&
-                         turn.heads.head_dim == args.heads.head_dim;
-  if (!are_alike) return {"rows, heads and type of both must be equal"};
-  if (turn.rotary_dim < 0 || turn.rotary_dim > turn.heads.head_dim || turn.rotary_dim % 2 != 0)
-    return {kOddRotaryDim};
+  if (const char* fault = fault_of(turn, args); fault != nullptr) return {fault};
   return with_type(args, &turn, stream);
 }
 
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits) {
   return num_splits == 1 ? 0 : rows * heads.num_heads * num_splits * (heads.head_dim + 2);
-}
-
-int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
-                      int32_t num_processors) {
-  // Four blocks fit a processor.
-  const int64_t wanted =
-      divide_up(4 * num_processors, std::max<int64_t>(1, rows) * std::max(1, heads.num_kv_heads));
-  const int64_t useful = std::max<int64_t>(1, length_max / kSplitKeysMin);
-  return static_cast<int32_t>(std::min({wanted, useful, int64_t{kSplitsMax}}));
 }
 
 }  // namespace primerl::cuda

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/ops/cuda_ops.h"
+#include "kernels/ops/cuda_checks.h"
 
 namespace primerl::cuda {
 
@@ -76,14 +76,6 @@ __device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
   return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
 }
 
-/// Whether vectors of 16 bytes may be used: all addresses are multiples of that, null too.
-template <class... Pointers>
-bool are_aligned(const Pointers*... pointers) {
-  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
-}
-
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 inline Outcome launched() {
   const cudaError_t error = cudaGetLastError();
   return {error == cudaSuccess ? nullptr : cudaGetErrorString(error)};
@@ -92,8 +84,5 @@ inline Outcome launched() {
 /// sums[c] += the sum of parts[r, c], rows in one order. Launches on `stream`.
 void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, float* sums,
                Stream stream);
-
-inline constexpr const char* kTooManyRows = "rows must be at most 2^31 - 1";
-constexpr int64_t kRowsMax = 0x7fffffff;
 
 }  // namespace primerl::cuda

@@ -44,10 +44,8 @@ __global__ void __launch_bounds__(kThreads) drop_rows_kernel(DropRowsArgs args) 
 
 Outcome drop_rows(const DropRowsArgs& args, Stream stream) {
   if (args.rows == 0) return {};
-  if (args.rows < 0 || args.rows > kRowsMax) return {kTooManyRows};
-  if (args.width < 1 || args.width > kRowsMax) return {"width must be from 1 to 2^31 - 1"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const int64_t blocks = divide_up(args.rows * divide_up(args.width, kNumbersOfDraw), kThreads);
-  if (blocks > kRowsMax) return {"rows and width must be at most 2^39 draws"};
   const auto grid = static_cast<unsigned>(blocks);
   if (args.type == Type::kFloat32)
     drop_rows_kernel<float><<<grid, kThreads, 0, stream>>>(args);

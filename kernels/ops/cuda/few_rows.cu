@@ -55,12 +55,7 @@ void start_few_rows(const FewRowsArgs& args, Stream stream) {
 
 Outcome few_rows_product(const FewRowsArgs& args, Stream stream) {
   if (args.rows == 0) return {};
-  if (args.rows < 0 || args.rows > kFewRowsMax) return {"rows must be from 0 to 4"};
-  if (args.columns < 1 || args.columns > kRowsMax) return {"columns must be from 1 to 2^31 - 1"};
-  const bool is_aligned = are_aligned(static_cast<const std::byte*>(args.x),
-                                      static_cast<const std::byte*>(args.weight));
-  if (args.terms < 1 || args.terms % kTermsOfLane != 0 || !is_aligned)
-    return {"terms must be a multiple of 8, x and weight at addresses of 16 bytes"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   if (args.type == Type::kFloat32)
     start_few_rows<float>(args, stream);
   else

@@ -121,16 +121,7 @@ __global__ void __launch_bounds__(kThreads) narrow_products_kernel(NarrowProduct
 
 Outcome add_narrow_products(const NarrowProductsArgs& args, Stream stream) {
   if (args.num_tiles == 0) return {};
-  if (args.num_tiles < 0 || args.num_tiles > kRowsMax) return {"tiles must be from 0 to 2^31 - 1"};
-  if (args.terms < 1 || args.terms % kSide != 0) return {"terms must be a multiple of 16"};
-  if (args.columns < 1 || args.columns % kNumbers != 0 || args.columns > int64_t{65535} * kColumns)
-    return {"columns must be a multiple of 8, up to 8388480"};
-  const bool has_strides = args.x_stride % kNumbers == 0 && args.y_stride % kNumbers == 0 &&
-                           args.slot_stride % kNumbers == 0;
-  const auto* x = static_cast<const std::byte*>(args.x);
-  const auto* weights = static_cast<const std::byte*>(args.weights);
-  if (!has_strides || !are_aligned(x, weights, static_cast<const std::byte*>(args.y)))
-    return {"strides must be multiples of 8, x, weights and y at addresses of 16 bytes"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const dim3 blocks(static_cast<unsigned>(args.num_tiles),
                     static_cast<unsigned>(divide_up(args.columns, kColumns)));
   if (args.is_transposed)

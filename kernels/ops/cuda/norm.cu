@@ -10,6 +10,7 @@ namespace {
 constexpr int kThreadsMax = 512;
 constexpr int kWarpsMax = kThreadsMax / kWarp;
 constexpr int kItemsMax = 8;
+static_assert(kThreadsMax * kItemsMax == kNormWidthMax);
 constexpr int64_t kPartThreads = 131072;  // of all parts together
 
 template <class T, int kVec, int kItems>
@@ -140,11 +141,7 @@ template <class T, int kVec, class Args>
 Outcome with_items(const Args& args, Stream stream) {
   const int64_t vectors = args.width / kVec;
   const int threads = threads_for(vectors);
-  const int64_t items = divide_up(vectors, threads);
-  if (items > kItemsMax)
-    return {
-        "the width of a norm must be at most 4096, or a row a multiple of 16 bytes, aligned "
-        "to 16, and at most 65536 bytes"};
+  const int64_t items = divide_up(vectors, threads);  // at most kItemsMax, by fault_of()
   if (items == 1)
     start<T, kVec, 1>(args, threads, stream);
   else if (items == 2)
@@ -165,13 +162,14 @@ Outcome with_vector(const Args& args, bool is_aligned, Stream stream) {
 template <class Args>
 Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
   if (args.rows == 0) return {};
-  if (args.rows < 0 || args.rows > kRowsMax) return {kTooManyRows};
-  if (args.width <= 0) return {"the width of a norm must be at least 1"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   return args.type == Type::kFloat32 ? with_vector<float>(args, is_aligned, stream)
                                      : with_vector<Bf16>(args, is_aligned, stream);
 }
 
 }  // namespace
+
+bool has_own_kernels() { return true; }
 
 void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, float* sums,
                Stream stream) {
@@ -181,8 +179,6 @@ void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, 
 }
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
-  if (args.rows > 0 && (args.delta != nullptr) && args.sum == nullptr)
-    return {"a norm with delta needs a place for the sum"};
   return with_type(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y), stream);
 }
 

@@ -161,14 +161,7 @@ void with_slots(const Args& args, Stream stream) {
 template <class Args>
 Outcome with_type(const Args& args, Stream stream) {
   if (args.rows == 0) return {};
-  const auto [num_heads, num_kv_heads, d] = args.heads;
-  if (d < 1 || d > kHeadDimMax) return {"head_dim must be from 1 to 256"};
-  if (args.rotary_dim < 0 || args.rotary_dim > d || args.rotary_dim % 2 != 0)
-    return {kOddRotaryDim};
-  if (num_heads < 1 || num_kv_heads < 1 || num_heads % num_kv_heads != 0)
-    return {"num_kv_heads must divide num_heads"};
-  if (args.rows < 0 || args.rows > kRowsMax * kWarps / (num_heads + 2 * num_kv_heads))
-    return {"rows times heads must be at most 2^34"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   if (args.type == Type::kFloat32)
     with_slots<float>(args, stream);
   else
@@ -179,8 +172,6 @@ Outcome with_type(const Args& args, Stream stream) {
 }  // namespace
 
 Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
-  const int32_t size = args.cache.block_size;
-  if (size < 1 || (size & (size - 1)) != 0) return {"block_size must be a power of two"};
   return with_type(args, stream);
 }
 

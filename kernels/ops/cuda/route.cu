@@ -183,19 +183,6 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(SortByExpertArgs arg
   }
 }
 
-const char* fault_of(const RouterShape& shape, int64_t rows) {
-  if (rows < 0 || rows > kRowsMax) return kTooManyRows;
-  if (shape.num_experts < 1 || shape.num_experts > kExpertsMax)
-    return "num_experts must be from 1 to 1024";
-  if (shape.experts_per_token < 1 || shape.experts_per_token > shape.num_experts)
-    return "experts_per_token must be from 1 to num_experts";
-  if (shape.num_groups < 1 || shape.num_experts % shape.num_groups != 0)
-    return "num_groups must divide num_experts";
-  if (shape.groups_kept < 1 || shape.groups_kept > shape.num_groups)
-    return "groups_kept must be from 1 to num_groups";
-  return nullptr;
-}
-
 }  // namespace
 
 Outcome route(const RouteArgs& args, Stream stream) {
@@ -216,9 +203,7 @@ Outcome route_backward(const RouteBackwardArgs& args, Stream stream) {
 
 Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream) {
   if (args.rows == 0) return {};
-  const RouterShape shape{args.num_experts, args.experts_per_token};
-  if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return {fault};
-  if (args.rows * args.experts_per_token > kRowsMax - kSortThreads) return {kTooManyRows};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   sort_kernel<<<static_cast<unsigned>(args.num_experts), kSortThreads, 0, stream>>>(args);
   return launched();
 }

@@ -117,9 +117,7 @@ void with_vector(const Args& args, bool is_aligned, Stream stream) {
 
 template <class Args>
 Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
-  if (args.width <= 0) return {"the width of rows must be at least 1"};
-  if (args.rows < 0 || args.rows > kRowsMax * kThreads / args.width)
-    return {"rows times width must be at most 2^39"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   if (args.type == Type::kFloat32)
     with_vector<float>(args, is_aligned, stream);
   else
@@ -136,22 +134,17 @@ Outcome gather_rows(const GatherRowsArgs& args, Stream stream) {
 
 Outcome combine_rows(const CombineRowsArgs& args, Stream stream) {
   if (args.rows == 0 || args.terms == 0) return {};
-  if (args.terms < 0) return {"terms of a row must be at least 0"};
   return with_type(args, are_aligned(args.x, args.y), stream);
 }
 
 Outcome dot_rows(const DotRowsArgs& args, Stream stream) {
   if (args.rows == 0 || args.terms == 0) return {};
-  if (args.terms < 0 || args.rows > kRowsMax / args.terms)
-    return {"rows times terms must be at most 2^31 - 1"};
   return with_type(args, are_aligned(args.a, args.b), stream);
 }
 
 Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
   if (args.num_ids == 0) return {};
-  if (args.num_ids < 0 || args.num_ids > kRowsMax) return {kTooManyRows};
-  if (args.width < 1 || args.width > 65535 * kThreads)
-    return {"the width of an embedding must be from 1 to 2^24 - 256"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const dim3 grid(static_cast<unsigned>(args.num_ids),
                   static_cast<unsigned>(divide_up(args.width, kThreads)));
   if (args.type == Type::kFloat32)

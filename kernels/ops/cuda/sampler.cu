@@ -363,13 +363,8 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
 
 Outcome sample(const SampleArgs& args, Stream stream) {
   if (args.rows == 0) return {};
-  if (args.rows < 0 || args.rows > kRowsMax) return {kTooManyRows};
-  if (args.vocab_size < 1 || args.vocab_size >= 1 << 24 || args.row_stride < args.vocab_size)
-    return {"vocab_size must be from 1 to 2^24 - 1, row_stride at least vocab_size"};
-  if (args.workspace != nullptr) {
-    if (args.rows > 65535) return {"rows of a sample in parts must be at most 65535"};
-    sample_in_parts(args, stream);
-  }
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  if (args.workspace != nullptr) sample_in_parts(args, stream);
   const auto rows = static_cast<unsigned>(args.rows);
   if (args.type == Type::kFloat32)
     sample_kernel<float><<<rows, kThreads, 0, stream>>>(args);

@@ -66,9 +66,7 @@ void with_vector(const Args& args, bool is_aligned, Stream stream) {
 template <class Args>
 Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
   if (args.rows == 0) return {};
-  if (args.width <= 0) return {"the width of a SwiGLU must be at least 1"};
-  if (args.rows < 0 || args.rows > kRowsMax * kThreads / args.width)
-    return {"rows times width of a SwiGLU must be at most 2^39"};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   if (args.type == Type::kFloat32)
     with_vector<float>(args, is_aligned, stream);
   else

@@ -6,8 +6,6 @@
 
 namespace primerl::cuda {
 
-inline constexpr const char* kOddRotaryDim = "rotary_dim must be even, from 0 to head_dim";
-
 /// The channels of a head that lane `lane` has; kSlots * 32 >= head_dim.
 template <class T, int kSlots>
 __device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,

@@ -41,6 +41,7 @@ cuda::DecodeAttentionArgs CardAttention::decode_args(const DecodeRows& rows, con
           .block_table = rows.block_table,
           .table_stride = rows.table_stride,
           .lengths = rows.lengths,
+          .length_max = rows.keys_max,
           .num_splits = rows.num_splits,
           .out = attended.mutable_data_ptr(),
           .workspace = rows.workspace};

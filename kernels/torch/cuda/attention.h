@@ -24,6 +24,7 @@ struct DecodeRows {
   const int32_t* block_table = nullptr;  // [count, table_stride]
   int64_t table_stride = 0;
   const int32_t* lengths = nullptr;  // [count]
+  int64_t keys_max = 0;              // of them, as the host knows it
   int32_t num_splits = 1;
   float* workspace = nullptr;
 };

@@ -88,6 +88,7 @@ CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
   const auto rows = [&](int64_t count, int64_t width) {
     return at::empty({count, width}, at::TensorOptions(stream.device()).dtype(type_));
   };
+  rows_max = fp8_rows(rows_max);
   for (at::Tensor* of_hidden : {&x_, &addend_, &normed_})
     *of_hidden = rows(rows_max, config.hidden_size);
   qkv_ = rows(rows_max, q_width(config) + 2 * kv_width(config));
@@ -133,6 +134,12 @@ void CardDecoder::make_angles(int64_t positions_max) {
     }
   cosine_ = cosine.to(stream_.device());
   sine_ = sine.to(stream_.device());
+}
+
+void CardDecoder::use_fp8() {
+  for (Layer& layer : layers_)
+    for (Linear* linear : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
+      linear->base.fp8 = fp8_.add(linear->base.transposed.t(), false);
 }
 
 cuda::Type CardDecoder::type() const {

@@ -58,6 +58,11 @@ class CardDecoder {
               const CardStream& stream, int64_t rows_max, int64_t samples_max,
               int64_t positions_max);
 
+  /// From now on products of layers are FP8's, of what weights_changed() finds.
+  void use_fp8();
+  /// To be called when the weights are others, before the next forward().
+  Status weights_changed() { return fp8_.quantise_all(stream_); }
+
   cuda::Type type() const;
   /// Whether a pass of one query a sequence waits for nothing.
   bool may_be_captured() const { return !mixture_.has_value() || mixture_->may_be_captured(); }
@@ -113,6 +118,7 @@ class CardDecoder {
   const at::ScalarType type_;
   std::optional<EngineMixture> mixture_;
   std::vector<Layer> layers_;
+  Fp8Weights fp8_;  // of the layers' matrices, or none
   const void* embedding_;
   const void* final_norm_;
   CardLinear head_;

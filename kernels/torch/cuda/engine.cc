@@ -87,6 +87,7 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
             at::zeros(shape, on_card.dtype(weights_.type())), options.block_size};
   workspace_ =
       at::zeros({workspace_of(options, config_, num_processors_)}, on_card.dtype(at::kFloat));
+  if (options_.products == "fp8") decoder_.use_fp8();
 }
 
 /// What is freed may still be read by what was launched.
@@ -95,6 +96,7 @@ CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
   RETURN_IF_ERROR(weights_.load(tensors));
+  RETURN_IF_ERROR(decoder_.weights_changed());
   return decoder_.take(table_, tensors);
 }
 
@@ -223,6 +225,7 @@ DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
           memory_.block_table(),
           memory_.table_stride(),
           memory_.device().lengths,
+          keys_max,
           splits,
           workspace_.mutable_data_ptr<float>()};
 }
@@ -243,7 +246,8 @@ Status CudaEngine::launch(Step& step) {
   const CardStream::Use use(stream_);
   const StepPlan& plan = step.plan;
   const int64_t count = plan.rows.num_rows();
-  const int64_t padded = graph_rows(count, memory_.rows_max());
+  // Without graphs a step has the rows it needs.
+  const int64_t padded = cuda::has_own_kernels() ? graph_rows(count, memory_.rows_max()) : count;
   memory_.begin();
   step.half = memory_.half();
   step.has_kept = false;
@@ -447,7 +451,8 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
   const double slots = options.adapter_slots == 0
                            ? 0
                            : CardAdapters::bytes_needed(TensorTable(config), options, size);
-  return weight_bytes(options, config) + cache * static_cast<double>(size) + rows + slots +
+  const double fp8 = options.products == "fp8" ? fp8_bytes(config, false) : 0.0;
+  return weight_bytes(options, config) + fp8 + cache * static_cast<double>(size) + rows + slots +
          WeightUpload::bytes_needed() + kReserveBytes;
 }
 
@@ -458,6 +463,7 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
                  options.device)
         .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
+  RETURN_IF_ERROR(check_products(options.products, options.dtype, config, options.device));
   if (options.adapter_slots > 0) RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
   RETURN_IF_ERROR(check_cache_rows(options));
   const double needed = bytes_on_card(options, config);

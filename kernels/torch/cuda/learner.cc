@@ -39,12 +39,13 @@ LearnerBytes bytes_of(const LearnerOptions& options, const ModelConfig& config,
   const at::ScalarType type = type_of(options);
   const TensorTable table(config);
   const auto count = static_cast<double>(table.count());
+  const double fp8 = options.products == "fp8" ? fp8_bytes(config, true) : 0.0;
   LearnerBytes bytes = {
-      count * CardTrained::bytes_of_parameter(type),
+      count * CardTrained::bytes_of_parameter(type) + fp8,
       CardTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),
       CardTrainingHead::bytes_needed(config, type)};
   if (adapters.empty()) return bytes;
-  bytes.weights = count * static_cast<double>(at::elementSize(type)) +
+  bytes.weights = count * static_cast<double>(at::elementSize(type)) + fp8 +
                   LearnerAdapters::bytes_needed(table, adapters, type);
   bytes.rows += LearnerAdapters::bytes_of_rows(table, adapters, type, rows);
   return bytes;
@@ -104,7 +105,7 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
                                  : std::make_unique<LearnerAdapters>(table_, training_,
                                                                      type_of(options), stream_)),
       pass_(
-          model_.config, [this](std::string_view name) { return parameter(name); },
+          model_.config, [this](std::string_view name) { return with_codes(name); },
           type_of(options), adapters_.get(), stream_, recompute_of(options.recompute),
           wants_repeatable()),
       head_(
@@ -135,6 +136,13 @@ CardParameter CudaLearner::parameter(std::string_view name) const {
   if (found == nullptr) return {};
   const auto index = static_cast<size_t>(found - table_.parameters().data());
   return {frozen_->tensor(name), {}, adapters_->matrix(index)};
+}
+
+/// For the pass, which asks for each once.
+CardParameter CudaLearner::with_codes(std::string_view name) {
+  CardParameter found = parameter(name);
+  if (options_.products == "fp8" && is_fp8_weight(name)) found.fp8 = fp8_.add(found.weight, true);
+  return found;
 }
 
 Result<CudaLearner::Trained*> CudaLearner::trained_of(TenantSlot tenant) {
@@ -185,7 +193,9 @@ auto CudaLearner::on_card(std::string_view doing, int64_t rows, Body&& body) -> 
 }
 
 Status CudaLearner::fill(const std::vector<WeightTensor>& tensors) {
+  const CardStream::Use use(stream_);
   RETURN_IF_ERROR(has_adapters() ? frozen_->load(tensors) : whole_->fill(tensors));
+  RETURN_IF_ERROR(fp8_.quantise_all(stream_));
   unused_.clear();
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
   for (const auto* tensor : match.unused) unused_.push_back(*tensor);
@@ -196,11 +206,12 @@ Status CudaLearner::randomize(uint64_t seed) {
   const double deviation = model_.config.initializer_range;
   if (!has_adapters()) {
     whole_->randomize(seed, deviation);
-    return ok();
+    return fp8_.quantise_all(stream_);
   }
   const at::Tensor host = zero_floats(table_.count());
   randomize_parameters(table_, seed, deviation, host.mutable_data_ptr<float>());
-  return frozen_->load(copy_parameters(table_, host.const_data_ptr<float>()));
+  RETURN_IF_ERROR(frozen_->load(copy_parameters(table_, host.const_data_ptr<float>())));
+  return fp8_.quantise_all(stream_);
 }
 
 Status CudaLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
@@ -323,6 +334,7 @@ Result<TrainReport> CudaLearner::ended_step(const StepUnderWay& step) {
   if (buffers_ != nullptr) buffers_->has_stepped();
   add_means(step.sums, report);
   RETURN_IF_ERROR(trained.tensors->update(trained.rules.optimizer, report));
+  if (!has_adapters()) RETURN_IF_ERROR(fp8_.quantise_all(stream_));
   if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
   return report;
 }
@@ -404,7 +416,7 @@ Status CudaLearner::load(TenantSlot tenant, const std::filesystem::path& folder)
     }
     Status loaded = trained->tensors->load(tensors, folder / "learner");
     if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
-    return ok();
+    return fp8_.quantise_all(stream_);
   });
 }
 
@@ -461,6 +473,7 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
                  options.device)
         .note("products there are not equal to the bit to an engine's; say numerics = \"fast\"");
+  RETURN_IF_ERROR(check_products(options.products, options.dtype, model.config, options.device));
   ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
   const int64_t rows = options.micro_batch_tokens;
   if (bytes_of(options, model.config, adapters, rows).all() > card.free_bytes)

@@ -91,6 +91,7 @@ class CudaLearner final : public Learner, private StepRunner {
   Result<Trained*> trained_of(TenantSlot tenant);
   int32_t slot_of(const Trained& trained) const;
   CardParameter parameter(std::string_view name) const;
+  CardParameter with_codes(std::string_view name);
   /// Runs `body` on the device; a lack of its memory becomes one error with what `rows` rows need.
   template <class Body>
   auto on_card(std::string_view doing, int64_t rows, Body&& body) -> decltype(body());
@@ -124,6 +125,7 @@ class CudaLearner final : public Learner, private StepRunner {
   std::unique_ptr<SnapshotBuffers> buffers_;
   /// Of layers that nothing here runs: written again as they were read.
   std::vector<WeightTensor> unused_;
+  Fp8Weights fp8_;  // of the layers' matrices, or none
   CardTrainingPass pass_;
   CardTrainingHead head_;
   TenantSteps steps_{*this, options_.micro_batch_tokens};

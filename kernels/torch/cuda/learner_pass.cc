@@ -157,10 +157,14 @@ Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x
 void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
                                const CardParameter& bias, const at::Tensor& y) const {
   at::Tensor to = some(y);
-  if (bias.weight.defined())
+  if (weight.fp8 != nullptr) {
+    fp8_product(num_rows_, x, weight.fp8->forward, y, stream_);
+    if (bias.weight.defined()) to.add_(bias.weight);
+  } else if (bias.weight.defined()) {
     at::addmm_out(to, bias.weight, some(x), weight.weight.t());
-  else
+  } else {
     at::mm_out(to, some(x), weight.weight.t());
+  }
   if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, some(x), to);
 }
 
@@ -178,7 +182,10 @@ void CardTrainingPass::product_backward(const at::Tensor& x, const at::Tensor& d
     at::Tensor of_bias = bias.gradient;
     of_bias.add_(at::sum(slope, {0}, false, at::kFloat));
   }
-  at::mm_out(to, slope, weight.weight);
+  if (weight.fp8 != nullptr)
+    fp8_product(num_rows_, dy, weight.fp8->backward, dx, stream_);
+  else
+    at::mm_out(to, slope, weight.weight);
   if (weight.adapters != nullptr) adapters_->backward(*weight.adapters, some(x), slope, to);
 }
 

@@ -113,7 +113,7 @@ std::vector<std::pair<at::Tensor*, int64_t>> CardTrainingPass::widths_of(Rows& r
 void CardTrainingPass::grow(int64_t rows) {
   if (rows <= capacity_) return;
   release();
-  capacity_ = rows;
+  capacity_ = fp8_rows(rows);
   const int64_t hidden = config_.hidden_size;
   Rows shared;
   if (recompute_ != Recompute::kNone) {
@@ -132,8 +132,8 @@ void CardTrainingPass::grow(int64_t rows) {
   last_ = block(hidden);
   last_inverse_rms_ = floats();
   normed_ = block(hidden);
-  const int64_t room = std::max(cuda::rms_norm_workspace(rows, hidden),
-                                cuda::rotary_workspace(rows, config_.attention.head_dim));
+  const int64_t room = std::max(cuda::rms_norm_workspace(capacity_, hidden),
+                                cuda::rotary_workspace(capacity_, config_.attention.head_dim));
   workspace_ = at::empty({room}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
 }
 

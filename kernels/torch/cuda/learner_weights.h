@@ -11,11 +11,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/models/padded_adapters.h"
+#include "kernels/torch/cuda/fp8.h"
 #include "kernels/torch/cuda/stream.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
@@ -30,6 +32,7 @@ struct CardParameter {
   at::Tensor gradient;
   const PaddedAdapters::Matrix* adapters = nullptr;  // null: none is put on it
   at::Tensor exact = {};  // the fp32 weight, where there is one
+  std::shared_ptr<const Fp8Weight> fp8 = {};  // null: products read `weight`
 
   const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
   float* slope() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }

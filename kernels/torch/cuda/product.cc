@@ -7,20 +7,25 @@ namespace primerl {
 
 Status multiply(int64_t rows, const at::Tensor& x, const CardLinear& weight, const at::Tensor& y,
                 const CardStream& stream) {
+  if (weight.fp8 != nullptr) {
+    fp8_product(rows, x, weight.fp8->forward, y, stream);
+    if (weight.bias.defined()) y.narrow(0, 0, rows).add_(weight.bias);
+    return ok();
+  }
   const int64_t terms = weight.transposed.size(0);
   if (x.scalar_type() == at::kBFloat16 && rows <= cuda::kFewRowsMax && terms % 8 == 0)
-    return launched(cuda::few_rows_product(
-                        {.rows = rows,
-                         .terms = terms,
-                         .columns = weight.transposed.size(1),
-                         .x = x.const_data_ptr(),
-                         .weight = weight.transposed.const_data_ptr(),
-                         .bias = weight.bias.defined() ? weight.bias.const_data_ptr() : nullptr,
-                         .y = y.mutable_data_ptr(),
-                         .type = y.scalar_type() == at::kFloat ? cuda::Type::kFloat32
-                                                          : cuda::Type::kBfloat16},
-                        stream.raw()),
-                    "few_rows_product");
+    return launched(
+        cuda::few_rows_product(
+            {.rows = rows,
+             .terms = terms,
+             .columns = weight.transposed.size(1),
+             .x = x.const_data_ptr(),
+             .weight = weight.transposed.const_data_ptr(),
+             .bias = weight.bias.defined() ? weight.bias.const_data_ptr() : nullptr,
+             .y = y.mutable_data_ptr(),
+             .type = y.scalar_type() == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16},
+            stream.raw()),
+        "few_rows_product");
   at::Tensor to = y.narrow(0, 0, rows);
   const at::Tensor from = x.narrow(0, 0, rows);
   if (weight.bias.defined())

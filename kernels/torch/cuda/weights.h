@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/models/tensors.h"
+#include "kernels/torch/cuda/fp8.h"
 #include "kernels/torch/cuda/weight_stage.h"
 
 namespace primerl {
@@ -23,6 +24,7 @@ namespace primerl {
 struct CardLinear {
   at::Tensor transposed;  // [terms, columns], a view; undefined: there is none
   at::Tensor bias;        // [columns], or undefined
+  std::shared_ptr<const Fp8Weight> fp8 = {};  // null: products read `transposed`
 };
 
 class CardWeights {

@@ -357,6 +357,10 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 const std::filesystem::path& model_folder,
                                                 std::shared_ptr<const Tokenizer> tokenizer,
                                                 FrozenBases* bases) {
+  if (options.products != "dtype")
+    return error(Code::kInvalid, "products is \"{}\", an engine on the CPU has products in float32",
+                 options.products)
+        .note("leave 'products' out, or place the engine on a CUDA device");
   if (options.dtype == "bfloat16")
     return error(Code::kInvalid, "dtype is \"bfloat16\", an engine on the CPU computes in float32")
         .note("leave 'dtype' out, or place the engine on a CUDA device");

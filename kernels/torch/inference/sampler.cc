@@ -164,10 +164,17 @@ SampledToken Sampler::most_likely(std::span<const float> logits, std::span<Token
 SampledToken Sampler::sample(std::span<const float> logits, const SamplingParams& params,
                              uint64_t seed, int32_t index, std::vector<std::byte>* kept,
                              std::vector<TokenLogprob>* top) {
+  const float inverse =
+      params.temperature == 0 ? 0.0F : 1.0F / static_cast<float>(params.temperature);
+  return sample_by(inverse, logits, params, seed, index, kept, top);
+}
+
+SampledToken Sampler::sample_by(float inverse, std::span<const float> logits,
+                                const SamplingParams& params, uint64_t seed, int32_t index,
+                                std::vector<std::byte>* kept, std::vector<TokenLogprob>* top) {
   const std::span<TokenLogprob> likeliest = make_top(params, top);
-  if (params.temperature == 0) return most_likely(logits, likeliest);
+  if (inverse == 0) return most_likely(logits, likeliest);
   const auto vocab_size = static_cast<int32_t>(logits.size());
-  const float inverse = 1.0F / static_cast<float>(params.temperature);
   const bool is_truncated = has_kept_sets(params);
   weights_.resize(logits.size());
   SoftmaxStats stats = ops_.softmax({.vocab_size = vocab_size,

@@ -51,6 +51,12 @@ class Sampler {
   SampledToken sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                       int32_t index, std::vector<std::byte>* kept = nullptr,
                       std::vector<TokenLogprob>* top = nullptr);
+  /// The same by 1 / temperature in fp32, which is what is computed with; 0: the most likely token.
+  /// Of the params' temperature only counts whether it is 0.
+  SampledToken sample_by(float inverse_temperature, std::span<const float> logits,
+                         const SamplingParams& params, uint64_t seed, int32_t index,
+                         std::vector<std::byte>* kept = nullptr,
+                         std::vector<TokenLogprob>* top = nullptr);
 
   /// The log-probability of `token` in the row as it is.
   float score(std::span<const float> logits, int32_t token) const;

@@ -1,0 +1,113 @@
+// The choice of experts by ATen, in fp32.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+#include "kernels/torch/aten/on_stream.h"
+
+namespace primerl::cuda {
+namespace {
+
+constexpr double kNobody = -std::numeric_limits<double>::infinity();
+
+/// Ids of the `wanted` greatest of each row, the lower id first of equals: topk() promises none.
+at::Tensor greatest(const at::Tensor& values, int64_t wanted) {
+  return std::get<1>(at::sort(values, true, -1, true)).narrow(-1, 0, wanted);
+}
+
+/// Choices of the groups that are not kept become those of nobody.
+at::Tensor in_kept_groups(const RouterShape& shape, const at::Tensor& choices) {
+  const int64_t rows = choices.size(0), size = shape.num_experts / shape.num_groups;
+  const at::Tensor grouped = choices.view({rows, shape.num_groups, size});
+  const at::Tensor best = std::get<0>(at::topk(grouped, std::min<int64_t>(size, 2))).sum(-1);
+  at::Tensor mask = at::full_like(best, kNobody);
+  mask.scatter_(1, greatest(best, shape.groups_kept), 0);
+  return (grouped + mask.unsqueeze(-1)).view({rows, shape.num_experts});
+}
+
+}  // namespace
+
+Outcome route(const RouteArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  const RouterShape& shape = args.shape;
+  if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return {fault};
+  const OnStream on(stream);
+  const int64_t experts = shape.num_experts, wanted = shape.experts_per_token;
+  const at::Tensor all = on.floats(args.logits, {args.rows, experts});
+  const at::Tensor to_scores = on.floats(args.scores, {args.rows, experts});
+  const at::Tensor to_experts = on.ints(args.experts, {args.rows, wanted});
+  const at::Tensor to_weights = on.floats(args.weights, {args.rows, wanted});
+  for_parts(args.rows, experts, [&](int64_t first, int64_t count) {
+    const at::Tensor logits = all.narrow(0, first, count);
+    const at::Tensor scores = shape.is_sigmoid ? at::sigmoid(logits) : at::softmax(logits, -1);
+    at::Tensor choices = scores;
+    if (args.selection_bias != nullptr)
+      choices = scores + on.floats(args.selection_bias, {experts});
+    // What is not a number is nobody's choice; sort() would put it first.
+    choices = choices.nan_to_num(kNobody);
+    if (shape.groups_kept < shape.num_groups) choices = in_kept_groups(shape, choices);
+    const at::Tensor ids = greatest(choices, wanted);
+    at::Tensor weights = scores.gather(1, ids);
+    if (shape.is_normalized) weights = weights / (weights.sum(-1, true) + shape.epsilon);
+    to_scores.narrow(0, first, count).copy_(scores);
+    to_experts.narrow(0, first, count).copy_(ids);
+    to_weights.narrow(0, first, count).copy_(weights.mul_(shape.scale));
+  });
+  return {};
+}
+
+Outcome route_backward(const RouteBackwardArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  const RouterShape& shape = args.shape;
+  if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return {fault};
+  const OnStream on(stream);
+  const int64_t experts = shape.num_experts, wanted = shape.experts_per_token;
+  const at::Tensor all_scores = on.floats(args.scores, {args.rows, experts});
+  const at::Tensor all_ids = on.ints(args.experts, {args.rows, wanted});
+  const at::Tensor all_slopes = on.floats(args.dweights, {args.rows, wanted});
+  const at::Tensor dlogits = on.floats(args.dlogits, {args.rows, experts});
+  for_parts(args.rows, experts, [&](int64_t first, int64_t count) {
+    const at::Tensor scores = all_scores.narrow(0, first, count);
+    const at::Tensor ids = all_ids.narrow(0, first, count).to(at::kLong);
+    at::Tensor slopes = all_slopes.narrow(0, first, count);
+    const at::Tensor chosen = scores.gather(1, ids);
+    if (shape.is_normalized) {
+      const at::Tensor sum = chosen.sum(-1, true) + shape.epsilon;
+      slopes = (slopes - (slopes * chosen).sum(-1, true) / sum) / sum;
+    }
+    slopes = slopes * shape.scale;
+    at::Tensor d = at::zeros_like(scores);
+    d.scatter_(1, ids, slopes);
+    if (shape.is_sigmoid)
+      d.mul_(1 - scores);
+    else
+      d.sub_((slopes * chosen).sum(-1, true));
+    dlogits.narrow(0, first, count).copy_(d.mul_(scores));
+  });
+  return {};
+}
+
+Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  const OnStream on(stream);
+  const int64_t pairs = args.rows * args.experts_per_token;
+  const auto [sorted, order] = at::sort(on.ints(args.experts, {pairs}), true, 0, false);
+  at::Tensor places = at::empty_like(order);
+  places.scatter_(0, order, at::arange(pairs, order.options()));
+  on.ints(args.places, {pairs}).copy_(places);
+  on.ints(args.sources, {pairs}).copy_(order.div(args.experts_per_token, "floor"));
+  const at::Tensor experts = at::arange(args.num_experts, sorted.options());
+  on.ints(args.ends, {args.num_experts}).copy_(at::searchsorted(sorted, experts, true, true));
+  return {};
+}
+
+}  // namespace primerl::cuda

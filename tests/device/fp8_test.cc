@@ -1,0 +1,307 @@
+// Products in FP8 on a CUDA device: the product itself against sums in double of the very numbers
+// that its codes stand for; engine and learner against bf16's, and against each other.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "graph/base/random.h"
+#include "kernels/models/folder.h"
+#include "kernels/ops/fp8.h"
+#include "kernels/torch/cuda/fp8.h"
+#include "kernels/torch/cuda/learner.h"
+#include "kernels/torch/make.h"
+#include "kernels/weights/safetensors.h"
+#include "tests/torch/tiny_model.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_folder;
+using testing::TinyModel;
+using Floats = std::vector<float>;
+
+const int kIsAskedToRepeat = ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+
+/// Numbers of bf16; blocks of 128 x 128 have magnitudes of their own, so that a scale in the wrong
+/// place is seen.
+Floats varied(int64_t rows, int64_t width, uint64_t seed) {
+  RandomStream random(seed);
+  Floats values;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < width; ++i) {
+      const auto magnitude = static_cast<int>((row / 128 * 3 + i / 128) % 5) - 2;
+      const auto value = static_cast<float>(2 * random.uniform() - 1);
+      values.push_back(std::ldexp(static_cast<float>(c10::BFloat16(value)), magnitude));
+    }
+  return values;
+}
+
+/// What is left of numbers after their codes, with a scale for each `tall` x 128.
+Floats coded(const Floats& x, int64_t rows, int64_t width, int64_t tall) {
+  Floats left(x.size());
+  for (int64_t r = 0; r < rows; r += tall)
+    for (int64_t c = 0; c < width; c += 128) {
+      const auto each = [&](auto body) {
+        for (int64_t i = r; i < r + tall; ++i)
+          for (int64_t j = c; j < c + 128; ++j) body(static_cast<size_t>(i * width + j));
+      };
+      float largest = 0;
+      each([&](size_t at) { largest = std::max(largest, std::abs(x[at])); });
+      const float scale = fp8_scale(largest);
+      each([&](size_t at) { left[at] = float_of_e4m3(e4m3_of(x[at] / scale)) * scale; });
+    }
+  return left;
+}
+
+at::Tensor on_card(const Floats& values, int64_t rows, int64_t width) {
+  auto* data = const_cast<float*>(values.data());  // only read
+  return at::from_blob(data, {rows, width}, at::kFloat).to(at::kBFloat16).to(at::kCUDA);
+}
+
+/// |got - want| beside |want| of x * weight', which are [rows, columns].
+void expect_product(const at::Tensor& product, const Floats& x, const Floats& weight, int64_t rows,
+                    int64_t terms) {
+  const at::Tensor host = product.to(at::kFloat).cpu().contiguous();
+  const int64_t columns = host.size(1);
+  double far = 0, all = 0;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column) {
+      double sum = 0;
+      for (int64_t t = 0; t < terms; ++t)
+        sum += double{x[static_cast<size_t>(row * terms + t)]} *
+               weight[static_cast<size_t>(column * terms + t)];
+      const double off = host.const_data_ptr<float>()[row * columns + column] - sum;
+      far += off * off;
+      all += sum * sum;
+    }
+  // bf16 rounds to 1/512, and the device adds up 128 terms in some 14 bits.
+  EXPECT_LT(std::sqrt(far / all), 0.004);
+}
+
+TEST(CudaFp8Product, IsThatOfTheNumbersItsCodesStandFor) {
+  const CardStream stream(0);
+  const CardStream::Use use(stream);
+  for (const int64_t terms : {128, 512, 640, 896, 1024})
+    for (const int64_t rows : {1, 5, 16, 300}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows of " << terms << " terms");
+      const int64_t columns = 384;
+      const Floats x = varied(rows, terms, 1), weight = varied(columns, terms, 2);
+      const at::Tensor matrix = on_card(weight, columns, terms);
+      const Fp8Weight fp8 = make_fp8(matrix, true);
+      ASSERT_TRUE(quantise(matrix, fp8, stream).ok());
+      const at::Tensor y = at::empty({fp8_rows(rows), columns}, matrix.options());
+      fp8_product(rows, on_card(x, rows, terms), fp8.forward, y, stream);
+      expect_product(y, coded(x, rows, terms, 1), coded(weight, columns, terms, 128), rows, terms);
+
+      // Backward: the terms are the columns.
+      const Floats dy = varied(rows, columns, 3), left = coded(weight, columns, terms, 128);
+      Floats turned;
+      for (int64_t t = 0; t < terms; ++t)
+        for (int64_t column = 0; column < columns; ++column)
+          turned.push_back(left[static_cast<size_t>(column * terms + t)]);
+      const at::Tensor dx = at::empty({fp8_rows(rows), terms}, matrix.options());
+      fp8_product(rows, on_card(dy, rows, columns), fp8.backward, dx, stream);
+      expect_product(dx, coded(dy, rows, columns, 1), turned, rows, columns);
+    }
+}
+
+TinyModel wide_model() {
+  return {.hidden_size = 256, .head_dim = 64, .max_positions = 512, .deviation = 0.1};
+}
+
+EngineOptions engine_options(const std::string& products) {
+  EngineOptions options;
+  options.device = "cuda:0";
+  options.numerics = "fast";
+  options.dtype = "bfloat16";
+  options.products = products;
+  options.max_sequence_tokens = 200;
+  return options;
+}
+
+LearnerOptions learner_options(const std::string& products) {
+  LearnerOptions options;
+  options.device = "cuda:0";
+  options.numerics = "fast";
+  options.dtype = "bfloat16";
+  options.products = products;
+  options.optimizer.lr = 1e-2;
+  return options;
+}
+
+std::vector<int32_t> tokens_of(int32_t number) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 150; ++i) tokens.push_back((number * 13 + i * i) % 61);
+  return tokens;
+}
+
+/// Log-probabilities of the tokens of a prompt, all but the first.
+Floats engine_scores(Engine& engine, int32_t number) {
+  SequenceRequest request;
+  request.id = SequenceId(static_cast<uint64_t>(number) + 1);
+  request.tenant = TenantSlot(0);
+  request.prompt_tokens = tokens_of(number);
+  request.sampling.max_tokens = 1;
+  request.sampling.prompt_logprobs = true;
+  request.salt = fmt::format("main:{}", number);
+  EXPECT_TRUE(engine.submit(std::move(request)).ok());
+  Floats scores;
+  while (engine.has_work()) {
+    EXPECT_TRUE(engine.step().ok());
+    for (const auto& event : engine.take_prefilled()) EXPECT_TRUE(engine.take_over(event.id).ok());
+    for (const auto& end : engine.take_finished()) {
+      EXPECT_TRUE(is_complete(end.reason)) << end.detail;
+      scores = end.prompt_logprobs;
+    }
+  }
+  return scores;
+}
+
+Floats learner_scores(Learner& learner, int32_t number) {
+  return learner.score(TenantSlot(0), tokens_of(number)).value();
+}
+
+std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder,
+                                    const std::string& products) {
+  auto engine = make_torch_engine(engine_options(products), folder);
+  CHECK(engine.ok(), engine.error().text());
+  return std::move(engine).value();
+}
+
+std::unique_ptr<CudaLearner> make_learner(const std::filesystem::path& folder,
+                                          const std::string& products) {
+  const CardStream stream(0);
+  const CardStream::Use use(stream);
+  auto learner = std::make_unique<CudaLearner>(learner_options(products),
+                                               read_model_folder(folder).value(), stream);
+  CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
+  return learner;
+}
+
+/// Root of the mean square of a - b, and of a around its mean.
+double distance(const Floats& a, const Floats& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+double spread(const Floats& a) {
+  double mean = 0;
+  for (const float value : a) mean += value;
+  return distance(a, Floats(a.size(), static_cast<float>(mean / static_cast<double>(a.size()))));
+}
+
+TEST(CudaFp8, LogitsOfTheEngineAreNearThoseOfBf16) {
+  const auto folder = make_folder(wide_model());
+  auto bf16 = make_engine(folder, "dtype"), fp8 = make_engine(folder, "fp8");
+  const Floats want = engine_scores(*bf16, 1), got = engine_scores(*fp8, 1);
+  EXPECT_GT(distance(got, want), 0);
+  // e4m3 has four bits: 1/32 of each of two factors at most.
+  EXPECT_LT(distance(got, want), 0.15 * spread(want));
+  RecordProperty("distance", fmt::format("{:.4f} of {:.4f}", distance(got, want), spread(want)));
+  fmt::print("log-probabilities: {:.4f} apart, of a spread of {:.4f}\n", distance(got, want),
+             spread(want));
+}
+
+TEST(CudaFp8, TheMismatchIsThatOfTheLearnersProducts) {
+  const auto folder = make_folder(wide_model());
+  auto engine = make_engine(folder, "fp8");
+  auto alike = make_learner(folder, "fp8"), other = make_learner(folder, "dtype");
+  const Floats scores = engine_scores(*engine, 2);
+  const double near = distance(scores, learner_scores(*alike, 2));
+  const double far = distance(scores, learner_scores(*other, 2));
+  fmt::print("engine fp8: {:.5f} from a learner fp8, {:.5f} from one of bf16\n", near, far);
+  EXPECT_LT(near, 0.3 * far);
+}
+
+TrainBatch some_batch() {
+  TrainBatch batch;
+  for (int32_t i = 0; i < 6; ++i) {
+    TrainSample& sample = batch.samples.emplace_back();
+    sample.tokens = tokens_of(i);
+    for (size_t t = 0; t < sample.tokens.size(); ++t) {
+      sample.loss_mask.push_back(t > 20 ? 1 : 0);
+      sample.logprobs.push_back(t > 20 ? -4.0F : 0.0F);
+      sample.advantages.push_back(t > 20 ? static_cast<float>(i % 3) - 0.8F : 0.0F);
+    }
+  }
+  batch.loss = LossKind::kCrossEntropy;
+  return batch;
+}
+
+void must_step(Learner& learner) {
+  const auto report = learner.step(some_batch(), [] { return false; });
+  ASSERT_TRUE(report.ok()) << report.error().text();
+  ASSERT_FALSE(report->skipped) << report->skip_reason;
+}
+
+TEST(CudaFp8, GradientsAreNearThoseOfBf16) {
+  const auto folder = make_folder(wide_model());
+  auto bf16 = make_learner(folder, "dtype"), fp8 = make_learner(folder, "fp8");
+  must_step(*bf16);
+  must_step(*fp8);
+  const auto want = bf16->gradients(), got = fp8->gradients();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t t = 0; t < want.size(); ++t) {
+    const auto floats = [](const WeightTensor& tensor) {
+      Floats values(tensor.bytes.size() / sizeof(float));
+      std::memcpy(values.data(), tensor.bytes.bytes().data(), tensor.bytes.size());
+      return values;
+    };
+    const Floats a = floats(got[t]), b = floats(want[t]);
+    const double size = distance(b, Floats(b.size(), 0));
+    fmt::print("{}: {:.4f}\n", want[t].name, distance(a, b) / size);
+    EXPECT_LT(distance(a, b), 0.2 * size) << want[t].name;
+  }
+}
+
+TEST(CudaFp8, CodesFollowTheWeights) {
+  const auto folder = make_folder(wide_model());
+  auto learner = make_learner(folder, "fp8");
+  const Floats before = learner_scores(*learner, 3);
+  must_step(*learner);
+  const Floats after = learner_scores(*learner, 3);
+  EXPECT_GT(distance(before, after), 0);
+  const auto snapshot = learner->snapshot(TenantSlot(0), PolicyVersion(1)).value();
+  auto again = make_learner(folder, "fp8");
+  ASSERT_TRUE(again->fill(snapshot->tensors).ok());
+  EXPECT_EQ(learner_scores(*again, 3), after) << "codes of the weights before the update";
+
+  auto engine = make_engine(folder, "fp8");
+  EXPECT_LT(distance(engine_scores(*engine, 3), before), 0.3 * distance(before, after));
+  ASSERT_TRUE(engine->apply(*snapshot).ok());
+  EXPECT_LT(
+      distance(engine_scores(*engine, 4), learner_scores(*learner, 4)),
+      0.3 * distance(learner_scores(*make_learner(folder, "fp8"), 4), learner_scores(*learner, 4)));
+}
+
+TEST(CudaFp8, IsRefusedByNameWhereItCannotBe) {
+  const auto narrow = make_folder({.head_dim = 64}), wide = make_folder(wide_model(), "wide");
+  const auto refusal_of_engine = [&](const EngineOptions& options,
+                                     const std::filesystem::path& folder) {
+    auto engine = make_torch_engine(options, folder);
+    return engine.ok() ? "" : engine.error().text();
+  };
+  const auto refusal_of_learner = [&](const LearnerOptions& options,
+                                      const std::filesystem::path& folder) {
+    auto learner = make_torch_learner(options, folder);
+    return learner.ok() ? "" : learner.error().text();
+  };
+  EXPECT_THAT(refusal_of_engine(engine_options("fp8"), narrow), HasSubstr("multiples of 128"));
+  EXPECT_THAT(refusal_of_learner(learner_options("fp8"), narrow), HasSubstr("multiples of 128"));
+  EngineOptions engine = engine_options("fp8");
+  engine.dtype = "float32";
+  EXPECT_THAT(refusal_of_engine(engine, wide), HasSubstr("dtype is \"float32\""));
+  LearnerOptions learner = learner_options("fp8");
+  learner.dtype = "float32";
+  EXPECT_THAT(refusal_of_learner(learner, wide), HasSubstr("dtype is \"float32\""));
+}
+
+}  // namespace
+}  // namespace primerl

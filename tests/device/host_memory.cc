@@ -1,0 +1,30 @@
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "tests/device/memory.h"
+
+namespace primerl::cuda_test {
+
+void* take_memory(size_t size) {
+  constexpr size_t kAlignment = 64;
+  return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+}
+void free_memory(void* memory) { std::free(memory); }
+
+void write_memory(void* memory, std::span<const std::byte> bytes) {
+  if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
+}
+std::vector<std::byte> read_memory(const void* memory, size_t size) {
+  const auto* begin = static_cast<const std::byte*>(memory);
+  return {begin, begin + size};
+}
+
+void run(const std::function<void(cuda::Stream)>& launch) { launch(nullptr); }
+
+void with_graph(const std::function<void(cuda::Stream)>&,
+                const std::function<void(const std::function<void()>&)>&) {
+  throw std::logic_error("there are no CUDA graphs on a host");
+}
+
+}  // namespace primerl::cuda_test

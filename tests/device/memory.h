@@ -1,0 +1,26 @@
+/// Where the buffers of a test are: on the current CUDA device (card_memory.cc) or, where the
+/// operations are ATen's on a machine without one, on the host (host_memory.cc). A failure of the
+/// device ends the test with its name.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "kernels/ops/cuda_ops.h"
+
+namespace primerl::cuda_test {
+
+void* take_memory(size_t size);
+void free_memory(void* memory);
+void write_memory(void* memory, std::span<const std::byte> bytes);
+std::vector<std::byte> read_memory(const void* memory, size_t size);
+
+/// Launches on a stream and waits.
+void run(const std::function<void(cuda::Stream)>& launch);
+/// Captures `launch` in a CUDA graph; body(replay) may replay it, each time waiting.
+void with_graph(const std::function<void(cuda::Stream)>& launch,
+                const std::function<void(const std::function<void()>& replay)>& body);
+
+}  // namespace primerl::cuda_test
