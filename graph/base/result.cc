@@ -24,6 +24,8 @@ std::string_view to_string(Code code) {
       return "io";
     case Code::kInternal:
       return "internal";
+    case Code::kDeviceLost:
+      return "device_lost";
   }
   return "internal";
 }

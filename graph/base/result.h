@@ -29,6 +29,7 @@ enum class Code {
   kCorrupt,      // bytes that cannot be what they claim to be
   kIo,           // the operating system refused
   kInternal,     // a bug or an exception; its text is kept
+  kDeviceLost,   // the device of this process computes nothing any more; a new process may
 };
 
 /// The code's stable name, e.g. "invalid".

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 
-#include "graph/base/device_lost.h"
 #include "graph/base/files.h"
 
 namespace primerl {
@@ -19,7 +18,7 @@ Status take_device_fault(const std::string& file, std::string_view doing) {
   if (*asked != "lost")
     return error(Code::kInvalid, "'{}' says '{}', which is no fault of a device", file, *asked)
         .note("\"lost\" and \"full\" are");
-  return error(kDeviceLostCode,
+  return error(Code::kDeviceLost,
                "{}: the device is lost to this process: scriptedDeviceLost (file '{}' was there)",
                doing, file)
       .note("a scripted fault: take 'device_fault_file' out of the graph");

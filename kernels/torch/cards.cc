@@ -4,8 +4,6 @@
 #include <charconv>
 #include <iterator>
 
-#include "graph/base/device_lost.h"
-
 namespace primerl {
 namespace {
 
@@ -100,7 +98,7 @@ std::string why_not_on_card(CardSource& cards, std::string_view device) {
 
 Error device_lost(std::string_view doing, std::string_view name, std::string_view text) {
   const auto* const found = std::ranges::find(kAdvice, name, &Advice::name);
-  return error(kDeviceLostCode, "{}: the device is lost to this process: {} ({})", doing, name,
+  return error(Code::kDeviceLost, "{}: the device is lost to this process: {} ({})", doing, name,
                text)
       .note(std::string(found == std::end(kAdvice) ? kUnknownAdvice : found->text));
 }

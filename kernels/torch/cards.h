@@ -50,7 +50,7 @@ int32_t card_index(std::string_view device);
 /// "which ..."; "" where they can. Whether a model fits is another question.
 std::string why_not_on_card(CardSource& cards, std::string_view device);
 
-/// kDeviceLostCode: an error after which every later call of this process fails alike. `doing` is
+/// Code::kDeviceLost: an error after which every later call of this process fails alike. `doing` is
 /// what was computed, `name` CUDA's name of the error ("cudaErrorIllegalAddress"), `text` its
 /// words.
 Error device_lost(std::string_view doing, std::string_view name, std::string_view text);

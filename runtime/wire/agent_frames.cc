@@ -141,7 +141,7 @@ AgentFault to_fault(const Error& error) {
 
 Error to_error(const AgentFault& fault) {
   CHECK(!fault.text.empty(), "no fault");
-  const auto code = fault.code <= static_cast<uint8_t>(Code::kInternal)
+  const auto code = fault.code <= static_cast<uint8_t>(Code::kDeviceLost)
                         ? static_cast<Code>(fault.code)
                         : Code::kInternal;
   Error error(code, fault.text);

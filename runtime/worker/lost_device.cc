@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "graph/base/device_lost.h"
 #include "kernels/engine/engine_wrapper.h"
 #include "kernels/train/learner.h"
 #include "runtime/backends/backends.h"
@@ -19,7 +18,8 @@ class Watch {
 
   template <class T>
   void look(const Result<T>& result) const {
-    if (!result.ok() && result.error().code() == kDeviceLostCode) on_lost_(owner_, result.error());
+    if (!result.ok() && result.error().code() == Code::kDeviceLost)
+      on_lost_(owner_, result.error());
   }
   template <class T>
   Result<T> seen(Result<T> result) const {

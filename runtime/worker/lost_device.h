@@ -1,4 +1,4 @@
-/// What a process does whose device is lost (kDeviceLostCode): it cannot compute anything more,
+/// What a process does whose device is lost (Code::kDeviceLost): it cannot compute anything more,
 /// so whoever made its engines and learners hears of it, and ends it. The step in which it shows is
 /// in no record: the run then goes on as after any other death of a process.
 ///

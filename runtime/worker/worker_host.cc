@@ -197,11 +197,10 @@ RunEnded WorkerHost::run() {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
     std::vector<std::pair<std::string, uint64_t>> bytes_before;
-    if (base_) {
+    if (base_)
       bytes_before = base_->line_files;
-    } else if (runs_rollout()) {
+    else if (runs_rollout())
       bytes_before = *recording.bytes_before;
-    }
     host_services.follow(std::move(bytes_before), newest, base_.has_value());
     recovery_ = std::make_unique<Recovery>(plan_, std::move(*record_),
                                            trace_ == nullptr ? nullptr : &trace_->observer(),

@@ -9,7 +9,6 @@
 #include <span>
 #include <thread>
 
-#include "graph/base/device_lost.h"
 #include "graph/base/files.h"
 #include "graph/base/random.h"
 #include "kernels/engine/engine.h"
@@ -323,7 +322,7 @@ Status train_step(const TrainStepArguments& arguments) {
 int exit_code_of(const Status& status) {
   if (status.ok()) return kExitDone;
   const Code code = status.error().code();
-  const bool is_ours = code == Code::kInternal || code == kDeviceLostCode;
+  const bool is_ours = code == Code::kInternal || code == Code::kDeviceLost;
   return fail(status.error(), is_ours ? kExitFailed : kExitBadConfiguration);
 }
 

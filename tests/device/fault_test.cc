@@ -11,7 +11,6 @@
 #include <map>
 #include <vector>
 
-#include "graph/base/device_lost.h"
 #include "kernels/ops/cuda_ops.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/device.h"
@@ -102,7 +101,7 @@ void write_out_of_bounds() {
 /// The last thing a child does, as a worker does it: nothing is destroyed.
 [[noreturn]] void leave(const Status& status) {
   std::fprintf(stderr, "%s\n", status.ok() ? "nothing was noticed" : status.error().text().c_str());
-  const bool is_lost = !status.ok() && status.error().code() == kDeviceLostCode;
+  const bool is_lost = !status.ok() && status.error().code() == Code::kDeviceLost;
   ::_exit(is_lost ? kLostExit : 1);
 }
 

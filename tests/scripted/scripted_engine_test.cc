@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "graph/base/device_lost.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -75,7 +74,7 @@ TEST(ScriptedEngine, HasTheFaultOfADeviceThatAFileAsksForOnce) {
   ASSERT_TRUE(engine->take_over(SequenceId(2)).ok());
   ASSERT_TRUE(engine->step().ok()) << "once";
   write_text(options.device_fault_file, "lost");
-  EXPECT_EQ(engine->step().error().code(), kDeviceLostCode);
+  EXPECT_EQ(engine->step().error().code(), Code::kDeviceLost);
   write_text(options.device_fault_file, "tired");
   EXPECT_THAT(engine->step().error().text(), HasSubstr("says 'tired', which is no fault"));
   EXPECT_FALSE(std::filesystem::exists(options.device_fault_file));

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "graph/base/device_lost.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "runtime/backends/backends.h"
@@ -84,7 +83,7 @@ TEST_F(LostDevice, OfAnEngineIsHeardOfWithItsOwner) {
   lose();
   const Status stepped = engine->step();
   ASSERT_FALSE(stepped.ok());
-  EXPECT_EQ(stepped.error().code(), kDeviceLostCode);
+  EXPECT_EQ(stepped.error().code(), Code::kDeviceLost);
   ASSERT_EQ(heard_.size(), 1U);
   EXPECT_EQ(heard_[0], "0: " + stepped.error().message());
   EXPECT_NE(heard_[0].find("scriptedDeviceLost"), std::string::npos);
@@ -112,7 +111,7 @@ TEST_F(LostDevice, EndsTheProcessWithItsLastWords) {
   plan.groups.emplace_back().name = "prefill+decode";
   const auto leave = [&] {
     auto log = Log::open(scratch_.path() / "main.jsonl").value();
-    end_of_process(plan, *log)(GroupId(0), error(kDeviceLostCode, "engine step 7: it is lost"));
+    end_of_process(plan, *log)(GroupId(0), error(Code::kDeviceLost, "engine step 7: it is lost"));
   };
   EXPECT_EXIT(leave(), ::testing::ExitedWithCode(kExitDeviceLost),
               "error: prefill\\+decode: engine step 7: it is lost\n   this process ends");
