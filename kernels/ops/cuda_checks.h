@@ -163,7 +163,8 @@ inline const char* fault_of(const AddAdaptersArgs& args) {
     if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
       return "columns of parts must be some of the matrix's";
   }
-  if (args.columns > 1 << 24) return "columns must be at most 2^24";  // times ranks an int
+  if (args.columns > 1 << 22 || args.next_size > 1 << 22)  // times ranks and bytes an int
+    return "columns and next_size must be at most 2^22";
   return nullptr;
 }
 

@@ -323,8 +323,12 @@ struct AddAdaptersArgs {
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
   int64_t slot_stride = 0;      // elements, a multiple of 8
-  const void* x = nullptr;      // [rows, terms]
-  void* y = nullptr;            // [rows, columns]
+  /// What the next operation reads of the tiles' slots: [next * rank, (next + next_size) * rank),
+  /// asked for ahead; nothing where next_size is 0.
+  int64_t next = 0;
+  int64_t next_size = 0;
+  const void* x = nullptr;  // [rows, terms]
+  void* y = nullptr;        // [rows, columns]
 };
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
 

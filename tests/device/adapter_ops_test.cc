@@ -96,6 +96,7 @@ Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& ti
   args.num_tiles = std::ssize(tiles);
   args.tiles = on_tiles.as<AdapterTile>();
   args.slots = on_slots.get();
+  args.next_size = linear.slot_stride() / kAdapterRowsRankMax;  // changes nothing
   args.x = on_x.get();
   args.y = y.get();
   expect_one_answer([&](Stream stream) { return add_adapters(args, stream); }, {&y});

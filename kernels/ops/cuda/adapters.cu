@@ -46,10 +46,10 @@ __device__ __forceinline__ Piece piece_at(const AddAdaptersArgs& args, int index
   }
 }
 
-/// B is wanted when u is there: it comes from memory meanwhile.
-__device__ __forceinline__ void ask_for(const void* from, int bytes) {
+/// Bytes that are wanted later come from memory meanwhile; `thread` of `threads` asks for its part.
+__device__ __forceinline__ void ask_for(const void* from, int bytes, int thread, int threads) {
   const char* first = static_cast<const char*>(from);
-  for (int at = threadIdx.x * kPrefetchedBytes; at < bytes; at += kThreads * kPrefetchedBytes)
+  for (int at = thread * kPrefetchedBytes; at < bytes; at += threads * kPrefetchedBytes)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(first + at));
 }
 
@@ -198,8 +198,11 @@ __global__ void __launch_bounds__(kThreads, 2) add_adapters_kernel(AddAdaptersAr
         if (group % num_groups == first_group && group * kGroup + j < tile.rows)
           early.y[group][j] = y[(group * kGroup + j) * args.columns];
   }
-  ask_for(b + piece.begin * tile.rank,
-          (piece.end - piece.begin) * tile.rank * static_cast<int>(sizeof(T)));
+  const int rank_bytes = tile.rank * static_cast<int>(sizeof(T)), thread = threadIdx.x;
+  ask_for(b + piece.begin * tile.rank, (piece.end - piece.begin) * rank_bytes, thread, kThreads);
+  // By all blocks of the tile, each its part.
+  ask_for(slot + args.next * tile.rank, static_cast<int>(args.next_size) * rank_bytes,
+          static_cast<int>(blockIdx.x) * kThreads + thread, static_cast<int>(gridDim.x) * kThreads);
   OfRank* u = shared;
   shrink(tile, static_cast<int>(args.terms), slot + part.a * tile.rank,
          static_cast<const T*>(args.x) + tile.first * args.terms, u, u + padded_ranks(tile.rank));

@@ -1,5 +1,5 @@
-// Choosing experts: a warp a row, its scores in shared memory. Sorting by expert: a block an expert,
-// whose warps walk a stretch of the pairs each, once to count and once to write.
+// Choosing experts: a warp a row, its scores in shared memory. Sorting by expert: a block an
+// expert, whose warps walk a stretch of the pairs each, once to count and once to write.
 #include "kernels/ops/cuda/device.cuh"
 
 namespace primerl::cuda {

@@ -88,6 +88,7 @@ CardAdapters::~CardAdapters() {
 /// All A of a matrix, then all B. No matrix is made of more linears than q, k and v.
 void CardAdapters::lay_out(const AdapterTable& largest) {
   const auto linears = largest.linears();
+  Linear* before = nullptr;  // its pass comes before the one that is laid out
   for (size_t first = 0; first < linears.size();) {
     size_t end = first;
     while (end < linears.size() && linears[end].parameter == linears[first].parameter) ++end;
@@ -109,8 +110,10 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
       a += linear.inputs;
       b += aligned(linear.outputs);
     }
-    elements_of_rank_ = b;
     linears_[of_matrix.front().parameter] = made;
+    if (before != nullptr) before->next_size = b - elements_of_rank_;
+    before = &linears_[of_matrix.front().parameter];
+    before->next = elements_of_rank_ = b;
   }
 }
 

@@ -40,8 +40,8 @@ int64_t mlp_width(const ModelConfig& config) {
 Status check_card_model(const ModelConfig& config) {
   if (config.moe.has_value() && (config.hidden_size % 8 != 0 || config.moe->width % 8 != 0))
     return error(Code::kUnavailable,
-                 "a mixture of widths {} and {} cannot be computed on a CUDA device: multiples of 8 "
-                 "can",
+                 "a mixture of widths {} and {} cannot be computed on a CUDA device: multiples of "
+                 "8 can",
                  config.hidden_size, config.moe->width);
   if (config.attention.head_dim % 8 != 0 || config.attention.head_dim > kCardHeadDimMax)
     return error(Code::kUnavailable,

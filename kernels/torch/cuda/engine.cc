@@ -230,17 +230,6 @@ DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
           workspace_.mutable_data_ptr<float>()};
 }
 
-/// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be.
-CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
-  if (adapters_ == nullptr) return {};
-  adapters_->begin_step(batch, false);
-  if (adapters_->tiles().empty()) return {};
-  const int64_t num_tiles = adapters_->num_tiles(rows);
-  cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
-  std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
-  return {memory_.device().tiles, num_tiles, {}};
-}
-
 /// A decode step.
 Status CudaEngine::launch(Step& step) {
   const CardStream::Use use(stream_);

@@ -1,5 +1,7 @@
 // What new weights of an engine on a CUDA device are: whole ones, or an adapter that comes into a
 // slot, and leaves it.
+#include <algorithm>
+
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/cuda/engine.h"
 
@@ -71,6 +73,17 @@ Status CudaEngine::end_load() {
   RETURN_IF_ERROR(adapters_->take(slots.coming()->slot));
   slots.finish();
   return ok();
+}
+
+/// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be.
+CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
+  if (adapters_ == nullptr) return {};
+  adapters_->begin_step(batch, false);
+  if (adapters_->tiles().empty()) return {};
+  const int64_t num_tiles = adapters_->num_tiles(rows);
+  cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
+  std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
+  return {memory_.device().tiles, num_tiles, {}};
 }
 
 }  // namespace primerl
