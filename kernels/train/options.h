@@ -45,13 +45,14 @@ struct LearnerOptions {
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
   LearnerDebugOptions debug;
-  int32_t micro_batch_tokens = 4096;   // tokens packed into one forward and backward
-  std::string recompute = "none";      // or "keep_attention" or "full"
-  std::string numerics = "invariant";  // or "fast"
-  std::string dtype = "auto";          // of what is computed: "float32", "bfloat16"
-  int32_t threads = 0;                 // 0 = decided by the plan
-  std::string device = "cpu";          // of its process, which the plan decides
-  int32_t max_steps = 0;               // of the tenant, for the schedule; 0 = unknown
+  int32_t micro_batch_tokens = 4096;    // tokens packed into one forward and backward
+  int32_t adapter_batch_tokens = 1024;  // of them, of one adapter that may have company
+  std::string recompute = "none";       // or "keep_attention" or "full"
+  std::string numerics = "invariant";   // or "fast"
+  std::string dtype = "auto";           // of what is computed: "float32", "bfloat16"
+  int32_t threads = 0;                  // 0 = decided by the plan
+  std::string device = "cpu";           // of its process, which the plan decides
+  int32_t max_steps = 0;                // of the tenant, for the schedule; 0 = unknown
   int64_t init_seed = -1;  // >= 0: a folder without weights starts from random ones (SFT)
 };
 

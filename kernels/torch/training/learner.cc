@@ -201,9 +201,11 @@ Status check_options(const LearnerOptions& options) {
   if (options.device == "cpu" && options.dtype == "bfloat16")
     return error(Code::kInvalid, "dtype is \"bfloat16\", a learner on the CPU computes in float32")
         .note("leave 'dtype' out, or place the learner on a CUDA device");
-  if (options.micro_batch_tokens < 1 || options.threads < 0)
-    return error(Code::kInvalid, "micro_batch_tokens {} must be at least 1, threads {} 0 or above",
-                 options.micro_batch_tokens, options.threads);
+  if (options.micro_batch_tokens < 1 || options.adapter_batch_tokens < 1 || options.threads < 0)
+    return error(Code::kInvalid,
+                 "micro_batch_tokens {} and adapter_batch_tokens {} must be at least 1, threads {} "
+                 "0 or above",
+                 options.micro_batch_tokens, options.adapter_batch_tokens, options.threads);
   return ok();
 }
 

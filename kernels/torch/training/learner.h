@@ -5,11 +5,11 @@
 /// the update nothing but scratch memory changes, so leaving early needs no undoing. Of frozen
 /// weights there are no gradients and no moments. Each adapter has its own, with its own schedule,
 /// clip and count of steps: a step of one tenant touches nothing of another. Steps of several
-/// adapters share passes of at most `micro_batch_tokens` rows: each brings its micro-batches as
-/// they are when it is alone. In line a step takes a pass at a time, so that those of others come
-/// between; its gradient waits in its own adapter's memory. With invariant numerics a step is equal
-/// to the bit on any number of compute threads, and beside any others. One thread: the one that
-/// made it.
+/// adapters share passes of at most `micro_batch_tokens` rows: each brings its micro-batches, of
+/// `adapter_batch_tokens`, as they are when it is alone. In line a step takes a pass at a time, so
+/// that those of others come between; its gradient waits in its own adapter's memory. With
+/// invariant numerics a step is equal to the bit on any number of compute threads, and beside any
+/// others. One thread: the one that made it.
 #pragma once
 
 #include <map>
@@ -97,6 +97,9 @@ class TorchLearner final : public Learner {
   /// In the next pass.
   void use_adapter(const Trained& trained, const AdapterDropout& dropout);
   bool shares_passes() const;
+  std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
+  /// That a micro-batch is to have.
+  int32_t micro_batch_tokens() const;
   /// The steps of different tenants, with their results in the order of `batches`.
   std::vector<Result<TrainReport>> run_steps(std::span<const TrainBatch* const> batches,
                                              const StopRequested& stop_requested);

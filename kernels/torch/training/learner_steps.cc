@@ -126,10 +126,23 @@ Result<TorchLearner::Stepping> TorchLearner::begin_step(const TrainBatch& batch)
   step.trained = trained;
   step.report = begin_report(batch, trained->rules, number);
   if (step.report.skipped) return step;
-  step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
+  step.micro_batches = micro_batches_of(batch);
   use_adapter(*trained, dropout_of(trained->adapter.get(), number));
   trained->tensors.clear_gradients();
   return step;
+}
+
+/// A tenant's micro-batches are the same whoever has a part in the passes, and however they are
+/// looked at: they say in which order its gradient is added up.
+std::vector<MicroBatch> TorchLearner::micro_batches_of(const TrainBatch& batch) const {
+  return pack(batch.samples, options_.micro_batch_tokens, micro_batch_tokens());
+}
+
+int32_t TorchLearner::micro_batch_tokens() const {
+  const bool may_share =
+      trained_.front().adapter != nullptr && weights_.numerics() == Numerics::kInvariant;
+  return may_share ? std::min(options_.micro_batch_tokens, options_.adapter_batch_tokens)
+                   : options_.micro_batch_tokens;
 }
 
 Status TorchLearner::run_passes(std::span<Stepping> steps, const StopRequested& stop_requested) {
@@ -180,7 +193,11 @@ int64_t TorchLearner::next_tokens(const TrainBatch& batch) const {
   if (found != going_on_.end() && found->second->batch == &batch)
     return found->second->micro_batches[found->second->next].rows.num_rows();
   const int64_t num_tokens = Learner::next_tokens(batch);
-  return shares_passes() ? std::min<int64_t>(num_tokens, options_.micro_batch_tokens) : num_tokens;
+  if (!shares_passes() || num_tokens <= micro_batch_tokens()) return num_tokens;
+  // What is refused is a turn, too.
+  if (!check_samples(batch, limits()).ok()) return 1;
+  const auto micro_batches = micro_batches_of(batch);
+  return micro_batches.empty() ? 1 : micro_batches.front().rows.num_rows();
 }
 
 void TorchLearner::discard(TenantSlot tenant) { going_on_.erase(tenant); }
