@@ -1,10 +1,10 @@
-"""What an adapter saves and costs: the demo with all weights trained against adapters, seconds until
-the mean reward has risen by 0.3 and most memory of the worker.
+"""What an adapter saves and costs: the demo with all weights trained against adapters, seconds
+until the mean reward has risen by 0.3 and most memory of the worker.
 
-Bound: with an adapter of rank r no gradients and moments of the 1 M weights are kept (three times 4 MB
-less) and no products for their gradients are made (a third of a step); what is added are products of
-rank r beside each linear, forward and backward. How many steps a rise takes is of the task, not of the
-machine. Runs alternate, one of each a seed; each ends at its rise, or after --steps.
+Bound: with an adapter no gradients and moments of the 1 M weights are kept (three times 4 MB less)
+and no products for their gradients are made (a third of a step); what is added are products of its
+rank beside each linear, forward and backward. How many steps a rise takes is of the task, not of
+the machine. Runs alternate, one of each a seed; each ends at its rise, or after --steps.
 
     python3 bench/demo/adapter.py --seeds 3 --ranks 8 64
 
