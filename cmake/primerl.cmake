@@ -80,9 +80,9 @@ function(primerl_test name)
                         GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE PRIMERL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              PRIMERL_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  # End to end means whole runs that want every core: one at a time.
+  # End to end means whole runs that want every core, a device is one card: one at a time.
   set(serial FALSE)
-  if(TEST_LABEL STREQUAL e2e)
+  if(TEST_LABEL MATCHES "^(e2e|device)$")
     set(serial TRUE)
   endif()
   if(PRIMERL_SANITIZE)

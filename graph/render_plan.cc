@@ -54,24 +54,39 @@ std::string where_text(const PlanProcess& process) {
 
 constexpr size_t kShownPartsMax = 12;  // of the memory of a process
 
-/// What its engines and learners keep, in the order of the resources.
-void add_memory(const Plan& plan, const PlanProcess& process, std::string& text) {
-  if (process.device != "cpu") return;  // its numbers are of other types
-  double bytes = 0;
-  size_t num_left = 0;
-  std::vector<std::vector<std::string>> rows;
+ProcessMemory memory_of(const Plan& plan, const PlanProcess& process) {
+  ProcessMemory memory;
+  if (process.device != "cpu") return memory;  // its numbers are of other types
   for (const GroupId id : process.groups)
     for (const int32_t index : plan.group(id).resources) {
       const auto& resource = plan.resources[static_cast<size_t>(index)];
-      bytes += sum_of(resource.memory);
-      for (const auto& part : resource.memory) {
-        if (rows.size() < kShownPartsMax)
-          rows.push_back({fmt::format("{} '{}'", resource.kind, resource.name), part.what,
-                          memory_text(part.bytes)});
-        else
-          ++num_left;
-      }
+      if (resource.model < 0) continue;
+      memory.add(fmt::format("{} '{}'", resource.kind, resource.name),
+                 plan.models[static_cast<size_t>(resource.model)].path, resource.memory);
     }
+  return memory;
+}
+
+/// ", held again in process 'learner'": what only users in one process have together.
+std::string again_text(const Plan& plan, const PlanProcess& process,
+                       const ProcessMemory::Held& held) {
+  for (const PlanProcess& other : plan.processes)
+    if (&other != &process && held.part.is_shared &&
+        memory_of(plan, other).find_shared(held.part.what, held.model) != nullptr)
+      return fmt::format(", held again in process '{}'", other.name);
+  return {};
+}
+
+/// What its engines and learners keep, in the order of the resources.
+void add_memory(const Plan& plan, const PlanProcess& process, std::string& text) {
+  const ProcessMemory memory = memory_of(plan, process);
+  const double bytes = memory.bytes();
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& held : std::span(memory.all()).first(
+           std::min(memory.all().size(), kShownPartsMax)))
+    rows.push_back({held.owners_text(), held.what_text() + again_text(plan, process, held),
+                    memory_text(held.part.bytes)});
+  const size_t num_left = memory.all().size() - rows.size();
   if (rows.empty()) return;
   text += fmt::format(
       "memory of {}: {}{}\n", process.name, memory_text(bytes),

@@ -2,7 +2,7 @@
 ///
 ///   backend   joins
 ///   memory    one process
-///   shm       processes of one machine
+///   shm       processes of one machine; weights stay on their devices where all ends have one
 ///   files     processes that share a disk
 ///   stream    any: its bytes travel over the connections between them
 ///

@@ -13,6 +13,7 @@
 #include <functional>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "graph/base/random.h"
 #include "tests/device/buffer.h"
@@ -167,6 +168,21 @@ void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
   report(fmt::format("attention, {} x {} keys, {} splits, by {}{}", rows, length, splits,
                      by.is_by_head ? "head" : "place", by.is_scattered ? "" : ", in order"),
          bytes, [&](Stream stream) { return decode_attention(args, stream); });
+  if (by.is_by_head) return;
+  const Buffer qkv = numbers(rows * (kHeads.num_heads * d + 2 * kv_width)), weight = numbers(d);
+  const Buffer angles(Floats(static_cast<size_t>(length * d / 2), 0.7F));
+  const PagedRotaryArgs turn{.rows = rows,
+                             .heads = kHeads,
+                             .rotary_dim = kHeads.head_dim,
+                             .epsilon = 1e-6F,
+                             .type = kType,
+                             .qkv = qkv.get(),
+                             .q_weight = weight.get(),
+                             .k_weight = weight.get(),
+                             .cosine = angles.as<float>(),
+                             .sine = angles.as<float>()};
+  report("  with qk norm, rotary and write", bytes,
+         [&](Stream stream) { return turned_attention(turn, args, stream); });
 }
 
 void cross_entropies() {
@@ -220,6 +236,53 @@ void optimizer() {
          [&](Stream stream) { return adamw(args, stream); });
 }
 
+/// What 16 adapters of rank 16 add to the widest product, and to the slope of its input.
+void narrow_products() {
+  constexpr int64_t kTerms = 16, kSlots = 16;
+  std::vector<NarrowTile> tiles;
+  for (int64_t first = 0; first < kTokens; first += kNarrowTileRows)
+    tiles.push_back({static_cast<int32_t>(first), static_cast<int32_t>(kNarrowTileRows),
+                     static_cast<int32_t>(first * kSlots / kTokens)});
+  const Buffer on_tiles(tiles), x = numbers(kTokens * kTerms);
+  for (const int64_t columns : {int64_t{1024}, int64_t{3072}})
+    for (const bool is_transposed : {false, true}) {
+      const Buffer weights = numbers(kSlots * kTerms * columns), y = numbers(kTokens * columns);
+      report(fmt::format("add_narrow_products, 16384 x {}{}", columns,
+                         is_transposed ? ", transposed" : ""),
+             2.0 * kElement * static_cast<double>(kTokens * columns), [&](Stream stream) {
+               return add_narrow_products({.terms = kTerms,
+                                           .columns = columns,
+                                           .num_tiles = std::ssize(tiles),
+                                           .tiles = on_tiles.as<NarrowTile>(),
+                                           .x = x.get(),
+                                           .x_stride = kTerms,
+                                           .weights = weights.get(),
+                                           .slot_stride = kTerms * columns,
+                                           .is_transposed = is_transposed,
+                                           .y = y.get(),
+                                           .y_stride = columns},
+                                          stream);
+             });
+    }
+}
+
+void dropout() {
+  const int64_t size = kTokens * kWidth;
+  const Buffer x = numbers(size), y = numbers(size);
+  const Buffer rows(std::vector<DropRow>(static_cast<size_t>(kTokens), {3, 1.1F, 6000}));
+  report("drop_rows, 16384 x 1024", 2.0 * kElement * static_cast<double>(size),
+         [&](Stream stream) {
+           return drop_rows({.rows = kTokens,
+                             .width = kWidth,
+                             .type = kType,
+                             .module = 1,
+                             .dropped = rows.as<DropRow>(),
+                             .x = x.get(),
+                             .y = y.get()},
+                            stream);
+         });
+}
+
 void rows_by_number() {
   const int64_t size = kTokens * kWidth;
   const Buffer x = numbers(size), y = numbers(8 * size), sums = numbers(size);
@@ -229,8 +292,13 @@ void rows_by_number() {
   const Buffer weights(Floats(static_cast<size_t>(8 * kTokens), 0.1F));
   const auto bytes = static_cast<double>(size) * kElement;
   report("gather_rows, 16384 x 1024 to 8 experts", 9 * bytes, [&](Stream stream) {
-    return gather_rows(
-        {8 * kTokens, kWidth, kType, x.get(), sources.as<int32_t>(), nullptr, y.get()}, stream);
+    return gather_rows({.rows = 8 * kTokens,
+                        .width = kWidth,
+                        .type = kType,
+                        .x = x.get(),
+                        .sources = sources.as<int32_t>(),
+                        .y = y.get()},
+                       stream);
   });
   report("combine_rows, from 8 experts", 10 * bytes, [&](Stream stream) {
     return combine_rows(
@@ -259,6 +327,42 @@ void rows_by_number() {
   });
 }
 
+/// 64 rows of 16 adapters, beside a product of `terms` to parts of those widths; each launch reads
+/// the adapters of another layer, as a step does: more of them than the L2 cache holds.
+void adapters(const std::string& name, int32_t rank, int64_t terms,
+              const std::vector<int64_t>& widths) {
+  constexpr int64_t kRows = 64, kAdapters = 16;
+  const int64_t num_layers = 448 / rank;
+  AddAdaptersArgs args{.terms = terms,
+                       .type = kType,
+                       .num_tiles = kRows / 8 + kAdapters,
+                       .rank_max = rank};
+  int64_t at = 0;
+  for (const int64_t width : widths) {
+    args.parts[args.num_parts++] = {args.columns, width, at, at + terms, 1};
+    args.columns += width;
+    at += terms + width;
+  }
+  args.slot_stride = rank * at;
+  std::vector<AdapterTile> tiles(static_cast<size_t>(args.num_tiles));
+  for (int32_t i = 0; i < kAdapters; ++i)
+    tiles[static_cast<size_t>(i)] = {4 * i, 4, i, rank, 1, 1};
+  const Buffer on_tiles(tiles), x = numbers(kRows * terms), y = numbers(kRows * args.columns);
+  const Buffer slots = numbers(num_layers * kAdapters * args.slot_stride, 0.1);
+  args.tiles = on_tiles.as<AdapterTile>();
+  args.x = x.get();
+  args.y = y.get();
+  const auto of_rows = static_cast<double>(kRows * (terms + 2 * args.columns));
+  const auto of_adapters = static_cast<double>(kAdapters * args.slot_stride);
+  int64_t layer = 0;
+  report(fmt::format("add_adapters, {}, 16 of rank {}", name, rank),
+         kElement * (of_rows + of_adapters), [&](Stream stream) {
+           layer = (layer + 1) % num_layers;
+           args.slots = slots.as<uint16_t>() + layer * kAdapters * args.slot_stride;
+           return add_adapters(args, stream);
+         });
+}
+
 void all() {
   norms();
   rotaries();
@@ -277,6 +381,14 @@ void all() {
   samples(64, "top_k 50", {.seed = 1, .top_k = 50});
   optimizer();
   rows_by_number();
+  narrow_products();
+  dropout();
+  for (const int32_t rank : {16, 64}) {
+    adapters("qkv", rank, kWidth, {2048, 1024, 1024});
+    adapters("out", rank, 2048, {kWidth});
+    adapters("gate_up", rank, kWidth, {kInner, kInner});
+    adapters("down", rank, kInner, {kWidth});
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
     python3 bench/device/hf_learner.py FOLDER
 
+A mixture of experts is trained with each of transformers' ways to multiply by experts.
 fp32 weights under bf16 autocast, layers checkpointed, sdpa attention, fused AdamW, cross-entropy in
 chunks of 2,048 tokens that are computed again: [tokens, vocab] would not fit 65k. Medians of three.
 """
@@ -33,16 +34,10 @@ def step(model, optimizer, ids):
     optimizer.zero_grad(set_to_none=True)
 
 
-def main():
-    config = transformers.AutoConfig.from_pretrained(sys.argv[1])
-    config.dtype = torch.float32
-    with torch.device("cuda"):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="sdpa").train()
+def measure(model, shapes):
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01, fused=True)
-    print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
-    for count, length in ((1, 16384), (16, 1024), (1, 65536)):
+    for count, length in shapes:
         ids = torch.randint(0, 151000, (count, length + 1), device="cuda")
         try:
             step(model, optimizer, ids)
@@ -60,6 +55,26 @@ def main():
         peak = torch.cuda.max_memory_allocated() / 2**30
         print(f"{count} x {length}: {count * length / sorted(times)[1]:.0f} tok/s, "
               f"peak {peak:.1f} GiB", flush=True)
+
+
+def main():
+    config = transformers.AutoConfig.from_pretrained(sys.argv[1])
+    config.dtype = torch.float32
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
+    is_mixture = hasattr(config, "moe_intermediate_size")
+    ways = [{"experts_implementation": way} for way in ("grouped_mm", "batched_mm", "eager")]
+    for way in ways if is_mixture else [{}]:
+        with torch.device("cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, attn_implementation="sdpa", **way).train()
+        print(*way.values(), flush=True)
+        shapes = ((16, 1024), (4, 4096)) if is_mixture else ((1, 16384), (16, 1024), (1, 65536))
+        try:
+            measure(model, shapes)
+        except Exception as error:  # a way that cannot do this
+            print(f"{type(error).__name__}: {error}"[:300], flush=True)
+        del model
+        torch.cuda.empty_cache()
 
 
 main()

@@ -11,7 +11,7 @@
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/exec/caf_executor.h"
-#include "tests/sim/demo_run.h"
+#include "tests/sim/no_host.h"
 
 namespace primerl::sim {
 namespace {
@@ -31,20 +31,6 @@ class Sleeper final : public Environment {
 
  private:
   const std::chrono::milliseconds sleep_;
-};
-
-/// Keeps nothing.
-class NoHost final : public HostServices, public RunFiles {
- public:
-  RunFiles& files() override { return *this; }
-  void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
-  void log(LogLevel, std::string_view, std::string_view) override {}
-  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
-  Status append_line(std::string_view, std::string_view) override { return ok(); }
-  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
-    return scratch_folder();
-  }
-  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 };
 
 /// One step of 256 rollouts of the demo's graph with a scripted engine and learner, from the start

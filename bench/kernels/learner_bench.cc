@@ -10,6 +10,15 @@
 // ratios: 1 for the pass, and 16 optimizers for one: 15 * 97 k parameters more, of which gradient,
 // weight and moments are cleared, read and written, 40 bytes each: 58 MB, 6 ms at 10 GB/s beside 70
 // ms, so 1.08.
+//
+// packed: the weights that engine and learner share beside rows of its own. A pass on rows
+// arranges each weight twice, one on panels once, so the ratio's bound is 1 less the part of the
+// time that an arranging takes: with few rows a third, with many next to nothing.
+//
+// dropout: one adapter with dropout 0.1 beside one without. For 8 numbers that an A reads, a draw
+// takes about 12 instructions and applying it 6, 4 and 2 cycles; both happen twice, and applying
+// once more to the gradient: 14 cycles. The base's two products with 128 outputs take 128 cycles
+// of two fused vectors each: 1.11, at the 1m shape, and less for wider outputs.
 #include <benchmark/benchmark.h>
 
 #include <ctime>
@@ -17,6 +26,8 @@
 #include <algorithm>
 
 #include "bench/kernels/shapes.h"
+#include "kernels/torch/training/learner.h"
+#include "kernels/weights/safetensors.h"
 
 namespace primerl::bench {
 namespace {
@@ -141,6 +152,63 @@ void tenants(benchmark::State& state, const Shape& shape) {
   state.counters["smallest_step_ms"] = 1e3 * median(least);
 }
 
+/// Ratio of a step with dropout to one without, of pairs that take turns; processor time of one
+/// thread.
+void dropout(benchmark::State& state, const Shape& shape) {
+  std::vector<AdapterTraining> adapters;
+  for (uint32_t i = 0; i < 2; ++i)
+    adapters.push_back({.tenant = TenantSlot(i),
+                        .adapter = {.rank = 8, .dropout = i == 0 ? 0 : 0.1},
+                        .rules = {},
+                        .start = {}});
+  LearnerOptions options;
+  options.threads = 1;
+  auto learner = make_torch_adapter_learner(options, adapters, make_folder(shape)).value();
+  std::vector<double> ratio, without;
+  for (auto _ : state) {
+    std::vector<double> seconds;
+    for (uint32_t i = 0; i < 2; ++i) {
+      const TrainBatch batch = make_batch(8, 128, i);
+      const double began = thread_seconds();
+      CHECK(learner->step(batch, nullptr).ok(), "the step failed");
+      seconds.push_back(thread_seconds() - began);
+    }
+    without.push_back(seconds[0]);
+    ratio.push_back(seconds[1] / seconds[0]);
+  }
+  state.counters["without_ms"] = 1e3 * median(without);
+  state.counters["ratio"] = median(ratio);
+}
+
+/// Ratio of a step on the packed weights that engine and learner share to one on rows, of pairs
+/// that take turns; processor time of one thread. `num_samples` in groups of 8.
+void packed(benchmark::State& state, const Shape& shape, int num_samples) {
+  const auto folder = make_folder(shape);
+  const ModelConfig config = read_model_config(folder).value();
+  const auto rows = std::make_shared<FrozenWeights>(config, Numerics::kInvariant,
+                                                    DecoderWeights::Use::kLearner);
+  CHECK(rows->weights().load(read_model_tensors(folder).value()).ok(), "not loaded");
+  const std::vector<AdapterTraining> adapters = {
+      {.tenant = TenantSlot(0), .adapter = {.rank = 8}, .rules = {}, .start = {}}};
+  LearnerOptions options;
+  options.threads = 1;
+  auto shared = make_torch_adapter_learner(options, adapters, folder).value();
+  TorchLearner own(options, read_model_folder(folder).value(), folder, rows, adapters);
+  const TrainBatch batch = make_batch(8, num_samples);
+  const auto seconds = [&](Learner& learner) {
+    const double began = thread_seconds();
+    CHECK(learner.step(batch, nullptr).ok(), "the step failed");
+    return thread_seconds() - began;
+  };
+  std::vector<double> ratio, on_rows;
+  for (auto _ : state) {
+    on_rows.push_back(seconds(own));
+    ratio.push_back(seconds(*shared) / on_rows.back());
+  }
+  state.counters["rows_ms"] = 1e3 * median(on_rows);
+  state.counters["ratio"] = median(ratio);
+}
+
 void take_snapshot(benchmark::State& state, const Shape& shape) {
   auto learner = make_learner(make_folder(shape));
   auto engine = make_torch_engine({}, make_folder(shape)).value();
@@ -160,6 +228,12 @@ BENCHMARK_CAPTURE(long_step, mixture_invariant, kMixture, "invariant")->Unit(ben
 BENCHMARK_CAPTURE(long_step, mixture_fast, kMixture, "fast")->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(tenants, 1m, kOneMillion)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(tenants, 5m, kFiveMillion)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(packed, 1m_small, kOneMillion, 8)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(packed, 1m, kOneMillion, 128)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(packed, 5m_small, kFiveMillion, 8)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(packed, 5m, kFiveMillion, 128)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(dropout, 1m, kOneMillion)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(dropout, 5m, kFiveMillion)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(take_snapshot, 1m, kOneMillion)->Unit(benchmark::kMillisecond);
 
 }  // namespace

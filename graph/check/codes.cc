@@ -155,11 +155,12 @@ constexpr ErrorCode kCodes[] = {
      "graph."},
     {"G049", "more memory than is allowed",
      "`memory_max`, of [graph] or of a place, limits what the engines and learners of one process "
-     "keep in memory for as long as they live: the weights of the model in each of them, KV "
-     "blocks, the slots of adapters and the adapters kept beside them, and of all that is trained "
-     "its gradients and the optimizer's moments. The largest parts are named. `primerl-graph show "
-     "GRAPH --plan` lists them for a graph that fits. Not counted are activations, messages and "
-     "versions of weights on their way."},
+     "keep in memory for as long as they live: the weights of the model, once for all that train "
+     "adapters on them or serve those, else in each of them; KV blocks, the slots of adapters and "
+     "the adapters kept beside them, and of all that is trained its gradients and the optimizer's "
+     "moments. The largest parts are named. `primerl-graph show GRAPH --plan` lists them for a "
+     "graph that fits. Not counted are activations, messages and versions of weights on their "
+     "way."},
     {"G050", "placed twice", "A node runs in one process. Take it out of one of the places."},
     {"G051", "not placed",
      "With a [place] table every node is in one of its places. Without the table all nodes run in "
@@ -184,6 +185,10 @@ constexpr ErrorCode kCodes[] = {
      "`devices` has one device for each replica, `cpus` is a list like \"0-3,8\" with a CPU for "
      "each replica at least, `variables` are \"NAME=value\", and `host` is a machine's name or "
      "address."},
+    {"G058", "devices that do not go together",
+     "The replicas of a place are copies of one engine with the same options. `devices` puts each "
+     "on a device of its own: all on CUDA devices, each named once, or all on the CPU. Several on "
+     "one device are written `device`, which is for all of them."},
     {"G060", "no tenant",
      "A per_tenant node has one instance for each [tenant.*] table, and there is none."},
     {"G061", "batch is no whole number of groups",

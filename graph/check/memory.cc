@@ -33,28 +33,31 @@ bool is_on_cpu(const DraftPlace* place) {
   return is_cpu(place->options.device) && std::ranges::all_of(place->options.devices, is_cpu);
 }
 
-/// What the resources of one process of a place keep, the largest first.
-std::vector<MemoryPart> parts_of(const Draft& draft, int32_t place) {
-  std::vector<MemoryPart> parts;
+/// What the resources of one process of a place keep.
+ProcessMemory memory_of(const Draft& draft, int32_t place) {
+  ProcessMemory memory;
   for (const auto& resource : draft.resources) {
     const bool is_here = std::ranges::any_of(resource.users, [&](int32_t user) {
       return draft.nodes[static_cast<size_t>(user)].place == place;
     });
-    if (!is_here) continue;
-    for (const auto& [what, bytes] : resource.memory)
-      parts.push_back(
-          {fmt::format("{} '{}': {}", resource.common.kind, resource.spec->name, what), bytes});
+    if (!is_here || resource.model < 0) continue;
+    memory.add(fmt::format("{} '{}'", resource.common.kind, resource.spec->name),
+               draft.models[static_cast<size_t>(resource.model)].path, resource.memory);
   }
-  std::ranges::stable_sort(parts, std::ranges::greater(), &MemoryPart::bytes);
-  return parts;
+  return memory;
 }
 
 void check_process(Draft& draft, const DraftPlace* place, int32_t index) {
   const MemoryLimit limit = limit_of(draft, place);
   if (limit.bytes == 0 || !is_on_cpu(place)) return;
-  const auto parts = parts_of(draft, index);
-  const double bytes = sum_of(parts);
+  const ProcessMemory memory = memory_of(draft, index);
+  const double bytes = memory.bytes();
   if (bytes <= limit.bytes) return;
+  std::vector<MemoryPart> parts;  // the largest first
+  for (const auto& held : memory.all())
+    parts.push_back(
+        {fmt::format("{}: {}", held.owners_text(), held.what_text()), held.part.bytes});
+  std::ranges::stable_sort(parts, std::ranges::greater(), &MemoryPart::bytes);
   auto& found = draft.diagnostics.error(
       "G049", limit.span, "{} keeps {:.0f} bytes ({}) in memory, 'memory_max' is {:.0f} ({})",
       place == nullptr ? "the process" : fmt::format("a process of place '{}'", place->spec->name),

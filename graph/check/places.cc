@@ -1,5 +1,6 @@
 // Binding of [place], and its rules.
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -18,6 +19,19 @@ bool is_device(std::string_view text) {
   int index = 0;
   const auto [end, fault] = std::from_chars(number.data(), number.data() + number.size(), index);
   return fault == std::errc() && end == number.data() + number.size() && index >= 0 && index < 64;
+}
+
+/// What "gpu:1", "cuda1" or "GPU" was meant to be; "" where that is not clear.
+std::string meant_device(std::string_view text) {
+  std::string low(text);
+  std::ranges::transform(low, low.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  if (low == "cpu" || low.starts_with("cpu:")) return "cpu";
+  if (!low.starts_with("gpu") && !low.starts_with("cuda")) return {};
+  const size_t digits = low.find_first_of("0123456789");
+  const std::string meant = "cuda:" + (digits == std::string::npos ? "0" : low.substr(digits));
+  return is_device(meant) ? meant : "";
 }
 
 /// The value of a key of a place, or the place's name.
@@ -170,6 +184,28 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
       .suggest("put both into the nodes of one place; its 'replicas' give several");
 }
 
+/// Replicas share one resource of the graph and its options, which are of the CPU or of cards.
+void check_device_list(Draft& draft, const DraftPlace& place, std::vector<std::string> devices) {
+  const auto num_cpu = std::ranges::count(devices, "cpu");
+  if (num_cpu > 0 && num_cpu < std::ssize(devices))
+    draft.diagnostics
+        .error("G058", key_span(place, "devices"),
+               "'devices' of place '{}' mixes the CPU and CUDA devices", place.spec->name)
+        .note(
+            "replicas have the same engine with the same options, and a device wants others than "
+            "the CPU")
+        .suggest("make a place of its own for what runs on the CPU, with an engine of its own");
+  std::ranges::sort(devices);
+  const auto twice = std::ranges::adjacent_find(devices);
+  if (twice == devices.end() || *twice == "cpu") return;
+  draft.diagnostics
+      .error("G058", key_span(place, "devices"), "'devices' of place '{}' names '{}' twice",
+             place.spec->name, *twice)
+      .suggest(fmt::format("name a device for each replica, or say device = \"{}\" for all: they "
+                           "then share its memory",
+                           *twice));
+}
+
 }  // namespace
 
 void check_handles(Draft& draft) {
@@ -236,10 +272,14 @@ void check_devices(Draft& draft) {
     if (devices.empty()) continue;
     const auto unknown = std::find_if_not(devices.begin(), devices.end(), is_device);
     if (unknown != devices.end()) {
-      draft.diagnostics.error("G052", key_span(place, key), "'{}' is no device", *unknown)
-          .note("devices: cpu, cuda:0, cuda:1, ...");
+      auto& fault =
+          draft.diagnostics.error("G052", key_span(place, key), "'{}' is no device", *unknown)
+              .note("devices: cpu, cuda:0, cuda:1, ...");
+      if (const std::string meant = meant_device(*unknown); !meant.empty())
+        fault.suggest(fmt::format("did you mean \"{}\"?", meant));
       continue;
     }
+    check_device_list(draft, place, place.options.devices);
     if (has_compute(draft, static_cast<int32_t>(index))) continue;
     draft.diagnostics
         .error("G053", key_span(place, key),

@@ -158,7 +158,13 @@ int32_t BatchScheduler::samples_left(const StepPlan& plan) const {
 
 void BatchScheduler::add_samples(StepPlan& plan, PrefillTask& prefill) {
   while (prefill.num_sampled < prefill.waiting.size() && samples_left(plan) > 0)
-    plan.samples.push_back({prefill.last_row, prefill.waiting[prefill.num_sampled++]});
+    add_sample(plan, prefill.last_row, *prefill.waiting[prefill.num_sampled++]);
+}
+
+void BatchScheduler::add_sample(StepPlan& plan, int32_t row, Sequence& sequence) const {
+  sequence.last_plan = num_plans_ + 1;
+  sequence.last_sample = static_cast<int32_t>(plan.samples.size());
+  plan.samples.push_back({row, &sequence});
 }
 
 /// Rows for the positions [begin, end).
@@ -179,18 +185,21 @@ void BatchScheduler::add_span(RowBatch& rows, const std::vector<int32_t>& blocks
 void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   RowBatch& rows = plan.rows;
   const auto row = static_cast<int32_t>(rows.num_rows());
-  const int32_t last = sequence.size() - 1;
-  plan.samples.push_back({row, &sequence});
+  const int32_t last = sequence.size() + num_coming(sequence) - 1;
   // The same as add_span(), for one row, which lies in the last block.
   rows.spans.push_back({row, 1, last, static_cast<int32_t>(rows.kv_blocks.size()),
                         slots_.slot_of(sequence.adapter)});
   waiting_.charge(sequence.request.tenant, 1);
   rows.kv_blocks.insert(rows.kv_blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
-  rows.tokens.push_back(sequence.tokens.back());
+  rows.tokens.push_back(num_coming(sequence) == 0 ? sequence.tokens.back()
+                                                  : drawn_by(sequence.last_sample));
   rows.positions.push_back(last);
   const auto before = static_cast<int32_t>(sequence.blocks.size() - 1) * limits_.options.block_size;
   rows.cache_rows.push_back(sequence.blocks.back() * limits_.options.block_size + last - before);
-  if (sequence.publishes) publish(sequence.blocks, sequence.chain, sequence, last + 1);
+  // Of a step that was planned ahead, accept() does it.
+  if (sequence.publishes && num_under_way_ == 0)
+    publish(sequence.blocks, sequence.chain, sequence, last + 1);
+  add_sample(plan, row, sequence);
 }
 
 void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num_rows) {
@@ -212,10 +221,15 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
   add_samples(plan, prefill);
 }
 
-void BatchScheduler::group_by_adapter(StepPlan& plan) {
+void BatchScheduler::group_by_adapter(StepPlan& plan, size_t num_decodes) {
   RowBatch& rows = plan.rows;
-  if (std::ranges::is_sorted(rows.spans, {}, &RowSpan::adapter)) return;
-  std::ranges::stable_sort(rows.spans, {}, &RowSpan::adapter);
+  const std::span decodes = std::span(rows.spans).first(num_decodes);
+  const std::span prompts = std::span(rows.spans).subspan(num_decodes);
+  if (std::ranges::is_sorted(decodes, {}, &RowSpan::adapter) &&
+      std::ranges::is_sorted(prompts, {}, &RowSpan::adapter))
+    return;
+  std::ranges::stable_sort(decodes, {}, &RowSpan::adapter);
+  std::ranges::stable_sort(prompts, {}, &RowSpan::adapter);
   grouped_.clear();
   new_rows_.resize(rows.tokens.size());
   for (auto& span : rows.spans) {
@@ -233,27 +247,35 @@ void BatchScheduler::group_by_adapter(StepPlan& plan) {
   rows.cache_rows.swap(grouped_.cache_rows);
   for (auto& sample : plan.samples) sample.row = new_rows_[static_cast<size_t>(sample.row)];
   for (auto& score : plan.scores) score.row = new_rows_[static_cast<size_t>(score.row)];
+  std::ranges::stable_sort(plan.samples, {}, &StepPlan::Sample::row);
+  for (size_t i = 0; i < plan.samples.size(); ++i)
+    plan.samples[i].sequence->last_sample = static_cast<int32_t>(i);
 }
 
-bool BatchScheduler::plan(StepPlan& plan) {
-  const EngineOptions& options = limits_.options;
+void BatchScheduler::begin(StepPlan& plan) {
   plan.rows.clear();
-  plan.rows.block_size = options.block_size;
+  plan.rows.block_size = limits_.options.block_size;
   plan.samples.clear();
   plan.scores.clear();
   plan.copies.clear();
   plan.prefills.clear();
   has_preempted_ = false;
   claims_.step();
+}
+
+bool BatchScheduler::plan(StepPlan& plan) {
+  CHECK(num_under_way_ == 0, "a step is planned when the one before is finished");
+  const EngineOptions& options = limits_.options;
+  begin(plan);
   int32_t budget = options.max_batched_tokens;
   // Whoever is preempted meanwhile is behind, or this one itself.
   for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
     Sequence& sequence = *running_[i];
-    const auto room = static_cast<int32_t>(sequence.blocks.size()) * options.block_size;
-    if (sequence.size() > room && !grow(sequence)) break;
+    if (needs_block(sequence) && !grow(sequence)) break;
     add_decode(plan, sequence);
     --budget;
   }
+  const size_t num_decodes = plan.rows.spans.size();
   if (!plan.samples.empty() && options.max_prefill_tokens > 0)
     budget = std::min(budget, options.max_prefill_tokens);
   size_t next = 0;
@@ -273,12 +295,15 @@ bool BatchScheduler::plan(StepPlan& plan) {
     budget -= chunk;
   }
   if (plan.rows.num_rows() == 0) return false;
-  group_by_adapter(plan);
+  group_by_adapter(plan, num_decodes);
   plan.copies = std::exchange(copies_, {});
+  ++num_plans_;
+  ++num_under_way_;
   return true;
 }
 
 void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
+  if (sequence.has_left) return;
   const auto index = static_cast<int32_t>(sequence.tokens.size());
   const PolicyVersion version = versions_.of(sequence.request.key());
   if (!std::isfinite(logprob)) {
@@ -288,6 +313,8 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
                     "version {}: some are not numbers, or are infinite",
                     index, version));
   }
+  if (sequence.publishes && sequence.prefill == nullptr)
+    publish(sequence.blocks, sequence.chain, sequence, sequence.size());
   sequence.tokens.push_back(token);
   sequence.logprobs.push_back(logprob);
   if (sequence.processor != nullptr) sequence.processor->take(token);
@@ -325,7 +352,7 @@ void BatchScheduler::withdraw(const Sequence& sequence) {
 
 void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
   for (const auto& sample : plan.samples)
-    if (sample.sequence->prefill == nullptr)
+    if (sample.sequence->prefill == nullptr && !sample.sequence->has_left)
       end_early(*sample.sequence, FinishReason::kFailed, why);
   for (PrefillTask* prefill : plan.prefills) {
     for (Sequence* sequence : prefill->waiting) end_early(*sequence, FinishReason::kFailed, why);
@@ -338,6 +365,8 @@ void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
 }
 
 void BatchScheduler::finish_step() {
+  --num_under_way_;
+  std::erase_if(left_, [](LeftSequence& one) { return --one.num_steps == 0; });
   for (size_t i = 0; i < running_.size();) {
     Sequence& sequence = *running_[i];
     if (sequence.ended)
@@ -404,13 +433,17 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   event.top_logprobs = std::move(sequence.top_logprobs);
   event.prompt_logprobs = std::move(sequence.prompt_logprobs);
   event.num_cached_tokens = sequence.num_cached_tokens;
-  const uint64_t id = event.id.value;
+  const auto found = sequences_.find(event.id.value);
   finished_.push_back(std::move(event));
-  sequences_.erase(id);
+  sequence.has_left = true;
+  if (num_under_way_ > 0) left_.push_back({std::move(found->second), num_under_way_});
+  sequences_.erase(found);
 }
 
 bool BatchScheduler::has_work() const {
-  if (!running_.empty() || !prefilling_.empty() || slots_.coming() || can_admit()) return true;
+  if (num_under_way_ > 0 || !running_.empty() || !prefilling_.empty() || slots_.coming() ||
+      can_admit())
+    return true;
   const Sequence* first = first_without_slot();
   return first != nullptr && slot_for(*first) != AdapterSlots::kNone;
 }

@@ -28,12 +28,18 @@
 /// and copy what lies behind the last full block. A prompt whose log-probabilities are asked for is
 /// computed from its first token; those who wait for it with it share them.
 ///
-/// Rows of one adapter lie together in a plan, so that a step reads each adapter once. An adapter
-/// lies in a slot while any of its sequences is admitted (adapter_slots.h). One whose adapter is in
-/// no slot waits, and those of other adapters go on; the first such one gets a slot that nobody
-/// holds, of an adapter whose own prompts do not wait for longer. Where all slots are held and it
-/// is next of all, the adapter that has been held for longest admits nothing more until its slot is
-/// free: so nobody waits for ever. The engine brings adapters into their slots between steps.
+/// Rows of one adapter lie together in a plan, among those that decode, which come first, and among
+/// those of prompts. An adapter lies in a slot while any of its sequences is admitted
+/// (adapter_slots.h). One whose adapter is in no slot waits, and those of other adapters go on; the
+/// first such one gets a slot that nobody holds, of an adapter whose own prompts do not wait for
+/// longer. Where all slots are held and it is next of all, the adapter that has been held for
+/// longest admits nothing more until its slot is free: so nobody waits for ever. The engine brings
+/// adapters into their slots between steps.
+///
+/// An engine may plan a decode step before the tokens of the one before it are known:
+/// plan_ahead(). Its rows name those tokens by their place. Who turns out to have ended has a row
+/// there all the same, whose token nobody takes. What that row writes lies behind the sequence's
+/// last token, in a block without a name; whoever is given the block writes it in a later step.
 #pragma once
 
 #include <memory>
@@ -80,6 +86,9 @@ struct Sequence {
   bool was_told = false;                       // its PrefillEvent was taken
   bool was_taken_over = false;
   bool ended = false;  // held, but its only token was already the last
+  bool has_left = false;    // its end was told; steps under way may still have a row of it
+  uint64_t last_plan = 0;   // the last that samples from it
+  int32_t last_sample = 0;  // its place there
   FinishReason reason = FinishReason::kLength;
   int32_t num_cached_tokens = 0;
   std::optional<PolicyVersion> began;  // weights under which it was first admitted
@@ -142,8 +151,11 @@ struct RowCopy {
   int32_t from = 0, to = 0, num_rows = 0;
 };
 
+/// In place of a token: what sample `place` of the step before draws. Its own inverse.
+constexpr int32_t drawn_by(int32_t place) { return -1 - place; }
+
 /// One forward pass: what is copied before it, its rows, and the rows from which a token is
-/// sampled.
+/// sampled. In a step that was planned ahead a token of `rows` may be drawn_by() the one before.
 struct StepPlan {
   struct Sample {
     int32_t row = 0;
@@ -183,16 +195,24 @@ class BatchScheduler {
   /// Fills `plan` with the next step; false when there is nothing to do. Then either accept() of
   /// all and finish_step(), or fail_step(): names of blocks count on the step.
   bool plan(StepPlan& plan);
-  /// Takes one sampled token of the last plan, whose kept set and top log-probabilities have been
+  /// Fills `plan` with the step after the only one under way, of which nothing was accepted yet: a
+  /// token for every running sequence that does not end with max_tokens before. False where those
+  /// tokens must be known first: nobody goes on, a prompt may advance, rows are to be copied, or a
+  /// block would have to be taken from somebody. Then the earlier of the two is accepted and
+  /// finished, or failed; then any call but plan() may come. Between plan() and accept() nothing
+  /// but plan_ahead() is called.
+  bool plan_ahead(StepPlan& plan);
+  /// Takes one sampled token of a plan, whose kept set and top log-probabilities have been
   /// appended to the sequence. One with more of the former than kKeptBytesMax ends as refused, one
-  /// whose log-probability is not finite as failed, without this token.
+  /// whose log-probability is not finite as failed, without this token. Of a sequence that has left
+  /// it is dropped.
   void accept(Sequence& sequence, int32_t token, float logprob);
   void accept(const StepPlan::Score& score, float logprob) {
     score.prefill->prompt_logprobs.push_back(logprob);
   }
-  /// Moves the sequences of the last plan on: prefilled ones are held, ended ones leave.
+  /// Moves the sequences of a plan on: prefilled ones are held, ended ones leave.
   void finish_step();
-  /// The step of `plan`, the last one, was not computed: its sequences end as failed, those whose
+  /// The step of `plan` was not computed: its sequences end as failed, those whose
   /// prompt it was in when they are taken over.
   void fail_step(const StepPlan& plan, const std::string& why);
 
@@ -206,6 +226,12 @@ class BatchScheduler {
   EngineState state() const;
 
  private:
+  /// Kept until the steps are finished that may have a row of it.
+  struct LeftSequence {
+    std::unique_ptr<Sequence> sequence;
+    int32_t num_steps = 0;
+  };
+
   int32_t blocks_for(int64_t num_tokens) const;
   int32_t samples_left(const StepPlan& plan) const;
   int32_t num_queued() const;
@@ -253,13 +279,21 @@ class BatchScheduler {
   bool own_end(PrefillTask& prefill);
 
   // The plan.
+  void begin(StepPlan& plan);
+  /// Tokens that the step under way draws for it: at most one.
+  int32_t num_coming(const Sequence& sequence) const;
+  /// Whether it draws another one after that.
+  bool goes_on(const Sequence& sequence) const;
+  bool needs_block(const Sequence& sequence) const;
+  void add_sample(StepPlan& plan, int32_t row, Sequence& sequence) const;
   void add_decode(StepPlan& plan, Sequence& sequence);
   void add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num_rows);
   void add_span(RowBatch& rows, const std::vector<int32_t>& blocks, int32_t begin, int32_t end,
                 const Sequence& sequence) const;
   /// Samples for those who wait for the complete `prefill`, as many as the step still may.
   void add_samples(StepPlan& plan, PrefillTask& prefill);
-  void group_by_adapter(StepPlan& plan);
+  /// The first spans are of those that decode, and stay the first.
+  void group_by_adapter(StepPlan& plan, size_t num_decodes);
 
   void hand_on(PrefillTask& prefill);
   /// It ends with this step, without kept sets.
@@ -283,11 +317,14 @@ class BatchScheduler {
   std::vector<std::unique_ptr<PrefillTask>> prefilling_;  // in order of admission
   std::vector<Sequence*> running_;                        // in order
   std::vector<Sequence*> held_;
+  std::vector<LeftSequence> left_;
   std::vector<RowCopy> copies_;  // due before the next forward pass
   std::vector<PrefillEvent> prefilled_;
   std::vector<FinishEvent> finished_;
   uint64_t num_arrived_ = 0;
   int32_t num_prefilling_ = 0;  // sequences
+  int32_t num_under_way_ = 0;   // steps that were planned and not finished
+  uint64_t num_plans_ = 0;
   bool has_preempted_ = false;  // in this step
   EngineState totals_;          // running totals alone
 };

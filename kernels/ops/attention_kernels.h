@@ -7,6 +7,7 @@
 /// the arithmetic of a query and head is the same for any number of them.
 #pragma once
 
+#include "kernels/ops/dropout_kernels.h"
 #include "kernels/ops/expert_kernels.h"
 #include "kernels/ops/linear_kernels.h"
 #include "kernels/ops/row_kernels.h"
@@ -423,6 +424,8 @@ constexpr CpuOps table(const char* name) {
           softmax,
           softmax_backward,
           adamw,
+          draw,
+          drop_out,
           sum_of_squares,
           pack_linear,
           linear_rows};

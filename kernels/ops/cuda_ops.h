@@ -169,6 +169,12 @@ struct DecodeAttentionArgs {
 };
 inline constexpr int32_t kSplitsMax = 64;
 Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream);
+/// rotary() of one row a sequence and then decode_attention(), in one launch and with their bits:
+/// row r is turned to position lengths[r] - 1, its key and value go to that place of the block
+/// table, its queries nowhere. Of `turn` positions, slots, table, cache and q are not read, nor q of
+/// `args`.
+Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args,
+                         Stream stream);
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits);  // floats
 /// How many splits fill a device of `num_processors` for contexts of up to `length_max` tokens.
 int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
@@ -265,14 +271,103 @@ struct FewRowsArgs {
 inline constexpr int64_t kFewRowsMax = 4;
 Outcome few_rows_product(const FewRowsArgs& args, Stream stream);
 
+/// Rows [first, first + rows) of a step that have one adapter; in device memory.
+struct AdapterTile {
+  int32_t first = 0;
+  int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
+  int32_t slot = 0;      // where its numbers lie
+  int32_t rank = 0;      // up to rank_max of the operation
+  uint32_t targets = 0;  // bits of the parts that it adds to
+  float scaling = 0;
+};
+inline constexpr int64_t kAdapterTileRows = 8;
+inline constexpr int32_t kAdapterRowsRankMax = 64;
+
+/// Columns of a matrix that have an A [rank, terms] and a B [columns, rank] of their own. Both are
+/// dense, and begin `a * rank` and `b * rank` elements behind the beginning of a slot.
+struct AdapterPart {
+  int64_t column = 0;  // the first
+  int64_t columns = 0;
+  int64_t a = 0;  // multiples of 8, as b
+  int64_t b = 0;
+  uint32_t target = 1;  // its bit
+};
+inline constexpr int32_t kAdapterPartsMax = 3;
+
+/// y += scaling * (x A') B' of each part that a row's adapter has, beside the product of a linear.
+/// A row's result depends on that row and its adapter alone, and not on its place in a tile. What
+/// no tile has stays as it is. Contents of tiles are not checked; their rows must differ.
+struct AddAdaptersArgs {
+  int64_t terms = 0;    // a multiple of 8; x and slots at addresses of 16 bytes
+  int64_t columns = 0;  // of y
+  Type type = Type::kFloat32;
+  int64_t num_tiles = 0;
+  const AdapterTile* tiles = nullptr;  // [num_tiles]
+  int32_t rank_max = kAdapterRowsRankMax;
+  int32_t num_parts = 0;               // up to kAdapterPartsMax
+  AdapterPart parts[kAdapterPartsMax] = {};
+  const void* slots = nullptr;  // [any, slot_stride]
+  int64_t slot_stride = 0;      // elements, a multiple of 8
+  const void* x = nullptr;      // [rows, terms]
+  void* y = nullptr;            // [rows, columns]
+};
+Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
+
+/// Rows [first, first + rows) of a pass that have the weights of one slot; in device memory.
+struct NarrowTile {
+  int32_t first = 0;
+  int32_t rows = 0;  // up to kNarrowTileRows
+  int32_t slot = 0;
+};
+inline constexpr int64_t kNarrowTileRows = 64;
+
+/// y += x * weights' of each tile's slot, all bf16: products of so few terms that adding them to y
+/// is what takes time. The sum is rounded once. Contents of tiles are not checked; their rows must
+/// differ.
+struct NarrowProductsArgs {
+  int64_t terms = 0;    // a multiple of 16
+  int64_t columns = 0;  // a multiple of 8, as all strides
+  int64_t num_tiles = 0;
+  const NarrowTile* tiles = nullptr;  // [num_tiles]
+  const void* x = nullptr;            // [rows, terms], x_stride apart
+  int64_t x_stride = 0;
+  const void* weights = nullptr;  // of a slot [columns, terms]; transposed: [terms, columns]
+  int64_t slot_stride = 0;
+  bool is_transposed = false;
+  void* y = nullptr;  // [rows, columns], y_stride apart
+  int64_t y_stride = 0;
+};
+Outcome add_narrow_products(const NarrowProductsArgs& args, Stream stream);
+
+/// How a row is dropped out; in device memory.
+struct DropRow {
+  uint64_t key = 0;        // mix(key, row) of kernels/torch/adapter_dropout.h
+  float scale = 1;         // 1 / (1 - rate)
+  uint32_t threshold = 0;  // of 65536 draws those below it leave a number out; 0: none
+};
+
+/// y = what is left of x for linear `module`, as adapter_dropout.h draws it; or y += that.
+struct DropRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  uint64_t module = 0;
+  const DropRow* dropped = nullptr;  // [rows]
+  const void* x = nullptr;           // [rows, width]
+  void* y = nullptr;                 // [rows, width]; may be x
+  bool adds = false;
+};
+Outcome drop_rows(const DropRowsArgs& args, Stream stream);
+
 /// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
-/// negative source gives a row of zeros.
+/// negative source s gives a row of zeros; where there are `others`, the source is others[-1 - s].
 struct GatherRowsArgs {
   int64_t rows = 0;
   int64_t width = 0;
   Type type = Type::kFloat32;
   const void* x = nullptr;           // [any, width]
   const int32_t* sources = nullptr;  // [rows]
+  const int32_t* others = nullptr;   // [any], or null
   const float* scale = nullptr;      // [rows], or null: 1
   void* y = nullptr;                 // [rows, width]
 };
@@ -321,5 +416,18 @@ Outcome dot_rows(const DotRowsArgs& args, Stream stream);
 /// As ops.h, in fp32; all pointers are the device's. Up to kExpertsMax experts.
 Outcome route(const RouteArgs& args, Stream stream);
 Outcome route_backward(const RouteBackwardArgs& args, Stream stream);
+
+/// The order of grouped products: pairs (row, choice) by expert, of equal experts in the order of
+/// the pairs.
+struct SortByExpertArgs {
+  int64_t rows = 0;
+  int32_t experts_per_token = 0;
+  int32_t num_experts = 0;           // up to kExpertsMax
+  const int32_t* experts = nullptr;  // [rows, experts_per_token]
+  int32_t* places = nullptr;         // [rows, experts_per_token] of each pair in that order
+  int32_t* sources = nullptr;        // [rows * experts_per_token] the row of each place
+  int32_t* ends = nullptr;           // [num_experts] where the places of each end
+};
+Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream);
 
 }  // namespace primerl::cuda

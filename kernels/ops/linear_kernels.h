@@ -254,10 +254,21 @@ PRIMERL_INLINE LinearBlock block_of(const LinearRowsArgs& args, int64_t panel, i
     block.packed = args.packed + (panel * args.terms + term) * kLinearPanel;
     return block;
   }
-  LinearWeights from = args.weights;
   const int64_t column = panel * kLinearPanel, columns = args.columns - column;
+  const int64_t lanes = columns < kLinearPanel ? columns : kLinearPanel;
+  if (args.packed_transposed != nullptr) {
+    // A panel of the transposed has kLinearPanel of the terms of every column.
+    const float* from = args.packed_transposed + (term * args.columns + column * kLinearPanel);
+    for (int64_t k = 0; k < block.count; k += kLinearPanel, from += args.columns * kLinearPanel) {
+      const int64_t some = block.count - k;
+      copy_panel({from, kLinearPanel, 1}, lanes, some < kLinearPanel ? some : kLinearPanel,
+                 room + k * kLinearPanel);
+    }
+    return block;
+  }
+  LinearWeights from = args.weights;
   from.weight += column * from.column_stride + term * from.term_stride;
-  copy_panel(from, columns < kLinearPanel ? columns : kLinearPanel, block.count, room);
+  copy_panel(from, lanes, block.count, room);
   return block;
 }
 

@@ -251,6 +251,28 @@ struct AdamwArgs {
   float correction2 = 1;  // 1 - beta2^step
 };
 
+/// 16 random bits for each number of some rows: those of number 4 b + i of row r are the bits
+/// [16 i, 16 i + 16) of mix(keys[r], b), as random.h has it.
+struct DrawArgs {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const uint64_t* keys = nullptr;  // [rows]
+  uint16_t* draws = nullptr;       // [rows, drawn_columns(columns)]
+};
+constexpr int64_t drawn_columns(int64_t columns) { return (columns + 15) / 16 * 16; }
+
+/// y = 0 where a number's draw is below the threshold, else scale * x.
+struct DropOutArgs {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const uint16_t* draws = nullptr;  // [rows, drawn_columns(columns)]
+  int32_t threshold = 0;            // up to 65536
+  float scale = 1;
+  bool adds = false;         // y += that
+  const float* x = nullptr;  // [rows, columns]
+  float* y = nullptr;        // [rows, columns], not x
+};
+
 /// Columns of a panel of packed weights, and terms of one chain of additions.
 inline constexpr int64_t kLinearPanel = 16;
 inline constexpr int64_t kLinearBlock = 192;
@@ -296,7 +318,10 @@ struct LinearRowsArgs {
   const float* x = nullptr;  // x of row r and term k: x[r * x_stride + k * x_term_stride]
   int64_t x_stride = 0;
   int64_t x_term_stride = 1;
-  const float* packed = nullptr;  // by pack_linear; null: `weights`, packed block by block
+  // Weights by pack_linear, or those of the transposed product (columns for terms) by pack_linear,
+  // or as they lie: the last two are packed block by block.
+  const float* packed = nullptr;
+  const float* packed_transposed = nullptr;
   LinearWeights weights;
   const float* bias = nullptr;      // [columns], or null
   const float* residual = nullptr;  // [rows, columns], or null; may be y
@@ -324,6 +349,8 @@ struct CpuOps {
   SoftmaxStats (*softmax)(const SoftmaxArgs&);
   void (*softmax_backward)(const SoftmaxBackwardArgs&);
   void (*adamw)(const AdamwArgs&);
+  void (*draw)(const DrawArgs&);
+  void (*drop_out)(const DropOutArgs&);
   /// The sum of the squares of `count` floats.
   double (*sum_of_squares)(const float* x, int64_t count);
   void (*pack_linear)(const PackLinearArgs&);

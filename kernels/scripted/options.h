@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "graph/base/clock.h"
@@ -30,6 +31,10 @@ struct ScriptedEngineOptions : EngineOptions {
   double tail_fraction = 0;     // of requests, [0, 1]
   int32_t tail_factor = 1;      // how much longer those are; >= 1
   int32_t refuse_every = 0;     // every n-th submit is refused; 0 = none
+  /// Where a step finds a fault to have (device_fault.h); "": nowhere.
+  std::string device_fault_file;
+  /// Added to every log-probability, as another device's rounding would.
+  double logprob_shift = 0;
   Duration step_cost = Duration::microseconds(500);         // of a step, whatever its size
   Duration prefill_token_cost = Duration::microseconds(5);  // of a prompt token
   Duration decode_token_cost = Duration::microseconds(20);  // of a sampled token
@@ -46,6 +51,8 @@ struct ScriptedLearnerOptions : LearnerOptions {
   Duration step_cost = Duration::milliseconds(5);         // of a pass: a micro-batch of each step
   Duration token_cost = Duration::microseconds(20);       // of a token through the model
   Duration snapshot_cost = Duration::milliseconds(1);
+  std::string device_fault_file;  // as a ScriptedEngineOptions'
+  double loss_shift = 0;          // of the loss that is reported, relative
   // No keys of a graph:
   std::vector<TrainingRules> rules_of_tenant;  // by slot; a tenant beyond has the options above
   bool writes_files = true;                    // false: save() leaves the disk alone

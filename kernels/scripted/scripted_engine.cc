@@ -6,6 +6,7 @@
 #include "graph/base/random.h"
 #include "kernels/engine/batch_scheduler.h"
 #include "kernels/engine/kept_sets.h"
+#include "kernels/scripted/device_fault.h"
 #include "kernels/scripted/scripted_weights.h"
 
 namespace primerl {
@@ -148,7 +149,15 @@ void ScriptedEngine::load_adapter() {
 
 Status ScriptedEngine::step() {
   load_adapter();
+  if (!has_work()) return ok();
+  const Status fault = take_device_fault(options_.device_fault_file, "a scripted step");
+  const bool is_full = !fault.ok() && fault.error().code() == Code::kExhausted;
+  if (!fault.ok() && !is_full) return fault;
   if (!scheduler_.plan(plan_)) return ok();
+  if (is_full) {
+    scheduler_.fail_step(plan_, fault.error().text());
+    return ok();
+  }
   const auto num_decoded = std::ranges::count_if(
       plan_.samples, [](const auto& sample) { return sample.sequence->prefill == nullptr; });
   cost_ += options_.step_cost + options_.decode_token_cost * num_decoded +
@@ -173,7 +182,8 @@ void ScriptedEngine::sample(Sequence& sequence) {
   if (is_last_scripted) token = options_.eos_id;
   const double surprise = sampling_uniform(mix(key, kLogprobDraw), position);
   if (has_kept_sets(sampling)) keep_some(sequence, key, token);
-  scheduler_.accept(sequence, token, static_cast<float>(-0.01 - 3 * surprise * surprise));
+  scheduler_.accept(sequence, token,
+                    static_cast<float>(-0.01 - 3 * surprise * surprise + options_.logprob_shift));
 }
 
 /// A few ids about the token, as many as the draw and top_k say.

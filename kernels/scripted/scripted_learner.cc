@@ -11,6 +11,7 @@
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/random.h"
+#include "kernels/scripted/device_fault.h"
 #include "kernels/scripted/scripted_weights.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/schedule.h"
@@ -190,6 +191,7 @@ int64_t ScriptedLearner::next_tokens(const TrainBatch& batch) const {
 
 Result<ScriptedLearner::Stepping> ScriptedLearner::begin_step(const TrainBatch& batch) {
   RETURN_IF_ERROR(check_samples(batch, limits()));
+  RETURN_IF_ERROR(take_device_fault(options_.device_fault_file, "a scripted training step"));
   Stepping step;
   step.batch = &batch;
   const auto has_loss_token = [](const TrainSample& sample) {
@@ -235,7 +237,7 @@ TrainReport ScriptedLearner::end_step(Stepping& step) {
   if (report.skipped) return report;
   const Sums& sums = step.sums;
   const auto count = static_cast<double>(sums.num_loss_tokens);
-  report.loss = sums.loss / count;
+  report.loss = sums.loss / count * (1 + options_.loss_shift);
   report.entropy_mean = sums.entropy / count;
   report.mismatch_kl_mean = sums.mismatch_kl / count;
   report.mismatch_kl_max = sums.mismatch_kl_max;

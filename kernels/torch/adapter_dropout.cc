@@ -1,8 +1,7 @@
 #include "kernels/torch/adapter_dropout.h"
 
-#include <algorithm>
-
 #include "graph/base/random.h"
+#include "kernels/ops/ops.h"
 
 namespace primerl {
 namespace {
@@ -10,42 +9,44 @@ namespace {
 constexpr int64_t kDrawsOfBlock = 4;  // of 16 bits each
 constexpr double kDraws = 65536;
 
-/// Draws below it leave a number out.
-uint64_t threshold_of(double rate) { return static_cast<uint64_t>(rate * kDraws); }
-
-/// Of the columns of a row from kDrawsOfBlock * block on.
-uint64_t draws_of(uint64_t key, int64_t block) { return mix(key, static_cast<uint64_t>(block)); }
-
-uint64_t draw(uint64_t draws, int64_t index) { return draws >> (16 * index) & 0xFFFF; }
-
-uint64_t key_of(const AdapterDropout& dropout, uint64_t module, uint64_t row) {
-  return mix(mix(dropout.key, row), module);
-}
-
 }  // namespace
 
-bool is_left_out(const AdapterDropout& dropout, uint64_t module, uint64_t row, int64_t column) {
-  const uint64_t draws = draws_of(key_of(dropout, module, row), column / kDrawsOfBlock);
-  return draw(draws, column % kDrawsOfBlock) < threshold_of(dropout.rate);
+AdapterDropout dropout_of(const AdapterConfig& config, int64_t step) {
+  return {config.dropout,
+          mix(stable_hash("dropout", config.init_seed), static_cast<uint64_t>(step))};
 }
 
-void drop_out(const AdapterDropout& dropout, uint64_t module, std::span<const uint64_t> rows,
-              int64_t columns, const float* x, float* y, bool adds) {
-  const uint64_t threshold = threshold_of(dropout.rate);
-  const auto scale = static_cast<float>(1 / (1 - dropout.rate));
-  for (const uint64_t row : rows) {
-    const uint64_t key = key_of(dropout, module, row);
-    for (int64_t first = 0; first < columns; first += kDrawsOfBlock) {
-      const uint64_t draws = draws_of(key, first / kDrawsOfBlock);
-      const int64_t count = std::min(kDrawsOfBlock, columns - first);
-      for (int64_t i = 0; i < count; ++i) {
-        const float left = draw(draws, i) < threshold ? 0 : scale * x[first + i];
-        y[first + i] = adds ? y[first + i] + left : left;
-      }
-    }
-    x += columns;
-    y += columns;
-  }
+uint32_t dropout_threshold(double rate) { return static_cast<uint32_t>(rate * kDraws); }
+
+float dropout_scale(double rate) { return static_cast<float>(1 / (1 - rate)); }
+
+uint64_t row_key(const AdapterDropout& dropout, uint64_t row) { return mix(dropout.key, row); }
+
+bool is_left_out(const AdapterDropout& dropout, uint64_t module, uint64_t row, int64_t column) {
+  const uint64_t key = mix(row_key(dropout, row), module);
+  const uint64_t draws = mix(key, static_cast<uint64_t>(column / kDrawsOfBlock));
+  const auto draw = static_cast<int32_t>(draws >> (16 * (column % kDrawsOfBlock)) & 0xFFFF);
+  return draw < static_cast<int32_t>(dropout_threshold(dropout.rate));
+}
+
+void draw_left_out(uint64_t module, std::span<uint64_t> keys, int64_t columns, uint16_t* draws) {
+  for (uint64_t& key : keys) key = mix(key, module);
+  cpu_ops().draw({.rows = static_cast<int64_t>(keys.size()),
+                  .columns = columns,
+                  .keys = keys.data(),
+                  .draws = draws});
+}
+
+void drop_out(const AdapterDropout& dropout, int64_t rows, int64_t columns, const uint16_t* draws,
+              const float* x, float* y, bool adds) {
+  cpu_ops().drop_out({.rows = rows,
+                      .columns = columns,
+                      .draws = draws,
+                      .threshold = static_cast<int32_t>(dropout_threshold(dropout.rate)),
+                      .scale = dropout_scale(dropout.rate),
+                      .adds = adds,
+                      .x = x,
+                      .y = y});
 }
 
 }  // namespace primerl

@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kWorkOfDraw = 16;  // of leaving a number out or not, in multiply-adds
+constexpr int64_t kWorkOfDraw = 8;  // of leaving a number out or not, in multiply-adds
 
 }  // namespace
 
@@ -48,7 +48,6 @@ void AdapterProducts::set(int32_t slot, const AdapterWeights* adapter, AdapterDr
 
 void AdapterProducts::begin(const RowBatch& batch) {
   runs_.clear();
-  draws_.clear();
   bool has_dropout = false;
   for (const auto& span : batch.spans) {
     const int32_t slot = span.adapter;
@@ -63,12 +62,20 @@ void AdapterProducts::begin(const RowBatch& batch) {
       runs_.push_back({slot, 0, span.query_begin, span.num_queries});
   }
   if (runs_.empty()) return;
-  if (has_dropout) {
-    CHECK(batch.draws.size() == batch.tokens.size(), "rows with dropout have no names");
-    draws_ = batch.draws;
-  }
+  if (has_dropout) make_keys(batch);
   kinds_.assign(static_cast<size_t>(batch.num_rows()), 0);
   for (const auto& run : runs_) std::fill_n(kinds_.begin() + run.first, run.rows, run.slot + 1);
+}
+
+void AdapterProducts::make_keys(const RowBatch& batch) {
+  CHECK(batch.draws.size() == batch.tokens.size(), "rows with dropout have no names");
+  keys_.resize(batch.draws.size());
+  for (const auto& run : runs_) {
+    const AdapterDropout& dropout = slots_[static_cast<size_t>(run.slot)].dropout;
+    if (!dropout.is_there()) continue;
+    const auto first = static_cast<size_t>(run.first), end = first + static_cast<size_t>(run.rows);
+    for (size_t i = first; i < end; ++i) keys_[i] = row_key(dropout, batch.draws[i]);
+  }
 }
 
 void AdapterProducts::list_jobs(const Matrix& weight, std::span<const AdapterRun> runs,
@@ -103,28 +110,40 @@ void AdapterProducts::list_jobs(const Matrix& weight, std::span<const AdapterRun
 }
 
 void AdapterProducts::list_dropped(int64_t terms, const int32_t* sources) {
+  const auto grow = [](auto& values, int64_t count) {
+    if (values.size() < static_cast<size_t>(count)) values.resize(static_cast<size_t>(count));
+  };
   int64_t count = 0;
   for (const auto& job : jobs_) count += job.dropout.is_there() ? job.run.rows : 0;
-  names_.resize(static_cast<size_t>(count));
-  if (left_.size() < static_cast<size_t>(count * terms))
-    left_.resize(static_cast<size_t>(count * terms));
-  uint64_t* name = names_.data();
-  float* left = left_.data();
+  grow(keys_of_jobs_, count);
+  grow(draws_, count * drawn_columns(terms));
+  grow(left_, count * terms);
+  int64_t row = 0;
   for (auto& job : jobs_) {
     if (!job.dropout.is_there()) continue;
-    job.names = name;
-    job.left = left;
-    for (int64_t i = job.run.first; i < job.run.first + job.run.rows; ++i)
-      *name++ = draws_[static_cast<size_t>(sources == nullptr ? i : sources[i])];
-    left += job.run.rows * terms;
-    drop(job, terms, std::exchange(job.x, job.left), job.left, false);
+    job.keys = keys_of_jobs_.data() + row;
+    job.draws = draws_.data() + row * drawn_columns(terms);
+    job.left = left_.data() + row * terms;
+    row += job.run.rows;
+    const float* x = std::exchange(job.x, job.left);
+    share(job.run.rows, job.run.rows * terms * kWorkOfDraw, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t place = job.run.first + i;
+        job.keys[i] = keys_[static_cast<size_t>(sources == nullptr ? place : sources[place])];
+      }
+      uint16_t* draws = job.draws + begin * drawn_columns(terms);
+      draw_left_out(job.part->module, {job.keys + begin, static_cast<size_t>(end - begin)}, terms,
+                    draws);
+      drop_out(job.dropout, end - begin, terms, draws, x + begin * terms, job.left + begin * terms,
+               false);
+    });
   }
 }
 
-void AdapterProducts::drop(const Job& job, int64_t terms, const float* x, float* y, bool adds) {
-  share(job.run.rows, job.run.rows * terms * kWorkOfDraw, [&](int64_t begin, int64_t end) {
-    drop_out(job.dropout, job.part->module, {job.names + begin, static_cast<size_t>(end - begin)},
-             terms, x + begin * terms, y + begin * terms, adds);
+void AdapterProducts::add_left(const Job& job, int64_t terms, float* dx) {
+  share(job.run.rows, job.run.rows * terms, [&](int64_t begin, int64_t end) {
+    drop_out(job.dropout, end - begin, terms, job.draws + begin * drawn_columns(terms),
+             job.left + begin * terms, dx + begin * terms, true);
   });
 }
 
@@ -198,7 +217,7 @@ void AdapterProducts::backward(const Matrix& weight, std::span<const AdapterRun>
     products_.run(tasks_);
     for (const Job& job : jobs_)
       if (job.index == i && job.dropout.is_there())
-        drop(job, weight.terms, job.left, dx + job.run.first * weight.terms, true);
+        add_left(job, weight.terms, dx + job.run.first * weight.terms);
   }
 }
 

@@ -111,8 +111,10 @@ class AdapterProducts {
     size_t index = 0;  // of the part in its run
     AdapterDropout dropout;
     const float* x = nullptr;   // [rows, terms], what A reads
-    float* left = nullptr;      // where that lies with dropout: scratch from then on
-    uint64_t* names = nullptr;  // [rows], likewise
+    // With dropout:
+    float* left = nullptr;      // where that lies: scratch from then on
+    uint64_t* keys = nullptr;   // [rows]
+    uint16_t* draws = nullptr;  // [rows, drawn_columns(terms)]
     float* u = nullptr;         // [rows, rank]
     float* du = nullptr;
   };
@@ -121,13 +123,15 @@ class AdapterProducts {
     AdapterDropout dropout;
   };
 
+  /// Fills keys_.
+  void make_keys(const RowBatch& batch);
   /// Fills jobs_; those of a run follow each other.
   void list_jobs(const Matrix& weight, std::span<const AdapterRun> runs, const float* x,
                  const int32_t* sources, bool is_backward);
   /// What is left of x for those with dropout.
   void list_dropped(int64_t terms, const int32_t* sources);
-  /// y = what is left of x, [rows, terms] of a job both; `adds`: y += instead.
-  static void drop(const Job& job, int64_t terms, const float* x, float* y, bool adds);
+  /// dx += what is left of a job's gradient.
+  static void add_left(const Job& job, int64_t terms, float* dx);
   void scale(bool is_backward);
 
   Products& products_;
@@ -135,13 +139,14 @@ class AdapterProducts {
   // Of the step.
   std::vector<AdapterRun> runs_;
   std::vector<int32_t> kinds_;   // by row, where there is a run
-  std::vector<uint64_t> draws_;  // by row, where one has dropout
+  std::vector<uint64_t> keys_;  // by row, of those with dropout
   // Scratch.
   std::vector<Job> jobs_;
   std::vector<LinearRowsArgs> tasks_;
   std::vector<float> room_;
   std::vector<float> left_;
-  std::vector<uint64_t> names_;
+  std::vector<uint64_t> keys_of_jobs_;
+  std::vector<uint16_t> draws_;
 };
 
 }  // namespace primerl

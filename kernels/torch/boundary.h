@@ -13,12 +13,15 @@
 
 namespace primerl {
 
-/// Runs `body` (which returns a Result) in inference mode; an exception becomes Code::kInternal.
+/// Runs `body` (which returns a Result) in inference mode; an exception becomes Code::kInternal, a
+/// lack of a device's memory Code::kExhausted. Whether the device is lost is to be asked of it.
 template <class Body>
 auto at_boundary(std::string_view doing, Body&& body) -> decltype(body()) {
   try {
     const c10::InferenceMode guard(true);
     return body();
+  } catch (const c10::OutOfMemoryError& fault) {
+    return error(Code::kExhausted, "{}: {}", doing, fault.what_without_backtrace());
   } catch (const c10::Error& fault) {
     // what() has a stack of C++ frames, too.
     return error(Code::kInternal, "{}: {}", doing, fault.what_without_backtrace());

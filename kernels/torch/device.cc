@@ -2,6 +2,7 @@
 
 #ifdef PRIMERL_CUDA_ENGINE
 #include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device_memory.h"
 #endif
 
 namespace primerl {
@@ -15,6 +16,25 @@ std::string why_not_on(std::string_view device) {
 #else
   return why_no_card(device);
 #endif
+}
+
+Result<DeviceRoom> room_on(std::string_view device) {
+#ifdef PRIMERL_CUDA_ENGINE
+  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(device)));
+  return DeviceRoom{card.free_bytes, card.total_bytes};
+#else
+  return error(Code::kUnavailable, "'{}' has no memory of its own that this build could ask for",
+               device);
+#endif
+}
+
+std::shared_ptr<DeviceMemory> device_memory_of(const std::string& device) {
+#ifdef PRIMERL_CUDA_ENGINE
+  if (card_index(device) >= 0 && why_no_card(device).empty())
+    return make_card_memory(card_index(device));
+#endif
+  static_cast<void>(device);
+  return nullptr;
 }
 
 }  // namespace primerl

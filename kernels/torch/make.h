@@ -11,6 +11,7 @@
 
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
+#include "kernels/models/frozen_bases.h"
 #include "kernels/text/tokenizer.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/learner.h"
@@ -18,19 +19,31 @@
 
 namespace primerl {
 
-/// `tokenizer` is the folder's, for requests with stop texts; without one they are refused.
+/// `tokenizer` is the folder's, for requests with stop texts; without one they are refused. With
+/// adapter slots it holds the folder's weights together with others that were given `bases`, which
+/// may be null.
 Result<std::unique_ptr<Engine>> make_torch_engine(
     const EngineOptions& options, const std::filesystem::path& model_folder,
-    std::shared_ptr<const Tokenizer> tokenizer = nullptr);
+    std::shared_ptr<const Tokenizer> tokenizer = nullptr, FrozenBases* bases = nullptr);
+
+/// Bytes that the engine or learner of a folder needs of `options.device`, as it is held against
+/// what is free there when it is made; 0 on the CPU. Without `adapters` it trains the whole
+/// weights.
+Result<double> engine_device_bytes(const EngineOptions& options,
+                                   const std::filesystem::path& model_folder);
+Result<double> learner_device_bytes(const LearnerOptions& options,
+                                    std::span<const AdapterTraining> adapters,
+                                    const std::filesystem::path& model_folder);
 
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder);
 
 /// Trains adapters alone, of up to kAdaptersOfLearnerMax different tenants: a batch is stepped by
-/// the adapter of its tenant. The folder's weights stay as they are. Loss, optimizer and schedule
-/// of `options` do not count: each adapter has its own.
+/// the adapter of its tenant. The folder's weights stay as they are, and are those of `bases`,
+/// which may be null; with numerics = "fast" it has its own. Loss, optimizer and schedule of
+/// `options` do not count: each adapter has its own.
 Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
-    const std::filesystem::path& model_folder);
+    const std::filesystem::path& model_folder, FrozenBases* bases = nullptr);
 
 }  // namespace primerl

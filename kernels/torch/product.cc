@@ -86,7 +86,11 @@ LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, i
   args.panel_end = linear_panels_of(weight.terms);
   args.x = dy;
   args.x_stride = weight.columns;
-  args.weights = {weight.plain + group * weight.columns * weight.terms, 1, weight.terms};
+  if (weight.plain == nullptr)
+    args.packed_transposed =
+        weight.packed + group * packed_linear_floats(weight.columns, weight.terms);
+  else
+    args.weights = {weight.plain + group * weight.columns * weight.terms, 1, weight.terms};
   args.y = dx;
   args.y_stride = weight.terms;
   return args;

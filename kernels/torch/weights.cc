@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/models/memory.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
 
@@ -20,6 +21,8 @@ MatrixShape shape_of(const Parameter& parameter) {
 }
 
 bool is_matrix(const Parameter& parameter) { return parameter.shape.size() > 1; }
+
+static_assert(kPackedColumns == kLinearPanel, "packed_bytes() counts other panels");
 
 constexpr int64_t kCopiedElementsMax = int64_t{1} << 16;  // of one part
 
@@ -56,6 +59,13 @@ DecoderWeights::DecoderWeights(const TensorTable& table, Numerics numerics, Use 
     const MatrixShape shape = shape_of(parameter);
     packed_[i] = zero_floats(shape.groups * packed_linear_floats(shape.columns, shape.terms));
   }
+}
+
+int64_t DecoderWeights::count() const {
+  int64_t count = flat_.defined() ? flat_.numel() : 0;
+  for (const auto* tensors : {&plain_, &packed_})
+    for (const at::Tensor& tensor : *tensors) count += tensor.defined() ? tensor.numel() : 0;
+  return count;
 }
 
 Matrix DecoderWeights::matrix(std::string_view name) const {

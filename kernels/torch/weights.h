@@ -1,9 +1,11 @@
 /// The weights of a decoder as its stages read them.
 ///
 /// A learner keeps all of them as fp32 masters in one flat buffer; its products read them there. An
-/// engine keeps no such copy of a matrix whose products are invariant: it packs the tensors it is
-/// given, whatever their type, straight into panels (ops.h). Addresses are fixed for life. One
-/// thread, which shares packing out over its compute threads.
+/// engine keeps no such copy of a matrix: it packs the tensors it is given, whatever their type,
+/// straight into panels (ops.h). What a learner does not train is packed as well: its products read
+/// the panels, forward and backward, and an engine may have the same ones (frozen_weights.h).
+/// Addresses are fixed for life. One thread at a time writes, which shares packing out over its
+/// compute threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,6 +41,7 @@ struct Matrix {
 
 class DecoderWeights {
  public:
+  /// Packed, or flat to be trained.
   enum class Use : uint8_t { kEngine, kLearner };
 
   /// All weights are 0. `table` outlives it.
@@ -46,6 +49,7 @@ class DecoderWeights {
 
   Numerics numerics() const { return numerics_; }
   const TensorTable& table() const { return table_; }
+  int64_t count() const;  // numbers that it holds
   Matrix matrix(std::string_view name) const;
   Matrix matrix(size_t parameter) const;
   /// Null: the model has none of that name.

@@ -5,7 +5,8 @@
 /// a TrainSample are parallel, all [num_tokens]. One learner may train several tenants, each with
 /// its own adapter: every call names whose weights it means, and no call of one changes a bit of
 /// another's. Steps of several tenants may share a pass over the model: each is equal to the bit to
-/// the same step alone (with numerics = "invariant"; with others no pass is shared).
+/// the same step alone (with numerics = "invariant"; with "fast" a CPU shares none, and on a CUDA
+/// device last bits may differ).
 #pragma once
 
 #include <cstdint>

@@ -28,6 +28,15 @@ struct TokenLoss {
   bool masked = false;     // the trust region dropped the policy-gradient term
 };
 
+/// Sums over the loss tokens of a step.
+struct LossSums {
+  double loss = 0;
+  double entropy = 0;
+  double mismatch_kl = 0;
+  double mismatch_kl_max = 0;
+  int64_t masked = 0;
+};
+
 /// d is clamped to this in r and k3, so that one broken token cannot overflow a step.
 inline constexpr double kLogRatioMax = 20;
 

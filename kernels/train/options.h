@@ -50,10 +50,13 @@ struct LearnerOptions {
   std::string recompute = "none";       // or "keep_attention" or "full"
   std::string numerics = "invariant";   // or "fast"
   std::string dtype = "auto";           // of what is computed: "float32", "bfloat16"
-  int32_t threads = 0;                  // 0 = decided by the plan
-  std::string device = "cpu";           // of its process, which the plan decides
-  int32_t max_steps = 0;                // of the tenant, for the schedule; 0 = unknown
-  int64_t init_seed = -1;  // >= 0: a folder without weights starts from random ones (SFT)
+  /// On a CUDA device: copies of the weights that engines take from there, one more than
+  /// 'versions_max' of the channel; what finds none free goes through the host.
+  int32_t device_snapshots = 3;
+  int32_t threads = 0;         // 0 = decided by the plan
+  std::string device = "cpu";  // of its process, which the plan decides
+  int32_t max_steps = 0;       // of the tenant, for the schedule; 0 = unknown
+  int64_t init_seed = -1;      // >= 0: a folder without weights starts from random ones (SFT)
 };
 
 }  // namespace primerl

@@ -15,6 +15,7 @@
 #include "kernels/engine/kept_sets.h"
 #include "kernels/engine/row_batch.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/loss.h"
 
 namespace primerl {
 
@@ -35,6 +36,15 @@ struct MicroBatch {
   /// Appends the rows and targets of `other`, whose spans get `adapter`; neither sees the other's
   /// rows.
   void append(const MicroBatch& other, int32_t adapter);
+};
+
+/// The targets of one step among those of a pass: the next `count` of them.
+struct LearnedPart {
+  size_t count = 0;
+  LossKind loss = LossKind::kDppo;
+  const LossOptions* options = nullptr;
+  double per_token = 0;  // 1 / loss tokens of the step
+  LossSums* sums = nullptr;
 };
 
 /// First-fit by length, longest first, to at most `rows_wanted` rows. Samples that share a prompt

@@ -2,7 +2,8 @@
 ///
 ///   backend   reaches              holds versions in
 ///   memory    one process          pointers (memory_channel.h)
-///   shm       processes of a host  shared memory, read-only for receivers
+///   shm       processes of a host  shared memory, read-only for receivers, or the memory of a
+///                                  device, where all ends have one
 ///   files     a shared disk        safetensors folders below run_folder/weights/<resource>/
 ///   stream    joined processes     memory of each process (stream_channel.h)
 ///
@@ -12,7 +13,8 @@
 /// publish() does not wait for receivers, nor fetch() for a publisher.
 ///
 /// Half a version is never seen: it becomes visible in one step after all its bytes are in place,
-/// and fetch() verifies the CRC-32C of every tensor before it gives anything out.
+/// and fetch() verifies the CRC-32C of every tensor before it gives anything out (not of what stays
+/// on a device).
 /// A version is an immutable snapshot, readable until `versions_max` newer ones of its key exist
 /// or, where a receiver holds it, until that lets go. All channels are thread-safe.
 #pragma once
@@ -24,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/weights/device_memory.h"
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
@@ -37,10 +40,16 @@ struct ChannelSetup {
   size_t versions_max = 2;             // newest versions of a key kept, at least 1
   uint64_t bytes_max = uint64_t{1} << 40;  // largest version
   std::string shm_owner;                   // in segment names, without '-'; "" = this user's number
+  /// shm: of this process's device, where those of all ends reach each other. What is published
+  /// from a device then stays there, and its place is sent instead. Null: all versions go as bytes.
+  /// So they do from the moment on when a device's memory cannot be named, or a receiver cannot
+  /// open it, which `log` is told once.
+  std::shared_ptr<DeviceMemory> devices{};
   /// Called between the steps of a publish with the name of the step that follows: a test dies
   /// there. May be null.
   std::function<void(std::string_view step)> probe;
-  /// Told what an earlier, crashed run had left and this one removed. May be null.
+  /// Told what an earlier, crashed run had left and this one removed, and why weights do not stay
+  /// on their device. May be null.
   std::function<void(std::string_view)> log;
 };
 

@@ -12,6 +12,7 @@
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "kernels/weights/channel.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/version_folder.h"
 
 namespace primerl {
@@ -258,6 +259,7 @@ class FilesChannel final : public WeightChannel {
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
+    ASSIGN_OR_RETURN(snapshot, on_host(std::move(snapshot)));
     const std::lock_guard lock(publish_mutex_);
     if (publisher_ == nullptr) {
       ASSIGN_OR_RETURN(publisher_, FilesPublisher::make(setup_));

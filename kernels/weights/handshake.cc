@@ -24,7 +24,7 @@ Status Handshake::expect(const WeightManifest& wanted) {
 
 Status Handshake::accept(const WeightManifest& offered, uint64_t offered_hash) {
   if (!wanted_ || accepted_ == offered_hash) return ok();
-  Status same = check_offered(*wanted_, offered);
+  Status same = check_taken(*wanted_, offered);
   if (same.ok()) {
     accepted_ = offered_hash;
     return ok();

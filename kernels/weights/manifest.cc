@@ -8,6 +8,7 @@
 #include "graph/base/crc32c.h"
 #include "graph/base/random.h"
 #include "kernels/weights/byte_codec.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -38,8 +39,11 @@ Result<TensorFacts> read_facts(ByteReader& reader) {
   return facts;
 }
 
+using IsSame = bool (*)(const TensorFacts& wanted, const TensorFacts& offered);
+
 /// What one side has and the other has not, in words, in order of names.
-std::vector<std::string> differences(const WeightManifest& wanted, const WeightManifest& offered) {
+std::vector<std::string> differences(const WeightManifest& wanted, const WeightManifest& offered,
+                                     IsSame is_same) {
   std::vector<std::string> faults;
   auto want = wanted.tensors.begin();
   auto offer = offered.tensors.begin();
@@ -54,7 +58,7 @@ std::vector<std::string> differences(const WeightManifest& wanted, const WeightM
           fmt::format("tensor '{}' is unknown, offered as {}", offer->name, describe(*offer)));
       ++offer;
     } else {
-      if (!(*want == *offer))
+      if (!is_same(*want, *offer))
         faults.push_back(fmt::format("tensor '{}' is offered as {}, wanted as {}", want->name,
                                      describe(*offer), describe(*want)));
       ++want;
@@ -87,6 +91,7 @@ Result<WeightManifest> manifest_of(const WeightSnapshot& snapshot) {
   if (snapshot.tensors.size() > kManifestTensorsMax)
     return error(Code::kExhausted, "{} tensors are more than {}", snapshot.tensors.size(),
                  kManifestTensorsMax);
+  if (snapshot.device != nullptr) RETURN_IF_ERROR(check_device_weights(snapshot));
   WeightManifest manifest;
   manifest.tensors.reserve(snapshot.tensors.size());
   for (const auto& tensor : snapshot.tensors) {
@@ -103,7 +108,7 @@ Result<WeightManifest> manifest_of(const WeightSnapshot& snapshot) {
                    manifest.tensors.back().name)
           .note("the tensors of a snapshot are sorted by name, and no name is there twice");
     ASSIGN_OR_RETURN(const uint64_t expected, num_bytes(facts));
-    if (expected != tensor.bytes.size())
+    if (snapshot.device == nullptr && expected != tensor.bytes.size())
       return error(Code::kInvalid, "tensor '{}' has {} bytes, {} needs {}", facts.name,
                    tensor.bytes.size(), describe(facts), expected);
     manifest.tensors.push_back(std::move(facts));
@@ -111,9 +116,12 @@ Result<WeightManifest> manifest_of(const WeightSnapshot& snapshot) {
   return manifest;
 }
 
-Status check_offered(const WeightManifest& wanted, const WeightManifest& offered) {
+namespace {
+
+Status check_alike(const WeightManifest& wanted, const WeightManifest& offered, IsSame is_same) {
   if (wanted == offered) return ok();
-  const auto faults = differences(wanted, offered);
+  const auto faults = differences(wanted, offered, is_same);
+  if (faults.empty()) return ok();
   auto refusal = error(Code::kInvalid, "{}", faults.front());
   for (size_t i = 1; i < std::min(faults.size(), kFaultsNamedMax); ++i)
     (void)std::move(refusal).note(faults[i]);  // itself, with the note
@@ -121,6 +129,23 @@ Status check_offered(const WeightManifest& wanted, const WeightManifest& offered
     (void)std::move(refusal).note(
         fmt::format("and {} more tensors that differ", faults.size() - kFaultsNamedMax));
   return refusal;
+}
+
+bool is_narrow_float(DataType type) { return type == DataType::kBF16 || type == DataType::kF16; }
+
+}  // namespace
+
+Status check_offered(const WeightManifest& wanted, const WeightManifest& offered) {
+  return check_alike(wanted, offered, [](const TensorFacts& want, const TensorFacts& offer) {
+    return want == offer;
+  });
+}
+
+Status check_taken(const WeightManifest& wanted, const WeightManifest& offered) {
+  return check_alike(wanted, offered, [](const TensorFacts& want, const TensorFacts& offer) {
+    return want == offer || (want.type == DataType::kF32 && is_narrow_float(offer.type) &&
+                             want.name == offer.name && want.shape == offer.shape);
+  });
 }
 
 Error wrong_check(const KeyedVersion& version, const TensorFacts& tensor, uint32_t found,

@@ -53,13 +53,16 @@ struct VersionRecord {
   friend bool operator==(const VersionRecord&, const VersionRecord&) = default;
 };
 
-/// The manifest of a snapshot. kInvalid when tensors are not sorted, have one name twice, or bytes
-/// other than their shapes say.
+/// The manifest of a snapshot, wherever its bytes are. kInvalid when tensors are not sorted, have
+/// one name twice, or bytes other than their shapes say.
 Result<WeightManifest> manifest_of(const WeightSnapshot& snapshot);
 
 /// Whether `offered` is just what `wanted` takes: the error names unknown, missing and misshapen
 /// tensors (the first eight, then how many more), the latter with both shapes.
 Status check_offered(const WeightManifest& wanted, const WeightManifest& offered);
+
+/// Likewise, but what is wanted as F32 may come as BF16 or F16: engines convert as they take it.
+Status check_taken(const WeightManifest& wanted, const WeightManifest& offered);
 
 /// The error of a tensor whose bytes are not those that were published.
 Error wrong_check(const KeyedVersion& version, const TensorFacts& tensor, uint32_t found,

@@ -23,6 +23,7 @@ constexpr size_t kHeadWords = 3;  // turn, count, check of all the others in use
 constexpr size_t kEntryWords = 5;
 constexpr size_t kTableWords = kHeadWords + kShmSlotsMax * kEntryWords;
 constexpr int kReadsMax = 1000;
+constexpr size_t kRefusalBytesMax = 1024;
 
 using Word = std::atomic<uint64_t>;
 static_assert(Word::is_always_lock_free, "shared memory needs atomics without a lock");
@@ -84,6 +85,10 @@ ShmTable to_table(const Words& words) {
                            words[at + 4]});
   }
   return table;
+}
+
+std::string refusal_name(const std::string& key) {
+  return fmt::format("{}{}-refused", ShmDirectory::kPrefix, key);
 }
 
 std::string directory_name(const std::string& key) { return ShmDirectory::slot_name(key, 0); }
@@ -214,6 +219,24 @@ void ShmDirectory::write(ShmTable table) {
   for (size_t at = 0; at < words.size(); ++at) copy[at].store(words[at], std::memory_order_relaxed);
   page.turn.store(table.turn, std::memory_order_release);
 }
+
+bool ShmDirectory::has_publisher() const { return segment_->is_locked(kPublisher); }
+
+void ShmDirectory::refuse_devices(std::string_view why) const {
+  const auto text = why.substr(0, kRefusalBytesMax);
+  const auto note = ShmSegment::create(refusal_name(key_), std::max(text.size(), size_t{1}));
+  // Said before by another, or there is no memory for one word: then it is said at the next try.
+  if (note.ok() && !text.empty()) std::memcpy((*note)->writable().data(), text.data(), text.size());
+}
+
+std::string ShmDirectory::devices_refused() const {
+  const auto note = ShmSegment::open(refusal_name(key_), ShmSegment::Access::kRead);
+  if (!note.ok()) return {};
+  const auto bytes = (*note)->bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void ShmDirectory::forget_refusal() const { shm_remove(refusal_name(key_)); }
 
 bool ShmDirectory::remove_if_left(const std::string& key, ShmLeftover& removed) {
   auto opened = ShmSegment::open(directory_name(key), ShmSegment::Access::kWrite);

@@ -5,7 +5,8 @@
 /// holds the presence lock shared, the publisher the publisher lock exclusively, so the kernel
 /// knows who is there. The table is kept twice: the publisher fills the copy nobody reads and then
 /// turns, in one store. A reader sees the old table or the new one, never half. Not thread-safe
-/// within a process; between processes by atomics.
+/// within a process; between processes by atomics. A receiver's one word to the publisher, that it
+/// wants bytes instead of a device's memory, is a segment `primerl-w-<key>-refused`.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +62,15 @@ class ShmDirectory {
   Result<ShmTable> read() const;
   /// By the publisher alone.
   void write(ShmTable table);
+  /// Whether the publisher lives, asked by a receiver.
+  bool has_publisher() const;
+  /// Said by a receiver that cannot open the memory of the publisher's device, for as long as the
+  /// channel lives.
+  void refuse_devices(std::string_view why) const;
+  /// The first such reason; empty: nobody said so.
+  std::string devices_refused() const;
+  /// By a new publisher: what was said to the one before.
+  void forget_refusal() const;
   /// False when somebody has removed the channel's segments under the live ends.
   bool is_named() const { return segment_->is_named(); }
 

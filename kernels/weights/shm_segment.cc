@@ -106,6 +106,15 @@ bool ShmSegment::lock(uint8_t which, Lock kind) {
   return answer == 0;
 }
 
+bool ShmSegment::is_locked(uint8_t which) const {
+  struct flock range = {};
+  range.l_type = F_RDLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = which;
+  range.l_len = 1;
+  return ::fcntl(descriptor_, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
 bool ShmSegment::is_named() const {
   struct stat facts = {};
   return ::fstat(descriptor_, &facts) == 0 && facts.st_nlink > 0;

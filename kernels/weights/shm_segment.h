@@ -45,6 +45,8 @@ class ShmSegment {
   /// Changes this end's lock number `which`; false when another end's lock is in the way. An
   /// exclusive lock needs Access::kWrite.
   bool lock(uint8_t which, Lock kind);
+  /// Whether another end holds lock number `which` exclusively.
+  bool is_locked(uint8_t which) const;
   /// Whether the name still leads here: false after remove().
   bool is_named() const;
   /// Takes the name away; the memory goes with its last mapping.

@@ -5,14 +5,17 @@
 #include <cstring>
 
 #include "graph/base/crc32c.h"
+#include "kernels/weights/byte_codec.h"
 
 namespace primerl {
 namespace {
 
-constexpr uint64_t kSlotMagic = 0x3274'6f6c'7377'6d70;  // "pmwslot2"
+constexpr uint64_t kSlotMagic = 0x3374'6f6c'7377'6d70;  // "pmwslot3"
 constexpr uint64_t kSlotAlignment = 64;
 // Small enough to be in the second-level cache when the check reads what the copy read.
 constexpr size_t kPieceBytes = 128 * 1024;
+
+enum Where : uint64_t { kOnHost = 0, kOnDevice = 1, kLost = 2 };
 
 /// All sizes in bytes; data begins at the first multiple of 64 after the record.
 struct Header {
@@ -21,6 +24,7 @@ struct Header {
   uint64_t manifest_bytes;
   uint64_t record_bytes;
   uint64_t data_bytes;
+  std::atomic<uint64_t> where;  // kOnHost, kOnDevice or kLost
 };
 static_assert(sizeof(Header) <= kSlotAlignment);
 
@@ -72,6 +76,45 @@ uint32_t copy_checked(std::span<const std::byte> from, std::byte* to) {
   return check;
 }
 
+std::vector<std::byte> encode(const DevicePlace& place) {
+  ByteWriter writer;
+  writer.bytes(place.handle.bytes);
+  writer.number(place.handle.num_bytes);
+  for (const uint64_t offset : place.offsets) writer.number(offset);
+  return writer.take();
+}
+
+/// Writes all of a slot but its data; it can be read after finish().
+class Filling {
+ public:
+  Filling(ShmSegment& slot, const WeightManifest& manifest, uint64_t record_bytes,
+          uint64_t data_bytes)
+      : bytes_(slot.writable()), header_(reinterpret_cast<Header*>(bytes_.data())) {
+    header_->magic.store(0, std::memory_order_release);
+    const auto encoded = encode(manifest);
+    layout_ = layout_of(encoded.size(), record_bytes, data_bytes);
+    CHECK(layout_.end <= bytes_.size(), "a slot is smaller than what it is to hold");
+    std::memcpy(bytes_.data() + layout_.manifest_begin, encoded.data(), encoded.size());
+    header_->manifest_bytes = encoded.size();
+    header_->record_bytes = record_bytes;
+    header_->data_bytes = data_bytes;
+  }
+  std::byte* data() const { return bytes_.data() + layout_.data_begin; }
+  void finish(uint64_t publication, const VersionRecord& record, Where where) {
+    const auto encoded = encode(record);
+    CHECK(encoded.size() == header_->record_bytes, "a record of another size than was counted");
+    std::memcpy(bytes_.data() + layout_.record_begin, encoded.data(), encoded.size());
+    header_->publication = publication;
+    header_->where.store(where, std::memory_order_relaxed);
+    header_->magic.store(kSlotMagic, std::memory_order_release);
+  }
+
+ private:
+  const std::span<std::byte> bytes_;
+  Header* const header_;
+  Layout layout_;
+};
+
 }  // namespace
 
 Result<uint64_t> shm_slot_bytes(const WeightManifest& manifest) {
@@ -81,29 +124,47 @@ Result<uint64_t> shm_slot_bytes(const WeightManifest& manifest) {
 
 void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t publication,
                const WeightSnapshot& snapshot) {
-  const auto bytes = slot.writable();
-  auto* header = reinterpret_cast<Header*>(bytes.data());
-  header->magic.store(0, std::memory_order_release);
-  const auto encoded = encode(manifest);
-  const uint64_t data_bytes = data_bytes_of(manifest).value();
-  const Layout layout = layout_of(encoded.size(), record_bytes_of(manifest), data_bytes);
-  CHECK(layout.end <= bytes.size(), "a slot is smaller than what it is to hold");
-  std::memcpy(bytes.data() + layout.manifest_begin, encoded.data(), encoded.size());
-  VersionRecord record;
-  record.version = snapshot.name();
-  record.manifest_hash = manifest.hash();
-  uint64_t at = layout.data_begin;
+  Filling filling(slot, manifest, record_bytes_of(manifest), data_bytes_of(manifest).value());
+  VersionRecord record{snapshot.name(), manifest.hash(), {}};
+  std::byte* to = filling.data();
   for (const auto& tensor : snapshot.tensors) {
-    record.checks.push_back(copy_checked(tensor.bytes.bytes(), bytes.data() + at));
-    at += aligned(tensor.bytes.size());
+    record.checks.push_back(copy_checked(tensor.bytes.bytes(), to));
+    to += aligned(tensor.bytes.size());
   }
-  const auto record_bytes = encode(record);
-  std::memcpy(bytes.data() + layout.record_begin, record_bytes.data(), record_bytes.size());
-  header->publication = publication;
-  header->manifest_bytes = encoded.size();
-  header->record_bytes = record_bytes.size();
-  header->data_bytes = data_bytes;
-  header->magic.store(kSlotMagic, std::memory_order_release);
+  filling.finish(publication, record, kOnHost);
+}
+
+uint64_t shm_device_slot_bytes(const WeightManifest& manifest, const DevicePlace& place) {
+  return layout_of(encode(manifest).size(), encode(VersionRecord()).size(), encode(place).size())
+      .end;
+}
+
+void fill_device_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t publication,
+                      const KeyedVersion& version, const DevicePlace& place) {
+  const auto encoded = encode(place);
+  Filling filling(slot, manifest, encode(VersionRecord()).size(), encoded.size());
+  std::memcpy(filling.data(), encoded.data(), encoded.size());
+  filling.finish(publication, {version, manifest.hash(), {}}, kOnDevice);
+}
+
+Result<DevicePlace> device_place_of(const ShmSlotContent& content, const WeightManifest& manifest) {
+  ByteReader reader(content.data);
+  DevicePlace place;
+  const auto handle = reader.bytes(place.handle.bytes.size());
+  place.handle.num_bytes = reader.number<uint64_t>();
+  for (size_t i = 0; i < manifest.tensors.size() && reader.is_good(); ++i)
+    place.offsets.push_back(reader.number<uint64_t>());
+  if (!content.is_on_device || !reader.is_done() || handle.size() != place.handle.bytes.size())
+    return error(Code::kCorrupt, "{} does not say where it lies on its device",
+                 content.record.version);
+  std::ranges::copy(handle, place.handle.bytes.begin());
+  return place;
+}
+
+void mark_lost(ShmSegment& slot) {
+  const auto content = read_slot(slot.bytes());
+  if (content.ok() && content->is_on_device)
+    reinterpret_cast<Header*>(slot.writable().data())->where.store(kLost);
 }
 
 std::shared_ptr<const void> ShmSlot::hold() {
@@ -133,6 +194,9 @@ Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes) {
   if (layout.end > size) return corrupt();
   ShmSlotContent content;
   content.publication = header->publication;
+  const uint64_t where = header->where.load(std::memory_order_relaxed);
+  content.is_on_device = where != kOnHost;
+  content.is_lost = where != kOnHost && where != kOnDevice;
   content.manifest = bytes.subspan(layout.manifest_begin, header->manifest_bytes);
   content.data = bytes.subspan(layout.data_begin, header->data_bytes);
   ASSIGN_OR_RETURN(content.record,

@@ -1,15 +1,18 @@
-/// One version in one segment of shared memory: header, manifest, record, tensors.
+/// One version in one segment of shared memory: header, manifest, record, and the tensors or, of
+/// weights that stay on their device, where they lie.
 ///
 /// A slot is written under its exclusive lock and read under a shared one; the kernel lets go of
 /// both when an end dies, so no slot is ever rewritten under a reader. The bytes are verified by
 /// the reader, so what is torn or changed is refused whatever the header says. Tensors begin at
-/// multiples of 64 bytes, in order of names.
+/// multiples of 64 bytes, in order of names. Weights on a device have no checks: what is published
+/// was written before, and while the slot is held nobody writes there.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
 
+#include "kernels/weights/device_memory.h"
 #include "kernels/weights/manifest.h"
 #include "kernels/weights/shm_segment.h"
 
@@ -22,6 +25,19 @@ Result<uint64_t> shm_slot_bytes(const WeightManifest& manifest);
 /// bytes are copied and checked in one pass.
 void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t publication,
                const WeightSnapshot& snapshot);
+
+/// Where the weights of a version lie on a device, for another process.
+struct DevicePlace {
+  DeviceHandle handle;
+  std::vector<uint64_t> offsets;  // of each tensor, in bytes
+};
+uint64_t shm_device_slot_bytes(const WeightManifest& manifest, const DevicePlace& place);
+/// As fill_slot(), of weights that stay on their device.
+void fill_device_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t publication,
+                      const KeyedVersion& version, const DevicePlace& place);
+
+/// By a publisher that finds the slot of one that has ended: what lay on its device is lost.
+void mark_lost(ShmSegment& slot);
 
 /// A slot of another process, mapped read-only. Thread-safe. Several holds of one process share
 /// its lock.
@@ -45,7 +61,9 @@ struct ShmSlotContent {
   uint64_t publication = 0;
   VersionRecord record;
   std::span<const std::byte> manifest;  // encoded
-  std::span<const std::byte> data;
+  bool is_on_device = false;
+  bool is_lost = false;             // it was on a device of a publisher that has ended
+  std::span<const std::byte> data;  // tensors, or an encoded DevicePlace
 };
 /// Reads the header of a held slot. kCorrupt when it cannot be one.
 Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes);
@@ -54,5 +72,8 @@ Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes);
 Result<std::shared_ptr<const WeightSnapshot>> snapshot_of(const ShmSlotContent& content,
                                                           const WeightManifest& manifest,
                                                           std::shared_ptr<const void> hold);
+
+/// kCorrupt when the data of the slot are not a place of as many tensors.
+Result<DevicePlace> device_place_of(const ShmSlotContent& content, const WeightManifest& manifest);
 
 }  // namespace primerl

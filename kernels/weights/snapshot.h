@@ -47,11 +47,14 @@ struct WeightTensor {
 };
 
 struct WeightManifest;  // manifest.h
+class DeviceWeights;    // device_weights.h
 
 struct WeightSnapshot {
   WeightsKey key;  // whose weights these are
   PolicyVersion version;
   std::vector<WeightTensor> tensors;  // sorted by name
+  /// Not null: the bytes lie on a device, and those of `tensors` are empty; on_host() brings them.
+  std::shared_ptr<const DeviceWeights> device{};
 
   KeyedVersion name() const { return {key, version}; }
 };

@@ -6,6 +6,8 @@
 #include <deque>
 #include <map>
 
+#include "kernels/weights/device_weights.h"
+
 namespace primerl {
 namespace {
 
@@ -100,6 +102,7 @@ class ConnectionEnd final : public StreamChannel {
 };
 
 Status ConnectionEnd::publish(Snapshot snapshot) {
+  ASSIGN_OR_RETURN(snapshot, on_host(std::move(snapshot)));
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [number, peer] : peers_)

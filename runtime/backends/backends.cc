@@ -102,6 +102,15 @@ std::string trained_model_folder(const Plan& plan) {
   return {};
 }
 
+/// Of the process that asks; null where weights do not stay on devices.
+std::shared_ptr<DeviceMemory> device_memory_for(const Plan& plan, const PlanResource& channel,
+                                                ProcessId process) {
+  const auto index = static_cast<int32_t>(&channel - plan.resources.data());
+  if (torch_backends() == nullptr || process.is_none() || !is_among_devices(plan, index))
+    return nullptr;
+  return torch_backends()->device_memory(plan.process(process).device);
+}
+
 using MakeChannel = Result<std::shared_ptr<WeightChannel>> (*)(ChannelSetup setup);
 
 Made process_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup,
@@ -115,6 +124,7 @@ Made process_channel(const Plan& plan, const PlanResource& resource, const Backe
   channel.resource = resource.name;
   channel.model_folder = trained_model_folder(plan);
   channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
+  channel.devices = device_memory_for(plan, resource, setup.process);
   channel.log = setup.log;
   ASSIGN_OR_RETURN(auto made, make(std::move(channel)));
   return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
@@ -158,11 +168,11 @@ struct Backend {
   Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
 };
 
-Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup&) {
+Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
   const auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
-  return as_engine(
-      torch_backends()->make_engine(options, model_folder(plan, resource), std::move(tokenizer)));
+  return as_engine(torch_backends()->make_engine(options, model_folder(plan, resource),
+                                                 std::move(tokenizer), setup.bases.get()));
 }
 
 /// A learner that its tenants use by turns. A pass of several is one micro-batch: a larger one
@@ -184,7 +194,8 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   if (const auto adapters = adapters_of(plan.tenants, seed, options); !adapters.empty())
     return shared_learner(
         plan, options,
-        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource)));
+        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource),
+                                               setup.bases.get()));
   // The whole weights are those of the only tenant.
   const TrainingRules rules = rules_of(plan.tenants.front(), options);
   options.loss = rules.loss;
@@ -287,6 +298,28 @@ std::string why_no_torch_on(const std::string& device, const std::string& kind) 
   if (torch_backends() != nullptr) return torch_backends()->why_not_on(device, kind);
   return fmt::format("this worker cannot use: it was built without libtorch{}",
                      device == "cpu" ? ", even for the CPU" : "");
+}
+
+DeviceBudget torch_device_memory() {
+  const auto without = [] { return error(Code::kUnavailable, "it was built without libtorch"); };
+  DeviceBudget memory;
+  memory.bytes = [without](const Plan& plan, int32_t index) -> Result<double> {
+    if (torch_backends() == nullptr) return without();
+    const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+    const std::string folder = model_folder(plan, resource);
+    if (resource.kind == Engine::kResourceKind)
+      return torch_backends()->engine_bytes(
+          engine_for(options_of<EngineOptions>(plan, resource), plan.tenants), folder);
+    const auto options = options_of<LearnerOptions>(plan, resource);
+    const auto seed = static_cast<uint64_t>(plan.settings.seed);
+    return torch_backends()->learner_bytes(options, adapters_of(plan.tenants, seed, options),
+                                           folder);
+  };
+  memory.room = [without](const std::string& device) -> Result<DeviceRoom> {
+    if (torch_backends() == nullptr) return without();
+    return torch_backends()->room_on(device);
+  };
+  return memory;
 }
 
 std::vector<std::string> backend_names() {

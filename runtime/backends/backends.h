@@ -9,28 +9,34 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/models/frozen_bases.h"
 #include "kernels/weights/stream_channel.h"
+#include "runtime/backends/devices.h"
 #include "runtime/exec/executor.h"
 
 namespace primerl {
 
 /// What resources that reach other processes need to know of their run.
 struct BackendSetup {
-  std::filesystem::path run_folder;  // empty outside a run: such resources are then refused
-  std::string run_id;                // of run.json
+  std::filesystem::path run_folder;      // empty outside a run: such resources are then refused
+  std::string run_id;                    // of run.json
+  ProcessId process{ProcessId::none()};  // of the run, that makes them; none: of no run
   std::function<void(std::string_view)> log;  // takes lines for a person; may be null
   /// Joins a weight channel of backend "stream" to the other processes, as the stream with the
   /// number of its resource; null: there are none.
   std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<StreamChannel>)>
       join_streams{};
   std::function<void()> streams_have_news{};  // such a channel has something to send
+  /// Weights that engines and learners of this process hold together.
+  std::shared_ptr<FrozenBases> bases = std::make_shared<FrozenBases>();
 };
 
 /// For a worker of the run in `run_folder`, whose run.json says which run it is.
 Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
                                    std::function<void(std::string_view)> log);
 
-/// Makes resources with the plan's compute threads. A resource this build lacks is an error that
+/// Makes resources with the plan's compute threads, each on the thread that calls; what they hold
+/// together is the factory's and its copies'. A resource this build lacks is an error that
 /// names what it has.
 ResourceFactory resource_factory(BackendSetup setup = {});
 
@@ -51,8 +57,10 @@ int32_t schedule_steps(const Plan& plan);
 /// A weight channel inside one process that keeps that many versions.
 std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 
-/// The WhyNotOn of this build, for check_devices().
+/// The WhyNotOn and the DeviceBudget of this build, for check_devices(). Without libtorch the
+/// memory is an error.
 std::string why_no_torch_on(const std::string& device, const std::string& kind);
+DeviceBudget torch_device_memory();
 
 /// "engine torch", "engine scripted", ...
 std::vector<std::string> backend_names();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "graph/plan.h"
+#include "kernels/engine/device_room.h"
 
 namespace primerl {
 
@@ -16,11 +17,25 @@ using WhyNotOn = std::function<std::string(const std::string& device, const std:
 /// The device of the process that owns the resource; "cpu" where none does.
 const std::string& device_of(const Plan& plan, int32_t resource);
 
+/// Whether all that publish to or take from the weight channel at `channel` of plan.resources
+/// compute on devices with libtorch, so that weights may stay there.
+bool is_among_devices(const Plan& plan, int32_t channel);
+
 /// kInvalid names the first resource of `process` whose backend cannot use its device.
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not);
 
-/// Likewise, of all processes of this machine, by the worker that they will run; it is asked only
-/// where a device other than the CPU is wanted.
+/// What the resources of libtorch need of a device, and what it has free.
+struct DeviceBudget {
+  std::function<Result<double>(const Plan& plan, int32_t resource)> bytes;
+  std::function<Result<DeviceRoom>(const std::string& device)> room;
+};
+
+/// Likewise of all processes of this machine that choose no devices by an environment variable;
+/// then kExhausted names the first device on which those that share it do not fit together.
+Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudget& memory);
+
+/// The same, by the worker that the processes will run; it is asked only where a device other than
+/// the CPU is wanted.
 Status check_devices_here(const Plan& plan);
 
 }  // namespace primerl

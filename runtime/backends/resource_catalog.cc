@@ -151,6 +151,9 @@ OptionsOf<LearnerOptions> torch_learner_options() {
           "dtype", &L::dtype, one_of({"auto", "float32", "bfloat16"}),
           "numbers of activations and products; weights are kept in float32. \"auto\": float32 on "
           "the CPU, which has no other, bfloat16 on a CUDA device")
+      .field("device_snapshots", &L::device_snapshots, between(0, 17) | unit("copies"),
+             "on a CUDA device, copies of the weights that engines take from there: one more than "
+             "'versions_max' of the weight channel; what finds none free goes through the host")
       .table("debug", &L::debug, learner_debug_options(), "for who looks for a broken number")
       .field("init_seed", &L::init_seed, at_least(-1),
              "a folder without weights starts from random ones of this seed; -1 = is refused");
@@ -171,6 +174,10 @@ OptionSet scripted_engine_options() {
       .field("tail_factor", &S::tail_factor, at_least(1), "how much longer stragglers are")
       .field("refuse_every", &S::refuse_every, at_least(0),
              "every n-th prompt is refused; 0 = none")
+      .field("device_fault_file", &S::device_fault_file, any(),
+             "a step takes this file away and has the fault in it, \"lost\" or \"full\"")
+      .field("logprob_shift", &S::logprob_shift, any(),
+             "added to every log-probability, as the rounding of a device would")
       .field("step_cost", &S::step_cost, at_least(0), "time of a step, whatever its size")
       .field("prefill_token_cost", &S::prefill_token_cost, at_least(0), "time of a prompt token")
       .field("decode_token_cost", &S::decode_token_cost, at_least(0), "time of a sampled token")
@@ -189,7 +196,11 @@ OptionSet scripted_learner_options() {
       .field("step_cost", &S::step_cost, at_least(0),
              "time of a pass, which has a micro-batch of each step that takes part")
       .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
-      .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot");
+      .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot")
+      .field("device_fault_file", &S::device_fault_file, any(),
+             "a step takes this file away and has the fault in it, \"lost\" or \"full\"")
+      .field("loss_shift", &S::loss_shift, any(),
+             "of the loss that is reported, relative, as the rounding of a device would");
 }
 
 using Memory = Result<std::vector<MemoryPart>>;
@@ -200,7 +211,8 @@ Memory memory_of_engine(const void* options, const std::string& folder,
   return engine_memory(engine_for(*static_cast<const EngineOptions*>(options), tenants), config);
 }
 
-Memory memory_of_learner(const void*, const std::string& folder, std::span<const Tenant> tenants) {
+Memory memory_of_learner(const void* options, const std::string& folder,
+                         std::span<const Tenant> tenants) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
   std::vector<TrainedAdapter> adapters;
   for (const Tenant& tenant : tenants) {
@@ -209,7 +221,8 @@ Memory memory_of_learner(const void*, const std::string& folder, std::span<const
     RETURN_IF_ERROR(validate(adapter));
     adapters.push_back({tenant.name, adapter});
   }
-  return adapters.empty() ? learner_memory(config) : learner_memory(config, adapters);
+  if (adapters.empty()) return learner_memory(config);
+  return learner_memory(*static_cast<const LearnerOptions*>(options), config, adapters);
 }
 
 /// A whole sequence must fit into the engine's blocks.
@@ -285,7 +298,9 @@ std::vector<ResourceContract> resource_contracts() {
       "auto", "memory where one process has all its users, shm on one machine, else stream"));
   all.push_back(weight_channel("memory", "carries weights inside one process, by pointer"));
   all.push_back(weight_channel(
-      "shm", "carries weights between the processes of one machine, by shared memory"));
+      "shm",
+      "carries weights between the processes of one machine, by shared memory, or by the memory of "
+      "CUDA devices where all its engines and learners compute on them"));
   all.push_back(weight_channel(
       "files",
       "carries weights as model folders below weights/ of the run folder, on a disk all share"));

@@ -9,8 +9,8 @@ const TorchBackends* torch_backends() {
   static const TorchBackends all{
       .make_engine =
           [](const EngineOptions& options, const std::string& model_folder,
-             std::shared_ptr<const Tokenizer> tokenizer) {
-            return make_torch_engine(options, model_folder, std::move(tokenizer));
+             std::shared_ptr<const Tokenizer> tokenizer, FrozenBases* bases) {
+            return make_torch_engine(options, model_folder, std::move(tokenizer), bases);
           },
       .make_learner =
           [](const LearnerOptions& options, const std::string& model_folder) {
@@ -18,11 +18,22 @@ const TorchBackends* torch_backends() {
           },
       .make_adapter_learner =
           [](const LearnerOptions& options, std::span<const AdapterTraining> adapters,
-             const std::string& model_folder) {
-            return make_torch_adapter_learner(options, adapters, model_folder);
+             const std::string& model_folder, FrozenBases* bases) {
+            return make_torch_adapter_learner(options, adapters, model_folder, bases);
           },
       .why_not_on = [](const std::string& device,
-                       const std::string&) { return why_not_on(device); }};
+                       const std::string&) { return why_not_on(device); },
+      .engine_bytes =
+          [](const EngineOptions& options, const std::string& model_folder) {
+            return engine_device_bytes(options, model_folder);
+          },
+      .learner_bytes =
+          [](const LearnerOptions& options, std::span<const AdapterTraining> adapters,
+             const std::string& model_folder) {
+            return learner_device_bytes(options, adapters, model_folder);
+          },
+      .room_on = [](const std::string& device) { return room_on(device); },
+      .device_memory = [](const std::string& device) { return device_memory_of(device); }};
   return &all;
 }
 

@@ -17,6 +17,7 @@
 
 #include "graph/base/descriptor.h"
 #include "graph/base/real_clock.h"
+#include "runtime/program/exit_code.h"
 
 extern char** environ;
 
@@ -143,7 +144,8 @@ class LocalWorker final : public WorkerProcess {
 
 std::string ProcessExit::text() const {
   if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));
-  return fmt::format("exited with code {}", code);
+  return fmt::format("exited with code {}{}", code,
+                     code == kExitDeviceLost ? " (its device was lost)" : "");
 }
 
 Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) {

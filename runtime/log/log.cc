@@ -90,15 +90,41 @@ Log::~Log() {
   writer_->file->flush();
 }
 
+namespace {
+
+/// The tail of a line's JSON object.
+std::string json_tail(LogLevel level, std::string_view instance, std::string_view text) {
+  Json line = Json::object();
+  line.set("level", to_string(level)).set("instance", instance).set("message", text);
+  return line.dump().substr(1);
+}
+
+std::string talk_text(LogLevel level, std::string_view instance, std::string_view text) {
+  return fmt::format("{}: {}: {}", to_string(level), instance, text);
+}
+
+void write_through(const spdlog::async_logger& logger, LogLevel level, const std::string& text) {
+  for (const auto& sink : logger.sinks()) {
+    sink->log(spdlog::details::log_msg(logger.name(), level_of(level), text));
+    sink->flush();
+  }
+}
+
+}  // namespace
+
+void Log::write_last(LogLevel level, std::string_view instance, std::string_view text) {
+  try {
+    write_through(*writer_->talk, level, talk_text(level, instance, text));
+    write_through(*writer_->file, level, json_tail(level, instance, text));
+  } catch (const std::exception&) {
+    // A full disk: stderr has it.
+  }
+}
+
 void Log::write(LogLevel level, std::string_view instance, std::string_view text) {
   const auto to = level_of(level);
-  if (writer_->file->should_log(to)) {
-    Json line = Json::object();
-    line.set("level", to_string(level)).set("instance", instance).set("message", text);
-    writer_->file->log(to, std::string_view(line.dump()).substr(1));
-  }
-  if (writer_->talk->should_log(to))
-    writer_->talk->log(to, fmt::format("{}: {}: {}", to_string(level), instance, text));
+  if (writer_->file->should_log(to)) writer_->file->log(to, json_tail(level, instance, text));
+  if (writer_->talk->should_log(to)) writer_->talk->log(to, talk_text(level, instance, text));
 }
 
 uint64_t Log::num_dropped() const { return writer_->pool->overrun_counter(); }

@@ -28,6 +28,9 @@ class Log {
   /// Writes what waits, at most once the ring's content.
   ~Log();
   void write(LogLevel level, std::string_view instance, std::string_view text);
+  /// Likewise of the last line of a process that is about to end: past the ring, on the calling
+  /// thread, and in the file when it returns. Lines that wait may be lost.
+  void write_last(LogLevel level, std::string_view instance, std::string_view text);
   /// Lines lost so far because the writer fell behind.
   uint64_t num_dropped() const;
 

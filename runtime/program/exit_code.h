@@ -8,7 +8,8 @@ enum ExitCode : int {
   kExitFailed = 1,            // the run (or a check of `doctor`) failed
   kExitBadConfiguration = 2,  // a graph, model folder or other input file is wrong
   kExitBadCommandLine = 3,
-  kExitDiverged = 4,  // a replay did not repeat its record
+  kExitDiverged = 4,    // a replay did not repeat its record
+  kExitDeviceLost = 5,  // of a process of a run, not of a command: a new one may compute again
   kExitInterrupted = 130,
 };
 

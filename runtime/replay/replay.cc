@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "runtime/replay/replay_player.h"
+#include "runtime/replay/tolerance.h"
 #include "runtime/trace/schema.h"
 
 namespace primerl {
@@ -314,6 +315,7 @@ ReplayReport Player::report() {
   }
   std::stable_sort(report.divergences.begin(), report.divergences.end(),
                    [](const auto& a, const auto& b) { return a.began < b.began; });
+  if (setup_.near != nullptr) report.near = setup_.near->text(tolerance_of(*setup_.plan));
   for (const auto& fault : setup_.trace->faults()) report.notes.push_back(fault.text);
   const std::lock_guard lock(mutex_);
   report.notes.insert(report.notes.end(), failures_.begin(), failures_.end());

@@ -67,6 +67,8 @@ struct ReplayReport {
   std::vector<uint64_t> num_steps;      // matched, by group; 0 for groups taken from the record
   std::vector<Divergence> divergences;  // by recorded time: the first is the one to look at
   std::vector<std::string> notes;       // limits of the result: cut tails, groups that are not real
+  /// What was computed on a device and compared within a tolerance; "": all was, to the bit.
+  std::string near;
   uint64_t num_messages_compared = 0;
   bool is_identical() const { return divergences.empty(); }
   uint64_t total_steps() const;
@@ -86,6 +88,7 @@ class ReplayedAnswers {
 };
 
 class PublishedVersions;  // replayed_channel.h
+class NearNumbers;        // tolerance.h
 
 struct ReplaySetup {
   std::shared_ptr<const Plan> plan;
@@ -96,6 +99,8 @@ struct ReplaySetup {
   HostServices* host_services = nullptr;  // outlives the replay
   /// Steps wait for the weights that they took, where these are computed again; null: none are.
   std::shared_ptr<const PublishedVersions> published;
+  /// What was compared within a tolerance, for the report; null: all is compared to the bit.
+  std::shared_ptr<NearNumbers> near;
   /// From which the groups follow the record; empty: from their first step. Resources that go on
   /// from one answer from the record (ReplayDepth::kControl).
   RunCuts cuts;

@@ -1,45 +1,13 @@
 #include "runtime/replay/resuming_learner.h"
 
-#include <bit>
-
 #include "runtime/replay/traced_learner.h"
 
 namespace primerl {
 namespace {
 
-/// The first member of type double that differs.
-struct FirstNumber {
-  const TrainReport &then, &now;
-  std::string difference;
-  template <class M>
-  FirstNumber& operator()(std::string_view name, M TrainReport::*member) {
-    if constexpr (std::is_same_v<M, double>)
-      if (difference.empty() &&
-          std::bit_cast<uint64_t>(then.*member) != std::bit_cast<uint64_t>(now.*member))
-        difference = fmt::format("{}: recorded {}, now {}", name, then.*member, now.*member);
-    return *this;
-  }
-};
-
-/// The differences between two reports of one step; empty when they are equal to the last bit.
-std::string difference(const TrainReport& then, const TrainReport& now) {
-  FirstNumber number{then, now, {}};
-  TrainReport::fields(number);
-  if (!number.difference.empty()) return number.difference;
-  if (then.num_tokens != now.num_tokens || then.num_loss_tokens != now.num_loss_tokens ||
-      then.num_micro_batches != now.num_micro_batches)
-    return fmt::format(
-        "tokens: recorded {} ({} with a loss) in {} micro-batches, now {} ({}) in {}",
-        then.num_tokens, then.num_loss_tokens, then.num_micro_batches, now.num_tokens,
-        now.num_loss_tokens, now.num_micro_batches);
-  if (then.skipped != now.skipped)
-    return fmt::format("the step was {}skipped, now it was {}", then.skipped ? "" : "not ",
-                       now.skipped ? "" : "not");
-  return {};
-}
-
-std::string difference(const Result<TrainReport>& then, const Result<TrainReport>& now) {
-  if (then.ok() && now.ok()) return difference(*then, *now);
+std::string difference(const Result<TrainReport>& then, const Result<TrainReport>& now,
+                       const ReplayTolerance& tolerance, double& largest) {
+  if (then.ok() && now.ok()) return difference(*then, *now, tolerance, largest);
   if (then.ok()) return fmt::format("it failed: {}", now.error().text());
   if (now.ok())
     return fmt::format("it succeeded, in the recorded run it failed: {}", then.error().text());
@@ -74,12 +42,17 @@ class ResumingLearner final : public TracedLearner {
     auto now = learner().step(batch, stop);
     const bool counts = now.ok() && !now->skipped;
     followed.num_taken += counts ? 1 : 0;
-    if (const std::string what = difference(then, now); !what.empty())
+    double largest = 0;
+    if (const std::string what = difference(then, now, setup_.tolerance, largest); !what.empty())
       setup_.on_divergence(
           fmt::format("training step {}{} of this start came out otherwise than recorded: {}",
                       followed.num_taken, name_of(batch.tenant), what));
-    if (then.ok() && now.ok()) now->num_pass_tokens = then->num_pass_tokens;
-    return now;
+    if (setup_.tolerance.is_exact()) {
+      if (then.ok() && now.ok()) now->num_pass_tokens = then->num_pass_tokens;
+      return now;
+    }
+    if (setup_.near != nullptr && counts) setup_.near->add_report(largest);
+    return then;
   }
 
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,

@@ -1,5 +1,6 @@
 /// A Learner that answers from the record up to the newest checkpoint of each tenant, loads it, and
-/// computes every later step of that tenant: recorded ones again, which must have the same result.
+/// computes every later step of that tenant: recorded ones again, which must have the same result,
+/// or within a tolerance nearly the same; then the recorded one is what it answers.
 ///
 /// So the weights of every version after the checkpoint are made again, bit for bit where the
 /// backend is deterministic (CPU, equal `threads`), and nothing before it is computed twice.
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "kernels/train/learner.h"
+#include "runtime/replay/tolerance.h"
 #include "runtime/replay/traced_calls.h"
 
 namespace primerl {
@@ -33,6 +35,8 @@ struct ResumingLearnerSetup {
   std::function<Status(TenantSlot tenant, const WeightSnapshot& weights)> publish;
   /// The result of a step differs from the record.
   std::function<void(std::string what)> on_divergence;
+  ReplayTolerance tolerance{};             // of recorded steps that are computed again
+  std::shared_ptr<NearNumbers> near = {};  // hears of those; may be null
 };
 std::unique_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup);
 

@@ -48,6 +48,7 @@ class TracedEngine : public Engine {
 
  protected:
   virtual bool is_replaying() const;
+  Engine& engine() const { return *engine_; }
 
  private:
   using Applied = std::optional<uint64_t>;  // none: it is still being prepared

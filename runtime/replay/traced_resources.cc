@@ -5,6 +5,7 @@
 #include "graph/weight_backend.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/backends.h"
+#include "runtime/replay/checked_engine.h"
 #include "runtime/replay/replayed_channel.h"
 #include "runtime/replay/resuming_engine.h"
 #include "runtime/replay/resuming_learner.h"
@@ -194,6 +195,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.next = next;
       setup.is_live = is_live;
       setup.points = points;
+      setup.tolerance = tolerance_of(plan);
       setup.publish = [channel_of](TenantSlot tenant, const WeightSnapshot& weights) {
         return (*channel_of)->publish(with_key(weights, WeightsKey{tenant}));
       };
@@ -208,21 +210,40 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
 
 namespace {
 
-/// Of one tenant's steps; the others' answers are recorded ones.
-std::unique_ptr<Resource> learner_of(TenantSlot tenant, std::unique_ptr<Learner> made,
-                                     const Plan& plan, GroupId owner, ReplayedAnswers& answers) {
+/// Of one tenant's steps, the others' answers are recorded ones; of all tenants' without `only`.
+std::unique_ptr<Resource> checked_learner(std::unique_ptr<Learner> made, const Plan& plan,
+                                          GroupId owner, ReplayedAnswers& answers,
+                                          std::optional<TenantSlot> only,
+                                          std::shared_ptr<NearNumbers> near) {
   ResumingLearnerSetup setup;
   setup.learner = std::move(made);
   setup.next = [&answers, owner] { return answers.take(owner); };
   setup.is_live = [] { return false; };
+  setup.tolerance = tolerance_of(plan);
+  setup.near = std::move(near);
+  setup.points.resize(plan.tenants.size());
   // A checkpoint that is never reached: such a tenant is followed to the end.
-  setup.points.assign(plan.tenants.size(), {"never", INT64_MAX});
-  setup.points[tenant.index()] = {};
+  if (only) setup.points.assign(plan.tenants.size(), {"never", INT64_MAX});
+  if (only) setup.points[only->index()] = {};
   setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
   setup.on_divergence = [&answers, owner](std::string what) {
     answers.diverged(owner, std::move(what));
   };
   return make_resuming_learner(std::move(setup));
+}
+
+std::unique_ptr<Resource> checked_engine(std::unique_ptr<Engine> made, const Plan& plan,
+                                         GroupId owner, ReplayedAnswers& answers,
+                                         std::shared_ptr<NearNumbers> near) {
+  CheckedEngineSetup setup;
+  setup.engine = std::move(made);
+  setup.next = [&answers, owner] { return answers.take(owner); };
+  setup.tolerance = tolerance_of(plan);
+  setup.near = std::move(near);
+  setup.on_divergence = [&answers, owner](std::string what) {
+    answers.diverged(owner, std::move(what));
+  };
+  return make_checked_engine(std::move(setup));
 }
 
 }  // namespace
@@ -232,7 +253,9 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
   std::shared_ptr<PublishedVersions> published;
   if (depth == ReplayDepth::kFull) published = std::make_shared<PublishedVersions>(*setup.plan);
   setup.published = published;
-  setup.factory = [make = std::move(make), depth, published, only](
+  const bool is_exact = tolerance_of(*setup.plan).is_exact();
+  if (!is_exact && depth != ReplayDepth::kControl) setup.near = std::make_shared<NearNumbers>();
+  setup.factory = [make = std::move(make), depth, published, only, is_exact, near = setup.near](
                       const Plan& plan, int32_t index,
                       ReplayedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
     const GroupId owner = owner_of(plan, index);
@@ -256,9 +279,12 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
       return std::unique_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    if (only)
+    if (only || !is_exact)
       if (auto learner = take_as<Learner>(*made))
-        return learner_of(*only, std::move(learner), plan, owner, answers);
+        return checked_learner(std::move(learner), plan, owner, answers, only, near);
+    if (!is_exact)
+      if (auto engine = take_as<Engine>(*made))
+        return checked_engine(std::move(engine), plan, owner, answers, near);
     // Skip the recorded answers of a real resource, or a channel would take them for its own.
     const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
     return traced(std::move(*made), skip);

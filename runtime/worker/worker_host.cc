@@ -22,6 +22,7 @@
 #include "runtime/trace/record/ring_requests.h"
 #include "runtime/wire/timeouts.h"
 #include "runtime/wire/wire_message.h"
+#include "runtime/worker/lost_device.h"
 #include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
 #include "runtime/worker/weight_streams.h"
@@ -180,10 +181,9 @@ RunEnded WorkerHost::run() {
       plan_, process_, static_cast<uint32_t>(arguments_.incarnation), folder, arguments_.resume, {},
       {},    {}};
   std::vector<ResumePoint> begun_from = *points;  // what the actors resume from
-  if (!arguments_.recover.empty()) {
+  if (!arguments_.recover.empty())
     if (const Status opened = open_record(recording, begun_from); !opened.ok())
       return ended_by(RunEnd::kFailed, opened.error());
-  }
   auto trace = WorkerTrace::open(recording);
   if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
   trace_ = std::move(trace).value();
@@ -306,6 +306,7 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     host_services.log(LogLevel::kWarning, "weights", line);
   });
   if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
+  backends->process = process_;
   if (connections_ != nullptr) {
     backends->streams_have_news = [this] { connections_->streams_ready(); };
     backends->join_streams = [this](uint32_t stream, std::vector<ProcessId> peers,
@@ -314,8 +315,9 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
       connections_->streams_ready();
     };
   }
-  setup.factory =
-      watching_factory(resource_factory(std::move(backends).value()), engines_, arguments_.run);
+  auto factory = resource_factory(std::move(backends).value());
+  factory = device_watching_factory(std::move(factory), end_of_process(*plan_, *log_));
+  setup.factory = watching_factory(std::move(factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <optional>
 #include <span>
 #include <thread>
 
+#include "graph/base/device_lost.h"
 #include "graph/base/files.h"
 #include "graph/base/random.h"
 #include "kernels/engine/engine.h"
@@ -19,6 +21,8 @@
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "runtime/backends/backends.h"
+#include "runtime/backends/devices.h"
+#include "runtime/backends/resource_catalog.h"
 #include "runtime/backends/torch_backends.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/model_options.h"
@@ -43,7 +47,7 @@ Error without_torch() {
 Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, const std::string& model,
                                             std::shared_ptr<const Tokenizer> tokenizer) {
   if (torch_backends() == nullptr) return without_torch();
-  return torch_backends()->make_engine(options, model, std::move(tokenizer));
+  return torch_backends()->make_engine(options, model, std::move(tokenizer), nullptr);
 }
 
 Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,
@@ -319,7 +323,20 @@ Status train_step(const TrainStepArguments& arguments) {
 int exit_code_of(const Status& status) {
   if (status.ok()) return kExitDone;
   const Code code = status.error().code();
-  return fail(status.error(), code == Code::kInternal ? kExitFailed : kExitBadConfiguration);
+  const bool is_ours = code == Code::kInternal || code == kDeviceLostCode;
+  return fail(status.error(), is_ours ? kExitFailed : kExitBadConfiguration);
+}
+
+constexpr int kRoomTriesMax = 6;  // a second apart
+
+/// A device gives back the memory of a process that was killed some time after its death.
+Status wait_for_devices(const Plan& plan) {
+  for (int tries = 1;; ++tries) {
+    Status enough = check_devices(plan, &why_no_torch_on, torch_device_memory());
+    const bool is_full = !enough.ok() && enough.error().code() == Code::kExhausted;
+    if (!is_full || tries == kRoomTriesMax) return enough;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
 }
 
 }  // namespace
@@ -372,6 +389,23 @@ Command device_command() {
           [name, kind] {
             const std::string why = why_no_torch_on(*name, *kind);
             if (!why.empty()) print_text(why + "\n");
+            return static_cast<int>(kExitDone);
+          }};
+}
+
+Command devices_command() {
+  auto graph = std::make_shared<std::string>();
+  return {"devices", "says why the devices of this machine are not enough for a graph, or nothing",
+          "primerl-worker devices --graph runs/latest/graph.resolved.toml",
+          [graph](Arguments& flags) { flags.text(*graph, "--graph", "FILE", "a resolved graph"); },
+          [graph] {
+            const CheckedGraph checked = load_graph(*graph, {}, full_catalog());
+            if (checked.plan == nullptr) {
+              complain_text(render(checked.diagnostics, checked.sources));
+              return static_cast<int>(kExitBadConfiguration);
+            }
+            const Status enough = wait_for_devices(*checked.plan);
+            if (!enough.ok()) print_text(enough.error().text() + "\n");
             return static_cast<int>(kExitDone);
           }};
 }

@@ -65,6 +65,7 @@ Json to_json(const ReplaySession& session, const ReplayReport& report, double se
       .set("identical", report.is_identical())
       .set("steps", report.total_steps())
       .set("messages_compared", report.num_messages_compared)
+      .set("near", report.near)
       .set("seconds", seconds)
       .set("recorded_seconds", recorded_seconds(session))
       .set("groups", std::move(groups))
@@ -84,7 +85,9 @@ std::string text_of(const ReplaySession& session, const ReplayReport& report, do
     text +=
         fmt::format(" (recorded: {:.2f} s, {:.1f} times as long)", recorded, recorded / seconds);
   text += "\n";
-  if (report.is_identical()) return text + "identical\n";
+  if (!report.near.empty()) text += fmt::format("near: {}\n", report.near);
+  if (report.is_identical())
+    return text + (report.near.empty() ? "identical\n" : "identical within the tolerance\n");
   text += "diverged, first here:\n" + divergence_text(plan, report.divergences.front());
   if (report.divergences.size() > 1)
     text += fmt::format("and independently of it in {} more actor groups:\n",

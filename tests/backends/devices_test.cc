@@ -33,6 +33,31 @@ Plan plan_of(const std::string& backend, const std::vector<std::string>& devices
   return plan;
 }
 
+/// The channel that all but the driver use.
+int32_t add_channel(Plan& plan) {
+  plan.resources.push_back({});
+  plan.resources.back().kind = "weight_channel";
+  for (uint32_t i = 1; i < 4; ++i) {
+    PlanInstance instance;
+    instance.group = GroupId(i);
+    instance.resources = {static_cast<int32_t>(i - 1), 3};
+    plan.instances.push_back(std::move(instance));
+  }
+  return 3;
+}
+
+TEST(Devices, WeightsStayOnThemWhereAllWhoUseTheChannelComputeOnOne) {
+  const auto stay = [](const std::string& backend, const std::vector<std::string>& devices) {
+    Plan plan = plan_of(backend, devices);
+    const int32_t channel = add_channel(plan);
+    return is_among_devices(plan, channel);
+  };
+  EXPECT_TRUE(stay("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"}));
+  EXPECT_FALSE(stay("torch", {"cuda:0", "cuda:0", "cpu", "cuda:0"}));
+  EXPECT_FALSE(stay("torch", {"cpu", "cuda:0", "cuda:1", "cpu"}));
+  EXPECT_FALSE(stay("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}));
+}
+
 /// Engines on the first card, learners on none.
 std::string first_gpu_alone(const std::string& device, const std::string& kind) {
   const bool is_usable = device == "cpu" || (device == "cuda:0" && kind == "engine");
@@ -72,6 +97,57 @@ TEST(Devices, AreAskedForTheKindThatIsThere) {
 TEST(Devices, AreNothingToScriptedResources) {
   const Plan plan = plan_of("scripted", {"cpu", "cuda:1", "cuda:1", "cuda:1"});
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(fault_of(plan, i), "");
+}
+
+/// Every engine needs 3 GB, every learner 11; of each device `free_bytes` are free.
+DeviceBudget memory_of(double free_bytes) {
+  DeviceBudget memory;
+  memory.bytes = [](const Plan& plan, int32_t resource) -> Result<double> {
+    return plan.resources[static_cast<size_t>(resource)].kind == "engine" ? 3e9 : 11e9;
+  };
+  memory.room = [free_bytes](const std::string&) -> Result<DeviceRoom> {
+    return DeviceRoom{free_bytes, 80e9};
+  };
+  return memory;
+}
+
+std::string room_fault_of(const Plan& plan, double free_bytes) {
+  const WhyNotOn all_there = [](const std::string&, const std::string&) { return ""; };
+  const Status checked = check_devices(plan, all_there, memory_of(free_bytes));
+  return checked.ok() ? "" : checked.error().text();
+}
+
+TEST(Devices, WhatSharesOneMustFitTogether) {
+  const Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
+  EXPECT_EQ(room_fault_of(plan, 14e9), "");
+  EXPECT_EQ(room_fault_of(plan, 13.9e9),
+            "the graph needs 14.0 GB of 'cuda:0', which has 13.9 of 80.0 GB free: engine of "
+            "'inference#0' 3.0, learner of 'training' 11.0\n"
+            "   lower 'kv_blocks' or 'max_batched_tokens' of an engine, 'micro_batch_tokens' of a "
+            "learner, or place one of them on another device\n"
+            "   'nvidia-smi' shows who holds the rest");
+  EXPECT_THAT(room_fault_of(plan, 2e9), HasSubstr("which has 2.0 of 80.0 GB free"));
+}
+
+TEST(Devices, OfAnotherMachineOfAnotherViewOrOfScriptedResourcesNeedNoRoomHere) {
+  Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
+  for (auto& process : plan.processes) process.machine = "far";
+  EXPECT_EQ(room_fault_of(plan, 0), "");
+  for (auto& process : plan.processes) {
+    process.machine.clear();
+    process.variables = {"A=b", "CUDA_VISIBLE_DEVICES=" + process.name};
+  }
+  EXPECT_EQ(room_fault_of(plan, 0), "") << "what they call cuda:0 is not one device";
+  EXPECT_EQ(room_fault_of(plan_of("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}), 0), "");
+  EXPECT_EQ(room_fault_of(plan_of("torch", {"cpu", "cpu", "cpu", "cpu"}), 0), "");
+}
+
+TEST(Devices, OneThatIsNotThereIsNamedBeforeItsRoom) {
+  const Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
+  const Status checked = check_devices(plan, &first_gpu_alone, memory_of(0));
+  ASSERT_FALSE(checked.ok());
+  EXPECT_THAT(checked.error().text(),
+              HasSubstr("resource 'engine' of process 'inference#1' is placed on 'cuda:1', which"));
 }
 
 TEST(Devices, NobodyIsAskedForTheCpuNorForAnotherMachine) {

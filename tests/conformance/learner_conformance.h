@@ -21,6 +21,7 @@
 #include "kernels/engine/kept_sets.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
+#include "kernels/weights/device_weights.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -66,7 +67,9 @@ class LearnerConformance : public ::testing::TestWithParam<LearnerUnderTest> {
   std::shared_ptr<const WeightSnapshot> weights(Learner& learner) {
     auto taken = learner.snapshot(TenantSlot(0), PolicyVersion(7));
     EXPECT_TRUE(taken.ok()) << (taken.ok() ? "" : taken.error().text());
-    return *taken;
+    auto bytes = on_host(*taken);
+    EXPECT_TRUE(bytes.ok()) << (bytes.ok() ? "" : bytes.error().text());
+    return *bytes;
   }
 
   static bool equal(const WeightSnapshot& a, const WeightSnapshot& b) {

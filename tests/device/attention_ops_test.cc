@@ -213,6 +213,121 @@ TEST(CudaDecodeAttention, HoldsEveryWidthGroupAndSplit) {
         }
 }
 
+/// What rotary() takes for the rows of `one`, each turned to its last place.
+struct Turned {
+  Floats qkv, q_weight, k_weight, cosine, sine;
+  Ints positions, slots;
+
+  Turned(const DecodeCase& one, const Context& context, int32_t rotary_dim) {
+    const int64_t d = one.heads.head_dim;
+    const int64_t width = (one.heads.num_heads + int64_t{2} * one.heads.num_kv_heads) * d;
+    qkv = rounded(one.type, random_floats(one.rows * width, mix(one.seed, 6), 2));
+    q_weight = rounded(one.type, random_floats(d, mix(one.seed, 7)));
+    k_weight = rounded(one.type, random_floats(d, mix(one.seed, 8)));
+    for (const float angle : random_floats(int64_t{one.length_max} * rotary_dim / 2 + 1,
+                                           mix(one.seed, 9), 3.1)) {
+      cosine.push_back(std::cos(angle));
+      sine.push_back(std::sin(angle));
+    }
+    for (int64_t row = 0; row < one.rows; ++row) {
+      const int32_t last = context.lengths[static_cast<size_t>(row)] - 1;
+      positions.push_back(std::max(last, 0));
+      slots.push_back(last < 0 ? -1 : context.slot(one, row, last));
+    }
+  }
+};
+
+/// In one launch and in two: the same bits in the output and in the cache.
+void expect_turned(const DecodeCase& one) {
+  SCOPED_TRACE(one.name());
+  RandomStream random(mix(one.seed, 10));
+  const int64_t d = one.heads.head_dim, width = one.heads.num_kv_heads * d;
+  const int32_t rotary_dim = random.below(3) == 0 ? one.heads.head_dim / 4 : one.heads.head_dim;
+  const bool has_norm = random.below(3) != 0;
+  const Context context(one);
+  const Turned host(one, context, rotary_dim);
+  const Buffer qkv(one.type, host.qkv), cosine(host.cosine), sine(host.sine);
+  const Buffer q_weight(one.type, host.q_weight), k_weight(one.type, host.k_weight);
+  const Buffer positions(host.positions), slots(host.slots);
+  const Buffer keys(one.type, random_floats(context.num_slots * width, mix(one.seed, 3), 2));
+  const Buffer values(one.type, random_floats(context.num_slots * width, mix(one.seed, 4)));
+  const Buffer sinks(random_floats(one.heads.num_heads, mix(one.seed, 5), 4));
+  const Buffer table(context.table), lengths(context.lengths);
+  const Floats nothing(static_cast<size_t>(one.rows * one.heads.num_heads * d), NAN);
+  const Buffer q(one.type, nothing), out(one.type, nothing);
+  const auto workspace = decode_workspace(one.rows, one.heads, one.num_splits);
+  const Buffer work(Floats(static_cast<size_t>(workspace), NAN));
+  PagedCache cache = cache_of(one);
+  cache.keys = keys.get();
+  cache.values = values.get();
+  const PagedRotaryArgs turn{.rows = one.rows,
+                             .heads = one.heads,
+                             .rotary_dim = rotary_dim,
+                             .epsilon = 1e-6F,
+                             .type = one.type,
+                             .qkv = qkv.get(),
+                             .q_weight = has_norm ? q_weight.get() : nullptr,
+                             .k_weight = has_norm ? k_weight.get() : nullptr,
+                             .positions = positions.as<int32_t>(),
+                             .cosine = cosine.as<float>(),
+                             .sine = sine.as<float>(),
+                             .slots = slots.as<int32_t>(),
+                             .q = q.get(),
+                             .cache = cache};
+  const DecodeAttentionArgs args{.rows = one.rows,
+                                 .heads = one.heads,
+                                 .scale = 1 / std::sqrt(static_cast<float>(d)),
+                                 .window = one.window,
+                                 .type = one.type,
+                                 .sinks = one.has_sinks ? sinks.as<float>() : nullptr,
+                                 .q = q.get(),
+                                 .cache = cache,
+                                 .block_table = table.as<int32_t>(),
+                                 .table_stride = context.table_stride,
+                                 .lengths = lengths.as<int32_t>(),
+                                 .num_splits = one.num_splits,
+                                 .out = out.get(),
+                                 .workspace = work.as<float>()};
+  expect_one_answer(
+      [&](Stream stream) {
+        const Outcome turned = rotary(turn, stream);
+        return turned.is_ok() ? decode_attention(args, stream) : turned;
+      },
+      {&out, &keys, &values});
+  const auto want = out.bytes(), want_keys = keys.bytes(), want_values = values.bytes();
+  PagedRotaryArgs alone = turn;
+  alone.positions = alone.slots = nullptr;
+  alone.q = nullptr;
+  alone.cache = {};
+  expect_one_answer([&](Stream stream) { return turned_attention(alone, args, stream); },
+                    {&out, &keys, &values});
+  EXPECT_TRUE(keys.bytes() == want_keys) << "keys";
+  EXPECT_TRUE(values.bytes() == want_values) << "values";
+  EXPECT_TRUE(out.bytes() == want) << "out";
+}
+
+TEST(CudaDecodeAttention, TurnsItsRowsWithTheBitsOfRotary) {
+  for (const Type type : kTypes)
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_turned(random_case(type, seed));
+}
+
+TEST(CudaDecodeAttention, TurnsNoRowsOfOtherShapes) {
+  const PagedRotaryArgs turn{.rows = 1, .heads = {2, 1, 64}, .rotary_dim = 64};
+  DecodeAttentionArgs args{.rows = 1, .heads = {2, 1, 64}};
+  args.cache.block_size = 16;
+  EXPECT_TRUE(turned_attention({}, {}, nullptr).is_ok()) << "no rows are no work";
+  const auto fault = [&](auto change) {
+    PagedRotaryArgs changed = turn;
+    change(changed);
+    return turned_attention(changed, args, nullptr).fault;
+  };
+  EXPECT_THAT(fault([](auto& t) { t.rows = 2; }), HasSubstr("must be equal"));
+  EXPECT_THAT(fault([](auto& t) { t.heads.num_kv_heads = 2; }), HasSubstr("must be equal"));
+  EXPECT_THAT(fault([](auto& t) { t.type = Type::kBfloat16; }), HasSubstr("must be equal"));
+  EXPECT_THAT(fault([](auto& t) { t.rotary_dim = 65; }), HasSubstr("must be even"));
+  EXPECT_THAT(fault([](auto& t) { t.rotary_dim = 66; }), HasSubstr("from 0 to head_dim"));
+}
+
 TEST(CudaDecodeAttention, SplitsFillTheDeviceAndLeaveEnoughKeysToEach) {
   const HeadShape heads{16, 8, 128};
   EXPECT_EQ(decode_splits(256, heads, 100'000, 132), 1) << "rows fill it";

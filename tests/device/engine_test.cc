@@ -6,58 +6,29 @@
 
 #include <cmath>
 #include <cstring>
-#include <map>
 
-#include "kernels/torch/make.h"
 #include "tests/conformance/engine_conformance.h"
+#include "tests/device/engine_checks.h"
 #include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
+using card_test::Ends;
+using card_test::expect_alike;
+using card_test::kLogprobTolerance;
+using card_test::made;
+using card_test::options_on;
+using card_test::request_of;
+using card_test::run_all;
 using testing::TinyModel;
-using Ends = std::map<uint64_t, FinishEvent>;
-
-// What products in another order leave of log-probabilities of fp32, by |logit| of about 10.
-constexpr double kLogprobTolerance = 2e-4;
 
 TinyModel model_of(int32_t head_dim) { return {.head_dim = head_dim}; }
-
-EngineOptions options_on(const std::string& device) {
-  EngineOptions options;
-  options.device = device;
-  if (device != "cpu") options.numerics = "fast";
-  options.dtype = "float32";
-  options.max_sequence_tokens = 200;
-  return options;
-}
-
-std::unique_ptr<Engine> made(const EngineOptions& options, const std::filesystem::path& folder) {
-  auto engine = make_torch_engine(options, folder);
-  CHECK(engine.ok(), engine.error().text());
-  return std::move(engine).value();
-}
 
 std::string refusal(const EngineOptions& options, const std::filesystem::path& folder) {
   auto engine = make_torch_engine(options, folder);
   return engine.ok() ? "" : engine.error().text();
-}
-
-SequenceRequest request_of(uint64_t id, int32_t num_prompt, int32_t max_tokens,
-                           double temperature) {
-  SequenceRequest made;
-  made.id = SequenceId(id);
-  made.tenant = TenantSlot(0);
-  for (int32_t i = 0; i < num_prompt; ++i)
-    made.prompt_tokens.push_back(
-        static_cast<int32_t>((id * 7 + static_cast<uint64_t>(i) * 3) % 61));
-  made.sampling.max_tokens = max_tokens;
-  made.sampling.temperature = temperature;
-  made.sampling.ignore_eos = true;
-  made.seed = 100 + id;
-  made.salt = "main:1";
-  return made;
 }
 
 /// 19 sequences, some of which arrive while others decode: batches of 1 to 19 rows.
@@ -68,48 +39,6 @@ std::vector<SequenceRequest> many_requests(double temperature) {
     all.push_back(request_of(id, 1 + 5 * (number % 9), 20 + number % 13, temperature));
   }
   return all;
-}
-
-Ends run_all(Engine& engine, const std::vector<SequenceRequest>& requests) {
-  Ends ends;
-  size_t next = 0;
-  for (int step = 0; step < 10000 && (next < requests.size() || engine.has_work()); ++step) {
-    for (int i = 0; i < 3 && next < requests.size(); ++i) {
-      const Status submitted = engine.submit(requests[next++]);
-      EXPECT_TRUE(submitted.ok()) << submitted.error().text();
-    }
-    EXPECT_TRUE(engine.step().ok());
-    for (const auto& event : engine.take_prefilled()) EXPECT_TRUE(engine.take_over(event.id).ok());
-    for (auto& event : engine.take_finished()) ends[event.id.value] = std::move(event);
-  }
-  EXPECT_EQ(ends.size(), requests.size());
-  return ends;
-}
-
-void expect_near(const std::vector<float>& got, const std::vector<float>& want, double tolerance,
-                 const std::string& what) {
-  ASSERT_EQ(got.size(), want.size()) << what;
-  for (size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i], want[i], tolerance) << what << ", number " << i;
-}
-
-void expect_alike(const Ends& got, const Ends& want) {
-  for (const auto& [id, wanted] : want) {
-    ASSERT_TRUE(got.contains(id));
-    const FinishEvent& end = got.at(id);
-    const std::string what = fmt::format("sequence {}", id);
-    EXPECT_EQ(end.reason, wanted.reason) << what << ": " << end.detail;
-    EXPECT_EQ(end.tokens, wanted.tokens) << what;
-    expect_near(end.logprobs, wanted.logprobs, kLogprobTolerance, what);
-    expect_near(end.prompt_logprobs, wanted.prompt_logprobs, kLogprobTolerance, what + ", prompt");
-    EXPECT_EQ(std::vector(end.kept.bytes().begin(), end.kept.bytes().end()),
-              std::vector(wanted.kept.bytes().begin(), wanted.kept.bytes().end()))
-        << what;
-    ASSERT_EQ(end.top_logprobs.size(), wanted.top_logprobs.size()) << what;
-    for (size_t i = 0; i < end.top_logprobs.size(); ++i)
-      EXPECT_NEAR(end.top_logprobs[i].logprob, wanted.top_logprobs[i].logprob, kLogprobTolerance)
-          << what << ", top " << i;
-  }
 }
 
 class CudaEngineTest : public ::testing::TestWithParam<int32_t> {
@@ -280,9 +209,6 @@ TEST(CudaEngineRefuses, WhatItCannotDoByName) {
   options.numerics = "invariant";
   EXPECT_THAT(refusal(options, folder), HasSubstr("say numerics = \"fast\""));
   options = options_on("cuda:0");
-  options.adapter_slots = 1;
-  EXPECT_THAT(refusal(options, folder), HasSubstr("adapter_slots is 1"));
-  options = options_on("cuda:0");
   options.kv_blocks = 100'000'000;
   EXPECT_THAT(refusal(options, folder), HasSubstr("GB free"));
   options = options_on("cuda:99");
@@ -290,8 +216,6 @@ TEST(CudaEngineRefuses, WhatItCannotDoByName) {
   options = options_on("cpu");
   options.dtype = "bfloat16";
   EXPECT_THAT(refusal(options, folder), HasSubstr("computes in float32"));
-  const auto mixture = testing::make_folder({.model_type = "qwen3_moe"}, "mixture");
-  EXPECT_THAT(refusal(options_on("cuda:0"), mixture), HasSubstr("a mixture of experts"));
 }
 
 EngineUnderTest card_engine(const std::string& model_type) {

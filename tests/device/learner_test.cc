@@ -10,36 +10,36 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <limits>
 
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/learner.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/training/learner.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 #include "tests/conformance/learner_conformance.h"
+#include "tests/device/learner_checks.h"
 #include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::are_equal;
+using testing::expect_close;
+using testing::expect_like;
 using testing::make_folder;
+using testing::mixed_batch;
+using testing::must_step;
+using testing::never;
+using testing::options_of;
+using testing::sample_of;
 using testing::TinyModel;
 
 const int kIsAskedToRepeat = ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
-
-bool never() { return false; }
-
-LearnerOptions options_of(const std::string& dtype) {
-  LearnerOptions options;
-  options.device = "cuda:0";
-  options.numerics = "fast";
-  options.dtype = dtype;
-  options.optimizer.lr = 1e-3;
-  options.loss.kl_weight = 0.05;
-  return options;
-}
 
 std::unique_ptr<CudaLearner> on_card(const std::filesystem::path& folder,
                                      const LearnerOptions& options) {
@@ -58,94 +58,8 @@ std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder, Learne
   return learner;
 }
 
-/// Tokens [0, prompt) depend on `prompt_key` alone.
-TrainSample sample_of(int32_t number, int32_t prompt_key, int32_t prompt, int32_t length,
-                      float temperature) {
-  TrainSample made;
-  made.temperature = temperature;
-  for (int32_t i = 0; i < length; ++i) {
-    const bool sampled = i >= prompt;
-    made.tokens.push_back((sampled ? number * 13 + i * i : prompt_key * 31 + i * 7) % 60);
-    made.loss_mask.push_back(sampled && i % 7 != 3 ? 1 : 0);
-    const bool counts = made.loss_mask.back() != 0;
-    made.logprobs.push_back(counts ? -3.0F - 0.2F * static_cast<float>(i % 4) : 0.0F);
-    made.advantages.push_back(counts ? static_cast<float>(number % 3) - 0.8F : 0.0F);
-  }
-  return made;
-}
-
-/// Three groups of shared prompts, two temperatures, one sample with kept sets.
-TrainBatch mixed_batch() {
-  TrainBatch made;
-  for (int32_t i = 0; i < 12; ++i)
-    made.samples.push_back(
-        sample_of(i, i / 4, 9 + i / 4, 14 + 3 * (i % 5), i % 2 == 0 ? 1.0F : 0.7F));
-  TrainSample& cut = made.samples[5];
-  std::vector<std::byte> kept;
-  for (size_t i = 0; i < cut.tokens.size(); ++i) {
-    if (cut.loss_mask[i] == 0) continue;
-    std::vector<int32_t> ids = {cut.tokens[i]};
-    for (const int32_t id : {3, 17, 40, 58})
-      if (id != cut.tokens[i]) ids.push_back(id);
-    std::ranges::sort(ids);
-    append_kept(ids, 61, kept);
-  }
-  cut.kept = Blob(std::move(kept));
-  return made;
-}
-
-std::vector<float> floats_of(const WeightTensor& tensor) {
-  std::vector<float> values(tensor.bytes.size() / sizeof(float));
-  std::memcpy(values.data(), tensor.bytes.bytes().data(), tensor.bytes.size());
-  return values;
-}
-
-/// |got - want| / |want| of each tensor is at most `tolerance`.
-void expect_close(const std::vector<WeightTensor>& got, const std::vector<WeightTensor>& want,
-                  double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  double size = 0;
-  for (const auto& tensor : want)
-    for (const float value : floats_of(tensor)) size += double{value} * value;
-  for (size_t t = 0; t < want.size(); ++t) {
-    ASSERT_EQ(got[t].name, want[t].name);
-    const auto a = floats_of(got[t]), b = floats_of(want[t]);
-    ASSERT_EQ(a.size(), b.size());
-    double off = 0, all = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-      off += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-      all += double{b[i]} * b[i];
-    }
-    // A tensor that has next to nothing of the whole is measured by the whole.
-    EXPECT_LE(std::sqrt(off), tolerance * (std::sqrt(all) + 0.01 * std::sqrt(size)))
-        << want[t].name << ": " << std::sqrt(off) << " of " << std::sqrt(all);
-  }
-}
-
-bool are_equal(const std::vector<WeightTensor>& a, const std::vector<WeightTensor>& b) {
-  for (size_t i = 0; i < a.size(); ++i)
-    if (!(a[i].bytes == b[i].bytes)) return false;
-  return a.size() == b.size();
-}
-
 std::vector<WeightTensor> weights_of(Learner& learner) {
-  return learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors;
-}
-
-TrainReport must_step(Learner& learner, const TrainBatch& batch) {
-  auto report = learner.step(batch, never);
-  EXPECT_TRUE(report.ok()) << (report.ok() ? "" : report.error().text());
-  return report.ok() ? *report : TrainReport();
-}
-
-void expect_like(const TrainReport& got, const TrainReport& want, double tolerance) {
-  EXPECT_NEAR(got.loss, want.loss, tolerance * (1 + std::abs(want.loss)));
-  EXPECT_NEAR(got.entropy_mean, want.entropy_mean, tolerance * (1 + want.entropy_mean));
-  EXPECT_NEAR(got.mismatch_kl_mean, want.mismatch_kl_mean, tolerance * (1 + want.mismatch_kl_mean));
-  EXPECT_NEAR(got.grad_norm, want.grad_norm, tolerance * want.grad_norm);
-  EXPECT_EQ(got.num_tokens, want.num_tokens);
-  EXPECT_EQ(got.num_loss_tokens, want.num_loss_tokens);
-  EXPECT_EQ(got.num_micro_batches, want.num_micro_batches);
+  return on_host(learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()).value()->tensors;
 }
 
 /// One step here and there.
@@ -192,10 +106,72 @@ TEST(CudaLearner, ComputesThemInBf16WithinItsDigits) {
   }
 }
 
-TEST(CudaLearner, RecomputationChangesNoBit) {
-  const auto folder = make_folder({.head_dim = 64});
+TEST(CudaLearner, ComputesTheCpusGradientsOfMixturesInFp32) {
+  for (const char* type : {"qwen3_moe", "glm4_moe"})
+    for (const char* recompute : {"none", "keep_attention", "full"}) {
+      SCOPED_TRACE(fmt::format("{}, {}", type, recompute));
+      LearnerOptions options = options_of("float32");
+      options.recompute = recompute;
+      options.micro_batch_tokens = 150;
+      compare_steps({.model_type = type}, mixed_batch(), options, 1e-4);
+    }
+}
+
+/// A mixture in which each row goes to all experts: in bf16 a router may choose others of equals.
+std::filesystem::path all_experts_folder(const std::string& type) {
+  const auto folder =
+      make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64, .deviation = 0.1});
+  std::ifstream in(folder / "config.json");
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const std::string few = "\"num_experts_per_tok\": 3";
+  const size_t at = text.find(few);
+  CHECK(at != std::string::npos, text);
+  std::ofstream(folder / "config.json")
+      << text.replace(at, few.size(), "\"num_experts_per_tok\": 8");
+  return folder;
+}
+
+TEST(CudaLearner, AndInBf16WithinItsDigits) {
+  for (const char* type : {"qwen3_moe", "glm4_moe"})
+    for (const char* recompute : {"none", "keep_attention"}) {
+      SCOPED_TRACE(fmt::format("{}, {}", type, recompute));
+      LearnerOptions options = options_of("bfloat16");
+      options.recompute = recompute;
+      const auto folder = all_experts_folder(type);
+      auto card = on_card(folder, options);
+      auto cpu = on_cpu(folder, options);
+      expect_like(must_step(*card, mixed_batch()), must_step(*cpu, mixed_batch()), 0.05);
+      expect_close(card->gradients(), cpu->gradients(), 0.05);
+    }
+}
+
+/// Each expert's gradient is of its own rows: those without any have none.
+TEST(CudaLearner, ExpertsWithoutRowsHaveNoGradient) {
+  const auto folder = make_folder({.model_type = "qwen3_moe", .hidden_size = 64, .head_dim = 64});
+  TrainBatch batch;
+  batch.loss = LossKind::kCrossEntropy;
+  batch.samples = {sample_of(1, 1, 1, 2, 1)};  // one row, three of eight experts
   for (const char* dtype : {"float32", "bfloat16"}) {
-    SCOPED_TRACE(dtype);
+    auto learner = on_card(folder, options_of(dtype));
+    const TrainReport report = must_step(*learner, batch);
+    EXPECT_FALSE(report.skipped) << report.skip_reason;
+    int32_t num_used = 0;
+    for (const auto& tensor : learner->gradients()) {
+      if (!tensor.name.starts_with("model.layers.0.mlp.experts.")) continue;
+      if (!tensor.name.ends_with("down_proj.weight")) continue;
+      const auto values = testing::floats_of(tensor);
+      num_used += std::ranges::any_of(values, [](float value) { return value != 0; }) ? 1 : 0;
+    }
+    EXPECT_EQ(num_used, 3) << dtype;
+  }
+}
+
+TEST(CudaLearner, RecomputationChangesNoBit) {
+  for (const auto& [type, dtype] :
+       {std::pair("qwen3", "float32"), std::pair("qwen3", "bfloat16"),
+        std::pair("qwen3_moe", "float32"), std::pair("glm4_moe", "bfloat16")}) {
+    SCOPED_TRACE(fmt::format("{}, {}", type, dtype));
+    const auto folder = make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64});
     LearnerOptions options = options_of(dtype);
     auto keeps_all = on_card(folder, options);
     must_step(*keeps_all, mixed_batch());
@@ -380,11 +356,10 @@ TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
   options.device = "cpu";
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("computes in float32"));
   const auto mixture = make_folder({.model_type = "qwen3_moe"}, "mixture");
-  EXPECT_THAT(refusal_of(options_of("auto"), mixture), HasSubstr("a mixture of experts"));
   const AdapterTraining training;
-  auto adapters = make_torch_adapter_learner(options_of("auto"), std::span(&training, 1), folder);
+  auto adapters = make_torch_adapter_learner(options_of("auto"), std::span(&training, 1), mixture);
   ASSERT_FALSE(adapters.ok());
-  EXPECT_THAT(adapters.error().text(), HasSubstr("learners of adapters cannot compute on cuda:0"));
+  EXPECT_THAT(adapters.error().text(), HasSubstr("adapters of a mixture of experts (qwen3_moe)"));
 }
 
 LearnerUnderTest card_learner(const std::string& model_type) {
@@ -402,7 +377,8 @@ LearnerUnderTest card_learner(const std::string& model_type) {
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Card, LearnerConformance,
-                         ::testing::Values(card_learner("qwen3"), card_learner("llama")),
+                         ::testing::Values(card_learner("qwen3"), card_learner("llama"),
+                                           card_learner("qwen3_moe")),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace primerl

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "graph/base/random.h"
+#include "kernels/torch/adapter_dropout.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {
@@ -85,7 +86,39 @@ TEST(CudaRows, AreGatheredAndANegativeSourceIsZeros) {
     expect_one_answer(
         [&](Stream stream) {
           return gather_rows({one.rows, one.width, one.type, on_x.get(), from.as<int32_t>(),
-                              is_scaled ? by.as<float>() : nullptr, y.get()},
+                              nullptr, is_scaled ? by.as<float>() : nullptr, y.get()},
+                             stream);
+        },
+        {&y});
+    expect_near(y.floats(one.type), rounded(one.type, want), {0, 0}, "y");
+  });
+}
+
+/// A step of an engine reads tokens where the step before drew them.
+TEST(CudaRows, ANegativeSourceNamesAnotherWhereThereAreOthers) {
+  for_cases([](const RowsCase& one) {
+    const Floats x = rounded(one.type, random_floats(one.sources * one.width, mix(one.seed, 2)));
+    const Ints others = one.places(one.rows);
+    Ints sources = one.places(one.rows), resolved = sources;
+    for (size_t i = 0; i < sources.size(); i += 2) {
+      const size_t place = (i * 7 + 3) % others.size();
+      sources[i] = -1 - static_cast<int32_t>(place);
+      resolved[i] = others[place];
+    }
+    Floats want(static_cast<size_t>(one.rows * one.width));
+    cpu_ops().gather_rows(
+        {one.rows, one.width, x.data(), resolved.data(), nullptr, want.data()});
+    const Buffer on_x(one.type, x), from(sources), other(others);
+    const Buffer y(one.type, Floats(want.size(), NAN));
+    expect_one_answer(
+        [&](Stream stream) {
+          return gather_rows({.rows = one.rows,
+                              .width = one.width,
+                              .type = one.type,
+                              .x = on_x.get(),
+                              .sources = from.as<int32_t>(),
+                              .others = other.as<int32_t>(),
+                              .y = y.get()},
                              stream);
         },
         {&y});
@@ -257,6 +290,83 @@ TEST(CudaRouter, GivesEqualsToTheLowerExpertAndBrokenLogitsToSome) {
   EXPECT_TRUE(route_backward({}, nullptr).is_ok());
   EXPECT_THAT(route({.rows = 1, .shape = {.num_experts = 1025}}, nullptr).fault,
               HasSubstr("1 to 1024"));
+}
+
+TEST(CudaRouter, SortsPairsByExpertInTheirOrder) {
+  RandomStream random(5);
+  for (const int64_t rows : {1, 7, 64, 5000}) {
+    SCOPED_TRACE(rows);
+    constexpr int32_t kChoices = 3, kExperts = 37;
+    const int64_t pairs = rows * kChoices;
+    Ints experts(static_cast<size_t>(pairs)), places(experts), sources(experts), ends;
+    for (auto& one : experts) one = static_cast<int32_t>(random.below(kExperts - 2));
+    int32_t next = 0;
+    for (int32_t expert = 0; expert < kExperts; ++expert) {
+      for (size_t pair = 0; pair < experts.size(); ++pair) {
+        if (experts[pair] != expert) continue;
+        places[pair] = next;
+        sources[static_cast<size_t>(next++)] = static_cast<int32_t>(pair) / kChoices;
+      }
+      ends.push_back(next);
+    }
+    const Buffer on_experts(experts), to_places(Ints(experts.size(), -1));
+    const Buffer to_sources(Ints(experts.size(), -1)), to_ends(Ints(kExperts, -1));
+    expect_one_answer(
+        [&](Stream stream) {
+          return sort_by_expert({rows, kChoices, kExperts, on_experts.as<int32_t>(),
+                                 to_places.as<int32_t>(), to_sources.as<int32_t>(),
+                                 to_ends.as<int32_t>()},
+                                stream);
+        },
+        {&to_places, &to_sources, &to_ends});
+    EXPECT_EQ(to_places.ints(), places);
+    EXPECT_EQ(to_sources.ints(), sources);
+    EXPECT_EQ(to_ends.ints(), ends);
+  }
+  EXPECT_TRUE(sort_by_expert({}, nullptr).is_ok());
+  EXPECT_THAT(sort_by_expert({.rows = 1, .experts_per_token = 2, .num_experts = 1}, nullptr).fault,
+              HasSubstr("from 1 to num_experts"));
+}
+
+/// Two rows of one adapter, one of another, one without dropout.
+void expect_dropped(Type type, int64_t width, bool adds) {
+  const std::vector<std::pair<double, uint64_t>> rows = {{0.25, 3}, {0.25, 4}, {0.5, 3}, {0, 9}};
+  const Floats x = rounded(type, random_floats(4 * width, 1));
+  const Floats before = rounded(type, random_floats(4 * width, 2));
+  std::vector<DropRow> dropped;
+  Floats want = before;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const AdapterDropout dropout{rows[i].first, 77};
+    dropped.push_back({mix(dropout.key, rows[i].second), dropout_scale(dropout.rate),
+                       dropout_threshold(dropout.rate)});
+    uint64_t key = row_key(dropout, rows[i].second);
+    std::vector<uint16_t> draws(static_cast<size_t>(drawn_columns(width)));
+    draw_left_out(5, {&key, 1}, width, draws.data());
+    drop_out(dropout, 1, width, draws.data(), x.data() + i * static_cast<size_t>(width),
+             want.data() + i * static_cast<size_t>(width), adds);
+  }
+  const Buffer on_x(type, x), y(type, before), on_rows(dropped);
+  expect_one_answer(
+      [&](Stream stream) {
+        return drop_rows({.rows = 4,
+                          .width = width,
+                          .type = type,
+                          .module = 5,
+                          .dropped = on_rows.as<DropRow>(),
+                          .x = on_x.get(),
+                          .y = y.get(),
+                          .adds = adds},
+                         stream);
+      },
+      {&y});
+  expect_near(y.floats(type), want, cuda_test::tolerance_of(type, 1e-6), "y");
+}
+
+TEST(CudaRows, DropOutWhatTheCpuDoes) {
+  for (const Type type : {Type::kFloat32, Type::kBfloat16})
+    for (const int64_t width : {1, 6, 1024})
+      for (const bool adds : {false, true}) expect_dropped(type, width, adds);
+  EXPECT_STREQ(drop_rows({.rows = 1}, nullptr).fault, "width must be from 1 to 2^31 - 1");
 }
 
 }  // namespace

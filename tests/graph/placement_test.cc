@@ -202,7 +202,7 @@ TEST(Placement, TransportsFollowFromTheMachines) {
 
 TEST(Placement, TheResolvedGraphKeepsIt) {
   const Loaded loaded(
-      serving(", replicas = 2, devices = [\"cuda:0\", \"cpu\"], cpus = \"0-3\", threads = 2, "
+      serving(", replicas = 2, devices = [\"cuda:0\", \"cuda:1\"], cpus = \"0-3\", threads = 2, "
               "variables = [\"A_B=c d\", \"E=\"], host = \"gpu1\""));
   const Plan& plan = loaded.plan();
   EXPECT_THAT(plan.processes[1].variables, ElementsAre("A_B=c d", "E="));

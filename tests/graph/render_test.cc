@@ -66,6 +66,24 @@ TEST_F(Render, SvgHasABoxForEachNodeAndAPathForEachEdge) {
   EXPECT_THAT(svg, HasSubstr("</svg>"));
 }
 
+TEST(RenderMemory, TellsABaseOnceAndWhereItIsHeldAgain) {
+  const std::string text = demo_text() + "[tenant.main.adapter]\nrank = 8\n";
+  const auto together = load_text(text);
+  ASSERT_NE(together.plan, nullptr) << findings(together);
+  EXPECT_THAT(render_plan(*together.plan), HasSubstr("memory of main: 4.9 MiB\n"));
+  EXPECT_THAT(render_plan(*together.plan),
+              HasSubstr("engine 'engine' and learner 'learner'  base weights, held once"));
+  const auto apart = load_text(
+      replaced(text, "kind = \"weight_channel\"",
+               "kind = \"weight_channel\"\nbackend = \"shm\"") +
+      "[place]\nhands = { nodes = [\"env\", \"rollout\", \"router\", \"prefill\", \"decode\"] }\n"
+      "mind = { nodes = [\"trainer\", \"broadcaster\"] }\n");
+  ASSERT_NE(apart.plan, nullptr) << findings(apart);
+  const std::string plan = render_plan(*apart.plan);
+  EXPECT_THAT(plan, HasSubstr("engine 'engine'  base weights, held again in process 'mind'"));
+  EXPECT_THAT(plan, HasSubstr("learner 'learner'  base weights, held again in process 'hands'"));
+}
+
 TEST(RenderNames, AngleBracketsOfADescriptionStayText) {
   const auto graph =
       load_text(replaced(demo_text(), "seed = 17", "seed = 17\ndescription = \"<b>bold</b>\""));

@@ -304,6 +304,10 @@ struct LetterOptions {
   int64_t length_max = 8;
 };
 
+MemoryPart base_beside(const TenantAdapter& adapter) {
+  return adapter.is_there() ? MemoryPart{"base weights", 3e6, true} : MemoryPart{"weights", 3e6};
+}
+
 ResourceContract engine(const std::string& backend, bool needs_model) {
   ResourceContract contract;
   contract.kind = "engine";
@@ -324,11 +328,10 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
   };
   if (needs_model)
     contract.memory = [](const void* options, const std::string&,
-                         std::span<const Tenant>) -> Result<std::vector<MemoryPart>> {
+                         std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
       const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
-      return std::vector<MemoryPart>{
-          {"base weights", 3'000'000},
-          {fmt::format("{} KV blocks", blocks), static_cast<double>(blocks) * 4096}};
+      const MemoryPart kv{fmt::format("{} KV blocks", blocks), static_cast<double>(4096 * blocks)};
+      return std::vector{base_beside(tenants.front().adapter), kv};
     };
   return contract;
 }
@@ -357,11 +360,10 @@ ResourceContract learner(const std::string& backend, bool needs_model) {
   if (needs_model)
     contract.memory = [](const void*, const std::string&,
                          std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
-      std::vector<MemoryPart> parts = {{"base weights", 3'000'000}};
+      std::vector<MemoryPart> parts = {base_beside(tenants.front().adapter)};
       for (const Tenant& tenant : tenants)
-        if (tenant.adapter.is_there())
-          parts.push_back({fmt::format("adapter of tenant '{}'", tenant.name),
-                           static_cast<double>(tenant.adapter.rank) * 1000});
+        if (const auto rank = static_cast<double>(tenant.adapter.rank); rank > 0)
+          parts.push_back({fmt::format("adapter of tenant '{}'", tenant.name), 1000 * rank});
       return parts;
     };
   return contract;

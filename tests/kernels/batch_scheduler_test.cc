@@ -240,6 +240,7 @@ TEST(BatchScheduler, RowsOfOneAdapterLieTogether) {
     EXPECT_EQ(next_row, plan.rows.num_rows());
     EXPECT_THAT(order, ::testing::ElementsAre(kNoAdapter, kNoAdapter, 0, 0, 2, 2));
     ASSERT_EQ(plan.samples.size(), adapters.size());
+    EXPECT_TRUE(std::ranges::is_sorted(plan.samples, {}, &StepPlan::Sample::row));
     for (const auto& sample : plan.samples) {
       const auto row = static_cast<size_t>(sample.row);
       const int32_t position = sample.sequence->size() - 2;  // one was sampled since
@@ -248,6 +249,13 @@ TEST(BatchScheduler, RowsOfOneAdapterLieTogether) {
       EXPECT_EQ(plan.rows.cache_rows[row] % 16, position % 16);
     }
   }
+  // Who decodes comes before prompts, whose rows are many.
+  for (const int32_t adapter : {0, 2})
+    ASSERT_TRUE(
+        scheduler.submit(make_request(static_cast<uint64_t>(10 + adapter), 3, 9), adapter).ok());
+  std::vector<int32_t> order;
+  for (const auto& span : take_step(scheduler).rows.spans) order.push_back(span.adapter);
+  EXPECT_THAT(order, ::testing::ElementsAre(kNoAdapter, kNoAdapter, 0, 0, 2, 2, 0, 2));
 }
 
 }  // namespace

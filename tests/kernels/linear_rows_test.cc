@@ -211,8 +211,10 @@ TEST_P(LinearRowsOf, WeightsMayBePackedInParts) {
   }
 }
 
-// Backward's products read weights and rows as they lie in memory.
+// Backward's products read weights and rows as they lie in memory, or weights that were packed for
+// forward.
 TEST_P(LinearRowsOf, WhatIsNotPackedGivesTheSameBits) {
+  enum class Weight { kPlain, kTurned, kPackedForForward };
   for (const int64_t rows : kRows)
     for (const int64_t columns : {1, 8, 17, 100})
       for (const int64_t terms : {1, 7, 193}) {
@@ -226,13 +228,19 @@ TEST_P(LinearRowsOf, WhatIsNotPackedGivesTheSameBits) {
           for (int64_t r = 0; r < rows; ++r)
             turned_x[static_cast<size_t>(k * rows + r)] = p.x[static_cast<size_t>(r * terms + k)];
         }
-        for (const bool is_weight_turned : {false, true})
+        Floats packed(static_cast<size_t>(packed_linear_floats(terms, columns)), 0);
+        ops_.pack_linear({0, terms, columns, {p.weight.data(), 1, terms}, packed.data()});
+        for (const Weight weight : {Weight::kPlain, Weight::kTurned, Weight::kPackedForForward})
           for (const bool is_x_turned : {false, true}) {
             Floats y = p.empty();
             LinearRowsArgs args = p.args({}, y);
             args.packed = nullptr;
-            args.weights = is_weight_turned ? LinearWeights{turned_weight.data(), 1, columns}
-                                            : LinearWeights{p.weight.data(), terms, 1};
+            if (weight == Weight::kPackedForForward)
+              args.packed_transposed = packed.data();
+            else
+              args.weights = weight == Weight::kTurned
+                                 ? LinearWeights{turned_weight.data(), 1, columns}
+                                 : LinearWeights{p.weight.data(), terms, 1};
             if (is_x_turned) {
               args.x = turned_x.data();
               args.x_stride = 1;
@@ -240,7 +248,7 @@ TEST_P(LinearRowsOf, WhatIsNotPackedGivesTheSameBits) {
             }
             ops_.linear_rows(args);
             ASSERT_EQ(y, whole) << rows << " x " << columns << " x " << terms << ", "
-                                << is_weight_turned << is_x_turned;
+                                << static_cast<int>(weight) << is_x_turned;
           }
       }
 }

@@ -33,6 +33,24 @@ TEST(Log, WritesOneJsonObjectALine) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 
+TEST(Log, TheLastLineIsWrittenWhenItReturns) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "main.jsonl";
+  auto log = Log::open(file, {.lines_max = 1, .stderr_level = LogLevel::kError});
+  ASSERT_TRUE(log.ok()) << log.error().text();
+  ::testing::internal::CaptureStderr();
+  (*log)->write_last(LogLevel::kError, "trainer", "the device is lost");
+  const std::string text = *read_text_file(file);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("error: trainer: the device is lost"));
+  ASSERT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  const auto line = parse_json(text, "line");
+  ASSERT_TRUE(line.ok()) << line.error().text();
+  EXPECT_EQ(*line->get_string("level"), "error");
+  EXPECT_EQ(*line->get_string("instance"), "trainer");
+  EXPECT_EQ(*line->get_string("message"), "the device is lost");
+}
+
 TEST(Log, AnUnwritableFileIsAnError) {
   ScratchFolder scratch;
   write_text(scratch.path() / "file", "x");

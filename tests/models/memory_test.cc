@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <vector>
 
 #include "tests/store/scratch_folder.h"
 
@@ -26,20 +27,34 @@ ModelConfig small_model() {
 
 double floats_of(const TensorTable& table) { return 4.0 * static_cast<double>(table.count()); }
 
+TEST(Memory, OfPackedWeightsIsWholePanelsOfSixteenColumns) {
+  // A tied embedding [10, 8] as it is and in one panel; layers of q k v [16, 8], out [8, 8], gate
+  // and up [24, 8], down [8, 12] in 1, 1, 2 and 1 panels; norms of 8, two a layer and the last.
+  const double layer = 16 * 8 + 16 * 8 + 32 * 8 + 16 * 12 + 2 * 8;
+  EXPECT_EQ(packed_bytes(TensorTable(small_model())), 4 * (10 * 8 + 16 * 8 + 2 * layer + 8));
+}
+
 TEST(Memory, OfALearnerIsItsWeightsGradientsAndMoments) {
   const TensorTable table(small_model());
   EXPECT_EQ(sum_of(learner_memory(small_model())), 4 * floats_of(table));
 }
 
-TEST(Memory, OfALearnerOfAdaptersIsTheBaseOnceAndFourTimesEachAdapter) {
+TEST(Memory, OfALearnerOfAdaptersIsTheBaseToShareAndFourTimesEachAdapter) {
   const TensorTable table(small_model());
   const AdapterConfig one = {.rank = 2}, other = {.rank = 3, .targets = {"q_proj"}};
-  const auto parts = learner_memory(small_model(), {{"a", one}, {"b", other}});
+  LearnerOptions options;
+  auto parts = learner_memory(options, small_model(), {{"a", one}, {"b", other}});
   ASSERT_EQ(parts.size(), 3U);
-  EXPECT_EQ(parts[0].bytes, floats_of(table));
+  EXPECT_EQ(parts[0].bytes, packed_bytes(table));
+  EXPECT_TRUE(parts[0].is_shared);
   EXPECT_EQ(parts[1].bytes, 4 * floats_of(AdapterTable(table, one).tensors()));
   EXPECT_EQ(parts[2].bytes, 4 * floats_of(AdapterTable(table, other).tensors()));
   EXPECT_THAT(parts[1].what, HasSubstr("'a' (rank 2)"));
+  options.numerics = "fast";
+  parts = learner_memory(options, small_model(), {{"a", one}});
+  EXPECT_EQ(parts[0].bytes, floats_of(table));
+  EXPECT_FALSE(parts[0].is_shared);
+  EXPECT_THAT(parts[0].what, HasSubstr("of its own, as numerics = \"fast\""));
 }
 
 TEST(Memory, OfAnEngineIsItsWeightsSlotsAndBlocks) {
@@ -48,15 +63,40 @@ TEST(Memory, OfAnEngineIsItsWeightsSlotsAndBlocks) {
   options.kv_blocks = 7;
   options.block_size = 4;
   const double blocks = 2.0 * 4 * 2 * 7 * 4 * 1 * 4;  // K and V, fp32, layers, rows, heads, head
-  EXPECT_EQ(sum_of(engine_memory(options, small_model())), floats_of(table) + blocks);
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())), packed_bytes(table) + blocks);
+  EXPECT_FALSE(engine_memory(options, small_model()).front().is_shared) << "versions replace them";
   options.adapter_slots = options.adapters_max = 3;
   options.max_adapter_rank = 5;
-  const double adapter = floats_of(AdapterTable(table, {.rank = 5}).tensors());
-  EXPECT_EQ(sum_of(engine_memory(options, small_model())), floats_of(table) + blocks + 3 * adapter);
+  const AdapterTable adapter(table, {.rank = 5});
+  const double slots = 3 * packed_bytes(adapter.tensors());
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())), packed_bytes(table) + blocks + slots);
+  EXPECT_TRUE(engine_memory(options, small_model()).front().is_shared);
   options.adapters_max = 10;
   EXPECT_EQ(sum_of(engine_memory(options, small_model())),
-            floats_of(table) + blocks + (3 + 10) * adapter)
+            packed_bytes(table) + blocks + slots + 10 * floats_of(adapter.tensors()))
       << "all are kept beside the slots";
+}
+
+TEST(Memory, OfAProcessHasWhatIsSharedOnce) {
+  const std::vector<MemoryPart> engine = {
+      {.what = "base weights", .bytes = 100, .is_shared = true}, {"8 KV blocks", 10}};
+  const std::vector<MemoryPart> learner = {
+      {.what = "base weights", .bytes = 100, .is_shared = true}, {"adapter", 1}};
+  ProcessMemory memory;
+  memory.add("engine 'a'", "/models/one", engine);
+  memory.add("learner 'b'", "/models/one", learner);
+  EXPECT_EQ(memory.bytes(), 111);
+  ASSERT_EQ(memory.all().size(), 3U);
+  EXPECT_EQ(memory.all()[0].owners_text(), "engine 'a' and learner 'b'");
+  EXPECT_EQ(memory.all()[0].what_text(), "base weights, held once");
+  EXPECT_EQ(memory.all()[2].owners_text(), "learner 'b'");
+  memory.add("engine 'c'", "/models/one", engine);
+  EXPECT_EQ(memory.bytes(), 121);
+  EXPECT_EQ(memory.all()[0].owners_text(), "engine 'a', learner 'b' and 1 more");
+  memory.add("engine 'd'", "/models/two", engine);
+  EXPECT_EQ(memory.bytes(), 231) << "of another model";
+  EXPECT_NE(memory.find_shared("base weights", "/models/two"), nullptr);
+  EXPECT_EQ(memory.find_shared("adapter", "/models/one"), nullptr) << "everybody's own";
 }
 
 TEST(Memory, IsSaidInUnitsThatPeopleRead) {

@@ -8,6 +8,9 @@
 
 #include "kernels/scripted/scripted_weights.h"
 
+#include "graph/base/device_lost.h"
+#include "tests/store/scratch_folder.h"
+
 namespace primerl {
 namespace {
 
@@ -55,6 +58,30 @@ TEST(ScriptedEngine, RefusesOptionsThatMakeNoEngine) {
   EXPECT_EQ(with([](auto& o) { o.vocab_size = 3; }), "no fault");
   EXPECT_THAT(with([](auto& o) { o.tail_fraction = 1.5; }), HasSubstr("'tail_fraction' 1.5"));
   EXPECT_THAT(with([](auto& o) { o.step_cost = Duration::seconds(-1); }), HasSubstr("below 0"));
+}
+
+TEST(ScriptedEngine, HasTheFaultOfADeviceThatAFileAsksForOnce) {
+  const ScratchFolder scratch;
+  ScriptedEngineOptions options;
+  options.device_fault_file = scratch.path() / "fault";
+  auto engine = *make_scripted_engine(options);
+  for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(engine->submit(request(id)).ok());
+  ASSERT_TRUE(engine->step().ok());
+  ASSERT_EQ(engine->take_prefilled().size(), 2U);
+  ASSERT_TRUE(engine->take_over(SequenceId(1)).ok());
+  write_text(options.device_fault_file, "full");
+  ASSERT_TRUE(engine->step().ok()) << "it goes on";
+  const auto failed = engine->take_finished();
+  ASSERT_EQ(failed.size(), 1U) << "the one that was running";
+  EXPECT_EQ(failed[0].reason, FinishReason::kFailed);
+  EXPECT_THAT(failed[0].detail, HasSubstr("no memory left"));
+  ASSERT_TRUE(engine->take_over(SequenceId(2)).ok());
+  ASSERT_TRUE(engine->step().ok()) << "once";
+  write_text(options.device_fault_file, "lost");
+  EXPECT_EQ(engine->step().error().code(), kDeviceLostCode);
+  write_text(options.device_fault_file, "tired");
+  EXPECT_THAT(engine->step().error().text(), HasSubstr("says 'tired', which is no fault"));
+  EXPECT_FALSE(std::filesystem::exists(options.device_fault_file));
 }
 
 TEST(ScriptedEngine, RefusesEveryNthSubmitWhenAsked) {

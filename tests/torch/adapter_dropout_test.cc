@@ -61,22 +61,37 @@ std::vector<std::byte> bytes_of_adapter(TorchLearner& learner) {
   return all;
 }
 
+/// y = what `dropout` leaves of x for a linear, or y + that.
+std::vector<float> left_of(const AdapterDropout& dropout, uint64_t module,
+                           const std::vector<uint64_t>& rows, const std::vector<float>& x,
+                           const std::vector<float>* y = nullptr) {
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const auto columns = static_cast<int64_t>(x.size()) / num_rows;
+  std::vector<uint64_t> keys;
+  for (const uint64_t row : rows) keys.push_back(row_key(dropout, row));
+  std::vector<uint16_t> draws(static_cast<size_t>(num_rows * drawn_columns(columns)));
+  draw_left_out(module, keys, columns, draws.data());
+  std::vector<float> left = y == nullptr ? std::vector<float>(x.size(), NAN) : *y;
+  drop_out(dropout, num_rows, columns, draws.data(), x.data(), left.data(), y != nullptr);
+  return left;
+}
+
 TEST(DropOut, LeavesOutItsPartAndScalesTheRest) {
   constexpr int64_t kColumns = 1003;
   const std::vector<uint64_t> rows = {5, 9, 5, 1ULL << 40};
-  const std::vector<float> x(rows.size() * kColumns, 2.0F);
+  std::vector<float> x(rows.size() * kColumns);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(1 + i % kColumns) / 7;
+  const std::vector<float> ones(x.size(), 1.0F);
   for (const double rate : {0.1, 0.5, 0.9}) {
     const AdapterDropout dropout{rate, 77};
-    std::vector<float> y(x.size()), sum(x.size(), 1.0F);
-    drop_out(dropout, 6, rows, kColumns, x.data(), y.data(), false);
-    drop_out(dropout, 6, rows, kColumns, x.data(), sum.data(), true);
-    const auto scaled = static_cast<float>(1 / (1 - rate)) * 2;
+    const auto y = left_of(dropout, 6, rows, x), sum = left_of(dropout, 6, rows, x, &ones);
+    const auto scale = static_cast<float>(1 / (1 - rate));
     int64_t num_left_out = 0;
     for (size_t i = 0; i < y.size(); ++i) {
       const auto column = static_cast<int64_t>(i % kColumns);
       const bool is_out = is_left_out(dropout, 6, rows[i / kColumns], column);
-      ASSERT_EQ(y[i], is_out ? 0.0F : scaled);
-      ASSERT_EQ(sum[i], 1 + y[i]);
+      ASSERT_EQ(y[i], is_out ? 0.0F : scale * x[i]);
+      ASSERT_EQ(sum[i], 1 + y[i]) << "rounded twice, whatever the instruction set";
       num_left_out += is_out ? 1 : 0;
     }
     EXPECT_NEAR(static_cast<double>(num_left_out) / static_cast<double>(y.size()), rate, 0.03);
@@ -86,11 +101,48 @@ TEST(DropOut, LeavesOutItsPartAndScalesTheRest) {
     };
     EXPECT_EQ(row(0), row(2)) << "rows of one name";
     EXPECT_NE(row(0), row(1));
-    std::vector<float> other(x.size());
-    drop_out(dropout, 7, rows, kColumns, x.data(), other.data(), false);
-    EXPECT_NE(other, y) << "another linear";
-    drop_out({rate, 78}, 6, rows, kColumns, x.data(), other.data(), false);
-    EXPECT_NE(other, y) << "another key";
+    EXPECT_NE(left_of(dropout, 7, rows, x), y) << "another linear";
+    EXPECT_NE(left_of({rate, 78}, 6, rows, x), y) << "another key";
+  }
+}
+
+TEST(DropOut, IsWhatTheBaselineDrawsAndLeaves) {
+  const CpuOps& plain = baseline_cpu_ops();
+  RandomStream random(6);
+  for (const int64_t columns : {1, 7, 8, 15, 16, 17, 100}) {
+    constexpr int64_t kRows = 3;
+    const auto drawn = static_cast<size_t>(kRows * drawn_columns(columns));
+    std::vector<uint64_t> keys;
+    for (int64_t i = 0; i < kRows; ++i) keys.push_back(random.next());
+    std::vector<uint16_t> draws(drawn), expected(drawn);
+    cpu_ops().draw({kRows, columns, keys.data(), draws.data()});
+    plain.draw({kRows, columns, keys.data(), expected.data()});
+    ASSERT_EQ(draws, expected);
+    std::vector<float> x(static_cast<size_t>(kRows * columns));
+    for (auto& number : x) number = static_cast<float>(random.uniform() - 0.5);
+    // Of every number, of none and of some; a float more shows who writes too far.
+    for (const int32_t threshold : {0, 65536, 30000})
+      for (const bool adds : {false, true}) {
+        std::vector<float> y(x.size() + 1, 3.0F), other(x.size() + 1, 3.0F);
+        const auto args = [&](std::vector<float>& to) {
+          return DropOutArgs{.rows = kRows,
+                             .columns = columns,
+                             .draws = draws.data(),
+                             .threshold = threshold,
+                             .scale = 1.3F,
+                             .adds = adds,
+                             .x = x.data(),
+                             .y = to.data()};
+        };
+        cpu_ops().drop_out(args(y));
+        plain.drop_out(args(other));
+        ASSERT_EQ(y, other) << columns << ", " << threshold;
+        EXPECT_EQ(y.back(), 3.0F);
+        const float before = adds ? 3.0F : 0.0F;
+        if (threshold != 30000) {
+          EXPECT_EQ(y.front(), threshold == 0 ? before + 1.3F * x[0] : before);
+        }
+      }
   }
 }
 
@@ -126,9 +178,7 @@ TEST(DropOut, IsOfWhatEachAReads) {
   size_t num_compared = 0;
   for (const auto& linear : adapter.table().linears()) {
     if (linear.parameter != qkv.parameter) continue;
-    std::vector<float> left(x.size());
-    drop_out(dropout, stable_hash(linear.module), batch.draws, qkv.terms, x.data(), left.data(),
-             false);
+    const auto left = left_of(dropout, stable_hash(linear.module), batch.draws, x);
     const auto expected = added({}, left);
     for (int64_t row = 0; row < kRows; ++row)
       for (int64_t i = linear.column; i < linear.column + linear.outputs; ++i) {

@@ -2,6 +2,7 @@
 
 #include "kernels/weights/memory_channel.h"
 #include "tests/weights/channels.h"
+#include "tests/weights/fake_device.h"
 #include "tests/weights/link_wire.h"
 
 namespace primerl {
@@ -49,10 +50,29 @@ ChannelUnderTest linked(const std::string& name, uint32_t receiver) {
           }};
 }
 
+/// Weights that lie on a device: they stay there in memory and, between two ends that can open each
+/// other's memory, in shm.
+ChannelUnderTest of_device(const std::string& kind, bool is_one) {
+  return {kind + "_of_device" + (is_one ? "_in_one" : ""), [=](ChannelSetup setup) {
+            constexpr uint64_t kBytes = 100'000;
+            const auto device = std::make_shared<FakeDevice>(setup.run_folder.filename().string());
+            if (kind == "shm") setup.devices = device;
+            const auto end = [&]() -> std::shared_ptr<WeightChannel> {
+              auto made = kind == "memory" ? make_memory_channel(setup.versions_max)
+                                           : open_channel(kind, setup);
+              return std::make_shared<ChannelOfDevice>(std::move(made), device, kBytes);
+            };
+            const auto one = end();
+            return ChannelEnds{one, is_one ? one : end()};
+          }};
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, ChannelConformance,
                          testing::Values(memory(), apart("shm"), together("shm"), apart("files"),
                                          together("files"), linked("stream", 1),
-                                         linked("link_in_one", 0)),
+                                         linked("link_in_one", 0), of_device("memory", true),
+                                         of_device("shm", false), of_device("shm", true),
+                                         of_device("files", false)),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/weights/channel.h"
+#include "tests/weights/fake_device.h"
 
 namespace primerl {
 
@@ -14,7 +15,15 @@ inline const std::vector<std::string>& process_channels() {
   return all;
 }
 
+/// "device": shm, and the publisher has its weights on a device.
 inline std::shared_ptr<WeightChannel> open_channel(const std::string& kind, ChannelSetup setup) {
+  if (kind == "device") {
+    constexpr uint64_t kBytesMax = 2'000'000;
+    const auto device = std::make_shared<FakeDevice>(setup.shm_owner);
+    setup.devices = device;
+    return std::make_shared<ChannelOfDevice>(open_channel("shm", std::move(setup)), device,
+                                             kBytesMax);
+  }
   auto made =
       kind == "shm" ? make_shm_channel(std::move(setup)) : make_files_channel(std::move(setup));
   CHECK(made.ok(), made.ok() ? "" : made.error().text());

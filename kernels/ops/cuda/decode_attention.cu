@@ -1,10 +1,11 @@
 // Attention of one query a row over a paged cache. A block has a row, up to kGroup query heads of
 // one key-value head, and a part of the context. A team of head_dim / 8 lanes takes a few keys in a
 // row (they lie in one block of the cache), each lane 8 channels; teams, and then the parts of the
-// context, are put together in order.
+// context, are put together in order. Where it turns the row first, each warp has a head of it, and
+// the teams' first keys are on their way meanwhile.
 #include <algorithm>
 
-#include "kernels/ops/cuda/device.cuh"
+#include "kernels/ops/cuda/turn.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -73,14 +74,47 @@ __device__ __forceinline__ Pack<T, kChannels> load_channels(const T* from) {
   return to;
 }
 
-/// Blocks of a processor, whose keys in flight hide the latency of memory: these need 96 registers
-/// a thread, which five leave.
-template <int kDim, int kGroup>
-constexpr int kBlocksMin = kDim <= 128 && kGroup <= 2 ? 5 : 1;
-
+/// Turns what the block needs of its row: queries, rounded as rotary() writes them, to `queries`,
+/// key and value to `place` of the cache; below 0: neither.
 template <class T, int kDim, int kGroup>
-__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
-    decode_kernel(DecodeAttentionArgs args) {
+__device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
+                                         const DecodeAttentionArgs& args, int first_head, int count,
+                                         int kv_head, int64_t place, float (&queries)[kGroup][kDim],
+                                         float (*shared)[kDim]) {
+  constexpr int kSlots = kDim / kWarp;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const auto [num_heads, num_kv_heads, d] = args.heads;
+  const int position = max(args.lengths[blockIdx.x] - 1, 0);
+  const T* row = static_cast<const T*>(turn.qkv) +
+                 static_cast<int64_t>(blockIdx.x) * (num_heads + 2 * num_kv_heads) * kDim;
+  for (int task = warp; task < kGroup + 2; task += kThreads / kWarp) {
+    const bool is_query = task < kGroup, is_value = task == kGroup + 1;
+    if (is_query ? task >= count : place < 0) continue;
+    const int head =
+        is_query ? first_head + task : num_heads + kv_head + (is_value ? num_kv_heads : 0);
+    float x[kSlots];
+    load_head(row + head * kDim, kDim, lane, x);
+    if (!is_value)
+      norm_and_turn<T>(turn, is_query ? turn.q_weight : turn.k_weight, position, lane, x,
+                       shared[warp]);
+    if (is_query) {
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) queries[task][lane + i * kWarp] = rounded<T>(x[i]);
+    } else {
+      store_head(static_cast<T*>(is_value ? args.cache.values : args.cache.keys) + place, kDim,
+                 lane, x);
+    }
+  }
+}
+
+/// Blocks of a processor, whose keys in flight hide the latency of memory: these need 96 registers
+/// a thread, which five leave; those that turn a row while keys are on their way need more.
+template <int kDim, int kGroup, bool kTurns>
+constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : kTurns ? 4 : 5;
+
+template <class T, int kDim, int kGroup, bool kTurns>
+__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, kTurns>))
+    decode_kernel(DecodeAttentionArgs args, PagedRotaryArgs turn) {
   constexpr int kLanes = kDim / kChannels, kTeams = kThreads / kLanes;
   constexpr int kKeys = kGroup >= 8 ? 2 : kAlign;  // of a team and turn
   constexpr int kTurn = kTeams * kKeys;
@@ -115,11 +149,31 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
   };
 
   float query[kGroup][kChannels] = {};
-  const T* q = static_cast<const T*>(args.q) + lane * kChannels +
-               (static_cast<int64_t>(blockIdx.x) * num_heads + first_head) * kDim;
+  // Keys before the row's own are there already.
+  const int length = args.lengths[blockIdx.x];
+  const bool is_early = kTurns && begin + kKeys < length && begin < range.end;
+  if constexpr (kTurns) {
+    __shared__ float queries[kGroup][kDim], shared[kThreads / kWarp][kDim];
+    if (is_early) fetch(begin);
+    int64_t place = -1;
+    if (range.begin < range.end && range.end == length)
+      place = table[(length - 1) >> shift] * args.cache.block_stride +
+              ((length - 1) & (size - 1)) * args.cache.row_stride +
+              kv_head * args.cache.head_stride;
+    turn_row<T>(turn, args, first_head, count, kv_head, place, queries, shared);
+    __syncthreads();
 #pragma unroll
-  for (int g = 0; g < kGroup; ++g)
-    if (g < count) load(q + g * kDim, query[g]);
+    for (int g = 0; g < kGroup; ++g)
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c)
+        query[g][c] = g < count ? queries[g][lane * kChannels + c] : 0.0F;
+  } else {
+    const T* q = static_cast<const T*>(args.q) + lane * kChannels +
+                 (static_cast<int64_t>(blockIdx.x) * num_heads + first_head) * kDim;
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g)
+      if (g < count) load(q + g * kDim, query[g]);
+  }
 #pragma unroll
   for (int g = 0; g < kGroup; ++g)
 #pragma unroll
@@ -134,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) largest[g] = kLowest;
   for (int t = begin; t < range.end; t += kTurn) {
-    fetch(t);
+    if (!is_early || t != begin) fetch(t);
     float scores[kKeys][kGroup] = {};
 #pragma unroll
     for (int k = 0; k < kKeys; ++k)
@@ -230,39 +284,47 @@ __global__ void combine_kernel(DecodeAttentionArgs args) {
 }
 
 template <class T, int kDim, int kGroup>
-void start(const DecodeAttentionArgs& args, Stream stream) {
+void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream stream) {
   const int group = args.heads.num_heads / args.heads.num_kv_heads;
   const int tiles = (group + kGroup - 1) / kGroup;
   const dim3 grid(static_cast<unsigned>(args.rows), args.heads.num_kv_heads * tiles,
                   args.num_splits);
-  decode_kernel<T, kDim, kGroup><<<grid, kThreads, 0, stream>>>(args);
+  if (turn != nullptr)
+    decode_kernel<T, kDim, kGroup, true><<<grid, kThreads, 0, stream>>>(args, *turn);
+  else
+    decode_kernel<T, kDim, kGroup, false><<<grid, kThreads, 0, stream>>>(args, {});
   if (args.num_splits == 1) return;
   const dim3 heads(static_cast<unsigned>(args.rows), args.heads.num_heads);
   combine_kernel<T><<<heads, kDim, 0, stream>>>(args);
 }
 
 template <class T, int kDim>
-void with_group(const DecodeAttentionArgs& args, Stream stream) {
+void with_group(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream stream) {
   const int group = args.heads.num_heads / args.heads.num_kv_heads;
   if (group == 1)
-    start<T, kDim, 1>(args, stream);
+    start<T, kDim, 1>(args, turn, stream);
   else if (group == 2)
-    start<T, kDim, 2>(args, stream);
+    start<T, kDim, 2>(args, turn, stream);
   else if (group <= 4)
-    start<T, kDim, 4>(args, stream);
+    start<T, kDim, 4>(args, turn, stream);
   else
-    start<T, kDim, 8>(args, stream);
+    start<T, kDim, 8>(args, turn, stream);
 }
 
 template <class T>
-Outcome with_dim(const DecodeAttentionArgs& args, Stream stream) {
+Outcome with_dim(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream stream) {
   if (args.heads.head_dim == 64)
-    with_group<T, 64>(args, stream);
+    with_group<T, 64>(args, turn, stream);
   else if (args.heads.head_dim == 128)
-    with_group<T, 128>(args, stream);
+    with_group<T, 128>(args, turn, stream);
   else
-    with_group<T, 256>(args, stream);
+    with_group<T, 256>(args, turn, stream);
   return launched();
+}
+
+Outcome with_type(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream stream) {
+  return args.type == Type::kFloat32 ? with_dim<float>(args, turn, stream)
+                                     : with_dim<Bf16>(args, turn, stream);
 }
 
 const char* fault_of(const DecodeAttentionArgs& args) {
@@ -293,7 +355,21 @@ const char* fault_of(const DecodeAttentionArgs& args) {
 Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  return args.type == Type::kFloat32 ? with_dim<float>(args, stream) : with_dim<Bf16>(args, stream);
+  return with_type(args, nullptr, stream);
+}
+
+Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args,
+                         Stream stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  const bool are_alike = turn.rows == args.rows && turn.type == args.type &&
+                         turn.heads.num_heads == args.heads.num_heads &&
+                         turn.heads.num_kv_heads == args.heads.num_kv_heads &&
+                         turn.heads.head_dim == args.heads.head_dim;
+  if (!are_alike) return {"rows, heads and type of both must be equal"};
+  if (turn.rotary_dim < 0 || turn.rotary_dim > turn.heads.head_dim || turn.rotary_dim % 2 != 0)
+    return {kOddRotaryDim};
+  return with_type(args, &turn, stream);
 }
 
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits) {

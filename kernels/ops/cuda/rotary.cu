@@ -3,7 +3,7 @@
 // blocks walks the rows, each with sums of its own for the weights of the norms.
 #include <algorithm>
 
-#include "kernels/ops/cuda/device.cuh"
+#include "kernels/ops/cuda/turn.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -11,55 +11,6 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int64_t kPartsMax = 1024;
-
-/// The channels of a head that lane `lane` has; kSlots * 32 >= head_dim.
-template <class T, int kSlots>
-__device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,
-                                          float (&x)[kSlots]) {
-#pragma unroll
-  for (int i = 0; i < kSlots; ++i) {
-    const int channel = lane + i * kWarp;
-    x[i] = channel < head_dim ? to_float(from[channel]) : 0.0F;
-  }
-}
-template <class T, int kSlots>
-__device__ __forceinline__ void store_head(T* to, int head_dim, int lane,
-                                           const float (&x)[kSlots]) {
-#pragma unroll
-  for (int i = 0; i < kSlots; ++i) {
-    const int channel = lane + i * kWarp;
-    if (channel < head_dim) to[channel] = from_float<T>(x[i]);
-  }
-}
-
-template <int kSlots>
-__device__ __forceinline__ float inverse_rms(const float (&x)[kSlots], int head_dim,
-                                             float epsilon) {
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kSlots; ++i) squares += x[i] * x[i];
-  return 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + epsilon);
-}
-
-/// Turns the pairs (i, i + rotary_dim / 2); `direction` -1 turns back. `shared` is the warp's.
-template <int kSlots>
-__device__ __forceinline__ void turn(float (&x)[kSlots], const float* cosine, const float* sine,
-                                     int rotary_dim, int lane, float direction, float* shared) {
-  const int half = rotary_dim / 2;
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < kSlots; ++i) shared[lane + i * kWarp] = x[i];
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < kSlots; ++i) {
-    const int channel = lane + i * kWarp;
-    if (channel < half)
-      x[i] = x[i] * cosine[channel] - direction * shared[channel + half] * sine[channel];
-    else if (channel < rotary_dim)
-      x[i] =
-          x[i] * cosine[channel - half] + direction * shared[channel - half] * sine[channel - half];
-  }
-}
 
 /// Where the row's key and value go; below 0: nowhere.
 __device__ __forceinline__ int64_t slot_of(const PagedRotaryArgs& args, int64_t row) {
@@ -84,16 +35,8 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(PagedRotaryArgs args) 
   load_head(static_cast<const T*>(args.qkv) + at * d, d, lane, x);
   const bool is_query = head < num_heads, is_value = head >= num_heads + num_kv_heads;
   if (!is_value) {
-    const T* weight = static_cast<const T*>(is_query ? args.q_weight : args.k_weight);
-    if (weight != nullptr) {
-      const float inverse = inverse_rms(x, d, args.epsilon);
-      float w[kSlots];
-      load_head(weight, d, lane, w);
-#pragma unroll
-      for (int i = 0; i < kSlots; ++i) x[i] = (x[i] * inverse) * w[i];
-    }
-    const int64_t angle = static_cast<int64_t>(args.positions[row]) * (args.rotary_dim / 2);
-    turn(x, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, 1.0F, shared[warp]);
+    const void* weight = is_query ? args.q_weight : args.k_weight;
+    norm_and_turn<T>(args, weight, args.positions[row], lane, x, shared[warp]);
   }
   if (is_query)
     return store_head(static_cast<T*>(args.q) + (row * num_heads + head) * d, d, lane, x);
@@ -221,7 +164,7 @@ Outcome with_type(const Args& args, Stream stream) {
   const auto [num_heads, num_kv_heads, d] = args.heads;
   if (d < 1 || d > kHeadDimMax) return {"head_dim must be from 1 to 256"};
   if (args.rotary_dim < 0 || args.rotary_dim > d || args.rotary_dim % 2 != 0)
-    return {"rotary_dim must be even, from 0 to head_dim"};
+    return {kOddRotaryDim};
   if (num_heads < 1 || num_kv_heads < 1 || num_heads % num_kv_heads != 0)
     return {"num_kv_heads must divide num_heads"};
   if (args.rows < 0 || args.rows > kRowsMax * kWarps / (num_heads + 2 * num_kv_heads))

@@ -1,4 +1,5 @@
-// Choosing experts: a warp a row, its scores in shared memory.
+// Choosing experts: a warp a row, its scores in shared memory. Sorting by expert: a block an expert,
+// whose warps walk a stretch of the pairs each, once to count and once to write.
 #include "kernels/ops/cuda/device.cuh"
 
 namespace primerl::cuda {
@@ -142,6 +143,46 @@ __global__ void __launch_bounds__(kThreads) route_backward_kernel(RouteBackwardA
   }
 }
 
+constexpr int kSortThreads = 512;
+constexpr int kSortWarps = kSortThreads / kWarp;
+
+/// Pairs of lower experts lie before this block's, and those of earlier warps before a warp's.
+__global__ void __launch_bounds__(kSortThreads) sort_kernel(SortByExpertArgs args) {
+  __shared__ int32_t lower_of[kSortWarps], equal_of[kSortWarps];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const auto expert = static_cast<int32_t>(blockIdx.x);
+  const auto pairs = static_cast<int32_t>(args.rows * args.experts_per_token);
+  const int32_t turns = (pairs + kSortThreads - 1) / kSortThreads;
+  const int32_t begin = warp * turns * kWarp;
+  int32_t lower = 0, equal = 0;
+  for (int32_t turn = 0; turn < turns; ++turn) {
+    const int32_t pair = begin + turn * kWarp + lane;
+    const int32_t of_pair = pair < pairs ? args.experts[pair] : args.num_experts;
+    lower += __popc(__ballot_sync(kAllLanes, of_pair < expert));
+    equal += __popc(__ballot_sync(kAllLanes, of_pair == expert));
+  }
+  if (lane == 0) lower_of[warp] = lower;
+  if (lane == 0) equal_of[warp] = equal;
+  __syncthreads();
+  int32_t place = 0, end = 0;
+  for (int i = 0; i < kSortWarps; ++i) {
+    place += lower_of[i] + (i < warp ? equal_of[i] : 0);
+    end += lower_of[i] + equal_of[i];
+  }
+  if (threadIdx.x == 0) args.ends[expert] = end;
+  for (int32_t turn = 0; turn < turns; ++turn) {
+    const int32_t pair = begin + turn * kWarp + lane;
+    const bool is_mine = pair < pairs && args.experts[pair] == expert;
+    const unsigned mine = __ballot_sync(kAllLanes, is_mine);
+    if (is_mine) {
+      const int32_t at = place + __popc(mine & ((1U << static_cast<unsigned>(lane)) - 1));
+      args.places[pair] = at;
+      args.sources[at] = pair / args.experts_per_token;
+    }
+    place += __popc(mine);
+  }
+}
+
 const char* fault_of(const RouterShape& shape, int64_t rows) {
   if (rows < 0 || rows > kRowsMax) return kTooManyRows;
   if (shape.num_experts < 1 || shape.num_experts > kExpertsMax)
@@ -170,6 +211,15 @@ Outcome route_backward(const RouteBackwardArgs& args, Stream stream) {
   if (const char* fault = fault_of(args.shape, args.rows); fault != nullptr) return {fault};
   const auto blocks = static_cast<unsigned>(divide_up(args.rows, kWarps));
   route_backward_kernel<<<blocks, kThreads, 0, stream>>>(args);
+  return launched();
+}
+
+Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  const RouterShape shape{args.num_experts, args.experts_per_token};
+  if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return {fault};
+  if (args.rows * args.experts_per_token > kRowsMax - kSortThreads) return {kTooManyRows};
+  sort_kernel<<<static_cast<unsigned>(args.num_experts), kSortThreads, 0, stream>>>(args);
   return launched();
 }
 

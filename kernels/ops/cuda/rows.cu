@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherRowsArgs args) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.rows * vectors) return;
   const int64_t row = quotient(i, vectors), at = (i - row * vectors) * kVec;
-  const int64_t source = args.sources[row];
+  int64_t source = args.sources[row];
+  if (source < 0 && args.others != nullptr) source = args.others[-1 - source];
   float x[kVec] = {};
   if (source >= 0) load(static_cast<const T*>(args.x) + source * args.width + at, x);
   if (args.scale != nullptr) {

@@ -30,24 +30,35 @@ float CardAttention::scale() const {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
 }
 
+cuda::DecodeAttentionArgs CardAttention::decode_args(const DecodeRows& rows, const CardCache& cache,
+                                                     size_t layer, cuda::Type type,
+                                                     const at::Tensor& attended) const {
+  return {.rows = rows.count,
+          .heads = {spec_.num_heads, spec_.num_kv_heads, spec_.head_dim},
+          .scale = scale(),
+          .type = type,
+          .cache = cache.paged(layer, cache.block_size, spec_.head_dim),
+          .block_table = rows.block_table,
+          .table_stride = rows.table_stride,
+          .lengths = rows.lengths,
+          .num_splits = rows.num_splits,
+          .out = attended.mutable_data_ptr(),
+          .workspace = rows.workspace};
+}
+
 Status CardAttention::decode(const DecodeRows& rows, const CardCache& cache, size_t layer,
                              cuda::Type type, const at::Tensor& queries,
                              const at::Tensor& attended) const {
-  return launched(
-      cuda::decode_attention({.rows = rows.count,
-                              .heads = {spec_.num_heads, spec_.num_kv_heads, spec_.head_dim},
-                              .scale = scale(),
-                              .type = type,
-                              .q = queries.const_data_ptr(),
-                              .cache = cache.paged(layer, cache.block_size, spec_.head_dim),
-                              .block_table = rows.block_table,
-                              .table_stride = rows.table_stride,
-                              .lengths = rows.lengths,
-                              .num_splits = rows.num_splits,
-                              .out = attended.mutable_data_ptr(),
-                              .workspace = rows.workspace},
-                             stream_.raw()),
-      "decode_attention");
+  auto args = decode_args(rows, cache, layer, type, attended);
+  args.q = queries.const_data_ptr();
+  return launched(cuda::decode_attention(args, stream_.raw()), "decode_attention");
+}
+
+Status CardAttention::turn_and_decode(const cuda::PagedRotaryArgs& turn, const DecodeRows& rows,
+                                      const CardCache& cache, size_t layer,
+                                      const at::Tensor& attended) const {
+  const auto args = decode_args(rows, cache, layer, turn.type, attended);
+  return launched(cuda::turned_attention(turn, args, stream_.raw()), "turned_attention");
 }
 
 void CardAttention::begin(const RowBatch& batch, size_t num_decoded) {

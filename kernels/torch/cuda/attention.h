@@ -36,6 +36,9 @@ class CardAttention {
 
   Status decode(const DecodeRows& rows, const CardCache& cache, size_t layer, cuda::Type type,
                 const at::Tensor& queries, const at::Tensor& attended) const;
+  /// The same of rows that `turn` turns and writes to the cache before.
+  Status turn_and_decode(const cuda::PagedRotaryArgs& turn, const DecodeRows& rows,
+                         const CardCache& cache, size_t layer, const at::Tensor& attended) const;
 
   /// Prepares attend() for all spans of `batch` but the first `num_decoded`.
   void begin(const RowBatch& batch, size_t num_decoded);
@@ -58,6 +61,9 @@ class CardAttention {
   void attend_exactly(const SpanGroup& group, const at::Tensor& queries, const at::Tensor& keys,
                       const at::Tensor& values, const at::Tensor& attended) const;
   float scale() const;
+  cuda::DecodeAttentionArgs decode_args(const DecodeRows& rows, const CardCache& cache,
+                                        size_t layer, cuda::Type type,
+                                        const at::Tensor& attended) const;
 
   const AttentionSpec& spec_;
   const CardStream& stream_;

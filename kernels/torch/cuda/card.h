@@ -1,27 +1,18 @@
-/// A CUDA device as engines name it: whether it is there and can be used, and what it has. Plain
-/// functions, any thread; torch-free to include.
+/// The CUDA devices of this machine, as the driver describes them. Plain functions, any thread;
+/// torch-free to include.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "graph/base/result.h"
+#include "kernels/torch/cards.h"
 
 namespace primerl {
 
-/// Why engines cannot compute on `device` ("cuda:0"), as what follows "which ..."; "" where they
-/// can. Makes this process known to the device, which costs some of its memory.
+/// why_not_on_card() of this machine. Makes this process known to the device, which costs some of
+/// its memory.
 std::string why_no_card(std::string_view device);
-
-/// N of "cuda:N"; -1 of anything else.
-int32_t card_index(std::string_view device);
-
-struct CardFacts {
-  double free_bytes = 0;   // now; others may take them
-  double total_bytes = 0;  // of the device, or of its MIG part
-  int32_t num_processors = 0;
-};
 
 /// Of a card that why_no_card() has nothing against.
 Result<CardFacts> card_facts(int32_t card);

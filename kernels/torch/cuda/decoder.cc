@@ -1,13 +1,13 @@
 #include "kernels/torch/cuda/decoder.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/models/rope.h"
+#include "kernels/torch/cuda/product.h"
 
 namespace primerl {
 namespace {
@@ -27,14 +27,22 @@ int64_t kv_width(const ModelConfig& config) {
   return int64_t{config.attention.num_kv_heads} * config.attention.head_dim;
 }
 
+/// 0 where every layer has a mixture.
+int64_t mlp_width(const ModelConfig& config) {
+  const bool has_mlp = std::ranges::any_of(config.layers, [](const LayerSpec& layer) {
+    return std::holds_alternative<MlpSpec>(layer.stages.back());
+  });
+  return has_mlp ? config.mlp.width : 0;
+}
+
 }  // namespace
 
 Status check_card_model(const ModelConfig& config) {
-  if (config.moe.has_value())
+  if (config.moe.has_value() && (config.hidden_size % 8 != 0 || config.moe->width % 8 != 0))
     return error(Code::kUnavailable,
-                 "a mixture of experts ({}) cannot be computed on a CUDA device by this release",
-                 config.model_type)
-        .note("dense models can; place this one on \"cpu\"");
+                 "a mixture of widths {} and {} cannot be computed on a CUDA device: multiples of 8 "
+                 "can",
+                 config.hidden_size, config.moe->width);
   if (config.attention.head_dim % 8 != 0 || config.attention.head_dim > kCardHeadDimMax)
     return error(Code::kUnavailable,
                  "head_dim {} cannot be computed on a CUDA device: multiples of 8 up to {} can",
@@ -54,21 +62,28 @@ cuda::PagedCache CardCache::paged(size_t layer, int32_t size, int32_t head_dim) 
 }
 
 CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
-                         const CardStream& stream, int64_t rows_max, int64_t samples_max,
-                         int64_t positions_max)
+                         const CardAdapters* adapters, const CardStream& stream, int64_t rows_max,
+                         int64_t samples_max, int64_t positions_max)
     : config_(config),
+      adapters_(adapters),
       stream_(stream),
       type_(weights.type()),
       embedding_(weights.data("embedding")),
       final_norm_(weights.data("final_norm")),
       head_(weights.linear(config.is_tied ? "embedding" : "head")) {
+  if (config.moe.has_value()) mixture_.emplace(config, weights, stream, rows_max);
+  const auto linear_of = [&](const std::string& name) -> Linear {
+    return {weights.linear(name), adapters == nullptr ? nullptr : adapters->find(name)};
+  };
   for (int32_t i = 0; i < config.num_layers(); ++i) {
     const std::string attention = fmt::format("layers.{}.attention.", i);
-    const std::string mlp = fmt::format("layers.{}.mlp.", i);
-    layers_.push_back({weights.data(attention + "norm"), weights.data(mlp + "norm"),
+    const std::string second = fmt::format(
+        "layers.{}.{}.", i, stage_name(config.layers[static_cast<size_t>(i)].stages.back()));
+    layers_.push_back({weights.data(attention + "norm"), weights.data(second + "norm"),
                        weights.data(attention + "q_norm"), weights.data(attention + "k_norm"),
-                       weights.linear(attention + "qkv"), weights.linear(attention + "out"),
-                       weights.linear(mlp + "gate_up"), weights.linear(mlp + "down")});
+                       linear_of(attention + "qkv"), linear_of(attention + "out"),
+                       linear_of(second + "gate_up"), linear_of(second + "down"), std::nullopt});
+    if (second.ends_with(".moe.")) layers_.back().mixture = mixture_->layer(second, i);
   }
   const auto rows = [&](int64_t count, int64_t width) {
     return at::empty({count, width}, at::TensorOptions(stream.device()).dtype(type_));
@@ -78,8 +93,8 @@ CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
   qkv_ = rows(rows_max, q_width(config) + 2 * kv_width(config));
   q_ = rows(rows_max, q_width(config));
   attended_ = rows(rows_max, q_width(config));
-  gate_up_ = rows(rows_max, 2 * int64_t{config.mlp.width});
-  activated_ = rows(rows_max, config.mlp.width);
+  gate_up_ = rows(rows_max, 2 * mlp_width(config));
+  activated_ = rows(rows_max, mlp_width(config));
   for (at::Tensor* picked : {&picked_x_, &picked_addend_, &picked_normed_})
     *picked = rows(samples_max, config.hidden_size);
   logits_ = at::empty({samples_max, config.vocab_size},
@@ -90,10 +105,13 @@ CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
 double CardDecoder::bytes_needed(const ModelConfig& config, int64_t element_size, int64_t rows_max,
                                  int64_t samples_max, int64_t positions_max) {
   const auto of_row = static_cast<double>(3 * int64_t{config.hidden_size} + 3 * q_width(config) +
-                                          2 * kv_width(config) + 3 * int64_t{config.mlp.width});
+                                          2 * kv_width(config) + 3 * mlp_width(config));
   const double sampled = 3.0 * config.hidden_size * static_cast<double>(element_size) +
                          sizeof(float) * static_cast<double>(config.vocab_size);
-  return static_cast<double>(rows_max) * of_row * static_cast<double>(element_size) +
+  const double mixture = config.moe.has_value()
+                             ? EngineMixture::bytes_needed(config, element_size, rows_max)
+                             : 0;
+  return static_cast<double>(rows_max) * of_row * static_cast<double>(element_size) + mixture +
          static_cast<double>(samples_max) * sampled +
          static_cast<double>(positions_max) * config.attention.rotary_dim * sizeof(float);
 }
@@ -137,30 +155,30 @@ Status CardDecoder::norm(int64_t rows, at::Tensor& stream, const void* weight, b
                   "rms_norm");
 }
 
-Status CardDecoder::product(int64_t rows, const at::Tensor& x, const CardLinear& weight,
-                            const at::Tensor& y) const {
-  const int64_t terms = weight.transposed.size(0);
-  if (type_ == at::kBFloat16 && rows <= cuda::kFewRowsMax && terms % 8 == 0)
-    return launched(cuda::few_rows_product(
-                        {.rows = rows,
-                         .terms = terms,
-                         .columns = weight.transposed.size(1),
-                         .x = x.const_data_ptr(),
-                         .weight = weight.transposed.const_data_ptr(),
-                         .bias = weight.bias.defined() ? weight.bias.const_data_ptr() : nullptr,
-                         .y = y.mutable_data_ptr(),
-                         .type = y.scalar_type() == at::kFloat ? cuda::Type::kFloat32 : type()},
-                        stream_.raw()),
-                    "few_rows_product");
-  at::Tensor to = y.narrow(0, 0, rows);
-  const at::Tensor from = x.narrow(0, 0, rows);
-  if (weight.bias.defined())
-    at::addmm_out(to, weight.bias, from, weight.transposed);
-  else if (y.scalar_type() != type_)
-    at::mm_out(to, from, weight.transposed, y.scalar_type());
-  else
-    at::mm_out(to, from, weight.transposed);
-  return ok();
+cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& cache,
+                                        size_t layer) const {
+  return {.rows = rows.count,
+          .heads = heads_of(config_),
+          .rotary_dim = config_.attention.rotary_dim,
+          .epsilon = static_cast<float>(config_.rms_norm_epsilon),
+          .type = type(),
+          .qkv = qkv_.const_data_ptr(),
+          .q_weight = layers_[layer].q_norm,
+          .k_weight = layers_[layer].k_norm,
+          .positions = rows.positions,
+          .cosine = cosine_.const_data_ptr<float>(),
+          .sine = sine_.const_data_ptr<float>(),
+          .slots = rows.slots,
+          .q = q_.mutable_data_ptr(),
+          // Rows of a cache follow each other, whatever its blocks are.
+          .cache = cache.paged(layer, 1, config_.attention.head_dim)};
+}
+
+Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                           const at::Tensor& y) const {
+  RETURN_IF_ERROR(multiply(rows.count, x, linear.base, y, stream_));
+  if (linear.adapters == nullptr || !rows.adapters.are_there()) return ok();
+  return adapters_->add(*linear.adapters, rows.adapters, x, y);
 }
 
 Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const Attend& attend,
@@ -170,36 +188,26 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
                                               .type = type(),
                                               .x = embedding_,
                                               .sources = rows.tokens,
+                                              .others = rows.drawn,
                                               .y = x_.mutable_data_ptr()},
                                              stream_.raw()),
                            "embedding"));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     RETURN_IF_ERROR(norm(rows.count, x_, layer.attention_norm, i > 0, addend_, normed_));
-    RETURN_IF_ERROR(product(rows.count, normed_, layer.qkv, qkv_));
-    RETURN_IF_ERROR(
-        launched(cuda::rotary({.rows = rows.count,
-                               .heads = heads_of(config_),
-                               .rotary_dim = config_.attention.rotary_dim,
-                               .epsilon = static_cast<float>(config_.rms_norm_epsilon),
-                               .type = type(),
-                               .qkv = qkv_.const_data_ptr(),
-                               .q_weight = layer.q_norm,
-                               .k_weight = layer.k_norm,
-                               .positions = rows.positions,
-                               .cosine = cosine_.const_data_ptr<float>(),
-                               .sine = sine_.const_data_ptr<float>(),
-                               .slots = rows.slots,
-                               .q = q_.mutable_data_ptr(),
-                               // Rows of a cache follow each other, whatever its blocks are.
-                               .cache = cache.paged(i, 1, config_.attention.head_dim)},
-                              stream_.raw()),
-                 "rotary"));
+    RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
+    if (!rows.are_turned_by_attend)
+      RETURN_IF_ERROR(launched(cuda::rotary(turn(rows, cache, i), stream_.raw()), "rotary"));
     RETURN_IF_ERROR(attend(i));
-    RETURN_IF_ERROR(product(rows.count, attended_, layer.out, addend_));
+    RETURN_IF_ERROR(linear(rows, attended_, layer.out, addend_));
     if (watch) RETURN_IF_ERROR(watch(i, 0));
     RETURN_IF_ERROR(norm(rows.count, x_, layer.mlp_norm, true, addend_, normed_));
-    RETURN_IF_ERROR(product(rows.count, normed_, layer.gate_up, gate_up_));
+    if (layer.mixture.has_value()) {
+      RETURN_IF_ERROR(mixture_->forward(rows.count, *layer.mixture, normed_, addend_));
+      if (watch) RETURN_IF_ERROR(watch(i, 1));
+      continue;
+    }
+    RETURN_IF_ERROR(linear(rows, normed_, layer.gate_up, gate_up_));
     RETURN_IF_ERROR(launched(cuda::swiglu({.rows = rows.count,
                                            .width = config_.mlp.width,
                                            .type = type(),
@@ -207,7 +215,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
                                            .activated = activated_.mutable_data_ptr()},
                                           stream_.raw()),
                              "swiglu"));
-    RETURN_IF_ERROR(product(rows.count, activated_, layer.down, addend_));
+    RETURN_IF_ERROR(linear(rows, activated_, layer.down, addend_));
     if (watch) RETURN_IF_ERROR(watch(i, 1));
   }
   return ok();
@@ -241,7 +249,7 @@ Status CardDecoder::head(int64_t count, const int32_t* picked) {
                                           stream_.raw()),
                            "final norm"));
   // Logits rounded to bf16 would be off by their last bit, which is 0.06 near 16: these are fp32.
-  return product(count, picked_normed_, head_, logits_);
+  return multiply(count, picked_normed_, head_, logits_, stream_);
 }
 
 at::Tensor CardDecoder::hidden(int64_t count) const {

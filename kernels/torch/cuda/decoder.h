@@ -1,4 +1,4 @@
-/// The decoder of dense families on a CUDA device: rows in, logits out.
+/// The decoder of an engine on a CUDA device: rows in, logits out.
 ///
 /// Owns the rows of activations, not the weights and not the cache. Work is launched on the
 /// engine's stream and nothing waits for it, so that rows of a fixed number can be captured in a
@@ -10,10 +10,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/models/config.h"
+#include "kernels/torch/cuda/card_adapters.h"
+#include "kernels/torch/cuda/mixture.h"
 #include "kernels/torch/cuda/weights.h"
 
 namespace primerl {
@@ -24,9 +27,12 @@ Status check_card_model(const ModelConfig& config);
 /// What a forward pass reads; device memory.
 struct CardRows {
   int64_t count = 0;
-  const int32_t* tokens = nullptr;     // [count]
+  const int32_t* tokens = nullptr;     // [count], of which some may be drawn_by(place)
   const int32_t* positions = nullptr;  // [count]
   const int32_t* slots = nullptr;      // [count] rows of the cache; negative: none
+  const int32_t* drawn = nullptr;      // by place; null: all tokens are known
+  CardAdapterRows adapters = {};
+  bool are_turned_by_attend = false;   // which also writes keys and values; slots are not read
 };
 
 /// Keys and values of all layers, device memory.
@@ -46,12 +52,19 @@ class CardDecoder {
   /// After a stage of a layer; for who looks for a broken number.
   using Watch = std::function<Status(size_t layer, size_t stage)>;
 
-  /// All outlive it. `rows_max` of a pass, of which `samples_max` are drawn from at a time;
-  /// positions are less than `positions_max`.
-  CardDecoder(const ModelConfig& config, const CardWeights& weights, const CardStream& stream,
-              int64_t rows_max, int64_t samples_max, int64_t positions_max);
+  /// All outlive it; without `adapters` no row has one. `rows_max` of a pass, of which
+  /// `samples_max` are drawn from at a time; positions are less than `positions_max`.
+  CardDecoder(const ModelConfig& config, const CardWeights& weights, const CardAdapters* adapters,
+              const CardStream& stream, int64_t rows_max, int64_t samples_max,
+              int64_t positions_max);
 
   cuda::Type type() const;
+  /// Whether a pass of one query a sequence waits for nothing.
+  bool may_be_captured() const { return !mixture_.has_value() || mixture_->may_be_captured(); }
+  /// What of a model's tensors products do not read from the weights.
+  Status take(const TensorTable& table, const std::vector<WeightTensor>& tensors) {
+    return mixture_.has_value() ? mixture_->take_biases(table, tensors) : ok();
+  }
   int64_t samples_max() const { return logits_.size(0); }
 
   /// Writes keys and values of all rows, layer by layer, before `attend` is called for it.
@@ -61,6 +74,8 @@ class CardDecoder {
   /// the device).
   Status head(int64_t count, const int32_t* picked);
 
+  /// The norm of queries and keys, the turn and the write to the cache of a layer.
+  cuda::PagedRotaryArgs turn(const CardRows& rows, const CardCache& cache, size_t layer) const;
   at::Tensor queries() const { return q_; }          // [rows_max, num_heads * head_dim]
   at::Tensor attended() const { return attended_; }  // likewise
   at::Tensor logits() const { return logits_; }      // [samples_max, vocab_size] fp32
@@ -72,24 +87,31 @@ class CardDecoder {
                              int64_t samples_max, int64_t positions_max);
 
  private:
+  struct Linear {
+    CardLinear base;
+    const CardAdapters::Linear* adapters = nullptr;  // null: nothing can be added to it
+  };
   struct Layer {
     const void* attention_norm = nullptr;
     const void* mlp_norm = nullptr;
     const void* q_norm = nullptr;
     const void* k_norm = nullptr;
-    CardLinear qkv, out, gate_up, down;
+    Linear qkv, out, gate_up, down;               // the last two of an MLP,
+    std::optional<EngineMixture::Layer> mixture;  // or this
   };
 
   Status norm(int64_t rows, at::Tensor& stream, const void* weight, bool has_delta,
               at::Tensor& delta, at::Tensor& to) const;
-  /// y = x * weight' + bias; y is of the type of x, or fp32.
-  Status product(int64_t rows, const at::Tensor& x, const CardLinear& weight,
-                 const at::Tensor& y) const;
+  /// The product of all rows of a pass, and what adapters add to it.
+  Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                const at::Tensor& y) const;
   void make_angles(int64_t positions_max);
 
   const ModelConfig& config_;
+  const CardAdapters* const adapters_;  // or null
   const CardStream& stream_;
   const at::ScalarType type_;
+  std::optional<EngineMixture> mixture_;
   std::vector<Layer> layers_;
   const void* embedding_;
   const void* final_norm_;

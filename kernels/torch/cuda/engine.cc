@@ -68,11 +68,15 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
       has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
       stream_(stream),
       weights_(table_, type_on_card(options), stream_, has_second_set),
-      decoder_(config_, weights_, stream_,
+      adapters_(options.adapter_slots == 0 ? nullptr
+                                           : std::make_unique<CardAdapters>(
+                                                 table_, options, type_on_card(options), stream_)),
+      decoder_(config_, weights_, adapters_.get(), stream_,
                std::max(options.max_batched_tokens, options.max_running), options.max_running,
                options.max_sequence_tokens),
       attention_(config_.attention, stream_),
       memory_(options.max_running, blocks_of_row(options), config_.vocab_size, stream_),
+      known_(table_, options),
       scheduler_(limits_on_card(options, config_, std::move(tokenizer))) {
   const AttentionSpec& spec = config_.attention;
   const std::vector<int64_t> shape = {config_.num_layers(),
@@ -90,47 +94,54 @@ CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
-  return weights_.load(tensors);
-}
-
-/// It has memory for one set of whole weights.
-Status CudaEngine::check_key(WeightsKey key) const {
-  if (!key.is_whole())
-    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
-        .note("engines on the CPU take adapters; those on a CUDA device do not yet");
-  const auto& held = scheduler_.versions().list();
-  if (held.empty() || held.front().key == key) return ok();
-  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
-               held.front().key, key)
-      .note(
-          "it has memory for the whole weights of one tenant; give each tenant engines of its own");
+  RETURN_IF_ERROR(weights_.load(tensors));
+  return decoder_.take(table_, tensors);
 }
 
 Status CudaEngine::submit(SequenceRequest request) {
-  RETURN_IF_ERROR(check_key(request.key()));
-  return scheduler_.submit(std::move(request));
+  RETURN_IF_ERROR(known_.check_key(request.key(), scheduler_.versions()));
+  ASSIGN_OR_RETURN(const int32_t adapter, known_.number_of(request.key()));
+  return scheduler_.submit(std::move(request), adapter);
 }
 
 /// What is not to be applied is not prepared either.
 bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (!check_key(snapshot->key).ok()) return true;
+  if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
-  return weights_.prepare(snapshot);
+  const CardStream::Use use(stream_);
+  if (!known_.are_there()) return weights_.prepare(snapshot);
+  return snapshot->device != nullptr || prepare_adapter(snapshot);
+}
+
+/// An adapter is small. The biases of a choice of experts are exact on the host alone.
+bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selection_biases(table_); }
+
+Status CudaEngine::take(const WeightSnapshot& snapshot) {
+  if (known_.are_there()) return apply_adapter(snapshot);
+  RETURN_IF_ERROR(weights_.apply(snapshot));
+  return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
 }
 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
-  RETURN_IF_ERROR(check_key(snapshot.key));
+  RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
-  RETURN_IF_ERROR(at_boundary("new weights", [&] {
+  settle();
+  RETURN_IF_ERROR(lost_);
+  const Status brought = at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
-    return weights_.apply(snapshot);
-  }));
+    if (snapshot.device == nullptr || !needs_bytes()) return take(snapshot);
+    WeightSnapshot bytes{snapshot.key, snapshot.version, {}};
+    ASSIGN_OR_RETURN(bytes.tensors, tensors_on_host(snapshot));
+    return take(bytes);
+  });
+  RETURN_IF_ERROR(stream_.outcome_of("new weights", brought));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
 
 WeightManifest CudaEngine::manifest() const {
   WeightManifest manifest;
+  if (known_.are_there()) return manifest;  // each may have a rank and targets of its own
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;
@@ -143,42 +154,75 @@ std::string CudaEngine::describe() const {
       now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
       options_.device, graphs_.size(),
-      weights_.has_second_set() ? "" : ", no room for a second set of weights");
+      known_.are_there() || weights_.has_room_for_second_set()
+          ? ""
+          : ", no room for a second set of weights");
 }
 
 Status CudaEngine::step() {
-  if (!scheduler_.plan(plan_)) return ok();
-  const Status computed = at_boundary("engine step", [this] { return compute(); });
-  ++num_steps_;
-  if (computed.ok())
-    scheduler_.finish_step();
-  else
-    scheduler_.fail_step(plan_, computed.error().text());
-  return ok();
+  constexpr std::string_view kLoading = "bringing an adapter into a slot";
+  const auto load = [&](bool waits) {
+    return stream_.outcome_of(kLoading, at_boundary(kLoading, [&] {
+                                const CardStream::Use use(stream_);
+                                return load_adapter(waits);
+                              }));
+  };
+  RETURN_IF_ERROR(lost_);
+  if (known_.are_there()) RETURN_IF_ERROR(load(false));
+  if (!is_under_way_ && !begin_step()) return known_.are_there() ? load(true) : ok();
+  if (!is_under_way_) return lost_;
+  const bool has_next = can_go_ahead() && scheduler_.plan_ahead(next_.plan);
+  const Status outcome =
+      has_next ? at_boundary("engine step", [this] { return launch(next_); }) : ok();
+  settle();
+  if (!has_next || !lost_.ok()) return lost_;
+  std::swap(step_, next_);
+  is_under_way_ = outcome.ok();
+  if (!outcome.ok()) finish(step_.plan, outcome);
+  return lost_;
 }
 
-Status CudaEngine::compute() {
-  const CardStream::Use use(stream_);
-  copy_rows();
-  return is_decode_step() ? decode_step() : mixed_step();
+bool CudaEngine::begin_step() {
+  if (!scheduler_.plan(step_.plan)) return false;
+  const bool is_decode = is_decode_step(step_.plan);
+  const Status computed = at_boundary("engine step", [&] {
+    const CardStream::Use use(stream_);
+    copy_rows();
+    return is_decode ? launch(step_) : mixed_step();
+  });
+  is_under_way_ = is_decode && computed.ok();
+  if (!is_under_way_) finish(step_.plan, computed);
+  return true;
+}
+
+void CudaEngine::settle() {
+  if (!std::exchange(is_under_way_, false)) return;
+  finish(step_.plan, at_boundary("engine step", [this] { return take(step_); }));
+}
+
+/// Logits that the host draws from would be those of the next step.
+bool CudaEngine::can_go_ahead() const {
+  return std::ranges::none_of(step_.plan.samples, [](const StepPlan::Sample& sample) {
+    return is_drawn_on_host(*sample.sequence);
+  });
 }
 
 /// Keys and values of rows that two sequences have in common so far.
 void CudaEngine::copy_rows() {
-  for (const RowCopy& copy : plan_.copies)
+  for (const RowCopy& copy : step_.plan.copies)
     for (at::Tensor* cache : {&cache_.keys, &cache_.values})
       cache->narrow(1, copy.to, copy.num_rows).copy_(cache->narrow(1, copy.from, copy.num_rows));
 }
 
 /// Every row is the only one of its sequence, and is sampled from.
-bool CudaEngine::is_decode_step() const {
-  const int64_t rows = plan_.rows.num_rows();
-  if (!has_decode_attention_ || options_.debug.check_finite || !plan_.scores.empty() ||
-      std::ssize(plan_.samples) != rows || std::ssize(plan_.rows.spans) != rows ||
+bool CudaEngine::is_decode_step(const StepPlan& plan) const {
+  const int64_t rows = plan.rows.num_rows();
+  if (!has_decode_attention_ || options_.debug.check_finite || !plan.scores.empty() ||
+      std::ssize(plan.samples) != rows || std::ssize(plan.rows.spans) != rows ||
       rows > memory_.rows_max())
     return false;
   for (int64_t i = 0; i < rows; ++i)
-    if (plan_.samples[static_cast<size_t>(i)].row != i) return false;
+    if (plan.samples[static_cast<size_t>(i)].row != i) return false;
   return true;
 }
 
@@ -192,41 +236,67 @@ DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
           workspace_.mutable_data_ptr<float>()};
 }
 
-Status CudaEngine::decode_step() {
-  const int64_t count = plan_.rows.num_rows();
+/// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be.
+CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
+  if (adapters_ == nullptr) return {};
+  adapters_->begin_step(batch, false);
+  if (adapters_->tiles().empty()) return {};
+  const int64_t num_tiles = adapters_->num_tiles(rows);
+  cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
+  std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
+  return {memory_.device().tiles, num_tiles, {}};
+}
+
+/// A decode step.
+Status CudaEngine::launch(Step& step) {
+  const CardStream::Use use(stream_);
+  const StepPlan& plan = step.plan;
+  const int64_t count = plan.rows.num_rows();
   const int64_t padded = graph_rows(count, memory_.rows_max());
-  bool has_kept = false;
+  memory_.begin();
+  step.half = memory_.half();
+  step.has_kept = false;
   int64_t keys_max = 0;
   for (int64_t row = 0; row < count; ++row) {
     const auto i = static_cast<size_t>(row);
-    const Sequence& sequence = *plan_.samples[i].sequence;
-    memory_.decode(row, plan_.rows, plan_.rows.spans[i]);
-    memory_.sample(row, sequence);
-    has_kept = has_kept || has_kept_sets(sequence.request.sampling);
-    keys_max = std::max<int64_t>(keys_max, plan_.rows.spans[i].num_keys());
+    const Sequence& sequence = *plan.samples[i].sequence;
+    const RowSpan& span = plan.rows.spans[i];
+    memory_.decode(row, plan.rows, span);
+    memory_.sample(row, sequence, span.num_keys() - sequence.num_prompt_tokens());
+    step.has_kept = step.has_kept || has_kept_sets(sequence.request.sampling);
+    keys_max = std::max<int64_t>(keys_max, span.num_keys());
   }
   for (int64_t row = count; row < padded; ++row) memory_.clear(row);
-  RETURN_IF_ERROR(memory_.upload(count));
+  const CardAdapterRows adapters = decode_adapters(plan.rows, padded);
+  RETURN_IF_ERROR(memory_.upload());
   const StepArrays& arrays = memory_.device();
-  const CardRows rows{padded, arrays.tokens, arrays.positions, arrays.slots};
+  const CardRows rows{padded,          arrays.tokens, arrays.positions, arrays.slots,
+                      memory_.drawn(), adapters,      true};
   const DecodeRows decoded = decode_rows(padded, keys_max);
   const auto attend = [&](size_t layer) {
-    return attention_.decode(decoded, cache_, layer, decoder_.type(), decoder_.queries(),
-                             decoder_.attended());
+    return attention_.turn_and_decode(decoder_.turn(rows, cache_, layer), decoded, cache_, layer,
+                                      decoder_.attended());
   };
-  const auto launch = [&]() -> Status {
+  const auto launch_all = [&]() -> Status {
     RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend));
     RETURN_IF_ERROR(decoder_.head(padded, nullptr));
-    return memory_.draw(padded, decoder_.logits(), has_kept);
+    return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
-  RETURN_IF_ERROR(graphs_.run({padded, decoded.num_splits, has_kept}, launch));
-  RETURN_IF_ERROR(memory_.download(count, has_kept));
-  return accept(plan_.samples, has_kept);
+  const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there()};
+  RETURN_IF_ERROR(decoder_.may_be_captured() ? graphs_.run(kind, launch_all) : launch_all());
+  return memory_.download(count, step.has_kept);
+}
+
+Status CudaEngine::take(const Step& step) {
+  const CardStream::Use use(stream_);
+  RETURN_IF_ERROR(memory_.wait(step.half));
+  accept(step.plan.samples, step.half, step.has_kept);
+  return ok();
 }
 
 /// Of the first spans, those of one query; a prompt's last token may be among them.
 size_t CudaEngine::num_decoded_spans() const {
-  const auto& spans = plan_.rows.spans;
+  const auto& spans = step_.plan.rows.spans;
   if (!has_decode_attention_) return 0;
   const size_t most = std::min(spans.size(), static_cast<size_t>(memory_.rows_max()));
   size_t count = 0;
@@ -235,14 +305,21 @@ size_t CudaEngine::num_decoded_spans() const {
 }
 
 Status CudaEngine::mixed_step() {
-  const RowBatch& batch = plan_.rows;
+  const RowBatch& batch = step_.plan.rows;
   const int64_t count = batch.num_rows();
   std::vector<int32_t> all = batch.tokens;
   all.insert(all.end(), batch.positions.begin(), batch.positions.end());
   all.insert(all.end(), batch.cache_rows.begin(), batch.cache_rows.end());
   const at::Tensor uploaded = stream_.ints(all);
   const auto* first = uploaded.const_data_ptr<int32_t>();
-  const CardRows rows{count, first, first + count, first + 2 * count};
+  CardRows rows{count, first, first + count, first + 2 * count};
+  at::Tensor tiles;
+  if (adapters_ != nullptr) {
+    adapters_->begin_step(batch, true);
+    tiles = stream_.values(std::span(adapters_->tiles()));
+    rows.adapters = {static_cast<const cuda::AdapterTile*>(tiles.const_data_ptr()),
+                     std::ssize(adapters_->tiles()), adapters_->runs()};
+  }
 
   const size_t num_decoded = num_decoded_spans();
   int64_t keys_max = 0;
@@ -251,7 +328,7 @@ Status CudaEngine::mixed_step() {
     keys_max = std::max<int64_t>(keys_max, batch.spans[i].num_keys());
   }
   const auto num_rows = static_cast<int64_t>(num_decoded);
-  if (num_decoded > 0) RETURN_IF_ERROR(memory_.upload(num_rows));
+  if (num_decoded > 0) RETURN_IF_ERROR(memory_.upload());
   const DecodeRows decoded = decode_rows(std::max<int64_t>(num_rows, 1), keys_max);
   attention_.begin(batch, num_decoded);
   CardDecoder::Watch watch;
@@ -281,7 +358,7 @@ Status CudaEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) co
 
 /// Rows of prompts may be more than the head has room for.
 Status CudaEngine::score() {
-  std::span<const StepPlan::Score> left(plan_.scores);
+  std::span<const StepPlan::Score> left(step_.plan.scores);
   while (!left.empty()) {
     const auto some = left.first(std::min(left.size(), static_cast<size_t>(memory_.rows_max())));
     const auto count = std::ssize(some);
@@ -289,56 +366,64 @@ Status CudaEngine::score() {
       memory_.host().picked[i] = some[i].row;
       memory_.host().labels[i] = some[i].token;
     }
-    RETURN_IF_ERROR(memory_.upload(0));
+    RETURN_IF_ERROR(memory_.upload());
     RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
     RETURN_IF_ERROR(memory_.score(count, decoder_.logits()));
     RETURN_IF_ERROR(memory_.download(count, false));
-    for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], memory_.logprobs()[i]);
+    RETURN_IF_ERROR(memory_.wait(memory_.half()));
+    const auto logprobs = memory_.logprobs(memory_.half());
+    for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], logprobs[i]);
     left = left.subspan(some.size());
   }
   return ok();
 }
 
 Status CudaEngine::sample_mixed() {
-  std::span<const StepPlan::Sample> left(plan_.samples);
+  std::span<const StepPlan::Sample> left(step_.plan.samples);
   while (!left.empty()) {
     const auto some = left.first(std::min(left.size(), static_cast<size_t>(memory_.rows_max())));
     const auto count = std::ssize(some);
     bool has_kept = false;
     for (size_t i = 0; i < some.size(); ++i) {
-      memory_.sample(static_cast<int64_t>(i), *some[i].sequence);
+      const Sequence& sequence = *some[i].sequence;
+      memory_.sample(static_cast<int64_t>(i), sequence,
+                     static_cast<int32_t>(sequence.tokens.size()));
       memory_.host().picked[i] = some[i].row;
-      has_kept = has_kept || has_kept_sets(some[i].sequence->request.sampling);
+      has_kept = has_kept || has_kept_sets(sequence.request.sampling);
     }
-    RETURN_IF_ERROR(memory_.upload(0));
+    RETURN_IF_ERROR(memory_.upload());
     RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
     RETURN_IF_ERROR(memory_.draw(count, decoder_.logits(), has_kept));
     RETURN_IF_ERROR(memory_.download(count, has_kept));
-    RETURN_IF_ERROR(accept(some, has_kept));
+    RETURN_IF_ERROR(memory_.wait(memory_.half()));
+    accept(some, memory_.half(), has_kept);
     left = left.subspan(some.size());
   }
   return ok();
 }
 
-Status CudaEngine::accept(std::span<const StepPlan::Sample> samples, bool has_kept) {
+void CudaEngine::accept(std::span<const StepPlan::Sample> samples, size_t half, bool has_kept) {
+  const auto tokens = memory_.tokens(half);
+  const auto logprobs = memory_.logprobs(half);
   for (size_t i = 0; i < samples.size(); ++i) {
     Sequence& sequence = *samples[i].sequence;
-    const SamplingParams& sampling = sequence.request.sampling;
-    SampledToken drawn{memory_.tokens()[i], memory_.logprobs()[i]};
-    if (is_drawn_on_host(sequence)) {
-      const at::Tensor row = decoder_.logits().select(0, static_cast<int64_t>(i)).cpu();
-      const std::span<float> logits(row.mutable_data_ptr<float>(),
-                                    static_cast<size_t>(config_.vocab_size));
-      if (sequence.processor != nullptr) sequence.processor->apply(logits);
-      drawn = sampler_.sample(logits, sampling, sequence.request.seed,
-                              static_cast<int32_t>(sequence.tokens.size()), &sequence.kept,
-                              &sequence.top_logprobs);
-    } else if (has_kept && has_kept_sets(sampling)) {
-      keep(memory_.kept(static_cast<int64_t>(i)), sequence);
-    }
+    SampledToken drawn{tokens[i], logprobs[i]};
+    if (!sequence.has_left && is_drawn_on_host(sequence))
+      drawn = draw_on_host(sequence, static_cast<int64_t>(i));
+    else if (!sequence.has_left && has_kept && has_kept_sets(sequence.request.sampling))
+      keep(memory_.kept(half, static_cast<int64_t>(i)), sequence);
     scheduler_.accept(sequence, drawn.token, drawn.logprob);
   }
-  return ok();
+}
+
+SampledToken CudaEngine::draw_on_host(Sequence& sequence, int64_t row) {
+  const at::Tensor of_row = decoder_.logits().select(0, row).cpu();
+  const std::span<float> logits(of_row.mutable_data_ptr<float>(),
+                                static_cast<size_t>(config_.vocab_size));
+  if (sequence.processor != nullptr) sequence.processor->apply(logits);
+  return sampler_.sample(logits, sequence.request.sampling, sequence.request.seed,
+                         static_cast<int32_t>(sequence.tokens.size()), &sequence.kept,
+                         &sequence.top_logprobs);
 }
 
 void CudaEngine::keep(std::span<const uint32_t> words, Sequence& sequence) {
@@ -368,7 +453,10 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
   const double rows = CardDecoder::bytes_needed(
       config, size, std::max(options.max_batched_tokens, options.max_running), options.max_running,
       options.max_sequence_tokens);
-  return weight_bytes(options, config) + cache * static_cast<double>(size) + rows +
+  const double slots = options.adapter_slots == 0
+                           ? 0
+                           : CardAdapters::bytes_needed(TensorTable(config), options, size);
+  return weight_bytes(options, config) + cache * static_cast<double>(size) + rows + slots +
          WeightUpload::bytes_needed() + kReserveBytes;
 }
 
@@ -379,10 +467,7 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
                  options.device)
         .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
-  if (options.adapter_slots > 0)
-    return error(Code::kUnavailable, "adapter_slots is {}: engines on a CUDA device have none yet",
-                 options.adapter_slots)
-        .note("place the engine on \"cpu\", or train whole weights");
+  if (options.adapter_slots > 0) RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
   RETURN_IF_ERROR(check_cache_rows(options));
   const double needed = bytes_on_card(options, config);
   if (needed <= card.free_bytes) return ok();
@@ -394,6 +479,10 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
 }
 
 }  // namespace
+
+double cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config) {
+  return bytes_on_card(options, config);
+}
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
                                                  const ModelConfig& config,
@@ -407,6 +496,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
     const CardStream stream(card_index(options.device));
     const CardStream::Use use(stream);
     const bool has_second_set =
+        options.adapter_slots == 0 &&
         bytes_on_card(options, config) + weight_bytes(options, config) <= card.free_bytes;
     auto engine = std::make_unique<CudaEngine>(options, config, stream, card, has_second_set,
                                                std::move(tokenizer));

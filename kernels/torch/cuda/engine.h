@@ -3,12 +3,21 @@
 /// Numerics are "fast": products are cuBLAS's, whose bits depend on the number of rows, so that
 /// batch mates may change the last bits of a log-probability and no more. Weights and KV have one
 /// type, bf16 or fp32; norms, softmax, logits and draws are fp32. A step in which every sequence
-/// decodes one token is a replayed CUDA graph; others are launched operation by operation. A step
-/// is planned when the tokens of the one before are known, since they decide who goes on.
+/// decodes one token is a replayed CUDA graph; others are launched operation by operation.
 ///
-/// Its weights are the whole ones of one tenant: adapters are refused. What the device's sampler
-/// has not (penalties, biases, the likeliest tokens) is drawn on the host from that row's logits,
-/// by the CPU's sampler. Weights, KV cache and rows are allocated when it is made. One thread.
+/// step() hands on the tokens of one step. Where that is a decode step and the one after can be
+/// planned without them (BatchScheduler::plan_ahead), it is launched first, so that the device has
+/// work while the host reads, accepts and plans. It reads tokens where the step before left them. A
+/// sequence that ends with a stop token has one row more in it, whose token nobody takes. What
+/// needs the tokens first is planned when the step under way is done: steps with prompts, or with
+/// rows that the host draws. apply() waits for it, and its tokens are of the older version.
+///
+/// Its weights are the whole ones of one tenant, or, with `adapter_slots`, the folder's, and each
+/// key that is applied has an adapter on them (known_adapters.h). New versions, and adapters that
+/// prompts wait for, come to the device while steps go on (card_adapters.h). What the device's
+/// sampler has not (penalties, biases, the likeliest tokens) is drawn on the host from that row's
+/// logits, by the CPU's sampler. Weights, slots, KV cache and rows are allocated when it is made.
+/// One thread.
 #pragma once
 
 #include <filesystem>
@@ -16,6 +25,7 @@
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
+#include "kernels/engine/known_adapters.h"
 #include "kernels/torch/cuda/attention.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/decode_graphs.h"
@@ -48,16 +58,40 @@ class CudaEngine final : public Engine {
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  /// As a TorchLearner publishes them, in fp32.
+  /// As a TorchLearner publishes them, in fp32. Empty where adapters are applied.
   WeightManifest manifest() const override;
   EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
  private:
-  Status check_key(WeightsKey key) const;
-  Status compute();
-  bool is_decode_step() const;
-  Status decode_step();
+  /// A planned step, and where its tokens come to.
+  struct Step {
+    StepPlan plan;
+    size_t half = 0;  // of the memory
+    bool has_kept = false;
+  };
+
+  bool prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot);
+  /// Whether weights that lie on a device are taken by way of the host.
+  bool needs_bytes() const;
+  Status take(const WeightSnapshot& snapshot);
+  Status apply_adapter(const WeightSnapshot& snapshot);
+  /// Brings the adapter that prompts wait for into its slot: steps go on meanwhile, unless it
+  /// `waits` until that is done.
+  Status load_adapter(bool waits);
+  Status end_load();
+  /// Plans and launches a step where none is under way; one with prompts is finished, too. False:
+  /// there is nothing to do.
+  bool begin_step();
+  bool is_decode_step(const StepPlan& plan) const;
+  bool can_go_ahead() const;
+  CardAdapterRows decode_adapters(const RowBatch& batch, int64_t rows);
+  Status launch(Step& step);
+  Status take(const Step& step);
+  void finish(const StepPlan& plan, const Status& computed);
+  /// Finishes the step under way, if there is one.
+  void settle();
+  Error out_of_memory(int64_t num_rows) const;
   Status mixed_step();
   void copy_rows();
   size_t num_decoded_spans() const;
@@ -65,8 +99,10 @@ class CudaEngine final : public Engine {
   DecodeRows decode_rows(int64_t count, int64_t keys_max);
   Status score();
   Status sample_mixed();
-  /// Hands the drawn tokens of `samples` on, which are the first rows of the logits.
-  Status accept(std::span<const StepPlan::Sample> samples, bool has_kept);
+  /// Hands the drawn tokens of `samples` on: the first rows of a step whose tokens came to `half`.
+  void accept(std::span<const StepPlan::Sample> samples, size_t half, bool has_kept);
+  /// From the logits of row `row`, which are still those of its step.
+  SampledToken draw_on_host(Sequence& sequence, int64_t row);
   void keep(std::span<const uint32_t> words, Sequence& sequence);
   Status check_finite(size_t layer, size_t stage, int64_t num_rows) const;
 
@@ -79,19 +115,29 @@ class CudaEngine final : public Engine {
   // The device. The stream is first, as all below work on it.
   CardStream stream_;
   CardWeights weights_;
+  std::unique_ptr<CardAdapters> adapters_;  // null: whole weights change
   CardDecoder decoder_;
   CardAttention attention_;
   CardCache cache_;
   StepMemory memory_;
   DecodeGraphs graphs_;
   at::Tensor workspace_;  // of decode attention
+  // Whose adapters there are.
+  KnownAdapters known_;
+  bool is_loading_ = false;  // the adapter that is coming into a slot is on its way to the device
   // The step.
   BatchScheduler scheduler_;
-  StepPlan plan_;
+  Step step_;                  // the one that is taken next
+  Step next_;                  // the one after
+  Status lost_;                // that the device is: nothing can be computed any more
+  bool is_under_way_ = false;  // step_ was launched
   uint64_t num_steps_ = 0;
   Sampler sampler_;
   std::vector<int32_t> ids_;  // scratch: of a kept set
 };
+
+/// What make_cuda_engine() holds against the memory that is free.
+double cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config);
 
 /// The one of a folder, which was read as `config`; `options` are resolved, their device is a card
 /// that is there. Refuses what does not fit the device, with both sizes.

@@ -9,10 +9,13 @@
 #include <cstdlib>
 
 #include "graph/base/files.h"
+#include "kernels/models/adapter_folder.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/decoder.h"
+#include "kernels/torch/cuda/device_memory.h"
 #include "kernels/torch/finite.h"
+#include "kernels/torch/memory.h"
 #include "kernels/torch/training/step_report.h"
 #include "kernels/weights/safetensors.h"
 
@@ -32,23 +35,36 @@ struct LearnerBytes {
   double all() const { return weights + rows + head + kReserveOfLearner; }
 };
 
-LearnerBytes bytes_of(const LearnerOptions& options, const ModelConfig& config, int64_t rows) {
+LearnerBytes bytes_of(const LearnerOptions& options, const ModelConfig& config,
+                      std::span<const AdapterTraining> adapters, int64_t rows) {
   const at::ScalarType type = type_of(options);
-  return {static_cast<double>(TensorTable(config).count()) * CardTrained::bytes_of_parameter(type),
-          CardTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),
-          CardTrainingHead::bytes_needed(config, type)};
+  const TensorTable table(config);
+  const auto count = static_cast<double>(table.count());
+  LearnerBytes bytes = {
+      count * CardTrained::bytes_of_parameter(type),
+      CardTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),
+      CardTrainingHead::bytes_needed(config, type)};
+  if (adapters.empty()) return bytes;
+  bytes.weights = count * static_cast<double>(at::elementSize(type)) +
+                  LearnerAdapters::bytes_needed(table, adapters, type);
+  bytes.rows += LearnerAdapters::bytes_of_rows(table, adapters, type, rows);
+  return bytes;
 }
 
-Error too_large(const LearnerOptions& options, const ModelConfig& config, int64_t rows,
-                const CardFacts& card) {
-  const LearnerBytes bytes = bytes_of(options, config, rows);
+Error too_large(const LearnerOptions& options, const ModelConfig& config,
+                std::span<const AdapterTraining> adapters, int64_t rows, const CardFacts& card) {
+  const LearnerBytes bytes = bytes_of(options, config, adapters, rows);
+  const std::string what =
+      adapters.empty()
+          ? "weights, gradients and moments"
+          : fmt::format("frozen weights, {} adapters, gradients and moments", adapters.size());
   return error(Code::kExhausted,
-               "the learner needs {:.1f} GB of {} for micro-batches of {} tokens (weights, "
-               "gradients and moments {:.1f}, activations {:.1f}, head {:.1f}, reserve {:.1f}), "
-               "which has {:.1f} of {:.1f} GB free",
-               bytes.all() / kGiga, options.device, rows, bytes.weights / kGiga, bytes.rows / kGiga,
-               bytes.head / kGiga, kReserveOfLearner / kGiga, card.free_bytes / kGiga,
-               card.total_bytes / kGiga)
+               "the learner needs {:.1f} GB of {} for micro-batches of {} tokens ({} {:.1f}, "
+               "activations {:.1f}, head {:.1f}, reserve {:.1f}), which has {:.1f} of {:.1f} GB "
+               "free",
+               bytes.all() / kGiga, options.device, rows, what, bytes.weights / kGiga,
+               bytes.rows / kGiga, bytes.head / kGiga, kReserveOfLearner / kGiga,
+               card.free_bytes / kGiga, card.total_bytes / kGiga)
       .note(
           "lower 'micro_batch_tokens', say recompute = \"keep_attention\" or \"full\", or end "
           "what holds the rest");
@@ -69,17 +85,68 @@ bool wants_repeatable() {
 }  // namespace
 
 CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, const CardStream& stream)
+    : CudaLearner(options, std::move(model), {}, {}, stream) {}
+
+CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::string base,
+                         std::span<const AdapterTraining> adapters, const CardStream& stream)
     : options_(options),
       model_(std::move(model)),
-      rules_{options.loss, options.optimizer, options.schedule, options.max_steps},
+      base_(std::move(base)),
+      training_(adapters.begin(), adapters.end()),
       table_(model_.config),
       stream_(stream),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
-      trained_(table_, type_of(options), stream_),
-      pass_(model_.config, trained_, stream_, recompute_of(options.recompute), wants_repeatable()),
-      head_(model_.config, trained_, stream_) {
+      whole_(adapters.empty() ? std::make_unique<CardTrained>(table_, type_of(options), stream_)
+                              : nullptr),
+      frozen_(adapters.empty()
+                  ? nullptr
+                  : std::make_unique<CardWeights>(table_, type_of(options), stream_, false)),
+      adapters_(adapters.empty() ? nullptr
+                                 : std::make_unique<LearnerAdapters>(table_, training_,
+                                                                     type_of(options), stream_)),
+      pass_(
+          model_.config, [this](std::string_view name) { return parameter(name); },
+          type_of(options), adapters_.get(), stream_, recompute_of(options.recompute),
+          wants_repeatable()),
+      head_(
+          model_.config, [this](std::string_view name) { return parameter(name); },
+          type_of(options), stream_) {
+  if (whole_ != nullptr) {
+    trained_.push_back(
+        {{},
+         {options.loss, options.optimizer, options.schedule, options.max_steps},
+         whole_.get(),
+         nullptr});
+    if (!has_selection_biases(table_))
+      buffers_ = std::make_unique<DeviceBufferPool>(make_card_memory(stream_.device().index()),
+                                                    whole_->published_bytes(),
+                                                    static_cast<size_t>(options_.device_snapshots));
+  }
+  for (size_t slot = 0; slot < training_.size(); ++slot)
+    trained_.push_back({training_[slot].tenant, training_[slot].rules, &adapters_->trained(slot),
+                        &adapters_->table(slot)});
   if (options.debug.check_finite || !options.debug.dump_folder.empty())
     pass_.visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
+}
+
+CardParameter CudaLearner::parameter(std::string_view name) const {
+  if (whole_ != nullptr) return whole_->parameter(name);
+  const Parameter* found = table_.find(name);
+  if (found == nullptr) return {};
+  const auto index = static_cast<size_t>(found - table_.parameters().data());
+  return {frozen_->tensor(name), {}, adapters_->matrix(index)};
+}
+
+Result<CudaLearner::Trained*> CudaLearner::trained_of(TenantSlot tenant) {
+  for (auto& trained : trained_)
+    if (trained.adapter == nullptr || trained.tenant == tenant) return &trained;
+  return error(Code::kNotFound, "this learner has no adapter of tenant {}", tenant)
+      .note(fmt::format("it trains adapters of {} tenants", trained_.size()));
+}
+
+int32_t CudaLearner::slot_of(const Trained& trained) const {
+  if (trained.adapter == nullptr) return kNoAdapter;
+  return static_cast<int32_t>(&trained - trained_.data());
 }
 
 /// What is freed may still be read by what was launched.
@@ -87,9 +154,11 @@ CudaLearner::~CudaLearner() { static_cast<void>(stream_.wait()); }
 
 Error CudaLearner::out_of_memory(int64_t rows) {
   pass_.release();
+  if (buffers_ != nullptr) buffers_->release_free();
+  if (has_adapters()) adapters_->release();
   c10::cuda::CUDACachingAllocator::emptyCache();
   const auto card = card_facts(card_index(options_.device));
-  return too_large(options_, model_.config, rows, card.ok() ? *card : CardFacts{});
+  return too_large(options_, model_.config, training_, rows, card.ok() ? *card : CardFacts{});
 }
 
 template <class Body>
@@ -106,19 +175,45 @@ auto CudaLearner::on_card(std::string_view doing, int64_t rows, Body&& body) -> 
   });
   // Only now are the tensors of the failed call gone.
   if (is_full) return out_of_memory(rows);
+  if (result.ok()) return result;
+  int64_t num_steps = 0;
+  for (const auto& trained : trained_) num_steps += trained.tensors->num_steps();
+  const Status usable =
+      stream_.check_device(fmt::format("{} (after {} training steps)", doing, num_steps));
+  if (!usable.ok()) return Error(usable.error());
   return result;
 }
 
 Status CudaLearner::fill(const std::vector<WeightTensor>& tensors) {
-  RETURN_IF_ERROR(trained_.fill(tensors));
+  RETURN_IF_ERROR(has_adapters() ? frozen_->load(tensors) : whole_->fill(tensors));
   unused_.clear();
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
   for (const auto* tensor : match.unused) unused_.push_back(*tensor);
   return ok();
 }
 
-void CudaLearner::randomize(uint64_t seed) {
-  trained_.randomize(seed, model_.config.initializer_range);
+Status CudaLearner::randomize(uint64_t seed) {
+  const double deviation = model_.config.initializer_range;
+  if (!has_adapters()) {
+    whole_->randomize(seed, deviation);
+    return ok();
+  }
+  const at::Tensor host = zero_floats(table_.count());
+  randomize_parameters(table_, seed, deviation, host.mutable_data_ptr<float>());
+  return frozen_->load(copy_parameters(table_, host.const_data_ptr<float>()));
+}
+
+Status CudaLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
+  if (trained->adapter == nullptr)
+    return error(Code::kInvalid, "this learner trains whole weights, no adapter");
+  return on_card("filling an adapter", 0, [&] { return trained->tensors->fill(tensors); });
+}
+
+Status CudaLearner::start_from(const AdapterTraining& training) {
+  ASSIGN_OR_RETURN(const auto found, read_adapter_folder(training.start, model_.config));
+  RETURN_IF_ERROR(check_same_adapter(training.adapter, found.config));
+  return fill_adapter(training.tenant, found.tensors);
 }
 
 void CudaLearner::look(const std::string& name, const at::Tensor& rows) {
@@ -138,81 +233,137 @@ void CudaLearner::keep_batch(const TrainBatch& batch, int64_t step) {
              kept.error().text());
 }
 
-Status CudaLearner::dump() {
-  auto all = trained_.copy_gradients();
+Status CudaLearner::dump(const Trained& trained) {
+  auto all = trained.tensors->copy_gradients();
   std::reverse(all.begin(), all.end());
   dump_.add("gradient", all);
-  dump_.add("weight", trained_.copy_weights());
+  dump_.add("weight", trained.tensors->copy_weights());
   return dump_.write(options_.debug.dump_folder);
 }
 
-Status CudaLearner::accumulate(const MicroBatch& batch, LossKind loss, double per_token,
-                               LossSums& sums) {
-  ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(batch.rows));
-  const at::Tensor dnormed = at::zeros(normed.sizes(), normed.options().dtype(at::kFloat));
-  head_.begin(batch.targets);
-  RETURN_IF_ERROR(
-      head_.learn(normed, loss, rules_.loss, per_token, dnormed, pass_.scratch(), sums));
-  return pass_.backward(dnormed.to(normed.scalar_type()));
+std::vector<Result<TrainReport>> CudaLearner::step_together(
+    std::span<const TrainBatch* const> batches, const StopRequested& stop_requested) {
+  return shares_passes() ? steps_.step_together(batches, stop_requested)
+                         : Learner::step_together(batches, stop_requested);
 }
 
-Result<TrainReport> CudaLearner::step(const TrainBatch& batch,
-                                      const StopRequested& stop_requested) {
+std::vector<std::optional<Result<TrainReport>>> CudaLearner::pass_together(
+    std::span<const std::shared_ptr<const TrainBatch>> batches,
+    const StopRequested& stop_requested) {
+  return shares_passes() ? steps_.pass_together(batches, stop_requested)
+                         : Learner::pass_together(batches, stop_requested);
+}
+
+int64_t CudaLearner::next_tokens(const TrainBatch& batch) const {
+  const int64_t num_tokens = Learner::next_tokens(batch);
+  return shares_passes() ? steps_.next_tokens(batch, num_tokens) : num_tokens;
+}
+
+/// The debug options look at the passes of one step.
+bool CudaLearner::shares_passes() const {
+  return has_adapters() && !options_.debug.check_finite && options_.debug.dump_folder.empty();
+}
+
+Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(batch.tenant));
   RETURN_IF_ERROR(check_samples(batch, limits()));
-  const int64_t step = trained_.num_steps() + 1;
-  if (!options_.debug.batch_folder.empty()) keep_batch(batch, step);
+  const int64_t number = trained->tensors->num_steps() + 1;
+  if (!options_.debug.batch_folder.empty()) keep_batch(batch, number);
   broken_.clear();
   dump_ = {};
   // An older dump must not be taken for that of a step that fails.
   if (!options_.debug.dump_folder.empty())
     RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
   micro_batch_ = 0;
-  TrainReport report = begin_report(batch, rules_, step);
-  if (report.skipped) return report;
-  auto batches = pack(batch.samples, options_.micro_batch_tokens);
-  int64_t rows = 0;
-  for (const MicroBatch& one : batches) rows = std::max(rows, one.rows.num_rows());
-  return on_card("training step", rows,
-                 [&] { return run_step(batch, batches, std::move(report), stop_requested); });
+  StepUnderWay step;
+  step.batch = &batch;
+  step.trained = static_cast<size_t>(trained - trained_.data());
+  step.adapter = slot_of(*trained);
+  step.loss = &trained->rules.loss;
+  step.report = begin_report(batch, trained->rules, number);
+  if (step.report.skipped) return step;
+  step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
+  if (has_adapters())
+    adapters_->drop(step.trained, dropout_of(trained->adapter->config(), number));
+  RETURN_IF_ERROR(on_card("training step", 0, [&]() -> Status {
+    trained->tensors->clear_gradients();
+    return ok();
+  }));
+  return step;
 }
 
-Result<TrainReport> CudaLearner::run_step(const TrainBatch& batch, std::vector<MicroBatch>& batches,
-                                          TrainReport report, const StopRequested& stop_requested) {
-  const double per_token = 1.0 / static_cast<double>(report.num_loss_tokens);
-  LossSums sums;
-  trained_.clear_gradients();
-  for (const auto& micro_batch : batches) {
-    if (stop_requested && stop_requested())
-      return error(Code::kCancelled, "the step was stopped after {} of {} micro-batches",
-                   report.num_micro_batches, batches.size());
-    RETURN_IF_ERROR(accumulate(micro_batch, batch.loss, per_token, sums));
-    ++report.num_micro_batches;
+Status CudaLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {
+  return on_card("training step", pass.rows.num_rows(), [&]() -> Status {
+    ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(pass.rows));
+    {
+      const at::Tensor dnormed = at::zeros(normed.sizes(), normed.options().dtype(at::kFloat));
+      head_.begin(pass.targets, parts);
+      RETURN_IF_ERROR(head_.learn(normed, dnormed, pass_.scratch()));
+      normed.copy_(dnormed);
+    }
     ++micro_batch_;
-    if (broken_.empty()) continue;
+    return pass_.backward();
+  });
+}
+
+Result<TrainReport> CudaLearner::end_step(StepUnderWay& step) {
+  return on_card("training step", 0, [&] { return ended_step(step); });
+}
+
+Result<TrainReport> CudaLearner::ended_step(const StepUnderWay& step) {
+  TrainReport report = step.report;
+  const Trained& trained = trained_[step.trained];
+  report.num_micro_batches = static_cast<int32_t>(step.next);
+  if (!broken_.empty()) {
     report.skipped = true;
-    report.skip_reason = fmt::format("{} (step {})", broken_, trained_.num_steps() + 1);
+    report.skip_reason = fmt::format("{} (step {})", broken_, trained.tensors->num_steps() + 1);
     if (!options_.debug.dump_folder.empty())
       RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
     return report;
   }
-  add_means(sums, report);
-  RETURN_IF_ERROR(trained_.update(rules_.optimizer, report));
-  if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump());
+  has_stepped_ = true;
+  add_means(step.sums, report);
+  RETURN_IF_ERROR(trained.tensors->update(trained.rules.optimizer, report));
+  if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
   return report;
 }
 
-Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot,
+/// A new buffer must not take what the first step is going to need.
+std::shared_ptr<DeviceBuffer> CudaLearner::take_buffer() {
+  const size_t num_held = buffers_->num_held();
+  if (buffers_->num_made() == num_held && num_held < buffers_->buffers_max()) {
+    const LearnerBytes bytes =
+        bytes_of(options_, model_.config, training_, options_.micro_batch_tokens);
+    const double kept = kReserveOfLearner + (has_stepped_ ? 0 : bytes.rows + bytes.head);
+    const auto card = card_facts(stream_.device().index());
+    if (!card.ok() || card->free_bytes < static_cast<double>(whole_->published_bytes()) + kept)
+      return nullptr;
+  }
+  return buffers_->take();
+}
+
+Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot tenant,
                                                                     PolicyVersion version) {
   using Taken = Result<std::shared_ptr<const WeightSnapshot>>;
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   return on_card("a copy of the weights", 0, [&]() -> Taken {
     auto taken = std::make_shared<WeightSnapshot>();
     taken->version = version;
-    taken->tensors = trained_.copy_weights();
+    if (buffers_ == nullptr) {
+      taken->tensors = trained->tensors->copy_weights();
+    } else if (auto buffer = take_buffer()) {
+      RETURN_IF_ERROR(whole_->publish(std::move(buffer), *taken));
+    } else {
+      taken->tensors = whole_->copy_published();
+      ++num_snapshots_by_host_;
+    }
     return std::shared_ptr<const WeightSnapshot>(std::move(taken));
   });
 }
 
-Result<std::vector<float>> CudaLearner::score(TenantSlot, const std::vector<int32_t>& tokens) {
+Result<std::vector<float>> CudaLearner::score(TenantSlot tenant,
+                                              const std::vector<int32_t>& tokens) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   TrainBatch batch;
   batch.loss = LossKind::kCrossEntropy;
   TrainSample& sample = batch.samples.emplace_back();
@@ -223,64 +374,136 @@ Result<std::vector<float>> CudaLearner::score(TenantSlot, const std::vector<int3
   const auto num_rows = static_cast<int64_t>(tokens.size());
   return on_card("scoring", num_rows, [&]() -> Result<std::vector<float>> {
     std::vector<float> logprobs;
-    const auto batches = pack(batch.samples, static_cast<int32_t>(num_rows));
+    auto batches = pack(batch.samples, static_cast<int32_t>(num_rows));
     if (batches.empty()) return logprobs;
-    ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(batches.front().rows));
+    for (auto& span : batches.front().rows.spans) span.adapter = slot_of(*trained);
+    // A step of the tenant may be between two passes, and goes on with its dropout.
+    const auto slot = static_cast<size_t>(trained - trained_.data());
+    const AdapterDropout before = has_adapters() ? adapters_->drop(slot, {}) : AdapterDropout();
+    const auto ran = pass_.forward(batches.front().rows);
+    if (has_adapters()) adapters_->drop(slot, before);
+    ASSIGN_OR_RETURN(const at::Tensor normed, ran);
     head_.begin(batches.front().targets);
     RETURN_IF_ERROR(head_.score(normed, logprobs));
     return logprobs;
   });
 }
 
-Status CudaLearner::save(TenantSlot, const std::filesystem::path& folder) {
+Status CudaLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   return on_card("saving a learner", 0, [&]() -> Status {
-    auto tensors = trained_.copy_weights();
-    tensors.insert(tensors.end(), unused_.begin(), unused_.end());
-    RETURN_IF_ERROR(write_model_folder(folder / "weights", model_, tensors));
-    RETURN_IF_ERROR(trained_.save(folder / "learner"));
+    auto tensors = trained->tensors->copy_weights();
+    if (trained->adapter != nullptr) {
+      RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->config(), base_,
+                                           std::move(tensors)));
+    } else {
+      tensors.insert(tensors.end(), unused_.begin(), unused_.end());
+      RETURN_IF_ERROR(write_model_folder(folder / "weights", model_, tensors));
+    }
+    RETURN_IF_ERROR(trained->tensors->save(folder / "learner"));
     return system_files().sync(folder);
   });
 }
 
-Status CudaLearner::load(TenantSlot, const std::filesystem::path& folder) {
+Status CudaLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
+  const auto weights = folder / "weights";
   return on_card("loading a learner", 0, [&]() -> Status {
-    ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder / "weights"));
-    Status loaded = trained_.load(tensors, folder / "learner");
+    std::vector<WeightTensor> tensors;
+    if (trained->adapter != nullptr) {
+      ASSIGN_OR_RETURN(auto read, read_adapter_folder(weights, model_.config));
+      Status same = check_same_adapter(trained->adapter->config(), read.config);
+      if (!same.ok()) return Error(same.error()).while_doing(weights.string());
+      tensors = std::move(read.tensors);
+    } else {
+      ASSIGN_OR_RETURN(tensors, read_model_tensors(weights));
+    }
+    Status loaded = trained->tensors->load(tensors, folder / "learner");
     if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
     return ok();
   });
 }
 
 std::string CudaLearner::describe() const {
-  return fmt::format("{} optimizer steps, {} parameters on {} in {}", trained_.num_steps(),
-                     table_.num_parameters(), options_.device,
-                     type_of(options_) == at::kFloat ? "float32" : "bfloat16");
+  const std::string where = fmt::format("{} in {}", options_.device,
+                                        type_of(options_) == at::kFloat ? "float32" : "bfloat16");
+  int64_t num_steps = 0, num_parameters = 0;
+  for (const auto& trained : trained_) {
+    num_steps += trained.tensors->num_steps();
+    if (trained.adapter != nullptr) num_parameters += trained.adapter->tensors().num_parameters();
+  }
+  if (!has_adapters())
+    return fmt::format("{} optimizer steps, {} parameters on {}{}", num_steps,
+                       table_.num_parameters(), where,
+                       buffers_ == nullptr
+                           ? ""
+                           : fmt::format(", {} buffers for engines, {} snapshots by the host",
+                                         buffers_->num_made(), num_snapshots_by_host_));
+  return fmt::format(
+      "{} optimizer steps, {} adapters of {} parameters on {} that are frozen, on {}", num_steps,
+      trained_.size(), num_parameters, table_.num_parameters(), where);
 }
 
-std::vector<WeightTensor> CudaLearner::gradients() {
+std::vector<WeightTensor> CudaLearner::gradients(TenantSlot tenant) {
   const CardStream::Use use(stream_);
-  return trained_.copy_gradients();
+  return trained_of(tenant).value()->tensors->copy_gradients();
+}
+
+namespace {
+
+/// Of what the engine's decoder computes, and mixtures of widths that grouped products can read.
+Status check_model(const ModelConfig& config) {
+  ModelConfig dense = config;
+  dense.moe.reset();
+  RETURN_IF_ERROR(check_card_model(dense));
+  if (!config.moe.has_value() || (config.hidden_size % 8 == 0 && config.moe->width % 8 == 0))
+    return ok();
+  return error(Code::kUnavailable,
+               "a mixture of widths {} and {} cannot be trained on a CUDA device: multiples of 8 "
+               "can",
+               config.hidden_size, config.moe->width)
+      .note("place the learner on \"cpu\"");
+}
+
+Status start(CudaLearner& learner, const LearnerOptions& options,
+             const std::vector<WeightTensor>* tensors, std::span<const AdapterTraining> adapters) {
+  RETURN_IF_ERROR(tensors == nullptr ? learner.randomize(static_cast<uint64_t>(options.init_seed))
+                                     : learner.fill(*tensors));
+  for (const auto& training : adapters) {
+    if (training.start.empty()) continue;
+    Status started = learner.start_from(training);
+    if (!started.ok()) return Error(started.error()).while_doing(training.start);
+  }
+  return ok();
+}
+
+}  // namespace
+
+double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                          std::span<const AdapterTraining> adapters) {
+  return bytes_of(options, config, adapters, options.micro_batch_tokens).all();
 }
 
 Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
-                                                   const std::vector<WeightTensor>* tensors) {
-  RETURN_IF_ERROR(check_card_model(model.config));
+                                                   const std::vector<WeightTensor>* tensors,
+                                                   const std::string& base,
+                                                   std::span<const AdapterTraining> adapters) {
+  RETURN_IF_ERROR(check_model(model.config));
+  if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   if (options.numerics != "fast")
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
                  options.device)
         .note("products there are not equal to the bit to an engine's; say numerics = \"fast\"");
   ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
-  if (bytes_of(options, model.config, options.micro_batch_tokens).all() > card.free_bytes)
-    return too_large(options, model.config, options.micro_batch_tokens, card);
+  const int64_t rows = options.micro_batch_tokens;
+  if (bytes_of(options, model.config, adapters, rows).all() > card.free_bytes)
+    return too_large(options, model.config, adapters, rows, card);
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
     const CardStream stream(card_index(options.device));
     const CardStream::Use use(stream);
-    auto learner = std::make_unique<CudaLearner>(options, std::move(model), stream);
-    if (tensors == nullptr)
-      learner->randomize(static_cast<uint64_t>(options.init_seed));
-    else
-      RETURN_IF_ERROR(learner->fill(*tensors));
+    auto learner = std::make_unique<CudaLearner>(options, std::move(model), base, adapters, stream);
+    RETURN_IF_ERROR(start(*learner, options, tensors, adapters));
     return std::unique_ptr<Learner>(std::move(learner));
   });
 }

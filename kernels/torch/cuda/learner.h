@@ -1,42 +1,68 @@
-/// The Learner on one CUDA device: packs, runs a dense decoder forward and backward, clips, AdamW.
-/// It trains the whole weights; a batch may be of any tenant. Adapters and mixtures are refused.
+/// The Learner on one CUDA device: packs, runs a decoder forward and backward, clips, AdamW. It
+/// trains the whole weights, of whatever tenant, or adapters of several tenants on weights of a
+/// dense model that are frozen.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and
-/// snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are
-/// "fast": products are the vendor's. Until the update of a step nothing but gradients and scratch
-/// memory changes. Where the environment has CUBLAS_WORKSPACE_CONFIG as libtorch asks for it, a
-/// step is equal to the bit to the same step again; docs/design/cuda.md says what it is else. A
-/// step beyond the device's memory is an error and leaves the learner as it was. One thread.
+/// the tensors of snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are
+/// "fast": products are the vendor's. Steps of several adapters share passes; neighbours change
+/// nothing of a step but the last bits of its products. Until the update of a step nothing but
+/// gradients and scratch memory changes. Where the environment has CUBLAS_WORKSPACE_CONFIG as
+/// libtorch asks for it, a step is equal to the bit to the same step again; docs/design/cuda.md
+/// says what it is else. A step beyond the device's memory is an error and leaves the learner as it
+/// was. One thread.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/models/folder.h"
+#include "kernels/torch/cuda/learner_adapters.h"
 #include "kernels/torch/cuda/learner_head.h"
 #include "kernels/torch/cuda/learner_pass.h"
+#include "kernels/torch/cuda/weights.h"
 #include "kernels/torch/training/step_dump.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/kept_batches.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/packing.h"
+#include "kernels/train/tenant_steps.h"
 
 namespace primerl {
 
-class CudaLearner final : public Learner {
+class CudaLearner final : public Learner, private StepRunner {
  public:
   /// As make_cuda_learner() does it, under a Use of `stream`, of which it keeps a copy.
   CudaLearner(const LearnerOptions& options, ModelFolder model, const CardStream& stream);
+  /// Trains an adapter for each of `adapters`, which are valid, of different tenants, and such as
+  /// LearnerAdapters can train. `base` is the folder of `model`.
+  CudaLearner(const LearnerOptions& options, ModelFolder model, std::string base,
+              std::span<const AdapterTraining> adapters, const CardStream& stream);
   ~CudaLearner() override;
 
-  /// Fills the weights; the optimizer starts anew.
+  /// Fills the weights, which adapters leave as they are; the optimizer starts anew.
   Status fill(const std::vector<WeightTensor>& tensors);
+  /// Fills the adapter of `tenant` (adapter.h); its optimizer goes on.
+  Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
+  /// Fills the adapter of its tenant from the folder that it starts from.
+  Status start_from(const AdapterTraining& training);
   /// Random weights of a seed, as the model's config wants them.
-  void randomize(uint64_t seed);
+  Status randomize(uint64_t seed);
 
   using Learner::step;
-  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override {
+    return steps_.step(batch, stop_requested);
+  }
+  std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
+                                                 const StopRequested& stop_requested) override;
+  /// Divides steps where several may share passes.
+  std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop_requested) override;
+  int64_t next_tokens(const TrainBatch& batch) const override;
+  void discard(TenantSlot tenant) override { steps_.discard(tenant); }
   SampleLimits limits() const override {
     return {model_.config.max_positions, model_.config.vocab_size};
   }
@@ -47,43 +73,79 @@ class CudaLearner final : public Learner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
 
-  /// The gradient of the last step before the clip: for tests.
-  std::vector<WeightTensor> gradients();
+  /// The gradient of the last step before the clip, of what is trained: for tests.
+  std::vector<WeightTensor> gradients(TenantSlot tenant = TenantSlot(0));
 
  private:
+  /// What one optimizer trains, of one tenant.
+  struct Trained {
+    TenantSlot tenant;
+    TrainingRules rules;
+    CardTrained* tensors = nullptr;
+    const AdapterTable* adapter = nullptr;  // null: the whole weights, of any tenant
+  };
+
+  bool has_adapters() const { return adapters_ != nullptr; }
+  /// That of `tenant`.
+  Result<Trained*> trained_of(TenantSlot tenant);
+  int32_t slot_of(const Trained& trained) const;
+  CardParameter parameter(std::string_view name) const;
   /// Runs `body` on the device; a lack of its memory becomes one error with what `rows` rows need.
   template <class Body>
   auto on_card(std::string_view doing, int64_t rows, Body&& body) -> decltype(body());
   Error out_of_memory(int64_t rows);
-  Result<TrainReport> run_step(const TrainBatch& batch, std::vector<MicroBatch>& batches,
-                               TrainReport report, const StopRequested& stop_requested);
-  Status accumulate(const MicroBatch& batch, LossKind loss, double per_token, LossSums& sums);
+  Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
+  Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
+  Result<TrainReport> end_step(StepUnderWay& step) override;
+  bool is_found_broken() const override { return !broken_.empty(); }
+  bool shares_passes() const override;
+  Result<TrainReport> ended_step(const StepUnderWay& step);
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
-  Status dump();
+  Status dump(const Trained& trained);
+  /// A buffer for a snapshot of the whole weights; null: it goes through the host.
+  std::shared_ptr<DeviceBuffer> take_buffer();
 
   // Constant after construction.
   const LearnerOptions options_;
   const ModelFolder model_;
-  const TrainingRules rules_;
+  const std::string base_;  // its folder, where adapters are trained
+  const std::vector<AdapterTraining> training_;
   const TensorTable table_;
   const CardStream stream_;
   KeptBatches kept_batches_;
   bool has_warned_ = false;  // that one was not kept
-  CardTrained trained_;
+  // One of both: the whole weights, or adapters on frozen ones.
+  std::unique_ptr<CardTrained> whole_;
+  std::unique_ptr<CardWeights> frozen_;
+  std::unique_ptr<LearnerAdapters> adapters_;
+  std::vector<Trained> trained_;  // an adapter's index is its slot
+  /// Of snapshots; null: of adapters, which are small, and of mixtures with biases of their choice,
+  /// which must stay exact.
+  std::unique_ptr<DeviceBufferPool> buffers_;
+  bool has_stepped_ = false;                   // so that rows and head have their memory
+  int64_t num_snapshots_by_host_ = 0;          // since there was no buffer
   /// Of layers that nothing here runs: written again as they were read.
   std::vector<WeightTensor> unused_;
   CardTrainingPass pass_;
   CardTrainingHead head_;
+  TenantSteps steps_{*this, options_.micro_batch_tokens};
   // Of a step that is looked at.
   StepDump dump_;
   std::string broken_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
 };
 
-/// `options` were checked, `model` is supported; what a device cannot compute is refused by name.
-/// `tensors` are the folder's, or nothing: then weights are random.
+/// What make_cuda_learner() holds against the memory that is free.
+double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                          std::span<const AdapterTraining> adapters);
+
+/// `options` and `adapters` were checked, `model` is supported; what a device cannot compute is
+/// refused by name. `tensors` are those of the folder `base`, or nothing: then weights are random.
+/// Without `adapters` it trains the whole weights.
 Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
-                                                   const std::vector<WeightTensor>* tensors);
+                                                   const std::vector<WeightTensor>* tensors,
+                                                   const std::string& base,
+                                                   std::span<const AdapterTraining> adapters);
 
 }  // namespace primerl

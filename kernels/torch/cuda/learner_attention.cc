@@ -6,6 +6,7 @@
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/softmax.h>
@@ -333,34 +334,45 @@ Status TrainingAttention::add_keys(const Part& part, const at::Tensor& from,
       "slopes of shared keys");
 }
 
-Status TrainingAttention::backward(const AttentionRows& rows, const at::Tensor& attended,
-                                   const KeptParts& kept, const at::Tensor& dattended,
-                                   const AttentionRows& slopes) const {
-  at::Tensor dkeys = slopes.keys, dvalues = slopes.values;
-  if (has_gathered_) {
-    dkeys = at::zeros(slopes.keys.sizes(), slopes.keys.options().dtype(at::kFloat));
-    dvalues = at::zeros(dkeys.sizes(), dkeys.options());
+AttentionRows TrainingAttention::backward_part(const Part& part, const AttentionRows& rows,
+                                               const at::Tensor& attended, const Kept& kept,
+                                               const at::Tensor& dattended) const {
+  if (attended.scalar_type() == at::kFloat)
+    return backward_exact(part, rows, attended, dattended);
+  return part.is_dense ? backward_dense(part, rows, attended, kept, dattended)
+                       : backward_packed(part, rows, attended, kept, dattended);
+}
+
+Result<AttentionRows> TrainingAttention::backward(const AttentionRows& rows,
+                                                  const at::Tensor& attended, const KeptParts& kept,
+                                                  const at::Tensor& dattended) const {
+  const auto dense = [](const at::Tensor& part) { return part.flatten(1).contiguous(); };
+  if (parts_.size() == 1 && !has_gathered_) {
+    const AttentionRows made =
+        backward_part(parts_.front(), rows, attended, kept.front(), dattended);
+    return AttentionRows{dense(made.queries), dense(made.keys), dense(made.values)};
   }
+  // What reaches a shared key comes from several documents: it is added up in fp32.
+  const at::TensorOptions options = attended.options();
+  const auto of_keys = options.dtype(has_gathered_ ? at::kFloat : attended.scalar_type());
+  AttentionRows slopes{at::empty(rows.queries.sizes(), options),
+                       at::zeros(rows.keys.sizes(), of_keys),
+                       at::zeros(rows.values.sizes(), of_keys)};
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
-    const AttentionRows made =
-        attended.scalar_type() == at::kFloat ? backward_exact(part, rows, attended, dattended)
-        : part.is_dense ? backward_dense(part, rows, attended, kept[i], dattended)
-                        : backward_packed(part, rows, attended, kept[i], dattended);
+    const AttentionRows made = backward_part(part, rows, attended, kept[i], dattended);
     heads(slopes.queries, part, spec_.num_heads).copy_(made.queries);
     if (has_gathered_) {
-      RETURN_IF_ERROR(add_keys(part, made.keys, dkeys));
-      RETURN_IF_ERROR(add_keys(part, made.values, dvalues));
+      RETURN_IF_ERROR(add_keys(part, made.keys, slopes.keys));
+      RETURN_IF_ERROR(add_keys(part, made.values, slopes.values));
     } else {
-      heads(dkeys, part, spec_.num_kv_heads).copy_(made.keys);
-      heads(dvalues, part, spec_.num_kv_heads).copy_(made.values);
+      heads(slopes.keys, part, spec_.num_kv_heads).copy_(made.keys);
+      heads(slopes.values, part, spec_.num_kv_heads).copy_(made.values);
     }
   }
-  if (has_gathered_) {
-    slopes.keys.copy_(dkeys);
-    slopes.values.copy_(dvalues);
-  }
-  return ok();
+  slopes.keys = slopes.keys.to(attended.scalar_type());
+  slopes.values = slopes.values.to(attended.scalar_type());
+  return slopes;
 }
 
 }  // namespace primerl

@@ -38,9 +38,9 @@ class TrainingAttention {
   void begin(const RowBatch& batch, at::ScalarType type);
   /// Of the last begin(). `attended` [rows, num_heads * head_dim] is written.
   KeptParts forward(const AttentionRows& rows, const at::Tensor& attended) const;
-  /// Writes `slopes`, all dense, from `dattended`.
-  Status backward(const AttentionRows& rows, const at::Tensor& attended, const KeptParts& kept,
-                  const at::Tensor& dattended, const AttentionRows& slopes) const;
+  /// The slopes of `rows`, all dense, from `dattended`.
+  Result<AttentionRows> backward(const AttentionRows& rows, const at::Tensor& attended,
+                                 const KeptParts& kept, const at::Tensor& dattended) const;
 
  private:
   /// Consecutive rows with the keys that they see.
@@ -74,6 +74,10 @@ class TrainingAttention {
   Kept forward_dense(const Part& part, const AttentionRows& rows, at::Tensor to) const;
   Kept forward_packed(const Part& part, const AttentionRows& rows, at::Tensor to) const;
   void forward_exact(const Part& part, const AttentionRows& rows, const at::Tensor& to) const;
+  /// Of the part's rows and keys alone: [any, heads, head_dim].
+  AttentionRows backward_part(const Part& part, const AttentionRows& rows,
+                              const at::Tensor& attended, const Kept& kept,
+                              const at::Tensor& dattended) const;
   AttentionRows backward_dense(const Part& part, const AttentionRows& rows,
                                const at::Tensor& attended, const Kept& kept,
                                const at::Tensor& dattended) const;

@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/torch/cuda/learner_attention.h"
 #include "kernels/torch/training/step_report.h"
@@ -32,21 +33,21 @@ cuda::Type op_type(at::ScalarType type) {
 
 }  // namespace
 
-CardTrainingHead::CardTrainingHead(const ModelConfig& config, const CardTrained& weights,
-                                   const CardStream& stream)
+CardTrainingHead::CardTrainingHead(const ModelConfig& config, const CardParameters& parameters,
+                                   at::ScalarType type, const CardStream& stream)
     : config_(config),
       stream_(stream),
-      type_(weights.type()),
-      head_(weights.parameter(config.is_tied ? "embedding" : "head")) {}
+      type_(type),
+      head_(parameters(config.is_tied ? "embedding" : "head")) {}
 
 double CardTrainingHead::bytes_needed(const ModelConfig& config, at::ScalarType type) {
   const double of_logit = type == at::kFloat ? 4 : 6;  // bf16 slopes beside fp32 logits
   return kTargetsOfChunk * (of_logit * config.vocab_size + 8.0 * config.hidden_size);
 }
 
-void CardTrainingHead::begin(std::span<const TrainTarget> targets) {
-  targets_.assign(targets.begin(), targets.end());
-  std::ranges::stable_sort(targets_, {}, &TrainTarget::inverse_temperature);
+void CardTrainingHead::begin(std::span<const TrainTarget> targets,
+                             std::span<const LearnedPart> parts) {
+  sort(targets, parts);
   chunks_.clear();
   std::vector<int32_t> all, rows;
   const auto add = [&](const std::vector<int32_t>& values) {
@@ -78,6 +79,22 @@ void CardTrainingHead::begin(std::span<const TrainTarget> targets) {
   if (!coefficients_.defined())
     coefficients_ =
         at::empty({kTargetsOfChunk}, at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
+}
+
+void CardTrainingHead::sort(std::span<const TrainTarget> targets,
+                            std::span<const LearnedPart> parts) {
+  parts_.assign(parts.begin(), parts.end());
+  std::vector<const LearnedPart*> part_of;
+  for (const LearnedPart& part : parts_) part_of.insert(part_of.end(), part.count, &part);
+  std::vector<size_t> order(targets.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return targets[i].inverse_temperature; });
+  targets_.clear();
+  part_of_.clear();
+  for (const size_t i : order) {
+    targets_.push_back(targets[i]);
+    if (!part_of.empty()) part_of_.push_back(part_of[i]);
+  }
 }
 
 Result<CardTrainingHead::Logits> CardTrainingHead::logits_of(const Chunk& chunk,
@@ -178,9 +195,9 @@ Status CardTrainingHead::backward(const Chunk& chunk, const Logits& made,
                    stream_.raw()),
                "cross_entropy_backward"));
   at::Tensor gradient = head_.gradient;
-  if (is_rounded)
+  if (gradient.defined() && is_rounded)
     at::addmm_out(gradient, gradient, slopes.t(), made.picked, at::kFloat);
-  else
+  else if (gradient.defined())
     at::addmm_out(gradient, gradient, slopes.t(), made.picked);
   const at::Tensor dpicked = at::mm(slopes, head_.weight);
   const int32_t* ids = ints(chunk.sums);
@@ -196,9 +213,8 @@ Status CardTrainingHead::backward(const Chunk& chunk, const Logits& made,
                   "slopes of rows with a loss");
 }
 
-Status CardTrainingHead::learn(const at::Tensor& normed, LossKind loss, const LossOptions& options,
-                               double per_token, const at::Tensor& dnormed,
-                               const at::Tensor& scratch, LossSums& sums) {
+Status CardTrainingHead::learn(const at::Tensor& normed, const at::Tensor& dnormed,
+                               const at::Tensor& scratch) {
   auto* coefficients = coefficients_.mutable_data_ptr<float>();
   for (const Chunk& chunk : chunks_) {
     const auto targets = targets_of(chunk);
@@ -209,9 +225,10 @@ Status CardTrainingHead::learn(const at::Tensor& normed, LossKind loss, const Lo
     const float* logprobs = numbers.const_data_ptr<float>();
     const float* entropies = logprobs + chunk.count;
     for (size_t i = 0; i < targets.size(); ++i) {
-      const TokenLoss token = token_loss(targets[i], logprobs[i], loss, options);
-      coefficients[i] = static_cast<float>(token.gradient * per_token);
-      add_token(token, entropies[i], sums);
+      const LearnedPart& part = *part_of_[static_cast<size_t>(chunk.first) + i];
+      const TokenLoss token = token_loss(targets[i], logprobs[i], part.loss, *part.options);
+      coefficients[i] = static_cast<float>(token.gradient * part.per_token);
+      add_token(token, entropies[i], *part.sums);
     }
     RETURN_IF_ERROR(backward(chunk, made, dnormed));
   }

@@ -19,20 +19,19 @@ namespace primerl {
 
 class CardTrainingHead {
  public:
-  /// All outlive it.
-  CardTrainingHead(const ModelConfig& config, const CardTrained& weights, const CardStream& stream);
+  /// All outlive it but `parameters`, which are of `type`.
+  CardTrainingHead(const ModelConfig& config, const CardParameters& parameters,
+                   at::ScalarType type, const CardStream& stream);
 
   /// Bytes of a chunk.
   static double bytes_needed(const ModelConfig& config, at::ScalarType type);
 
   /// What a batch's targets are on the device; waits for what was launched. They are sorted by
-  /// temperature, since a chunk has one.
-  void begin(std::span<const TrainTarget> targets);
+  /// temperature, since a chunk has one. `parts` follow each other and cover all that are learned.
+  void begin(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts = {});
   /// Of the last begin(). As TrainingHead::learn(); `dnormed` [rows, hidden] is fp32. `scratch`,
   /// bytes or undefined, is used where a chunk's logits fit into it.
-  Status learn(const at::Tensor& normed, LossKind loss, const LossOptions& options,
-               double per_token, const at::Tensor& dnormed, const at::Tensor& scratch,
-               LossSums& sums);
+  Status learn(const at::Tensor& normed, const at::Tensor& dnormed, const at::Tensor& scratch);
   /// Of the last begin(), whose targets are of one temperature. As TrainingHead::score().
   Status score(const at::Tensor& normed, std::vector<float>& logprobs);
 
@@ -50,6 +49,7 @@ class CardTrainingHead {
     at::Tensor numbers;  // [3, count]: log-probabilities, entropies, log normalizers
   };
 
+  void sort(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts);
   std::span<const TrainTarget> targets_of(const Chunk& chunk) const {
     return std::span(targets_).subspan(static_cast<size_t>(chunk.first),
                                        static_cast<size_t>(chunk.count));
@@ -60,7 +60,8 @@ class CardTrainingHead {
   /// Takes out what was not kept.
   void cut(const Chunk& chunk, const at::Tensor& logits) const;
   Status softmax(const Chunk& chunk, const Logits& made) const;
-  /// Slopes of the logits, by `coefficients_`, reach the head's weights and `dnormed`.
+  /// Slopes of the logits, by `coefficients_`, reach `dnormed`, and the head's weights where they
+  /// are not frozen.
   Status backward(const Chunk& chunk, const Logits& made, const at::Tensor& dnormed) const;
 
   const ModelConfig& config_;
@@ -69,6 +70,8 @@ class CardTrainingHead {
   CardParameter head_;
   // Of the batch.
   std::vector<TrainTarget> targets_;
+  std::vector<LearnedPart> parts_;
+  std::vector<const LearnedPart*> part_of_;  // of each target
   std::vector<Chunk> chunks_;
   at::Tensor ints_;
   at::Tensor coefficients_;  // of a chunk, pinned; read when the next chunk's numbers are there

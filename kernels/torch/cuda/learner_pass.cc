@@ -5,9 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/models/rope.h"
@@ -15,153 +15,60 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kBlockAlignment = 256;  // bytes, as libtorch aligns
-
 HeadShape heads_of_layer(const ModelConfig& config) {
   const AttentionSpec& attention = config.attention;
   return {attention.num_heads, attention.num_kv_heads, attention.head_dim};
 }
 
-int64_t query_columns(const ModelConfig& config) {
-  return int64_t{config.attention.num_heads} * config.attention.head_dim;
-}
-
-int64_t key_columns(const ModelConfig& config) {
-  return int64_t{config.attention.num_kv_heads} * config.attention.head_dim;
-}
-
 }  // namespace
 
-CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardTrained& weights,
+CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParameters& parameters,
+                                   at::ScalarType type, LearnerAdapters* adapters,
                                    const CardStream& stream, Recompute recompute,
                                    bool is_repeatable)
     : config_(config),
       stream_(stream),
-      type_(weights.type()),
+      type_(type),
       recompute_(recompute),
+      adapters_(adapters),
+      mixture_(config.moe.has_value() ? std::make_unique<CardMixture>(config, type, stream)
+                                      : nullptr),
       attention_(config.attention, stream, is_repeatable),
-      embedding_(weights.parameter("embedding")),
-      final_norm_(weights.parameter("final_norm")) {
-  for (int32_t i = 0; i < config.num_layers(); ++i) {
-    const auto of_attention = [&](std::string_view name) {
-      return weights.parameter(fmt::format("layers.{}.attention.{}", i, name));
-    };
-    const auto of_mlp = [&](std::string_view name) {
-      return weights.parameter(fmt::format("layers.{}.mlp.{}", i, name));
-    };
-    layers_.push_back({.attention_norm = of_attention("norm"),
-                       .mlp_norm = of_mlp("norm"),
-                       .q_norm = of_attention("q_norm"),
-                       .k_norm = of_attention("k_norm"),
-                       .qkv = of_attention("qkv"),
-                       .qkv_bias = of_attention("qkv_bias"),
-                       .out = of_attention("out"),
-                       .out_bias = of_attention("out_bias"),
-                       .gate_up = of_mlp("gate_up"),
-                       .gate_up_bias = of_mlp("gate_up_bias"),
-                       .down = of_mlp("down"),
-                       .down_bias = of_mlp("down_bias")});
-  }
+      embedding_(parameters("embedding")),
+      final_norm_(parameters("final_norm")),
+      unread_(at::zeros({std::max(config.hidden_size, config.attention.head_dim)},
+                        at::TensorOptions(stream.device()).dtype(at::kFloat))) {
+  for (int32_t i = 0; i < config.num_layers(); ++i) layers_.push_back(layer_of(i, parameters));
 }
 
-double CardTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType type,
-                                      Recompute recompute, int64_t rows) {
-  const double hidden = config.hidden_size, width = config.mlp.width, layers = config.num_layers();
-  const auto q = static_cast<double>(query_columns(config));
-  const auto kv = static_cast<double>(key_columns(config));
-  const double of_layer = 3 * hidden + 3 * q + 3 * kv + 3 * width;  // Rows
-  // Slopes of a stage: those of attention, whose library holds its own beside ours.
-  const double slopes = std::max(3 * hidden + 4 * width, 3 * hidden + 5 * q + 7 * kv);
-  double numbers = (layers + 4) * hidden + slopes;
-  numbers += of_layer * (recompute == Recompute::kNone ? layers : 1.0);
-  if (recompute == Recompute::kAttention) numbers += layers * q;
-  const double size = type == at::kFloat ? 4 : 2;
-  // The gradient of the rows before the head is fp32.
-  return static_cast<double>(rows) * (numbers * size + 4 * hidden);
-}
-
-void CardTrainingPass::release() {
-  rows_.clear();
-  for (at::Tensor* tensor : {&shared_, &addend_, &last_, &last_inverse_rms_, &normed_, &workspace_})
-    tensor->reset();
-  capacity_ = 0;
-}
-
-at::Tensor CardTrainingPass::block(int64_t width) const {
-  return at::empty({capacity_, width}, at::TensorOptions(stream_.device()).dtype(type_));
-}
-
-at::Tensor CardTrainingPass::floats() const {
-  return at::empty({capacity_}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
-}
-
-CardTrainingPass::Rows CardTrainingPass::make_rows() const {
-  Rows rows;
-  for (const auto& [tensor, width] : widths_of(rows, config_)) *tensor = block(width);
-  rows.inverse_rms = floats();
-  rows.mlp_inverse_rms = floats();
-  return rows;
-}
-
-int64_t CardTrainingPass::shared_bytes() const {
-  Rows rows;
-  int64_t bytes = 0;
-  for (const auto& [tensor, width] : widths_of(rows, config_)) bytes += bytes_of_block(width);
-  return bytes;
-}
-
-CardTrainingPass::Rows CardTrainingPass::make_rows_in(const at::Tensor& bytes) const {
-  Rows rows;
-  int64_t begin = 0;
-  for (const auto& [tensor, width] : widths_of(rows, config_)) {
-    const int64_t size = capacity_ * width * static_cast<int64_t>(at::elementSize(type_));
-    *tensor = bytes.narrow(0, begin, size).view(type_).view({capacity_, width});
-    begin += bytes_of_block(width);
-  }
-  rows.inverse_rms = floats();
-  rows.mlp_inverse_rms = floats();
-  return rows;
-}
-
-int64_t CardTrainingPass::bytes_of_block(int64_t width) const {
-  const int64_t size = capacity_ * width * static_cast<int64_t>(at::elementSize(type_));
-  return (size + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
-}
-
-std::vector<std::pair<at::Tensor*, int64_t>> CardTrainingPass::widths_of(
-    Rows& rows, const ModelConfig& config) {
-  const int64_t hidden = config.hidden_size, q = query_columns(config);
-  const int64_t kv = key_columns(config), width = config.mlp.width;
-  return {{&rows.normed, hidden},     {&rows.qkv, q + 2 * kv}, {&rows.q, q},
-          {&rows.keys, kv},           {&rows.between, hidden}, {&rows.mlp_normed, hidden},
-          {&rows.gate_up, 2 * width}, {&rows.activated, width}};
-}
-
-void CardTrainingPass::grow(int64_t rows) {
-  if (rows <= capacity_) return;
-  release();
-  capacity_ = rows;
-  const int64_t hidden = config_.hidden_size;
-  Rows shared;
-  if (recompute_ != Recompute::kNone) {
-    shared_ = at::empty({shared_bytes()}, at::TensorOptions(stream_.device()).dtype(at::kByte));
-    shared = make_rows_in(shared_);
-  }
-  at::Tensor attended;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    LayerRows& layer = rows_.emplace_back();
-    layer.input = block(hidden);
-    layer.rows = recompute_ == Recompute::kNone ? make_rows() : shared;
-    if (i == 0 || recompute_ != Recompute::kFull) attended = block(query_columns(config_));
-    layer.rows.attended = attended;
-  }
-  addend_ = block(hidden);
-  last_ = block(hidden);
-  last_inverse_rms_ = floats();
-  normed_ = block(hidden);
-  const int64_t room = std::max(cuda::rms_norm_workspace(rows, hidden),
-                                cuda::rotary_workspace(rows, config_.attention.head_dim));
-  workspace_ = at::empty({room}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
+CardTrainingPass::Layer CardTrainingPass::layer_of(int32_t index,
+                                                   const CardParameters& parameters) const {
+  const bool is_mixture = is_mixture_layer(config_, static_cast<size_t>(index));
+  const auto of_attention = [&](std::string_view name) {
+    return parameters(fmt::format("layers.{}.attention.{}", index, name));
+  };
+  const auto of_mlp = [&](std::string_view name) {
+    return parameters(fmt::format("layers.{}.{}.{}", index, is_mixture ? "moe" : "mlp", name));
+  };
+  return {.attention_norm = of_attention("norm"),
+          .mlp_norm = of_mlp("norm"),
+          .q_norm = of_attention("q_norm"),
+          .k_norm = of_attention("k_norm"),
+          .qkv = of_attention("qkv"),
+          .qkv_bias = of_attention("qkv_bias"),
+          .out = of_attention("out"),
+          .out_bias = of_attention("out_bias"),
+          .gate_up = of_mlp("gate_up"),
+          .gate_up_bias = of_mlp("gate_up_bias"),
+          .down = of_mlp("down"),
+          .down_bias = of_mlp("down_bias"),
+          .is_mixture = is_mixture,
+          .mixture = {.router = of_mlp("router"),
+                      .selection_bias = of_mlp("selection_bias"),
+                      .gate_up = of_mlp("experts_gate_up"),
+                      .down = of_mlp("experts_down"),
+                      .shared_gate_up = of_mlp("shared_gate_up"),
+                      .shared_down = of_mlp("shared_down")}};
 }
 
 /// The CPU's angles (kernels/torch/decoder.cc).
@@ -196,6 +103,7 @@ Status CardTrainingPass::begin(const RowBatch& batch) {
   tokens_ = stream_.ints(batch.tokens);
   positions_ = stream_.ints(batch.positions);
   attention_.begin(batch, type_);
+  if (adapters_ != nullptr) RETURN_IF_ERROR(adapters_->begin(batch));
   return launched(cuda::gather_rows({.rows = num_rows_,
                                      .width = config_.hidden_size,
                                      .type = type(),
@@ -240,7 +148,7 @@ Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x
                                            .inverse_rms = inverse_rms.const_data_ptr<float>(),
                                            .dsum = adds ? slope.const_data_ptr() : nullptr,
                                            .dx = slope.mutable_data_ptr(),
-                                           .dweight = weight.slope(),
+                                           .dweight = slope_of(weight),
                                            .workspace = workspace_.mutable_data_ptr<float>()},
                                           stream_.raw()),
                   "rms_norm_backward");
@@ -253,6 +161,7 @@ void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
     at::addmm_out(to, bias.weight, some(x), weight.weight.t());
   else
     at::mm_out(to, some(x), weight.weight.t());
+  if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, some(x), to);
 }
 
 /// The products of bf16 add to the fp32 gradients themselves.
@@ -261,15 +170,20 @@ void CardTrainingPass::product_backward(const at::Tensor& x, const at::Tensor& d
                                         const at::Tensor& dx) const {
   const at::Tensor slope = some(dy);
   at::Tensor gradient = weight.gradient, to = some(dx);
-  if (type_ == at::kFloat)
+  if (gradient.defined() && type_ == at::kFloat)
     at::addmm_out(gradient, gradient, slope.t(), some(x));
-  else
+  else if (gradient.defined())
     at::addmm_out(gradient, gradient, slope.t(), some(x), at::kFloat);
   if (bias.gradient.defined()) {
     at::Tensor of_bias = bias.gradient;
     of_bias.add_(at::sum(slope, {0}, false, at::kFloat));
   }
   at::mm_out(to, slope, weight.weight);
+  if (weight.adapters != nullptr) adapters_->backward(*weight.adapters, some(x), slope, to);
+}
+
+float* CardTrainingPass::slope_of(const CardParameter& weight) const {
+  return weight.gradient.defined() ? weight.slope() : unread_.mutable_data_ptr<float>();
 }
 
 Status CardTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
@@ -326,6 +240,7 @@ Status CardTrainingPass::mlp_stage(size_t index, Run run) {
   const Layer& weights = layers_[index];
   RETURN_IF_ERROR(norm(layer.input, addend_, weights.mlp_norm, rows.between, rows.mlp_normed,
                        rows.mlp_inverse_rms));
+  if (weights.is_mixture) return mixture_stage(index, run);
   product(rows.mlp_normed, weights.gate_up, weights.gate_up_bias, rows.gate_up);
   RETURN_IF_ERROR(launched(cuda::swiglu({.rows = num_rows_,
                                          .width = config_.mlp.width,
@@ -338,13 +253,31 @@ Status CardTrainingPass::mlp_stage(size_t index, Run run) {
   return ok();
 }
 
+Status CardTrainingPass::mixture_stage(size_t index, Run run) {
+  LayerRows& layer = rows_[index];
+  const bool is_forward = run == Run::kForward;
+  ASSIGN_OR_RETURN(layer.mixture,
+                   mixture_->forward(layers_[index].mixture, some(layer.rows.mlp_normed),
+                                     is_forward ? some(addend_) : at::Tensor()));
+  if (is_forward && visitor_) {
+    const std::string prefix = fmt::format("layers.{}.moe.", index);
+    visitor_(prefix + "scores", layer.mixture.scores);
+    visitor_(prefix + "experts", layer.mixture.experts);
+    visitor_(prefix + "expert_weights", layer.mixture.weights);
+    visitor_(prefix + "activated", layer.mixture.activated);
+  }
+  if (is_forward && recompute_ != Recompute::kNone) layer.mixture = {};
+  return ok();
+}
+
 Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
   RETURN_IF_ERROR(begin(batch));
   show("embedding.output", rows_.front().input);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Rows& rows = rows_[i].rows;
     const std::string attention = fmt::format("layers.{}.attention.", i);
-    const std::string mlp = fmt::format("layers.{}.mlp.", i);
+    const bool is_mixture = layers_[i].is_mixture;
+    const std::string mlp = fmt::format("layers.{}.{}.", i, is_mixture ? "moe" : "mlp");
     RETURN_IF_ERROR(attention_stage(i, Run::kForward));
     show(attention + "normed", rows.normed);
     show(attention + "qkv", rows.qkv);
@@ -353,13 +286,14 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
     RETURN_IF_ERROR(mlp_stage(i, Run::kForward));
     show(attention + "output", rows.between);
     show(mlp + "normed", rows.mlp_normed);
-    show(mlp + "gate_up", rows.gate_up);
-    show(mlp + "activated", rows.activated);
+    if (!is_mixture) show(mlp + "gate_up", rows.gate_up);
+    if (!is_mixture) show(mlp + "activated", rows.activated);
     if (visitor_) show(mlp + "output", at::add(rows.between, addend_));
   }
   RETURN_IF_ERROR(
       norm(rows_.back().rows.between, addend_, final_norm_, last_, normed_, last_inverse_rms_));
   show("final_norm.output", normed_);
+  if (!embedding_.gradient.defined()) return some(normed_);
   // While the device computes.
   const GroupedPlaces grouped = group_places(batch.tokens);
   num_ids_ = grouped.num_ids;
@@ -371,7 +305,13 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
 Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
-  const at::Tensor dactivated = block(config_.mlp.width), dnormed = block(config_.hidden_size);
+  if (weights.is_mixture) {
+    RETURN_IF_ERROR(mixture_->backward(weights.mixture, rows_[index].mixture,
+                                       some(rows.mlp_normed), some(slope), some(addend_)));
+    return norm_backward(addend_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope,
+                         true);
+  }
+  const at::Tensor dactivated = block(config_.mlp.width);
   product_backward(rows.activated, slope, weights.down, weights.down_bias, dactivated);
   const at::Tensor& dgate_up = rows.gate_up;
   RETURN_IF_ERROR(launched(cuda::swiglu_backward({.rows = num_rows_,
@@ -382,20 +322,21 @@ Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) con
                                                   .dgate_up = dgate_up.mutable_data_ptr()},
                                                  stream_.raw()),
                            "swiglu_backward"));
-  product_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, dnormed);
-  return norm_backward(dnormed, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope, true);
+  product_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, addend_);
+  return norm_backward(addend_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope, true);
 }
 
 Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slope) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
   const int64_t q = query_columns(config_), kv = key_columns(config_);
-  const at::Tensor dattended = block(q);
+  // The rows of the mlp are not needed any more.
+  const at::Tensor dattended = in_place_of(rows.activated, q);
   product_backward(rows.attended, slope, weights.out, weights.out_bias, dattended);
-  const at::Tensor dq = block(q), dkeys = block(kv), dvalues = block(kv);
-  RETURN_IF_ERROR(attention_.backward(attention_rows(rows), some(rows.attended), rows_[index].kept,
-                                      some(dattended), {some(dq), some(dkeys), some(dvalues)}));
-  const at::Tensor dqkv = block(q + 2 * kv), dnormed = block(config_.hidden_size);
+  ASSIGN_OR_RETURN(const AttentionRows slopes,
+                   attention_.backward(attention_rows(rows), some(rows.attended),
+                                       rows_[index].kept, some(dattended)));
+  const at::Tensor dqkv = in_place_of(rows.gate_up, q + 2 * kv);
   RETURN_IF_ERROR(
       launched(cuda::rotary_backward({.rows = num_rows_,
                                       .heads = heads_of_layer(config_),
@@ -408,23 +349,23 @@ Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slop
                                       .positions = positions_.const_data_ptr<int32_t>(),
                                       .cosine = cosine_.const_data_ptr<float>(),
                                       .sine = sine_.const_data_ptr<float>(),
-                                      .dq = dq.const_data_ptr(),
-                                      .dkeys = dkeys.const_data_ptr(),
-                                      .dvalues = dvalues.const_data_ptr(),
+                                      .dq = slopes.queries.const_data_ptr(),
+                                      .dkeys = slopes.keys.const_data_ptr(),
+                                      .dvalues = slopes.values.const_data_ptr(),
                                       .dqkv = dqkv.mutable_data_ptr(),
-                                      .dq_weight = weights.q_norm.slope(),
-                                      .dk_weight = weights.k_norm.slope(),
+                                      .dq_weight = slope_of(weights.q_norm),
+                                      .dk_weight = slope_of(weights.k_norm),
                                       .workspace = workspace_.mutable_data_ptr<float>()},
                                      stream_.raw()),
                "rotary_backward"));
-  product_backward(rows.normed, dqkv, weights.qkv, weights.qkv_bias, dnormed);
-  return norm_backward(dnormed, rows_[index].input, weights.attention_norm, rows.inverse_rms, slope,
+  product_backward(rows.normed, dqkv, weights.qkv, weights.qkv_bias, addend_);
+  return norm_backward(addend_, rows_[index].input, weights.attention_norm, rows.inverse_rms, slope,
                        true);
 }
 
-Status CardTrainingPass::backward(const at::Tensor& dnormed) {
-  const at::Tensor slope = block(config_.hidden_size);
-  RETURN_IF_ERROR(norm_backward(dnormed, last_, final_norm_, last_inverse_rms_, slope, false));
+Status CardTrainingPass::backward() {
+  const at::Tensor& slope = normed_;  // of the residual stream, layer by layer
+  RETURN_IF_ERROR(norm_backward(slope, last_, final_norm_, last_inverse_rms_, slope, false));
   const Run run = recompute_ == Recompute::kFull ? Run::kAgain : Run::kAgainWithoutAttention;
   for (size_t i = layers_.size(); i-- > 0;) {
     if (recompute_ != Recompute::kNone) {
@@ -432,9 +373,11 @@ Status CardTrainingPass::backward(const at::Tensor& dnormed) {
       RETURN_IF_ERROR(mlp_stage(i, run));
     }
     RETURN_IF_ERROR(mlp_backward(i, slope));
+    rows_[i].mixture = {};
     RETURN_IF_ERROR(attention_backward(i, slope));
     rows_[i].kept.clear();
   }
+  if (!embedding_.gradient.defined()) return ok();
   const auto* ids = tokens_by_id_.const_data_ptr<int32_t>();
   return launched(cuda::embedding_backward({.num_ids = num_ids_,
                                             .width = config_.hidden_size,

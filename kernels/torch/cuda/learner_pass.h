@@ -1,4 +1,4 @@
-/// Forward and backward of a dense decoder over one micro-batch on a CUDA device: an explicit layer
+/// Forward and backward of a decoder over one micro-batch on a CUDA device: an explicit layer
 /// executor, no autograd graph.
 ///
 /// Keeps each layer's input, and of its activations what `recompute` says (training_pass.h). Rows
@@ -9,20 +9,37 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "kernels/torch/cuda/learner_adapters.h"
 #include "kernels/torch/cuda/learner_attention.h"
+#include "kernels/torch/cuda/learner_mixture.h"
 #include "kernels/torch/cuda/learner_weights.h"
 #include "kernels/torch/training/training_pass.h"
 
 namespace primerl {
 
+/// Columns of a layer's queries, and of its keys.
+inline int64_t query_columns(const ModelConfig& config) {
+  return int64_t{config.attention.num_heads} * config.attention.head_dim;
+}
+inline int64_t key_columns(const ModelConfig& config) {
+  return int64_t{config.attention.num_kv_heads} * config.attention.head_dim;
+}
+inline bool is_mixture_layer(const ModelConfig& config, size_t layer) {
+  return std::holds_alternative<MoeSpec>(config.layers[layer].stages.back());
+}
+
 class CardTrainingPass {
  public:
-  /// All outlive it.
-  CardTrainingPass(const ModelConfig& config, const CardTrained& weights, const CardStream& stream,
+  /// All outlive it but `parameters`, which are of `type`. `adapters`: null, or those that are put
+  /// on weights which are frozen then.
+  CardTrainingPass(const ModelConfig& config, const CardParameters& parameters,
+                   at::ScalarType type, LearnerAdapters* adapters, const CardStream& stream,
                    Recompute recompute, bool is_repeatable);
 
   /// Bytes of `rows` rows, slopes and what attention allocates.
@@ -34,9 +51,9 @@ class CardTrainingPass {
 
   /// Runs the layers and the final norm; the result [rows, hidden] is valid until the next call.
   Result<at::Tensor> forward(const RowBatch& batch);
-  /// Adds the gradients of the batch of the last forward(). `dnormed` [rows, hidden] is the
-  /// gradient of its result, of its type.
-  Status backward(const at::Tensor& dnormed);
+  /// Adds the gradients of the batch of the last forward(), in whose result the caller has put the
+  /// gradient of that result.
+  Status backward();
 
   /// Bytes that nobody needs from forward() until backward(); undefined: there are none.
   at::Tensor scratch() const { return shared_; }
@@ -48,6 +65,8 @@ class CardTrainingPass {
   struct Layer {
     CardParameter attention_norm, mlp_norm, q_norm, k_norm;
     CardParameter qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias;
+    bool is_mixture = false;
+    CardMixture::Weights mixture;
   };
   /// Of one layer; shared between layers where they are computed again.
   struct Rows {
@@ -58,20 +77,24 @@ class CardTrainingPass {
     at::Tensor input;  // [rows, hidden]
     Rows rows;
     TrainingAttention::KeptParts kept;
+    CardMixture::Rows mixture;
   };
   enum class Run : uint8_t { kForward, kAgain, kAgainWithoutAttention };
 
   void grow(int64_t rows);
   at::Tensor block(int64_t width) const;
   at::Tensor floats() const;
+  /// [capacity, width] in the memory of `rows`, which nobody needs any more, or in its own.
+  at::Tensor in_place_of(const at::Tensor& rows, int64_t width) const;
   /// Rows in memory of their own, or one after the other in `bytes`, without what attention gives.
-  Rows make_rows() const;
+  Rows make_rows(bool is_mixture) const;
   Rows make_rows_in(const at::Tensor& bytes) const;
   int64_t shared_bytes() const;
   int64_t bytes_of_block(int64_t width) const;
   /// The rows of both and their widths, but for what attention gives and the norms' numbers.
-  static std::vector<std::pair<at::Tensor*, int64_t>> widths_of(Rows& rows,
-                                                                const ModelConfig& config);
+  std::vector<std::pair<at::Tensor*, int64_t>> widths_of(Rows& rows, int64_t mlp_width) const;
+  int64_t dense_width() const;
+  Layer layer_of(int32_t index, const CardParameters& parameters) const;
   Status begin(const RowBatch& batch);
   void make_angles(int64_t positions);
   cuda::Type type() const;
@@ -85,7 +108,7 @@ class CardTrainingPass {
                        const at::Tensor& inverse_rms, const at::Tensor& slope, bool adds) const;
   void product(const at::Tensor& x, const CardParameter& weight, const CardParameter& bias,
                const at::Tensor& y) const;
-  /// dx = dy * weight; adds the gradients of weight and bias.
+  /// dx = dy * weight; adds the gradients of weight and bias, where they are not frozen.
   void product_backward(const at::Tensor& x, const at::Tensor& dy, const CardParameter& weight,
                         const CardParameter& bias, const at::Tensor& dx) const;
   Status rotate(const Layer& layer, const Rows& rows) const;
@@ -93,14 +116,19 @@ class CardTrainingPass {
   /// From `x` (+ addend_ in kForward) to rows.between and addend_.
   Status attention_stage(size_t index, Run run);
   Status mlp_stage(size_t index, Run run);
+  Status mixture_stage(size_t index, Run run);
   Status mlp_backward(size_t index, const at::Tensor& slope) const;
   Status attention_backward(size_t index, const at::Tensor& slope) const;
   void show(const std::string& name, const at::Tensor& rows) const;
+  /// Where the gradient of a norm is added.
+  float* slope_of(const CardParameter& weight) const;
 
   const ModelConfig& config_;
   const CardStream& stream_;
   const at::ScalarType type_;
   const Recompute recompute_;
+  LearnerAdapters* const adapters_;
+  const std::unique_ptr<CardMixture> mixture_;  // null: all layers are dense
   TrainingAttention attention_;
   CardParameter embedding_, final_norm_;
   std::vector<Layer> layers_;
@@ -110,9 +138,10 @@ class CardTrainingPass {
   int64_t capacity_ = 0;
   std::vector<LayerRows> rows_;
   at::Tensor shared_;  // [bytes] of rows that are computed again
-  at::Tensor addend_;  // what the last stage adds
+  at::Tensor addend_;  // what the last stage adds; in backward the slope of a stage's norm
   at::Tensor last_, last_inverse_rms_, normed_;
   at::Tensor workspace_;  // of sums over rows
+  at::Tensor unread_;     // [width of a norm] gradients of frozen norms, which nobody reads
   // Of the batch.
   int64_t num_rows_ = 0;
   at::Tensor tokens_, positions_;

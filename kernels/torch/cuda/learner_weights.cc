@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "kernels/torch/memory.h"
 #include "kernels/torch/training/optimizer_state.h"
@@ -21,10 +22,21 @@ at::Tensor zeros_on(const CardStream& stream, int64_t count, at::ScalarType type
   return at::zeros({count}, at::TensorOptions(stream.device()).dtype(type));
 }
 
+DataType data_type_of(const at::Tensor& flat) {
+  return flat.scalar_type() == at::kFloat ? DataType::kF32 : DataType::kBF16;
+}
+
+/// Where a tensor begins in a flat buffer, and how long it is.
+std::pair<uint64_t, uint64_t> bytes_of(const TensorSlice& slice, DataType type) {
+  const uint64_t size = size_in_bytes(type);
+  return {static_cast<uint64_t>(slice.offset) * size, static_cast<uint64_t>(slice.count) * size};
+}
+
 }  // namespace
 
 CardTrained::CardTrained(const TensorTable& table, at::ScalarType type, const CardStream& stream)
     : table_(table),
+      files_(table),
       type_(type),
       stream_(stream),
       masters_(zeros_on(stream, table.count(), at::kFloat)),
@@ -34,6 +46,26 @@ CardTrained::CardTrained(const TensorTable& table, at::ScalarType type, const Ca
       second_moments_(zeros_on(stream, table.count(), at::kFloat)),
       norms_(
           zeros_on(stream, (table.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {}
+
+CardTrained::CardTrained(const PaddedAdapters& padded, const AdapterTable& adapter,
+                         at::Tensor weights, at::Tensor gradients, const CardStream& stream)
+    : table_(padded.tensors()),
+      files_(adapter.tensors()),
+      padded_(&padded),
+      adapter_(&adapter),
+      type_(weights.scalar_type()),
+      stream_(stream),
+      masters_(type_ == at::kFloat ? weights : zeros_on(stream, table_.count(), at::kFloat)),
+      weights_(std::move(weights)),
+      gradients_(std::move(gradients)),
+      first_moments_(zeros_on(stream, table_.count(), at::kFloat)),
+      second_moments_(zeros_on(stream, table_.count(), at::kFloat)),
+      norms_(zeros_on(stream, (table_.trained_count() + kPartOfNorm - 1) / kPartOfNorm,
+                      at::kFloat)) {
+  const at::Tensor host = zero_floats(files_.count());
+  initialize_adapter(adapter, host.mutable_data_ptr<float>());
+  take_weights(host);
+}
 
 double CardTrained::bytes_of_parameter(at::ScalarType type) {
   return 4.0 * sizeof(float) + (type == at::kFloat ? 0.0 : 2.0);
@@ -45,17 +77,17 @@ CardParameter CardTrained::parameter(std::string_view name) const {
   const auto view = [&](const at::Tensor& flat) {
     return flat.narrow(0, found->offset, found->count).view(found->shape);
   };
-  return {view(weights_), view(gradients_)};
+  return {view(weights_), view(gradients_), nullptr, view(masters_)};
 }
 
 void CardTrained::take_weights(const at::Tensor& host) {
-  masters_.copy_(host);
+  masters_.copy_(in_layout(host));
   if (type_ != at::kFloat) weights_.copy_(masters_);
 }
 
 Status CardTrained::fill(const std::vector<WeightTensor>& tensors) {
-  const at::Tensor host = zero_floats(table_.count());
-  RETURN_IF_ERROR(fill_parameters(table_, tensors, host.mutable_data_ptr<float>()));
+  const at::Tensor host = zero_floats(files_.count());
+  RETURN_IF_ERROR(fill_parameters(files_, tensors, host.mutable_data_ptr<float>()));
   take_weights(host);
   return stream_.wait();
 }
@@ -85,9 +117,11 @@ double CardTrained::gradient_norm() {
   return std::sqrt(sum);
 }
 
+/// An adapter comes to the host whole, of whole weights the tensor that is broken.
 std::string CardTrained::broken_gradient() const {
-  for (const auto& slice : table_.slices()) {
-    const at::Tensor values = gradients_.narrow(0, slice.offset, slice.count);
+  const at::Tensor all = padded_ == nullptr ? gradients_ : on_host(gradients_);
+  for (const auto& slice : files_.slices()) {
+    const at::Tensor values = all.narrow(0, slice.offset, slice.count);
     if (at::isfinite(values).all().item<bool>()) continue;
     const at::Tensor host = values.cpu();
     const float* data = host.const_data_ptr<float>();
@@ -122,19 +156,47 @@ Status CardTrained::update(const OptimizerOptions& options, TrainReport& report)
 at::Tensor CardTrained::on_host(const at::Tensor& flat) const {
   at::Tensor host = zero_floats(table_.count());
   host.copy_(flat);
-  return host;
+  if (padded_ == nullptr) return host;
+  const at::Tensor cut = zero_floats(files_.count());
+  padded_->cut(*adapter_, host.const_data_ptr<float>(), cut.mutable_data_ptr<float>());
+  return cut;
+}
+
+at::Tensor CardTrained::in_layout(const at::Tensor& host) const {
+  if (padded_ == nullptr) return host;
+  const at::Tensor padded = zero_floats(table_.count());
+  padded_->pad(*adapter_, host.const_data_ptr<float>(), padded.mutable_data_ptr<float>());
+  return padded;
 }
 
 std::vector<WeightTensor> CardTrained::copies_of(const at::Tensor& flat) const {
-  const auto host = std::make_shared<const at::Tensor>(on_host(flat));
-  const float* data = host->const_data_ptr<float>();
+  const auto host = std::make_shared<const at::Tensor>(
+      flat.scalar_type() == at::kFloat ? on_host(flat) : flat.cpu());
+  const std::span all(static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes());
+  const DataType type = data_type_of(*host);
   std::vector<WeightTensor> tensors;
-  tensors.reserve(table_.slices().size());
-  for (const auto& slice : table_.slices()) {
-    const std::span values(data + slice.offset, static_cast<size_t>(slice.count));
-    tensors.push_back({slice.name, DataType::kF32, slice.shape, Blob(host, std::as_bytes(values))});
+  tensors.reserve(files_.slices().size());
+  for (const auto& slice : files_.slices()) {
+    const auto [offset, count] = bytes_of(slice, type);
+    tensors.push_back({slice.name, type, slice.shape, Blob(host, all.subspan(offset, count))});
   }
   return tensors;
+}
+
+Status CardTrained::publish(std::shared_ptr<DeviceBuffer> buffer, WeightSnapshot& snapshot) const {
+  if (buffer->num_bytes() != published_bytes())
+    return error(Code::kInvalid, "a buffer of {} bytes is not for weights of {}",
+                 buffer->num_bytes(), published_bytes());
+  const DataType type = data_type_of(weights_);
+  std::vector<uint64_t> offsets;
+  offsets.reserve(table_.slices().size());
+  for (const auto& slice : table_.slices()) {
+    snapshot.tensors.push_back({slice.name, type, slice.shape, {}});
+    offsets.push_back(bytes_of(slice, type).first);
+  }
+  RETURN_IF_ERROR(stream_.copy(buffer->data(), weights_.const_data_ptr(), published_bytes()));
+  snapshot.device = std::make_shared<const DeviceWeights>(std::move(buffer), std::move(offsets));
+  return stream_.wait();
 }
 
 std::vector<WeightTensor> CardTrained::copy_gradients() const {
@@ -142,7 +204,7 @@ std::vector<WeightTensor> CardTrained::copy_gradients() const {
   // One tensor a slice, in their order.
   size_t next = 0;
   std::erase_if(all, [&](const WeightTensor&) {
-    return !table_.parameters()[table_.slices()[next++].parameter].is_trained;
+    return !files_.parameters()[files_.slices()[next++].parameter].is_trained;
   });
   return all;
 }
@@ -150,21 +212,21 @@ std::vector<WeightTensor> CardTrained::copy_gradients() const {
 Status CardTrained::save(const std::filesystem::path& folder) const {
   const at::Tensor first = on_host(first_moments_), second = on_host(second_moments_);
   return write_optimizer_state(
-      folder, table_, {num_steps_, first.const_data_ptr<float>(), second.const_data_ptr<float>()});
+      folder, files_, {num_steps_, first.const_data_ptr<float>(), second.const_data_ptr<float>()});
 }
 
 Status CardTrained::load(const std::vector<WeightTensor>& tensors,
                          const std::filesystem::path& folder) {
-  const at::Tensor weights = zero_floats(table_.count());
-  const at::Tensor first = zero_floats(table_.count());
-  const at::Tensor second = zero_floats(table_.count());
-  RETURN_IF_ERROR(fill_parameters(table_, tensors, weights.mutable_data_ptr<float>()));
+  const at::Tensor weights = zero_floats(files_.count());
+  const at::Tensor first = zero_floats(files_.count());
+  const at::Tensor second = zero_floats(files_.count());
+  RETURN_IF_ERROR(fill_parameters(files_, tensors, weights.mutable_data_ptr<float>()));
   ASSIGN_OR_RETURN(const int64_t num_steps,
-                   read_optimizer_state(folder, table_, first.mutable_data_ptr<float>(),
+                   read_optimizer_state(folder, files_, first.mutable_data_ptr<float>(),
                                         second.mutable_data_ptr<float>()));
   take_weights(weights);
-  first_moments_.copy_(first);
-  second_moments_.copy_(second);
+  first_moments_.copy_(in_layout(first));
+  second_moments_.copy_(in_layout(second));
   num_steps_ = num_steps;
   return stream_.wait();
 }

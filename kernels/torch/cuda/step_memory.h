@@ -3,14 +3,18 @@
 ///
 /// Owns pinned memory on the host and its like on the device, both of fixed size and address: a
 /// captured graph reads and writes the device's. The host writes, upload() copies, the step runs,
-/// download() copies back; between two steps CardStream::wait() is called, so that neither side
-/// overtakes the other. One thread, under a CardStream::Use.
+/// download() copies back, wait() waits for that. Of the host's there are two halves, which steps
+/// take in turn: one may be written while the step of the other is under way. Who begins a step has
+/// waited for the one before the last. One thread, under a CardStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
 #include "kernels/torch/cuda/stream.h"
@@ -27,6 +31,7 @@ struct StepArrays {
   int32_t* lengths = nullptr;  // keys, the row's own among them
   int32_t* picked = nullptr;   // rows that are sampled
   int32_t* labels = nullptr;   // tokens that are scored
+  cuda::AdapterTile* tiles = nullptr;
 };
 
 class StepMemory {
@@ -35,44 +40,69 @@ class StepMemory {
   StepMemory(int64_t rows_max, int64_t blocks_max, int64_t vocab_size, const CardStream& stream);
 
   int64_t rows_max() const { return rows_max_; }
-  const StepArrays& host() const { return host_; }
+  const StepArrays& host() const { return halves_[half_].arrays; }
   const StepArrays& device() const { return device_; }
   const int32_t* block_table() const { return device_table_.const_data_ptr<int32_t>(); }
-  int64_t table_stride() const { return host_table_.size(1); }
+  int64_t table_stride() const { return device_table_.size(1); }
+  /// On the device: what the last draw() drew, row by row.
+  const int32_t* drawn() const { return device_drawn_.const_data_ptr<int32_t>(); }
 
-  /// Row `row` samples for `sequence`; nothing is drawn for a row that is cleared.
-  void sample(int64_t row, const Sequence& sequence);
+  /// A step begins: all below is about the half that it gets.
+  void begin() { half_ = 1 - half_; }
+  size_t half() const { return half_; }
+
+  /// Row `row` samples token `index` of those that `sequence` generates.
+  void sample(int64_t row, const Sequence& sequence, int32_t index);
   /// Row `row` is that of a decoded span: its token, key and length.
   void decode(int64_t row, const RowBatch& batch, const RowSpan& span);
   /// A row that pads a batch: it has no key, and what is drawn from it is nobody's.
   void clear(int64_t row);
 
-  /// All arrays, and the first rows of the block table where one of them has changed.
-  Status upload(int64_t table_rows);
+  /// All arrays, and the rows of the block table that have changed.
+  Status upload();
 
   /// Draws a token for each of the first `rows` rows of `logits`; kept sets only if wanted.
   Status draw(int64_t rows, const at::Tensor& logits, bool has_kept) const;
   /// Log-probabilities of the labels of the first `rows` rows of `logits`.
   Status score(int64_t rows, const at::Tensor& logits) const;
-  /// Until the device is done; then tokens(), logprobs() and kept() are those of the step.
   Status download(int64_t rows, bool has_kept);
 
-  std::span<const int32_t> tokens() const;
-  std::span<const float> logprobs() const;
+  /// Until what was downloaded to `half` is there: tokens(), logprobs() and kept() of its step.
+  Status wait(size_t half) const { return stream_.wait(halves_[half].is_there); }
+  std::span<const int32_t> tokens(size_t half) const;
+  std::span<const float> logprobs(size_t half) const;
   /// [kept_words(vocab_size)]
-  std::span<const uint32_t> kept(int64_t row) const;
+  std::span<const uint32_t> kept(size_t half, int64_t row) const;
 
  private:
+  struct Half {
+    at::Tensor bytes;  // the arrays
+    StepArrays arrays;
+    at::Tensor table;  // [rows_max, blocks_max], of which the rows that are sent are up to date
+    at::Tensor drawn;  // [2, rows_max] tokens, bits of log-probabilities
+    at::Tensor kept;   // [rows_max, words], once somebody wants it
+    c10::Event is_there{c10::DeviceType::CUDA};
+  };
+  /// Rows [begin, end) and columns [0, width) of the block table.
+  struct Changed {
+    int64_t begin = 0, end = 0, width = 0;
+  };
+
+  Status upload_table();
+
   const int64_t rows_max_;
   const int64_t vocab_size_;
   const CardStream& stream_;
-  at::Tensor host_bytes_, device_bytes_;  // the arrays
-  StepArrays host_, device_;
-  at::Tensor host_table_, device_table_;  // [rows_max, blocks_max]
-  int64_t table_width_ = 0;               // of what differs from the device's
-  at::Tensor host_drawn_, device_drawn_;  // [2, rows_max] tokens, bits of log-probabilities
-  at::Tensor host_kept_, device_kept_;    // [rows_max, words]
-  at::Tensor workspace_;                  // of the sampler
+  std::array<Half, 2> halves_;
+  size_t half_ = 0;
+  std::vector<int32_t> table_;  // the device's, once all that was launched is done
+  Changed changed_;             // of it, and not sent yet
+  at::Tensor device_bytes_;
+  StepArrays device_;
+  at::Tensor device_table_;
+  at::Tensor device_drawn_;
+  at::Tensor device_kept_;
+  at::Tensor workspace_;  // of the sampler
 };
 
 }  // namespace primerl

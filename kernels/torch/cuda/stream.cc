@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "graph/base/real_clock.h"
+#include "kernels/torch/cards.h"
 
 namespace primerl {
 
@@ -14,12 +15,19 @@ Status launched(cuda::Outcome outcome, std::string_view what) {
 Status done(cudaError_t code, std::string_view what) {
   if (code == cudaSuccess) return ok();
   static_cast<void>(cudaGetLastError());
-  return error(Code::kInternal, "{}: {}", what, cudaGetErrorString(code));
+  const bool is_full = code == cudaErrorMemoryAllocation;
+  return error(is_full ? Code::kExhausted : Code::kInternal, "{}: {}", what,
+               cudaGetErrorString(code));
 }
 
 at::Tensor CardStream::ints(const std::vector<int32_t>& values) const {
   auto* data = const_cast<int32_t*>(values.data());  // only read
   return at::from_blob(data, {std::ssize(values)}, at::kInt).to(device());
+}
+
+at::Tensor CardStream::bytes(std::span<const std::byte> bytes) const {
+  auto* data = const_cast<std::byte*>(bytes.data());  // only read
+  return at::from_blob(data, {std::ssize(bytes)}, at::kByte).to(device());
 }
 
 Status CardStream::copy(void* to, const void* from, size_t bytes) const {
@@ -32,17 +40,47 @@ Status CardStream::copy_rows(void* to, const void* from, size_t stride, size_t w
               "a copy of rows to the device");
 }
 
+/// What a capture that failed leaves behind says nothing of the device.
+Status CardStream::check_device(std::string_view doing) const {
+  static_cast<void>(cudaGetLastError());
+  const cudaError_t code = cudaStreamQuery(raw());
+  const bool is_capture =
+      code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread;
+  if (code == cudaSuccess || code == cudaErrorNotReady || is_capture) return ok();
+  return device_lost(doing, cudaGetErrorName(code), cudaGetErrorString(code));
+}
+
+Status CardStream::outcome_of(std::string_view doing, Status outcome) const {
+  if (outcome.ok()) return outcome;
+  RETURN_IF_ERROR(check_device(doing));
+  return outcome;
+}
+
 /// Asks again and again: a wait that sleeps would add its waking time to every token.
-Status CardStream::wait() const {
+template <class IsDone>
+Status CardStream::wait_until(const IsDone& is_done) const {
   const auto deadline = deadline_after(kCardWaitMax);
   for (;;) {
-    const cudaError_t code = cudaStreamQuery(raw());
-    if (code == cudaSuccess) return ok();
-    if (code != cudaErrorNotReady) return done(code, "the device failed");
+    ASSIGN_OR_RETURN(const bool has_happened, is_done());
+    if (has_happened) return ok();
     if (std::chrono::steady_clock::now() < deadline) continue;
     return error(Code::kDeadline, "the device has been busy with one step for {} s",
                  kCardWaitMax.to_seconds());
   }
+}
+
+Status CardStream::wait() const {
+  return wait_until([this]() -> Result<bool> {
+    const cudaError_t code = cudaStreamQuery(raw());
+    if (code == cudaErrorNotReady) return false;
+    RETURN_IF_ERROR(done(code, "the device failed"));
+    return true;
+  });
+}
+
+/// What the device says of an event is an exception where the device has failed.
+Status CardStream::wait(const c10::Event& event) const {
+  return wait_until([&]() -> Result<bool> { return event.query(); });
 }
 
 }  // namespace primerl

@@ -11,6 +11,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -50,6 +51,12 @@ class CardStream {
 
   /// A copy of `values` on the device; has read them when it returns.
   at::Tensor ints(const std::vector<int32_t>& values) const;
+  /// The bytes of `values`, likewise.
+  template <class T>
+  at::Tensor values(std::span<const T> values) const {
+    return bytes(std::as_bytes(values));
+  }
+  at::Tensor bytes(std::span<const std::byte> bytes) const;
   /// Bytes to the device, or from it; the host's memory is pinned and stays until wait().
   Status copy(void* to, const void* from, size_t bytes) const;
   /// `rows` rows of `width` bytes, `stride` apart in both.
@@ -59,8 +66,18 @@ class CardStream {
   void record(c10::Event& event) const { event.record(stream_.unwrap()); }
   /// Until all that was launched is done; kDeadline after kCardWaitMax.
   Status wait() const;
+  /// Until `event` has happened, likewise.
+  Status wait(const c10::Event& event) const;
+  /// After a failure: whether the device still computes for this process; kDeviceLost where it does
+  /// not, which no later call changes. `doing` names what failed.
+  Status check_device(std::string_view doing) const;
+  /// `outcome` of what was done there, or that the device is lost where that is why it failed.
+  Status outcome_of(std::string_view doing, Status outcome) const;
 
  private:
+  template <class IsDone>
+  Status wait_until(const IsDone& is_done) const;
+
   const c10::cuda::CUDAStream stream_;
 };
 

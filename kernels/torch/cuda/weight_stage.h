@@ -8,11 +8,22 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "kernels/torch/cuda/weight_upload.h"
+#include "kernels/weights/device_weights.h"
 
 namespace primerl {
+
+/// Of mixtures: biases that fp32 alone has exactly, also beside weights of bf16.
+bool has_selection_biases(const TensorTable& table);
+/// The type of a snapshot on a device whose buffer is the flat one of `table`; none: it lies
+/// otherwise, or on the host.
+std::optional<at::ScalarType> type_on_device(const TensorTable& table,
+                                             const WeightSnapshot& snapshot);
+/// Whether one copy of its buffer fills a flat one of `type`.
+bool lies_alike(const TensorTable& table, at::ScalarType type, const WeightSnapshot& snapshot);
 
 class WeightStage {
  public:
@@ -21,8 +32,8 @@ class WeightStage {
   WeightStage(const TensorTable& table, const at::Tensor& like, WeightUpload& upload);
   ~WeightStage() { stop(); }
 
-  /// Fills the buffer with `snapshot`, on another thread; what was begun before is given up.
-  /// Tensors that are not the model's: nothing is begun.
+  /// Fills the buffer with `snapshot`, on another thread, from the host or from another device;
+  /// what was begun before is given up. Tensors that are not the model's: nothing is begun.
   Status begin(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// Whether the tensors of `snapshot` are those that were begun, in the same memory.
   bool holds(const WeightSnapshot& snapshot) const;
@@ -40,11 +51,12 @@ class WeightStage {
   const at::Tensor& flat() const { return flat_; }
 
  private:
+  Status fill(const std::stop_token& stop);
+
   const TensorTable& table_;
   WeightUpload& upload_;
   const at::Tensor flat_;
   std::shared_ptr<const WeightSnapshot> snapshot_;
-  TensorMatch match_;
   std::atomic<bool> is_done_ = true;
   Status outcome_;  // of the thread, once it is done
   std::jthread thread_;

@@ -36,12 +36,12 @@ Status WeightUpload::run(const TensorMatch& match, const at::Tensor& flat,
                          const std::stop_token& stop) {
   const CardStream::Use use(stream_);
   used_ = 0;
-  for (Part& part : parts_) RETURN_IF_ERROR(await(part));
+  for (Part& part : parts_) RETURN_IF_ERROR(await(part.is_read));
   Status copied;
   for (const auto& source : match.sources)
     if (copied.ok()) copied = copy(source, flat, stop);
   stream_.record(parts_[now_].is_read);
-  for (Part& part : parts_) RETURN_IF_ERROR(await(part));
+  for (Part& part : parts_) RETURN_IF_ERROR(await(part.is_read));
   return copied;
 }
 
@@ -55,7 +55,7 @@ Status WeightUpload::copy(const TensorMatch::Source& source, const at::Tensor& f
       stream_.record(parts_[now_].is_read);
       now_ = 1 - now_;
       used_ = 0;
-      RETURN_IF_ERROR(await(parts_[now_]));
+      RETURN_IF_ERROR(await(parts_[now_].is_read));
       if (stop.stop_requested())
         return error(Code::kUnavailable, "other weights came before these were on the device");
     }
@@ -75,10 +75,20 @@ Status WeightUpload::copy(const TensorMatch::Source& source, const at::Tensor& f
   return ok();
 }
 
+Status WeightUpload::take(const DeviceBuffer& buffer, const at::Tensor& flat) {
+  RETURN_IF_ERROR(buffer.reach_from(stream_.device().index()));
+  const CardStream::Use use(stream_);
+  RETURN_IF_ERROR(
+      stream_.copy(flat.mutable_data_ptr(), buffer.data(), static_cast<size_t>(flat.nbytes())));
+  c10::Event is_copied{c10::DeviceType::CUDA};
+  stream_.record(is_copied);
+  return await(is_copied);
+}
+
 /// Sleeps between two looks: an engine's steps need the processor more.
-Status WeightUpload::await(Part& part) const {
+Status WeightUpload::await(const c10::Event& is_done) {
   const auto deadline = deadline_after(kCardWaitMax);
-  while (!part.is_read.query()) {
+  while (!is_done.query()) {
     if (std::chrono::steady_clock::now() >= deadline)
       return error(Code::kDeadline, "the device has been busy with a part of new weights for {} s",
                    kCardWaitMax.to_seconds());

@@ -1,4 +1,5 @@
-/// Brings weights from the host's memory into a flat buffer of a CUDA device.
+/// Brings weights into a flat buffer of a CUDA device, from the host's memory or from a buffer of a
+/// device.
 ///
 /// Owns a stream and two pinned parts: while one is copied to the device the host fills the other,
 /// so that pageable memory is read at the speed of the host and nothing waits for a copy of it.
@@ -13,6 +14,7 @@
 
 #include "kernels/models/tensors.h"
 #include "kernels/torch/cuda/stream.h"
+#include "kernels/weights/device_memory.h"
 
 namespace primerl {
 
@@ -25,6 +27,10 @@ class WeightUpload {
   /// between two parts when `stop` asks for it (kUnavailable). Uses the calling thread's device.
   Status run(const TensorMatch& match, const at::Tensor& flat, const std::stop_token& stop);
 
+  /// Copies a buffer of the same layout and type into `flat`; all of it is there when this returns
+  /// ok.
+  Status take(const DeviceBuffer& buffer, const at::Tensor& flat);
+
   /// Bytes that it allocates on the device.
   static double bytes_needed();
 
@@ -36,8 +42,8 @@ class WeightUpload {
 
   Status copy(const TensorMatch::Source& source, const at::Tensor& flat,
               const std::stop_token& stop);
-  /// Until what `part` held has been read.
-  Status await(Part& part) const;
+  /// Until what `is_done` was recorded after has been done.
+  static Status await(const c10::Event& is_done);
 
   const at::ScalarType type_;
   const CardStream stream_;

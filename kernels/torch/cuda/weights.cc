@@ -1,17 +1,18 @@
 #include "kernels/torch/cuda/weights.h"
 
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 namespace primerl {
 CardWeights::CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream,
-                         bool has_second_set)
+                         bool has_room_for_second_set)
     : table_(table),
       type_(type),
       stream_(stream),
       flat_(at::zeros({table.count()}, at::TensorOptions(stream.device()).dtype(type))),
-      upload_(type, stream.device()) {
-  if (has_second_set) stage_.emplace(table, flat_, upload_);
-}
+      upload_(type, stream.device()),
+      has_room_(has_room_for_second_set) {}
 
 at::Tensor CardWeights::tensor(std::string_view name) const {
   const Parameter* parameter = table_.find(name);
@@ -38,25 +39,67 @@ Status CardWeights::load(const std::vector<WeightTensor>& tensors) {
   return upload_.run(match, flat_, {});
 }
 
+std::optional<at::ScalarType> CardWeights::type_beside(const WeightSnapshot& snapshot) const {
+  if (snapshot.device == nullptr || snapshot.device->buffer().card() != stream_.device().index())
+    return std::nullopt;
+  return type_on_device(table_, snapshot);
+}
+
+/// Others may have taken the memory since the engine was made.
+bool CardWeights::has_stage() {
+  if (stage_.has_value() || !has_room_) return stage_.has_value();
+  try {
+    const CardStream::Use use(stream_);
+    stage_.emplace(table_, flat_, upload_);
+    has_room_ = stream_.wait().ok();
+  } catch (const c10::OutOfMemoryError&) {
+    has_room_ = false;
+  }
+  if (!has_room_) stage_.reset();
+  return stage_.has_value();
+}
+
 /// A snapshot that is not the model's is apply()'s to refuse, and one that is older than what is
 /// being prepared is applied as it is: two actors may be behind each other for a while.
 bool CardWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (!stage_.has_value()) return true;
+  if (type_beside(*snapshot).has_value() || !has_stage()) return true;
   if (stage_->holds(*snapshot)) return stage_->is_done();
   if (stage_->is_newer_than(*snapshot)) return true;
   return !stage_->begin(snapshot).ok();
 }
 
-/// A copy within the device reads and writes each byte once. The second set stays as it is until
-/// that is done, and so is free for the next version.
+/// A copy within the device reads and writes each byte once.
+Status CardWeights::copy_within(const void* from, at::ScalarType type) {
+  if (type == type_) {
+    RETURN_IF_ERROR(
+        stream_.copy(flat_.mutable_data_ptr(), from, static_cast<size_t>(flat_.nbytes())));
+  } else {
+    auto* data = const_cast<void*>(from);  // only read
+    flat_.copy_(at::from_blob(data, {table_.count()}, flat_.options().dtype(type)));
+  }
+  return stream_.wait();
+}
+
+/// The second set stays as it is until the copy is done, and so is free for the next version.
 Status CardWeights::apply(const WeightSnapshot& snapshot) {
-  if (!stage_.has_value() || !stage_->holds(snapshot)) return load(snapshot.tensors);
-  RETURN_IF_ERROR(stage_->wait());
-  RETURN_IF_ERROR(stream_.copy(flat_.mutable_data_ptr(), stage_->flat().const_data_ptr(),
-                               static_cast<size_t>(flat_.nbytes())));
-  const Status copied = stream_.wait();
-  stage_->stop();
-  return copied;
+  if (const auto type = type_beside(snapshot)) {
+    const Status copied = copy_within(snapshot.device->buffer().data(), *type);
+    if (stage_.has_value()) stage_->stop();
+    return copied;
+  }
+  if (stage_.has_value() && stage_->holds(snapshot)) {
+    RETURN_IF_ERROR(stage_->wait());
+    const Status copied = copy_within(stage_->flat().const_data_ptr(), type_);
+    stage_->stop();
+    return copied;
+  }
+  if (lies_alike(table_, type_, snapshot)) {
+    if (stage_.has_value()) stage_->stop();
+    RETURN_IF_ERROR(stream_.wait());
+    return upload_.take(snapshot.device->buffer(), flat_);
+  }
+  ASSIGN_OR_RETURN(const auto tensors, tensors_on_host(snapshot));
+  return load(tensors);
 }
 
 }  // namespace primerl

@@ -1,9 +1,10 @@
 /// The weights of an engine on a CUDA device: all parameters in one flat buffer of one type, laid
 /// out as the table says (models/tensors.h).
 ///
-/// Addresses are fixed for life, so that captured graphs see new weights. Where there is room for a
-/// second set, prepare() fills that one while steps go on, and load() is one copy within the
-/// device. One thread.
+/// Addresses are fixed for life, so that captured graphs see new weights. A snapshot that lies on
+/// the same device is taken by one copy. For any other, where there is room for a second set, it is
+/// made when the first comes; prepare() fills it while steps go on, and apply() is then such a copy
+/// as well. One thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +29,7 @@ class CardWeights {
  public:
   /// `table` and `stream` outlive it; `type` is kFloat or kBFloat16. All weights are 0.
   CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream,
-              bool has_second_set);
+              bool has_room_for_second_set);
 
   at::ScalarType type() const { return type_; }
   /// [of the parameter's shape], a view; undefined: the model has none of that name.
@@ -37,21 +38,30 @@ class CardWeights {
   const void* data(std::string_view name) const;
   CardLinear linear(std::string_view name) const;
 
-  bool has_second_set() const { return stage_.has_value(); }
+  /// False also when there was room and it is gone.
+  bool has_room_for_second_set() const { return has_room_; }
   /// Takes what a folder has; all or nothing (tensors.h). Has read all of it when it returns.
   Status load(const std::vector<WeightTensor>& tensors);
   /// Begins to fill the second set, or goes on with it; whether there is nothing to wait for.
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot);
-  /// As load(), from the second set if that has been prepared from the same memory.
+  /// As load(), from the device that has it, or from the second set if that has been prepared from
+  /// the same memory.
   Status apply(const WeightSnapshot& snapshot);
 
  private:
+  /// Of a snapshot whose flat buffer lies on this device: its type.
+  std::optional<at::ScalarType> type_beside(const WeightSnapshot& snapshot) const;
+  bool has_stage();
+  /// `from` is as long as the buffer.
+  Status copy_within(const void* from, at::ScalarType type);
+
   const TensorTable& table_;
   const at::ScalarType type_;
   const CardStream& stream_;
   at::Tensor flat_;  // [table.count()]
   WeightUpload upload_;
-  std::optional<WeightStage> stage_;  // after what it uses
+  bool has_room_;
+  std::optional<WeightStage> stage_;  // after what it uses; the second set
 };
 
 }  // namespace primerl

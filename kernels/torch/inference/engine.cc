@@ -16,6 +16,7 @@
 #include "kernels/torch/finite.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -35,16 +36,6 @@ double cache_bytes(const EngineOptions& options, const ModelConfig& config) {
          options.block_size * config.attention.num_kv_heads * config.attention.head_dim;
 }
 
-/// Bytes of a channel are not kept: it has room for few versions.
-std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
-  std::vector<WeightTensor> copies = tensors;
-  for (WeightTensor& copy : copies) {
-    const auto bytes = copy.bytes.bytes();
-    copy.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
-  }
-  return copies;
-}
-
 Error no_memory(const EngineOptions& options, const ModelConfig& config) {
   return error(Code::kExhausted, "there is no memory for {} KV blocks: they need {:.0f} bytes",
                options.kv_blocks, cache_bytes(options, config))
@@ -54,11 +45,14 @@ Error no_memory(const EngineOptions& options, const ModelConfig& config) {
 }  // namespace
 
 TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config,
-                         std::shared_ptr<const Tokenizer> tokenizer)
+                         std::shared_ptr<const Tokenizer> tokenizer,
+                         std::shared_ptr<const FrozenWeights> base)
     : options_(options),
       config_(config),
       table_(config_),
-      weights_(std::make_unique<WeightSet>(table_, numerics_of(options.numerics), config_)),
+      weights_(base == nullptr ? new_set()
+                               : std::make_unique<WeightSet>(std::move(base), config_)),
+      known_(table_, options),
       scheduler_(limits_of(options, config_, std::move(tokenizer))) {
   const int64_t rows = std::max(options.max_batched_tokens, 1);
   SharedBuffers shared(rows);
@@ -70,6 +64,10 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
   const int64_t samples = std::min<int64_t>(rows, options.max_running);
   sampled_ = at::zeros({samples, config_.hidden_size}, at::kFloat);
   logits_ = at::empty({samples, config_.vocab_size}, at::kFloat);
+}
+
+std::unique_ptr<TorchEngine::WeightSet> TorchEngine::new_set() const {
+  return std::make_unique<WeightSet>(table_, numerics_of(options_.numerics), config_);
 }
 
 Status TorchEngine::make_cache() {
@@ -88,41 +86,23 @@ Status TorchEngine::make_cache() {
 }
 
 Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
-  return weights_->weights.load(tensors);
-}
-
-Result<int32_t> TorchEngine::adapter_of(WeightsKey key) const {
-  if (!takes_adapters()) return kNoAdapter;
-  for (size_t i = 0; i < adapters_.size(); ++i)
-    if (adapters_[i].key == key) return static_cast<int32_t>(i);
-  return error(Code::kUnavailable, "this engine holds no adapter of {}", key)
-      .note("its first version must be applied before it is asked for tokens");
+  return weights_->own->load(tensors);
 }
 
 /// The version before stays until all of the new one is known to fit.
 Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
-  ASSIGN_OR_RETURN(const auto config, adapter_config_of(table_, snapshot.tensors));
-  if (config.rank > options_.max_adapter_rank)
-    return error(Code::kInvalid, "the adapter of {} has rank {}, this engine takes up to {}",
-                 snapshot.key, config.rank, options_.max_adapter_rank)
-        .note("raise 'max_adapter_rank' of the engine, or train a smaller rank");
-  const auto known = adapter_of(snapshot.key);
-  if (!known.ok() && std::ssize(adapters_) >= adapters_max())
-    return error(Code::kExhausted, "the {} adapters of this engine are taken, {} has none",
-                 adapters_max(), snapshot.key)
-        .note("give the engine a larger 'adapters_max', or more 'adapter_slots'");
-  const int32_t number = known.ok() ? *known : static_cast<int32_t>(adapters_.size());
+  ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
+  const int32_t num_known = known_.count();
+  const int32_t number = known_.take(snapshot, config);
   AdapterSlots& slots = scheduler_.slots();
-  const bool is_in_slot =
-      known.ok() ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
-  HeldAdapter& held = known.ok() ? adapters_[static_cast<size_t>(number)]
-                                 : adapters_.emplace_back(HeldAdapter{snapshot.key, {}, {}, {}});
-  if (adapters_max() > options_.adapter_slots) held.tensors = copied(snapshot.tensors);
-  const bool is_alike = held.config == config;
-  held.config = config;
+  const bool is_in_slot = number < num_known ? slots.slot_of(number) != AdapterSlots::kNone
+                                             : slots.place(number);
+  if (number == num_known) adapters_.emplace_back();
+  AdapterInSlot& held = adapters_[static_cast<size_t>(number)];
   held.is_begun = false;  // of the version before
   if (!is_in_slot) return ok();
-  if (held.weights != nullptr && is_alike) return held.weights->load(snapshot.tensors);
+  if (held.weights != nullptr && held.weights->table().config() == config)
+    return held.weights->load(snapshot.tensors);
   auto weights =
       std::make_unique<AdapterWeights>(AdapterTable(table_, config), DecoderWeights::Use::kEngine);
   RETURN_IF_ERROR(weights->load(snapshot.tensors));
@@ -134,16 +114,17 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
 Status TorchEngine::load_adapter() {
   const auto& load = scheduler_.next_load();
   if (!load) return ok();
-  HeldAdapter& held = adapters_[static_cast<size_t>(load->adapter)];
+  AdapterInSlot& held = adapters_[static_cast<size_t>(load->adapter)];
   if (!held.is_begun) {
+    const KnownAdapters::Adapter& known = known_.at(load->adapter);
     AdapterProducts& products = weights_->decoder.adapters();
     products.set(load->slot, nullptr);
     for (size_t i = 0; i < adapters_.size(); ++i)  // who was there before
       if (scheduler_.slots().slot_of(static_cast<int32_t>(i)) == AdapterSlots::kNone)
         adapters_[i].weights.reset();
-    held.weights = std::make_unique<AdapterWeights>(AdapterTable(table_, held.config),
+    held.weights = std::make_unique<AdapterWeights>(AdapterTable(table_, known.config),
                                                     DecoderWeights::Use::kEngine);
-    RETURN_IF_ERROR(held.weights->begin_load(held.tensors));
+    RETURN_IF_ERROR(held.weights->begin_load(known.tensors));
     held.is_begun = true;
   }
   if (!held.weights->load_more(kPreparedElements)) return ok();
@@ -153,23 +134,9 @@ Status TorchEngine::load_adapter() {
   return ok();
 }
 
-/// It has memory for one set of whole weights.
-Status TorchEngine::check_key(WeightsKey key) const {
-  if (!key.is_whole())
-    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
-        .note("give the engine 'adapter_slots'");
-  const auto& held = scheduler_.versions().list();
-  if (held.empty() || held.front().key == key) return ok();
-  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
-               held.front().key, key)
-      .note(
-          "it has memory for the whole weights of one tenant; give each tenant engines of its own, "
-          "or the engine 'adapter_slots'");
-}
-
 Status TorchEngine::submit(SequenceRequest request) {
-  if (!takes_adapters()) RETURN_IF_ERROR(check_key(request.key()));
-  ASSIGN_OR_RETURN(const int32_t adapter, adapter_of(request.key()));
+  RETURN_IF_ERROR(known_.check_key(request.key(), scheduler_.versions()));
+  ASSIGN_OR_RETURN(const int32_t adapter, known_.number_of(request.key()));
   return scheduler_.submit(std::move(request), adapter);
 }
 
@@ -294,8 +261,7 @@ Status TorchEngine::step() {
 
 /// Memory of a set is the machine's once it is written.
 bool TorchEngine::has_room_for_second_set() const {
-  const double bytes = sum_of(engine_memory(options_, config_)) +
-                       static_cast<double>(table_.count()) * sizeof(float);
+  const double bytes = sum_of(engine_memory(options_, config_)) + packed_bytes(table_);
   return check_memory("a second set of weights", bytes).ok();
 }
 
@@ -306,8 +272,7 @@ bool TorchEngine::has_second_set() {
   if (!has_room_for_second_set()) return false;
   return at_boundary("a second set of weights",
                      [&]() -> Status {
-                       second_ = std::make_unique<WeightSet>(table_, weights_->weights.numerics(),
-                                                             config_);
+                       second_ = new_set();
                        return ok();
                      })
       .ok();
@@ -317,7 +282,7 @@ bool TorchEngine::has_second_set() {
 bool TorchEngine::prepare_more() {
   return at_boundary("preparing weights",
                      [&]() -> Status {
-                       is_prepared_ = second_->weights.load_more(kPreparedElements);
+                       is_prepared_ = second_->own->load_more(kPreparedElements);
                        return ok();
                      })
       .ok();
@@ -326,33 +291,38 @@ bool TorchEngine::prepare_more() {
 /// What is not to be applied is not prepared either, nor what is older than what is prepared: two
 /// actors may be behind each other for a while.
 bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (takes_adapters() || !check_key(snapshot->key).ok()) return true;
+  if (known_.are_there() || !known_.check_key(snapshot->key, scheduler_.versions()).ok())
+    return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   if (preparing_ != nullptr && preparing_->version > snapshot->version) return true;
   if (preparing_ != snapshot) {
-    preparing_ = nullptr;
+    forget_preparing();
     if (!has_second_set()) return true;
     is_prepared_ = false;
-    const Status begun = at_boundary(
-        "preparing weights", [&] { return second_->weights.begin_load(snapshot->tensors); });
+    const Status begun = at_boundary("preparing weights", [&]() -> Status {
+      ASSIGN_OR_RETURN(preparing_tensors_, tensors_on_host(*snapshot));
+      return second_->own->begin_load(preparing_tensors_);
+    });
     if (!begun.ok()) return true;
     preparing_ = snapshot;
   }
   if (is_prepared_ || prepare_more()) return is_prepared_;
-  preparing_ = nullptr;  // it is applied as it is
+  forget_preparing();  // it is applied as it is
   return true;
 }
 
 Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
-  if (!takes_adapters()) RETURN_IF_ERROR(check_key(snapshot.key));
+  RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   if (preparing_.get() == &snapshot) {
-    while (!is_prepared_) is_prepared_ = second_->weights.load_more(kPreparedElements);
+    while (!is_prepared_) is_prepared_ = second_->own->load_more(kPreparedElements);
     second_->decoder.take_angles(weights_->decoder);
     std::swap(weights_, second_);
-    preparing_ = nullptr;
+    forget_preparing();
   } else {
-    RETURN_IF_ERROR(takes_adapters() ? apply_adapter(snapshot) : load(snapshot.tensors));
+    WeightSnapshot host{snapshot.key, snapshot.version, {}};
+    ASSIGN_OR_RETURN(host.tensors, tensors_on_host(snapshot));
+    RETURN_IF_ERROR(known_.are_there() ? apply_adapter(host) : load(host.tensors));
   }
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
@@ -360,7 +330,7 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
 
 WeightManifest TorchEngine::manifest() const {
   WeightManifest manifest;
-  if (takes_adapters()) return manifest;
+  if (known_.are_there()) return manifest;
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;
@@ -385,7 +355,8 @@ Status check_cache_rows(const EngineOptions& options) {
 Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 const ModelConfig& config,
                                                 const std::filesystem::path& model_folder,
-                                                std::shared_ptr<const Tokenizer> tokenizer) {
+                                                std::shared_ptr<const Tokenizer> tokenizer,
+                                                FrozenBases* bases) {
   if (options.dtype == "bfloat16")
     return error(Code::kInvalid, "dtype is \"bfloat16\", an engine on the CPU computes in float32")
         .note("leave 'dtype' out, or place the engine on a CUDA device");
@@ -394,11 +365,18 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
   const double bytes = sum_of(engine_memory(options, config));
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
-  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
     use_threads(options.threads);
-    auto engine = std::make_unique<TorchEngine>(options, config, std::move(tokenizer));
+    std::shared_ptr<const FrozenWeights> base;
+    std::vector<WeightTensor> tensors;
+    if (options.adapter_slots > 0) {
+      ASSIGN_OR_RETURN(base, frozen_weights(bases, model_folder, config));
+    } else {
+      ASSIGN_OR_RETURN(tensors, read_model_tensors(model_folder));
+    }
+    auto engine = std::make_unique<TorchEngine>(options, config, std::move(tokenizer), base);
     if (Status made = engine->make_cache(); !made.ok()) return std::move(made).error();
+    if (base != nullptr) return std::unique_ptr<Engine>(std::move(engine));
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
     return std::unique_ptr<Engine>(std::move(engine));

@@ -1,22 +1,23 @@
 /// The Engine on libtorch: BatchScheduler decides, Decoder computes, Sampler draws.
 ///
 /// Its weights are the whole ones of one tenant: those of a second one are refused. With
-/// `adapter_slots` they are the folder's and stay, and each key that is applied has an adapter on
-/// them: a step computes rows of all of them together, and each as if it were alone. Of more
-/// adapters than slots all are kept beside the slots too, and one that prompts wait for is brought
-/// into a slot, a part before each step. Where whole
-/// weights change and the machine has memory for a second set, prepare() fills that one, a part
-/// each time it is asked, and apply() exchanges the two. KV memory is kv_blocks * block_size cache
-/// rows a layer, allocated once. One thread: the one that made it.
+/// `adapter_slots` they are the folder's and stay, a learner may hold the same ones, and each key
+/// that is applied has an adapter on them: a step computes rows of all of them together, and each
+/// as if it were alone. Of more adapters than slots all are kept beside the slots too, and one that
+/// prompts wait for is brought into a slot, a part before each step. Where whole weights change and
+/// the machine has memory for a second set, prepare() fills that one, a part each time it is asked,
+/// and apply() exchanges the two. KV memory is kv_blocks * block_size cache rows a layer, allocated
+/// once. One thread: the one that made it.
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
+#include "kernels/engine/known_adapters.h"
 #include "kernels/torch/decoder.h"
+#include "kernels/torch/frozen_weights.h"
 #include "kernels/torch/inference/sampler.h"
 
 namespace primerl {
@@ -27,15 +28,17 @@ class TorchEngine final : public Engine {
   /// milliseconds.
   static constexpr int64_t kPreparedElements = int64_t{1} << 20;
 
-  /// `options` has every 0 resolved. Weights are zero until apply() or load().
-  /// `tokenizer`, which may be null, is for stop texts.
+  /// `options` has every 0 resolved. `base` is there with adapter slots alone; else weights are
+  /// zero until apply() or load(). `tokenizer`, which may be null, is for stop texts.
   TorchEngine(const EngineOptions& options, const ModelConfig& config,
-              std::shared_ptr<const Tokenizer> tokenizer);
+              std::shared_ptr<const Tokenizer> tokenizer,
+              std::shared_ptr<const FrozenWeights> base);
 
   /// Allocates the KV cache; before anything else is called.
   Status make_cache();
 
-  /// Fills the weights with what a folder has: they are of no version until one is applied.
+  /// Fills the weights, unless they are a base, with what a folder has: they are of no version
+  /// until one is applied.
   Status load(const std::vector<WeightTensor>& tensors);
 
   Status step() override;
@@ -58,11 +61,8 @@ class TorchEngine final : public Engine {
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
  private:
-  /// One adapter on the frozen weights, of the key that was applied first.
-  struct HeldAdapter {
-    WeightsKey key;
-    AdapterConfig config;
-    std::vector<WeightTensor> tensors;        // its own copy; none where every adapter has a slot
+  /// Of an adapter on the frozen weights.
+  struct AdapterInSlot {
     std::unique_ptr<AdapterWeights> weights;  // while it is in a slot, or on its way
     bool is_begun = false;                    // on its way: some of the tensors may be there
   };
@@ -70,20 +70,25 @@ class TorchEngine final : public Engine {
   /// Weights and what multiplies by them.
   struct WeightSet {
     WeightSet(const TensorTable& table, Numerics numerics, const ModelConfig& config)
-        : weights(table, numerics, DecoderWeights::Use::kEngine), decoder(config, weights) {}
-    DecoderWeights weights;
+        : own(std::make_unique<DecoderWeights>(table, numerics, DecoderWeights::Use::kEngine)),
+          decoder(config, *own) {}
+    WeightSet(std::shared_ptr<const FrozenWeights> frozen, const ModelConfig& config)
+        : base(std::move(frozen)), decoder(config, base->weights()) {}
+    // One of the two is null.
+    std::unique_ptr<DecoderWeights> own;        // change with every version
+    std::shared_ptr<const FrozenWeights> base;  // maybe held by others too
     Decoder decoder;
   };
 
-  bool takes_adapters() const { return options_.adapter_slots > 0; }
-  int32_t adapters_max() const { return std::max(options_.adapters_max, options_.adapter_slots); }
   bool has_room_for_second_set() const;
   /// Makes it where there is none; false where there is no room for one.
   bool has_second_set();
+  void forget_preparing() {
+    preparing_ = nullptr;
+    preparing_tensors_.clear();
+  }
   bool prepare_more();
-  Status check_key(WeightsKey key) const;
-  /// The number of its adapter; kNoAdapter where whole weights change.
-  Result<int32_t> adapter_of(WeightsKey key) const;
+  std::unique_ptr<WeightSet> new_set() const;
   Status apply_adapter(const WeightSnapshot& snapshot);
   /// Brings a part of the adapter that prompts wait for into its slot.
   Status load_adapter();
@@ -105,9 +110,11 @@ class TorchEngine final : public Engine {
   std::unique_ptr<WeightSet> weights_;
   std::unique_ptr<WeightSet> second_;  // null: there is none, or none yet
   std::shared_ptr<const WeightSnapshot>
-      preparing_;                      // what the second is filled with; null: nothing
-  bool is_prepared_ = false;           // with all of it
-  std::vector<HeldAdapter> adapters_;  // by number; at most adapters_max()
+      preparing_;                                // what the second is filled with; null: nothing
+  std::vector<WeightTensor> preparing_tensors_;  // of it, on the host
+  bool is_prepared_ = false;                     // with all of it
+  KnownAdapters known_;
+  std::vector<AdapterInSlot> adapters_;  // by their number
   // The step.
   BatchScheduler scheduler_;
   StepPlan plan_;
@@ -127,10 +134,11 @@ class TorchEngine final : public Engine {
 /// Refuses more cache rows than their numbers can name.
 Status check_cache_rows(const EngineOptions& options);
 
-/// The one of a folder, which was read as `config`; `options` are resolved.
+/// The one of a folder, which was read as `config`; `options` are resolved, `bases` may be null.
 Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 const ModelConfig& config,
                                                 const std::filesystem::path& model_folder,
-                                                std::shared_ptr<const Tokenizer> tokenizer);
+                                                std::shared_ptr<const Tokenizer> tokenizer,
+                                                FrozenBases* bases);
 
 }  // namespace primerl

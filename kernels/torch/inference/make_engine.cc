@@ -47,9 +47,20 @@ Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) 
 
 }  // namespace
 
+Result<double> engine_device_bytes(const EngineOptions& options,
+                                   const std::filesystem::path& model_folder) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
+  ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
+#ifdef PRIMERL_CUDA_ENGINE
+  if (resolved.device != "cpu") return cuda_engine_bytes(resolved, config);
+#endif
+  return 0.0;
+}
+
 Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
                                                   const std::filesystem::path& model_folder,
-                                                  std::shared_ptr<const Tokenizer> tokenizer) {
+                                                  std::shared_ptr<const Tokenizer> tokenizer,
+                                                  FrozenBases* bases) {
   if (const std::string why = why_not_on(options.device); !why.empty())
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
@@ -60,7 +71,7 @@ Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
   if (resolved.device != "cpu")
     return make_cuda_engine(resolved, config, model_folder, std::move(tokenizer));
 #endif
-  return make_cpu_engine(resolved, config, model_folder, std::move(tokenizer));
+  return make_cpu_engine(resolved, config, model_folder, std::move(tokenizer), bases);
 }
 
 }  // namespace primerl

@@ -10,7 +10,6 @@
 #include "kernels/torch/stages/stage.h"
 
 namespace primerl {
-namespace {
 
 RouterShape router_shape(const MoeSpec& spec) {
   return {.num_experts = spec.num_experts,
@@ -22,6 +21,8 @@ RouterShape router_shape(const MoeSpec& spec) {
           .epsilon = static_cast<float>(spec.epsilon),
           .scale = static_cast<float>(spec.scale)};
 }
+
+namespace {
 
 class Moe final : public Stage {
  public:

@@ -27,6 +27,8 @@
 
 namespace primerl {
 
+RouterShape router_shape(const MoeSpec& spec);
+
 /// Rows of one step, and what of them is not in a stage's buffers.
 struct StepInput {
   int64_t num_rows = 0;

@@ -17,24 +17,6 @@
 
 namespace primerl {
 
-/// Sums over the loss tokens of a step.
-struct LossSums {
-  double loss = 0;
-  double entropy = 0;
-  double mismatch_kl = 0;
-  double mismatch_kl_max = 0;
-  int64_t masked = 0;
-};
-
-/// The targets of one step among those of a pass: the next `count` of them.
-struct LearnedPart {
-  size_t count = 0;
-  LossKind loss = LossKind::kDppo;
-  const LossOptions* options = nullptr;
-  double per_token = 0;  // 1 / loss tokens of the step
-  LossSums* sums = nullptr;
-};
-
 class TrainingHead {
  public:
   explicit TrainingHead(Decoder& decoder) : decoder_(decoder) {}

@@ -20,23 +20,33 @@
 namespace primerl {
 
 TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model)
-    : TorchLearner(options, std::move(model), {}, {}) {
+    : options_(options),
+      model_(std::move(model)),
+      table_(model_.config),
+      kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
+      own_(std::make_unique<DecoderWeights>(table_, numerics_of(options.numerics),
+                                            DecoderWeights::Use::kLearner)),
+      decoder_(model_.config, *own_),
+      pass_(decoder_, recompute_of(options.recompute)),
+      head_(decoder_) {
   trained_.push_back({{},
                       {options.loss, options.optimizer, options.schedule, options.max_steps},
                       nullptr,
-                      TrainedTensors(table_, weights_.flat())});
+                      TrainedTensors(table_, own_->flat())});
   decoder_.bind_gradients(trained_.front().tensors.gradients());
+  look_if_asked();
 }
 
-TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model, std::string base,
+TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model,
+                           std::string base_folder, std::shared_ptr<const FrozenWeights> base,
                            std::span<const AdapterTraining> adapters)
     : options_(options),
       model_(std::move(model)),
-      base_(std::move(base)),
+      base_folder_(std::move(base_folder)),
       table_(model_.config),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
-      weights_(table_, numerics_of(options.numerics), DecoderWeights::Use::kLearner),
-      decoder_(model_.config, weights_),
+      base_(std::move(base)),
+      decoder_(model_.config, base_->weights()),
       pass_(decoder_, recompute_of(options.recompute)),
       head_(decoder_) {
   for (const auto& training : adapters) {
@@ -47,7 +57,11 @@ TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model, std
     adapter->bind_gradients(tensors.gradients());
     trained_.push_back({training.tenant, training.rules, std::move(adapter), std::move(tensors)});
   }
-  if (options.debug.check_finite || !options.debug.dump_folder.empty())
+  look_if_asked();
+}
+
+void TorchLearner::look_if_asked() {
+  if (options_.debug.check_finite || !options_.debug.dump_folder.empty())
     pass_.visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
 }
 
@@ -69,7 +83,9 @@ void TorchLearner::use_adapter(const Trained& trained, const AdapterDropout& dro
 }
 
 Status TorchLearner::fill(const std::vector<WeightTensor>& tensors) {
-  RETURN_IF_ERROR(weights_.load(tensors));
+  if (own_ == nullptr)
+    return error(Code::kInvalid, "this learner trains adapters, its weights are frozen");
+  RETURN_IF_ERROR(own_->load(tensors));
   unused_.clear();
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
   for (const auto* tensor : match.unused) unused_.push_back(*tensor);
@@ -78,7 +94,7 @@ Status TorchLearner::fill(const std::vector<WeightTensor>& tensors) {
 
 void TorchLearner::randomize(uint64_t seed) {
   randomize_parameters(table_, seed, model_.config.initializer_range,
-                       weights_.flat().mutable_data_ptr<float>());
+                       own_->flat().mutable_data_ptr<float>());
 }
 
 Status TorchLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
@@ -128,8 +144,8 @@ Result<std::vector<float>> TorchLearner::score(TenantSlot tenant,
 Status TorchLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   if (trained->adapter != nullptr) {
-    RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->table(), base_,
-                                         trained->tensors.weights()));
+    RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->table(),
+                                         base_folder_, trained->tensors.weights()));
   } else {
     auto tensors = trained->tensors.copy_weights();
     tensors.insert(tensors.end(), unused_.begin(), unused_.end());
@@ -226,18 +242,24 @@ Status check_adapters(std::span<const AdapterTraining> adapters) {
   return ok();
 }
 
-double bytes_needed(const ModelConfig& config, std::span<const AdapterTraining> adapters) {
+/// Whether its vendor's products read the frozen weights.
+bool is_fast(const LearnerOptions& options) {
+  return numerics_of(options.numerics) == Numerics::kFast;
+}
+
+double bytes_needed(const LearnerOptions& options, const ModelConfig& config,
+                    std::span<const AdapterTraining> adapters) {
   if (adapters.empty()) return sum_of(learner_memory(config));
   std::vector<TrainedAdapter> trained;
   for (const auto& training : adapters)
     trained.push_back({fmt::format("{}", training.tenant), training.adapter});
-  return sum_of(learner_memory(config, trained));
+  return sum_of(learner_memory(options, config, trained));
 }
 
-/// Of the whole weights without `adapters`.
-Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
-                                              const std::filesystem::path& model_folder,
-                                              std::span<const AdapterTraining> adapters) {
+/// What every learner of a folder is refused for.
+Result<ModelFolder> check_folder(const LearnerOptions& options,
+                                 const std::filesystem::path& model_folder,
+                                 std::span<const AdapterTraining> adapters) {
   ASSIGN_OR_RETURN(auto model, read_model_folder(model_folder));
   Status supported = check_is_supported(model.config);
   if (!supported.ok()) return Error(supported.error()).while_doing(model_folder.string());
@@ -247,30 +269,76 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
         KeptBatches(debug.batch_folder, static_cast<size_t>(debug.batches_max)).prepare());
   if (options.device == "cpu")
     RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
-                                 bytes_needed(model.config, adapters)));
-  const auto tensors = read_model_tensors(model_folder);
-  const bool random =
-      !tensors.ok() && tensors.error().code() == Code::kNotFound && options.init_seed >= 0;
-  if (!tensors.ok() && !random) return Error(tensors.error());
+                                 bytes_needed(options, model.config, adapters)));
+  return model;
+}
+
+/// Whether a learner starts from random weights: the folder has none, and `fault` says so.
+bool is_random(const LearnerOptions& options, const Error& fault) {
+  return fault.code() == Code::kNotFound && options.init_seed >= 0;
+}
+
 #ifdef PRIMERL_CUDA_ENGINE
-  if (options.device != "cpu") {
-    auto made = make_cuda_learner(options, std::move(model), random ? nullptr : &*tensors);
-    if (!made.ok()) return Error(made.error()).while_doing(model_folder.string());
-    return made;
-  }
+Result<std::unique_ptr<Learner>> make_on_card(const LearnerOptions& options, ModelFolder model,
+                                              std::span<const AdapterTraining> adapters,
+                                              const std::filesystem::path& model_folder) {
+  const auto tensors = read_model_tensors(model_folder);
+  const bool random = !tensors.ok() && is_random(options, tensors.error());
+  if (!tensors.ok() && !random) return Error(tensors.error());
+  auto made = make_cuda_learner(options, std::move(model), random ? nullptr : &*tensors,
+                                model_folder.string(), adapters);
+  if (!made.ok()) return Error(made.error()).while_doing(model_folder.string());
+  return made;
+}
 #endif
+
+Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
+                                              const std::filesystem::path& model_folder) {
+  ASSIGN_OR_RETURN(auto model, check_folder(options, model_folder, {}));
+#ifdef PRIMERL_CUDA_ENGINE
+  if (options.device != "cpu") return make_on_card(options, std::move(model), {}, model_folder);
+#endif
+  const auto tensors = read_model_tensors(model_folder);
+  const bool random = !tensors.ok() && is_random(options, tensors.error());
+  if (!tensors.ok() && !random) return Error(tensors.error());
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
-    auto learner = adapters.empty()
-                       ? std::make_unique<TorchLearner>(options, std::move(model))
-                       : std::make_unique<TorchLearner>(options, std::move(model),
-                                                        model_folder.string(), adapters);
+    auto learner = std::make_unique<TorchLearner>(options, std::move(model));
     if (random) {
       learner->randomize(static_cast<uint64_t>(options.init_seed));
     } else {
       Status filled = learner->fill(*tensors);
       if (!filled.ok()) return Error(filled.error()).while_doing(model_folder.string());
     }
+    return std::unique_ptr<Learner>(std::move(learner));
+  });
+}
+
+/// Fast ones are for this learner alone, as an engine's are packed.
+Result<std::shared_ptr<const FrozenWeights>> base_of(const LearnerOptions& options,
+                                                     const std::filesystem::path& model_folder,
+                                                     const ModelConfig& config,
+                                                     FrozenBases* bases) {
+  auto base = is_fast(options) ? load_frozen_weights(model_folder, config, true)
+                               : frozen_weights(bases, model_folder, config);
+  if (base.ok() || !is_random(options, base.error())) return base;
+  return random_frozen_weights(static_cast<uint64_t>(options.init_seed), config, is_fast(options));
+}
+
+Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& options,
+                                                      std::span<const AdapterTraining> adapters,
+                                                      const std::filesystem::path& model_folder,
+                                                      FrozenBases* bases) {
+  ASSIGN_OR_RETURN(auto model, check_folder(options, model_folder, adapters));
+#ifdef PRIMERL_CUDA_ENGINE
+  if (options.device != "cpu")
+    return make_on_card(options, std::move(model), adapters, model_folder);
+#endif
+  return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
+    use_threads(options.threads);
+    ASSIGN_OR_RETURN(auto base, base_of(options, model_folder, model.config, bases));
+    auto learner = std::make_unique<TorchLearner>(
+        options, std::move(model), model_folder.string(), std::move(base), adapters);
     for (const auto& training : adapters) {
       if (training.start.empty()) continue;
       Status started = learner->start_from(training);
@@ -282,24 +350,30 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
 
 }  // namespace
 
+Result<double> learner_device_bytes([[maybe_unused]] const LearnerOptions& options,
+                                    [[maybe_unused]] std::span<const AdapterTraining> adapters,
+                                    const std::filesystem::path& model_folder) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
+#ifdef PRIMERL_CUDA_ENGINE
+  if (options.device != "cpu") return cuda_learner_bytes(options, config, adapters);
+#endif
+  return 0.0;
+}
+
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder) {
   RETURN_IF_ERROR(check_options(options));
   RETURN_IF_ERROR(
       check_rules({options.loss, options.optimizer, options.schedule, options.max_steps}));
-  return make_learner(options, model_folder, {});
+  return make_learner(options, model_folder);
 }
 
 Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
-    const std::filesystem::path& model_folder) {
+    const std::filesystem::path& model_folder, FrozenBases* bases) {
   RETURN_IF_ERROR(check_options(options));
-  if (options.device != "cpu")
-    return error(Code::kUnavailable, "learners of adapters cannot compute on {} yet",
-                 options.device)
-        .note("place the learner on \"cpu\", or train whole weights");
   RETURN_IF_ERROR(check_adapters(adapters));
-  return make_learner(options, model_folder, adapters);
+  return make_adapter_learner(options, adapters, model_folder, bases);
 }
 
 }  // namespace primerl

@@ -1,7 +1,8 @@
 /// The Learner on libtorch: packs, runs the decoder forward and backward, AdamW in fp32. It trains
 /// the whole weights, or adapters of several tenants on weights that are frozen.
 ///
-/// A step is passes over micro-batches that add to one flat gradient, then clip and update; until
+/// Frozen weights may be those that engines of the process hold (frozen_weights.h). A step is
+/// passes over micro-batches that add to one flat gradient, then clip and update; until
 /// the update nothing but scratch memory changes, so leaving early needs no undoing. Of frozen
 /// weights there are no gradients and no moments. Each adapter has its own, with its own schedule,
 /// clip and count of steps: a step of one tenant touches nothing of another. Steps of several
@@ -12,7 +13,6 @@
 /// others. One thread: the one that made it.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kernels/models/folder.h"
+#include "kernels/torch/frozen_weights.h"
 #include "kernels/torch/training/head.h"
 #include "kernels/torch/training/step_dump.h"
 #include "kernels/torch/training/trained_tensors.h"
@@ -30,19 +31,22 @@
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "kernels/train/packing.h"
+#include "kernels/train/tenant_steps.h"
 
 namespace primerl {
 
-class TorchLearner final : public Learner {
+class TorchLearner final : public Learner, private StepRunner {
  public:
   /// Trains the whole weights; a batch may be of any tenant.
   TorchLearner(const LearnerOptions& options, ModelFolder model);
-  /// Trains an adapter for each of `adapters`, which are valid and of different tenants. Loss,
-  /// optimizer and schedule are theirs, not those of `options`. `base` is the folder of `model`.
-  TorchLearner(const LearnerOptions& options, ModelFolder model, std::string base,
+  /// Trains an adapter on `base` for each of `adapters`, which are valid and of different tenants.
+  /// Loss, optimizer and schedule are theirs, not those of `options`. `base_folder` is that of
+  /// `model` and of `base`, which is flat if numerics are fast.
+  TorchLearner(const LearnerOptions& options, ModelFolder model, std::string base_folder,
+               std::shared_ptr<const FrozenWeights> base,
                std::span<const AdapterTraining> adapters);
 
-  /// Fills the weights, which adapters leave as they are; the optimizer starts anew.
+  /// Fills the whole weights, where they are trained; the optimizer starts anew.
   Status fill(const std::vector<WeightTensor>& tensors);
   /// Fills the adapter of `tenant` (adapter.h); its optimizer goes on.
   Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
@@ -50,7 +54,7 @@ class TorchLearner final : public Learner {
   /// Fills the adapter of its tenant from the folder that it starts from.
   Status start_from(const AdapterTraining& training);
 
-  /// Random weights of a seed, as the model's config wants them.
+  /// Random whole weights of a seed, as the model's config wants them.
   void randomize(uint64_t seed);
 
   using Learner::step;
@@ -62,7 +66,7 @@ class TorchLearner final : public Learner {
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested) override;
   int64_t next_tokens(const TrainBatch& batch) const override;
-  void discard(TenantSlot tenant) override;
+  void discard(TenantSlot tenant) override { steps_.discard(tenant); }
   SampleLimits limits() const override {
     return {model_.config.max_positions, model_.config.vocab_size};
   }
@@ -96,18 +100,17 @@ class TorchLearner final : public Learner {
   int32_t slot_of(const Trained& trained) const;
   /// In the next pass.
   void use_adapter(const Trained& trained, const AdapterDropout& dropout);
-  bool shares_passes() const;
+  Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
+  Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
+  Result<TrainReport> end_step(StepUnderWay& step) override;
+  bool is_found_broken() const override { return !broken_.empty(); }
+  bool shares_passes() const override;
+  StepUnderWay begun_step(const TrainBatch& batch, Trained& trained);
+  Result<TrainReport> ended_step(const StepUnderWay& step);
+  void look_if_asked();
   std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
   /// That a micro-batch is to have.
   int32_t micro_batch_tokens() const;
-  /// The steps of different tenants, with their results in the order of `batches`.
-  std::vector<Result<TrainReport>> run_steps(std::span<const TrainBatch* const> batches,
-                                             const StopRequested& stop_requested);
-  struct Stepping;
-  Result<Stepping> begin_step(const TrainBatch& batch);
-  Status run_passes(std::span<Stepping> steps, const StopRequested& stop_requested);
-  Status run_pass(std::span<Stepping* const> steps, const StopRequested& stop_requested);
-  Result<TrainReport> end_step(Stepping& step);
   /// Looks at activations, as the debug options want it.
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
@@ -116,19 +119,20 @@ class TorchLearner final : public Learner {
   // Constant after construction.
   const LearnerOptions options_;
   const ModelFolder model_;
-  const std::string base_;  // its folder, where adapters are trained
+  const std::string base_folder_;  // of the model, where adapters are trained
   const TensorTable table_;
   KeptBatches kept_batches_;
   bool has_warned_ = false;  // that one was not kept
-  DecoderWeights weights_;
+  // One of the two is null: whole weights that are trained, or frozen ones that others may hold.
+  const std::unique_ptr<DecoderWeights> own_;
+  const std::shared_ptr<const FrozenWeights> base_;
   /// Of layers that nothing here runs: written again as they were read.
   std::vector<WeightTensor> unused_;
   Decoder decoder_;
   TrainingPass pass_;
   TrainingHead head_;
   std::vector<Trained> trained_;  // an adapter's index is its slot in the decoder
-  /// Steps of which another pass is to come. Never while steps are looked at.
-  std::map<TenantSlot, std::shared_ptr<Stepping>> going_on_;
+  TenantSteps steps_{*this, options_.micro_batch_tokens};
   // Of a step that is looked at.
   StepDump dump_;
   std::string broken_;  // the first activation that is not finite

@@ -1,0 +1,57 @@
+"""The demo's reward on a CUDA device beside the CPU's: the same graph and seeds, step by step.
+
+    python3 bench/device/reward_curves.py [--seeds 5] [--steps 100]
+
+A run on a card draws the same tasks and, from equal logits, the same tokens; its logits are bf16's and
+its updates come at other moments, so that runs part after some steps, as two runs on the CPU do.
+What must agree is the curve: the mean reward of the card's seeds lies within the least and the most
+of the CPU's, widened by one standard error of the difference, in each window of steps. Runs of one
+place are side by side; the CPU's first. Prints a table, and ends with 1 where a window disagrees.
+"""
+import argparse
+import pathlib
+import statistics
+import tempfile
+
+from runs import ROOT, Run, sets
+
+GRAPHS = {"cpu": ROOT / "examples/reverse_text/graph.toml", "card": ROOT / "examples/one_card/graph.toml"}
+
+
+def rewards(scratch, place, seeds, steps):
+    """By seed, the reward of every step."""
+    started = [Run(scratch / f"{place}_{seed}", [
+        GRAPHS[place], "--max-steps", steps, "--metrics-port", "off",
+        *sets({"graph.seed": seed, "tenant.main.checkpoint_every": 0, "resource.engine.threads": 1,
+               "resource.learner.threads": 2})]) for seed in seeds]
+    return [[step["reward/all/mean"] for step in run.wait()] for run in started]
+
+
+def window(curves, begin, end):
+    return [statistics.mean(curve[begin:end]) for curve in curves]
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--seeds", type=int, default=5)
+    options.add_argument("--steps", type=int, default=100)
+    options.add_argument("--windows", type=int, default=5)
+    arguments = options.parse_args()
+    seeds = range(1, arguments.seeds + 1)
+    with tempfile.TemporaryDirectory(prefix="primerl-curves-") as folder:
+        curves = {place: rewards(pathlib.Path(folder), place, seeds, arguments.steps) for place in GRAPHS}
+    width = arguments.steps // arguments.windows
+    print(f"mean reward of {arguments.seeds} seeds [least, most]")
+    print(f"{'steps':>9}  {'CPU':^22}  {'card':^22}  within")
+    agrees = True
+    for begin in range(0, width * arguments.windows, width):
+        cpu, card = (window(curves[place], begin, begin + width) for place in ("cpu", "card"))
+        slack = ((statistics.variance(cpu) + statistics.variance(card)) / len(cpu)) ** 0.5 if len(cpu) > 1 else 0
+        is_within = min(cpu) - slack <= statistics.mean(card) <= max(cpu) + slack
+        agrees = agrees and is_within
+        shown = ("{:.3f} [{:.3f}, {:.3f}]".format(statistics.mean(of), min(of), max(of)) for of in (cpu, card))
+        print("{:>4}-{:<4}  {:^22}  {:^22}  {}".format(begin + 1, begin + width, *shown, "yes" if is_within else "NO"))
+    raise SystemExit(0 if agrees else 1)
+
+
+main()

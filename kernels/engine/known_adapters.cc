@@ -1,0 +1,64 @@
+#include "kernels/engine/known_adapters.h"
+
+namespace primerl {
+namespace {
+
+/// Bytes of a channel are not kept: it has room for few versions.
+std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
+  std::vector<WeightTensor> copies = tensors;
+  for (WeightTensor& copy : copies) {
+    const auto bytes = copy.bytes.bytes();
+    copy.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+  return copies;
+}
+
+}  // namespace
+
+/// It has memory for one set of whole weights.
+Status KnownAdapters::check_key(WeightsKey key, const VersionsByKey& versions) const {
+  if (are_there()) return ok();
+  if (!key.is_whole())
+    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
+        .note("give the engine 'adapter_slots'");
+  const auto& held = versions.list();
+  if (held.empty() || held.front().key == key) return ok();
+  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
+               held.front().key, key)
+      .note(
+          "it has memory for the whole weights of one tenant; give each tenant engines of its own, "
+          "or the engine 'adapter_slots'");
+}
+
+Result<int32_t> KnownAdapters::number_of(WeightsKey key) const {
+  if (!are_there()) return kNoAdapter;
+  for (size_t i = 0; i < adapters_.size(); ++i)
+    if (adapters_[i].key == key) return static_cast<int32_t>(i);
+  return error(Code::kUnavailable, "this engine holds no adapter of {}", key)
+      .note("its first version must be applied before it is asked for tokens");
+}
+
+Result<AdapterConfig> KnownAdapters::check(const WeightSnapshot& snapshot) const {
+  ASSIGN_OR_RETURN(const auto config, adapter_config_of(model_, snapshot.tensors));
+  if (config.rank > rank_max_)
+    return error(Code::kInvalid, "the adapter of {} has rank {}, this engine takes up to {}",
+                 snapshot.key, config.rank, rank_max_)
+        .note("raise 'max_adapter_rank' of the engine, or train a smaller rank");
+  if (!number_of(snapshot.key).ok() && count() >= adapters_max_)
+    return error(Code::kExhausted, "the {} adapters of this engine are taken, {} has none",
+                 adapters_max_, snapshot.key)
+        .note("give the engine a larger 'adapters_max', or more 'adapter_slots'");
+  return config;
+}
+
+int32_t KnownAdapters::take(const WeightSnapshot& snapshot, const AdapterConfig& config) {
+  const auto known = number_of(snapshot.key);
+  const int32_t number = known.ok() ? *known : count();
+  if (!known.ok()) adapters_.push_back({snapshot.key, {}, {}});
+  Adapter& adapter = adapters_[static_cast<size_t>(number)];
+  adapter.config = config;
+  if (adapters_max_ > num_slots_) adapter.tensors = copied(snapshot.tensors);
+  return number;
+}
+
+}  // namespace primerl

@@ -1,0 +1,47 @@
+// A decode step that is planned before the tokens of the one under way are known.
+#include <algorithm>
+
+#include "kernels/engine/batch_scheduler.h"
+
+namespace primerl {
+
+int32_t BatchScheduler::num_coming(const Sequence& sequence) const {
+  return num_under_way_ > 0 && sequence.last_plan == num_plans_ ? 1 : 0;
+}
+
+bool BatchScheduler::goes_on(const Sequence& sequence) const {
+  return static_cast<int32_t>(sequence.tokens.size()) + num_coming(sequence) <
+         sequence.request.sampling.max_tokens;
+}
+
+bool BatchScheduler::needs_block(const Sequence& sequence) const {
+  const auto room = static_cast<int32_t>(sequence.blocks.size()) * limits_.options.block_size;
+  return sequence.size() + num_coming(sequence) > room;
+}
+
+bool BatchScheduler::plan_ahead(StepPlan& plan) {
+  CHECK(num_under_way_ == 1, "a step is planned ahead of the only one under way");
+  if (!prefilling_.empty() || !copies_.empty() || can_admit()) return false;
+  int32_t num_rows = 0, num_blocks = 0;
+  for (const Sequence* sequence : running_) {
+    if (!goes_on(*sequence)) continue;
+    ++num_rows;
+    num_blocks += needs_block(*sequence) ? 1 : 0;
+  }
+  if (num_rows == 0 || num_blocks > pool_.num_free()) return false;
+  begin(plan);
+  int32_t budget = limits_.options.max_batched_tokens;
+  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
+    Sequence& sequence = *running_[i];
+    if (!goes_on(sequence)) continue;
+    if (needs_block(sequence)) sequence.blocks.push_back(pool_.take());
+    add_decode(plan, sequence);
+    --budget;
+  }
+  group_by_adapter(plan, plan.rows.spans.size());
+  ++num_plans_;
+  ++num_under_way_;
+  return true;
+}
+
+}  // namespace primerl

@@ -1,0 +1,78 @@
+/// Norm and rotary embedding of one head by a warp: lane i has the channels i, i + 32, ... Partners
+/// of a turn meet in shared memory.
+#pragma once
+
+#include "kernels/ops/cuda/device.cuh"
+
+namespace primerl::cuda {
+
+inline constexpr const char* kOddRotaryDim = "rotary_dim must be even, from 0 to head_dim";
+
+/// The channels of a head that lane `lane` has; kSlots * 32 >= head_dim.
+template <class T, int kSlots>
+__device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,
+                                          float (&x)[kSlots]) {
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) {
+    const int channel = lane + i * kWarp;
+    x[i] = channel < head_dim ? to_float(from[channel]) : 0.0F;
+  }
+}
+template <class T, int kSlots>
+__device__ __forceinline__ void store_head(T* to, int head_dim, int lane,
+                                           const float (&x)[kSlots]) {
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) {
+    const int channel = lane + i * kWarp;
+    if (channel < head_dim) to[channel] = from_float<T>(x[i]);
+  }
+}
+
+template <int kSlots>
+__device__ __forceinline__ float inverse_rms(const float (&x)[kSlots], int head_dim,
+                                             float epsilon) {
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) squares += x[i] * x[i];
+  return 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + epsilon);
+}
+
+/// Turns the pairs (i, i + rotary_dim / 2); `direction` -1 turns back. `shared` is the warp's.
+template <int kSlots>
+__device__ __forceinline__ void turn(float (&x)[kSlots], const float* cosine, const float* sine,
+                                     int rotary_dim, int lane, float direction, float* shared) {
+  const int half = rotary_dim / 2;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) shared[lane + i * kWarp] = x[i];
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) {
+    const int channel = lane + i * kWarp;
+    if (channel < half)
+      x[i] = x[i] * cosine[channel] - direction * shared[channel + half] * sine[channel];
+    else if (channel < rotary_dim)
+      x[i] =
+          x[i] * cosine[channel - half] + direction * shared[channel - half] * sine[channel - half];
+  }
+}
+
+/// Of a query or a key: the norm where there is a weight, then the turn to `position`. `shared` is
+/// the warp's.
+template <class T, int kSlots>
+__device__ __forceinline__ void norm_and_turn(const PagedRotaryArgs& args, const void* weight,
+                                              int32_t position, int lane, float (&x)[kSlots],
+                                              float* shared) {
+  if (weight != nullptr) {
+    const int d = args.heads.head_dim;
+    const float inverse = inverse_rms(x, d, args.epsilon);
+    float w[kSlots];
+    load_head(static_cast<const T*>(weight), d, lane, w);
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) x[i] = (x[i] * inverse) * w[i];
+  }
+  const int64_t angle = static_cast<int64_t>(position) * (args.rotary_dim / 2);
+  turn(x, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, 1.0F, shared);
+}
+
+}  // namespace primerl::cuda

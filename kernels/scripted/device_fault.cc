@@ -1,0 +1,28 @@
+#include "kernels/scripted/device_fault.h"
+
+#include <filesystem>
+
+#include "graph/base/device_lost.h"
+#include "graph/base/files.h"
+
+namespace primerl {
+
+Status take_device_fault(const std::string& file, std::string_view doing) {
+  if (file.empty()) return ok();
+  const auto asked = read_text_file(file);
+  std::error_code fault;
+  // Of several that look, the one that removes it is the one it is for.
+  if (!asked.ok() || !std::filesystem::remove(file, fault)) return ok();
+  if (*asked == "full")
+    return error(Code::kExhausted, "{}: a scripted device has no memory left (file '{}' was there)",
+                 doing, file);
+  if (*asked != "lost")
+    return error(Code::kInvalid, "'{}' says '{}', which is no fault of a device", file, *asked)
+        .note("\"lost\" and \"full\" are");
+  return error(kDeviceLostCode,
+               "{}: the device is lost to this process: scriptedDeviceLost (file '{}' was there)",
+               doing, file)
+      .note("a scripted fault: take 'device_fault_file' out of the graph");
+}
+
+}  // namespace primerl

@@ -1,0 +1,108 @@
+#include "kernels/torch/cards.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
+#include "graph/base/device_lost.h"
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kCudaPrefix = "cuda:";
+
+std::string version_text(int32_t version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+/// A driver runs programs of its own major version and of older ones.
+bool is_too_old(const CardDriver& driver) {
+  return driver.version / 1000 < driver.built_for / 1000;
+}
+
+/// Slices are named like their card, then "MIG 1g.10gb".
+bool is_slice(const CardFacts& card) { return card.name.find(" MIG ") != std::string::npos; }
+
+std::string cards_text(int32_t count) {
+  if (count == 0) return "it has no CUDA device";
+  if (count == 1) return "it has 1 CUDA device, cuda:0";
+  return fmt::format("it has {} CUDA devices, up to cuda:{}", count, count - 1);
+}
+
+struct Advice {
+  std::string_view name;  // of the error
+  std::string_view text;  // what to do
+};
+
+constexpr std::string_view kKernelAdvice =
+    "a kernel did it, not the card: run again with CUDA_LAUNCH_BLOCKING=1 in the place's "
+    "'variables', which makes the log name the operation, and report it";
+constexpr std::string_view kHardwareAdvice =
+    "the card or its link did it: look for \"Xid\" in the kernel's log (dmesg) and at 'nvidia-smi "
+    "-q'; if it comes again, take the card out of service";
+constexpr std::string_view kUnknownAdvice =
+    "look for \"Xid\" in the kernel's log (dmesg), and at 'nvidia-smi' whether the card is still "
+    "there";
+
+constexpr Advice kAdvice[] = {
+    {"cudaErrorIllegalAddress", kKernelAdvice},
+    {"cudaErrorMisalignedAddress", kKernelAdvice},
+    {"cudaErrorInvalidAddressSpace", kKernelAdvice},
+    {"cudaErrorInvalidPc", kKernelAdvice},
+    {"cudaErrorIllegalInstruction", kKernelAdvice},
+    {"cudaErrorHardwareStackError", kKernelAdvice},
+    {"cudaErrorAssert", kKernelAdvice},
+    {"cudaErrorLaunchFailure", kKernelAdvice},
+    {"cudaErrorECCUncorrectable", kHardwareAdvice},
+    {"cudaErrorNvlinkUncorrectable", kHardwareAdvice},
+    {"cudaErrorContained", kHardwareAdvice},
+    {"cudaErrorLaunchTimeout",
+     "the card also draws a screen, and its driver ends what takes seconds: use one that does not"},
+};
+
+}  // namespace
+
+int32_t card_index(std::string_view device) {
+  if (!device.starts_with(kCudaPrefix)) return -1;
+  const std::string_view digits = device.substr(kCudaPrefix.size());
+  int32_t index = -1;
+  const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  const bool is_whole = fault == std::errc() && end == digits.data() + digits.size();
+  return is_whole && index >= 0 ? index : -1;
+}
+
+std::string why_not_on_card(CardSource& cards, std::string_view device) {
+  const int32_t index = card_index(device);
+  if (index < 0) return "is no device's name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are";
+  const CardDriver driver = cards.driver();
+  if (driver.version == 0)
+    return "this machine has not: it has no NVIDIA driver, or 'nvidia-smi' does not find it";
+  if (is_too_old(driver))
+    return fmt::format(
+        "this program cannot use: it was built for CUDA {}, the driver of this machine runs "
+        "programs of up to {}; install a newer driver, or build with PyTorch for CUDA {}",
+        version_text(driver.built_for), version_text(driver.version), driver.version / 1000);
+  if (!driver.fault.empty()) return fmt::format("this machine cannot use: {}", driver.fault);
+  if (index >= driver.num_cards)
+    return fmt::format("this machine has not: {}", cards_text(driver.num_cards));
+  const CardFacts card = cards.card(index);
+  if (!card.fault.empty()) return fmt::format("cannot be used now: {}", card.fault);
+  if (card.capability_major < kCardCapabilityMin)
+    return fmt::format("is too old: its compute capability is {}.x, {}.0 is the least",
+                       card.capability_major, kCardCapabilityMin);
+  if (is_slice(card))
+    return fmt::format(
+        "is a MIG slice ({}): engines and learners want a whole card; name one that is not divided "
+        "in CUDA_VISIBLE_DEVICES, or have its administrator turn MIG off",
+        card.name);
+  return {};
+}
+
+Error device_lost(std::string_view doing, std::string_view name, std::string_view text) {
+  const auto* const found = std::ranges::find(kAdvice, name, &Advice::name);
+  return error(kDeviceLostCode, "{}: the device is lost to this process: {} ({})", doing, name,
+               text)
+      .note(std::string(found == std::end(kAdvice) ? kUnknownAdvice : found->text));
+}
+
+}  // namespace primerl

@@ -1,0 +1,58 @@
+/// What a machine says of its CUDA devices, which of them engines and learners can use, and what an
+/// error of one means.
+///
+/// Pure rules over facts, any thread, without CUDA and libtorch: where there is a driver the facts
+/// are its own (cuda/card.h), in tests they are made up.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+/// What the operations are compiled for at least (cmake/cuda.cmake).
+inline constexpr int32_t kCardCapabilityMin = 8;
+
+struct CardFacts {
+  double free_bytes = 0;   // now; others may take them
+  double total_bytes = 0;  // of the device
+  int32_t num_processors = 0;
+  std::string name{};            // "NVIDIA H100 80GB HBM3"; a MIG slice's has its profile, too
+  int32_t capability_major = 0;  // 9 is sm_9x
+  std::string fault{};           // why it cannot be entered now; "": it can
+};
+
+/// Versions are as CUDA writes them: 13000 is 13.0.
+struct CardDriver {
+  int32_t version = 0;    // the newest CUDA that the driver runs; 0: there is no driver
+  int32_t built_for = 0;  // the CUDA that this program was built for
+  int32_t num_cards = 0;
+  std::string fault{};  // why the cards cannot be counted; "": they were
+};
+
+/// The CUDA devices of one machine.
+class CardSource {
+ public:
+  virtual ~CardSource() = default;
+  virtual CardDriver driver() = 0;
+  /// Of card [0, num_cards). May make this process known to the card, which costs some of the
+  /// card's memory: asked of one that is to be used.
+  virtual CardFacts card(int32_t index) = 0;
+};
+
+/// N of "cuda:N"; -1 of anything else.
+int32_t card_index(std::string_view device);
+
+/// Why engines and learners cannot compute on `device` ("cuda:0") of these cards, as what follows
+/// "which ..."; "" where they can. Whether a model fits is another question.
+std::string why_not_on_card(CardSource& cards, std::string_view device);
+
+/// kDeviceLostCode: an error after which every later call of this process fails alike. `doing` is
+/// what was computed, `name` CUDA's name of the error ("cudaErrorIllegalAddress"), `text` its
+/// words.
+Error device_lost(std::string_view doing, std::string_view name, std::string_view text);
+
+}  // namespace primerl

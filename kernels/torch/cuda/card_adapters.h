@@ -1,0 +1,139 @@
+/// The adapters of an engine on a CUDA device: what they add to the products of a decoder.
+///
+/// Owns the memory of their numbers, which has fixed addresses, so that captured graphs see new
+/// versions: a place for each slot and a spare one, each large enough for the largest rank. A new
+/// version is brought into the spare place on a thread of its own while steps go on; take() then
+/// exchanges the two. An adapter that comes into a slot where nobody is goes straight to its place.
+/// One adapter is on its way at a time.
+///
+/// In a step few rows of many adapters are one launch a matrix (add_adapters() of cuda_ops.h), runs
+/// of many rows with one adapter are products of the libraries. Adds y += scaling * (x A') B'. One
+/// thread, under a CardStream::Use, but for the one that it owns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "kernels/engine/options.h"
+#include "kernels/models/adapter.h"
+#include "kernels/torch/adapters.h"
+#include "kernels/torch/cuda/weight_upload.h"
+
+namespace primerl {
+
+/// Whose adapters add to the rows of a pass.
+struct CardAdapterRows {
+  const cuda::AdapterTile* tiles = nullptr;  // device memory, [num_tiles]
+  int64_t num_tiles = 0;
+  std::span<const AdapterRun> runs;  // rows of no tile
+
+  bool are_there() const { return num_tiles > 0 || !runs.empty(); }
+};
+
+class CardAdapters {
+ public:
+  /// The linears of one matrix of the model, as the operation takes them; A of all parts lie
+  /// together.
+  using Linear = cuda::AddAdaptersArgs;
+
+  /// What a device cannot do of the options of an engine with adapter slots.
+  static Status check(const TensorTable& model, const EngineOptions& options);
+  /// Bytes that it allocates on the device.
+  static double bytes_needed(const TensorTable& model, const EngineOptions& options,
+                             int64_t element_size);
+
+  /// check() was ok, and there are slots. All outlive it; `type` is kFloat or kBFloat16.
+  CardAdapters(const TensorTable& model, const EngineOptions& options, at::ScalarType type,
+               const CardStream& stream);
+  ~CardAdapters();
+
+  /// Of the matrix with our name; null: no linear of it can have an adapter.
+  const Linear* find(std::string_view matrix) const;
+
+  // Numbers come.
+  /// Whether an adapter is on its way.
+  bool is_busy() const { return !is_done_.load(std::memory_order_acquire); }
+  /// Begins to bring an adapter into the spare place, or into that of a slot whose adapter nobody
+  /// computes with any more. Waits for what is on its way, and gives up what is in the spare place.
+  Status begin(std::optional<int32_t> slot, const AdapterConfig& config,
+               std::shared_ptr<const WeightSnapshot> snapshot);
+  /// Whether the spare place has, or gets, what `snapshot` holds, in the same memory.
+  bool holds(const WeightSnapshot& snapshot) const;
+  /// Until what was begun is there: it is the adapter of `slot` from the next step on.
+  Status take(int32_t slot);
+
+  // A step.
+  /// Tiles of a graph of `rows` rows.
+  int64_t num_tiles(int64_t rows) const;
+  /// The runs and tiles of a batch: all rows in tiles where `has_runs` is false.
+  void begin_step(const RowBatch& batch, bool has_runs);
+  const std::vector<cuda::AdapterTile>& tiles() const { return tiles_; }
+  const std::vector<AdapterRun>& runs() const { return runs_; }
+
+  /// y += what the adapters of `rows` add to x times the matrix.
+  Status add(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x,
+             const at::Tensor& y) const;
+
+ private:
+  /// An adapter's numbers, and where they lie.
+  struct Held {
+    int32_t place = 0;
+    int32_t rank = 0;  // 0: none
+    uint32_t targets = 0;
+    float scaling = 0;
+  };
+  /// One of a model's linears that can have an adapter.
+  struct Place {
+    size_t parameter = 0;
+    int64_t column = 0;
+    uint32_t target = 0;
+    int64_t a = 0, b = 0;  // for each rank
+  };
+
+  void lay_out(const AdapterTable& largest);
+  /// What is read of `snapshot`, and where it goes.
+  Result<Held> match(const AdapterConfig& config, const WeightSnapshot& snapshot);
+  Status wait();
+  at::Tensor numbers(int32_t place) const { return places_.select(0, place); }
+  void multiply(const Linear& linear, const AdapterRun& run, const at::Tensor& x,
+                const at::Tensor& y) const;
+
+  const TensorTable& model_;
+  const at::ScalarType type_;
+  const CardStream& stream_;
+  // Constant after construction.
+  std::vector<Place> layout_;            // sorted as AdapterTable::linears()
+  std::map<size_t, Linear> linears_;     // by parameter of the model
+  std::vector<std::string> targets_;     // by bit: "q_proj"
+  int64_t elements_of_rank_ = 0;         // of an adapter, for each rank
+  at::Tensor places_;                    // [slots + 1, elements]
+  // Who lies where.
+  std::vector<Held> slots_;
+  int32_t spare_ = 0;
+  // What is on its way, or came last into the spare place.
+  WeightUpload upload_;
+  std::shared_ptr<const WeightSnapshot> snapshot_;
+  std::vector<TensorSlice> slices_;
+  TensorMatch match_;
+  Held coming_;
+  bool is_for_spare_ = false;
+  c10::Event is_free_{c10::DeviceType::CUDA};  // what was launched before reads the place no more
+  std::atomic<bool> is_done_ = true;
+  Status outcome_;  // of the thread, once it is done
+  std::jthread thread_;
+  // Of the step.
+  std::vector<AdapterRun> runs_;
+  std::vector<cuda::AdapterTile> tiles_;
+};
+
+}  // namespace primerl

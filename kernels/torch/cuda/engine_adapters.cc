@@ -1,0 +1,65 @@
+// How adapters come into the slots of an engine on a CUDA device, and leave them.
+#include "kernels/torch/boundary.h"
+#include "kernels/torch/cuda/engine.h"
+
+namespace primerl {
+namespace {
+
+/// Tensors that somebody else keeps meanwhile.
+std::shared_ptr<const WeightSnapshot> borrowed(const WeightSnapshot& snapshot) {
+  return {std::shared_ptr<const void>(), &snapshot};
+}
+
+}  // namespace
+
+/// Of a tenant that has no slot only the tensors are kept, when they are applied.
+bool CudaEngine::prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot) {
+  if (adapters_->holds(*snapshot)) return !adapters_->is_busy();
+  if (adapters_->is_busy() || is_loading_) return false;
+  const auto number = known_.number_of(snapshot->key);
+  if (number.ok() && scheduler_.slots().slot_of(*number) == AdapterSlots::kNone) return true;
+  const auto config = known_.check(*snapshot);
+  return !config.ok() || !adapters_->begin({}, *config, snapshot).ok();  // apply() refuses it
+}
+
+/// The version before stays until all of the new one is known to fit.
+Status CudaEngine::apply_adapter(const WeightSnapshot& snapshot) {
+  if (is_loading_) RETURN_IF_ERROR(end_load());
+  ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
+  AdapterSlots& slots = scheduler_.slots();
+  const auto known = known_.number_of(snapshot.key);
+  const auto no_other = [](int32_t) { return false; };
+  const int32_t slot = known.ok() ? slots.slot_of(*known) : slots.slot_for(no_other);
+  const bool has_slot = slot != AdapterSlots::kNone;
+  if (has_slot && !adapters_->holds(snapshot))
+    RETURN_IF_ERROR(adapters_->begin({}, config, borrowed(snapshot)));
+  const int32_t number = known_.take(snapshot, config);
+  if (!has_slot) return ok();
+  if (!known.ok()) slots.place(number);
+  return adapters_->take(slot);
+}
+
+/// A slot whose adapter nobody computes with any more gets the one that prompts wait for.
+Status CudaEngine::load_adapter(bool waits) {
+  const auto& load = scheduler_.next_load();
+  if (!load) return ok();
+  if (!is_loading_) {
+    if (adapters_->is_busy() && !waits) return ok();  // a version that is prepared
+    const KnownAdapters::Adapter& known = known_.at(load->adapter);
+    const WeightSnapshot kept{known.key, {}, known.tensors};
+    RETURN_IF_ERROR(adapters_->begin(load->slot, known.config,
+                                     std::make_shared<const WeightSnapshot>(kept)));
+    is_loading_ = true;
+  }
+  return adapters_->is_busy() && !waits ? ok() : end_load();
+}
+
+Status CudaEngine::end_load() {
+  AdapterSlots& slots = scheduler_.slots();
+  is_loading_ = false;
+  RETURN_IF_ERROR(adapters_->take(slots.coming()->slot));
+  slots.finish();
+  return ok();
+}
+
+}  // namespace primerl

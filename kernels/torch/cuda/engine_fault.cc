@@ -1,0 +1,38 @@
+// The end of an engine's step on a device: taken, failed, or the last of its process.
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/engine.h"
+
+namespace primerl {
+
+void CudaEngine::finish(const StepPlan& plan, const Status& computed) {
+  ++num_steps_;
+  if (computed.ok()) return scheduler_.finish_step();
+  // What was computed on a device that is lost ends with the process.
+  lost_ = stream_.check_device(fmt::format("engine step {}", num_steps_));
+  if (!lost_.ok()) return;
+  const bool is_full = computed.error().code() == Code::kExhausted;
+  const std::string why =
+      is_full ? out_of_memory(plan.rows.num_rows()).text() : computed.error().text();
+  scheduler_.fail_step(plan, why);
+}
+
+/// The tensors of the failed step are gone; what libtorch keeps of them may be what another needs.
+Error CudaEngine::out_of_memory(int64_t num_rows) const {
+  constexpr double kBytesOfGigabyte = 1e9;
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const auto asked = card_facts(card_index(options_.device));
+  const CardFacts card = asked.ok() ? *asked : CardFacts{};
+  const auto cache_bytes = static_cast<double>(cache_.keys.nbytes() + cache_.values.nbytes());
+  return error(Code::kExhausted,
+               "engine step {} found no memory for {} rows on {}, of which {:.1f} of {:.1f} GB are "
+               "free now: the engine was planned to need {:.1f} GB, {:.1f} of them for its cache",
+               num_steps_, num_rows, options_.device, card.free_bytes / kBytesOfGigabyte,
+               card.total_bytes / kBytesOfGigabyte,
+               cuda_engine_bytes(options_, config_) / kBytesOfGigabyte,
+               cache_bytes / kBytesOfGigabyte)
+      .note("lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end what holds the rest");
+}
+
+}  // namespace primerl

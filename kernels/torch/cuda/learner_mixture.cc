@@ -1,0 +1,278 @@
+#include "kernels/torch/cuda/learner_mixture.h"
+
+#include <ATen/ops/_grouped_mm.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sort.h>
+
+#include "kernels/torch/stages/stage.h"
+
+namespace primerl {
+
+CardMixture::CardMixture(const ModelConfig& config, at::ScalarType type, const CardStream& stream)
+    : config_(config),
+      spec_(*config.moe),
+      shape_(router_shape(*config.moe)),
+      type_(type),
+      stream_(stream) {}
+
+double CardMixture::bytes_of_rows(const ModelConfig& config, at::ScalarType type) {
+  const MoeSpec& spec = *config.moe;
+  const double pairs = spec.experts_per_token, size = static_cast<double>(at::elementSize(type));
+  const double of_pair = config.hidden_size + 3.0 * spec.width;
+  return size * (pairs * of_pair + 3.0 * spec.shared_width) + 4.0 * spec.num_experts + 28.0 * pairs;
+}
+
+/// Forward: what the experts give. Backward: slopes of places before and after the experts, and of
+/// what is between; the router's rows in fp32.
+double CardMixture::bytes_of_scratch(const ModelConfig& config, at::ScalarType type) {
+  const MoeSpec& spec = *config.moe;
+  const double pairs = spec.experts_per_token, size = static_cast<double>(at::elementSize(type));
+  return size * pairs * (2.0 * config.hidden_size + 2.0 * spec.width) + 8.0 * config.hidden_size +
+         8.0 * spec.num_experts + 40.0 * pairs;
+}
+
+double CardMixture::bytes_of_gradients(const ModelConfig& config, at::ScalarType type) {
+  if (type == at::kFloat) return 0;
+  const MoeSpec& spec = *config.moe;
+  return 2.0 * static_cast<double>(at::elementSize(type)) * spec.num_experts * spec.width *
+         config.hidden_size;
+}
+
+cuda::Type CardMixture::op_type() const {
+  return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+}
+
+Status CardMixture::route(const Weights& weights, const at::Tensor& x, Rows& rows) const {
+  const int64_t count = x.size(0), k = spec_.experts_per_token;
+  const auto of = [&](at::ScalarType type) { return x.options().dtype(type); };
+  rows.scores = at::empty({count, spec_.num_experts}, of(at::kFloat));
+  rows.experts = at::empty({count, k}, of(at::kInt));
+  rows.weights = at::empty({count, k}, of(at::kFloat));
+  if (type_ == at::kFloat)
+    at::mm_out(rows.scores, x, weights.router.weight.t());
+  else
+    at::mm_out(rows.scores, x, weights.router.weight.t(), at::kFloat);
+  const at::Tensor& bias = weights.selection_bias.exact;
+  return launched(
+      cuda::route({.rows = count,
+                   .shape = shape_,
+                   .selection_bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
+                   .logits = rows.scores.const_data_ptr<float>(),
+                   .scores = rows.scores.mutable_data_ptr<float>(),
+                   .experts = rows.experts.mutable_data_ptr<int32_t>(),
+                   .weights = rows.weights.mutable_data_ptr<float>()},
+                  stream_.raw()),
+      "route");
+}
+
+void CardMixture::sort(Rows& rows) const {
+  const at::Tensor experts = rows.experts.view({-1});
+  const auto [sorted, pairs] = at::sort(experts, true, 0, false);
+  rows.pairs = pairs;
+  const int64_t count = experts.numel();
+  rows.sources = at::div(pairs, spec_.experts_per_token, "floor").to(at::kInt);
+  at::Tensor places = at::empty({count}, experts.options());
+  places.scatter_(0, pairs, at::arange(count, experts.options()));
+  rows.places = places;
+  // Of expert e end those that are less than e + 1.
+  const at::Tensor next = at::arange(1, spec_.num_experts + 1, experts.options());
+  rows.ends = at::searchsorted(sorted, next, true);
+  if (type_ != at::kFloat) return;
+  const at::Tensor host = rows.ends.to(at::kLong).cpu();
+  rows.on_host.assign(host.const_data_ptr<int64_t>(),
+                      host.const_data_ptr<int64_t>() + spec_.num_experts);
+}
+
+at::Tensor CardMixture::grouped(const Rows& rows, const at::Tensor& x,
+                                const at::Tensor& weight) const {
+  if (type_ != at::kFloat) return at::_grouped_mm(x, weight, rows.ends);
+  const at::Tensor y = at::empty({x.size(0), weight.size(2)}, x.options());
+  int64_t begin = 0;
+  for (int64_t e = 0; e < spec_.num_experts; ++e) {
+    const int64_t end = rows.on_host[static_cast<size_t>(e)];
+    at::Tensor to = y.narrow(0, begin, end - begin);
+    if (end > begin) at::mm_out(to, x.narrow(0, begin, end - begin), weight.select(0, e));
+    begin = end;
+  }
+  return y;
+}
+
+void CardMixture::add_gradient(const Rows& rows, const at::Tensor& dy, const at::Tensor& x,
+                               const at::Tensor& gradient) const {
+  if (!gradient.defined()) return;
+  if (type_ != at::kFloat) {
+    gradient.add_(at::_grouped_mm(dy.t(), x, rows.ends));
+    return;
+  }
+  int64_t begin = 0;
+  for (int64_t e = 0; e < spec_.num_experts; ++e) {
+    const int64_t end = rows.on_host[static_cast<size_t>(e)];
+    if (end > begin)
+      add_product(dy.narrow(0, begin, end - begin), x.narrow(0, begin, end - begin),
+                  gradient.select(0, e));
+    begin = end;
+  }
+}
+
+void CardMixture::add_product(const at::Tensor& dy, const at::Tensor& x,
+                              const at::Tensor& gradient) const {
+  if (!gradient.defined()) return;
+  at::Tensor to = gradient;
+  if (x.scalar_type() == at::kFloat)
+    at::addmm_out(to, to, dy.t(), x);
+  else
+    at::addmm_out(to, to, dy.t(), x, at::kFloat);
+}
+
+Status CardMixture::swiglu(const at::Tensor& gate_up, const at::Tensor& activated) const {
+  return launched(cuda::swiglu({.rows = activated.size(0),
+                                .width = activated.size(1),
+                                .type = op_type(),
+                                .gate_up = gate_up.const_data_ptr(),
+                                .activated = activated.mutable_data_ptr()},
+                               stream_.raw()),
+                  "swiglu of experts");
+}
+
+/// gate_up becomes its slope.
+Status CardMixture::swiglu_backward(const at::Tensor& gate_up,
+                                    const at::Tensor& dactivated) const {
+  return launched(cuda::swiglu_backward({.rows = dactivated.size(0),
+                                         .width = dactivated.size(1),
+                                         .type = op_type(),
+                                         .gate_up = gate_up.const_data_ptr(),
+                                         .dactivated = dactivated.const_data_ptr(),
+                                         .dgate_up = gate_up.mutable_data_ptr()},
+                                        stream_.raw()),
+                  "swiglu_backward of experts");
+}
+
+Status CardMixture::gather(const at::Tensor& x, const at::Tensor& sources,
+                           const at::Tensor& y) const {
+  return launched(cuda::gather_rows({.rows = y.size(0),
+                                     .width = y.size(1),
+                                     .type = op_type(),
+                                     .x = x.const_data_ptr(),
+                                     .sources = sources.const_data_ptr<int32_t>(),
+                                     .y = y.mutable_data_ptr()},
+                                    stream_.raw()),
+                  "rows of experts");
+}
+
+Status CardMixture::combine(const Rows& rows, const at::Tensor& x, const at::Tensor& weights,
+                            const at::Tensor& y) const {
+  return launched(
+      cuda::combine_rows({.rows = y.size(0),
+                          .width = y.size(1),
+                          .terms = spec_.experts_per_token,
+                          .type = op_type(),
+                          .x = x.const_data_ptr(),
+                          .places = rows.places.const_data_ptr<int32_t>(),
+                          .weights = weights.defined() ? weights.const_data_ptr<float>() : nullptr,
+                          .y = y.mutable_data_ptr()},
+                         stream_.raw()),
+      "sum over experts");
+}
+
+Result<CardMixture::Rows> CardMixture::forward(const Weights& weights, const at::Tensor& x,
+                                               const at::Tensor& y) const {
+  Rows rows;
+  RETURN_IF_ERROR(route(weights, x, rows));
+  sort(rows);
+  const int64_t places = rows.sources.numel();
+  rows.gathered = at::empty({places, config_.hidden_size}, x.options());
+  RETURN_IF_ERROR(gather(x, rows.sources, rows.gathered));
+  rows.gate_up = grouped(rows, rows.gathered, weights.gate_up.weight.transpose(1, 2));
+  rows.activated = at::empty({places, spec_.width}, x.options());
+  RETURN_IF_ERROR(swiglu(rows.gate_up, rows.activated));
+  if (spec_.shared_width > 0) {
+    rows.shared_gate_up = at::mm(x, weights.shared_gate_up.weight.t());
+    rows.shared_activated = at::empty({x.size(0), spec_.shared_width}, x.options());
+    RETURN_IF_ERROR(swiglu(rows.shared_gate_up, rows.shared_activated));
+  }
+  if (!y.defined()) return rows;
+  at::Tensor to = y;
+  if (spec_.shared_width > 0)
+    at::mm_out(to, rows.shared_activated, weights.shared_down.weight.t());
+  else
+    to.zero_();
+  const at::Tensor outputs =
+      grouped(rows, rows.activated, weights.down.weight.transpose(1, 2));
+  RETURN_IF_ERROR(combine(rows, outputs, rows.weights, y));
+  return rows;
+}
+
+Status CardMixture::backward(const Weights& weights, const Rows& rows, const at::Tensor& x,
+                             const at::Tensor& dy, const at::Tensor& dx) const {
+  const int64_t places = rows.sources.numel();
+  const at::Tensor dweights = at::empty({places, 1}, rows.weights.options());
+  at::Tensor dactivated;
+  {
+    const at::Tensor slopes = at::empty(rows.gathered.sizes(), x.options());
+    RETURN_IF_ERROR(gather(dy, rows.sources, slopes));
+    // Without the weights yet: dy . (what an expert gives) = (dy down) . activated.
+    dactivated = grouped(rows, slopes, weights.down.weight);
+    const at::Tensor same = at::arange(places, rows.places.options());
+    RETURN_IF_ERROR(launched(cuda::dot_rows({.rows = places,
+                                             .width = spec_.width,
+                                             .terms = 1,
+                                             .type = op_type(),
+                                             .a = dactivated.const_data_ptr(),
+                                             .b = rows.activated.const_data_ptr(),
+                                             .places = same.const_data_ptr<int32_t>(),
+                                             .dots = dweights.mutable_data_ptr<float>()},
+                                            stream_.raw()),
+                             "slopes of the weights of experts"));
+    const at::Tensor by_place =
+        at::index_select(rows.weights.view({-1}), 0, rows.pairs).unsqueeze(1);
+    dactivated.mul_(by_place);
+    add_gradient(rows, slopes.mul_(by_place), rows.activated, weights.down.gradient);
+  }
+  RETURN_IF_ERROR(swiglu_backward(rows.gate_up, dactivated));
+  dactivated.reset();
+  add_gradient(rows, rows.gate_up, rows.gathered, weights.gate_up.gradient);
+  const at::Tensor dgathered = grouped(rows, rows.gate_up, weights.gate_up.weight);
+  RETURN_IF_ERROR(route_backward(weights, rows, dweights, x, dx));
+  if (spec_.shared_width > 0) RETURN_IF_ERROR(backward_shared(weights, rows, x, dy, dx));
+  return combine(rows, dgathered, {}, dx);
+}
+
+Status CardMixture::route_backward(const Weights& weights, const Rows& rows,
+                                   const at::Tensor& dweights, const at::Tensor& x,
+                                   const at::Tensor& dx) const {
+  const at::Tensor by_pair =
+      at::index_select(dweights.view({-1}), 0, rows.places).view(rows.weights.sizes());
+  const at::Tensor dlogits = at::empty(rows.scores.sizes(), rows.scores.options());
+  RETURN_IF_ERROR(
+      launched(cuda::route_backward({.rows = x.size(0),
+                                     .shape = shape_,
+                                     .scores = rows.scores.const_data_ptr<float>(),
+                                     .experts = rows.experts.const_data_ptr<int32_t>(),
+                                     .dweights = by_pair.const_data_ptr<float>(),
+                                     .dlogits = dlogits.mutable_data_ptr<float>()},
+                                    stream_.raw()),
+               "route_backward"));
+  add_product(dlogits, x.to(at::kFloat), weights.router.gradient);
+  at::Tensor to = dx;
+  to.copy_(at::mm(dlogits, weights.router.weight.to(at::kFloat)));
+  return ok();
+}
+
+Status CardMixture::backward_shared(const Weights& weights, const Rows& rows, const at::Tensor& x,
+                                    const at::Tensor& dy, const at::Tensor& dx) const {
+  add_product(dy, rows.shared_activated, weights.shared_down.gradient);
+  RETURN_IF_ERROR(
+      swiglu_backward(rows.shared_gate_up, at::mm(dy, weights.shared_down.weight)));
+  add_product(rows.shared_gate_up, x, weights.shared_gate_up.gradient);
+  at::Tensor to = dx;
+  at::addmm_out(to, to, rows.shared_gate_up, weights.shared_gate_up.weight);
+  return ok();
+}
+
+}  // namespace primerl

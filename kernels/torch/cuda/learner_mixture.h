@@ -1,0 +1,87 @@
+/// A mixture of experts in a training pass on a CUDA device: router, rows sorted by expert, grouped
+/// products, their weighted sum, and the shared expert beside them; forward and backward.
+///
+/// The router's logits, scores and weights are fp32, made of the operands that products read, and
+/// so are its gradients. Experts are chosen as on the CPU (ops.h) and are constant to the gradient.
+/// What forward leaves is allocated anew each time. bf16 takes _grouped_mm, whose gradients of
+/// weights are rounded to bf16 before they are added to the fp32 ones; fp32 takes one product an
+/// expert and waits for the device. One thread, under a CardStream::Use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "kernels/models/config.h"
+#include "kernels/ops/ops.h"
+#include "kernels/torch/cuda/learner_weights.h"
+
+namespace primerl {
+
+class CardMixture {
+ public:
+  /// Of one layer.
+  struct Weights {
+    CardParameter router, selection_bias, gate_up, down, shared_gate_up, shared_down;
+  };
+  /// What forward leaves for backward. Places are rows in the order of their expert, of equal
+  /// experts in the order of the rows; pair i is choice i % experts_per_token of a row.
+  struct Rows {
+    at::Tensor scores;            // [rows, experts] fp32
+    at::Tensor experts;           // [rows, experts_per_token] int32
+    at::Tensor weights;           // [rows, experts_per_token] fp32
+    at::Tensor places, sources;   // int32: [pairs] place of a pair; [places] row of a place
+    at::Tensor pairs;             // [places] int64: pair of a place
+    at::Tensor ends;              // [experts] int32: where the places of each end
+    std::vector<int64_t> on_host;  // the same, in fp32
+    at::Tensor gathered;          // [places, hidden]
+    at::Tensor gate_up;           // [places, 2 width]; backward overwrites it
+    at::Tensor activated;         // [places, width]
+    at::Tensor shared_gate_up, shared_activated;
+  };
+
+  /// Both outlive it.
+  CardMixture(const ModelConfig& config, at::ScalarType type, const CardStream& stream);
+
+  /// Of a row: what forward leaves, and what it and backward allocate beside that.
+  static double bytes_of_rows(const ModelConfig& config, at::ScalarType type);
+  static double bytes_of_scratch(const ModelConfig& config, at::ScalarType type);
+  /// What the gradient of a layer's experts takes before it is added.
+  static double bytes_of_gradients(const ModelConfig& config, at::ScalarType type);
+
+  /// y = the mixture of x, [rows, hidden] both; y undefined: its rows alone.
+  Result<Rows> forward(const Weights& weights, const at::Tensor& x, const at::Tensor& y) const;
+  /// dx [rows, hidden] is written; adds the gradients of the weights.
+  Status backward(const Weights& weights, const Rows& rows, const at::Tensor& x,
+                  const at::Tensor& dy, const at::Tensor& dx) const;
+
+ private:
+  cuda::Type op_type() const;
+  Status route(const Weights& weights, const at::Tensor& x, Rows& rows) const;
+  void sort(Rows& rows) const;
+  /// y [places, columns] of x [places, terms] and weight [experts, terms, columns].
+  at::Tensor grouped(const Rows& rows, const at::Tensor& x, const at::Tensor& weight) const;
+  /// gradient [experts, columns, terms] += dy' x, by the places of each.
+  void add_gradient(const Rows& rows, const at::Tensor& dy, const at::Tensor& x,
+                    const at::Tensor& gradient) const;
+  Status swiglu(const at::Tensor& gate_up, const at::Tensor& activated) const;
+  Status swiglu_backward(const at::Tensor& gate_up, const at::Tensor& dactivated) const;
+  Status gather(const at::Tensor& x, const at::Tensor& sources, const at::Tensor& y) const;
+  /// y [rows, hidden] += x [places, hidden], by pair; with `weights` times these.
+  Status combine(const Rows& rows, const at::Tensor& x, const at::Tensor& weights,
+                 const at::Tensor& y) const;
+  /// dx = the router's part; adds the gradient of its weights.
+  Status route_backward(const Weights& weights, const Rows& rows, const at::Tensor& dweights,
+                        const at::Tensor& x, const at::Tensor& dx) const;
+  Status backward_shared(const Weights& weights, const Rows& rows, const at::Tensor& x,
+                         const at::Tensor& dy, const at::Tensor& dx) const;
+  void add_product(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gradient) const;
+
+  const ModelConfig& config_;
+  const MoeSpec& spec_;
+  const RouterShape shape_;
+  const at::ScalarType type_;
+  const CardStream& stream_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,186 @@
+#include "kernels/torch/cuda/mixture.h"
+
+#include <ATen/ops/_grouped_mm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "kernels/torch/cuda/product.h"
+#include "kernels/torch/stages/stage.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kRowsAtATime = 4096;  // of 128 experts and 8 a token, each has 256
+
+}  // namespace
+
+EngineMixture::EngineMixture(const ModelConfig& config, const CardWeights& weights,
+                             const CardStream& stream, int64_t rows_max)
+    : config_(config),
+      spec_(*config.moe),
+      shape_(router_shape(*config.moe)),
+      weights_(weights),
+      type_(weights.type()),
+      stream_(stream),
+      rows_max_(std::min(rows_max, kRowsAtATime)) {
+  const auto of = [&](at::ScalarType type, std::vector<int64_t> shape) {
+    return at::empty(shape, at::TensorOptions(stream.device()).dtype(type));
+  };
+  const int64_t k = spec_.experts_per_token, pairs = rows_max_ * k;
+  if (spec_.has_selection_bias)
+    biases_ = at::zeros({config.num_layers(), spec_.num_experts},
+                        at::TensorOptions(stream.device()).dtype(at::kFloat));
+  scores_ = of(at::kFloat, {rows_max_, spec_.num_experts});
+  weights_of_ = of(at::kFloat, {rows_max_, k});
+  chosen_ = of(at::kInt, {rows_max_, k});
+  places_ = of(at::kInt, {rows_max_, k});
+  sources_ = of(at::kInt, {pairs});
+  ends_ = of(at::kInt, {spec_.num_experts});
+  gathered_ = of(type_, {pairs, config.hidden_size});
+  activated_ = of(type_, {pairs, spec_.width});
+  shared_gate_up_ = of(type_, {rows_max_, 2 * int64_t{spec_.shared_width}});
+  shared_activated_ = of(type_, {rows_max_, spec_.shared_width});
+}
+
+/// What grouped products allocate is of it.
+double EngineMixture::bytes_needed(const ModelConfig& config, int64_t element_size,
+                                   int64_t rows_max) {
+  const MoeSpec& spec = *config.moe;
+  const double pairs = spec.experts_per_token;
+  const double of_row = pairs * (2.0 * config.hidden_size + 3.0 * spec.width) +
+                        3.0 * spec.shared_width;
+  return static_cast<double>(std::min(rows_max, kRowsAtATime)) *
+         (of_row * static_cast<double>(element_size) + 4.0 * spec.num_experts + 16.0 * pairs);
+}
+
+EngineMixture::Layer EngineMixture::layer(const std::string& name, int32_t number) const {
+  return {weights_.linear(name + "router"),
+          weights_.linear(name + "shared_gate_up"),
+          weights_.linear(name + "shared_down"),
+          weights_.tensor(name + "experts_gate_up").transpose(1, 2),
+          weights_.tensor(name + "experts_down").transpose(1, 2),
+          biases_.defined() ? biases_.select(0, number).const_data_ptr<float>() : nullptr};
+}
+
+/// They are in the flat weights, too, where bf16 rounds them: experts would be chosen otherwise.
+Status EngineMixture::take_biases(const TensorTable& table,
+                                  const std::vector<WeightTensor>& tensors) {
+  if (!biases_.defined()) return ok();
+  at::Tensor host = at::zeros(biases_.sizes(), at::kFloat);
+  for (const TensorSlice& slice : table.slices()) {
+    const std::string& ours = table.parameters()[slice.parameter].name;
+    if (!ours.ends_with(".selection_bias")) continue;
+    const auto found = std::ranges::lower_bound(tensors, slice.name, {}, &WeightTensor::name);
+    if (found == tensors.end() || found->name != slice.name)
+      return error(Code::kInvalid, "tensor '{}' is missing", slice.name);
+    const int64_t number = std::stoll(ours.substr(ours.find('.') + 1));
+    convert_to_f32(*found, 0, slice.count,
+                   host.mutable_data_ptr<float>() + number * spec_.num_experts);
+  }
+  biases_.copy_(host);
+  return stream_.wait();
+}
+
+cuda::Type EngineMixture::op_type() const {
+  return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+}
+
+Status EngineMixture::route(int64_t rows, const Layer& layer, const at::Tensor& x) const {
+  RETURN_IF_ERROR(multiply(rows, x, layer.router, scores_, stream_));
+  RETURN_IF_ERROR(launched(cuda::route({.rows = rows,
+                                        .shape = shape_,
+                                        .selection_bias = layer.bias,
+                                        .logits = scores_.const_data_ptr<float>(),
+                                        .scores = scores_.mutable_data_ptr<float>(),
+                                        .experts = chosen_.mutable_data_ptr<int32_t>(),
+                                        .weights = weights_of_.mutable_data_ptr<float>()},
+                                       stream_.raw()),
+                           "route"));
+  return launched(cuda::sort_by_expert({.rows = rows,
+                                        .experts_per_token = spec_.experts_per_token,
+                                        .num_experts = spec_.num_experts,
+                                        .experts = chosen_.const_data_ptr<int32_t>(),
+                                        .places = places_.mutable_data_ptr<int32_t>(),
+                                        .sources = sources_.mutable_data_ptr<int32_t>(),
+                                        .ends = ends_.mutable_data_ptr<int32_t>()},
+                                       stream_.raw()),
+                  "sort_by_expert");
+}
+
+/// [pairs, columns] of x [pairs, terms] and weight [experts, terms, columns].
+at::Tensor EngineMixture::grouped(const at::Tensor& x, const at::Tensor& weight) const {
+  if (type_ == at::kBFloat16) return at::_grouped_mm(x, weight, ends_);
+  const at::Tensor ends = ends_.cpu(), y = at::empty({x.size(0), weight.size(2)}, x.options());
+  int64_t begin = 0;
+  for (int64_t expert = 0; expert < spec_.num_experts; ++expert) {
+    const int64_t count = ends.const_data_ptr<int32_t>()[expert] - begin;
+    at::Tensor to = y.narrow(0, begin, count);
+    if (count > 0) at::mm_out(to, x.narrow(0, begin, count), weight.select(0, expert));
+    begin += count;
+  }
+  return y;
+}
+
+Status EngineMixture::swiglu(int64_t rows, const at::Tensor& gate_up,
+                             const at::Tensor& activated) const {
+  return launched(cuda::swiglu({.rows = rows,
+                                .width = activated.size(1),
+                                .type = op_type(),
+                                .gate_up = gate_up.const_data_ptr(),
+                                .activated = activated.mutable_data_ptr()},
+                               stream_.raw()),
+                  "swiglu of experts");
+}
+
+Status EngineMixture::forward_shared(int64_t rows, const Layer& layer, const at::Tensor& x,
+                                     const at::Tensor& y) const {
+  RETURN_IF_ERROR(multiply(rows, x, layer.shared_gate_up, shared_gate_up_, stream_));
+  RETURN_IF_ERROR(swiglu(rows, shared_gate_up_, shared_activated_));
+  return multiply(rows, shared_activated_, layer.shared_down, y, stream_);
+}
+
+Status EngineMixture::forward_some(int64_t rows, const Layer& layer, const at::Tensor& x,
+                                   const at::Tensor& y) const {
+  RETURN_IF_ERROR(route(rows, layer, x));
+  const int64_t pairs = rows * spec_.experts_per_token;
+  RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = pairs,
+                                              .width = config_.hidden_size,
+                                              .type = op_type(),
+                                              .x = x.const_data_ptr(),
+                                              .sources = sources_.const_data_ptr<int32_t>(),
+                                              .y = gathered_.mutable_data_ptr()},
+                                             stream_.raw()),
+                           "rows of experts"));
+  const at::Tensor gate_up = grouped(gathered_.narrow(0, 0, pairs), layer.gate_up);
+  RETURN_IF_ERROR(swiglu(pairs, gate_up, activated_));
+  const at::Tensor outputs = grouped(activated_.narrow(0, 0, pairs), layer.down);
+  if (spec_.shared_width > 0)
+    RETURN_IF_ERROR(forward_shared(rows, layer, x, y));
+  else
+    y.narrow(0, 0, rows).zero_();
+  return launched(cuda::combine_rows({.rows = rows,
+                                      .width = config_.hidden_size,
+                                      .terms = spec_.experts_per_token,
+                                      .type = op_type(),
+                                      .x = outputs.const_data_ptr(),
+                                      .places = places_.const_data_ptr<int32_t>(),
+                                      .weights = weights_of_.const_data_ptr<float>(),
+                                      .y = y.mutable_data_ptr()},
+                                     stream_.raw()),
+                  "sum over experts");
+}
+
+Status EngineMixture::forward(int64_t rows, const Layer& layer, const at::Tensor& x,
+                              const at::Tensor& y) const {
+  for (int64_t begin = 0; begin < rows; begin += rows_max_) {
+    const int64_t count = std::min(rows_max_, rows - begin);
+    RETURN_IF_ERROR(
+        forward_some(count, layer, x.narrow(0, begin, count), y.narrow(0, begin, count)));
+  }
+  return ok();
+}
+
+}  // namespace primerl

@@ -1,0 +1,35 @@
+#include "kernels/torch/cuda/product.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+
+namespace primerl {
+
+Status multiply(int64_t rows, const at::Tensor& x, const CardLinear& weight, const at::Tensor& y,
+                const CardStream& stream) {
+  const int64_t terms = weight.transposed.size(0);
+  if (x.scalar_type() == at::kBFloat16 && rows <= cuda::kFewRowsMax && terms % 8 == 0)
+    return launched(cuda::few_rows_product(
+                        {.rows = rows,
+                         .terms = terms,
+                         .columns = weight.transposed.size(1),
+                         .x = x.const_data_ptr(),
+                         .weight = weight.transposed.const_data_ptr(),
+                         .bias = weight.bias.defined() ? weight.bias.const_data_ptr() : nullptr,
+                         .y = y.mutable_data_ptr(),
+                         .type = y.scalar_type() == at::kFloat ? cuda::Type::kFloat32
+                                                          : cuda::Type::kBfloat16},
+                        stream.raw()),
+                    "few_rows_product");
+  at::Tensor to = y.narrow(0, 0, rows);
+  const at::Tensor from = x.narrow(0, 0, rows);
+  if (weight.bias.defined())
+    at::addmm_out(to, weight.bias, from, weight.transposed);
+  else if (y.scalar_type() != x.scalar_type())
+    at::mm_out(to, from, weight.transposed, y.scalar_type());
+  else
+    at::mm_out(to, from, weight.transposed);
+  return ok();
+}
+
+}  // namespace primerl

@@ -1,0 +1,15 @@
+/// Products of rows with a matrix of the weights, on a CUDA device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/torch/cuda/weights.h"
+
+namespace primerl {
+
+/// y = x * weight' + bias, of the first `rows` rows; y is of the type of x, or fp32. Up to
+/// kFewRowsMax rows of bf16 are an operation of ours. One thread, under a CardStream::Use.
+Status multiply(int64_t rows, const at::Tensor& x, const CardLinear& weight, const at::Tensor& y,
+                const CardStream& stream);
+
+}  // namespace primerl

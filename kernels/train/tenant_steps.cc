@@ -1,0 +1,134 @@
+#include "kernels/train/tenant_steps.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace primerl {
+
+Result<TrainReport> TenantSteps::step(const TrainBatch& batch,
+                                      const StopRequested& stop_requested) {
+  const TrainBatch* const one = &batch;
+  return std::move(step_together({&one, 1}, stop_requested).front());
+}
+
+std::vector<Result<TrainReport>> TenantSteps::step_together(
+    std::span<const TrainBatch* const> batches, const StopRequested& stop_requested) {
+  std::vector<Result<TrainReport>> reports;
+  std::vector<StepUnderWay> steps;
+  for (const TrainBatch* batch : batches) {
+    const bool is_second = std::ranges::any_of(
+        steps, [&](const StepUnderWay& other) { return other.batch->tenant == batch->tenant; });
+    auto begun = is_second
+                     ? Result<StepUnderWay>(error(
+                           Code::kInvalid, "tenant {} has two batches in one pass", batch->tenant))
+                     : runner_.begin_step(*batch);
+    reports.push_back(begun.ok() ? Result<TrainReport>(begun->report) : begun.error());
+    if (!begun.ok() || begun->report.skipped) continue;
+    begun->index = reports.size() - 1;
+    steps.push_back(std::move(begun).value());
+  }
+  const Status ran = run_passes(steps, stop_requested);
+  const bool is_broken = !ran.ok() && ran.error().code() != Code::kCancelled;
+  for (StepUnderWay& step : steps) {
+    Result<TrainReport>& report = reports[step.index];
+    if (ran.ok())
+      report = runner_.end_step(step);
+    else if (is_broken && steps.size() > 1)
+      report = this->step(*step.batch, stop_requested);  // what broke the pass may be another's
+    else
+      report = ran.error();
+  }
+  return reports;
+}
+
+Status TenantSteps::run_passes(std::span<StepUnderWay> steps, const StopRequested& stop_requested) {
+  std::vector<StepUnderWay*> all;
+  for (StepUnderWay& step : steps) all.push_back(&step);
+  while (!std::ranges::all_of(steps, &StepUnderWay::is_done)) {
+    RETURN_IF_ERROR(run_pass(all, stop_requested));
+    if (runner_.is_found_broken()) break;
+  }
+  return ok();
+}
+
+/// The gradients of an adapter are added up from the same micro-batches in the same order as when
+/// its step is alone.
+Status TenantSteps::run_pass(std::span<StepUnderWay* const> steps,
+                             const StopRequested& stop_requested) {
+  if (stop_requested && stop_requested()) {
+    size_t num_run = 0, num_all = 0;
+    for (const StepUnderWay* step : steps) {
+      num_run += step->next;
+      num_all += step->micro_batches.size();
+    }
+    return error(Code::kCancelled, "the step was stopped after {} of {} micro-batches", num_run,
+                 num_all);
+  }
+  std::vector<StepUnderWay*> taken;
+  int64_t rows = 0;
+  for (StepUnderWay* step : steps) {
+    if (step->is_done()) continue;
+    const int64_t more = step->micro_batches[step->next].rows.num_rows();
+    if (!taken.empty() && rows + more > rows_max_) continue;
+    taken.push_back(step);
+    rows += more;
+  }
+  std::ranges::stable_sort(taken, {}, &StepUnderWay::adapter);
+  MicroBatch pass;
+  std::vector<LearnedPart> parts;
+  for (StepUnderWay* step : taken) {
+    const MicroBatch& more = step->micro_batches[step->next++];
+    pass.append(more, step->adapter);
+    parts.push_back({more.targets.size(), step->batch->loss, step->loss,
+                     1.0 / static_cast<double>(step->report.num_loss_tokens), &step->sums});
+  }
+  return runner_.run_pass(pass, parts);
+}
+
+int64_t TenantSteps::next_tokens(const TrainBatch& batch, int64_t num_tokens) const {
+  if (goes_on(batch)) {
+    const StepUnderWay& step = *going_on_.at(batch.tenant);
+    return step.micro_batches[step.next].rows.num_rows();
+  }
+  return std::min<int64_t>(num_tokens, rows_max_);
+}
+
+std::vector<std::optional<Result<TrainReport>>> TenantSteps::pass_together(
+    std::span<const std::shared_ptr<const TrainBatch>> batches,
+    const StopRequested& stop_requested) {
+  std::vector<std::optional<Result<TrainReport>>> reports(batches.size());
+  std::vector<StepUnderWay*> steps;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    auto& going_on = going_on_[batches[i]->tenant];
+    if (going_on == nullptr || going_on->owned != batches[i]) {
+      auto begun = runner_.begin_step(*batches[i]);
+      if (!begun.ok() || begun->report.skipped) {
+        reports[i] = begun.ok() ? Result<TrainReport>(begun->report) : begun.error();
+        going_on_.erase(batches[i]->tenant);
+        continue;
+      }
+      going_on = std::make_shared<StepUnderWay>(std::move(begun).value());
+      going_on->owned = batches[i];
+    }
+    going_on->index = i;
+    steps.push_back(going_on.get());
+  }
+  if (steps.empty()) return reports;
+  const Status ran = run_pass(steps, stop_requested);
+  const bool is_broken = !ran.ok() && ran.error().code() != Code::kCancelled;
+  for (StepUnderWay* step : steps) {
+    if (ran.ok() && !step->is_done()) continue;
+    std::optional<Result<TrainReport>>& report = reports[step->index];
+    const TrainBatch& batch = *batches[step->index];
+    if (ran.ok())
+      report = runner_.end_step(*step);
+    else if (is_broken && steps.size() > 1)
+      report = this->step(batch, stop_requested);  // what broke the pass may be another's
+    else
+      report = ran.error();
+    going_on_.erase(batch.tenant);
+  }
+  return reports;
+}
+
+}  // namespace primerl

@@ -1,0 +1,254 @@
+#include "kernels/weights/shm_publisher.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace primerl {
+
+void PublishedHere::add(uint64_t publication, std::shared_ptr<const DeviceBuffer> buffer) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(buffers_, [](const auto& each) { return each.second.expired(); });
+  buffers_[publication] = std::move(buffer);
+}
+
+std::shared_ptr<const DeviceBuffer> PublishedHere::find(uint64_t publication) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = buffers_.find(publication);
+  return found == buffers_.end() ? nullptr : found->second.lock();
+}
+
+Result<std::unique_ptr<ShmPublisher>> ShmPublisher::make(const ChannelSetup& setup,
+                                                         PublishedHere& here) {
+  ASSIGN_OR_RETURN(auto directory, ShmDirectory::claim(setup));
+  auto publisher = std::make_unique<ShmPublisher>(setup, std::move(directory), here);
+  RETURN_IF_ERROR(publisher->take_over());
+  return publisher;
+}
+
+/// What a publisher that died left: its versions stay readable until this one's first of their key,
+/// but for those that lay on its device.
+Status ShmPublisher::take_over() {
+  ASSIGN_OR_RETURN(ShmTable left, directory_->read());
+  directory_->forget_refusal();
+  uses_devices_ = setup_.devices != nullptr;
+  std::vector<std::string> known = {ShmDirectory::slot_name(directory_->key(), 0)};
+  for (const auto& slot : left.slots) {
+    serial_ = std::max(serial_, slot.serial);
+    publication_ = std::max(publication_, slot.publication);
+    const std::string name = ShmDirectory::slot_name(directory_->key(), slot.serial);
+    auto segment = ShmSegment::open(name, ShmSegment::Access::kWrite);
+    // A free slot that it had given up, before it could say so.
+    if (!segment.ok() && segment.error().code() == Code::kNotFound) continue;
+    ASSIGN_OR_RETURN(slots_[slot.serial].segment, std::move(segment));
+    mark_lost(*slots_[slot.serial].segment);
+    table_.slots.push_back(slot);
+    known.push_back(name);
+  }
+  ShmLeftover removed{directory_->key(), setup_.run_folder.string(), 0, 0};
+  const std::string prefix = ShmDirectory::kPrefix + directory_->key() + "-";
+  for (const auto& name : shm_names(prefix)) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    removed.num_segments += 1;
+    removed.num_bytes += shm_size(name);
+    shm_remove(name);
+  }
+  if (removed.num_segments > 0 && setup_.log) setup_.log(removed.text());
+  return ok();
+}
+
+Status ShmPublisher::publish(const std::shared_ptr<const WeightSnapshot>& snapshot,
+                             Handshake& handshake) {
+  RETURN_IF_ERROR(check_rises(newest_, snapshot->name()));
+  RETURN_IF_ERROR(check_room(snapshot->key));
+  ASSIGN_OR_RETURN(const auto manifest, manifest_of(*snapshot));
+  RETURN_IF_ERROR(handshake.offer(manifest, snapshot->name()));
+  ASSIGN_OR_RETURN(ShmSlotEntry written, write(snapshot, manifest, publication_ + 1));
+  probe("turn the directory");
+  ++publication_;
+  retire(snapshot->key);
+  written.version = snapshot->name();
+  entry_of(written.serial) = written;
+  CHECK(newest_.set(snapshot->key, snapshot->version), "a key more than was checked");
+  directory_->write(table_);
+  release_unread();
+  probe("return");
+  return ok();
+}
+
+Result<ShmSlotEntry> ShmPublisher::write(const std::shared_ptr<const WeightSnapshot>& snapshot,
+                                         const WeightManifest& manifest, uint64_t publication) {
+  const auto place = device_place(*snapshot);
+  if (!place) {
+    ASSIGN_OR_RETURN(const auto bytes, on_host(snapshot));
+    return write_bytes(*bytes, manifest, publication);
+  }
+  probe("take a slot");
+  ASSIGN_OR_RETURN(const uint64_t serial, locked_slot(shm_device_slot_bytes(manifest, *place)));
+  probe("fill the slot");
+  Slot& slot = slots_.at(serial);
+  fill_device_slot(*slot.segment, manifest, publication, snapshot->name(), *place);
+  slot.on_device = snapshot;
+  here_.add(publication, snapshot->device->shared_buffer());
+  slot.segment->lock(0, ShmSegment::Lock::kNone);
+  ShmSlotEntry written = entry_of(serial);
+  written.publication = publication;
+  return written;
+}
+
+Result<ShmSlotEntry> ShmPublisher::write_bytes(const WeightSnapshot& snapshot,
+                                               const WeightManifest& manifest,
+                                               uint64_t publication) {
+  ASSIGN_OR_RETURN(const uint64_t num_bytes, shm_slot_bytes(manifest));
+  if (num_bytes > setup_.bytes_max)
+    return error(Code::kExhausted, "{} needs {} bytes, more than the limit of {}", snapshot.name(),
+                 num_bytes, setup_.bytes_max);
+  probe("take a slot");
+  ASSIGN_OR_RETURN(const uint64_t serial, locked_slot(num_bytes));
+  probe("fill the slot");
+  ShmSegment& segment = *slots_.at(serial).segment;
+  fill_slot(segment, manifest, publication, snapshot);
+  segment.lock(0, ShmSegment::Lock::kNone);
+  ShmSlotEntry written = entry_of(serial);
+  written.publication = publication;
+  return written;
+}
+
+std::optional<DevicePlace> ShmPublisher::device_place(const WeightSnapshot& snapshot) {
+  if (snapshot.device == nullptr || !uses_devices_) return std::nullopt;
+  if (const std::string why = directory_->devices_refused(); !why.empty()) {
+    stop_devices(why);
+    return std::nullopt;
+  }
+  auto handle = snapshot.device->buffer().handle();
+  if (!handle.ok()) {
+    stop_devices(handle.error().text());
+    return std::nullopt;
+  }
+  const auto offsets = snapshot.device->offsets();
+  return DevicePlace{*handle, {offsets.begin(), offsets.end()}};
+}
+
+void ShmPublisher::stop_devices(std::string_view why) {
+  if (std::exchange(uses_devices_, false) && setup_.log)
+    setup_.log(fmt::format(
+        "weights of channel '{}' go through the host's shared memory, not from device to device: "
+        "{}",
+        setup_.resource, why));
+}
+
+bool ShmPublisher::has_device_versions() const {
+  return std::ranges::any_of(table_.slots, [this](const ShmSlotEntry& entry) {
+    return !entry.is_free() && slots_.at(entry.serial).on_device != nullptr;
+  });
+}
+
+bool ShmPublisher::attend() {
+  release_unread();
+  const std::string why = directory_->devices_refused();
+  if (why.empty()) return has_device_versions();
+  stop_devices(why);
+  std::vector<uint64_t> waiting;
+  for (const auto& entry : table_.slots)
+    if (!entry.is_free() && slots_.at(entry.serial).on_device != nullptr)
+      waiting.push_back(entry.serial);
+  for (const uint64_t serial : waiting)
+    if (const Status sent = send_as_bytes(serial); !sent.ok() && setup_.log)
+      setup_.log(fmt::format("{} cannot be sent as bytes: {}", entry_of(serial).version,
+                             sent.error().text()));
+  directory_->write(table_);
+  release_unread();
+  return false;
+}
+
+/// The same version and publication in another slot.
+Status ShmPublisher::send_as_bytes(uint64_t serial) {
+  ASSIGN_OR_RETURN(const auto bytes, on_host(slots_.at(serial).on_device));
+  ASSIGN_OR_RETURN(const auto manifest, manifest_of(*bytes));
+  ASSIGN_OR_RETURN(ShmSlotEntry written,
+                   write_bytes(*bytes, manifest, entry_of(serial).publication));
+  written.version = std::exchange(entry_of(serial).version, {});
+  entry_of(written.serial) = written;
+  return ok();
+}
+
+ShmSlotEntry& ShmPublisher::entry_of(uint64_t serial) {
+  const auto found = std::ranges::find(table_.slots, serial, &ShmSlotEntry::serial);
+  CHECK(found != table_.slots.end(), "a slot that is not in its table");
+  return *found;
+}
+
+/// Whether there are segments for all versions of `key`, with those of all others and the one that
+/// is written.
+Status ShmPublisher::check_room(WeightsKey key) const {
+  std::map<WeightsKey, size_t> num_versions;
+  for (const auto& entry : table_.slots)
+    if (!entry.is_free()) ++num_versions[entry.version.key];
+  const bool is_new = num_versions.try_emplace(key).second;
+  size_t num_slots = 1;
+  for (const auto& [each, count] : num_versions) num_slots += std::max(count, setup_.versions_max);
+  if (!is_new || num_slots <= kShmSlotsMax) return ok();
+  return error(Code::kExhausted, "weight channel '{}' holds {} versions each of {} others than {}",
+               setup_.resource, setup_.versions_max, num_versions.size() - 1, key)
+      .note(fmt::format("shm has {} segments; lower 'versions_max', or choose backend \"files\"",
+                        kShmSlotsMax));
+}
+
+/// An old one that nobody reads, else a new one. Never waits: a slot that a receiver still reads is
+/// given up to it.
+Result<uint64_t> ShmPublisher::locked_slot(uint64_t num_bytes) {
+  std::vector<uint64_t> given_up;
+  for (const auto& entry : table_.slots) {
+    if (!entry.is_free()) continue;
+    Slot& slot = slots_.at(entry.serial);
+    if (slot.segment->bytes().size() >= num_bytes &&
+        slot.segment->lock(0, ShmSegment::Lock::kExclusive)) {
+      slot.on_device = nullptr;
+      return entry.serial;
+    }
+    given_up.push_back(entry.serial);
+  }
+  for (const uint64_t serial : given_up) abandon(serial);
+  const uint64_t serial = ++serial_;
+  ASSIGN_OR_RETURN(
+      auto made, ShmSegment::create(ShmDirectory::slot_name(directory_->key(), serial), num_bytes));
+  CHECK(made->lock(0, ShmSegment::Lock::kExclusive), "a new slot is locked by somebody else");
+  table_.slots.push_back({{}, serial, 0, num_bytes});
+  slots_[serial].segment = std::move(made);
+  return serial;
+}
+
+void ShmPublisher::abandon(uint64_t serial) {
+  std::erase_if(table_.slots, [serial](const auto& entry) { return entry.serial == serial; });
+  Slot slot = std::move(slots_.at(serial));
+  slots_.erase(serial);
+  slot.segment->remove();
+  if (slot.on_device != nullptr) given_up_.push_back(std::move(slot));
+}
+
+void ShmPublisher::retire(WeightsKey key) {
+  std::vector<ShmSlotEntry*> readable;
+  for (auto& entry : table_.slots)
+    if (!entry.is_free() && entry.version.key == key) readable.push_back(&entry);
+  std::sort(readable.begin(), readable.end(),
+            [](const auto* a, const auto* b) { return a->publication > b->publication; });
+  // What a publisher before this one left is readable until the first of its key.
+  const size_t kept = newest_.of(key).is_none() ? 0 : setup_.versions_max - 1;
+  for (size_t i = kept; i < readable.size(); ++i) readable[i]->version = {};
+}
+
+/// The lock of a slot says whether it is read; a receiver that comes now looks at the directory
+/// first and does not find it.
+void ShmPublisher::release_unread() {
+  const auto is_unread = [](Slot& slot) {
+    if (!slot.segment->lock(0, ShmSegment::Lock::kExclusive)) return false;
+    slot.segment->lock(0, ShmSegment::Lock::kNone);
+    return true;
+  };
+  for (const auto& entry : table_.slots)
+    if (Slot& slot = slots_.at(entry.serial);
+        entry.is_free() && slot.on_device != nullptr && is_unread(slot))
+      slot.on_device = nullptr;
+  std::erase_if(given_up_, is_unread);
+}
+
+}  // namespace primerl

@@ -1,0 +1,161 @@
+#include "kernels/weights/shm_receiver.h"
+
+#include <algorithm>
+
+namespace primerl {
+namespace {
+
+constexpr int kFetchesMax = 100;  // fetches overtaken by the publisher, one after the other
+
+std::vector<PolicyVersion> versions_of(const ShmTable& table, WeightsKey key) {
+  std::vector<PolicyVersion> versions;
+  for (const auto& entry : table.slots)
+    if (!entry.is_free() && entry.version.key == key) versions.push_back(entry.version.version);
+  return versions;
+}
+
+}  // namespace
+
+Status ShmReceiver::join() {
+  if (directory_ != nullptr && directory_->is_named()) return ok();
+  directory_.reset();
+  mapped_.clear();
+  ASSIGN_OR_RETURN(directory_, ShmDirectory::join(setup_));
+  return ok();
+}
+
+PolicyVersion ShmReceiver::newest(WeightsKey key) {
+  if (!join().ok()) return PolicyVersion();
+  const auto table = directory_->read();
+  const ShmSlotEntry* entry = table.ok() ? table->newest(key) : nullptr;
+  return entry == nullptr ? PolicyVersion() : entry->version.version;
+}
+
+VersionsByKey ShmReceiver::newest_by_key() {
+  VersionsByKey newest;
+  if (!join().ok()) return newest;
+  const auto table = directory_->read();
+  if (!table.ok()) return newest;
+  for (const auto& entry : table->slots)
+    if (!entry.is_free() && !newest.raise(entry.version.key, entry.version.version)) break;
+  return newest;
+}
+
+ShmReceiver::Fetched ShmReceiver::fetch(const KeyedVersion& version, Handshake& handshake) {
+  if (const Status joined = join(); !joined.ok()) {
+    if (joined.error().code() != Code::kNotFound) return joined.error();
+    return not_in_channel(version, {});
+  }
+  for (int i = 0; i < kFetchesMax; ++i) {
+    ASSIGN_OR_RETURN(const ShmTable table, directory_->read());
+    forget_others(table);
+    const ShmSlotEntry* entry = table.find(version);
+    if (entry == nullptr) return not_in_channel(version, versions_of(table, version.key));
+    bool was_overtaken = false;
+    auto fetched = read(*entry, handshake, was_overtaken);
+    if (!was_overtaken) return fetched;
+  }
+  return error(Code::kUnavailable, "{} could not be held while the publisher went on", version);
+}
+
+ShmReceiver::Fetched ShmReceiver::read(const ShmSlotEntry& entry, Handshake& handshake,
+                                       bool& was_overtaken) {
+  const auto overtaken = [&was_overtaken] {
+    was_overtaken = true;
+    return error(Code::kUnavailable, "the slot has changed");
+  };
+  Mapped& mapped = mapped_[entry.serial];
+  if (mapped.slot == nullptr) {
+    auto segment = ShmSegment::open(ShmDirectory::slot_name(directory_->key(), entry.serial),
+                                    ShmSegment::Access::kRead);
+    if (!segment.ok()) {
+      if (segment.error().code() == Code::kNotFound) return overtaken();
+      return std::move(segment).error();
+    }
+    mapped.slot = std::make_shared<ShmSlot>(std::move(segment).value());
+  }
+  if (auto same = mapped.snapshot.lock();
+      same != nullptr && mapped.publication == entry.publication)
+    return same;
+  auto hold = mapped.slot->hold();
+  if (hold == nullptr) return overtaken();
+  ASSIGN_OR_RETURN(const ShmSlotContent content, read_slot(mapped.slot->bytes()));
+  if (content.publication != entry.publication) return overtaken();
+  if (manifest_hash_ != content.record.manifest_hash || manifest_.empty()) {
+    ASSIGN_OR_RETURN(manifest_, decode_manifest(content.manifest));
+    manifest_hash_ = content.record.manifest_hash;
+  }
+  RETURN_IF_ERROR(handshake.accept(manifest_, manifest_hash_));
+  ASSIGN_OR_RETURN(auto snapshot, content.is_on_device
+                                      ? read_from_device(content, std::move(hold))
+                                      : snapshot_of(content, manifest_, std::move(hold)));
+  mapped.publication = entry.publication;
+  mapped.snapshot = snapshot;
+  return snapshot;
+}
+
+ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content,
+                                                   std::shared_ptr<const void> hold) {
+  ASSIGN_OR_RETURN(DevicePlace place, device_place_of(content, manifest_));
+  struct Held {
+    std::shared_ptr<const void> slot;  // its lock goes after the buffer
+    std::shared_ptr<const DeviceBuffer> buffer;
+  };
+  auto held = std::make_shared<Held>();
+  held->slot = std::move(hold);
+  held->buffer = here_.find(content.publication);
+  if (held->buffer == nullptr) {
+    ASSIGN_OR_RETURN(held->buffer, open(content, place.handle));
+  }
+  auto snapshot = std::make_shared<WeightSnapshot>();
+  snapshot->key = content.record.version.key;
+  snapshot->version = content.record.version.version;
+  for (const auto& facts : manifest_.tensors)
+    snapshot->tensors.push_back({facts.name, facts.type, facts.shape, {}});
+  const DeviceBuffer* const buffer = held->buffer.get();
+  snapshot->device = std::make_shared<const DeviceWeights>(
+      std::shared_ptr<const DeviceBuffer>(std::move(held), buffer), std::move(place.offsets));
+  if (const Status fits = check_device_weights(*snapshot); !fits.ok())
+    return error(Code::kCorrupt, "{}", fits.error().text());
+  return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+}
+
+/// Nothing that is in the way here is an end: the publisher sends the bytes, or another publisher
+/// comes, and until then the version has not come yet.
+ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DeviceHandle& handle) {
+  const KeyedVersion& version = content.record.version;
+  if (content.is_lost || !directory_->has_publisher())
+    return error(
+        Code::kUnavailable,
+        "{} lay in the memory of a device whose process has ended; another publishes again",
+        version);
+  std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
+  for (const auto& [known, buffer] : opened_)
+    if (known == handle)
+      if (auto open = buffer.lock()) return open;
+  std::string why = "a receiver has no device";
+  if (setup_.devices != nullptr) {
+    auto opened = setup_.devices->open(handle);
+    if (opened.ok()) {
+      std::shared_ptr<const DeviceBuffer> buffer = std::move(opened).value();
+      opened_.emplace_back(handle, buffer);
+      return buffer;
+    }
+    why = opened.error().text();
+  }
+  directory_->refuse_devices(why);
+  return error(Code::kUnavailable,
+               "{} is on a device that cannot be read here, and is to come as "
+               "bytes: {}",
+               version, why);
+}
+
+/// Mappings of slots that the publisher gave up would keep their memory.
+void ShmReceiver::forget_others(const ShmTable& table) {
+  std::erase_if(mapped_, [&](const auto& one) {
+    return std::none_of(table.slots.begin(), table.slots.end(),
+                        [&](const auto& entry) { return entry.serial == one.first; });
+  });
+}
+
+}  // namespace primerl

@@ -1,0 +1,118 @@
+#include "runtime/worker/lost_device.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "graph/base/device_lost.h"
+#include "kernels/engine/engine_wrapper.h"
+#include "kernels/train/learner.h"
+#include "runtime/backends/backends.h"
+#include "runtime/program/exit_code.h"
+
+namespace primerl {
+namespace {
+
+/// Looks at results on their way.
+class Watch {
+ public:
+  Watch(GroupId owner, OnDeviceLost on_lost) : owner_(owner), on_lost_(std::move(on_lost)) {}
+
+  template <class T>
+  Result<T> seen(Result<T> result) const {
+    if (!result.ok() && result.error().code() == kDeviceLostCode) on_lost_(owner_, result.error());
+    return result;
+  }
+
+ private:
+  const GroupId owner_;
+  const OnDeviceLost on_lost_;
+};
+
+/// The calls of an engine that compute.
+class WatchedEngine final : public EngineWrapper {
+ public:
+  WatchedEngine(std::unique_ptr<Engine> engine, Watch watch)
+      : EngineWrapper(std::move(engine)), watch_(std::move(watch)) {}
+
+  Status step() override { return watch_.seen(EngineWrapper::step()); }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
+    return watch_.seen(EngineWrapper::apply(snapshot));
+  }
+  Result<std::optional<uint64_t>> apply_prepared(
+      const std::shared_ptr<const WeightSnapshot>& snapshot) override {
+    return watch_.seen(EngineWrapper::apply_prepared(snapshot));
+  }
+
+ private:
+  const Watch watch_;
+};
+
+class WatchedLearner final : public Learner {
+ public:
+  WatchedLearner(std::unique_ptr<Learner> learner, Watch watch)
+      : learner_(std::move(learner)), watch_(std::move(watch)) {}
+
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    return watch_.seen(learner_->step(batch, stop));
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override {
+    return watch_.seen(learner_->snapshot(tenant, version));
+  }
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
+    return watch_.seen(learner_->score(tenant, tokens));
+  }
+  Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
+    return watch_.seen(learner_->save(tenant, folder));
+  }
+  Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
+    return watch_.seen(learner_->load(tenant, folder));
+  }
+  std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
+                                                  uint64_t turn,
+                                                  const StopRequested& stop) override {
+    auto report = learner_->step_in_line(std::move(batch), turn, stop);
+    if (report) report = watch_.seen(std::move(*report));
+    return report;
+  }
+  void leave_line(TenantSlot tenant) override { learner_->leave_line(tenant); }
+  SampleLimits limits() const override { return learner_->limits(); }
+  Status step() override { return watch_.seen(learner_->step()); }
+  bool has_work() const override { return learner_->has_work(); }
+  Duration take_cost() override { return learner_->take_cost(); }
+  std::string describe() const override { return learner_->describe(); }
+  Blob save_state() const override { return learner_->save_state(); }
+  Status restore_state(const Blob& state) override { return learner_->restore_state(state); }
+
+ private:
+  const std::unique_ptr<Learner> learner_;
+  const Watch watch_;
+};
+
+}  // namespace
+
+OnDeviceLost end_of_process(const Plan& plan, Log& log) {
+  return [&plan, &log](GroupId owner, const Error& why) {
+    log.write_last(LogLevel::kError, plan.group(owner).name,
+                   why.text() + "\n   this process ends; the run goes on as after its death");
+    std::_Exit(kExitDeviceLost);
+  };
+}
+
+ResourceFactory device_watching_factory(ResourceFactory make, OnDeviceLost on_lost) {
+  return [make = std::move(make), on_lost = std::move(on_lost)](
+             const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    Watch watch(owner_of(plan, index), on_lost);
+    if (auto engine = take_as<Engine>(*made))
+      return std::unique_ptr<Resource>(
+          std::make_unique<WatchedEngine>(std::move(engine), std::move(watch)));
+    if (auto learner = take_as<Learner>(*made))
+      return std::unique_ptr<Resource>(
+          std::make_unique<WatchedLearner>(std::move(learner), std::move(watch)));
+    return made;
+  };
+}
+
+}  // namespace primerl

@@ -1,0 +1,245 @@
+// Adapters of several tenants on a CUDA device: beside the CPU's learner, and beside themselves
+// alone.
+#include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/torch/cuda/learner.h"
+#include "kernels/torch/make.h"
+#include "kernels/torch/training/learner.h"
+#include "tests/device/learner_checks.h"
+#include "tests/torch/tiny_adapters.h"
+#include "tests/torch/tiny_model.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::are_equal;
+using testing::expect_close;
+using testing::expect_like;
+using testing::make_folder;
+using testing::mixed_batch;
+using testing::must_step;
+using testing::never;
+using testing::options_of;
+using testing::TinyModel;
+
+TrainingRules rules_of(double lr) {
+  TrainingRules rules;
+  rules.optimizer.lr = lr;
+  rules.loss.kl_weight = 0.05;
+  return rules;
+}
+
+/// Six tenants, more than are taken one by one, of ranks 4 to 64, with other targets and rules. Two
+/// have dropout.
+std::vector<AdapterTraining> six_tenants() {
+  std::vector<AdapterTraining> all = {
+      {TenantSlot(0), {.rank = 4, .alpha = 8}, rules_of(1e-3)},
+      {TenantSlot(1), {.rank = 64, .targets = {"q_proj", "down_proj"}}, rules_of(2e-3)},
+      {TenantSlot(2), {.rank = 9, .is_rank_stabilized = true}, rules_of(3e-3)},
+      {TenantSlot(3), {.rank = 33, .alpha = 7}, rules_of(1e-3)},
+      {TenantSlot(4), {.rank = 16, .targets = {"v_proj", "o_proj", "gate_proj"}}, rules_of(1e-3)},
+      {TenantSlot(5), {.rank = 8, .targets = {"up_proj", "k_proj"}}, rules_of(2e-3)}};
+  all[2].rules.optimizer.max_norm = 0.01;
+  all[2].rules.schedule.warmup_steps = 3;
+  all[4].rules.loss = {.advantage_weight = 3, .kl_weight = 0};
+  all[1].adapter.dropout = 0.25;
+  all[3].adapter.dropout = 0.5;
+  return all;
+}
+
+TrainBatch batch_of(TenantSlot tenant) {
+  TrainBatch batch = mixed_batch();
+  batch.tenant = tenant;
+  // Each has other tokens, and other lengths.
+  batch.samples.resize(4 + tenant.value);
+  for (auto& sample : batch.samples) {
+    if (!sample.kept.empty()) continue;
+    for (auto& token : sample.tokens)
+      token = (token + 7 * static_cast<int32_t>(tenant.value)) % 60;
+  }
+  if (tenant.value == 3) batch.loss = LossKind::kCrossEntropy;
+  return batch;
+}
+
+/// Of adapters with numbers in A and B.
+template <class LearnerType>
+std::unique_ptr<LearnerType> filled(const std::filesystem::path& folder,
+                                    const std::vector<AdapterTraining>& adapters,
+                                    const LearnerOptions& options) {
+  auto made = make_torch_adapter_learner(options, adapters, folder);
+  CHECK(made.ok(), made.error().text());
+  std::unique_ptr<LearnerType> learner(dynamic_cast<LearnerType*>(made->release()));
+  const TensorTable model(read_model_config(folder).value());
+  for (const auto& training : adapters) {
+    const AdapterTable table(model, training.adapter);
+    const auto numbers = testing::random_adapter(table, training.tenant.value + 1, 0.1);
+    CHECK(learner->fill_adapter(training.tenant, numbers).ok(), "no fill");
+  }
+  return learner;
+}
+
+std::unique_ptr<CudaLearner> on_card(const std::filesystem::path& folder,
+                                     const std::vector<AdapterTraining>& adapters,
+                                     const LearnerOptions& options) {
+  return filled<CudaLearner>(folder, adapters, options);
+}
+
+std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder,
+                                     const std::vector<AdapterTraining>& adapters,
+                                     LearnerOptions options) {
+  options.device = "cpu";
+  options.dtype = "auto";
+  options.numerics = "invariant";
+  return filled<TorchLearner>(folder, adapters, options);
+}
+
+std::vector<WeightTensor> weights_of(Learner& learner, TenantSlot tenant) {
+  return learner.snapshot(tenant, PolicyVersion(1)).value()->tensors;
+}
+
+std::vector<Result<TrainReport>> together(Learner& learner,
+                                          const std::vector<TrainBatch>& batches) {
+  std::vector<const TrainBatch*> pointers;
+  for (const auto& batch : batches) pointers.push_back(&batch);
+  return learner.step_together(pointers, never);
+}
+
+TEST(CudaAdapters, HaveTheCpusGradientsAloneAndTogether) {
+  const auto folder = make_folder({.head_dim = 64, .deviation = 0.1});
+  const auto tenants = six_tenants();
+  for (const auto& [dtype, tolerance] : {std::pair("float32", 1e-4), std::pair("bfloat16", 0.05)})
+    for (const char* recompute : {"none", "keep_attention", "full"}) {
+      LearnerOptions options = options_of(dtype);
+      options.recompute = recompute;
+      auto cpu = on_cpu(folder, tenants, options);
+      auto alone = on_card(folder, tenants, options), shared = on_card(folder, tenants, options);
+      std::vector<TrainBatch> batches;
+      for (const auto& one : tenants) batches.push_back(batch_of(one.tenant));
+      const auto reports = together(*shared, batches);
+      for (size_t i = 0; i < tenants.size(); ++i) {
+        SCOPED_TRACE(fmt::format("{}, {}, tenant {}", dtype, recompute, i));
+        const TenantSlot tenant = tenants[i].tenant;
+        ASSERT_TRUE(reports[i].ok()) << reports[i].error().text();
+        const TrainReport want = must_step(*cpu, batches[i]);
+        expect_like(must_step(*alone, batches[i]), want, tolerance);
+        expect_like(*reports[i], want, tolerance);
+        EXPECT_EQ(reports[i]->learning_rate, want.learning_rate);
+        expect_close(alone->gradients(tenant), cpu->gradients(tenant), tolerance);
+        expect_close(shared->gradients(tenant), cpu->gradients(tenant), tolerance);
+      }
+    }
+}
+
+TEST(CudaAdapters, StepsOfSomeGoTheCpusWayAndLeaveTheOthers) {
+  const auto folder = make_folder({});
+  const auto tenants = six_tenants();
+  LearnerOptions options = options_of("float32");
+  options.micro_batch_tokens = 90;  // several passes
+  auto card = on_card(folder, tenants, options);
+  auto cpu = on_cpu(folder, tenants, options);
+  const auto untouched = weights_of(*card, tenants[1].tenant);
+  for (int step = 0; step < 4; ++step) {
+    std::vector<TrainBatch> batches;
+    for (const size_t i : {5, 0, 2, 3, 4}) batches.push_back(batch_of(tenants[i].tenant));
+    const auto got = together(*card, batches);
+    for (size_t i = 0; i < batches.size(); ++i) {
+      ASSERT_TRUE(got[i].ok()) << got[i].error().text();
+      expect_like(*got[i], must_step(*cpu, batches[i]), 1e-3);
+    }
+  }
+  for (const size_t i : {0, 2, 3, 4, 5})
+    expect_close(weights_of(*card, tenants[i].tenant), weights_of(*cpu, tenants[i].tenant), 2e-3);
+  EXPECT_TRUE(are_equal(weights_of(*card, tenants[1].tenant), untouched));
+}
+
+TEST(CudaAdapters, BeginAsTheBaseAndLeaveItAsItIs) {
+  const auto folder = make_folder({.head_dim = 64});
+  const auto tenants = six_tenants();
+  const LearnerOptions options = options_of("float32");
+  auto made = make_torch_adapter_learner(options, tenants, folder).value();
+  auto whole = make_torch_learner(options, folder).value();
+  const std::vector<int32_t> tokens = {3, 9, 40, 22, 5, 17, 60, 2, 33};
+  const auto before = whole->score(TenantSlot(0), tokens).value();
+  EXPECT_EQ(made->score(tenants[0].tenant, tokens).value(), before);
+  must_step(*made, batch_of(tenants[0].tenant));
+  EXPECT_NE(made->score(tenants[0].tenant, tokens).value(), before);
+  EXPECT_EQ(made->score(tenants[1].tenant, tokens).value(), before);
+  EXPECT_THAT(made->describe(), HasSubstr("1 optimizer steps, 6 adapters of "));
+}
+
+TEST(CudaAdapters, ABrokenNeighbourIsSkippedAlone) {
+  const auto folder = make_folder({.head_dim = 64, .deviation = 0.1});
+  const auto tenants = six_tenants();
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    auto learner = on_card(folder, tenants, options_of(dtype));
+    auto sound = on_card(folder, tenants, options_of(dtype));
+    auto broken = weights_of(*learner, tenants[2].tenant);
+    std::vector<float> nan(broken[0].bytes.size() / sizeof(float),
+                           std::numeric_limits<float>::quiet_NaN());
+    const auto* bytes = reinterpret_cast<const std::byte*>(nan.data());
+    broken[0].bytes = Blob(std::vector<std::byte>(bytes, bytes + broken[0].bytes.size()));
+    ASSERT_TRUE(learner->fill_adapter(tenants[2].tenant, broken).ok());
+    std::vector<TrainBatch> batches;
+    for (const auto& one : tenants) batches.push_back(batch_of(one.tenant));
+    const auto reports = together(*learner, batches), others = together(*sound, batches);
+    for (size_t i = 0; i < tenants.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{}, tenant {}", dtype, i));
+      ASSERT_TRUE(reports[i].ok()) << reports[i].error().text();
+      EXPECT_EQ(reports[i]->skipped, i == 2) << reports[i]->skip_reason;
+      if (i == 2) {
+        EXPECT_THAT(reports[i]->skip_reason, HasSubstr("the gradient is not finite"));
+        EXPECT_TRUE(are_equal(weights_of(*learner, tenants[i].tenant), broken));
+      } else {
+        expect_like(*reports[i], *others[i], 1e-3);
+        expect_close(learner->gradients(tenants[i].tenant), sound->gradients(tenants[i].tenant),
+                     1e-2);
+      }
+    }
+  }
+}
+
+TEST(CudaAdapters, CheckpointsGoOnHereAndThere) {
+  const auto folder = make_folder({});
+  const auto tenants = six_tenants();
+  const LearnerOptions options = options_of("float32");
+  auto card = on_card(folder, tenants, options);
+  auto cpu = on_cpu(folder, tenants, options);
+  for (const size_t i : {1, 2}) {
+    SCOPED_TRACE(fmt::format("tenant {}", i));
+    const TenantSlot tenant = tenants[i].tenant;
+    const TrainBatch batch = batch_of(tenant);
+    const auto kept = testing::scratch_folder(fmt::format("kept{}", i));
+    const auto again = testing::scratch_folder(fmt::format("again{}", i));
+    for (int step = 0; step < 3; ++step) must_step(*cpu, batch);
+    ASSERT_TRUE(cpu->save(tenant, kept).ok());
+    const Status loaded = card->load(tenant, kept);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+    EXPECT_TRUE(are_equal(weights_of(*card, tenant), weights_of(*cpu, tenant)));
+    ASSERT_TRUE(card->save(tenant, again).ok());
+    auto other = on_cpu(folder, tenants, options);
+    ASSERT_TRUE(other->load(tenant, again).ok());
+    must_step(*other, batch);
+    must_step(*cpu, batch);
+    must_step(*card, batch);
+    EXPECT_TRUE(are_equal(weights_of(*other, tenant), weights_of(*cpu, tenant)));
+    expect_close(weights_of(*card, tenant), weights_of(*cpu, tenant), 1e-3);
+  }
+}
+
+TEST(CudaAdapters, AreRefusedByNameWhereTheyCannotBeTrained) {
+  const auto folder = make_folder({.head_dim = 64});
+  const auto tenants = six_tenants();
+  LearnerOptions options = options_of("auto");
+  options.micro_batch_tokens = 1 << 30;
+  auto made = make_torch_adapter_learner(options, tenants, folder);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().text(), HasSubstr("(frozen weights, 6 adapters, gradients and moments"));
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,166 @@
+// What adapters add to a product against sums in double on the host: adapters of many ranks beside
+// each other, rows without one, and a broken neighbour.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/device/buffer.h"
+
+namespace primerl::cuda {
+namespace {
+
+using cuda_test::Buffer;
+using cuda_test::expect_near;
+using cuda_test::expect_one_answer;
+using cuda_test::Floats;
+using cuda_test::random_floats;
+using cuda_test::rounded;
+
+/// A matrix of three parts, as q, k and v are, and slots of adapters of any rank.
+struct Linear {
+  int64_t terms = 0;
+  std::vector<int64_t> widths;
+
+  int64_t columns() const {
+    int64_t all = 0;
+    for (const int64_t width : widths) all += width;
+    return all;
+  }
+  /// Of a part, for each rank.
+  int64_t size_of(int64_t width) const { return terms + (width + 7) / 8 * 8; }
+  int64_t slot_stride() const {
+    int64_t all = 0;
+    for (const int64_t width : widths) all += size_of(width);
+    return kAdapterRowsRankMax * all;
+  }
+  AddAdaptersArgs args(Type type) const {
+    AddAdaptersArgs made;
+    made.terms = terms;
+    made.columns = columns();
+    made.type = type;
+    made.slot_stride = slot_stride();
+    int64_t at = 0, column = 0;
+    for (const int64_t width : widths) {
+      const auto target = 1U << static_cast<unsigned>(made.num_parts);
+      made.parts[made.num_parts++] = {column, width, at, at + terms, target};
+      at += size_of(width);
+      column += width;
+    }
+    return made;
+  }
+};
+
+/// y + what the tiles add, of one row after the other.
+Floats wanted(const AddAdaptersArgs& args, const std::vector<AdapterTile>& tiles,
+              const Floats& slots, const Floats& x, const Floats& before) {
+  Floats y = before;
+  for (const AdapterTile& tile : tiles)
+    for (int i = 0; i < args.num_parts; ++i) {
+      const AdapterPart& part = args.parts[i];
+      if ((tile.targets & part.target) == 0) continue;
+      const float* slot = slots.data() + tile.slot * args.slot_stride;
+      const float *a = slot + part.a * tile.rank, *b = slot + part.b * tile.rank;
+      for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
+        std::vector<double> u(static_cast<size_t>(tile.rank));
+        for (int64_t r = 0; r < tile.rank; ++r)
+          for (int64_t t = 0; t < args.terms; ++t)
+            u[static_cast<size_t>(r)] +=
+                double{a[r * args.terms + t]} * x[static_cast<size_t>(row * args.terms + t)];
+        for (int64_t column = 0; column < part.columns; ++column) {
+          double sum = 0;
+          for (int64_t r = 0; r < tile.rank; ++r)
+            sum += double{b[column * tile.rank + r]} * u[static_cast<size_t>(r)];
+          y[static_cast<size_t>(row * args.columns + part.column + column)] +=
+              static_cast<float>(tile.scaling * sum);
+        }
+      }
+    }
+  return y;
+}
+
+constexpr int64_t kRows = 21;
+
+/// Ranks 4 to 64; one has no part, two share a slot, rows 12, 13 and 20 have nobody.
+std::vector<AdapterTile> many_tiles() {
+  return {{0, 1, 2, 4, 7, 2},      {1, 8, 0, 16, 7, 0.5F}, {9, 3, 0, 16, 7, 0.5F},
+          {},                      {14, 2, 1, 64, 5, 1.5F}, {16, 1, 3, 7, 2, 1},
+          {17, 2, 4, 24, 0, 1},    {19, 1, 4, 24, 4, 3}};
+}
+constexpr int64_t kSlots = 5;
+
+Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& tiles,
+             const Floats& slots, const Floats& x, const Floats& before) {
+  const Buffer on_slots(type, slots), on_x(type, x), y(type, before), on_tiles(tiles);
+  AddAdaptersArgs args = linear.args(type);
+  args.num_tiles = std::ssize(tiles);
+  args.tiles = on_tiles.as<AdapterTile>();
+  args.slots = on_slots.get();
+  args.x = on_x.get();
+  args.y = y.get();
+  expect_one_answer([&](Stream stream) { return add_adapters(args, stream); }, {&y});
+  return y.floats(type);
+}
+
+TEST(CudaAdapters, AddWhatTheHostAdds) {
+  for (const Type type : {Type::kFloat32, Type::kBfloat16})
+    for (const Linear& linear : {Linear{8, {3, 1, 2}}, Linear{1024, {2048, 1024, 1024}},
+                                 Linear{264, {300}}, Linear{3072, {1030, 513}}}) {
+      SCOPED_TRACE(::testing::Message() << linear.terms << " terms, " << linear.columns()
+                                        << " columns, " << cuda_test::name_of(type));
+      const Floats x = rounded(type, random_floats(kRows * linear.terms, 1));
+      const Floats before = rounded(type, random_floats(kRows * linear.columns(), 2));
+      const Floats slots = rounded(type, random_floats(kSlots * linear.slot_stride(), 3, 0.1));
+      const Floats want = wanted(linear.args(type), many_tiles(), slots, x, before);
+      const Floats got = added(linear, type, many_tiles(), slots, x, before);
+      // u is up to some 5, of terms that cancel.
+      expect_near(got, want, cuda_test::tolerance_of(type, 1e-4), "y");
+    }
+}
+
+TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {
+  const Linear linear{512, {700, 300}};
+  for (const Type type : {Type::kFloat32, Type::kBfloat16}) {
+    const Floats x = random_floats(kRows * linear.terms, 1);
+    const Floats before = random_floats(kRows * linear.columns(), 2);
+    Floats slots = random_floats(kSlots * linear.slot_stride(), 3, 0.1);
+    const std::vector<AdapterTile> one_each = {
+        {0, 1, 1, 16, 3, 2}, {1, 1, 1, 16, 3, 2}, {2, 1, 1, 16, 3, 2}, {3, 1, 0, 8, 3, 1}};
+    const Floats alone = added(linear, type, one_each, slots, x, before);
+    for (int64_t i = 0; i < linear.slot_stride(); ++i)
+      slots[static_cast<size_t>(i)] = std::nanf("");
+    const Floats together =
+        added(linear, type, {{3, 1, 0, 8, 3, 1}, {0, 3, 1, 16, 3, 2}}, slots, x, before);
+    const auto width = static_cast<size_t>(linear.columns());
+    EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + static_cast<int64_t>(3 * width),
+                           together.begin()));
+    for (size_t i = 3 * width; i < 4 * width; ++i) EXPECT_TRUE(std::isnan(together[i])) << i;
+    EXPECT_TRUE(std::equal(alone.begin() + static_cast<int64_t>(4 * width), alone.end(),
+                           together.begin() + static_cast<int64_t>(4 * width)));
+  }
+}
+
+TEST(CudaAdapters, NameWhatIsWrong) {
+  EXPECT_TRUE(add_adapters({}, nullptr).is_ok());
+  AddAdaptersArgs args = Linear{8, {3, 5}}.args(Type::kBfloat16);
+  EXPECT_TRUE(add_adapters(args, nullptr).is_ok()) << "no tiles are no work";
+  args.num_tiles = 65536;
+  EXPECT_STREQ(add_adapters(args, nullptr).fault, "tiles must be at most 65535");
+  args.num_tiles = 1;
+  args.columns = 7;
+  EXPECT_STREQ(add_adapters(args, nullptr).fault, "columns of parts must be some of the matrix's");
+  args = Linear{8, {3}}.args(Type::kBfloat16);
+  args.num_tiles = 1;
+  args.rank_max = 65;
+  EXPECT_STREQ(add_adapters(args, nullptr).fault, "rank_max must be from 1 to 64");
+  args = Linear{9, {3}}.args(Type::kBfloat16);
+  args.num_tiles = 1;
+  EXPECT_THAT(add_adapters(args, nullptr).fault, ::testing::HasSubstr("multiples of 8"));
+  args = Linear{8, {3}}.args(Type::kBfloat16);
+  args.num_tiles = 1;
+  args.num_parts = 4;
+  EXPECT_STREQ(add_adapters(args, nullptr).fault, "parts of a matrix must be at most 3");
+}
+
+}  // namespace
+}  // namespace primerl::cuda

@@ -1,0 +1,116 @@
+/// What tests of learners on a device share: batches, and how near two learners must be.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/engine/kept_sets.h"
+#include "kernels/train/learner.h"
+#include "kernels/train/options.h"
+
+namespace primerl::testing {
+
+inline bool never() { return false; }
+
+inline LearnerOptions options_of(const std::string& dtype) {
+  LearnerOptions options;
+  options.device = "cuda:0";
+  options.numerics = "fast";
+  options.dtype = dtype;
+  options.optimizer.lr = 1e-3;
+  options.loss.kl_weight = 0.05;
+  return options;
+}
+
+/// Tokens [0, prompt) depend on `prompt_key` alone.
+inline TrainSample sample_of(int32_t number, int32_t prompt_key, int32_t prompt, int32_t length,
+                             float temperature) {
+  TrainSample made;
+  made.temperature = temperature;
+  for (int32_t i = 0; i < length; ++i) {
+    const bool sampled = i >= prompt;
+    made.tokens.push_back((sampled ? number * 13 + i * i : prompt_key * 31 + i * 7) % 60);
+    made.loss_mask.push_back(sampled && i % 7 != 3 ? 1 : 0);
+    const bool counts = made.loss_mask.back() != 0;
+    made.logprobs.push_back(counts ? -3.0F - 0.2F * static_cast<float>(i % 4) : 0.0F);
+    made.advantages.push_back(counts ? static_cast<float>(number % 3) - 0.8F : 0.0F);
+  }
+  return made;
+}
+
+/// Three groups of shared prompts, two temperatures, one sample with kept sets.
+inline TrainBatch mixed_batch() {
+  TrainBatch made;
+  for (int32_t i = 0; i < 12; ++i)
+    made.samples.push_back(
+        sample_of(i, i / 4, 9 + i / 4, 14 + 3 * (i % 5), i % 2 == 0 ? 1.0F : 0.7F));
+  TrainSample& cut = made.samples[5];
+  std::vector<std::byte> kept;
+  for (size_t i = 0; i < cut.tokens.size(); ++i) {
+    if (cut.loss_mask[i] == 0) continue;
+    std::vector<int32_t> ids = {cut.tokens[i]};
+    for (const int32_t id : {3, 17, 40, 58})
+      if (id != cut.tokens[i]) ids.push_back(id);
+    std::ranges::sort(ids);
+    append_kept(ids, 61, kept);
+  }
+  cut.kept = Blob(std::move(kept));
+  return made;
+}
+
+inline std::vector<float> floats_of(const WeightTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.bytes.bytes().data(), tensor.bytes.size());
+  return values;
+}
+
+/// |got - want| / |want| of each tensor is at most `tolerance`.
+inline void expect_close(const std::vector<WeightTensor>& got,
+                         const std::vector<WeightTensor>& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  double size = 0;
+  for (const auto& tensor : want)
+    for (const float value : floats_of(tensor)) size += double{value} * value;
+  for (size_t t = 0; t < want.size(); ++t) {
+    ASSERT_EQ(got[t].name, want[t].name);
+    const auto a = floats_of(got[t]), b = floats_of(want[t]);
+    ASSERT_EQ(a.size(), b.size());
+    double off = 0, all = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      off += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+      all += double{b[i]} * b[i];
+    }
+    // A tensor that has next to nothing of the whole is measured by the whole.
+    EXPECT_LE(std::sqrt(off), tolerance * (std::sqrt(all) + 0.01 * std::sqrt(size)))
+        << want[t].name << ": " << std::sqrt(off) << " of " << std::sqrt(all);
+  }
+}
+
+inline bool are_equal(const std::vector<WeightTensor>& a, const std::vector<WeightTensor>& b) {
+  for (size_t i = 0; i < a.size(); ++i)
+    if (!(a[i].bytes == b[i].bytes)) return false;
+  return a.size() == b.size();
+}
+
+inline TrainReport must_step(Learner& learner, const TrainBatch& batch) {
+  auto report = learner.step(batch, never);
+  EXPECT_TRUE(report.ok()) << (report.ok() ? "" : report.error().text());
+  return report.ok() ? *report : TrainReport();
+}
+
+inline void expect_like(const TrainReport& got, const TrainReport& want, double tolerance) {
+  EXPECT_NEAR(got.loss, want.loss, tolerance * (1 + std::abs(want.loss)));
+  EXPECT_NEAR(got.entropy_mean, want.entropy_mean, tolerance * (1 + want.entropy_mean));
+  EXPECT_NEAR(got.mismatch_kl_mean, want.mismatch_kl_mean, tolerance * (1 + want.mismatch_kl_mean));
+  EXPECT_NEAR(got.grad_norm, want.grad_norm, tolerance * want.grad_norm);
+  EXPECT_EQ(got.num_tokens, want.num_tokens);
+  EXPECT_EQ(got.num_loss_tokens, want.num_loss_tokens);
+  EXPECT_EQ(got.num_micro_batches, want.num_micro_batches);
+}
+
+}  // namespace primerl::testing

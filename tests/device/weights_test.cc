@@ -1,0 +1,202 @@
+// Weights that go from a learner to engines without the host: in one process, between processes by
+// CUDA IPC, and with a publisher that is killed. Where there are two cards the other process is on
+// the second.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/torch/cuda/device_memory.h"
+#include "kernels/torch/make.h"
+#include "kernels/weights/channel.h"
+#include "kernels/weights/device_weights.h"
+#include "kernels/weights/memory_channel.h"
+#include "tests/device/card_weights.h"
+#include "tests/torch/tiny_model.h"
+#include "tests/weights/channels.h"
+#include "tests/weights/child.h"
+
+namespace primerl {
+namespace {
+
+using Snapshot = std::shared_ptr<const WeightSnapshot>;
+
+class LearnerOnCard : public ::testing::Test {
+ protected:
+  std::unique_ptr<Learner> learner(const std::string& dtype, int32_t device_snapshots = 3) {
+    LearnerOptions options;
+    options.device = "cuda:0";
+    options.numerics = "fast";
+    options.dtype = dtype;
+    options.optimizer.lr = 1e-2;
+    options.device_snapshots = device_snapshots;
+    auto made = make_torch_learner(options, folder_);
+    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().text());
+    return std::move(made).value();
+  }
+  std::unique_ptr<Engine> engine(const std::string& dtype) {
+    EngineOptions options;
+    options.device = "cuda:0";
+    options.numerics = "fast";
+    options.dtype = dtype;
+    options.max_sequence_tokens = 64;
+    auto made = make_torch_engine(options, folder_);
+    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().text());
+    return std::move(made).value();
+  }
+  static Snapshot snapshot(Learner& learner, int64_t version) {
+    auto taken = learner.snapshot(TenantSlot(0), PolicyVersion(version));
+    EXPECT_TRUE(taken.ok()) << (taken.ok() ? "" : taken.error().text());
+    return *taken;
+  }
+  static void train(Learner& learner) {
+    TrainBatch batch;
+    batch.loss = LossKind::kCrossEntropy;
+    TrainSample& sample = batch.samples.emplace_back();
+    for (int32_t i = 0; i < 40; ++i) sample.tokens.push_back(i * i % 61);
+    sample.loss_mask.assign(sample.tokens.size(), 1);
+    const auto report = learner.step(batch, [] { return false; });
+    ASSERT_TRUE(report.ok()) << report.error().text();
+    ASSERT_FALSE(report->skipped) << report->skip_reason;
+  }
+  static std::vector<float> logprobs(Engine& engine, const std::string& salt) {
+    SequenceRequest request;
+    request.id = SequenceId(1);
+    for (int32_t i = 0; i < 20; ++i) request.prompt_tokens.push_back(i * 5 % 61);
+    request.sampling = {.temperature = 0, .max_tokens = 24, .ignore_eos = true};
+    request.salt = salt;
+    EXPECT_TRUE(engine.submit(std::move(request)).ok());
+    while (engine.has_work()) {
+      EXPECT_TRUE(engine.step().ok());
+      for (const auto& event : engine.take_prefilled())
+        EXPECT_TRUE(engine.take_over(event.id).ok());
+    }
+    const auto ends = engine.take_finished();
+    EXPECT_EQ(ends.size(), 1U);
+    return ends.front().logprobs;
+  }
+
+  const std::filesystem::path folder_ = testing::make_folder({.head_dim = 64});
+};
+
+/// Of learner and engine: a copy, a conversion, and one of the other kind.
+TEST_F(LearnerOnCard, AnEngineTakesFromItsDeviceWhatItWouldTakeFromTheHost) {
+  for (const auto& [trained, used] :
+       {std::pair("bfloat16", "bfloat16"), std::pair("float32", "float32"),
+        std::pair("float32", "bfloat16")}) {
+    SCOPED_TRACE(fmt::format("{} to {}", trained, used));
+    auto from = learner(trained);
+    auto straight = engine(used), by_host = engine(used);
+    const auto before = logprobs(*straight, "main:0");
+    train(*from);
+    const Snapshot taken = snapshot(*from, 1);
+    ASSERT_NE(taken->device, nullptr);
+    const Snapshot bytes = on_host(taken).value();
+    EXPECT_EQ(bytes->device, nullptr);
+    EXPECT_TRUE(straight->prepare(taken));  // there is nothing to prepare
+    ASSERT_TRUE(straight->apply(*taken).ok());
+    while (!by_host->prepare(bytes)) ASSERT_TRUE(by_host->step().ok());
+    ASSERT_TRUE(by_host->apply(*bytes).ok());
+    const auto got = logprobs(*straight, "main:1");
+    EXPECT_EQ(got, logprobs(*by_host, "main:1"));
+    EXPECT_NE(got, before);
+  }
+}
+
+TEST_F(LearnerOnCard, ASnapshotStaysWhileTheLearnerGoesOn) {
+  auto from = learner("bfloat16");
+  const Snapshot first = snapshot(*from, 1);
+  const auto then = tensors_on_host(*first).value();
+  for (int64_t version = 2; version <= 6; ++version) {
+    train(*from);
+    const Snapshot taken = snapshot(*from, version);
+    ASSERT_NE(taken->device, nullptr);
+  }
+  const auto now = tensors_on_host(*first).value();
+  const auto last = tensors_on_host(*snapshot(*from, 7)).value();
+  ASSERT_EQ(now.size(), then.size());
+  bool has_changed = false;
+  for (size_t i = 0; i < now.size(); ++i) {
+    EXPECT_EQ(now[i].bytes, then[i].bytes) << now[i].name;
+    has_changed = has_changed || !(last[i].bytes == then[i].bytes);
+  }
+  EXPECT_TRUE(has_changed);
+}
+
+TEST_F(LearnerOnCard, WithoutAFreeBufferASnapshotGoesThroughTheHostAndIsTheSame) {
+  auto from = learner("bfloat16", 2);
+  auto to = engine("bfloat16");
+  std::vector<Snapshot> held = {snapshot(*from, 1), snapshot(*from, 2)};
+  EXPECT_NE(held.back()->device, nullptr);
+  const Snapshot one_more = snapshot(*from, 3);
+  EXPECT_EQ(one_more->device, nullptr);
+  const auto same = tensors_on_host(*held.back()).value();
+  ASSERT_EQ(one_more->tensors.size(), same.size());
+  for (size_t i = 0; i < same.size(); ++i) {
+    EXPECT_EQ(one_more->tensors[i].type, same[i].type);
+    EXPECT_EQ(one_more->tensors[i].bytes, same[i].bytes) << same[i].name;
+  }
+  const auto channel = make_memory_channel(3);
+  for (const Snapshot& each : held) ASSERT_TRUE(channel->publish(each).ok());
+  const Status mixed = channel->publish(one_more);  // the same tensors, wherever they lie
+  ASSERT_TRUE(mixed.ok()) << mixed.error().text();
+  ASSERT_TRUE(to->apply(*one_more).ok());
+  held.erase(held.begin());
+  EXPECT_EQ(snapshot(*from, 4)->device, nullptr);  // the channel holds it yet
+  EXPECT_EQ(snapshot(*learner("bfloat16", 0), 5)->device, nullptr);
+}
+
+class CardProcesses : public ::testing::Test {
+ protected:
+  CardProcesses() {
+    int count = 0;
+    EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+    setup_ = channel_setup(testing::scratch_folder("channel"));
+    setup_.devices = make_card_memory(0);
+    other_card_ = count > 1 ? 1 : 0;
+  }
+  /// One that publishes versions [0, count) from its card, then waits.
+  std::vector<std::string> publisher(int64_t count) const {
+    return {"publish", setup_.run_folder.string(), std::to_string(other_card_),
+            std::to_string(count)};
+  }
+
+  ChannelSetup setup_;
+  int other_card_ = 0;
+};
+
+TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
+  Child other(publisher(5));
+  for (int64_t version = 0; version < 5; ++version)
+    ASSERT_EQ(other.line(), fmt::format("published {} on the device", version));
+  const auto channel = make_shm_channel(setup_).value();
+  const auto fetched = channel->fetch({}, PolicyVersion(4));
+  ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+  ASSERT_NE((*fetched)->device, nullptr) << "IPC was refused";
+  EXPECT_EQ((*fetched)->device->buffer().card(), other_card_);
+  EXPECT_TRUE(is_whole_card_version(**fetched, 4));
+  // What is held stays, whatever becomes of its process.
+  other.kill();
+  other.wait();
+  EXPECT_TRUE(is_whole_card_version(**fetched, 4));
+  const auto lost = channel->fetch({}, PolicyVersion(3));
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().code(), Code::kUnavailable);
+}
+
+TEST_F(CardProcesses, BuffersGoRoundWhileAReceiverFollows) {
+  const auto channel = make_shm_channel(setup_).value();
+  Child other(publisher(40));
+  for (PolicyVersion seen; seen < PolicyVersion(39);) {
+    const PolicyVersion newest = channel->newest({});
+    if (newest == seen) continue;
+    const auto fetched = channel->fetch({}, newest);
+    if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // it was faster
+    ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+    EXPECT_TRUE(is_whole_card_version(**fetched, newest.value)) << newest.value;
+    seen = newest;
+  }
+  EXPECT_EQ(other.finish(), 0);
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,327 @@
+// Weights that lie on a device, with a fake one: buffers and their bound, bytes on demand, and what
+// shared memory does with their places.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/weights/memory_channel.h"
+#include "kernels/weights/shm_directory.h"
+#include "tests/conformance/channel_weights.h"
+#include "tests/store/scratch_folder.h"
+#include "tests/weights/channels.h"
+#include "tests/weights/child.h"
+#include "tests/weights/fake_device.h"
+
+namespace primerl {
+namespace {
+
+using testing::HasSubstr;
+using Snapshot = std::shared_ptr<const WeightSnapshot>;
+
+constexpr uint64_t kBytes = 100'000;  // more than a version of channel_weights() has
+
+TEST(DeviceBuffers, AreLentUpToTheirBoundAndUsedAgain) {
+  const auto device = std::make_shared<FakeDevice>("pool");
+  DeviceBufferPool pool(device, kBytes, 2);
+  EXPECT_EQ(device->facts().num_buffers, 0);  // none before it is needed
+  auto one = pool.take(), two = pool.take();
+  ASSERT_TRUE(one != nullptr && two != nullptr);
+  EXPECT_NE(one->data(), two->data());
+  EXPECT_EQ(pool.take(), nullptr);
+  const void* const first = one->data();
+  one.reset();
+  EXPECT_EQ(pool.num_held(), 1U);
+  const auto again = pool.take();
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->data(), first);
+  EXPECT_EQ(device->facts().num_buffers, 2);
+}
+
+TEST(DeviceBuffers, AreNoneWhereTheDeviceIsFull) {
+  const auto device = std::make_shared<FakeDevice>("full");
+  device->facts().bytes_free = kBytes - 1;
+  DeviceBufferPool pool(device, kBytes, 2);
+  EXPECT_EQ(pool.take(), nullptr);
+  device->facts().bytes_free = kBytes;
+  EXPECT_NE(pool.take(), nullptr);
+}
+
+TEST(DeviceBuffers, StayWithTheirHoldersWhenThePoolIsGone) {
+  const auto device = std::make_shared<FakeDevice>("gone");
+  auto pool = std::make_unique<DeviceBufferPool>(device, kBytes, 2);
+  auto held = pool->take();
+  pool->take();  // and back
+  EXPECT_EQ(device->facts().num_buffers, 2);
+  pool->release_free();
+  EXPECT_EQ(pool->num_made(), 1U);
+  pool.reset();
+  EXPECT_EQ(device->facts().num_buffers, 1);
+  held.reset();
+  EXPECT_EQ(device->facts().num_buffers, 0);
+}
+
+class DeviceWeightsTest : public testing::Test {
+ protected:
+  ~DeviceWeightsTest() override {
+    // Of children that were killed.
+    for (const auto& name : shm_names("primerl-fake-" + device_name())) shm_remove(name);
+  }
+  std::string device_name() const { return channel_setup(folder_.path().string()).shm_owner; }
+  ChannelSetup setup() {
+    ChannelSetup made = channel_setup(folder_.path().string());
+    made.devices = device_;
+    made.log = [this](std::string_view line) { said_.emplace_back(line); };
+    return made;
+  }
+  std::shared_ptr<WeightChannel> open() { return make_shm_channel(setup()).value(); }
+  Snapshot on_card(int64_t version) {
+    auto made = on_device(*channel_weights(version), pool_);
+    EXPECT_NE(made, nullptr) << "no buffer is free for version " << version;
+    return made;
+  }
+  static bool is_whole_on_host(const Snapshot& snapshot, int64_t version) {
+    const auto bytes = on_host(snapshot);
+    return bytes.ok() && is_whole(**bytes, version);
+  }
+  /// Asks until there is another answer than that it has not come yet; its bytes do come.
+  static Snapshot fetch_at_last(WeightChannel& channel, int64_t version) {
+    for (;;) {
+      auto fetched = channel.fetch({}, PolicyVersion(version));
+      if (fetched.ok()) return *fetched;
+      EXPECT_EQ(fetched.error().code(), Code::kUnavailable) << fetched.error().text();
+      if (fetched.error().code() != Code::kUnavailable) return nullptr;
+      std::this_thread::yield();
+    }
+  }
+  Child child(const std::string& what, int64_t number, const std::string& more = "") const {
+    return Child({what, "device", folder_.path().string(), std::to_string(number), more});
+  }
+
+  const ScratchFolder folder_;
+  std::vector<std::string> said_;
+  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(device_name());
+  DeviceBufferPool pool_{device_, kBytes, 3};
+};
+
+TEST_F(DeviceWeightsTest, ComeToTheHostWhenAskedAndOnceForAllWhoHoldThem) {
+  const Snapshot there = on_card(3);
+  EXPECT_EQ(device_->facts().num_reads, 0);
+  auto one = on_host(there).value();
+  const auto two = on_host(with_key(*there, {TenantSlot(5)})).value();
+  EXPECT_EQ(device_->facts().num_reads, 1);
+  EXPECT_TRUE(is_whole(*one, 3));
+  EXPECT_EQ(two->key, (WeightsKey{TenantSlot(5)}));
+  EXPECT_EQ(on_host(one).value(), one);  // it has them
+  EXPECT_EQ(one->device, nullptr);
+  one.reset();
+  const auto three = on_host(there).value();  // `two` holds them
+  EXPECT_EQ(device_->facts().num_reads, 1);
+  EXPECT_EQ(on_host(nullptr).value(), nullptr);
+}
+
+TEST_F(DeviceWeightsTest, BytesOnTheHostDoNotHoldTheDevice) {
+  Snapshot there = on_card(3);
+  const auto bytes = on_host(there).value();
+  there.reset();
+  EXPECT_EQ(pool_.num_held(), 0U);
+  EXPECT_TRUE(is_whole(*bytes, 3));
+}
+
+TEST_F(DeviceWeightsTest, ADeviceThatDoesNotAnswerIsNamed) {
+  const Snapshot there = on_card(3);
+  device_->facts().cannot_read = true;
+  const auto bytes = on_host(there);
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_THAT(bytes.error().text(), HasSubstr("the device does not answer"));
+  EXPECT_THAT(bytes.error().text(), HasSubstr("version 3"));
+  device_->facts().cannot_read = false;
+  EXPECT_TRUE(is_whole_on_host(there, 3));
+}
+
+TEST_F(DeviceWeightsTest, PlacesBeyondTheirBufferAreRefused) {
+  const auto placed = [&](uint64_t first) {
+    auto made = std::make_shared<WeightSnapshot>();
+    made->version = PolicyVersion(0);
+    made->tensors = {{"a", DataType::kF32, {10}, {}}};
+    made->device = std::make_shared<const DeviceWeights>(pool_.take(), std::vector{first});
+    return made;
+  };
+  EXPECT_TRUE(manifest_of(*placed(kBytes - 40)).ok());
+  const auto beyond = manifest_of(*placed(kBytes - 39));
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_EQ(beyond.error().code(), Code::kInvalid);
+  EXPECT_THAT(beyond.error().text(), HasSubstr("100000 bytes of a device from byte 99961 on"));
+  auto unplaced = placed(0);
+  unplaced->tensors.push_back({"b", DataType::kF32, {1}, {}});
+  EXPECT_THAT(manifest_of(*unplaced).error().text(), HasSubstr("2 tensors and 1 places"));
+}
+
+TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
+  const auto publisher = open(), receiver = open();
+  for (int64_t version = 0; version < 20; ++version) {
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    const auto fetched = receiver->fetch({}, PolicyVersion(version));
+    ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+    ASSERT_NE((*fetched)->device, nullptr);
+    EXPECT_EQ(device_->facts().num_reads, version);
+    EXPECT_TRUE(is_whole_on_host(*fetched, version));
+    EXPECT_EQ(pool_.num_held(), version == 0 ? 1U : 2U);  // of the channel
+  }
+  EXPECT_EQ(device_->facts().num_opened, 0);  // nobody holds any more
+  EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
+  const auto publisher = open(), receiver = open();
+  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  Snapshot held = receiver->fetch({}, PolicyVersion(0)).value();
+  for (int64_t version = 1; version <= 2; ++version)
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+  EXPECT_EQ(pool_.num_held(), 3U);
+  int num_by_bytes = 0;
+  for (int64_t version = 3; version <= 9; ++version) {
+    auto made = on_device(*channel_weights(version), pool_);
+    num_by_bytes += made == nullptr ? 1 : 0;
+    ASSERT_TRUE(publisher->publish(made == nullptr ? channel_weights(version) : made).ok());
+    made.reset();
+    EXPECT_TRUE(is_whole_on_host(receiver->fetch({}, PolicyVersion(version)).value(), version));
+    EXPECT_TRUE(is_whole_on_host(held, 0)) << version;
+  }
+  EXPECT_EQ(num_by_bytes, 3);  // 3, 6 and 9: the other two buffers were of the two before
+  held.reset();
+  while (pool_.num_held() > 1) std::this_thread::yield();  // without another publish
+  for (int64_t version = 10; version <= 13; ++version)
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+  EXPECT_EQ(pool_.num_held(), 2U);
+}
+
+TEST_F(DeviceWeightsTest, AReceiverThatDiesHoldsNothing) {
+  const auto publisher = open_channel("device", channel_setup(folder_.path().string()));
+  const WeightsShape large = {4000, "b.buffer"};  // the child's
+  const auto publish = [&](int64_t version) {
+    ASSERT_TRUE(publisher->publish(channel_weights(version, large)).ok());
+  };
+  publish(0);
+  Child holder = child("hold", 0);
+  ASSERT_EQ(holder.line(), "holding 0");
+  const auto& fake = dynamic_cast<ChannelOfDevice&>(*publisher);
+  publish(1);
+  publish(2);
+  EXPECT_EQ(fake.num_held(), 3U);
+  holder.kill();
+  holder.wait();
+  while (fake.num_held() > 2) std::this_thread::yield();
+  publish(3);
+  EXPECT_EQ(fake.num_held(), 2U);
+}
+
+TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
+  const auto publisher = open();
+  ChannelSetup forbidden = setup();
+  const auto other = std::make_shared<FakeDevice>(device_name() + "2");
+  other->facts().cannot_open = true;
+  forbidden.devices = other;
+  const auto receiver = make_shm_channel(forbidden).value();
+  for (int64_t version = 0; version <= 1; ++version)
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+  const auto refused = receiver->fetch({}, PolicyVersion(1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+  EXPECT_THAT(refused.error().text(), HasSubstr("the system forbids it"));
+  for (int64_t version = 1; version >= 0; --version) {
+    const Snapshot fetched = fetch_at_last(*receiver, version);
+    ASSERT_NE(fetched, nullptr);
+    EXPECT_EQ(fetched->device, nullptr);
+    EXPECT_TRUE(is_whole(*fetched, version));
+  }
+  ASSERT_TRUE(publisher->publish(on_card(2)).ok());  // from now on so
+  EXPECT_EQ(receiver->fetch({}, PolicyVersion(2)).value()->device, nullptr);
+  EXPECT_EQ(pool_.num_held(), 0U);
+  ASSERT_EQ(said_.size(), 1U);
+  EXPECT_THAT(said_[0], HasSubstr("weights of channel 'weights' go through the host's shared "
+                                  "memory, not from device to device: "));
+  EXPECT_THAT(said_[0], HasSubstr("the system forbids it"));
+}
+
+TEST_F(DeviceWeightsTest, SoDoesOneWithoutADevice) {
+  const auto publisher = open();
+  ChannelSetup plain = setup();
+  plain.devices = nullptr;
+  const auto receiver = make_shm_channel(plain).value();
+  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  const Snapshot fetched = fetch_at_last(*receiver, 0);
+  ASSERT_NE(fetched, nullptr);
+  EXPECT_TRUE(is_whole(*fetched, 0));
+  EXPECT_THAT(said_[0], HasSubstr("a receiver has no device"));
+}
+
+TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
+  const auto publisher = open(), receiver = open();
+  device_->facts().cannot_name = true;
+  for (int64_t version = 0; version <= 2; ++version) {
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    EXPECT_TRUE(is_whole(*receiver->fetch({}, PolicyVersion(version)).value(), version));
+    EXPECT_EQ(pool_.num_held(), 0U);
+  }
+  ASSERT_EQ(said_.size(), 1U);
+  EXPECT_THAT(said_[0], HasSubstr("its memory has no name"));
+}
+
+TEST_F(DeviceWeightsTest, WhatLayOnTheDeviceOfADeadPublisherComesFromTheNext) {
+  const WeightsShape large = {4000, "b.buffer"};  // the child's
+  Child first = child("publish", 0, "2");
+  for (int64_t version = 0; version <= 1; ++version)
+    ASSERT_EQ(first.line(), fmt::format("published {}", version));
+  const auto receiver = open();
+  const Snapshot held = receiver->fetch({}, PolicyVersion(1)).value();
+  ASSERT_NE(held->device, nullptr);
+  first.kill();
+  first.wait();
+  EXPECT_TRUE(is_whole(*on_host(held).value(), 1, large));  // it has the memory
+  const auto lost = receiver->fetch({}, PolicyVersion(0));
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().code(), Code::kUnavailable);
+  EXPECT_THAT(lost.error().text(), HasSubstr("whose process has ended"));
+  Child second = child("publish", 1, "1");
+  ASSERT_EQ(second.line(), "published 1");
+  const auto again = receiver->fetch({}, PolicyVersion(1));
+  ASSERT_TRUE(again.ok()) << again.error().text();
+  EXPECT_NE((*again)->device, nullptr);
+  EXPECT_TRUE(is_whole(*on_host(*again).value(), 1, large));
+  EXPECT_EQ(second.finish(), 0);
+}
+
+TEST_F(DeviceWeightsTest, ANewPublisherDoesNotTakeTheLostForRefused) {
+  {
+    Child first = child("publish", 0, "1");
+    ASSERT_EQ(first.line(), "published 0");
+    first.kill();
+    first.wait();
+  }
+  const auto publisher = open(), receiver = open();
+  const WeightsKey other{TenantSlot(3)};
+  ASSERT_TRUE(publisher->publish(with_key(*on_card(0), other)).ok());
+  const auto lost = receiver->fetch({}, PolicyVersion(0));  // of a key that it has not published
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().code(), Code::kUnavailable);
+  EXPECT_NE(receiver->fetch(other, PolicyVersion(0)).value()->device, nullptr);
+  ASSERT_TRUE(publisher->publish(on_card(1)).ok());
+  EXPECT_NE(receiver->fetch({}, PolicyVersion(1)).value()->device, nullptr);
+}
+
+TEST_F(DeviceWeightsTest, NarrowFloatsAreTakenForWideOnes) {
+  const auto channel = make_memory_channel();
+  WeightManifest wanted{{{"a", DataType::kF32, {4}}}};
+  ASSERT_TRUE(channel->expect(wanted).ok());
+  auto narrow = std::make_shared<WeightSnapshot>();
+  narrow->version = PolicyVersion(0);
+  narrow->tensors = {{"a", DataType::kBF16, {4}, Blob(std::vector<std::byte>(8))}};
+  ASSERT_TRUE(channel->publish(narrow).ok());
+  EXPECT_TRUE(channel->fetch({}, PolicyVersion(0)).ok());
+  const auto wide = WeightManifest{{{"a", DataType::kBF16, {4}}}};
+  EXPECT_FALSE(check_taken(wide, wanted).ok());
+  EXPECT_FALSE(check_taken(wanted, {{{"a", DataType::kBF16, {5}}}}).ok());
+  EXPECT_FALSE(check_taken(wanted, {{{"a", DataType::kI32, {4}}}}).ok());
+}
+
+}  // namespace
+}  // namespace primerl
