@@ -5,16 +5,17 @@ scale        one tenant with a batch of 8 * N rollouts against N tenants with a 
              samples that trained a second, and learner seconds a token. The work is the same, so
              the bound is 1 of the samples and 1 of the seconds; what is lost is a learner's cost of
              a pass (as many as tenants that are not ready together) and rows of N adapters.
-neighbours   eight tenants alike, then one of them with ten times the rollouts in flight and answers
-             ten times as long: the step time of the seven others. Each is promised an eighth, so
-             the bound is 1. With --hangs a second one's environment stops to return after its first
-             batches, in both halves of a pair it is the plugin's that does so (or never does), and
-             the six others are looked at.
+neighbours   eight tenants alike, which all want more than there is, so that each gets the eighth
+             that it is promised; then the same with a trouble, and the step time of the others in
+             both. They are promised the same eighth, so the bound is 1. --trouble flood: one has
+             ten times the rollouts in flight, batches and answers ten times as large. hang: the
+             environment of one stops to return after its first batches (of the plugin, which never
+             stops in the other half of the pair). both: one floods, another hangs.
 
 Runs are paired and alternate; the first steps are left out.
 
     python3 bench/demo/tenants.py scale --tenants 16 --rounds 3
-    python3 bench/demo/tenants.py neighbours --rounds 3 [--hangs]
+    python3 bench/demo/tenants.py neighbours --rounds 3 --trouble both
 
 Prints one JSON object with medians and spread. Leave the machine idle meanwhile.
 """
@@ -106,6 +107,7 @@ def scale(args):
 
 
 def neighbours(args):
+    floods, hangs = args.trouble in ("flood", "both"), args.trouble in ("hang", "both")
     plugin = f"graph.plugins=[\"{os.path.join(args.bin, '..', 'plugins', 'troubles.so')}\"]"
 
     def tenants(is_troubled):
@@ -113,17 +115,20 @@ def neighbours(args):
                  "max_steps": args.steps, "sampling": "{ max_tokens = 16 }"}
         flood = dict(alike, inflight=320, batch_size=160, sampling="{ max_tokens = 160 }",
                      max_steps=max(args.steps // 10, 2))
-        all_of_them = {f"t{i}": flood if is_troubled and i == 0 else alike for i in range(8)}
-        if args.hangs:
+        all_of_them = {f"t{i}": alike for i in range(8)}
+        if floods and is_troubled:
+            all_of_them["t0"] = flood
+        if hangs:
             first = 2 * SETTLED if is_troubled else 1 << 30
             all_of_them["t1"] = dict(alike, environment=f"{{ name = \"stuck\", from = {first} }}",
                                      environment_timeout="\"2s\"")
         return all_of_them
 
     def others(is_troubled):
-        rows = run(tenants(is_troubled), args, [plugin] if args.hangs else [],
-                   "t1" if args.hangs and is_troubled else "")
-        looked_at = [name for name in rows if name != "t0" and not (args.hangs and name == "t1")]
+        rows = run(tenants(is_troubled), args, [plugin] if hangs else [],
+                   "t1" if hangs and is_troubled else "")
+        looked_at = [name for name in rows
+                     if not (floods and name == "t0") and not (hangs and name == "t1")]
         times = sorted(row["time/step"] for name in looked_at for row in rows[name][SETTLED:])
         return {"step_median_s": statistics.median(times),
                 "step_p99_s": times[min(int(0.99 * len(times)), len(times) - 1)]}
@@ -133,7 +138,7 @@ def neighbours(args):
         troubled.append(others(True))
     pairs = list(zip(quiet, troubled))
     return {"alike": summary(quiet),
-            "one_floods_one_hangs" if args.hangs else "one_floods": summary(troubled),
+            args.trouble: summary(troubled),
             "median_ratio": spread([b["step_median_s"] / a["step_median_s"] for a, b in pairs]),
             "p99_ratio": spread([b["step_p99_s"] / a["step_p99_s"] for a, b in pairs])}
 
@@ -145,7 +150,8 @@ def main():
     parser.add_argument("--tenants", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--hangs", action="store_true", help="of neighbours: one hangs, too")
+    parser.add_argument("--trouble", choices=["flood", "hang", "both"], default="flood",
+                        help="of neighbours")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build", "bin"))
     parser.add_argument("--set", action="append", default=[], help="passed on to primerl-graph run")
     args = parser.parse_args()

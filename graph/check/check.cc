@@ -24,7 +24,8 @@ void check_graph(Draft& draft) {
         check_single,          check_one_tenant,       check_restart,        check_places,
         check_resource_copies, check_shared_learners,  check_devices,        check_place_sizes,
         check_transports,      check_unused,           check_weights,        check_threads,
-        check_memory,          check_handles,          check_stops,          check_recompute})
+        check_memory,          check_handles,          check_stops,          check_recompute,
+        check_adapter_slots})
     rule(draft);
 }
 

@@ -241,6 +241,11 @@ constexpr ErrorCode kCodes[] = {
     {"G073", "nothing to stop at",
      "`sampling.stop` is a list of texts of 1 to 256 bytes, at most 16; `sampling.stop_ids` a list "
      "of token ids, at most 64. An empty text would end every turn at its first token."},
+    {"G074", "slots that no adapter fills",
+     "A warning. An engine computes with the adapters that lie in its adapter_slots, and a tenant "
+     "has one adapter at most: there are no more slots than tenants with [tenant.<name>.adapter], "
+     "and none where nobody has one, whatever is written. The line may stay, so that one file runs "
+     "with more tenants, too; left out, there is a slot for each adapter."},
     {"G078", "longer than an engine or a learner takes",
      "seq_len is the longest trajectory in tokens, and an engine or a learner of the graph takes "
      "at most max_sequence_tokens. Left out, seq_len is what all of them take."},

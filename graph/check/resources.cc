@@ -221,6 +221,31 @@ void check_shared_learners(Draft& draft) {
   }
 }
 
+void check_adapter_slots(Draft& draft) {
+  const auto num_adapters = std::ranges::count_if(
+      draft.tenants, [](const DraftTenant& each) { return each.tenant.adapter.is_there(); });
+  for (const auto& resource : draft.resources) {
+    const Entry* slots = resource.spec->table->find("adapter_slots");
+    if (resource.contract == nullptr || slots == nullptr || !slots->value.is_integer()) continue;
+    const int64_t asked = slots->value.as_integer();
+    if (asked <= num_adapters) continue;
+    const Span span = slots->value.span;
+    if (num_adapters == 0)
+      draft.diagnostics
+          .warning("G074", span,
+                   "engine '{}' has {} adapter slots, but no tenant trains an adapter",
+                   resource.spec->name, asked)
+          .suggest("add [tenant.<name>.adapter] with a rank, or leave the line out");
+    else
+      draft.diagnostics
+          .warning("G074", span, "engine '{}' has {} adapter slots, but there {} {} adapter{}",
+                   resource.spec->name, asked, num_adapters == 1 ? "is" : "are", num_adapters,
+                   num_adapters == 1 ? "" : "s")
+          .suggest(
+              fmt::format("write {} or less, or leave the line out: one for each", num_adapters));
+  }
+}
+
 void check_unused(Draft& draft) {
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.users.empty()) continue;

@@ -41,7 +41,8 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits)
       events_(make_events(limits_.options)),
       pool_(limits_.options.kv_blocks, events_.get()),
       slots_(limits_.options.adapter_slots),
-      waiting_(limits_.options.shares) {}
+      waiting_(limits_.options.shares),
+      claims_(limits_.options.shares, limits_.options.max_running) {}
 
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
   CHECK(versions_.set(key, version), "an engine of more keys than it may hold");
@@ -89,6 +90,7 @@ Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {
   sequence->arrival = num_arrived_++;
   sequence->adapter = adapter;
   waiting_.enter(sequence->request.tenant);
+  claims_.enter(sequence->request.tenant);
   enqueue(*sequence);
   const uint64_t id = sequence->request.id.value;
   sequences_.emplace(id, std::move(sequence));
@@ -148,10 +150,6 @@ std::vector<PrefillEvent> BatchScheduler::take_prefilled() {
 int32_t BatchScheduler::blocks_for(int64_t num_tokens) const {
   const int64_t size = limits_.options.block_size;
   return static_cast<int32_t>((num_tokens + size - 1) / size);
-}
-
-int32_t BatchScheduler::num_admitted() const {
-  return num_prefilling_ + static_cast<int32_t>(held_.size() + running_.size());
 }
 
 int32_t BatchScheduler::samples_left(const StepPlan& plan) const {
@@ -262,6 +260,7 @@ void BatchScheduler::begin(StepPlan& plan) {
   plan.copies.clear();
   plan.prefills.clear();
   has_preempted_ = false;
+  claims_.step();
 }
 
 bool BatchScheduler::plan(StepPlan& plan) {
@@ -418,6 +417,7 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   leave(sequence);
   give_slot_back(sequence);
   waiting_.leave(sequence.request.tenant);
+  claims_.leave(sequence.request.tenant);
   release(sequence.blocks);
   totals_.num_completed += is_complete(reason) ? 1U : 0U;
   totals_.num_failed += reason == FinishReason::kFailed ? 1U : 0U;

@@ -9,7 +9,8 @@
 ///      +-----------+-----------+------ preempted ---+
 ///
 /// Order is by priority, then first come, first served; who waits is admitted in the order of
-/// waiting_queue.h, which shares the engine between tenants. A step has at most max_batched_tokens
+/// waiting_queue.h, which shares the engine between tenants; how many of max_running one may have
+/// is said by slot_claims.h. A step has at most max_batched_tokens
 /// rows: running sequences decode first, then prompts advance in chunks (of max_prefill_tokens
 /// together while anything decodes, so that a long prompt does not hold up who runs), then the
 /// first waiting sequence is admitted while it fits. A step samples at most max_batched_tokens
@@ -55,6 +56,7 @@
 #include "kernels/engine/logits_processor.h"
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
+#include "kernels/engine/slot_claims.h"
 #include "kernels/engine/stop_rule.h"
 #include "kernels/engine/waiting_queue.h"
 
@@ -232,7 +234,6 @@ class BatchScheduler {
 
   int32_t blocks_for(int64_t num_tokens) const;
   int32_t samples_left(const StepPlan& plan) const;
-  int32_t num_admitted() const;
   int32_t num_queued() const;
 
   // Into the lists, in order.
@@ -244,7 +245,8 @@ class BatchScheduler {
   PrefillTask* shared_prefill(const Sequence& sequence) const;
   /// How many of the first blocks of `sequence` the pool has; its last token is never in them.
   int32_t num_cached_blocks(Sequence& sequence) const;
-  /// The first that waits and whose adapter, if it has one, is in a slot; or null.
+  /// The first that waits, whose tenant may have one more and whose adapter, if it has one, is in a
+  /// slot; or null.
   Sequence* next_to_admit() const;
   /// The first that waits for a slot; or null.
   const Sequence* first_without_slot() const;
@@ -311,6 +313,7 @@ class BatchScheduler {
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   WaitingQueue waiting_;
+  SlotClaims claims_;                                     // of those that are not waiting
   std::vector<std::unique_ptr<PrefillTask>> prefilling_;  // in order of admission
   std::vector<Sequence*> running_;                        // in order
   std::vector<Sequence*> held_;

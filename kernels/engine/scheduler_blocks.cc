@@ -20,6 +20,7 @@ void BatchScheduler::enqueue(Sequence& sequence) {
 
 void BatchScheduler::run(Sequence& sequence) {
   sequence.state = Sequence::State::kRunning;
+  claims_.admit(sequence.request.tenant);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, is_before),
                   &sequence);
 }
@@ -94,7 +95,11 @@ int32_t BatchScheduler::slot_for(const Sequence& sequence) const {
 int32_t BatchScheduler::draining() const {
   if (slots_.coming()) return kNoAdapter;
   const Sequence* first = first_without_slot();
-  if (first == nullptr || first != waiting_.next() || slot_for(*first) != AdapterSlots::kNone)
+  const auto may_run = [this](const Sequence& one) {
+    return claims_.may_admit(one.request.tenant);
+  };
+  if (first == nullptr || first != waiting_.next(may_run) ||
+      slot_for(*first) != AdapterSlots::kNone)
     return kNoAdapter;
   return slots_.longest_held();
 }
@@ -110,8 +115,10 @@ const std::optional<AdapterSlots::Load>& BatchScheduler::next_load() {
 Sequence* BatchScheduler::next_to_admit() const {
   const int32_t held_back = draining();
   return waiting_.next([&](const Sequence& one) {
-    return one.adapter == kNoAdapter ||
-           (one.adapter != held_back && slots_.slot_of(one.adapter) != AdapterSlots::kNone);
+    const bool has_adapter =
+        one.adapter == kNoAdapter ||
+        (one.adapter != held_back && slots_.slot_of(one.adapter) != AdapterSlots::kNone);
+    return has_adapter && claims_.may_admit(one.request.tenant);
   });
 }
 
@@ -120,7 +127,7 @@ void BatchScheduler::give_slot_back(Sequence& sequence) {
 }
 
 bool BatchScheduler::can_admit() const {
-  if (waiting_.empty() || num_admitted() >= limits_.options.max_running) return false;
+  if (waiting_.empty()) return false;
   Sequence* const next = next_to_admit();
   if (next == nullptr) return false;
   Sequence& sequence = *next;
@@ -164,6 +171,7 @@ PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
 void BatchScheduler::admit(StepPlan& plan) {
   Sequence& sequence = *next_to_admit();
   waiting_.remove(sequence);
+  claims_.admit(sequence.request.tenant);
   if (sequence.adapter != kNoAdapter) slots_.hold(sequence.adapter);
   sequence.has_slot = sequence.adapter != kNoAdapter;
   const bool is_again = sequence.began.has_value();
@@ -226,6 +234,7 @@ void BatchScheduler::preempt(Sequence& sequence) {
 }
 
 void BatchScheduler::leave(Sequence& sequence) {
+  if (sequence.state != Sequence::State::kWaiting) claims_.release(sequence.request.tenant);
   switch (sequence.state) {
     case Sequence::State::kWaiting:
       waiting_.remove(sequence);

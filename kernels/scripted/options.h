@@ -39,6 +39,7 @@ struct ScriptedEngineOptions : EngineOptions {
   Duration prefill_token_cost = Duration::microseconds(5);  // of a prompt token
   Duration decode_token_cost = Duration::microseconds(20);  // of a sampled token
   Duration apply_cost = Duration::milliseconds(2);          // of new weights
+  Duration adapter_load_cost = Duration::milliseconds(1);   // of one that comes into a slot
 };
 
 /// The optimizer, schedule and micro-batches of LearnerOptions count as they do for a real learner;
@@ -47,7 +48,7 @@ struct ScriptedLearnerOptions : LearnerOptions {
   uint64_t seed = 0;
   int32_t vocab_size = 97;                                // tokens
   int32_t max_sequence_tokens = kScriptedSequenceTokens;  // tokens of the longest sample
-  Duration step_cost = Duration::milliseconds(5);         // of a step, or of several in a pass
+  Duration step_cost = Duration::milliseconds(5);         // of a pass: a micro-batch of each step
   Duration token_cost = Duration::microseconds(20);       // of a token through the model
   Duration snapshot_cost = Duration::milliseconds(1);
   std::string device_fault_file;  // as a ScriptedEngineOptions'

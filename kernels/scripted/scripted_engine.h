@@ -1,12 +1,11 @@
 /// Engine with no model: seeded lengths and tokens, costs from a table, the batching of a real one.
 ///
-/// For the virtual clock and for fault tests. Blocks for prompt and max_tokens are taken when a
-/// prompt begins and returned when its sequence ends, so nothing is ever preempted. A step decodes
-/// first (one token for each running sequence), then fills what is left of max_batched_tokens with
-/// prompts in order of submission. Tokens follow from (seeds, position) alone, never from weights,
-/// batch mates or time; their versions are those of the request's key, of which it holds as many
-/// as kWeightsKeysMax. Sampling that truncates has kept sets: a few ids about each token. No
-/// prefix cache: num_cached_tokens is 0.
+/// For the virtual clock and for fault tests. What a step computes is decided by the same
+/// BatchScheduler as in an engine with a model: shares, adapter slots, prefix cache, chunks of
+/// prompts, preemption. A step costs step_cost and so much for each of its rows. Tokens follow from
+/// (seeds, position) alone, never from weights, batch mates or time; their versions are those of
+/// the request's key, of which it holds as many as kWeightsKeysMax, and with adapter_slots as many
+/// as adapters_max. Sampling that truncates has kept sets: a few ids about each token.
 #pragma once
 
 #include <memory>

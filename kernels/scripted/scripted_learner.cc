@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "graph/base/files.h"
@@ -65,8 +66,11 @@ class ScriptedLearner final : public Learner {
 
   using Learner::step;
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
-  std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
-                                                 const StopRequested& stop_requested) override;
+  std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop_requested) override;
+  int64_t next_tokens(const TrainBatch& batch) const override;
+  void discard(TenantSlot tenant) override { going_on_.erase(tenant); }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override {
     cost_ += options_.snapshot_cost;
@@ -92,6 +96,21 @@ class ScriptedLearner final : public Learner {
     int64_t num_steps = 0;  // that changed the weights
   };
 
+  /// A step that is under way.
+  struct Stepping {
+    std::shared_ptr<const TrainBatch> owned;  // of a step that goes on in later turns
+    const TrainBatch* batch = nullptr;
+    size_t next = 0;  // sample
+    Sums sums;
+    TrainReport report;
+
+    bool is_done() const { return next == batch->samples.size(); }
+  };
+  struct MicroBatch {
+    size_t end = 0;  // behind its last sample
+    int64_t num_tokens = 0;
+  };
+
   /// All tenants begin with the same weights, whatever their slots.
   Trained& trained_of(TenantSlot tenant) {
     return trained_.try_emplace(tenant, Trained{mix(options_.seed, 0), 0}).first->second;
@@ -101,72 +120,122 @@ class ScriptedLearner final : public Learner {
     if (tenant.index() < of.size()) return of[tenant.index()];
     return {options_.loss, options_.optimizer, options_.schedule, options_.max_steps};
   }
-  /// A step without the cost that is of a pass.
-  Result<TrainReport> train(const TrainBatch& batch, const StopRequested& stop_requested);
-  /// Adds all samples up, asking between micro-batches; the number of micro-batches.
-  Result<int32_t> add_up(const TrainBatch& batch, uint64_t history,
-                         const StopRequested& stop_requested, Sums& sums);
+  Result<Stepping> begin_step(const TrainBatch& batch);
+  /// The samples from `first` on that make the next micro-batch.
+  MicroBatch micro_batch(const TrainBatch& batch, size_t first) const;
+  /// Asked between micro-batches.
+  static Status check_goes_on(const Stepping& step, const StopRequested& stop_requested);
+  void add_micro_batch(Stepping& step);
+  TrainReport end_step(Stepping& step);
+  std::optional<Result<TrainReport>> pass_of(const std::shared_ptr<const TrainBatch>& batch,
+                                             const StopRequested& stop_requested, bool& has_run);
 
   const ScriptedLearnerOptions options_;
-  std::map<TenantSlot, Trained> trained_;  // of those that were asked for, at most all tenants
+  std::map<TenantSlot, Trained> trained_;    // of those that were asked for, at most all tenants
+  std::map<TenantSlot, Stepping> going_on_;  // whose step goes on with another pass
   Duration cost_;
 };
 
-Result<int32_t> ScriptedLearner::add_up(const TrainBatch& batch, uint64_t history,
-                                        const StopRequested& stop_requested, Sums& sums) {
-  int32_t num_micro_batches = 1;
-  size_t in_this = 0;  // tokens of the micro-batch
-  for (const TrainSample& sample : batch.samples) {
-    const size_t size = sample.tokens.size();
-    if (in_this > 0 && in_this + size > static_cast<size_t>(options_.micro_batch_tokens)) {
-      if (stop_requested && stop_requested())
-        return error(Code::kCancelled, "the step was left after {} micro-batches",
-                     num_micro_batches);
-      ++num_micro_batches;
-      in_this = 0;
-    }
-    in_this += size;
-    cost_ += options_.token_cost * static_cast<int64_t>(size);
-    add_sample(sample, batch.loss, history, sums);
-  }
-  return num_micro_batches;
-}
-
 Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
                                           const StopRequested& stop_requested) {
-  const TrainBatch* const one = &batch;
-  return std::move(step_together({&one, 1}, stop_requested).front());
+  ASSIGN_OR_RETURN(Stepping step, begin_step(batch));
+  while (!step.is_done()) {
+    RETURN_IF_ERROR(check_goes_on(step, stop_requested));
+    cost_ += options_.step_cost;
+    add_micro_batch(step);
+  }
+  return end_step(step);
 }
 
-std::vector<Result<TrainReport>> ScriptedLearner::step_together(
-    std::span<const TrainBatch* const> batches, const StopRequested& stop_requested) {
-  std::vector<Result<TrainReport>> reports;
-  for (const TrainBatch* batch : batches) reports.push_back(train(*batch, stop_requested));
-  const auto has_run = [](const Result<TrainReport>& report) {
-    return report.ok() ? !report->skipped : report.error().code() == Code::kCancelled;
-  };
-  if (std::ranges::any_of(reports, has_run)) cost_ += options_.step_cost;
+std::vector<std::optional<Result<TrainReport>>> ScriptedLearner::pass_together(
+    std::span<const std::shared_ptr<const TrainBatch>> batches,
+    const StopRequested& stop_requested) {
+  std::vector<std::optional<Result<TrainReport>>> reports;
+  bool has_run = false;
+  for (const auto& batch : batches) {
+    auto& report = reports.emplace_back(pass_of(batch, stop_requested, has_run));
+    if (report) going_on_.erase(batch->tenant);
+  }
+  if (has_run) cost_ += options_.step_cost;
   return reports;
 }
 
-Result<TrainReport> ScriptedLearner::train(const TrainBatch& batch,
-                                           const StopRequested& stop_requested) {
+/// Its part of a pass; `has_run`: there was one.
+std::optional<Result<TrainReport>> ScriptedLearner::pass_of(
+    const std::shared_ptr<const TrainBatch>& batch, const StopRequested& stop_requested,
+    bool& has_run) {
+  auto found = going_on_.find(batch->tenant);
+  if (found == going_on_.end() || found->second.owned != batch) {
+    auto begun = begin_step(*batch);
+    if (!begun.ok()) return begun.error();
+    begun->owned = batch;
+    found = going_on_.insert_or_assign(batch->tenant, std::move(begun).value()).first;
+  }
+  Stepping& step = found->second;
+  if (!step.is_done()) {
+    const Status goes_on = check_goes_on(step, stop_requested);
+    if (!goes_on.ok()) return goes_on.error();
+    has_run = true;
+    add_micro_batch(step);
+  }
+  if (!step.is_done()) return std::nullopt;
+  return end_step(step);
+}
+
+int64_t ScriptedLearner::next_tokens(const TrainBatch& batch) const {
+  const auto found = going_on_.find(batch.tenant);
+  const bool goes_on = found != going_on_.end() && found->second.batch == &batch;
+  const size_t first = goes_on ? found->second.next : 0;
+  return std::max<int64_t>(micro_batch(batch, first).num_tokens, 1);
+}
+
+Result<ScriptedLearner::Stepping> ScriptedLearner::begin_step(const TrainBatch& batch) {
   RETURN_IF_ERROR(check_samples(batch, limits()));
   RETURN_IF_ERROR(take_device_fault(options_.device_fault_file, "a scripted training step"));
-  TrainReport report;
-  const bool has_loss_token =
-      std::any_of(batch.samples.begin(), batch.samples.end(), [](const TrainSample& sample) {
-        return std::any_of(sample.loss_mask.begin(), sample.loss_mask.end(),
-                           [](uint8_t m) { return m != 0; });
-      });
-  if (!has_loss_token) {
-    report.skipped = true;
-    report.skip_reason = "no token to train on";
-    return report;
+  Stepping step;
+  step.batch = &batch;
+  const auto has_loss_token = [](const TrainSample& sample) {
+    return std::ranges::any_of(sample.loss_mask, [](uint8_t m) { return m != 0; });
+  };
+  if (std::ranges::any_of(batch.samples, has_loss_token)) return step;
+  step.report.skipped = true;
+  step.report.skip_reason = "no token to train on";
+  step.next = batch.samples.size();
+  return step;
+}
+
+ScriptedLearner::MicroBatch ScriptedLearner::micro_batch(const TrainBatch& batch,
+                                                         size_t first) const {
+  MicroBatch micro_batch{first, 0};
+  for (; micro_batch.end < batch.samples.size(); ++micro_batch.end) {
+    const int64_t more = std::ssize(batch.samples[micro_batch.end].tokens);
+    if (micro_batch.num_tokens > 0 && micro_batch.num_tokens + more > options_.micro_batch_tokens)
+      break;
+    micro_batch.num_tokens += more;
   }
-  Sums sums;
-  Trained& trained = trained_of(batch.tenant);
-  ASSIGN_OR_RETURN(report.num_micro_batches, add_up(batch, trained.history, stop_requested, sums));
+  return micro_batch;
+}
+
+Status ScriptedLearner::check_goes_on(const Stepping& step, const StopRequested& stop_requested) {
+  const bool is_first = step.report.num_micro_batches == 0;
+  if (is_first || !stop_requested || !stop_requested()) return ok();
+  return error(Code::kCancelled, "the step was left after {} micro-batches",
+               step.report.num_micro_batches);
+}
+
+void ScriptedLearner::add_micro_batch(Stepping& step) {
+  const MicroBatch micro_batch = this->micro_batch(*step.batch, step.next);
+  const uint64_t history = trained_of(step.batch->tenant).history;
+  for (; step.next < micro_batch.end; ++step.next)
+    add_sample(step.batch->samples[step.next], step.batch->loss, history, step.sums);
+  ++step.report.num_micro_batches;
+  cost_ += options_.token_cost * micro_batch.num_tokens;
+}
+
+TrainReport ScriptedLearner::end_step(Stepping& step) {
+  TrainReport& report = step.report;
+  if (report.skipped) return report;
+  const Sums& sums = step.sums;
   const auto count = static_cast<double>(sums.num_loss_tokens);
   report.loss = sums.loss / count * (1 + options_.loss_shift);
   report.entropy_mean = sums.entropy / count;
@@ -175,10 +244,11 @@ Result<TrainReport> ScriptedLearner::train(const TrainBatch& batch,
   report.masked_fraction = static_cast<double>(sums.num_masked) / count;
   report.num_tokens = sums.num_tokens;
   report.num_loss_tokens = sums.num_loss_tokens;
+  Trained& trained = trained_of(step.batch->tenant);
   ++trained.num_steps;
   trained.history = mix(trained.history, sums.digest);
   report.grad_norm = 0.1 + unit_of(trained.history);
-  const TrainingRules rules = rules_of(batch.tenant);
+  const TrainingRules rules = rules_of(step.batch->tenant);
   report.learning_rate =
       learning_rate(rules.schedule, rules.optimizer.lr, rules.max_steps, trained.num_steps);
   return report;

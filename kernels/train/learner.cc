@@ -48,9 +48,9 @@ std::optional<Result<TrainReport>> Learner::step_in_line(std::shared_ptr<const T
                                                          const StopRequested& stop_requested) {
   const TenantSlot tenant = batch->tenant;
   if (!reports_.contains(tenant)) {
-    const int64_t num_tokens = next_tokens(*batch);
-    line_[tenant] = {std::move(batch), num_tokens};
-    run_pass(turns_.ask(tenant, num_tokens, turn), stop_requested);
+    Waiting& waiting = line_[tenant];
+    if (waiting.batch != batch) waiting = {batch, next_tokens(*batch)};
+    run_pass(turns_.ask(tenant, waiting.num_tokens, turn), stop_requested);
   }
   const auto found = reports_.find(tenant);
   if (found == reports_.end()) return std::nullopt;

@@ -45,11 +45,12 @@ struct LearnerOptions {
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
   LearnerDebugOptions debug;
-  int32_t micro_batch_tokens = 4096;   // tokens packed into one forward and backward
-  std::string recompute = "none";      // or "keep_attention" or "full"
-  std::string numerics = "invariant";  // or "fast"
-  std::string dtype = "auto";          // of what is computed: "float32", "bfloat16"
-  std::string products = "dtype";      // of layers: in `dtype`, or "fp8" on a CUDA device
+  int32_t micro_batch_tokens = 4096;    // tokens packed into one forward and backward
+  int32_t adapter_batch_tokens = 1024;  // of them, of one adapter that may have company
+  std::string recompute = "none";       // or "keep_attention" or "full"
+  std::string numerics = "invariant";   // or "fast"
+  std::string dtype = "auto";           // of what is computed: "float32", "bfloat16"
+  std::string products = "dtype";       // of layers: in `dtype`, or "fp8" on a CUDA device
   /// On a CUDA device: copies of the weights that engines take from there, one more than
   /// 'versions_max' of the channel; what finds none free goes through the host.
   int32_t device_snapshots = 3;

@@ -9,6 +9,8 @@
 namespace primerl {
 namespace {
 
+constexpr int64_t kRowsAPromptRow = 8;  // of a unit, before its prompt is run once more
+
 /// Samples with one prompt, which one micro-batch runs together.
 struct Unit {
   int32_t num_prompt_tokens = 0;
@@ -23,7 +25,8 @@ int32_t prompt_length(const TrainSample& sample) {
   return static_cast<int32_t>(first - mask.begin());
 }
 
-std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_max) {
+std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_max,
+                             int32_t rows_wanted) {
   std::vector<Unit> units;
   std::map<std::vector<int32_t>, size_t> open;  // prompt -> the unit that still has room
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -35,7 +38,9 @@ std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_
     const int32_t own_rows = length - 1 - prompt;
     std::vector<int32_t> key(tokens.begin(), tokens.begin() + prompt);
     auto found = open.find(key);
-    if (found == open.end() || units[found->second].num_rows + own_rows > rows_max) {
+    const int64_t most =
+        std::min<int64_t>(rows_max, std::max(int64_t{rows_wanted}, kRowsAPromptRow * prompt));
+    if (found == open.end() || units[found->second].num_rows + own_rows > most) {
       units.push_back({prompt, prompt, {}});
       found = open.insert_or_assign(std::move(key), units.size() - 1).first;
     }
@@ -141,13 +146,14 @@ void MicroBatch::append(const MicroBatch& other, int32_t adapter) {
   }
 }
 
-std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
-  const auto units = make_units(samples, rows_max);
+std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max,
+                             int32_t rows_wanted) {
+  const auto units = make_units(samples, rows_max, rows_wanted);
   std::vector<std::vector<const Unit*>> bins;
   std::vector<int32_t> filled;
   for (const auto& unit : units) {
     size_t bin = 0;
-    while (bin < bins.size() && filled[bin] + unit.num_rows > rows_max) ++bin;
+    while (bin < bins.size() && filled[bin] + unit.num_rows > rows_wanted) ++bin;
     if (bin == bins.size()) {
       bins.emplace_back();
       filled.push_back(0);

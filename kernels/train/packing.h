@@ -1,4 +1,4 @@
-/// Packs samples into micro-batches of at most `rows_max` rows.
+/// Packs samples into micro-batches.
 ///
 /// Documents never see each other: each attends to its own rows and positions restart at 0, so
 /// results equal those of documents run one by one. Samples whose prompts (the tokens before the
@@ -47,10 +47,16 @@ struct LearnedPart {
   LossSums* sums = nullptr;
 };
 
-/// First-fit by length, longest first. A sample longer than `rows_max` gets a micro-batch of its
-/// own. The samples have passed check_samples() and outlive what is made. A loss mask at position 0
-/// has nothing that predicts it and is ignored.
-std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max);
+/// First-fit by length, longest first, to at most `rows_wanted` rows. Samples that share a prompt
+/// stay together beyond that, up to `rows_max`, where the prompt once more would be more than an
+/// eighth of the rows. A sample longer than a limit gets a micro-batch of its own. The samples have
+/// passed check_samples() and outlive what is made. A loss mask at position 0 has nothing that
+/// predicts it and is ignored.
+std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max,
+                             int32_t rows_wanted);
+inline std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
+  return pack(samples, rows_max, rows_max);
+}
 
 /// Log-probabilities of sampled tokens lie in [kLogprobMin, kLogprobMax]: what lies below can never
 /// have been drawn, what lies above 0 is more than rounding; either would ruin the step's gradient.

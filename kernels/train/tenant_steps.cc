@@ -18,10 +18,10 @@ std::vector<Result<TrainReport>> TenantSteps::step_together(
   for (const TrainBatch* batch : batches) {
     const bool is_second = std::ranges::any_of(
         steps, [&](const StepUnderWay& other) { return other.batch->tenant == batch->tenant; });
-    auto begun = is_second ? Result<StepUnderWay>(error(Code::kInvalid,
-                                                        "tenant {} has two batches in one pass",
-                                                        batch->tenant))
-                           : runner_.begin_step(*batch);
+    auto begun = is_second
+                     ? Result<StepUnderWay>(error(
+                           Code::kInvalid, "tenant {} has two batches in one pass", batch->tenant))
+                     : runner_.begin_step(*batch);
     reports.push_back(begun.ok() ? Result<TrainReport>(begun->report) : begun.error());
     if (!begun.ok() || begun->report.skipped) continue;
     begun->index = reports.size() - 1;
@@ -41,8 +41,7 @@ std::vector<Result<TrainReport>> TenantSteps::step_together(
   return reports;
 }
 
-Status TenantSteps::run_passes(std::span<StepUnderWay> steps,
-                               const StopRequested& stop_requested) {
+Status TenantSteps::run_passes(std::span<StepUnderWay> steps, const StopRequested& stop_requested) {
   std::vector<StepUnderWay*> all;
   for (StepUnderWay& step : steps) all.push_back(&step);
   while (!std::ranges::all_of(steps, &StepUnderWay::is_done)) {
@@ -87,9 +86,10 @@ Status TenantSteps::run_pass(std::span<StepUnderWay* const> steps,
 }
 
 int64_t TenantSteps::next_tokens(const TrainBatch& batch, int64_t num_tokens) const {
-  const auto found = going_on_.find(batch.tenant);
-  if (found != going_on_.end() && found->second->batch == &batch)
-    return found->second->micro_batches[found->second->next].rows.num_rows();
+  if (goes_on(batch)) {
+    const StepUnderWay& step = *going_on_.at(batch.tenant);
+    return step.micro_batches[step.next].rows.num_rows();
+  }
   return std::min<int64_t>(num_tokens, rows_max_);
 }
 

@@ -68,6 +68,11 @@ class TenantSteps {
       const StopRequested& stop_requested);
   /// Rows of the next pass of a step of `num_tokens` tokens that is divided.
   int64_t next_tokens(const TrainBatch& batch, int64_t num_tokens) const;
+  /// Whether the step of `batch` has had a pass and has another to come.
+  bool goes_on(const TrainBatch& batch) const {
+    const auto found = going_on_.find(batch.tenant);
+    return found != going_on_.end() && found->second->batch == &batch;
+  }
   void discard(TenantSlot tenant) { going_on_.erase(tenant); }
 
  private:

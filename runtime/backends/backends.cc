@@ -209,15 +209,21 @@ std::vector<Backend> make_backends() {
       {"engine", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
-         return as_engine(make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource),
-                                               std::move(tokenizer)));
+         auto options = options_of<ScriptedEngineOptions>(plan, resource);
+         static_cast<EngineOptions&>(options) = engine_for(options, plan.tenants);
+         return as_engine(make_scripted_engine(options, std::move(tokenizer)));
        }},
       {"learner", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
          auto options = options_of<ScriptedLearnerOptions>(plan, resource);
          for (const Tenant& tenant : plan.tenants)
            options.rules_of_tenant.push_back(rules_of(tenant, options));
-         return shared_learner(plan, options, make_scripted_learner(options));
+         auto scripted = options;
+         const auto has_adapter = [](const Tenant& each) { return each.adapter.is_there(); };
+         if (std::ranges::any_of(plan.tenants, has_adapter))
+           scripted.micro_batch_tokens =
+               std::min(options.micro_batch_tokens, options.adapter_batch_tokens);
+         return shared_learner(plan, options, make_scripted_learner(scripted));
        }},
       {"weight_channel", "memory",
        [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {

@@ -74,6 +74,16 @@ OptionsOf<S> engine_options() {
              at_least(1) | unit("sequences"), "prompts queued; more wait before the engine")
       .field("max_batched_tokens", field_of<S>(&EngineOptions::max_batched_tokens),
              at_least(1) | unit("tokens"), "tokens of one step, prefill and decode together")
+      .field("max_prefill_tokens", field_of<S>(&EngineOptions::max_prefill_tokens),
+             at_least(0) | unit("tokens"),
+             "tokens of prompts in a step in which others decode; 0 = no limit of its own")
+      .field("prefix_cache", field_of<S>(&EngineOptions::prefix_cache), any(),
+             "blocks are found again by what they hold, so that prompts which begin alike are "
+             "computed once")
+      .field("adapter_slots", field_of<S>(&EngineOptions::adapter_slots),
+             between(0, 1024) | unit("slots"),
+             "adapters in its slots at once; a prompt whose adapter is in none waits until it was "
+             "brought in; 0 = one for each tenant with an adapter")
       .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),
              at_least(0) | unit("tokens"),
              "longest prompt and completion; 0 = what the model's config says, of a scripted one "
@@ -92,6 +102,10 @@ OptionsOf<S> learner_options() {
              "the learning rate of every step")
       .field("micro_batch_tokens", field_of<S>(&LearnerOptions::micro_batch_tokens),
              at_least(1) | unit("tokens"), "tokens packed into one forward and backward")
+      .field("adapter_batch_tokens", field_of<S>(&LearnerOptions::adapter_batch_tokens),
+             at_least(1) | unit("tokens"),
+             "of them, of one tenant's adapter, where adapters share passes: so long the others "
+             "wait for it; samples with a long prompt in common stay together")
       .field("threads", field_of<S>(&LearnerOptions::threads), at_least(0),
              "compute threads; 0 = its share of the process's cores");
 }
@@ -108,18 +122,10 @@ OptionsOf<EngineOptions> torch_engine_options() {
       "check_finite", &EngineDebugOptions::check_finite, any(),
       "ends the step at the first activation that is not a number, and names it");
   return engine_options<EngineOptions>()
-      .field("max_prefill_tokens", &EngineOptions::max_prefill_tokens, at_least(0) | unit("tokens"),
-             "tokens of prompts in a step in which others decode; 0 = no limit of its own")
-      .field("prefix_cache", &EngineOptions::prefix_cache, any(),
-             "blocks are found again by what they hold, so that prompts which begin alike are "
-             "computed once")
       .field("kv_events_bytes_max", &EngineOptions::kv_events_bytes_max,
              at_least(0) | unit("bytes"),
              "most that kv_events/ in the run folder may hold of what this engine's prefix cache "
              "holds; 0 = no events are made")
-      .field("adapter_slots", &EngineOptions::adapter_slots, between(0, 1024) | unit("slots"),
-             "adapters in its slots at once; a prompt whose adapter is in none waits until it was "
-             "brought in; 0 = one for each tenant with an adapter")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
       .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
              "numbers of weights and KV; \"auto\": float32 on the CPU, which has no other, "
@@ -180,7 +186,9 @@ OptionSet scripted_engine_options() {
       .field("step_cost", &S::step_cost, at_least(0), "time of a step, whatever its size")
       .field("prefill_token_cost", &S::prefill_token_cost, at_least(0), "time of a prompt token")
       .field("decode_token_cost", &S::decode_token_cost, at_least(0), "time of a sampled token")
-      .field("apply_cost", &S::apply_cost, at_least(0), "time of applying new weights");
+      .field("apply_cost", &S::apply_cost, at_least(0), "time of applying new weights")
+      .field("adapter_load_cost", &S::adapter_load_cost, at_least(0),
+             "time of bringing an adapter into a slot");
 }
 
 OptionSet scripted_learner_options() {
@@ -191,7 +199,7 @@ OptionSet scripted_learner_options() {
       .field("max_sequence_tokens", &S::max_sequence_tokens, at_least(1) | unit("tokens"),
              "longest sample")
       .field("step_cost", &S::step_cost, at_least(0),
-             "time of a step, or of several that share a pass")
+             "time of a pass, which has a micro-batch of each step that takes part")
       .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot")
       .field("device_fault_file", &S::device_fault_file, any(),

@@ -53,14 +53,27 @@ int run_cat(const StepArguments& arguments) {
   return kExitDone;
 }
 
-int run_stat(const TraceArguments& arguments) {
-  const auto opened = open_for_command(arguments.run);
+struct StatArguments {
+  TraceArguments trace;
+  StepQuery query;
+};
+
+int run_stat(const StatArguments& arguments) {
+  const auto opened = open_for_command(arguments.trace.run);
   if (opened.trace == nullptr) return opened.exit_code;
-  const TraceStat stat = stat_trace(*opened.trace);
-  if (arguments.json)
-    print_json(to_json(*opened.trace, stat));
+  const Trace& trace = *opened.trace;
+  TraceStat stat;
+  if (arguments.query.tenants.empty()) {
+    stat = stat_trace(trace);
+  } else {
+    const auto filter = StepFilter::make(trace, arguments.query);
+    if (!filter.ok()) return fail(filter.error(), kExitBadCommandLine);
+    stat = stat_trace(trace, *filter);
+  }
+  if (arguments.trace.json)
+    print_json(to_json(trace, stat));
   else
-    print_text(to_text(*opened.trace, stat));
+    print_text(to_text(trace, stat));
   return kExitDone;
 }
 
@@ -100,10 +113,13 @@ Command cat_action() {
 }
 
 Command stat_action() {
-  auto arguments = std::make_shared<TraceArguments>();
+  auto arguments = std::make_shared<StatArguments>();
   return {"stat", "counts what was recorded, edge by edge, and says what is missing",
-          "primerl-graph trace stat runs/latest",
-          [arguments](Arguments& flags) { arguments->declare(flags); },
+          "primerl-graph trace stat runs/latest --tenant main",
+          [arguments](Arguments& flags) {
+            arguments->trace.declare(flags);
+            flags.texts(arguments->query.tenants, "--tenant", "NAME", kTenantFlagDoc);
+          },
           [arguments] { return run_stat(*arguments); }};
 }
 

@@ -77,8 +77,7 @@ Command export_action() {
             flags.positional(arguments->run, "RUN", "a run folder, as in runs/latest");
             flags.choice(arguments->format, "--format", {"chrome"}, "for whom");
             flags.text(arguments->out, "--out", "FILE", "writes there, not on stdout");
-            flags.texts(arguments->tenants, "--tenant", "NAME",
-                        "steps of these tenants only: their messages and their own actors");
+            flags.texts(arguments->tenants, "--tenant", "NAME", kTenantFlagDoc);
             flags.number(arguments->from_seconds, "--from", "SECONDS",
                          "from this time after the start of the run", 0, kForever);
             flags.number(arguments->to_seconds, "--to", "SECONDS", "up to this time", 0, kForever);

@@ -24,8 +24,7 @@ void FilterArguments::declare(Arguments& flags, bool has_fields) {
   flags.texts(query.edges, "--edge", "EDGE",
               "inputs over these edges only: 'a.x -> b.y' or a port");
   flags.texts(query.types, "--type", "NAME", "inputs of these message types only");
-  flags.texts(query.tenants, "--tenant", "NAME",
-              "steps of these tenants only: their messages and their own actors");
+  flags.texts(query.tenants, "--tenant", "NAME", kTenantFlagDoc);
   if (has_fields)
     flags.texts(query.fields, "--field", "TEST", "inputs whose content passes, as in 'reward<0.5'");
   flags.integer(session, "--session", "N", "inputs that name this session or trajectory", 0,

@@ -11,6 +11,9 @@
 
 namespace primerl {
 
+inline constexpr const char* kTenantFlagDoc =
+    "steps of these tenants only: their messages and their own actors";
+
 struct TraceArguments {
   std::string run;
   bool json = false;

@@ -227,6 +227,7 @@ LaunchOptions RunSession::launch_options(size_t index) const {
     options.arguments.push_back("--recover");
     options.arguments.push_back(resume_.follow_file.string());
   }
+  options.environment = worker_environment(placed.variables);
   for (const auto& variable : placed.variables) {
     const size_t name_end = variable.find('=');
     options.environment.emplace_back(variable.substr(0, name_end), variable.substr(name_end + 1));

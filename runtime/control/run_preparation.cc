@@ -261,6 +261,19 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   return ok();
 }
 
+/// Somebody has steps left. Who has none is done when the run begins.
+Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
+  const auto is_done = [&choice](const Tenant& tenant) {
+    return choice.points[tenant.slot.index()].step >= tenant.max_steps;
+  };
+  if (!std::ranges::all_of(plan.tenants, is_done)) return ok();
+  const Tenant& first = plan.tenants.front();
+  const int64_t step = choice.points[first.slot.index()].step;
+  return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps", first.name, step,
+               first.max_steps)
+      .note(fmt::format("go on with --max-steps {} or more", step + 1));
+}
+
 Result<ResumeChoice> read_fork(const std::string& fork) {
   constexpr std::string_view kStep = "@step=";
   ResumeChoice choice;
@@ -279,19 +292,57 @@ Result<ResumeChoice> read_fork(const std::string& fork) {
   return choice;
 }
 
-/// The checkpoints of a fork, one of each tenant.
+Error no_fork_step(const Plan& plan, const ResumeChoice& choice,
+                   const std::vector<std::vector<int64_t>>& steps) {
+  const auto folder_of = [&](const Tenant& tenant) {
+    return checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size());
+  };
+  const bool is_one = plan.tenants.size() == 1;
+  Error none =
+      error(Code::kNotFound, "--fork: '{}' has no checkpoint of step {}",
+            (is_one ? folder_of(plan.tenants.front()) : choice.fork_of / "checkpoints").string(),
+            choice.fork_step);
+  for (size_t slot = 0; slot < steps.size(); ++slot) {
+    if (steps[slot].empty()) continue;
+    const std::string who = is_one ? "it" : fmt::format("tenant '{}'", plan.tenants[slot].name);
+    (void)std::move(none).note(
+        fmt::format("{} has those of steps {}", who, fmt::join(steps[slot], ", ")));
+  }
+  if (std::ranges::all_of(steps, &std::vector<int64_t>::empty))
+    (void)std::move(none).note("it has none: tenant.NAME.checkpoint_every makes them");
+  return none;
+}
+
+/// Who has no checkpoint of the step begins as the other run had left off before: from the newest
+/// older one, or with the first step.
 Status read_fork_points(const Plan& plan, ResumeChoice& choice) {
+  std::vector<std::vector<int64_t>> steps;
+  for (const auto& tenant : plan.tenants)
+    steps.push_back(
+        checkpoint_steps(checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size())));
+  const auto has_it = [&](const std::vector<int64_t>& of_one) {
+    return std::ranges::find(of_one, choice.fork_step) != of_one.end();
+  };
+  if (std::ranges::none_of(steps, has_it)) return no_fork_step(plan, choice, steps);
   for (const auto& tenant : plan.tenants) {
-    const auto folder = checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size());
-    const auto steps = checkpoint_steps(folder);
-    if (std::find(steps.begin(), steps.end(), choice.fork_step) == steps.end()) {
-      Error none = error(Code::kNotFound, "--fork: '{}' has no checkpoint of step {}",
-                         folder.string(), choice.fork_step);
-      if (steps.empty())
-        return std::move(none).note("it has none: tenant.NAME.checkpoint_every makes them");
-      return std::move(none).note(fmt::format("it has those of steps {}", fmt::join(steps, ", ")));
+    std::vector<int64_t>& own = steps[tenant.slot.index()];
+    std::erase_if(own, [&](int64_t step) { return step > choice.fork_step; });
+    if (own.empty()) {
+      choice.notes.push_back(
+          fmt::format("tenant '{}' has no checkpoint of step {} or before: it starts from its own "
+                      "beginning, with a fresh adapter and step 1",
+                      tenant.name, choice.fork_step));
+      choice.points.emplace_back();
+      continue;
     }
-    ASSIGN_OR_RETURN(auto point, read_checkpoint(folder / fmt::format("step_{}", choice.fork_step),
+    const int64_t step = own.back();
+    if (step < choice.fork_step)
+      choice.notes.push_back(fmt::format(
+          "tenant '{}' has no checkpoint of step {}: it begins from that of step {}, the newest "
+          "before",
+          tenant.name, choice.fork_step, step));
+    const auto folder = checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size());
+    ASSIGN_OR_RETURN(auto point, read_checkpoint(folder / fmt::format("step_{}", step),
                                                  CheckpointDepth::kContents));
     choice.points.push_back(std::move(point));
   }
@@ -397,14 +448,7 @@ Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice&
   }
   if (!choice.follow.record.empty()) return check_recorded_steps(plan, choice);
   if (choice.points.empty()) return ok();  // nothing was done yet: all steps are left
-  for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
-    const int64_t step = choice.points[slot].step, max_steps = plan.tenants[slot].max_steps;
-    if (step >= max_steps)
-      return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps",
-                   plan.tenants[slot].name, step, max_steps)
-          .note(fmt::format("go on with --max-steps {} or more", step + 1));
-  }
-  return ok();
+  return check_steps_left(plan, choice);
 }
 
 Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,

@@ -11,8 +11,9 @@
 /// steps. Otherwise, or with --from-checkpoint, the run resumes from the newest complete
 /// checkpoint. GRAPH may be left out: the resolved graph of that run is used again.
 ///
-/// `--fork RUN@step=N`: a new run that begins where RUN had committed its checkpoints of step N, of
-/// every tenant. Groups that no batch had consumed begin again, with their tasks and seeds.
+/// `--fork RUN@step=N`: a new run that begins where RUN had committed a checkpoint of step N. A
+/// tenant that has none of that step begins from its newest one before, or from its first step.
+/// Groups that no batch had consumed begin again, with their tasks and seeds.
 #pragma once
 
 #include <filesystem>

@@ -1,7 +1,9 @@
 #include "runtime/program/programs.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -52,9 +54,22 @@ std::optional<double> program_age_seconds() {
   return std::round(age * 100) / 100;
 }
 
+std::vector<std::pair<std::string, std::string>> worker_environment(
+    const std::vector<std::string>& given) {
+  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+    const std::string start = fmt::format("{}=", name);
+    const bool is_given = std::any_of(given.begin(), given.end(), [&start](const auto& variable) {
+      return variable.starts_with(start);
+    });
+    if (is_given || std::getenv(name) != nullptr) return {};
+  }
+  return {std::pair<std::string, std::string>("OMP_WAIT_POLICY", "passive")};
+}
+
 Error exec_worker(const std::vector<std::string>& arguments) {
   auto program = worker_program();
   if (!program.ok()) return std::move(program).error();
+  for (const auto& [name, value] : worker_environment()) ::setenv(name.c_str(), value.c_str(), 1);
   std::vector<std::string> all{program->string()};
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<char*> words;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "runtime/query/step_text.h"
+#include "runtime/trace/frames.h"
 #include "runtime/trace/schema.h"
 
 namespace primerl {
@@ -29,22 +30,29 @@ class Samples {
   }
 
   void take(const std::vector<uint32_t>& links, EdgeStat& edge) {
-    queue_us_.clear();
-    lags_.clear();
     const uint64_t each = std::max<uint64_t>(kStatSamples / std::max<size_t>(links.size(), 1), 1);
     for (const uint32_t link : links) take_link(LinkId(link), each);
+    tell(edge);
+  }
+  void take(const std::vector<TraceStep>& steps, EdgeStat& edge) {
+    for (const TraceStep& step : steps) take_step(step);
+    tell(edge);
+  }
+
+ private:
+  void tell(EdgeStat& edge) {
     edge.num_sampled = queue_us_.size();
     edge.has_queue = !queue_us_.empty();
     edge.queue_p50_us = percentile(queue_us_, 0.5);
     edge.queue_p99_us = percentile(queue_us_, 0.99);
+    queue_us_.clear();
     edge.has_lag = !lags_.empty();
     if (lags_.empty()) return;
     edge.lag_max = *std::ranges::max_element(lags_);
     std::ranges::sort(lags_);
     edge.lag_p50 = lags_[lags_.size() / 2];
+    lags_.clear();
   }
-
- private:
   void take_link(LinkId link, uint64_t count) {
     const GroupId target(
         trace_.catalog().instances[trace_.catalog().links[link.index()].target].group);
@@ -141,6 +149,91 @@ std::vector<EdgeStat> edge_stats(const Trace& trace, double seconds) {
   return edges;
 }
 
+/// Steps of one edge, evenly spaced: each time there are too many, every other one is dropped.
+class EvenSteps {
+ public:
+  void add(const TraceStep& step) {
+    if (num_seen_++ % stride_ != 0) return;
+    steps_.push_back(step);
+    if (steps_.size() < 2 * kStatSamples) return;
+    stride_ *= 2;
+    for (size_t i = 0; i < kStatSamples; ++i) steps_[i] = steps_[2 * i];
+    steps_.resize(kStatSamples);
+  }
+  const std::vector<TraceStep>& steps() const { return steps_; }
+
+ private:
+  std::vector<TraceStep> steps_;
+  uint64_t num_seen_ = 0, stride_ = 1;
+};
+
+/// Counts steps, one after the other.
+class StepCounts {
+ public:
+  explicit StepCounts(const Trace& trace) : trace_(trace) {
+    groups_.resize(trace.catalog().groups.size());
+  }
+
+  void add(const TraceStep& step) {
+    GroupStat& group = groups_[step.group.index()];
+    group.first_step = group.first_step == 0 ? step.step : std::min(group.first_step, step.step);
+    group.last_step = std::max(group.last_step, step.step);
+    GroupStats& stats = step.kind == StepKind::kMessage ? group.messages
+                        : step.kind == StepKind::kTimer ? group.timers
+                        : step.kind == StepKind::kWork  ? group.turns
+                                                        : group.others;
+    const auto micros = static_cast<uint64_t>(step.duration.to_nanoseconds() / 1000);
+    ++stats.num_steps;
+    stats.num_failed += step.is_failed() ? 1 : 0;
+    stats.num_abandoned += (step.flags & kAbandoned) != 0 ? 1 : 0;
+    stats.num_emissions += step.num_emissions;
+    stats.busy_us += micros;
+    stats.handler_us.add(micros);
+    if (step.kind == StepKind::kMessage) add_message(step, micros);
+  }
+  void tell(TraceStat& stat) {
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].last_step == 0) continue;
+      groups_[g].group = trace_.catalog().groups[g].name;
+      stat.groups.push_back(std::move(groups_[g]));
+    }
+    Samples samples(trace_, trace_.summary().versions);
+    for (OfEdge& each : edges_) {
+      EdgeStat& edge = each.edge;
+      edge.handler_p50_us = each.handler_us.percentile(0.5);
+      edge.handler_p99_us = each.handler_us.percentile(0.99);
+      if (stat.seconds > 0) edge.per_second = static_cast<double>(edge.num_messages) / stat.seconds;
+      samples.take(each.samples.steps(), edge);
+      stat.edges.push_back(std::move(edge));
+    }
+  }
+
+ private:
+  struct OfEdge {
+    EdgeStat edge;
+    Histogram handler_us;
+    EvenSteps samples;
+  };
+
+  void add_message(const TraceStep& step, uint64_t micros) {
+    const auto& link = trace_.catalog().links[step.link.index()];
+    const auto [found, is_new] = edge_of_.try_emplace(link.edge, edges_.size());
+    OfEdge& of = is_new ? edges_.emplace_back() : edges_[found->second];
+    of.edge.edge = link.edge;
+    of.edge.type = trace_.catalog().types[link.type].name;
+    ++of.edge.num_messages;
+    of.edge.num_bytes += step.payload_bytes;
+    of.edge.num_failed += step.is_failed() ? 1 : 0;
+    of.handler_us.add(micros);
+    of.samples.add(step);
+  }
+
+  const Trace& trace_;
+  std::vector<GroupStat> groups_;  // by GroupId
+  std::map<std::string, size_t> edge_of_;
+  std::vector<OfEdge> edges_;  // in order of their first message
+};
+
 std::string replay_text(const Trace& trace, bool& from_start) {
   const TraceCatalog& catalog = trace.catalog();
   std::string text;
@@ -201,7 +294,7 @@ Json steps_json(const GroupStats& stats) {
       .set("handler_p99_us", stats.handler_us.percentile(0.99));
 }
 
-Json edge_json(const EdgeStat& edge) {
+Json edge_json(const EdgeStat& edge, bool is_filtered) {
   Json json = Json::object()
                   .set("edge", edge.edge)
                   .set("type", edge.type)
@@ -209,11 +302,12 @@ Json edge_json(const EdgeStat& edge) {
                   .set("per_second", edge.per_second)
                   .set("num_bytes", edge.num_bytes)
                   .set("num_failed", edge.num_failed)
-                  .set("num_stored", edge.num_stored)
-                  .set("num_overwritten", edge.num_overwritten)
-                  .set("num_absent", edge.num_absent)
                   .set("handler_p50_us", edge.handler_p50_us)
                   .set("handler_p99_us", edge.handler_p99_us);
+  if (!is_filtered)
+    json.set("num_stored", edge.num_stored)
+        .set("num_overwritten", edge.num_overwritten)
+        .set("num_absent", edge.num_absent);
   if (edge.has_queue)
     json.set("queue_p50_us", edge.queue_p50_us)
         .set("queue_p99_us", edge.queue_p99_us)
@@ -244,6 +338,23 @@ TraceStat stat_trace(const Trace& trace) {
     stat.groups.push_back(std::move(group));
   }
   stat.versions = summary.versions;
+  stat.replay = replay_text(trace, stat.replays_from_start);
+  return stat;
+}
+
+TraceStat stat_trace(const Trace& trace, const StepFilter& filter) {
+  const TraceSummary& summary = trace.summary();
+  TraceStat stat;
+  stat.is_filtered = true;
+  stat.seconds = static_cast<double>(summary.last_ns - summary.first_ns) * 1e-9;
+  StepCounts counts(trace);
+  trace.visit(filter.from, filter.to, [&](const TraceStep& step) {
+    if (filter.matches(trace, step) == StepFilter::Verdict::kYes) counts.add(step);
+    return true;
+  });
+  counts.tell(stat);
+  for (const VersionMark& mark : summary.versions)
+    if (filter.takes_tenant(TenantSlot(mark.tenant))) stat.versions.push_back(mark);
   stat.replay = replay_text(trace, stat.replays_from_start);
   return stat;
 }
@@ -294,7 +405,7 @@ Json to_json(const Trace& trace, const TraceStat& stat) {
                          .set("timers", steps_json(group.timers))
                          .set("turns", steps_json(group.turns))
                          .set("others", steps_json(group.others)));
-  for (const auto& edge : stat.edges) edges.push_back(edge_json(edge));
+  for (const auto& edge : stat.edges) edges.push_back(edge_json(edge, stat.is_filtered));
   Json versions = Json::array();
   for (const VersionMark& mark : stat.versions)
     versions.push_back(

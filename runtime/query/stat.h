@@ -1,11 +1,13 @@
 /// stat: totals of a trace per edge and per group, from the indices; queue times and version lags
-/// from at most kSamples messages per edge, evenly spaced. Pure functions.
+/// from at most kStatSamples messages per edge, evenly spaced. The totals of some steps alone are
+/// counted step by step, from at most twice as many samples. Pure functions.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/query/step_filter.h"
 #include "runtime/trace/read/summary.h"
 #include "runtime/trace/read/trace.h"
 
@@ -32,6 +34,9 @@ struct GroupStat {
 };
 
 struct TraceStat {
+  /// Of the steps that a filter took: what is of a link as a whole, messages that are missing or
+  /// stored, is not known, nor are edges and groups without such steps listed.
+  bool is_filtered = false;
   double seconds = 0;
   std::vector<EdgeStat> edges;
   std::vector<GroupStat> groups;
@@ -44,6 +49,8 @@ struct TraceStat {
 inline constexpr uint64_t kStatSamples = 1024;
 
 TraceStat stat_trace(const Trace& trace);
+/// Of the steps that `filter`, which asks for no fields, takes.
+TraceStat stat_trace(const Trace& trace, const StepFilter& filter);
 std::string to_text(const Trace& trace, const TraceStat& stat);
 Json to_json(const Trace& trace, const TraceStat& stat);
 

@@ -275,10 +275,7 @@ StepFilter::Verdict StepFilter::matches(const Trace& trace, const TraceStep& ste
   const bool is_message = step.kind == StepKind::kMessage;
   if (!links_.empty() && (!is_message || !links_[step.link.index()])) return Verdict::kNo;
   if (!types_.empty() && (!is_message || !types_[step.type])) return Verdict::kNo;
-  if (!tenants_.empty()) {
-    const TenantSlot tenant = tenant_of(trace.catalog(), step);
-    if (tenant.is_none() || !tenants_[tenant.index()]) return Verdict::kNo;
-  }
+  if (!tenants_.empty() && !takes_tenant(tenant_of(trace.catalog(), step))) return Verdict::kNo;
   if (fields_.empty()) return Verdict::kYes;
   if (!is_message || !may_match_[step.type]) return Verdict::kNo;
   const auto message = input_json(trace, step);

@@ -46,6 +46,9 @@ class StepFilter {
   /// For a step between from and to. kUnknown: its fields decide, but they were not stored.
   enum class Verdict { kNo, kYes, kUnknown };
   Verdict matches(const Trace& trace, const TraceStep& step) const;
+  bool takes_tenant(TenantSlot tenant) const {
+    return tenants_.empty() || (!tenant.is_none() && tenants_[tenant.index()]);
+  }
 
  private:
   Status choose_nodes(const TraceCatalog& catalog, const std::vector<std::string>& wanted);

@@ -7,6 +7,7 @@
 #include "kernels/scripted/scripted_tokenizer.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/backends.h"
+#include "runtime/backends/tenant_options.h"
 
 namespace primerl {
 namespace {
@@ -17,7 +18,7 @@ constexpr int32_t kSequenceTokensMax = 1 << 30;
 using Made = Result<std::unique_ptr<Resource>>;
 
 /// The limits of the file and the costs of a small model.
-ScriptedEngineOptions engine_options(const PlanResource& resource) {
+ScriptedEngineOptions engine_options(const Plan& plan, const PlanResource& resource) {
   const ScriptedEngineOptions defaults;
   ScriptedEngineOptions options;
   if (resource.backend == "scripted")
@@ -25,6 +26,7 @@ ScriptedEngineOptions engine_options(const PlanResource& resource) {
   else
     static_cast<EngineOptions&>(options) =
         *static_cast<const EngineOptions*>(resource.options.get());
+  static_cast<EngineOptions&>(options) = engine_for(options, plan.tenants);
   options.vocab_size = kScriptedVocabSize;
   options.first_token = kScriptedFirstToken;
   options.eos_id = 1;
@@ -32,6 +34,7 @@ ScriptedEngineOptions engine_options(const PlanResource& resource) {
   options.prefill_token_cost = defaults.prefill_token_cost;
   options.decode_token_cost = defaults.decode_token_cost;
   options.apply_cost = defaults.apply_cost;
+  options.adapter_load_cost = defaults.adapter_load_cost;
   if (options.max_sequence_tokens == 0) options.max_sequence_tokens = kSequenceTokensMax;
   return options;
 }
@@ -59,7 +62,8 @@ Made as_resource(Result<std::unique_ptr<T>> made) {
 Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
   const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
   if (resource.kind == Engine::kResourceKind)
-    return as_resource(make_scripted_engine(engine_options(resource), make_scripted_tokenizer()));
+    return as_resource(
+        make_scripted_engine(engine_options(plan, resource), make_scripted_tokenizer()));
   if (resource.kind == Learner::kResourceKind)
     return as_resource(make_scripted_learner(learner_options(resource, max_steps)));
   if (resource.kind == Tokenizer::kResourceKind)

@@ -50,6 +50,18 @@ TEST(Rules, LimitsHoldAtTheBoundAndOnePastIt) {
   EXPECT_THAT(codes_of(demo_with("batch_size = 64", "batch_size = 7")), ElementsAre("G061"));
 }
 
+TEST(Rules, AnEngineHasNoMoreSlotsThanThereAreAdapters) {
+  const auto with = [](const std::string& slots, const std::string& adapter) {
+    return codes_of(replaced(demo_with("kv_blocks = 512", "kv_blocks = 512\n" + slots),
+                             "[model.policy]", adapter + "[model.policy]"));
+  };
+  const std::string adapter = "[tenant.main.adapter]\nrank = 4\n";
+  EXPECT_THAT(with("adapter_slots = 1", adapter), IsEmpty());
+  EXPECT_THAT(with("adapter_slots = 0", ""), IsEmpty());
+  EXPECT_THAT(with("adapter_slots = 2", adapter), ElementsAre("G074"));
+  EXPECT_THAT(with("adapter_slots = 1", ""), ElementsAre("G074"));
+}
+
 TEST(Rules, TraceSizesHoldAtTheBoundAndOnePastIt) {
   const auto with = [](const std::string& line) {
     return codes_of(demo_text() + "\n[trace]\n" + line + "\n");

@@ -286,6 +286,7 @@ Contract scorer_contract() {
 struct ResourceNumbers {
   int64_t kv_blocks = 512;
   int64_t max_sequence_tokens = 0;
+  int64_t adapter_slots = 0;
 };
 struct LossNumbers {
   std::string kind = "dppo";
@@ -317,6 +318,7 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
                                 between(1, 1 << 20) | unit("blocks"), "blocks of KV memory")
                          .field("max_sequence_tokens", &ResourceNumbers::max_sequence_tokens,
                                 at_least(0) | unit("tokens"), "longest prompt and completion")
+                         .field("adapter_slots", &ResourceNumbers::adapter_slots, any(), "slots")
                          .take();
   contract.needs_model = needs_model;
   contract.computes = true;

@@ -115,6 +115,25 @@ TEST(Pack, ASampleLongerThanTheLimitGoesAlone) {
   EXPECT_EQ(batches[1].rows.num_rows(), 1);
 }
 
+/// A short prompt is run once more, a long one holds its samples together up to the other limit.
+TEST(Pack, ALongPromptIsNotRunAgainForAMicroBatchOfTheWantedSize) {
+  const auto group = [](int32_t prompt) {
+    std::vector<TrainSample> samples;
+    for (int32_t i = 0; i < 8; ++i) {
+      std::vector<int32_t> tokens(static_cast<size_t>(prompt), 3);
+      for (int32_t t = 0; t < 11; ++t) tokens.push_back(10 + i);
+      samples.push_back(sample(tokens, static_cast<size_t>(prompt)));
+    }
+    return samples;
+  };
+  // 8 times 10 rows behind the prompt.
+  EXPECT_EQ(pack(group(2), 100, 42).size(), 2U) << "42 is what 4 and their prompt have";
+  EXPECT_EQ(pack(group(2), 100, 41).size(), 3U);
+  EXPECT_EQ(pack(group(12), 100, 42).size(), 1U) << "92 rows, below eight times 12";
+  EXPECT_EQ(pack(group(11), 100, 42).size(), 2U) << "91 rows, above eight times 11";
+  EXPECT_EQ(pack(group(12), 91, 42).size(), 2U) << "but never more than the other limit";
+}
+
 TEST(Pack, SplitsAGroupThatDoesNotFitAndRepeatsItsPrompt) {
   std::vector<TrainSample> samples;
   for (int32_t i = 0; i < 4; ++i) samples.push_back(sample({1, 2, 3, 10 + i, 20 + i}, 3));

@@ -1,4 +1,5 @@
 // Questions to a trace: what is shown is what the story says.
+#include <algorithm>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -162,6 +163,26 @@ TEST_F(Queries, StatCountsEveryEdge) {
   EXPECT_TRUE(stat.replays_from_start);
   EXPECT_EQ(stat.versions.back().version, 10);
   EXPECT_THAT(to_text(*trace_, stat), Not(HasSubstr("INCOMPLETE")));
+}
+
+/// Counted step by step, all tenants together are what the indices say of the whole.
+TEST_F(Queries, StatOfAFilterCountsItsStepsAlone) {
+  const TraceStat all = stat_trace(*trace_);
+  const TraceStat same = stat_trace(*trace_, StepFilter::make(*trace_, {}).value());
+  ASSERT_EQ(same.edges.size(), all.edges.size());
+  for (const EdgeStat& edge : same.edges) {
+    const auto& whole = *std::ranges::find(all.edges, edge.edge, &EdgeStat::edge);
+    EXPECT_EQ(edge.num_messages, whole.num_messages);
+    EXPECT_EQ(edge.num_bytes, whole.num_bytes);
+    EXPECT_EQ(edge.handler_p99_us, whole.handler_p99_us);
+    EXPECT_EQ(edge.has_queue, whole.has_queue);
+    EXPECT_EQ(edge.has_lag, whole.has_lag);
+  }
+  EXPECT_EQ(same.groups[kTrainer].turns.num_steps, all.groups[kTrainer].turns.num_steps);
+  const TraceStat few = stat_trace(*trace_, StepFilter::make(*trace_, {.steps = "1..10"}).value());
+  EXPECT_EQ(few.groups[kTrainer].last_step, 10U);
+  EXPECT_LT(few.edges[0].num_messages, all.edges[0].num_messages);
+  EXPECT_EQ(to_json(*trace_, few).dump().find("num_absent"), std::string::npos);
 }
 
 TEST(Stat, OverwrittenAndAbsentMessagesAreToldApart) {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
+
+#include "kernels/scripted/scripted_weights.h"
 
 #include "tests/store/scratch_folder.h"
 
@@ -163,7 +166,9 @@ TEST(ScriptedEngine, SaysWhatItsStepsWouldHaveCost) {
   auto engine = *make_scripted_engine(options);
   EXPECT_EQ(engine->take_cost(), Duration());
   ASSERT_TRUE(engine->submit(request(1, 2)).ok());
-  ASSERT_TRUE(engine->submit(request(2, 2)).ok());
+  auto other = request(2, 2);
+  other.prompt_tokens = {9, 10, 11, 12};
+  ASSERT_TRUE(engine->submit(other).ok());
   EXPECT_EQ(engine->take_cost(), Duration());
   ASSERT_TRUE(engine->step().ok());
   EXPECT_EQ(engine->take_cost(), Duration::milliseconds(180));
@@ -189,13 +194,69 @@ TEST(ScriptedEngine, AnotherSeedOfTheEngineGivesOtherTokens) {
   EXPECT_NE(run_one(*engine, request(1)).tokens, run_one(*other, request(1)).tokens);
 }
 
+/// Two tenants that always have requests waiting, of lengths of their own.
+TEST(ScriptedEngine, ServesTenantsByTheirShares) {
+  ScriptedEngineOptions options;
+  options.new_tokens_min = options.new_tokens_max = 1000;
+  options.max_running = 8;
+  options.shares = {0.75, 0.25};
+  auto engine = *make_scripted_engine(options);
+  std::vector<int> num_here(2);
+  std::vector<double> served(2);
+  uint64_t next = 0;
+  for (int i = 0; i < 2000; ++i) {
+    for (uint32_t tenant = 0; tenant < 2; ++tenant)
+      for (; num_here[tenant] < 20; ++num_here[tenant]) {
+        auto one = request(2 * next++ + tenant, tenant == 0 ? 10 : 50);
+        one.tenant = TenantSlot(tenant);
+        one.salt = std::to_string(one.id.value);
+        ASSERT_TRUE(engine->submit(std::move(one)).ok());
+      }
+    ASSERT_TRUE(engine->step().ok());
+    for (const auto& event : engine->take_prefilled())
+      ASSERT_TRUE(engine->take_over(event.id).ok());
+    for (const auto& end : engine->take_finished()) {
+      --num_here[end.id.value % 2];
+      served[end.id.value % 2] += static_cast<double>(4 + end.tokens.size());
+    }
+  }
+  EXPECT_NEAR(served[0] / (served[0] + served[1]), 0.75, 0.03);
+}
+
+TEST(ScriptedEngine, BringsAdaptersIntoItsSlotAtACost) {
+  ScriptedEngineOptions options;
+  options.adapter_slots = 1;
+  options.adapters_max = 2;
+  options.apply_cost = options.step_cost = Duration();
+  options.prefill_token_cost = options.decode_token_cost = Duration();
+  options.adapter_load_cost = Duration::milliseconds(7);
+  auto engine = *make_scripted_engine(options);
+  const auto apply = [&](uint32_t tenant) {
+    return engine->apply(*with_key(*scripted_snapshot(PolicyVersion(1), 99), {TenantSlot(tenant)}));
+  };
+  EXPECT_THAT(engine->submit(request(1)).error().text(), HasSubstr("holds no adapter"));
+  ASSERT_TRUE(apply(0).ok());
+  ASSERT_TRUE(apply(1).ok());
+  EXPECT_THAT(apply(2).error().text(), HasSubstr("the 2 adapters of this engine are taken"));
+  run_one(*engine, request(1));
+  EXPECT_EQ(engine->take_cost(), Duration()) << "it lay in the slot";
+  auto other = request(2);
+  other.tenant = TenantSlot(1);
+  run_one(*engine, other);
+  EXPECT_EQ(engine->take_cost(), Duration::milliseconds(7));
+  EXPECT_EQ(engine->state().num_adapter_evictions, 1U);
+}
+
 TEST(ScriptedEngine, WaitsForBlocksWithoutClaimingWork) {
   ScriptedEngineOptions options;
   options.kv_blocks = 2;
   options.block_size = 8;
   auto engine = *make_scripted_engine(options);
-  ASSERT_TRUE(engine->submit(request(1, 12)).ok());
-  ASSERT_TRUE(engine->submit(request(2, 12)).ok());
+  auto one = request(1, 4), two = request(2, 4);
+  one.prompt_tokens.resize(12, 5);
+  two.prompt_tokens.resize(12, 6);
+  ASSERT_TRUE(engine->submit(one).ok());
+  ASSERT_TRUE(engine->submit(two).ok());
   ASSERT_TRUE(engine->step().ok());
   EXPECT_EQ(engine->state().num_free_blocks, 0);
   EXPECT_EQ(engine->state().num_waiting, 1);

@@ -73,6 +73,46 @@ TEST(ScriptedLearner, SaysWhatAStepWouldHaveCost) {
   EXPECT_EQ(learner->take_cost(), Duration());
 }
 
+/// As a learner of adapters divides it: each pass has a micro-batch and costs what is of a pass.
+TEST(ScriptedLearner, DividesAStepIntoPassesAndTakesTheSameOne) {
+  ScriptedLearnerOptions options;
+  options.micro_batch_tokens = 4;  // a sample
+  options.step_cost = Duration::milliseconds(100);
+  options.token_cost = Duration::milliseconds(1);
+  auto divided = *make_scripted_learner(options), whole = *make_scripted_learner(options);
+  auto other = batch();
+  other.tenant = TenantSlot(1);
+  other.samples.resize(1);
+  const std::vector both = {std::make_shared<const TrainBatch>(batch()),
+                            std::make_shared<const TrainBatch>(other)};
+  EXPECT_EQ(divided->next_tokens(*both[0]), 4);
+  const auto first = divided->pass_together(both, nullptr);
+  EXPECT_FALSE(first[0].has_value());
+  ASSERT_TRUE(first[1].has_value());
+  EXPECT_EQ(divided->take_cost(), Duration::milliseconds(108)) << "one pass for both";
+  const auto second = divided->pass_together({&both[0], 1}, nullptr);
+  ASSERT_TRUE(second[0].has_value());
+  EXPECT_EQ(divided->take_cost(), Duration::milliseconds(104));
+  const auto report = *whole->step(*both[0], nullptr);
+  EXPECT_EQ(report.num_micro_batches, 2);
+  EXPECT_EQ((*second[0])->loss, report.loss);
+  EXPECT_EQ((*second[0])->num_micro_batches, 2);
+  EXPECT_EQ(weights(*divided), weights(*whole));
+}
+
+TEST(ScriptedLearner, ForgetsAStepThatItsTenantLeft) {
+  ScriptedLearnerOptions options;
+  options.micro_batch_tokens = 4;
+  auto learner = *make_scripted_learner(options), whole = *make_scripted_learner(options);
+  const auto data = std::make_shared<const TrainBatch>(batch());
+  EXPECT_FALSE(learner->pass_together({&data, 1}, nullptr)[0].has_value());
+  learner->discard(TenantSlot(0));
+  EXPECT_FALSE(learner->pass_together({&data, 1}, nullptr)[0].has_value()) << "it begins anew";
+  ASSERT_TRUE(learner->pass_together({&data, 1}, nullptr)[0].has_value());
+  ASSERT_TRUE(whole->step(*data, nullptr).ok());
+  EXPECT_EQ(weights(*learner), weights(*whole));
+}
+
 TEST(ScriptedLearner, RefusesAStateThatIsNotOfItsWeights) {
   const auto folder = new_scratch_folder();
   auto learner = *make_scripted_learner({});

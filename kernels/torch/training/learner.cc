@@ -221,9 +221,11 @@ Status check_options(const LearnerOptions& options) {
     return error(Code::kInvalid, "products is \"{}\", a learner on the CPU has products in float32",
                  options.products)
         .note("leave 'products' out, or place the learner on a CUDA device");
-  if (options.micro_batch_tokens < 1 || options.threads < 0)
-    return error(Code::kInvalid, "micro_batch_tokens {} must be at least 1, threads {} 0 or above",
-                 options.micro_batch_tokens, options.threads);
+  if (options.micro_batch_tokens < 1 || options.adapter_batch_tokens < 1 || options.threads < 0)
+    return error(Code::kInvalid,
+                 "micro_batch_tokens {} and adapter_batch_tokens {} must be at least 1, threads {} "
+                 "0 or above",
+                 options.micro_batch_tokens, options.adapter_batch_tokens, options.threads);
   return ok();
 }
 

@@ -6,11 +6,11 @@
 /// the update nothing but scratch memory changes, so leaving early needs no undoing. Of frozen
 /// weights there are no gradients and no moments. Each adapter has its own, with its own schedule,
 /// clip and count of steps: a step of one tenant touches nothing of another. Steps of several
-/// adapters share passes of at most `micro_batch_tokens` rows: each brings its micro-batches as
-/// they are when it is alone. In line a step takes a pass at a time, so that those of others come
-/// between; its gradient waits in its own adapter's memory. With invariant numerics a step is equal
-/// to the bit on any number of compute threads, and beside any others. One thread: the one that
-/// made it.
+/// adapters share passes of at most `micro_batch_tokens` rows: each brings its micro-batches, of
+/// `adapter_batch_tokens`, as they are when it is alone. In line a step takes a pass at a time, so
+/// that those of others come between; its gradient waits in its own adapter's memory. With
+/// invariant numerics a step is equal to the bit on any number of compute threads, and beside any
+/// others. One thread: the one that made it.
 #pragma once
 
 #include <memory>
@@ -108,6 +108,9 @@ class TorchLearner final : public Learner, private StepRunner {
   StepUnderWay begun_step(const TrainBatch& batch, Trained& trained);
   Result<TrainReport> ended_step(const StepUnderWay& step);
   void look_if_asked();
+  std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
+  /// That a micro-batch is to have.
+  int32_t micro_batch_tokens() const;
   /// Looks at activations, as the debug options want it.
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);

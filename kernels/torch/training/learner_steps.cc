@@ -53,15 +53,34 @@ std::vector<std::optional<Result<TrainReport>>> TorchLearner::pass_together(
 
 int64_t TorchLearner::next_tokens(const TrainBatch& batch) const {
   const int64_t num_tokens = Learner::next_tokens(batch);
-  return shares_passes() ? steps_.next_tokens(batch, num_tokens) : num_tokens;
+  if (!shares_passes()) return num_tokens;
+  if (num_tokens <= micro_batch_tokens() || steps_.goes_on(batch))
+    return steps_.next_tokens(batch, num_tokens);
+  // What is refused is a turn, too.
+  if (!check_samples(batch, limits()).ok()) return 1;
+  const auto micro_batches = micro_batches_of(batch);
+  return micro_batches.empty() ? 1 : micro_batches.front().rows.num_rows();
 }
 
 /// A vendor's product of more rows may have other bits, and the debug options look at the passes of
 /// one step.
 bool TorchLearner::shares_passes() const {
   return trained_.front().adapter != nullptr &&
-         numerics_of(options_.numerics) == Numerics::kInvariant &&
-         !options_.debug.check_finite && options_.debug.dump_folder.empty();
+         numerics_of(options_.numerics) == Numerics::kInvariant && !options_.debug.check_finite &&
+         options_.debug.dump_folder.empty();
+}
+
+/// A tenant's micro-batches are the same whoever has a part in the passes, and however they are
+/// looked at: they say in which order its gradient is added up.
+std::vector<MicroBatch> TorchLearner::micro_batches_of(const TrainBatch& batch) const {
+  return pack(batch.samples, options_.micro_batch_tokens, micro_batch_tokens());
+}
+
+int32_t TorchLearner::micro_batch_tokens() const {
+  const bool may_share =
+      trained_.front().adapter != nullptr && numerics_of(options_.numerics) == Numerics::kInvariant;
+  return may_share ? std::min(options_.micro_batch_tokens, options_.adapter_batch_tokens)
+                   : options_.micro_batch_tokens;
 }
 
 Result<StepUnderWay> TorchLearner::begin_step(const TrainBatch& batch) {
@@ -88,7 +107,7 @@ StepUnderWay TorchLearner::begun_step(const TrainBatch& batch, Trained& trained)
   step.loss = &trained.rules.loss;
   step.report = begin_report(batch, trained.rules, number);
   if (step.report.skipped) return step;
-  step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
+  step.micro_batches = micro_batches_of(batch);
   if (trained.adapter != nullptr)
     use_adapter(trained, dropout_of(trained.adapter->table().config(), number));
   trained.tensors.clear_gradients();

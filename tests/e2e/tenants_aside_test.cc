@@ -1,0 +1,135 @@
+// One of two tenants cannot go on: she is set aside, the other takes its steps, and what the run
+// left can be played again and resumed.
+#include "tests/e2e/two_tenants.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kSetAside = "tenant 'reverse' was set aside: ";
+
+TEST_F(TwoTenants, OneThatFailsIsSetAsideAndTheOtherTakesItsSteps) {
+  for (const bool is_apart : {false, true}) {
+    SCOPED_TRACE(is_apart ? "three processes" : "one process");
+    const fs::path run = folder(is_apart ? "apart" : "run");
+    const auto end = run_graph_program(words(is_apart ? apart() : source_path(kExample), run,
+                                             reverse_fails({"--max-steps", "4"})));
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(kSetAside));
+    EXPECT_THAT(end.err, HasSubstr("groups in a row ended without being trained on"));
+    EXPECT_THAT(end.err, HasSubstr("the others go on"));
+    EXPECT_THAT(end.err, HasSubstr("rollouts.jsonl says why each one did"));
+    EXPECT_TRUE(steps(run, "reverse").empty());
+    EXPECT_EQ(steps(run, "arithmetic").size(), 4U);
+    EXPECT_TRUE(fs::exists(run / "checkpoints/arithmetic/step_4"));
+    const auto replayed = run_graph_program({"replay", run.string()});
+    EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  }
+}
+
+/// An actor that both share says that it cannot serve one of them; she is set aside, in one process
+/// and in three, in a replay too, and `ps` names her while the run goes on.
+TEST_F(TwoTenants, WhomASharedActorCannotServeIsSetAside) {
+  for (const bool is_apart : {false, true}) {
+    SCOPED_TRACE(is_apart ? "three processes" : "one process");
+    const fs::path run = folder(is_apart ? "apart" : "run");
+    auto words_of_run =
+        words(with_picky(is_apart), run, {"--no-rehearsal", "--max-steps", "100000"});
+    words_of_run.insert(words_of_run.begin(), "primerl-graph");
+    Program going(words_of_run);
+    ASSERT_TRUE(going.wait_until_said("is set aside, the others go on: 'picky': her groups"));
+    std::string shown;
+    const std::string all_of_the_learner = "     100%       50%\n";  // and half was promised
+    while (shown.find(all_of_the_learner) == std::string::npos) {
+      ASSERT_TRUE(going.is_running());
+      shown = run_graph_program({"ps", run.string()}).out;
+    }
+    EXPECT_THAT(shown, HasSubstr("\nreverse     set aside"));
+    EXPECT_THAT(shown, HasSubstr("tenant 'reverse' is set aside: 'picky': her groups are not"));
+    EXPECT_THAT(shown, HasSubstr("\narithmetic  training "));
+    EXPECT_THAT(shown, HasSubstr("decode/s  train/s  engine  learner  promised\n"));
+    ::kill(going.pid(), SIGINT);
+    const auto end = going.wait();
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' was set aside: 'picky': her groups are not"));
+    EXPECT_TRUE(steps(run, "reverse").empty());
+    EXPECT_FALSE(steps(run, "arithmetic").empty());
+    const auto replayed = run_graph_program({"replay", run.string()});
+    EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  }
+}
+
+/// Weights of one that no engine can apply set her aside; the other takes its steps, and the record
+/// repeats it.
+TEST_F(TwoTenants, WhoseWeightsEveryEngineRefusesIsSetAside) {
+  for (const bool is_apart : {false, true}) {
+    SCOPED_TRACE(is_apart ? "three processes" : "one process");
+    const fs::path run = folder(is_apart ? "apart" : "run");
+    const auto end = run_graph_program(
+        words(with_boaster(is_apart), run, {"--no-rehearsal", "--max-steps", "5"}));
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(kSetAside));
+    EXPECT_THAT(end.err, HasSubstr("no engine could apply version 1002"));
+    EXPECT_LT(steps(run, "reverse").size(), 5U);
+    EXPECT_EQ(steps(run, "arithmetic").size(), 5U);
+    const auto replayed = run_graph_program({"replay", run.string()});
+    EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  }
+}
+
+/// A run that follows its record knows who was set aside, and why.
+TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
+  for (const bool is_apart : {false, true}) {
+    SCOPED_TRACE(is_apart ? "three processes" : "one process");
+    const fs::path run = folder(is_apart ? "apart" : "run");
+    auto words_of_run =
+        words(is_apart ? apart() : source_path(kExample), run,
+              reverse_fails({"--max-steps", "100000", "--set", "graph.restarts_max=0", "--set",
+                             "tenant.arithmetic.checkpoint_every=5"}));
+    words_of_run.insert(words_of_run.begin(), "primerl-graph");
+    Program killed(words_of_run);
+    while (num_lines(run / "metrics.jsonl") < 12)
+      ASSERT_TRUE(killed.is_running()) << killed.wait().err;
+    ::kill(worker_of(killed), SIGKILL);
+    ASSERT_EQ(killed.wait().code, 1);
+    const auto last = static_cast<int64_t>(steps(run, "arithmetic").size());
+    const auto end = run_graph_program({"run", "--resume", run.string(), "--no-rehearsal",
+                                        "--max-steps", std::to_string(last + 3)});
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(kSetAside));
+    EXPECT_EQ(end.err.find("going on from the checkpoint alone"), std::string::npos) << end.err;
+    EXPECT_EQ(steps(run, "arithmetic").size(), static_cast<size_t>(last + 3));
+  }
+}
+
+/// With --from-checkpoint each begins from her own newest one, and who has none from her first
+/// step.
+TEST_F(TwoTenants, OneWithoutACheckpointStartsFromHerOwnBeginning) {
+  const fs::path run = folder("run");
+  const auto first =
+      run_graph_program(words(source_path(kExample), run, reverse_fails({"--max-steps", "4"})));
+  ASSERT_EQ(first.code, 1) << first.err;
+  ASSERT_FALSE(fs::exists(run / "checkpoints/reverse/step_4"));
+  const auto end =
+      run_graph_program({"run", "--resume", run.string(), "--from-checkpoint", "--no-rehearsal",
+                         "--max-steps", "6", "--set", "tenant.reverse.rollout_timeout=\"60s\"",
+                         "--set", "node.trainer.lost_batches_max=100"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' has no complete checkpoint: it starts from its "
+                                 "own beginning, with a fresh adapter and step 1"));
+  EXPECT_THAT(end.err, HasSubstr("resuming after step 4 from "));
+  EXPECT_EQ(end.err.find("after step 0"), std::string::npos) << end.err;
+  std::map<std::string, std::vector<int64_t>> taken;
+  for (const Json& line : lines_of(run / "metrics.jsonl"))
+    taken[*line.get_string("tenant")].push_back(*line.get_int("step"));
+  EXPECT_THAT(taken["reverse"], ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(taken["arithmetic"], ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_TRUE(fs::exists(run / "checkpoints/reverse/step_6"));
+  const auto replayed = run_graph_program({"replay", run.string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+}
+
+}  // namespace
+}  // namespace primerl

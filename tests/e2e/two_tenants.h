@@ -1,0 +1,197 @@
+/// Two tenants on one model as a person runs them: examples/two_tenants with its real model,
+/// changed, in one process or three.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+
+namespace fs = std::filesystem;
+
+inline constexpr const char* kExample = "examples/two_tenants/graph.toml";
+inline const std::vector<std::string> kTenants = {"arithmetic", "reverse"};
+
+class TwoTenants : public ::testing::Test {
+ protected:
+  std::vector<std::string> words(const std::string& graph, const fs::path& folder,
+                                 std::vector<std::string> more) const {
+    std::vector<std::string> words{
+        "run",   graph,
+        "--out", folder.string(),
+        "--set", "model.policy.path=\"" + source_path("examples/arithmetic_tool/model") + "\""};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  /// The example with one of its tenants.
+  std::string alone(const std::string& tenant) const {
+    const std::string text = read_text_file(source_path(kExample)).value();
+    const size_t reverse = text.find("[tenant.reverse]");
+    const size_t arithmetic = text.find("[tenant.arithmetic]"), end = text.find("[model.");
+    const std::string table = tenant == "reverse" ? text.substr(reverse, arithmetic - reverse)
+                                                  : text.substr(arithmetic, end - arithmetic);
+    const fs::path file = folder("alone.toml");
+    std::ofstream(file) << text.substr(0, reverse) << table << text.substr(end);
+    return file.string();
+  }
+  /// The example in three processes.
+  std::string apart() const {
+    std::string text = read_text_file(source_path(kExample)).value();
+    const std::string memory = "backend = \"memory\"";
+    text.replace(text.find(memory), memory.size(), "backend = \"auto\"  ");
+    const fs::path file = folder("apart.toml");
+    std::ofstream(file) << text.replace(
+        text.find("[tenant.reverse]"), 0,
+        "[place]\n"
+        "driver = { nodes = [\"env\", \"rollout\", \"router\"] }\n"
+        "inference = { nodes = [\"prefill\", \"decode\"] }\n"
+        "training = { nodes = [\"trainer\", \"broadcaster\"] }\n\n");
+    return file.string();
+  }
+  /// The example with an actor of a plugin, `node.NAME`, that stands in the edge `old`, beside
+  /// `neighbour`, and does something to one tenant.
+  std::string with_trouble(bool is_apart, const std::string& name, const std::string& neighbour,
+                           const std::string& old, const std::string& by) const {
+    std::string text = read_text_file(is_apart ? apart() : source_path(kExample)).value();
+    const auto replace = [&text](const std::string& from, const std::string& to) {
+      text.replace(text.find(from), from.size(), to);
+    };
+    replace("[graph]\n", "[graph]\nplugins = [\"" PRIMERL_BINARY_DIR "/plugins/troubles.so\"]\n");
+    replace("[edges]\n",
+            fmt::format("[node.{0}]\nactor = \"{0}\"\ntenant = \"reverse\"\n[edges]\n", name));
+    replace(old, by);
+    if (is_apart)
+      replace(fmt::format("\"{}\"]", neighbour), fmt::format("\"{}\", \"{}\"]", neighbour, name));
+    const fs::path file = folder(name + ".toml");
+    std::ofstream(file) << text;
+    return file.string();
+  }
+  /// One between rollouts and trainers, which serves one tenant.
+  std::string with_picky(bool is_apart) const {
+    return with_trouble(is_apart, "picky", "router",
+                        "{ path = \"rollout.group -> trainer.group\", capacity = 64 },",
+                        "\"rollout.group -> picky.group\", \"picky.kept -> trainer.group\",");
+  }
+  /// One between trainers and broadcaster, which tells of versions that nobody made.
+  std::string with_boaster(bool is_apart) const {
+    return with_trouble(is_apart, "boaster", "broadcaster",
+                        "\"trainer.weights     -> broadcaster.weights\",",
+                        "\"trainer.weights -> boaster.ready\", "
+                        "\"boaster.told -> broadcaster.weights\",");
+  }
+  /// Every rollout of `reverse` runs out of time, so that none of her groups trains.
+  static std::vector<std::string> reverse_fails(std::vector<std::string> more) {
+    more.insert(more.end(), {"--no-rehearsal", "--set", "tenant.reverse.rollout_timeout=\"1ms\"",
+                             "--set", "node.trainer.lost_batches_max=1"});
+    return more;
+  }
+  fs::path folder(const std::string& name) const { return scratch_.path() / name; }
+  /// Of each her own edges and messages; what is of both is in neither.
+  void expect_that_stat_counts_each(const fs::path& run) const {
+    const auto counts = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), {"trace", "stat", run.string(), "--json"});
+      const auto end = run_graph_program(more);
+      EXPECT_EQ(end.code, 0) << end.err;
+      std::map<std::string, int64_t> counts;
+      const Json stat = parse_json(end.out, "stat").value();
+      for (const Json& edge : stat.find("edges")->as_array())
+        counts[*edge.get_string("edge")] = *edge.get_int("num_messages");
+      return counts;
+    };
+    const auto all = counts({});
+    auto sum = counts({"--tenant", "reverse"});
+    const auto other = counts({"--tenant", "arithmetic"});
+    EXPECT_EQ(counts({"--tenant", "reverse", "--tenant", "arithmetic"}).size(), all.size());
+    for (const auto& [edge, count] : other) sum[edge] += count;
+    for (const auto& [edge, count] : all) EXPECT_EQ(sum[edge], count) << edge;
+    EXPECT_GT(other.at("rollout.generate -> router.generate"), 0);
+    EXPECT_LT(other.at("rollout.generate -> router.generate"),
+              all.at("rollout.generate -> router.generate"));
+  }
+  /// `trace` shows the steps of one: with her messages all that her own actors do.
+  void expect_that_the_trace_has_each(const fs::path& run) const {
+    for (const auto& tenant : kTenants) {
+      const auto listed = run_graph_program(
+          {"trace", "ls", run.string(), "--tenant", tenant, "--limit", "1000000", "--json"});
+      ASSERT_EQ(listed.code, 0) << listed.err;
+      const Json found = parse_json(listed.out, "steps").value();
+      std::set<std::string> kinds;
+      for (const Json& step : found.find("steps")->as_array()) {
+        // A work turn is of a whole group.
+        const bool is_hers = step.find("tenant") != nullptr
+                                 ? *step.get_string("tenant") == tenant
+                                 : (step.find("instance") == nullptr ||
+                                    step.get_string("instance")->ends_with("." + tenant));
+        EXPECT_TRUE(is_hers) << step.dump();
+        kinds.insert(*step.get_string("kind"));
+      }
+      EXPECT_TRUE(kinds.contains("message") && kinds.contains("drain")) << tenant;
+      const fs::path file = folder("trace.json");
+      const auto exported = run_graph_program(
+          {"trace", "export", run.string(), "--tenant", tenant, "--out", file.string()});
+      EXPECT_EQ(exported.code, 0) << exported.err;
+      EXPECT_LT(fs::file_size(file), 64U << 20);
+    }
+    expect_that_stat_counts_each(run);
+    for (const char* action : {"ls", "stat", "export"}) {
+      const auto unknown = run_graph_program({"trace", action, run.string(), "--tenant", "nobody"});
+      EXPECT_EQ(unknown.code, 3) << action;
+      EXPECT_THAT(unknown.err, ::testing::HasSubstr("its tenants: arithmetic and reverse"))
+          << action;
+    }
+  }
+
+  /// The lines of one tenant's steps, without what is of time.
+  static std::vector<std::string> steps(const fs::path& run, const std::string& tenant) {
+    std::vector<std::string> steps;
+    for (const Json& line : lines_of(run / "metrics.jsonl")) {
+      if (*line.get_string("tenant") != tenant) continue;
+      std::string text;
+      for (const auto& [name, value] : line.as_object())
+        if (name != "time" && !name.starts_with("time/") && !name.starts_with("perf/"))
+          text += name + "=" + value.dump() + " ";
+      steps.push_back(std::move(text));
+    }
+    return steps;
+  }
+  static std::vector<std::string> trained(const fs::path& file) {
+    std::vector<std::string> lines;
+    for (const Json& line : lines_of(file))
+      if (*line.get_string("end") == "trained") lines.push_back(line.dump());
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  }
+  static std::string bytes(const fs::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+
+  /// What `tenant` has done in three steps of `both` is what it does in a run of its own, which the
+  /// words begin and which writes to folder(tenant).
+  void expect_as_alone(const fs::path& both, const std::string& tenant,
+                       const std::vector<std::string>& words_of_own) const {
+    const fs::path own = folder(tenant);
+    const auto single = run_graph_program(words_of_own);
+    ASSERT_EQ(single.code, 0) << single.err;
+    EXPECT_EQ(steps(both, tenant), steps(own, tenant));
+    EXPECT_EQ(trained(both / "rollouts" / (tenant + ".jsonl")), trained(own / "rollouts.jsonl"));
+    const fs::path weights = fs::path("step_3") / "weights" / "adapter_model.safetensors";
+    EXPECT_TRUE(bytes(both / "checkpoints" / tenant / weights) ==
+                bytes(own / "checkpoints" / weights))
+        << "the adapter of " << tenant;
+  }
+
+  ScratchFolder scratch_;
+};
+
+}  // namespace primerl
