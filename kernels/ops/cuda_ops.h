@@ -169,7 +169,7 @@ struct DecodeAttentionArgs {
 };
 inline constexpr int32_t kSplitsMax = 64;
 Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream);
-/// rotary() of one row a sequence and then decode_attention(), in one launch and with their bits:
+/// rotary() of one row a sequence and then decode_attention(), in one launch; the cache has their bits:
 /// row r is turned to position lengths[r] - 1, its key and value go to that place of the block
 /// table, its queries nowhere. Of `turn` positions, slots, table, cache and q are not read, nor q of
 /// `args`.
