@@ -141,7 +141,8 @@ class Trivial final : public Environment {
   }
   Result<EnvironmentStep> step(const EnvironmentTask&,
                                const std::vector<std::string>& actions) override {
-    return EnvironmentStep{"", static_cast<double>(stable_hash(actions.back()) % 1000) / 1000, true};
+    const auto reward = static_cast<double>(stable_hash(actions.back()) % 1000) / 1000;
+    return EnvironmentStep{"", reward, true};
   }
 };
 

@@ -480,9 +480,8 @@ Folder::~Folder() {
 }
 
 std::string Folder::write(const std::string& name, const std::string& text) const {
-  const std::string path = path_ + "/" + name;
-  std::ofstream(path, std::ios::binary) << text;
-  return path;
+  std::ofstream(path_ + "/" + name, std::ios::binary) << text;
+  return path_ + "/" + name;
 }
 
 CheckedGraph load_text(const std::string& text, Overrides overrides) {

@@ -1,5 +1,5 @@
-/// The host of a run that keeps nothing: no metrics, no log, no lines; checkpoints go to one scratch
-/// folder. For benches.
+/// The host of a run that keeps nothing: no metrics, no log, no lines; checkpoints go to one
+/// scratch folder. For benches.
 #pragma once
 
 #include "graph/base/services.h"
