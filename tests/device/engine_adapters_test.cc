@@ -121,7 +121,6 @@ TEST_P(CudaAdapterEngine, NewVersionsCountOncePreparedOrNot) {
   auto card = made(with_slots("cuda:0"), folder_, adapters_);
   auto cpu = made(with_slots("cpu"), folder_, adapters_);
   auto requests = of_all_tenants();
-  int salt = 0;
   const auto compare = [&](const std::string& what) {
     SCOPED_TRACE(what);
     for (auto& one : requests) one.salt = std::to_string(stable_hash(what));
