@@ -179,9 +179,9 @@ struct DecodeAttentionArgs {
 inline constexpr int32_t kSplitsMax = 64;
 Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream);
 /// rotary() of one row a sequence and then decode_attention(), in one launch. The cache has the
-/// bits of both, the output those but for rounding. Row r is turned to position lengths[r] - 1, its key
-/// and value go to that place of the block table, its queries nowhere. Of `turn` positions, slots,
-/// table, cache and q are not read, nor q of `args`.
+/// bits of both, the output those but for rounding. Row r is turned to position lengths[r] - 1, its
+/// key and value go to that place of the block table, its queries nowhere. Of `turn` positions,
+/// slots, table, cache and q are not read, nor q of `args`.
 Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args,
                          Stream stream);
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits);  // floats

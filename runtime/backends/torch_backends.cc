@@ -23,6 +23,7 @@ const TorchBackends* torch_backends() {
           },
       .why_not_on = [](const std::string& device,
                        const std::string&) { return why_not_on(device); },
+      .slow_way_on = [](const std::string& device) { return slow_way_on(device); },
       .engine_bytes =
           [](const EngineOptions& options, const std::string& model_folder) {
             return engine_device_bytes(options, model_folder);
@@ -33,7 +34,6 @@ const TorchBackends* torch_backends() {
             return learner_device_bytes(options, adapters, model_folder);
           },
       .room_on = [](const std::string& device) { return room_on(device); },
-      .slow_way_on = [](const std::string& device) { return slow_way_on(device); },
       .device_memory = [](const std::string& device) { return device_memory_of(device); }};
   return &all;
 }

@@ -304,8 +304,9 @@ struct LetterOptions {
   int64_t length_max = 8;
 };
 
-MemoryPart base_beside(const TenantAdapter& adapter) {
-  return adapter.is_there() ? MemoryPart{"base weights", 3e6, true} : MemoryPart{"weights", 3e6};
+MemoryPart base_beside(std::span<const Tenant> tenants) {
+  const bool is_base = !tenants.empty() && tenants.front().adapter.is_there();
+  return is_base ? MemoryPart{"base weights", 3e6, true} : MemoryPart{"weights", 3e6};
 }
 
 ResourceContract engine(const std::string& backend, bool needs_model) {
@@ -331,7 +332,7 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
                          std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
       const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
       const MemoryPart kv{fmt::format("{} KV blocks", blocks), static_cast<double>(4096 * blocks)};
-      return std::vector{base_beside(tenants.front().adapter), kv};
+      return std::vector{base_beside(tenants), kv};
     };
   return contract;
 }
@@ -360,7 +361,7 @@ ResourceContract learner(const std::string& backend, bool needs_model) {
   if (needs_model)
     contract.memory = [](const void*, const std::string&,
                          std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
-      std::vector<MemoryPart> parts = {base_beside(tenants.front().adapter)};
+      std::vector<MemoryPart> parts = {base_beside(tenants)};
       for (const Tenant& tenant : tenants)
         if (const auto rank = static_cast<double>(tenant.adapter.rank); rank > 0)
           parts.push_back({fmt::format("adapter of tenant '{}'", tenant.name), 1000 * rank});
@@ -489,8 +490,6 @@ CheckedGraph load_text(const std::string& text, Overrides overrides) {
   overrides.cores = 2;
   return load_graph_text(text, "graph.toml", folder.path(), overrides, test_catalog());
 }
-
-std::string findings(const CheckedGraph& graph) { return render(graph.diagnostics, graph.sources); }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);

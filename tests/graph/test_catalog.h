@@ -33,7 +33,9 @@ class Folder {
 /// Loads text as "graph.toml" of a folder with a model; 2 cores.
 CheckedGraph load_text(const std::string& text, Overrides overrides = {});
 /// Findings as a person sees them.
-std::string findings(const CheckedGraph& graph);
+inline std::string findings(const CheckedGraph& graph) {
+  return render(graph.diagnostics, graph.sources);
+}
 /// `text` with the first `from` replaced; fails the process when it is not there.
 std::string replaced(std::string text, const std::string& from, const std::string& to);
 
