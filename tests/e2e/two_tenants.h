@@ -102,11 +102,11 @@ class TwoTenants : public ::testing::Test {
       more.insert(more.begin(), {"trace", "stat", run.string(), "--json"});
       const auto end = run_graph_program(more);
       EXPECT_EQ(end.code, 0) << end.err;
-      std::map<std::string, int64_t> counts;
+      std::map<std::string, int64_t> by_edge;
       const Json stat = parse_json(end.out, "stat").value();
       for (const Json& edge : stat.find("edges")->as_array())
-        counts[*edge.get_string("edge")] = *edge.get_int("num_messages");
-      return counts;
+        by_edge[*edge.get_string("edge")] = *edge.get_int("num_messages");
+      return by_edge;
     };
     const auto all = counts({});
     auto sum = counts({"--tenant", "reverse"});
