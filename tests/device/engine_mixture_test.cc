@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "kernels/ops/cuda_ops.h"
 #include "tests/device/engine_checks.h"
 #include "tests/torch/tiny_adapters.h"
 #include "tests/torch/tiny_model.h"
@@ -66,7 +67,8 @@ TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
   auto card = made(options, folder_), cpu = made(options_on("cpu"), folder_);
   const auto requests = some_requests(1);
   const Ends drawn = run_all(*card, requests);
-  EXPECT_THAT(card->describe(), ::testing::Not(HasSubstr(" 0 graphs")));
+  if (cuda::has_own_kernels())
+    EXPECT_THAT(card->describe(), ::testing::Not(HasSubstr(" 0 graphs")));
   std::vector<SequenceRequest> scored;
   for (const auto& request : requests) {
     scored.push_back(request);

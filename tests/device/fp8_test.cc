@@ -15,6 +15,7 @@
 #include "kernels/torch/cuda/fp8.h"
 #include "kernels/torch/cuda/learner.h"
 #include "kernels/torch/make.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 #include "tests/torch/tiny_model.h"
 
