@@ -146,7 +146,8 @@ class Trivial final : public Environment {
   }
 };
 
-std::shared_ptr<const Plan> plan_of(const fs::path& folder, int32_t vocab_size) {
+/// Every actor, but Env around `Trivial`.
+Catalog catalog_of_bench() {
   Catalog catalog = full_catalog();
   for (Contract& contract : catalog.actors)
     if (contract.name == "env")
@@ -154,6 +155,12 @@ std::shared_ptr<const Plan> plan_of(const fs::path& folder, int32_t vocab_size) 
         return std::make_unique<Env>(*static_cast<const EnvOptions*>(options),
                                      std::make_unique<Trivial>());
       };
+  return catalog;
+}
+
+/// `catalog` outlives the plan, which points into it.
+std::shared_ptr<const Plan> plan_of(const fs::path& folder, int32_t vocab_size,
+                                    const Catalog& catalog) {
   Overrides overrides;
   overrides.cores = 8;
   overrides.sets = {fmt::format("model.policy.path=\"{}\"", fs::absolute(folder).string()),
@@ -180,8 +187,9 @@ std::shared_ptr<const Plan> plan_of(const fs::path& folder, int32_t vocab_size) 
 Watched through_graph(const fs::path& folder, const std::string& device, int32_t vocab_size) {
   Watched watched;
   sim::NoHost host;
+  const Catalog catalog = catalog_of_bench();
   CafExecutorSetup setup;
-  setup.plan = plan_of(folder, vocab_size);
+  setup.plan = plan_of(folder, vocab_size, catalog);
   setup.host_services = &host;
   setup.factory = [&, others = resource_factory()](
                       const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {

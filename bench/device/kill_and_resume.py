@@ -1,11 +1,12 @@
 """The demo on a card, killed (-9) in the middle and resumed: what is lost, and what a replay says.
 
-    python3 bench/device/kill_and_resume.py [--graph examples/one_card/graph.toml] [--steps 60]
+    python3 bench/device/kill_and_resume.py [--graph examples/one_card/graph.toml] [--steps 60] [--seeds 5]
 
-One run to its end beside one that is killed at half of the steps and goes on with `run --resume`. The
-second must take every step once and end every rollout once, its record must replay at control depth
-to the bit, and its last quarter must be rewarded like the first run's, within twice the spread of that
-run's steps. Then the first run's record is computed again (depth full), which says how near it comes.
+Of each seed one run to its end and one that is killed at half of the steps and goes on with `run
+--resume`. The second must take every step once and end every rollout once, and its record must replay
+at control depth to the bit. Over the seeds, the rewards of the last quarter of the steps must differ by
+no more than two standard errors of the pairs' difference. The last whole run's record is computed again
+(depth full), which says how near it comes.
 """
 import argparse
 import pathlib
@@ -29,37 +30,55 @@ def replay(folder, depth):
     return done.returncode, text, time.monotonic() - begin
 
 
+def killed_and_resumed(words, folder, steps):
+    """What the run's folder then holds, and whether nothing was lost."""
+    killed = Run(folder, words)
+    killed.wait_for_step(steps // 2)
+    killed.kill_workers()
+    killed.program.wait()
+    num_before = len(killed.steps())
+    resumed = subprocess.run(command(["run", "--resume", folder, "--max-steps", steps, "--metrics-port", "off"]),
+                             capture_output=True, text=True)
+    taken = killed.steps()
+    all_ok = check(resumed.returncode == 0, f"resumed after step {num_before} of {steps}")
+    if resumed.returncode != 0:
+        print(resumed.stderr[-2000:])
+    all_ok &= check([step["step"] for step in taken] == list(range(1, steps + 1)), "every step once")
+    rollouts = [line["rollout"] for line in lines_of(folder / "rollouts.jsonl")]
+    all_ok &= check(len(rollouts) == len(set(rollouts)), f"every one of {len(rollouts)} rollouts ended once")
+    code, text, seconds = replay(folder, "control")
+    all_ok &= check(code == 0, f"control depth in {seconds:.1f} s: {text[-300:]}")
+    return taken, all_ok
+
+
+def rewarded_alike(pairs):
+    """Of (whole, killed) mean rewards, one pair a seed."""
+    apart = [killed - whole for whole, killed in pairs]
+    error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("inf")
+    shown = ", ".join(f"{whole:.3f} {killed:.3f}" for whole, killed in pairs)
+    return check(abs(statistics.mean(apart)) <= 2 * error,
+                 f"last quarter rewarded {statistics.mean(apart):+.3f} +- {error:.3f} to without a kill ({shown})")
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--graph", default=str(ROOT / "examples/one_card/graph.toml"))
     options.add_argument("--steps", type=int, default=60)
+    options.add_argument("--seeds", type=int, default=5)
     arguments = options.parse_args()
-    words = [arguments.graph, "--max-steps", arguments.steps, "--metrics-port", "off",
-             *sets({"graph.restarts_max": 0, "tenant.main.checkpoint_every": 10})]
-    with tempfile.TemporaryDirectory(prefix="primerl-resume-") as folder:
-        whole = Run(pathlib.Path(folder) / "whole", words)
-        whole_steps = whole.wait()
-        killed = Run(pathlib.Path(folder) / "killed", words)
-        killed.wait_for_step(arguments.steps // 2)
-        killed.kill_workers()
-        killed.program.wait()
-        num_before = len(killed.steps())
-        resumed = subprocess.run(command(["run", "--resume", killed.folder, "--max-steps", arguments.steps,
-                                          "--metrics-port", "off"]), capture_output=True, text=True)
-        steps = killed.steps()
-        all_ok = check(resumed.returncode == 0, f"resumed after step {num_before} of {arguments.steps}")
-        if resumed.returncode != 0:
-            print(resumed.stderr[-2000:])
-        all_ok &= check([step["step"] for step in steps] == list(range(1, arguments.steps + 1)), "every step once")
-        rollouts = [line["rollout"] for line in lines_of(killed.folder / "rollouts.jsonl")]
-        all_ok &= check(len(rollouts) == len(set(rollouts)), f"every one of {len(rollouts)} rollouts ended once")
-        last = arguments.steps // 4
-        rewards = [[step["reward/all/mean"] for step in of[-last:]] for of in (whole_steps, steps)]
-        means = [statistics.mean(of) for of in rewards]
-        all_ok &= check(abs(means[0] - means[1]) <= 2 * statistics.pstdev(rewards[0]),
-                        f"last quarter rewarded {means[1]:.3f}, without a kill {means[0]:.3f}")
-        code, text, seconds = replay(killed.folder, "control")
-        all_ok &= check(code == 0, f"control depth in {seconds:.1f} s: {text[-300:]}")
+    all_ok, pairs, last = True, [], arguments.steps // 4
+    with tempfile.TemporaryDirectory(prefix="primerl-resume-") as scratch:
+        for seed in range(1, arguments.seeds + 1):
+            folder = pathlib.Path(scratch)
+            words = [arguments.graph, "--max-steps", arguments.steps, "--metrics-port", "off",
+                     *sets({"graph.seed": seed, "graph.restarts_max": 0, "tenant.main.checkpoint_every": 10})]
+            whole = Run(folder / f"whole_{seed}", words)
+            whole_steps = whole.wait()
+            steps, is_ok = killed_and_resumed(words, folder / f"killed_{seed}", arguments.steps)
+            all_ok &= is_ok
+            pairs.append([statistics.mean(step["reward/all/mean"] for step in of[-last:])
+                          for of in (whole_steps, steps)])
+        all_ok &= rewarded_alike(pairs)
         code, text, seconds = replay(whole.folder, "full")
         print(f"full depth in {seconds:.1f} s, exit code {code}: {text[:1500]}")
     raise SystemExit(0 if all_ok else 1)

@@ -1,6 +1,6 @@
 """The demo's reward on a CUDA device beside the CPU's: the same graph and seeds, step by step.
 
-    python3 bench/device/reward_curves.py [--seeds 5] [--steps 100]
+    python3 bench/device/reward_curves.py [--seeds 5] [--steps 100] [--set-card PATH=VALUE]
 
 A run on a card draws the same tasks and, from equal logits, the same tokens; its logits are bf16's and
 its updates come at other moments, so that runs part after some steps, as two runs on the CPU do.
@@ -18,13 +18,13 @@ from runs import ROOT, Run, sets
 GRAPHS = {"cpu": ROOT / "examples/reverse_text/graph.toml", "card": ROOT / "examples/one_card/graph.toml"}
 
 
-def rewards(scratch, place, seeds, steps):
-    """By seed, the reward of every step."""
+def run_all(scratch, place, seeds, steps, more):
+    """By seed, every step's metrics."""
     started = [Run(scratch / f"{place}_{seed}", [
         GRAPHS[place], "--max-steps", steps, "--metrics-port", "off",
         *sets({"graph.seed": seed, "tenant.main.checkpoint_every": 0, "resource.engine.threads": 1,
-               "resource.learner.threads": 2})]) for seed in seeds]
-    return [[step["reward/all/mean"] for step in run.wait()] for run in started]
+               "resource.learner.threads": 2}), *more]) for seed in seeds]
+    return [run.wait() for run in started]
 
 
 def window(curves, begin, end):
@@ -36,10 +36,13 @@ def main():
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--steps", type=int, default=100)
     options.add_argument("--windows", type=int, default=5)
+    options.add_argument("--set-card", action="append", default=[], metavar="PATH=VALUE", help="of the card's runs")
     arguments = options.parse_args()
     seeds = range(1, arguments.seeds + 1)
     with tempfile.TemporaryDirectory(prefix="primerl-curves-") as folder:
-        curves = {place: rewards(pathlib.Path(folder), place, seeds, arguments.steps) for place in GRAPHS}
+        more = {"cpu": [], "card": [word for value in arguments.set_card for word in ("--set", value)]}
+        runs = {place: run_all(pathlib.Path(folder), place, seeds, arguments.steps, more[place]) for place in GRAPHS}
+    curves = {place: [[step["reward/all/mean"] for step in run] for run in of] for place, of in runs.items()}
     width = arguments.steps // arguments.windows
     print(f"mean reward of {arguments.seeds} seeds [least, most]")
     print(f"{'steps':>9}  {'CPU':^22}  {'card':^22}  within")
@@ -51,6 +54,9 @@ def main():
         agrees = agrees and is_within
         shown = ("{:.3f} [{:.3f}, {:.3f}]".format(statistics.mean(of), min(of), max(of)) for of in (cpu, card))
         print("{:>4}-{:<4}  {:^22}  {:^22}  {}".format(begin + 1, begin + width, *shown, "yes" if is_within else "NO"))
+    for name in ("off_policy/mean", "mismatch_kl/all/mean", "time/step"):
+        print(name, *(f"{place} {statistics.mean(step[name] for run in of for step in run):.4g}"
+                      for place, of in runs.items()))
     raise SystemExit(0 if agrees else 1)
 
 

@@ -1,4 +1,6 @@
 // FP8 with block scales by ATen.
+#include <ATen/ops/full.h>
+
 #include "kernels/torch/aten/on_stream.h"
 
 namespace primerl::cuda {
@@ -7,8 +9,11 @@ namespace {
 constexpr double kLargestCode = 448;
 constexpr double kLeastMagnitude = 1e-12;
 
+/// Divided by a tensor: by a number of the host, a device multiplies with its reciprocal, which has
+/// other last bits.
 at::Tensor scales_of(const at::Tensor& magnitudes) {
-  return magnitudes.clamp_min(kLeastMagnitude).div_(kLargestCode);
+  const at::Tensor largest = at::full({1}, kLargestCode, magnitudes.options());
+  return magnitudes.clamp_min(kLeastMagnitude).div_(largest);
 }
 
 /// What is a little more than 448 by the division's rounding would become no number.

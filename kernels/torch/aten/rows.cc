@@ -1,5 +1,4 @@
 // Rows by their numbers, the gradient of an embedding and products of few rows by ATen.
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/segment_reduce.h>
@@ -120,20 +119,13 @@ Outcome few_rows_product(const FewRowsArgs& args, Stream stream) {
   at::Tensor bias;
   if (args.bias != nullptr) bias = on.of(Type::kBfloat16, args.bias, {args.columns});
 #ifdef PRIMERL_ATEN_ON_CUDA
-  if (args.type == Type::kBfloat16) {
-    if (bias.defined())
-      at::addmm_out(y, bias, x, weight.t());
-    else
-      at::mm_out(y, x, weight.t());
-    return {};
-  }
-  at::mm_out(y, x, weight.t(), at::kFloat);
-  if (bias.defined()) y.add_(bias);
+  // To fp32 whatever y is: a product to bf16 may add its parts in bf16.
+  at::Tensor product = at::mm(x, weight.t(), at::kFloat);
 #else
   at::Tensor product = at::mm(wide(x), wide(weight).t());
+#endif
   if (bias.defined()) product.add_(bias);
   y.copy_(product);
-#endif
   return {};
 }
 
