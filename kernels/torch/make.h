@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "kernels/engine/device_room.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
 #include "kernels/models/frozen_bases.h"
@@ -26,21 +27,21 @@ Result<std::unique_ptr<Engine>> make_torch_engine(
     const EngineOptions& options, const std::filesystem::path& model_folder,
     std::shared_ptr<const Tokenizer> tokenizer = nullptr, FrozenBases* bases = nullptr);
 
-/// Bytes that the engine or learner of a folder needs of `options.device`, as it is held against
-/// what is free there when it is made; 0 on the CPU. Without `adapters` it trains the whole
+/// Bytes that the engine or learner of a folder needs of `options.device`, as they are held against
+/// what is free there when it is made; none on the CPU. Without `adapters` it trains the whole
 /// weights.
-Result<double> engine_device_bytes(const EngineOptions& options,
+Result<DeviceBytes> engine_device_bytes(const EngineOptions& options,
                                    const std::filesystem::path& model_folder);
-Result<double> learner_device_bytes(const LearnerOptions& options,
-                                    std::span<const AdapterTraining> adapters,
-                                    const std::filesystem::path& model_folder);
+Result<DeviceBytes> learner_device_bytes(const LearnerOptions& options,
+                                         std::span<const AdapterTraining> adapters,
+                                         const std::filesystem::path& model_folder);
 
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder);
 
 /// Trains adapters alone, of up to kAdaptersOfLearnerMax different tenants: a batch is stepped by
 /// the adapter of its tenant. The folder's weights stay as they are, and are those of `bases`,
-/// which may be null; with numerics = "fast" it has its own. Loss, optimizer and schedule of
+/// which may be null; on the CPU with numerics = "fast" it has its own. Loss, optimizer and schedule of
 /// `options` do not count: each adapter has its own.
 Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,

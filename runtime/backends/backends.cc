@@ -307,17 +307,24 @@ std::string slow_torch_way_on(const std::string& device) {
 DeviceBudget torch_device_memory() {
   const auto without = [] { return error(Code::kUnavailable, "it was built without libtorch"); };
   DeviceBudget memory;
-  memory.bytes = [without](const Plan& plan, int32_t index) -> Result<double> {
+  memory.need = [without](const Plan& plan, int32_t index) -> Result<DeviceNeed> {
     if (torch_backends() == nullptr) return without();
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
     const std::string folder = model_folder(plan, resource);
-    if (resource.kind == Engine::kResourceKind)
-      return torch_backends()->engine_bytes(
-          engine_for(options_of<EngineOptions>(plan, resource), plan.tenants), folder);
+    const auto need = [&](const DeviceBytes& bytes) {
+      return DeviceNeed{bytes,
+                        bytes.base > 0 ? fmt::format("{} of {}", bytes.base_type, folder) : ""};
+    };
+    if (resource.kind == Engine::kResourceKind) {
+      const auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
+      ASSIGN_OR_RETURN(const auto bytes, torch_backends()->engine_bytes(options, folder));
+      return need(bytes);
+    }
     const auto options = options_of<LearnerOptions>(plan, resource);
     const auto seed = static_cast<uint64_t>(plan.settings.seed);
-    return torch_backends()->learner_bytes(options, adapters_of(plan.tenants, seed, options),
-                                           folder);
+    const auto adapters = adapters_of(plan.tenants, seed, options);
+    ASSIGN_OR_RETURN(const auto bytes, torch_backends()->learner_bytes(options, adapters, folder));
+    return need(bytes);
   };
   memory.room = [without](const std::string& device) -> Result<DeviceRoom> {
     if (torch_backends() == nullptr) return without();

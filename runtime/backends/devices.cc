@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "graph/base/descriptor.h"
@@ -154,11 +155,14 @@ Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudg
     const PlanProcess& process = plan.processes[i];
     if (!is_here(process) || process.device == "cpu") continue;  // its own worker checks it
     RETURN_IF_ERROR(check_devices(plan, ProcessId(i), why_not));
+    std::set<std::string> bases;
     for (const int32_t index : torch_resources(plan, process)) {
-      ASSIGN_OR_RETURN(const double bytes, memory.bytes(plan, index));
+      ASSIGN_OR_RETURN(const DeviceNeed need, memory.need(plan, index));
+      const bool has_base = !need.base.empty() && !bases.insert(need.base).second;
       on[process.device].push_back(
-          {fmt::format("{} of '{}'", plan.resources[static_cast<size_t>(index)].kind, process.name),
-           bytes});
+          {fmt::format("{} of '{}'{}", plan.resources[static_cast<size_t>(index)].kind,
+                       process.name, has_base ? " (base weights held once)" : ""),
+           need.bytes.all - (has_base ? need.bytes.base : 0.0)});
     }
   }
   for (const auto& [device, all] : on) RETURN_IF_ERROR(check_room(device, all, memory));

@@ -24,9 +24,16 @@ bool is_among_devices(const Plan& plan, int32_t channel);
 /// kInvalid names the first resource of `process` whose backend cannot use its device.
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not);
 
+/// What one resource needs of its device, and which frozen weights are among it: those of a process
+/// that name the same ones hold them once.
+struct DeviceNeed {
+  DeviceBytes bytes;
+  std::string base = {};  // "bfloat16 of /models/qwen"; empty: none
+};
+
 /// What the resources of libtorch need of a device, and what it has free.
 struct DeviceBudget {
-  std::function<Result<double>(const Plan& plan, int32_t resource)> bytes;
+  std::function<Result<DeviceNeed>(const Plan& plan, int32_t resource)> need;
   std::function<Result<DeviceRoom>(const std::string& device)> room;
 };
 

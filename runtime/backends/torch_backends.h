@@ -38,10 +38,11 @@ struct TorchBackends {
   /// By what they compute on `device` where that is not the fast way; "" else.
   std::string (*slow_way_on)(const std::string& device);
   /// Bytes of `options.device` that one needs (kernels/torch/make.h).
-  Result<double> (*engine_bytes)(const EngineOptions& options, const std::string& model_folder);
-  Result<double> (*learner_bytes)(const LearnerOptions& options,
-                                  std::span<const AdapterTraining> adapters,
-                                  const std::string& model_folder);
+  Result<DeviceBytes> (*engine_bytes)(const EngineOptions& options,
+                                      const std::string& model_folder);
+  Result<DeviceBytes> (*learner_bytes)(const LearnerOptions& options,
+                                       std::span<const AdapterTraining> adapters,
+                                       const std::string& model_folder);
   /// What a device that can be used has free.
   Result<DeviceRoom> (*room_on)(const std::string& device);
   /// For weights that stay on `device`, which why_not_on() has nothing against; null: on the CPU.

@@ -99,11 +99,13 @@ TEST(Devices, AreNothingToScriptedResources) {
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(fault_of(plan, i), "");
 }
 
-/// Every engine needs 3 GB, every learner 11; of each device `free_bytes` are free.
-DeviceBudget memory_of(double free_bytes) {
+/// Every engine needs 3 GB, every learner 11, one of each frozen weights that are called `base`; of
+/// each device `free_bytes` are free.
+DeviceBudget memory_of(double free_bytes, const std::string& base = "") {
   DeviceBudget memory;
-  memory.bytes = [](const Plan& plan, int32_t resource) -> Result<double> {
-    return plan.resources[static_cast<size_t>(resource)].kind == "engine" ? 3e9 : 11e9;
+  memory.need = [base](const Plan& plan, int32_t resource) -> Result<DeviceNeed> {
+    const bool is_engine = plan.resources[static_cast<size_t>(resource)].kind == "engine";
+    return DeviceNeed{{is_engine ? 3e9 : 11e9, base.empty() ? 0.0 : 1e9}, base};
   };
   memory.room = [free_bytes](const std::string&) -> Result<DeviceRoom> {
     return DeviceRoom{free_bytes, 80e9};
@@ -111,9 +113,9 @@ DeviceBudget memory_of(double free_bytes) {
   return memory;
 }
 
-std::string room_fault_of(const Plan& plan, double free_bytes) {
+std::string room_fault_of(const Plan& plan, double free_bytes, const std::string& base = "") {
   const WhyNotOn all_there = [](const std::string&, const std::string&) { return ""; };
-  const Status checked = check_devices(plan, all_there, memory_of(free_bytes));
+  const Status checked = check_devices(plan, all_there, memory_of(free_bytes, base));
   return checked.ok() ? "" : checked.error().text();
 }
 
@@ -127,6 +129,22 @@ TEST(Devices, WhatSharesOneMustFitTogether) {
             "learner, or place one of them on another device\n"
             "   'nvidia-smi' shows who holds the rest");
   EXPECT_THAT(room_fault_of(plan, 2e9), HasSubstr("which has 2.0 of 80.0 GB free"));
+}
+
+TEST(Devices, HoldTheFrozenWeightsOfAProcessOnce) {
+  // Two processes: each has its own.
+  const Plan apart = plan_of("torch", {"cpu", "cuda:0", "cpu", "cuda:0"});
+  EXPECT_EQ(room_fault_of(apart, 14e9, "bfloat16 of model"), "");
+  EXPECT_THAT(room_fault_of(apart, 13.9e9, "bfloat16 of model"), HasSubstr("needs 14.0 GB"));
+  Plan together = apart;
+  together.processes[1].groups.push_back(GroupId(3));
+  together.processes[3].groups.clear();
+  together.groups[3].process = ProcessId(1);
+  EXPECT_EQ(room_fault_of(together, 13e9, "bfloat16 of model"), "");
+  EXPECT_THAT(room_fault_of(together, 12.9e9, "bfloat16 of model"),
+              HasSubstr("needs 13.0 GB of 'cuda:0', which has 12.9 of 80.0 GB free: engine of "
+                        "'inference#0' 3.0, learner of 'inference#0' (base weights held once) "
+                        "10.0"));
 }
 
 TEST(Devices, OfAnotherMachineOfAnotherViewOrOfScriptedResourcesNeedNoRoomHere) {

@@ -251,17 +251,17 @@ TEST(TheFirstCard, IsAskedForMoreByLargerOptions) {
   const auto folder = make_folder(kModel);
   EngineOptions engine;
   engine.device = "cuda:0";
-  const double less = engine_device_bytes(engine, folder).value();
+  const double less = engine_device_bytes(engine, folder).value().all;
   engine.kv_blocks *= 2;
-  EXPECT_GT(engine_device_bytes(engine, folder).value(), less);
+  EXPECT_GT(engine_device_bytes(engine, folder).value().all, less);
   LearnerOptions learner;
   learner.device = "cuda:0";
-  const double small = learner_device_bytes(learner, {}, folder).value();
+  const double small = learner_device_bytes(learner, {}, folder).value().all;
   learner.micro_batch_tokens *= 2;
-  EXPECT_GT(learner_device_bytes(learner, {}, folder).value(), small);
+  EXPECT_GT(learner_device_bytes(learner, {}, folder).value().all, small);
   learner.device = engine.device = "cpu";
-  EXPECT_EQ(learner_device_bytes(learner, {}, folder).value(), 0);
-  EXPECT_EQ(engine_device_bytes(engine, folder).value(), 0);
+  EXPECT_EQ(learner_device_bytes(learner, {}, folder).value().all, 0);
+  EXPECT_EQ(engine_device_bytes(engine, folder).value().all, 0);
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ bool is_drawn_on_host(const Sequence& sequence) {
 
 CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
                        const CardStream& stream, const CardFacts& card, bool has_second_set,
+                       std::shared_ptr<const CardBase> base,
                        std::shared_ptr<const Tokenizer> tokenizer)
     : options_(options),
       config_(config),
@@ -67,7 +68,11 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
       num_processors_(card.num_processors),
       has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
       stream_(stream),
-      weights_(table_, type_on_card(options), stream_, has_second_set),
+      whole_(base != nullptr ? nullptr
+                             : std::make_unique<CardWeights>(table_, type_on_card(options), stream_,
+                                                             has_second_set)),
+      base_(std::move(base)),
+      weights_(base_ != nullptr ? base_->weights() : *whole_),
       adapters_(options.adapter_slots == 0 ? nullptr
                                            : std::make_unique<CardAdapters>(
                                                  table_, options, type_on_card(options), stream_)),
@@ -95,7 +100,7 @@ CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
-  RETURN_IF_ERROR(weights_.load(tensors));
+  if (whole_ != nullptr) RETURN_IF_ERROR(whole_->load(tensors));
   RETURN_IF_ERROR(decoder_.weights_changed());
   return decoder_.take(table_, tensors);
 }
@@ -111,7 +116,7 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
   if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   const CardStream::Use use(stream_);
-  if (!known_.are_there()) return weights_.prepare(snapshot);
+  if (!known_.are_there()) return whole_->prepare(snapshot);
   return snapshot->device != nullptr || prepare_adapter(snapshot);
 }
 
@@ -445,8 +450,7 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
          WeightUpload::bytes_needed() + kReserveBytes;
 }
 
-Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config,
-                         const CardFacts& card) {
+Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config) {
   RETURN_IF_ERROR(check_card_model(config));
   if (options.numerics != "fast")
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
@@ -454,9 +458,16 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
         .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
   RETURN_IF_ERROR(check_products(options.products, options.dtype, config, options.device));
   if (options.adapter_slots > 0) RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
-  RETURN_IF_ERROR(check_cache_rows(options));
-  const double needed = bytes_on_card(options, config);
-  if (needed <= card.free_bytes) return ok();
+  return check_cache_rows(options);
+}
+
+/// `is_base_there`: its weights are on the device.
+Result<CardFacts> check_room(const EngineOptions& options, const ModelConfig& config,
+                             bool is_base_there) {
+  ASSIGN_OR_RETURN(CardFacts card, card_facts(card_index(options.device)));
+  const double needed =
+      bytes_on_card(options, config) - (is_base_there ? weight_bytes(options, config) : 0.0);
+  if (needed <= card.free_bytes) return card;
   return error(Code::kExhausted,
                "the engine needs {:.1f} GB of {}, which has {:.1f} of {:.1f} GB free",
                needed / kGigabytes, options.device, card.free_bytes / kGigabytes,
@@ -466,26 +477,40 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
 
 }  // namespace
 
-double cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config) {
-  return bytes_on_card(options, config);
+DeviceBytes cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config) {
+  return {bytes_on_card(options, config),
+          options.adapter_slots > 0 ? weight_bytes(options, config) : 0.0,
+          name_of(type_on_card(options))};
 }
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
                                                  const ModelConfig& config,
                                                  const std::filesystem::path& model_folder,
-                                                 std::shared_ptr<const Tokenizer> tokenizer) {
-  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
-  RETURN_IF_ERROR(check_cuda_engine(options, config, card));
+                                                 std::shared_ptr<const Tokenizer> tokenizer,
+                                                 FrozenBases* bases) {
+  RETURN_IF_ERROR(check_cuda_engine(options, config));
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
     use_threads(options.threads);
     const CardStream stream(card_index(options.device));
     const CardStream::Use use(stream);
-    const bool has_second_set =
-        options.adapter_slots == 0 &&
-        bytes_on_card(options, config) + weight_bytes(options, config) <= card.free_bytes;
+    CardFacts card;
+    const auto look = [&](bool is_base_there) -> Status {
+      ASSIGN_OR_RETURN(card, check_room(options, config, is_base_there));
+      return ok();
+    };
+    std::shared_ptr<const CardBase> base;
+    bool has_second_set = false;
+    if (options.adapter_slots > 0) {
+      ASSIGN_OR_RETURN(base, card_base(bases, model_folder, config, tensors, type_on_card(options),
+                                       stream, look));
+    } else {
+      RETURN_IF_ERROR(look(false));
+      has_second_set =
+          bytes_on_card(options, config) + weight_bytes(options, config) <= card.free_bytes;
+    }
     auto engine = std::make_unique<CudaEngine>(options, config, stream, card, has_second_set,
-                                               std::move(tokenizer));
+                                               std::move(base), std::move(tokenizer));
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
     return std::unique_ptr<Engine>(std::move(engine));

@@ -25,9 +25,11 @@
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
+#include "kernels/engine/device_room.h"
 #include "kernels/engine/known_adapters.h"
 #include "kernels/torch/cuda/attention.h"
 #include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/card_base.h"
 #include "kernels/torch/cuda/decode_graphs.h"
 #include "kernels/torch/cuda/step_memory.h"
 #include "kernels/torch/inference/sampler.h"
@@ -37,13 +39,15 @@ namespace primerl {
 class CudaEngine final : public Engine {
  public:
   /// As make_cuda_engine() does it, which knows whether a second set of weights fits: `options` are
-  /// resolved and were checked. Under a Use of `stream`, of which it keeps a copy.
+  /// resolved and were checked. With adapter slots `base` is the folder's weights, else null. Under
+  /// a Use of `stream`, of which it keeps a copy.
   CudaEngine(const EngineOptions& options, const ModelConfig& config, const CardStream& stream,
-             const CardFacts& card, bool has_second_set,
+             const CardFacts& card, bool has_second_set, std::shared_ptr<const CardBase> base,
              std::shared_ptr<const Tokenizer> tokenizer);
   ~CudaEngine() override;
 
-  /// Fills the weights with what a folder has: they are of no version until one is applied.
+  /// Fills the weights with what a folder has: they are of no version until one is applied. A base
+  /// has them already.
   Status load(const std::vector<WeightTensor>& tensors);
 
   Status step() override;
@@ -114,7 +118,10 @@ class CudaEngine final : public Engine {
   const bool has_decode_attention_;
   // The device. The stream is first, as all below work on it.
   CardStream stream_;
-  CardWeights weights_;
+  // One of both: the whole weights of one tenant, or those that adapters leave as they are.
+  std::unique_ptr<CardWeights> whole_;
+  std::shared_ptr<const CardBase> base_;
+  const CardWeights& weights_;  // those
   std::unique_ptr<CardAdapters> adapters_;  // null: whole weights change
   CardDecoder decoder_;
   CardAttention attention_;
@@ -137,13 +144,15 @@ class CudaEngine final : public Engine {
 };
 
 /// What make_cuda_engine() holds against the memory that is free.
-double cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config);
+DeviceBytes cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config);
 
 /// The one of a folder, which was read as `config`; `options` are resolved, their device is a card
-/// that is there. Refuses what does not fit the device, with both sizes.
+/// that is there. Refuses what does not fit the device, with both sizes. With adapter slots its
+/// weights are among `bases`, which may be null.
 Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
                                                  const ModelConfig& config,
                                                  const std::filesystem::path& model_folder,
-                                                 std::shared_ptr<const Tokenizer> tokenizer);
+                                                 std::shared_ptr<const Tokenizer> tokenizer,
+                                                 FrozenBases* bases);
 
 }  // namespace primerl

@@ -20,7 +20,7 @@ bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selectio
 
 Status CudaEngine::take(const WeightSnapshot& snapshot) {
   if (known_.are_there()) return apply_adapter(snapshot);
-  RETURN_IF_ERROR(weights_.apply(snapshot));
+  RETURN_IF_ERROR(whole_->apply(snapshot));
   RETURN_IF_ERROR(decoder_.weights_changed());
   return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
 }

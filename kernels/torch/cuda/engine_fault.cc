@@ -30,7 +30,7 @@ Error CudaEngine::out_of_memory(int64_t num_rows) const {
                "free now: the engine was planned to need {:.1f} GB, {:.1f} of them for its cache",
                num_steps_, num_rows, options_.device, card.free_bytes / kBytesOfGigabyte,
                card.total_bytes / kBytesOfGigabyte,
-               cuda_engine_bytes(options_, config_) / kBytesOfGigabyte,
+               cuda_engine_bytes(options_, config_).all / kBytesOfGigabyte,
                cache_bytes / kBytesOfGigabyte)
       .note("lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end what holds the rest");
 }

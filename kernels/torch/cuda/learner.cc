@@ -51,13 +51,21 @@ LearnerBytes bytes_of(const LearnerOptions& options, const ModelConfig& config,
   return bytes;
 }
 
-Error too_large(const LearnerOptions& options, const ModelConfig& config,
-                std::span<const AdapterTraining> adapters, int64_t rows, const CardFacts& card) {
-  const LearnerBytes bytes = bytes_of(options, config, adapters, rows);
+/// Of the frozen weights; without adapters there are none.
+double base_bytes_of(const LearnerOptions& options, const ModelConfig& config,
+                     std::span<const AdapterTraining> adapters) {
+  if (adapters.empty()) return 0;
+  return static_cast<double>(TensorTable(config).count()) *
+         static_cast<double>(at::elementSize(type_of(options)));
+}
+
+Error too_large(const LearnerOptions& options, std::span<const AdapterTraining> adapters,
+                const LearnerBytes& bytes, int64_t rows, const CardFacts& card,
+                bool is_base_there = false) {
   const std::string what =
-      adapters.empty()
-          ? "weights, gradients and moments"
-          : fmt::format("frozen weights, {} adapters, gradients and moments", adapters.size());
+      adapters.empty() ? "weights, gradients and moments"
+                       : fmt::format("{}{} adapters, gradients and moments",
+                                     is_base_there ? "" : "frozen weights, ", adapters.size());
   return error(Code::kExhausted,
                "the learner needs {:.1f} GB of {} for micro-batches of {} tokens ({} {:.1f}, "
                "activations {:.1f}, head {:.1f}, reserve {:.1f}), which has {:.1f} of {:.1f} GB "
@@ -85,22 +93,21 @@ bool wants_repeatable() {
 }  // namespace
 
 CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, const CardStream& stream)
-    : CudaLearner(options, std::move(model), {}, {}, stream) {}
+    : CudaLearner(options, std::move(model), {}, nullptr, {}, stream) {}
 
-CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::string base,
+CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::string folder,
+                         std::shared_ptr<const CardBase> base,
                          std::span<const AdapterTraining> adapters, const CardStream& stream)
     : options_(options),
       model_(std::move(model)),
-      base_(std::move(base)),
+      folder_(std::move(folder)),
       training_(adapters.begin(), adapters.end()),
       table_(model_.config),
       stream_(stream),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
       whole_(adapters.empty() ? std::make_unique<CardTrained>(table_, type_of(options), stream_)
                               : nullptr),
-      frozen_(adapters.empty()
-                  ? nullptr
-                  : std::make_unique<CardWeights>(table_, type_of(options), stream_, false)),
+      base_(std::move(base)),
       adapters_(adapters.empty() ? nullptr
                                  : std::make_unique<LearnerAdapters>(table_, training_,
                                                                      type_of(options), stream_)),
@@ -135,7 +142,7 @@ CardParameter CudaLearner::parameter(std::string_view name) const {
   const Parameter* found = table_.find(name);
   if (found == nullptr) return {};
   const auto index = static_cast<size_t>(found - table_.parameters().data());
-  return {frozen_->tensor(name), {}, adapters_->matrix(index)};
+  return {base_->weights().tensor(name), {}, adapters_->matrix(index)};
 }
 
 /// For the pass, which asks for each once.
@@ -166,7 +173,8 @@ Error CudaLearner::out_of_memory(int64_t rows) {
   if (has_adapters()) adapters_->release();
   c10::cuda::CUDACachingAllocator::emptyCache();
   const auto card = card_facts(card_index(options_.device));
-  return too_large(options_, model_.config, training_, rows, card.ok() ? *card : CardFacts{});
+  return too_large(options_, training_, bytes_of(options_, model_.config, training_, rows), rows,
+                   card.ok() ? *card : CardFacts{});
 }
 
 template <class Body>
@@ -194,7 +202,7 @@ auto CudaLearner::on_card(std::string_view doing, int64_t rows, Body&& body) -> 
 
 Status CudaLearner::fill(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
-  RETURN_IF_ERROR(has_adapters() ? frozen_->load(tensors) : whole_->fill(tensors));
+  if (whole_ != nullptr) RETURN_IF_ERROR(whole_->fill(tensors));
   RETURN_IF_ERROR(fp8_.quantise_all(stream_));
   unused_.clear();
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
@@ -203,14 +211,7 @@ Status CudaLearner::fill(const std::vector<WeightTensor>& tensors) {
 }
 
 Status CudaLearner::randomize(uint64_t seed) {
-  const double deviation = model_.config.initializer_range;
-  if (!has_adapters()) {
-    whole_->randomize(seed, deviation);
-    return fp8_.quantise_all(stream_);
-  }
-  const at::Tensor host = zero_floats(table_.count());
-  randomize_parameters(table_, seed, deviation, host.mutable_data_ptr<float>());
-  RETURN_IF_ERROR(frozen_->load(copy_parameters(table_, host.const_data_ptr<float>())));
+  if (whole_ != nullptr) whole_->randomize(seed, model_.config.initializer_range);
   return fp8_.quantise_all(stream_);
 }
 
@@ -390,7 +391,7 @@ Status CudaLearner::save(TenantSlot tenant, const std::filesystem::path& folder)
   return on_card("saving a learner", 0, [&]() -> Status {
     auto tensors = trained->tensors->copy_weights();
     if (trained->adapter != nullptr) {
-      RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->config(), base_,
+      RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->config(), folder_,
                                            std::move(tensors)));
     } else {
       tensors.insert(tensors.end(), unused_.begin(), unused_.end());
@@ -444,6 +445,36 @@ std::vector<WeightTensor> CudaLearner::gradients(TenantSlot tenant) {
 
 namespace {
 
+Status check_room(const LearnerOptions& options, const ModelConfig& config,
+                  std::span<const AdapterTraining> adapters, bool is_base_there) {
+  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
+  const int64_t rows = options.micro_batch_tokens;
+  LearnerBytes bytes = bytes_of(options, config, adapters, rows);
+  if (is_base_there) bytes.weights -= base_bytes_of(options, config, adapters);
+  if (bytes.all() <= card.free_bytes) return ok();
+  return too_large(options, adapters, bytes, rows, card, is_base_there);
+}
+
+/// Random ones, where there are no `tensors`, are nobody else's.
+Result<std::shared_ptr<const CardBase>> frozen_base(const LearnerOptions& options,
+                                                    const ModelConfig& config,
+                                                    const std::vector<WeightTensor>* tensors,
+                                                    const std::string& folder,
+                                                    std::span<const AdapterTraining> adapters,
+                                                    const CardStream& stream, FrozenBases* bases) {
+  const auto look = [&](bool is_base_there) {
+    return check_room(options, config, adapters, is_base_there);
+  };
+  const at::ScalarType type = type_of(options);
+  if (tensors != nullptr) return card_base(bases, folder, config, *tensors, type, stream, look);
+  const TensorTable table(config);
+  const at::Tensor host = zero_floats(table.count());
+  randomize_parameters(table, static_cast<uint64_t>(options.init_seed), config.initializer_range,
+                       host.mutable_data_ptr<float>());
+  return card_base(nullptr, folder, config,
+                   copy_parameters(table, host.const_data_ptr<float>()), type, stream, look);
+}
+
 Status start(CudaLearner& learner, const LearnerOptions& options,
              const std::vector<WeightTensor>* tensors, std::span<const AdapterTraining> adapters) {
   RETURN_IF_ERROR(tensors == nullptr ? learner.randomize(static_cast<uint64_t>(options.init_seed))
@@ -458,15 +489,17 @@ Status start(CudaLearner& learner, const LearnerOptions& options,
 
 }  // namespace
 
-double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
-                          std::span<const AdapterTraining> adapters) {
-  return bytes_of(options, config, adapters, options.micro_batch_tokens).all();
+DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                               std::span<const AdapterTraining> adapters) {
+  return {bytes_of(options, config, adapters, options.micro_batch_tokens).all(),
+          base_bytes_of(options, config, adapters), name_of(type_of(options))};
 }
 
 Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
                                                    const std::vector<WeightTensor>* tensors,
                                                    const std::string& base,
-                                                   std::span<const AdapterTraining> adapters) {
+                                                   std::span<const AdapterTraining> adapters,
+                                                   FrozenBases* bases) {
   RETURN_IF_ERROR(check_card_model(model.config));
   if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   if (options.numerics != "fast")
@@ -474,15 +507,19 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                  options.device)
         .note("products there are not equal to the bit to an engine's; say numerics = \"fast\"");
   RETURN_IF_ERROR(check_products(options.products, options.dtype, model.config, options.device));
-  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
-  const int64_t rows = options.micro_batch_tokens;
-  if (bytes_of(options, model.config, adapters, rows).all() > card.free_bytes)
-    return too_large(options, model.config, adapters, rows, card);
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
     const CardStream stream(card_index(options.device));
     const CardStream::Use use(stream);
-    auto learner = std::make_unique<CudaLearner>(options, std::move(model), base, adapters, stream);
+    std::shared_ptr<const CardBase> frozen;
+    if (adapters.empty()) {
+      RETURN_IF_ERROR(check_room(options, model.config, adapters, false));
+    } else {
+      ASSIGN_OR_RETURN(frozen, frozen_base(options, model.config, tensors, base, adapters, stream,
+                                           bases));
+    }
+    auto learner = std::make_unique<CudaLearner>(options, std::move(model), base,
+                                                 std::move(frozen), adapters, stream);
     RETURN_IF_ERROR(start(*learner, options, tensors, adapters));
     return std::unique_ptr<Learner>(std::move(learner));
   });

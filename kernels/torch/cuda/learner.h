@@ -18,12 +18,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/engine/device_room.h"
 #include "kernels/models/folder.h"
+#include "kernels/torch/cuda/card_base.h"
 #include "kernels/torch/cuda/learner_adapters.h"
 #include "kernels/torch/cuda/learner_head.h"
 #include "kernels/torch/cuda/learner_pass.h"
 #include "kernels/torch/cuda/snapshot_buffers.h"
-#include "kernels/torch/cuda/weights.h"
 #include "kernels/torch/training/step_dump.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/kept_batches.h"
@@ -38,18 +39,19 @@ class CudaLearner final : public Learner, private StepRunner {
   /// As make_cuda_learner() does it, under a Use of `stream`, of which it keeps a copy.
   CudaLearner(const LearnerOptions& options, ModelFolder model, const CardStream& stream);
   /// Trains an adapter for each of `adapters`, which are valid, of different tenants, and such as
-  /// LearnerAdapters can train. `base` is the folder of `model`.
-  CudaLearner(const LearnerOptions& options, ModelFolder model, std::string base,
-              std::span<const AdapterTraining> adapters, const CardStream& stream);
+  /// LearnerAdapters can train. `folder` is that of `model`, `base` its weights.
+  CudaLearner(const LearnerOptions& options, ModelFolder model, std::string folder,
+              std::shared_ptr<const CardBase> base, std::span<const AdapterTraining> adapters,
+              const CardStream& stream);
   ~CudaLearner() override;
 
-  /// Fills the weights, which adapters leave as they are; the optimizer starts anew.
+  /// Fills the weights; the optimizer starts anew. A base has them already.
   Status fill(const std::vector<WeightTensor>& tensors);
   /// Fills the adapter of `tenant` (adapter.h); its optimizer goes on.
   Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
   /// Fills the adapter of its tenant from the folder that it starts from.
   Status start_from(const AdapterTraining& training);
-  /// Random weights of a seed, as the model's config wants them.
+  /// Random weights of a seed, as the model's config wants them; likewise.
   Status randomize(uint64_t seed);
 
   using Learner::step;
@@ -109,7 +111,7 @@ class CudaLearner final : public Learner, private StepRunner {
   // Constant after construction.
   const LearnerOptions options_;
   const ModelFolder model_;
-  const std::string base_;  // its folder, where adapters are trained
+  const std::string folder_;  // that of the model, where adapters are trained
   const std::vector<AdapterTraining> training_;
   const TensorTable table_;
   const CardStream stream_;
@@ -117,7 +119,7 @@ class CudaLearner final : public Learner, private StepRunner {
   bool has_warned_ = false;  // that one was not kept
   // One of both: the whole weights, or adapters on frozen ones.
   std::unique_ptr<CardTrained> whole_;
-  std::unique_ptr<CardWeights> frozen_;
+  const std::shared_ptr<const CardBase> base_;
   std::unique_ptr<LearnerAdapters> adapters_;
   std::vector<Trained> trained_;  // an adapter's index is its slot
   /// Of snapshots; null: of adapters, which are small, and of mixtures with biases of their choice,
@@ -136,15 +138,17 @@ class CudaLearner final : public Learner, private StepRunner {
 };
 
 /// What make_cuda_learner() holds against the memory that is free.
-double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
-                          std::span<const AdapterTraining> adapters);
+DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                               std::span<const AdapterTraining> adapters);
 
 /// `options` and `adapters` were checked, `model` is supported; what a device cannot compute is
 /// refused by name. `tensors` are those of the folder `base`, or nothing: then weights are random.
-/// Without `adapters` it trains the whole weights.
+/// Without `adapters` it trains the whole weights; with them the folder's are among `bases`, which
+/// may be null.
 Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
                                                    const std::vector<WeightTensor>* tensors,
                                                    const std::string& base,
-                                                   std::span<const AdapterTraining> adapters);
+                                                   std::span<const AdapterTraining> adapters,
+                                                   FrozenBases* bases);
 
 }  // namespace primerl

@@ -47,14 +47,14 @@ Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) 
 
 }  // namespace
 
-Result<double> engine_device_bytes(const EngineOptions& options,
-                                   const std::filesystem::path& model_folder) {
+Result<DeviceBytes> engine_device_bytes(const EngineOptions& options,
+                                        const std::filesystem::path& model_folder) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
   ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
 #ifdef PRIMERL_CUDA_ENGINE
   if (resolved.device != "cpu") return cuda_engine_bytes(resolved, config);
 #endif
-  return 0.0;
+  return DeviceBytes{};
 }
 
 Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
@@ -69,7 +69,7 @@ Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
   ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
 #ifdef PRIMERL_CUDA_ENGINE
   if (resolved.device != "cpu")
-    return make_cuda_engine(resolved, config, model_folder, std::move(tokenizer));
+    return make_cuda_engine(resolved, config, model_folder, std::move(tokenizer), bases);
 #endif
   return make_cpu_engine(resolved, config, model_folder, std::move(tokenizer), bases);
 }

@@ -285,12 +285,13 @@ bool is_random(const LearnerOptions& options, const Error& fault) {
 #ifdef PRIMERL_CUDA_ENGINE
 Result<std::unique_ptr<Learner>> make_on_card(const LearnerOptions& options, ModelFolder model,
                                               std::span<const AdapterTraining> adapters,
-                                              const std::filesystem::path& model_folder) {
+                                              const std::filesystem::path& model_folder,
+                                              FrozenBases* bases) {
   const auto tensors = read_model_tensors(model_folder);
   const bool random = !tensors.ok() && is_random(options, tensors.error());
   if (!tensors.ok() && !random) return Error(tensors.error());
   auto made = make_cuda_learner(options, std::move(model), random ? nullptr : &*tensors,
-                                model_folder.string(), adapters);
+                                model_folder.string(), adapters, bases);
   if (!made.ok()) return Error(made.error()).while_doing(model_folder.string());
   return made;
 }
@@ -300,7 +301,8 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
                                               const std::filesystem::path& model_folder) {
   ASSIGN_OR_RETURN(auto model, check_folder(options, model_folder, {}));
 #ifdef PRIMERL_CUDA_ENGINE
-  if (options.device != "cpu") return make_on_card(options, std::move(model), {}, model_folder);
+  if (options.device != "cpu")
+    return make_on_card(options, std::move(model), {}, model_folder, nullptr);
 #endif
   const auto tensors = read_model_tensors(model_folder);
   const bool random = !tensors.ok() && is_random(options, tensors.error());
@@ -336,7 +338,7 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
   ASSIGN_OR_RETURN(auto model, check_folder(options, model_folder, adapters));
 #ifdef PRIMERL_CUDA_ENGINE
   if (options.device != "cpu")
-    return make_on_card(options, std::move(model), adapters, model_folder);
+    return make_on_card(options, std::move(model), adapters, model_folder, bases);
 #endif
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
@@ -354,14 +356,15 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
 
 }  // namespace
 
-Result<double> learner_device_bytes([[maybe_unused]] const LearnerOptions& options,
-                                    [[maybe_unused]] std::span<const AdapterTraining> adapters,
-                                    const std::filesystem::path& model_folder) {
+Result<DeviceBytes> learner_device_bytes(
+    [[maybe_unused]] const LearnerOptions& options,
+    [[maybe_unused]] std::span<const AdapterTraining> adapters,
+    const std::filesystem::path& model_folder) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
 #ifdef PRIMERL_CUDA_ENGINE
   if (options.device != "cpu") return cuda_learner_bytes(options, config, adapters);
 #endif
-  return 0.0;
+  return DeviceBytes{};
 }
 
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,

@@ -1,0 +1,31 @@
+#include "kernels/torch/cuda/card_base.h"
+
+#include <fmt/format.h>
+
+namespace primerl {
+
+std::string_view name_of(at::ScalarType type) { return type == at::kFloat ? "float32" : "bfloat16"; }
+
+Result<std::shared_ptr<const CardBase>> card_base(
+    FrozenBases* bases, const std::filesystem::path& folder, const ModelConfig& config,
+    const std::vector<WeightTensor>& tensors, at::ScalarType type, const CardStream& stream,
+    const std::function<Status(bool is_base_there)>& check_room) {
+  bool is_there = true;
+  const auto load = [&]() -> Result<std::shared_ptr<const CardBase>> {
+    is_there = false;
+    RETURN_IF_ERROR(check_room(false));
+    auto made = std::make_shared<CardBase>(config, type, stream);
+    Status loaded = made->load(tensors);
+    if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
+    return std::shared_ptr<const CardBase>(std::move(made));
+  };
+  if (bases == nullptr) return load();
+  ASSIGN_OR_RETURN(auto base, bases->find_or_load<CardBase>(
+                                  {folder, fmt::format("cuda:{}", stream.device().index()),
+                                   std::string(name_of(type))},
+                                  load));
+  if (is_there) RETURN_IF_ERROR(check_room(true));
+  return base;
+}
+
+}  // namespace primerl
