@@ -1,4 +1,5 @@
-/// The memory of a device, as whoever places engines and learners there hears of it.
+/// The memory of a device, as whoever places engines and learners there hears of it. A value, in
+/// bytes.
 #pragma once
 
 namespace primerl {
