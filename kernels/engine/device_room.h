@@ -1,4 +1,5 @@
-/// The memory of a device, as whoever places engines and learners there hears of it. Plain values.
+/// The memory of a device, as whoever places engines and learners there hears of it. Values, in
+/// bytes.
 #pragma once
 
 #include <string_view>

@@ -1,10 +1,8 @@
 #include "runtime/backends/devices.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -15,6 +13,7 @@
 #include "graph/base/files.h"
 #include "graph/weight_backend.h"
 #include "runtime/backends/backends.h"
+#include "runtime/program/program_output.h"
 #include "runtime/program/programs.h"
 
 namespace primerl {
@@ -52,19 +51,12 @@ Result<std::string> ask_worker(const Plan& plan) {
         .note(
             "the worker reads it there, to say whether its devices are enough; TMPDIR says "
             "another folder");
-  const std::string command =
-      fmt::format("'{}' devices --graph '{}' 2>&1", program.string(), graph.path());
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return error(Code::kIo, "'{}' cannot be started", program.string());
-  std::string text;
-  char block[512];
-  while (std::fgets(block, sizeof block, pipe) != nullptr) text += block;
-  const int status = ::pclose(pipe);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+  ASSIGN_OR_RETURN(const ProgramOutput said,
+                   output_of(program, {"devices", "--graph", graph.path()}));
+  if (said.exit_code != 0)
     return error(Code::kUnavailable, "'{}' does not say what devices it has: {}", program.string(),
-                 text);
-  return text;
+                 said.text);
+  return said.text;
 }
 
 /// Whether its devices are those of this machine, under the same names. With a choice of its own

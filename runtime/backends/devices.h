@@ -1,5 +1,6 @@
 /// Whether the backends of a plan can compute where their places put them: asked of the machine
-/// that has the device, before anything is made on it. Pure, any thread.
+/// that has the device, before anything is made on it. Any thread. Rules over what is given, but
+/// for check_devices_here(), which starts a program and hears it (program_output.h).
 #pragma once
 
 #include <functional>
@@ -42,7 +43,7 @@ struct DeviceBudget {
 Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudget& memory);
 
 /// The same, by the worker that the processes will run; it is asked only where a device other than
-/// the CPU is wanted.
+/// the CPU is wanted. kDeadline: it does not answer.
 Status check_devices_here(const Plan& plan);
 
 }  // namespace primerl

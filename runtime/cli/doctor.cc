@@ -1,8 +1,6 @@
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <memory>
 #include <thread>
 
@@ -10,6 +8,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
+#include "runtime/program/program_output.h"
 #include "runtime/program/programs.h"
 
 namespace primerl {
@@ -26,22 +25,11 @@ struct Finding {
   std::string remedy;  // how to get what is missing
 };
 
-struct Output {
-  int exit_code = -1;
-  std::string text;
-};
-
-/// Runs a shell command and keeps its stdout and stderr.
-Output output_of(const std::string& command) {
-  Output output;
-  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return output;
-  char block[512];
-  while (std::fgets(block, sizeof block, pipe) != nullptr) output.text += block;
-  const int status = ::pclose(pipe);
-  output.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  while (!output.text.empty() && output.text.back() == '\n') output.text.pop_back();
-  return output;
+/// What `program` says; of one that cannot be heard why, with the exit code -1.
+ProgramOutput said_by(const std::filesystem::path& program,
+                      const std::vector<std::string>& arguments) {
+  auto output = output_of(program, arguments);
+  return output.ok() ? std::move(output).value() : ProgramOutput{-1, output.error().message()};
 }
 
 Finding find_worker() {
@@ -51,7 +39,7 @@ Finding find_worker() {
     finding.text = program.error().message();
     return finding;
   }
-  const Output version = output_of("'" + program->string() + "' --version");
+  const ProgramOutput version = said_by(*program, {"--version"});
   finding.is_ok = version.exit_code == 0;
   finding.text = finding.is_ok
                      ? program->string()
@@ -66,15 +54,14 @@ Finding find_torch() {
     finding.text = "unknown without a worker";
     return finding;
   }
-  const Output backends = output_of("'" + program->string() + "' backends");
+  const ProgramOutput backends = said_by(*program, {"backends"});
   finding.is_ok = backends.exit_code == 0 && backends.text.find("torch") != std::string::npos;
   finding.text = finding.is_ok ? backends.text : "this worker was built without libtorch";
   if (!finding.is_ok) return finding;
-  const std::string device = "'" + program->string() + "' device --name cuda:0 ";
-  const Output slow = output_of(device + "--speed");
+  const ProgramOutput slow = said_by(*program, {"device", "--name", "cuda:0", "--speed"});
   const std::string way = slow.text.empty() ? "" : fmt::format(" ({})", slow.text);
   for (const char* kind : {"engine", "learner"}) {
-    const Output cuda = output_of(device + "--for " + kind);
+    const ProgramOutput cuda = said_by(*program, {"device", "--name", "cuda:0", "--for", kind});
     finding.text += cuda.text.empty() ? fmt::format("; {}s on cpu and cuda{}", kind, way)
                                       : fmt::format("; {}s on cpu (cuda:0 {})", kind, cuda.text);
   }

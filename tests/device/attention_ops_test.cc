@@ -100,16 +100,36 @@ struct Context {
   }
 };
 
-/// [slots, heads, channels] as the CPU has it, in the order of the cache.
-Floats paged(const DecodeCase& one, const PagedCache& cache, const Floats& dense) {
-  Floats whole(dense.size());
+/// body(from, to) for each head of each slot: where its channels begin as the CPU has them,
+/// [slots, heads, channels], and in the order of the cache.
+template <class Body>
+void for_heads(const DecodeCase& one, const PagedCache& cache, int64_t num_slots,
+               const Body& body) {
   const int64_t d = one.heads.head_dim, width = one.heads.num_kv_heads * d;
-  for (int64_t slot = 0; slot < static_cast<int64_t>(dense.size()) / width; ++slot)
+  for (int64_t slot = 0; slot < num_slots; ++slot)
     for (int64_t h = 0; h < one.heads.num_kv_heads; ++h)
-      std::copy_n(dense.begin() + slot * width + h * d, d,
-                  whole.begin() + slot / one.block_size * cache.block_stride +
-                      slot % one.block_size * cache.row_stride + h * cache.head_stride);
+      body(slot * width + h * d, slot / one.block_size * cache.block_stride +
+                                     slot % one.block_size * cache.row_stride +
+                                     h * cache.head_stride);
+}
+
+Floats paged(const DecodeCase& one, const Context& context, const PagedCache& cache,
+             const Floats& dense) {
+  Floats whole(dense.size());
+  for_heads(one, cache, context.num_slots, [&](int64_t from, int64_t to) {
+    std::copy_n(dense.begin() + from, one.heads.head_dim, whole.begin() + to);
+  });
   return whole;
+}
+
+/// And back.
+Floats dense(const DecodeCase& one, const Context& context, const PagedCache& cache,
+             const Floats& whole) {
+  Floats all(whole.size());
+  for_heads(one, cache, context.num_slots, [&](int64_t to, int64_t from) {
+    std::copy_n(whole.begin() + from, one.heads.head_dim, all.begin() + to);
+  });
+  return all;
 }
 
 PagedCache cache_of(const DecodeCase& one) {
@@ -152,10 +172,7 @@ Floats cpu_decode(const DecodeCase& one, const Context& context, const DecodeOpe
   return out;
 }
 
-void expect_decode(const DecodeCase& one) {
-  SCOPED_TRACE(one.name());
-  const Context context(one);
-  PagedCache cache = cache_of(one);
+DecodeOperands random_operands(const DecodeCase& one, const Context& context) {
   const int64_t d = one.heads.head_dim, width = one.heads.num_kv_heads * d;
   const int64_t queries = one.rows * one.heads.num_heads * d;
   DecodeOperands host;
@@ -163,33 +180,62 @@ void expect_decode(const DecodeCase& one) {
   host.keys = rounded(one.type, random_floats(context.num_slots * width, mix(one.seed, 3), 2));
   host.values = rounded(one.type, random_floats(context.num_slots * width, mix(one.seed, 4)));
   host.sinks = random_floats(one.heads.num_heads, mix(one.seed, 5), 4);
-  const float scale = 1 / std::sqrt(static_cast<float>(d));
-  const Floats want = cpu_decode(one, context, host, scale);
+  return host;
+}
 
-  const Buffer q(one.type, host.q), keys(one.type, paged(one, cache, host.keys));
-  const Buffer values(one.type, paged(one, cache, host.values)), sinks(host.sinks);
-  const Buffer table(context.table), lengths(context.lengths);
-  const Buffer out(one.type, Floats(want.size(), NAN));
-  const auto workspace = decode_workspace(one.rows, one.heads, one.num_splits);
-  const Buffer work(Floats(static_cast<size_t>(workspace), NAN));
-  cache.keys = keys.get();
-  cache.values = values.get();
-  const DecodeAttentionArgs args{.rows = one.rows,
-                                 .heads = one.heads,
-                                 .scale = scale,
-                                 .window = one.window,
-                                 .type = one.type,
-                                 .sinks = one.has_sinks ? sinks.as<float>() : nullptr,
-                                 .q = q.get(),
-                                 .cache = cache,
-                                 .block_table = table.as<int32_t>(),
-                                 .table_stride = context.table_stride,
-                                 .lengths = lengths.as<int32_t>(),
-                                 .num_splits = one.num_splits,
-                                 .out = out.get(),
-                                 .workspace = work.as<float>()};
-  expect_one_answer([&](Stream stream) { return decode_attention(args, stream); }, {&out});
-  expect_near(out.floats(one.type), want, tolerance_of(one.type, 5e-6), "out");
+/// A case in the memory of the operation, which `args` names.
+struct DecodeMemory {
+  DecodeMemory(const DecodeCase& one, const Context& context, const DecodeOperands& host)
+      : cache(cache_of(one)),
+        q(one.type, host.q),
+        keys(one.type, paged(one, context, cache, host.keys)),
+        values(one.type, paged(one, context, cache, host.values)),
+        sinks(host.sinks),
+        table(context.table),
+        lengths(context.lengths),
+        out(one.type, Floats(host.q.size(), NAN)),
+        work(Floats(static_cast<size_t>(decode_workspace(one.rows, one.heads, one.num_splits)),
+                    NAN)) {
+    cache.keys = keys.get();
+    cache.values = values.get();
+    args = {.rows = one.rows,
+            .heads = one.heads,
+            .scale = 1 / std::sqrt(static_cast<float>(one.heads.head_dim)),
+            .window = one.window,
+            .type = one.type,
+            .sinks = one.has_sinks ? sinks.as<float>() : nullptr,
+            .q = q.get(),
+            .cache = cache,
+            .block_table = table.as<int32_t>(),
+            .table_stride = context.table_stride,
+            .lengths = lengths.as<int32_t>(),
+            .num_splits = one.num_splits,
+            .out = out.get(),
+            .workspace = work.as<float>()};
+  }
+
+  PagedCache cache;
+  const Buffer q, keys, values, sinks, table, lengths, out, work;
+  DecodeAttentionArgs args;
+};
+
+/// An output is a mean of values of up to 1. Its weights are off by ln 2 times what their scores
+/// are, in powers of two: these are up to 8, of some fifteen roundings to 2^-24 of that in each of
+/// two orders, so 5e-6. Written as bf16 it is rounded once more.
+void expect_near_cpu(const DecodeCase& one, const Context& context, const DecodeOperands& host,
+                     const DecodeMemory& memory) {
+  const Floats want = cpu_decode(one, context, host, memory.args.scale);
+  expect_near(memory.out.floats(one.type), want, tolerance_of(one.type, 5e-6), "out");
+}
+
+void expect_decode(const DecodeCase& one) {
+  SCOPED_TRACE(one.name());
+  const Context context(one);
+  const DecodeOperands host = random_operands(one, context);
+  const DecodeMemory memory(one, context, host);
+  expect_one_answer([&](Stream stream) { return decode_attention(memory.args, stream); },
+                    {&memory.out});
+  expect_near_cpu(one, context, host, memory);
 }
 
 TEST(CudaDecodeAttention, IsTheCpusOverABlockTable) {
@@ -237,75 +283,51 @@ struct Turned {
   }
 };
 
-/// In one launch and in two: the same bits in the cache, and the same output but for rounding: sums
-/// are the same, but the compiler may round them in other places.
+/// In one launch as in two: the cache has the same bits, and the output is the CPU's of what
+/// rotary() wrote, the queries rounded as it rounds them. (Its bits need not be those of two
+/// launches: the compiler may round a sum in other places.)
 void expect_turned(const DecodeCase& one) {
   SCOPED_TRACE(one.name());
   RandomStream random(mix(one.seed, 10));
-  const int64_t d = one.heads.head_dim, width = one.heads.num_kv_heads * d;
   const int32_t rotary_dim = random.below(3) == 0 ? one.heads.head_dim / 4 : one.heads.head_dim;
   const bool has_norm = random.below(3) != 0;
   const Context context(one);
-  const Turned host(one, context, rotary_dim);
-  const Buffer qkv(one.type, host.qkv), cosine(host.cosine), sine(host.sine);
-  const Buffer q_weight(one.type, host.q_weight), k_weight(one.type, host.k_weight);
-  const Buffer positions(host.positions), slots(host.slots);
-  const Buffer keys(one.type, random_floats(context.num_slots * width, mix(one.seed, 3), 2));
-  const Buffer values(one.type, random_floats(context.num_slots * width, mix(one.seed, 4)));
-  const Buffer sinks(random_floats(one.heads.num_heads, mix(one.seed, 5), 4));
-  const Buffer table(context.table), lengths(context.lengths);
-  const Floats nothing(static_cast<size_t>(one.rows * one.heads.num_heads * d), NAN);
-  const Buffer q(one.type, nothing), out(one.type, nothing);
-  const auto workspace = decode_workspace(one.rows, one.heads, one.num_splits);
-  const Buffer work(Floats(static_cast<size_t>(workspace), NAN));
-  PagedCache cache = cache_of(one);
-  cache.keys = keys.get();
-  cache.values = values.get();
-  const PagedRotaryArgs turn{.rows = one.rows,
-                             .heads = one.heads,
-                             .rotary_dim = rotary_dim,
-                             .epsilon = 1e-6F,
-                             .type = one.type,
-                             .qkv = qkv.get(),
-                             .q_weight = has_norm ? q_weight.get() : nullptr,
-                             .k_weight = has_norm ? k_weight.get() : nullptr,
-                             .positions = positions.as<int32_t>(),
-                             .cosine = cosine.as<float>(),
-                             .sine = sine.as<float>(),
-                             .slots = slots.as<int32_t>(),
-                             .q = q.get(),
-                             .cache = cache};
-  const DecodeAttentionArgs args{.rows = one.rows,
-                                 .heads = one.heads,
-                                 .scale = 1 / std::sqrt(static_cast<float>(d)),
-                                 .window = one.window,
-                                 .type = one.type,
-                                 .sinks = one.has_sinks ? sinks.as<float>() : nullptr,
-                                 .q = q.get(),
-                                 .cache = cache,
-                                 .block_table = table.as<int32_t>(),
-                                 .table_stride = context.table_stride,
-                                 .lengths = lengths.as<int32_t>(),
-                                 .num_splits = one.num_splits,
-                                 .out = out.get(),
-                                 .workspace = work.as<float>()};
-  expect_one_answer(
-      [&](Stream stream) {
-        const Outcome turned = rotary(turn, stream);
-        return turned.is_ok() ? decode_attention(args, stream) : turned;
-      },
-      {&out, &keys, &values});
-  const auto want_keys = keys.bytes(), want_values = values.bytes();
-  const Floats want = out.floats(one.type);
-  PagedRotaryArgs alone = turn;
-  alone.positions = alone.slots = nullptr;
-  alone.q = nullptr;
-  alone.cache = {};
-  expect_one_answer([&](Stream stream) { return turned_attention(alone, args, stream); },
-                    {&out, &keys, &values});
-  EXPECT_TRUE(keys.bytes() == want_keys) << "keys";
-  EXPECT_TRUE(values.bytes() == want_values) << "values";
-  expect_near(out.floats(one.type), want, tolerance_of(one.type, 5e-6), "out");
+  const Turned turned(one, context, rotary_dim);
+  const Buffer qkv(one.type, turned.qkv), cosine(turned.cosine), sine(turned.sine);
+  const Buffer q_weight(one.type, turned.q_weight), k_weight(one.type, turned.k_weight);
+  const Buffer positions(turned.positions), slots(turned.slots);
+  DecodeOperands host = random_operands(one, context);
+  const DecodeMemory memory(one, context, host);
+  PagedRotaryArgs turn{.rows = one.rows,
+                       .heads = one.heads,
+                       .rotary_dim = rotary_dim,
+                       .epsilon = 1e-6F,
+                       .type = one.type,
+                       .qkv = qkv.get(),
+                       .q_weight = has_norm ? q_weight.get() : nullptr,
+                       .k_weight = has_norm ? k_weight.get() : nullptr,
+                       .positions = positions.as<int32_t>(),
+                       .cosine = cosine.as<float>(),
+                       .sine = sine.as<float>(),
+                       .slots = slots.as<int32_t>(),
+                       .q = memory.q.get(),
+                       .cache = memory.cache};
+  expect_one_answer([&](Stream stream) { return rotary(turn, stream); },
+                    {&memory.q, &memory.keys, &memory.values});
+  const auto want_keys = memory.keys.bytes(), want_values = memory.values.bytes();
+  host.q = memory.q.floats(one.type);
+  host.keys = dense(one, context, memory.cache, memory.keys.floats(one.type));
+  host.values = dense(one, context, memory.cache, memory.values.floats(one.type));
+  turn.positions = turn.slots = nullptr;
+  turn.q = nullptr;
+  turn.cache = {};
+  DecodeAttentionArgs args = memory.args;
+  args.q = nullptr;
+  expect_one_answer([&](Stream stream) { return turned_attention(turn, args, stream); },
+                    {&memory.out, &memory.keys, &memory.values});
+  EXPECT_TRUE(memory.keys.bytes() == want_keys) << "keys";
+  EXPECT_TRUE(memory.values.bytes() == want_values) << "values";
+  expect_near_cpu(one, context, host, memory);
 }
 
 TEST(CudaDecodeAttention, TurnsItsRowsAsRotaryDoes) {

@@ -27,6 +27,7 @@ using testing::TinyModel;
 
 constexpr int kLostExit = 5;
 constexpr size_t kMiB = size_t{1} << 20;
+constexpr int32_t kManyTokens = 6000;  // more than a full card has room for
 
 bool never() { return false; }
 
@@ -193,15 +194,17 @@ TEST(AFullCard, FailsTheSequencesOfOneStepOfAnEngineWithThePlansFigures) {
   EXPECT_EQ(ends.at(1).reason, FinishReason::kLength) << ends.at(1).detail;
   {
     const Hog hog(64 * kMiB);
-    ASSERT_TRUE(engine->submit(request_of(2, 6000)).ok());
+    ASSERT_TRUE(engine->submit(request_of(2, kManyTokens)).ok());
     const Status status = run(*engine, ends);
     ASSERT_TRUE(status.ok()) << status.error().text();
   }
   EXPECT_EQ(ends.at(2).reason, FinishReason::kFailed);
-  EXPECT_THAT(ends.at(2).detail, HasSubstr("found no memory for 6000 rows on cuda:0, of which"));
+  EXPECT_THAT(ends.at(2).detail,
+              HasSubstr(fmt::format("found no memory for {} rows on cuda:0, of which",
+                                    kManyTokens)));
   EXPECT_THAT(ends.at(2).detail, HasSubstr("the engine was planned to need"));
   EXPECT_THAT(ends.at(2).detail, HasSubstr("lower 'kv_blocks' or 'max_batched_tokens'"));
-  ASSERT_TRUE(engine->submit(request_of(3, 6000)).ok());
+  ASSERT_TRUE(engine->submit(request_of(3, kManyTokens)).ok());
   ASSERT_TRUE(run(*engine, ends).ok());
   EXPECT_EQ(ends.at(3).reason, FinishReason::kLength) << ends.at(3).detail;
 }
@@ -211,12 +214,15 @@ TEST(AFullCard, FailsOneStepOfALearnerWithThePlansFigures) {
   ASSERT_TRUE(learner->step(batch_of(64), never).ok());
   {
     const Hog hog(64 * kMiB);
-    const auto report = learner->step(batch_of(6000), never);
+    const auto report = learner->step(batch_of(kManyTokens), never);
     ASSERT_FALSE(report.ok());
     EXPECT_EQ(report.error().code(), Code::kExhausted) << report.error().text();
-    EXPECT_THAT(report.error().text(), HasSubstr("GB of cuda:0 for micro-batches of 5999 tokens"));
+    // A row for each token that predicts another: the last predicts none.
+    EXPECT_THAT(report.error().text(),
+                HasSubstr(fmt::format("GB of cuda:0 for micro-batches of {} tokens",
+                                      kManyTokens - 1)));
   }
-  const auto report = learner->step(batch_of(6000), never);
+  const auto report = learner->step(batch_of(kManyTokens), never);
   EXPECT_TRUE(report.ok()) << report.error().text();
 }
 

@@ -69,25 +69,44 @@ inline std::vector<float> floats_of(const WeightTensor& tensor) {
   return values;
 }
 
-/// |got - want| / |want| of each tensor is at most `tolerance`.
+/// |got - want| / |want| of two tensors. One that has next to nothing of all of them, which are
+/// `size` long, is measured by the whole.
+inline double distance_of(const WeightTensor& got, const WeightTensor& want, double size) {
+  const auto a = floats_of(got), b = floats_of(want);
+  EXPECT_EQ(a.size(), b.size()) << want.name;
+  double off = 0, all = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    off += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    all += double{b[i]} * b[i];
+  }
+  return off == 0 ? 0 : std::sqrt(off) / (std::sqrt(all) + 0.01 * size);
+}
+
+inline double size_of(const std::vector<WeightTensor>& tensors) {
+  double sum = 0;
+  for (const auto& tensor : tensors)
+    for (const float value : floats_of(tensor)) sum += double{value} * value;
+  return std::sqrt(sum);
+}
+
+/// The largest of all tensors.
+inline double distance_of(const std::vector<WeightTensor>& got,
+                          const std::vector<WeightTensor>& want) {
+  const double size = size_of(want);
+  double largest = 0;
+  for (size_t t = 0; t < want.size(); ++t)
+    largest = std::max(largest, distance_of(got.at(t), want[t], size));
+  return largest;
+}
+
+/// Of each tensor it is at most `tolerance`.
 inline void expect_close(const std::vector<WeightTensor>& got,
                          const std::vector<WeightTensor>& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
-  double size = 0;
-  for (const auto& tensor : want)
-    for (const float value : floats_of(tensor)) size += double{value} * value;
+  const double size = size_of(want);
   for (size_t t = 0; t < want.size(); ++t) {
     ASSERT_EQ(got[t].name, want[t].name);
-    const auto a = floats_of(got[t]), b = floats_of(want[t]);
-    ASSERT_EQ(a.size(), b.size());
-    double off = 0, all = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-      off += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-      all += double{b[i]} * b[i];
-    }
-    // A tensor that has next to nothing of the whole is measured by the whole.
-    EXPECT_LE(std::sqrt(off), tolerance * (std::sqrt(all) + 0.01 * std::sqrt(size)))
-        << want[t].name << ": " << std::sqrt(off) << " of " << std::sqrt(all);
+    EXPECT_LE(distance_of(got[t], want[t], size), tolerance) << want[t].name;
   }
 }
 

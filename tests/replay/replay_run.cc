@@ -4,23 +4,12 @@
 #include "runtime/backends/backends.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/trace/record/recorder.h"
+#include "tests/sim/no_host.h"
 
 namespace primerl::sim {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Says nothing and keeps nothing.
-class SilentHostServices final : public HostServices, public RunFiles {
- public:
-  RunFiles& files() override { return *this; }
-  void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
-  void log(LogLevel, std::string_view, std::string_view) override {}
-  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
-  Status append_line(std::string_view, std::string_view) override { return ok(); }
-  Result<fs::path> begin_checkpoint(TenantSlot, int64_t) override { return scratch_folder(); }
-  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
-};
 
 class TamperingWriter final : public SegmentWriter {
  public:
@@ -94,7 +83,7 @@ GroupId host_of(const Plan& plan, std::string_view node) {
 
 Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
                                  const ReplayChoice& choice) {
-  SilentHostServices host_services;
+  NoHost host_services;
   ReplaySetup setup;
   setup.plan = choice.plan != nullptr ? choice.plan : demo_plan(demo);
   ASSIGN_OR_RETURN(setup.trace, Trace::open(folder));
@@ -112,7 +101,7 @@ Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
 
 Result<ReplayReport> replay_from_cuts(std::shared_ptr<const Plan> plan,
                                       std::shared_ptr<const Trace> trace, const RunCuts& cuts) {
-  SilentHostServices host_services;
+  NoHost host_services;
   ReplaySetup setup;
   setup.plan = std::move(plan);
   setup.trace = std::move(trace);

@@ -18,7 +18,7 @@
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/exec/virtual_executor.h"
-#include "tests/sim/demo_run.h"
+#include "tests/sim/no_host.h"
 
 namespace primerl::sim {
 namespace {
@@ -65,20 +65,12 @@ CheckedGraph neighbours(const Troubles& troubles, const std::vector<std::string>
 }
 
 /// Keeps the step times of each tenant.
-class TimingServices final : public HostServices, public RunFiles {
+class TimingServices final : public NoHost {
  public:
-  RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot tenant, int64_t, const MetricValues& values) override {
     for (const auto& [name, value] : values)
       if (name == "time/step") times[tenant.index()].push_back(value);
   }
-  void log(LogLevel, std::string_view, std::string_view) override {}
-  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
-  Status append_line(std::string_view, std::string_view) override { return ok(); }
-  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
-    return scratch_folder();
-  }
-  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
   std::map<size_t, std::vector<double>> times;  // by slot
 };

@@ -18,6 +18,25 @@ namespace {
 
 constexpr double kNobody = -std::numeric_limits<double>::infinity();
 
+/// What was chosen for rows, over the caller's memory.
+struct Choice {
+  at::Tensor scores;   // [rows, experts]
+  at::Tensor ids;      // [rows, experts_per_token]
+  at::Tensor weights;  // likewise; backward: their slopes
+
+  Choice part(int64_t first, int64_t count) const {
+    return {scores.narrow(0, first, count), ids.narrow(0, first, count),
+            weights.narrow(0, first, count)};
+  }
+};
+
+template <class Args>
+Choice choice_of(const OnStream& on, const Args& args, const float* weights) {
+  const int64_t wanted = args.shape.experts_per_token;
+  return {on.floats(args.scores, {args.rows, args.shape.num_experts}),
+          on.ints(args.experts, {args.rows, wanted}), on.floats(weights, {args.rows, wanted})};
+}
+
 /// Ids of the `wanted` greatest of each row, the lower id first of equals: topk() promises none.
 at::Tensor greatest(const at::Tensor& values, int64_t wanted) {
   return std::get<1>(at::sort(values, true, -1, true)).narrow(-1, 0, wanted);
@@ -40,11 +59,9 @@ Outcome route(const RouteArgs& args, Stream stream) {
   const RouterShape& shape = args.shape;
   if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return {fault};
   const OnStream on(stream);
-  const int64_t experts = shape.num_experts, wanted = shape.experts_per_token;
+  const int64_t experts = shape.num_experts;
   const at::Tensor all = on.floats(args.logits, {args.rows, experts});
-  const at::Tensor to_scores = on.floats(args.scores, {args.rows, experts});
-  const at::Tensor to_experts = on.ints(args.experts, {args.rows, wanted});
-  const at::Tensor to_weights = on.floats(args.weights, {args.rows, wanted});
+  const Choice to = choice_of(on, args, args.weights);
   for_parts(args.rows, experts, [&](int64_t first, int64_t count) {
     const at::Tensor logits = all.narrow(0, first, count);
     const at::Tensor scores = shape.is_sigmoid ? at::sigmoid(logits) : at::softmax(logits, -1);
@@ -54,12 +71,13 @@ Outcome route(const RouteArgs& args, Stream stream) {
     // What is not a number is nobody's choice; sort() would put it first.
     choices = choices.nan_to_num(kNobody);
     if (shape.groups_kept < shape.num_groups) choices = in_kept_groups(shape, choices);
-    const at::Tensor ids = greatest(choices, wanted);
+    const at::Tensor ids = greatest(choices, shape.experts_per_token);
     at::Tensor weights = scores.gather(1, ids);
     if (shape.is_normalized) weights = weights / (weights.sum(-1, true) + shape.epsilon);
-    to_scores.narrow(0, first, count).copy_(scores);
-    to_experts.narrow(0, first, count).copy_(ids);
-    to_weights.narrow(0, first, count).copy_(weights.mul_(shape.scale));
+    const Choice some = to.part(first, count);
+    some.scores.copy_(scores);
+    some.ids.copy_(ids);
+    some.weights.copy_(weights.mul_(shape.scale));
   });
   return {};
 }
@@ -69,15 +87,12 @@ Outcome route_backward(const RouteBackwardArgs& args, Stream stream) {
   const RouterShape& shape = args.shape;
   if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return {fault};
   const OnStream on(stream);
-  const int64_t experts = shape.num_experts, wanted = shape.experts_per_token;
-  const at::Tensor all_scores = on.floats(args.scores, {args.rows, experts});
-  const at::Tensor all_ids = on.ints(args.experts, {args.rows, wanted});
-  const at::Tensor all_slopes = on.floats(args.dweights, {args.rows, wanted});
+  const int64_t experts = shape.num_experts;
+  const Choice all = choice_of(on, args, args.dweights);
   const at::Tensor dlogits = on.floats(args.dlogits, {args.rows, experts});
   for_parts(args.rows, experts, [&](int64_t first, int64_t count) {
-    const at::Tensor scores = all_scores.narrow(0, first, count);
-    const at::Tensor ids = all_ids.narrow(0, first, count).to(at::kLong);
-    at::Tensor slopes = all_slopes.narrow(0, first, count);
+    auto [scores, ids, slopes] = all.part(first, count);
+    ids = ids.to(at::kLong);
     const at::Tensor chosen = scores.gather(1, ids);
     if (shape.is_normalized) {
       const at::Tensor sum = chosen.sum(-1, true) + shape.epsilon;

@@ -1,6 +1,4 @@
 // The end of an engine's step on a device: taken, failed, or the last of its process.
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/engine.h"
 
@@ -21,7 +19,7 @@ void CudaEngine::finish(const StepPlan& plan, const Status& computed) {
 /// The tensors of the failed step are gone; what libtorch keeps of them may be what another needs.
 Error CudaEngine::out_of_memory(int64_t num_rows) const {
   constexpr double kBytesOfGigabyte = 1e9;
-  c10::cuda::CUDACachingAllocator::emptyCache();
+  release_kept_memory();
   const auto asked = card_facts(card_index(options_.device));
   const CardFacts card = asked.ok() ? *asked : CardFacts{};
   const auto cache_bytes = static_cast<double>(cache_.keys.nbytes() + cache_.values.nbytes());

@@ -2,7 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/zeros.h>
-#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -171,7 +171,7 @@ Error CudaLearner::out_of_memory(int64_t rows) {
   pass_.release();
   if (buffers_ != nullptr) buffers_->release_free();
   if (has_adapters()) adapters_->release();
-  c10::cuda::CUDACachingAllocator::emptyCache();
+  release_kept_memory();
   const auto card = card_facts(card_index(options_.device));
   return too_large(options_, training_, bytes_of(options_, model_.config, training_, rows), rows,
                    card.ok() ? *card : CardFacts{});

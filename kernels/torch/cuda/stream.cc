@@ -1,8 +1,10 @@
 #include "kernels/torch/cuda/stream.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 
 #include "graph/base/real_clock.h"
+#include "kernels/torch/boundary.h"
 #include "kernels/torch/cards.h"
 
 namespace primerl {
@@ -18,6 +20,13 @@ Status done(cudaError_t code, std::string_view what) {
   const bool is_full = code == cudaErrorMemoryAllocation;
   return error(is_full ? Code::kExhausted : Code::kInternal, "{}: {}", what,
                cudaGetErrorString(code));
+}
+
+void release_kept_memory() {
+  static_cast<void>(at_boundary("giving memory back", [] {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    return ok();
+  }));
 }
 
 at::Tensor CardStream::ints(const std::vector<int32_t>& values) const {

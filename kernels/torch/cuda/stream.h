@@ -28,6 +28,10 @@ inline constexpr Duration kCardWaitMax = Duration::seconds(300);
 Status launched(cuda::Outcome outcome, std::string_view what);
 Status done(cudaError_t code, std::string_view what);
 
+/// Gives devices back what libtorch keeps of freed tensors, so that others may have it. What
+/// fails here fails again in the next call, which says so.
+void release_kept_memory();
+
 class CardStream {
  public:
   /// Work of a low one waits where the device has not room for both.
