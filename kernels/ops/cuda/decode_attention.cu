@@ -76,13 +76,6 @@ class Ring {
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) ask_one(turn, kKeys + k, values + k * stride);
   }
-  /// What was asked for since the last close() is one batch, also if that is nothing.
-  __device__ __forceinline__ static void close() { asm volatile("cp.async.commit_group;"); }
-  /// Until all but the last `kLeft` batches are there.
-  template <int kLeft>
-  __device__ __forceinline__ static void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-  }
   __device__ __forceinline__ Pack<T, kChannels> key(int turn, int k) const { return at(turn, k); }
   __device__ __forceinline__ Pack<T, kChannels> value(int turn, int k) const {
     return at(turn, kKeys + k);
@@ -94,11 +87,8 @@ class Ring {
   }
   __device__ __forceinline__ void ask_one(int turn, int i, const T* from) {
 #pragma unroll
-    for (int j = 0; j < kPieces; ++j) {
-      const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(piece(turn, i) + j * kThreads));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from + j * kVector<T>)
-                   : "memory");
-    }
+    for (int j = 0; j < kPieces; ++j)
+      copy_ahead(piece(turn, i) + j * kThreads, from + j * kVector<T>);
   }
   __device__ __forceinline__ Pack<T, kChannels> at(int turn, int i) const {
     Pack<T, kChannels> pack;
@@ -193,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
   for (int i = 0; i < kAhead; ++i) {
     const int t = begin + i * kTurn;
     if (t < range.end && is_there(t)) ask(i, t, blocks[i]);
-    Keys::close();
+    close_copies();
   }
 
   float query[kGroup][kChannels] = {};
@@ -211,8 +201,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
       const int t = begin + i * kTurn;
       if (t >= range.end || is_there(t)) continue;
       ask(i, t, blocks[i]);
-      Keys::close();
-      Keys::template wait<0>();
+      close_copies();
+      wait_for_copies<0>();
     }
 #pragma unroll
     for (int g = 0; g < kGroup; ++g)
@@ -241,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
   for (int g = 0; g < kGroup; ++g) largest[g] = kLowest;
   int place = 0;  // of the turn in the ring
   for (int t = begin; t < range.end; t += kTurn) {
-    Keys::template wait<kAhead - 1>();
+    wait_for_copies<kAhead - 1>();
     float scores[kKeys][kGroup] = {};
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) {
@@ -293,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
       ask(place, after, next_block);
       next_block = block_of(after + kTurn);
     }
-    Keys::close();
+    close_copies();
     place = place + 1 == kAhead ? 0 : place + 1;
   }
 
