@@ -172,6 +172,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
     const int64_t at = block * args.cache.block_stride + (t & (size - 1)) * args.cache.row_stride;
     ring.ask(place, keys + at, values + at, args.cache.row_stride);
   };
+  start_next_kernel();
+  if constexpr (!kTurns) wait_for_last_kernel();
   // Keys before the row's own are there already. Its own is in the last turn of a team alone.
   const int length = args.lengths[blockIdx.x];
   const auto is_there = [&](int t) { return !kTurns || t + kKeys < length; };
@@ -194,6 +196,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
       place = table[(length - 1) >> shift] * args.cache.block_stride +
               ((length - 1) & (size - 1)) * args.cache.row_stride +
               kv_head * args.cache.head_stride;
+    wait_for_last_kernel();
     turn_row<T>(turn, args, first_head, count, kv_head, place, queries, shared);
     __syncthreads();
 #pragma unroll
@@ -345,9 +348,10 @@ void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream 
   const dim3 grid(static_cast<unsigned>(args.rows), args.heads.num_kv_heads * tiles,
                   args.num_splits);
   if (turn != nullptr)
-    decode_kernel<T, kDim, kGroup, true><<<grid, kThreads, 0, stream>>>(args, *turn);
+    launch(decode_kernel<T, kDim, kGroup, true>, grid, kThreads, 0, stream, args, *turn);
   else
-    decode_kernel<T, kDim, kGroup, false><<<grid, kThreads, 0, stream>>>(args, {});
+    launch(decode_kernel<T, kDim, kGroup, false>, grid, kThreads, 0, stream, args,
+           PagedRotaryArgs{});
   if (args.num_splits == 1) return;
   const dim3 heads(static_cast<unsigned>(args.rows), args.heads.num_heads);
   combine_kernel<T><<<heads, kDim, 0, stream>>>(args);
