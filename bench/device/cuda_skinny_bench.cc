@@ -3,9 +3,9 @@
 //   cuda_skinny_bench
 //
 // 28 layers of Qwen3's 0.6B shape with weights of their own, as a step has them but for attention:
-// norm, qkv, out, norm, gate and up, SwiGLU, down; and each product alone. All in one CUDA graph, so
-// that no launch waits for the host and weights come from memory. Bound: the weights of a layer, 31
-// MB, at 4.2 TB/s: 7.5 us. Microseconds a layer, medians of 30 [least, most].
+// norm, qkv, out, norm, gate and up, SwiGLU, down; and each product alone. All in one CUDA graph,
+// so that no launch waits for the host and weights come from memory. Bound: the weights of a layer,
+// 31 MB, at 4.2 TB/s: 7.5 us. Microseconds a layer, medians of 30 [least, most].
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops/cuda_ops.h"
+#include "kernels/ops/cuda_products.h"
 
 namespace primerl::bench {
 namespace {
@@ -39,7 +39,9 @@ struct Layer {
 class Layers {
  public:
   Layers() {
-    const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes, options()).mul_(0.02); };
+    const auto random = [](at::IntArrayRef sizes) {
+      return at::randn(sizes, options()).mul_(0.02);
+    };
     for (int i = 0; i < kLayers; ++i)
       layers_.push_back({random({kHidden}), random({kQkv, kHidden}), random({kHidden, kAttended}),
                          random({2 * kInner, kHidden}), random({kHidden, kInner})});
@@ -127,7 +129,8 @@ std::string time_of(const std::function<void()>& launch) {
   launch();
   graph.capture_end();
   cudaEvent_t begin, end;
-  expect(cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess, "no event");
+  expect(cudaEventCreate(&begin) == cudaSuccess, "no event");
+  expect(cudaEventCreate(&end) == cudaSuccess, "no event");
   const auto stream = c10::cuda::getCurrentCUDAStream().stream();
   std::vector<float> layers;
   for (int i = 0; i < kRepeats + 2; ++i) {

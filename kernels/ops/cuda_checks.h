@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/ops/cuda_ops.h"
+#include "kernels/ops/cuda_products.h"
 
 namespace primerl::cuda {
 

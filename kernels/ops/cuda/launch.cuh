@@ -1,5 +1,5 @@
-/// Kernels of a step that start while the one before them ends (programmatic dependent launch), on
-/// devices of compute capability 9.0 and more; elsewhere they start when it has ended.
+/// Kernels of a step that start while the one before them ends (programmatic dependent launch),
+/// where there is code for compute capability 9.0 and more; elsewhere they start when it has ended.
 ///
 /// A kernel launched so may read, before wait_for_last_kernel(), only what no kernel still running
 /// can write: a model's weights, keys and values of earlier steps, what the host sent before the
@@ -23,11 +23,12 @@ __device__ __forceinline__ void start_next_kernel() {
 #endif
 }
 
-inline bool has_dependent_launch() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major >= 9;
+/// Whether the code of a kernel that was loaded is for compute capability 9.0 or more, and not that
+/// for an older one, which a device of 9.0 runs as well.
+template <class Kernel>
+bool is_for_cc90(Kernel* kernel) {
+  cudaFuncAttributes attributes = {};
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
 /// Launches a kernel that waits for the one before it by itself. What fails is CUDA's last error.
@@ -43,7 +44,7 @@ void launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t sha
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = has_dependent_launch() ? 1 : 0;
+  config.numAttrs = is_for_cc90(kernel) ? 1 : 0;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, Parameters(args)...));
 }
 

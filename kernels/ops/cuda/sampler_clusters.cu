@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "kernels/ops/cuda/launch.cuh"
 #include "kernels/ops/cuda/sampler.cuh"
 
 namespace primerl::cuda {
@@ -21,7 +22,6 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kRanges = kBlocks * kWarps;
 constexpr int kRangesOfLane = kRanges / kWarp;
 constexpr size_t kBytesMax = 200 << 10;  // of a row, in a block
-constexpr int kOldestWithClusters = 90;
 
 /// What a warp tells the blocks of its cluster about its range; 16 bytes.
 struct RangeSums {
@@ -272,14 +272,6 @@ __global__ void __launch_bounds__(kThreads, 2) cluster_kernel(SampleArgs args, i
   }
 }
 
-/// Whether code for a device with clusters was loaded.
-template <class T>
-bool has_clusters() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, cluster_kernel<T>) == cudaSuccess &&
-         attributes.ptxVersion >= kOldestWithClusters;
-}
-
 template <class T>
 bool start_clusters(const SampleArgs& args, Stream stream) {
   const int64_t ids = ids_of_range(static_cast<int>(args.vocab_size), kRanges) * int64_t{kWarps};
@@ -299,7 +291,7 @@ bool start_clusters(const SampleArgs& args, Stream stream) {
   int num_clusters = 0;
   // The limit is one for all rows, since other threads may start this kernel for other ones.
   const bool is_possible =
-      has_clusters<T>() &&
+      is_for_cc90(cluster_kernel<T>) &&
       cudaFuncSetAttribute(cluster_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            kBytesMax) == cudaSuccess &&
       cudaOccupancyMaxActiveClusters(&num_clusters, cluster_kernel<T>, &config) == cudaSuccess &&

@@ -57,8 +57,8 @@ __device__ __forceinline__ void ask_weights(const SkinnyArgs& args, int64_t firs
 #pragma unroll
   for (int i = threadIdx.x; i < kColumns * kPieces; i += kThreads) {
     const int column = i / kPieces, piece = i % kPieces;
-    copy_ahead(memory + place_of(column, piece),
-               weight + column_of<kColumns, kIsGated>(args, column) * args.terms + piece * kVector<Bf16>);
+    const int64_t from = column_of<kColumns, kIsGated>(args, column) * args.terms;
+    copy_ahead(memory + place_of(column, piece), weight + from + piece * kVector<Bf16>);
   }
 }
 __device__ __forceinline__ void ask_rows(const SkinnyArgs& args, int64_t first, uint4* memory) {
@@ -72,8 +72,8 @@ __device__ __forceinline__ void ask_rows(const SkinnyArgs& args, int64_t first, 
   }
 }
 
-/// Sums of the quarters of one block: [kQuarters, kRows, kColumns], rows so far apart that the lanes
-/// of a warp write to different banks.
+/// Sums of the quarters of one block: [kQuarters, kRows, kColumns], rows so far apart that the
+/// lanes of a warp write to different banks.
 template <int kColumns>
 struct Sums {
   static constexpr int kStride = kColumns + 8;

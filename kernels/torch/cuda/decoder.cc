@@ -259,7 +259,8 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
                            "embedding"));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    RETURN_IF_ERROR(norm(rows.count, x_, i > 0 ? &addend_ : nullptr, layer.attention_norm, x_, normed_));
+    const at::Tensor* addend = i > 0 ? &addend_ : nullptr;
+    RETURN_IF_ERROR(norm(rows.count, x_, addend, layer.attention_norm, x_, normed_));
     if (is_skinny(rows, layer.qkv, 1, false))
       RETURN_IF_ERROR(skinny(rows, normed_, layer.qkv, {.y = qkv_.mutable_data_ptr()}));
     else

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/models/config.h"
+#include "kernels/ops/cuda_products.h"
 #include "kernels/torch/cuda/card_adapters.h"
 #include "kernels/torch/cuda/mixture.h"
 #include "kernels/torch/cuda/weights.h"
