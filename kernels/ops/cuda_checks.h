@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/ops/cuda_ops.h"
+#include "kernels/ops/cuda_products.h"
 
 namespace primerl::cuda {
 
@@ -35,9 +35,13 @@ const char* fault_of_norm(const Args& args, bool is_aligned) {
   return nullptr;
 }
 inline const char* fault_of(const RmsNormArgs& args) {
-  if (args.delta != nullptr && args.sum == nullptr)
+  if ((args.delta != nullptr || args.parts != nullptr) && args.sum == nullptr)
     return "a norm with delta needs a place for the sum";
-  return fault_of_norm(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y));
+  if (args.delta != nullptr && args.parts != nullptr) return "a norm takes delta or its parts";
+  if ((args.parts != nullptr) != (args.num_parts > 0))
+    return "parts of delta must be 1 or more, where there are some";
+  return fault_of_norm(
+      args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts));
 }
 inline const char* fault_of(const RmsNormBackwardArgs& args) {
   return fault_of_norm(args, are_aligned(args.dy, args.x, args.weight, args.dsum, args.dx));
@@ -134,6 +138,21 @@ inline const char* fault_of(const SampleArgs& args) {
     return "vocab_size must be from 1 to 2^24 - 1, row_stride at least vocab_size";
   if (args.workspace != nullptr && args.rows > 65535)
     return "rows of a sample in parts must be at most 65535";
+  return nullptr;
+}
+
+inline const char* fault_of(const SkinnyArgs& args) {
+  if (args.rows < 0 || args.rows > kSkinnyRowsMax) return "rows must be from 0 to 64";
+  const int64_t tile = args.is_gated ? kSkinnyGatedColumns : kSkinnyColumns;
+  if (args.columns < 1 || args.columns > kRowsMax || args.columns % tile != 0)
+    return "columns must be a multiple of 32, gated of 48, and at most 2^31 - 1";
+  if ((args.y == nullptr) == (args.parts == nullptr) || (args.is_gated && args.parts != nullptr))
+    return "a product is written to y or to parts, gated to y";
+  const int64_t parts = args.parts == nullptr ? 1 : args.num_parts;
+  if (parts < 1 || parts > kSkinnyPartsMax) return "parts must be from 1 to 8";
+  if (args.terms < 1 || args.terms % (kSkinnyTerms * parts) != 0 ||
+      !are_aligned(args.x, args.weight))
+    return "terms must be a multiple of 128 in each part, x and weight at addresses of 16 bytes";
   return nullptr;
 }
 

@@ -56,6 +56,9 @@ struct RmsNormArgs {
   void* sum = nullptr;           // [rows, width] s, may be x or delta; written where there is delta
   void* y = nullptr;             // [rows, width]
   float* inverse_rms = nullptr;  // [rows] for backward, or null
+  /// In place of delta: its parts [num_parts, rows, width], added up in order, then rounded to type.
+  const float* parts = nullptr;
+  int32_t num_parts = 0;
 };
 Outcome rms_norm(const RmsNormArgs& args, Stream stream);
 
@@ -270,21 +273,6 @@ struct SampleArgs {
 Outcome sample(const SampleArgs& args, Stream stream);
 int64_t sample_workspace(int64_t rows);  // bytes
 constexpr int64_t kept_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
-
-/// y = x * weight' + bias of a few rows: what a vendor's library, made for many, leaves bandwidth
-/// over. A row's result depends on that row alone.
-struct FewRowsArgs {
-  int64_t rows = 0;   // up to kFewRowsMax
-  int64_t terms = 0;  // a multiple of 8; x and weight at addresses of 16 bytes
-  int64_t columns = 0;
-  const void* x = nullptr;       // [rows, terms] bf16
-  const void* weight = nullptr;  // [columns, terms] bf16
-  const void* bias = nullptr;    // [columns] bf16, or null
-  void* y = nullptr;             // [rows, columns] of `type`
-  Type type = Type::kBfloat16;   // of y
-};
-inline constexpr int64_t kFewRowsMax = 4;
-Outcome few_rows_product(const FewRowsArgs& args, Stream stream);
 
 /// Rows [first, first + rows) of a step that have one adapter; in device memory.
 struct AdapterTile {

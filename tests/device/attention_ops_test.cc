@@ -20,6 +20,7 @@ using cuda_test::Ints;
 using cuda_test::name_of;
 using cuda_test::random_floats;
 using cuda_test::rounded;
+using cuda_test::Tolerance;
 using cuda_test::tolerance_of;
 using ::testing::HasSubstr;
 

@@ -90,6 +90,40 @@ TEST(CudaRmsNorm, IsTheCpusWithAndWithoutAResidual) {
       expect_norm(type, seed, random_shape(seed), seed % 2 == 0);
 }
 
+/// Of a residual in parts: the bits of the same residual added up before.
+TEST(CudaRmsNorm, AddsUpThePartsOfAResidual) {
+  for (const Type type : kTypes)
+    for (const int32_t num_parts : {1, 3, 8}) {
+      SCOPED_TRACE(testing::Message() << name_of(type) << ", " << num_parts << " parts");
+      const Matrix shape{17, 1024};
+      const Floats x = rounded(type, random_floats(shape.size(), 1, 3));
+      const Floats parts = random_floats(num_parts * shape.size(), 2);
+      Floats delta(x.size(), 0);
+      for (size_t i = 0; i < parts.size(); ++i) delta[i % delta.size()] += parts[i];
+      const Buffer on_x(type, x), on_delta(type, delta), on_parts(parts);
+      const Buffer weight(type, random_floats(shape.width, 3));
+      const Buffer sum(type, Floats(x.size(), NAN)), y(type, Floats(x.size(), NAN));
+      RmsNormArgs args{.rows = shape.rows,
+                       .width = shape.width,
+                       .epsilon = 1e-6F,
+                       .type = type,
+                       .x = on_x.get(),
+                       .delta = on_delta.get(),
+                       .weight = weight.get(),
+                       .sum = sum.get(),
+                       .y = y.get()};
+      const auto run = [&](Stream stream) { return rms_norm(args, stream); };
+      expect_one_answer(run, {&sum, &y});
+      const auto want_sum = sum.bytes(), want_y = y.bytes();
+      args.delta = nullptr;
+      args.parts = on_parts.as<float>();
+      args.num_parts = num_parts;
+      expect_one_answer(run, {&sum, &y});
+      EXPECT_TRUE(sum.bytes() == want_sum) << "sum";
+      EXPECT_TRUE(y.bytes() == want_y) << "y";
+    }
+}
+
 void expect_norm_backward(Type type, uint64_t seed, Matrix shape, bool has_dsum) {
   SCOPED_TRACE(name_of_case(type, seed, shape));
   const Floats x = rounded(type, random_floats(shape.size(), mix(seed, 1), 3));

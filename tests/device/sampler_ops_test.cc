@@ -174,6 +174,18 @@ TEST(CudaSampler, DrawsTheTokensOfTheCpuAndKeepsItsSets) {
       }
 }
 
+/// More than what draws from plain rows holds at once, with others between them.
+TEST(CudaSampler, DrawsFromOneRowAfterTheOther) {
+  constexpr int64_t kVocab = 8200;
+  SampleCase one{.vocab_size = kVocab, .logits = {}, .params = {}, .seeds = {}, .indices = {}};
+  for (uint64_t i = 0; i < 300; ++i) {
+    SamplingParams params{.temperature = i % 5 == 0 ? 0 : 0.9};
+    if (i % 7 == 3) params.top_k = 11;
+    one.add(random_floats(kVocab, mix(i, 21), 3), params);
+  }
+  for (const Type type : kTypes) expect_the_same(type, Shared::kInParts, one);
+}
+
 TEST(CudaSampler, CutsEqualsAtTheLowerId) {
   SampleCase one{.vocab_size = 5000, .logits = {}, .params = {}, .seeds = {}, .indices = {}};
   for (int kinds = 1; kinds < 4; ++kinds) {

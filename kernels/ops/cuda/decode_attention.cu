@@ -1,8 +1,9 @@
 // Attention of one query a row over a paged cache. A block has a row, up to kGroup query heads of
 // one key-value head, and a part of the context. A team of head_dim / 8 lanes takes a few keys in a
 // row (they lie in one block of the cache), each lane 8 channels; teams, and then the parts of the
-// context, are put together in order. Where it turns the row first, each warp has a head of it, and
-// the teams' first keys are on their way meanwhile.
+// context, are put together in order. Keys and values of the next turns are on their way to shared
+// memory while those of one are used: a thread reads only what it asked for itself, so that nobody
+// waits for anybody. Where the row is turned first, each warp has a head of it.
 #include <algorithm>
 
 #include "kernels/ops/cuda/turn.cuh"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kChannels = 8;  // of a lane
+constexpr int kRingBytes = 32 << 10;
 constexpr float kLowest = -1e30F;
 constexpr float kLog2E = 1.44269504088896341F;
 
@@ -54,24 +56,50 @@ __device__ __forceinline__ void finish(const DecodeAttentionArgs& args, int64_t 
   static_cast<T*>(args.out)[at * args.heads.head_dim + channel] = from_float<T>(out);
 }
 
-/// 16 bytes that nobody reads again soon.
-__device__ __forceinline__ uint4 load_once(const void* from) {
-  uint4 to;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-               : "l"(from)
-               : "memory");
-  return to;
-}
-template <class T>
-__device__ __forceinline__ Pack<T, kChannels> load_channels(const T* from) {
-  constexpr int kVectors = sizeof(T) * kChannels / sizeof(uint4);
-  Pack<T, kChannels> to;
+/// Keys and values of a team's turns on their way to shared memory. What a thread asks for it alone
+/// reads, so that waiting for its own copies is enough. Registers for them would cost more than
+/// what they bring: with fewer warps on a processor, less is on its way.
+template <class T, int kKeys>
+class Ring {
+ public:
+  static constexpr int kPieces = kChannels * static_cast<int>(sizeof(T)) / 16;  // of 16 bytes
+  static constexpr int kTurnBytes = kThreads * 2 * kKeys * kPieces * 16;
+  static constexpr int kTurns = kRingBytes / kTurnBytes;
+  static_assert(kTurns >= 1 && kRingBytes % kTurnBytes == 0);
+
+  __device__ explicit Ring(uint4* memory) : own_(memory + threadIdx.x) {}
+
+  /// Keys and values of one turn, `stride` elements apart.
+  __device__ __forceinline__ void ask(int turn, const T* keys, const T* values, int64_t stride) {
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    reinterpret_cast<uint4*>(&to)[i] = load_once(from + i * kVector<T>);
-  return to;
-}
+    for (int k = 0; k < kKeys; ++k) ask_one(turn, k, keys + k * stride);
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) ask_one(turn, kKeys + k, values + k * stride);
+  }
+  __device__ __forceinline__ Pack<T, kChannels> key(int turn, int k) const { return at(turn, k); }
+  __device__ __forceinline__ Pack<T, kChannels> value(int turn, int k) const {
+    return at(turn, kKeys + k);
+  }
+
+ private:
+  __device__ __forceinline__ uint4* piece(int turn, int i) const {
+    return own_ + (turn * 2 * kKeys + i) * kPieces * kThreads;
+  }
+  __device__ __forceinline__ void ask_one(int turn, int i, const T* from) {
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j)
+      copy_ahead(piece(turn, i) + j * kThreads, from + j * kVector<T>);
+  }
+  __device__ __forceinline__ Pack<T, kChannels> at(int turn, int i) const {
+    Pack<T, kChannels> pack;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j)
+      reinterpret_cast<uint4*>(&pack)[j] = piece(turn, i)[j * kThreads];
+    return pack;
+  }
+
+  uint4* own_;
+};
 
 /// Turns what the block needs of its row: queries, rounded as rotary() writes them, to `queries`,
 /// key and value to `place` of the cache; below 0: neither.
@@ -106,18 +134,22 @@ __device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
   }
 }
 
-/// Blocks of a processor, whose keys in flight hide the latency of memory: these need 96 registers
-/// a thread, which five leave; those that turn a row while keys are on their way need more.
-template <int kDim, int kGroup, bool kTurns>
-constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : kTurns ? 4 : 5;
+/// Blocks of a processor, as many as the rings leave room for.
+template <int kDim, int kGroup>
+constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : 6;
 
 template <class T, int kDim, int kGroup, bool kTurns>
-__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, kTurns>))
+__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
     decode_kernel(DecodeAttentionArgs args, PagedRotaryArgs turn) {
   constexpr int kLanes = kDim / kChannels, kTeams = kThreads / kLanes;
   constexpr int kKeys = kGroup >= 8 ? 2 : kAlign;  // of a team and turn
   constexpr int kTurn = kTeams * kKeys;
-  __shared__ float sums[kTeams][kGroup][kDim];
+  using Keys = Ring<T, kKeys>;
+  constexpr int kAhead = Keys::kTurns;
+  // The sums of the teams take the ring's place at last.
+  __shared__ uint4 memory[kRingBytes / sizeof(uint4)];
+  auto* const sums = reinterpret_cast<float(*)[kGroup][kDim]>(memory);
+  static_assert(sizeof(float) * kTeams * kGroup * kDim <= kRingBytes);
   __shared__ PartStats stats[kTeams][kGroup];
   const int team = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const auto [num_heads, num_kv_heads, d] = args.heads;
@@ -133,34 +165,48 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, kTurns>))
   const int64_t offset = kv_head * args.cache.head_stride + lane * kChannels;
   const T* keys = static_cast<const T*>(args.cache.keys) + offset;
   const T* values = static_cast<const T*>(args.cache.values) + offset;
-  // The table is asked a turn ahead. Keys of a turn lie in one block of the cache: those beyond the
-  // last are read and not used.
-  int block = begin < range.end ? table[begin >> shift] : 0;
-  Pack<T, kChannels> key[kKeys], value[kKeys];
-  const auto fetch = [&](int t) {
+  Keys ring(memory);
+  // Keys of a turn lie in one block of the cache: those beyond the last are read and not used.
+  const auto block_of = [&](int t) { return t < range.end ? table[t >> shift] : 0; };
+  const auto ask = [&](int place, int t, int block) {
     const int64_t at = block * args.cache.block_stride + (t & (size - 1)) * args.cache.row_stride;
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) key[k] = load_channels(keys + at + k * args.cache.row_stride);
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k)
-      value[k] = load_channels(values + at + k * args.cache.row_stride);
-    if (t + kTurn < range.end) block = table[(t + kTurn) >> shift];
+    ring.ask(place, keys + at, values + at, args.cache.row_stride);
   };
+  start_next_kernel();
+  if constexpr (!kTurns) wait_for_last_kernel();
+  // Keys before the row's own are there already. Its own is in the last turn of a team alone.
+  const int length = args.lengths[blockIdx.x];
+  const auto is_there = [&](int t) { return !kTurns || t + kKeys < length; };
+  int blocks[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) blocks[i] = block_of(begin + i * kTurn);
+  int next_block = block_of(begin + kAhead * kTurn);
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int t = begin + i * kTurn;
+    if (t < range.end && is_there(t)) ask(i, t, blocks[i]);
+    close_copies();
+  }
 
   float query[kGroup][kChannels] = {};
-  // Keys before the row's own are there already.
-  const int length = args.lengths[blockIdx.x];
-  const bool is_early = kTurns && begin + kKeys < length && begin < range.end;
   if constexpr (kTurns) {
     __shared__ float queries[kGroup][kDim], shared[kThreads / kWarp][kDim];
-    if (is_early) fetch(begin);
     int64_t place = -1;
     if (range.begin < range.end && range.end == length)
       place = table[(length - 1) >> shift] * args.cache.block_stride +
               ((length - 1) & (size - 1)) * args.cache.row_stride +
               kv_head * args.cache.head_stride;
+    wait_for_last_kernel();
     turn_row<T>(turn, args, first_head, count, kv_head, place, queries, shared);
     __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int t = begin + i * kTurn;
+      if (t >= range.end || is_there(t)) continue;
+      ask(i, t, blocks[i]);
+      close_copies();
+      wait_for_copies<0>();
+    }
 #pragma unroll
     for (int g = 0; g < kGroup; ++g)
 #pragma unroll
@@ -186,15 +232,18 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, kTurns>))
   float largest[kGroup], total[kGroup] = {};
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) largest[g] = kLowest;
+  int place = 0;  // of the turn in the ring
   for (int t = begin; t < range.end; t += kTurn) {
-    if (!is_early || t != begin) fetch(t);
+    wait_for_copies<kAhead - 1>();
     float scores[kKeys][kGroup] = {};
 #pragma unroll
-    for (int k = 0; k < kKeys; ++k)
+    for (int k = 0; k < kKeys; ++k) {
+      const Pack<T, kChannels> key = ring.key(place, k);
 #pragma unroll
       for (int g = 0; g < kGroup; ++g)
 #pragma unroll
-        for (int c = 0; c < kChannels; ++c) scores[k][g] += to_float(key[k].at[c]) * query[g][c];
+        for (int c = 0; c < kChannels; ++c) scores[k][g] += to_float(key.at[c]) * query[g][c];
+    }
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2)
 #pragma unroll
@@ -223,15 +272,25 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, kTurns>))
     }
 #pragma unroll
     for (int k = 0; k < kKeys; ++k)
-      if (is_seen[k])
+      if (is_seen[k]) {
+        const Pack<T, kChannels> value = ring.value(place, k);
 #pragma unroll
         for (int c = 0; c < kChannels; ++c) {
-          const float v = to_float(value[k].at[c]);
+          const float v = to_float(value.at[c]);
 #pragma unroll
           for (int g = 0; g < kGroup; ++g) sum[g][c] += scores[k][g] * v;
         }
+      }
+    const int after = t + kAhead * kTurn;
+    if (after < range.end) {
+      ask(place, after, next_block);
+      next_block = block_of(after + kTurn);
+    }
+    close_copies();
+    place = place + 1 == kAhead ? 0 : place + 1;
   }
 
+  __syncthreads();  // the ring is read
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) {
 #pragma unroll
@@ -289,9 +348,10 @@ void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream 
   const dim3 grid(static_cast<unsigned>(args.rows), args.heads.num_kv_heads * tiles,
                   args.num_splits);
   if (turn != nullptr)
-    decode_kernel<T, kDim, kGroup, true><<<grid, kThreads, 0, stream>>>(args, *turn);
+    launch(decode_kernel<T, kDim, kGroup, true>, grid, kThreads, 0, stream, args, *turn);
   else
-    decode_kernel<T, kDim, kGroup, false><<<grid, kThreads, 0, stream>>>(args, {});
+    launch(decode_kernel<T, kDim, kGroup, false>, grid, kThreads, 0, stream, args,
+           PagedRotaryArgs{});
   if (args.num_splits == 1) return;
   const dim3 heads(static_cast<unsigned>(args.rows), args.heads.num_heads);
   combine_kernel<T><<<heads, kDim, 0, stream>>>(args);

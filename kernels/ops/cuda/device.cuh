@@ -52,6 +52,21 @@ __device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
+/// 16 bytes on their way from global to shared memory, past the registers. What a thread asked for
+/// before close_copies() is one batch, also if that is nothing; wait_for_copies() waits until all
+/// but the last kLeft batches of the thread are there.
+__device__ __forceinline__ void copy_ahead(void* to, const void* from) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+__device__ __forceinline__ void close_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);

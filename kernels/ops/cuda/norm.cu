@@ -2,7 +2,7 @@
 // rows, each with a sum of its own for the weight; the sums are added in order.
 #include <algorithm>
 
-#include "kernels/ops/cuda/device.cuh"
+#include "kernels/ops/cuda/launch.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -13,6 +13,24 @@ constexpr int kItemsMax = 8;
 static_assert(kThreadsMax * kItemsMax == kNormWidthMax);
 constexpr int64_t kPartThreads = 131072;  // of all parts together
 
+/// What the parts of a delta give at element `at` of a row, as it would be in memory.
+template <class T, int kVec>
+__device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t at,
+                                                float (&delta)[kVec]) {
+  const int64_t stride = args.rows * args.width;
+#pragma unroll
+  for (int j = 0; j < kVec; ++j) delta[j] = 0;
+#pragma unroll 4
+  for (int32_t part = 0; part < args.num_parts; ++part) {
+    float one[kVec];
+    load(args.parts + part * stride + at, one);
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) delta[j] += one[j];
+  }
+#pragma unroll
+  for (int j = 0; j < kVec; ++j) delta[j] = rounded<T>(delta[j]);
+}
+
 template <class T, int kVec, int kItems>
 __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
   __shared__ float shared[kWarpsMax];
@@ -21,14 +39,19 @@ __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
   const T* delta = static_cast<const T*>(args.delta);
   float values[kItems][kVec];
   float squares = 0;
+  start_next_kernel();
+  wait_for_last_kernel();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int64_t at = static_cast<int64_t>(i * blockDim.x + threadIdx.x) * kVec;
     if (at >= args.width) break;
     load(x + at, values[i]);
-    if (delta != nullptr) {
+    if (delta != nullptr || args.parts != nullptr) {
       float more[kVec];
-      load(delta + begin + at, more);
+      if (delta != nullptr)
+        load(delta + begin + at, more);
+      else
+        add_delta_parts<T>(args, begin + at, more);
 #pragma unroll
       for (int j = 0; j < kVec; ++j) values[i][j] = rounded<T>(values[i][j] + more[j]);
       store(static_cast<T*>(args.sum) + begin + at, values[i]);
@@ -128,7 +151,7 @@ int64_t num_parts(int64_t rows, int64_t width) {
 
 template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
-  norm_kernel<T, kVec, kItems><<<static_cast<unsigned>(args.rows), threads, 0, stream>>>(args);
+  launch(norm_kernel<T, kVec, kItems>, static_cast<unsigned>(args.rows), threads, 0, stream, args);
 }
 template <class T, int kVec, int kItems>
 void start(const RmsNormBackwardArgs& args, int threads, Stream stream) {
@@ -179,7 +202,8 @@ void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, 
 }
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
-  return with_type(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y), stream);
+  return with_type(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts),
+                   stream);
 }
 
 int64_t rms_norm_workspace(int64_t rows, int64_t width) { return num_parts(rows, width) * width; }

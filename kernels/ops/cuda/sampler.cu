@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
   __shared__ Scratch scratch;
   const int64_t at = blockIdx.x;
   const SamplingRow settings = args.settings[at];
-  if (args.workspace != nullptr && !is_cut(settings)) return;  // the kernels of parts have drawn
+  if (args.workspace != nullptr && !is_cut(settings)) return;  // it is drawn already
   const bool is_greedy = settings.inverse_temperature == 0;
   const float inverse = is_greedy ? 1.0F : settings.inverse_temperature;
   RowView<T> row{static_cast<const T*>(args.logits) + at * args.row_stride,
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
 Outcome sample(const SampleArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  if (args.workspace != nullptr) sample_in_parts(args, stream);
+  if (args.workspace != nullptr && !sample_in_clusters(args, stream)) sample_in_parts(args, stream);
   const auto rows = static_cast<unsigned>(args.rows);
   if (args.type == Type::kFloat32)
     sample_kernel<float><<<rows, kThreads, 0, stream>>>(args);

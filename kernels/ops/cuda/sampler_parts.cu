@@ -24,8 +24,7 @@ struct RowPart {
 
 /// Ids of a warp: a row is cut into kParts parts, these into a range for each warp.
 __device__ __forceinline__ int range_size(int size) {
-  constexpr int kRanges = kParts * kPartWarps;
-  return (size + kRanges * kWarp - 1) / (kRanges * kWarp) * kWarp;
+  return ids_of_range(size, kParts * kPartWarps);
 }
 /// This thread's walk over its part: ids first, first + 32, ... below end, of its warp's range.
 struct PartWalk {
@@ -118,40 +117,6 @@ __global__ void __launch_bounds__(kPartThreads) part_sums_kernel(SampleArgs args
   for (int i = 0; i < kPartWarps; ++i) part.of_warps[i] = masses[i];
 }
 
-/// The first id from `begin` on at which the mass by rising id is beyond `left`; one block, each
-/// thread some ids in a row. There is one below `end`.
-template <class T>
-__device__ int draw_in_range(const T* logits, int begin, int end, float inverse, float largest,
-                             Mass left) {
-  __shared__ Mass of_warps[kPartWarps];
-  __shared__ int chosen;
-  const auto mass_at = [&](int i) {
-    return mass_of(exp_of(__fmaf_rn(to_float(logits[i]), inverse, -largest)));
-  };
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  const int per_thread = (end - begin + kPartThreads - 1) / kPartThreads;
-  const int first = begin + thread * per_thread, last = min(first + per_thread, end);
-  Mass own = 0;
-#pragma unroll 4
-  for (int i = first; i < last; ++i) own += mass_at(i);
-  Mass until = own;  // of the warp's lanes up to this one
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const Mass other = __shfl_up_sync(kAllLanes, until, step);
-    if (lane >= step) until += other;
-  }
-  if (lane == kWarp - 1) of_warps[warp] = until;
-  __syncthreads();
-  for (int i = 0; i < warp; ++i) until += of_warps[i];
-  if (until - own <= left && left < until) {  // true of one thread
-    int i = first;
-    for (Mass before = until - own + mass_at(i); before <= left; before += mass_at(i)) ++i;
-    chosen = i;
-  }
-  __syncthreads();
-  return chosen;
-}
-
 template <class T>
 __global__ void __launch_bounds__(kPartThreads) part_draw_kernel(SampleArgs args) {
   const int64_t row = blockIdx.x;
@@ -161,11 +126,7 @@ __global__ void __launch_bounds__(kPartThreads) part_draw_kernel(SampleArgs args
   const float inverse = is_greedy ? 1.0F : settings.inverse_temperature;
   const T* logits = static_cast<const T*>(args.logits) + row * args.row_stride;
   const int size = static_cast<int>(args.vocab_size);
-  const int num_words = (size + kWarp - 1) / kWarp;
-  for (int i = threadIdx.x; args.kept != nullptr && i < num_words; i += kPartThreads)
-    args.kept[row * num_words + i] =
-        i + 1 < num_words || size % kWarp == 0 ? kAllLanes : (1U << size % kWarp) - 1;
-
+  keep_all(args, row, threadIdx.x, kPartThreads);
   const RowPart* parts = parts_of(args, row);
   const float largest = largest_of(parts);
   float sum = 0;
@@ -184,16 +145,14 @@ __global__ void __launch_bounds__(kPartThreads) part_draw_kernel(SampleArgs args
     args.logprobs[row] = is_broken ? NAN : largest - log_normalizer;
     return;
   }
-  const double uniform = uniform_of(settings.seed, args.indices[row]);
-  const Mass wanted = static_cast<Mass>(uniform * static_cast<double>(total));
-  Mass left = wanted < total ? wanted : total - 1;
+  Mass left = drawn_mass(args, row, total);
   int part = 0;
   for (; left >= parts[part].mass; ++part) left -= parts[part].mass;
   int range = part * kPartWarps;
   for (const Mass* mass = parts[part].of_warps; left >= *mass; ++mass, ++range) left -= *mass;
   const int size_of_range = range_size(size), begin = range * size_of_range;
-  const int chosen =
-      draw_in_range(logits, begin, min(begin + size_of_range, size), inverse, largest, left);
+  const int chosen = draw_in_range<kPartThreads>(
+      logits, begin, min(begin + size_of_range, size), inverse, largest, left);
   if (threadIdx.x != 0) return;
   args.tokens[row] = chosen;
   args.logprobs[row] = __fmaf_rn(to_float(logits[chosen]), inverse, -log_normalizer);

@@ -2,7 +2,7 @@
 /// of a turn meet in shared memory.
 #pragma once
 
-#include "kernels/ops/cuda/device.cuh"
+#include "kernels/ops/cuda/launch.cuh"
 
 namespace primerl::cuda {
 

@@ -10,6 +10,20 @@
 
 namespace primerl::cuda {
 
+namespace {
+
+/// Its parts added up in order, and rounded.
+at::Tensor delta_of(const OnStream& on, const RmsNormArgs& args) {
+  const int64_t sizes[] = {args.rows, args.width};
+  if (args.delta != nullptr) return on.of(args.type, args.delta, sizes);
+  const at::Tensor parts = on.floats(args.parts, {args.num_parts, args.rows, args.width});
+  at::Tensor sum = parts.select(0, 0).clone();
+  for (int64_t part = 1; part < args.num_parts; ++part) sum.add_(parts.select(0, part));
+  return sum.to(scalar_type(args.type));
+}
+
+}  // namespace
+
 int64_t rms_norm_workspace(int64_t, int64_t) { return 0; }
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
@@ -18,10 +32,10 @@ Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
   const OnStream on(stream);
   const int64_t sizes[] = {args.rows, args.width};
   at::Tensor s = on.of(args.type, args.x, sizes);
-  if (args.delta != nullptr) {
+  if (args.delta != nullptr || args.parts != nullptr) {
     const at::Tensor x = s;
     s = on.of(args.type, args.sum, sizes);
-    at::add_out(s, x, on.of(args.type, args.delta, sizes));
+    at::add_out(s, x, delta_of(on, args));
   }
   const auto [y, inverse] =
       at::_fused_rms_norm(s, {args.width}, on.of(args.type, args.weight, {args.width}),

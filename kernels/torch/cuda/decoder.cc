@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/models/rope.h"
 #include "kernels/torch/cuda/product.h"
@@ -33,6 +34,13 @@ int64_t mlp_width(const ModelConfig& config) {
     return std::holds_alternative<MlpSpec>(layer.stages.back());
   });
   return has_mlp ? config.mlp.width : 0;
+}
+
+/// Floats of what a stage adds in parts.
+int64_t num_part_floats(const ModelConfig& config) {
+  const int32_t parts = std::max(cuda::skinny_parts(q_width(config), config.hidden_size),
+                                 cuda::skinny_parts(mlp_width(config), config.hidden_size));
+  return parts * cuda::kSkinnyRowsMax * config.hidden_size;
 }
 
 }  // namespace
@@ -96,6 +104,8 @@ CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
   attended_ = rows(rows_max, q_width(config));
   gate_up_ = rows(rows_max, 2 * mlp_width(config));
   activated_ = rows(rows_max, mlp_width(config));
+  parts_ = at::empty({num_part_floats(config)},
+                     at::TensorOptions(stream.device()).dtype(at::kFloat));
   for (at::Tensor* picked : {&picked_x_, &picked_addend_, &picked_normed_})
     *picked = rows(samples_max, config.hidden_size);
   logits_ = at::empty({samples_max, config.vocab_size},
@@ -114,6 +124,7 @@ double CardDecoder::bytes_needed(const ModelConfig& config, int64_t element_size
                              : 0;
   return static_cast<double>(rows_max) * of_row * static_cast<double>(element_size) + mixture +
          static_cast<double>(samples_max) * sampled +
+         sizeof(float) * static_cast<double>(num_part_floats(config)) +
          static_cast<double>(positions_max) * config.attention.rotary_dim * sizeof(float);
 }
 
@@ -146,18 +157,21 @@ cuda::Type CardDecoder::type() const {
   return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
 }
 
-/// stream += delta; to = norm(stream).
-Status CardDecoder::norm(int64_t rows, at::Tensor& stream, const void* weight, bool has_delta,
-                         at::Tensor& delta, at::Tensor& to) const {
+Status CardDecoder::norm(int64_t rows, const at::Tensor& stream, const at::Tensor* addend,
+                         const void* weight, const at::Tensor& sum, const at::Tensor& to) const {
+  const bool has_parts = addend == &addend_ && num_parts_ > 0;
+  const bool is_dense = addend != nullptr && !has_parts;
   return launched(cuda::rms_norm({.rows = rows,
                                   .width = config_.hidden_size,
                                   .epsilon = static_cast<float>(config_.rms_norm_epsilon),
                                   .type = type(),
                                   .x = stream.const_data_ptr(),
-                                  .delta = has_delta ? delta.const_data_ptr() : nullptr,
+                                  .delta = is_dense ? addend->const_data_ptr() : nullptr,
                                   .weight = weight,
-                                  .sum = stream.mutable_data_ptr(),
-                                  .y = to.mutable_data_ptr()},
+                                  .sum = sum.mutable_data_ptr(),
+                                  .y = to.mutable_data_ptr(),
+                                  .parts = has_parts ? parts_.const_data_ptr<float>() : nullptr,
+                                  .num_parts = has_parts ? num_parts_ : 0},
                                  stream_.raw()),
                   "rms_norm");
 }
@@ -188,6 +202,50 @@ Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Line
   return adapters_->add(*linear.adapters, rows.adapters, x, y);
 }
 
+bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
+                            bool is_gated) const {
+  const CardLinear& base = linear.base;
+  return rows.is_decode_step && !rows.adapters.are_there() && cuda::has_own_kernels() &&
+         type_ == at::kBFloat16 && rows.count > cuda::kFewRowsMax &&
+         rows.count <= cuda::kSkinnyRowsMax && base.fp8 == nullptr && !base.bias.defined() &&
+         reinterpret_cast<std::uintptr_t>(base.transposed.const_data_ptr()) % 16 == 0 &&
+         num_parts > 0 &&
+         cuda::is_skinny(base.transposed.size(0), base.transposed.size(1), num_parts, is_gated);
+}
+
+Status CardDecoder::skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                           cuda::SkinnyArgs args) const {
+  args.rows = rows.count;
+  args.terms = linear.base.transposed.size(0);
+  args.columns = linear.base.transposed.size(1);
+  args.x = x.const_data_ptr();
+  args.weight = linear.base.transposed.const_data_ptr();
+  return launched(cuda::skinny_product(args, stream_.raw()), "skinny_product");
+}
+
+Status CardDecoder::add(const CardRows& rows, const at::Tensor& x, const Linear& linear) {
+  const at::Tensor& matrix = linear.base.transposed;
+  const int32_t parts = cuda::skinny_parts(matrix.size(0), matrix.size(1));
+  num_parts_ = is_skinny(rows, linear, parts, false) ? parts : 0;
+  if (num_parts_ == 0) return this->linear(rows, x, linear, addend_);
+  return skinny(rows, x, linear,
+                {.parts = parts_.mutable_data_ptr<float>(), .num_parts = num_parts_});
+}
+
+Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
+  if (is_skinny(rows, gate_up, 1, true))
+    return skinny(rows, normed_, gate_up,
+                  {.is_gated = true, .y = activated_.mutable_data_ptr()});
+  RETURN_IF_ERROR(linear(rows, normed_, gate_up, gate_up_));
+  return launched(cuda::swiglu({.rows = rows.count,
+                                .width = config_.mlp.width,
+                                .type = type(),
+                                .gate_up = gate_up_.const_data_ptr(),
+                                .activated = activated_.mutable_data_ptr()},
+                               stream_.raw()),
+                  "swiglu");
+}
+
 Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const Attend& attend,
                             const Watch& watch) {
   RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = rows.count,
@@ -201,39 +259,35 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
                            "embedding"));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    RETURN_IF_ERROR(norm(rows.count, x_, layer.attention_norm, i > 0, addend_, normed_));
-    RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
-    if (!rows.are_turned_by_attend)
+    const at::Tensor* addend = i > 0 ? &addend_ : nullptr;
+    RETURN_IF_ERROR(norm(rows.count, x_, addend, layer.attention_norm, x_, normed_));
+    if (is_skinny(rows, layer.qkv, 1, false))
+      RETURN_IF_ERROR(skinny(rows, normed_, layer.qkv, {.y = qkv_.mutable_data_ptr()}));
+    else
+      RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
+    if (!rows.is_decode_step)
       RETURN_IF_ERROR(launched(cuda::rotary(turn(rows, cache, i), stream_.raw()), "rotary"));
     RETURN_IF_ERROR(attend(i));
-    RETURN_IF_ERROR(linear(rows, attended_, layer.out, addend_));
+    RETURN_IF_ERROR(add(rows, attended_, layer.out));
     if (watch) RETURN_IF_ERROR(watch(i, 0));
-    RETURN_IF_ERROR(norm(rows.count, x_, layer.mlp_norm, true, addend_, normed_));
+    RETURN_IF_ERROR(norm(rows.count, x_, &addend_, layer.mlp_norm, x_, normed_));
     if (layer.mixture.has_value()) {
+      num_parts_ = 0;
       RETURN_IF_ERROR(mixture_->forward(rows.count, *layer.mixture, normed_, addend_));
-      if (watch) RETURN_IF_ERROR(watch(i, 1));
-      continue;
+    } else {
+      RETURN_IF_ERROR(open_gates(rows, layer.gate_up));
+      RETURN_IF_ERROR(add(rows, activated_, layer.down));
     }
-    RETURN_IF_ERROR(linear(rows, normed_, layer.gate_up, gate_up_));
-    RETURN_IF_ERROR(launched(cuda::swiglu({.rows = rows.count,
-                                           .width = config_.mlp.width,
-                                           .type = type(),
-                                           .gate_up = gate_up_.const_data_ptr(),
-                                           .activated = activated_.mutable_data_ptr()},
-                                          stream_.raw()),
-                             "swiglu"));
-    RETURN_IF_ERROR(linear(rows, activated_, layer.down, addend_));
     if (watch) RETURN_IF_ERROR(watch(i, 1));
   }
   return ok();
 }
 
 Status CardDecoder::head(int64_t count, const int32_t* picked) {
-  at::Tensor *x = &x_, *addend = &addend_;
+  const at::Tensor *x = &x_, *addend = &addend_;
   if (picked != nullptr) {
-    x = &picked_x_;
-    addend = &picked_addend_;
-    for (const auto& [from, to] : {std::pair(&x_, x), std::pair(&addend_, addend)})
+    for (const auto& [from, to] :
+         {std::pair(&x_, &picked_x_), std::pair(&addend_, &picked_addend_)})
       RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = count,
                                                   .width = config_.hidden_size,
                                                   .type = type(),
@@ -242,19 +296,11 @@ Status CardDecoder::head(int64_t count, const int32_t* picked) {
                                                   .y = to->mutable_data_ptr()},
                                                  stream_.raw()),
                                "sampled rows"));
+    x = &picked_x_;
+    addend = &picked_addend_;
   }
-  // The sum goes to `addend`, so that the rows of the pass can be picked from again.
-  RETURN_IF_ERROR(launched(cuda::rms_norm({.rows = count,
-                                           .width = config_.hidden_size,
-                                           .epsilon = static_cast<float>(config_.rms_norm_epsilon),
-                                           .type = type(),
-                                           .x = x->const_data_ptr(),
-                                           .delta = addend->const_data_ptr(),
-                                           .weight = final_norm_,
-                                           .sum = picked_addend_.mutable_data_ptr(),
-                                           .y = picked_normed_.mutable_data_ptr()},
-                                          stream_.raw()),
-                           "final norm"));
+  // The sum goes to a place of its own, so that the rows of the pass can be picked from again.
+  RETURN_IF_ERROR(norm(count, *x, addend, final_norm_, picked_addend_, picked_normed_));
   // Logits rounded to bf16 would be off by their last bit, which is 0.06 near 16: these are fp32.
   return multiply(count, picked_normed_, head_, logits_, stream_);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/models/config.h"
+#include "kernels/ops/cuda_products.h"
 #include "kernels/torch/cuda/card_adapters.h"
 #include "kernels/torch/cuda/mixture.h"
 #include "kernels/torch/cuda/weights.h"
@@ -32,7 +33,9 @@ struct CardRows {
   const int32_t* slots = nullptr;      // [count] rows of the cache; negative: none
   const int32_t* drawn = nullptr;      // by place; null: all tokens are known
   CardAdapterRows adapters = {};
-  bool are_turned_by_attend = false;   // which also writes keys and values; slots are not read
+  /// Each row is the only one of its sequence, and head() takes all: `attend` turns them and writes
+  /// keys and values, slots are not read, and what a stage adds may stay in parts.
+  bool is_decode_step = false;
 };
 
 /// Keys and values of all layers, device memory.
@@ -105,8 +108,19 @@ class CardDecoder {
     std::optional<EngineMixture::Layer> mixture;  // or this
   };
 
-  Status norm(int64_t rows, at::Tensor& stream, const void* weight, bool has_delta,
-              at::Tensor& delta, at::Tensor& to) const;
+  /// sum = stream + addend, to = norm(sum); without an addend to = norm(stream). addend_ may be in
+  /// parts.
+  Status norm(int64_t rows, const at::Tensor& stream, const at::Tensor* addend, const void* weight,
+              const at::Tensor& sum, const at::Tensor& to) const;
+  /// Whether the product of a decode step's rows is skinny_product()'s, in so many parts.
+  bool is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
+                 bool is_gated) const;
+  Status skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                cuda::SkinnyArgs args) const;
+  /// What a stage adds to the stream: x times its last matrix, to addend_ or in parts.
+  Status add(const CardRows& rows, const at::Tensor& x, const Linear& linear);
+  /// Of an MLP: normed_ to activated_.
+  Status open_gates(const CardRows& rows, const Linear& gate_up);
   /// The product of all rows of a pass, and what adapters add to it.
   Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                 const at::Tensor& y) const;
@@ -125,7 +139,9 @@ class CardDecoder {
   at::Tensor cosine_, sine_;  // [positions, rotary_dim / 2] fp32
   // Rows.
   at::Tensor x_;         // the residual stream without the last addend
-  at::Tensor addend_;    // what the last stage adds
+  at::Tensor addend_;    // what the last stage adds, or
+  at::Tensor parts_;     // its parts [num_parts_, rows of the pass, hidden] in fp32,
+  int32_t num_parts_ = 0;  // where there are some
   at::Tensor normed_;    // [rows_max, hidden]
   at::Tensor qkv_;       // [rows_max, (num_heads + 2 num_kv_heads) * head_dim]
   at::Tensor q_;         //

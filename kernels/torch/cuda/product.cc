@@ -3,6 +3,8 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
+#include "kernels/ops/cuda_products.h"
+
 namespace primerl {
 
 Status multiply(int64_t rows, const at::Tensor& x, const CardLinear& weight, const at::Tensor& y,

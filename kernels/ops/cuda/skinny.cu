@@ -1,0 +1,232 @@
+// Products of up to 64 rows: a block a few columns, and where the answer is in parts a part of the
+// terms. All of its matrix that shared memory holds is asked for at once, before the rows, which
+// the kernel before this one may still be writing. Eight warps: two halves of the rows, four
+// quarters of the terms of each chunk; their sums are put together in order.
+#include <algorithm>
+
+#include "kernels/ops/cuda/launch.cuh"
+
+namespace primerl::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = static_cast<int>(kSkinnyRowsMax);
+constexpr int kHalfRows = kRows / 2;
+constexpr int kChunk = static_cast<int>(kSkinnyTerms);
+constexpr int kPieces = kChunk / kVector<Bf16>;  // of 16 bytes, in a row of a chunk
+constexpr int kStep = 16;                        // terms of an instruction
+constexpr int kQuarters = 4;
+constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
+
+/// Pieces of a row are permuted so that eight rows have different banks.
+__device__ __forceinline__ int place_of(int row, int piece) {
+  return row * kPieces + (piece ^ (row % 8));
+}
+
+/// Four 8 x 8 matrices, of which each lane gives the address of a row.
+__device__ __forceinline__ void load_matrices(const uint4* from, uint32_t (&to)[4]) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(from));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(at)
+               : "memory");
+}
+/// sums += a * b', 16 rows, 8 columns, 16 terms.
+__device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Where the columns of a block lie: gated, the first half are gates, the others what they open.
+template <int kColumns, bool kIsGated>
+__device__ __forceinline__ int64_t column_of(const SkinnyArgs& args, int column) {
+  if (!kIsGated) return static_cast<int64_t>(blockIdx.x) * kColumns + column;
+  constexpr int kHalf = kColumns / 2;
+  const int64_t in_half = static_cast<int64_t>(blockIdx.x) * kHalf + column % kHalf;
+  return column < kHalf ? in_half : args.columns / 2 + in_half;
+}
+
+/// The chunk that begins with term `first`, to `memory`.
+template <int kColumns, bool kIsGated>
+__device__ __forceinline__ void ask_weights(const SkinnyArgs& args, int64_t first, uint4* memory) {
+  const Bf16* weight = static_cast<const Bf16*>(args.weight) + first;
+#pragma unroll
+  for (int i = threadIdx.x; i < kColumns * kPieces; i += kThreads) {
+    const int column = i / kPieces, piece = i % kPieces;
+    const int64_t from = column_of<kColumns, kIsGated>(args, column) * args.terms;
+    copy_ahead(memory + place_of(column, piece), weight + from + piece * kVector<Bf16>);
+  }
+}
+__device__ __forceinline__ void ask_rows(const SkinnyArgs& args, int64_t first, uint4* memory) {
+  const Bf16* x = static_cast<const Bf16*>(args.x) + first;
+#pragma unroll
+  for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
+    const int row = i / kPieces, piece = i % kPieces;
+    // Rows beyond the last have what was there: no row sees another's numbers.
+    if (row < args.rows)
+      copy_ahead(memory + place_of(row, piece), x + row * args.terms + piece * kVector<Bf16>);
+  }
+}
+
+/// Sums of the quarters of one block: [kQuarters, kRows, kColumns], rows so far apart that the
+/// lanes of a warp write to different banks.
+template <int kColumns>
+struct Sums {
+  static constexpr int kStride = kColumns + 8;
+  static constexpr size_t kBytes = sizeof(float) * kQuarters * kRows * kStride;
+  float* memory;
+
+  __device__ __forceinline__ float* at(int quarter, int row, int column) const {
+    return memory + (quarter * kRows + row) * kStride + column;
+  }
+  template <int kVec>
+  __device__ __forceinline__ void total(int row, int column, float (&to)[kVec]) const {
+    load(at(0, row, column), to);
+#pragma unroll
+    for (int i = 1; i < kQuarters; ++i) {
+      float more[kVec];
+      load(at(i, row, column), more);
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) to[j] += more[j];
+    }
+  }
+};
+
+template <int kColumns, bool kIsGated>
+__device__ __forceinline__ void write(const SkinnyArgs& args, Sums<kColumns> sums) {
+  constexpr int kVec = 4, kWidth = kIsGated ? kColumns / 2 : kColumns;
+  const int64_t columns = kIsGated ? args.columns / 2 : args.columns;
+  for (int i = threadIdx.x; i < static_cast<int>(args.rows) * kWidth / kVec; i += kThreads) {
+    const int row = i / (kWidth / kVec), column = i % (kWidth / kVec) * kVec;
+    const int64_t at = row * columns + static_cast<int64_t>(blockIdx.x) * kWidth + column;
+    float y[kVec];
+    sums.total(row, column, y);
+    if (args.parts != nullptr) {
+      store(args.parts + blockIdx.y * args.rows * columns + at, y);
+      continue;
+    }
+    if constexpr (kIsGated) {
+      float up[kVec];
+      sums.total(row, column + kWidth, up);
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        const float gate = rounded<Bf16>(y[j]);
+        y[j] = gate * sigmoid(gate) * rounded<Bf16>(up[j]);
+      }
+    }
+    store(static_cast<Bf16*>(args.y) + at, y);
+  }
+}
+
+template <int kColumns, int kStages, bool kIsGated>
+__global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
+  constexpr int kStage = (kColumns + kRows) * kPieces;  // pieces: weights, then rows
+  extern __shared__ uint4 memory[];
+  const int64_t terms = args.terms / gridDim.y, first = blockIdx.y * terms;
+  const int num_chunks = static_cast<int>(terms / kChunk);
+  const auto stage = [&](int chunk) { return memory + chunk % kStages * kStage; };
+  const auto ask_weights_of = [&](int chunk) {
+    if (chunk < num_chunks)
+      ask_weights<kColumns, kIsGated>(args, first + chunk * kChunk, stage(chunk));
+  };
+  const auto ask_rows_of = [&](int chunk) {
+    if (chunk < num_chunks)
+      ask_rows(args, first + chunk * kChunk, stage(chunk) + kColumns * kPieces);
+  };
+  start_next_kernel();
+#pragma unroll 1
+  for (int chunk = 0; chunk < kStages; ++chunk) ask_weights_of(chunk);
+  wait_for_last_kernel();
+#pragma unroll 1
+  for (int chunk = 0; chunk < kStages; ++chunk) {
+    ask_rows_of(chunk);
+    close_copies();
+  }
+
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int half = warp % 2, quarter = warp / 2;
+  constexpr int kTiles = kColumns / 8;
+  float sums[2][kTiles][4] = {};
+  // Of this lane, for load_matrices(): 16 rows and two pieces; 16 columns and two pieces.
+  const int row = half * kHalfRows + lane % 16, row_piece = lane / 16;
+  const int column = lane % 8 + lane / 16 * 8, column_piece = lane / 8 % 2;
+#pragma unroll 1
+  for (int chunk = 0; chunk < num_chunks; ++chunk) {
+    wait_for_copies<kStages - 2>();
+    __syncthreads();
+    if (chunk > 0) {  // all have used the chunk before
+      ask_weights_of(chunk + kStages - 1);
+      ask_rows_of(chunk + kStages - 1);
+      close_copies();
+    }
+    const uint4* weights = stage(chunk);
+    const uint4* rows = weights + kColumns * kPieces;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int piece = (quarter * kSteps + step) * 2;
+      uint32_t a[2][4], b[kTiles / 2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        load_matrices(rows + place_of(row + i * 16, piece + row_piece), a[i]);
+#pragma unroll
+      for (int j = 0; j < kTiles / 2; ++j)
+        load_matrices(weights + place_of(column + j * 16, piece + column_piece), b[j]);
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          multiply_add(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+    }
+  }
+  __syncthreads();  // what is in shared memory is used
+
+  const Sums<kColumns> all{reinterpret_cast<float*>(memory)};
+  const int first_row = half * kHalfRows + lane / 4, first_column = lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float pair[2] = {sums[i][j][2 * k], sums[i][j][2 * k + 1]};
+        store(all.at(quarter, first_row + i * 16 + k * 8, first_column + j * 8), pair);
+      }
+  __syncthreads();
+  write<kColumns, kIsGated>(args, all);
+}
+
+template <int kColumns, int kStages, bool kIsGated>
+Outcome start(const SkinnyArgs& args, Stream stream) {
+  constexpr size_t kStageBytes = sizeof(uint4) * (kColumns + kRows) * kPieces;
+  constexpr size_t kBytesMax = std::max(kStages * kStageBytes, Sums<kColumns>::kBytes);
+  const int64_t parts = args.parts == nullptr ? 1 : args.num_parts;
+  const int64_t stages = std::min<int64_t>(kStages, args.terms / parts / kChunk);
+  const auto kernel = skinny_kernel<kColumns, kStages, kIsGated>;
+  // The limit is one for all shapes, since other threads may start this kernel for other ones.
+  const cudaError_t has_room =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
+  if (has_room != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return {"the device has too little shared memory for a skinny product"};
+  }
+  const dim3 blocks(static_cast<unsigned>(args.columns / kColumns), static_cast<unsigned>(parts));
+  launch(kernel, blocks, kThreads,
+         std::max(static_cast<size_t>(stages) * kStageBytes, Sums<kColumns>::kBytes), stream, args);
+  return launched();
+}
+
+}  // namespace
+
+Outcome skinny_product(const SkinnyArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  if (args.is_gated) return start<kSkinnyGatedColumns, 8, true>(args, stream);
+  return args.parts == nullptr ? start<kSkinnyColumns, 8, false>(args, stream)
+                               : start<kSkinnyColumns, 6, false>(args, stream);
+}
+
+}  // namespace primerl::cuda
