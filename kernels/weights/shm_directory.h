@@ -69,8 +69,8 @@ class ShmDirectory {
   void write(ShmTable table);
   /// Whether the publisher lives, asked by a receiver.
   bool has_publisher() const;
-  /// By the publisher: offers a place until withdraw(), or until it dies; false while a receiver has
-  /// it open.
+  /// By the publisher: offers a place until withdraw(), or until it dies; false while a receiver
+  /// has it open.
   bool offer(ShmPlace place);
   void withdraw(ShmPlace place);
   bool is_open(ShmPlace place);

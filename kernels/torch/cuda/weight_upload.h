@@ -34,7 +34,7 @@ class WeightUpload {
   /// Bytes that it allocates on the device.
   static double bytes_needed();
 
-  /// Until what `is_done` was recorded after has been done, asleep most of the time; kDeadline after
+  /// Until what `is_done` was recorded after has been done, asleep between looks; kDeadline after
   /// kCardWaitMax. Any thread.
   static Status await(const c10::Event& is_done);
 
