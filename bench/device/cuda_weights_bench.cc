@@ -7,14 +7,19 @@
 // an engine the 8B's would not fit, there a buffer of its size is copied as the learner copies its
 // own.
 //
+// "stop" is what an update adds between two tokens of a sequence: the time from the tokens before
+// apply() to those of the first step after it, less two steps of those before the update, since one
+// was under way when apply() came. "lost" adds up all of it: from the request for the version to
+// that step, less the steps that were made; it has what the learner's copy takes from a device
+// that both use.
+//
 // Bounds: the learner's part and the stop of the engine are one copy within the device each, which
 // reads and writes each byte: of 1.19 GB 0.56 ms at 4.27 TB/s (H200), 0.9 at 2.7 (H100); of 16.4 GB
-// 7.7 and 12 ms. Between cards the bytes travel once, while steps go on: NVLink's 450 GB/s, of
-// which a peer copy has been measured at 395, NCCL's broadcast at 369: 3.2 ms and 45 ms. Medians,
-// [least, most].
-#include <cuda_runtime_api.h>
-#include <dlfcn.h>
+// 7.7 and 12 ms; the copy alone is measured, too. Between cards the bytes travel once, while steps
+// go on: NVLink's 450 GB/s, of which a peer copy has been measured at 395, NCCL's broadcast at 369:
+// 3.2 ms and 45 ms. Medians, [least, most].
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,177 +28,39 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <functional>
+#include <future>
 #include <map>
+#include <thread>
 #include <vector>
 
+#include "bench/device/timing.h"
+#include "bench/device/weights_source.h"
+#include "bench/device/wire_speed.h"
 #include "graph/base/random.h"
 #include "kernels/models/tensors.h"
 #include "kernels/torch/cuda/device_memory.h"
 #include "kernels/torch/make.h"
 #include "kernels/weights/channel.h"
-#include "kernels/weights/device_weights.h"
 #include "kernels/weights/memory_channel.h"
-#include "kernels/weights/safetensors.h"
 
 namespace primerl::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using Snapshot = std::shared_ptr<const WeightSnapshot>;
-using Clock = std::chrono::steady_clock;
 
-constexpr int kVersions = 12;
+constexpr int kVersions = 15;
+constexpr int kStepsBefore = 8;  // an update, to know what one takes
 constexpr int32_t kRunning = 64;
 constexpr int32_t kTokensOfRun = 400;  // of a sequence: more than there are steps
-constexpr uint64_t kPartMax = uint64_t{2} << 30;
-
-double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
-
-double seconds_of(const std::function<void()>& body) {
-  const double begin = now();
-  body();
-  return now() - begin;
-}
-
-void must(cudaError_t code, const char* what) {
-  CHECK(code == cudaSuccess, fmt::format("{}: {}", what, cudaGetErrorString(code)));
-}
-
-/// Of a quantity, in the order in which it was measured; the first is a warm-up.
-class Spread {
- public:
-  void add(double seconds) { all_.push_back(seconds); }
-  std::string text() const {
-    if (all_.size() < 2) return "none";
-    std::vector<double> sorted(all_.begin() + 1, all_.end());
-    std::ranges::sort(sorted);
-    return fmt::format("{:.3f} ms [{:.3f}, {:.3f}], first {:.3f}", 1e3 * sorted[sorted.size() / 2],
-                       1e3 * sorted.front(), 1e3 * sorted.back(), 1e3 * all_.front());
-  }
-
- private:
-  std::vector<double> all_;
-};
 
 /// Spreads by name, printed in the order of their names.
 using Figures = std::map<std::string, Spread>;
 
 void print(const std::string& title, const Figures& figures) {
   fmt::print("{}\n", title);
-  for (const auto& [name, spread] : figures) fmt::print("  {:<36} {}\n", name, spread.text());
+  for (const auto& [name, spread] : figures) fmt::print("  {:<40} {}\n", name, spread.text());
   std::fflush(stdout);
-}
-
-/// Makes versions of the weights on a card.
-class Source {
- public:
-  virtual ~Source() = default;
-  virtual Snapshot next(int64_t version) = 0;
-};
-
-class LearnerSource final : public Source {
- public:
-  LearnerSource(const fs::path& folder, int card) {
-    LearnerOptions options;
-    options.device = fmt::format("cuda:{}", card);
-    options.numerics = "fast";
-    auto made = make_torch_learner(options, folder);
-    CHECK(made.ok(), made.error().text());
-    learner_ = std::move(made).value();
-  }
-  Snapshot next(int64_t version) override {
-    auto taken = learner_->snapshot(TenantSlot(0), PolicyVersion(version));
-    CHECK(taken.ok(), taken.error().text());
-    CHECK((*taken)->device != nullptr, "it went through the host: " + learner_->describe());
-    return *taken;
-  }
-
- private:
-  std::unique_ptr<Learner> learner_;
-};
-
-class BufferSource final : public Source {
- public:
-  BufferSource(const TensorTable& table, int card, size_t buffers_max)
-      : memory_(make_card_memory(card)),
-        num_bytes_(static_cast<uint64_t>(table.count()) * 2),
-        pool_(memory_, num_bytes_, buffers_max) {
-    must(cudaSetDevice(card), "device");
-    weights_ = memory_->allocate(std::min(num_bytes_, kPartMax)).value();
-    must(cudaMemset(weights_->data(), 0, weights_->num_bytes()), "weights");
-    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
-    for (const auto& slice : table.slices()) {
-      tensors_.push_back({slice.name, DataType::kBF16, slice.shape, {}});
-      offsets_.push_back(static_cast<uint64_t>(slice.offset) * 2);
-    }
-    must(cudaDeviceSynchronize(), "weights");
-  }
-  Snapshot next(int64_t version) override {
-    auto buffer = pool_.take();
-    CHECK(buffer != nullptr, "no free buffer");
-    auto* to = static_cast<std::byte*>(buffer->data());
-    for (uint64_t at = 0; at < num_bytes_; at += kPartMax)
-      must(cudaMemcpyAsync(to + at, weights_->data(), std::min(kPartMax, num_bytes_ - at),
-                           cudaMemcpyDefault, stream_),
-           "copy");
-    must(cudaStreamSynchronize(stream_), "copy");
-    auto made = std::make_shared<WeightSnapshot>();
-    made->version = PolicyVersion(version);
-    made->tensors = tensors_;
-    made->device = std::make_shared<const DeviceWeights>(std::move(buffer), offsets_);
-    return made;
-  }
-
- private:
-  const std::shared_ptr<DeviceMemory> memory_;
-  const uint64_t num_bytes_;
-  DeviceBufferPool pool_;
-  std::shared_ptr<DeviceBuffer> weights_;  // copied again and again: all of them would not fit
-  cudaStream_t stream_ = nullptr;
-  std::vector<WeightTensor> tensors_;
-  std::vector<uint64_t> offsets_;
-};
-
-std::unique_ptr<Source> make_source(const std::string& shape, const fs::path& folder, int card,
-                                    size_t buffers_max) {
-  if (shape == "0.6b") return std::make_unique<LearnerSource>(folder, card);
-  const TensorTable table(read_model_config(folder).value());
-  return std::make_unique<BufferSource>(table, card, buffers_max);
-}
-
-/// All views of the same small numbers: what is computed with them does not count here.
-std::vector<WeightTensor> any_tensors(const TensorTable& table) {
-  int64_t most = 0;
-  for (const auto& slice : table.slices()) most = std::max(most, slice.count);
-  std::vector<std::byte> bytes(static_cast<size_t>(most) * 2);
-  for (size_t i = 0; i < bytes.size(); i += 2) {
-    bytes[i] = static_cast<std::byte>(mix(1, i));
-    bytes[i + 1] = i % 4 == 0 ? std::byte{0x3c} : std::byte{0xbc};
-  }
-  const auto all = std::make_shared<const Blob>(std::move(bytes));
-  std::vector<WeightTensor> tensors;
-  for (const auto& slice : table.slices())
-    tensors.push_back({slice.name, DataType::kBF16, slice.shape,
-                       Blob(all, all->bytes().first(static_cast<size_t>(slice.count) * 2))});
-  return tensors;
-}
-
-void write_shape(const std::string& shape, const fs::path& folder) {
-  const bool is_small = shape == "0.6b";
-  std::ofstream(folder / "config.json") << fmt::format(
-      R"({{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":151936,)"
-      R"("hidden_size":{},"intermediate_size":{},"num_hidden_layers":{},)"
-      R"("num_attention_heads":{},"num_key_value_heads":8,"head_dim":128,)"
-      R"("max_position_embeddings":40960,"tie_word_embeddings":{},"rms_norm_eps":1e-6,)"
-      R"("rope_theta":1000000,"hidden_act":"silu","attention_bias":false,)"
-      R"("initializer_range":0.02,"eos_token_id":151645,"dtype":"bfloat16"}})",
-      is_small ? 1024 : 4096, is_small ? 3072 : 12288, is_small ? 28 : 36, is_small ? 16 : 32,
-      is_small ? "true" : "false");
-  const TensorTable table(read_model_config(folder).value());
-  const fs::path file = folder / "model.safetensors";
-  if (!fs::exists(file)) CHECK(write_safetensors(file, any_tensors(table)).ok(), "no disk");
 }
 
 /// Decodes 64 sequences for as long as it is asked to.
@@ -223,9 +90,11 @@ class Decoding {
       CHECK(engine_->submit(std::move(request)).ok(), "refused");
     }
     while (engine_->state().num_running < kRunning) step();
+    is_full_ = true;
     for (int i = 0; i < 8; ++i) step();
   }
   double step() {
+    CHECK(engine_->state().num_running == kRunning || !is_full_, "a sequence has ended");
     return seconds_of([&] {
       CHECK(engine_->step().ok(), "a step failed");
       for (const auto& event : engine_->take_prefilled())
@@ -236,11 +105,34 @@ class Decoding {
 
  private:
   std::unique_ptr<Engine> engine_;
+  bool is_full_ = false;  // all sequences decode
 };
 
-/// Takes `version` from `channel` as Decode does: steps go on while it is prepared.
-void take(Decoding& decoding, WeightChannel& channel, int64_t version, double published,
-          Figures& figures) {
+/// A version that is being made while steps go on.
+class Coming {
+ public:
+  virtual ~Coming() = default;
+  virtual bool is_published() = 0;
+};
+
+/// Takes `version` from `channel` as Decode does: steps go on while it is made and prepared.
+void take(Decoding& decoding, WeightChannel& channel, int64_t version,
+          const std::function<std::unique_ptr<Coming>()>& ask, Figures& figures) {
+  std::vector<double> usual;
+  for (int i = 0; i < kStepsBefore; ++i) usual.push_back(decoding.step());
+  for (const double one : usual) figures["engine: a step without"].add(one);
+  const double step = median(usual), begin = now();
+  double longest = 0, tokens_at = begin;
+  int num_steps = 0;
+  const auto go_on = [&] {
+    longest = std::max(longest, decoding.step());
+    tokens_at = now();
+    ++num_steps;
+  };
+  const auto coming = ask();
+  do go_on();
+  while (!coming->is_published());
+  const double published = now();
   Snapshot snapshot;
   figures["engine: fetch"].add(seconds_of([&] {
     auto fetched = channel.fetch({}, PolicyVersion(version));
@@ -248,17 +140,35 @@ void take(Decoding& decoding, WeightChannel& channel, int64_t version, double pu
     CHECK((*fetched)->device != nullptr, "it came as bytes");
     snapshot = std::move(fetched).value();
   }));
-  const double begin = now();
-  double longest = 0;
-  while (!decoding.engine().prepare(snapshot)) longest = std::max(longest, decoding.step());
-  figures["engine: to prepare, steps go on"].add(now() - begin);
-  if (longest > 0) figures["engine: longest step meanwhile"].add(longest);
-  figures["engine: stop, apply"].add(
+  const double fetched = now();
+  while (!decoding.engine().prepare(snapshot)) go_on();
+  figures["engine: to prepare, steps go on"].add(now() - fetched);
+  figures["engine: longest step meanwhile"].add(longest);
+  figures["engine: apply, with the step under way"].add(
       seconds_of([&] { CHECK(decoding.engine().apply(*snapshot).ok(), "refused"); }));
-  figures["all: from the end of a step to applied"].add(now() - published);
-  figures["engine: stop, to let go"].add(seconds_of([&] { snapshot = nullptr; }));
-  figures["engine: the next step"].add(decoding.step());
-  for (int i = 0; i < 4; ++i) figures["engine: a step without"].add(decoding.step());
+  figures["all: from published to applied"].add(now() - published);
+  figures["engine: to let go"].add(seconds_of([&] { snapshot = nullptr; }));
+  const double stopped_at = tokens_at;
+  go_on();
+  figures["engine: stop"].add(now() - stopped_at - 2 * step);
+  figures["all: lost"].add(now() - begin - (num_steps + 1) * step);
+}
+
+/// The same without steps: what the way of the bytes takes.
+void take_idle(Decoding& decoding, WeightChannel& channel, int64_t version,
+               const std::function<std::unique_ptr<Coming>()>& ask, Figures& figures) {
+  const auto coming = ask();
+  while (!coming->is_published()) std::this_thread::yield();
+  for (int i = 0; i < 2; ++i) decoding.step();
+  Snapshot snapshot;
+  figures["idle engine: fetch and prepare"].add(seconds_of([&] {
+    auto fetched = channel.fetch({}, PolicyVersion(version));
+    CHECK(fetched.ok(), fetched.error().text());
+    snapshot = std::move(fetched).value();
+    while (!decoding.engine().prepare(snapshot))
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }));
+  CHECK(decoding.engine().apply(*snapshot).ok(), "refused");
 }
 
 void in_one_process(const std::string& shape, const fs::path& folder) {
@@ -266,13 +176,30 @@ void in_one_process(const std::string& shape, const fs::path& folder) {
   const auto source = make_source(shape, folder, 0, 2);
   const auto channel = make_memory_channel(1);
   Figures figures;
-  for (int64_t version = 0; version < kVersions; ++version) {
-    const double begin = now();
-    const Snapshot snapshot = source->next(version);
-    figures["learner: snapshot"].add(now() - begin);
-    CHECK(channel->publish(snapshot).ok(), "not published");
-    take(decoding, *channel, version, begin, figures);
-  }
+  class Made final : public Coming {
+   public:
+    Made(Source& source, WeightChannel& channel, int64_t version, Figures& figures)
+        : figures_(figures), took_(std::async(std::launch::async, [&source, &channel, version] {
+            const double begin = now();
+            const Snapshot snapshot = source.next(version);
+            const double took = now() - begin;
+            CHECK(channel.publish(snapshot).ok(), "not published");
+            return took;
+          })) {}
+    bool is_published() override {
+      if (took_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+      figures_["learner: snapshot"].add(took_.get());
+      return true;
+    }
+
+   private:
+    Figures& figures_;
+    std::future<double> took_;
+  };
+  for (int64_t version = 0; version < kVersions; ++version)
+    take(
+        decoding, *channel, version,
+        [&] { return std::make_unique<Made>(*source, *channel, version, figures); }, figures);
   print(fmt::format("one process, cuda:0; {}", decoding.engine().describe()), figures);
 }
 
@@ -335,96 +262,48 @@ class Publisher {
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
-  void publish(int64_t version, Figures& figures) const {
-    double took[2] = {};
+  /// Asks for a version.
+  std::unique_ptr<Coming> publish(int64_t version, Figures& figures) const {
     CHECK(::write(in_, &version, sizeof version) == sizeof version, "it is gone");
-    CHECK(::read(out_, took, sizeof took) == sizeof took, "it has failed");
-    figures["learner: snapshot"].add(took[0]);
-    figures["learner: publish"].add(took[1]);
+    return std::make_unique<Asked>(out_, figures);
   }
 
  private:
+  class Asked final : public Coming {
+   public:
+    Asked(int answers, Figures& figures) : answers_(answers), figures_(figures) {}
+    bool is_published() override {
+      pollfd answer{answers_, POLLIN, 0};
+      if (::poll(&answer, 1, 0) == 0) return false;
+      double took[2] = {};
+      CHECK(::read(answers_, took, sizeof took) == sizeof took, "it has failed");
+      figures_["learner: snapshot"].add(took[0]);
+      figures_["learner: publish"].add(took[1]);
+      return true;
+    }
+
+   private:
+    const int answers_;
+    Figures& figures_;
+  };
+
   pid_t pid_ = -1;
   int in_ = -1, out_ = -1;
 };
 
-void between_processes(const std::string& shape, const fs::path& folder, int card) {
+/// Seconds in which an engine on another card gets a version; 0: it is on the same.
+double between_processes(const std::string& shape, const fs::path& folder, int card) {
   const Publisher publisher(shape, folder, card);  // before this process knows the device
   Decoding decoding(folder);
   const auto channel = make_shm_channel(setup_of(folder, 0)).value();
   Figures figures;
-  for (int64_t version = 0; version < kVersions; ++version) {
-    const double begin = now();
-    publisher.publish(version, figures);
-    take(decoding, *channel, version, begin, figures);
-  }
+  const int num_idle = card == 0 ? 0 : kVersions;
+  for (int64_t version = 0; version < kVersions + num_idle; ++version)
+    (version < kVersions ? take : take_idle)(
+        decoding, *channel, version, [&] { return publisher.publish(version, figures); }, figures);
   print(fmt::format("two processes, cuda:{} to cuda:0; {}", card, decoding.engine().describe()),
         figures);
-}
-
-std::string rate(double bytes, const std::function<void()>& body) {
-  std::vector<double> seconds;
-  for (int i = 0; i < 9; ++i) {
-    const double one = seconds_of(body);
-    if (i > 1) seconds.push_back(one);
-  }
-  std::ranges::sort(seconds);
-  return fmt::format("{:.0f} GB/s [{:.0f}, {:.0f}]", 1e-9 * bytes / seconds[seconds.size() / 2],
-                     1e-9 * bytes / seconds.back(), 1e-9 * bytes / seconds.front());
-}
-
-/// NCCL is what libtorch has loaded, where it has one; its types are plain.
-void broadcast(const std::vector<void*>& buffers, uint64_t num_bytes,
-               const std::vector<cudaStream_t>& streams) {
-  using Comm = void*;
-  const auto find = [](const char* name) { return ::dlsym(RTLD_DEFAULT, name); };
-  const auto init = reinterpret_cast<int (*)(Comm*, int, const int*)>(find("ncclCommInitAll"));
-  const auto send =
-      reinterpret_cast<int (*)(const void*, void*, size_t, int, int, Comm, cudaStream_t)>(
-          find("ncclBroadcast"));
-  const auto begin = reinterpret_cast<int (*)()>(find("ncclGroupStart"));
-  const auto end = reinterpret_cast<int (*)()>(find("ncclGroupEnd"));
-  if (init == nullptr || send == nullptr || begin == nullptr || end == nullptr) {
-    fmt::print("  no NCCL in this libtorch\n");
-    return;
-  }
-  Comm comms[2] = {};
-  const int cards[2] = {0, 1};
-  CHECK(init(comms, 2, cards) == 0, "NCCL does not start");
-  constexpr int kBytesOfNccl = 1;  // ncclUint8
-  fmt::print(
-      "  {:<36} {}\n", fmt::format("ncclBroadcast, {:.2f} GB", 1e-9 * double(num_bytes)),
-      rate(static_cast<double>(num_bytes), [&] {
-        CHECK(begin() == 0, "NCCL");
-        for (size_t i = 0; i < 2; ++i)
-          CHECK(send(buffers[1], buffers[i], num_bytes, kBytesOfNccl, 1, comms[i], streams[i]) == 0,
-                "NCCL");
-        CHECK(end() == 0, "NCCL");
-        for (const auto& stream : streams) must(cudaStreamSynchronize(stream), "NCCL");
-      }));
-}
-
-/// What the hardware gives from cuda:1 to cuda:0.
-void raw(uint64_t num_bytes) {
-  std::vector<std::shared_ptr<DeviceBuffer>> buffers;
-  std::vector<cudaStream_t> streams(2);
-  for (int card = 0; card < 2; ++card) {
-    must(cudaSetDevice(card), "device");
-    buffers.push_back(make_card_memory(card)->allocate(num_bytes).value());
-    must(cudaStreamCreateWithFlags(&streams[static_cast<size_t>(card)], cudaStreamNonBlocking),
-         "stream");
-  }
-  const Status reached = buffers[1]->reach_from(0);
-  CHECK(reached.ok(), reached.error().text());
-  must(cudaSetDevice(0), "device");
-  fmt::print("  {:<36} {}\n", fmt::format("peer copy, {:.2f} GB", 1e-9 * double(num_bytes)),
-             rate(static_cast<double>(num_bytes), [&] {
-               must(cudaMemcpyAsync(buffers[0]->data(), buffers[1]->data(), num_bytes,
-                                    cudaMemcpyDefault, streams[0]),
-                    "copy");
-               must(cudaStreamSynchronize(streams[0]), "copy");
-             }));
-  broadcast({buffers[0]->data(), buffers[1]->data()}, num_bytes, streams);
+  return card == 0 ? 0 : figures["idle engine: fetch and prepare"].middle();
 }
 
 int run(const std::string& shape, const fs::path& folder, int card) {
@@ -433,13 +312,10 @@ int run(const std::string& shape, const fs::path& folder, int card) {
   const TensorTable table(read_model_config(folder).value());
   const auto num_bytes = static_cast<uint64_t>(table.count()) * 2;
   fmt::print("Qwen3 {} shape, {:.2f} GB of bf16\n", shape, 1e-9 * static_cast<double>(num_bytes));
-  between_processes(shape, folder, card);
-  if (card == 0) {
-    in_one_process(shape, folder);
-  } else {
-    raw(num_bytes);
-    raw(uint64_t{1} << 30);
-  }
+  const double seconds = between_processes(shape, folder, card);
+  if (card == 0) in_one_process(shape, folder);
+  copy_alone(num_bytes);
+  if (card != 0) compare(num_bytes, seconds);
   return 0;
 }
 

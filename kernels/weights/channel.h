@@ -45,8 +45,8 @@ struct ChannelSetup {
   /// So they do from the moment on when a device's memory cannot be named, or a receiver cannot
   /// open it, which `log` is told once.
   std::shared_ptr<DeviceMemory> devices{};
-  /// Called between the steps of a publish with the name of the step that follows: a test dies
-  /// there. May be null.
+  /// Called between the steps of a publish, and of a fetch from shared memory, with the name of the
+  /// step that follows: a test dies there, or is late. May be null.
   std::function<void(std::string_view step)> probe;
   /// Told what an earlier, crashed run had left and this one removed, and why weights do not stay
   /// on their device. May be null.

@@ -27,9 +27,11 @@ struct DeviceHandle {
   friend bool operator==(const DeviceHandle&, const DeviceHandle&) = default;
 };
 
-class DeviceBuffer {
+class DeviceBuffer : public std::enable_shared_from_this<DeviceBuffer> {
  public:
   virtual ~DeviceBuffer() = default;
+  /// The piece itself, also of one that a pool has lent: keeps its memory, and not the loan.
+  std::shared_ptr<const DeviceBuffer> memory() const { return shared_from_this(); }
   /// N of "cuda:N" where the piece lies; -1: on a device that has no number in this process.
   virtual int32_t card() const = 0;
   /// Where operations of the device find it; the host may not read it.

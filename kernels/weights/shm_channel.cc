@@ -11,8 +11,8 @@
 namespace primerl {
 namespace {
 
-/// How soon a buffer of a device comes back that a receiver has let go, and bytes are sent to one
-/// that cannot read it.
+/// How soon a buffer of a device comes back that a receiver has let go, how soon a receiver closes
+/// what is withdrawn, and how soon bytes are sent to one that cannot read a device.
 constexpr auto kAttendEvery = std::chrono::milliseconds(20);
 
 Status check_setup(const ChannelSetup& setup) {
@@ -26,8 +26,10 @@ class ShmChannel final : public WeightChannel {
  public:
   explicit ShmChannel(ChannelSetup setup) : setup_(std::move(setup)), receiver_(setup_, here_) {}
   ~ShmChannel() override {
-    watch_.request_stop();
-    if (watch_.joinable()) watch_.join();
+    for (std::jthread* thread : {&watch_, &closing_}) {
+      thread->request_stop();
+      if (thread->joinable()) thread->join();
+    }
   }
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
@@ -46,7 +48,12 @@ class ShmChannel final : public WeightChannel {
   Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
                                                       PolicyVersion version) override {
     const std::lock_guard lock(fetch_mutex_);
-    return receiver_.fetch({key, version}, wanted_);
+    auto fetched = receiver_.fetch({key, version}, wanted_);
+    if (!is_closing_ && receiver_.has_open_places()) {
+      is_closing_ = true;
+      closing_ = std::jthread([this](const std::stop_token& stop) { close_withdrawn(stop); });
+    }
+    return fetched;
   }
   PolicyVersion newest(WeightsKey key) const override {
     const std::lock_guard lock(fetch_mutex_);
@@ -72,6 +79,20 @@ class ShmChannel final : public WeightChannel {
     is_watching_ = false;
   }
 
+  /// While pieces of a device are open: its publisher, or the one after, may need the memory. To
+  /// close one takes milliseconds, which fetch() does not wait for.
+  void close_withdrawn(const std::stop_token& stop) {
+    std::unique_lock lock(fetch_mutex_);
+    do {
+      looked_.wait_for(lock, stop, kAttendEvery, [] { return false; });
+      auto withdrawn = receiver_.take_withdrawn();
+      lock.unlock();
+      withdrawn.clear();
+      lock.lock();
+    } while (!stop.stop_requested() && receiver_.has_open_places());
+    is_closing_ = false;
+  }
+
   const ChannelSetup setup_;
   PublishedHere here_;
   // Guarded by publish_mutex_.
@@ -84,7 +105,9 @@ class ShmChannel final : public WeightChannel {
   mutable std::mutex fetch_mutex_;
   Handshake wanted_;
   mutable ShmReceiver receiver_;
-  std::jthread watch_;  // last: it uses what is above
+  bool is_closing_ = false;
+  std::condition_variable_any looked_;
+  std::jthread watch_, closing_;  // last: they use what is above
 };
 
 }  // namespace

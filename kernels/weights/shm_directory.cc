@@ -17,7 +17,9 @@ namespace primerl {
 namespace {
 
 constexpr uint64_t kDirectoryMagic = 0x3268'7477'6c72'6d70;  // "pmrlwth2"
-constexpr uint8_t kPresence = 0, kPublisher = 1;             // lock numbers
+// Lock numbers; those of places are followed by kShmPlacesMax - 1 others.
+constexpr uint8_t kPresence = 0, kPublisher = 1, kOffered = 64, kOpen = 128;
+static_assert(kOffered + kShmPlacesMax <= kOpen && kOpen + kShmPlacesMax <= 256);
 constexpr size_t kFolderBytesMax = 4096;
 constexpr size_t kHeadWords = 3;  // turn, count, check of all the others in use
 constexpr size_t kEntryWords = 5;
@@ -221,6 +223,33 @@ void ShmDirectory::write(ShmTable table) {
 }
 
 bool ShmDirectory::has_publisher() const { return segment_->is_locked(kPublisher); }
+
+bool ShmDirectory::offer(ShmPlace place) {
+  return !is_open(place) && segment_->lock(uint8_t(kOffered + place), ShmSegment::Lock::kExclusive);
+}
+
+void ShmDirectory::withdraw(ShmPlace place) {
+  segment_->lock(uint8_t(kOffered + place), ShmSegment::Lock::kNone);
+}
+
+bool ShmDirectory::is_open(ShmPlace place) {
+  if (!segment_->lock(uint8_t(kOpen + place), ShmSegment::Lock::kExclusive)) return true;
+  segment_->lock(uint8_t(kOpen + place), ShmSegment::Lock::kNone);
+  return false;
+}
+
+/// By a descriptor of its own, so that each lock ends by itself. That the directory is named after
+/// the name was opened says that both lead to the same segment.
+Result<std::unique_ptr<ShmSegment>> ShmDirectory::hold(ShmPlace place) const {
+  ASSIGN_OR_RETURN(auto held, ShmSegment::open(directory_name(key_), ShmSegment::Access::kRead));
+  if (segment_->is_named() && held->lock(uint8_t(kOpen + place), ShmSegment::Lock::kShared))
+    return held;
+  return error(Code::kUnavailable, "place {} of channel {} cannot be held now", place, key_);
+}
+
+bool ShmDirectory::is_offered(const ShmSegment& held, ShmPlace place) {
+  return held.is_locked(uint8_t(kOffered + place));
+}
 
 void ShmDirectory::refuse_devices(std::string_view why) const {
   const auto text = why.substr(0, kRefusalBytesMax);

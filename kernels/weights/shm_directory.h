@@ -24,6 +24,11 @@ inline constexpr size_t kShmVersionsMax = 16;  // of ChannelSetup::versions_max
 /// Segments of one channel: two versions each of 255 keys, and the one that is written.
 inline constexpr size_t kShmSlotsMax = 512;
 
+/// A piece of a device's memory that the publisher offers (shm_places.h): a number below
+/// kShmPlacesMax.
+using ShmPlace = uint8_t;
+inline constexpr ShmPlace kShmPlacesMax = 64;
+
 /// A slot that exists: a version that can be read, or free room for one.
 struct ShmSlotEntry {
   KeyedVersion version;      // none: free
@@ -64,6 +69,16 @@ class ShmDirectory {
   void write(ShmTable table);
   /// Whether the publisher lives, asked by a receiver.
   bool has_publisher() const;
+  /// By the publisher: offers a place until withdraw(), or until it dies; false while a receiver
+  /// has it open.
+  bool offer(ShmPlace place);
+  void withdraw(ShmPlace place);
+  bool is_open(ShmPlace place);
+  /// By a receiver, before it opens a place: it has it open while the answer lives. kUnavailable:
+  /// the publisher is looking at it, or the directory has been removed.
+  Result<std::unique_ptr<ShmSegment>> hold(ShmPlace place) const;
+  /// Of one that is held.
+  static bool is_offered(const ShmSegment& held, ShmPlace place);
   /// Said by a receiver that cannot open the memory of the publisher's device, for as long as the
   /// channel lives.
   void refuse_devices(std::string_view why) const;

@@ -119,13 +119,14 @@ std::optional<DevicePlace> ShmPublisher::device_place(const WeightSnapshot& snap
     stop_devices(why);
     return std::nullopt;
   }
-  auto handle = snapshot.device->buffer().handle();
-  if (!handle.ok()) {
-    stop_devices(handle.error().text());
+  const auto named = places_.offer(snapshot.device->buffer());
+  if (!named.ok()) {
+    stop_devices(named.error().text());
     return std::nullopt;
   }
+  if (!named->has_value()) return std::nullopt;
   const auto offsets = snapshot.device->offsets();
-  return DevicePlace{*handle, {offsets.begin(), offsets.end()}};
+  return DevicePlace{(*named)->place, (*named)->handle, {offsets.begin(), offsets.end()}};
 }
 
 void ShmPublisher::stop_devices(std::string_view why) {
@@ -144,8 +145,9 @@ bool ShmPublisher::has_device_versions() const {
 
 bool ShmPublisher::attend() {
   release_unread();
+  places_.attend();
   const std::string why = directory_->devices_refused();
-  if (why.empty()) return has_device_versions();
+  if (why.empty() || !has_device_versions()) return !places_.empty();
   stop_devices(why);
   std::vector<uint64_t> waiting;
   for (const auto& entry : table_.slots)
@@ -157,7 +159,7 @@ bool ShmPublisher::attend() {
                              sent.error().text()));
   directory_->write(table_);
   release_unread();
-  return false;
+  return !places_.empty();
 }
 
 /// The same version and publication in another slot.

@@ -3,8 +3,9 @@
 ///
 /// Weights that lie on a device stay there while ChannelSetup::devices is given: their slot says
 /// where, and the publisher holds them until the version is retired and no receiver reads the slot
-/// any more, which its lock says, also of one that was killed. Once a receiver refuses, or a buffer
-/// cannot be named, everything goes as bytes. Not thread-safe.
+/// any more, which its lock says, also of one that was killed. Their memory it keeps until no
+/// receiver has it open (shm_places.h). Once a receiver refuses, or a buffer cannot be named,
+/// everything goes as bytes. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -18,6 +19,7 @@
 #include "kernels/weights/device_weights.h"
 #include "kernels/weights/handshake.h"
 #include "kernels/weights/shm_directory.h"
+#include "kernels/weights/shm_places.h"
 #include "kernels/weights/shm_slot.h"
 
 namespace primerl {
@@ -39,7 +41,7 @@ class ShmPublisher {
  public:
   ShmPublisher(const ChannelSetup& setup, std::unique_ptr<ShmDirectory> directory,
                PublishedHere& here)
-      : setup_(setup), directory_(std::move(directory)), here_(here) {}
+      : setup_(setup), directory_(std::move(directory)), here_(here), places_(*directory_) {}
 
   /// kExists when another one lives. `here` outlives it.
   static Result<std::unique_ptr<ShmPublisher>> make(const ChannelSetup& setup, PublishedHere& here);
@@ -47,9 +49,9 @@ class ShmPublisher {
 
   /// Whether a version can be read whose bytes are on a device alone.
   bool has_device_versions() const;
-  /// To be called now and then while there is one: lets go of what receivers no longer read, and
-  /// sends such versions as bytes when a receiver has refused. False: there is nothing left to
-  /// watch.
+  /// To be called now and then from the first such version on: lets go of what receivers no longer
+  /// read or have open, and sends such versions as bytes when a receiver has refused. False: there
+  /// is nothing left to watch.
   bool attend();
 
  private:
@@ -61,7 +63,8 @@ class ShmPublisher {
 
   Status take_over();
   Status check_room(WeightsKey key) const;
-  /// The place of weights that stay on their device; nothing when they go as bytes.
+  /// The place of weights that stay on their device; nothing when they go as bytes, which they do
+  /// as well where no place is left.
   std::optional<DevicePlace> device_place(const WeightSnapshot& snapshot);
   Result<ShmSlotEntry> write(const std::shared_ptr<const WeightSnapshot>& snapshot,
                              const WeightManifest& manifest, uint64_t publication);
@@ -84,6 +87,7 @@ class ShmPublisher {
   const ChannelSetup setup_;
   const std::unique_ptr<ShmDirectory> directory_;
   PublishedHere& here_;
+  OfferedPlaces places_;            // of what lies on a device
   std::map<uint64_t, Slot> slots_;  // by serial, those of table_
   std::vector<Slot> given_up_;      // on a device, and still read
   ShmTable table_;

@@ -14,6 +14,12 @@ std::vector<PolicyVersion> versions_of(const ShmTable& table, WeightsKey key) {
   return versions;
 }
 
+Error lost(const KeyedVersion& version) {
+  return error(
+      Code::kUnavailable,
+      "{} lay in the memory of a device whose process has ended; another publishes again", version);
+}
+
 }  // namespace
 
 Status ShmReceiver::join() {
@@ -77,10 +83,12 @@ ShmReceiver::Fetched ShmReceiver::read(const ShmSlotEntry& entry, Handshake& han
   if (auto same = mapped.snapshot.lock();
       same != nullptr && mapped.publication == entry.publication)
     return same;
+  if (setup_.probe) setup_.probe("hold a slot");
   auto hold = mapped.slot->hold();
   if (hold == nullptr) return overtaken();
   ASSIGN_OR_RETURN(const ShmSlotContent content, read_slot(mapped.slot->bytes()));
   if (content.publication != entry.publication) return overtaken();
+  if (content.is_on_device && !is_live(entry)) return overtaken();
   if (manifest_hash_ != content.record.manifest_hash || manifest_.empty()) {
     ASSIGN_OR_RETURN(manifest_, decode_manifest(content.manifest));
     manifest_hash_ = content.record.manifest_hash;
@@ -94,6 +102,14 @@ ShmReceiver::Fetched ShmReceiver::read(const ShmSlotEntry& entry, Handshake& han
   return snapshot;
 }
 
+/// Of a slot that is held. Bytes stay in a slot that was retired before that; what lies on a device
+/// may be written again by then.
+bool ShmReceiver::is_live(const ShmSlotEntry& entry) const {
+  const auto table = directory_->read();
+  const ShmSlotEntry* now = table.ok() ? table->find(entry.version) : nullptr;
+  return now != nullptr && now->serial == entry.serial && now->publication == entry.publication;
+}
+
 ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content,
                                                    std::shared_ptr<const void> hold) {
   ASSIGN_OR_RETURN(DevicePlace place, device_place_of(content, manifest_));
@@ -105,7 +121,7 @@ ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content
   held->slot = std::move(hold);
   held->buffer = here_.find(content.publication);
   if (held->buffer == nullptr) {
-    ASSIGN_OR_RETURN(held->buffer, open(content, place.handle));
+    ASSIGN_OR_RETURN(held->buffer, open(content, place));
   }
   auto snapshot = std::make_shared<WeightSnapshot>();
   snapshot->key = content.record.version.key;
@@ -122,25 +138,19 @@ ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content
 
 /// Nothing that is in the way here is an end: the publisher sends the bytes, or another publisher
 /// comes, and until then the version has not come yet.
-ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DeviceHandle& handle) {
+ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DevicePlace& named) {
   const KeyedVersion& version = content.record.version;
-  if (content.is_lost || !directory_->has_publisher())
-    return error(
-        Code::kUnavailable,
-        "{} lay in the memory of a device whose process has ended; another publishes again",
-        version);
-  std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
-  for (const auto& [known, buffer] : opened_)
-    if (known == handle)
-      if (auto open = buffer.lock()) return open;
+  const auto place = static_cast<ShmPlace>(named.place);
+  if (is_lost(content)) return lost(version);
+  if (auto known = places_.find(place)) return known;
+  ASSIGN_OR_RETURN(auto lock, directory_->hold(place));
+  // While it is held no other publisher gives the place to another piece.
+  if (is_lost(content)) return lost(version);
   std::string why = "a receiver has no device";
   if (setup_.devices != nullptr) {
-    auto opened = setup_.devices->open(handle);
-    if (opened.ok()) {
-      std::shared_ptr<const DeviceBuffer> buffer = std::move(opened).value();
-      opened_.emplace_back(handle, buffer);
-      return buffer;
-    }
+    auto opened = setup_.devices->open(named.handle);
+    if (opened.ok()) return places_.keep(place, std::move(lock), std::move(opened).value());
+    if (is_lost(content)) return lost(version);
     why = opened.error().text();
   }
   directory_->refuse_devices(why);
@@ -148,6 +158,11 @@ ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const Devic
                "{} is on a device that cannot be read here, and is to come as "
                "bytes: {}",
                version, why);
+}
+
+/// Asks the slot itself, which is held: a new publisher says so there before it offers a place.
+bool ShmReceiver::is_lost(const ShmSlotContent& content) const {
+  return !directory_->has_publisher() || is_marked_lost(content);
 }
 
 /// Mappings of slots that the publisher gave up would keep their memory.

@@ -4,11 +4,11 @@
 
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "kernels/weights/handshake.h"
 #include "kernels/weights/shm_directory.h"
+#include "kernels/weights/shm_places.h"
 #include "kernels/weights/shm_publisher.h"
 #include "kernels/weights/shm_slot.h"
 
@@ -24,6 +24,9 @@ class ShmReceiver {
   Fetched fetch(const KeyedVersion& version, Handshake& handshake);
   PolicyVersion newest(WeightsKey key);
   VersionsByKey newest_by_key();
+  /// Pieces of devices that are open, and those of them that are to be closed by the caller.
+  bool has_open_places() const { return !places_.empty(); }
+  std::vector<std::shared_ptr<const void>> take_withdrawn() { return places_.take_withdrawn(); }
 
  private:
   struct Mapped {
@@ -38,8 +41,10 @@ class ShmReceiver {
   /// `was_overtaken`: the publisher was faster, look again.
   Fetched read(const ShmSlotEntry& entry, Handshake& handshake, bool& was_overtaken);
   Fetched read_from_device(const ShmSlotContent& content, std::shared_ptr<const void> hold);
-  /// The buffer of another process, open as long as somebody holds it.
-  Opened open(const ShmSlotContent& content, const DeviceHandle& handle);
+  bool is_live(const ShmSlotEntry& entry) const;
+  bool is_lost(const ShmSlotContent& content) const;
+  /// The buffer of another process, which stays open for the versions that come.
+  Opened open(const ShmSlotContent& content, const DevicePlace& named);
 
   const ChannelSetup& setup_;
   const PublishedHere& here_;
@@ -47,7 +52,7 @@ class ShmReceiver {
   std::map<uint64_t, Mapped> mapped_;        // by serial
   WeightManifest manifest_;                  // of the version read last
   uint64_t manifest_hash_ = 0;
-  std::vector<std::pair<DeviceHandle, std::weak_ptr<const DeviceBuffer>>> opened_;
+  OpenPlaces places_;
 };
 
 }  // namespace primerl

@@ -6,11 +6,12 @@
 
 #include "graph/base/crc32c.h"
 #include "kernels/weights/byte_codec.h"
+#include "kernels/weights/shm_directory.h"
 
 namespace primerl {
 namespace {
 
-constexpr uint64_t kSlotMagic = 0x3374'6f6c'7377'6d70;  // "pmwslot3"
+constexpr uint64_t kSlotMagic = 0x3474'6f6c'7377'6d70;  // "pmwslot4"
 constexpr uint64_t kSlotAlignment = 64;
 // Small enough to be in the second-level cache when the check reads what the copy read.
 constexpr size_t kPieceBytes = 128 * 1024;
@@ -78,6 +79,7 @@ uint32_t copy_checked(std::span<const std::byte> from, std::byte* to) {
 
 std::vector<std::byte> encode(const DevicePlace& place) {
   ByteWriter writer;
+  writer.number(place.place);
   writer.bytes(place.handle.bytes);
   writer.number(place.handle.num_bytes);
   for (const uint64_t offset : place.offsets) writer.number(offset);
@@ -150,11 +152,13 @@ void fill_device_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t
 Result<DevicePlace> device_place_of(const ShmSlotContent& content, const WeightManifest& manifest) {
   ByteReader reader(content.data);
   DevicePlace place;
+  place.place = reader.number<uint64_t>();
   const auto handle = reader.bytes(place.handle.bytes.size());
   place.handle.num_bytes = reader.number<uint64_t>();
   for (size_t i = 0; i < manifest.tensors.size() && reader.is_good(); ++i)
     place.offsets.push_back(reader.number<uint64_t>());
-  if (!content.is_on_device || !reader.is_done() || handle.size() != place.handle.bytes.size())
+  if (!content.is_on_device || !reader.is_done() || place.place >= kShmPlacesMax ||
+      handle.size() != place.handle.bytes.size())
     return error(Code::kCorrupt, "{} does not say where it lies on its device",
                  content.record.version);
   std::ranges::copy(handle, place.handle.bytes.begin());
@@ -165,6 +169,10 @@ void mark_lost(ShmSegment& slot) {
   const auto content = read_slot(slot.bytes());
   if (content.ok() && content->is_on_device)
     reinterpret_cast<Header*>(slot.writable().data())->where.store(kLost);
+}
+
+bool is_marked_lost(const ShmSlotContent& content) {
+  return content.where->load(std::memory_order_seq_cst) == kLost;
 }
 
 std::shared_ptr<const void> ShmSlot::hold() {
@@ -194,9 +202,8 @@ Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes) {
   if (layout.end > size) return corrupt();
   ShmSlotContent content;
   content.publication = header->publication;
-  const uint64_t where = header->where.load(std::memory_order_relaxed);
-  content.is_on_device = where != kOnHost;
-  content.is_lost = where != kOnHost && where != kOnDevice;
+  content.where = &header->where;
+  content.is_on_device = header->where.load(std::memory_order_relaxed) != kOnHost;
   content.manifest = bytes.subspan(layout.manifest_begin, header->manifest_bytes);
   content.data = bytes.subspan(layout.data_begin, header->data_bytes);
   ASSIGN_OR_RETURN(content.record,

@@ -8,6 +8,7 @@
 /// was written before, and while the slot is held nobody writes there.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,7 @@ void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t public
 
 /// Where the weights of a version lie on a device, for another process.
 struct DevicePlace {
+  uint64_t place = 0;  // a ShmPlace
   DeviceHandle handle;
   std::vector<uint64_t> offsets;  // of each tensor, in bytes
 };
@@ -61,10 +63,12 @@ struct ShmSlotContent {
   uint64_t publication = 0;
   VersionRecord record;
   std::span<const std::byte> manifest;  // encoded
+  const std::atomic<uint64_t>* where = nullptr;  // in the slot
   bool is_on_device = false;
-  bool is_lost = false;             // it was on a device of a publisher that has ended
   std::span<const std::byte> data;  // tensors, or an encoded DevicePlace
 };
+/// Whether mark_lost() has been said of the slot by now.
+bool is_marked_lost(const ShmSlotContent& content);
 /// Reads the header of a held slot. kCorrupt when it cannot be one.
 Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes);
 

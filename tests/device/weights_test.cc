@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "kernels/torch/cuda/device_memory.h"
 #include "kernels/torch/make.h"
 #include "kernels/weights/channel.h"
@@ -20,11 +22,19 @@ namespace {
 
 using Snapshot = std::shared_ptr<const WeightSnapshot>;
 
+/// The last of two cards, else the only one.
+int other_card() {
+  int count = 0;
+  EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  return count > 1 ? 1 : 0;
+}
+
 class LearnerOnCard : public ::testing::Test {
  protected:
-  std::unique_ptr<Learner> learner(const std::string& dtype, int32_t device_snapshots = 3) {
+  std::unique_ptr<Learner> learner(const std::string& dtype, int32_t device_snapshots = 3,
+                                   int card = 0) {
     LearnerOptions options;
-    options.device = "cuda:0";
+    options.device = fmt::format("cuda:{}", card);
     options.numerics = "fast";
     options.dtype = dtype;
     options.optimizer.lr = 1e-2;
@@ -58,21 +68,27 @@ class LearnerOnCard : public ::testing::Test {
     ASSERT_TRUE(report.ok()) << report.error().text();
     ASSERT_FALSE(report->skipped) << report->skip_reason;
   }
-  static std::vector<float> logprobs(Engine& engine, const std::string& salt) {
+  static void submit(Engine& engine, const std::string& salt) {
     SequenceRequest request;
     request.id = SequenceId(1);
     for (int32_t i = 0; i < 20; ++i) request.prompt_tokens.push_back(i * 5 % 61);
     request.sampling = {.temperature = 0, .max_tokens = 24, .ignore_eos = true};
     request.salt = salt;
     EXPECT_TRUE(engine.submit(std::move(request)).ok());
-    while (engine.has_work()) {
-      EXPECT_TRUE(engine.step().ok());
-      for (const auto& event : engine.take_prefilled())
-        EXPECT_TRUE(engine.take_over(event.id).ok());
-    }
-    const auto ends = engine.take_finished();
+  }
+  static void step(Engine& engine) {
+    EXPECT_TRUE(engine.step().ok());
+    for (const auto& event : engine.take_prefilled()) EXPECT_TRUE(engine.take_over(event.id).ok());
+  }
+  static FinishEvent end(Engine& engine) {
+    while (engine.has_work()) step(engine);
+    auto ends = engine.take_finished();
     EXPECT_EQ(ends.size(), 1U);
-    return ends.front().logprobs;
+    return std::move(ends.front());
+  }
+  static std::vector<float> logprobs(Engine& engine, const std::string& salt) {
+    submit(engine, salt);
+    return end(engine).logprobs;
   }
 
   const std::filesystem::path folder_ = testing::make_folder({.head_dim = 64});
@@ -99,6 +115,57 @@ TEST_F(LearnerOnCard, AnEngineTakesFromItsDeviceWhatItWouldTakeFromTheHost) {
     const auto got = logprobs(*straight, "main:1");
     EXPECT_EQ(got, logprobs(*by_host, "main:1"));
     EXPECT_NE(got, before);
+  }
+}
+
+/// The copy is launched behind a step that is under way, whose tokens are of the older version; by
+/// way of the host all of it is done before apply() returns.
+TEST_F(LearnerOnCard, AVersionCountsFromTheSameTokenOnWithoutAWait) {
+  auto from = learner("bfloat16");
+  auto straight = engine("bfloat16"), by_host = engine("bfloat16");
+  const auto first = snapshot(*from, 1);
+  train(*from);
+  const auto second = snapshot(*from, 2);
+  std::vector<FinishEvent> ends;
+  for (Engine* engine : {straight.get(), by_host.get()}) {
+    const bool is_straight = engine == straight.get();
+    const auto given = [&](const Snapshot& one) { return is_straight ? one : *on_host(one); };
+    ASSERT_TRUE(engine->apply(*given(first)).ok());
+    submit(*engine, "main:1");
+    for (int i = 0; i < 9; ++i) step(*engine);
+    ASSERT_TRUE(engine->apply(*given(second)).ok());
+    ends.push_back(end(*engine));
+  }
+  EXPECT_EQ(ends[0].tokens, ends[1].tokens);
+  EXPECT_EQ(ends[0].logprobs, ends[1].logprobs);
+  ASSERT_EQ(ends[0].spans.size(), 2U);
+  EXPECT_EQ(ends[0].spans, ends[1].spans);
+}
+
+/// The second set is read and filled in turn; where there is one card alone nothing is prepared.
+TEST_F(LearnerOnCard, WhatLiesOnAnotherCardIsFetchedWhileStepsGoOn) {
+  auto from = learner("bfloat16", 3, other_card());
+  auto to = engine("bfloat16"), by_host = engine("bfloat16");
+  for (int64_t version = 1; version <= 3; ++version) {
+    train(*from);
+    const Snapshot taken = snapshot(*from, version);
+    ASSERT_NE(taken->device, nullptr);
+    EXPECT_EQ(to->prepare(taken), other_card() == 0);
+    while (!to->prepare(taken)) step(*to);
+    ASSERT_TRUE(to->apply(*taken).ok());
+    ASSERT_TRUE(by_host->apply(**on_host(taken)).ok());
+    const auto salt = fmt::format("main:{}", version);
+    EXPECT_EQ(logprobs(*to, salt), logprobs(*by_host, salt)) << version;
+  }
+}
+
+TEST_F(LearnerOnCard, AnEngineWithoutWorkGivesABufferBack) {
+  auto from = learner("bfloat16", 1);
+  auto to = engine("bfloat16");
+  for (int64_t version = 1; version <= 3; ++version) {
+    Snapshot taken = snapshot(*from, version);
+    while (taken->device == nullptr) taken = snapshot(*from, version);  // it is being copied
+    ASSERT_TRUE(to->apply(*taken).ok());
   }
 }
 
@@ -148,20 +215,16 @@ TEST_F(LearnerOnCard, WithoutAFreeBufferASnapshotGoesThroughTheHostAndIsTheSame)
 class CardProcesses : public ::testing::Test {
  protected:
   CardProcesses() {
-    int count = 0;
-    EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
     setup_ = channel_setup(testing::scratch_folder("channel"));
     setup_.devices = make_card_memory(0);
-    other_card_ = count > 1 ? 1 : 0;
   }
   /// One that publishes versions [0, count) from its card, then waits.
   std::vector<std::string> publisher(int64_t count) const {
-    return {"publish", setup_.run_folder.string(), std::to_string(other_card_),
+    return {"publish", setup_.run_folder.string(), std::to_string(other_card()),
             std::to_string(count)};
   }
 
   ChannelSetup setup_;
-  int other_card_ = 0;
 };
 
 TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
@@ -172,7 +235,7 @@ TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
   const auto fetched = channel->fetch({}, PolicyVersion(4));
   ASSERT_TRUE(fetched.ok()) << fetched.error().text();
   ASSERT_NE((*fetched)->device, nullptr) << "IPC was refused";
-  EXPECT_EQ((*fetched)->device->buffer().card(), other_card_);
+  EXPECT_EQ((*fetched)->device->buffer().card(), other_card());
   EXPECT_TRUE(is_whole_card_version(**fetched, 4));
   // What is held stays, whatever becomes of its process.
   other.kill();
@@ -181,9 +244,18 @@ TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
   const auto lost = channel->fetch({}, PolicyVersion(3));
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
+  // The next one publishes it again, in memory of its own.
+  Child next(publisher(5));
+  for (int64_t version = 0; version < 5; ++version)
+    ASSERT_EQ(next.line(), fmt::format("published {} on the device", version));
+  const auto again = channel->fetch({}, PolicyVersion(4));
+  ASSERT_TRUE(again.ok()) << again.error().text();
+  EXPECT_NE((*again)->device->buffer().data(), (*fetched)->device->buffer().data());
+  EXPECT_TRUE(is_whole_card_version(**again, 4));
 }
 
-TEST_F(CardProcesses, BuffersGoRoundWhileAReceiverFollows) {
+TEST_F(CardProcesses, BuffersGoRoundAndStayOpenWhileAReceiverFollows) {
+  std::set<const void*> places;
   const auto channel = make_shm_channel(setup_).value();
   Child other(publisher(40));
   for (PolicyVersion seen; seen < PolicyVersion(39);) {
@@ -193,9 +265,12 @@ TEST_F(CardProcesses, BuffersGoRoundWhileAReceiverFollows) {
     if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // it was faster
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     EXPECT_TRUE(is_whole_card_version(**fetched, newest.value)) << newest.value;
+    if ((*fetched)->device != nullptr) places.insert((*fetched)->device->buffer().data());
     seen = newest;
   }
   EXPECT_EQ(other.finish(), 0);
+  EXPECT_LE(places.size(), 3U);
+  EXPECT_FALSE(places.empty());
 }
 
 }  // namespace

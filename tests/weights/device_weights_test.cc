@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/shm_directory.h"
 #include "tests/conformance/channel_weights.h"
@@ -166,8 +168,119 @@ TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
     EXPECT_TRUE(is_whole_on_host(*fetched, version));
     EXPECT_EQ(pool_.num_held(), version == 0 ? 1U : 2U);  // of the channel
   }
-  EXPECT_EQ(device_->facts().num_opened, 0);  // nobody holds any more
+  // Each buffer is opened once, and stays open while nobody holds it.
+  EXPECT_EQ(device_->facts().num_opens, device_->facts().num_buffers);
+  EXPECT_EQ(device_->facts().num_opened, device_->facts().num_buffers);
   EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
+  const auto publisher = open(), receiver = open();
+  for (int64_t version = 0; version < 6; ++version) {
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(receiver->fetch({}, PolicyVersion(version)).ok());
+  }
+  const FakeDeviceFacts& facts = device_->facts();
+  ASSERT_EQ(facts.num_opened, 3);
+  pool_.release_free();
+  EXPECT_EQ(pool_.num_made(), 2U);  // of the channel
+  while (facts.num_buffers > 2) std::this_thread::yield();
+  EXPECT_EQ(facts.num_opened, 2);
+  for (int64_t version = 6; version < 12; ++version) {  // another piece takes the place
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    EXPECT_TRUE(is_whole_on_host(receiver->fetch({}, PolicyVersion(version)).value(), version));
+  }
+  EXPECT_EQ(facts.num_opens, 4);
+  EXPECT_EQ(facts.num_torn, 0);
+}
+
+TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsClosedOnceItIsLetGo) {
+  const auto publisher = open(), receiver = open();
+  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  Snapshot held = receiver->fetch({}, PolicyVersion(0)).value();
+  for (int64_t version = 1; version <= 2; ++version)
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+  ASSERT_EQ(pool_.num_held(), 3U);
+  ASSERT_TRUE(receiver->fetch({}, PolicyVersion(2)).ok());
+  for (int64_t version = 3; version <= 4; ++version)
+    ASSERT_TRUE(publisher->publish(channel_weights(version)).ok());
+  while (pool_.num_held() > 1) std::this_thread::yield();
+  pool_.release_free();
+  while (device_->facts().num_buffers > 1) std::this_thread::yield();
+  EXPECT_EQ(device_->facts().num_opened, 1);
+  EXPECT_TRUE(is_whole_on_host(held, 0));
+  held.reset();
+  while (pool_.num_held() > 0) std::this_thread::yield();
+  pool_.release_free();
+  while (device_->facts().num_buffers > 0) std::this_thread::yield();
+  EXPECT_EQ(device_->facts().num_opened, 0);
+  EXPECT_EQ(device_->facts().num_torn, 0);
+}
+
+TEST_F(DeviceWeightsTest, NoneIsOpenAnyMoreWhenItsPublisherHasDied) {
+  Child first = child("publish", 0, "1");
+  ASSERT_EQ(first.line(), "published 0");
+  const auto receiver = open();
+  ASSERT_NE(receiver->fetch({}, PolicyVersion(0)).value()->device, nullptr);
+  EXPECT_EQ(device_->facts().num_opened, 1);
+  first.kill();
+  first.wait();
+  while (device_->facts().num_opened > 0) std::this_thread::yield();
+}
+
+TEST_F(DeviceWeightsTest, OneThatADeadReceiverHadOpenIsFreed) {
+  const auto publisher = open();
+  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  Child holder = child("hold", 0);
+  ASSERT_EQ(holder.line(), "holding 0");
+  for (int64_t version = 1; version <= 2; ++version)
+    ASSERT_TRUE(publisher->publish(channel_weights(version)).ok());
+  EXPECT_EQ(pool_.num_held(), 1U);
+  holder.kill();
+  holder.wait();
+  while (pool_.num_held() > 0) std::this_thread::yield();
+  pool_.release_free();
+  while (device_->facts().num_buffers > 0) std::this_thread::yield();
+}
+
+TEST_F(DeviceWeightsTest, MorePiecesThanThereArePlacesGoAsBytes) {
+  const auto publisher = open(), receiver = open();
+  DeviceBufferPool pool(device_, kBytes, kShmPlacesMax + 1);
+  const auto made = [&](int64_t version) { return on_device(*channel_weights(version), pool); };
+  std::vector<Snapshot> kept;
+  for (int64_t version = 0; version <= kShmPlacesMax; ++version) {
+    kept.push_back(made(version));
+    ASSERT_TRUE(publisher->publish(kept.back()).ok());
+    const Snapshot fetched = receiver->fetch({}, PolicyVersion(version)).value();
+    EXPECT_EQ(fetched->device != nullptr, version < kShmPlacesMax) << version;
+    EXPECT_TRUE(is_whole_on_host(fetched, version));
+  }
+  EXPECT_TRUE(said_.empty());
+  kept.clear();
+  pool.release_free();
+  while (device_->facts().num_buffers > 1) std::this_thread::yield();  // of the channel
+  ASSERT_TRUE(publisher->publish(made(100)).ok());
+  EXPECT_NE(receiver->fetch({}, PolicyVersion(100)).value()->device, nullptr);
+  EXPECT_EQ(device_->facts().num_torn, 0);
+}
+
+/// One that has read the directory, and comes to the slot when the version has been retired.
+TEST_F(DeviceWeightsTest, ALateReceiverDoesNotGetABufferThatMayBeWrittenAgain) {
+  const auto publisher = open();
+  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ChannelSetup late = setup();
+  int64_t version = 0;
+  late.probe = [&](std::string_view step) {
+    while (step == "hold a slot" && version < 2)
+      ASSERT_TRUE(publisher->publish(on_card(++version)).ok());
+  };
+  const auto receiver = make_shm_channel(late).value();
+  const auto retired = receiver->fetch({}, PolicyVersion(0));
+  EXPECT_EQ(version, 2);
+  EXPECT_EQ(pool_.num_held(), 2U);  // its buffer has come back
+  ASSERT_FALSE(retired.ok());
+  EXPECT_EQ(retired.error().code(), Code::kNotFound);
+  EXPECT_TRUE(is_whole_on_host(receiver->fetch({}, PolicyVersion(2)).value(), 2));
 }
 
 TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,10 @@ struct FakeDeviceFacts {
   std::atomic<int> num_opened = 0;   // that live, of others
   std::atomic<int> num_opens = 0;    // tried
   std::atomic<int> num_reads = 0;    // to the host
+  std::atomic<int> num_torn = 0;     // its own, freed while they were open by this device
+
+  std::mutex mutex;  // of what follows
+  std::multiset<std::string> open_names;
 };
 
 class FakeDeviceBuffer final : public DeviceBuffer {
@@ -40,10 +45,19 @@ class FakeDeviceBuffer final : public DeviceBuffer {
         num_bytes_(num_bytes),
         is_own_(is_own) {
     ++(is_own_ ? facts_->num_buffers : facts_->num_opened);
+    const std::lock_guard lock(facts_->mutex);
+    if (!is_own_) facts_->open_names.insert(segment_->name());
   }
   ~FakeDeviceBuffer() override {
     if (is_own_) segment_->remove();
     --(is_own_ ? facts_->num_buffers : facts_->num_opened);
+    const std::lock_guard lock(facts_->mutex);
+    const auto open = facts_->open_names.find(segment_->name());
+    if (open == facts_->open_names.end()) return;
+    if (is_own_)
+      ++facts_->num_torn;
+    else
+      facts_->open_names.erase(open);
   }
   int32_t card() const override { return 0; }
   void* data() const override { return const_cast<std::byte*>(segment_->bytes().data()); }

@@ -123,7 +123,7 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
-  settle();
+  if (known_.are_there()) settle();  // slots change hands between two steps
   RETURN_IF_ERROR(lost_);
   const Status brought = at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
@@ -132,6 +132,8 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
     ASSIGN_OR_RETURN(bytes.tensors, tensors_on_host(snapshot));
     return take(bytes);
   });
+  settle();
+  RETURN_IF_ERROR(lost_);
   RETURN_IF_ERROR(stream_.outcome_of("new weights", brought));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());

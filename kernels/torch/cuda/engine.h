@@ -10,7 +10,8 @@
 /// work while the host reads, accepts and plans. It reads tokens where the step before left them. A
 /// sequence that ends with a stop token has one row more in it, whose token nobody takes. What
 /// needs the tokens first is planned when the step under way is done: steps with prompts, or with
-/// rows that the host draws. apply() waits for it, and its tokens are of the older version.
+/// rows that the host draws. apply() puts the copy of new weights behind it, waits for its tokens,
+/// which are of the older version, and not for the copy: the next step is launched behind that.
 ///
 /// Its weights are the whole ones of one tenant, or, with `adapter_slots`, the folder's, and each
 /// key that is applied has an adapter on them (known_adapters.h). New versions, and adapters that

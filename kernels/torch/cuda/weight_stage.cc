@@ -45,7 +45,7 @@ WeightStage::WeightStage(const TensorTable& table, const at::Tensor& like, Weigh
 
 Status WeightStage::begin(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   stop();
-  RETURN_IF_ERROR(match_tensors(table_, snapshot->tensors));
+  if (snapshot->device == nullptr) RETURN_IF_ERROR(match_tensors(table_, snapshot->tensors));
   snapshot_ = snapshot;
   is_done_.store(false, std::memory_order_release);
   thread_ = std::jthread([this](const std::stop_token& stop) {

@@ -33,7 +33,8 @@ class WeightStage {
   ~WeightStage() { stop(); }
 
   /// Fills the buffer with `snapshot`, on another thread, from the host or from another device;
-  /// what was begun before is given up. Tensors that are not the model's: nothing is begun.
+  /// what was begun before is given up. Tensors on the host that are not the model's: nothing is
+  /// begun. Of those on a device wait() says so, as they have no bytes to be checked before.
   Status begin(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// Whether the tensors of `snapshot` are those that were begun, in the same memory.
   bool holds(const WeightSnapshot& snapshot) const;

@@ -34,6 +34,10 @@ class WeightUpload {
   /// Bytes that it allocates on the device.
   static double bytes_needed();
 
+  /// Until what `is_done` was recorded after has been done, asleep between looks; kDeadline after
+  /// kCardWaitMax. Any thread.
+  static Status await(const c10::Event& is_done);
+
  private:
   struct Part {
     at::Tensor host, device;  // [bytes], the host's pinned
@@ -42,8 +46,6 @@ class WeightUpload {
 
   Status copy(const TensorMatch::Source& source, const at::Tensor& flat,
               const std::stop_token& stop);
-  /// Until what `is_done` was recorded after has been done.
-  static Status await(const c10::Event& is_done);
 
   const at::ScalarType type_;
   const CardStream stream_;

@@ -4,6 +4,10 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <utility>
+
+#include "kernels/torch/boundary.h"
+
 namespace primerl {
 CardWeights::CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream,
                          bool has_room_for_second_set)
@@ -59,17 +63,26 @@ bool CardWeights::has_stage() {
   return stage_.has_value();
 }
 
+/// A device that is lost is for the next step to say.
+bool CardWeights::is_being_read() const {
+  const auto is_copied =
+      at_boundary("new weights", [&]() -> Result<bool> { return is_copied_.query(); });
+  return is_copied.ok() && !*is_copied;
+}
+
 /// A snapshot that is not the model's is apply()'s to refuse, and one that is older than what is
 /// being prepared is applied as it is: two actors may be behind each other for a while.
 bool CardWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (type_beside(*snapshot).has_value() || !has_stage()) return true;
   if (stage_->holds(*snapshot)) return stage_->is_done();
   if (stage_->is_newer_than(*snapshot)) return true;
+  if (is_being_read()) return false;
   return !stage_->begin(snapshot).ok();
 }
 
 /// A copy within the device reads and writes each byte once.
 Status CardWeights::copy_within(const void* from, at::ScalarType type) {
+  if (keeping_.joinable()) keeping_.join();  // of the version before: done, or about to be
   if (type == type_) {
     RETURN_IF_ERROR(
         stream_.copy(flat_.mutable_data_ptr(), from, static_cast<size_t>(flat_.nbytes())));
@@ -77,15 +90,28 @@ Status CardWeights::copy_within(const void* from, at::ScalarType type) {
     auto* data = const_cast<void*>(from);  // only read
     flat_.copy_(at::from_blob(data, {table_.count()}, flat_.options().dtype(type)));
   }
-  return stream_.wait();
+  stream_.record(is_copied_);
+  return ok();
 }
 
-/// The second set stays as it is until the copy is done, and so is free for the next version.
+/// A device that is lost copies nothing any more.
+void CardWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer) {
+  keeping_ = std::jthread([this, buffer = std::move(buffer)]() mutable {
+    static_cast<void>(at_boundary("a copy of new weights", [&] {
+      const CardStream::Use use(stream_);
+      return WeightUpload::await(is_copied_);
+    }));
+    buffer = nullptr;
+  });
+}
+
+/// The second set stays as it is until the copy is done: prepare() looks.
 Status CardWeights::apply(const WeightSnapshot& snapshot) {
   if (const auto type = type_beside(snapshot)) {
-    const Status copied = copy_within(snapshot.device->buffer().data(), *type);
+    RETURN_IF_ERROR(copy_within(snapshot.device->buffer().data(), *type));
+    keep_until_copied(snapshot.device->shared_buffer());
     if (stage_.has_value()) stage_->stop();
-    return copied;
+    return ok();
   }
   if (stage_.has_value() && stage_->holds(snapshot)) {
     RETURN_IF_ERROR(stage_->wait());

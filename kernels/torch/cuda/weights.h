@@ -4,14 +4,16 @@
 /// Addresses are fixed for life, so that captured graphs see new weights. A snapshot that lies on
 /// the same device is taken by one copy. For any other, where there is room for a second set, it is
 /// made when the first comes; prepare() fills it while steps go on, and apply() is then such a copy
-/// as well. One thread.
+/// as well. The copy is a part of the stream's order: the host does not wait for it. One thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "kernels/models/tensors.h"
@@ -47,15 +49,20 @@ class CardWeights {
   /// Begins to fill the second set, or goes on with it; whether there is nothing to wait for.
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// As load(), from the device that has it, or from the second set if that has been prepared from
-  /// the same memory.
+  /// the same memory. What is launched on the stream from now on sees the new weights; what the
+  /// copy reads is kept until it is done.
   Status apply(const WeightSnapshot& snapshot);
 
  private:
   /// Of a snapshot whose flat buffer lies on this device: its type.
   std::optional<at::ScalarType> type_beside(const WeightSnapshot& snapshot) const;
   bool has_stage();
-  /// `from` is as long as the buffer.
+  /// Whether a copy out of the second set, or out of a buffer, is under way.
+  bool is_being_read() const;
+  /// Launches it; `from` is as long as the buffer.
   Status copy_within(const void* from, at::ScalarType type);
+  /// Keeps what the copy reads until it is done, on another thread: to let go may be to free it.
+  void keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer);
 
   const TensorTable& table_;
   const at::ScalarType type_;
@@ -64,6 +71,8 @@ class CardWeights {
   WeightUpload upload_;
   bool has_room_;
   std::optional<WeightStage> stage_;  // after what it uses; the second set
+  c10::Event is_copied_{c10::DeviceType::CUDA};  // the last copy within the device
+  std::jthread keeping_;                         // of what that reads; after what it uses
 };
 
 }  // namespace primerl

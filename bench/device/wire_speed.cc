@@ -1,0 +1,114 @@
+#include "bench/device/wire_speed.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/device/timing.h"
+#include "kernels/torch/cuda/device_memory.h"
+
+namespace primerl::bench {
+namespace {
+
+constexpr uint64_t kPartMax = uint64_t{2} << 30;
+
+/// GB/s of each time that `body` moves `bytes`, and of the median.
+double rate(const std::string& what, double bytes, const std::function<void()>& body) {
+  std::vector<double> seconds;
+  for (int i = 0; i < 9; ++i) {
+    const double one = seconds_of(body);
+    if (i > 1) seconds.push_back(one);
+  }
+  std::ranges::sort(seconds);
+  const double middle = 1e-9 * bytes / median(seconds);
+  fmt::print("  {:<40} {:.0f} GB/s [{:.0f}, {:.0f}]\n", what, middle, 1e-9 * bytes / seconds.back(),
+             1e-9 * bytes / seconds.front());
+  return middle;
+}
+
+/// NCCL is what libtorch has loaded, where it has one; its types are plain. GB/s, 0 without it.
+double broadcast(const std::vector<void*>& buffers, uint64_t num_bytes,
+               const std::vector<cudaStream_t>& streams) {
+  using Comm = void*;
+  const auto find = [](const char* name) { return ::dlsym(RTLD_DEFAULT, name); };
+  const auto init = reinterpret_cast<int (*)(Comm*, int, const int*)>(find("ncclCommInitAll"));
+  const auto send =
+      reinterpret_cast<int (*)(const void*, void*, size_t, int, int, Comm, cudaStream_t)>(
+          find("ncclBroadcast"));
+  const auto begin = reinterpret_cast<int (*)()>(find("ncclGroupStart"));
+  const auto end = reinterpret_cast<int (*)()>(find("ncclGroupEnd"));
+  if (init == nullptr || send == nullptr || begin == nullptr || end == nullptr) {
+    fmt::print("  no NCCL in this libtorch\n");
+    return 0;
+  }
+  Comm comms[2] = {};
+  const int cards[2] = {0, 1};
+  CHECK(init(comms, 2, cards) == 0, "NCCL does not start");
+  constexpr int kBytesOfNccl = 1;  // ncclUint8
+  return rate(fmt::format("ncclBroadcast, {:.2f} GB", 1e-9 * static_cast<double>(num_bytes)),
+              static_cast<double>(num_bytes), [&] {
+                CHECK(begin() == 0, "NCCL");
+                for (size_t i = 0; i < 2; ++i)
+                  CHECK(send(buffers[1], buffers[i], num_bytes, kBytesOfNccl, 1, comms[i],
+                             streams[i]) == 0,
+                        "NCCL");
+                CHECK(end() == 0, "NCCL");
+                for (const auto& stream : streams) must(cudaStreamSynchronize(stream), "NCCL");
+              });
+}
+
+/// What the hardware gives from cuda:1 to cuda:0; GB/s of NCCL's broadcast.
+double raw(uint64_t num_bytes) {
+  std::vector<std::shared_ptr<DeviceBuffer>> buffers;
+  std::vector<cudaStream_t> streams(2);
+  for (int card = 0; card < 2; ++card) {
+    must(cudaSetDevice(card), "device");
+    buffers.push_back(make_card_memory(card)->allocate(num_bytes).value());
+    must(cudaStreamCreateWithFlags(&streams[static_cast<size_t>(card)], cudaStreamNonBlocking),
+         "stream");
+  }
+  const Status reached = buffers[1]->reach_from(0);
+  CHECK(reached.ok(), reached.error().text());
+  must(cudaSetDevice(0), "device");
+  rate(fmt::format("peer copy, {:.2f} GB", 1e-9 * static_cast<double>(num_bytes)),
+       static_cast<double>(num_bytes), [&] {
+         must(cudaMemcpyAsync(buffers[0]->data(), buffers[1]->data(), num_bytes, cudaMemcpyDefault,
+                              streams[0]),
+              "copy");
+         must(cudaStreamSynchronize(streams[0]), "copy");
+       });
+  return broadcast({buffers[0]->data(), buffers[1]->data()}, num_bytes, streams);
+}
+
+}  // namespace
+
+void copy_alone(uint64_t num_bytes) {
+  must(cudaSetDevice(0), "device");
+  const uint64_t part = std::min(num_bytes, kPartMax);
+  const auto memory = make_card_memory(0);
+  const auto from = memory->allocate(part).value(), to = memory->allocate(part).value();
+  const double speed =
+      rate("copy within cuda:0, read and written", 2 * static_cast<double>(part), [&] {
+        must(cudaMemcpyAsync(to->data(), from->data(), part, cudaMemcpyDefault, nullptr), "copy");
+        must(cudaStreamSynchronize(nullptr), "copy");
+      });
+  fmt::print("  {:<40} {:.3f} ms\n", "so the bound of a stop is",
+             2e-6 * static_cast<double>(num_bytes) / speed);
+}
+
+/// Beside both sizes: a broadcast of a few bytes is no measure of the wire.
+void compare(uint64_t num_bytes, double seconds) {
+  const double own = raw(num_bytes), large = raw(uint64_t{1} << 30);
+  const double speed = 1e-9 * static_cast<double>(num_bytes) / seconds;
+  if (own > 0)
+    fmt::print("  {:<40} {:.0f} GB/s, {:.0f} % of ncclBroadcast, {:.0f} % of that of 1 GiB\n",
+               "fetch and prepare", speed, 1e2 * speed / own, 1e2 * speed / large);
+}
+
+}  // namespace primerl::bench

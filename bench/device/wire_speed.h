@@ -1,0 +1,16 @@
+/// What the hardware gives without this project, beside which the bench of weights on devices puts
+/// its own figures. Prints each with its spread, in GB/s.
+#pragma once
+
+#include <cstdint>
+
+namespace primerl::bench {
+
+/// The bound of a stop: a copy within cuda:0 of `num_bytes`, by the rate of a part of it.
+void copy_alone(uint64_t num_bytes);
+
+/// Peer copies and NCCL's broadcasts from cuda:1 to cuda:0, of `num_bytes` and of 1 GiB; and what
+/// share of the broadcasts `num_bytes` in `seconds` are.
+void compare(uint64_t num_bytes, double seconds);
+
+}  // namespace primerl::bench

@@ -1,0 +1,56 @@
+#include "kernels/weights/shm_places.h"
+
+#include <utility>
+
+namespace primerl {
+
+Result<std::optional<OfferedPlaces::Named>> OfferedPlaces::offer(const DeviceBuffer& buffer) {
+  for (const auto& [place, offered] : offered_)
+    if (offered.memory.get() == &buffer) return std::optional(Named{place, offered.handle});
+  ASSIGN_OR_RETURN(const DeviceHandle handle, buffer.handle());
+  for (ShmPlace place = 0; place < kShmPlacesMax; ++place) {
+    if (offered_.contains(place) || !directory_.offer(place)) continue;
+    offered_[place] = {buffer.memory(), handle};
+    return std::optional(Named{place, handle});
+  }
+  return std::optional<Named>();
+}
+
+void OfferedPlaces::attend() {
+  for (auto& [place, offered] : offered_) {
+    if (offered.is_withdrawn || offered.memory.use_count() > 1) continue;
+    directory_.withdraw(place);
+    offered.is_withdrawn = true;
+  }
+  std::erase_if(offered_, [this](const auto& each) {
+    return each.second.is_withdrawn && !directory_.is_open(each.first);
+  });
+}
+
+std::shared_ptr<const DeviceBuffer> OpenPlaces::find(ShmPlace place) const {
+  const auto known = open_.find(place);
+  if (known == open_.end()) return nullptr;
+  return {known->second, known->second->buffer.get()};
+}
+
+std::shared_ptr<const DeviceBuffer> OpenPlaces::keep(ShmPlace place,
+                                                     std::unique_ptr<ShmSegment> lock,
+                                                     std::shared_ptr<const DeviceBuffer> buffer) {
+  const bool is_new =
+      open_.emplace(place, std::make_shared<Open>(std::move(lock), std::move(buffer))).second;
+  CHECK(is_new, "a place that is open already was opened again");
+  return find(place);
+}
+
+std::vector<std::shared_ptr<const void>> OpenPlaces::take_withdrawn() {
+  std::vector<std::shared_ptr<const void>> withdrawn;
+  std::erase_if(open_, [&](auto& each) {
+    const bool is_unused = each.second.use_count() == 1;
+    if (!is_unused || ShmDirectory::is_offered(*each.second->lock, each.first)) return false;
+    withdrawn.push_back(std::move(each.second));
+    return true;
+  });
+  return withdrawn;
+}
+
+}  // namespace primerl
