@@ -139,7 +139,7 @@ TEST(CardBase, LeavesNothingBehindWhereThereIsNoRoom) {
   const auto folder = folder_of_model();
   FrozenBases bases;
   EngineOptions huge = with_slots("bfloat16");
-  huge.kv_blocks = 1 << 30;
+  huge.kv_blocks = 1 << 26;
   const auto refused = make_torch_engine(huge, folder, nullptr, &bases);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().text(), ::testing::HasSubstr("the engine needs"));
