@@ -22,8 +22,7 @@ TEST(ProgramOutput, OfAProgramThatIsNotThereIsAnErrorWithItsName) {
   EXPECT_THAT(output.error().text(), HasSubstr("'/does/not/exist' cannot be started: No such"));
 }
 
-TEST(ProgramOutput, OfOneThatDoesNotEndIsAnErrorWithWhatItHadSaid) {
-  // It speaks, and goes on with its output open; or closes it, and goes on.
+TEST(ProgramOutput, OfOneThatDoesNotEndIsAnErrorWhetherItCouldStillSpeakOrNot) {
   const auto silent = script("exec sleep 100000", Duration::milliseconds(1));
   ASSERT_FALSE(silent.ok());
   EXPECT_EQ(silent.error().code(), Code::kDeadline);
