@@ -4,7 +4,13 @@
 
 namespace primerl {
 
-std::string_view name_of(at::ScalarType type) { return type == at::kFloat ? "float32" : "bfloat16"; }
+std::string_view name_of(at::ScalarType type) {
+  return type == at::kFloat ? "float32" : "bfloat16";
+}
+
+at::ScalarType type_named(std::string_view dtype) {
+  return dtype == "float32" ? at::kFloat : at::kBFloat16;
+}
 
 Result<std::shared_ptr<const CardBase>> card_base(
     FrozenBases* bases, const std::filesystem::path& folder, const ModelConfig& config,

@@ -37,6 +37,8 @@ class CardBase final : public FrozenBase {
 
 /// "float32" or "bfloat16".
 std::string_view name_of(at::ScalarType type);
+/// And back; what "auto" stands for on a device is bf16.
+at::ScalarType type_named(std::string_view dtype);
 
 /// The base of `folder`, which was read as `config` and whose tensors are `tensors`: the one in
 /// `bases`, or made and put there. `bases` may be null: then nobody else will have it. `check_room`

@@ -12,7 +12,7 @@
 #include "kernels/models/adapter_folder.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/cuda/card.h"
-#include "kernels/torch/cuda/decoder.h"
+#include "kernels/torch/cuda/learner_room.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/training/step_report.h"
@@ -20,63 +20,6 @@
 
 namespace primerl {
 namespace {
-
-constexpr double kGiga = 1e9;
-constexpr double kReserveOfLearner = 1e9;  // of libtorch's workspaces and what its pool rounds up
-
-at::ScalarType type_of(const LearnerOptions& options) {
-  return options.dtype == "float32" ? at::kFloat : at::kBFloat16;
-}
-
-/// What a learner takes on its device.
-struct LearnerBytes {
-  double weights = 0, rows = 0, head = 0;
-  double all() const { return weights + rows + head + kReserveOfLearner; }
-};
-
-LearnerBytes bytes_of(const LearnerOptions& options, const ModelConfig& config,
-                      std::span<const AdapterTraining> adapters, int64_t rows) {
-  const at::ScalarType type = type_of(options);
-  const TensorTable table(config);
-  const auto count = static_cast<double>(table.count());
-  const double fp8 = options.products == "fp8" ? fp8_bytes(config, true) : 0.0;
-  LearnerBytes bytes = {
-      count * CardTrained::bytes_of_parameter(type) + fp8,
-      CardTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),
-      CardTrainingHead::bytes_needed(config, type)};
-  if (adapters.empty()) return bytes;
-  bytes.weights = count * static_cast<double>(at::elementSize(type)) + fp8 +
-                  LearnerAdapters::bytes_needed(table, adapters, type);
-  bytes.rows += LearnerAdapters::bytes_of_rows(table, adapters, type, rows);
-  return bytes;
-}
-
-/// Of the frozen weights; without adapters there are none.
-double base_bytes_of(const LearnerOptions& options, const ModelConfig& config,
-                     std::span<const AdapterTraining> adapters) {
-  if (adapters.empty()) return 0;
-  return static_cast<double>(TensorTable(config).count()) *
-         static_cast<double>(at::elementSize(type_of(options)));
-}
-
-Error too_large(const LearnerOptions& options, std::span<const AdapterTraining> adapters,
-                const LearnerBytes& bytes, int64_t rows, const CardFacts& card,
-                bool is_base_there = false) {
-  const std::string what =
-      adapters.empty() ? "weights, gradients and moments"
-                       : fmt::format("{}{} adapters, gradients and moments",
-                                     is_base_there ? "" : "frozen weights, ", adapters.size());
-  return error(Code::kExhausted,
-               "the learner needs {:.1f} GB of {} for micro-batches of {} tokens ({} {:.1f}, "
-               "activations {:.1f}, head {:.1f}, reserve {:.1f}), which has {:.1f} of {:.1f} GB "
-               "free",
-               bytes.all() / kGiga, options.device, rows, what, bytes.weights / kGiga,
-               bytes.rows / kGiga, bytes.head / kGiga, kReserveOfLearner / kGiga,
-               card.free_bytes / kGiga, card.total_bytes / kGiga)
-      .note(
-          "lower 'micro_batch_tokens', say recompute = \"keep_attention\" or \"full\", or end "
-          "what holds the rest");
-}
 
 /// Whether libtorch has been asked for operations that add in one order. It asks this of the
 /// environment itself, whenever a product is made.
@@ -105,29 +48,31 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
       table_(model_.config),
       stream_(stream),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
-      whole_(adapters.empty() ? std::make_unique<CardTrained>(table_, type_of(options), stream_)
-                              : nullptr),
+      whole_(adapters.empty()
+                 ? std::make_unique<CardTrained>(table_, type_named(options.dtype), stream_)
+                 : nullptr),
       base_(std::move(base)),
       adapters_(adapters.empty() ? nullptr
-                                 : std::make_unique<LearnerAdapters>(table_, training_,
-                                                                     type_of(options), stream_)),
+                                 : std::make_unique<LearnerAdapters>(
+                                       table_, training_, type_named(options.dtype), stream_)),
       pass_(
           model_.config, [this](std::string_view name) { return with_codes(name); },
-          type_of(options), adapters_.get(), stream_, recompute_of(options.recompute),
+          type_named(options.dtype), adapters_.get(), stream_, recompute_of(options.recompute),
           wants_repeatable()),
       head_(
           model_.config, [this](std::string_view name) { return parameter(name); },
-          type_of(options), stream_) {
+          type_named(options.dtype), stream_) {
   if (whole_ != nullptr) {
     trained_.push_back({{},
                         {options.loss, options.optimizer, options.schedule, options.max_steps},
                         whole_.get(),
                         nullptr});
     if (!has_selection_biases(table_)) {
-      const LearnerBytes bytes = bytes_of(options_, model_.config, {}, options_.micro_batch_tokens);
+      const LearnerBytes bytes =
+          learner_bytes(options_, model_.config, {}, options_.micro_batch_tokens);
       buffers_ = std::make_unique<SnapshotBuffers>(
           stream_.device().index(), whole_->published_bytes(), options_.device_snapshots,
-          kReserveOfLearner, bytes.rows + bytes.head);
+          kLearnerReserveBytes, bytes.rows + bytes.head);
     }
   }
   for (size_t slot = 0; slot < training_.size(); ++slot)
@@ -173,8 +118,8 @@ Error CudaLearner::out_of_memory(int64_t rows) {
   if (has_adapters()) adapters_->release();
   release_kept_memory();
   const auto card = card_facts(card_index(options_.device));
-  return too_large(options_, training_, bytes_of(options_, model_.config, training_, rows), rows,
-                   card.ok() ? *card : CardFacts{});
+  return too_large(options_, training_, learner_bytes(options_, model_.config, training_, rows),
+                   rows, card.ok() ? *card : CardFacts{});
 }
 
 template <class Body>
@@ -423,7 +368,7 @@ Status CudaLearner::load(TenantSlot tenant, const std::filesystem::path& folder)
 
 std::string CudaLearner::describe() const {
   const std::string where = fmt::format("{} in {}", options_.device,
-                                        type_of(options_) == at::kFloat ? "float32" : "bfloat16");
+                                        name_of(type_named(options_.dtype)));
   int64_t num_steps = 0, num_parameters = 0;
   for (const auto& trained : trained_) {
     num_steps += trained.tensors->num_steps();
@@ -441,88 +386,6 @@ std::string CudaLearner::describe() const {
 std::vector<WeightTensor> CudaLearner::gradients(TenantSlot tenant) {
   const CardStream::Use use(stream_);
   return trained_of(tenant).value()->tensors->copy_gradients();
-}
-
-namespace {
-
-Status check_room(const LearnerOptions& options, const ModelConfig& config,
-                  std::span<const AdapterTraining> adapters, bool is_base_there) {
-  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
-  const int64_t rows = options.micro_batch_tokens;
-  LearnerBytes bytes = bytes_of(options, config, adapters, rows);
-  if (is_base_there) bytes.weights -= base_bytes_of(options, config, adapters);
-  if (bytes.all() <= card.free_bytes) return ok();
-  return too_large(options, adapters, bytes, rows, card, is_base_there);
-}
-
-/// Random ones, where there are no `tensors`, are nobody else's.
-Result<std::shared_ptr<const CardBase>> frozen_base(const LearnerOptions& options,
-                                                    const ModelConfig& config,
-                                                    const std::vector<WeightTensor>* tensors,
-                                                    const std::string& folder,
-                                                    std::span<const AdapterTraining> adapters,
-                                                    const CardStream& stream, FrozenBases* bases) {
-  const auto look = [&](bool is_base_there) {
-    return check_room(options, config, adapters, is_base_there);
-  };
-  const at::ScalarType type = type_of(options);
-  if (tensors != nullptr) return card_base(bases, folder, config, *tensors, type, stream, look);
-  const TensorTable table(config);
-  const at::Tensor host = zero_floats(table.count());
-  randomize_parameters(table, static_cast<uint64_t>(options.init_seed), config.initializer_range,
-                       host.mutable_data_ptr<float>());
-  return card_base(nullptr, folder, config,
-                   copy_parameters(table, host.const_data_ptr<float>()), type, stream, look);
-}
-
-Status start(CudaLearner& learner, const LearnerOptions& options,
-             const std::vector<WeightTensor>* tensors, std::span<const AdapterTraining> adapters) {
-  RETURN_IF_ERROR(tensors == nullptr ? learner.randomize(static_cast<uint64_t>(options.init_seed))
-                                     : learner.fill(*tensors));
-  for (const auto& training : adapters) {
-    if (training.start.empty()) continue;
-    Status started = learner.start_from(training);
-    if (!started.ok()) return Error(started.error()).while_doing(training.start);
-  }
-  return ok();
-}
-
-}  // namespace
-
-DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
-                               std::span<const AdapterTraining> adapters) {
-  return {bytes_of(options, config, adapters, options.micro_batch_tokens).all(),
-          base_bytes_of(options, config, adapters), name_of(type_of(options))};
-}
-
-Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
-                                                   const std::vector<WeightTensor>* tensors,
-                                                   const std::string& base,
-                                                   std::span<const AdapterTraining> adapters,
-                                                   FrozenBases* bases) {
-  RETURN_IF_ERROR(check_card_model(model.config));
-  if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
-  if (options.numerics != "fast")
-    return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
-                 options.device)
-        .note("products there are not equal to the bit to an engine's; say numerics = \"fast\"");
-  RETURN_IF_ERROR(check_products(options.products, options.dtype, model.config, options.device));
-  return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
-    use_threads(options.threads);
-    const CardStream stream(card_index(options.device));
-    const CardStream::Use use(stream);
-    std::shared_ptr<const CardBase> frozen;
-    if (adapters.empty()) {
-      RETURN_IF_ERROR(check_room(options, model.config, adapters, false));
-    } else {
-      ASSIGN_OR_RETURN(frozen, frozen_base(options, model.config, tensors, base, adapters, stream,
-                                           bases));
-    }
-    auto learner = std::make_unique<CudaLearner>(options, std::move(model), base,
-                                                 std::move(frozen), adapters, stream);
-    RETURN_IF_ERROR(start(*learner, options, tensors, adapters));
-    return std::unique_ptr<Learner>(std::move(learner));
-  });
 }
 
 }  // namespace primerl
