@@ -80,8 +80,8 @@ class ShmChannel final : public WeightChannel {
     is_watching_ = false;
   }
 
-  /// Opens pieces of a device that versions lie in, and closes them when their publisher, or the one
-  /// after, may need the memory. Both take milliseconds, which fetch() does not wait for.
+  /// Opens pieces of a device that versions lie in, and closes them when their publisher, or the
+  /// one after, may need the memory. Both take milliseconds, which fetch() does not wait for.
   void attend_places(const std::stop_token& stop) {
     std::unique_lock lock(fetch_mutex_);
     while (!stop.stop_requested() && !receiver_.places().empty()) {
