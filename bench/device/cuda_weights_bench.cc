@@ -42,6 +42,7 @@
 #include "kernels/torch/cuda/device_memory.h"
 #include "kernels/torch/make.h"
 #include "kernels/weights/channel.h"
+#include "kernels/weights/device_weights.h"
 #include "kernels/weights/memory_channel.h"
 
 namespace primerl::bench {
@@ -50,9 +51,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kVersions = 15;
-constexpr int kStepsBefore = 8;  // an update, to know what one takes
+constexpr int kStepsBefore = 6;  // an update, to know what one takes
 constexpr int32_t kRunning = 64;
-constexpr int32_t kTokensOfRun = 400;  // of a sequence: more than there are steps
+constexpr int32_t kTokensOfRun = 440;  // of a sequence: more than there are steps
 
 /// Spreads by name, printed in the order of their names.
 using Figures = std::map<std::string, Spread>;
@@ -115,6 +116,17 @@ class Coming {
   virtual bool is_published() = 0;
 };
 
+/// Null: the memory of the device is being opened.
+Snapshot fetch(WeightChannel& channel, int64_t version, Spread& took) {
+  const double begin = now();
+  auto fetched = channel.fetch({}, PolicyVersion(version));
+  if (!fetched.ok() && fetched.error().code() == Code::kUnavailable) return nullptr;
+  took.add(now() - begin);
+  CHECK(fetched.ok(), fetched.error().text());
+  CHECK((*fetched)->device != nullptr, "it came as bytes");
+  return std::move(fetched).value();
+}
+
 /// Takes `version` from `channel` as Decode does: steps go on while it is made and prepared.
 void take(Decoding& decoding, WeightChannel& channel, int64_t version,
           const std::function<std::unique_ptr<Coming>()>& ask, Figures& figures) {
@@ -134,13 +146,9 @@ void take(Decoding& decoding, WeightChannel& channel, int64_t version,
   while (!coming->is_published());
   const double published = now();
   Snapshot snapshot;
-  figures["engine: fetch"].add(seconds_of([&] {
-    auto fetched = channel.fetch({}, PolicyVersion(version));
-    CHECK(fetched.ok(), fetched.error().text());
-    CHECK((*fetched)->device != nullptr, "it came as bytes");
-    snapshot = std::move(fetched).value();
-  }));
+  while ((snapshot = fetch(channel, version, figures["engine: fetch"])) == nullptr) go_on();
   const double fetched = now();
+  figures["all: from published to fetched"].add(fetched - published);
   while (!decoding.engine().prepare(snapshot)) go_on();
   figures["engine: to prepare, steps go on"].add(now() - fetched);
   figures["engine: longest step meanwhile"].add(longest);
@@ -159,16 +167,15 @@ void take_idle(Decoding& decoding, WeightChannel& channel, int64_t version,
                const std::function<std::unique_ptr<Coming>()>& ask, Figures& figures) {
   const auto coming = ask();
   while (!coming->is_published()) std::this_thread::yield();
-  for (int i = 0; i < 2; ++i) decoding.step();
   Snapshot snapshot;
   figures["idle engine: fetch and prepare"].add(seconds_of([&] {
-    auto fetched = channel.fetch({}, PolicyVersion(version));
-    CHECK(fetched.ok(), fetched.error().text());
-    snapshot = std::move(fetched).value();
+    snapshot = fetch(channel, version, figures["idle engine: fetch"]);
+    CHECK(snapshot != nullptr, "its memory is not open");
     while (!decoding.engine().prepare(snapshot))
       std::this_thread::sleep_for(std::chrono::microseconds(20));
   }));
   CHECK(decoding.engine().apply(*snapshot).ok(), "refused");
+  decoding.step();  // behind the copy out of the second set
 }
 
 void in_one_process(const std::string& shape, const fs::path& folder) {
@@ -219,6 +226,7 @@ int publish(const std::string& shape, const fs::path& folder, int card) {
   const auto source = make_source(shape, folder, card, 2);
   const auto channel = make_shm_channel(setup_of(folder, card)).value();
   int64_t version = 0;
+  if (::write(STDOUT_FILENO, &version, sizeof version) != sizeof version) return 1;  // it is ready
   while (::read(STDIN_FILENO, &version, sizeof version) == sizeof version) {
     double took[2] = {now(), 0};
     const Snapshot snapshot = source->next(version);
@@ -253,6 +261,8 @@ class Publisher {
     ::close(from[1]);
     in_ = to[1];
     out_ = from[0];
+    int64_t ready = 0;
+    CHECK(::read(out_, &ready, sizeof ready) == sizeof ready, "it does not start");
   }
   ~Publisher() {
     ::close(in_);
@@ -291,6 +301,14 @@ class Publisher {
   int in_ = -1, out_ = -1;
 };
 
+/// Whose memory is open.
+Snapshot last_of(WeightChannel& channel) {
+  Spread took;
+  Snapshot last = fetch(channel, channel.newest({}).value, took);
+  CHECK(last != nullptr, "its memory is not open");
+  return last;
+}
+
 /// Seconds in which an engine on another card gets a version; 0: it is on the same.
 double between_processes(const std::string& shape, const fs::path& folder, int card) {
   const Publisher publisher(shape, folder, card);  // before this process knows the device
@@ -303,6 +321,7 @@ double between_processes(const std::string& shape, const fs::path& folder, int c
         decoding, *channel, version, [&] { return publisher.publish(version, figures); }, figures);
   print(fmt::format("two processes, cuda:{} to cuda:0; {}", card, decoding.engine().describe()),
         figures);
+  if (card != 0) copy_from(last_of(*channel)->device->buffer());
   return card == 0 ? 0 : figures["idle engine: fetch and prepare"].middle();
 }
 
@@ -312,6 +331,7 @@ int run(const std::string& shape, const fs::path& folder, int card) {
   const TensorTable table(read_model_config(folder).value());
   const auto num_bytes = static_cast<uint64_t>(table.count()) * 2;
   fmt::print("Qwen3 {} shape, {:.2f} GB of bf16\n", shape, 1e-9 * static_cast<double>(num_bytes));
+  // The learner's memory is not there any more when the rest is measured.
   const double seconds = between_processes(shape, folder, card);
   if (card == 0) in_one_process(shape, folder);
   copy_alone(num_bytes);

@@ -26,7 +26,7 @@ class ShmChannel final : public WeightChannel {
  public:
   explicit ShmChannel(ChannelSetup setup) : setup_(std::move(setup)), receiver_(setup_, here_) {}
   ~ShmChannel() override {
-    for (std::jthread* thread : {&watch_, &closing_}) {
+    for (std::jthread* thread : {&watch_, &places_}) {
       thread->request_stop();
       if (thread->joinable()) thread->join();
     }
@@ -49,9 +49,10 @@ class ShmChannel final : public WeightChannel {
                                                       PolicyVersion version) override {
     const std::lock_guard lock(fetch_mutex_);
     auto fetched = receiver_.fetch({key, version}, wanted_);
-    if (!is_closing_ && receiver_.has_open_places()) {
-      is_closing_ = true;
-      closing_ = std::jthread([this](const std::stop_token& stop) { close_withdrawn(stop); });
+    if (receiver_.places().has_wanted()) looked_.notify_all();
+    if (!is_attending_ && !receiver_.places().empty()) {
+      is_attending_ = true;
+      places_ = std::jthread([this](const std::stop_token& stop) { attend_places(stop); });
     }
     return fetched;
   }
@@ -79,18 +80,27 @@ class ShmChannel final : public WeightChannel {
     is_watching_ = false;
   }
 
-  /// While pieces of a device are open: its publisher, or the one after, may need the memory. To
-  /// close one takes milliseconds, which fetch() does not wait for.
-  void close_withdrawn(const std::stop_token& stop) {
+  /// Opens pieces of a device that versions lie in, and closes them when their publisher, or the
+  /// one after, may need the memory. Both take milliseconds, which fetch() does not wait for.
+  void attend_places(const std::stop_token& stop) {
     std::unique_lock lock(fetch_mutex_);
-    do {
-      looked_.wait_for(lock, stop, kAttendEvery, [] { return false; });
-      auto withdrawn = receiver_.take_withdrawn();
+    while (!stop.stop_requested() && !receiver_.places().empty()) {
+      auto wanted = receiver_.places().take_wanted();
+      auto withdrawn = receiver_.places().take_withdrawn();
       lock.unlock();
       withdrawn.clear();
+      for (WantedPlace& each : wanted) each.opened = opened(each.handle);
       lock.lock();
-    } while (!stop.stop_requested() && receiver_.has_open_places());
-    is_closing_ = false;
+      receiver_.keep(std::move(wanted));
+      looked_.wait_for(lock, stop, kAttendEvery,
+                       [this] { return receiver_.places().has_wanted(); });
+    }
+    is_attending_ = false;
+  }
+
+  Result<std::shared_ptr<const DeviceBuffer>> opened(const DeviceHandle& handle) const {
+    ASSIGN_OR_RETURN(std::shared_ptr<const DeviceBuffer> buffer, setup_.devices->open(handle));
+    return buffer;
   }
 
   const ChannelSetup setup_;
@@ -105,9 +115,9 @@ class ShmChannel final : public WeightChannel {
   mutable std::mutex fetch_mutex_;
   Handshake wanted_;
   mutable ShmReceiver receiver_;
-  bool is_closing_ = false;
+  bool is_attending_ = false;
   std::condition_variable_any looked_;
-  std::jthread watch_, closing_;  // last: they use what is above
+  std::jthread watch_, places_;  // last: they use what is above
 };
 
 }  // namespace

@@ -33,13 +33,17 @@ std::shared_ptr<const DeviceBuffer> OpenPlaces::find(ShmPlace place) const {
   return {known->second, known->second->buffer.get()};
 }
 
-std::shared_ptr<const DeviceBuffer> OpenPlaces::keep(ShmPlace place,
-                                                     std::unique_ptr<ShmSegment> lock,
-                                                     std::shared_ptr<const DeviceBuffer> buffer) {
-  const bool is_new =
-      open_.emplace(place, std::make_shared<Open>(std::move(lock), std::move(buffer))).second;
-  CHECK(is_new, "a place that is open already was opened again");
-  return find(place);
+void OpenPlaces::want(WantedPlace wanted) {
+  CHECK(!open_.contains(wanted.place) && wanted_.insert(wanted.place).second,
+        "a place that is open already is wanted again");
+  waiting_.push_back(std::move(wanted));
+}
+
+void OpenPlaces::keep(WantedPlace wanted) {
+  wanted_.erase(wanted.place);
+  if (wanted.opened.ok())
+    open_[wanted.place] =
+        std::make_shared<Open>(std::move(wanted.lock), std::move(wanted.opened).value());
 }
 
 std::vector<std::shared_ptr<const void>> OpenPlaces::take_withdrawn() {

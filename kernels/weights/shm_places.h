@@ -17,6 +17,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "kernels/weights/device_memory.h"
@@ -54,18 +56,33 @@ class OfferedPlaces {
   std::map<ShmPlace, Offered> offered_;
 };
 
-/// Of a receiver.
+/// A place that is to be opened.
+struct WantedPlace {
+  ShmPlace place = 0;
+  KeyedVersion version;              // whose weights lie there
+  DeviceHandle handle;
+  std::shared_ptr<const void> slot;  // which names the place, and is held
+  std::unique_ptr<ShmSegment> lock;  // ShmDirectory::hold()
+  /// What came of it.
+  Result<std::shared_ptr<const DeviceBuffer>> opened = std::shared_ptr<const DeviceBuffer>();
+};
+
+/// Of a receiver. To open a piece and to close it are for its caller, which is not to have others
+/// wait meanwhile.
 class OpenPlaces {
  public:
   /// Null: it is not open. The caller holds a slot that names the place.
   std::shared_ptr<const DeviceBuffer> find(ShmPlace place) const;
-  /// Keeps what was opened while `lock` (ShmDirectory::hold()) was held.
-  std::shared_ptr<const DeviceBuffer> keep(ShmPlace place, std::unique_ptr<ShmSegment> lock,
-                                           std::shared_ptr<const DeviceBuffer> buffer);
-  /// Those that are no longer offered and that nobody uses, to be closed by the caller, which may
-  /// take a while.
+  bool is_wanted(ShmPlace place) const { return wanted_.contains(place); }
+  void want(WantedPlace wanted);
+  bool has_wanted() const { return !waiting_.empty(); }
+  /// Those that are wanted since the last call, to be opened and given to keep().
+  std::vector<WantedPlace> take_wanted() { return std::exchange(waiting_, {}); }
+  /// Keeps what was opened; it is no longer wanted, whatever came of it.
+  void keep(WantedPlace wanted);
+  /// Those that are no longer offered and that nobody uses, to be closed.
   std::vector<std::shared_ptr<const void>> take_withdrawn();
-  bool empty() const { return open_.empty(); }
+  bool empty() const { return open_.empty() && wanted_.empty(); }
 
  private:
   struct Open {
@@ -74,6 +91,8 @@ class OpenPlaces {
   };
 
   std::map<ShmPlace, std::shared_ptr<const Open>> open_;
+  std::set<ShmPlace> wanted_;
+  std::vector<WantedPlace> waiting_;  // of those, the ones that nobody opens yet
 };
 
 }  // namespace primerl

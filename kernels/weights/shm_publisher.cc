@@ -147,7 +147,7 @@ bool ShmPublisher::attend() {
   release_unread();
   places_.attend();
   const std::string why = directory_->devices_refused();
-  if (why.empty() || !has_device_versions()) return !places_.empty();
+  if (why.empty() || std::exchange(is_refusal_answered_, true)) return !places_.empty();
   stop_devices(why);
   std::vector<uint64_t> waiting;
   for (const auto& entry : table_.slots)

@@ -95,6 +95,7 @@ class ShmPublisher {
   uint64_t publication_ = 0;   // last made
   VersionsByKey newest_;       // published by this one
   bool uses_devices_ = false;  // until something is in the way
+  bool is_refusal_answered_ = false;
 };
 
 }  // namespace primerl

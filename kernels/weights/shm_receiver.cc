@@ -121,7 +121,7 @@ ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content
   held->slot = std::move(hold);
   held->buffer = here_.find(content.publication);
   if (held->buffer == nullptr) {
-    ASSIGN_OR_RETURN(held->buffer, open(content, place));
+    ASSIGN_OR_RETURN(held->buffer, open(content, place, held->slot));
   }
   auto snapshot = std::make_shared<WeightSnapshot>();
   snapshot->key = content.record.version.key;
@@ -136,28 +136,39 @@ ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content
   return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
 }
 
-/// Nothing that is in the way here is an end: the publisher sends the bytes, or another publisher
-/// comes, and until then the version has not come yet.
-ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DevicePlace& named) {
+/// Nothing that is in the way here is an end: the piece is opened meanwhile, or the publisher sends
+/// the bytes, or another publisher comes, and until then the version has not come yet.
+ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DevicePlace& named,
+                                      const std::shared_ptr<const void>& hold) {
   const KeyedVersion& version = content.record.version;
   const auto place = static_cast<ShmPlace>(named.place);
   if (is_lost(content)) return lost(version);
   if (auto known = places_.find(place)) return known;
-  ASSIGN_OR_RETURN(auto lock, directory_->hold(place));
-  // While it is held no other publisher gives the place to another piece.
-  if (is_lost(content)) return lost(version);
-  std::string why = "a receiver has no device";
-  if (setup_.devices != nullptr) {
-    auto opened = setup_.devices->open(named.handle);
-    if (opened.ok()) return places_.keep(place, std::move(lock), std::move(opened).value());
+  if (setup_.devices == nullptr) return refused(version, "a receiver has no device");
+  if (!places_.is_wanted(place)) {
+    ASSIGN_OR_RETURN(auto lock, directory_->hold(place));
+    // While it is held no other publisher gives the place to another piece.
     if (is_lost(content)) return lost(version);
-    why = opened.error().text();
+    places_.want({place, version, named.handle, hold, std::move(lock)});
   }
+  return error(Code::kUnavailable, "{} lies in memory of a device that is being opened", version);
+}
+
+void ShmReceiver::keep(std::vector<WantedPlace> opened) {
+  for (WantedPlace& each : opened) {
+    // What a publisher that has died took with it is not for the next one to send as bytes.
+    if (!each.opened.ok() && directory_ != nullptr &&
+        ShmDirectory::is_offered(*each.lock, each.place))
+      static_cast<void>(refused(each.version, each.opened.error().text()));
+    places_.keep(std::move(each));
+  }
+}
+
+Error ShmReceiver::refused(const KeyedVersion& version, std::string_view why) {
   directory_->refuse_devices(why);
   return error(Code::kUnavailable,
-               "{} is on a device that cannot be read here, and is to come as "
-               "bytes: {}",
-               version, why);
+               "{} is on a device that cannot be read here, and is to come as bytes: {}", version,
+               why);
 }
 
 /// Asks the slot itself, which is held: a new publisher says so there before it offers a place.

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "kernels/weights/handshake.h"
@@ -24,9 +25,11 @@ class ShmReceiver {
   Fetched fetch(const KeyedVersion& version, Handshake& handshake);
   PolicyVersion newest(WeightsKey key);
   VersionsByKey newest_by_key();
-  /// Pieces of devices that are open, and those of them that are to be closed by the caller.
-  bool has_open_places() const { return !places_.empty(); }
-  std::vector<std::shared_ptr<const void>> take_withdrawn() { return places_.take_withdrawn(); }
+  /// Pieces of devices, which are opened and closed by somebody else: fetch() does not wait for it.
+  OpenPlaces& places() { return places_; }
+  /// What came of places that were wanted. One that could not be opened is refused: the publisher
+  /// sends bytes.
+  void keep(std::vector<WantedPlace> opened);
 
  private:
   struct Mapped {
@@ -43,8 +46,11 @@ class ShmReceiver {
   Fetched read_from_device(const ShmSlotContent& content, std::shared_ptr<const void> hold);
   bool is_live(const ShmSlotEntry& entry) const;
   bool is_lost(const ShmSlotContent& content) const;
-  /// The buffer of another process, which stays open for the versions that come.
-  Opened open(const ShmSlotContent& content, const DevicePlace& named);
+  /// The buffer of another process, which stays open for the versions that come. kUnavailable: it
+  /// is being opened.
+  Opened open(const ShmSlotContent& content, const DevicePlace& named,
+              const std::shared_ptr<const void>& hold);
+  Error refused(const KeyedVersion& version, std::string_view why);
 
   const ChannelSetup& setup_;
   const PublishedHere& here_;

@@ -232,7 +232,7 @@ TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
   for (int64_t version = 0; version < 5; ++version)
     ASSERT_EQ(other.line(), fmt::format("published {} on the device", version));
   const auto channel = make_shm_channel(setup_).value();
-  const auto fetched = channel->fetch({}, PolicyVersion(4));
+  const auto fetched = fetch_opened(*channel, {}, 4);
   ASSERT_TRUE(fetched.ok()) << fetched.error().text();
   ASSERT_NE((*fetched)->device, nullptr) << "IPC was refused";
   EXPECT_EQ((*fetched)->device->buffer().card(), other_card());
@@ -241,14 +241,14 @@ TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
   other.kill();
   other.wait();
   EXPECT_TRUE(is_whole_card_version(**fetched, 4));
-  const auto lost = channel->fetch({}, PolicyVersion(3));
+  const auto lost = fetch_opened(*channel, {}, 3);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
   // The next one publishes it again, in memory of its own.
   Child next(publisher(5));
   for (int64_t version = 0; version < 5; ++version)
     ASSERT_EQ(next.line(), fmt::format("published {} on the device", version));
-  const auto again = channel->fetch({}, PolicyVersion(4));
+  const auto again = fetch_opened(*channel, {}, 4);
   ASSERT_TRUE(again.ok()) << again.error().text();
   EXPECT_NE((*again)->device->buffer().data(), (*fetched)->device->buffer().data());
   EXPECT_TRUE(is_whole_card_version(**again, 4));
@@ -261,7 +261,7 @@ TEST_F(CardProcesses, BuffersGoRoundAndStayOpenWhileAReceiverFollows) {
   for (PolicyVersion seen; seen < PolicyVersion(39);) {
     const PolicyVersion newest = channel->newest({});
     if (newest == seen) continue;
-    const auto fetched = channel->fetch({}, newest);
+    const auto fetched = fetch_opened(*channel, {}, newest.value);
     if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // it was faster
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     EXPECT_TRUE(is_whole_card_version(**fetched, newest.value)) << newest.value;

@@ -161,7 +161,7 @@ TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < 20; ++version) {
     ASSERT_TRUE(publisher->publish(on_card(version)).ok());
-    const auto fetched = receiver->fetch({}, PolicyVersion(version));
+    const auto fetched = fetch_opened(*receiver, {}, version);
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     ASSERT_NE((*fetched)->device, nullptr);
     EXPECT_EQ(device_->facts().num_reads, version);
@@ -174,11 +174,36 @@ TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
   EXPECT_TRUE(said_.empty());
 }
 
+TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
+  const auto publisher = open(), receiver = open();
+  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  std::unique_lock opening(device_->facts().opening);  // whoever opens waits
+  for (int i = 0; i < 2; ++i) {
+    const auto early = receiver->fetch({}, PolicyVersion(0));
+    ASSERT_FALSE(early.ok());
+    EXPECT_EQ(early.error().code(), Code::kUnavailable);
+    EXPECT_THAT(early.error().text(), HasSubstr("lies in memory of a device "
+                                                "that is being opened"));
+  }
+  // What it lies in is held meanwhile, though it is retired, and is there for the next version.
+  for (int64_t version = 1; version <= 2; ++version)
+    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+  EXPECT_EQ(pool_.num_held(), 3U);
+  opening.unlock();
+  while (pool_.num_held() > 2) std::this_thread::yield();
+  ASSERT_TRUE(publisher->publish(on_card(3)).ok());
+  const auto fetched = receiver->fetch({}, PolicyVersion(3));
+  ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+  EXPECT_TRUE(is_whole_on_host(*fetched, 3));
+  EXPECT_EQ(device_->facts().num_opens, 1);
+  EXPECT_TRUE(said_.empty());
+}
+
 TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < 6; ++version) {
     ASSERT_TRUE(publisher->publish(on_card(version)).ok());
-    ASSERT_TRUE(receiver->fetch({}, PolicyVersion(version)).ok());
+    ASSERT_TRUE(fetch_opened(*receiver, {}, version).ok());
   }
   const FakeDeviceFacts& facts = device_->facts();
   ASSERT_EQ(facts.num_opened, 3);
@@ -188,7 +213,7 @@ TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
   EXPECT_EQ(facts.num_opened, 2);
   for (int64_t version = 6; version < 12; ++version) {  // another piece takes the place
     ASSERT_TRUE(publisher->publish(on_card(version)).ok());
-    EXPECT_TRUE(is_whole_on_host(receiver->fetch({}, PolicyVersion(version)).value(), version));
+    EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, version).value(), version));
   }
   EXPECT_EQ(facts.num_opens, 4);
   EXPECT_EQ(facts.num_torn, 0);
@@ -197,11 +222,11 @@ TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
 TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsClosedOnceItIsLetGo) {
   const auto publisher = open(), receiver = open();
   ASSERT_TRUE(publisher->publish(on_card(0)).ok());
-  Snapshot held = receiver->fetch({}, PolicyVersion(0)).value();
+  Snapshot held = fetch_opened(*receiver, {}, 0).value();
   for (int64_t version = 1; version <= 2; ++version)
     ASSERT_TRUE(publisher->publish(on_card(version)).ok());
   ASSERT_EQ(pool_.num_held(), 3U);
-  ASSERT_TRUE(receiver->fetch({}, PolicyVersion(2)).ok());
+  ASSERT_TRUE(fetch_opened(*receiver, {}, 2).ok());
   for (int64_t version = 3; version <= 4; ++version)
     ASSERT_TRUE(publisher->publish(channel_weights(version)).ok());
   while (pool_.num_held() > 1) std::this_thread::yield();
@@ -221,7 +246,7 @@ TEST_F(DeviceWeightsTest, NoneIsOpenAnyMoreWhenItsPublisherHasDied) {
   Child first = child("publish", 0, "1");
   ASSERT_EQ(first.line(), "published 0");
   const auto receiver = open();
-  ASSERT_NE(receiver->fetch({}, PolicyVersion(0)).value()->device, nullptr);
+  ASSERT_NE(fetch_opened(*receiver, {}, 0).value()->device, nullptr);
   EXPECT_EQ(device_->facts().num_opened, 1);
   first.kill();
   first.wait();
@@ -251,7 +276,7 @@ TEST_F(DeviceWeightsTest, MorePiecesThanThereArePlacesGoAsBytes) {
   for (int64_t version = 0; version <= kShmPlacesMax; ++version) {
     kept.push_back(made(version));
     ASSERT_TRUE(publisher->publish(kept.back()).ok());
-    const Snapshot fetched = receiver->fetch({}, PolicyVersion(version)).value();
+    const Snapshot fetched = fetch_opened(*receiver, {}, version).value();
     EXPECT_EQ(fetched->device != nullptr, version < kShmPlacesMax) << version;
     EXPECT_TRUE(is_whole_on_host(fetched, version));
   }
@@ -260,7 +285,7 @@ TEST_F(DeviceWeightsTest, MorePiecesThanThereArePlacesGoAsBytes) {
   pool.release_free();
   while (device_->facts().num_buffers > 1) std::this_thread::yield();  // of the channel
   ASSERT_TRUE(publisher->publish(made(100)).ok());
-  EXPECT_NE(receiver->fetch({}, PolicyVersion(100)).value()->device, nullptr);
+  EXPECT_NE(fetch_opened(*receiver, {}, 100).value()->device, nullptr);
   EXPECT_EQ(device_->facts().num_torn, 0);
 }
 
@@ -275,18 +300,18 @@ TEST_F(DeviceWeightsTest, ALateReceiverDoesNotGetABufferThatMayBeWrittenAgain) {
       ASSERT_TRUE(publisher->publish(on_card(++version)).ok());
   };
   const auto receiver = make_shm_channel(late).value();
-  const auto retired = receiver->fetch({}, PolicyVersion(0));
+  const auto retired = fetch_opened(*receiver, {}, 0);
   EXPECT_EQ(version, 2);
   EXPECT_EQ(pool_.num_held(), 2U);  // its buffer has come back
   ASSERT_FALSE(retired.ok());
   EXPECT_EQ(retired.error().code(), Code::kNotFound);
-  EXPECT_TRUE(is_whole_on_host(receiver->fetch({}, PolicyVersion(2)).value(), 2));
+  EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, 2).value(), 2));
 }
 
 TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
   const auto publisher = open(), receiver = open();
   ASSERT_TRUE(publisher->publish(on_card(0)).ok());
-  Snapshot held = receiver->fetch({}, PolicyVersion(0)).value();
+  Snapshot held = fetch_opened(*receiver, {}, 0).value();
   for (int64_t version = 1; version <= 2; ++version)
     ASSERT_TRUE(publisher->publish(on_card(version)).ok());
   EXPECT_EQ(pool_.num_held(), 3U);
@@ -296,7 +321,7 @@ TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
     num_by_bytes += made == nullptr ? 1 : 0;
     ASSERT_TRUE(publisher->publish(made == nullptr ? channel_weights(version) : made).ok());
     made.reset();
-    EXPECT_TRUE(is_whole_on_host(receiver->fetch({}, PolicyVersion(version)).value(), version));
+    EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, version).value(), version));
     EXPECT_TRUE(is_whole_on_host(held, 0)) << version;
   }
   EXPECT_EQ(num_by_bytes, 3);  // 3, 6 and 9: the other two buffers were of the two before
@@ -339,7 +364,6 @@ TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
   const auto refused = receiver->fetch({}, PolicyVersion(1));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::kUnavailable);
-  EXPECT_THAT(refused.error().text(), HasSubstr("the system forbids it"));
   for (int64_t version = 1; version >= 0; --version) {
     const Snapshot fetched = fetch_at_last(*receiver, version);
     ASSERT_NE(fetched, nullptr);
@@ -347,7 +371,7 @@ TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
     EXPECT_TRUE(is_whole(*fetched, version));
   }
   ASSERT_TRUE(publisher->publish(on_card(2)).ok());  // from now on so
-  EXPECT_EQ(receiver->fetch({}, PolicyVersion(2)).value()->device, nullptr);
+  EXPECT_EQ(fetch_opened(*receiver, {}, 2).value()->device, nullptr);
   EXPECT_EQ(pool_.num_held(), 0U);
   ASSERT_EQ(said_.size(), 1U);
   EXPECT_THAT(said_[0], HasSubstr("weights of channel 'weights' go through the host's shared "
@@ -372,7 +396,7 @@ TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
   device_->facts().cannot_name = true;
   for (int64_t version = 0; version <= 2; ++version) {
     ASSERT_TRUE(publisher->publish(on_card(version)).ok());
-    EXPECT_TRUE(is_whole(*receiver->fetch({}, PolicyVersion(version)).value(), version));
+    EXPECT_TRUE(is_whole(*fetch_opened(*receiver, {}, version).value(), version));
     EXPECT_EQ(pool_.num_held(), 0U);
   }
   ASSERT_EQ(said_.size(), 1U);
@@ -385,18 +409,18 @@ TEST_F(DeviceWeightsTest, WhatLayOnTheDeviceOfADeadPublisherComesFromTheNext) {
   for (int64_t version = 0; version <= 1; ++version)
     ASSERT_EQ(first.line(), fmt::format("published {}", version));
   const auto receiver = open();
-  const Snapshot held = receiver->fetch({}, PolicyVersion(1)).value();
+  const Snapshot held = fetch_opened(*receiver, {}, 1).value();
   ASSERT_NE(held->device, nullptr);
   first.kill();
   first.wait();
   EXPECT_TRUE(is_whole(*on_host(held).value(), 1, large));  // it has the memory
-  const auto lost = receiver->fetch({}, PolicyVersion(0));
+  const auto lost = fetch_opened(*receiver, {}, 0);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
   EXPECT_THAT(lost.error().text(), HasSubstr("whose process has ended"));
   Child second = child("publish", 1, "1");
   ASSERT_EQ(second.line(), "published 1");
-  const auto again = receiver->fetch({}, PolicyVersion(1));
+  const auto again = fetch_opened(*receiver, {}, 1);
   ASSERT_TRUE(again.ok()) << again.error().text();
   EXPECT_NE((*again)->device, nullptr);
   EXPECT_TRUE(is_whole(*on_host(*again).value(), 1, large));
@@ -413,12 +437,12 @@ TEST_F(DeviceWeightsTest, ANewPublisherDoesNotTakeTheLostForRefused) {
   const auto publisher = open(), receiver = open();
   const WeightsKey other{TenantSlot(3)};
   ASSERT_TRUE(publisher->publish(with_key(*on_card(0), other)).ok());
-  const auto lost = receiver->fetch({}, PolicyVersion(0));  // of a key that it has not published
+  const auto lost = fetch_opened(*receiver, {}, 0);  // of a key that it has not published
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
-  EXPECT_NE(receiver->fetch(other, PolicyVersion(0)).value()->device, nullptr);
+  EXPECT_NE(fetch_opened(*receiver, other, 0).value()->device, nullptr);
   ASSERT_TRUE(publisher->publish(on_card(1)).ok());
-  EXPECT_NE(receiver->fetch({}, PolicyVersion(1)).value()->device, nullptr);
+  EXPECT_NE(fetch_opened(*receiver, {}, 1).value()->device, nullptr);
 }
 
 TEST_F(DeviceWeightsTest, NarrowFloatsAreTakenForWideOnes) {

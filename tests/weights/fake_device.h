@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,8 @@ struct FakeDeviceFacts {
   std::atomic<int> num_reads = 0;    // to the host
   std::atomic<int> num_torn = 0;     // its own, freed while they were open by this device
 
-  std::mutex mutex;  // of what follows
+  std::mutex opening;  // held by whoever opens
+  std::mutex mutex;    // of what follows
   std::multiset<std::string> open_names;
 };
 
@@ -98,6 +100,7 @@ class FakeDevice final : public DeviceMemory {
         std::make_shared<FakeDeviceBuffer>(facts_, std::move(segment), num_bytes, true));
   }
   Result<std::shared_ptr<DeviceBuffer>> open(const DeviceHandle& handle) override {
+    const std::lock_guard lock(facts_->opening);
     ++facts_->num_opens;
     if (facts_->cannot_open) return error(Code::kUnavailable, "the system forbids it");
     const std::string name(reinterpret_cast<const char*>(handle.bytes.data()));
@@ -135,6 +138,17 @@ inline std::shared_ptr<const WeightSnapshot> on_device(const WeightSnapshot& wei
   return moved;
 }
 
+/// fetch(), asked again while the memory of a device is being opened for it.
+inline Result<std::shared_ptr<const WeightSnapshot>> fetch_opened(WeightChannel& channel,
+                                                                  WeightsKey key, int64_t version) {
+  for (;;) {
+    auto fetched = channel.fetch(key, PolicyVersion(version));
+    if (fetched.ok() || fetched.error().text().find("is being opened") == std::string::npos)
+      return fetched;
+    std::this_thread::yield();
+  }
+}
+
 /// A channel whose publisher has its weights on a device, as long as the device has room for them,
 /// and whose receiver wants their bytes.
 class ChannelOfDevice final : public WeightChannel {
@@ -153,7 +167,7 @@ class ChannelOfDevice final : public WeightChannel {
   }
   Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
                                                       PolicyVersion version) override {
-    ASSIGN_OR_RETURN(auto fetched, channel_->fetch(key, version));
+    ASSIGN_OR_RETURN(auto fetched, fetch_opened(*channel_, key, version.value));
     const std::lock_guard lock(mutex_);
     if (source_.lock() == fetched)
       if (auto same = bytes_.lock()) return same;
