@@ -29,7 +29,7 @@ struct SkinnyArgs {
   int64_t rows = 0;     // up to kSkinnyRowsMax
   int64_t terms = 0;    // a multiple of kSkinnyTerms, in each part
   int64_t columns = 0;  // a multiple of kSkinnyColumns, gated of kSkinnyGatedColumns
-  const void* x = nullptr;       // [rows, terms], 16-byte aligned as weight
+  const void* x = nullptr;       // [rows, terms]; at addresses of 16 bytes, as all here
   const void* weight = nullptr;  // [columns, terms]; gated: gates first
   bool is_gated = false;
   void* y = nullptr;       // [rows, columns], gated [rows, columns / 2]; or null: parts
