@@ -150,9 +150,10 @@ inline const char* fault_of(const SkinnyArgs& args) {
     return "a product is written to y or to parts, gated to y";
   const int64_t parts = args.parts == nullptr ? 1 : args.num_parts;
   if (parts < 1 || parts > kSkinnyPartsMax) return "parts must be from 1 to 8";
-  if (args.terms < 1 || args.terms % (kSkinnyTerms * parts) != 0 ||
-      !are_aligned(args.x, args.weight))
-    return "terms must be a multiple of 128 in each part, x and weight at addresses of 16 bytes";
+  if (args.terms < 1 || args.terms % (kSkinnyTerms * parts) != 0)
+    return "terms must be a multiple of 128 in each part";
+  if (!are_aligned(args.x, args.weight, args.y, args.parts))
+    return "x, weight and what is written must be at addresses of 16 bytes";
   return nullptr;
 }
 

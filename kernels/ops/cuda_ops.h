@@ -44,7 +44,8 @@ struct [[nodiscard]] Outcome {
 inline constexpr int64_t kNormWidthMax = 4096;
 inline constexpr int64_t kNormBytesMax = 65536;
 
-/// y = s / rms(s) * weight, where s = x + delta as `sum` has it: rounded to `type`.
+/// y = s / rms(s) * weight, where s = x + delta as `sum` has it: rounded to `type`. It starts while
+/// the operation before it ends and may read the weight then: what writes that must be further back.
 struct RmsNormArgs {
   int64_t rows = 0;
   int64_t width = 0;

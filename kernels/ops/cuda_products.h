@@ -29,7 +29,7 @@ struct SkinnyArgs {
   int64_t rows = 0;     // up to kSkinnyRowsMax
   int64_t terms = 0;    // a multiple of kSkinnyTerms, in each part
   int64_t columns = 0;  // a multiple of kSkinnyColumns, gated of kSkinnyGatedColumns
-  const void* x = nullptr;       // [rows, terms], 16-byte aligned as weight
+  const void* x = nullptr;       // [rows, terms]; at addresses of 16 bytes, as all here
   const void* weight = nullptr;  // [columns, terms]; gated: gates first
   bool is_gated = false;
   void* y = nullptr;       // [rows, columns], gated [rows, columns / 2]; or null: parts
@@ -42,23 +42,21 @@ inline constexpr int64_t kSkinnyColumns = 32;
 inline constexpr int64_t kSkinnyGatedColumns = 48;
 inline constexpr int32_t kSkinnyPartsMax = 8;
 Outcome skinny_product(const SkinnyArgs& args, Stream stream);
-/// Whether a matrix, in so many parts, is one that it is made for: a block asks for all that it
-/// reads at once, and reading the rows again and again costs less than the matrix does.
+/// Whether a matrix, in so many parts, is one that it is made for: all blocks are on the device at
+/// once, each asks for all that it reads at once, and reading the rows again and again costs less
+/// than reading the matrix.
 inline bool is_skinny(int64_t terms, int64_t columns, int64_t num_parts, bool is_gated) {
-  constexpr int64_t kTermsMax = 1024, kTermsOfPartMax = 768, kNumbersMax = int64_t{1} << 23;
-  const int64_t of_part = terms / num_parts;
-  return terms % (kSkinnyTerms * num_parts) == 0 &&
-         columns % (is_gated ? kSkinnyGatedColumns : kSkinnyColumns) == 0 &&
-         of_part <= (num_parts == 1 ? kTermsMax : kTermsOfPartMax) &&
-         terms * columns <= kNumbersMax;
+  constexpr int64_t kBlocksMax = 132, kTermsMax = 1024, kTermsOfPartMax = 768;
+  const int64_t tile = is_gated ? kSkinnyGatedColumns : kSkinnyColumns;
+  return columns % tile == 0 && columns / tile * num_parts <= kBlocksMax &&
+         terms % (kSkinnyTerms * num_parts) == 0 &&
+         terms / num_parts <= (num_parts == 1 ? kTermsMax : kTermsOfPartMax);
 }
-/// The parts of such a matrix whose blocks fill a device best; 0: it is none.
+/// Of an answer in parts, how many fill the device best; 0: the matrix is none of these.
 inline int32_t skinny_parts(int64_t terms, int64_t columns) {
-  constexpr int64_t kBlocksMax = 132;
-  for (int32_t parts = kSkinnyPartsMax; parts > 0; --parts)
-    if (columns / kSkinnyColumns * parts <= kBlocksMax && is_skinny(terms, columns, parts, false))
-      return parts;
-  return 0;
+  int32_t parts = kSkinnyPartsMax;
+  while (parts > 0 && !is_skinny(terms, columns, parts, false)) --parts;
+  return parts;
 }
 
 }  // namespace primerl::cuda

@@ -185,8 +185,8 @@ TEST(CudaSkinnyProduct, GivesARowTheSameBitsInAnyBatch) {
 
 TEST(CudaSkinnyProduct, RefusesWhatItCannotHold) {
   EXPECT_TRUE(skinny_product({}, nullptr).is_ok()) << "no rows are no work";
-  float room = 0;
-  const SkinnyArgs args{.rows = 64, .terms = 128, .columns = 96, .y = &room};
+  alignas(16) float room[4] = {};
+  const SkinnyArgs args{.rows = 64, .terms = 128, .columns = 96, .y = room};
   const auto fault = [&](auto change) {
     SkinnyArgs changed = args;
     change(changed);
@@ -199,10 +199,11 @@ TEST(CudaSkinnyProduct, RefusesWhatItCannotHold) {
               ::testing::HasSubstr("gated of 48"));
   EXPECT_THAT(fault([](auto& a) { a.terms = 64; }), ::testing::HasSubstr("multiple of 128"));
   EXPECT_THAT(fault([](auto& a) { a.y = nullptr; }), ::testing::HasSubstr("to y or to parts"));
-  EXPECT_THAT(fault([&](auto& a) { a.y = nullptr, a.parts = &room, a.num_parts = 9; }),
+  EXPECT_THAT(fault([&](auto& a) { a.y = nullptr, a.parts = room, a.num_parts = 9; }),
               ::testing::HasSubstr("from 1 to 8"));
-  EXPECT_THAT(fault([&](auto& a) { a.y = nullptr, a.parts = &room, a.num_parts = 2; }),
+  EXPECT_THAT(fault([&](auto& a) { a.y = nullptr, a.parts = room, a.num_parts = 2; }),
               ::testing::HasSubstr("in each part"));
+  EXPECT_THAT(fault([&](auto& a) { a.y = room + 1; }), ::testing::HasSubstr("of 16 bytes"));
 }
 
 /// The matrices of Qwen3's 0.6B: 128 blocks each. Those of 8B are the library's.

@@ -31,7 +31,7 @@ __device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t
   for (int j = 0; j < kVec; ++j) delta[j] = rounded<T>(delta[j]);
 }
 
-template <class T, int kVec, int kItems>
+template <class T, int kVec, int kItems, bool kInParts>
 __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
   __shared__ float shared[kWarpsMax];
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * args.width;
@@ -39,19 +39,24 @@ __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
   const T* delta = static_cast<const T*>(args.delta);
   float values[kItems][kVec];
   float squares = 0;
+  const T* weights = static_cast<const T*>(args.weight);
   start_next_kernel();
+  // Of rows of more than a vector a thread it would cost registers.
+  float weight[kVec] = {};
+  if constexpr (kItems == 1)
+    if (threadIdx.x * kVec < args.width) load(weights + threadIdx.x * kVec, weight);
   wait_for_last_kernel();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int64_t at = static_cast<int64_t>(i * blockDim.x + threadIdx.x) * kVec;
     if (at >= args.width) break;
     load(x + at, values[i]);
-    if (delta != nullptr || args.parts != nullptr) {
+    if (kInParts || delta != nullptr) {
       float more[kVec];
-      if (delta != nullptr)
-        load(delta + begin + at, more);
-      else
+      if constexpr (kInParts)
         add_delta_parts<T>(args, begin + at, more);
+      else
+        load(delta + begin + at, more);
 #pragma unroll
       for (int j = 0; j < kVec; ++j) values[i][j] = rounded<T>(values[i][j] + more[j]);
       store(static_cast<T*>(args.sum) + begin + at, values[i]);
@@ -66,8 +71,7 @@ __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
   for (int i = 0; i < kItems; ++i) {
     const int64_t at = static_cast<int64_t>(i * blockDim.x + threadIdx.x) * kVec;
     if (at >= args.width) break;
-    float weight[kVec];
-    load(static_cast<const T*>(args.weight) + at, weight);
+    if constexpr (kItems > 1) load(weights + at, weight);
 #pragma unroll
     for (int j = 0; j < kVec; ++j) values[i][j] = (values[i][j] * inverse) * weight[j];
     store(static_cast<T*>(args.y) + begin + at, values[i]);
@@ -151,7 +155,9 @@ int64_t num_parts(int64_t rows, int64_t width) {
 
 template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
-  launch(norm_kernel<T, kVec, kItems>, static_cast<unsigned>(args.rows), threads, 0, stream, args);
+  const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true>
+                                            : norm_kernel<T, kVec, kItems, false>;
+  launch(kernel, static_cast<unsigned>(args.rows), threads, 0, stream, args);
 }
 template <class T, int kVec, int kItems>
 void start(const RmsNormBackwardArgs& args, int threads, Stream stream) {

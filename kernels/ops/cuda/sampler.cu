@@ -1,4 +1,5 @@
-// Sampling: a block a row. Nothing is stored for a token: its weight is computed again in each
+// Sampling: a block a row; of rows that nothing is cut from, and were shared out before, it draws
+// from the sums of their ranges. Nothing is stored for a token: its weight is computed again in each
 // pass, with the very operations of the CPU, so that weights, and all that follows from them but
 // the log-probability, have its bits. Masses are whole numbers: integer atomics add them in any
 // order. The edge of top_k or top_p is found by the bits of the weights, ten at a time.
@@ -29,12 +30,6 @@ struct Scratch {
   int number;
 };
 
-template <class V>
-__device__ __forceinline__ V warp_total(V value) {
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-  return value;
-}
 /// Of all threads, to all, in order of lanes and warps; leaves the warps' totals in `of_warps`.
 template <class V>
 __device__ __forceinline__ V block_total(V value, V* of_warps) {
@@ -47,9 +42,7 @@ __device__ __forceinline__ V block_total(V value, V* of_warps) {
   return total;
 }
 __device__ __forceinline__ float block_max(float value, float* of_warps) {
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2)
-    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
+  value = warp_max(value);
   __syncthreads();
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
   __syncthreads();
@@ -302,18 +295,136 @@ class RowSampler {
   Mass mass_ = 0;
 };
 
+/// The token at which the mass by rising id is beyond this is drawn; less than `total`.
+__device__ __forceinline__ Mass drawn_mass(const SampleArgs& args, int64_t at, Mass total) {
+  const double uniform = uniform_of(args.settings[at].seed, args.indices[at]);
+  const Mass wanted = static_cast<Mass>(uniform * static_cast<double>(total));
+  return wanted < total ? wanted : total - 1;
+}
+
+/// What the ranges of a shared row give together, and where its draw lies.
+struct RowDraw {
+  float sum;
+  int best;
+  int range;  // of the draw
+  Mass left;  // the mass of the range before the token
+};
+
+/// By each warp, to the same bits.
+__device__ RowDraw draw_of(const SampleArgs& args, int64_t at, const RowSums& sums) {
+  constexpr int kOfLane = kRanges / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  RangeSums own[kOfLane], lanes{0, 0, INT_MAX};
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    own[i] = sums.ranges[lane * kOfLane + i];
+    lanes.mass += own[i].mass;
+    lanes.sum += own[i].sum;
+    lanes.best = min(lanes.best, own[i].best);
+  }
+  Mass until = lanes.mass;  // of the lanes up to this one
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const Mass other = __shfl_up_sync(kAllLanes, until, step);
+    if (lane >= step) until += other;
+  }
+  const Mass total = __shfl_sync(kAllLanes, until, kWarp - 1), before = until - lanes.mass;
+  RowDraw draw{warp_sum(lanes.sum), __reduce_min_sync(kAllLanes, lanes.best), 0, 0};
+  if (total == 0) return draw;  // no distribution
+  const Mass wanted = drawn_mass(args, at, total);
+  const bool is_here = before <= wanted && wanted < until;
+  draw.range = lane * kOfLane;
+  draw.left = wanted - before;
+  bool is_before = true;  // of the range that has the draw
+#pragma unroll
+  for (int i = 0; i + 1 < kOfLane; ++i) {
+    is_before = is_before && draw.left >= own[i].mass;
+    if (!is_before) continue;
+    draw.left -= own[i].mass;
+    ++draw.range;
+  }
+  const int source = __ffs(static_cast<int>(__ballot_sync(kAllLanes, is_here))) - 1;
+  draw.range = __shfl_sync(kAllLanes, draw.range, source);
+  draw.left = __shfl_sync(kAllLanes, draw.left, source);
+  return draw;
+}
+
+/// The first id from `begin` on at which the mass by rising id is beyond `left`; each thread some
+/// ids in a row. There is one below `end`.
+template <class T>
+__device__ int draw_in_range(const RowView<T>& row, int begin, int end, Mass left,
+                             Scratch& scratch) {
+  const auto mass_at = [&](int i) { return mass_of(row.weight(i)); };
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const int per_thread = (end - begin + kThreads - 1) / kThreads;
+  const int first = begin + thread * per_thread, last = min(first + per_thread, end);
+  Mass own = 0;
+#pragma unroll 4
+  for (int i = first; i < last; ++i) own += mass_at(i);
+  Mass until = own;  // of the warp's lanes up to this one
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const Mass other = __shfl_up_sync(kAllLanes, until, step);
+    if (lane >= step) until += other;
+  }
+  if (lane == kWarp - 1) scratch.masses[warp] = until;
+  __syncthreads();
+  for (int i = 0; i < warp; ++i) until += scratch.masses[i];
+  if (until - own <= left && left < until) {  // true of one thread
+    int i = first;
+    for (Mass before = until - own + mass_at(i); before <= left; before += mass_at(i)) ++i;
+    scratch.number = i;
+  }
+  __syncthreads();
+  return scratch.number;
+}
+
+/// A set that keeps all.
+__device__ void keep_all(uint32_t* kept, int size) {
+  const int num_words = (size + kWarp - 1) / kWarp;
+  for (int i = threadIdx.x; kept != nullptr && i < num_words; i += kThreads)
+    kept[i] = i + 1 < num_words || size % kWarp == 0 ? kAllLanes : (1U << size % kWarp) - 1;
+}
+
+/// Draws from a row that was shared out, whose `largest` is not known to `row` yet.
+template <class T>
+__device__ void draw_from_sums(const SampleArgs& args, int64_t at, bool is_greedy, RowView<T> row,
+                               uint32_t* kept, Scratch& scratch) {
+  const RowSums& sums = sums_of(args, at);
+  row.largest = largest_of(sums);
+  const RowDraw draw = draw_of(args, at, sums);
+  keep_all(kept, row.size);
+  const float log_normalizer = row.largest + logf(draw.sum);
+  const bool is_broken = !(draw.sum > 0.5F) || !isfinite(log_normalizer);
+  if (is_broken || is_greedy) {
+    if (threadIdx.x != 0) return;
+    args.tokens[at] = is_broken ? 0 : draw.best;
+    args.logprobs[at] = is_broken ? NAN : row.largest - log_normalizer;
+    return;
+  }
+  const int per_range = range_size(row.size), begin = draw.range * per_range;
+  const int chosen =
+      draw_in_range(row, begin, min(begin + per_range, row.size), draw.left, scratch);
+  if (threadIdx.x != 0) return;
+  args.tokens[at] = chosen;
+  args.logprobs[at] = __fmaf_rn(row.logit(chosen), row.inverse, -log_normalizer);
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
   __shared__ Scratch scratch;
   const int64_t at = blockIdx.x;
   const SamplingRow settings = args.settings[at];
-  if (args.workspace != nullptr && !is_cut(settings)) return;  // it is drawn already
   const bool is_greedy = settings.inverse_temperature == 0;
   const float inverse = is_greedy ? 1.0F : settings.inverse_temperature;
   RowView<T> row{static_cast<const T*>(args.logits) + at * args.row_stride,
                  static_cast<int>(args.vocab_size), inverse, 0};
   const int64_t num_words = (args.vocab_size + kWarp - 1) / kWarp;  // kept_words()
   uint32_t* kept = args.kept == nullptr ? nullptr : args.kept + at * num_words;
+  if (args.workspace != nullptr && !is_cut(settings)) {
+    draw_from_sums(args, at, is_greedy, row, kept, scratch);
+    return;
+  }
 
   float largest = -INFINITY;
   for (int i = threadIdx.x; i < row.size; i += kThreads)
@@ -337,9 +448,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
   // The greatest weight is 1 but for its rounding: the sum of a distribution, or of none.
   const bool is_broken = !(sum > 0.5F) || !isfinite(log_normalizer);
   if (is_broken || is_greedy) {
-    for (int64_t i = threadIdx.x; kept != nullptr && i < num_words; i += kThreads)
-      kept[i] =
-          i + 1 < num_words || row.size % kWarp == 0 ? kAllLanes : (1U << row.size % kWarp) - 1;
+    keep_all(kept, row.size);
     best = block_min(best, scratch.counts);
     if (threadIdx.x != 0) return;
     args.tokens[at] = is_broken ? 0 : best;
@@ -364,7 +473,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
 Outcome sample(const SampleArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  if (args.workspace != nullptr && !sample_in_clusters(args, stream)) sample_in_parts(args, stream);
+  if (args.workspace != nullptr && !sum_in_clusters(args, stream)) sum_in_parts(args, stream);
   const auto rows = static_cast<unsigned>(args.rows);
   if (args.type == Type::kFloat32)
     sample_kernel<float><<<rows, kThreads, 0, stream>>>(args);

@@ -1,5 +1,5 @@
 /// What the samplers share, which have a block, several blocks or a cluster of blocks for a row: the
-/// CPU's weights, masses and draws.
+/// CPU's weights, masses and uniform numbers, and the sums of shared rows.
 #pragma once
 
 #include "kernels/ops/cuda/device.cuh"
@@ -55,66 +55,52 @@ __device__ __forceinline__ bool is_cut(const SamplingRow& settings) {
          (settings.top_k > 0 || settings.top_p < 1 || settings.min_p > 0);
 }
 
-/// Ids of each of `num_ranges` ranges of a row, a multiple of kWarp.
-__host__ __device__ constexpr int ids_of_range(int size, int num_ranges) {
-  return (size + num_ranges * kWarp - 1) / (num_ranges * kWarp) * kWarp;
-}
+// Rows that nothing is cut from are shared out over several blocks, which leave in the workspace
+// what is needed to draw: a row is cut into ranges of ids, one for each warp.
+constexpr int kRanges = 128;
+constexpr int kLargestParts = 16;
 
-/// Of a row that is not cut, the words thread, thread + num_threads, ... of its kept set.
-__device__ __forceinline__ void keep_all(const SampleArgs& args, int64_t row, int thread,
-                                         int num_threads) {
-  if (args.kept == nullptr) return;
-  const int size = static_cast<int>(args.vocab_size), num_words = (size + kWarp - 1) / kWarp;
-  for (int i = thread; i < num_words; i += num_threads)
-    args.kept[row * num_words + i] =
-        i + 1 < num_words || size % kWarp == 0 ? kAllLanes : (1U << size % kWarp) - 1;
-}
+struct RangeSums {
+  Mass mass;
+  float sum;
+  int best;  // the first id of the greatest logit of the row, where that is drawn; INT_MAX: none
+};
+struct RowSums {
+  RangeSums ranges[kRanges];
+  float largest[kLargestParts];  // of all of them the greatest counts
+};
 
-/// The token at which the mass by rising id is beyond this is drawn; less than `total`.
-__device__ __forceinline__ Mass drawn_mass(const SampleArgs& args, int64_t row, Mass total) {
-  const double uniform = uniform_of(args.settings[row].seed, args.indices[row]);
-  const Mass wanted = static_cast<Mass>(uniform * static_cast<double>(total));
-  return wanted < total ? wanted : total - 1;
+__device__ __forceinline__ RowSums& sums_of(const SampleArgs& args, int64_t row) {
+  return static_cast<RowSums*>(args.workspace)[row];
 }
-
-/// The first id from `begin` on at which the mass by rising id is beyond `left`; one block, each
-/// thread some ids in a row. There is one below `end`.
-template <int kThreads, class T>
-__device__ int draw_in_range(const T* logits, int begin, int end, float inverse, float largest,
-                             Mass left) {
-  __shared__ Mass of_warps[kThreads / kWarp];
-  __shared__ int chosen;
-  const auto mass_at = [&](int i) {
-    return mass_of(exp_of(__fmaf_rn(to_float(logits[i]), inverse, -largest)));
-  };
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  const int per_thread = (end - begin + kThreads - 1) / kThreads;
-  const int first = begin + thread * per_thread, last = min(first + per_thread, end);
-  Mass own = 0;
-#pragma unroll 4
-  for (int i = first; i < last; ++i) own += mass_at(i);
-  Mass until = own;  // of the warp's lanes up to this one
+__device__ __forceinline__ float largest_of(const RowSums& sums) {
+  float largest = -INFINITY;
 #pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const Mass other = __shfl_up_sync(kAllLanes, until, step);
-    if (lane >= step) until += other;
-  }
-  if (lane == kWarp - 1) of_warps[warp] = until;
-  __syncthreads();
-  for (int i = 0; i < warp; ++i) until += of_warps[i];
-  if (until - own <= left && left < until) {  // true of one thread
-    int i = first;
-    for (Mass before = until - own + mass_at(i); before <= left; before += mass_at(i)) ++i;
-    chosen = i;
-  }
-  __syncthreads();
-  return chosen;
+  for (int i = 0; i < kLargestParts; ++i) largest = fmaxf(largest, sums.largest[i]);
+  return largest;
+}
+/// Ids of a range, a multiple of kWarp.
+__host__ __device__ constexpr int range_size(int size) {
+  return (size + kRanges * kWarp - 1) / (kRanges * kWarp) * kWarp;
 }
 
-/// Draws from the rows that are not cut. Launches on `stream`; false: nothing, because the device
-/// has no clusters of blocks or a row does not fit into one.
-bool sample_in_clusters(const SampleArgs& args, Stream stream);
-/// The same on any device, with args.workspace.
-void sample_in_parts(const SampleArgs& args, Stream stream);
+template <class V>
+__device__ __forceinline__ V warp_total(V value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  return value;
+}
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
+  return value;
+}
+
+/// Leaves the sums of all rows that are not cut. Launches on `stream`; false: nothing, because the
+/// device has no clusters of blocks or a row does not fit into one.
+bool sum_in_clusters(const SampleArgs& args, Stream stream);
+/// The same on any device.
+void sum_in_parts(const SampleArgs& args, Stream stream);
 
 }  // namespace primerl::cuda

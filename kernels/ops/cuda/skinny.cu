@@ -1,7 +1,7 @@
 // Products of up to 64 rows: a block a few columns, and where the answer is in parts a part of the
-// terms. All of its matrix that shared memory holds is asked for at once, before the rows, which
-// the kernel before this one may still be writing. Eight warps: two halves of the rows, four
-// quarters of the terms of each chunk; their sums are put together in order.
+// terms, chunk by chunk. The first chunks of its matrix are asked for before the rows, which the
+// kernel before this one may still be writing. Eight warps: two halves of the rows, four quarters
+// of the terms of each chunk; their sums are put together in order.
 #include <algorithm>
 
 #include "kernels/ops/cuda/launch.cuh"
@@ -17,6 +17,8 @@ constexpr int kPieces = kChunk / kVector<Bf16>;  // of 16 bytes, in a row of a c
 constexpr int kStep = 16;                        // terms of an instruction
 constexpr int kQuarters = 4;
 constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
+// Chunks on their way: what a block holds leaves room for one of the kernel before it or after.
+constexpr int kStages = 4;
 
 /// Pieces of a row are permuted so that eight rows have different banks.
 __device__ __forceinline__ int place_of(int row, int piece) {
@@ -122,7 +124,7 @@ __device__ __forceinline__ void write(const SkinnyArgs& args, Sums<kColumns> sum
   }
 }
 
-template <int kColumns, int kStages, bool kIsGated>
+template <int kColumns, bool kIsGated>
 __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
   constexpr int kStage = (kColumns + kRows) * kPieces;  // pieces: weights, then rows
   extern __shared__ uint4 memory[];
@@ -199,13 +201,13 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
   write<kColumns, kIsGated>(args, all);
 }
 
-template <int kColumns, int kStages, bool kIsGated>
+template <int kColumns, bool kIsGated>
 Outcome start(const SkinnyArgs& args, Stream stream) {
   constexpr size_t kStageBytes = sizeof(uint4) * (kColumns + kRows) * kPieces;
   constexpr size_t kBytesMax = std::max(kStages * kStageBytes, Sums<kColumns>::kBytes);
   const int64_t parts = args.parts == nullptr ? 1 : args.num_parts;
   const int64_t stages = std::min<int64_t>(kStages, args.terms / parts / kChunk);
-  const auto kernel = skinny_kernel<kColumns, kStages, kIsGated>;
+  const auto kernel = skinny_kernel<kColumns, kIsGated>;
   // The limit is one for all shapes, since other threads may start this kernel for other ones.
   const cudaError_t has_room =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
@@ -224,9 +226,8 @@ Outcome start(const SkinnyArgs& args, Stream stream) {
 Outcome skinny_product(const SkinnyArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  if (args.is_gated) return start<kSkinnyGatedColumns, 8, true>(args, stream);
-  return args.parts == nullptr ? start<kSkinnyColumns, 8, false>(args, stream)
-                               : start<kSkinnyColumns, 6, false>(args, stream);
+  return args.is_gated ? start<kSkinnyGatedColumns, true>(args, stream)
+                       : start<kSkinnyColumns, false>(args, stream);
 }
 
 }  // namespace primerl::cuda

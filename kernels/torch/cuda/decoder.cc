@@ -197,7 +197,10 @@ cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& c
 
 Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                            const at::Tensor& y) const {
-  RETURN_IF_ERROR(multiply(rows.count, x, linear.base, y, stream_));
+  if (is_skinny(rows, linear, 1, false))
+    RETURN_IF_ERROR(skinny(rows, x, linear, {.y = y.mutable_data_ptr()}));
+  else
+    RETURN_IF_ERROR(multiply(rows.count, x, linear.base, y, stream_));
   if (linear.adapters == nullptr || !rows.adapters.are_there()) return ok();
   return adapters_->add(*linear.adapters, rows.adapters, x, y);
 }
@@ -205,11 +208,10 @@ Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Line
 bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
                             bool is_gated) const {
   const CardLinear& base = linear.base;
-  return rows.is_decode_step && !rows.adapters.are_there() && cuda::has_own_kernels() &&
-         type_ == at::kBFloat16 && rows.count > cuda::kFewRowsMax &&
-         rows.count <= cuda::kSkinnyRowsMax && base.fp8 == nullptr && !base.bias.defined() &&
-         reinterpret_cast<std::uintptr_t>(base.transposed.const_data_ptr()) % 16 == 0 &&
-         num_parts > 0 &&
+  const auto address = reinterpret_cast<std::uintptr_t>(base.transposed.const_data_ptr());
+  return rows.is_decode_step && cuda::has_own_kernels() && type_ == at::kBFloat16 &&
+         rows.count > cuda::kFewRowsMax && rows.count <= cuda::kSkinnyRowsMax &&
+         base.fp8 == nullptr && !base.bias.defined() && address % 16 == 0 && num_parts > 0 &&
          cuda::is_skinny(base.transposed.size(0), base.transposed.size(1), num_parts, is_gated);
 }
 
@@ -226,14 +228,15 @@ Status CardDecoder::skinny(const CardRows& rows, const at::Tensor& x, const Line
 Status CardDecoder::add(const CardRows& rows, const at::Tensor& x, const Linear& linear) {
   const at::Tensor& matrix = linear.base.transposed;
   const int32_t parts = cuda::skinny_parts(matrix.size(0), matrix.size(1));
-  num_parts_ = is_skinny(rows, linear, parts, false) ? parts : 0;
+  const bool has_parts = !rows.adapters.are_there() && is_skinny(rows, linear, parts, false);
+  num_parts_ = has_parts ? parts : 0;
   if (num_parts_ == 0) return this->linear(rows, x, linear, addend_);
   return skinny(rows, x, linear,
                 {.parts = parts_.mutable_data_ptr<float>(), .num_parts = num_parts_});
 }
 
 Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
-  if (is_skinny(rows, gate_up, 1, true))
+  if (!rows.adapters.are_there() && is_skinny(rows, gate_up, 1, true))
     return skinny(rows, normed_, gate_up,
                   {.is_gated = true, .y = activated_.mutable_data_ptr()});
   RETURN_IF_ERROR(linear(rows, normed_, gate_up, gate_up_));
@@ -261,10 +264,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
     const Layer& layer = layers_[i];
     const at::Tensor* addend = i > 0 ? &addend_ : nullptr;
     RETURN_IF_ERROR(norm(rows.count, x_, addend, layer.attention_norm, x_, normed_));
-    if (is_skinny(rows, layer.qkv, 1, false))
-      RETURN_IF_ERROR(skinny(rows, normed_, layer.qkv, {.y = qkv_.mutable_data_ptr()}));
-    else
-      RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
+    RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
     if (!rows.is_decode_step)
       RETURN_IF_ERROR(launched(cuda::rotary(turn(rows, cache, i), stream_.raw()), "rotary"));
     RETURN_IF_ERROR(attend(i));
