@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
         load(delta + begin + at, more);
       else
         add_delta_parts<T>(args, begin + at, more);
+      if (args.added != nullptr) add(args.added + begin + at, more);
 #pragma unroll
       for (int j = 0; j < kVec; ++j) values[i][j] = rounded<T>(values[i][j] + more[j]);
       store(static_cast<T*>(args.sum) + begin + at, values[i]);
@@ -151,7 +152,10 @@ int64_t num_parts(int64_t rows, int64_t width) {
 
 template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
-  launch(norm_kernel<T, kVec, kItems>, static_cast<unsigned>(args.rows), threads, 0, stream, args);
+  const auto kernel = norm_kernel<T, kVec, kItems>;
+  const auto blocks = static_cast<unsigned>(args.rows);
+  if (args.added == nullptr) return launch(kernel, blocks, threads, 0, stream, args);
+  kernel<<<blocks, threads, 0, stream>>>(args);  // comes after another stream's work, too
 }
 template <class T, int kVec, int kItems>
 void start(const RmsNormBackwardArgs& args, int threads, Stream stream) {
@@ -202,7 +206,9 @@ void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, 
 }
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
-  return with_type(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts),
+  return with_type(args,
+                   are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts,
+                               args.added),
                    stream);
 }
 

@@ -70,7 +70,7 @@ cuda::PagedCache CardCache::paged(size_t layer, int32_t size, int32_t head_dim) 
 }
 
 CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
-                         const CardAdapters* adapters, const CardStream& stream, int64_t rows_max,
+                         CardAdapters* adapters, const CardStream& stream, int64_t rows_max,
                          int64_t samples_max, int64_t positions_max)
     : config_(config),
       adapters_(adapters),
@@ -171,7 +171,8 @@ Status CardDecoder::norm(int64_t rows, const at::Tensor& stream, const at::Tenso
                                   .sum = sum.mutable_data_ptr(),
                                   .y = to.mutable_data_ptr(),
                                   .parts = has_parts ? parts_.const_data_ptr<float>() : nullptr,
-                                  .num_parts = has_parts ? num_parts_ : 0},
+                                  .num_parts = has_parts ? num_parts_ : 0,
+                                  .added = addend == &addend_ ? added_ : nullptr},
                                  stream_.raw()),
                   "rms_norm");
 }
@@ -192,14 +193,21 @@ cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& c
           .slots = rows.slots,
           .q = q_.mutable_data_ptr(),
           // Rows of a cache follow each other, whatever its blocks are.
-          .cache = cache.paged(layer, 1, config_.attention.head_dim)};
+          .cache = cache.paged(layer, 1, config_.attention.head_dim),
+          .added = added_};
 }
 
 Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                           const at::Tensor& y) const {
+                           const at::Tensor& y) {
+  const bool is_adapted = linear.adapters != nullptr && rows.adapters.are_there();
+  const bool is_beside = is_adapted && rows.adapters.are_beside;
+  added_ = nullptr;
+  if (is_beside) adapters_->mark_input();
   RETURN_IF_ERROR(multiply(rows.count, x, linear.base, y, stream_));
-  if (linear.adapters == nullptr || !rows.adapters.are_there()) return ok();
-  return adapters_->add(*linear.adapters, rows.adapters, x, y);
+  if (!is_adapted) return ok();
+  if (!is_beside) return adapters_->add(*linear.adapters, rows.adapters, x, y);
+  ASSIGN_OR_RETURN(added_, adapters_->sums(*linear.adapters, rows.adapters, x));
+  return ok();
 }
 
 bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
@@ -214,7 +222,8 @@ bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t 
 }
 
 Status CardDecoder::skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                           cuda::SkinnyArgs args) const {
+                           cuda::SkinnyArgs args) {
+  added_ = nullptr;
   args.rows = rows.count;
   args.terms = linear.base.transposed.size(0);
   args.columns = linear.base.transposed.size(1);
@@ -241,7 +250,8 @@ Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
                                 .width = config_.mlp.width,
                                 .type = type(),
                                 .gate_up = gate_up_.const_data_ptr(),
-                                .activated = activated_.mutable_data_ptr()},
+                                .activated = activated_.mutable_data_ptr(),
+                                .added = added_},
                                stream_.raw()),
                   "swiglu");
 }
@@ -274,6 +284,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
     if (layer.mixture.has_value()) {
       num_parts_ = 0;
       RETURN_IF_ERROR(mixture_->forward(rows.count, *layer.mixture, normed_, addend_));
+      added_ = nullptr;
     } else {
       RETURN_IF_ERROR(open_gates(rows, layer.gate_up));
       RETURN_IF_ERROR(add(rows, activated_, layer.down));

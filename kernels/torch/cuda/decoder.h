@@ -57,7 +57,7 @@ class CardDecoder {
 
   /// All outlive it; without `adapters` no row has one. `rows_max` of a pass, of which
   /// `samples_max` are drawn from at a time; positions are less than `positions_max`.
-  CardDecoder(const ModelConfig& config, const CardWeights& weights, const CardAdapters* adapters,
+  CardDecoder(const ModelConfig& config, const CardWeights& weights, CardAdapters* adapters,
               const CardStream& stream, int64_t rows_max, int64_t samples_max,
               int64_t positions_max);
 
@@ -116,18 +116,18 @@ class CardDecoder {
   bool is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
                  bool is_gated) const;
   Status skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                cuda::SkinnyArgs args) const;
+                cuda::SkinnyArgs args);
   /// What a stage adds to the stream: x times its last matrix, to addend_ or in parts.
   Status add(const CardRows& rows, const at::Tensor& x, const Linear& linear);
   /// Of an MLP: normed_ to activated_.
   Status open_gates(const CardRows& rows, const Linear& gate_up);
-  /// The product of all rows of a pass, and what adapters add to it.
+  /// The product of all rows of a pass. What adapters add is in y, or in added_.
   Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                const at::Tensor& y) const;
+                const at::Tensor& y);
   void make_angles(int64_t positions_max);
 
   const ModelConfig& config_;
-  const CardAdapters* const adapters_;  // or null
+  CardAdapters* const adapters_;  // or null
   const CardStream& stream_;
   const at::ScalarType type_;
   std::optional<EngineMixture> mixture_;
@@ -150,6 +150,7 @@ class CardDecoder {
   at::Tensor activated_;
   at::Tensor picked_x_, picked_addend_, picked_normed_;  // [samples_max, hidden]
   at::Tensor logits_;
+  const float* added_ = nullptr;  // what is to be added to the last linear's y, as wide, or null
 };
 
 }  // namespace primerl
