@@ -35,7 +35,6 @@ namespace primerl {
 struct CardAdapterRows {
   const cuda::AdapterTile* tiles = nullptr;  // device memory, [num_tiles]
   int64_t num_tiles = 0;
-  bool are_beside = false;  // each row of the pass has a tile, and sums are made beside the product
 
   bool are_there() const { return num_tiles > 0; }
 };

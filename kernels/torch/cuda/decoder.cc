@@ -199,13 +199,26 @@ cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& c
 
 Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                            const at::Tensor& y) {
-  const bool is_adapted = linear.adapters != nullptr && rows.adapters.are_there();
-  const bool is_beside = is_adapted && rows.adapters.are_beside;
+  RETURN_IF_ERROR(with_sums(rows, x, linear, [&] {
+    if (is_skinny(rows, linear, 1, false))
+      return skinny(rows, x, linear, {.y = y.mutable_data_ptr()});
+    return multiply(rows.count, x, linear.base, y, stream_);
+  }));
+  if (!is_adapted(rows, linear) || added_ != nullptr) return ok();
+  return adapters_->add(*linear.adapters, rows.adapters, x, y);
+}
+
+bool CardDecoder::is_adapted(const CardRows& rows, const Linear& linear) const {
+  return linear.adapters != nullptr && rows.adapters.are_there();
+}
+
+template <class Product>
+Status CardDecoder::with_sums(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                              const Product& product) {
   added_ = nullptr;
-  if (is_beside) adapters_->mark_input();
-  RETURN_IF_ERROR(multiply(rows.count, x, linear.base, y, stream_));
-  if (!is_adapted) return ok();
-  if (!is_beside) return adapters_->add(*linear.adapters, rows.adapters, x, y);
+  if (!is_adapted(rows, linear) || !rows.is_decode_step) return product();
+  adapters_->mark_input();
+  RETURN_IF_ERROR(product());
   ASSIGN_OR_RETURN(added_, adapters_->sums(*linear.adapters, rows.adapters, x));
   return ok();
 }
@@ -213,8 +226,8 @@ Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Line
 bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
                             bool is_gated) const {
   const CardLinear& base = linear.base;
-  return rows.is_decode_step && !rows.adapters.are_there() && cuda::has_own_kernels() &&
-         type_ == at::kBFloat16 && rows.count > cuda::kFewRowsMax &&
+  return rows.is_decode_step && cuda::has_own_kernels() && type_ == at::kBFloat16 &&
+         !(is_gated && is_adapted(rows, linear)) && rows.count > cuda::kFewRowsMax &&
          rows.count <= cuda::kSkinnyRowsMax && base.fp8 == nullptr && !base.bias.defined() &&
          reinterpret_cast<std::uintptr_t>(base.transposed.const_data_ptr()) % 16 == 0 &&
          num_parts > 0 &&
@@ -222,8 +235,7 @@ bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t 
 }
 
 Status CardDecoder::skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                           cuda::SkinnyArgs args) {
-  added_ = nullptr;
+                           cuda::SkinnyArgs args) const {
   args.rows = rows.count;
   args.terms = linear.base.transposed.size(0);
   args.columns = linear.base.transposed.size(1);
@@ -237,8 +249,10 @@ Status CardDecoder::add(const CardRows& rows, const at::Tensor& x, const Linear&
   const int32_t parts = cuda::skinny_parts(matrix.size(0), matrix.size(1));
   num_parts_ = is_skinny(rows, linear, parts, false) ? parts : 0;
   if (num_parts_ == 0) return this->linear(rows, x, linear, addend_);
-  return skinny(rows, x, linear,
-                {.parts = parts_.mutable_data_ptr<float>(), .num_parts = num_parts_});
+  return with_sums(rows, x, linear, [&] {
+    return skinny(rows, x, linear,
+                  {.parts = parts_.mutable_data_ptr<float>(), .num_parts = num_parts_});
+  });
 }
 
 Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
@@ -271,10 +285,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
     const Layer& layer = layers_[i];
     const at::Tensor* addend = i > 0 ? &addend_ : nullptr;
     RETURN_IF_ERROR(norm(rows.count, x_, addend, layer.attention_norm, x_, normed_));
-    if (is_skinny(rows, layer.qkv, 1, false))
-      RETURN_IF_ERROR(skinny(rows, normed_, layer.qkv, {.y = qkv_.mutable_data_ptr()}));
-    else
-      RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
+    RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
     if (!rows.is_decode_step)
       RETURN_IF_ERROR(launched(cuda::rotary(turn(rows, cache, i), stream_.raw()), "rotary"));
     RETURN_IF_ERROR(attend(i));

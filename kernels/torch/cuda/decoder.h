@@ -116,11 +116,16 @@ class CardDecoder {
   bool is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
                  bool is_gated) const;
   Status skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                cuda::SkinnyArgs args);
+                cuda::SkinnyArgs args) const;
   /// What a stage adds to the stream: x times its last matrix, to addend_ or in parts.
   Status add(const CardRows& rows, const at::Tensor& x, const Linear& linear);
   /// Of an MLP: normed_ to activated_.
   Status open_gates(const CardRows& rows, const Linear& gate_up);
+  bool is_adapted(const CardRows& rows, const Linear& linear) const;
+  /// Launches the product of x, and in a decode step, beside it, what adapters add to it: added_.
+  template <class Product>
+  Status with_sums(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                   const Product& product);
   /// The product of all rows of a pass. What adapters add is in y, or in added_.
   Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                 const at::Tensor& y);

@@ -85,7 +85,7 @@ CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows)
   const int64_t num_tiles = adapters_->num_tiles(rows);
   cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
   std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
-  return {memory_.device().tiles, num_tiles, true};
+  return {memory_.device().tiles, num_tiles};
 }
 
 }  // namespace primerl
