@@ -129,6 +129,31 @@ TEST(CudaAdapters, AddWhatTheHostAdds) {
     }
 }
 
+TEST(CudaAdapters, ARowIsTheSameInTilesOfAnySize) {
+  constexpr int64_t kMany = 3 * kAdapterTileRows;
+  const Linear linear{1032, {520, 44}};
+  for (const Type type : {Type::kFloat32, Type::kBfloat16})
+    for (const int32_t rank : {7, 16, 24, 64}) {
+      SCOPED_TRACE(::testing::Message() << "rank " << rank << ", " << cuda_test::name_of(type));
+      const auto tiles_of = [&](int64_t size) {
+        std::vector<AdapterTile> tiles;
+        for (int64_t first = 0; first < kMany; first += size)
+          tiles.push_back({static_cast<int32_t>(first),
+                           static_cast<int32_t>(std::min(size, kMany - first)), 0, rank, 3, 2});
+        return tiles;
+      };
+      const Floats x = rounded(type, random_floats(kMany * linear.terms, 1));
+      const Floats before = rounded(type, random_floats(kMany * linear.columns(), 2));
+      const Floats slots = rounded(type, random_floats(linear.slot_stride(), 3, 0.1));
+      const auto largest = tiles_of(kAdapterTileRows);
+      const Floats want = added(linear, type, largest, slots, x, before);
+      expect_near(want, wanted(linear.args(type), largest, slots, x, before, false),
+                  cuda_test::tolerance_of(type, 1e-4), "y");
+      for (const int64_t size : {1, 5, 8, 63})
+        EXPECT_TRUE(added(linear, type, tiles_of(size), slots, x, before) == want) << size;
+    }
+}
+
 TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {
   const Linear linear{512, {700, 300}};
   for (const Type type : {Type::kFloat32, Type::kBfloat16}) {

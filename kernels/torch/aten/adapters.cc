@@ -1,4 +1,4 @@
-// What adapters add to a product by ATen: tile by tile, each as eight rows, so that a row has the
+// What adapters add to a product by ATen: tile by tile, each of as many rows, so that a row has the
 // same bits in any tile.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/matmul.h>
