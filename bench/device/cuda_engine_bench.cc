@@ -11,7 +11,7 @@
 // 0.61 ms of 64, 1.6 ms of 256. Prefill of 16k tokens: 14 TFLOP of products and 31 TFLOP of causal
 // attention, of which flash attention makes 0.33 PFLOP/s: 18 and 93 ms. New weights that were
 // prepared: 1.19 GB read and written, 0.56 ms. 16 adapters of rank 16 on all linears are 323 MB: a
-// step of 64 reads them in 0.08 ms, and has 112 launches more. A layer of the mixture is 1.25 GB,
+// step of 64 reads them in 0.08 ms, beside 112 products. A layer of the mixture is 1.25 GB,
 // of which 64 sequences read nearly all: 1.3 ms with the head; one reads an 11th. Beside it
 // hf_engine.py runs transformers on the same folder. Medians, [least, most].
 #include <fmt/format.h>

@@ -344,26 +344,25 @@ void adapters(const std::string& name, int32_t rank, int64_t terms,
     at += terms + width;
   }
   args.slot_stride = rank * at;
-  args.next = kAdapters * at;  // the next layer's
   std::vector<AdapterTile> tiles(static_cast<size_t>(args.num_tiles));
   for (int32_t i = 0; i < kAdapters; ++i)
     tiles[static_cast<size_t>(i)] = {4 * i, 4, i, rank, 1, 1};
   const Buffer on_tiles(tiles), x = numbers(kRows * terms), y = numbers(kRows * args.columns);
   const Buffer slots = numbers(num_layers * kAdapters * args.slot_stride, 0.1);
+  const Buffer workspace = zeros(adapters_workspace(args));
   args.tiles = on_tiles.as<AdapterTile>();
   args.x = x.get();
   args.y = y.get();
+  args.workspace = workspace.as<float>();
   const auto of_rows = static_cast<double>(kRows * (terms + 2 * args.columns));
   const auto of_adapters = static_cast<double>(kAdapters * args.slot_stride);
   int64_t layer = 0;
-  for (const bool is_ahead : {false, true})
-    report(fmt::format("add_adapters, {}, 16 of rank {}{}", name, rank, is_ahead ? ", ahead" : ""),
-           kElement * (of_rows + of_adapters), [&](Stream stream) {
-             layer = (layer + 1) % num_layers;
-             args.slots = slots.as<uint16_t>() + layer * kAdapters * args.slot_stride;
-             args.next_size = is_ahead && layer + 1 < num_layers ? at : 0;
-             return add_adapters(args, stream);
-           });
+  report(fmt::format("add_adapters, {}, 16 of rank {}", name, rank),
+         kElement * (of_rows + of_adapters), [&](Stream stream) {
+           layer = (layer + 1) % num_layers;
+           args.slots = slots.as<uint16_t>() + layer * kAdapters * args.slot_stride;
+           return add_adapters(args, stream);
+         });
 }
 
 void all() {

@@ -40,8 +40,10 @@ inline const char* fault_of(const RmsNormArgs& args) {
   if (args.delta != nullptr && args.parts != nullptr) return "a norm takes delta or its parts";
   if ((args.parts != nullptr) != (args.num_parts > 0))
     return "parts of delta must be 1 or more, where there are some";
-  return fault_of_norm(
-      args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts));
+  if (args.added != nullptr && args.delta == nullptr && args.parts == nullptr)
+    return "a norm adds what adapters add to delta, which is not there";
+  return fault_of_norm(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y,
+                                         args.parts, args.added));
 }
 inline const char* fault_of(const RmsNormBackwardArgs& args) {
   return fault_of_norm(args, are_aligned(args.dy, args.x, args.weight, args.dsum, args.dx));
@@ -174,17 +176,18 @@ inline const char* fault_of(const AddAdaptersArgs& args) {
     return "rank_max must be from 1 to 64";
   int64_t all = args.terms | args.slot_stride;
   for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
-  if (args.terms < 1 || args.terms > kRowsMax || all % 8 != 0 || !are_aligned(args.x, args.slots))
-    return "terms, slot_stride and places of parts must be multiples of 8, x and slots at "
-           "addresses "
-           "of 16 bytes";
+  if (args.terms < 1 || args.terms > kRowsMax || all % 8 != 0 ||
+      !are_aligned(args.x, args.slots, args.y, args.sums))
+    return "terms, slot_stride and places of parts must be multiples of 8, x, slots, y and sums at "
+           "addresses of 16 bytes";
   for (int i = 0; i < args.num_parts; ++i) {
     const AdapterPart& part = args.parts[i];
     if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
       return "columns of parts must be some of the matrix's";
   }
-  if (args.columns > 1 << 22 || args.next_size > 1 << 22)  // times ranks and bytes an int
-    return "columns and next_size must be at most 2^22";
+  if (args.columns > 1 << 22) return "columns must be at most 2^22";  // times ranks an int
+  if (args.workspace == nullptr || !are_aligned(args.workspace))
+    return "adapters need a workspace at an address of 16 bytes";
   return nullptr;
 }
 

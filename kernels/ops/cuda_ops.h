@@ -44,8 +44,9 @@ struct [[nodiscard]] Outcome {
 inline constexpr int64_t kNormWidthMax = 4096;
 inline constexpr int64_t kNormBytesMax = 65536;
 
-/// y = s / rms(s) * weight, where s = x + delta as `sum` has it: rounded to `type`. It starts while
-/// the operation before it ends and may read the weight then: what writes that must be further back.
+/// y = s / rms(s) * weight, where s = x + (delta + added) as `sum` has it: rounded to `type`. It
+/// starts while the operation before it ends and may read the weight then: what writes that must be
+/// further back.
 struct RmsNormArgs {
   int64_t rows = 0;
   int64_t width = 0;
@@ -60,6 +61,7 @@ struct RmsNormArgs {
   /// In place of delta: its parts [num_parts, rows, width], added up in order, then rounded to type.
   const float* parts = nullptr;
   int32_t num_parts = 0;
+  const float* added = nullptr;  // [rows, width] what adapters add to delta, or null
 };
 Outcome rms_norm(const RmsNormArgs& args, Stream stream);
 
@@ -111,6 +113,7 @@ struct PagedRotaryArgs {
   int64_t table_stride = 0;
   void* q = nullptr;  // [rows, num_heads * head_dim]
   PagedCache cache = {};
+  const float* added = nullptr;  // as qkv, what adapters add to it, or null
 };
 Outcome rotary(const PagedRotaryArgs& args, Stream stream);
 
@@ -137,13 +140,14 @@ struct RotaryBackwardArgs {
 Outcome rotary_backward(const RotaryBackwardArgs& args, Stream stream);
 int64_t rotary_workspace(int64_t rows, int32_t head_dim);  // floats
 
-/// activated = silu(gate) * up
+/// activated = silu(gate) * up, of gate_up + added.
 struct SwigluArgs {
   int64_t rows = 0;
   int64_t width = 0;
   Type type = Type::kFloat32;
   const void* gate_up = nullptr;  // [rows, 2 width], gate first
   void* activated = nullptr;      // [rows, width]
+  const float* added = nullptr;   // [rows, 2 width] what adapters add to gate_up, or null
 };
 Outcome swiglu(const SwigluArgs& args, Stream stream);
 
@@ -280,11 +284,12 @@ struct AdapterTile {
   int32_t first = 0;
   int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
   int32_t slot = 0;      // where its numbers lie
-  int32_t rank = 0;      // up to rank_max of the operation
+  int32_t rank = 0;      // up to rank_max of the operation; 0: nobody's adapter
   uint32_t targets = 0;  // bits of the parts that it adds to
   float scaling = 0;
 };
-inline constexpr int64_t kAdapterTileRows = 8;
+inline constexpr int64_t kAdapterTileRows = 64;  // 8 are one product: with less to do each, tiles
+                                                 // of so many are done sooner
 inline constexpr int32_t kAdapterRowsRankMax = 64;
 
 /// Columns of a matrix that have an A [rank, terms] and a B [columns, rank] of their own. Both are
@@ -298,9 +303,10 @@ struct AdapterPart {
 };
 inline constexpr int32_t kAdapterPartsMax = 3;
 
-/// y += scaling * (x A') B' of each part that a row's adapter has, beside the product of a linear.
-/// A row's result depends on that row and its adapter alone, and not on its place in a tile. What
-/// no tile has stays as it is. Contents of tiles are not checked; their rows must differ.
+/// y += scaling * (x A') B' of each part that a row's adapter has, beside the product of a linear;
+/// or sums = that, where the product may still be under way: who reads y then adds them. A row's
+/// result depends on that row and its adapter alone, and not on its place in a tile. What no tile
+/// has stays as it is. Contents of tiles are not checked; their rows must differ.
 struct AddAdaptersArgs {
   int64_t terms = 0;    // a multiple of 8; x and slots at addresses of 16 bytes
   int64_t columns = 0;  // of y
@@ -312,14 +318,13 @@ struct AddAdaptersArgs {
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
   int64_t slot_stride = 0;      // elements, a multiple of 8
-  /// What the next operation reads of the tiles' slots: [next * rank, (next + next_size) * rank),
-  /// asked for ahead; nothing where next_size is 0.
-  int64_t next = 0;
-  int64_t next_size = 0;
-  const void* x = nullptr;  // [rows, terms]
-  void* y = nullptr;        // [rows, columns]
+  const void* x = nullptr;      // [rows, terms]
+  void* y = nullptr;            // [rows, columns], added to, or
+  float* sums = nullptr;        // [rows, columns] what there is to add, zeros where it is nothing
+  float* workspace = nullptr;   // [adapters_workspace()], at an address of 16 bytes
 };
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
+int64_t adapters_workspace(const AddAdaptersArgs& args);  // floats
 
 /// Rows [first, first + rows) of a pass that have the weights of one slot; in device memory.
 struct NarrowTile {

@@ -51,10 +51,13 @@ struct Linear {
   }
 };
 
-/// y + what the tiles add, of one row after the other.
+/// y + what the tiles add, of one row after the other; or that alone, for all rows of tiles.
 Floats wanted(const AddAdaptersArgs& args, const std::vector<AdapterTile>& tiles,
-              const Floats& slots, const Floats& x, const Floats& before) {
+              const Floats& slots, const Floats& x, const Floats& before, bool are_sums) {
   Floats y = before;
+  for (const AdapterTile& tile : tiles)
+    if (are_sums)
+      std::fill_n(y.begin() + tile.first * args.columns, tile.rows * args.columns, 0.0F);
   for (const AdapterTile& tile : tiles)
     for (int i = 0; i < args.num_parts; ++i) {
       const AdapterPart& part = args.parts[i];
@@ -81,26 +84,31 @@ Floats wanted(const AddAdaptersArgs& args, const std::vector<AdapterTile>& tiles
 
 constexpr int64_t kRows = 21;
 
-/// Ranks 4 to 64; one has no part, two share a slot, rows 12, 13 and 20 have nobody.
+/// Ranks 4 to 64; one has no part, two share a slot, row 12 is nobody's, 13 and 20 have no tile.
 std::vector<AdapterTile> many_tiles() {
   return {{0, 1, 2, 4, 7, 2},      {1, 8, 0, 16, 7, 0.5F}, {9, 3, 0, 16, 7, 0.5F},
-          {},                      {14, 2, 1, 64, 5, 1.5F}, {16, 1, 3, 7, 2, 1},
-          {17, 2, 4, 24, 0, 1},    {19, 1, 4, 24, 4, 3}};
+          {12, 1},                 {14, 2, 1, 64, 5, 1.5F}, {16, 1, 3, 7, 2, 1},
+          {17, 2, 4, 24, 0, 1},    {},                      {19, 1, 4, 24, 4, 3}};
 }
 constexpr int64_t kSlots = 5;
 
 Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& tiles,
-             const Floats& slots, const Floats& x, const Floats& before) {
-  const Buffer on_slots(type, slots), on_x(type, x), y(type, before), on_tiles(tiles);
+             const Floats& slots, const Floats& x, const Floats& before, bool are_sums = false) {
+  const Type type_of_y = are_sums ? Type::kFloat32 : type;
+  const Buffer on_slots(type, slots), on_x(type, x), y(type_of_y, before), on_tiles(tiles);
   AddAdaptersArgs args = linear.args(type);
   args.num_tiles = std::ssize(tiles);
   args.tiles = on_tiles.as<AdapterTile>();
   args.slots = on_slots.get();
-  args.next_size = linear.slot_stride() / kAdapterRowsRankMax;  // changes nothing
   args.x = on_x.get();
-  args.y = y.get();
+  if (are_sums)
+    args.sums = y.as<float>();
+  else
+    args.y = y.get();
+  const Buffer workspace(Floats(static_cast<size_t>(adapters_workspace(args) + 1), NAN));
+  args.workspace = workspace.as<float>();
   expect_one_answer([&](Stream stream) { return add_adapters(args, stream); }, {&y});
-  return y.floats(type);
+  return y.floats(type_of_y);
 }
 
 TEST(CudaAdapters, AddWhatTheHostAdds) {
@@ -112,10 +120,37 @@ TEST(CudaAdapters, AddWhatTheHostAdds) {
       const Floats x = rounded(type, random_floats(kRows * linear.terms, 1));
       const Floats before = rounded(type, random_floats(kRows * linear.columns(), 2));
       const Floats slots = rounded(type, random_floats(kSlots * linear.slot_stride(), 3, 0.1));
-      const Floats want = wanted(linear.args(type), many_tiles(), slots, x, before);
-      const Floats got = added(linear, type, many_tiles(), slots, x, before);
       // u is up to some 5, of terms that cancel.
-      expect_near(got, want, cuda_test::tolerance_of(type, 1e-4), "y");
+      for (const bool are_sums : {false, true})
+        expect_near(added(linear, type, many_tiles(), slots, x, before, are_sums),
+                    wanted(linear.args(type), many_tiles(), slots, x, before, are_sums),
+                    cuda_test::tolerance_of(are_sums ? Type::kFloat32 : type, 1e-4),
+                    are_sums ? "sums" : "y");
+    }
+}
+
+TEST(CudaAdapters, ARowIsTheSameInTilesOfAnySize) {
+  constexpr int64_t kMany = 3 * kAdapterTileRows;
+  const Linear linear{1032, {520, 44}};
+  for (const Type type : {Type::kFloat32, Type::kBfloat16})
+    for (const int32_t rank : {7, 16, 24, 64}) {
+      SCOPED_TRACE(::testing::Message() << "rank " << rank << ", " << cuda_test::name_of(type));
+      const auto tiles_of = [&](int64_t size) {
+        std::vector<AdapterTile> tiles;
+        for (int64_t first = 0; first < kMany; first += size)
+          tiles.push_back({static_cast<int32_t>(first),
+                           static_cast<int32_t>(std::min(size, kMany - first)), 0, rank, 3, 2});
+        return tiles;
+      };
+      const Floats x = rounded(type, random_floats(kMany * linear.terms, 1));
+      const Floats before = rounded(type, random_floats(kMany * linear.columns(), 2));
+      const Floats slots = rounded(type, random_floats(linear.slot_stride(), 3, 0.1));
+      const auto largest = tiles_of(kAdapterTileRows);
+      const Floats want = added(linear, type, largest, slots, x, before);
+      expect_near(want, wanted(linear.args(type), largest, slots, x, before, false),
+                  cuda_test::tolerance_of(type, 1e-4), "y");
+      for (const int64_t size : {1, 5, 8, 63})
+        EXPECT_TRUE(added(linear, type, tiles_of(size), slots, x, before) == want) << size;
     }
 }
 
@@ -161,6 +196,10 @@ TEST(CudaAdapters, NameWhatIsWrong) {
   args.num_tiles = 1;
   args.num_parts = 4;
   EXPECT_STREQ(add_adapters(args, nullptr).fault, "parts of a matrix must be at most 3");
+  args = Linear{8, {3}}.args(Type::kBfloat16);
+  args.num_tiles = 1;
+  EXPECT_STREQ(add_adapters(args, nullptr).fault,
+               "adapters need a workspace at an address of 16 bytes");
 }
 
 }  // namespace

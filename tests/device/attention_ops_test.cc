@@ -295,6 +295,7 @@ void expect_turned(const DecodeCase& one) {
   const Context context(one);
   const Turned turned(one, context, rotary_dim);
   const Buffer qkv(one.type, turned.qkv), cosine(turned.cosine), sine(turned.sine);
+  const Buffer added(random_floats(std::ssize(turned.qkv), mix(one.seed, 11)));
   const Buffer q_weight(one.type, turned.q_weight), k_weight(one.type, turned.k_weight);
   const Buffer positions(turned.positions), slots(turned.slots);
   DecodeOperands host = random_operands(one, context);
@@ -312,7 +313,8 @@ void expect_turned(const DecodeCase& one) {
                        .sine = sine.as<float>(),
                        .slots = slots.as<int32_t>(),
                        .q = memory.q.get(),
-                       .cache = memory.cache};
+                       .cache = memory.cache,
+                       .added = one.seed % 2 == 0 ? added.as<float>() : nullptr};
   expect_one_answer([&](Stream stream) { return rotary(turn, stream); },
                     {&memory.q, &memory.keys, &memory.values});
   const auto want_keys = memory.keys.bytes(), want_values = memory.values.bytes();

@@ -1,59 +1,43 @@
-// What adapters add to the product of a linear, for few rows of many adapters: a block a tile of
-// rows and a piece of a part's columns. Each block makes the tile's u = scaling * A x itself, since
-// a second launch would cost more than reading A again from the L2 cache. In bf16 the tensor cores
-// make it: 16 ranks by 8 rows, the terms shared out over the warps, whose sums are added in order.
-#include <algorithm>
-
-#include "kernels/ops/cuda/device.cuh"
+// What adapters add to the product of a linear, for few rows of many adapters, in two launches. The
+// first makes u = A x: a block has a tile of rows, 16 ranks of a part and a slice of the terms. The
+// second makes B u: a block has a tile and a piece of a part's columns. Both are small, so that they
+// find room beside the product; the second asks for its B while the first works. In bf16 tensor
+// cores make both, the second from u in two halves, whose sum is u but for 2^-18 of it.
+#include "kernels/ops/cuda/launch.cuh"
 
 namespace primerl::cuda {
 namespace {
 
-constexpr int kWarps = 16;
+constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kRows = kAdapterTileRows;
-constexpr int kGroup = 4;                   // rows that a thread has at once
-constexpr int kTileRanks = 16;              // of one product of the tensor cores
-constexpr int kTermsOfStep = 32;            // of a warp, two products
-constexpr int64_t kNarrow = 1024;           // parts of up to so many columns
-constexpr int kNarrowPiece = kThreads / 2;  // have pieces with two threads a column,
-constexpr int kWidePiece = kThreads;        // others a thread
-constexpr int kPrefetchedBytes = 128;       // by one instruction
+constexpr int kBlocksMin = 4;  // of a processor
+constexpr int kRows = 8;       // of a product; a tile has some such groups
+constexpr int kRanks = 16;      // of a block, or of a product
+constexpr int kStepTerms = 32;  // of a warp, two products
+constexpr int kSteps = 4;       // all of whose loads are under way at once
+constexpr int kWarpTerms = kSteps * kStepTerms;
+constexpr int kSliceTerms = kWarps * kWarpTerms;
+constexpr int kColumns = 8;     // of a lane, two of each product
+constexpr int kProducts = kColumns / 2;
+constexpr int kWarpColumns = kColumns * kRows;
+constexpr int kPieceColumns = kWarps * kWarpColumns;
+constexpr int kGroupSize = kRows * kRanks;                                 // u [row][rank],
+constexpr int kSliceSize = kAdapterTileRows / kRows * kGroupSize;  // of a tile
 
-__host__ __device__ constexpr int piece_of(int64_t columns) {
-  return columns <= kNarrow ? kNarrowPiece : kWidePiece;
+__host__ __device__ constexpr int count_of(int64_t all, int size) {
+  return static_cast<int>((all + size - 1) / size);
 }
 
-/// Columns [begin, end) of a part.
-struct Piece {
-  int part = 0;  // index
-  int begin = 0, end = 0;
-  int size = 0;  // of all but the last of its part
-};
-
-__device__ __forceinline__ Piece piece_at(const AddAdaptersArgs& args, int index) {
-  Piece piece;
-  for (;; ++piece.part) {
-    const auto columns = static_cast<int>(args.parts[piece.part].columns);
-    piece.size = piece_of(columns);
-    const int count = (columns + piece.size - 1) / piece.size;
-    if (index < count) {
-      piece.begin = index * piece.size;
-      piece.end = min(piece.begin + piece.size, columns);
-      return piece;
-    }
-    index -= count;
-  }
+/// Where a tile's u of a part and of one slice lies for 16 ranks; slices follow each other.
+__device__ __forceinline__ float* u_of(const AddAdaptersArgs& args, int part, int rank_tile,
+                                       int slice) {
+  const int slices = count_of(args.terms, kSliceTerms), tiles = count_of(args.rank_max, kRanks);
+  const int64_t of_part = static_cast<int64_t>(blockIdx.y) * args.num_parts + part;
+  return args.workspace + ((of_part * tiles + rank_tile) * slices + slice) * kSliceSize;
 }
 
-/// Bytes that are wanted later come from memory meanwhile; `thread` of `threads` asks for its part.
-__device__ __forceinline__ void ask_for(const void* from, int bytes, int thread, int threads) {
-  const char* first = static_cast<const char*>(from);
-  for (int at = thread * kPrefetchedBytes; at < bytes; at += threads * kPrefetchedBytes)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(first + at));
-}
-
-/// c[16 ranks, 8 rows] += a[16 ranks, 16 terms] * x[8 rows, 16 terms]'
+/// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. Which term is which does not matter, as long as
+/// both sides agree: so a lane reads its terms of a row at once.
 __device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
                                          unsigned a3, unsigned x0, unsigned x1) {
   asm volatile(
@@ -63,178 +47,276 @@ __device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x0), "r"(x1));
 }
 
-/// u[rank][row] in shared memory, then the sums of the warps.
-using OfRank = float[kRows];
-
-__host__ __device__ constexpr int padded_ranks(int rank) {
-  return (rank + kTileRanks - 1) / kTileRanks * kTileRanks;
-}
-
-/// Which term is which of a product's does not matter, as long as both sides agree: so a lane reads
-/// 16 bytes of a row at once, and the two halves of them go to two products.
-__device__ void shrink(const AdapterTile& tile, int terms, const Bf16* a, const Bf16* x,
-                       OfRank* u, OfRank* sums) {
+/// Ranks [first, first + 16) of a slice that begins at `begin`; the terms are shared out over the
+/// warps, whose sums are added in order.
+__device__ void shrink(const AdapterTile& tile, int first, int begin, int terms, const Bf16* a,
+                       const Bf16* x, float* u) {
+  constexpr int kStride = kRanks + 4;  // lanes of a store meet no bank twice
+  __shared__ float sums[kWarps][kRows][kStride];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int row = lane / 4, quarter = lane % 4;
-  const int num_ranks = padded_ranks(tile.rank);
-  for (int first = 0; first < num_ranks; first += kTileRanks) {
-    const int low_rank = first + row, high_rank = low_rank + kTileRanks / 2;
-    const Bf16* low = a + low_rank * terms;
-    const Bf16* high = a + high_rank * terms;
-    float c[4] = {};
-#pragma unroll 2
-    for (int step = warp * kTermsOfStep; step < terms; step += kWarps * kTermsOfStep) {
-      const int at = step + quarter * kVector<Bf16>;
-      uint4 of_low = {}, of_high = {}, of_x = {};
-      if (at < terms && low_rank < tile.rank) of_low = *reinterpret_cast<const uint4*>(low + at);
-      if (at < terms && high_rank < tile.rank) of_high = *reinterpret_cast<const uint4*>(high + at);
-      if (at < terms && row < tile.rows)
-        of_x = *reinterpret_cast<const uint4*>(x + row * terms + at);
-      multiply(c, of_low.x, of_high.x, of_low.y, of_high.y, of_x.x, of_x.y);
-      multiply(c, of_low.z, of_high.z, of_low.w, of_high.w, of_x.z, of_x.w);
-    }
-    OfRank* of_warp = sums + warp * num_ranks;
-    *reinterpret_cast<float2*>(&of_warp[low_rank][2 * quarter]) = {c[0], c[1]};
-    *reinterpret_cast<float2*>(&of_warp[high_rank][2 * quarter]) = {c[2], c[3]};
+  const int quarter = lane % 4, low_rank = first + lane / 4, high_rank = low_rank + kRanks / 2;
+  const int from = begin + warp * kWarpTerms + quarter * kVector<Bf16>;
+  uint4 low[kSteps] = {}, high[kSteps] = {};
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int at = from + step * kStepTerms;
+    if (at < terms && low_rank < tile.rank)
+      low[step] = *reinterpret_cast<const uint4*>(a + low_rank * terms + at);
+    if (at < terms && high_rank < tile.rank)
+      high[step] = *reinterpret_cast<const uint4*>(a + high_rank * terms + at);
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < num_ranks * kRows; i += kThreads) {
+  for (int begin_row = 0; begin_row < tile.rows; begin_row += kRows, u += kGroupSize) {
+    const int row = begin_row + lane / 4;
+    uint4 of_x[kSteps] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      if (const int at = from + step * kStepTerms; at < terms && row < tile.rows)
+        of_x[step] = *reinterpret_cast<const uint4*>(x + row * terms + at);
+    float c[4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint4 l = low[step], h = high[step], of = of_x[step];
+      multiply(c, l.x, h.x, l.y, h.y, of.x, of.y);
+      multiply(c, l.z, h.z, l.w, h.w, of.z, of.w);
+    }
+    if (begin_row > 0) __syncthreads();  // the last group's sums have been read
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      sums[warp][2 * quarter + i % 2][lane / 4 + i / 2 * (kRanks / 2)] = c[i];
+    __syncthreads();
+    if (threadIdx.x >= kGroupSize) continue;
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += sums[w * num_ranks + i / kRows][i % kRows];
-    u[i / kRows][i % kRows] = tile.scaling * sum;
+    for (int w = 0; w < kWarps; ++w) sum += sums[w][threadIdx.x / kRanks][threadIdx.x % kRanks];
+    u[threadIdx.x] = sum;
   }
 }
 
 /// fp32: a warp a rank.
-__device__ void shrink(const AdapterTile& tile, int terms, const float* a, const float* x,
-                       OfRank* u, OfRank* /*sums*/) {
+__device__ void shrink(const AdapterTile& tile, int first, int begin, int terms, const float* a,
+                       const float* x, float* u) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  for (int rank = warp; rank < tile.rank; rank += kWarps) {
-    float sums[kRows] = {};
-    for (int at = lane; at < terms; at += kWarp) {
-      const float factor = a[rank * terms + at];
+  const int end = min(begin + kSliceTerms, terms);
+  for (int i = warp; i < kRanks && first + i < tile.rank; i += kWarps)
+    for (int begin_row = 0; begin_row < tile.rows; begin_row += kRows) {
+      float sums[kRows] = {};
+      for (int at = begin + lane; at < end; at += kWarp) {
+        const float factor = a[(first + i) * terms + at];
 #pragma unroll
-      for (int row = 0; row < kRows; ++row)
-        if (row < tile.rows) sums[row] += factor * x[row * terms + at];
-    }
+        for (int row = 0; row < kRows; ++row)
+          if (begin_row + row < tile.rows) sums[row] += factor * x[(begin_row + row) * terms + at];
+      }
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float sum = warp_sum(sums[row]);
-      if (lane == 0) u[rank][row] = tile.scaling * sum;
+      for (int row = 0; row < kRows; ++row) {
+        const float sum = warp_sum(sums[row]);
+        if (lane == 0) u[(begin_row + row) * kRanks + i] = sum;
+      }
     }
-  }
 }
 
-/// What a thread may ask for before u is there: B of its column for the first ranks, and what y has
-/// in its rows.
 template <class T>
-struct Early {
-  static constexpr int kRanks = kTileRanks;
-  static constexpr int kPacks = kRanks / kVector<T>;
-  Pack<T, kVector<T>> b[kPacks];
-  T y[kRows / kGroup][kGroup];
+__global__ void __launch_bounds__(kThreads, kBlocksMin) shrink_kernel(AddAdaptersArgs args) {
+  start_next_kernel();
+  const AdapterTile tile = args.tiles[blockIdx.y];
+  const int slices = count_of(args.terms, kSliceTerms);
+  const int rank_tiles = count_of(args.rank_max, kRanks);
+  const int slice = static_cast<int>(blockIdx.x) % slices;
+  const int rank_tile = static_cast<int>(blockIdx.x) / slices % rank_tiles;
+  const int part = static_cast<int>(blockIdx.x) / slices / rank_tiles;
+  const AdapterPart& of = args.parts[part];
+  if (tile.rows == 0 || rank_tile * kRanks >= tile.rank || (tile.targets & of.target) == 0) return;
+  const T* a = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride + of.a * tile.rank;
+  shrink(tile, rank_tile * kRanks, slice * kSliceTerms, static_cast<int>(args.terms), a,
+         static_cast<const T*>(args.x) + tile.first * args.terms,
+         u_of(args, part, rank_tile, slice));
+}
+
+/// Columns [begin, end) of a part.
+struct Piece {
+  int part = 0;  // index
+  int begin = 0, end = 0;
 };
 
-/// sums[row] += b * u[rank][row] of four rows.
-__device__ __forceinline__ void add_rank(float b, const float* u, float (&sums)[kGroup]) {
-  const float4 four = *reinterpret_cast<const float4*>(u);
-  sums[0] += b * four.x;
-  sums[1] += b * four.y;
-  sums[2] += b * four.z;
-  sums[3] += b * four.w;
-}
-
-/// Of rows [first, first + 4) of a tile, in the order of the ranks.
-template <class T>
-__device__ void expand(const AdapterTile& tile, const T* b, const Early<T>& early, const OfRank* u,
-                       int first, float (&sums)[kGroup]) {
-  if (tile.rank % kVector<T> != 0) {
-    for (int rank = 0; rank < tile.rank; ++rank) add_rank(to_float(b[rank]), u[rank] + first, sums);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < Early<T>::kPacks; ++i)
-    if (i * kVector<T> < tile.rank)
-#pragma unroll
-      for (int j = 0; j < kVector<T>; ++j)
-        add_rank(to_float(early.b[i].at[j]), u[i * kVector<T> + j] + first, sums);
-#pragma unroll 2
-  for (int rank = Early<T>::kRanks; rank < tile.rank; rank += kVector<T>) {
-    const auto pack = *reinterpret_cast<const Pack<T, kVector<T>>*>(b + rank);
-#pragma unroll
-    for (int j = 0; j < kVector<T>; ++j)
-      add_rank(to_float(pack.at[j]), u[rank + j] + first, sums);
+__device__ __forceinline__ Piece piece_at(const AddAdaptersArgs& args, int index) {
+  Piece piece;
+  for (;; ++piece.part) {
+    const auto columns = static_cast<int>(args.parts[piece.part].columns);
+    const int count = count_of(columns, kPieceColumns);
+    if (index < count) {
+      piece.begin = index * kPieceColumns;
+      piece.end = min(piece.begin + kPieceColumns, columns);
+      return piece;
+    }
+    index -= count;
   }
 }
 
-/// A thread has a column; of narrow pieces two threads have one, with four rows each.
+/// Adds to, or writes, `count` elements of y from `at` on.
+template <class T, int kCount>
+__device__ __forceinline__ void put(const AddAdaptersArgs& args, int64_t at,
+                                    const float (&values)[kCount]) {
+  if (args.sums != nullptr) return store(args.sums + at, values);
+  T* y = static_cast<T*>(args.y) + at;
+  float sums[kCount];
+  load(y, sums);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sums[i] += values[i];
+  store(y, sums);
+}
+
+/// Two numbers as bf16; they become what that leaves of them.
+__device__ __forceinline__ unsigned take_half(float& a, float& b) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+  a -= __low2float(both);
+  b -= __high2float(both);
+  return *reinterpret_cast<const unsigned*>(&both);
+}
+
+/// u of four ranks of a row, of all slices in order.
+__device__ __forceinline__ float4 sum_of(const float* u, int slices, float scaling) {
+  float4 sum = {};
+  for (int slice = 0; slice < slices; ++slice, u += kSliceSize) {
+    const float4 more = *reinterpret_cast<const float4*>(u);
+    sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+  }
+  return {scaling * sum.x, scaling * sum.y, scaling * sum.z, scaling * sum.w};
+}
+
+/// Of ranks that are multiples of 4. Columns are the rows of products, of which a lane has two: they
+/// are named such that it has eight that follow each other.
+__device__ void expand_by_products(const AddAdaptersArgs& args, const AdapterTile& tile,
+                                   const Piece& piece, const Bf16* b) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;
+  const int slices = count_of(args.terms, kSliceTerms);
+  const int column = piece.begin + warp * kWarpColumns + lane / 4 * kColumns;
+  const int count = piece.end - column;
+  const int64_t begin = tile.first * args.columns + args.parts[piece.part].column + column;
+  const bool is_whole =
+      count >= kColumns && (args.columns | args.parts[piece.part].column) % kColumns == 0;
+  uint2 of_b[kColumns];
+  const auto load_b = [&](int first) {
+    const int rank = first + 4 * quarter;
+    const Bf16* from = b + column * tile.rank + rank;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i, from += tile.rank)
+      of_b[i] =
+          rank < tile.rank && i < count ? *reinterpret_cast<const uint2*>(from) : uint2{};
+  };
+  load_b(0);
+  wait_for_last_kernel();
+  for (int begin_row = 0; begin_row < tile.rows; begin_row += kRows) {
+    float c[kProducts][4] = {};
+    for (int first = 0; first < tile.rank; first += kRanks) {
+      if (tile.rank > kRanks && (first > 0 || begin_row > 0)) load_b(first);
+      const float* from = u_of(args, piece.part, first / kRanks, 0) +
+                          (begin_row + lane / 4) * kRanks + 4 * quarter;
+      float4 u = sum_of(from, slices, tile.scaling);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned u0 = take_half(u.x, u.y), u1 = take_half(u.z, u.w);
+#pragma unroll
+        for (int i = 0; i < kProducts; ++i) {
+          const uint2 low = of_b[2 * i], high = of_b[2 * i + 1];
+          multiply(c[i], low.x, high.x, low.y, high.y, u0, u1);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = begin_row + 2 * quarter + j;
+      if (row >= tile.rows) continue;
+      const int64_t at = begin + row * args.columns;
+      float values[kColumns];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) values[i] = c[i / 2][i % 2 * 2 + j];
+      if (is_whole)
+        put<Bf16>(args, at, values);
+      else
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i)
+          if (i < count) put<Bf16>(args, at + i, {values[i]});
+    }
+  }
+}
+
+/// A thread has some columns, in the order of the ranks.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 2) add_adapters_kernel(AddAdaptersArgs args) {
-  extern __shared__ OfRank shared[];
+__device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, const Piece& piece,
+                       const T* b) {
+  __shared__ float u[kAdapterRowsRankMax][kRows];
+  const int slices = count_of(args.terms, kSliceTerms);
+  const int64_t begin = tile.first * args.columns + args.parts[piece.part].column;
+  wait_for_last_kernel();
+  for (int begin_row = 0; begin_row < tile.rows; begin_row += kRows) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < tile.rank * kRows; i += kThreads) {
+      const int rank = i / kRows, row = i % kRows;
+      const float* from = u_of(args, piece.part, rank / kRanks, 0) +
+                          (begin_row + row) * kRanks + rank % kRanks;
+      float sum = 0;
+      for (int slice = 0; slice < slices; ++slice) sum += from[slice * kSliceSize];
+      u[rank][row] = tile.scaling * sum;
+    }
+    __syncthreads();
+    for (int column = piece.begin + static_cast<int>(threadIdx.x); column < piece.end;
+         column += kThreads) {
+      float sums[kRows] = {};
+      for (int rank = 0; rank < tile.rank; ++rank) {
+        const float factor = to_float(b[column * tile.rank + rank]);
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) sums[row] += factor * u[rank][row];
+      }
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+        if (begin_row + row < tile.rows)
+          put<T>(args, begin + (begin_row + row) * args.columns + column, {sums[row]});
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdaptersArgs args) {
   const AdapterTile tile = args.tiles[blockIdx.y];
-  if (tile.rows == 0) return;
   const Piece piece = piece_at(args, static_cast<int>(blockIdx.x));
   const AdapterPart& part = args.parts[piece.part];
-  if ((tile.targets & part.target) == 0) return;
-  const T* slot = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride;
-  const T* b = slot + part.b * tile.rank;
-  const int column = piece.begin + static_cast<int>(threadIdx.x) % piece.size;
-  const int first_group = static_cast<int>(threadIdx.x) / piece.size;
-  const int num_groups = kThreads / piece.size;
-  const bool has_column = column < piece.end;
-  const T* of_column = b + column * tile.rank;
-  T* y = static_cast<T*>(args.y) + tile.first * args.columns + part.column + column;
-  Early<T> early = {};
-  if (has_column) {
-#pragma unroll
-    for (int i = 0; i < Early<T>::kPacks; ++i)
-      if (tile.rank % kVector<T> == 0 && i * kVector<T> < tile.rank)
-        early.b[i] = *reinterpret_cast<const Pack<T, kVector<T>>*>(of_column + i * kVector<T>);
-#pragma unroll
-    for (int group = 0; group < kRows / kGroup; ++group)
-#pragma unroll
-      for (int j = 0; j < kGroup; ++j)
-        if (group % num_groups == first_group && group * kGroup + j < tile.rows)
-          early.y[group][j] = y[(group * kGroup + j) * args.columns];
+  if (tile.rows > 0 && tile.rank > 0 && (tile.targets & part.target) != 0) {
+    const T* slot = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride;
+    const T* b = slot + part.b * tile.rank;
+    if constexpr (sizeof(T) == sizeof(Bf16))
+      if (tile.rank % 4 == 0) return expand_by_products(args, tile, piece, b);
+    return expand(args, tile, piece, b);
   }
-  const int rank_bytes = tile.rank * static_cast<int>(sizeof(T)), thread = threadIdx.x;
-  ask_for(b + piece.begin * tile.rank, (piece.end - piece.begin) * rank_bytes, thread, kThreads);
-  // By all blocks of the tile, each its part.
-  ask_for(slot + args.next * tile.rank, static_cast<int>(args.next_size) * rank_bytes,
-          static_cast<int>(blockIdx.x) * kThreads + thread, static_cast<int>(gridDim.x) * kThreads);
-  OfRank* u = shared;
-  shrink(tile, static_cast<int>(args.terms), slot + part.a * tile.rank,
-         static_cast<const T*>(args.x) + tile.first * args.terms, u, u + padded_ranks(tile.rank));
-  __syncthreads();
-  if (!has_column) return;
-#pragma unroll
-  for (int group = 0; group < kRows / kGroup; ++group) {
-    const int first = group * kGroup;
-    if (group % num_groups != first_group || first >= tile.rows) continue;
-    float sums[kGroup] = {};
-    expand(tile, of_column, early, u, first, sums);
-#pragma unroll
-    for (int j = 0; j < kGroup; ++j)
-      if (first + j < tile.rows)
-        y[(first + j) * args.columns] = from_float<T>(to_float(early.y[group][j]) + sums[j]);
-  }
+  wait_for_last_kernel();
+  if (args.sums == nullptr) return;
+  for (int column = piece.begin + static_cast<int>(threadIdx.x); column < piece.end;
+       column += kThreads)
+    for (int row = 0; row < tile.rows; ++row)
+      args.sums[(tile.first + row) * args.columns + part.column + column] = 0;
+}
+
+template <class T>
+void start(const AddAdaptersArgs& args, unsigned shrinks, unsigned pieces, Stream stream) {
+  const auto tiles = static_cast<unsigned>(args.num_tiles);
+  shrink_kernel<T><<<dim3(shrinks, tiles), kThreads, 0, stream>>>(args);
+  launch(expand_kernel<T>, dim3(pieces, tiles), kThreads, 0, stream, args);
 }
 
 }  // namespace
 
+int64_t adapters_workspace(const AddAdaptersArgs& args) {
+  return args.num_tiles * args.num_parts * count_of(args.rank_max, kRanks) *
+         count_of(args.terms, kSliceTerms) * kSliceSize;
+}
+
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   if (args.num_tiles == 0 || args.num_parts == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  int64_t pieces = 0;
-  for (int i = 0; i < args.num_parts; ++i)
-    pieces += divide_up(args.parts[i].columns, int64_t{piece_of(args.parts[i].columns)});
-  const dim3 blocks(static_cast<unsigned>(pieces), static_cast<unsigned>(args.num_tiles));
-  const auto bytes = padded_ranks(args.rank_max) * (1 + kWarps) * sizeof(OfRank);
-  if (args.type == Type::kFloat32)
-    add_adapters_kernel<float><<<blocks, kThreads, bytes, stream>>>(args);
-  else
-    add_adapters_kernel<Bf16><<<blocks, kThreads, bytes, stream>>>(args);
+  int pieces = 0;
+  for (int i = 0; i < args.num_parts; ++i) pieces += count_of(args.parts[i].columns, kPieceColumns);
+  const int shrinks = args.num_parts * count_of(args.rank_max, kRanks) *
+                      count_of(args.terms, kSliceTerms);
+  const auto run = args.type == Type::kFloat32 ? start<float> : start<Bf16>;
+  run(args, static_cast<unsigned>(shrinks), static_cast<unsigned>(pieces), stream);
   return launched();
 }
 

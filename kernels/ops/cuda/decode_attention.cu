@@ -112,15 +112,16 @@ __device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto [num_heads, num_kv_heads, d] = args.heads;
   const int position = max(args.lengths[blockIdx.x] - 1, 0);
-  const T* row = static_cast<const T*>(turn.qkv) +
-                 static_cast<int64_t>(blockIdx.x) * (num_heads + 2 * num_kv_heads) * kDim;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (num_heads + 2 * num_kv_heads) * kDim;
+  const T* heads = static_cast<const T*>(turn.qkv) + row;
   for (int task = warp; task < kGroup + 2; task += kThreads / kWarp) {
     const bool is_query = task < kGroup, is_value = task == kGroup + 1;
     if (is_query ? task >= count : place < 0) continue;
     const int head =
         is_query ? first_head + task : num_heads + kv_head + (is_value ? num_kv_heads : 0);
     float x[kSlots];
-    load_head(row + head * kDim, kDim, lane, x);
+    load_head(heads + head * kDim, kDim, lane, x);
+    if (turn.added != nullptr) add_head(turn.added + row + head * kDim, kDim, lane, x);
     if (!is_value)
       norm_and_turn<T>(turn, is_query ? turn.q_weight : turn.k_weight, position, lane, x,
                        shared[warp]);
@@ -347,8 +348,11 @@ void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream 
   const int tiles = (group + kGroup - 1) / kGroup;
   const dim3 grid(static_cast<unsigned>(args.rows), args.heads.num_kv_heads * tiles,
                   args.num_splits);
-  if (turn != nullptr)
-    launch(decode_kernel<T, kDim, kGroup, true>, grid, kThreads, 0, stream, args, *turn);
+  const auto turns = decode_kernel<T, kDim, kGroup, true>;
+  if (turn != nullptr && turn->added != nullptr)  // comes after another stream's work, too
+    turns<<<grid, kThreads, 0, stream>>>(args, *turn);
+  else if (turn != nullptr)
+    launch(turns, grid, kThreads, 0, stream, args, *turn);
   else
     launch(decode_kernel<T, kDim, kGroup, false>, grid, kThreads, 0, stream, args,
            PagedRotaryArgs{});

@@ -44,6 +44,13 @@ __device__ __forceinline__ void load(const T* from, float (&to)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.at[i]);
 }
+/// to += from
+template <int kCount>
+__device__ __forceinline__ void add(const float* from, float (&to)[kCount]) {
+  const auto pack = *reinterpret_cast<const Pack<float, kCount>*>(from);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] += pack.at[i];
+}
 template <class T, int kCount>
 __device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
   Pack<T, kCount> pack;

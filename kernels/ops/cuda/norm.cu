@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
         add_delta_parts<T>(args, begin + at, more);
       else
         load(delta + begin + at, more);
+      if (args.added != nullptr) add(args.added + begin + at, more);
 #pragma unroll
       for (int j = 0; j < kVec; ++j) values[i][j] = rounded<T>(values[i][j] + more[j]);
       store(static_cast<T*>(args.sum) + begin + at, values[i]);
@@ -157,7 +158,9 @@ template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
   const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true>
                                             : norm_kernel<T, kVec, kItems, false>;
-  launch(kernel, static_cast<unsigned>(args.rows), threads, 0, stream, args);
+  const auto blocks = static_cast<unsigned>(args.rows);
+  if (args.added == nullptr) return launch(kernel, blocks, threads, 0, stream, args);
+  kernel<<<blocks, threads, 0, stream>>>(args);  // comes after another stream's work, too
 }
 template <class T, int kVec, int kItems>
 void start(const RmsNormBackwardArgs& args, int threads, Stream stream) {
@@ -208,7 +211,9 @@ void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, 
 }
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
-  return with_type(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts),
+  return with_type(args,
+                   are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts,
+                               args.added),
                    stream);
 }
 

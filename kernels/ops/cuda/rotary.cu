@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(PagedRotaryArgs args) 
   const int head = static_cast<int>(at % num_all);
   float x[kSlots];
   load_head(static_cast<const T*>(args.qkv) + at * d, d, lane, x);
+  if (args.added != nullptr) add_head(args.added + at * d, d, lane, x);
   const bool is_query = head < num_heads, is_value = head >= num_heads + num_kv_heads;
   if (!is_value) {
     const void* weight = is_query ? args.q_weight : args.k_weight;

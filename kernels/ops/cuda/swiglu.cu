@@ -16,6 +16,11 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
   float gate[kVec], up[kVec];
   load(gates, gate);
   load(gates + args.width, up);
+  if (args.added != nullptr) {
+    const float* added = args.added + row * 2 * args.width + at;
+    add(added, gate);
+    add(added + args.width, up);
+  }
 #pragma unroll
   for (int j = 0; j < kVec; ++j) gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
   store(static_cast<T*>(args.activated) + row * args.width + at, gate);
@@ -77,7 +82,7 @@ Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
 }  // namespace
 
 Outcome swiglu(const SwigluArgs& args, Stream stream) {
-  return with_type(args, are_aligned(args.gate_up, args.activated), stream);
+  return with_type(args, are_aligned(args.gate_up, args.activated, args.added), stream);
 }
 
 Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream) {

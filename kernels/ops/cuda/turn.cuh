@@ -16,6 +16,15 @@ __device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,
     x[i] = channel < head_dim ? to_float(from[channel]) : 0.0F;
   }
 }
+/// x += what adapters add to the head.
+template <int kSlots>
+__device__ __forceinline__ void add_head(const float* from, int head_dim, int lane,
+                                         float (&x)[kSlots]) {
+  float added[kSlots];
+  load_head(from, head_dim, lane, added);
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) x[i] += added[i];
+}
 template <class T, int kSlots>
 __device__ __forceinline__ void store_head(T* to, int head_dim, int lane,
                                            const float (&x)[kSlots]) {

@@ -1,4 +1,4 @@
-// What adapters add to a product by ATen: tile by tile, each as eight rows, so that a row has the
+// What adapters add to a product by ATen: tile by tile, each of as many rows, so that a row has the
 // same bits in any tile.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/matmul.h>
@@ -7,6 +7,15 @@
 
 namespace primerl::cuda {
 namespace {
+
+/// Null sums: of y.
+at::Tensor columns_of(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
+                      const AdapterPart& part) {
+  const int64_t sizes[] = {kAnyRows, args.columns};
+  return (args.sums != nullptr ? on.floats(args.sums, sizes) : on.of(args.type, args.y, sizes))
+      .narrow(0, tile.first, tile.rows)
+      .narrow(1, part.column, part.columns);
+}
 
 void add_tile(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
               const AdapterPart& part) {
@@ -21,13 +30,14 @@ void add_tile(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile
   const at::Tensor x =
       wide(on.of(args.type, args.x, {kAnyRows, args.terms}).index_select(0, places));
   const at::Tensor added = at::matmul(at::matmul(x, a.t()).mul_(tile.scaling), b.t());
-  const at::Tensor y = on.of(args.type, args.y, {kAnyRows, args.columns})
-                           .narrow(0, tile.first, tile.rows)
-                           .narrow(1, part.column, part.columns);
-  y.copy_(wide(y) + added.narrow(0, 0, tile.rows));
+  const at::Tensor to = columns_of(on, args, tile, part);
+  const at::Tensor of_rows = added.narrow(0, 0, tile.rows);
+  to.copy_(args.sums != nullptr ? of_rows : wide(to) + of_rows);
 }
 
 }  // namespace
+
+int64_t adapters_workspace(const AddAdaptersArgs&) { return 0; }
 
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   if (args.num_tiles == 0 || args.num_parts == 0) return {};
@@ -37,9 +47,11 @@ Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   const at::Tensor host = on.on_host(on.bytes(args.tiles, bytes));
   const auto* tiles = static_cast<const AdapterTile*>(host.const_data_ptr());
   for (int64_t i = 0; i < args.num_tiles; ++i)
-    for (int32_t j = 0; j < args.num_parts; ++j)
-      if (tiles[i].rows > 0 && (tiles[i].targets & args.parts[j].target) != 0)
+    for (int32_t j = 0; j < args.num_parts && tiles[i].rows > 0; ++j)
+      if (tiles[i].rank > 0 && (tiles[i].targets & args.parts[j].target) != 0)
         add_tile(on, args, tiles[i], args.parts[j]);
+      else if (args.sums != nullptr)
+        columns_of(on, args, tiles[i], args.parts[j]).zero_();
   return {};
 }
 

@@ -35,7 +35,9 @@ Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
   if (args.delta != nullptr || args.parts != nullptr) {
     const at::Tensor x = s;
     s = on.of(args.type, args.sum, sizes);
-    at::add_out(s, x, delta_of(on, args));
+    at::Tensor delta = delta_of(on, args);
+    if (args.added != nullptr) delta = wide(delta) + on.floats(args.added, sizes);
+    at::add_out(s, x, delta);
   }
   const auto [y, inverse] =
       at::_fused_rms_norm(s, {args.width}, on.of(args.type, args.weight, {args.width}),
@@ -78,7 +80,9 @@ Outcome swiglu(const SwigluArgs& args, Stream stream) {
   const at::Tensor gate_up = on.of(args.type, args.gate_up, {args.rows, 2, args.width});
   const at::Tensor activated = on.of(args.type, args.activated, {args.rows, args.width});
   for_parts(args.rows, args.width, [&](int64_t first, int64_t count) {
-    const at::Tensor rows = gate_up.narrow(0, first, count);
+    at::Tensor rows = gate_up.narrow(0, first, count);
+    if (args.added != nullptr)
+      rows = rows + on.floats(args.added, gate_up.sizes()).narrow(0, first, count);
     const at::Tensor gate = wide(rows.select(1, 0));
     activated.narrow(0, first, count).copy_(at::silu(gate).mul_(rows.select(1, 1)));
   });

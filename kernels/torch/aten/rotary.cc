@@ -111,7 +111,9 @@ Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
   const at::Tensor slots = slots_of(on, args);
   for_parts(args.rows, heads * d, [&](int64_t first, int64_t count) {
     const Turn turn = turn_of(on, args, first, count);
-    const at::Tensor rows = qkv.narrow(0, first, count);
+    at::Tensor rows = qkv.narrow(0, first, count);
+    if (args.added != nullptr)
+      rows = rows + on.floats(args.added, qkv.sizes()).narrow(0, first, count);
     const auto normed_and_turned = [&](const at::Tensor& of, const void* weight) {
       at::Tensor x = wide(of);
       if (weight != nullptr)
@@ -123,7 +125,7 @@ Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
         normed_and_turned(rows.narrow(1, num_heads, num_kv_heads), args.k_weight);
     write_cache(on, args, args.cache.keys, first, slots, keys.to(qkv.scalar_type()));
     write_cache(on, args, args.cache.values, first, slots,
-                rows.narrow(1, num_heads + num_kv_heads, num_kv_heads));
+                rows.narrow(1, num_heads + num_kv_heads, num_kv_heads).to(qkv.scalar_type()));
   });
   return {};
 }

@@ -1,7 +1,6 @@
 #include "kernels/torch/cuda/card_adapters.h"
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kAlignment = 8;                          // elements
-constexpr int64_t kRunRows = 128;                          // so many are a product of their own
 constexpr auto kFreePoll = std::chrono::microseconds(20);  // a step takes 1 ms or more
 
 int64_t aligned(int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
@@ -52,13 +50,17 @@ Status CardAdapters::check(const TensorTable& model, const EngineOptions& option
 double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions& options,
                                   int64_t element_size) {
   double of_rank = 0;
+  int64_t columns = 0;
   const AdapterTable table = table_of_rank_one(model);
   for (const AdapterLinear& linear : table.linears())
-    if (!is_of_experts(model, linear))
+    if (!is_of_experts(model, linear)) {
       of_rank += static_cast<double>(linear.inputs + aligned(linear.outputs));
+      columns = std::max(columns, model.parameters()[linear.parameter].shape.front());
+    }
+  const double sums = static_cast<double>(options.max_running) * static_cast<double>(columns);
   return (options.adapter_slots + 1.0) * options.max_adapter_rank * of_rank *
              static_cast<double>(element_size) +
-         WeightUpload::bytes_needed();
+         sums * sizeof(float) + WeightUpload::bytes_needed();
 }
 
 CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& options,
@@ -68,6 +70,7 @@ CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& option
       stream_(stream),
       slots_(static_cast<size_t>(options.adapter_slots)),
       spare_(options.adapter_slots),
+      side_(stream.device().index(), CardStream::Urgency::kLow),
       upload_(type, stream.device()) {
   lay_out(table_of_rank_one(model));
   places_ = at::zeros({options.adapter_slots + 1, elements_of_rank_ * options.max_adapter_rank},
@@ -78,6 +81,21 @@ CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& option
     linear.slots = places_.const_data_ptr();
     linear.slot_stride = places_.stride(0);
   }
+  make_room(options.max_running);
+}
+
+/// Of the matrix that needs most.
+void CardAdapters::make_room(int64_t rows) {
+  int64_t columns = 0, floats = 0;
+  for (const auto& [parameter, linear] : linears_) {
+    Linear args = linear;
+    args.num_tiles = num_tiles(rows);
+    columns = std::max(columns, linear.columns);
+    floats = std::max(floats, cuda::adapters_workspace(args));
+  }
+  const auto on_card = at::TensorOptions(stream_.device()).dtype(at::kFloat);
+  sums_ = at::empty({rows, columns}, on_card);
+  workspace_ = at::empty({floats}, on_card);
 }
 
 CardAdapters::~CardAdapters() {
@@ -88,7 +106,6 @@ CardAdapters::~CardAdapters() {
 /// All A of a matrix, then all B. No matrix is made of more linears than q, k and v.
 void CardAdapters::lay_out(const AdapterTable& largest) {
   const auto linears = largest.linears();
-  Linear* before = nullptr;  // its pass comes before the one that is laid out
   for (size_t first = 0; first < linears.size();) {
     size_t end = first;
     while (end < linears.size() && linears[end].parameter == linears[first].parameter) ++end;
@@ -111,9 +128,7 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
       b += aligned(linear.outputs);
     }
     linears_[of_matrix.front().parameter] = made;
-    if (before != nullptr) before->next_size = b - elements_of_rank_;
-    before = &linears_[of_matrix.front().parameter];
-    before->next = elements_of_rank_ = b;
+    elements_of_rank_ = b;
   }
 }
 
@@ -211,63 +226,73 @@ Status CardAdapters::take(int32_t slot) {
   return ok();
 }
 
-/// Each adapter has up to one tile that is not full, and each tile a row.
+/// Each adapter has up to one tile that is not full, so have rows without one and those that pad,
+/// and each tile has a row.
 int64_t CardAdapters::num_tiles(int64_t rows) const {
-  return std::min(rows, rows / cuda::kAdapterTileRows + std::ssize(slots_));
+  return std::min(rows, rows / kDecodeTileRows + std::ssize(slots_) + 2);
 }
 
-void CardAdapters::begin_step(const RowBatch& batch, bool has_runs) {
-  runs_.clear();
+/// Rows of one adapter that follow each other share tiles.
+void CardAdapters::begin_step(const RowBatch& batch, int64_t tile_rows) {
   tiles_.clear();
+  int32_t last = -1;  // whose the last tile is
   for (const RowSpan& span : batch.spans) {
     if (span.adapter < 0 || slots_[static_cast<size_t>(span.adapter)].rank == 0) continue;
-    AdapterRun* last = runs_.empty() ? nullptr : &runs_.back();
-    if (last != nullptr && last->slot == span.adapter &&
-        last->first + last->rows == span.query_begin)
-      last->rows += span.num_queries;
-    else
-      runs_.push_back({span.adapter, 0, span.query_begin, span.num_queries});
+    const Held& held = slots_[static_cast<size_t>(span.adapter)];
+    for (int32_t row = span.query_begin; row < span.query_begin + span.num_queries; ++row) {
+      const cuda::AdapterTile* tile = tiles_.empty() ? nullptr : &tiles_.back();
+      const bool is_next = tile != nullptr && last == span.adapter && tile->rows < tile_rows &&
+                           tile->first + tile->rows == row;
+      if (!is_next) tiles_.push_back({row, 0, held.place, held.rank, held.targets, held.scaling});
+      ++tiles_.back().rows;
+      last = span.adapter;
+    }
   }
-  const auto is_tiled = [&](const AdapterRun& run) { return !has_runs || run.rows < kRunRows; };
-  for (const AdapterRun& run : runs_) {
-    const Held& held = slots_[static_cast<size_t>(run.slot)];
-    for (int64_t at = 0; is_tiled(run) && at < run.rows; at += cuda::kAdapterTileRows)
-      tiles_.push_back({static_cast<int32_t>(run.first + at),
-                        static_cast<int32_t>(std::min(run.rows - at, cuda::kAdapterTileRows)),
-                        held.place, held.rank, held.targets, held.scaling});
+}
+
+void CardAdapters::cover(int64_t rows) {
+  std::vector<cuda::AdapterTile> all;
+  int64_t next = 0;
+  const auto skip_to = [&](int64_t end) {
+    for (; next < end; next += all.back().rows)
+      all.push_back({static_cast<int32_t>(next),
+                     static_cast<int32_t>(std::min(end - next, kDecodeTileRows))});
+  };
+  for (const cuda::AdapterTile& tile : tiles_) {
+    skip_to(tile.first);
+    all.push_back(tile);
+    next += tile.rows;
   }
-  std::erase_if(runs_, is_tiled);
+  skip_to(rows);
+  tiles_ = std::move(all);
 }
 
 Status CardAdapters::add(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x,
                          const at::Tensor& y) const {
-  for (const AdapterRun& run : rows.runs) multiply(linear, run, x, y);
-  if (rows.num_tiles == 0) return ok();
   Linear args = linear;
   args.num_tiles = rows.num_tiles;
   args.tiles = rows.tiles;
   args.x = x.const_data_ptr();
   args.y = y.mutable_data_ptr();
+  // Freed once this returns: what gets the memory next comes later on the stream.
+  const at::Tensor workspace = at::empty({cuda::adapters_workspace(args)}, workspace_.options());
+  args.workspace = workspace.mutable_data_ptr<float>();
   return launched(cuda::add_adapters(args, stream_.raw()), "add_adapters");
 }
 
-/// One product makes u of all parts; what the adapter has no A of is not read.
-void CardAdapters::multiply(const Linear& linear, const AdapterRun& run, const at::Tensor& x,
-                            const at::Tensor& y) const {
-  const Held& held = slots_[static_cast<size_t>(run.slot)];
-  const at::Tensor all = numbers(held.place);
-  const int64_t rank = held.rank, num_ranks = linear.num_parts * rank;
-  const at::Tensor a = all.narrow(0, linear.parts[0].a * rank, num_ranks * linear.terms)
-                           .view({num_ranks, linear.terms});
-  const at::Tensor u = at::mm(x.narrow(0, run.first, run.rows), a.t());
-  for (int64_t i = 0; i < linear.num_parts; ++i) {
-    const cuda::AdapterPart& part = linear.parts[i];
-    if ((held.targets & part.target) == 0) continue;
-    const at::Tensor b =
-        all.narrow(0, part.b * rank, part.columns * rank).view({part.columns, rank});
-    at::Tensor to = y.narrow(0, run.first, run.rows).narrow(1, part.column, part.columns);
-    at::addmm_out(to, to, u.narrow(1, i * rank, rank), b.t(), 1, held.scaling);
-  }
+Result<const float*> CardAdapters::sums(const Linear& linear, const CardAdapterRows& rows,
+                                        const at::Tensor& x) {
+  Linear args = linear;
+  args.num_tiles = rows.num_tiles;
+  args.tiles = rows.tiles;
+  args.x = x.const_data_ptr();
+  args.sums = sums_.mutable_data_ptr<float>();
+  args.workspace = workspace_.mutable_data_ptr<float>();
+  side_.wait_for(x_is_there_);
+  RETURN_IF_ERROR(launched(cuda::add_adapters(args, side_.raw()), "add_adapters"));
+  side_.record(sums_are_there_);
+  stream_.wait_for(sums_are_there_);
+  return args.sums;
 }
 
 }  // namespace primerl

@@ -6,9 +6,9 @@
 /// exchanges the two. An adapter that comes into a slot where nobody is goes straight to its place.
 /// One adapter is on its way at a time.
 ///
-/// In a step few rows of many adapters are one launch a matrix (add_adapters() of cuda_ops.h), runs
-/// of many rows with one adapter are products of the libraries. Adds y += scaling * (x A') B'. One
-/// thread, under a CardStream::Use, but for the one that it owns.
+/// Adds y += scaling * (x A') B', in tiles of rows with one adapter (add_adapters() of cuda_ops.h).
+/// In a decode step the sums are made on a second stream while the product runs, and who reads y
+/// adds them. One thread, under a CardStream::Use, but for the one that it owns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,10 +35,12 @@ namespace primerl {
 struct CardAdapterRows {
   const cuda::AdapterTile* tiles = nullptr;  // device memory, [num_tiles]
   int64_t num_tiles = 0;
-  std::span<const AdapterRun> runs;  // rows of no tile
 
-  bool are_there() const { return num_tiles > 0 || !runs.empty(); }
+  bool are_there() const { return num_tiles > 0; }
 };
+
+/// Of a decode step's tiles, so that there are many blocks with little to do each.
+inline constexpr int64_t kDecodeTileRows = 8;
 
 class CardAdapters {
  public:
@@ -73,16 +75,23 @@ class CardAdapters {
   Status take(int32_t slot);
 
   // A step.
-  /// Tiles of a graph of `rows` rows.
+  /// Tiles of a graph of `rows` rows, each of which has one.
   int64_t num_tiles(int64_t rows) const;
-  /// The runs and tiles of a batch: all rows in tiles where `has_runs` is false.
-  void begin_step(const RowBatch& batch, bool has_runs);
+  /// The tiles of a batch, of up to `tile_rows` rows each.
+  void begin_step(const RowBatch& batch, int64_t tile_rows);
+  /// Rows [0, rows) that have no tile get tiles of nobody.
+  void cover(int64_t rows);
   const std::vector<cuda::AdapterTile>& tiles() const { return tiles_; }
-  const std::vector<AdapterRun>& runs() const { return runs_; }
 
   /// y += what the adapters of `rows` add to x times the matrix.
   Status add(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x,
              const at::Tensor& y) const;
+  /// x of the next sums() is there once the stream has done what it was given so far.
+  void mark_input() { stream_.record(x_is_there_); }
+  /// What the tiles of `rows` add to x times the matrix, [rows, columns of the matrix], until the
+  /// next sums(): made beside what the stream was given since mark_input(), and the stream waits.
+  /// The product is launched first, so that it has the processors that it wants.
+  Result<const float*> sums(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x);
 
  private:
   /// An adapter's numbers, and where they lie.
@@ -101,12 +110,11 @@ class CardAdapters {
   };
 
   void lay_out(const AdapterTable& largest);
+  void make_room(int64_t rows);
   /// What is read of `snapshot`, and where it goes.
   Result<Held> match(const AdapterConfig& config, const WeightSnapshot& snapshot);
   Status wait();
   at::Tensor numbers(int32_t place) const { return places_.select(0, place); }
-  void multiply(const Linear& linear, const AdapterRun& run, const at::Tensor& x,
-                const at::Tensor& y) const;
 
   const TensorTable& model_;
   const at::ScalarType type_;
@@ -120,6 +128,11 @@ class CardAdapters {
   // Who lies where.
   std::vector<Held> slots_;
   int32_t spare_ = 0;
+  // What a decode step adds.
+  const CardStream side_;
+  c10::Event x_is_there_{c10::DeviceType::CUDA}, sums_are_there_{c10::DeviceType::CUDA};
+  at::Tensor sums_;       // [rows, columns of any matrix] fp32
+  at::Tensor workspace_;  // of add_adapters(), for such rows
   // What is on its way, or came last into the spare place.
   WeightUpload upload_;
   std::shared_ptr<const WeightSnapshot> snapshot_;
@@ -132,7 +145,6 @@ class CardAdapters {
   Status outcome_;  // of the thread, once it is done
   std::jthread thread_;
   // Of the step.
-  std::vector<AdapterRun> runs_;
   std::vector<cuda::AdapterTile> tiles_;
 };
 

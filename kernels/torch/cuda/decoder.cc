@@ -70,7 +70,7 @@ cuda::PagedCache CardCache::paged(size_t layer, int32_t size, int32_t head_dim) 
 }
 
 CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
-                         const CardAdapters* adapters, const CardStream& stream, int64_t rows_max,
+                         CardAdapters* adapters, const CardStream& stream, int64_t rows_max,
                          int64_t samples_max, int64_t positions_max)
     : config_(config),
       adapters_(adapters),
@@ -171,7 +171,8 @@ Status CardDecoder::norm(int64_t rows, const at::Tensor& stream, const at::Tenso
                                   .sum = sum.mutable_data_ptr(),
                                   .y = to.mutable_data_ptr(),
                                   .parts = has_parts ? parts_.const_data_ptr<float>() : nullptr,
-                                  .num_parts = has_parts ? num_parts_ : 0},
+                                  .num_parts = has_parts ? num_parts_ : 0,
+                                  .added = addend == &addend_ ? added_ : nullptr},
                                  stream_.raw()),
                   "rms_norm");
 }
@@ -192,17 +193,34 @@ cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& c
           .slots = rows.slots,
           .q = q_.mutable_data_ptr(),
           // Rows of a cache follow each other, whatever its blocks are.
-          .cache = cache.paged(layer, 1, config_.attention.head_dim)};
+          .cache = cache.paged(layer, 1, config_.attention.head_dim),
+          .added = added_};
 }
 
 Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                           const at::Tensor& y) const {
-  if (is_skinny(rows, linear, 1, false))
-    RETURN_IF_ERROR(skinny(rows, x, linear, {.y = y.mutable_data_ptr()}));
-  else
-    RETURN_IF_ERROR(multiply(rows.count, x, linear.base, y, stream_));
-  if (linear.adapters == nullptr || !rows.adapters.are_there()) return ok();
+                           const at::Tensor& y) {
+  RETURN_IF_ERROR(with_sums(rows, x, linear, [&] {
+    if (is_skinny(rows, linear, 1, false))
+      return skinny(rows, x, linear, {.y = y.mutable_data_ptr()});
+    return multiply(rows.count, x, linear.base, y, stream_);
+  }));
+  if (!is_adapted(rows, linear) || added_ != nullptr) return ok();
   return adapters_->add(*linear.adapters, rows.adapters, x, y);
+}
+
+bool CardDecoder::is_adapted(const CardRows& rows, const Linear& linear) const {
+  return linear.adapters != nullptr && rows.adapters.are_there();
+}
+
+template <class Product>
+Status CardDecoder::with_sums(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                              const Product& product) {
+  added_ = nullptr;
+  if (!is_adapted(rows, linear) || !rows.is_decode_step) return product();
+  adapters_->mark_input();
+  RETURN_IF_ERROR(product());
+  ASSIGN_OR_RETURN(added_, adapters_->sums(*linear.adapters, rows.adapters, x));
+  return ok();
 }
 
 bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
@@ -210,8 +228,9 @@ bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t 
   const CardLinear& base = linear.base;
   const auto address = reinterpret_cast<std::uintptr_t>(base.transposed.const_data_ptr());
   return rows.is_decode_step && cuda::has_own_kernels() && type_ == at::kBFloat16 &&
-         rows.count > cuda::kFewRowsMax && rows.count <= cuda::kSkinnyRowsMax &&
-         base.fp8 == nullptr && !base.bias.defined() && address % 16 == 0 && num_parts > 0 &&
+         !(is_gated && is_adapted(rows, linear)) && rows.count > cuda::kFewRowsMax &&
+         rows.count <= cuda::kSkinnyRowsMax && base.fp8 == nullptr && !base.bias.defined() &&
+         address % 16 == 0 && num_parts > 0 &&
          cuda::is_skinny(base.transposed.size(0), base.transposed.size(1), num_parts, is_gated);
 }
 
@@ -228,15 +247,16 @@ Status CardDecoder::skinny(const CardRows& rows, const at::Tensor& x, const Line
 Status CardDecoder::add(const CardRows& rows, const at::Tensor& x, const Linear& linear) {
   const at::Tensor& matrix = linear.base.transposed;
   const int32_t parts = cuda::skinny_parts(matrix.size(0), matrix.size(1));
-  const bool has_parts = !rows.adapters.are_there() && is_skinny(rows, linear, parts, false);
-  num_parts_ = has_parts ? parts : 0;
+  num_parts_ = is_skinny(rows, linear, parts, false) ? parts : 0;
   if (num_parts_ == 0) return this->linear(rows, x, linear, addend_);
-  return skinny(rows, x, linear,
-                {.parts = parts_.mutable_data_ptr<float>(), .num_parts = num_parts_});
+  return with_sums(rows, x, linear, [&] {
+    return skinny(rows, x, linear,
+                  {.parts = parts_.mutable_data_ptr<float>(), .num_parts = num_parts_});
+  });
 }
 
 Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
-  if (!rows.adapters.are_there() && is_skinny(rows, gate_up, 1, true))
+  if (is_skinny(rows, gate_up, 1, true))
     return skinny(rows, normed_, gate_up,
                   {.is_gated = true, .y = activated_.mutable_data_ptr()});
   RETURN_IF_ERROR(linear(rows, normed_, gate_up, gate_up_));
@@ -244,7 +264,8 @@ Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
                                 .width = config_.mlp.width,
                                 .type = type(),
                                 .gate_up = gate_up_.const_data_ptr(),
-                                .activated = activated_.mutable_data_ptr()},
+                                .activated = activated_.mutable_data_ptr(),
+                                .added = added_},
                                stream_.raw()),
                   "swiglu");
 }
@@ -274,6 +295,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
     if (layer.mixture.has_value()) {
       num_parts_ = 0;
       RETURN_IF_ERROR(mixture_->forward(rows.count, *layer.mixture, normed_, addend_));
+      added_ = nullptr;
     } else {
       RETURN_IF_ERROR(open_gates(rows, layer.gate_up));
       RETURN_IF_ERROR(add(rows, activated_, layer.down));

@@ -57,7 +57,7 @@ class CardDecoder {
 
   /// All outlive it; without `adapters` no row has one. `rows_max` of a pass, of which
   /// `samples_max` are drawn from at a time; positions are less than `positions_max`.
-  CardDecoder(const ModelConfig& config, const CardWeights& weights, const CardAdapters* adapters,
+  CardDecoder(const ModelConfig& config, const CardWeights& weights, CardAdapters* adapters,
               const CardStream& stream, int64_t rows_max, int64_t samples_max,
               int64_t positions_max);
 
@@ -122,13 +122,18 @@ class CardDecoder {
   Status add(const CardRows& rows, const at::Tensor& x, const Linear& linear);
   /// Of an MLP: normed_ to activated_.
   Status open_gates(const CardRows& rows, const Linear& gate_up);
-  /// The product of all rows of a pass, and what adapters add to it.
+  bool is_adapted(const CardRows& rows, const Linear& linear) const;
+  /// Launches the product of x, and in a decode step, beside it, what adapters add to it: added_.
+  template <class Product>
+  Status with_sums(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                   const Product& product);
+  /// The product of all rows of a pass. What adapters add is in y, or in added_.
   Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                const at::Tensor& y) const;
+                const at::Tensor& y);
   void make_angles(int64_t positions_max);
 
   const ModelConfig& config_;
-  const CardAdapters* const adapters_;  // or null
+  CardAdapters* const adapters_;  // or null
   const CardStream& stream_;
   const at::ScalarType type_;
   std::optional<EngineMixture> mixture_;
@@ -151,6 +156,7 @@ class CardDecoder {
   at::Tensor activated_;
   at::Tensor picked_x_, picked_addend_, picked_normed_;  // [samples_max, hidden]
   at::Tensor logits_;
+  const float* added_ = nullptr;  // what is to be added to the last linear's y, as wide, or null
 };
 
 }  // namespace primerl

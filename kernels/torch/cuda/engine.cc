@@ -303,10 +303,10 @@ Status CudaEngine::mixed_step() {
   CardRows rows{count, first, first + count, first + 2 * count};
   at::Tensor tiles;
   if (adapters_ != nullptr) {
-    adapters_->begin_step(batch, true);
+    adapters_->begin_step(batch, cuda::kAdapterTileRows);
     tiles = stream_.values(std::span(adapters_->tiles()));
     rows.adapters = {static_cast<const cuda::AdapterTile*>(tiles.const_data_ptr()),
-                     std::ssize(adapters_->tiles()), adapters_->runs()};
+                     std::ssize(adapters_->tiles())};
   }
 
   const size_t num_decoded = num_decoded_spans();

@@ -75,15 +75,17 @@ Status CudaEngine::end_load() {
   return ok();
 }
 
-/// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be.
+/// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be,
+/// so that who adds their sums need not ask which rows have any.
 CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
   if (adapters_ == nullptr) return {};
-  adapters_->begin_step(batch, false);
+  adapters_->begin_step(batch, kDecodeTileRows);
   if (adapters_->tiles().empty()) return {};
+  adapters_->cover(rows);
   const int64_t num_tiles = adapters_->num_tiles(rows);
   cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
   std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
-  return {memory_.device().tiles, num_tiles, {}};
+  return {memory_.device().tiles, num_tiles};
 }
 
 }  // namespace primerl

@@ -68,6 +68,8 @@ class CardStream {
 
   /// `event` happens when what was launched so far is done.
   void record(c10::Event& event) const { event.record(stream_.unwrap()); }
+  /// What is launched from now on waits, on the device, until `event` has happened.
+  void wait_for(c10::Event& event) const { event.block(stream_.unwrap()); }
   /// Until all that was launched is done; kDeadline after kCardWaitMax.
   Status wait() const;
   /// Until `event` has happened, likewise.
