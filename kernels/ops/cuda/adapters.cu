@@ -1,6 +1,6 @@
 // What adapters add to the product of a linear, for few rows of many adapters, in two launches. The
-// first makes u = A x: a block has a tile of rows, 16 ranks of a part and a slice of the terms. The
-// second makes B u: a block has a tile and a piece of a part's columns. Both are small, so that they
+// first makes u = A x: a block has a tile of rows, 16 ranks of a part and a slice of the terms.
+// The second makes B u: a block has a tile and a piece of a part's columns. Both are small, so they
 // find room beside the product; the second asks for its B while the first works. In bf16 tensor
 // cores make both, the second from u in two halves, whose sum is u but for 2^-18 of it.
 #include "kernels/ops/cuda/launch.cuh"
@@ -182,8 +182,8 @@ __device__ __forceinline__ float4 sum_of(const float* u, int slices, float scali
   return {scaling * sum.x, scaling * sum.y, scaling * sum.z, scaling * sum.w};
 }
 
-/// Of ranks that are multiples of 4. Columns are the rows of products, of which a lane has two: they
-/// are named such that it has eight that follow each other.
+/// Of ranks that are multiples of 4. Columns are the rows of products, of which a lane has two:
+/// they are named such that it has eight that follow each other.
 __device__ void expand_by_products(const AddAdaptersArgs& args, const AdapterTile& tile,
                                    const Piece& piece, const Bf16* b) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;

@@ -1,7 +1,7 @@
 // Sampling: a block a row; of rows that nothing is cut from, and were shared out before, it draws
-// from the sums of their ranges. Nothing is stored for a token: its weight is computed again in each
-// pass, with the very operations of the CPU, so that weights, and all that follows from them but
-// the log-probability, have its bits. Masses are whole numbers: integer atomics add them in any
+// from the sums of their ranges. Nothing is stored for a token: its weight is computed again in
+// each pass, with the very operations of the CPU, so that weights, and all that follows from them
+// but the log-probability, have its bits. Masses are whole numbers: integer atomics add them in any
 // order. The edge of top_k or top_p is found by the bits of the weights, ten at a time.
 //
 // A warp has a range of ids of its own, so that what rises by id is found by counting warps first.
