@@ -58,7 +58,8 @@ struct RmsNormArgs {
   void* sum = nullptr;           // [rows, width] s, may be x or delta; written where there is delta
   void* y = nullptr;             // [rows, width]
   float* inverse_rms = nullptr;  // [rows] for backward, or null
-  /// In place of delta: its parts [num_parts, rows, width], added up in order, then rounded to type.
+  /// In place of delta: its parts [num_parts, rows, width], added up in order, then rounded to
+  /// `type`.
   const float* parts = nullptr;
   int32_t num_parts = 0;
   const float* added = nullptr;  // [rows, width] what adapters add to delta, or null

@@ -41,8 +41,8 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
 
 /// Trains adapters alone, of up to kAdaptersOfLearnerMax different tenants: a batch is stepped by
 /// the adapter of its tenant. The folder's weights stay as they are, and are those of `bases`,
-/// which may be null; on the CPU with numerics = "fast" it has its own. Loss, optimizer and schedule of
-/// `options` do not count: each adapter has its own.
+/// which may be null; on the CPU with numerics = "fast" it has its own. Loss, optimizer and
+/// schedule of `options` do not count: each adapter has its own.
 Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
     const std::filesystem::path& model_folder, FrozenBases* bases = nullptr);

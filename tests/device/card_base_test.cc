@@ -37,7 +37,8 @@ std::unique_ptr<Engine> engine_of(const std::filesystem::path& folder, FrozenBas
 }
 
 std::unique_ptr<Learner> learner_of(const std::filesystem::path& folder, FrozenBases* bases) {
-  auto made = make_torch_adapter_learner(testing::options_of("bfloat16"), training(), folder, bases);
+  auto made =
+      make_torch_adapter_learner(testing::options_of("bfloat16"), training(), folder, bases);
   CHECK(made.ok(), made.error().text());
   return std::move(made).value();
 }

@@ -1,5 +1,5 @@
-/// What the samplers share, which have a block, several blocks or a cluster of blocks for a row: the
-/// CPU's weights, masses and uniform numbers, and the sums of shared rows.
+/// What the samplers share, which have a block, several blocks or a cluster of blocks for a row:
+/// the CPU's weights, masses and uniform numbers, and the sums of shared rows.
 #pragma once
 
 #include "kernels/ops/cuda/device.cuh"
