@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <thread>
 
 #include "kernels/weights/memory_channel.h"
@@ -71,8 +72,15 @@ class DeviceWeightsTest : public testing::Test {
   ChannelSetup setup() {
     ChannelSetup made = channel_setup(folder_.path().string());
     made.devices = device_;
-    made.log = [this](std::string_view line) { said_.emplace_back(line); };
+    made.log = [this](std::string_view line) {
+      const std::lock_guard lock(said_mutex_);
+      said_.emplace_back(line);
+    };
     return made;
+  }
+  std::vector<std::string> said() {
+    const std::lock_guard lock(said_mutex_);
+    return said_;
   }
   std::shared_ptr<WeightChannel> open() { return make_shm_channel(setup()).value(); }
   Snapshot on_card(int64_t version) {
@@ -99,6 +107,7 @@ class DeviceWeightsTest : public testing::Test {
   }
 
   const ScratchFolder folder_;
+  std::mutex said_mutex_;
   std::vector<std::string> said_;
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(device_name());
   DeviceBufferPool pool_{device_, kBytes, 3};
@@ -171,7 +180,7 @@ TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
   // Each buffer is opened once, and stays open while nobody holds it.
   EXPECT_EQ(device_->facts().num_opens, device_->facts().num_buffers);
   EXPECT_EQ(device_->facts().num_opened, device_->facts().num_buffers);
-  EXPECT_TRUE(said_.empty());
+  EXPECT_TRUE(said().empty());
 }
 
 TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
@@ -196,7 +205,7 @@ TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
   ASSERT_TRUE(fetched.ok()) << fetched.error().text();
   EXPECT_TRUE(is_whole_on_host(*fetched, 3));
   EXPECT_EQ(device_->facts().num_opens, 1);
-  EXPECT_TRUE(said_.empty());
+  EXPECT_TRUE(said().empty());
 }
 
 TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
@@ -280,7 +289,7 @@ TEST_F(DeviceWeightsTest, MorePiecesThanThereArePlacesGoAsBytes) {
     EXPECT_EQ(fetched->device != nullptr, version < kShmPlacesMax) << version;
     EXPECT_TRUE(is_whole_on_host(fetched, version));
   }
-  EXPECT_TRUE(said_.empty());
+  EXPECT_TRUE(said().empty());
   kept.clear();
   pool.release_free();
   while (device_->facts().num_buffers > 1) std::this_thread::yield();  // of the channel
@@ -373,10 +382,10 @@ TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
   ASSERT_TRUE(publisher->publish(on_card(2)).ok());  // from now on so
   EXPECT_EQ(fetch_opened(*receiver, {}, 2).value()->device, nullptr);
   EXPECT_EQ(pool_.num_held(), 0U);
-  ASSERT_EQ(said_.size(), 1U);
-  EXPECT_THAT(said_[0], HasSubstr("weights of channel 'weights' go through the host's shared "
+  ASSERT_EQ(said().size(), 1U);
+  EXPECT_THAT(said().at(0), HasSubstr("weights of channel 'weights' go through the host's shared "
                                   "memory, not from device to device: "));
-  EXPECT_THAT(said_[0], HasSubstr("the system forbids it"));
+  EXPECT_THAT(said().at(0), HasSubstr("the system forbids it"));
 }
 
 TEST_F(DeviceWeightsTest, SoDoesOneWithoutADevice) {
@@ -388,7 +397,7 @@ TEST_F(DeviceWeightsTest, SoDoesOneWithoutADevice) {
   const Snapshot fetched = fetch_at_last(*receiver, 0);
   ASSERT_NE(fetched, nullptr);
   EXPECT_TRUE(is_whole(*fetched, 0));
-  EXPECT_THAT(said_[0], HasSubstr("a receiver has no device"));
+  EXPECT_THAT(said().at(0), HasSubstr("a receiver has no device"));
 }
 
 TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
@@ -399,8 +408,8 @@ TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
     EXPECT_TRUE(is_whole(*fetch_opened(*receiver, {}, version).value(), version));
     EXPECT_EQ(pool_.num_held(), 0U);
   }
-  ASSERT_EQ(said_.size(), 1U);
-  EXPECT_THAT(said_[0], HasSubstr("its memory has no name"));
+  ASSERT_EQ(said().size(), 1U);
+  EXPECT_THAT(said().at(0), HasSubstr("its memory has no name"));
 }
 
 TEST_F(DeviceWeightsTest, WhatLayOnTheDeviceOfADeadPublisherComesFromTheNext) {

@@ -112,9 +112,9 @@ Status CudaEngine::submit(SequenceRequest request) {
 bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
+  if (snapshot->device != nullptr && needs_bytes()) return true;
   const CardStream::Use use(stream_);
-  if (!known_.are_there()) return whole_->prepare(snapshot);
-  return snapshot->device != nullptr || prepare_adapter(snapshot);
+  return known_.are_there() ? prepare_adapter(snapshot) : whole_->prepare(snapshot);
 }
 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
