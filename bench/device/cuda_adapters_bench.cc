@@ -1,5 +1,5 @@
-// What adapters cost a decode step, by a step's launches alone: 28 layers of the Qwen3-0.6B shape
-// at 64 rows in one CUDA graph, cuBLAS products, norms and SwiGLU, without rotary and attention; 16
+// What adapters cost a decode step, by a step's launches alone: 28 layers of the Qwen3-0.6B shape,
+// 64 rows in one CUDA graph, cuBLAS products, norms and SwiGLU, without rotary and attention; 16
 // adapters of rank 16 on all linears, four rows each.
 //
 // Bound: the adapters' numbers are 323 MB, 77 us at 4.2 TB/s. The aim, 0.85 of an engine's step of
@@ -7,9 +7,12 @@
 //
 // Prints microseconds of a step, medians of 20 [least, most], and how much more a linear takes than
 // without adapters:
-//   after     add_adapters() follows the product, on the same stream, and adds to y
-//   beside    it is on a second stream while the product runs, and the next norm or SwiGLU adds
-//   alone     as after, without the products
+//   after          add_adapters() follows the product, on the same stream, and adds to y
+//   beside         it is on a second stream while the product runs, the next norm or SwiGLU adds,
+//                  and it asks for the next matrix's numbers ahead, as an engine's step does
+//   not ahead      without that
+//   two launches   as where a device has no clusters of blocks
+//   alone          as after, but sums, and without the products
 #include "kernels/torch/cuda/stream.h"
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +39,9 @@ constexpr int64_t kTiles = kRows / 8 + kAdapters + 2;  // as the engine's, most 
 constexpr int64_t kHidden = 1024, kInner = 3072;
 constexpr int kTimes = 20, kReplays = 10;
 
-enum class Way { kNone, kAfter, kBeside, kNothing, kAlone };
+enum class Way { kNone, kAfter, kBeside, kNotAhead, kTwoLaunches, kNothing, kAlone };
+
+bool is_beside(Way way) { return way >= Way::kBeside && way <= Way::kTwoLaunches; }
 
 at::TensorOptions bf16() { return at::TensorOptions(at::kCUDA).dtype(at::kBFloat16); }
 
@@ -68,6 +73,7 @@ class Step {
       linear.adapters.slot_stride = slots_.stride(0);
       linear.adapters.tiles = reinterpret_cast<const cuda::AdapterTile*>(tiles_.const_data_ptr());
       linear.adapters.num_tiles = kTiles;
+      linear.adapters.tile_rows = 8;
       linear.adapters.rank_max = kRank;
       linear.adapters.workspace = workspace_.mutable_data_ptr<float>();
       if (cuda::adapters_workspace(linear.adapters) > workspace_.numel())
@@ -103,7 +109,7 @@ class Step {
  private:
   static at::Tensor rows(int64_t width) { return at::randn({kRows, width}, bf16()); }
   const float* added(Way way) const {
-    return way == Way::kBeside ? sums_.const_data_ptr<float>() : nullptr;
+    return is_beside(way) ? sums_.const_data_ptr<float>() : nullptr;
   }
 
   void add(const at::Tensor& x, const at::Tensor& y, const std::vector<int64_t>& widths,
@@ -123,7 +129,8 @@ class Step {
       a += terms;
       b += width;
     }
-    at = b;
+    if (!linears_.empty()) linears_.back().adapters.next_size = b - at;
+    at = made.adapters.next = b;
     linears_.push_back(made);
   }
 
@@ -142,16 +149,19 @@ class Step {
   }
 
   void multiply(Linear& linear, Way way) {
-    const bool is_beside = way == Way::kBeside;
-    cuda::AddAdaptersArgs& args = linear.adapters;
-    args.y = is_beside ? nullptr : linear.y.mutable_data_ptr();
-    args.sums = is_beside ? sums_.mutable_data_ptr<float>() : nullptr;
+    cuda::AddAdaptersArgs args = linear.adapters;
+    if (way == Way::kAfter)
+      args.y = linear.y.mutable_data_ptr();
+    else
+      args.sums = sums_.mutable_data_ptr<float>();
+    if (way == Way::kNotAhead) args.next_size = 0;
+    if (way == Way::kTwoLaunches) args.tile_rows = cuda::kAdapterTileRows;
     stream_.record(fork_);
     if (way < Way::kNothing) at::mm_out(linear.y, linear.x, linear.weight.t());
     if (way == Way::kNone || way == Way::kNothing) return;
-    if (is_beside) side_.wait_for(fork_);
-    check(cuda::add_adapters(args, is_beside ? side_.raw() : stream_.raw()));
-    if (!is_beside) return;
+    if (is_beside(way)) side_.wait_for(fork_);
+    check(cuda::add_adapters(args, is_beside(way) ? side_.raw() : stream_.raw()));
+    if (!is_beside(way)) return;
     side_.record(join_);
     stream_.wait_for(join_);
   }
@@ -190,8 +200,9 @@ void run() {
   Step step;
   const std::vector<Variant> variants = {
       {"without", Way::kNone, 0},           {"after", Way::kAfter, 0},
-      {"beside", Way::kBeside, 0},          {"no products", Way::kNothing, 3},
-      {"alone", Way::kAlone, 3}};
+      {"beside", Way::kBeside, 0},          {"not ahead", Way::kNotAhead, 0},
+      {"two launches", Way::kTwoLaunches, 0}, {"no products", Way::kNothing, 5},
+      {"alone", Way::kAlone, 5}};
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> graphs;
   for (const Variant& variant : variants) {
     step.launch(variant.way);

@@ -185,8 +185,10 @@ inline const char* fault_of(const AddAdaptersArgs& args) {
     if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
       return "columns of parts must be some of the matrix's";
   }
-  if (args.columns > 1 << 22) return "columns must be at most 2^22";  // times ranks an int
-  if (args.workspace == nullptr || !are_aligned(args.workspace))
+  if (args.columns > 1 << 22 || args.next_size > 1 << 22)  // times ranks and bytes an int
+    return "columns and next_size must be at most 2^22";
+  const bool has_room = args.workspace != nullptr || adapters_workspace(args) == 0;
+  if (!has_room || !are_aligned(args.workspace))
     return "adapters need a workspace at an address of 16 bytes";
   return nullptr;
 }

@@ -289,8 +289,7 @@ struct AdapterTile {
   uint32_t targets = 0;  // bits of the parts that it adds to
   float scaling = 0;
 };
-inline constexpr int64_t kAdapterTileRows = 64;  // 8 are one product: with less to do each, tiles
-                                                 // of so many are done sooner
+inline constexpr int64_t kAdapterTileRows = 64;
 inline constexpr int32_t kAdapterRowsRankMax = 64;
 
 /// Columns of a matrix that have an A [rank, terms] and a B [columns, rank] of their own. Both are
@@ -314,11 +313,16 @@ struct AddAdaptersArgs {
   Type type = Type::kFloat32;
   int64_t num_tiles = 0;
   const AdapterTile* tiles = nullptr;  // [num_tiles]
+  int64_t tile_rows = kAdapterTileRows;  // no tile has more; sums of up to 8 are made fastest
   int32_t rank_max = kAdapterRowsRankMax;
   int32_t num_parts = 0;               // up to kAdapterPartsMax
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
   int64_t slot_stride = 0;      // elements, a multiple of 8
+  /// What the next operation reads of the tiles' slots: [next * rank, (next + next_size) * rank),
+  /// asked for ahead where that is of use; nothing where next_size is 0.
+  int64_t next = 0;
+  int64_t next_size = 0;
   const void* x = nullptr;      // [rows, terms]
   void* y = nullptr;            // [rows, columns], added to, or
   float* sums = nullptr;        // [rows, columns] what there is to add, zeros where it is nothing

@@ -1,9 +1,8 @@
-// What adapters add to the product of a linear, for few rows of many adapters, in two launches. The
-// first makes u = A x: a block has a tile of rows, 16 ranks of a part and a slice of the terms.
-// The second makes B u: a block has a tile and a piece of a part's columns. Both are small, so they
-// find room beside the product; the second asks for its B while the first works. In bf16 tensor
-// cores make both, the second from u in two halves, whose sum is u but for 2^-18 of it.
-#include "kernels/ops/cuda/launch.cuh"
+// What adapters add to the product of a linear, in two launches. The first makes u = A x: a block
+// has a tile of rows, 16 ranks of a part and a slice of the terms. The second makes B u: a block
+// has a tile and a piece of a part's columns, and asks for its B while the first works. In bf16
+// tensor cores make both.
+#include "kernels/ops/cuda/adapters.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -11,22 +10,15 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kBlocksMin = 4;  // of a processor
-constexpr int kRows = 8;       // of a product; a tile has some such groups
-constexpr int kRanks = 16;      // of a block, or of a product
+constexpr int kRows = kProductRows;    // a tile has some such groups
+constexpr int kRanks = kProductRanks;  // of a block, or of a product
 constexpr int kStepTerms = 32;  // of a warp, two products
 constexpr int kSteps = 4;       // all of whose loads are under way at once
 constexpr int kWarpTerms = kSteps * kStepTerms;
 constexpr int kSliceTerms = kWarps * kWarpTerms;
-constexpr int kColumns = 8;     // of a lane, two of each product
-constexpr int kProducts = kColumns / 2;
-constexpr int kWarpColumns = kColumns * kRows;
 constexpr int kPieceColumns = kWarps * kWarpColumns;
-constexpr int kGroupSize = kRows * kRanks;                                 // u [row][rank],
-constexpr int kSliceSize = kAdapterTileRows / kRows * kGroupSize;  // of a tile
-
-__host__ __device__ constexpr int count_of(int64_t all, int size) {
-  return static_cast<int>((all + size - 1) / size);
-}
+constexpr int kGroupSize = kRows * kRanks;  // u [row][rank], of a tile:
+constexpr int kSliceSize = kAdapterTileRows / kRows * kGroupSize;
 
 /// Where a tile's u of a part and of one slice lies for 16 ranks; slices follow each other.
 __device__ __forceinline__ float* u_of(const AddAdaptersArgs& args, int part, int rank_tile,
@@ -34,17 +26,6 @@ __device__ __forceinline__ float* u_of(const AddAdaptersArgs& args, int part, in
   const int slices = count_of(args.terms, kSliceTerms), tiles = count_of(args.rank_max, kRanks);
   const int64_t of_part = static_cast<int64_t>(blockIdx.y) * args.num_parts + part;
   return args.workspace + ((of_part * tiles + rank_tile) * slices + slice) * kSliceSize;
-}
-
-/// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. Which term is which does not matter, as long as
-/// both sides agree: so a lane reads its terms of a row at once.
-__device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
-                                         unsigned a3, unsigned x0, unsigned x1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x0), "r"(x1));
 }
 
 /// Ranks [first, first + 16) of a slice that begins at `begin`; the terms are shared out over the
@@ -151,27 +132,6 @@ __device__ __forceinline__ Piece piece_at(const AddAdaptersArgs& args, int index
   }
 }
 
-/// Adds to, or writes, `count` elements of y from `at` on.
-template <class T, int kCount>
-__device__ __forceinline__ void put(const AddAdaptersArgs& args, int64_t at,
-                                    const float (&values)[kCount]) {
-  if (args.sums != nullptr) return store(args.sums + at, values);
-  T* y = static_cast<T*>(args.y) + at;
-  float sums[kCount];
-  load(y, sums);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) sums[i] += values[i];
-  store(y, sums);
-}
-
-/// Two numbers as bf16; they become what that leaves of them.
-__device__ __forceinline__ unsigned take_half(float& a, float& b) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-  a -= __low2float(both);
-  b -= __high2float(both);
-  return *reinterpret_cast<const unsigned*>(&both);
-}
-
 /// u of four ranks of a row, of all slices in order.
 __device__ __forceinline__ float4 sum_of(const float* u, int slices, float scaling) {
   float4 sum = {};
@@ -182,59 +142,41 @@ __device__ __forceinline__ float4 sum_of(const float* u, int slices, float scali
   return {scaling * sum.x, scaling * sum.y, scaling * sum.z, scaling * sum.w};
 }
 
-/// Of ranks that are multiples of 4. Columns are the rows of products, of which a lane has two:
-/// they are named such that it has eight that follow each other.
+/// Of ranks that are multiples of 4.
 __device__ void expand_by_products(const AddAdaptersArgs& args, const AdapterTile& tile,
                                    const Piece& piece, const Bf16* b) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;
   const int slices = count_of(args.terms, kSliceTerms);
-  const int column = piece.begin + warp * kWarpColumns + lane / 4 * kColumns;
+  const int column = piece.begin + warp * kWarpColumns + lane / 4 * kLaneColumns;
   const int count = piece.end - column;
-  const int64_t begin = tile.first * args.columns + args.parts[piece.part].column + column;
-  const bool is_whole =
-      count >= kColumns && (args.columns | args.parts[piece.part].column) % kColumns == 0;
-  uint2 of_b[kColumns];
+  const int64_t first_column = args.parts[piece.part].column;
+  const int64_t begin = tile.first * args.columns + first_column + column;
+  const bool is_whole = count >= kLaneColumns && (args.columns | first_column) % kLaneColumns == 0;
+  uint2 of_b[kLaneColumns];
   const auto load_b = [&](int first) {
     const int rank = first + 4 * quarter;
     const Bf16* from = b + column * tile.rank + rank;
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i, from += tile.rank)
-      of_b[i] =
-          rank < tile.rank && i < count ? *reinterpret_cast<const uint2*>(from) : uint2{};
+    for (int i = 0; i < kLaneColumns; ++i, from += tile.rank)
+      of_b[i] = rank < tile.rank && i < count ? *reinterpret_cast<const uint2*>(from) : uint2{};
   };
   load_b(0);
   wait_for_last_kernel();
   for (int begin_row = 0; begin_row < tile.rows; begin_row += kRows) {
-    float c[kProducts][4] = {};
+    ColumnSums sums;
     for (int first = 0; first < tile.rank; first += kRanks) {
       if (tile.rank > kRanks && (first > 0 || begin_row > 0)) load_b(first);
-      const float* from = u_of(args, piece.part, first / kRanks, 0) +
-                          (begin_row + lane / 4) * kRanks + 4 * quarter;
-      float4 u = sum_of(from, slices, tile.scaling);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned u0 = take_half(u.x, u.y), u1 = take_half(u.z, u.w);
-#pragma unroll
-        for (int i = 0; i < kProducts; ++i) {
-          const uint2 low = of_b[2 * i], high = of_b[2 * i + 1];
-          multiply(c[i], low.x, high.x, low.y, high.y, u0, u1);
-        }
-      }
+      const float* u = u_of(args, piece.part, first / kRanks, 0) +
+                       (begin_row + lane / 4) * kRanks + 4 * quarter;
+      sums.add(of_b, sum_of(u, slices, tile.scaling));
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = begin_row + 2 * quarter + j;
       if (row >= tile.rows) continue;
-      const int64_t at = begin + row * args.columns;
-      float values[kColumns];
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) values[i] = c[i / 2][i % 2 * 2 + j];
-      if (is_whole)
-        put<Bf16>(args, at, values);
-      else
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i)
-          if (i < count) put<Bf16>(args, at + i, {values[i]});
+      float values[kLaneColumns];
+      sums.of_row(j, values);
+      put_columns(args, begin + row * args.columns, is_whole, count, values);
     }
   }
 }
@@ -311,6 +253,9 @@ int64_t adapters_workspace(const AddAdaptersArgs& args) {
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   if (args.num_tiles == 0 || args.num_parts == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  const bool is_of_decode = args.sums != nullptr && args.tile_rows <= kRows;
+  if (is_of_decode && args.type == Type::kBfloat16 && add_in_clusters(args, stream))
+    return launched();
   int pieces = 0;
   for (int i = 0; i < args.num_parts; ++i) pieces += count_of(args.parts[i].columns, kPieceColumns);
   const int shrinks = args.num_parts * count_of(args.rank_max, kRanks) *

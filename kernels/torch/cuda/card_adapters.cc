@@ -106,6 +106,7 @@ CardAdapters::~CardAdapters() {
 /// All A of a matrix, then all B. No matrix is made of more linears than q, k and v.
 void CardAdapters::lay_out(const AdapterTable& largest) {
   const auto linears = largest.linears();
+  Linear* before = nullptr;  // its pass comes before the one that is laid out
   for (size_t first = 0; first < linears.size();) {
     size_t end = first;
     while (end < linears.size() && linears[end].parameter == linears[first].parameter) ++end;
@@ -128,7 +129,9 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
       b += aligned(linear.outputs);
     }
     linears_[of_matrix.front().parameter] = made;
-    elements_of_rank_ = b;
+    if (before != nullptr) before->next_size = b - elements_of_rank_;
+    before = &linears_[of_matrix.front().parameter];
+    before->next = elements_of_rank_ = b;
   }
 }
 
@@ -285,6 +288,7 @@ Result<const float*> CardAdapters::sums(const Linear& linear, const CardAdapterR
   Linear args = linear;
   args.num_tiles = rows.num_tiles;
   args.tiles = rows.tiles;
+  args.tile_rows = kDecodeTileRows;
   args.x = x.const_data_ptr();
   args.sums = sums_.mutable_data_ptr<float>();
   args.workspace = workspace_.mutable_data_ptr<float>();
