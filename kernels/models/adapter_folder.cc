@@ -178,8 +178,15 @@ struct ReadConfig {
 };
 
 Result<ReadConfig> read_config(const std::filesystem::path& file) {
-  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kAdapterConfigBytesMax));
-  ASSIGN_OR_RETURN(auto json, parse_json(text, file.string()));
+  const auto text = read_text_file(file, kAdapterConfigBytesMax);
+  if (!text.ok()) {
+    const auto weights = file.parent_path() / "weights";
+    std::error_code fault;
+    if (!std::filesystem::exists(weights / kConfigFile, fault)) return Error(text.error());
+    return Error(text.error())
+        .note(fmt::format("that of this checkpoint is in '{}'", weights.string()));
+  }
+  ASSIGN_OR_RETURN(auto json, parse_json(*text, file.string()));
   auto config = config_of(json);
   if (!config.ok()) return Error(config.error()).while_doing(file.string());
   return ReadConfig{std::move(json), std::move(config).value()};

@@ -17,8 +17,10 @@
 namespace primerl {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 namespace fs = std::filesystem;
 
@@ -339,6 +341,16 @@ TEST_F(AdapterFolderTest, IsNoStartWithNumbersThatAreNotFinite) {
   EXPECT_THAT(fault_with_last(-INFINITY), HasSubstr("is -inf"));
   EXPECT_THAT(fault_with_last(NAN), HasSubstr(file.string() + ": number"));
   EXPECT_EQ(fault_with_last(3e38F), "");
+}
+
+TEST_F(AdapterFolderTest, IsSaidToBeInTheWeightsOfACheckpoint) {
+  const auto checkpoint = new_scratch_folder() / "step_50";
+  fs::create_directories(checkpoint);
+  EXPECT_THAT(read_adapter_folder(checkpoint, model_).error().text(),
+              AllOf(HasSubstr("adapter_config.json"), Not(HasSubstr("that of this checkpoint"))));
+  fs::copy(folder_, checkpoint / "weights", fs::copy_options::recursive);
+  EXPECT_THAT(read_adapter_folder(checkpoint, model_).error().text(),
+              HasSubstr("that of this checkpoint is in '" + (checkpoint / "weights").string()));
 }
 
 TEST_F(AdapterFolderTest, IsNoStartOfAnotherAdapter) {
