@@ -50,6 +50,9 @@ struct ResourceContract {
   /// Why it cannot compute the model of a folder: reads its config and the headers of its weights,
   /// no data. Empty = nothing is known before it is made.
   std::function<Status(const std::string& folder)> check_model = {};
+  /// Why it cannot train the adapter of `tenant` on the model of `folder`: reads the folder that
+  /// the adapter starts from. Empty = nothing is known before it is made.
+  std::function<Status(const std::string& folder, const Tenant& tenant)> check_adapter = {};
   /// What one copy of it keeps in the memory of its process, with the model of `folder`, for
   /// `tenants`: known before it is made. Empty = nobody can say.
   std::function<Result<std::vector<MemoryPart>>(const void* options, const std::string& folder,

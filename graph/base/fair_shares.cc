@@ -27,8 +27,7 @@ std::optional<double> FairShares::least_served() const {
 
 void FairShares::enter(TenantSlot tenant) {
   One& one = at(tenant);
-  if (one.num_here == 0)
-    if (const auto least = least_served()) one.served = std::max(one.served, *least);
+  if (one.num_here == 0) one.served = std::max(one.served, least_served().value_or(most_served_));
   ++one.num_here;
 }
 
@@ -41,6 +40,7 @@ void FairShares::leave(TenantSlot tenant) {
 void FairShares::charge(TenantSlot tenant, int64_t num_tokens) {
   One& one = at(tenant);
   one.served += static_cast<double>(num_tokens) / one.share;
+  most_served_ = std::max(most_served_, one.served);
 }
 
 }  // namespace primerl

@@ -4,8 +4,9 @@
 /// served to one is counted in tokens and divided by the share; next is who has the smallest count.
 /// So tenants that all have work get tokens in the proportion of their shares, whatever the size of
 /// one piece of work, and who is alone gets everything. Who comes back after a pause starts level
-/// with the least served of those who are there: what was idle was lent, and is not owed. (Deficit
-/// round robin, Shreedhar and Varghese 1995, without the rounds: weighted fair queueing.)
+/// with the least served of those who are there, and where nobody is with the most served of those
+/// who were: what was idle was lent, and is not owed, to whoever comes first as well. (Start-time
+/// fair queueing, Goyal, Vin and Cheng 1996: deficit round robin without the rounds.)
 ///
 /// A value; not thread-safe. Grows with the largest slot it was asked for.
 #pragma once
@@ -50,6 +51,7 @@ class FairShares {
   std::optional<double> least_served() const;
 
   std::vector<One> tenants_;
+  double most_served_ = 0;  // of all
 };
 
 }  // namespace primerl

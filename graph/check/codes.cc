@@ -138,7 +138,8 @@ constexpr ErrorCode kCodes[] = {
      "read or has a field that is not understood, or a tensor is missing, unknown or of another "
      "shape. `primerl-graph model DIR` says what a folder holds. `path` is relative to the file it "
      "is written in; in a `--set` flag, to the folder you are in. The same holds for the `path` of "
-     "a tenant's adapter."},
+     "a tenant's adapter, whose rank, scaling and targets are those that the tenant writes, and "
+     "whose numbers are finite."},
     {"G045", "replicas share a resource",
      "A resource belongs to one thread, so a node that uses an engine or learner cannot be "
      "replicated by itself."},

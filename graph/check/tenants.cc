@@ -1,6 +1,7 @@
 // Rules about [tenant.*]: numbers that must go together, and with models and nodes.
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <set>
 
 #include "graph/check/names.h"
@@ -330,6 +331,29 @@ void check_models(Draft& draft) {
     auto& found = draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
                                           model.spec->name, usable.error().message());
     for (const auto& note : usable.error().notes()) found.note(note);
+  }
+}
+
+/// A folder that is not there is told by bind_tenants(), a model that cannot be used by
+/// check_models().
+void check_adapters(Draft& draft) {
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->check_adapter || resource.model < 0)
+      continue;
+    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
+    if (!model.facts || !resource.contract->check_model(model.path).ok()) continue;
+    for (const auto& tenant : draft.tenants) {
+      const std::string& path = tenant.tenant.adapter.path;
+      std::error_code fault;
+      if (path.empty() || !std::filesystem::is_directory(path, fault)) continue;
+      const Status usable = resource.contract->check_adapter(model.path, tenant.tenant);
+      if (usable.ok()) continue;
+      auto& found = draft.diagnostics.error(
+          "G044", nested_span(*tenant.spec, "adapter.path"),
+          "the adapter of tenant '{}' cannot be used: {}", tenant.spec->name,
+          usable.error().message());
+      for (const auto& note : usable.error().notes()) found.note(note);
+    }
   }
 }
 

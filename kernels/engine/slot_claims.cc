@@ -8,8 +8,11 @@ namespace primerl {
 
 SlotClaims::SlotClaims(const std::vector<double>& shares, int32_t max_running)
     : max_running_(max_running), is_divided_(shares.size() > 1) {
-  for (const double share : shares)
-    tenants_.emplace_back().part = static_cast<int32_t>(share * max_running);
+  for (const double share : shares) {
+    One& one = tenants_.emplace_back();
+    one.part = one.peak_before = static_cast<int32_t>(share * max_running);
+    num_kept_ += one.num_kept();
+  }
 }
 
 /// A tenant beyond the shares has no part of its own: it runs in what is lent.

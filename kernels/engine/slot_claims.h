@@ -7,8 +7,10 @@
 /// not in what one of them lets go between two of its batches: what ran there would make all steps
 /// longer, and hold up whoever comes back, until it ends. Alone, a tenant has everything.
 ///
-/// "Lately" is this window of kWindow engine steps and the one before. A value; not thread-safe.
-/// Grows with the largest slot it was told of.
+/// "Lately" is this window of kWindow engine steps and the one before. Until the end of the first
+/// window everybody claims a whole share: all are about to come, and whoever came first would fill
+/// the places of the others for as long as its sequences last. A value; not thread-safe. Grows with
+/// the largest slot it was told of.
 #pragma once
 
 #include <algorithm>

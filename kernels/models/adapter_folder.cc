@@ -136,7 +136,8 @@ Result<std::vector<WeightTensor>> tensors_of(const std::filesystem::path& file,
                                              const AdapterConfig& config) {
   ASSIGN_OR_RETURN(auto tensors, read_safetensors(file));
   if (is_adapter(tensors))
-    return error(Code::kInvalid, "tensor '{}' is not part of an adapter's file", kAdapterScaling);
+    return error(Code::kInvalid, "{}: tensor '{}' is not part of an adapter's file", file.string(),
+                 kAdapterScaling);
   const auto scaling = static_cast<float>(scaling_of(config));
   std::vector<std::byte> bytes(sizeof(scaling));
   std::memcpy(bytes.data(), &scaling, sizeof(scaling));
@@ -155,6 +156,21 @@ Status check_tensors(const std::vector<WeightTensor>& tensors, const ModelConfig
                         fmt::join(config.targets, ", ")));
 }
 
+Status check_finite(const std::vector<WeightTensor>& tensors) {
+  std::vector<float> numbers;
+  for (const auto& tensor : tensors) {
+    numbers.resize(tensor.bytes.size() / size_in_bytes(tensor.type));
+    convert_to_f32(tensor, 0, std::ssize(numbers), numbers.data());
+    const auto broken =
+        std::ranges::find_if(numbers, [](float number) { return !std::isfinite(number); });
+    if (broken == numbers.end()) continue;
+    return error(Code::kInvalid, "number {} of tensor '{}' is {}", broken - numbers.begin(),
+                 tensor.name, *broken)
+        .note("start from an adapter all of whose numbers are finite");
+  }
+  return ok();
+}
+
 /// The object of adapter_config.json, and what it says.
 struct ReadConfig {
   Json json;
@@ -162,8 +178,15 @@ struct ReadConfig {
 };
 
 Result<ReadConfig> read_config(const std::filesystem::path& file) {
-  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kAdapterConfigBytesMax));
-  ASSIGN_OR_RETURN(auto json, parse_json(text, file.string()));
+  const auto text = read_text_file(file, kAdapterConfigBytesMax);
+  if (!text.ok()) {
+    const auto weights = file.parent_path() / "weights";
+    std::error_code fault;
+    if (!std::filesystem::exists(weights / kConfigFile, fault)) return Error(text.error());
+    return Error(text.error())
+        .note(fmt::format("that of this checkpoint is in '{}'", weights.string()));
+  }
+  ASSIGN_OR_RETURN(auto json, parse_json(*text, file.string()));
   auto config = config_of(json);
   if (!config.ok()) return Error(config.error()).while_doing(file.string());
   return ReadConfig{std::move(json), std::move(config).value()};
@@ -180,11 +203,21 @@ Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder,
   if (base != nullptr && base->is_string()) read.base = base->as_string();
   Status known = check_base(read.base, model);
   if (!known.ok()) return Error(known.error()).while_doing((folder / kConfigFile).string());
-  auto tensors = tensors_of(folder / kTensorFile, read.config);
-  Status fits = tensors.ok() ? check_tensors(*tensors, model, read.config) : tensors.error();
+  ASSIGN_OR_RETURN(read.tensors, tensors_of(folder / kTensorFile, read.config));
+  Status fits = check_tensors(read.tensors, model, read.config);
   if (!fits.ok()) return Error(fits.error()).while_doing((folder / kTensorFile).string());
-  read.tensors = std::move(tensors).value();
   return read;
+}
+
+Result<std::vector<WeightTensor>> read_adapter_start(const std::filesystem::path& folder,
+                                                     const ModelConfig& model,
+                                                     const AdapterConfig& wanted) {
+  ASSIGN_OR_RETURN(auto found, read_adapter_folder(folder, model));
+  Status same = check_same_adapter(wanted, found.config);
+  if (!same.ok()) return Error(same.error()).while_doing((folder / kConfigFile).string());
+  Status finite = check_finite(found.tensors);
+  if (!finite.ok()) return Error(finite.error()).while_doing((folder / kTensorFile).string());
+  return std::move(found.tensors);
 }
 
 Result<std::vector<WeightTensor>> read_adapter_tensors(const std::filesystem::path& folder) {

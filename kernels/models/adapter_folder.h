@@ -26,6 +26,13 @@ struct AdapterFolder {
 Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder,
                                           const ModelConfig& model);
 
+/// The tensors of the PEFT folder that training of an adapter of `wanted` on `model` starts from.
+/// Also an error: another rank, scaling or targets, and numbers that are not finite, of which no
+/// step would ever be taken.
+Result<std::vector<WeightTensor>> read_adapter_start(const std::filesystem::path& folder,
+                                                     const ModelConfig& model,
+                                                     const AdapterConfig& wanted);
+
 /// Why an adapter of `found` is not one of `wanted`; ok if only seeds and dropout differ, which are
 /// of training alone.
 Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& found);

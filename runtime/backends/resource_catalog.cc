@@ -8,6 +8,7 @@
 #include "actors/messages/catalog.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "kernels/models/adapter_folder.h"
 #include "kernels/models/memory.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/weights/options.h"
@@ -230,6 +231,12 @@ Memory memory_of_learner(const void* options, const std::string& folder,
   return learner_memory(*static_cast<const LearnerOptions*>(options), config, adapters);
 }
 
+Status check_adapter_of(const std::string& folder, const Tenant& tenant) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
+  const auto read = read_adapter_start(tenant.adapter.path, config, adapter_of(tenant, 0));
+  return read.ok() ? ok() : Status(read.error());
+}
+
 /// A whole sequence must fit into the engine's blocks.
 template <class S>
 ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFacts* model) {
@@ -264,6 +271,7 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
     };
   if (backend == "torch") {
     contract.check_model = check_model_folder;
+    if (kind == "learner") contract.check_adapter = check_adapter_of;
     contract.memory = kind == "engine" ? &memory_of_engine : &memory_of_learner;
   }
   contract.kind = std::move(kind);

@@ -57,6 +57,26 @@ const Json::Array& list_of(const Json& object, std::string_view key) {
   return list != nullptr && list->is_array() ? list->as_array() : none;
 }
 
+constexpr size_t kTenantsShownMax = 4;
+
+/// Instances of one node for more tenants than are shown by name, as `env(16)`.
+std::vector<std::string> without_tenants(const std::vector<std::string>& names) {
+  const auto node_of = [](const std::string& name) { return name.substr(0, name.find('.')); };
+  std::vector<std::string> shown;
+  for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
+    const std::string node = node_of(names[begin]);
+    while (end < names.size() && names[end] != node && node_of(names[end]) == node) ++end;
+    if (end - begin > kTenantsShownMax) {
+      shown.push_back(fmt::format("{}({})", node, end - begin));
+      continue;
+    }
+    end = std::max(end, begin + 1);  // a node of no tenant
+    shown.insert(shown.end(), names.begin() + static_cast<ptrdiff_t>(begin),
+                 names.begin() + static_cast<ptrdiff_t>(end));
+  }
+  return shown;
+}
+
 /// Of nodes; replicas that follow each other as `env.main#0..#63`, as there may be hundreds.
 std::string names_of(const Json::Array& nodes) {
   std::vector<std::string> shown;
@@ -72,7 +92,7 @@ std::string names_of(const Json::Array& nodes) {
     first = name.substr(mark);
     shown.push_back(name);
   }
-  return fmt::format("{}", fmt::join(shown, " "));
+  return fmt::format("{}", fmt::join(without_tenants(shown), " "));
 }
 
 std::string head_of(const Json& status) {

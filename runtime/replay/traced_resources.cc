@@ -279,7 +279,8 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
       return std::unique_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    if (only || !is_exact)
+    // Whose turn it is comes from the record: a start that was resumed forgot who was in line.
+    if (only || !is_exact || plan.tenants.size() > 1)
       if (auto learner = take_as<Learner>(*made))
         return checked_learner(std::move(learner), plan, owner, answers, only, near);
     if (!is_exact)

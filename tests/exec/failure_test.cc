@@ -15,19 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-Status fail_at(const Number& number, int64_t value) {
-  if (number.value != value) return ok();
-  return error(Code::kUnavailable, "no {} today", value);
-}
-
-SmallGraph a_line(NodeSetup middle, int64_t count = 6) {
-  SmallGraph graph;
-  graph.node("source", {.strings = {.on_work = counts_to(count)}, .contract = make_source})
-      .node("middle", std::move(middle))
-      .edge("source.out", "middle.in");
-  return graph;
-}
-
 TEST(Failure, DropGoesOnWithTheNextMessage) {
   Strings strings;
   strings.on_in = [](Puppet&, const Number& number) { return fail_at(number, 3); };
@@ -42,11 +29,7 @@ TEST(Failure, DropGoesOnWithTheNextMessage) {
 TEST(Failure, StopEndsTheRunAndSaysWhy) {
   Strings strings;
   strings.on_in = [](Puppet&, const Number& number) { return fail_at(number, 3); };
-  auto graph = a_line({.strings = strings, .on_error = OnError::kStop});
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  EXPECT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().message(),
+  EXPECT_EQ(failure_of(a_line({.strings = strings, .on_error = OnError::kStop})).message(),
             "node 'middle': 'middle' (on_error = \"stop\"): no 3 today");
 }
 
@@ -56,11 +39,7 @@ TEST(Failure, AnActorThatCannotGoOnEndsTheRunWhateverOnErrorSays) {
     if (number.value == 3) puppet.world().stop_on_error();
     return fail_at(number, 3);
   };
-  auto graph = a_line({.strings = strings, .on_error = OnError::kDrop});
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  EXPECT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().message(),
+  EXPECT_EQ(failure_of(a_line({.strings = strings, .on_error = OnError::kDrop})).message(),
             "node 'middle': 'middle' (it cannot go on): no 3 today");
 }
 
@@ -70,12 +49,9 @@ TEST(Failure, AnExceptionIsAnInternalErrorWithItsText) {
     if (number.value == 2) throw std::runtime_error("disk on fire");
     return ok();
   };
-  auto graph = a_line({.strings = strings, .on_error = OnError::kStop});
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  ASSERT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().code(), Code::kInternal);
-  EXPECT_THAT(outcome.status.error().message(), HasSubstr("disk on fire"));
+  const Error why = failure_of(a_line({.strings = strings, .on_error = OnError::kStop}));
+  EXPECT_EQ(why.code(), Code::kInternal);
+  EXPECT_THAT(why.message(), HasSubstr("disk on fire"));
 }
 
 TEST(Failure, RestartKeepsInboxAndStateBeforeTheMessage) {
@@ -117,21 +93,15 @@ NodeSetup made_once(Strings strings) {
 TEST(Failure, AnActorThatCannotBeMadeAgainEndsTheRunWithTheReason) {
   Strings strings;
   strings.on_in = [](Puppet&, const Number& number) { return fail_at(number, 3); };
-  auto graph = a_line(made_once(strings));
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  EXPECT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_THAT(outcome.status.error().text(), HasSubstr("the file of weights is gone"));
+  EXPECT_THAT(failure_of(a_line(made_once(strings))).text(),
+              HasSubstr("the file of weights is gone"));
 }
 
 TEST(Failure, AnActorThatCannotBeMadeAgainWhileItDrainsEndsTheRunWithTheReason) {
   Strings strings;
   strings.on_drain = [](Puppet&) -> Status { return error(Code::kUnavailable, "not now"); };
-  auto graph = a_line(made_once(strings));
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  EXPECT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_THAT(outcome.status.error().text(), HasSubstr("the file of weights is gone"));
+  EXPECT_THAT(failure_of(a_line(made_once(strings))).text(),
+              HasSubstr("the file of weights is gone"));
 }
 
 TEST(Failure, RestartsAreCountedInAWindow) {

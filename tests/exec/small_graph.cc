@@ -196,4 +196,26 @@ std::function<Result<bool>(Puppet&)> counts_to(int64_t count, bool finishes) {
 
 void make_source(Contract& contract) { contract.works = contract.is_source = true; }
 
+SmallGraph a_line(NodeSetup middle, std::function<Result<bool>(Puppet&)> on_work,
+                  int num_tenants) {
+  SmallGraph graph(num_tenants);
+  graph.node("source", {.strings = {.on_work = std::move(on_work)}, .contract = make_source})
+      .node("middle", std::move(middle))
+      .edge("source.out", "middle.in");
+  return graph;
+}
+
+Status fail_at(const Number& number, int64_t value) {
+  if (number.value != value) return ok();
+  return error(Code::kUnavailable, "no {} today", value);
+}
+
+Error failure_of(SmallGraph graph) {
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFailed);
+  return outcome.status.ok() ? Error(error(Code::kInternal, "the run did not fail"))
+                             : outcome.status.error();
+}
+
 }  // namespace primerl::testing

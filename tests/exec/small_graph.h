@@ -150,4 +150,14 @@ std::function<Result<bool>(Puppet&)> counts_to(int64_t count, bool finishes = tr
 /// A contract change: a source with work().
 void make_source(Contract& contract);
 
+/// source -> middle: the source does `on_work`.
+SmallGraph a_line(NodeSetup middle, std::function<Result<bool>(Puppet&)> on_work = counts_to(6),
+                  int num_tenants = 1);
+
+/// A handler's answer: an error where the number is `value`.
+Status fail_at(const Number& number, int64_t value);
+
+/// The error of a run of `graph`, which fails.
+Error failure_of(SmallGraph graph);
+
 }  // namespace primerl::testing

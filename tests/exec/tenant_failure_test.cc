@@ -32,13 +32,9 @@ std::function<Result<bool>(Puppet&)> counts_for_both(int64_t count) {
   };
 }
 
-/// source -> middle, which both tenants share.
-SmallGraph a_shared_line(NodeSetup middle, int64_t count = 8, int num_tenants = 2) {
-  SmallGraph graph(num_tenants);
-  graph.node("source", {.strings = {.on_work = counts_for_both(count)}, .contract = make_source})
-      .node("middle", std::move(middle))
-      .edge("source.out", "middle.in");
-  return graph;
+/// A line whose middle both tenants share.
+SmallGraph a_shared_line(NodeSetup middle, int64_t count = 8) {
+  return a_line(std::move(middle), counts_for_both(count), 2);
 }
 
 /// A middle that fails on these numbers.
@@ -64,23 +60,13 @@ TEST(TenantFailure, AHandlerThatWouldStopTheRunSetsTheTenantOfItsMessageAside) {
 }
 
 TEST(TenantFailure, EachOfThemMayBeSetAside) {
-  auto graph = a_shared_line(fails_at({4, 5}, OnError::kStop));
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  ASSERT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_THAT(outcome.status.error().text(), HasSubstr("tenant 't0' was set aside: "));
-  EXPECT_THAT(outcome.status.error().text(), HasSubstr("tenant 't1' was set aside: "));
+  const Error why = failure_of(a_shared_line(fails_at({4, 5}, OnError::kStop)));
+  EXPECT_THAT(why.text(), HasSubstr("tenant 't0' was set aside: "));
+  EXPECT_THAT(why.text(), HasSubstr("tenant 't1' was set aside: "));
 }
 
 TEST(TenantFailure, WhereThereIsOneTenantTheRunStops) {
-  SmallGraph graph(1);
-  graph.node("source", {.strings = {.on_work = counts_to(6)}, .contract = make_source})
-      .node("middle", fails_at({4}, OnError::kStop))
-      .edge("source.out", "middle.in");
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  ASSERT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().message(),
+  EXPECT_EQ(failure_of(a_line(fails_at({4}, OnError::kStop), counts_to(6), 1)).message(),
             "node 'middle': 'middle' (on_error = \"stop\"): no 4 today");
 }
 
@@ -92,14 +78,9 @@ TEST(TenantFailure, WhatNoMessageBeganIsEverybodys) {
   };
   strings.on_tick = [](Puppet&) -> Status { return error(Code::kUnavailable, "no tick"); };
   // The source never says that it is done, so that the timer comes due before the end.
-  SmallGraph graph(2);
-  graph.node("source", {.strings = {.on_work = counts_to(6, false)}, .contract = make_source})
-      .node("middle", {.strings = strings, .on_error = OnError::kStop})
-      .edge("source.out", "middle.in");
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  ASSERT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().message(),
+  const auto graph =
+      a_line({.strings = strings, .on_error = OnError::kStop}, counts_to(6, false), 2);
+  EXPECT_EQ(failure_of(graph).message(),
             "node 'middle': 'middle' (on_error = \"stop\"): no tick");
 }
 
@@ -108,11 +89,7 @@ TEST(TenantFailure, AValueOfWhichTheNewestWinsIsEverybodys) {
   middle.contract = [](Contract& contract) {
     for (InputPort& port : contract.inputs) port.latest_wins = port.name == "in";
   };
-  auto graph = a_shared_line(std::move(middle));
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  ASSERT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().message(),
+  EXPECT_EQ(failure_of(a_shared_line(std::move(middle))).message(),
             "node 'middle': 'middle' (on_error = \"stop\"): no 4 today");
 }
 
@@ -123,11 +100,7 @@ TEST(TenantFailure, AnActorThatCannotGoOnIsEverybodysWhosevereMessageItWas) {
     puppet.world().stop_on_error();
     return error(Code::kUnavailable, "no 4 today");
   };
-  auto graph = a_shared_line({.strings = strings, .on_error = OnError::kDrop});
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  ASSERT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().message(),
+  EXPECT_EQ(failure_of(a_shared_line({.strings = strings, .on_error = OnError::kDrop})).message(),
             "node 'middle': 'middle' (it cannot go on): no 4 today");
 }
 
@@ -162,14 +135,8 @@ TEST(TenantFailure, TheOnlyTenantThatCannotGoOnEndsTheRun) {
     puppet.world().fail_tenant(kFirst, error(Code::kInvalid, "not this one"));
     return ok();
   };
-  SmallGraph graph(1);
-  graph.node("source", {.strings = {.on_work = counts_to(6)}, .contract = make_source})
-      .node("middle", {.strings = strings})
-      .edge("source.out", "middle.in");
-  SmallRun run(graph);
-  const auto outcome = run->wait();
-  ASSERT_EQ(outcome.end, RunEnd::kFailed);
-  EXPECT_EQ(outcome.status.error().message(), "node 'middle': 'middle': not this one");
+  EXPECT_EQ(failure_of(a_line({.strings = strings}, counts_to(6), 1)).message(),
+            "node 'middle': 'middle': not this one");
 }
 
 /// Only her own actors drain: the shared one is never asked to before the end.

@@ -42,7 +42,8 @@ TEST(FairShares, WhoComesBackIsOwedNothing) {
   shares.charge(TenantSlot(1), 5000);
   shares.leave(TenantSlot(1));
   shares.enter(TenantSlot(0));
-  EXPECT_EQ(shares.served(TenantSlot(0)), 2000) << "nobody else is there: she is as she was";
+  EXPECT_EQ(shares.served(TenantSlot(0)), shares.served(TenantSlot(1)))
+      << "level with who was served most, though nobody else is there at the moment";
 }
 
 /// Trainers as they are asked: all in every turn, in an order of their own, until they train.
@@ -127,6 +128,21 @@ TEST(LearnerTurns, OfWhoHasNoBatchGoToTheOthers) {
       train_in_turns({0.99, 0.01}, {10, 10}, 100, 1000,
                      [](size_t tenant, uint64_t turn) { return tenant == 1 || turn < 4; });
   EXPECT_GE(left.tokens[1], 10 * 990 / 3);
+}
+
+/// One that generates for long and then has a large step, which begins while nobody is in line: it
+/// may not catch up on what the other has trained meanwhile.
+TEST(LearnerTurns, AreNotSavedUpByWhoWasAway) {
+  constexpr uint64_t kBack = 300;
+  const auto trained_until = [](uint64_t num_turns) {
+    return train_in_turns({0.5, 0.5}, {100, 100}, 100, num_turns, [](size_t tenant, uint64_t turn) {
+      return tenant == 0 ? turn < kBack || turn >= kBack + 4 : turn >= kBack + 2;
+    }).tokens;
+  };
+  const auto before = trained_until(kBack + 2), after = trained_until(kBack + 100);
+  EXPECT_GT(before[0], 100 * 100);
+  EXPECT_EQ(before[1], 0);
+  EXPECT_NEAR(static_cast<double>(after[0] - before[0]), static_cast<double>(after[1]), 300);
 }
 
 /// All ask in `turn` and the next one, in order; who trains then.

@@ -28,8 +28,25 @@ void end(SlotClaims& claims, TenantSlot tenant, int32_t count) {
   }
 }
 
+/// Of an engine of eight places whose first window is over.
+SlotClaims claims_later(const std::vector<double>& shares) {
+  SlotClaims claims(shares, 8);
+  for (int32_t i = 0; i < SlotClaims::kWindow; ++i) claims.step();
+  return claims;
+}
+
+TEST(SlotClaims, AtFirstEverybodyIsTakenToCome) {
+  for (const int32_t num_steps : {0, SlotClaims::kWindow - 1, SlotClaims::kWindow}) {
+    SlotClaims claims({0.25, 0.75}, 8);
+    for (int32_t i = 0; i < num_steps; ++i) claims.step();
+    EXPECT_EQ(flood(claims, kOne), num_steps < SlotClaims::kWindow ? 2 : 8) << num_steps;
+  }
+  SlotClaims few({0.99, 0.01}, 8);
+  EXPECT_EQ(flood(few, kOther), 1) << "whose share is less than a place has what is left";
+}
+
 TEST(SlotClaims, WhoIsAloneHasEverything) {
-  SlotClaims nobody_else({}, 8), never_there({0.5, 0.5}, 8);
+  SlotClaims nobody_else({}, 8), never_there = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(nobody_else, kOne), 8);
   EXPECT_EQ(flood(never_there, kOne), 8);
   EXPECT_FALSE(never_there.may_admit(kOther)) << "what was lent runs to its end";
@@ -38,7 +55,7 @@ TEST(SlotClaims, WhoIsAloneHasEverything) {
 }
 
 TEST(SlotClaims, WhatAnotherHadLatelyIsNotLent) {
-  SlotClaims claims({0.5, 0.5}, 8);
+  SlotClaims claims = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(claims, kOther, 3), 3);
   end(claims, kOther, 3);
   EXPECT_EQ(flood(claims, kOne), 5);
@@ -46,7 +63,7 @@ TEST(SlotClaims, WhatAnotherHadLatelyIsNotLent) {
 }
 
 TEST(SlotClaims, NobodyClaimsMoreThanItsShare) {
-  SlotClaims claims({0.25, 0.75}, 8);
+  SlotClaims claims = claims_later({0.25, 0.75});
   EXPECT_EQ(flood(claims, kOne), 8);
   end(claims, kOne, 8);
   EXPECT_EQ(flood(claims, kOther), 6) << "a quarter of eight is kept";
@@ -64,7 +81,7 @@ TEST(SlotClaims, WhoStaysAwayIsForgottenAfterTwoWindows) {
 }
 
 TEST(SlotClaims, BetweenThoseWhoWaitTheQueueDecides) {
-  SlotClaims claims({0.5, 0.5}, 8);
+  SlotClaims claims = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(claims, kOne), 8);
   for (int i = 0; i < 3; ++i) claims.enter(kOther);
   end(claims, kOne, 3);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <set>
@@ -16,8 +17,10 @@
 namespace primerl {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 namespace fs = std::filesystem;
 
@@ -316,6 +319,45 @@ TEST_F(AdapterFolderTest, NamesAnotherBase) {
   Json same = parse_json(mixture_text(), "config").value();
   std::ofstream(other / "config.json") << same.set("dtype", "bfloat16").dump(2);
   EXPECT_EQ(fault_with("base_model_name_or_path", other.string()), "");
+}
+
+TEST_F(AdapterFolderTest, IsNoStartWithNumbersThatAreNotFinite) {
+  EXPECT_TRUE(read_adapter_start(folder_, model_, config_).ok());
+  const auto file = folder_ / "adapter_model.safetensors";
+  const auto tensors = read_safetensors(file).value();
+  const auto fault_with_last = [&](float last) {
+    auto changed = tensors;
+    WeightTensor& tensor = changed.back();
+    std::vector<std::byte> bytes(tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
+    std::memcpy(bytes.data() + bytes.size() - sizeof(last), &last, sizeof(last));
+    tensor.bytes = Blob(std::move(bytes));
+    CHECK(write_safetensors(file, changed).ok(), "no file");
+    const auto read = read_adapter_start(folder_, model_, config_);
+    return read.ok() ? "" : read.error().text();
+  };
+  const auto place = tensors.back().bytes.size() / sizeof(float) - 1;
+  EXPECT_THAT(fault_with_last(NAN), HasSubstr(fmt::format("number {} of tensor '{}' is nan", place,
+                                                          tensors.back().name)));
+  EXPECT_THAT(fault_with_last(-INFINITY), HasSubstr("is -inf"));
+  EXPECT_THAT(fault_with_last(NAN), HasSubstr(file.string() + ": number"));
+  EXPECT_EQ(fault_with_last(3e38F), "");
+}
+
+TEST_F(AdapterFolderTest, IsSaidToBeInTheWeightsOfACheckpoint) {
+  const auto checkpoint = new_scratch_folder() / "step_50";
+  fs::create_directories(checkpoint);
+  EXPECT_THAT(read_adapter_folder(checkpoint, model_).error().text(),
+              AllOf(HasSubstr("adapter_config.json"), Not(HasSubstr("that of this checkpoint"))));
+  fs::copy(folder_, checkpoint / "weights", fs::copy_options::recursive);
+  EXPECT_THAT(read_adapter_folder(checkpoint, model_).error().text(),
+              HasSubstr("that of this checkpoint is in '" + (checkpoint / "weights").string()));
+}
+
+TEST_F(AdapterFolderTest, IsNoStartOfAnotherAdapter) {
+  auto wanted = config_;
+  wanted.rank = 8;
+  EXPECT_THAT(read_adapter_start(folder_, model_, wanted).error().text(),
+              HasSubstr("adapter_config.json: the adapter there has rank 4, this one 8"));
 }
 
 TEST_F(AdapterFolderTest, TellsAnotherAdapterOfTheSameModel) {

@@ -43,6 +43,19 @@ TEST(RunTable, ShowsNodesWithoutReplicasByName) {
               HasSubstr("prefill#0 decode#0 prefill#1 decode#1"));
 }
 
+TEST(RunTable, CountsTheTenantsOfANodeWhereThereAreMany) {
+  const auto of_tenants = [](int num_tenants) {
+    std::vector<std::string> names;
+    for (const char* node : {"env", "rollout"})
+      for (int i = 0; i < num_tenants; ++i) names.push_back(fmt::format("{}.t{}", node, i));
+    for (const char* shared : {"router", "decode", "decode", "decode", "decode", "decode"})
+      names.emplace_back(shared);
+    return nodes_shown(names);
+  };
+  EXPECT_THAT(of_tenants(5), HasSubstr("env(5) rollout(5) router decode decode decode"));
+  EXPECT_THAT(of_tenants(4), HasSubstr("env.t0 env.t1 env.t2 env.t3 rollout.t0 rollout.t1"));
+}
+
 TEST(RunTable, ShowsWhoHoldsTheRunAndWhatStandsStill) {
   Json holds = Json::array();
   holds.push_back(Json::object().set("owner", "anna").set("seconds_left", 581.2));

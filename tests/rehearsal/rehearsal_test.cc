@@ -3,16 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/models/adapter_folder.h"
 #include "runtime/backends/resource_catalog.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -243,6 +246,29 @@ TEST(AnAdapter, IsPutOnLinearsThatThereAre) {
   EXPECT_THAT(with_targets(R"(["q_proj", "qproj"])"),
               HasSubstr("error[G083]: 'adapter.targets' of tenant 'main' cannot be used"));
   EXPECT_THAT(with_targets(R"(["all-linear", "q_proj"])"), HasSubstr("error[G083]"));
+}
+
+TEST(AnAdapter, ThatATenantStartsFromIsReadBeforeAnythingStarts) {
+  const auto model = std::filesystem::path(kExamples) / "reverse_text/model";
+  const AdapterTable table(TensorTable(read_model_config(model).value()),
+                           {.rank = 4, .alpha = 8, .targets = {"q_proj"}});
+  std::vector<float> numbers(static_cast<size_t>(table.tensors().count()), 0.5F);
+  const auto folder = testing::new_scratch_folder() / "adapter";
+  const auto findings_with = [&](const std::string& more) {
+    EXPECT_TRUE(write_adapter_folder(folder, table, "", numbers.data()).ok());
+    const CheckedGraph checked = checked_demo(
+        {"tenant.main.adapter.rank=4", "tenant.main.adapter.targets=[\"q_proj\"]",
+         "model.policy.path=" + model.string(), "tenant.main.adapter.path=" + folder.string(),
+         more});
+    return render(checked.diagnostics, checked.sources);
+  };
+  EXPECT_EQ(findings_with("tenant.main.adapter.alpha=8"), "");
+  EXPECT_THAT(findings_with("tenant.main.adapter.rank=8"),
+              AllOf(HasSubstr("error[G044]: the adapter of tenant 'main' cannot be used: "),
+                    HasSubstr("the adapter there has rank 4, this one 8")));
+  EXPECT_THAT(findings_with("tenant.main.adapter.alpha=9"), HasSubstr("scaled by 2 (alpha 8)"));
+  numbers[1] = NAN;
+  EXPECT_THAT(findings_with("tenant.main.adapter.alpha=8"), HasSubstr("is nan"));
 }
 
 // Without a model to ask it takes 2,048 tokens.

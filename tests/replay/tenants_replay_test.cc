@@ -171,14 +171,24 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
       std::vector<uint64_t> last(plan->groups.size(), 0);
       const uint64_t num_steps = random.below(run.steps.size());
       for (uint64_t step = 0; step < num_steps; ++step) last[run.steps[step].index()] += 1;
-      Recovery recovery(plan, longest_prefix(*plan, trace_up_to(trace, last), {}), nullptr);
-      const auto factory = recovery_factory(resource_factory(), recovery,
-                                            std::vector<RecoveryPoint>(plan->tenants.size()));
+      const fs::path resumed = scratch_folder() / "trace_of_resumed";
+      VirtualRecord record(*plan, resumed);
+      Recorder recorder(record.catalog(), record.writer());
+      Recovery recovery(plan, longest_prefix(*plan, trace_up_to(trace, last), {}), &recorder);
+      auto factory = recovery_factory(resource_factory(), recovery,
+                                      std::vector<RecoveryPoint>(plan->tenants.size()));
+      factory = recording_factory(std::move(factory), recorder);
       const TenantsRun again = run_tenants(plan, "resumed", factory, recovery, &recovery);
+      record.close();
       ASSERT_TRUE(recovery.is_live());
       ASSERT_EQ(again.fault, "");
       ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
       num_shared_again += again.num_shared;
+      // Where it went live nobody was in line any more: that is part of its record.
+      ASSERT_EQ(differences_of(
+                    replay_tenants(plan, resumed, ReplayDepth::kLearner, std::nullopt, 1)),
+                "")
+          << "killed after " << num_steps << " steps";
     }
   }
   // Of 12 * 5 * 5 steps, and of four times as many.

@@ -25,6 +25,8 @@ namespace {
 
 constexpr size_t kTenants = 8, kFlooding = 0, kHanging = 1;
 constexpr size_t kFloodSteps = 60;  // of each neighbour
+/// After 110 of them the flood has its first batch, if it generates no more than its share.
+constexpr size_t kFloodStepsLong = 150;
 constexpr size_t kUnderWay = 10;    // steps until all of them are
 
 struct Troubles {
@@ -33,7 +35,8 @@ struct Troubles {
 };
 
 /// The graph of examples/two_tenants with eight tenants.
-CheckedGraph neighbours(const Troubles& troubles, const std::vector<std::string>& sets) {
+CheckedGraph neighbours(const Troubles& troubles, size_t num_steps,
+                        const std::vector<std::string>& sets) {
   const std::string example = std::string(PRIMERL_SOURCE_DIR) + "/examples/two_tenants/graph.toml";
   const std::string text = read_text_file(example, 1 << 20).value();
   const size_t begin = text.find("[tenant."), end = text.find("[model.");
@@ -45,7 +48,7 @@ CheckedGraph neighbours(const Troubles& troubles, const std::vector<std::string>
         "environment_timeout = \"2s\"\ngroup_size = 8\nbatch_size = {1}\ninflight = {2}\n"
         "sampling = {{ max_tokens = {1} }}\nmax_off_policy_steps = 2\nmax_steps = {3}\n"
         "filters = {{ zero_advantage = false }}\n[tenant.t{0}.adapter]\nrank = 8\n\n",
-        i, 16 * times, 32 * times, kFloodSteps);
+        i, 16 * times, 32 * times, num_steps);
   }
   const auto file = scratch_folder() / "neighbours.toml";
   std::ofstream(file) << text.substr(0, begin) << tables << text.substr(end);
@@ -103,8 +106,9 @@ struct StepTimes {
 };
 
 StepTimes times_of_others(const Troubles& troubles, uint64_t seed,
-                          const std::vector<std::string>& sets = {}) {
-  const CheckedGraph graph = neighbours(troubles, sets);
+                          const std::vector<std::string>& sets = {},
+                          size_t num_steps = kFloodSteps) {
+  const CheckedGraph graph = neighbours(troubles, num_steps, sets);
   if (graph.plan == nullptr) {
     for (const auto& found : graph.diagnostics.all()) ADD_FAILURE() << found.message;
     return {};
@@ -122,7 +126,7 @@ StepTimes times_of_others(const Troubles& troubles, uint64_t seed,
   std::vector<size_t> others;
   for (size_t i = 0; i < kTenants; ++i)
     if (i != kFlooding && i != kHanging) others.push_back(i);
-  const auto have_steps = [&](size_t i) { return services.times[i].size() >= kFloodSteps; };
+  const auto have_steps = [&](size_t i) { return services.times[i].size() >= num_steps; };
   while (!std::ranges::all_of(others, have_steps) && executor.advance()) {
   }
   EXPECT_EQ(hanging.num_hangs > 0, troubles.hangs);
@@ -130,7 +134,7 @@ StepTimes times_of_others(const Troubles& troubles, uint64_t seed,
   for (const size_t i : others)
     for (size_t step = kUnderWay; step < services.times[i].size(); ++step)
       times.push_back(services.times[i][step]);
-  EXPECT_EQ(times.size(), others.size() * (kFloodSteps - kUnderWay));
+  EXPECT_EQ(times.size(), others.size() * (num_steps - kUnderWay));
   std::ranges::sort(times);
   const StepTimes found = {
       std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size()),
@@ -163,15 +167,24 @@ TEST(Flood, WouldHoldUpItsNeighboursWithWholePasses) {
   EXPECT_GE(flood.p99, 1.5 * alike.p99);
 }
 
-// Where the engine is the bottleneck, each has its share of it: neighbours lose no time in the
-// mean. A single step takes as long as its rollouts wait for each other, in all eight as well.
+const std::vector<std::string> kSlowEngine = {"resource.engine.decode_token_cost=\"100us\""};
+
+// Where the engine is the bottleneck, each has its share of it, from the first step on.
 TEST(Flood, TakesNoMoreOfAFullEngineThanItsShare) {
-  const std::vector<std::string> slow = {"resource.engine.decode_token_cost=\"100us\""};
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
-    const StepTimes alike = times_of_others({}, seed, slow);
-    const StepTimes flood = times_of_others({.floods = true}, seed, slow);
+    const StepTimes alike = times_of_others({}, seed, kSlowEngine);
+    const StepTimes flood = times_of_others({.floods = true}, seed, kSlowEngine);
     EXPECT_LE(flood.mean, kRatioMax * alike.mean) << "seed " << seed;
+    EXPECT_LE(flood.p99, kRatioMax * alike.p99) << "seed " << seed;
   }
+}
+
+// It trains nothing for long, and then 25 micro-batches at once.
+TEST(Flood, DoesNotCatchUpWhenItsBatchIsComplete) {
+  const StepTimes alike = times_of_others({}, 1, kSlowEngine, kFloodStepsLong);
+  const StepTimes flood = times_of_others({.floods = true}, 1, kSlowEngine, kFloodStepsLong);
+  EXPECT_LE(flood.mean, kRatioMax * alike.mean);
+  EXPECT_LE(flood.p99, kRatioMax * alike.p99);
 }
 
 TEST(Hang, CostsTheOthersNothing) {

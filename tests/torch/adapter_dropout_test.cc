@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <thread>
 
 #include "kernels/torch/adapters.h"
@@ -15,12 +14,14 @@
 namespace primerl {
 namespace {
 
+using testing::adapter_bytes;
 using testing::make_adapter_learner;
 using testing::make_folder;
+using testing::moved;
+using testing::never;
+using testing::values;
 
 constexpr TenantSlot kTenant(0);
-
-bool goes_on_always() { return false; }
 
 AdapterTraining dropping(double dropout, double lr = 0.01, uint64_t seed = 3) {
   AdapterTraining training;
@@ -45,20 +46,6 @@ TrainBatch groups_of_three(size_t num_groups = 4) {
     }
   }
   return made;
-}
-
-std::vector<float> floats_of(const WeightTensor& tensor) {
-  std::vector<float> numbers(tensor.bytes.size() / sizeof(float));
-  std::memcpy(numbers.data(), tensor.bytes.bytes().data(), tensor.bytes.size());
-  return numbers;
-}
-
-std::vector<std::byte> bytes_of_adapter(TorchLearner& learner) {
-  std::vector<std::byte> all;
-  const auto snapshot = learner.snapshot(kTenant, PolicyVersion(1)).value();
-  for (const auto& tensor : snapshot->tensors)
-    all.insert(all.end(), tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
-  return all;
 }
 
 /// y = what `dropout` leaves of x for a linear, or y + that.
@@ -212,7 +199,7 @@ TEST_P(AdapterDropoutStep, EveryGradientIsTheSlopeOfTheLossUnderTheSameMask) {
       const auto* ids = static_cast<const int32_t*>(rows.const_data_ptr());
       if (name.ends_with(".experts")) experts.insert(experts.end(), ids, ids + rows.numel());
     });
-    const double loss = learner->step(data, goes_on_always)->loss;
+    const double loss = learner->step(data, never)->loss;
     gradients = learner->gradients();
     return loss;
   };
@@ -224,25 +211,17 @@ TEST_P(AdapterDropoutStep, EveryGradientIsTheSlopeOfTheLossUnderTheSameMask) {
                          .value()
                          ->tensors;
   auto without = make_adapter_learner(base, {dropping(0, 0)});
-  EXPECT_GT(std::abs(without->step(data, goes_on_always)->loss - loss), 1e-4) << "it drops";
+  EXPECT_GT(std::abs(without->step(data, never)->loss - loss), 1e-4) << "it drops";
   size_t num_compared = 0;
   for (const auto& gradient : slopes) {
-    const auto slope = floats_of(gradient);
+    const auto slope = values(gradient);
     double square = 0;
     for (const float g : slope) square += static_cast<double>(g) * g;
     if (square < 1e-7) continue;
     const double h = 4e-3 / std::sqrt(square);
     bool has_jumped = false;
     const auto moved_loss = [&](double step) {
-      auto tensors = start;
-      for (auto& tensor : tensors) {
-        if (tensor.name != gradient.name) continue;
-        auto numbers = floats_of(tensor);
-        for (size_t i = 0; i < numbers.size(); ++i)
-          numbers[i] += static_cast<float>(step * slope[i]);
-        const auto* bytes = reinterpret_cast<const std::byte*>(numbers.data());
-        tensor.bytes = Blob(std::vector<std::byte>(bytes, bytes + tensor.bytes.size()));
-      }
+      const auto tensors = moved(start, gradient.name, step, slope);
       const double there = loss_at(&tensors);
       has_jumped = has_jumped || experts != chosen;
       return there;
@@ -265,8 +244,8 @@ TEST_P(AdapterDropoutStep, ThreadsRecomputationAndASecondTryChangeNoBit) {
       options.recompute = recompute;
       auto learner = make_adapter_learner(base, {dropping(0.3)}, options);
       for (int i = 0; i < 3; ++i)
-        CHECK(learner->step(groups_of_three(), goes_on_always).ok(), "a step failed");
-      bytes = bytes_of_adapter(*learner);
+        CHECK(learner->step(groups_of_three(), never).ok(), "a step failed");
+      bytes = adapter_bytes(*learner, kTenant);
     }).join();
     return bytes;
   };
@@ -283,7 +262,7 @@ TEST_P(AdapterDropoutStep, TheCutIntoMicroBatchesLeavesOutTheSame) {
     LearnerOptions options;
     options.micro_batch_tokens = rows_max;
     auto learner = make_adapter_learner(base, {dropping(0.5, 0.01, seed)}, options);
-    return learner->step(groups_of_three(), goes_on_always).value();
+    return learner->step(groups_of_three(), never).value();
   };
   const auto whole = report_of(4096, 3);
   EXPECT_EQ(whole.num_micro_batches, 1);
@@ -302,26 +281,26 @@ TEST_P(AdapterDropoutStep, EachStepDrawsAnewAndScoresSeeNone) {
   auto learner = make_adapter_learner(base, {dropping(0.5, 0)});
   auto without = make_adapter_learner(base, {dropping(0, 0)});
   const auto data = groups_of_three();
-  const double first = learner->step(data, goes_on_always)->loss;
-  EXPECT_NE(learner->step(data, goes_on_always)->loss, first) << "nothing was learned in between";
+  const double first = learner->step(data, never)->loss;
+  EXPECT_NE(learner->step(data, never)->loss, first) << "nothing was learned in between";
   const std::vector<int32_t> tokens = {3, 9, 40, 22, 5, 17};
   EXPECT_EQ(learner->score(kTenant, tokens).value(), without->score(kTenant, tokens).value());
-  EXPECT_EQ(without->step(data, goes_on_always)->loss,
-            make_adapter_learner(base, {dropping(0, 0)})->step(data, goes_on_always)->loss);
+  EXPECT_EQ(without->step(data, never)->loss,
+            make_adapter_learner(base, {dropping(0, 0)})->step(data, never)->loss);
 }
 
 TEST_P(AdapterDropoutStep, AResumedLearnerDrawsAsTheFirstWouldHave) {
   const auto base = folder();
   auto learner = make_adapter_learner(base, {dropping(0.3)});
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(learner->step(groups_of_three(), goes_on_always).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(learner->step(groups_of_three(), never).ok());
   const auto saved = testing::scratch_folder("saved");
   ASSERT_TRUE(learner->save(kTenant, saved).ok());
   auto other = make_adapter_learner(base, {dropping(0.3)});
   const Status read = other->load(kTenant, saved);
   ASSERT_TRUE(read.ok()) << read.error().text();
-  EXPECT_EQ(other->step(groups_of_three(), goes_on_always)->loss,
-            learner->step(groups_of_three(), goes_on_always)->loss);
-  EXPECT_TRUE(bytes_of_adapter(*other) == bytes_of_adapter(*learner));
+  EXPECT_EQ(other->step(groups_of_three(), never)->loss,
+            learner->step(groups_of_three(), never)->loss);
+  EXPECT_TRUE(adapter_bytes(*other, kTenant) == adapter_bytes(*learner, kTenant));
 }
 
 INSTANTIATE_TEST_SUITE_P(Torch, AdapterDropoutStep,

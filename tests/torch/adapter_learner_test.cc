@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -17,62 +16,17 @@ namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::adapter_bytes;
+using testing::bytes_of;
 using testing::make_adapter_learner;
 using testing::make_folder;
+using testing::moved;
+using testing::never;
 using testing::random_adapter;
+using testing::two_groups;
+using testing::values;
 
 constexpr TenantSlot kFirst(0), kSecond(1), kThird(2);
-
-bool never() { return false; }
-
-/// Two groups that share prompts, of the tenant; lengths 6 to 10.
-TrainBatch batch(TenantSlot tenant, LossKind loss = LossKind::kDppo, int32_t shift = 0) {
-  TrainBatch made;
-  made.tenant = tenant;
-  made.loss = loss;
-  for (int32_t i = 0; i < 8; ++i) {
-    TrainSample& sample = made.samples.emplace_back();
-    for (int32_t t = 0; t < 6 + i % 5; ++t) {
-      const bool is_sampled = t >= 4;
-      sample.tokens.push_back(((is_sampled ? i * 13 : i / 4 * 31) + shift + 7 * t) % 61);
-      sample.loss_mask.push_back(is_sampled ? 1 : 0);
-      sample.logprobs.push_back(is_sampled ? -3.0F : 0.0F);
-      sample.advantages.push_back(is_sampled ? static_cast<float>(i % 3) - 0.8F : 0.0F);
-    }
-  }
-  return made;
-}
-
-std::vector<float> values(const WeightTensor& tensor) {
-  std::vector<float> numbers(tensor.bytes.size() / sizeof(float));
-  std::memcpy(numbers.data(), tensor.bytes.bytes().data(), tensor.bytes.size());
-  return numbers;
-}
-
-std::vector<std::byte> bytes_of(const std::vector<WeightTensor>& tensors) {
-  std::vector<std::byte> all;
-  for (const auto& tensor : tensors)
-    all.insert(all.end(), tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
-  return all;
-}
-
-std::vector<std::byte> adapter_bytes(TorchLearner& learner, TenantSlot tenant) {
-  return bytes_of(learner.snapshot(tenant, PolicyVersion(1)).value()->tensors);
-}
-
-/// Tensor `name` with `step` times `direction` added.
-std::vector<WeightTensor> moved(std::vector<WeightTensor> tensors, const std::string& name,
-                                double step, const std::vector<float>& direction) {
-  for (auto& tensor : tensors) {
-    if (tensor.name != name) continue;
-    auto numbers = values(tensor);
-    for (size_t i = 0; i < numbers.size(); ++i)
-      numbers[i] += static_cast<float>(step * direction[i]);
-    const auto* bytes = reinterpret_cast<const std::byte*>(numbers.data());
-    tensor.bytes = Blob(std::vector<std::byte>(bytes, bytes + numbers.size() * sizeof(float)));
-  }
-  return tensors;
-}
 
 TrainingRules at_rate(double lr) {
   TrainingRules rules;
@@ -89,7 +43,7 @@ TEST_P(AdapterLearner, EveryGradientIsTheSlopeOfTheLoss) {
   const auto base = make_folder({.model_type = GetParam(), .deviation = 0.1});
   auto learner = make_adapter_learner(base, {{kFirst, {.rank = 5, .alpha = 4}, at_rate(0)}});
   const auto start = learner->snapshot(kFirst, PolicyVersion(0)).value()->tensors;
-  const auto data = batch(kFirst, LossKind::kCrossEntropy);
+  const auto data = two_groups(kFirst, LossKind::kCrossEntropy);
   std::vector<int32_t> experts;  // that the routers chose
   learner->visit([&](const std::string& name, const at::Tensor& rows) {
     const auto* ids = static_cast<const int32_t*>(rows.const_data_ptr());
@@ -130,7 +84,7 @@ TEST_P(AdapterLearner, BeginsAsTheBaseToTheBit) {
   const std::vector<int32_t> tokens = {3, 9, 40, 22, 5, 17, 60, 2, 33};
   const auto before = whole->score(TenantSlot(0), tokens).value();
   EXPECT_EQ(learner.score(kFirst, tokens).value(), before);
-  const auto report = learner.step(batch(kFirst), never).value();
+  const auto report = learner.step(two_groups(kFirst), never).value();
   EXPECT_FALSE(report.skipped) << report.skip_reason;
   EXPECT_NE(learner.score(kFirst, tokens).value(), before);
   EXPECT_EQ(learner.score(kSecond, tokens).value(), before) << "the base is frozen";
@@ -138,7 +92,7 @@ TEST_P(AdapterLearner, BeginsAsTheBaseToTheBit) {
 
 TEST_P(AdapterLearner, LearnsWhatItIsShown) {
   auto learner = make_adapter_learner(folder(), {{kFirst, {.rank = 8}, at_rate(0.02)}});
-  const auto data = batch(kFirst, LossKind::kCrossEntropy);
+  const auto data = two_groups(kFirst, LossKind::kCrossEntropy);
   const double first = learner->step(data, never)->loss;
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(learner->step(data, never).ok());
   EXPECT_LT(learner->step(data, never)->loss, 0.5 * first);
@@ -158,12 +112,13 @@ TEST_P(AdapterLearner, TenantsTrainAsIfEachWereAlone) {
   std::vector<TrainReport> reports;
   for (const int32_t step : {0, 1, 2})
     for (const auto tenant : {kThird, kFirst, kSecond})
-      reports.push_back(together->step(batch(tenant, LossKind::kDppo, step), never).value());
+      reports.push_back(together->step(two_groups(tenant, LossKind::kDppo, step), never).value());
   for (size_t i = 0; i < all.size(); ++i) {
     auto alone = make_adapter_learner(base, {all[i]});
     const size_t place = (i + 1) % 3;
     for (const int32_t step : {0, 1, 2}) {
-      const auto report = alone->step(batch(all[i].tenant, LossKind::kDppo, step), never).value();
+      const auto data = two_groups(all[i].tenant, LossKind::kDppo, step);
+      const auto report = alone->step(data, never).value();
       const TrainReport& other = reports[static_cast<size_t>(3 * step) + place];
       EXPECT_EQ(report.loss, other.loss);
       EXPECT_EQ(report.grad_norm, other.grad_norm);
@@ -183,11 +138,11 @@ TEST_P(AdapterLearner, ABrokenNeighbourIsSkippedAlone) {
   const std::vector<float> nan(values(broken[0]).size(), std::numeric_limits<float>::quiet_NaN());
   ASSERT_TRUE(learner->fill_adapter(kFirst, moved(broken, broken[0].name, 1, nan)).ok());
   for (int i = 0; i < 2; ++i) {
-    const auto skipped = learner->step(batch(kFirst), never).value();
+    const auto skipped = learner->step(two_groups(kFirst), never).value();
     EXPECT_TRUE(skipped.skipped);
     EXPECT_THAT(skipped.skip_reason, HasSubstr("not finite"));
-    EXPECT_EQ(learner->step(batch(kSecond), never)->grad_norm,
-              alone->step(batch(kSecond), never)->grad_norm);
+    EXPECT_EQ(learner->step(two_groups(kSecond), never)->grad_norm,
+              alone->step(two_groups(kSecond), never)->grad_norm);
   }
   EXPECT_EQ(adapter_bytes(*learner, kSecond), adapter_bytes(*alone, kSecond));
 }
@@ -202,7 +157,8 @@ TEST_P(AdapterLearner, ThreadsAndRecomputationLeaveStepsEqualToTheBit) {
       options.recompute = recompute;
       options.micro_batch_tokens = 30;
       auto learner = make_adapter_learner(base, {{kFirst, {.rank = 200}, at_rate(0.01)}}, options);
-      for (int i = 0; i < 2; ++i) CHECK(learner->step(batch(kFirst), never).ok(), "a step failed");
+      for (int i = 0; i < 2; ++i)
+        CHECK(learner->step(two_groups(kFirst), never).ok(), "a step failed");
       bytes = adapter_bytes(*learner, kFirst);
     }).join();
     return bytes;
@@ -220,7 +176,7 @@ TEST_P(AdapterLearner, FastNumericsStayNearInvariantOnes) {
     LearnerOptions options;
     options.numerics = numerics;
     auto learner = make_adapter_learner(base, {{kFirst, {.rank = 5}, at_rate(0)}}, options);
-    return learner->step(batch(kFirst), never).value();
+    return learner->step(two_groups(kFirst), never).value();
   };
   const auto invariant = report_of("invariant"), fast = report_of("fast");
   EXPECT_NEAR(fast.loss, invariant.loss, 1e-5);
@@ -230,10 +186,10 @@ TEST_P(AdapterLearner, FastNumericsStayNearInvariantOnes) {
 TEST_P(AdapterLearner, ABatchThatDoesNotCountLeavesEverything) {
   auto learner = make_adapter_learner(folder(), {{kFirst, {.rank = 4}, at_rate(0.01)}});
   const auto before = adapter_bytes(*learner, kFirst);
-  auto silent = batch(kFirst);
+  auto silent = two_groups(kFirst);
   for (auto& sample : silent.samples) sample.loss_mask.assign(sample.tokens.size(), 0);
   EXPECT_TRUE(learner->step(silent, never)->skipped);
-  const auto stopped = learner->step(batch(kFirst), [] { return true; });
+  const auto stopped = learner->step(two_groups(kFirst), [] { return true; });
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code(), Code::kCancelled);
   EXPECT_TRUE(adapter_bytes(*learner, kFirst) == before);
@@ -245,7 +201,7 @@ TEST_P(AdapterLearner, GoesOnFromWhatItSaved) {
   const std::vector<AdapterTraining> both = {{kFirst, {.rank = 4}, at_rate(0.01)},
                                              {kSecond, {.rank = 8}, at_rate(0.01)}};
   auto learner = make_adapter_learner(base, both);
-  ASSERT_TRUE(learner->step(batch(kSecond), never).ok());
+  ASSERT_TRUE(learner->step(two_groups(kSecond), never).ok());
   const auto saved = testing::scratch_folder("saved");
   const Status written = learner->save(kSecond, saved);
   ASSERT_TRUE(written.ok()) << written.error().text();
@@ -253,8 +209,8 @@ TEST_P(AdapterLearner, GoesOnFromWhatItSaved) {
   auto other = make_adapter_learner(base, {both[1]});
   const Status read = other->load(kSecond, saved);
   ASSERT_TRUE(read.ok()) << read.error().text();
-  EXPECT_EQ(other->step(batch(kSecond), never)->grad_norm,
-            learner->step(batch(kSecond), never)->grad_norm);
+  EXPECT_EQ(other->step(two_groups(kSecond), never)->grad_norm,
+            learner->step(two_groups(kSecond), never)->grad_norm);
   EXPECT_EQ(adapter_bytes(*other, kSecond), adapter_bytes(*learner, kSecond));
   // Not into an adapter of another rank, which stays as it was.
   const auto before = adapter_bytes(*learner, kFirst);
@@ -295,7 +251,7 @@ TEST(AdapterLearnerOptions, ATenantThatItDoesNotTrainIsNamed) {
   EXPECT_THAT(text(learner->score(kThird, {1, 2})), HasSubstr("trains adapters of 2 tenants"));
   EXPECT_THAT(text(learner->save(kThird, base)), HasSubstr("no adapter of tenant 2"));
   EXPECT_THAT(text(learner->load(kThird, base)), HasSubstr("no adapter of tenant 2"));
-  EXPECT_THAT(text(learner->step(batch(kThird), never)), HasSubstr("no adapter of tenant 2"));
+  EXPECT_THAT(text(learner->step(two_groups(kThird), never)), HasSubstr("no adapter of tenant 2"));
   EXPECT_EQ(text(learner->score(kSecond, {1, 2})), "");
 }
 

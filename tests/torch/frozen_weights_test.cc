@@ -18,11 +18,12 @@ namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::bytes_of;
 using testing::make_folder;
+using testing::never;
+using testing::two_groups;
 
 constexpr TenantSlot kTenant(0);
-
-bool never() { return false; }
 
 EngineOptions with_slots() {
   EngineOptions options;
@@ -34,34 +35,10 @@ EngineOptions with_slots() {
 
 std::vector<AdapterTraining> training() { return {{kTenant, {.rank = 4, .alpha = 8}, {}, {}}}; }
 
-/// Two groups that share prompts.
-TrainBatch batch() {
-  TrainBatch made;
-  made.tenant = kTenant;
-  for (int32_t i = 0; i < 8; ++i) {
-    TrainSample& sample = made.samples.emplace_back();
-    for (int32_t t = 0; t < 6 + i % 5; ++t) {
-      const bool is_sampled = t >= 4;
-      sample.tokens.push_back(((is_sampled ? i * 13 : i / 4 * 31) + 7 * t) % 61);
-      sample.loss_mask.push_back(is_sampled ? 1 : 0);
-      sample.logprobs.push_back(is_sampled ? -3.0F : 0.0F);
-      sample.advantages.push_back(is_sampled ? static_cast<float>(i % 3) - 0.8F : 0.0F);
-    }
-  }
-  return made;
-}
-
-std::vector<std::byte> bytes_of(const std::vector<WeightTensor>& tensors) {
-  std::vector<std::byte> all;
-  for (const auto& tensor : tensors)
-    all.insert(all.end(), tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
-  return all;
-}
-
 /// The adapter after some steps, and the gradient of the last.
 std::vector<std::byte> trained(TorchLearner& learner) {
   for (int step = 0; step < 3; ++step) {
-    const auto report = learner.step(batch(), never);
+    const auto report = learner.step(two_groups(kTenant), never);
     CHECK(report.ok(), report.error().text());
   }
   auto all = bytes_of(learner.snapshot(kTenant, PolicyVersion(1)).value()->tensors);

@@ -16,10 +16,10 @@ namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::adapter_bytes;
 using testing::make_adapter_learner;
 using testing::make_folder;
-
-bool goes_on() { return false; }
+using testing::never;
 
 /// Groups that share prompts, of lengths drawn from the seed.
 TrainBatch drawn_batch(TenantSlot tenant, uint64_t seed, size_t num_groups = 0) {
@@ -67,17 +67,9 @@ std::vector<AdapterTraining> five_tenants() {
   return all;
 }
 
-std::vector<std::byte> adapter_of_tenant(TorchLearner& learner, TenantSlot tenant) {
-  std::vector<std::byte> all;
-  const auto snapshot = learner.snapshot(tenant, PolicyVersion(1)).value();
-  for (const auto& tensor : snapshot->tensors)
-    all.insert(all.end(), tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
-  return all;
-}
-
 std::vector<Result<TrainReport>> together(TorchLearner& learner,
                                           const std::vector<TrainBatch>& batches,
-                                          const StopRequested& stop = goes_on) {
+                                          const StopRequested& stop = never) {
   std::vector<const TrainBatch*> pointers;
   for (const auto& batch : batches) pointers.push_back(&batch);
   return learner.step_together(pointers, stop);
@@ -137,8 +129,8 @@ TEST_P(SharedPass, EachStepIsEqualToTheBitToItsOwn) {
     for (uint64_t round = 0; round < kRounds; ++round)
       if (takes_part(round, i))
         alone[i].reports.push_back(
-            learner->step(drawn_batch(all[i].tenant, round), goes_on).value());
-    alone[i].weights = adapter_of_tenant(*learner, all[i].tenant);
+            learner->step(drawn_batch(all[i].tenant, round), never).value());
+    alone[i].weights = adapter_bytes(*learner, all[i].tenant);
   }
   for (const int threads : {1, 2, 4})
     std::jthread([&] {
@@ -164,7 +156,7 @@ TEST_P(SharedPass, EachStepIsEqualToTheBitToItsOwn) {
         }
       }
       for (size_t i = 0; i < all.size(); ++i)
-        EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) == alone[i].weights)
+        EXPECT_TRUE(adapter_bytes(*learner, all[i].tenant) == alone[i].weights)
             << "tenant " << i << ", " << where;
       EXPECT_LT(std::ssize(*rows), num_micro_batches) << "no pass was shared";
       for (const int64_t each : *rows) EXPECT_LE(each, options.micro_batch_tokens);
@@ -196,9 +188,9 @@ TEST_P(SharedPass, EachHasItsOwnLoss) {
     losses.insert(reports[i]->loss);
     auto alone = make_adapter_learner(base, {all[i]});
     ASSERT_TRUE(alone->fill_adapter(all[i].tenant, testing::random_adapter(table, 9)).ok());
-    expect_equal(*reports[i], alone->step(batches[i], goes_on).value(), fmt::format("{}", i));
-    EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) ==
-                adapter_of_tenant(*alone, all[i].tenant));
+    expect_equal(*reports[i], alone->step(batches[i], never).value(), fmt::format("{}", i));
+    EXPECT_TRUE(adapter_bytes(*learner, all[i].tenant) ==
+                adapter_bytes(*alone, all[i].tenant));
   }
   EXPECT_EQ(losses.size(), all.size());
 }
@@ -209,7 +201,7 @@ TEST_P(SharedPass, ANeighbourThatCannotTrainChangesNothing) {
   auto learner = make_adapter_learner(base, all);
   auto alone = make_adapter_learner(base, {all[4]});
   break_adapter(*learner, all[0].tenant);
-  const auto before = adapter_of_tenant(*learner, all[2].tenant);
+  const auto before = adapter_bytes(*learner, all[2].tenant);
   for (uint64_t round = 0; round < 2; ++round) {
     std::vector<TrainBatch> batches;
     for (const uint32_t tenant : {0U, 1U, 2U, 9U, 4U, 4U})
@@ -223,11 +215,11 @@ TEST_P(SharedPass, ANeighbourThatCannotTrainChangesNothing) {
     EXPECT_THAT(reports[2]->skip_reason, HasSubstr("no token of the batch has a loss"));
     EXPECT_THAT(reports[3].error().text(), HasSubstr("no adapter of tenant 9"));
     EXPECT_THAT(reports[5].error().text(), HasSubstr("tenant 4 has two batches in one pass"));
-    expect_equal(*reports[4], alone->step(batches[4], goes_on).value(), "the fifth");
+    expect_equal(*reports[4], alone->step(batches[4], never).value(), "the fifth");
   }
-  EXPECT_TRUE(adapter_of_tenant(*learner, all[4].tenant) ==
-              adapter_of_tenant(*alone, all[4].tenant));
-  EXPECT_TRUE(adapter_of_tenant(*learner, all[2].tenant) == before);
+  EXPECT_TRUE(adapter_bytes(*learner, all[4].tenant) ==
+              adapter_bytes(*alone, all[4].tenant));
+  EXPECT_TRUE(adapter_bytes(*learner, all[2].tenant) == before);
 }
 
 /// What one step throws is not the others' end.
@@ -246,9 +238,9 @@ TEST_P(SharedPass, WhatBreaksAPassIsOfOneStep) {
                                            drawn_batch(all[3].tenant, 1)};
   const auto reports = together(*learner, batches);
   EXPECT_THAT(reports[0].error().text(), HasSubstr("has a number that is none"));
-  expect_equal(*reports[1], alone->step(batches[1], goes_on).value(), "the neighbour");
-  EXPECT_TRUE(adapter_of_tenant(*learner, all[3].tenant) ==
-              adapter_of_tenant(*alone, all[3].tenant));
+  expect_equal(*reports[1], alone->step(batches[1], never).value(), "the neighbour");
+  EXPECT_TRUE(adapter_bytes(*learner, all[3].tenant) ==
+              adapter_bytes(*alone, all[3].tenant));
 }
 
 /// In line a step takes one pass at a time, and those of others come between; who leaves in the
@@ -264,8 +256,8 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
   for (size_t i = 0; i < all.size(); ++i) {
     auto learner = make_adapter_learner(base, {all[i]}, options);
     for (uint64_t step = 0; step < kSteps; ++step)
-      alone[i].push_back(learner->step(drawn_batch(all[i].tenant, step, 1 + i), goes_on).value());
-    weights[i] = adapter_of_tenant(*learner, all[i].tenant);
+      alone[i].push_back(learner->step(drawn_batch(all[i].tenant, step, 1 + i), never).value());
+    weights[i] = adapter_bytes(*learner, all[i].tenant);
   }
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -290,7 +282,7 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
           if (random.below(3) == 0) continue;  // her batch is not complete yet
           batches[i] = std::make_shared<TrainBatch>(drawn_batch(tenant, num_done[i], 1 + i));
         }
-        const auto report = learner->step_in_line(batches[i], turn, goes_on);
+        const auto report = learner->step_in_line(batches[i], turn, never);
         num_between += report ? 0 : 1;
         if (!report) continue;
         ASSERT_TRUE(report->ok()) << report->error().text();
@@ -300,9 +292,49 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
       }
     }
     for (size_t i = 0; i < all.size(); ++i)
-      EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) == weights[i]) << "tenant " << i;
+      EXPECT_TRUE(adapter_bytes(*learner, all[i].tenant) == weights[i]) << "tenant " << i;
     EXPECT_GT(num_between, 20);
   }
+}
+
+/// Between two passes of a step anyone may ask for scores, or for a checkpoint.
+TEST_P(SharedPass, WhatIsAskedBetweenPassesChangesNoBitOfAStep) {
+  const auto base = folder();
+  const auto all = five_tenants();
+  LearnerOptions options;
+  options.micro_batch_tokens = 24;
+  const std::vector<int32_t> tokens = {3, 9, 40, 22, 5, 17};
+  const auto trained = [&](bool is_asked) {
+    auto learner = make_adapter_learner(base, all, options);
+    learner->share_out(std::vector<double>(all.size(), 0.2), options.micro_batch_tokens);
+    std::vector<std::shared_ptr<const TrainBatch>> batches;
+    for (const auto& training : all)
+      batches.push_back(std::make_shared<TrainBatch>(drawn_batch(training.tenant, 1, 3)));
+    int64_t num_between = 0;
+    for (uint64_t turn = 1; !batches.empty(); ++turn)
+      for (size_t i = 0; i < batches.size();) {
+        const TenantSlot tenant = batches[i]->tenant;
+        const auto report = learner->step_in_line(batches[i], turn, never);
+        if (report) {
+          EXPECT_TRUE(report->ok());
+          learner->leave_line(tenant);
+          batches.erase(batches.begin() + static_cast<ptrdiff_t>(i));
+        } else {
+          ++i;
+          ++num_between;
+          if (!is_asked) continue;
+          EXPECT_TRUE(learner->score(tenant, tokens).ok());
+          EXPECT_TRUE(learner->save(tenant, testing::scratch_folder("between")).ok());
+        }
+      }
+    EXPECT_GT(num_between, std::ssize(all)) << "steps are divided";
+    std::vector<std::vector<std::byte>> adapters;
+    for (const auto& training : all)
+      adapters.push_back(adapter_bytes(*learner, training.tenant));
+    return adapters;
+  };
+  const auto asked = trained(true), unasked = trained(false);
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(asked[i] == unasked[i]) << "tenant " << i;
 }
 
 TEST_P(SharedPass, AStopLeavesAllAsTheyWere) {
@@ -314,7 +346,7 @@ TEST_P(SharedPass, AStopLeavesAllAsTheyWere) {
   std::vector<std::vector<std::byte>> before;
   for (const auto& training : all) {
     batches.push_back(drawn_batch(training.tenant, 2, 3));
-    before.push_back(adapter_of_tenant(*learner, training.tenant));
+    before.push_back(adapter_bytes(*learner, training.tenant));
   }
   int num_stopped = 0;
   for (int most = 1;; ++most) {
@@ -325,7 +357,7 @@ TEST_P(SharedPass, AStopLeavesAllAsTheyWere) {
     for (size_t i = 0; i < all.size(); ++i) {
       ASSERT_FALSE(reports[i].ok());
       EXPECT_EQ(reports[i].error().code(), Code::kCancelled);
-      EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) == before[i]) << i;
+      EXPECT_TRUE(adapter_bytes(*learner, all[i].tenant) == before[i]) << i;
     }
   }
   EXPECT_GT(num_stopped, 2);
@@ -345,7 +377,7 @@ TEST(SharedPasses, HaveAtMostTheRowsOfAMicroBatch) {
   for (const auto& batch : batches) {
     auto learner = make_adapter_learner(base, all);
     const auto rows = rows_of_passes(*learner);
-    ASSERT_TRUE(learner->step(batch, goes_on).ok());
+    ASSERT_TRUE(learner->step(batch, never).ok());
     ASSERT_EQ(rows->size(), 1U);
     alone.push_back(rows->front());
   }
@@ -373,7 +405,7 @@ TEST(SharedPasses, AreNotThereWhereAStepWouldChange) {
     if (!is_fast) break_adapter(*learner, all[0].tenant);
     const auto reports = together(*learner, batches);
     auto alone = make_adapter_learner(base, {all[1]}, options);
-    expect_equal(*reports[1], alone->step(batches[1], goes_on).value(), options.numerics);
+    expect_equal(*reports[1], alone->step(batches[1], never).value(), options.numerics);
     EXPECT_EQ(reports[0]->skipped, !is_fast);
     const char* why = is_fast ? "" : "of micro-batch 0 (step 1)";
     EXPECT_THAT(reports[0]->skip_reason, HasSubstr(why));
@@ -381,7 +413,7 @@ TEST(SharedPasses, AreNotThereWhereAStepWouldChange) {
   // Whole weights are trained by one step after the other.
   auto whole = make_torch_learner({}, base).value();
   const std::vector<const TrainBatch*> pointers = {&batches[0], &batches[1]};
-  for (const auto& report : whole->step_together(pointers, goes_on)) EXPECT_TRUE(report.ok());
+  for (const auto& report : whole->step_together(pointers, never)) EXPECT_TRUE(report.ok());
   EXPECT_THAT(whole->describe(), HasSubstr("2 optimizer steps"));
 }
 

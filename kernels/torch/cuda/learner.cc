@@ -168,9 +168,9 @@ Status CudaLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTens
 }
 
 Status CudaLearner::start_from(const AdapterTraining& training) {
-  ASSIGN_OR_RETURN(const auto found, read_adapter_folder(training.start, model_.config));
-  RETURN_IF_ERROR(check_same_adapter(training.adapter, found.config));
-  return fill_adapter(training.tenant, found.tensors);
+  ASSIGN_OR_RETURN(const auto tensors,
+                   read_adapter_start(training.start, model_.config, training.adapter));
+  return fill_adapter(training.tenant, tensors);
 }
 
 void CudaLearner::look(const std::string& name, const at::Tensor& rows) {

@@ -92,13 +92,14 @@ class TorchLearner final : public Learner, private StepRunner {
     TrainingRules rules;
     std::unique_ptr<AdapterWeights> adapter;  // null: the whole weights, of any tenant
     TrainedTensors tensors;
+    AdapterDropout dropout = {};  // of the step that is under way
   };
 
   /// That of `tenant`.
   Result<Trained*> trained_of(TenantSlot tenant);
   /// Its adapter's slot in the decoder.
   int32_t slot_of(const Trained& trained) const;
-  /// In the next pass.
+  /// In the next pass of the decoder.
   void use_adapter(const Trained& trained, const AdapterDropout& dropout);
   Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
   Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;

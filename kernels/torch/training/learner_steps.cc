@@ -109,13 +109,15 @@ StepUnderWay TorchLearner::begun_step(const TrainBatch& batch, Trained& trained)
   if (step.report.skipped) return step;
   step.micro_batches = micro_batches_of(batch);
   if (trained.adapter != nullptr)
-    use_adapter(trained, dropout_of(trained.adapter->table().config(), number));
+    trained.dropout = dropout_of(trained.adapter->table().config(), number);
   trained.tensors.clear_gradients();
   return step;
 }
 
 Status TorchLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {
   return at_boundary("training step", [&]() -> Status {
+    // Each time: what is scored between two passes of a step has none.
+    for (const Trained& trained : trained_) use_adapter(trained, trained.dropout);
     const float* normed = pass_.forward(pass.rows);
     dnormed_.assign(static_cast<size_t>(pass.rows.num_rows() * model_.config.hidden_size), 0.0F);
     head_.learn(pass.targets, parts, normed, dnormed_.data());
