@@ -12,10 +12,9 @@
 #include "kernels/engine/kept_sets.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
+#include "tests/torch/never.h"
 
 namespace primerl::testing {
-
-inline bool never() { return false; }
 
 inline LearnerOptions options_of(const std::string& dtype) {
   LearnerOptions options;

@@ -10,6 +10,7 @@
 #include "graph/base/random.h"
 #include "kernels/models/adapter.h"
 #include "kernels/torch/training/learner.h"
+#include "tests/torch/never.h"
 
 namespace primerl::testing {
 
@@ -46,9 +47,6 @@ inline std::shared_ptr<const WeightSnapshot> adapter_of(TorchLearner& learner, T
                                                         int64_t version) {
   return with_key(*learner.snapshot(tenant, PolicyVersion(version)).value(), {tenant});
 }
-
-/// A stop that nobody requests.
-inline bool never() { return false; }
 
 /// Two groups that share prompts, of the tenant; lengths 6 to 10.
 inline TrainBatch two_groups(TenantSlot tenant, LossKind loss = LossKind::kDppo,
