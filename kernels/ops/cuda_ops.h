@@ -279,14 +279,15 @@ Outcome sample(const SampleArgs& args, Stream stream);
 int64_t sample_workspace(int64_t rows);  // bytes
 constexpr int64_t kept_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
 
-/// Rows [first, first + rows) of a step that have one adapter; in device memory.
+/// Rows [first, first + rows) of a step or of a pass that have one adapter; in device memory.
 struct AdapterTile {
   int32_t first = 0;
-  int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
+  int32_t rows = 0;      // up to what the operation takes; 0: a tile of nobody
   int32_t slot = 0;      // where its numbers lie
   int32_t rank = 0;      // up to rank_max of the operation; 0: nobody's adapter
   uint32_t targets = 0;  // bits of the parts that it adds to
   float scaling = 0;
+  int32_t group = 0;  // of the matrix: the expert whose rows they are
 };
 inline constexpr int64_t kAdapterTileRows = 64;  // 8 are one product: with less to do each, tiles
                                                  // of so many are done sooner
@@ -318,6 +319,7 @@ struct AddAdaptersArgs {
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
   int64_t slot_stride = 0;      // elements, a multiple of 8
+  int64_t group_stride = 0;     // of a rank: from a group's A and B to the next one's; likewise
   const void* x = nullptr;      // [rows, terms]
   void* y = nullptr;            // [rows, columns], added to, or
   float* sums = nullptr;        // [rows, columns] what there is to add, zeros where it is nothing
@@ -326,26 +328,22 @@ struct AddAdaptersArgs {
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
 int64_t adapters_workspace(const AddAdaptersArgs& args);  // floats
 
-/// Rows [first, first + rows) of a pass that have the weights of one slot; in device memory.
-struct NarrowTile {
-  int32_t first = 0;
-  int32_t rows = 0;  // up to kNarrowTileRows
-  int32_t slot = 0;
-};
 inline constexpr int64_t kNarrowTileRows = 64;
 
-/// y += x * weights' of each tile's slot, all bf16: products of so few terms that adding them to y
-/// is what takes time. The sum is rounded once. Contents of tiles are not checked; their rows must
-/// differ.
+/// y += x * weights' of each tile's slot and group, all bf16: products of so few terms that adding
+/// them to y is what takes time. The sum is rounded once. Contents of tiles are not checked, rank,
+/// targets and scaling are not read; their rows must differ.
 struct NarrowProductsArgs {
   int64_t terms = 0;    // a multiple of 16
   int64_t columns = 0;  // a multiple of 8, as all strides
   int64_t num_tiles = 0;
-  const NarrowTile* tiles = nullptr;  // [num_tiles]
+  const AdapterTile* tiles = nullptr;  // [num_tiles], of up to kNarrowTileRows
   const void* x = nullptr;            // [rows, terms], x_stride apart
   int64_t x_stride = 0;
-  const void* weights = nullptr;  // of a slot [columns, terms]; transposed: [terms, columns]
+  /// Of a slot's group [columns, terms]; transposed: [terms, columns].
+  const void* weights = nullptr;
   int64_t slot_stride = 0;
+  int64_t group_stride = 0;
   bool is_transposed = false;
   void* y = nullptr;  // [rows, columns], y_stride apart
   int64_t y_stride = 0;
@@ -365,7 +363,8 @@ struct DropRowsArgs {
   int64_t width = 0;
   Type type = Type::kFloat32;
   uint64_t module = 0;
-  const DropRow* dropped = nullptr;  // [rows]
+  const uint64_t* modules = nullptr;  // [rows], where each has one of its own; or null
+  const DropRow* dropped = nullptr;   // [rows]
   const void* x = nullptr;           // [rows, width]
   void* y = nullptr;                 // [rows, width]; may be x
   bool adds = false;
@@ -477,5 +476,30 @@ struct SortByExpertArgs {
   int32_t* ends = nullptr;           // [num_experts] where the places of each end
 };
 Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream);
+
+/// Tiles of the places that sort_by_expert() gave the rows of adapters: since it keeps the order of
+/// the rows, those of an expert and a run lie together. Places of no run are in no tile.
+struct TilePlacesArgs {
+  int64_t places = 0;
+  int32_t num_experts = 0;           // up to kExpertsMax
+  const int32_t* ends = nullptr;     // [num_experts]
+  const int32_t* sources = nullptr;  // [places]
+  /// [num_runs] rows of the pass, of any number: each begins where one before it has ended, or
+  /// later. What a tile has of its run but for rows and group is the run's.
+  const AdapterTile* runs = nullptr;
+  int64_t num_runs = 0;  // up to kRunsMax
+  int64_t tile_rows = kAdapterTileRows;
+  int64_t num_tiles = 0;         // tiles_of_places() of the same numbers
+  AdapterTile* tiles = nullptr;  // [num_tiles], `group` is the expert; some have no rows
+  /// [num_experts, num_runs], or null: where the places of each expert's runs end.
+  int32_t* run_ends = nullptr;
+};
+inline constexpr int64_t kRunsMax = 4096;
+/// Each place may begin one; or each expert's run has as many as it fills, and one.
+inline int64_t tiles_of_places(int64_t places, int32_t num_experts, int64_t num_runs,
+                               int64_t tile_rows) {
+  return std::min(places, places / tile_rows + num_experts * num_runs);
+}
+Outcome tile_places(const TilePlacesArgs& args, Stream stream);
 
 }  // namespace primerl::cuda
