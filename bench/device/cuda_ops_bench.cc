@@ -239,7 +239,7 @@ void optimizer() {
 /// What 16 adapters of rank 16 add to the widest product, and to the slope of its input.
 void narrow_products() {
   constexpr int64_t kTerms = 16, kSlots = 16;
-  std::vector<NarrowTile> tiles;
+  std::vector<AdapterTile> tiles;
   for (int64_t first = 0; first < kTokens; first += kNarrowTileRows)
     tiles.push_back({static_cast<int32_t>(first), static_cast<int32_t>(kNarrowTileRows),
                      static_cast<int32_t>(first * kSlots / kTokens)});
@@ -253,7 +253,7 @@ void narrow_products() {
                return add_narrow_products({.terms = kTerms,
                                            .columns = columns,
                                            .num_tiles = std::ssize(tiles),
-                                           .tiles = on_tiles.as<NarrowTile>(),
+                                           .tiles = on_tiles.as<AdapterTile>(),
                                            .x = x.get(),
                                            .x_stride = kTerms,
                                            .weights = weights.get(),

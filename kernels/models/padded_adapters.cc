@@ -35,12 +35,21 @@ void for_each_matrix(const AdapterTable& table, Visit&& visit) {
   }
 }
 
+/// Each expert has the same linears.
+size_t num_parts(std::span<const AdapterLinear> linears) {
+  const auto is_first = [](const AdapterLinear& linear) { return linear.group == 0; };
+  return static_cast<size_t>(std::ranges::count_if(linears, is_first));
+}
+
 TensorTable place(const AdapterTable& table) {
   const auto all = table.tensors().parameters();
   std::vector<Parameter> parameters;
   for_each_matrix(table, [&](std::span<const AdapterLinear> linears) {
+    const size_t parts = num_parts(linears);
     for (const auto& linear : linears) parameters.push_back(all[linear.a]);
-    for (const auto& linear : linears) parameters.push_back(all[linear.b]);
+    for (size_t part = 0; part < parts; ++part)
+      for (size_t i = part; i < linears.size(); i += parts)
+        parameters.push_back(all[linears[i].b]);
   });
   parameters.push_back(all.back());  // the scaling
   return TensorTable(parameters);
@@ -56,16 +65,24 @@ PaddedAdapters::PaddedAdapters(const TensorTable& model, std::span<const Adapter
     return offsets_.at(table.tensors().parameters()[index].name);
   };
   for_each_matrix(table, [&](std::span<const AdapterLinear> linears) {
+    const size_t parts = num_parts(linears);
     Matrix& matrix = matrices_.emplace_back();
     matrix.parameter = linears.front().parameter;
+    matrix.groups = std::ssize(linears) / static_cast<int64_t>(parts);
     matrix.inputs = linears.front().inputs;
     matrix.a = offset_of(linears.front().a);
-    for (const auto& linear : linears) {
-      CHECK(linear.group == 0, "adapters of experts are not padded");
-      const auto index = std::ssize(matrix.parts);
-      CHECK(offset_of(linear.a) == matrix.a + index * rank_ * matrix.inputs,
-            fmt::format("'{}' does not follow the A before it", linear.module));
-      matrix.parts.push_back({linear.module, linear.column, linear.outputs, offset_of(linear.b)});
+    matrix.a_stride = static_cast<int64_t>(parts) * rank_ * matrix.inputs;
+    for (const auto& linear : linears.first(parts))
+      matrix.parts.push_back({{}, linear.column, linear.outputs, offset_of(linear.b)});
+    for (size_t i = 0; i < linears.size(); ++i) {
+      const AdapterLinear& linear = linears[i];
+      Part& part = matrix.parts[i % parts];
+      const int64_t b = part.b + linear.group * part.outputs * rank_;
+      CHECK(linear.group == std::ssize(part.modules) && offset_of(linear.b) == b &&
+                offset_of(linear.a) ==
+                    matrix.a + static_cast<int64_t>(i) * rank_ * matrix.inputs,
+            fmt::format("'{}' does not follow the linear before it", linear.module));
+      part.modules.push_back(linear.module);
     }
   });
 }

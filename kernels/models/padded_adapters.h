@@ -3,8 +3,9 @@
 ///
 /// Each has the rank of the largest, rounded up to kRankUnit, and all targets that one of them has.
 /// What an adapter has not is 0: it adds 0, has a gradient of 0 and stays 0 in training. The A's
-/// that read the same input lie one after the other. Of dense models: an expert has no place here.
-/// Torch-free; immutable after construction.
+/// that read the same input lie one after the other; those of a matrix of experts lie expert after
+/// expert, at equal distances, and so do the B's of each part. Torch-free; immutable after
+/// construction.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +22,20 @@ class PaddedAdapters {
  public:
   static constexpr int64_t kRankUnit = 16;  // what tensor cores take at a time
 
-  /// One targeted linear: columns [column, column + outputs) of a matrix of the model.
+  /// One targeted linear: columns [column, column + outputs) of a matrix of the model, or of each
+  /// expert's.
   struct Part {
-    std::string module;
+    std::vector<std::string> modules;  // one, or by expert
     int64_t column = 0;
     int64_t outputs = 0;
-    int64_t b = 0;  // offset of [outputs, rank]
+    int64_t b = 0;  // offset of [groups, outputs, rank]
   };
   struct Matrix {
     size_t parameter = 0;  // of the model, index
+    int64_t groups = 1;    // experts
     int64_t inputs = 0;
-    int64_t a = 0;  // offset of [parts * rank, inputs]
+    int64_t a = 0;         // offset of [parts * rank, inputs]
+    int64_t a_stride = 0;  // from a group's to the next one's
     std::vector<Part> parts;
   };
 

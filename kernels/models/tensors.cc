@@ -401,6 +401,18 @@ Status fill_parameters(const TensorTable& table, const std::vector<WeightTensor>
   return ok();
 }
 
+Status fill_untrained(const TensorTable& table, const std::vector<WeightTensor>& tensors,
+                      float* buffer) {
+  for (const TensorSlice& slice : table.slices()) {
+    if (slice.offset < table.trained_count()) continue;
+    const auto found = std::ranges::lower_bound(tensors, slice.name, {}, &WeightTensor::name);
+    if (found == tensors.end() || found->name != slice.name)
+      return error(Code::kInvalid, "tensor '{}' is missing", slice.name);
+    convert_to_f32(*found, 0, slice.count, buffer + slice.offset - table.trained_count());
+  }
+  return ok();
+}
+
 void randomize_parameters(const TensorTable& table, uint64_t seed, double deviation,
                           float* buffer) {
   for (const auto& slice : table.slices()) {

@@ -114,6 +114,11 @@ void convert_to_f32(const WeightTensor& tensor, int64_t begin, int64_t count, fl
 Status fill_parameters(const TensorTable& table, const std::vector<WeightTensor>& tensors,
                        float* buffer);
 
+/// Those that are not trained, as fp32: [table.count() - table.trained_count()] of its buffer's
+/// end. `tensors` are all of the model's.
+Status fill_untrained(const TensorTable& table, const std::vector<WeightTensor>& tensors,
+                      float* buffer);
+
 /// Random weights of a seed: matrices normal with deviation `deviation`, norms 1, biases 0. A pure
 /// function of seed, tensor name and place in it.
 void randomize_parameters(const TensorTable& table, uint64_t seed, double deviation, float* buffer);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/ops/cuda_places.h"
 #include "kernels/ops/cuda_products.h"
 
 namespace primerl::cuda {
@@ -174,11 +175,11 @@ inline const char* fault_of(const AddAdaptersArgs& args) {
     return "parts of a matrix must be at most 3";
   if (args.rank_max < 1 || args.rank_max > kAdapterRowsRankMax)
     return "rank_max must be from 1 to 64";
-  int64_t all = args.terms | args.slot_stride;
+  int64_t all = args.terms | args.slot_stride | args.group_stride;
   for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
   if (args.terms < 1 || args.terms > kRowsMax || all % 8 != 0 ||
       !are_aligned(args.x, args.slots, args.y, args.sums))
-    return "terms, slot_stride and places of parts must be multiples of 8, x, slots, y and sums at "
+    return "terms, strides and places of parts must be multiples of 8, x, slots, y and sums at "
            "addresses of 16 bytes";
   for (int i = 0; i < args.num_parts; ++i) {
     const AdapterPart& part = args.parts[i];
@@ -198,7 +199,7 @@ inline const char* fault_of(const NarrowProductsArgs& args) {
   if (args.terms < 1 || args.terms % 16 != 0) return "terms must be a multiple of 16";
   if (args.columns < 1 || args.columns % 8 != 0 || args.columns > int64_t{65535} * 128)
     return "columns must be a multiple of 8, up to 8388480";
-  if ((args.x_stride | args.y_stride | args.slot_stride) % 8 != 0 ||
+  if ((args.x_stride | args.y_stride | args.slot_stride | args.group_stride) % 8 != 0 ||
       !are_aligned(args.x, args.weights, args.y))
     return "strides must be multiples of 8, x, weights and y at addresses of 16 bytes";
   return nullptr;
@@ -277,6 +278,18 @@ inline const char* fault_of(const SortByExpertArgs& args) {
   if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return fault;
   // A block counts up to its own number of threads beyond them.
   return args.rows * args.experts_per_token > kRowsMax - 512 ? kTooManyRows : nullptr;
+}
+inline const char* fault_of(const TilePlacesArgs& args) {
+  if (args.places < 0 || args.places > kRowsMax - 512) return "places must be at most 2^31 - 513";
+  if (args.num_experts < 1 || args.num_experts > kExpertsMax)
+    return "num_experts must be from 1 to 1024";
+  if (args.num_runs < 1 || args.num_runs > kRunsMax) return "runs must be from 1 to 4096";
+  if (args.tile_rows < 1 || args.tile_rows > kNarrowTileRows)
+    return "rows of a tile must be from 1 to 64";
+  if (args.num_tiles !=
+      tiles_of_places(args.places, args.num_experts, args.num_runs, args.tile_rows))
+    return "tiles must be as many as tiles_of_places() says";
+  return nullptr;
 }
 
 }  // namespace primerl::cuda

@@ -280,14 +280,15 @@ Outcome sample(const SampleArgs& args, Stream stream);
 int64_t sample_workspace(int64_t rows);  // bytes
 constexpr int64_t kept_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
 
-/// Rows [first, first + rows) of a step that have one adapter; in device memory.
+/// Rows [first, first + rows) of a step or of a pass that have one adapter; in device memory.
 struct AdapterTile {
   int32_t first = 0;
-  int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
+  int32_t rows = 0;      // up to what the operation takes; 0: a tile of nobody
   int32_t slot = 0;      // where its numbers lie
   int32_t rank = 0;      // up to rank_max of the operation; 0: nobody's adapter
   uint32_t targets = 0;  // bits of the parts that it adds to
   float scaling = 0;
+  int32_t group = 0;  // of the matrix: the expert whose rows they are
 };
 inline constexpr int64_t kAdapterTileRows = 64;
 inline constexpr int32_t kAdapterRowsRankMax = 64;
@@ -319,6 +320,7 @@ struct AddAdaptersArgs {
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
   int64_t slot_stride = 0;      // elements, a multiple of 8
+  int64_t group_stride = 0;     // of a rank: from a group's A and B to the next one's; likewise
   /// What the next operation reads of the tiles' slots: [next * rank, (next + next_size) * rank),
   /// asked for ahead where that is of use; nothing where next_size is 0.
   int64_t next = 0;
@@ -331,26 +333,22 @@ struct AddAdaptersArgs {
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
 int64_t adapters_workspace(const AddAdaptersArgs& args);  // floats
 
-/// Rows [first, first + rows) of a pass that have the weights of one slot; in device memory.
-struct NarrowTile {
-  int32_t first = 0;
-  int32_t rows = 0;  // up to kNarrowTileRows
-  int32_t slot = 0;
-};
 inline constexpr int64_t kNarrowTileRows = 64;
 
-/// y += x * weights' of each tile's slot, all bf16: products of so few terms that adding them to y
-/// is what takes time. The sum is rounded once. Contents of tiles are not checked; their rows must
-/// differ.
+/// y += x * weights' of each tile's slot and group, all bf16: products of so few terms that adding
+/// them to y is what takes time. The sum is rounded once. Contents of tiles are not checked, rank,
+/// targets and scaling are not read; their rows must differ.
 struct NarrowProductsArgs {
   int64_t terms = 0;    // a multiple of 16
   int64_t columns = 0;  // a multiple of 8, as all strides
   int64_t num_tiles = 0;
-  const NarrowTile* tiles = nullptr;  // [num_tiles]
+  const AdapterTile* tiles = nullptr;  // [num_tiles], of up to kNarrowTileRows
   const void* x = nullptr;            // [rows, terms], x_stride apart
   int64_t x_stride = 0;
-  const void* weights = nullptr;  // of a slot [columns, terms]; transposed: [terms, columns]
+  /// Of a slot's group [columns, terms]; transposed: [terms, columns].
+  const void* weights = nullptr;
   int64_t slot_stride = 0;
+  int64_t group_stride = 0;
   bool is_transposed = false;
   void* y = nullptr;  // [rows, columns], y_stride apart
   int64_t y_stride = 0;
@@ -370,7 +368,8 @@ struct DropRowsArgs {
   int64_t width = 0;
   Type type = Type::kFloat32;
   uint64_t module = 0;
-  const DropRow* dropped = nullptr;  // [rows]
+  const uint64_t* modules = nullptr;  // [rows], where each has one of its own; or null
+  const DropRow* dropped = nullptr;   // [rows]
   const void* x = nullptr;           // [rows, width]
   void* y = nullptr;                 // [rows, width]; may be x
   bool adds = false;

@@ -23,6 +23,7 @@ namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::all_experts_folder;
 using testing::are_equal;
 using testing::expect_close;
 using testing::expect_like;
@@ -183,39 +184,128 @@ std::vector<double> tolerances_in_bf16(const std::filesystem::path& folder,
 /// a number of bf16.
 constexpr double kReportInBf16 = 0.05;
 
-TEST(CudaAdapters, HaveTheCpusGradientsAloneAndTogether) {
-  const auto folder = make_folder({.head_dim = 64, .deviation = 0.1});
+/// What a step of each of six_tenants() may be off, by tenant.
+std::vector<double> tolerances_of(const std::filesystem::path& folder, const std::string& dtype) {
   const auto tenants = six_tenants();
+  if (dtype == "float32") return std::vector<double>(tenants.size(), 1e-4);
   std::vector<TrainBatch> batches;
   for (const auto& one : tenants) batches.push_back(batch_of(one.tenant));
-  const auto in_bf16 = tolerances_in_bf16(folder, tenants, batches);
-  for (const std::string dtype : {"float32", "bfloat16"})
+  return tolerances_in_bf16(folder, tenants, batches);
+}
+
+/// Of `tenants`, numbers of six_tenants(), whose adapters are all there: alone and in one pass.
+void compare_gradients(const std::filesystem::path& folder, const LearnerOptions& options,
+                       const std::vector<size_t>& tenants, const std::vector<double>& tolerances) {
+  const auto all = six_tenants();
+  const double of_report = options.dtype == "float32" ? 1e-4 : kReportInBf16;
+  auto cpu = on_cpu(folder, all, options);
+  auto alone = on_card(folder, all, options), shared = on_card(folder, all, options);
+  std::vector<TrainBatch> batches;
+  for (const size_t i : tenants) batches.push_back(batch_of(all[i].tenant));
+  const auto reports = together(*shared, batches);
+  for (size_t i = 0; i < tenants.size(); ++i) {
+    SCOPED_TRACE(fmt::format("{}, {}, tenant {} of {}", options.dtype, options.recompute,
+                             tenants[i], tenants.size()));
+    const TenantSlot tenant = all[tenants[i]].tenant;
+    const double tolerance = tolerances[tenants[i]];
+    ASSERT_TRUE(reports[i].ok()) << reports[i].error().text();
+    const TrainReport want = must_step(*cpu, batches[i]);
+    const auto exact = cpu->gradients(tenant);
+    expect_like(must_step(*alone, batches[i]), want, of_report);
+    expect_like(*reports[i], want, of_report);
+    EXPECT_EQ(reports[i]->learning_rate, want.learning_rate);
+    expect_close(alone->gradients(tenant), exact, tolerance);
+    expect_close(shared->gradients(tenant), exact, tolerance);
+    if (options.recompute == "none")
+      fmt::print("{}, tenant {} of {}: {:.2g} and {:.2g} of {:.2g}\n", options.dtype, tenants[i],
+                 tenants.size(), testing::distance_of(alone->gradients(tenant), exact),
+                 testing::distance_of(shared->gradients(tenant), exact), tolerance);
+  }
+}
+
+TEST(CudaAdapters, HaveTheCpusGradientsAloneAndTogether) {
+  const auto folder = make_folder({.head_dim = 64, .deviation = 0.1});
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    const auto tolerances = tolerances_of(folder, dtype);
     for (const char* recompute : {"none", "keep_attention", "full"}) {
       LearnerOptions options = options_of(dtype);
       options.recompute = recompute;
-      const bool is_exact = dtype == "float32";
-      auto cpu = on_cpu(folder, tenants, options);
-      auto alone = on_card(folder, tenants, options), shared = on_card(folder, tenants, options);
-      const auto reports = together(*shared, batches);
-      for (size_t i = 0; i < tenants.size(); ++i) {
-        SCOPED_TRACE(fmt::format("{}, {}, tenant {}", dtype, recompute, i));
-        const TenantSlot tenant = tenants[i].tenant;
-        ASSERT_TRUE(reports[i].ok()) << reports[i].error().text();
-        const TrainReport want = must_step(*cpu, batches[i]);
-        const auto exact = cpu->gradients(tenant);
-        const double of_report = is_exact ? 1e-4 : kReportInBf16;
-        const double of_gradient = is_exact ? 1e-4 : in_bf16[i];
-        expect_like(must_step(*alone, batches[i]), want, of_report);
-        expect_like(*reports[i], want, of_report);
-        EXPECT_EQ(reports[i]->learning_rate, want.learning_rate);
-        expect_close(alone->gradients(tenant), exact, of_gradient);
-        expect_close(shared->gradients(tenant), exact, of_gradient);
-        if (std::string_view(recompute) == "none")
-          fmt::print("{}, tenant {}: {:.2g} and {:.2g} of {:.2g}\n", dtype, i,
-                     testing::distance_of(alone->gradients(tenant), exact),
-                     testing::distance_of(shared->gradients(tenant), exact), of_gradient);
-      }
+      compare_gradients(folder, options, {0, 1, 2, 3, 4, 5}, tolerances);
     }
+  }
+}
+
+/// Those of experts, of the shared one, and of attention beside them. Slots of the
+/// third list do not follow each other. In bf16 each row goes to all experts, since a router may
+/// choose others of equals.
+TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
+  for (const char* type : {"qwen3_moe", "glm4_moe"})
+    for (const std::string dtype : {"float32", "bfloat16"}) {
+      SCOPED_TRACE(type);
+      const auto folder = dtype == "float32" ? make_folder({.model_type = type, .deviation = 0.1})
+                                             : all_experts_folder(type);
+      const auto tolerances = tolerances_of(folder, dtype);
+      for (const char* recompute : {"none", "full"})
+        for (const auto& tenants : {std::vector<size_t>{0, 1, 2, 3, 4, 5}, {3}, {0, 2, 5}}) {
+          LearnerOptions options = options_of(dtype);
+          options.recompute = recompute;
+          compare_gradients(folder, options, tenants, tolerances);
+        }
+    }
+}
+
+/// One row, three of eight experts: of the others neither A nor B has a gradient.
+TEST(CudaAdapters, OfExpertsWithoutRowsHaveNoGradient) {
+  const auto folder = make_folder({.model_type = "qwen3_moe", .hidden_size = 64, .head_dim = 64});
+  const auto tenants = six_tenants();
+  TrainBatch batch;
+  batch.tenant = tenants[2].tenant;
+  batch.loss = LossKind::kCrossEntropy;
+  batch.samples = {testing::sample_of(1, 1, 1, 2, 1)};
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    auto learner = on_card(folder, tenants, options_of(dtype));
+    const TrainReport report = must_step(*learner, batch);
+    EXPECT_FALSE(report.skipped) << report.skip_reason;
+    for (const std::string name : {"gate_proj.lora_A.weight", "up_proj.lora_B.weight",
+                                   "down_proj.lora_A.weight", "down_proj.lora_B.weight"}) {
+      int32_t num_used = 0;
+      for (const auto& tensor : learner->gradients(batch.tenant)) {
+        if (tensor.name.find("layers.0.mlp.experts.") == std::string::npos) continue;
+        if (!tensor.name.ends_with(name)) continue;
+        const auto values = testing::floats_of(tensor);
+        num_used += std::ranges::any_of(values, [](float value) { return value != 0; }) ? 1 : 0;
+      }
+      EXPECT_EQ(num_used, 3) << dtype << ", " << name;
+    }
+  }
+}
+
+/// Biases of the choice that bf16 would round to one number. An adapter that adds nothing leaves
+/// the base's bits, so that another choice would be seen.
+TEST(CudaAdapters, AreOnFrozenWeightsWhoseExpertsAreChosenAsOnWholeOnes) {
+  const auto folder = make_folder({.model_type = "glm4_moe", .hidden_size = 64, .head_dim = 64});
+  auto tensors = read_model_tensors(folder).value();
+  for (auto& tensor : tensors) {
+    if (!tensor.name.ends_with("e_score_correction_bias")) continue;
+    std::vector<float> biases(tensor.bytes.size() / sizeof(float));
+    for (size_t i = 0; i < biases.size(); ++i)
+      biases[i] = 8.0F + 0.002F * static_cast<float>((i * 3) % biases.size());
+    const auto bytes = std::as_bytes(std::span(biases));
+    tensor.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+  const auto biased = testing::scratch_folder("biased");
+  ASSERT_TRUE(write_model_folder(biased, read_model_folder(folder).value(), tensors).ok());
+  const std::vector<int32_t> tokens = {3, 9, 40, 22, 5, 17, 60, 2, 33};
+  const auto tenants = six_tenants();
+  std::vector<std::vector<float>> scores;
+  for (const auto& one : {folder, biased}) {
+    const LearnerOptions options = options_of("bfloat16");
+    auto made = make_torch_adapter_learner(options, tenants, one).value();
+    auto whole = make_torch_learner(options, one).value();
+    scores.push_back(whole->score(TenantSlot(0), tokens).value());
+    EXPECT_EQ(made->score(tenants[0].tenant, tokens).value(), scores.back());
+  }
+  EXPECT_NE(scores[0], scores[1]);
 }
 
 TEST(CudaAdapters, StepsOfSomeGoTheCpusWayAndLeaveTheOthers) {
@@ -255,8 +345,8 @@ TEST(CudaAdapters, BeginAsTheBaseAndLeaveItAsItIs) {
   EXPECT_THAT(made->describe(), HasSubstr("1 optimizer steps, 6 adapters of "));
 }
 
-TEST(CudaAdapters, ABrokenNeighbourIsSkippedAlone) {
-  const auto folder = make_folder({.head_dim = 64, .deviation = 0.1});
+/// One whose first tensor, which is of an MLP or of an expert, has no numbers.
+void expect_skipped_alone(const std::filesystem::path& folder) {
   const auto tenants = six_tenants();
   for (const char* dtype : {"float32", "bfloat16"}) {
     auto learner = on_card(folder, tenants, options_of(dtype));
@@ -284,6 +374,11 @@ TEST(CudaAdapters, ABrokenNeighbourIsSkippedAlone) {
       }
     }
   }
+}
+
+TEST(CudaAdapters, ABrokenNeighbourIsSkippedAlone) {
+  expect_skipped_alone(make_folder({.head_dim = 64, .deviation = 0.1}));
+  expect_skipped_alone(all_experts_folder("qwen3_moe"));
 }
 
 TEST(CudaAdapters, CheckpointsGoOnHereAndThere) {

@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <tuple>
 
+#include "kernels/ops/cuda_places.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {
@@ -14,6 +18,7 @@ using cuda_test::Buffer;
 using cuda_test::expect_near;
 using cuda_test::expect_one_answer;
 using cuda_test::Floats;
+using cuda_test::Ints;
 using cuda_test::random_floats;
 using cuda_test::rounded;
 
@@ -62,7 +67,8 @@ Floats wanted(const AddAdaptersArgs& args, const std::vector<AdapterTile>& tiles
     for (int i = 0; i < args.num_parts; ++i) {
       const AdapterPart& part = args.parts[i];
       if ((tile.targets & part.target) == 0) continue;
-      const float* slot = slots.data() + tile.slot * args.slot_stride;
+      const float* slot =
+          slots.data() + tile.slot * args.slot_stride + tile.group * args.group_stride * tile.rank;
       const float *a = slot + part.a * tile.rank, *b = slot + part.b * tile.rank;
       for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
         std::vector<double> u(static_cast<size_t>(tile.rank));
@@ -161,6 +167,141 @@ TEST(CudaAdapters, ARowIsTheSameInTilesOfAnySize) {
       for (const int64_t size : {1, 5})
         EXPECT_TRUE(added(linear, type, tiles_of(size), slots, x, before, true, 8) == sums) << size;
     }
+}
+
+/// Experts' A and B lie one after the other; each tile is of one expert.
+TEST(CudaAdapters, AddWhatTheirExpertHas) {
+  const Linear one_expert{136, {96, 40}};
+  constexpr int64_t kExperts = 3;
+  for (const Type type : {Type::kFloat32, Type::kBfloat16}) {
+    AddAdaptersArgs args = one_expert.args(type);
+    args.group_stride = one_expert.slot_stride() / kAdapterRowsRankMax;
+    args.slot_stride *= kExperts;
+    std::vector<AdapterTile> tiles = many_tiles();
+    for (size_t i = 0; i < tiles.size(); ++i) tiles[i].group = static_cast<int32_t>(i % kExperts);
+    const Floats x = rounded(type, random_floats(kRows * args.terms, 1));
+    const Floats before = rounded(type, random_floats(kRows * args.columns, 2));
+    const Floats slots = rounded(type, random_floats(kSlots * args.slot_stride, 3, 0.1));
+    const Floats want = wanted(args, tiles, slots, x, before, false);
+    const Buffer on_slots(type, slots), on_x(type, x), y(type, before), on_tiles(tiles);
+    args.num_tiles = std::ssize(tiles);
+    args.tiles = on_tiles.as<AdapterTile>();
+    args.slots = on_slots.get();
+    args.x = on_x.get();
+    args.y = y.get();
+    const Buffer workspace(Floats(static_cast<size_t>(adapters_workspace(args) + 1), NAN));
+    args.workspace = workspace.as<float>();
+    expect_one_answer([&](Stream stream) { return add_adapters(args, stream); }, {&y});
+    expect_near(y.floats(type), want, cuda_test::tolerance_of(type, 1e-4), "y");
+  }
+}
+
+struct SortedCase {
+  int64_t rows = 0;
+  int32_t experts_per_token = 0, num_experts = 0;
+  int64_t tile_rows = 0;
+  std::vector<AdapterTile> runs;
+};
+
+/// Each row chooses experts of its own; places are as sort_by_expert() gives them. Tiles are
+/// checked by what they cover: each place of a run's row once, with its run's numbers.
+void expect_tiles(const SortedCase& one) {
+  SCOPED_TRACE(::testing::Message() << one.rows << " rows, " << one.num_experts << " experts, "
+                                    << one.runs.size() << " runs");
+  const int64_t places = one.rows * one.experts_per_token;
+  std::vector<std::vector<int32_t>> of_experts(static_cast<size_t>(one.num_experts));
+  for (int64_t row = 0; row < one.rows; ++row)
+    for (int64_t i = 0; i < one.experts_per_token; ++i)
+      of_experts[static_cast<size_t>((row * row + i * 3 + row / 5) % (one.num_experts - 1))]
+          .push_back(static_cast<int32_t>(row));  // the last expert has none
+  Ints sources, ends, run_ends;
+  std::vector<AdapterTile> want(static_cast<size_t>(places));  // by place: its run's, and expert
+  for (size_t expert = 0; expert < of_experts.size(); ++expert) {
+    for (const int32_t row : of_experts[expert]) {
+      for (const AdapterTile& run : one.runs) {
+        if (row < run.first || row >= run.first + run.rows) continue;
+        AdapterTile& mine = want[sources.size()] = run;
+        mine.group = static_cast<int32_t>(expert);
+      }
+      sources.push_back(row);
+    }
+    for (const AdapterTile& run : one.runs)
+      run_ends.push_back(static_cast<int32_t>(
+          ends.empty() ? 0 : ends.back()) + static_cast<int32_t>(std::ranges::count_if(
+          of_experts[expert], [&](int32_t row) { return row < run.first + run.rows; })));
+    ends.push_back(static_cast<int32_t>(sources.size()));
+  }
+  const int64_t num_tiles =
+      tiles_of_places(places, one.num_experts, std::ssize(one.runs), one.tile_rows);
+  const Buffer on_sources(sources), on_ends(ends), on_runs(one.runs);
+  const Buffer to_tiles(std::vector<AdapterTile>(static_cast<size_t>(num_tiles), {7, 7, 7}));
+  const Buffer to_ends(Ints(run_ends.size(), -1));
+  expect_one_answer(
+      [&](Stream stream) {
+        return tile_places({.places = places,
+                            .num_experts = one.num_experts,
+                            .ends = on_ends.as<int32_t>(),
+                            .sources = on_sources.as<int32_t>(),
+                            .runs = on_runs.as<AdapterTile>(),
+                            .num_runs = std::ssize(one.runs),
+                            .tile_rows = one.tile_rows,
+                            .num_tiles = num_tiles,
+                            .tiles = to_tiles.as<AdapterTile>(),
+                            .run_ends = to_ends.as<int32_t>()},
+                           stream);
+      },
+      {&to_tiles, &to_ends});
+  EXPECT_EQ(to_ends.ints(), run_ends);
+  const auto bytes = to_tiles.bytes();
+  std::vector<AdapterTile> tiles(static_cast<size_t>(num_tiles));
+  std::memcpy(tiles.data(), bytes.data(), bytes.size());
+  std::vector<int> covered(static_cast<size_t>(places));
+  int64_t num_begun = 0;
+  for (const AdapterTile& tile : tiles) {
+    num_begun += tile.rows > 0 ? 1 : 0;
+    ASSERT_LE(tile.rows, one.tile_rows);
+    for (int32_t place = tile.first; place < tile.first + tile.rows; ++place) {
+      const AdapterTile& mine = want[static_cast<size_t>(place)];
+      ++covered[static_cast<size_t>(place)];
+      EXPECT_EQ(std::tie(tile.slot, tile.rank, tile.targets, tile.scaling, tile.group),
+                std::tie(mine.slot, mine.rank, mine.targets, mine.scaling, mine.group))
+          << "place " << place;
+    }
+  }
+  int64_t num_wanted = 0;  // no more tiles than each run of an expert fills
+  for (size_t place = 0, in_run = 0; place < want.size(); ++place) {
+    EXPECT_EQ(covered[place], want[place].rows > 0 ? 1 : 0) << "place " << place;
+    const bool goes_on = place > 0 && want[place].rows > 0 &&
+                         want[place].group == want[place - 1].group &&
+                         want[place].first == want[place - 1].first && want[place - 1].rows > 0;
+    in_run = goes_on ? in_run + 1 : 0;
+    num_wanted += want[place].rows > 0 && in_run % static_cast<size_t>(one.tile_rows) == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(num_begun, num_wanted);
+}
+
+TEST(CudaAdapters, TilesOfPlacesHaveTheRowsOfOneExpertAndRun) {
+  const AdapterTile all{0, 300, 0, 16, 7, 2};
+  expect_tiles({300, 3, 8, 64, {all}});
+  expect_tiles({300, 3, 8, 8, {all}});
+  expect_tiles({1, 2, 128, 8, {{0, 1, 3, 4, 1, 1}}});  // a tile a place
+  // Rows without an adapter at both ends and between, a run without rows, runs of one row.
+  expect_tiles({300, 4, 16, 8,
+                {{2, 1, 0, 4, 7, 1}, {3, 90, 1, 64, 3, 2}, {93, 0, 5, 1, 1, 1},
+                 {100, 150, 2, 7, 7, 0.5F}, {250, 49, 0, 4, 7, 1}}});
+  expect_tiles({40, 2, 4, 8, {{0, 20, 0, 4, 7, 1}, {20, 20, 1, 8, 7, 1}, {40, 0}, {40, 0}}});
+}
+
+TEST(CudaAdapters, TilesOfPlacesNameWhatIsWrong) {
+  EXPECT_TRUE(tile_places({}, nullptr).is_ok());
+  EXPECT_EQ(tiles_of_places(24, 8, 2, 8), 19);
+  EXPECT_EQ(tiles_of_places(24, 8, 4, 8), 24);
+  TilePlacesArgs args{.places = 24, .num_experts = 8, .num_runs = 4097, .num_tiles = 24};
+  EXPECT_STREQ(tile_places(args, nullptr).fault, "runs must be from 1 to 4096");
+  args.num_runs = 2;
+  EXPECT_STREQ(tile_places(args, nullptr).fault, "tiles must be as many as tiles_of_places() says");
+  args.tile_rows = 65;
+  EXPECT_STREQ(tile_places(args, nullptr).fault, "rows of a tile must be from 1 to 64");
 }
 
 TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {

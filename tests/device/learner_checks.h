@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "tests/torch/never.h"
+#include "tests/torch/tiny_model.h"
 
 namespace primerl::testing {
 
@@ -24,6 +27,20 @@ inline LearnerOptions options_of(const std::string& dtype) {
   options.optimizer.lr = 1e-3;
   options.loss.kl_weight = 0.05;
   return options;
+}
+
+/// A mixture in which each row goes to all experts: in bf16 a router may choose others of equals.
+inline std::filesystem::path all_experts_folder(const std::string& type) {
+  const auto folder =
+      make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64, .deviation = 0.1});
+  std::ifstream in(folder / "config.json");
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const std::string few = "\"num_experts_per_tok\": 3";
+  const size_t at = text.find(few);
+  CHECK(at != std::string::npos, text);
+  std::ofstream(folder / "config.json")
+      << text.replace(at, few.size(), "\"num_experts_per_tok\": 8");
+  return folder;
 }
 
 /// Tokens [0, prompt) depend on `prompt_key` alone.

@@ -10,8 +10,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
 
 #include "kernels/torch/cuda/card.h"
@@ -28,6 +26,7 @@ namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::all_experts_folder;
 using testing::are_equal;
 using testing::expect_close;
 using testing::expect_like;
@@ -115,20 +114,6 @@ TEST(CudaLearner, ComputesTheCpusGradientsOfMixturesInFp32) {
       options.micro_batch_tokens = 150;
       compare_steps({.model_type = type}, mixed_batch(), options, 1e-4);
     }
-}
-
-/// A mixture in which each row goes to all experts: in bf16 a router may choose others of equals.
-std::filesystem::path all_experts_folder(const std::string& type) {
-  const auto folder =
-      make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64, .deviation = 0.1});
-  std::ifstream in(folder / "config.json");
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  const std::string few = "\"num_experts_per_tok\": 3";
-  const size_t at = text.find(few);
-  CHECK(at != std::string::npos, text);
-  std::ofstream(folder / "config.json")
-      << text.replace(at, few.size(), "\"num_experts_per_tok\": 8");
-  return folder;
 }
 
 TEST(CudaLearner, AndInBf16WithinItsDigits) {
@@ -355,11 +340,11 @@ TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
   options = options_of("bfloat16");
   options.device = "cpu";
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("computes in float32"));
-  const auto mixture = make_folder({.model_type = "qwen3_moe"}, "mixture");
+  const auto odd = make_folder({.hidden_size = 36, .head_dim = 64}, "odd");
   const AdapterTraining training;
-  auto adapters = make_torch_adapter_learner(options_of("auto"), std::span(&training, 1), mixture);
+  auto adapters = make_torch_adapter_learner(options_of("auto"), std::span(&training, 1), odd);
   ASSERT_FALSE(adapters.ok());
-  EXPECT_THAT(adapters.error().text(), HasSubstr("adapters of a mixture of experts (qwen3_moe)"));
+  EXPECT_THAT(adapters.error().text(), HasSubstr("a model with a width of 36 cannot be trained"));
 }
 
 LearnerUnderTest card_learner(const std::string& model_type) {

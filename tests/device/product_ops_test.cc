@@ -223,19 +223,22 @@ struct NarrowCase {
   bool is_transposed;
 };
 
-/// Three slots of other numbers of rows, one tile full and one of a row; rows of nobody between.
+/// Three slots of two groups each, one tile full, one of a row and one of nobody; rows of nobody
+/// between.
 void expect_narrow_products(const NarrowCase& one) {
   SCOPED_TRACE(::testing::Message() << one.terms << " terms, " << one.columns << " columns"
                                     << (one.is_transposed ? ", transposed" : ""));
-  const std::vector<NarrowTile> tiles = {{0, 64, 2}, {64, 1, 2}, {70, 37, 0}, {107, 20, 1}};
-  constexpr int64_t kRows = 130, kSlots = 3;
-  const int64_t slot_stride = one.terms * one.columns + 8;
+  std::vector<AdapterTile> tiles = {{0, 64, 2}, {64, 1, 2}, {}, {70, 37, 0}, {107, 20, 1}};
+  tiles[1].group = tiles[4].group = 1;
+  constexpr int64_t kRows = 130, kSlots = 3, kGroups = 2;
+  const int64_t group_stride = one.terms * one.columns + 16;
+  const int64_t slot_stride = kGroups * group_stride + 8;
   const Type type = Type::kBfloat16;
   const Floats x = rounded(type, random_floats(kRows * one.x_stride, 1));
   const Floats weights = rounded(type, random_floats(kSlots * slot_stride, 2));
   const Floats before = rounded(type, random_floats(kRows * one.y_stride, 3));
   Floats want = before;
-  for (const NarrowTile& tile : tiles)
+  for (const AdapterTile& tile : tiles)
     for (int64_t row = tile.first; row < tile.first + tile.rows; ++row)
       for (int64_t column = 0; column < one.columns; ++column) {
         double sum = want[static_cast<size_t>(row * one.y_stride + column)];
@@ -243,7 +246,8 @@ void expect_narrow_products(const NarrowCase& one) {
           const int64_t at =
               one.is_transposed ? t * one.columns + column : column * one.terms + t;
           sum += double{x[static_cast<size_t>(row * one.x_stride + t)]} *
-                 weights[static_cast<size_t>(tile.slot * slot_stride + at)];
+                 weights[static_cast<size_t>(tile.slot * slot_stride +
+                                             tile.group * group_stride + at)];
         }
         want[static_cast<size_t>(row * one.y_stride + column)] = static_cast<float>(sum);
       }
@@ -253,11 +257,12 @@ void expect_narrow_products(const NarrowCase& one) {
         return add_narrow_products({.terms = one.terms,
                                     .columns = one.columns,
                                     .num_tiles = std::ssize(tiles),
-                                    .tiles = on_tiles.as<NarrowTile>(),
+                                    .tiles = on_tiles.as<AdapterTile>(),
                                     .x = on_x.get(),
                                     .x_stride = one.x_stride,
                                     .weights = on_weights.get(),
                                     .slot_stride = slot_stride,
+                                    .group_stride = group_stride,
                                     .is_transposed = one.is_transposed,
                                     .y = y.get(),
                                     .y_stride = one.y_stride},

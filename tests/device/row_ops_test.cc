@@ -328,8 +328,11 @@ TEST(CudaRouter, SortsPairsByExpertInTheirOrder) {
               HasSubstr("from 1 to num_experts"));
 }
 
-/// Two rows of one adapter, one of another, one without dropout.
-void expect_dropped(Type type, int64_t width, bool adds) {
+/// Two rows of one adapter, one of another, one without dropout. `is_of_experts`: each row's linear
+/// is another.
+void expect_dropped(Type type, int64_t width, bool adds, bool is_of_experts) {
+  const std::vector<uint64_t> modules = is_of_experts ? std::vector<uint64_t>{5, 6, 7, 5}
+                                                      : std::vector<uint64_t>(4, 5);
   const std::vector<std::pair<double, uint64_t>> rows = {{0.25, 3}, {0.25, 4}, {0.5, 3}, {0, 9}};
   const Floats x = rounded(type, random_floats(4 * width, 1));
   const Floats before = rounded(type, random_floats(4 * width, 2));
@@ -341,17 +344,18 @@ void expect_dropped(Type type, int64_t width, bool adds) {
                        dropout_threshold(dropout.rate)});
     uint64_t key = row_key(dropout, rows[i].second);
     std::vector<uint16_t> draws(static_cast<size_t>(drawn_columns(width)));
-    draw_left_out(5, {&key, 1}, width, draws.data());
+    draw_left_out(modules[i], {&key, 1}, width, draws.data());
     drop_out(dropout, 1, width, draws.data(), x.data() + i * static_cast<size_t>(width),
              want.data() + i * static_cast<size_t>(width), adds);
   }
-  const Buffer on_x(type, x), y(type, before), on_rows(dropped);
+  const Buffer on_x(type, x), y(type, before), on_rows(dropped), on_modules(modules);
   expect_one_answer(
       [&](Stream stream) {
         return drop_rows({.rows = 4,
                           .width = width,
                           .type = type,
-                          .module = 5,
+                          .module = is_of_experts ? 9U : 5U,
+                          .modules = is_of_experts ? on_modules.as<uint64_t>() : nullptr,
                           .dropped = on_rows.as<DropRow>(),
                           .x = on_x.get(),
                           .y = y.get(),
@@ -365,7 +369,9 @@ void expect_dropped(Type type, int64_t width, bool adds) {
 TEST(CudaRows, DropOutWhatTheCpuDoes) {
   for (const Type type : {Type::kFloat32, Type::kBfloat16})
     for (const int64_t width : {1, 6, 1024})
-      for (const bool adds : {false, true}) expect_dropped(type, width, adds);
+      for (const bool adds : {false, true})
+        for (const bool is_of_experts : {false, true})
+          expect_dropped(type, width, adds, is_of_experts);
   EXPECT_STREQ(drop_rows({.rows = 1}, nullptr).fault, "width must be from 1 to 2^31 - 1");
 }
 

@@ -115,6 +115,22 @@ TEST(TensorTable, WhatIsCopiedOutFillsInAgain) {
   }
 }
 
+TEST(TensorTable, WhatIsNotTrainedIsReadApart) {
+  const TensorTable table(mixture());
+  const auto tensors = counting(table);
+  std::vector<float> biases(static_cast<size_t>(table.count() - table.trained_count()), -1);
+  ASSERT_TRUE(fill_untrained(table, tensors, biases.data()).ok());
+  const Parameter& bias = table.at("layers.1.moe.selection_bias");
+  for (int64_t i = 0; i < bias.count; ++i)
+    EXPECT_EQ(biases[static_cast<size_t>(bias.offset - table.trained_count() + i)],
+              static_cast<float>(bias.offset + i));
+  auto without = tensors;
+  std::erase_if(without, [](const auto& one) { return one.name.ends_with("correction_bias"); });
+  const Status missing = fill_untrained(table, without, biases.data());
+  ASSERT_FALSE(missing.ok());
+  EXPECT_THAT(missing.error().text(), HasSubstr("e_score_correction_bias' is missing"));
+}
+
 TEST(TensorTable, ReadsExpertsThatAreFused) {
   const TensorTable table(mixture());
   const auto apart = counting(table);

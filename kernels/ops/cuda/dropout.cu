@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(kThreads) drop_rows_kernel(DropRowsArgs args) 
   if (index >= args.rows * draws) return;
   const int64_t row = quotient(index, draws), draw = index - row * draws;
   const DropRow of_row = args.dropped[row];
-  const uint64_t bits = mix(mix(of_row.key, args.module), static_cast<uint64_t>(draw));
+  const uint64_t module = args.modules == nullptr ? args.module : args.modules[row];
+  const uint64_t bits = mix(mix(of_row.key, module), static_cast<uint64_t>(draw));
   const int64_t first = row * args.width + draw * kNumbersOfDraw;
   const T* x = static_cast<const T*>(args.x) + first;
   T* y = static_cast<T*>(args.y) + first;

@@ -75,11 +75,13 @@ __device__ __forceinline__ void multiply(
 template <bool kIsTransposed>
 __global__ void __launch_bounds__(kThreads) narrow_products_kernel(NarrowProductsArgs args) {
   __shared__ alignas(32) Shared shared;
-  const NarrowTile tile = args.tiles[blockIdx.x];
+  const AdapterTile tile = args.tiles[blockIdx.x];
+  if (tile.rows == 0) return;
   const int64_t column = static_cast<int64_t>(blockIdx.y) * kColumns;
   const int64_t num_columns = args.columns - column < kColumns ? args.columns - column : kColumns;
   const Bf16* x = static_cast<const Bf16*>(args.x) + tile.first * args.x_stride;
-  const Bf16* weights = static_cast<const Bf16*>(args.weights) + tile.slot * args.slot_stride;
+  const Bf16* weights = static_cast<const Bf16*>(args.weights) + tile.slot * args.slot_stride +
+                        tile.group * args.group_stride;
   wmma::fragment<wmma::accumulator, kSide, kSide, kSide, float> sums[kPieces];
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) wmma::fill_fragment(sums[i], 0.0F);

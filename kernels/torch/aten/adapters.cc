@@ -20,8 +20,8 @@ at::Tensor columns_of(const OnStream& on, const AddAdaptersArgs& args, const Ada
 void add_tile(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
               const AdapterPart& part) {
   const int64_t rank = tile.rank, element = args.type == Type::kFloat32 ? 4 : 2;
-  const auto* slot =
-      static_cast<const std::byte*>(args.slots) + tile.slot * args.slot_stride * element;
+  const int64_t first = tile.slot * args.slot_stride + tile.group * args.group_stride * rank;
+  const auto* slot = static_cast<const std::byte*>(args.slots) + first * element;
   const at::Tensor a = wide(on.of(args.type, slot + part.a * rank * element, {rank, args.terms}));
   const at::Tensor b = wide(on.of(args.type, slot + part.b * rank * element, {part.columns, rank}));
   const at::Tensor places = at::arange(kAdapterTileRows, on.options(at::kLong))

@@ -30,13 +30,20 @@ Outcome drop_rows(const DropRowsArgs& args, Stream stream) {
   const auto bytes = args.rows * static_cast<int64_t>(sizeof(DropRow));
   const at::Tensor host = on.on_host(on.bytes(args.dropped, bytes));
   const auto* dropped = static_cast<const DropRow*>(host.const_data_ptr());
+  at::Tensor names;  // of each row's module
+  if (args.modules != nullptr)
+    names = on.on_host(on.bytes(args.modules, args.rows * static_cast<int64_t>(sizeof(uint64_t))));
+  const auto module_of = [&](int64_t row) {
+    return names.defined() ? static_cast<const uint64_t*>(names.const_data_ptr())[row]
+                           : args.module;
+  };
   const at::Tensor all_x = on.of(args.type, args.x, {args.rows, args.width});
   const at::Tensor all_y = on.of(args.type, args.y, {args.rows, args.width});
   for_parts(args.rows, args.width, [&](int64_t first, int64_t count) {
     const at::Tensor factors = at::empty({count, args.width}, at::kFloat);
     share(count, count * args.width, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        draw_factors(dropped[first + row], args.module, args.width,
+        draw_factors(dropped[first + row], module_of(first + row), args.width,
                      factors.mutable_data_ptr<float>() + row * args.width);
     });
     const at::Tensor by = factors.to(all_x.device());

@@ -91,7 +91,7 @@ CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
                        weights.data(attention + "q_norm"), weights.data(attention + "k_norm"),
                        linear_of(attention + "qkv"), linear_of(attention + "out"),
                        linear_of(second + "gate_up"), linear_of(second + "down"), std::nullopt});
-    if (second.ends_with(".moe.")) layers_.back().mixture = mixture_->layer(second, i);
+    if (second.ends_with(".moe.")) layers_.back().mixture = mixture_->layer(second);
   }
   const auto rows = [&](int64_t count, int64_t width) {
     return at::empty({count, width}, at::TensorOptions(stream.device()).dtype(type_));

@@ -52,6 +52,8 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
                  ? std::make_unique<CardTrained>(table_, type_named(options.dtype), stream_)
                  : nullptr),
       base_(std::move(base)),
+      untrained_(at::zeros({adapters.empty() ? 0 : table_.count() - table_.trained_count()},
+                           at::TensorOptions(stream_.device()).dtype(at::kFloat))),
       adapters_(adapters.empty() ? nullptr
                                  : std::make_unique<LearnerAdapters>(
                                        table_, training_, type_named(options.dtype), stream_)),
@@ -87,7 +89,10 @@ CardParameter CudaLearner::parameter(std::string_view name) const {
   const Parameter* found = table_.find(name);
   if (found == nullptr) return {};
   const auto index = static_cast<size_t>(found - table_.parameters().data());
-  return {base_->weights().tensor(name), {}, adapters_->matrix(index)};
+  CardParameter made = {base_->weights().tensor(name), {}, adapters_->matrix(index)};
+  if (!found->is_trained)
+    made.exact = untrained_.narrow(0, found->offset - table_.trained_count(), found->count);
+  return made;
 }
 
 /// For the pass, which asks for each once.
@@ -147,7 +152,7 @@ auto CudaLearner::on_card(std::string_view doing, int64_t rows, Body&& body) -> 
 
 Status CudaLearner::fill(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
-  if (whole_ != nullptr) RETURN_IF_ERROR(whole_->fill(tensors));
+  RETURN_IF_ERROR(whole_ != nullptr ? whole_->fill(tensors) : fill_biases(tensors));
   RETURN_IF_ERROR(fp8_.quantise_all(stream_));
   unused_.clear();
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
@@ -155,6 +160,14 @@ Status CudaLearner::fill(const std::vector<WeightTensor>& tensors) {
   return ok();
 }
 
+Status CudaLearner::fill_biases(const std::vector<WeightTensor>& tensors) {
+  const at::Tensor host = zero_floats(untrained_.numel());
+  RETURN_IF_ERROR(fill_untrained(table_, tensors, host.mutable_data_ptr<float>()));
+  untrained_.copy_(host);
+  return stream_.wait();
+}
+
+/// Biases of experts are 0 then.
 Status CudaLearner::randomize(uint64_t seed) {
   if (whole_ != nullptr) whole_->randomize(seed, model_.config.initializer_range);
   return fp8_.quantise_all(stream_);

@@ -1,6 +1,6 @@
 /// The Learner on one CUDA device: packs, runs a decoder forward and backward, clips, AdamW. It
-/// trains the whole weights, of whatever tenant, or adapters of several tenants on weights of a
-/// dense model that are frozen.
+/// trains the whole weights, of whatever tenant, or adapters of several tenants on weights that are
+/// frozen.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and
 /// the tensors of snapshots are those of TorchLearner, so that a checkpoint goes on here or there.
@@ -93,6 +93,8 @@ class CudaLearner final : public Learner, private StepRunner {
   Result<Trained*> trained_of(TenantSlot tenant);
   int32_t slot_of(const Trained& trained) const;
   CardParameter parameter(std::string_view name) const;
+  /// Of a base, those with which experts are chosen.
+  Status fill_biases(const std::vector<WeightTensor>& tensors);
   CardParameter with_codes(std::string_view name);
   /// Runs `body` on the device; a lack of its memory becomes one error with what `rows` rows need.
   template <class Body>
@@ -120,6 +122,9 @@ class CudaLearner final : public Learner, private StepRunner {
   // One of both: the whole weights, or adapters on frozen ones.
   std::unique_ptr<CardTrained> whole_;
   const std::shared_ptr<const CardBase> base_;
+  /// Of the base what no learner trains, in fp32: biases that experts are chosen with, which bf16
+  /// rounds.
+  const at::Tensor untrained_;
   std::unique_ptr<LearnerAdapters> adapters_;
   std::vector<Trained> trained_;  // an adapter's index is its slot
   /// Of snapshots; null: of adapters, which are small, and of mixtures with biases of their choice,

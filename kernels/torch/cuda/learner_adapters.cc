@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "graph/base/random.h"
@@ -19,15 +18,29 @@ namespace {
 
 constexpr size_t kRunsOneByOneMax = 4;  // beyond, launches cost more than what is added twice
 constexpr int64_t kWidthUnit = 8;       // _grouped_mm reads 16 bytes at a time
-constexpr int64_t kNumbersOfTile = 3;
-constexpr size_t kNumbersOfDropRow = 4;
-static_assert(sizeof(cuda::DropRow) == kNumbersOfDropRow * sizeof(int32_t));
-static_assert(sizeof(cuda::NarrowTile) == kNumbersOfTile * sizeof(int32_t));
 
 std::vector<AdapterConfig> configs_of(std::span<const AdapterTraining> adapters) {
   std::vector<AdapterConfig> configs;
   for (const auto& training : adapters) configs.push_back(training.adapter);
   return configs;
+}
+
+bool are_experts(const TensorTable& model, size_t parameter) {
+  return model.parameters()[parameter].kind == ParameterKind::kExperts;
+}
+
+bool has_experts(const TensorTable& model, const PaddedAdapters& padded) {
+  for (size_t i = 0; i < model.parameters().size(); ++i)
+    if (are_experts(model, i) && padded.matrix(i) != nullptr) return true;
+  return false;
+}
+
+/// What of a model's numbers a linear reads or makes, but for what attention has of its own.
+std::vector<int64_t> widths_of(const ModelConfig& config) {
+  std::vector<int64_t> widths = {config.hidden_size, config.mlp.width};
+  if (!config.moe.has_value()) return widths;
+  widths.insert(widths.end(), {config.moe->width, config.moe->shared_width});
+  return widths;
 }
 
 }  // namespace
@@ -39,6 +52,7 @@ LearnerAdapters::LearnerAdapters(const TensorTable& model,
       stream_(stream),
       padded_(model, configs_of(adapters)),
       rank_(padded_.rank()),
+      has_experts_(has_experts(model, padded_)),
       weights_(at::zeros({std::ssize(adapters), padded_.tensors().count()},
                          at::TensorOptions(stream.device()).dtype(type))),
       gradients_(at::zeros(weights_.sizes(), weights_.options().dtype(at::kFloat))) {
@@ -54,17 +68,13 @@ LearnerAdapters::LearnerAdapters(const TensorTable& model,
 }
 
 Status LearnerAdapters::can_train(const ModelConfig& config) {
-  if (config.moe.has_value())
-    return error(Code::kUnavailable,
-                 "adapters of a mixture of experts ({}) cannot be trained on a CUDA device",
-                 config.model_type)
-        .note("its whole weights can; or place the learner on \"cpu\"");
-  if (config.hidden_size % kWidthUnit != 0 || config.mlp.width % kWidthUnit != 0)
-    return error(Code::kUnavailable,
-                 "adapters of a model of widths {} and {} cannot be trained on a CUDA device: "
-                 "multiples of {} can",
-                 config.hidden_size, config.mlp.width, kWidthUnit)
-        .note("place the learner on \"cpu\"");
+  for (const int64_t width : widths_of(config))
+    if (width % kWidthUnit != 0)
+      return error(Code::kUnavailable,
+                   "adapters of a model with a width of {} cannot be trained on a CUDA device: "
+                   "multiples of {} can",
+                   width, kWidthUnit)
+          .note("place the learner on \"cpu\"");
   return ok();
 }
 
@@ -77,23 +87,33 @@ double LearnerAdapters::bytes_needed(const TensorTable& model,
 }
 
 /// What is between A and B of all matrices, and at the widest one its slopes, one more where it is
-/// added up, and what dropout leaves.
+/// added up, and what dropout leaves. Of experts nothing is kept; the weights of the slots lie side
+/// by side for their products, and gradients do before they are added.
 double LearnerAdapters::bytes_of_rows(const TensorTable& model,
                                       std::span<const AdapterTraining> adapters,
-                                      at::ScalarType type, int64_t rows) {
+                                      at::ScalarType type, int64_t rows,
+                                      int32_t experts_per_token) {
   const PaddedAdapters padded(model, configs_of(adapters));
-  int64_t width = 0, kept = 0;
+  const bool has_dropout = std::ranges::any_of(
+      adapters, [](const AdapterTraining& one) { return one.adapter.dropout > 0; });
+  int64_t width = 0, kept = 0, of_experts = 0;
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const Matrix* matrix = padded.matrix(i);
     if (matrix == nullptr) continue;
-    const bool has_dropout = std::ranges::any_of(
-        adapters, [](const AdapterTraining& one) { return one.adapter.dropout > 0; });
-    const int64_t ranks = 3 * std::ssize(matrix->parts) * padded.rank() +
-                          (has_dropout ? 2 * matrix->inputs : 0);
-    width = std::max(width, ranks + matrix->inputs);
-    kept += std::ssize(matrix->parts) * padded.rank();
+    const int64_t ranks = std::ssize(matrix->parts) * padded.rank();
+    const int64_t dropped = has_dropout ? 2 * matrix->inputs : 0;
+    if (!are_experts(model, i)) {
+      width = std::max(width, 3 * ranks + dropped + matrix->inputs);
+      kept += ranks;
+      continue;
+    }
+    width = std::max(width, experts_per_token * (3 * ranks + dropped + matrix->inputs));
+    int64_t numbers = matrix->a_stride;
+    for (const Part& part : matrix->parts) numbers += part.outputs * padded.rank();
+    of_experts = std::max(of_experts, 2 * std::ssize(adapters) * matrix->groups * numbers);
   }
-  return static_cast<double>(rows * (kept + width)) * static_cast<double>(at::elementSize(type));
+  return static_cast<double>(rows * (kept + width) + of_experts) *
+         static_cast<double>(at::elementSize(type));
 }
 
 Status LearnerAdapters::begin(const RowBatch& batch) {
@@ -111,9 +131,15 @@ Status LearnerAdapters::begin(const RowBatch& batch) {
   }
   name_rows(batch);
   is_together_ = type_ != at::kFloat && runs_.size() > kRunsOneByOneMax;
-  if (!is_together_) return ok();
+  if (is_together_) begin_together();
+  if (has_experts_) begin_experts();
+  return ok();
+}
+
+void LearnerAdapters::begin_together() {
   neighbours_.clear();
-  std::vector<int32_t> ends, run_ends, scalings, tiles;
+  std::vector<int32_t> ends, run_ends, scalings;
+  std::vector<cuda::AdapterTile> tiles;
   for (size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
     const bool follows = i > 0 && runs_[i - 1].slot + 1 == run.slot;
@@ -125,17 +151,17 @@ Status LearnerAdapters::begin(const RowBatch& batch) {
     ends.push_back(static_cast<int32_t>(run.first + run.rows));
     run_ends.push_back(ends.back());
     for (int64_t first = 0; first < run.rows; first += cuda::kNarrowTileRows)
-      for (const int64_t number :
-           {run.first + first, std::min(cuda::kNarrowTileRows, run.rows - first), run.slot})
-        tiles.push_back(static_cast<int32_t>(number));
+      tiles.push_back(
+          {.first = static_cast<int32_t>(run.first + first),
+           .rows = static_cast<int32_t>(std::min(cuda::kNarrowTileRows, run.rows - first)),
+           .slot = static_cast<int32_t>(run.slot)});
     const float scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
     scalings.insert(scalings.end(), static_cast<size_t>(run.rows), std::bit_cast<int32_t>(scaling));
   }
   ends_ = stream_.ints(ends);
   run_ends_ = stream_.ints(run_ends);
-  tiles_ = stream_.ints(tiles);
+  tiles_ = stream_.values(std::span<const cuda::AdapterTile>(tiles));
   scalings_ = stream_.ints(scalings).view(at::kFloat).unsqueeze(1);
-  return ok();
 }
 
 void LearnerAdapters::name_rows(const RowBatch& batch) {
@@ -152,9 +178,7 @@ void LearnerAdapters::name_rows(const RowBatch& batch) {
       rows.push_back({mix(dropout.key, batch.draws[static_cast<size_t>(i)]),
                       dropout_scale(dropout.rate), dropout_threshold(dropout.rate)});
   }
-  std::vector<int32_t> numbers(rows.size() * kNumbersOfDropRow);
-  std::memcpy(numbers.data(), rows.data(), rows.size() * sizeof(cuda::DropRow));
-  dropped_ = stream_.ints(numbers);
+  dropped_ = stream_.values(std::span<const cuda::DropRow>(rows));
 }
 
 std::vector<LearnerAdapters::Matrix> LearnerAdapters::apart(const Matrix& matrix) const {
@@ -162,7 +186,7 @@ std::vector<LearnerAdapters::Matrix> LearnerAdapters::apart(const Matrix& matrix
   std::vector<Matrix> parts;
   for (const Part& part : matrix.parts) {
     const int64_t a = matrix.a + std::ssize(parts) * rank_ * matrix.inputs;
-    parts.push_back({matrix.parameter, matrix.inputs, a, {part}});
+    parts.push_back({matrix.parameter, matrix.groups, matrix.inputs, a, matrix.a_stride, {part}});
   }
   return parts;
 }
@@ -177,12 +201,12 @@ at::Tensor LearnerAdapters::left_of(const Matrix& matrix, int64_t first,
 
 void LearnerAdapters::drop_rows(const Matrix& matrix, int64_t first, const at::Tensor& x,
                                 const at::Tensor& y, bool adds) const {
-  const auto* rows = reinterpret_cast<const cuda::DropRow*>(dropped_.const_data_ptr<int32_t>());
+  const auto* rows = static_cast<const cuda::DropRow*>(dropped_.const_data_ptr());
   const cuda::Outcome outcome = cuda::drop_rows(
       {.rows = x.size(0),
        .width = x.size(1),
        .type = type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16,
-       .module = stable_hash(matrix.parts.front().module),
+       .module = stable_hash(matrix.parts.front().modules.front()),
        .dropped = rows + first,
        .x = x.const_data_ptr(),
        .y = y.mutable_data_ptr(),
@@ -285,29 +309,31 @@ void LearnerAdapters::forward_together(const Matrix& matrix, const at::Tensor& x
   between_[matrix.a] = u;
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
-    add_narrow(u.narrow(1, at, rank_), part.b, false, y.narrow(1, part.column, part.outputs));
+    add_narrow(tiles_, block_of(part), false, u.narrow(1, at, rank_),
+               y.narrow(1, part.column, part.outputs));
     at += rank_;
   }
 }
 
 /// A fault is thrown, as libtorch throws those of the products around it.
-void LearnerAdapters::add_narrow(const at::Tensor& x, int64_t offset, bool is_transposed,
-                                 const at::Tensor& y) const {
-  const auto* weights = static_cast<const c10::BFloat16*>(weights_.const_data_ptr()) + offset;
-  const auto* tiles = reinterpret_cast<const cuda::NarrowTile*>(tiles_.const_data_ptr<int32_t>());
-  const cuda::Outcome outcome =
-      cuda::add_narrow_products({.terms = x.size(1),
-                                 .columns = y.size(1),
-                                 .num_tiles = tiles_.numel() / kNumbersOfTile,
-                                 .tiles = tiles,
-                                 .x = x.const_data_ptr(),
-                                 .x_stride = x.stride(0),
-                                 .weights = weights,
-                                 .slot_stride = weights_.stride(0),
-                                 .is_transposed = is_transposed,
-                                 .y = y.mutable_data_ptr(),
-                                 .y_stride = y.stride(0)},
-                                stream_.raw());
+void LearnerAdapters::add_narrow(const at::Tensor& tiles, const Block& block, bool is_transposed,
+                                 const at::Tensor& x, const at::Tensor& y) const {
+  const auto* weights = static_cast<const c10::BFloat16*>(weights_.const_data_ptr());
+  const auto* all = static_cast<const cuda::AdapterTile*>(tiles.const_data_ptr());
+  const cuda::Outcome outcome = cuda::add_narrow_products(
+      {.terms = x.size(1),
+       .columns = y.size(1),
+       .num_tiles = tiles.numel() / static_cast<int64_t>(sizeof(cuda::AdapterTile)),
+       .tiles = all,
+       .x = x.const_data_ptr(),
+       .x_stride = x.stride(0),
+       .weights = weights + block.offset,
+       .slot_stride = weights_.stride(0),
+       .group_stride = block.stride,
+       .is_transposed = is_transposed,
+       .y = y.mutable_data_ptr(),
+       .y_stride = y.stride(0)},
+      stream_.raw());
   TORCH_CHECK(outcome.is_ok(), "what adapters add: ", outcome.fault);
 }
 
@@ -331,9 +357,9 @@ void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& 
   }
   const at::Tensor du = (slopes.size() == 1 ? slopes.front() : at::cat(slopes, 1)).mul_(scalings_);
   add_gradients(matrix.a, width, matrix.inputs, at::_grouped_mm(du.t(), left, run_ends_));
-  if (!dropped_.defined()) return add_narrow(du, matrix.a, true, dx);
+  if (!dropped_.defined()) return add_narrow(tiles_, block_of(matrix), true, du, dx);
   const at::Tensor added = at::zeros(dx.sizes(), dx.options());
-  add_narrow(du, matrix.a, true, added);
+  add_narrow(tiles_, block_of(matrix), true, du, added);
   drop_rows(matrix, 0, added, dx, true);
 }
 

@@ -6,7 +6,9 @@
 /// one product over all of its rows (_grouped_mm; add_narrow_products() where it is added to what
 /// is there), a pass of few, and fp32, one product a tenant.
 /// Either way a gradient is a sum over the rows of its tenant alone. Dropout is the CPU's, drawn
-/// anew wherever it is needed. One thread, under a CardStream::Use.
+/// anew wherever it is needed. Experts have rows that a mixture has sorted: those of an expert and
+/// a tenant lie together, and one product takes all of them (in fp32 one each, which waits for the
+/// device). One thread, under a CardStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,6 +30,16 @@ namespace primerl {
 class LearnerAdapters {
  public:
   using Matrix = PaddedAdapters::Matrix;
+  /// The rows of a pass as a mixture has sorted them (SortByExpertArgs). Sorting keeps the order
+  /// of rows, so within an expert they are in the order of the slots.
+  struct Places {
+    at::Tensor ends;               // [experts * slots of the pass] int32: of each expert's slots
+    std::vector<int64_t> on_host;  // the same, in fp32
+    at::Tensor tiles;              // AdapterTile, as bytes
+    at::Tensor scalings;           // [places, 1] fp32
+    at::Tensor dropped;            // DropRow, as bytes; undefined: no adapter has dropout
+    at::Tensor experts;            // [places] int32, where there is dropout
+  };
 
   /// `adapters` are valid and can_train() them; slot i is that of adapters[i]. They begin as
   /// initialize_adapter() has it.
@@ -36,11 +48,12 @@ class LearnerAdapters {
 
   /// Why adapters of this model cannot be trained on a device; ok where they can.
   static Status can_train(const ModelConfig& config);
-  /// Bytes of weights, gradients and moments; and of `rows` rows of a pass.
+  /// Bytes of weights, gradients and moments; and of `rows` rows of a pass, each of which goes to
+  /// `experts_per_token` experts of a mixture.
   static double bytes_needed(const TensorTable& model, std::span<const AdapterTraining> adapters,
                              at::ScalarType type);
   static double bytes_of_rows(const TensorTable& model, std::span<const AdapterTraining> adapters,
-                              at::ScalarType type, int64_t rows);
+                              at::ScalarType type, int64_t rows, int32_t experts_per_token);
 
   const AdapterTable& table(size_t slot) const { return adapters_[slot]->table; }
   CardTrained& trained(size_t slot) { return *adapters_[slot]->trained; }
@@ -60,6 +73,16 @@ class LearnerAdapters {
   /// Adds the gradients of A and B, and that of x to `dx`. Once after each forward pass.
   void backward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
                 const at::Tensor& dx);
+
+  /// Of the rows of the pass: `sources` and `ends` are those of SortByExpertArgs.
+  Result<Places> place(const at::Tensor& sources, const at::Tensor& ends) const;
+  /// The same of a matrix of experts, whose rows are sorted: x [places, inputs], and so on.
+  void forward(const Matrix& matrix, const Places& places, const at::Tensor& x,
+               const at::Tensor& y);
+  /// `weights` [places, 1]: how much a row's slope counts in the gradients of A and B; that of x is
+  /// without them. Undefined: 1.
+  void backward(const Matrix& matrix, const Places& places, const at::Tensor& x,
+                const at::Tensor& dy, const at::Tensor& dx, const at::Tensor& weights);
   /// Gives back what a pass has left.
   void release() { between_.clear(); }
 
@@ -93,10 +116,44 @@ class LearnerAdapters {
   void forward_together(const Matrix& matrix, const at::Tensor& x, const at::Tensor& y);
   void backward_together(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
                          const at::Tensor& dx);
-  /// y [rows, columns] += x [rows, terms] times the weights at `offset`, [columns, terms] of a slot
-  /// or, transposed, [terms, columns].
-  void add_narrow(const at::Tensor& x, int64_t offset, bool is_transposed,
-                  const at::Tensor& y) const;
+  /// The numbers of a slot that are one matrix, or one of each expert.
+  struct Block {
+    int64_t offset = 0;
+    int64_t stride = 0;  // from an expert's to the next one's
+    int64_t rows = 0, width = 0;
+  };
+  Block block_of(const Matrix& matrix) const {
+    return {matrix.a, matrix.a_stride, width_of(matrix), matrix.inputs};
+  }
+  Block block_of(const Part& part) const {
+    return {part.b, part.outputs * rank_, part.outputs, rank_};
+  }
+  /// y [rows, columns] += x [rows, terms] times the weights of each tile's slot and expert, which
+  /// are [columns, terms] or, transposed, [terms, columns].
+  void add_narrow(const at::Tensor& tiles, const Block& block, bool is_transposed,
+                  const at::Tensor& x, const at::Tensor& y) const;
+
+  void begin_together();
+  void begin_experts();
+  int64_t num_slots() const { return runs_.back().slot - runs_.front().slot + 1; }
+  /// [experts, slots of the pass, rows, width], a view.
+  at::Tensor of_experts(const at::Tensor& flat, const Matrix& matrix, const Block& block) const;
+  /// body(first, count, expert, slot of the pass) for those that have rows; in fp32.
+  template <class Body>
+  void for_each_run(const Matrix& matrix, const Places& places, Body&& body) const;
+  /// x times the weights of each row's expert and slot, likewise transposed or not.
+  at::Tensor grouped(const Matrix& matrix, const Block& block, bool is_transposed,
+                     const Places& places, const at::Tensor& x) const;
+  /// y += that.
+  void add_grouped(const Matrix& matrix, const Block& block, bool is_transposed,
+                   const Places& places, const at::Tensor& x, const at::Tensor& y) const;
+  /// Their gradients += dy' x.
+  void add_grouped_gradients(const Matrix& matrix, const Block& block, const Places& places,
+                             const at::Tensor& dy, const at::Tensor& x) const;
+  /// What is left of x for the only part of `matrix`, or x.
+  at::Tensor left_of(const Matrix& matrix, const Places& places, const at::Tensor& x);
+  void drop_rows(const Matrix& matrix, const Places& places, const at::Tensor& x,
+                 const at::Tensor& y, bool adds);
   /// Where one has dropout each linear reads what is left of x for it: the parts are taken apart.
   std::vector<Matrix> apart(const Matrix& matrix) const;
   void name_rows(const RowBatch& batch);
@@ -117,6 +174,7 @@ class LearnerAdapters {
   const CardStream& stream_;
   const PaddedAdapters padded_;
   const int64_t rank_;
+  const bool has_experts_;  // some are targeted
   // [slots, padded_.tensors().count()]
   at::Tensor weights_;    // those that products read
   at::Tensor gradients_;  // fp32
@@ -128,10 +186,14 @@ class LearnerAdapters {
   at::Tensor ends_;      // [slots of the pass] where the rows of each end
   at::Tensor run_ends_;  // [runs]
   at::Tensor scalings_;  // [rows, 1] fp32
-  at::Tensor tiles_;     // NarrowTile, as int32
+  at::Tensor tiles_;     // AdapterTile, as bytes
   /// scaling * x A' of a forward pass, [rows, parts * rank], by the offset of A.
   std::map<int64_t, at::Tensor> between_;
-  at::Tensor dropped_;   // DropRow, as int32; undefined: no adapter has dropout
+  at::Tensor dropped_;   // DropRow, as bytes; undefined: no adapter has dropout
+  at::Tensor slot_runs_;     // of each slot of the pass: AdapterTile, as bytes
+  at::Tensor row_scalings_;  // [rows] fp32
+  /// [experts] names of an expert's linear to dropout, as int64, by the offset of B.
+  std::map<int64_t, at::Tensor> modules_;
 };
 
 }  // namespace primerl

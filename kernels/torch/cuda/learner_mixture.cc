@@ -11,11 +11,13 @@
 
 namespace primerl {
 
-CardMixture::CardMixture(const ModelConfig& config, at::ScalarType type, const CardStream& stream)
+CardMixture::CardMixture(const ModelConfig& config, at::ScalarType type,
+                         LearnerAdapters* adapters, const CardStream& stream)
     : config_(config),
       spec_(*config.moe),
       shape_(router_shape(*config.moe)),
       type_(type),
+      adapters_(adapters),
       stream_(stream) {}
 
 double CardMixture::bytes_of_rows(const ModelConfig& config, at::ScalarType type) {
@@ -180,6 +182,13 @@ Status CardMixture::combine(const Rows& rows, const at::Tensor& x, const at::Ten
       "sum over experts");
 }
 
+void CardMixture::product(const at::Tensor& x, const CardParameter& weight,
+                          const at::Tensor& y) const {
+  at::Tensor to = y;
+  at::mm_out(to, x, weight.weight.t());
+  if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, x, to);
+}
+
 Result<CardMixture::Rows> CardMixture::forward(const Weights& weights, const at::Tensor& x,
                                                const at::Tensor& y) const {
   Rows rows;
@@ -188,22 +197,30 @@ Result<CardMixture::Rows> CardMixture::forward(const Weights& weights, const at:
   const int64_t places = rows.sources.numel();
   rows.gathered = at::empty({places, config_.hidden_size}, x.options());
   RETURN_IF_ERROR(gather(x, rows.sources, rows.gathered));
+  const auto *on_gate_up = weights.gate_up.adapters, *on_down = weights.down.adapters;
+  if (on_gate_up != nullptr || on_down != nullptr) {
+    ASSIGN_OR_RETURN(rows.adapters, adapters_->place(rows.sources, rows.ends));
+  }
   rows.gate_up = grouped(rows, rows.gathered, weights.gate_up.weight.transpose(1, 2));
+  if (on_gate_up != nullptr)
+    adapters_->forward(*on_gate_up, rows.adapters, rows.gathered, rows.gate_up);
   rows.activated = at::empty({places, spec_.width}, x.options());
   RETURN_IF_ERROR(swiglu(rows.gate_up, rows.activated));
   if (spec_.shared_width > 0) {
-    rows.shared_gate_up = at::mm(x, weights.shared_gate_up.weight.t());
+    rows.shared_gate_up =
+        at::empty({x.size(0), 2 * int64_t{spec_.shared_width}}, x.options());
+    product(x, weights.shared_gate_up, rows.shared_gate_up);
     rows.shared_activated = at::empty({x.size(0), spec_.shared_width}, x.options());
     RETURN_IF_ERROR(swiglu(rows.shared_gate_up, rows.shared_activated));
   }
   if (!y.defined()) return rows;
-  at::Tensor to = y;
   if (spec_.shared_width > 0)
-    at::mm_out(to, rows.shared_activated, weights.shared_down.weight.t());
+    product(rows.shared_activated, weights.shared_down, y);
   else
-    to.zero_();
+    y.zero_();
   const at::Tensor outputs =
       grouped(rows, rows.activated, weights.down.weight.transpose(1, 2));
+  if (on_down != nullptr) adapters_->forward(*on_down, rows.adapters, rows.activated, outputs);
   RETURN_IF_ERROR(combine(rows, outputs, rows.weights, y));
   return rows;
 }
@@ -212,12 +229,19 @@ Status CardMixture::backward(const Weights& weights, const Rows& rows, const at:
                              const at::Tensor& dy, const at::Tensor& dx) const {
   const int64_t places = rows.sources.numel();
   const at::Tensor dweights = at::empty({places, 1}, rows.weights.options());
+  at::Tensor by_place = at::empty({places}, rows.weights.options());
+  by_place.index_copy_(0, rows.places.view({-1}).to(at::kLong), rows.weights.view({-1}));
+  by_place = by_place.unsqueeze(1);
   at::Tensor dactivated;
   {
     const at::Tensor slopes = at::empty(rows.gathered.sizes(), x.options());
     RETURN_IF_ERROR(gather(dy, rows.sources, slopes));
-    // Without the weights yet: dy . (what an expert gives) = (dy down) . activated.
+    // Without the weights yet: dy . (what an expert gives) = its slope . activated, with adapters
+    // as without.
     dactivated = grouped(rows, slopes, weights.down.weight);
+    if (weights.down.adapters != nullptr)
+      adapters_->backward(*weights.down.adapters, rows.adapters, rows.activated, slopes,
+                          dactivated, by_place);
     const at::Tensor same = at::arange(places, rows.places.options());
     RETURN_IF_ERROR(launched(cuda::dot_rows({.rows = places,
                                              .width = spec_.width,
@@ -229,16 +253,17 @@ Status CardMixture::backward(const Weights& weights, const Rows& rows, const at:
                                              .dots = dweights.mutable_data_ptr<float>()},
                                             stream_.raw()),
                              "slopes of the weights of experts"));
-    at::Tensor by_place = at::empty({places}, rows.weights.options());
-    by_place.index_copy_(0, rows.places.view({-1}).to(at::kLong), rows.weights.view({-1}));
-    by_place = by_place.unsqueeze(1);
     dactivated.mul_(by_place);
-    add_gradient(rows, slopes.mul_(by_place), rows.activated, weights.down.gradient);
+    if (weights.down.gradient.defined())
+      add_gradient(rows, slopes.mul_(by_place), rows.activated, weights.down.gradient);
   }
   RETURN_IF_ERROR(swiglu_backward(rows.gate_up, dactivated));
   dactivated.reset();
   add_gradient(rows, rows.gate_up, rows.gathered, weights.gate_up.gradient);
   const at::Tensor dgathered = grouped(rows, rows.gate_up, weights.gate_up.weight);
+  if (weights.gate_up.adapters != nullptr)
+    adapters_->backward(*weights.gate_up.adapters, rows.adapters, rows.gathered, rows.gate_up,
+                        dgathered, {});
   RETURN_IF_ERROR(route_backward(weights, rows, dweights, x, dx));
   if (spec_.shared_width > 0) RETURN_IF_ERROR(backward_shared(weights, rows, x, dy, dx));
   return combine(rows, dgathered, {}, dx);
@@ -268,11 +293,15 @@ Status CardMixture::route_backward(const Weights& weights, const Rows& rows,
 Status CardMixture::backward_shared(const Weights& weights, const Rows& rows, const at::Tensor& x,
                                     const at::Tensor& dy, const at::Tensor& dx) const {
   add_product(dy, rows.shared_activated, weights.shared_down.gradient);
-  RETURN_IF_ERROR(
-      swiglu_backward(rows.shared_gate_up, at::mm(dy, weights.shared_down.weight)));
+  const at::Tensor dactivated = at::mm(dy, weights.shared_down.weight);
+  if (weights.shared_down.adapters != nullptr)
+    adapters_->backward(*weights.shared_down.adapters, rows.shared_activated, dy, dactivated);
+  RETURN_IF_ERROR(swiglu_backward(rows.shared_gate_up, dactivated));
   add_product(rows.shared_gate_up, x, weights.shared_gate_up.gradient);
   at::Tensor to = dx;
   at::addmm_out(to, to, rows.shared_gate_up, weights.shared_gate_up.weight);
+  if (weights.shared_gate_up.adapters != nullptr)
+    adapters_->backward(*weights.shared_gate_up.adapters, x, rows.shared_gate_up, dx);
   return ok();
 }
 

@@ -5,7 +5,8 @@
 /// so are its gradients. Experts are chosen as on the CPU (ops.h) and are constant to the gradient.
 /// What forward leaves is allocated anew each time. bf16 takes _grouped_mm, whose gradients of
 /// weights are rounded to bf16 before they are added to the fp32 ones; fp32 takes one product an
-/// expert and waits for the device. One thread, under a CardStream::Use.
+/// expert and waits for the device. Adapters add to the products of weights that are frozen then,
+/// the shared expert's too. One thread, under a CardStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,7 @@
 
 #include "kernels/models/config.h"
 #include "kernels/ops/ops.h"
+#include "kernels/torch/cuda/learner_adapters.h"
 #include "kernels/torch/cuda/learner_weights.h"
 
 namespace primerl {
@@ -37,10 +39,12 @@ class CardMixture {
     at::Tensor gate_up;            // [places, 2 width]; backward overwrites it
     at::Tensor activated;          // [places, width]
     at::Tensor shared_gate_up, shared_activated;
+    LearnerAdapters::Places adapters;  // where adapters add to experts
   };
 
-  /// Both outlive it.
-  CardMixture(const ModelConfig& config, at::ScalarType type, const CardStream& stream);
+  /// All outlive it. `adapters`: null, or those that are put on the weights.
+  CardMixture(const ModelConfig& config, at::ScalarType type, LearnerAdapters* adapters,
+              const CardStream& stream);
 
   /// Of a row: what forward leaves, and what it and backward allocate beside that.
   static double bytes_of_rows(const ModelConfig& config, at::ScalarType type);
@@ -63,6 +67,8 @@ class CardMixture {
   /// gradient [experts, columns, terms] += dy' x, by the places of each.
   void add_gradient(const Rows& rows, const at::Tensor& dy, const at::Tensor& x,
                     const at::Tensor& gradient) const;
+  /// y = x times a weight of the shared expert, and what adapters add to it.
+  void product(const at::Tensor& x, const CardParameter& weight, const at::Tensor& y) const;
   Status swiglu(const at::Tensor& gate_up, const at::Tensor& activated) const;
   Status swiglu_backward(const at::Tensor& gate_up, const at::Tensor& dactivated) const;
   Status gather(const at::Tensor& x, const at::Tensor& sources, const at::Tensor& y) const;
@@ -80,6 +86,7 @@ class CardMixture {
   const MoeSpec& spec_;
   const RouterShape shape_;
   const at::ScalarType type_;
+  LearnerAdapters* const adapters_;
   const CardStream& stream_;
 };
 

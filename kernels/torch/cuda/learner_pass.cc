@@ -31,8 +31,9 @@ CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParamete
       type_(type),
       recompute_(recompute),
       adapters_(adapters),
-      mixture_(config.moe.has_value() ? std::make_unique<CardMixture>(config, type, stream)
-                                      : nullptr),
+      mixture_(config.moe.has_value()
+                   ? std::make_unique<CardMixture>(config, type, adapters, stream)
+                   : nullptr),
       attention_(config.attention, stream, is_repeatable),
       embedding_(parameters("embedding")),
       final_norm_(parameters("final_norm")),

@@ -21,7 +21,8 @@ LearnerBytes learner_bytes(const LearnerOptions& options, const ModelConfig& con
   if (adapters.empty()) return bytes;
   bytes.weights = frozen_bytes(options, config, adapters) + fp8 +
                   LearnerAdapters::bytes_needed(table, adapters, type);
-  bytes.rows += LearnerAdapters::bytes_of_rows(table, adapters, type, rows);
+  const int32_t experts = config.moe.has_value() ? config.moe->experts_per_token : 0;
+  bytes.rows += LearnerAdapters::bytes_of_rows(table, adapters, type, rows, experts);
   return bytes;
 }
 

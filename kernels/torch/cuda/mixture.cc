@@ -30,8 +30,9 @@ EngineMixture::EngineMixture(const ModelConfig& config, const CardWeights& weigh
     return at::empty(shape, at::TensorOptions(stream.device()).dtype(type));
   };
   const int64_t k = spec_.experts_per_token, pairs = rows_max_ * k;
+  const TensorTable& table = weights.table();
   if (spec_.has_selection_bias)
-    biases_ = at::zeros({config.num_layers(), spec_.num_experts},
+    biases_ = at::zeros({table.count() - table.trained_count()},
                         at::TensorOptions(stream.device()).dtype(at::kFloat));
   scores_ = of(at::kFloat, {rows_max_, spec_.num_experts});
   weights_of_ = of(at::kFloat, {rows_max_, k});
@@ -56,30 +57,24 @@ double EngineMixture::bytes_needed(const ModelConfig& config, int64_t element_si
          (of_row * static_cast<double>(element_size) + 4.0 * spec.num_experts + 16.0 * pairs);
 }
 
-EngineMixture::Layer EngineMixture::layer(const std::string& name, int32_t number) const {
+EngineMixture::Layer EngineMixture::layer(const std::string& name) const {
+  const TensorTable& table = weights_.table();
+  const Parameter* bias = table.find(name + "selection_bias");
   return {weights_.linear(name + "router"),
           weights_.linear(name + "shared_gate_up"),
           weights_.linear(name + "shared_down"),
           weights_.tensor(name + "experts_gate_up").transpose(1, 2),
           weights_.tensor(name + "experts_down").transpose(1, 2),
-          biases_.defined() ? biases_.select(0, number).const_data_ptr<float>() : nullptr};
+          bias == nullptr ? nullptr
+                          : biases_.const_data_ptr<float>() + bias->offset - table.trained_count()};
 }
 
 /// They are in the flat weights, too, where bf16 rounds them: experts would be chosen otherwise.
 Status EngineMixture::take_biases(const TensorTable& table,
                                   const std::vector<WeightTensor>& tensors) {
   if (!biases_.defined()) return ok();
-  at::Tensor host = at::zeros(biases_.sizes(), at::kFloat);
-  for (const TensorSlice& slice : table.slices()) {
-    const std::string& ours = table.parameters()[slice.parameter].name;
-    if (!ours.ends_with(".selection_bias")) continue;
-    const auto found = std::ranges::lower_bound(tensors, slice.name, {}, &WeightTensor::name);
-    if (found == tensors.end() || found->name != slice.name)
-      return error(Code::kInvalid, "tensor '{}' is missing", slice.name);
-    const int64_t number = std::stoll(ours.substr(ours.find('.') + 1));
-    convert_to_f32(*found, 0, slice.count,
-                   host.mutable_data_ptr<float>() + number * spec_.num_experts);
-  }
+  const at::Tensor host = at::zeros(biases_.sizes(), at::kFloat);
+  RETURN_IF_ERROR(fill_untrained(table, tensors, host.mutable_data_ptr<float>()));
   biases_.copy_(host);
   return stream_.wait();
 }

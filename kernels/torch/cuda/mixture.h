@@ -33,7 +33,7 @@ class EngineMixture {
                 int64_t rows_max);
 
   /// The layer with our name "layers.3.moe.".
-  Layer layer(const std::string& name, int32_t number) const;
+  Layer layer(const std::string& name) const;
   /// The biases of `tensors`, which are all of a model's, as they are.
   Status take_biases(const TensorTable& table, const std::vector<WeightTensor>& tensors);
 
@@ -61,7 +61,7 @@ class EngineMixture {
   const at::ScalarType type_;
   const CardStream& stream_;
   const int64_t rows_max_;  // at a time
-  at::Tensor biases_;       // [layers, experts] fp32, or undefined
+  at::Tensor biases_;       // all of the model that is not trained, fp32; undefined: nothing
   at::Tensor scores_;       // [rows, experts] fp32, first the logits
   at::Tensor weights_of_;   // [rows, experts_per_token] fp32
   at::Tensor chosen_;       // [rows, experts_per_token] int32

@@ -35,6 +35,7 @@ class CardWeights {
   CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream,
               bool has_room_for_second_set);
 
+  const TensorTable& table() const { return table_; }
   at::ScalarType type() const { return type_; }
   /// [of the parameter's shape], a view; undefined: the model has none of that name.
   at::Tensor tensor(std::string_view name) const;
