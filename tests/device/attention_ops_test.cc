@@ -220,9 +220,9 @@ struct DecodeMemory {
   DecodeAttentionArgs args;
 };
 
-/// An output is a mean of values of up to 1. Its weights are off by ln 2 times what their scores
-/// are, in powers of two: these are up to 8, of some fifteen roundings to 2^-24 of that in each of
-/// two orders, so 5e-6. Written as bf16 it is rounded once more.
+/// An output is a mean of values of up to 1 (one of them, a turned row's own, of up to 3). Its
+/// weights are off by ln 2 times what their scores are, in powers of two: these are up to 8, of
+/// some fifteen roundings to 2^-24 of that, so 5e-6. Written as bf16 it is rounded once more.
 void expect_near_cpu(const DecodeCase& one, const Context& context, const DecodeOperands& host,
                      const DecodeMemory& memory) {
   const Floats want = cpu_decode(one, context, host, memory.args.scale);
