@@ -204,22 +204,30 @@ void cross_entropies() {
   });
 }
 
-void samples(int64_t rows, const std::string& name, const SamplingRow& setting) {
-  const Buffer logits = numbers(rows * kVocab, 5);
+/// From logits of `type`; shared out, as the engine does, or a block a row.
+void samples(int64_t rows, const std::string& name, const SamplingRow& setting,
+             Type type = kType, bool is_shared = false) {
+  const Floats some = random_floats(1 << 16, 1, 5);
+  Floats all(static_cast<size_t>(rows * kVocab));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = some[i % some.size()];
+  const Buffer logits(type, all);
   const Buffer settings(std::vector<SamplingRow>(static_cast<size_t>(rows), setting));
   const Buffer indices(Ints(static_cast<size_t>(rows), 3)), tokens(indices.ints());
   const Buffer logprobs = zeros(rows);
-  const double bytes = kElement * static_cast<double>(rows * kVocab);
+  const Buffer work = zeros(sample_workspace(rows) / static_cast<int64_t>(sizeof(float)));
+  const double element = type == Type::kFloat32 ? sizeof(float) : kElement;
+  const double bytes = element * static_cast<double>(rows * kVocab);
   report(fmt::format("sample {}, {} rows", name, rows), bytes, [&](Stream stream) {
     return sample({.rows = rows,
                    .vocab_size = kVocab,
                    .row_stride = kVocab,
-                   .type = kType,
+                   .type = type,
                    .logits = logits.get(),
                    .settings = settings.as<SamplingRow>(),
                    .indices = indices.as<int32_t>(),
                    .tokens = tokens.as<int32_t>(),
-                   .logprobs = logprobs.as<float>()},
+                   .logprobs = logprobs.as<float>(),
+                   .workspace = is_shared ? work.get() : nullptr},
                   stream);
   });
 }
@@ -378,6 +386,8 @@ void all() {
     for (const bool is_scattered : {true, false}) attention(64, 1024, {is_by_head, is_scattered});
   cross_entropies();
   samples(64, "plain", {.seed = 1});
+  for (const int64_t rows : {1, 64, 256})
+    samples(rows, "plain fp32, shared out", {.seed = 1}, Type::kFloat32, true);
   samples(64, "greedy", {.seed = 1, .inverse_temperature = 0});
   samples(64, "top_p 0.95", {.seed = 1, .top_p = 0.95});
   samples(64, "top_k 50", {.seed = 1, .top_k = 50});

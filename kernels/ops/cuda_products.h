@@ -48,7 +48,7 @@ Outcome skinny_product(const SkinnyArgs& args, Stream stream);
 inline bool is_skinny(int64_t terms, int64_t columns, int64_t num_parts, bool is_gated) {
   constexpr int64_t kBlocksMax = 132, kTermsMax = 1024, kTermsOfPartMax = 768;
   const int64_t tile = is_gated ? kSkinnyGatedColumns : kSkinnyColumns;
-  return columns % tile == 0 && columns / tile * num_parts <= kBlocksMax &&
+  return terms > 0 && columns % tile == 0 && columns / tile * num_parts <= kBlocksMax &&
          terms % (kSkinnyTerms * num_parts) == 0 &&
          terms / num_parts <= (num_parts == 1 ? kTermsMax : kTermsOfPartMax);
 }

@@ -14,6 +14,8 @@ namespace primerl {
 namespace {
 
 constexpr int32_t kCardHeadDimMax = 256;
+// Up to so many rows skinny products that are not in parts are faster than a library's.
+constexpr int64_t kWholeRowsMax = 64;
 
 HeadShape heads_of(const ModelConfig& config) {
   const AttentionSpec& attention = config.attention;
@@ -229,8 +231,8 @@ bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t 
   const auto address = reinterpret_cast<std::uintptr_t>(base.transposed.const_data_ptr());
   return rows.is_decode_step && cuda::has_own_kernels() && type_ == at::kBFloat16 &&
          !(is_gated && is_adapted(rows, linear)) && rows.count > cuda::kFewRowsMax &&
-         rows.count <= cuda::kSkinnyRowsMax && base.fp8 == nullptr && !base.bias.defined() &&
-         address % 16 == 0 && num_parts > 0 &&
+         rows.count <= (num_parts == 1 ? kWholeRowsMax : cuda::kSkinnyRowsMax) &&
+         base.fp8 == nullptr && !base.bias.defined() && address % 16 == 0 && num_parts > 0 &&
          cuda::is_skinny(base.transposed.size(0), base.transposed.size(1), num_parts, is_gated);
 }
 
