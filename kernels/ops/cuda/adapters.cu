@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksMin) shrink_kernel(AddAdapter
   const int part = static_cast<int>(blockIdx.x) / slices / rank_tiles;
   const AdapterPart& of = args.parts[part];
   if (tile.rows == 0 || rank_tile * kRanks >= tile.rank || (tile.targets & of.target) == 0) return;
-  const T* a = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride + of.a * tile.rank;
+  const T* a = slot_of<T>(args, tile) + of.a * tile.rank;
   shrink(tile, rank_tile * kRanks, slice * kSliceTerms, static_cast<int>(args.terms), a,
          static_cast<const T*>(args.x) + tile.first * args.terms,
          u_of(args, part, rank_tile, slice));
@@ -222,8 +222,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdapter
   const Piece piece = piece_at(args, static_cast<int>(blockIdx.x));
   const AdapterPart& part = args.parts[piece.part];
   if (tile.rows > 0 && tile.rank > 0 && (tile.targets & part.target) != 0) {
-    const T* slot = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride;
-    const T* b = slot + part.b * tile.rank;
+    const T* b = slot_of<T>(args, tile) + part.b * tile.rank;
     if constexpr (sizeof(T) == sizeof(Bf16))
       if (tile.rank % 4 == 0) return expand_by_products(args, tile, piece, b);
     return expand(args, tile, piece, b);

@@ -15,6 +15,12 @@ __host__ __device__ constexpr int count_of(int64_t all, int size) {
   return static_cast<int>((all + size - 1) / size);
 }
 
+/// The numbers of a tile's adapter.
+template <class T>
+__device__ __forceinline__ const T* slot_of(const AddAdaptersArgs& args, const AdapterTile& tile) {
+  return static_cast<const T*>(args.slots) + tile.slot * args.slot_stride;
+}
+
 /// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. Which term is which does not matter, as long as
 /// both sides agree: so a lane reads its terms of a row at once.
 __device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,

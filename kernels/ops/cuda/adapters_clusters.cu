@@ -55,8 +55,8 @@ __device__ __forceinline__ float4 read_of(int block, const float* own) {
 }
 
 __device__ __forceinline__ void ask_for_next(const AddAdaptersArgs& args, const AdapterTile& tile) {
-  const Bf16* slot = static_cast<const Bf16*>(args.slots) + tile.slot * args.slot_stride;
-  const auto* from = reinterpret_cast<const char*>(slot + args.next * tile.rank);
+  const auto* from =
+      reinterpret_cast<const char*>(slot_of<Bf16>(args, tile) + args.next * tile.rank);
   const int bytes = static_cast<int>(args.next_size) * tile.rank * static_cast<int>(sizeof(Bf16));
   const int first = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   for (int at = first * kPrefetched; at < bytes; at += kBlocks * kThreads * kPrefetched)
@@ -70,7 +70,7 @@ __device__ void shrink(const AddAdaptersArgs& args, const AdapterTile& tile, int
   const int terms = static_cast<int>(args.terms), rank_tiles = count_of(tile.rank, kProductRanks);
   const int rounds = count_of(terms, kTerms * kWarps * kBlocks);
   const int begin = (static_cast<int>(blockIdx.x) * rounds * kWarps + warp) * kTerms + 4 * quarter;
-  const Bf16* slot = static_cast<const Bf16*>(args.slots) + tile.slot * args.slot_stride;
+  const Bf16* slot = slot_of<Bf16>(args, tile);
   const Bf16* x = static_cast<const Bf16*>(args.x) + (tile.first + lane / 4) * args.terms;
   const bool has_row = lane / 4 < tile.rows;
   float c[4] = {};
@@ -157,8 +157,8 @@ __device__ __forceinline__ void load_b(const AddAdaptersArgs& args, const Adapte
   const int rank = first_rank + threadIdx.x % 4 * 4;
   const AdapterPart* part = args.parts + min(columns.part, args.num_parts - 1);
   const bool is_there = columns.part < args.num_parts && (tile.targets & part->target) != 0;
-  const Bf16* from = static_cast<const Bf16*>(args.slots) + tile.slot * args.slot_stride +
-                     part->b * tile.rank + columns.first * tile.rank + rank;
+  const Bf16* from = slot_of<Bf16>(args, tile) + part->b * tile.rank + columns.first * tile.rank +
+                     rank;
 #pragma unroll
   for (int i = 0; i < kLaneColumns; ++i, from += tile.rank) {
     b[i] = {};
