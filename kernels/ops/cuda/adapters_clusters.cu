@@ -63,6 +63,20 @@ __device__ __forceinline__ void ask_for_next(const AddAdaptersArgs& args, const 
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
 
+/// The products of a warp in their order: all rounds of a unit, then those of the next.
+struct Cursor {
+  int unit = 0, part = 0, rank_tile = 0, round = 0;
+
+  __device__ __forceinline__ void advance(int rounds, int rank_tiles) {
+    if (++round < rounds) return;
+    round = 0;
+    ++unit;
+    if (++rank_tile < rank_tiles) return;
+    rank_tile = 0;
+    ++part;
+  }
+};
+
 /// Sums of the block's part of the terms, [units][row][rank] in `own`.
 __device__ void shrink(const AddAdaptersArgs& args, const AdapterTile& tile, int units,
                        float* of_warps, float* own) {
@@ -74,16 +88,16 @@ __device__ void shrink(const AddAdaptersArgs& args, const AdapterTile& tile, int
   const Bf16* x = static_cast<const Bf16*>(args.x) + (tile.first + lane / 4) * args.terms;
   const bool has_row = lane / 4 < tile.rows;
   float c[4] = {};
-  for (int first = 0; first < units * rounds; first += kBatch) {
+  Cursor asked, added;
+  while (added.unit < units) {
     uint2 low[kBatch] = {}, high[kBatch] = {}, of_x[kBatch] = {};
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int unit = (first + i) / rounds, round = (first + i) % rounds;
-      const int at = begin + round * kWarps * kTerms;
-      if (unit >= units || at >= terms) continue;
-      const AdapterPart& part = args.parts[unit / rank_tiles];
+    for (int i = 0; i < kBatch; ++i, asked.advance(rounds, rank_tiles)) {
+      const int at = begin + asked.round * kWarps * kTerms;
+      if (asked.unit >= units || at >= terms) continue;
+      const AdapterPart& part = args.parts[asked.part];
       if ((tile.targets & part.target) == 0) continue;
-      const int rank = unit % rank_tiles * kProductRanks + lane / 4;
+      const int rank = asked.rank_tile * kProductRanks + lane / 4;
       const Bf16* a = slot + part.a * tile.rank + rank * terms + at;
       if (rank < tile.rank) low[i] = *reinterpret_cast<const uint2*>(a);
       if (rank + kProductRanks / 2 < tile.rank)
@@ -91,10 +105,10 @@ __device__ void shrink(const AddAdaptersArgs& args, const AdapterTile& tile, int
       if (has_row) of_x[i] = *reinterpret_cast<const uint2*>(x + at);
     }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
+    for (int i = 0; i < kBatch; ++i, added.advance(rounds, rank_tiles)) {
       multiply(c, low[i].x, high[i].x, low[i].y, high[i].y, of_x[i].x, of_x[i].y);
-      if ((first + i) % rounds != rounds - 1 || first + i >= units * rounds) continue;
-      float* to = of_warps + (warp * units + (first + i) / rounds) * kWarpUnitSize;
+      if (added.round != rounds - 1 || added.unit >= units) continue;
+      float* to = of_warps + (warp * units + added.unit) * kWarpUnitSize;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         to[(2 * quarter + j % 2) * kStride + lane / 4 + j / 2 * (kProductRanks / 2)] = c[j];
