@@ -4,11 +4,12 @@
 // longer than the product beside which they run. A block also asks for its share of what the next
 // matrix needs, which is in the L2 cache by then.
 #include "kernels/ops/cuda/adapters.cuh"
+#include "kernels/ops/cuda/cluster.cuh"
 
 namespace primerl::cuda {
 namespace {
 
-constexpr int kBlocks = 8;  // of a cluster: as many as any device with clusters takes
+constexpr int kBlocks = kClusterBlocks;
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kBlocksMin = 4;   // of a processor
@@ -26,18 +27,6 @@ constexpr size_t shared_bytes(int units) {
   return sizeof(float) * units * (kWarps * kWarpUnitSize + kUnitSize);
 }
 
-__device__ __forceinline__ void arrive_at_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#else
-  __trap();
-#endif
-}
-__device__ __forceinline__ void wait_for_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 /// What block `block` of the cluster has where we have `own`.
 __device__ __forceinline__ float4 read_of(int block, const float* own) {
   float4 value = {};
