@@ -4,11 +4,12 @@
 // longer than the product beside which they run. A block also asks for its share of what the next
 // matrix needs, which is in the L2 cache by then.
 #include "kernels/ops/cuda/adapters.cuh"
+#include "kernels/ops/cuda/cluster.cuh"
 
 namespace primerl::cuda {
 namespace {
 
-constexpr int kBlocks = 8;  // of a cluster: as many as any device with clusters takes
+constexpr int kBlocks = kClusterBlocks;
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kBlocksMin = 4;   // of a processor
@@ -26,18 +27,6 @@ constexpr size_t shared_bytes(int units) {
   return sizeof(float) * units * (kWarps * kWarpUnitSize + kUnitSize);
 }
 
-__device__ __forceinline__ void arrive_at_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#else
-  __trap();
-#endif
-}
-__device__ __forceinline__ void wait_for_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 /// What block `block` of the cluster has where we have `own`.
 __device__ __forceinline__ float4 read_of(int block, const float* own) {
   float4 value = {};
@@ -55,13 +44,27 @@ __device__ __forceinline__ float4 read_of(int block, const float* own) {
 }
 
 __device__ __forceinline__ void ask_for_next(const AddAdaptersArgs& args, const AdapterTile& tile) {
-  const Bf16* slot = slot_of<Bf16>(args, tile);
-  const auto* from = reinterpret_cast<const char*>(slot + args.next * tile.rank);
+  const auto* from =
+      reinterpret_cast<const char*>(slot_of<Bf16>(args, tile) + args.next * tile.rank);
   const int bytes = static_cast<int>(args.next_size) * tile.rank * static_cast<int>(sizeof(Bf16));
   const int first = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   for (int at = first * kPrefetched; at < bytes; at += kBlocks * kThreads * kPrefetched)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
+
+/// The products of a warp in their order: all rounds of a unit, then those of the next.
+struct Cursor {
+  int unit = 0, part = 0, rank_tile = 0, round = 0;
+
+  __device__ __forceinline__ void advance(int rounds, int rank_tiles) {
+    if (++round < rounds) return;
+    round = 0;
+    ++unit;
+    if (++rank_tile < rank_tiles) return;
+    rank_tile = 0;
+    ++part;
+  }
+};
 
 /// Sums of the block's part of the terms, [units][row][rank] in `own`.
 __device__ void shrink(const AddAdaptersArgs& args, const AdapterTile& tile, int units,
@@ -74,16 +77,16 @@ __device__ void shrink(const AddAdaptersArgs& args, const AdapterTile& tile, int
   const Bf16* x = static_cast<const Bf16*>(args.x) + (tile.first + lane / 4) * args.terms;
   const bool has_row = lane / 4 < tile.rows;
   float c[4] = {};
-  for (int first = 0; first < units * rounds; first += kBatch) {
+  Cursor asked, added;
+  while (added.unit < units) {
     uint2 low[kBatch] = {}, high[kBatch] = {}, of_x[kBatch] = {};
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int unit = (first + i) / rounds, round = (first + i) % rounds;
-      const int at = begin + round * kWarps * kTerms;
-      if (unit >= units || at >= terms) continue;
-      const AdapterPart& part = args.parts[unit / rank_tiles];
+    for (int i = 0; i < kBatch; ++i, asked.advance(rounds, rank_tiles)) {
+      const int at = begin + asked.round * kWarps * kTerms;
+      if (asked.unit >= units || at >= terms) continue;
+      const AdapterPart& part = args.parts[asked.part];
       if ((tile.targets & part.target) == 0) continue;
-      const int rank = unit % rank_tiles * kProductRanks + lane / 4;
+      const int rank = asked.rank_tile * kProductRanks + lane / 4;
       const Bf16* a = slot + part.a * tile.rank + rank * terms + at;
       if (rank < tile.rank) low[i] = *reinterpret_cast<const uint2*>(a);
       if (rank + kProductRanks / 2 < tile.rank)
@@ -91,10 +94,10 @@ __device__ void shrink(const AddAdaptersArgs& args, const AdapterTile& tile, int
       if (has_row) of_x[i] = *reinterpret_cast<const uint2*>(x + at);
     }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
+    for (int i = 0; i < kBatch; ++i, added.advance(rounds, rank_tiles)) {
       multiply(c, low[i].x, high[i].x, low[i].y, high[i].y, of_x[i].x, of_x[i].y);
-      if ((first + i) % rounds != rounds - 1 || first + i >= units * rounds) continue;
-      float* to = of_warps + (warp * units + (first + i) / rounds) * kWarpUnitSize;
+      if (added.round != rounds - 1 || added.unit >= units) continue;
+      float* to = of_warps + (warp * units + added.unit) * kWarpUnitSize;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         to[(2 * quarter + j % 2) * kStride + lane / 4 + j / 2 * (kProductRanks / 2)] = c[j];
