@@ -350,9 +350,10 @@ TEST(CudaAdapters, NameWhatIsWrong) {
   EXPECT_STREQ(add_adapters(args, nullptr).fault, "parts of a matrix must be at most 3");
   args = Linear{8, {3}}.args(Type::kBfloat16);
   args.num_tiles = 1;
-  if (adapters_workspace(args) > 0)
+  if (adapters_workspace(args) > 0) {
     EXPECT_STREQ(add_adapters(args, nullptr).fault,
                  "adapters need a workspace at an address of 16 bytes");
+  }
 }
 
 }  // namespace
