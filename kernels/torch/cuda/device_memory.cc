@@ -31,8 +31,8 @@ Result<std::array<char, 16>> uuid_of(int card) {
   return uuid;
 }
 
-/// Makes a card the calling thread's while it lives. Unlike libtorch's guard it throws nothing where
-/// a device is lost, since a destructor uses it; the call that follows fails then, and says so.
+/// Makes a card the calling thread's while it lives. Unlike libtorch's guard it throws nothing
+/// where a device is lost, since a destructor uses it; the call that follows fails, and says so.
 class OnCard {
  public:
   explicit OnCard(int32_t card) {
