@@ -227,10 +227,14 @@ void expect_tiles(const SortedCase& one) {
       }
       sources.push_back(row);
     }
-    for (const AdapterTile& run : one.runs)
-      run_ends.push_back(static_cast<int32_t>(
-          ends.empty() ? 0 : ends.back()) + static_cast<int32_t>(std::ranges::count_if(
-          of_experts[expert], [&](int32_t row) { return row + one.first_row < run.first + run.rows; })));
+    const int32_t begin = ends.empty() ? 0 : ends.back();
+    for (const AdapterTile& run : one.runs) {
+      const auto is_before_end = [&](int32_t row) {
+        return row + one.first_row < run.first + run.rows;
+      };
+      const auto count = std::ranges::count_if(of_experts[expert], is_before_end);
+      run_ends.push_back(begin + static_cast<int32_t>(count));
+    }
     ends.push_back(static_cast<int32_t>(sources.size()));
   }
   const int64_t num_tiles =
@@ -293,7 +297,8 @@ TEST(CudaAdapters, TilesOfPlacesHaveTheRowsOfOneExpertAndRun) {
                 {{2, 1, 0, 4, 7, 1}, {3, 90, 1, 64, 3, 2}, {93, 0, 5, 1, 1, 1},
                  {100, 150, 2, 7, 7, 0.5F}, {250, 49, 0, 4, 7, 1}}});
   // Rows from the middle of the first run on, to the middle of the last.
-  expect_tiles({60, 3, 8, 8, {{10, 100, 2, 8, 7, 1}, {112, 20, 1, 4, 7, 1}, {132, 300, 0, 16, 7, 3}},
+  expect_tiles({60, 3, 8, 8,
+                {{10, 100, 2, 8, 7, 1}, {112, 20, 1, 4, 7, 1}, {132, 300, 0, 16, 7, 3}},
                 90});
   expect_tiles({40, 2, 4, 8, {{0, 20, 0, 4, 7, 1}, {20, 20, 1, 8, 7, 1}, {40, 0}, {40, 0}}});
 }

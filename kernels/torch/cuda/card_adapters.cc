@@ -211,12 +211,13 @@ Result<CardAdapters::Held> CardAdapters::match(const AdapterConfig& config,
   Held held{.rank = config.rank};
   std::vector<int64_t> offsets(table.tensors().parameters().size(), -1);
   for (const AdapterLinear& linear : table.linears()) {
-    const auto where = std::tuple(linear.parameter, linear.group, linear.column);
-    const auto place = std::ranges::lower_bound(layout_, where, {}, [](const Place& one) {
+    const auto where_is = [](const auto& one) {
       return std::tuple(one.parameter, one.group, one.column);
-    });
-    if (place == layout_.end() || std::tuple(place->parameter, place->group, place->column) != where)
-      return error(Code::kInvalid, "the adapter of {} adds to '{}', which this engine has no room for",
+    };
+    const auto place = std::ranges::lower_bound(layout_, where_is(linear), {}, where_is);
+    if (place == layout_.end() || where_is(*place) != where_is(linear))
+      return error(Code::kInvalid,
+                   "the adapter of {} adds to '{}', which this engine has no room for",
                    snapshot.key, linear.module)
           .note(fmt::format("its adapters add to {}", fmt::join(targets_, ", ")));
     held.targets |= place->target;

@@ -296,7 +296,8 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
     RETURN_IF_ERROR(norm(rows.count, x_, &addend_, layer.mlp_norm, x_, normed_));
     if (layer.mixture.has_value()) {
       num_parts_ = 0;
-      RETURN_IF_ERROR(mixture_->forward(rows.count, rows.adapters, *layer.mixture, normed_, addend_));
+      RETURN_IF_ERROR(
+          mixture_->forward(rows.count, rows.adapters, *layer.mixture, normed_, addend_));
       added_ = nullptr;
     } else {
       RETURN_IF_ERROR(open_gates(rows, layer.gate_up));

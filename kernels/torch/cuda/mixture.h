@@ -5,8 +5,8 @@
 /// bf16 takes libtorch's grouped products, whose groups the device knows: so a pass may be
 /// captured. fp32, which those have not, takes one product an expert and waits for the device.
 /// Adapters add in tiles of places of one expert and adapter, which the device finds. Experts have
-/// some thousand rows at a time, the shared one all. Owns their memory, not the weights. One thread,
-/// under a CardStream::Use.
+/// some thousand rows at a time, the shared one all. Owns their memory, not the weights. One
+/// thread, under a CardStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
