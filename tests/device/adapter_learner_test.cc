@@ -254,6 +254,28 @@ TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
     }
 }
 
+/// More experts and tenants than one product of the library takes. Biases choose the same three
+/// experts for all rows, one of them among the last, so that bf16 chooses no others.
+TEST(CudaAdapters, OfManyExpertsAndTenantsHaveTheCpusGradients) {
+  const auto folder = make_folder({.model_type = "glm4_moe", .hidden_size = 64, .head_dim = 64,
+                                   .deviation = 0.1, .num_experts = 256});
+  auto tensors = read_model_tensors(folder).value();
+  for (auto& tensor : tensors) {
+    if (!tensor.name.ends_with("e_score_correction_bias")) continue;
+    std::vector<float> biases(tensor.bytes.size() / sizeof(float), 0.0F);
+    for (const size_t expert : {5, 102, 254}) biases.at(expert) = 8;
+    const auto bytes = std::as_bytes(std::span(biases));
+    tensor.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+  const auto biased = testing::scratch_folder("biased");
+  ASSERT_TRUE(write_model_folder(biased, read_model_folder(folder).value(), tensors).ok());
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    LearnerOptions options = options_of(dtype);
+    options.recompute = "none";
+    compare_gradients(biased, options, {0, 1, 2, 3, 4, 5}, tolerances_of(biased, dtype));
+  }
+}
+
 /// One row, three of eight experts: of the others neither A nor B has a gradient.
 TEST(CudaAdapters, OfExpertsWithoutRowsHaveNoGradient) {
   const auto folder = make_folder({.model_type = "qwen3_moe", .hidden_size = 64, .head_dim = 64});
