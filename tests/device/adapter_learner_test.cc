@@ -303,8 +303,8 @@ TEST(CudaAdapters, OfExpertsWithoutRowsHaveNoGradient) {
   }
 }
 
-/// Biases that decide the choice, and that bf16 would round to one number. An adapter that adds nothing leaves
-/// the base's bits, so that another choice would be seen.
+/// Biases that decide the choice, and that bf16 would round to one number. An adapter that adds
+/// nothing leaves the base's bits, so that another choice would be seen.
 TEST(CudaAdapters, AreOnFrozenWeightsWhoseExpertsAreChosenAsOnWholeOnes) {
   const auto folder = make_folder({.model_type = "glm4_moe", .hidden_size = 64, .head_dim = 64});
   auto tensors = read_model_tensors(folder).value();
