@@ -32,6 +32,8 @@ struct EngineOptions {
   int64_t kv_events_bytes_max = 0;     // file of what its prefix cache holds; 0 = no such events
   EngineDebugOptions debug = {};
   std::string device = "cpu";       // of its process, which the plan decides
+  /// Of all adapters that come, as AdapterConfig has them, which the plan decides; empty: all.
+  std::vector<std::string> adapter_targets = {};
   std::vector<double> shares = {};  // by tenant slot, which the plan decides; empty: all alike
 };
 

@@ -13,7 +13,8 @@ struct TilePlacesArgs {
   int64_t places = 0;
   int32_t num_experts = 0;           // up to kExpertsMax
   const int32_t* ends = nullptr;     // [num_experts]
-  const int32_t* sources = nullptr;  // [places]
+  const int32_t* sources = nullptr;  // [places], rows of the pass from first_row on
+  int64_t first_row = 0;
   /// [num_runs] rows of the pass, of any number: each begins where one before it has ended, or
   /// later. What a tile has of its run but for rows and group is the run's.
   const AdapterTile* runs = nullptr;

@@ -1,6 +1,8 @@
 #include "runtime/backends/tenant_options.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <type_traits>
 
 #include "graph/base/random.h"
@@ -61,17 +63,20 @@ std::vector<AdapterTraining> adapters_of(std::span<const Tenant> tenants, uint64
 EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants) {
   options.adapters_max = 0;
   int32_t largest_rank = 1;
+  std::set<std::string> targets;
   for (const Tenant& tenant : tenants) {
     options.shares.push_back(tenant.share);
     if (!tenant.adapter.is_there()) continue;
     ++options.adapters_max;
     largest_rank = std::max(largest_rank, static_cast<int32_t>(tenant.adapter.rank));
+    for (auto& target : named_targets(adapter_of(tenant, 0))) targets.insert(std::move(target));
   }
   if (options.adapters_max == 0) {
     options.adapter_slots = 0;
     return options;
   }
   options.max_adapter_rank = largest_rank;
+  options.adapter_targets.assign(targets.begin(), targets.end());
   if (options.adapter_slots == 0 || options.adapter_slots > options.adapters_max)
     options.adapter_slots = options.adapters_max;
   return options;

@@ -215,6 +215,7 @@ Result<std::unique_ptr<Engine>> make_engine(const GenerateArguments& arguments,
   ASSIGN_OR_RETURN(AdapterFolder adapter, read_adapter_folder(arguments.adapter, model.config));
   options.adapter_slots = 1;
   options.max_adapter_rank = adapter.config.rank;
+  options.adapter_targets = adapter.config.targets;
   ASSIGN_OR_RETURN(auto engine, load_engine(options, arguments.model, prompt.tokenizer));
   WeightSnapshot snapshot;
   snapshot.key = SequenceRequest().key();

@@ -67,5 +67,15 @@ TEST(TenantOptions, AnEngineHasAtMostASlotForEachAdapter) {
   EXPECT_EQ(engine_for(options, whole).adapter_slots, 0) << "whole weights change";
 }
 
+TEST(TenantOptions, AnEngineHasRoomForTheTargetsOfAllAdapters) {
+  std::vector<Tenant> two = {tenant_with_rank("a", 4), tenant_with_rank("b", 16)};
+  two[0].adapter.targets = {"v_proj", "q_proj"};
+  two[1].adapter.targets = {"q_proj", "down_proj"};
+  const std::vector<std::string> wanted = {"down_proj", "q_proj", "v_proj"};
+  EXPECT_EQ(engine_for({}, two).adapter_targets, wanted);
+  two[1].adapter.targets = {"all-linear"};
+  EXPECT_EQ(engine_for({}, two).adapter_targets.size(), 7U);
+}
+
 }  // namespace
 }  // namespace primerl

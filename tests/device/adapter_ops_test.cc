@@ -204,6 +204,7 @@ struct SortedCase {
   int32_t experts_per_token = 0, num_experts = 0;
   int64_t tile_rows = 0;
   std::vector<AdapterTile> runs;
+  int64_t first_row = 0;  // of the pass: sources count from it
 };
 
 /// Each row chooses experts of its own; places are as sort_by_expert() gives them. Tiles are
@@ -222,16 +223,21 @@ void expect_tiles(const SortedCase& one) {
   for (size_t expert = 0; expert < of_experts.size(); ++expert) {
     for (const int32_t row : of_experts[expert]) {
       for (const AdapterTile& run : one.runs) {
-        if (row < run.first || row >= run.first + run.rows) continue;
+        const int64_t of_pass = row + one.first_row;
+        if (of_pass < run.first || of_pass >= run.first + run.rows) continue;
         AdapterTile& mine = want[sources.size()] = run;
         mine.group = static_cast<int32_t>(expert);
       }
       sources.push_back(row);
     }
-    for (const AdapterTile& run : one.runs)
-      run_ends.push_back(static_cast<int32_t>(
-          ends.empty() ? 0 : ends.back()) + static_cast<int32_t>(std::ranges::count_if(
-          of_experts[expert], [&](int32_t row) { return row < run.first + run.rows; })));
+    const int32_t begin = ends.empty() ? 0 : ends.back();
+    for (const AdapterTile& run : one.runs) {
+      const auto is_before_end = [&](int32_t row) {
+        return row + one.first_row < run.first + run.rows;
+      };
+      const auto count = std::ranges::count_if(of_experts[expert], is_before_end);
+      run_ends.push_back(begin + static_cast<int32_t>(count));
+    }
     ends.push_back(static_cast<int32_t>(sources.size()));
   }
   const int64_t num_tiles =
@@ -245,6 +251,7 @@ void expect_tiles(const SortedCase& one) {
                             .num_experts = one.num_experts,
                             .ends = on_ends.as<int32_t>(),
                             .sources = on_sources.as<int32_t>(),
+                            .first_row = one.first_row,
                             .runs = on_runs.as<AdapterTile>(),
                             .num_runs = std::ssize(one.runs),
                             .tile_rows = one.tile_rows,
@@ -292,6 +299,10 @@ TEST(CudaAdapters, TilesOfPlacesHaveTheRowsOfOneExpertAndRun) {
   expect_tiles({300, 4, 16, 8,
                 {{2, 1, 0, 4, 7, 1}, {3, 90, 1, 64, 3, 2}, {93, 0, 5, 1, 1, 1},
                  {100, 150, 2, 7, 7, 0.5F}, {250, 49, 0, 4, 7, 1}}});
+  // Rows from the middle of the first run on, to the middle of the last.
+  expect_tiles({60, 3, 8, 8,
+                {{10, 100, 2, 8, 7, 1}, {112, 20, 1, 4, 7, 1}, {132, 300, 0, 16, 7, 3}},
+                90});
   expect_tiles({40, 2, 4, 8, {{0, 20, 0, 4, 7, 1}, {20, 20, 1, 8, 7, 1}, {40, 0}, {40, 0}}});
 }
 

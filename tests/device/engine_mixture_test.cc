@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <span>
 
 #include "kernels/ops/cuda_ops.h"
 #include "tests/device/engine_checks.h"
@@ -61,15 +63,10 @@ TEST_P(CudaMixtureEngine, NewWeightsAndTheirBiasesCountFromTheNextStepOn) {
 }
 
 /// The CPU's engine says what tokens that the device drew in bf16 were worth.
-TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
-  EngineOptions options = options_on("cuda:0");
-  options.dtype = "bfloat16";
-  auto card = made(options, folder_), cpu = made(options_on("cpu"), folder_);
-  const auto requests = some_requests(1);
-  const Ends drawn = run_all(*card, requests);
-  // The kernels are captured, and ATen's operations, which may not be, are not.
-  EXPECT_EQ(card->describe().find(", 0 graphs") == std::string::npos, cuda::has_own_kernels())
-      << card->describe();
+void expect_near_in_bf16(Engine& card, Engine& cpu, const std::vector<SequenceRequest>& requests) {
+  const Ends drawn = run_all(card, requests);
+  if (cuda::has_own_kernels())
+    EXPECT_THAT(card.describe(), ::testing::Not(HasSubstr(" 0 graphs")));
   std::vector<SequenceRequest> scored;
   for (const auto& request : requests) {
     scored.push_back(request);
@@ -79,7 +76,7 @@ TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
     scored.back().sampling.prompt_logprobs = true;
     scored.back().sampling.max_tokens = 1;
   }
-  const Ends want = run_all(*cpu, scored);
+  const Ends want = run_all(cpu, scored);
   double squares = 0, spread = 0;
   for (const auto& [id, end] : drawn) {
     const auto& all = want.at(id).prompt_logprobs;
@@ -94,27 +91,113 @@ TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
   EXPECT_GT(squares, 0);
 }
 
-TEST_P(CudaMixtureEngine, AdaptersOfAttentionAreTheCpusAndThoseOfExpertsAreRefused) {
-  const std::vector<AdapterTraining> tenants = {
-      {TenantSlot(0), {.rank = 8, .targets = {"q_proj", "k_proj", "o_proj"}}},
-      {TenantSlot(1), {.rank = 16, .targets = {"v_proj"}}},
-      {TenantSlot(2), {.rank = 4}}};
-  auto learner = testing::make_adapter_learner(folder_, tenants);
-  std::vector<SequenceRequest> requests = some_requests(0);
-  for (auto& one : requests) one.tenant = TenantSlot(static_cast<uint32_t>(one.id.value % 2));
-  std::vector<std::unique_ptr<Engine>> engines;
-  for (const std::string device : {"cuda:0", "cpu"}) {
-    EngineOptions options = options_on(device);
-    options.adapter_slots = 3;
-    engines.push_back(made(options, folder_,
-                           {testing::adapter_of(*learner, TenantSlot(0), 1),
-                            testing::adapter_of(*learner, TenantSlot(1), 1)}));
-  }
-  expect_alike(run_all(*engines[0], requests), run_all(*engines[1], requests));
-  const auto refused = engines[0]->apply(*testing::adapter_of(*learner, TenantSlot(2), 1));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().text(), HasSubstr("an expert's linear"));
+TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
+  EngineOptions options = options_on("cuda:0");
+  options.dtype = "bfloat16";
+  auto card = made(options, folder_), cpu = made(options_on("cpu"), folder_);
+  expect_near_in_bf16(*card, *cpu, some_requests(1));
 }
+
+/// Adapters of experts and of the shared one, and of attention beside them; one of that alone.
+class CudaMixtureAdapters : public CudaMixtureEngine {
+ protected:
+  static constexpr uint32_t kTenants = 5;
+
+  CudaMixtureAdapters() {
+    const std::vector<AdapterTraining> tenants = {
+        {TenantSlot(0), {.rank = 4, .alpha = 8}},
+        {TenantSlot(1), {.rank = 64, .alpha = 16, .targets = {"q_proj", "down_proj"}}},
+        {TenantSlot(2), {.rank = 16, .alpha = 8, .targets = {"k_proj", "v_proj", "o_proj"}}},
+        {TenantSlot(3), {.rank = 7, .alpha = 9, .targets = {"up_proj", "o_proj"}}},
+        {TenantSlot(4), {.rank = 24, .targets = {"gate_proj"}}}};
+    auto learner = testing::make_adapter_learner(folder_, tenants);
+    for (uint32_t tenant = 0; tenant < kTenants; ++tenant)
+      adapters_.push_back(testing::adapter_of(*learner, TenantSlot(tenant), 1));
+  }
+
+  std::unique_ptr<Engine> engine_on(const std::string& device, const std::string& dtype) const {
+    EngineOptions options = options_on(device);
+    options.dtype = dtype;
+    options.adapter_slots = kTenants;
+    return made(options, folder_, adapters_);
+  }
+
+  static std::vector<SequenceRequest> of_all_tenants(double temperature) {
+    auto requests = some_requests(temperature);
+    for (auto& one : requests) one.tenant = TenantSlot(static_cast<uint32_t>(one.id.value * 3 % 5));
+    return requests;
+  }
+
+  card_test::Snapshots adapters_;  // by tenant
+};
+
+TEST_P(CudaMixtureAdapters, RowsOfAMixedBatchAreTheCpus) {
+  auto card = engine_on("cuda:0", "float32"), cpu = engine_on("cpu", "float32");
+  for (const double temperature : {0.0, 1.0}) {
+    SCOPED_TRACE(temperature);
+    const auto requests = of_all_tenants(temperature);
+    const Ends got = run_all(*card, requests);
+    expect_alike(got, run_all(*cpu, requests));
+  }
+}
+
+/// Experts have so many rows each that their tiles are wide.
+TEST_P(CudaMixtureAdapters, SoAreThoseOfLongPrompts) {
+  std::vector<SequenceRequest> requests;
+  for (uint64_t number = 0; number < 9; ++number) {
+    requests.push_back(request_of(number, number % 3 == 0 ? 150 : 40, 5, 1,
+                                  static_cast<uint32_t>(number % kTenants)));
+    requests.back().sampling.prompt_logprobs = true;
+  }
+  auto card = engine_on("cuda:0", "float32"), cpu = engine_on("cpu", "float32");
+  const Ends got = run_all(*card, requests);
+  expect_alike(got, run_all(*cpu, requests));
+}
+
+TEST_P(CudaMixtureAdapters, Bf16InGraphsIsNearTheCpusFp32) {
+  auto card = engine_on("cuda:0", "bfloat16"), cpu = engine_on("cpu", "float32");
+  expect_near_in_bf16(*card, *cpu, of_all_tenants(1));
+}
+
+TEST_P(CudaMixtureAdapters, ABrokenNeighbourChangesNothing) {
+  auto healthy = engine_on("cuda:0", "float32");
+  const Ends want = run_all(*healthy, of_all_tenants(1));
+  auto broken = std::make_shared<WeightSnapshot>(*adapters_[4]);  // of experts alone
+  for (auto& tensor : broken->tensors) {
+    const std::vector<float> nan(tensor.bytes.size() / sizeof(float),
+                                 std::numeric_limits<float>::quiet_NaN());
+    const auto bytes = std::as_bytes(std::span(nan));
+    tensor.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+  adapters_[4] = broken;
+  auto engine = engine_on("cuda:0", "float32");
+  for (const auto& [id, end] : run_all(*engine, of_all_tenants(1))) {
+    if (id * 3 % kTenants == 4)
+      EXPECT_EQ(end.reason, FinishReason::kFailed) << id;
+    else
+      expect_alike(end, want.at(id));
+  }
+}
+
+/// An engine has room for the linears of the adapters that it is told of.
+TEST_P(CudaMixtureAdapters, ATargetWithoutRoomIsRefusedByName) {
+  EngineOptions options = options_on("cuda:0");
+  options.adapter_slots = kTenants;
+  options.adapter_targets = {"k_proj", "o_proj", "v_proj"};
+  auto engine = made(options, folder_, {adapters_[2]});
+  const auto refused = engine->apply(*adapters_[4]);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), HasSubstr("gate_proj', which this engine has no room for"));
+  EXPECT_THAT(refused.error().text(), HasSubstr("its adapters add to k_proj, v_proj, o_proj"));
+  std::vector<SequenceRequest> requests = some_requests(0);
+  for (auto& one : requests) one.tenant = TenantSlot(2);
+  auto cpu = engine_on("cpu", "float32");
+  expect_alike(run_all(*engine, requests), run_all(*cpu, requests));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CudaMixtureAdapters,
+                         ::testing::Values("qwen3_moe", "glm4_moe"),
+                         [](const auto& one) { return one.param; });
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaMixtureEngine, ::testing::Values("qwen3_moe", "glm4_moe"),
                          [](const auto& one) { return one.param; });

@@ -138,14 +138,19 @@ inline TrainReport must_step(Learner& learner, const TrainBatch& batch) {
   return report.ok() ? *report : TrainReport();
 }
 
-inline void expect_like(const TrainReport& got, const TrainReport& want, double tolerance) {
+/// A norm is no further off than its gradient, `of_gradient`, may be.
+inline void expect_like(const TrainReport& got, const TrainReport& want, double tolerance,
+                        double of_gradient) {
   EXPECT_NEAR(got.loss, want.loss, tolerance * (1 + std::abs(want.loss)));
   EXPECT_NEAR(got.entropy_mean, want.entropy_mean, tolerance * (1 + want.entropy_mean));
   EXPECT_NEAR(got.mismatch_kl_mean, want.mismatch_kl_mean, tolerance * (1 + want.mismatch_kl_mean));
-  EXPECT_NEAR(got.grad_norm, want.grad_norm, tolerance * want.grad_norm);
+  EXPECT_NEAR(got.grad_norm, want.grad_norm, of_gradient * want.grad_norm);
   EXPECT_EQ(got.num_tokens, want.num_tokens);
   EXPECT_EQ(got.num_loss_tokens, want.num_loss_tokens);
   EXPECT_EQ(got.num_micro_batches, want.num_micro_batches);
+}
+inline void expect_like(const TrainReport& got, const TrainReport& want, double tolerance) {
+  expect_like(got, want, tolerance, tolerance);
 }
 
 }  // namespace primerl::testing

@@ -23,7 +23,8 @@ std::filesystem::path write_config(const TinyModel& model, const std::filesystem
   config.set("num_key_value_heads", 2).set("head_dim", model.head_dim);
   const bool is_mixture = model.model_type.ends_with("_moe");
   if (is_mixture) {
-    config.set(model.model_type == "glm4_moe" ? "n_routed_experts" : "num_experts", 8);
+    config.set(model.model_type == "glm4_moe" ? "n_routed_experts" : "num_experts",
+               model.num_experts);
     config.set("num_experts_per_tok", 3).set("moe_intermediate_size", model.hidden_size);
   }
   config.set("max_position_embeddings", model.max_positions);

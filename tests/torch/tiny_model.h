@@ -19,6 +19,7 @@ struct TinyModel {
   int32_t eos_id = 1;
   int64_t seed = 1;
   double deviation = 0.3;  // large enough that the next token matters
+  int32_t num_experts = 8;  // of a mixture, three a token
 };
 
 /// An empty folder named after the running test.

@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(kThreads) tile_places_kernel(TilePlacesArgs ar
   for (int i = static_cast<int>(threadIdx.x); i < args.num_experts; i += kThreads)
     ends[i] = args.ends[i];
   for (int i = static_cast<int>(threadIdx.x); i < num_runs; i += kThreads) {
-    firsts[i] = args.runs[i].first;
-    row_ends[i] = args.runs[i].first + args.runs[i].rows;
+    firsts[i] = args.runs[i].first - static_cast<int32_t>(args.first_row);
+    row_ends[i] = firsts[i] + args.runs[i].rows;
   }
   __syncthreads();
   const auto begin_of = [&](int32_t expert) { return expert == 0 ? 0 : ends[expert - 1]; };

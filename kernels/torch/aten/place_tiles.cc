@@ -44,9 +44,10 @@ Outcome tile_places(const TilePlacesArgs& args, Stream stream) {
   std::vector<int32_t> run_ends;
   for (int64_t expert = 0, place = 0; expert < args.num_experts; place = ends[expert++])
     for (int64_t i = 0; i < args.num_runs; ++i) {
-      while (place < ends[expert] && sources[place] < runs[i].first) ++place;
+      const int64_t first = runs[i].first - args.first_row;
+      while (place < ends[expert] && sources[place] < first) ++place;
       const int64_t begin = place;
-      while (place < ends[expert] && sources[place] < runs[i].first + runs[i].rows) ++place;
+      while (place < ends[expert] && sources[place] < first + runs[i].rows) ++place;
       cut(args, runs[i], expert, i, begin, place, tiles);
       run_ends.push_back(static_cast<int32_t>(place));
     }

@@ -3,16 +3,23 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "graph/base/real_clock.h"
+#include "kernels/ops/cuda_places.h"
 #include "kernels/torch/boundary.h"
 
 namespace primerl {
 namespace {
 
 constexpr int64_t kAlignment = 8;                          // elements
+constexpr int64_t kExpertRows = 4096;            // of 128 experts and 8 a token, each has 256
+constexpr int64_t kExpertTilesMax = 65535;       // of add_adapters()
+constexpr int64_t kPlacesOfWideTiles = 32;       // of an expert, on average
 constexpr auto kFreePoll = std::chrono::microseconds(20);  // a step takes 1 ms or more
 
 int64_t aligned(int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
@@ -22,8 +29,11 @@ std::string_view leaf_of(std::string_view module) {
   return module.substr(module.rfind('.') + 1);
 }
 
-AdapterTable table_of_rank_one(const TensorTable& model) {
-  return AdapterTable(model, {.rank = 1, .alpha = 1});
+/// Of all linears that the engine's adapters may have.
+AdapterTable table_of_rank_one(const TensorTable& model, const EngineOptions& options) {
+  AdapterConfig config{.rank = 1, .alpha = 1};
+  if (!options.adapter_targets.empty()) config.targets = options.adapter_targets;
+  return {model, config};
 }
 
 bool is_of_experts(const TensorTable& model, const AdapterLinear& linear) {
@@ -32,12 +42,31 @@ bool is_of_experts(const TensorTable& model, const AdapterLinear& linear) {
 
 }  // namespace
 
+/// Tiles of 8 places, or of 64 where experts have many rows each.
+int64_t expert_tile_rows(int64_t places, int32_t num_experts) {
+  return places < kPlacesOfWideTiles * num_experts ? kDecodeTileRows : cuda::kAdapterTileRows;
+}
+
+int64_t expert_rows_max(int64_t rows_max, int32_t experts_per_token) {
+  return std::min({rows_max, kExpertRows, kExpertTilesMax / experts_per_token});
+}
+
+/// Of the tiles of both sizes.
+int64_t expert_tiles_max(int64_t rows_max, int32_t experts_per_token, int32_t num_experts,
+                         int64_t num_runs) {
+  const int64_t places = expert_rows_max(rows_max, experts_per_token) * experts_per_token;
+  const int64_t narrow = std::min(places, kPlacesOfWideTiles * num_experts - 1);
+  return std::max(
+      cuda::tiles_of_places(narrow, num_experts, num_runs, kDecodeTileRows),
+      cuda::tiles_of_places(places, num_experts, num_runs, expert_tile_rows(places, num_experts)));
+}
+
 Status CardAdapters::check(const TensorTable& model, const EngineOptions& options) {
   if (options.max_adapter_rank > cuda::kAdapterRowsRankMax)
     return error(Code::kUnavailable, "adapters may have rank {}: engines on {} take ranks up to {}",
                  options.max_adapter_rank, options.device, cuda::kAdapterRowsRankMax)
         .note("train adapters of a smaller 'rank', or place the engine on \"cpu\"");
-  const AdapterTable table = table_of_rank_one(model);
+  const AdapterTable table = table_of_rank_one(model, options);
   for (const AdapterLinear& linear : table.linears())
     if (linear.inputs % kAlignment != 0)
       return error(Code::kUnavailable,
@@ -47,20 +76,32 @@ Status CardAdapters::check(const TensorTable& model, const EngineOptions& option
   return ok();
 }
 
+/// Sums are those of a decode step; beside experts' tiles lies what they have between A and B.
 double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions& options,
-                                  int64_t element_size) {
-  double of_rank = 0;
+                                  int64_t element_size, int32_t experts_per_token) {
+  double of_rank = 0, between = 0;
   int64_t columns = 0;
-  const AdapterTable table = table_of_rank_one(model);
-  for (const AdapterLinear& linear : table.linears())
+  const AdapterTable table = table_of_rank_one(model, options);
+  for (const AdapterLinear& linear : table.linears()) {
+    const auto& shape = model.parameters()[linear.parameter].shape;
+    of_rank += static_cast<double>(linear.inputs + aligned(linear.outputs));
     if (!is_of_experts(model, linear)) {
-      of_rank += static_cast<double>(linear.inputs + aligned(linear.outputs));
-      columns = std::max(columns, model.parameters()[linear.parameter].shape.front());
+      columns = std::max(columns, shape.front());
+      continue;
     }
+    const int64_t rows = std::max(options.max_batched_tokens, options.max_running);
+    const cuda::AddAdaptersArgs args{
+        .terms = linear.inputs,
+        .num_tiles = expert_tiles_max(rows, experts_per_token, static_cast<int32_t>(shape.front()),
+                                      options.adapter_slots),
+        .rank_max = options.max_adapter_rank,
+        .num_parts = 2};
+    between = std::max(between, static_cast<double>(cuda::adapters_workspace(args)));
+  }
   const double sums = static_cast<double>(options.max_running) * static_cast<double>(columns);
   return (options.adapter_slots + 1.0) * options.max_adapter_rank * of_rank *
              static_cast<double>(element_size) +
-         sums * sizeof(float) + WeightUpload::bytes_needed();
+         (sums + between) * sizeof(float) + WeightUpload::bytes_needed();
 }
 
 CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& options,
@@ -72,7 +113,7 @@ CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& option
       spare_(options.adapter_slots),
       side_(stream.device().index(), CardStream::Urgency::kLow),
       upload_(type, stream.device()) {
-  lay_out(table_of_rank_one(model));
+  lay_out(table_of_rank_one(model, options));
   places_ = at::zeros({options.adapter_slots + 1, elements_of_rank_ * options.max_adapter_rank},
                       at::TensorOptions(stream.device()).dtype(type));
   for (size_t i = 0; i < slots_.size(); ++i) slots_[i].place = static_cast<int32_t>(i);
@@ -84,10 +125,11 @@ CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& option
   make_room(options.max_running);
 }
 
-/// Of the matrix that needs most.
+/// Of the matrix that needs most, but for experts, whose sums go where their products are.
 void CardAdapters::make_room(int64_t rows) {
   int64_t columns = 0, floats = 0;
   for (const auto& [parameter, linear] : linears_) {
+    if (linear.group_stride > 0) continue;
     Linear args = linear;
     args.num_tiles = num_tiles(rows);
     columns = std::max(columns, linear.columns);
@@ -103,35 +145,54 @@ CardAdapters::~CardAdapters() {
   static_cast<void>(wait());
 }
 
-/// All A of a matrix, then all B. No matrix is made of more linears than q, k and v.
+uint32_t CardAdapters::target_of(const AdapterLinear& linear) {
+  const auto leaf = leaf_of(linear.module);
+  auto known = std::ranges::find(targets_, leaf);
+  if (known == targets_.end()) known = targets_.emplace(known, leaf);
+  const uint32_t target = 1U << static_cast<uint32_t>(known - targets_.begin());
+  if (is_of_experts(model_, linear)) expert_targets_ |= target;
+  return target;
+}
+
+/// All A of a matrix, then all B; so of each expert, one after the other. No matrix is made of more
+/// linears than q, k and v.
 void CardAdapters::lay_out(const AdapterTable& largest) {
-  const auto linears = largest.linears();
-  Linear* before = nullptr;  // its pass comes before the one that is laid out
-  for (size_t first = 0; first < linears.size();) {
-    size_t end = first;
-    while (end < linears.size() && linears[end].parameter == linears[first].parameter) ++end;
-    const auto of_matrix = linears.subspan(first, end - first);
-    first = end;
-    if (is_of_experts(model_, of_matrix.front())) continue;
-    Linear made;
-    made.terms = of_matrix.front().inputs;
-    made.columns = model_.parameters()[of_matrix.front().parameter].shape.front();
-    made.type = type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
-    int64_t a = elements_of_rank_, b = a + std::ssize(of_matrix) * made.terms;
-    for (const AdapterLinear& linear : of_matrix) {
-      const auto leaf = leaf_of(linear.module);
-      auto known = std::ranges::find(targets_, leaf);
-      if (known == targets_.end()) known = targets_.emplace(known, leaf);
-      const uint32_t target = 1U << static_cast<uint32_t>(known - targets_.begin());
-      layout_.push_back({linear.parameter, linear.column, target, a, b});
-      made.parts[made.num_parts++] = {linear.column, linear.outputs, a, b, target};
+  Linear *made = nullptr, *before = nullptr;  // whose pass comes before the one that is laid out
+  for (auto rest = largest.linears(); !rest.empty();) {
+    const auto is_beside = [&](const AdapterLinear& linear) {
+      return linear.parameter == rest.front().parameter && linear.group == rest.front().group;
+    };
+    const auto count = std::ranges::find_if_not(rest, is_beside) - rest.begin();
+    const auto of_group = rest.first(static_cast<size_t>(count));
+    rest = rest.subspan(of_group.size());
+    const AdapterLinear& first = of_group.front();
+    const auto& shape = model_.parameters()[first.parameter].shape;
+    if (first.group == 0) {
+      made = &linears_[first.parameter];
+      made->terms = first.inputs;
+      made->columns = shape[shape.size() - 2];
+      made->type = type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+    }
+    int64_t a = elements_of_rank_, b = a + count * first.inputs;
+    for (const AdapterLinear& linear : of_group) {
+      const uint32_t target = target_of(linear);
+      layout_.push_back({linear.parameter, linear.group, linear.column, target, a, b});
+      if (first.group == 0)
+        made->parts[made->num_parts++] = {linear.column, linear.outputs, a, b, target};
       a += linear.inputs;
       b += aligned(linear.outputs);
     }
-    linears_[of_matrix.front().parameter] = made;
-    if (before != nullptr) before->next_size = b - elements_of_rank_;
-    before = &linears_[of_matrix.front().parameter];
-    before->next = elements_of_rank_ = b;
+    const int64_t begin = std::exchange(elements_of_rank_, b);
+    if (is_of_experts(model_, first)) {
+      made->group_stride = b - begin;
+      before = nullptr;  // which expert comes next nobody knows
+      continue;
+    }
+    if (before != nullptr) {
+      before->next = begin;
+      before->next_size = b - begin;
+    }
+    before = made;
   }
 }
 
@@ -150,13 +211,15 @@ Result<CardAdapters::Held> CardAdapters::match(const AdapterConfig& config,
   Held held{.rank = config.rank};
   std::vector<int64_t> offsets(table.tensors().parameters().size(), -1);
   for (const AdapterLinear& linear : table.linears()) {
-    const auto place = std::ranges::find_if(layout_, [&](const Place& one) {
-      return one.parameter == linear.parameter && one.column == linear.column;
-    });
-    if (place == layout_.end())
-      return error(Code::kUnavailable, "the adapter of {} adds to '{}', an expert's linear",
+    const auto where_is = [](const auto& one) {
+      return std::tuple(one.parameter, one.group, one.column);
+    };
+    const auto place = std::ranges::lower_bound(layout_, where_is(linear), {}, where_is);
+    if (place == layout_.end() || where_is(*place) != where_is(linear))
+      return error(Code::kInvalid,
+                   "the adapter of {} adds to '{}', which this engine has no room for",
                    snapshot.key, linear.module)
-          .note("engines on a CUDA device add to the others only; place this one on \"cpu\"");
+          .note(fmt::format("its adapters add to {}", fmt::join(targets_, ", ")));
     held.targets |= place->target;
     offsets[linear.a] = place->a * config.rank;
     offsets[linear.b] = place->b * config.rank;
@@ -235,8 +298,27 @@ int64_t CardAdapters::num_tiles(int64_t rows) const {
   return std::min(rows, rows / kDecodeTileRows + std::ssize(slots_) + 2);
 }
 
+void CardAdapters::begin_experts(const RowBatch& batch) {
+  expert_runs_.clear();
+  bool adds_to_experts = false;
+  int32_t last = -1;  // whose the last run is
+  for (const RowSpan& span : batch.spans) {
+    if (span.adapter < 0 || slots_[static_cast<size_t>(span.adapter)].rank == 0) continue;
+    const Held& held = slots_[static_cast<size_t>(span.adapter)];
+    adds_to_experts = adds_to_experts || (held.targets & expert_targets_) != 0;
+    const cuda::AdapterTile* run = expert_runs_.empty() ? nullptr : &expert_runs_.back();
+    if (run == nullptr || last != span.adapter || run->first + run->rows != span.query_begin)
+      expert_runs_.push_back(
+          {span.query_begin, 0, held.place, held.rank, held.targets, held.scaling});
+    expert_runs_.back().rows += span.num_queries;
+    last = span.adapter;
+  }
+  if (!adds_to_experts) expert_runs_.clear();
+}
+
 /// Rows of one adapter that follow each other share tiles.
 void CardAdapters::begin_step(const RowBatch& batch, int64_t tile_rows) {
+  begin_experts(batch);
   tiles_.clear();
   int32_t last = -1;  // whose the last tile is
   for (const RowSpan& span : batch.spans) {

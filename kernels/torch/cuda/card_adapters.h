@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -34,9 +35,20 @@ namespace primerl {
 struct CardAdapterRows {
   const cuda::AdapterTile* tiles = nullptr;  // device memory, [num_tiles]
   int64_t num_tiles = 0;
+  /// Where some add to experts: rows of one adapter each, rising (TilePlacesArgs::runs).
+  const cuda::AdapterTile* expert_runs = nullptr;  // device memory, [num_expert_runs]
+  int64_t num_expert_runs = 0;
+  std::span<const cuda::AdapterTile> known_runs = {};  // the same on the host, but in decode steps
 
   bool are_there() const { return num_tiles > 0; }
 };
+
+/// Rows of a mixture that are computed at a time.
+int64_t expert_rows_max(int64_t rows_max, int32_t experts_per_token);
+/// Rows of a tile of experts' places, and how many tiles there may be for up to `rows_max` rows.
+int64_t expert_tile_rows(int64_t places, int32_t num_experts);
+int64_t expert_tiles_max(int64_t rows_max, int32_t experts_per_token, int32_t num_experts,
+                         int64_t num_runs);
 
 /// Of a decode step's tiles, so that there are many blocks with little to do each.
 inline constexpr int64_t kDecodeTileRows = 8;
@@ -51,7 +63,7 @@ class CardAdapters {
   static Status check(const TensorTable& model, const EngineOptions& options);
   /// Bytes that it allocates on the device.
   static double bytes_needed(const TensorTable& model, const EngineOptions& options,
-                             int64_t element_size);
+                             int64_t element_size, int32_t experts_per_token);
 
   /// check() was ok, and there are slots. All outlive it; `type` is kFloat or kBFloat16.
   CardAdapters(const TensorTable& model, const EngineOptions& options, at::ScalarType type,
@@ -81,6 +93,11 @@ class CardAdapters {
   /// Rows [0, rows) that have no tile get tiles of nobody.
   void cover(int64_t rows);
   const std::vector<cuda::AdapterTile>& tiles() const { return tiles_; }
+  /// Rows of one adapter of the batch that follow each other; none where no adapter of the batch
+  /// adds to experts.
+  const std::vector<cuda::AdapterTile>& expert_runs() const { return expert_runs_; }
+  /// Of a graph of `rows` rows, in which those of an adapter follow each other.
+  int64_t num_expert_runs(int64_t rows) const { return std::min(rows, std::ssize(slots_)); }
 
   /// y += what the adapters of `rows` add to x times the matrix.
   Status add(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x,
@@ -103,13 +120,16 @@ class CardAdapters {
   /// One of a model's linears that can have an adapter.
   struct Place {
     size_t parameter = 0;
+    int64_t group = 0;  // expert
     int64_t column = 0;
     uint32_t target = 0;
     int64_t a = 0, b = 0;  // for each rank
   };
 
   void lay_out(const AdapterTable& largest);
+  uint32_t target_of(const AdapterLinear& linear);
   void make_room(int64_t rows);
+  void begin_experts(const RowBatch& batch);
   /// What is read of `snapshot`, and where it goes.
   Result<Held> match(const AdapterConfig& config, const WeightSnapshot& snapshot);
   Status wait();
@@ -122,6 +142,7 @@ class CardAdapters {
   std::vector<Place> layout_;            // sorted as AdapterTable::linears()
   std::map<size_t, Linear> linears_;     // by parameter of the model
   std::vector<std::string> targets_;     // by bit: "q_proj"
+  uint32_t expert_targets_ = 0;          // those that experts have
   int64_t elements_of_rank_ = 0;         // of an adapter, for each rank
   at::Tensor places_;                    // [slots + 1, elements]
   // Who lies where.
@@ -145,6 +166,7 @@ class CardAdapters {
   std::jthread thread_;
   // Of the step.
   std::vector<cuda::AdapterTile> tiles_;
+  std::vector<cuda::AdapterTile> expert_runs_;
 };
 
 }  // namespace primerl

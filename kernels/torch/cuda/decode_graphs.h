@@ -1,5 +1,5 @@
 /// CUDA graphs of decode steps, one for each number of rows, number of parts of the context,
-/// whether kept sets are made, and whether adapters add to rows.
+/// whether kept sets are made, whether adapters add to rows, and whether they do to experts.
 ///
 /// A step of a kind is launched as it is the first time, which is also what makes libtorch's
 /// workspaces, and then captured; from then on it is replayed. Memory that a graph needs for itself
@@ -27,6 +27,7 @@ class DecodeGraphs {
     int32_t num_splits = 1;
     bool has_kept = false;
     bool has_adapters = false;
+    bool has_expert_adapters = false;
 
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };

@@ -81,7 +81,7 @@ CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
       embedding_(weights.data("embedding")),
       final_norm_(weights.data("final_norm")),
       head_(weights.linear(config.is_tied ? "embedding" : "head")) {
-  if (config.moe.has_value()) mixture_.emplace(config, weights, stream, rows_max);
+  if (config.moe.has_value()) mixture_.emplace(config, weights, adapters, stream, rows_max);
   const auto linear_of = [&](const std::string& name) -> Linear {
     return {weights.linear(name), adapters == nullptr ? nullptr : adapters->find(name)};
   };
@@ -296,7 +296,8 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
     RETURN_IF_ERROR(norm(rows.count, x_, &addend_, layer.mlp_norm, x_, normed_));
     if (layer.mixture.has_value()) {
       num_parts_ = 0;
-      RETURN_IF_ERROR(mixture_->forward(rows.count, *layer.mixture, normed_, addend_));
+      RETURN_IF_ERROR(
+          mixture_->forward(rows.count, rows.adapters, *layer.mixture, normed_, addend_));
       added_ = nullptr;
     } else {
       RETURN_IF_ERROR(open_gates(rows, layer.gate_up));

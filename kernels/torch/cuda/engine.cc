@@ -273,7 +273,8 @@ Status CudaEngine::launch(Step& step) {
     RETURN_IF_ERROR(decoder_.head(padded, nullptr));
     return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
-  const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there()};
+  const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there(),
+                                adapters.num_expert_runs > 0};
   RETURN_IF_ERROR(decoder_.may_be_captured() ? graphs_.run(kind, launch_all) : launch_all());
   return memory_.download(count, step.has_kept);
 }
@@ -304,12 +305,16 @@ Status CudaEngine::mixed_step() {
   const at::Tensor uploaded = stream_.ints(all);
   const auto* first = uploaded.const_data_ptr<int32_t>();
   CardRows rows{count, first, first + count, first + 2 * count};
-  at::Tensor tiles;
+  at::Tensor tiles, runs;
   if (adapters_ != nullptr) {
     adapters_->begin_step(batch, cuda::kAdapterTileRows);
     tiles = stream_.values(std::span(adapters_->tiles()));
     rows.adapters = {static_cast<const cuda::AdapterTile*>(tiles.const_data_ptr()),
                      std::ssize(adapters_->tiles())};
+    runs = stream_.values(std::span(adapters_->expert_runs()));
+    rows.adapters.expert_runs = static_cast<const cuda::AdapterTile*>(runs.const_data_ptr());
+    rows.adapters.known_runs = adapters_->expert_runs();
+    rows.adapters.num_expert_runs = std::ssize(adapters_->expert_runs());
   }
 
   const size_t num_decoded = num_decoded_spans();

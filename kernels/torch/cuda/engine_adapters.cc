@@ -85,7 +85,14 @@ CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows)
   const int64_t num_tiles = adapters_->num_tiles(rows);
   cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
   std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
-  return {memory_.device().tiles, num_tiles};
+  CardAdapterRows made{memory_.device().tiles, num_tiles};
+  if (adapters_->expert_runs().empty()) return made;
+  made.expert_runs = memory_.device().runs;
+  made.num_expert_runs = adapters_->num_expert_runs(rows);
+  cuda::AdapterTile* last = std::ranges::copy(adapters_->expert_runs(), memory_.host().runs).out;
+  const cuda::AdapterTile none{.first = static_cast<int32_t>(rows)};
+  std::fill(last, memory_.host().runs + made.num_expert_runs, none);
+  return made;
 }
 
 }  // namespace primerl

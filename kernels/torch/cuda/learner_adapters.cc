@@ -17,7 +17,8 @@ namespace primerl {
 namespace {
 
 constexpr size_t kRunsOneByOneMax = 4;  // beyond, launches cost more than what is added twice
-constexpr int64_t kWidthUnit = 8;       // _grouped_mm reads 16 bytes at a time
+constexpr int64_t kWidthUnit = 8;         // _grouped_mm reads 16 bytes at a time
+constexpr int64_t kExpertWidthUnit = 16;  // add_narrow_products() takes so many terms
 
 std::vector<AdapterConfig> configs_of(std::span<const AdapterTraining> adapters) {
   std::vector<AdapterConfig> configs;
@@ -68,12 +69,13 @@ LearnerAdapters::LearnerAdapters(const TensorTable& model,
 }
 
 Status LearnerAdapters::can_train(const ModelConfig& config) {
+  const int64_t unit = config.moe.has_value() ? kExpertWidthUnit : kWidthUnit;
   for (const int64_t width : widths_of(config))
-    if (width % kWidthUnit != 0)
+    if (width % unit != 0)
       return error(Code::kUnavailable,
                    "adapters of a model with a width of {} cannot be trained on a CUDA device: "
                    "multiples of {} can",
-                   width, kWidthUnit)
+                   width, unit)
           .note("place the learner on \"cpu\"");
   return ok();
 }

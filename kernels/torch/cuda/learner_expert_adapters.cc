@@ -13,6 +13,7 @@
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "graph/base/random.h"
@@ -21,6 +22,7 @@
 namespace primerl {
 namespace {
 
+constexpr int64_t kGroupsMax = 1023;  // of _grouped_mm
 constexpr auto kBytesOfTile = static_cast<int64_t>(sizeof(cuda::AdapterTile));
 constexpr auto kBytesOfDropRow = static_cast<int64_t>(sizeof(cuda::DropRow));
 
@@ -94,16 +96,22 @@ void LearnerAdapters::for_each_run(const Matrix& matrix, const Places& places, B
   }
 }
 
-/// Weights of one slot are read where they are; those of several are laid side by side.
+/// Weights of one slot are read where they are; those of several are laid side by side. More groups
+/// than the library takes are left to the tiles, which read them where they are.
 at::Tensor LearnerAdapters::grouped(const Matrix& matrix, const Block& block, bool is_transposed,
                                     const Places& places, const at::Tensor& x) const {
+  const int64_t columns = is_transposed ? block.width : block.rows;
+  if (type_ != at::kFloat && places.ends.numel() > kGroupsMax) {
+    const at::Tensor y = at::zeros({x.size(0), columns}, x.options());
+    add_narrow(places.tiles, block, is_transposed, x, y);
+    return y;
+  }
   const at::Tensor all = of_experts(weights_, matrix, block);
   if (type_ != at::kFloat) {
     const at::Tensor weights = all.reshape({-1, block.rows, block.width});
     return at::_grouped_mm(x, is_transposed ? weights : weights.transpose(1, 2), places.ends);
   }
-  const at::Tensor y =
-      at::empty({x.size(0), is_transposed ? block.width : block.rows}, x.options());
+  const at::Tensor y = at::empty({x.size(0), columns}, x.options());
   for_each_run(matrix, places, [&](int64_t first, int64_t rows, int64_t expert, int64_t slot) {
     const at::Tensor weights = all.select(0, expert).select(0, slot);
     at::Tensor to = y.narrow(0, first, rows);
@@ -124,12 +132,22 @@ void LearnerAdapters::add_grouped(const Matrix& matrix, const Block& block, bool
   });
 }
 
+/// Where there are more groups than the library takes, those of some experts at a time; the rows of
+/// all groups before them are one more, whose product nobody reads.
 void LearnerAdapters::add_grouped_gradients(const Matrix& matrix, const Block& block,
                                             const Places& places, const at::Tensor& dy,
                                             const at::Tensor& x) const {
   at::Tensor all = of_experts(gradients_, matrix, block);
   if (type_ != at::kFloat) {
-    all.add_(at::_grouped_mm(dy.t(), x, places.ends).view(all.sizes()));
+    const int64_t slots = num_slots(), groups = places.ends.numel();
+    const int64_t experts =
+        groups <= kGroupsMax ? matrix.groups : std::max<int64_t>(1, (kGroupsMax - 1) / slots);
+    for (int64_t first = 0; first < matrix.groups; first += experts) {
+      const int64_t count = std::min(experts, matrix.groups - first), before = first > 0 ? 1 : 0;
+      const at::Tensor ends = places.ends.narrow(0, first * slots - before, count * slots + before);
+      const at::Tensor made = at::_grouped_mm(dy.t(), x, ends).narrow(0, before, count * slots);
+      all.narrow(0, first, count).add_(made.view({count, slots, block.rows, block.width}));
+    }
     return;
   }
   for_each_run(matrix, places, [&](int64_t first, int64_t rows, int64_t expert, int64_t slot) {

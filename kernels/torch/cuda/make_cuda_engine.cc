@@ -28,7 +28,9 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
       options.max_sequence_tokens);
   const double slots = options.adapter_slots == 0
                            ? 0
-                           : CardAdapters::bytes_needed(TensorTable(config), options, size);
+                           : CardAdapters::bytes_needed(
+                                 TensorTable(config), options, size,
+                                 config.moe.has_value() ? config.moe->experts_per_token : 0);
   const double fp8 = options.products == "fp8" ? fp8_bytes(config, false) : 0.0;
   return weight_bytes(options, config) + fp8 + cache * static_cast<double>(size) + rows + slots +
          WeightUpload::bytes_needed() + kReserveBytes;

@@ -7,25 +7,26 @@
 
 #include <algorithm>
 
+#include "kernels/ops/cuda_places.h"
 #include "kernels/torch/cuda/product.h"
 #include "kernels/torch/stages/stage.h"
 
 namespace primerl {
 namespace {
 
-constexpr int64_t kRowsAtATime = 4096;  // of 128 experts and 8 a token, each has 256
-
 }  // namespace
 
 EngineMixture::EngineMixture(const ModelConfig& config, const CardWeights& weights,
-                             const CardStream& stream, int64_t rows_max)
+                             const CardAdapters* adapters, const CardStream& stream,
+                             int64_t rows_max)
     : config_(config),
       spec_(*config.moe),
       shape_(router_shape(*config.moe)),
       weights_(weights),
+      adapters_(adapters),
       type_(weights.type()),
       stream_(stream),
-      rows_max_(std::min(rows_max, kRowsAtATime)) {
+      rows_max_(expert_rows_max(rows_max, config.moe->experts_per_token)) {
   const auto of = [&](at::ScalarType type, std::vector<int64_t> shape) {
     return at::empty(shape, at::TensorOptions(stream.device()).dtype(type));
   };
@@ -42,8 +43,9 @@ EngineMixture::EngineMixture(const ModelConfig& config, const CardWeights& weigh
   ends_ = of(at::kInt, {spec_.num_experts});
   gathered_ = of(type_, {pairs, config.hidden_size});
   activated_ = of(type_, {pairs, spec_.width});
-  shared_gate_up_ = of(type_, {rows_max_, 2 * int64_t{spec_.shared_width}});
-  shared_activated_ = of(type_, {rows_max_, spec_.shared_width});
+  if (adapters != nullptr) tiles_ = of(at::kByte, {pairs, sizeof(cuda::AdapterTile)});
+  shared_gate_up_ = of(type_, {rows_max, 2 * int64_t{spec_.shared_width}});
+  shared_activated_ = of(type_, {rows_max, spec_.shared_width});
 }
 
 /// What grouped products allocate is of it.
@@ -51,18 +53,26 @@ double EngineMixture::bytes_needed(const ModelConfig& config, int64_t element_si
                                    int64_t rows_max) {
   const MoeSpec& spec = *config.moe;
   const double pairs = spec.experts_per_token;
-  const double of_row = pairs * (2.0 * config.hidden_size + 3.0 * spec.width) +
-                        3.0 * spec.shared_width;
-  return static_cast<double>(std::min(rows_max, kRowsAtATime)) *
-         (of_row * static_cast<double>(element_size) + 4.0 * spec.num_experts + 16.0 * pairs);
+  const double of_row = pairs * (2.0 * config.hidden_size + 3.0 * spec.width);
+  const auto rows = static_cast<double>(expert_rows_max(rows_max, spec.experts_per_token));
+  return rows * (of_row * static_cast<double>(element_size) + 4.0 * spec.num_experts +
+                 (16.0 + sizeof(cuda::AdapterTile)) * pairs) +
+         static_cast<double>(rows_max * element_size) * 3.0 * spec.shared_width;
 }
 
 EngineMixture::Layer EngineMixture::layer(const std::string& name) const {
   const TensorTable& table = weights_.table();
   const Parameter* bias = table.find(name + "selection_bias");
+  const auto on = [&](std::string_view matrix) {
+    return adapters_ == nullptr ? nullptr : adapters_->find(name + std::string(matrix));
+  };
   return {weights_.linear(name + "router"),
           weights_.linear(name + "shared_gate_up"),
           weights_.linear(name + "shared_down"),
+          on("experts_gate_up"),
+          on("experts_down"),
+          on("shared_gate_up"),
+          on("shared_down"),
           weights_.tensor(name + "experts_gate_up").transpose(1, 2),
           weights_.tensor(name + "experts_down").transpose(1, 2),
           bias == nullptr ? nullptr
@@ -130,16 +140,56 @@ Status EngineMixture::swiglu(int64_t rows, const at::Tensor& gate_up,
                   "swiglu of experts");
 }
 
-Status EngineMixture::forward_shared(int64_t rows, const Layer& layer, const at::Tensor& x,
-                                     const at::Tensor& y) const {
-  RETURN_IF_ERROR(multiply(rows, x, layer.shared_gate_up, shared_gate_up_, stream_));
-  RETURN_IF_ERROR(swiglu(rows, shared_gate_up_, shared_activated_));
-  return multiply(rows, shared_activated_, layer.shared_down, y, stream_);
+Status EngineMixture::add(const CardAdapters::Linear* linear, const CardAdapterRows& adapters,
+                          const at::Tensor& x, const at::Tensor& y) const {
+  if (linear == nullptr || !adapters.are_there()) return ok();
+  return adapters_->add(*linear, adapters, x, y);
 }
 
-Status EngineMixture::forward_some(int64_t rows, const Layer& layer, const at::Tensor& x,
+Status EngineMixture::forward_shared(int64_t rows, const CardAdapterRows& adapters,
+                                     const Layer& layer, const at::Tensor& x,
+                                     const at::Tensor& y) const {
+  RETURN_IF_ERROR(multiply(rows, x, layer.shared_gate_up, shared_gate_up_, stream_));
+  RETURN_IF_ERROR(add(layer.on_shared_gate_up, adapters, x, shared_gate_up_));
+  RETURN_IF_ERROR(swiglu(rows, shared_gate_up_, shared_activated_));
+  RETURN_IF_ERROR(multiply(rows, shared_activated_, layer.shared_down, y, stream_));
+  return add(layer.on_shared_down, adapters, shared_activated_, y);
+}
+
+Result<CardAdapterRows> EngineMixture::tile(int64_t first, int64_t rows,
+                                            const CardAdapterRows& adapters) const {
+  const auto runs = adapters.known_runs;  // where they are known, those with some of the rows
+  const auto is_before = [&](const auto& run) { return run.first + run.rows <= first; };
+  const auto is_within = [&](const auto& run) { return run.first < first + rows; };
+  const auto begin = std::ranges::partition_point(runs, is_before) - runs.begin();
+  const auto end = std::ranges::partition_point(runs, is_within) - runs.begin();
+  const int64_t num_runs = runs.empty() ? adapters.num_expert_runs : end - begin;
+  if (num_runs <= 0) return CardAdapterRows();
+  const int64_t places = rows * spec_.experts_per_token;
+  const int64_t tile_rows = expert_tile_rows(places, spec_.num_experts);
+  const int64_t num_tiles =
+      cuda::tiles_of_places(places, spec_.num_experts, num_runs, tile_rows);
+  auto* tiles = static_cast<cuda::AdapterTile*>(tiles_.mutable_data_ptr());
+  RETURN_IF_ERROR(launched(cuda::tile_places({.places = places,
+                                              .num_experts = spec_.num_experts,
+                                              .ends = ends_.const_data_ptr<int32_t>(),
+                                              .sources = sources_.const_data_ptr<int32_t>(),
+                                              .first_row = first,
+                                              .runs = adapters.expert_runs + begin,
+                                              .num_runs = num_runs,
+                                              .tile_rows = tile_rows,
+                                              .num_tiles = num_tiles,
+                                              .tiles = tiles},
+                                             stream_.raw()),
+                           "tiles of experts"));
+  return CardAdapterRows{tiles, num_tiles};
+}
+
+Status EngineMixture::forward_some(int64_t first, int64_t rows, const CardAdapterRows& adapters,
+                                   const Layer& layer, const at::Tensor& x,
                                    const at::Tensor& y) const {
   RETURN_IF_ERROR(route(rows, layer, x));
+  ASSIGN_OR_RETURN(const CardAdapterRows tiles, tile(first, rows, adapters));
   const int64_t pairs = rows * spec_.experts_per_token;
   RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = pairs,
                                               .width = config_.hidden_size,
@@ -150,12 +200,10 @@ Status EngineMixture::forward_some(int64_t rows, const Layer& layer, const at::T
                                              stream_.raw()),
                            "rows of experts"));
   const at::Tensor gate_up = grouped(gathered_.narrow(0, 0, pairs), layer.gate_up);
+  RETURN_IF_ERROR(add(layer.on_gate_up, tiles, gathered_, gate_up));
   RETURN_IF_ERROR(swiglu(pairs, gate_up, activated_));
   const at::Tensor outputs = grouped(activated_.narrow(0, 0, pairs), layer.down);
-  if (spec_.shared_width > 0)
-    RETURN_IF_ERROR(forward_shared(rows, layer, x, y));
-  else
-    y.narrow(0, 0, rows).zero_();
+  RETURN_IF_ERROR(add(layer.on_down, tiles, activated_, outputs));
   return launched(cuda::combine_rows({.rows = rows,
                                       .width = config_.hidden_size,
                                       .terms = spec_.experts_per_token,
@@ -168,12 +216,16 @@ Status EngineMixture::forward_some(int64_t rows, const Layer& layer, const at::T
                   "sum over experts");
 }
 
-Status EngineMixture::forward(int64_t rows, const Layer& layer, const at::Tensor& x,
-                              const at::Tensor& y) const {
-  for (int64_t begin = 0; begin < rows; begin += rows_max_) {
-    const int64_t count = std::min(rows_max_, rows - begin);
-    RETURN_IF_ERROR(
-        forward_some(count, layer, x.narrow(0, begin, count), y.narrow(0, begin, count)));
+Status EngineMixture::forward(int64_t rows, const CardAdapterRows& adapters, const Layer& layer,
+                              const at::Tensor& x, const at::Tensor& y) const {
+  if (spec_.shared_width > 0)
+    RETURN_IF_ERROR(forward_shared(rows, adapters, layer, x, y));
+  else
+    y.narrow(0, 0, rows).zero_();
+  for (int64_t first = 0; first < rows; first += rows_max_) {
+    const int64_t count = std::min(rows_max_, rows - first);
+    RETURN_IF_ERROR(forward_some(first, count, adapters, layer, x.narrow(0, first, count),
+                                 y.narrow(0, first, count)));
   }
   return ok();
 }

@@ -10,7 +10,7 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kIntArrays = 7;  // of StepArrays
-constexpr int64_t kBytesOfRow = sizeof(cuda::SamplingRow) + sizeof(cuda::AdapterTile) +
+constexpr int64_t kBytesOfRow = sizeof(cuda::SamplingRow) + 2 * sizeof(cuda::AdapterTile) +
                                 kIntArrays * static_cast<int64_t>(sizeof(int32_t));
 
 StepArrays arrays_of(at::Tensor& bytes, int64_t rows) {
@@ -24,6 +24,7 @@ StepArrays arrays_of(at::Tensor& bytes, int64_t rows) {
     next += rows;
   }
   arrays.tiles = reinterpret_cast<cuda::AdapterTile*>(next);
+  arrays.runs = arrays.tiles + rows;
   return arrays;
 }
 

@@ -32,6 +32,7 @@ struct StepArrays {
   int32_t* picked = nullptr;   // rows that are sampled
   int32_t* labels = nullptr;   // tokens that are scored
   cuda::AdapterTile* tiles = nullptr;
+  cuda::AdapterTile* runs = nullptr;  // rows of one adapter that adds to experts
 };
 
 class StepMemory {
