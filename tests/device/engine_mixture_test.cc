@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/ops/cuda_ops.h"
+#include "kernels/torch/cuda/decoder.h"
 #include "tests/device/engine_checks.h"
 #include "tests/torch/tiny_adapters.h"
 #include "tests/torch/tiny_model.h"
@@ -201,6 +202,17 @@ INSTANTIATE_TEST_SUITE_P(Families, CudaMixtureAdapters,
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaMixtureEngine, ::testing::Values("qwen3_moe", "glm4_moe"),
                          [](const auto& one) { return one.param; });
+
+TEST(CudaMixtureEngineRefuses, MoreExpertsThanGroupedProductsTake) {
+  const auto folder = testing::make_folder({.model_type = "qwen3_moe", .head_dim = 64}, "many");
+  ModelConfig config = read_model_config(folder).value();
+  config.moe->num_experts = 1023;
+  EXPECT_TRUE(check_card_model(config).ok());
+  config.moe->num_experts = 1024;
+  const Status refused = check_card_model(config);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), HasSubstr("a mixture of 1024 experts"));
+}
 
 TEST(CudaMixtureEngineRefuses, WidthsThatGroupedProductsCannotRead) {
   const auto odd =

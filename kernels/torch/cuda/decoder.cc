@@ -14,6 +14,7 @@ namespace primerl {
 namespace {
 
 constexpr int32_t kCardHeadDimMax = 256;
+constexpr int32_t kCardExpertsMax = 1023;  // groups of libtorch's grouped products
 // Up to so many rows skinny products that are not in parts are faster than a library's.
 constexpr int64_t kWholeRowsMax = 64;
 
@@ -48,6 +49,10 @@ int64_t num_part_floats(const ModelConfig& config) {
 }  // namespace
 
 Status check_card_model(const ModelConfig& config) {
+  if (config.moe.has_value() && config.moe->num_experts > kCardExpertsMax)
+    return error(Code::kUnavailable,
+                 "a mixture of {} experts cannot be computed on a CUDA device: up to {} can",
+                 config.moe->num_experts, kCardExpertsMax);
   if (config.moe.has_value() && (config.hidden_size % 8 != 0 || config.moe->width % 8 != 0))
     return error(Code::kUnavailable,
                  "a mixture of widths {} and {} cannot be computed on a CUDA device: multiples of "
