@@ -3,9 +3,10 @@
 //   cuda_skinny_bench
 //
 // 28 layers of Qwen3's 0.6B shape with weights of their own, as a step has them but for attention:
-// norm, qkv, out, norm, gate and up, SwiGLU, down; and each product alone. All in one CUDA graph,
-// so that no launch waits for the host and weights come from memory. Bound: the weights of a layer,
-// 31 MB, at 4.2 TB/s: 7.5 us. Microseconds a layer, medians of 30 [least, most].
+// norm, qkv, out, norm, gate and up, SwiGLU, down; and the two products that are made in parts
+// alone. All in one CUDA graph, so that no launch waits for the host and weights come from memory.
+// Bound: the weights of a layer, 31 MB, at 4.2 TB/s: 7.5 us. Microseconds a layer, medians of 30
+// [least, most].
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
@@ -48,45 +49,24 @@ class Layers {
     parts_ = at::zeros({cuda::kSkinnyPartsMax * kRowsMax * kHidden}, options().dtype(at::kFloat));
   }
 
-  /// All products, or the one of that number.
-  void library(int64_t rows, int product) {
+  /// A layer's products; those with few columns in parts, or the library's.
+  void all(int64_t rows, bool is_in_parts) {
     for (const Layer& layer : layers_) {
-      if (product < 0) norm(rows, layer, false);
-      if (product < 0 || product == 0) multiply(rows, normed_, layer.qkv, qkv_);
-      if (product < 0 || product == 1) multiply(rows, attended_, layer.out, addend_);
-      if (product < 0) norm(rows, layer, false);
-      if (product < 0 || product == 2) multiply(rows, normed_, layer.gate_up, gate_up_);
-      if (product < 0 || product == 2)
-        done(cuda::swiglu({rows, kInner, kType, gate_up_.data_ptr(), activated_.data_ptr()},
-                          stream()));
-      if (product < 0 || product == 3) multiply(rows, activated_, layer.down, addend_);
-    }
-  }
-  void own(int64_t rows, int product) {
-    for (const Layer& layer : layers_) {
-      if (product < 0) norm(rows, layer, true);
-      if (product < 0 || product == 0)
-        skinny(rows, normed_, layer.qkv, {.y = qkv_.data_ptr()});
-      if (product < 0 || product == 1) add(rows, attended_, layer.out);
-      if (product < 0) norm(rows, layer, true);
-      if (product < 0 || product == 2)
-        skinny(rows, normed_, layer.gate_up, {.is_gated = true, .y = activated_.data_ptr()});
-      if (product < 0 || product == 3) add(rows, activated_, layer.down);
-    }
-  }
-
-  /// Ours where the answer is in parts.
-  void mixed(int64_t rows) {
-    for (const Layer& layer : layers_) {
-      norm(rows, layer, true);
+      norm(rows, layer, is_in_parts);
       multiply(rows, normed_, layer.qkv, qkv_);
-      add(rows, attended_, layer.out);
-      norm(rows, layer, true);
+      add(rows, attended_, layer.out, is_in_parts);
+      norm(rows, layer, is_in_parts);
       multiply(rows, normed_, layer.gate_up, gate_up_);
       done(cuda::swiglu({rows, kInner, kType, gate_up_.data_ptr(), activated_.data_ptr()},
                         stream()));
-      add(rows, activated_, layer.down);
+      add(rows, activated_, layer.down, is_in_parts);
     }
+  }
+  void out(int64_t rows, bool is_in_parts) {
+    for (const Layer& layer : layers_) add(rows, attended_, layer.out, is_in_parts);
+  }
+  void down(int64_t rows, bool is_in_parts) {
+    for (const Layer& layer : layers_) add(rows, activated_, layer.down, is_in_parts);
   }
 
  private:
@@ -101,19 +81,17 @@ class Layers {
     at::Tensor to = y.narrow(0, 0, rows);
     at::mm_out(to, x.narrow(0, 0, rows), weight.t());
   }
-  static void skinny(int64_t rows, const at::Tensor& x, const at::Tensor& weight,
-                     cuda::SkinnyArgs args) {
-    args.rows = rows;
-    args.terms = weight.size(1);
-    args.columns = weight.size(0);
-    args.x = x.data_ptr();
-    args.weight = weight.data_ptr();
-    done(cuda::skinny_product(args, stream()));
-  }
-  void add(int64_t rows, const at::Tensor& x, const at::Tensor& weight) {
-    skinny(rows, x, weight,
-           {.parts = parts_.data_ptr<float>(),
-            .num_parts = cuda::skinny_parts(weight.size(1), weight.size(0))});
+  void add(int64_t rows, const at::Tensor& x, const at::Tensor& weight, bool is_in_parts) {
+    if (!is_in_parts) return multiply(rows, x, weight, addend_);
+    const int64_t terms = weight.size(1), columns = weight.size(0);
+    done(cuda::skinny_product({.rows = rows,
+                               .terms = terms,
+                               .columns = columns,
+                               .x = x.data_ptr(),
+                               .weight = weight.data_ptr(),
+                               .num_parts = cuda::skinny_parts(terms, columns),
+                               .parts = parts_.data_ptr<float>()},
+                              stream()));
   }
   void norm(int64_t rows, const Layer& layer, bool is_in_parts) {
     done(cuda::rms_norm({.rows = rows,
@@ -168,16 +146,16 @@ int run() {
   const c10::InferenceMode no_gradients;
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
   Layers layers;
-  const char* names[] = {"qkv", "out", "gate, up and SwiGLU", "down"};
+  const auto compare = [&](const char* name, int64_t rows, auto launch) {
+    const std::string library = time_of([&] { (layers.*launch)(rows, false); });
+    const std::string own = time_of([&] { (layers.*launch)(rows, true); });
+    fmt::print("  {:<6} library {:<24} in parts {}\n", name, library, own);
+  };
   for (const int64_t rows : {8, 16, 32, 64}) {
     fmt::print("{} rows\n", rows);
-    for (int product = -1; product < 4; ++product) {
-      const std::string library = time_of([&] { layers.library(rows, product); });
-      const std::string own = time_of([&] { layers.own(rows, product); });
-      fmt::print("  {:<22} library {:<24} own {}\n", product < 0 ? "all" : names[product], library,
-                 own);
-    }
-    fmt::print("  {:<22} {}\n", "all, own out and down", time_of([&] { layers.mixed(rows); }));
+    compare("all", rows, &Layers::all);
+    compare("out", rows, &Layers::out);
+    compare("down", rows, &Layers::down);
   }
   return 0;
 }

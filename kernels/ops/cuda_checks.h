@@ -146,17 +146,13 @@ inline const char* fault_of(const SampleArgs& args) {
 
 inline const char* fault_of(const SkinnyArgs& args) {
   if (args.rows < 0 || args.rows > kSkinnyRowsMax) return "rows must be from 0 to 64";
-  const int64_t tile = args.is_gated ? kSkinnyGatedColumns : kSkinnyColumns;
-  if (args.columns < 1 || args.columns > kRowsMax || args.columns % tile != 0)
-    return "columns must be a multiple of 32, gated of 48, and at most 2^31 - 1";
-  if ((args.y == nullptr) == (args.parts == nullptr) || (args.is_gated && args.parts != nullptr))
-    return "a product is written to y or to parts, gated to y";
-  const int64_t parts = args.parts == nullptr ? 1 : args.num_parts;
-  if (parts < 1 || parts > kSkinnyPartsMax) return "parts must be from 1 to 8";
-  if (args.terms < 1 || args.terms % (kSkinnyTerms * parts) != 0)
+  if (args.columns < 1 || args.columns > kRowsMax || args.columns % kSkinnyColumns != 0)
+    return "columns must be a multiple of 32, at most 2^31 - 1";
+  if (args.num_parts < 1 || args.num_parts > kSkinnyPartsMax) return "parts must be from 1 to 8";
+  if (args.terms < 1 || args.terms % (kSkinnyTerms * args.num_parts) != 0)
     return "terms must be a multiple of 128 in each part";
-  if (!are_aligned(args.x, args.weight, args.y, args.parts))
-    return "x, weight and what is written must be at addresses of 16 bytes";
+  if (!are_aligned(args.x, args.weight, args.parts))
+    return "x, weight and parts must be at addresses of 16 bytes";
   return nullptr;
 }
 

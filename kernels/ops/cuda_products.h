@@ -21,42 +21,35 @@ struct FewRowsArgs {
 inline constexpr int64_t kFewRowsMax = 4;
 Outcome few_rows_product(const FewRowsArgs& args, Stream stream);
 
-/// y = x * weight' of a step's rows, bf16 with sums in fp32; gated, y = silu(gate) * up of the two
-/// halves of the columns, as swiglu() has it; or in parts of the terms, which rms_norm() adds up in
-/// order. A row's result depends on that row alone. It starts while the operation before it ends,
-/// and reads the weight then: what writes the weight must be further back, or a copy.
+/// Parts of x * weight' of up to 64 rows, bf16: each of some of the terms, all sums fp32, which
+/// rms_norm() adds up in order. So a matrix of few columns has blocks enough for a device. A row's
+/// result depends on that row alone. It starts while the operation before it ends, and reads the
+/// weight then: what writes the weight must be further back, or a copy.
 struct SkinnyArgs {
   int64_t rows = 0;     // up to kSkinnyRowsMax
   int64_t terms = 0;    // a multiple of kSkinnyTerms, in each part
-  int64_t columns = 0;  // a multiple of kSkinnyColumns, gated of kSkinnyGatedColumns
+  int64_t columns = 0;  // a multiple of kSkinnyColumns
   const void* x = nullptr;       // [rows, terms]; at addresses of 16 bytes, as all here
-  const void* weight = nullptr;  // [columns, terms]; gated: gates first
-  bool is_gated = false;
-  void* y = nullptr;       // [rows, columns], gated [rows, columns / 2]; or null: parts
-  float* parts = nullptr;  // [num_parts, rows, columns], or null
-  int32_t num_parts = 1;
+  const void* weight = nullptr;  // [columns, terms]
+  int32_t num_parts = 1;         // up to kSkinnyPartsMax
+  float* parts = nullptr;        // [num_parts, rows, columns]
 };
 inline constexpr int64_t kSkinnyRowsMax = 64;
 inline constexpr int64_t kSkinnyTerms = 128;
 inline constexpr int64_t kSkinnyColumns = 32;
-inline constexpr int64_t kSkinnyGatedColumns = 48;
 inline constexpr int32_t kSkinnyPartsMax = 8;
 Outcome skinny_product(const SkinnyArgs& args, Stream stream);
-/// Whether a matrix, in so many parts, is one that it is made for: all blocks are on the device at
-/// once, each asks for all that it reads at once, and reading the rows again and again costs less
-/// than reading the matrix.
-inline bool is_skinny(int64_t terms, int64_t columns, int64_t num_parts, bool is_gated) {
-  constexpr int64_t kBlocksMax = 132, kTermsMax = 1024, kTermsOfPartMax = 768;
-  const int64_t tile = is_gated ? kSkinnyGatedColumns : kSkinnyColumns;
-  return terms > 0 && columns % tile == 0 && columns / tile * num_parts <= kBlocksMax &&
-         terms % (kSkinnyTerms * num_parts) == 0 &&
-         terms / num_parts <= (num_parts == 1 ? kTermsMax : kTermsOfPartMax);
-}
-/// Of an answer in parts, how many fill the device best; 0: the matrix is none of these.
+/// The parts of a matrix that fill a device best, where all blocks are on it at once and each asks
+/// for all that it reads at once: then it is faster than a library's product. 0: the matrix is none
+/// of these.
 inline int32_t skinny_parts(int64_t terms, int64_t columns) {
-  int32_t parts = kSkinnyPartsMax;
-  while (parts > 0 && !is_skinny(terms, columns, parts, false)) --parts;
-  return parts;
+  constexpr int64_t kBlocksMax = 132, kTermsOfPartMax = 768;
+  if (terms < 1 || columns % kSkinnyColumns != 0) return 0;
+  for (int32_t parts = kSkinnyPartsMax; parts > 0; --parts)
+    if (columns / kSkinnyColumns * parts <= kBlocksMax && terms % (kSkinnyTerms * parts) == 0 &&
+        terms / parts <= kTermsOfPartMax)
+      return parts;
+  return 0;
 }
 
 }  // namespace primerl::cuda

@@ -213,11 +213,11 @@ TEST_P(CudaEngineTest, ABrokenNumberIsNamed) {
 INSTANTIATE_TEST_SUITE_P(HeadDim, CudaEngineTest, ::testing::Values(64, 16),
                          [](const auto& one) { return std::to_string(one.param); });
 
-/// Of a width that decode steps have products of their own for, in steps of 1 to 19 rows: the CPU
+/// Of widths whose products decode steps make in parts, in steps of 1 to 19 rows: the CPU
 /// scores what the device has drawn.
 TEST(CudaEngineProducts, OfDecodeStepsAreNearTheCpus) {
   const auto folder = testing::make_folder(
-      {.hidden_size = 384, .head_dim = 64, .deviation = 0.05});  // gate and up: 1,536 columns
+      {.hidden_size = 384, .head_dim = 64, .deviation = 0.05});  // 256 and 768 terms
   EngineOptions options = options_on("cuda:0");
   options.dtype = "bfloat16";
   const auto requests = many_requests(1);

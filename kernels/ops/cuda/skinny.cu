@@ -1,5 +1,5 @@
-// Products of up to 64 rows: a block a few columns, and where the answer is in parts a part of the
-// terms, chunk by chunk. The first chunks of its matrix are asked for before the rows, which the
+// Products of up to 64 rows in parts: a block a few columns and the terms of a part, chunk by chunk.
+// The first chunks of its matrix are asked for before the rows, which the
 // kernel before this one may still be writing. Eight warps: two halves of the rows, four quarters
 // of the terms of each chunk; their sums are put together in order.
 #include <algorithm>
@@ -12,15 +12,16 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRows = static_cast<int>(kSkinnyRowsMax);
 constexpr int kHalfRows = kRows / 2;
+constexpr int kColumns = static_cast<int>(kSkinnyColumns);
 constexpr int kChunk = static_cast<int>(kSkinnyTerms);
 constexpr int kPieces = kChunk / kVector<Bf16>;  // of 16 bytes, in a row of a chunk
 constexpr int kStep = 16;                        // terms of an instruction
 constexpr int kQuarters = 4;
 constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
-// Chunks on their way: what a block holds leaves room for one of the kernel before it or after.
-// Where a block may have less shared memory (compute capability 8.6, say) it is the fewest.
-constexpr int kStagesMost = 4;
-constexpr int kStagesFewest = 2;
+// Chunks on their way: all that a block reads, where skinny_parts() made the parts. Where it may
+// have less shared memory (compute capability 8.6, say) it is the fewest.
+constexpr int kStagesMost = 6;
+constexpr int kStagesFewest = 4;
 
 /// Pieces of a row are permuted so that eight rows have different banks.
 __device__ __forceinline__ int place_of(int row, int piece) {
@@ -45,24 +46,15 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Where the columns of a block lie: gated, the first half are gates, the others what they open.
-template <int kColumns, bool kIsGated>
-__device__ __forceinline__ int64_t column_of(const SkinnyArgs& args, int column) {
-  if (!kIsGated) return static_cast<int64_t>(blockIdx.x) * kColumns + column;
-  constexpr int kHalf = kColumns / 2;
-  const int64_t in_half = static_cast<int64_t>(blockIdx.x) * kHalf + column % kHalf;
-  return column < kHalf ? in_half : args.columns / 2 + in_half;
-}
-
 /// The chunk that begins with term `first`, to `memory`.
-template <int kColumns, bool kIsGated>
 __device__ __forceinline__ void ask_weights(const SkinnyArgs& args, int64_t first, uint4* memory) {
-  const Bf16* weight = static_cast<const Bf16*>(args.weight) + first;
+  const Bf16* weight = static_cast<const Bf16*>(args.weight) +
+                       static_cast<int64_t>(blockIdx.x) * kColumns * args.terms + first;
 #pragma unroll
   for (int i = threadIdx.x; i < kColumns * kPieces; i += kThreads) {
     const int column = i / kPieces, piece = i % kPieces;
-    const int64_t from = column_of<kColumns, kIsGated>(args, column) * args.terms;
-    copy_ahead(memory + place_of(column, piece), weight + from + piece * kVector<Bf16>);
+    copy_ahead(memory + place_of(column, piece),
+               weight + column * args.terms + piece * kVector<Bf16>);
   }
 }
 __device__ __forceinline__ void ask_rows(const SkinnyArgs& args, int64_t first, uint4* memory) {
@@ -76,57 +68,35 @@ __device__ __forceinline__ void ask_rows(const SkinnyArgs& args, int64_t first, 
   }
 }
 
-/// Sums of the quarters of one block: [kQuarters, kRows, kColumns], rows so far apart that the
-/// lanes of a warp write to different banks.
-template <int kColumns>
-struct Sums {
-  static constexpr int kStride = kColumns + 8;
-  static constexpr size_t kBytes = sizeof(float) * kQuarters * kRows * kStride;
-  float* memory;
+/// Where the sums of the quarters of a block lie: [kQuarters, kRows, kColumns], rows so far apart
+/// that the lanes of a warp write to different banks.
+constexpr int kSumStride = kColumns + 8;
+constexpr size_t kSumBytes = sizeof(float) * kQuarters * kRows * kSumStride;
+__device__ __forceinline__ float* sums_at(float* memory, int quarter, int row, int column) {
+  return memory + (quarter * kRows + row) * kSumStride + column;
+}
 
-  __device__ __forceinline__ float* at(int quarter, int row, int column) const {
-    return memory + (quarter * kRows + row) * kStride + column;
-  }
-  template <int kVec>
-  __device__ __forceinline__ void total(int row, int column, float (&to)[kVec]) const {
-    load(at(0, row, column), to);
+/// Adds the quarters up in order.
+__device__ __forceinline__ void write(const SkinnyArgs& args, float* sums) {
+  constexpr int kVec = 4, kVectors = kColumns / kVec;
+  for (int i = threadIdx.x; i < static_cast<int>(args.rows) * kVectors; i += kThreads) {
+    const int row = i / kVectors, column = i % kVectors * kVec;
+    float total[kVec];
+    load(sums_at(sums, 0, row, column), total);
 #pragma unroll
-    for (int i = 1; i < kQuarters; ++i) {
+    for (int quarter = 1; quarter < kQuarters; ++quarter) {
       float more[kVec];
-      load(at(i, row, column), more);
+      load(sums_at(sums, quarter, row, column), more);
 #pragma unroll
-      for (int j = 0; j < kVec; ++j) to[j] += more[j];
+      for (int j = 0; j < kVec; ++j) total[j] += more[j];
     }
-  }
-};
-
-template <int kColumns, bool kIsGated>
-__device__ __forceinline__ void write(const SkinnyArgs& args, Sums<kColumns> sums) {
-  constexpr int kVec = 4, kWidth = kIsGated ? kColumns / 2 : kColumns;
-  const int64_t columns = kIsGated ? args.columns / 2 : args.columns;
-  for (int i = threadIdx.x; i < static_cast<int>(args.rows) * kWidth / kVec; i += kThreads) {
-    const int row = i / (kWidth / kVec), column = i % (kWidth / kVec) * kVec;
-    const int64_t at = row * columns + static_cast<int64_t>(blockIdx.x) * kWidth + column;
-    float y[kVec];
-    sums.total(row, column, y);
-    if (args.parts != nullptr) {
-      store(args.parts + blockIdx.y * args.rows * columns + at, y);
-      continue;
-    }
-    if constexpr (kIsGated) {
-      float up[kVec];
-      sums.total(row, column + kWidth, up);
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        const float gate = rounded<Bf16>(y[j]);
-        y[j] = gate * sigmoid(gate) * rounded<Bf16>(up[j]);
-      }
-    }
-    store(static_cast<Bf16*>(args.y) + at, y);
+    store(args.parts + (blockIdx.y * args.rows + row) * args.columns +
+              static_cast<int64_t>(blockIdx.x) * kColumns + column,
+          total);
   }
 }
 
-template <int kColumns, bool kIsGated, int kStages>
+template <int kStages>
 __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
   constexpr int kStage = (kColumns + kRows) * kPieces;  // pieces: weights, then rows
   extern __shared__ uint4 memory[];
@@ -134,8 +104,7 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
   const int num_chunks = static_cast<int>(terms / kChunk);
   const auto stage = [&](int chunk) { return memory + chunk % kStages * kStage; };
   const auto ask_weights_of = [&](int chunk) {
-    if (chunk < num_chunks)
-      ask_weights<kColumns, kIsGated>(args, first + chunk * kChunk, stage(chunk));
+    if (chunk < num_chunks) ask_weights(args, first + chunk * kChunk, stage(chunk));
   };
   const auto ask_rows_of = [&](int chunk) {
     if (chunk < num_chunks)
@@ -188,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
   }
   __syncthreads();  // what is in shared memory is used
 
-  const Sums<kColumns> all{reinterpret_cast<float*>(memory)};
+  auto* const all = reinterpret_cast<float*>(memory);
   const int first_row = half * kHalfRows + lane / 4, first_column = lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i)
@@ -197,31 +166,30 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float pair[2] = {sums[i][j][2 * k], sums[i][j][2 * k + 1]};
-        store(all.at(quarter, first_row + i * 16 + k * 8, first_column + j * 8), pair);
+        store(sums_at(all, quarter, first_row + i * 16 + k * 8, first_column + j * 8), pair);
       }
   __syncthreads();
-  write<kColumns, kIsGated>(args, all);
+  write(args, all);
 }
 
-template <int kColumns, bool kIsGated, int kStages = kStagesMost>
+template <int kStages>
 Outcome start(const SkinnyArgs& args, Stream stream) {
   constexpr size_t kStageBytes = sizeof(uint4) * (kColumns + kRows) * kPieces;
-  constexpr size_t kBytesMax = std::max(kStages * kStageBytes, Sums<kColumns>::kBytes);
-  const int64_t parts = args.parts == nullptr ? 1 : args.num_parts;
-  const int64_t stages = std::min<int64_t>(kStages, args.terms / parts / kChunk);
-  const auto kernel = skinny_kernel<kColumns, kIsGated, kStages>;
+  constexpr size_t kBytesMax = std::max(kStages * kStageBytes, kSumBytes);
+  const int64_t chunks = args.terms / args.num_parts / kChunk;
+  const auto stages = static_cast<size_t>(std::min<int64_t>(kStages, chunks));
   // The limit is one for all shapes, since other threads may start this kernel for other ones.
-  const cudaError_t has_room =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
+  const cudaError_t has_room = cudaFuncSetAttribute(
+      skinny_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
   if (has_room != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    if constexpr (kStages > kStagesFewest)
-      return start<kColumns, kIsGated, kStagesFewest>(args, stream);
+    if constexpr (kStages > kStagesFewest) return start<kStagesFewest>(args, stream);
     return {"the device has too little shared memory for a skinny product"};
   }
-  const dim3 blocks(static_cast<unsigned>(args.columns / kColumns), static_cast<unsigned>(parts));
-  launch(kernel, blocks, kThreads,
-         std::max(static_cast<size_t>(stages) * kStageBytes, Sums<kColumns>::kBytes), stream, args);
+  const dim3 blocks(static_cast<unsigned>(args.columns / kColumns),
+                    static_cast<unsigned>(args.num_parts));
+  launch(skinny_kernel<kStages>, blocks, kThreads, std::max(stages * kStageBytes, kSumBytes),
+         stream, args);
   return launched();
 }
 
@@ -230,8 +198,7 @@ Outcome start(const SkinnyArgs& args, Stream stream) {
 Outcome skinny_product(const SkinnyArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  return args.is_gated ? start<kSkinnyGatedColumns, true>(args, stream)
-                       : start<kSkinnyColumns, false>(args, stream);
+  return start<kStagesMost>(args, stream);
 }
 
 }  // namespace primerl::cuda

@@ -2,7 +2,6 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/segment_reduce.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/where.h>
 
 #include "kernels/torch/aten/on_stream.h"
@@ -136,21 +135,11 @@ Outcome skinny_product(const SkinnyArgs& args, Stream stream) {
   const OnStream on(stream);
   const at::Tensor x = wide(on.of(Type::kBfloat16, args.x, {args.rows, args.terms}));
   const at::Tensor weight = wide(on.of(Type::kBfloat16, args.weight, {args.columns, args.terms}));
-  if (args.parts != nullptr) {
-    const int64_t terms = args.terms / args.num_parts;
-    const at::Tensor parts = on.floats(args.parts, {args.num_parts, args.rows, args.columns});
-    for (int64_t part = 0; part < args.num_parts; ++part)
-      parts.select(0, part).copy_(
-          at::mm(x.narrow(1, part * terms, terms), weight.narrow(1, part * terms, terms).t()));
-    return {};
-  }
-  at::Tensor y = at::mm(x, weight.t());
-  const int64_t half = args.columns / 2;
-  if (args.is_gated) {
-    y = y.to(at::kBFloat16);
-    y = at::silu(wide(y.narrow(1, 0, half))).mul_(y.narrow(1, half, half));
-  }
-  on.of(Type::kBfloat16, args.y, {args.rows, y.size(1)}).copy_(y);
+  const int64_t terms = args.terms / args.num_parts;
+  const at::Tensor parts = on.floats(args.parts, {args.num_parts, args.rows, args.columns});
+  for (int64_t part = 0; part < args.num_parts; ++part)
+    parts.select(0, part).copy_(
+        at::mm(x.narrow(1, part * terms, terms), weight.narrow(1, part * terms, terms).t()));
   return {};
 }
 

@@ -15,8 +15,6 @@ namespace {
 
 constexpr int32_t kCardHeadDimMax = 256;
 constexpr int32_t kCardExpertsMax = 1023;  // groups of libtorch's grouped products
-// Up to so many rows skinny products that are not in parts are faster than a library's.
-constexpr int64_t kWholeRowsMax = 64;
 
 HeadShape heads_of(const ModelConfig& config) {
   const AttentionSpec& attention = config.attention;
@@ -207,8 +205,6 @@ cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& c
 Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                            const at::Tensor& y) {
   RETURN_IF_ERROR(with_sums(rows, x, linear, [&] {
-    if (is_skinny(rows, linear, 1, false))
-      return skinny(rows, x, linear, {.y = y.mutable_data_ptr()});
     return multiply(rows.count, x, linear.base, y, stream_);
   }));
   if (!is_adapted(rows, linear) || added_ != nullptr) return ok();
@@ -230,42 +226,34 @@ Status CardDecoder::with_sums(const CardRows& rows, const at::Tensor& x, const L
   return ok();
 }
 
-bool CardDecoder::is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
-                            bool is_gated) const {
-  const CardLinear& base = linear.base;
-  const auto address = reinterpret_cast<std::uintptr_t>(base.transposed.const_data_ptr());
-  return rows.is_decode_step && cuda::has_own_kernels() && type_ == at::kBFloat16 &&
-         !(is_gated && is_adapted(rows, linear)) && rows.count > cuda::kFewRowsMax &&
-         rows.count <= (num_parts == 1 ? kWholeRowsMax : cuda::kSkinnyRowsMax) &&
-         base.fp8 == nullptr && !base.bias.defined() && address % 16 == 0 && num_parts > 0 &&
-         cuda::is_skinny(base.transposed.size(0), base.transposed.size(1), num_parts, is_gated);
-}
-
-Status CardDecoder::skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                           cuda::SkinnyArgs args) const {
-  args.rows = rows.count;
-  args.terms = linear.base.transposed.size(0);
-  args.columns = linear.base.transposed.size(1);
-  args.x = x.const_data_ptr();
-  args.weight = linear.base.transposed.const_data_ptr();
-  return launched(cuda::skinny_product(args, stream_.raw()), "skinny_product");
+int32_t CardDecoder::parts_of(const CardRows& rows, const CardLinear& linear) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(linear.transposed.const_data_ptr());
+  const bool is_skinny = rows.is_decode_step && cuda::has_own_kernels() &&
+                         type_ == at::kBFloat16 && rows.count > cuda::kFewRowsMax &&
+                         rows.count <= cuda::kSkinnyRowsMax && linear.fp8 == nullptr &&
+                         !linear.bias.defined() && address % 16 == 0;
+  if (!is_skinny) return 0;
+  return cuda::skinny_parts(linear.transposed.size(0), linear.transposed.size(1));
 }
 
 Status CardDecoder::add(const CardRows& rows, const at::Tensor& x, const Linear& linear) {
-  const at::Tensor& matrix = linear.base.transposed;
-  const int32_t parts = cuda::skinny_parts(matrix.size(0), matrix.size(1));
-  num_parts_ = is_skinny(rows, linear, parts, false) ? parts : 0;
+  num_parts_ = parts_of(rows, linear.base);
   if (num_parts_ == 0) return this->linear(rows, x, linear, addend_);
+  const at::Tensor& matrix = linear.base.transposed;
   return with_sums(rows, x, linear, [&] {
-    return skinny(rows, x, linear,
-                  {.parts = parts_.mutable_data_ptr<float>(), .num_parts = num_parts_});
+    return launched(cuda::skinny_product({.rows = rows.count,
+                                          .terms = matrix.size(0),
+                                          .columns = matrix.size(1),
+                                          .x = x.const_data_ptr(),
+                                          .weight = matrix.const_data_ptr(),
+                                          .num_parts = num_parts_,
+                                          .parts = parts_.mutable_data_ptr<float>()},
+                                         stream_.raw()),
+                    "skinny_product");
   });
 }
 
 Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
-  if (is_skinny(rows, gate_up, 1, true))
-    return skinny(rows, normed_, gate_up,
-                  {.is_gated = true, .y = activated_.mutable_data_ptr()});
   RETURN_IF_ERROR(linear(rows, normed_, gate_up, gate_up_));
   return launched(cuda::swiglu({.rows = rows.count,
                                 .width = config_.mlp.width,

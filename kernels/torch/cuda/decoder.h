@@ -112,12 +112,8 @@ class CardDecoder {
   /// parts.
   Status norm(int64_t rows, const at::Tensor& stream, const at::Tensor* addend, const void* weight,
               const at::Tensor& sum, const at::Tensor& to) const;
-  /// Whether the product of a decode step's rows is skinny_product()'s, in so many parts. Adapters
-  /// add to whole products that no gate has opened yet.
-  bool is_skinny(const CardRows& rows, const Linear& linear, int64_t num_parts,
-                 bool is_gated) const;
-  Status skinny(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                cuda::SkinnyArgs args) const;
+  /// Of the product of a decode step's rows with a matrix, where skinny_product() makes it; else 0.
+  int32_t parts_of(const CardRows& rows, const CardLinear& linear) const;
   /// What a stage adds to the stream: x times its last matrix, to addend_ or in parts.
   Status add(const CardRows& rows, const at::Tensor& x, const Linear& linear);
   /// Of an MLP: normed_ to activated_.
