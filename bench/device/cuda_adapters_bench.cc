@@ -11,7 +11,6 @@
 //   beside         it is on a second stream while the product runs, the next norm or SwiGLU adds,
 //                  and it asks for the next matrix's numbers ahead, as an engine's step does
 //   not ahead      without that
-//   two launches   as where a device has no clusters of blocks
 //   alone          as after, but sums, and without the products
 #include "kernels/torch/cuda/stream.h"
 
@@ -39,9 +38,9 @@ constexpr int64_t kTiles = kRows / 8 + kAdapters + 2;  // as the engine's, most 
 constexpr int64_t kHidden = 1024, kInner = 3072;
 constexpr int kTimes = 20, kReplays = 10;
 
-enum class Way { kNone, kAfter, kBeside, kNotAhead, kTwoLaunches, kNothing, kAlone };
+enum class Way { kNone, kAfter, kBeside, kNotAhead, kNothing, kAlone };
 
-bool is_beside(Way way) { return way >= Way::kBeside && way <= Way::kTwoLaunches; }
+bool is_beside(Way way) { return way >= Way::kBeside && way <= Way::kNotAhead; }
 
 at::TensorOptions bf16() { return at::TensorOptions(at::kCUDA).dtype(at::kBFloat16); }
 
@@ -73,7 +72,6 @@ class Step {
       linear.adapters.slot_stride = slots_.stride(0);
       linear.adapters.tiles = reinterpret_cast<const cuda::AdapterTile*>(tiles_.const_data_ptr());
       linear.adapters.num_tiles = kTiles;
-      linear.adapters.tile_rows = 8;
       linear.adapters.rank_max = kRank;
       linear.adapters.workspace = workspace_.mutable_data_ptr<float>();
       if (cuda::adapters_workspace(linear.adapters) > workspace_.numel())
@@ -129,7 +127,7 @@ class Step {
       a += terms;
       b += width;
     }
-    if (!linears_.empty()) linears_.back().adapters.next_size = b - at;
+    if (!linears_.empty()) linears_.back().adapters.next_size = std::ssize(widths) * terms;
     at = made.adapters.next = b;
     linears_.push_back(made);
   }
@@ -155,7 +153,6 @@ class Step {
     else
       args.sums = sums_.mutable_data_ptr<float>();
     if (way == Way::kNotAhead) args.next_size = 0;
-    if (way == Way::kTwoLaunches) args.tile_rows = cuda::kAdapterTileRows;
     stream_.record(fork_);
     if (way < Way::kNothing) at::mm_out(linear.y, linear.x, linear.weight.t());
     if (way == Way::kNone || way == Way::kNothing) return;
@@ -201,8 +198,7 @@ void run() {
   const std::vector<Variant> variants = {
       {"without", Way::kNone, 0},           {"after", Way::kAfter, 0},
       {"beside", Way::kBeside, 0},          {"not ahead", Way::kNotAhead, 0},
-      {"two launches", Way::kTwoLaunches, 0}, {"no products", Way::kNothing, 5},
-      {"alone", Way::kAlone, 5}};
+      {"no products", Way::kNothing, 4},    {"alone", Way::kAlone, 4}};
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> graphs;
   for (const Variant& variant : variants) {
     step.launch(variant.way);

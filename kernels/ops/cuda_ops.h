@@ -13,8 +13,7 @@
 /// checked: they must be in range.
 ///
 /// Same arguments, same bits: no float is added by an atomic. A row of an output depends on its own
-/// inputs alone, so batch mates change no bit; `num_splits` of decode_attention does, and so does
-/// whether `tile_rows` of add_adapters are more than 8.
+/// inputs alone, so batch mates change no bit; `num_splits` of decode_attention does.
 #pragma once
 
 #include <algorithm>
@@ -315,7 +314,6 @@ struct AddAdaptersArgs {
   Type type = Type::kFloat32;
   int64_t num_tiles = 0;
   const AdapterTile* tiles = nullptr;  // [num_tiles]
-  int64_t tile_rows = kAdapterTileRows;  // no tile has more; sums of up to 8 are made fastest
   int32_t rank_max = kAdapterRowsRankMax;
   int32_t num_parts = 0;               // up to kAdapterPartsMax
   AdapterPart parts[kAdapterPartsMax] = {};
@@ -323,7 +321,7 @@ struct AddAdaptersArgs {
   int64_t slot_stride = 0;      // elements, a multiple of 8
   int64_t group_stride = 0;     // of a rank: from a group's A and B to the next one's; likewise
   /// What the next operation reads of the tiles' slots: [next * rank, (next + next_size) * rank),
-  /// asked for ahead where that is of use; nothing where next_size is 0.
+  /// asked for ahead; nothing where next_size is 0.
   int64_t next = 0;
   int64_t next_size = 0;
   const void* x = nullptr;      // [rows, terms]

@@ -102,15 +102,13 @@ std::vector<AdapterTile> many_tiles() {
 constexpr int64_t kSlots = 5;
 
 Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& tiles,
-             const Floats& slots, const Floats& x, const Floats& before, bool are_sums = false,
-             int64_t tile_rows = kAdapterTileRows) {
+             const Floats& slots, const Floats& x, const Floats& before, bool are_sums = false) {
   const Type type_of_y = are_sums ? Type::kFloat32 : type;
   const Buffer on_slots(type, slots), on_x(type, x), y(type_of_y, before), on_tiles(tiles);
   AddAdaptersArgs args = linear.args(type);
   args.num_tiles = std::ssize(tiles);
   args.tiles = on_tiles.as<AdapterTile>();
   args.slots = on_slots.get();
-  args.tile_rows = tile_rows;
   args.next_size = linear.slot_stride() / kAdapterRowsRankMax;  // changes nothing
   args.x = on_x.get();
   if (are_sums)
@@ -133,13 +131,11 @@ TEST(CudaAdapters, AddWhatTheHostAdds) {
       const Floats before = rounded(type, random_floats(kRows * linear.columns(), 2));
       const Floats slots = rounded(type, random_floats(kSlots * linear.slot_stride(), 3, 0.1));
       // u is up to some 5, of terms that cancel.
-      for (const bool are_sums : {false, true}) {
-        const Floats want = wanted(linear.args(type), many_tiles(), slots, x, before, are_sums);
-        for (const int64_t tile_rows : {int64_t{8}, kAdapterTileRows})
-          expect_near(added(linear, type, many_tiles(), slots, x, before, are_sums, tile_rows),
-                      want, cuda_test::tolerance_of(are_sums ? Type::kFloat32 : type, 1e-4),
-                      are_sums ? "sums" : "y");
-      }
+      for (const bool are_sums : {false, true})
+        expect_near(added(linear, type, many_tiles(), slots, x, before, are_sums),
+                    wanted(linear.args(type), many_tiles(), slots, x, before, are_sums),
+                    cuda_test::tolerance_of(are_sums ? Type::kFloat32 : type, 1e-4),
+                    are_sums ? "sums" : "y");
     }
 }
 
@@ -165,10 +161,6 @@ TEST(CudaAdapters, ARowIsTheSameInTilesOfAnySize) {
                   cuda_test::tolerance_of(type, 1e-4), "y");
       for (const int64_t size : {1, 5, 8, 63})
         EXPECT_TRUE(added(linear, type, tiles_of(size), slots, x, before) == want) << size;
-      // Tiles of few rows may be added up in another order.
-      const Floats sums = added(linear, type, tiles_of(8), slots, x, before, true, 8);
-      for (const int64_t size : {1, 5})
-        EXPECT_TRUE(added(linear, type, tiles_of(size), slots, x, before, true, 8) == sums) << size;
     }
 }
 
@@ -327,12 +319,11 @@ TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {
       Floats slots = random_floats(kSlots * linear.slot_stride(), 3, 0.1);
       const std::vector<AdapterTile> one_each = {
           {0, 1, 1, 16, 3, 2}, {1, 1, 1, 16, 3, 2}, {2, 1, 1, 16, 3, 2}, {3, 1, 0, 8, 3, 1}};
-      const Floats alone = added(linear, type, one_each, slots, x, before, are_sums, 8);
+      const Floats alone = added(linear, type, one_each, slots, x, before, are_sums);
       for (int64_t i = 0; i < linear.slot_stride(); ++i)
         slots[static_cast<size_t>(i)] = std::nanf("");
       const Floats together =
-          added(linear, type, {{3, 1, 0, 8, 3, 1}, {0, 3, 1, 16, 3, 2}}, slots, x, before, are_sums,
-                8);
+          added(linear, type, {{3, 1, 0, 8, 3, 1}, {0, 3, 1, 16, 3, 2}}, slots, x, before, are_sums);
       const auto width = static_cast<size_t>(linear.columns());
       EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + static_cast<int64_t>(3 * width),
                              together.begin()));

@@ -2,7 +2,7 @@
 // has a tile of rows, 16 ranks of a part and a slice of the terms. The second makes B u: a block
 // has a tile and a piece of a part's columns, and asks for its B while the first works. In bf16
 // tensor cores make both.
-#include "kernels/ops/cuda/adapters.cuh"
+#include "kernels/ops/cuda/launch.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -10,15 +10,90 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kBlocksMin = 4;  // of a processor
-constexpr int kRows = kProductRows;    // a tile has some such groups
-constexpr int kRanks = kProductRanks;  // of a block, or of a product
+constexpr int kRows = 8;        // of a product; a tile has some such groups
+constexpr int kRanks = 16;      // of a block, or of a product
 constexpr int kStepTerms = 32;  // of a warp, two products
 constexpr int kSteps = 4;       // all of whose loads are under way at once
 constexpr int kWarpTerms = kSteps * kStepTerms;
 constexpr int kSliceTerms = kWarps * kWarpTerms;
+constexpr int kLaneColumns = 8;  // of a warp's, two of each product
+constexpr int kWarpColumns = kLaneColumns * kRows;
 constexpr int kPieceColumns = kWarps * kWarpColumns;
 constexpr int kGroupSize = kRows * kRanks;  // u [row][rank], of a tile:
 constexpr int kSliceSize = kAdapterTileRows / kRows * kGroupSize;
+constexpr int kPrefetchedBytes = 128;  // by one instruction
+
+__host__ __device__ constexpr int count_of(int64_t all, int size) {
+  return static_cast<int>((all + size - 1) / size);
+}
+
+/// The numbers of a tile's adapter, or of its expert.
+template <class T>
+__device__ __forceinline__ const T* slot_of(const AddAdaptersArgs& args, const AdapterTile& tile) {
+  return static_cast<const T*>(args.slots) + tile.slot * args.slot_stride +
+         tile.group * args.group_stride * tile.rank;
+}
+
+/// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. Which term is which does not matter, as long as
+/// both sides agree: so a lane reads its terms of a row at once.
+__device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
+                                         unsigned a3, unsigned x0, unsigned x1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x0), "r"(x1));
+}
+
+/// Two numbers as bf16; they become what that leaves of them.
+__device__ __forceinline__ unsigned take_half(float& a, float& b) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+  a -= __low2float(both);
+  b -= __high2float(both);
+  return *reinterpret_cast<const unsigned*>(&both);
+}
+
+/// Sums of a lane: eight columns that follow each other, of rows 2 * (lane % 4) and the next one.
+/// Columns are the rows of products, named such that a lane has those.
+struct ColumnSums {
+  float c[kLaneColumns / 2][4] = {};
+
+  /// += b of four ranks for each column, times u of them, which is fp32 in two halves.
+  __device__ __forceinline__ void add(const uint2 (&b)[kLaneColumns], float4 u) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const unsigned u0 = take_half(u.x, u.y), u1 = take_half(u.z, u.w);
+#pragma unroll
+      for (int i = 0; i < kLaneColumns / 2; ++i)
+        multiply(c[i], b[2 * i].x, b[2 * i + 1].x, b[2 * i].y, b[2 * i + 1].y, u0, u1);
+    }
+  }
+  __device__ __forceinline__ void of_row(int row, float (&values)[kLaneColumns]) const {
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) values[i] = c[i / 2][i % 2 * 2 + row];
+  }
+};
+
+/// Adds to, or writes, elements of y from `at` on.
+template <class T, int kCount>
+__device__ __forceinline__ void put(const AddAdaptersArgs& args, int64_t at,
+                                    const float (&values)[kCount]) {
+  if (args.sums != nullptr) return store(args.sums + at, values);
+  T* y = static_cast<T*>(args.y) + at;
+  float sums[kCount];
+  load(y, sums);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sums[i] += values[i];
+  store(y, sums);
+}
+/// The first `count` of a lane's columns; all at once where `is_whole`.
+__device__ __forceinline__ void put_columns(const AddAdaptersArgs& args, int64_t at, bool is_whole,
+                                            int count, const float (&values)[kLaneColumns]) {
+  if (is_whole) return put<Bf16>(args, at, values);
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i)
+    if (i < count) put<Bf16>(args, at + i, {values[i]});
+}
 
 /// Where a tile's u of a part and of one slice lies for 16 ranks; slices follow each other.
 __device__ __forceinline__ float* u_of(const AddAdaptersArgs& args, int part, int rank_tile,
@@ -134,10 +209,17 @@ __device__ __forceinline__ Piece piece_at(const AddAdaptersArgs& args, int index
 
 /// u of four ranks of a row, of all slices in order.
 __device__ __forceinline__ float4 sum_of(const float* u, int slices, float scaling) {
+  constexpr int kAtOnce = 3;
   float4 sum = {};
-  for (int slice = 0; slice < slices; ++slice, u += kSliceSize) {
-    const float4 more = *reinterpret_cast<const float4*>(u);
-    sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+  for (int first = 0; first < slices; first += kAtOnce) {
+    float4 more[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i < slices)
+        more[i] = *reinterpret_cast<const float4*>(u + (first + i) * kSliceSize);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      sum = {sum.x + more[i].x, sum.y + more[i].y, sum.z + more[i].z, sum.w + more[i].w};
   }
   return {scaling * sum.x, scaling * sum.y, scaling * sum.z, scaling * sum.w};
 }
@@ -216,12 +298,27 @@ __device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, con
   }
 }
 
+/// A of the next matrix, which is in the L2 cache by then: by all blocks of the tile, each its part.
+template <class T>
+__device__ __forceinline__ void ask_for_next(const AddAdaptersArgs& args, const AdapterTile& tile) {
+  const T* slot = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride;
+  const auto* from = reinterpret_cast<const char*>(slot + args.next * tile.rank);
+  const int bytes = static_cast<int>(args.next_size) * tile.rank * static_cast<int>(sizeof(T));
+  const auto first = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  const int step = static_cast<int>(gridDim.x) * kThreads * kPrefetchedBytes;
+  for (int at = first * kPrefetchedBytes; at < bytes; at += step)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+}
+
+/// Blocks of nobody's tile have nothing to wait for, and leave their place to others.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdaptersArgs args) {
   const AdapterTile tile = args.tiles[blockIdx.y];
+  if (tile.rows == 0) return;
   const Piece piece = piece_at(args, static_cast<int>(blockIdx.x));
   const AdapterPart& part = args.parts[piece.part];
-  if (tile.rows > 0 && tile.rank > 0 && (tile.targets & part.target) != 0) {
+  if (tile.rank > 0) ask_for_next<T>(args, tile);
+  if (tile.rank > 0 && (tile.targets & part.target) != 0) {
     const T* b = slot_of<T>(args, tile) + part.b * tile.rank;
     if constexpr (sizeof(T) == sizeof(Bf16))
       if (tile.rank % 4 == 0) return expand_by_products(args, tile, piece, b);
@@ -252,9 +349,6 @@ int64_t adapters_workspace(const AddAdaptersArgs& args) {
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   if (args.num_tiles == 0 || args.num_parts == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  const bool is_of_decode = args.sums != nullptr && args.tile_rows <= kRows;
-  if (is_of_decode && args.type == Type::kBfloat16 && add_in_clusters(args, stream))
-    return launched();
   int pieces = 0;
   for (int i = 0; i < args.num_parts; ++i) pieces += count_of(args.parts[i].columns, kPieceColumns);
   const int shrinks = args.num_parts * count_of(args.rank_max, kRanks) *

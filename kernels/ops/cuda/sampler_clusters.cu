@@ -8,21 +8,26 @@
 #include <algorithm>
 #include <climits>
 
-#include "kernels/ops/cuda/cluster.cuh"
 #include "kernels/ops/cuda/launch.cuh"
 #include "kernels/ops/cuda/sampler.cuh"
 
 namespace primerl::cuda {
 namespace {
 
-constexpr int kBlocks = kClusterBlocks;
+constexpr int kBlocks = 8;  // of a cluster: as many as any device with clusters takes
 constexpr int kWarps = kRanges / kBlocks;
 constexpr int kThreads = kWarps * kWarp;
 constexpr size_t kBytesMax = 200 << 10;  // of a row, in a block
 
+/// All threads of a cluster meet: what was pushed before arriving is there after waiting. Code for
+/// devices without clusters, on which nothing starts the kernel, has a trap.
 __device__ __forceinline__ void meet_cluster() {
-  arrive_at_cluster();
-  wait_for_cluster();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
 }
 /// `value` to where block `rank` has what this block has at `own`.
 __device__ __forceinline__ void push(int rank, const float* own, float value) {

@@ -189,8 +189,8 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
       continue;
     }
     if (before != nullptr) {
-      before->next = begin;
-      before->next_size = b - begin;
+      before->next = begin;  // A alone: B is asked for before it is needed anyway
+      before->next_size = count * first.inputs;
     }
     before = made;
   }
@@ -370,7 +370,6 @@ Result<const float*> CardAdapters::sums(const Linear& linear, const CardAdapterR
   Linear args = linear;
   args.num_tiles = rows.num_tiles;
   args.tiles = rows.tiles;
-  args.tile_rows = kDecodeTileRows;
   args.x = x.const_data_ptr();
   args.sums = sums_.mutable_data_ptr<float>();
   args.workspace = workspace_.mutable_data_ptr<float>();
