@@ -93,28 +93,16 @@ void copy_from(const DeviceBuffer& buffer) {
   const uint64_t all = buffer.num_bytes();
   const auto to = make_card_memory(0)->allocate(all);
   if (!to.ok()) return;
-  for (const size_t num_streams : {1, 2, 4}) {
-    std::vector<cudaStream_t> streams(num_streams);
-    for (auto& stream : streams)
-      must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-    for (const uint64_t part : {all, uint64_t{256} << 20, uint64_t{32} << 20}) {
-      if (part == all && num_streams > 1) continue;
-      const auto copy = [&] {
-        size_t turn = 0;
-        for (uint64_t at = 0; at < all; at += part)
-          must(cudaMemcpyAsync(static_cast<std::byte*>((*to)->data()) + at,
-                               static_cast<const std::byte*>(buffer.data()) + at,
-                               std::min(part, all - at), cudaMemcpyDefault,
-                               streams[turn++ % num_streams]),
-               "copy");
-        for (const auto& stream : streams) must(cudaStreamSynchronize(stream), "copy");
-      };
-      rate(fmt::format("open buffer, parts of {:.0f} MB, {} streams",
-                       1e-6 * static_cast<double>(part), num_streams),
-           static_cast<double>(all), copy);
-    }
-    for (const auto& stream : streams) must(cudaStreamDestroy(stream), "stream");
-  }
+  for (const uint64_t part : {all, uint64_t{256} << 20})
+    rate(fmt::format("open buffer, parts of {:.0f} MB", 1e-6 * static_cast<double>(part)),
+         static_cast<double>(all), [&] {
+           for (uint64_t at = 0; at < all; at += part)
+             must(cudaMemcpyAsync(static_cast<std::byte*>((*to)->data()) + at,
+                                  static_cast<const std::byte*>(buffer.data()) + at,
+                                  std::min(part, all - at), cudaMemcpyDefault, nullptr),
+                  "copy");
+           must(cudaStreamSynchronize(nullptr), "copy");
+         });
 }
 
 void copy_alone(uint64_t num_bytes) {

@@ -11,8 +11,7 @@ namespace primerl::bench {
 /// The bound of a stop: a copy within cuda:0 of `num_bytes`, by the rate of a part of it.
 void copy_alone(uint64_t num_bytes);
 
-/// Copies of a buffer of another process and card to cuda:0, at once and in parts, by one stream
-/// and by several.
+/// Copies of a buffer of another process and card to cuda:0, at once and in parts.
 void copy_from(const DeviceBuffer& buffer);
 
 /// Peer copies and NCCL's broadcasts from cuda:1 to cuda:0, of `num_bytes` and of 1 GiB; and what

@@ -13,7 +13,8 @@
 /// checked: they must be in range.
 ///
 /// Same arguments, same bits: no float is added by an atomic. A row of an output depends on its own
-/// inputs alone, so batch mates change no bit; `num_splits` of decode_attention does.
+/// inputs alone, so batch mates change no bit; `num_splits` of decode_attention does, and so does
+/// whether `tile_rows` of add_adapters are more than 8.
 #pragma once
 
 #include <algorithm>

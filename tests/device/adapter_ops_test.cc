@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <tuple>
 
+#include "kernels/ops/cuda_checks.h"
 #include "kernels/ops/cuda_places.h"
 #include "tests/device/buffer.h"
 
@@ -21,6 +23,7 @@ using cuda_test::Floats;
 using cuda_test::Ints;
 using cuda_test::random_floats;
 using cuda_test::rounded;
+using ::testing::HasSubstr;
 
 /// A matrix of three parts, as q, k and v are, and slots of adapters of any rank.
 struct Linear {
@@ -339,6 +342,30 @@ TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {
     }
 }
 
+/// At each bound and one past it.
+TEST(CudaAdapters, HaveRanksTilesAndColumnsOfAnInt) {
+  alignas(16) float workspace = 0;
+  AddAdaptersArgs args{.terms = 8, .columns = 1 << 22, .num_tiles = 65535};
+  args.num_parts = 1;
+  args.parts[0] = {0, 1 << 22, 0, 8, 1};
+  args.next_size = 1 << 22;
+  args.workspace = &workspace;
+  EXPECT_EQ(fault_of(args), nullptr);
+  const auto changed = [&](auto change) {
+    AddAdaptersArgs other = args;
+    change(other);
+    const char* fault = fault_of(other);
+    return std::string(fault == nullptr ? "" : fault);
+  };
+  EXPECT_THAT(changed([](auto& a) { a.num_tiles = 65536; }), HasSubstr("65535"));
+  EXPECT_THAT(changed([](auto& a) { a.rank_max = 65; }), HasSubstr("1 to 64"));
+  EXPECT_THAT(changed([](auto& a) { a.rank_max = 0; }), HasSubstr("1 to 64"));
+  EXPECT_THAT(changed([](auto& a) { a.columns += 1; }), HasSubstr("2^22"));
+  EXPECT_THAT(changed([](auto& a) { a.next_size += 1; }), HasSubstr("2^22"));
+  EXPECT_THAT(changed([](auto& a) { a.parts[0].columns += 1; }), HasSubstr("some of the matrix's"));
+  EXPECT_THAT(changed([](auto& a) { a.parts[0].b = 12; }), HasSubstr("multiples of 8"));
+}
+
 TEST(CudaAdapters, NameWhatIsWrong) {
   EXPECT_TRUE(add_adapters({}, nullptr).is_ok());
   AddAdaptersArgs args = Linear{8, {3, 5}}.args(Type::kBfloat16);
@@ -354,7 +381,7 @@ TEST(CudaAdapters, NameWhatIsWrong) {
   EXPECT_STREQ(add_adapters(args, nullptr).fault, "rank_max must be from 1 to 64");
   args = Linear{9, {3}}.args(Type::kBfloat16);
   args.num_tiles = 1;
-  EXPECT_THAT(add_adapters(args, nullptr).fault, ::testing::HasSubstr("multiples of 8"));
+  EXPECT_THAT(add_adapters(args, nullptr).fault, HasSubstr("multiples of 8"));
   args = Linear{8, {3}}.args(Type::kBfloat16);
   args.num_tiles = 1;
   args.num_parts = 4;

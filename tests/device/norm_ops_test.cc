@@ -78,8 +78,8 @@ void expect_norm(Type type, uint64_t seed, Matrix shape, bool has_delta) {
       [&](Stream stream) {
         return rms_norm(
             {shape.rows, shape.width, 1e-6F, type, on_x.get(), has_delta ? on_delta.get() : nullptr,
-             on_weight.get(), has_delta ? sum.get() : nullptr, y.get(), inverse.as<float>(),
-             has_added ? on_added.as<float>() : nullptr},
+             on_weight.get(), has_delta ? sum.get() : nullptr, y.get(), inverse.as<float>(), nullptr,
+             0, has_added ? on_added.as<float>() : nullptr},
             stream);
       },
       {&sum, &y, &inverse});

@@ -253,7 +253,7 @@ TEST(AnAdapter, ThatATenantStartsFromIsReadBeforeAnythingStarts) {
   const AdapterTable table(TensorTable(read_model_config(model).value()),
                            {.rank = 4, .alpha = 8, .targets = {"q_proj"}});
   std::vector<float> numbers(static_cast<size_t>(table.tensors().count()), 0.5F);
-  const auto folder = testing::new_scratch_folder() / "adapter";
+  const auto folder = new_scratch_folder() / "adapter";
   const auto findings_with = [&](const std::string& more) {
     EXPECT_TRUE(write_adapter_folder(folder, table, "", numbers.data()).ok());
     const CheckedGraph checked = checked_demo(

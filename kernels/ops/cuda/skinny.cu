@@ -18,7 +18,9 @@ constexpr int kStep = 16;                        // terms of an instruction
 constexpr int kQuarters = 4;
 constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
 // Chunks on their way: what a block holds leaves room for one of the kernel before it or after.
-constexpr int kStages = 4;
+// Where a block may have less shared memory (compute capability 8.6, say) it is the fewest.
+constexpr int kStagesMost = 4;
+constexpr int kStagesFewest = 2;
 
 /// Pieces of a row are permuted so that eight rows have different banks.
 __device__ __forceinline__ int place_of(int row, int piece) {
@@ -124,7 +126,7 @@ __device__ __forceinline__ void write(const SkinnyArgs& args, Sums<kColumns> sum
   }
 }
 
-template <int kColumns, bool kIsGated>
+template <int kColumns, bool kIsGated, int kStages>
 __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
   constexpr int kStage = (kColumns + kRows) * kPieces;  // pieces: weights, then rows
   extern __shared__ uint4 memory[];
@@ -201,18 +203,20 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
   write<kColumns, kIsGated>(args, all);
 }
 
-template <int kColumns, bool kIsGated>
+template <int kColumns, bool kIsGated, int kStages = kStagesMost>
 Outcome start(const SkinnyArgs& args, Stream stream) {
   constexpr size_t kStageBytes = sizeof(uint4) * (kColumns + kRows) * kPieces;
   constexpr size_t kBytesMax = std::max(kStages * kStageBytes, Sums<kColumns>::kBytes);
   const int64_t parts = args.parts == nullptr ? 1 : args.num_parts;
   const int64_t stages = std::min<int64_t>(kStages, args.terms / parts / kChunk);
-  const auto kernel = skinny_kernel<kColumns, kIsGated>;
+  const auto kernel = skinny_kernel<kColumns, kIsGated, kStages>;
   // The limit is one for all shapes, since other threads may start this kernel for other ones.
   const cudaError_t has_room =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
   if (has_room != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
+    if constexpr (kStages > kStagesFewest)
+      return start<kColumns, kIsGated, kStagesFewest>(args, stream);
     return {"the device has too little shared memory for a skinny product"};
   }
   const dim3 blocks(static_cast<unsigned>(args.columns / kColumns), static_cast<unsigned>(parts));

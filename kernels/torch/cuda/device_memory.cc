@@ -1,7 +1,5 @@
 #include "kernels/torch/cuda/device_memory.h"
 
-#include <c10/cuda/CUDAGuard.h>
-
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -33,10 +31,30 @@ Result<std::array<char, 16>> uuid_of(int card) {
   return uuid;
 }
 
+/// Makes a card the calling thread's while it lives. Unlike libtorch's guard it throws nothing
+/// where a device is lost, since a destructor uses it; the call that follows fails, and says so.
+class OnCard {
+ public:
+  explicit OnCard(int32_t card) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = card;
+    set(card);
+  }
+  ~OnCard() { set(before_); }
+  OnCard(const OnCard&) = delete;
+  OnCard& operator=(const OnCard&) = delete;
+
+ private:
+  static void set(int card) {
+    if (cudaSetDevice(card) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  }
+
+  int before_ = 0;
+};
+
 /// N of the card in this process; -1: it does not see it.
 int card_with(const std::array<char, 16>& uuid) {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) return -1;
+  if (!available(cudaGetDeviceCount(&count), "the number of devices").ok()) return -1;
   for (int card = 0; card < count; ++card)
     if (const auto known = uuid_of(card); known.ok() && *known == uuid) return card;
   return -1;
@@ -51,7 +69,7 @@ class CardBuffer final : public DeviceBuffer {
       : owner_(owner), card_(card), reader_(reader), data_(data), num_bytes_(num_bytes) {}
   /// Its holders have waited for what they launched.
   ~CardBuffer() override {
-    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(reader_));
+    const OnCard on(reader_);
     const cudaError_t freed =
         owner_ == Owner::kHere ? cudaFree(data_) : cudaIpcCloseMemHandle(data_);
     static_cast<void>(available(freed, "freeing memory"));
@@ -78,7 +96,7 @@ class CardBuffer final : public DeviceBuffer {
       return error(Code::kUnavailable, "memory of another process is not this one's to give away");
     CardHandle named;
     ASSIGN_OR_RETURN(named.uuid, uuid_of(card_));
-    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(card_));
+    const OnCard on(card_);
     RETURN_IF_ERROR(available(cudaIpcGetMemHandle(&named.ipc, data_), "CUDA IPC gives no handle"));
     DeviceHandle handle;
     handle.num_bytes = num_bytes_;
@@ -92,7 +110,7 @@ class CardBuffer final : public DeviceBuffer {
     RETURN_IF_ERROR(available(cudaDeviceCanAccessPeer(&can_reach, card, reader_), "peer access"));
     if (can_reach == 0)
       return error(Code::kUnavailable, "cuda:{} has no peer access to cuda:{}", card, reader_);
-    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(card));
+    const OnCard on(card);
     const cudaError_t enabled = cudaDeviceEnablePeerAccess(reader_, 0);
     if (enabled != cudaErrorPeerAccessAlreadyEnabled) return available(enabled, "peer access");
     static_cast<void>(cudaGetLastError());
@@ -113,48 +131,37 @@ class CardMemory final : public DeviceMemory {
 
   /// Not of libtorch's pool: a handle gives away the whole allocation.
   Result<std::shared_ptr<DeviceBuffer>> allocate(uint64_t num_bytes) override {
-    return on_card([&]() -> Result<std::shared_ptr<DeviceBuffer>> {
-      void* data = nullptr;
-      const cudaError_t made = cudaMalloc(&data, num_bytes);
-      if (made != cudaSuccess) {
-        static_cast<void>(cudaGetLastError());
-        return error(Code::kExhausted, "{} bytes of cuda:{}: {}", num_bytes, card_,
-                     cudaGetErrorString(made));
-      }
-      return std::shared_ptr<DeviceBuffer>(
-          std::make_shared<CardBuffer>(CardBuffer::Owner::kHere, card_, card_, data, num_bytes));
-    });
+    const OnCard on(card_);
+    void* data = nullptr;
+    const cudaError_t made = cudaMalloc(&data, num_bytes);
+    if (made != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return error(Code::kExhausted, "{} bytes of cuda:{}: {}", num_bytes, card_,
+                   cudaGetErrorString(made));
+    }
+    return std::shared_ptr<DeviceBuffer>(
+        std::make_shared<CardBuffer>(CardBuffer::Owner::kHere, card_, card_, data, num_bytes));
   }
 
   Result<std::shared_ptr<DeviceBuffer>> open(const DeviceHandle& handle) override {
     CardHandle named;
     std::memcpy(&named, handle.bytes.data(), sizeof named);
-    return on_card([&]() -> Result<std::shared_ptr<DeviceBuffer>> {
-      const int owner = card_with(named.uuid);
-      if (owner >= 0 && owner != card_) {
-        int can_reach = 0;
-        RETURN_IF_ERROR(
-            available(cudaDeviceCanAccessPeer(&can_reach, card_, owner), "peer access"));
-        if (can_reach == 0)
-          return error(Code::kUnavailable, "cuda:{} has no peer access to cuda:{}", card_, owner);
-      }
-      void* data = nullptr;
-      RETURN_IF_ERROR(available(
-          cudaIpcOpenMemHandle(&data, named.ipc, cudaIpcMemLazyEnablePeerAccess), "CUDA IPC"));
-      return std::shared_ptr<DeviceBuffer>(std::make_shared<CardBuffer>(
-          CardBuffer::Owner::kAnotherProcess, owner, card_, data, handle.num_bytes));
-    });
+    const OnCard on(card_);
+    const int owner = card_with(named.uuid);
+    if (owner >= 0 && owner != card_) {
+      int can_reach = 0;
+      RETURN_IF_ERROR(available(cudaDeviceCanAccessPeer(&can_reach, card_, owner), "peer access"));
+      if (can_reach == 0)
+        return error(Code::kUnavailable, "cuda:{} has no peer access to cuda:{}", card_, owner);
+    }
+    void* data = nullptr;
+    RETURN_IF_ERROR(available(
+        cudaIpcOpenMemHandle(&data, named.ipc, cudaIpcMemLazyEnablePeerAccess), "CUDA IPC"));
+    return std::shared_ptr<DeviceBuffer>(std::make_shared<CardBuffer>(
+        CardBuffer::Owner::kAnotherProcess, owner, card_, data, handle.num_bytes));
   }
 
  private:
-  template <class Body>
-  Result<std::shared_ptr<DeviceBuffer>> on_card(Body&& body) const {
-    return at_boundary("memory of a device", [&]() -> Result<std::shared_ptr<DeviceBuffer>> {
-      const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(card_));
-      return body();
-    });
-  }
-
   const int32_t card_;
 };
 

@@ -113,8 +113,11 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
   if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   if (snapshot->device != nullptr && needs_bytes()) return true;
-  const CardStream::Use use(stream_);
-  return known_.are_there() ? prepare_adapter(snapshot) : whole_->prepare(snapshot);
+  const auto is_done = at_boundary("new weights", [&]() -> Result<bool> {
+    const CardStream::Use use(stream_);
+    return known_.are_there() ? prepare_adapter(snapshot) : whole_->prepare(snapshot);
+  });
+  return !is_done.ok() || *is_done;  // what is wrong is apply()'s to say
 }
 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {

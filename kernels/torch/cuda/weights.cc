@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <system_error>
 #include <utility>
 
 #include "kernels/torch/boundary.h"
@@ -94,24 +95,30 @@ Status CardWeights::copy_within(const void* from, at::ScalarType type) {
   return ok();
 }
 
-/// A device that is lost copies nothing any more.
-void CardWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer) {
-  keeping_ = std::jthread([this, buffer = std::move(buffer)]() mutable {
-    static_cast<void>(at_boundary("a copy of new weights", [&] {
-      const CardStream::Use use(stream_);
-      return WeightUpload::await(is_copied_);
-    }));
-    buffer = nullptr;
-  });
+/// A device that is lost copies nothing any more. Without a thread the caller waits, who has the
+/// buffer as well.
+Status CardWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer) {
+  try {
+    keeping_ = std::jthread([this, buffer = std::move(buffer)]() mutable {
+      static_cast<void>(at_boundary("a copy of new weights", [&] {
+        const CardStream::Use use(stream_);
+        return WeightUpload::await(is_copied_);
+      }));
+      buffer = nullptr;
+    });
+  } catch (const std::system_error&) {
+    return stream_.wait();
+  }
+  return ok();
 }
 
 /// The second set stays as it is until the copy is done: prepare() looks.
 Status CardWeights::apply(const WeightSnapshot& snapshot) {
   if (const auto type = type_beside(snapshot)) {
     RETURN_IF_ERROR(copy_within(snapshot.device->buffer().data(), *type));
-    keep_until_copied(snapshot.device->shared_buffer());
+    const Status kept = keep_until_copied(snapshot.device->shared_buffer());
     if (stage_.has_value()) stage_->stop();
-    return ok();
+    return kept;
   }
   if (stage_.has_value() && stage_->holds(snapshot)) {
     RETURN_IF_ERROR(stage_->wait());

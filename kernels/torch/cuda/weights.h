@@ -63,7 +63,7 @@ class CardWeights {
   /// Launches it; `from` is as long as the buffer.
   Status copy_within(const void* from, at::ScalarType type);
   /// Keeps what the copy reads until it is done, on another thread: to let go may be to free it.
-  void keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer);
+  Status keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer);
 
   const TensorTable& table_;
   const at::ScalarType type_;
