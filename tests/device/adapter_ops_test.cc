@@ -322,8 +322,8 @@ TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {
       const Floats alone = added(linear, type, one_each, slots, x, before, are_sums);
       for (int64_t i = 0; i < linear.slot_stride(); ++i)
         slots[static_cast<size_t>(i)] = std::nanf("");
-      const Floats together =
-          added(linear, type, {{3, 1, 0, 8, 3, 1}, {0, 3, 1, 16, 3, 2}}, slots, x, before, are_sums);
+      const std::vector<AdapterTile> both = {{3, 1, 0, 8, 3, 1}, {0, 3, 1, 16, 3, 2}};
+      const Floats together = added(linear, type, both, slots, x, before, are_sums);
       const auto width = static_cast<size_t>(linear.columns());
       EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + static_cast<int64_t>(3 * width),
                              together.begin()));

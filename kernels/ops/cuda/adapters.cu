@@ -298,7 +298,8 @@ __device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, con
   }
 }
 
-/// A of the next matrix, which is in the L2 cache by then: by all blocks of the tile, each its part.
+/// A of the next matrix, which is in the L2 cache by then: by all blocks of the tile, each its
+/// part.
 template <class T>
 __device__ __forceinline__ void ask_for_next(const AddAdaptersArgs& args, const AdapterTile& tile) {
   const T* slot = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride;
