@@ -1,7 +1,7 @@
-// Products of up to 64 rows in parts: a block a few columns and the terms of a part, chunk by chunk.
-// The first chunks of its matrix are asked for before the rows, which the
-// kernel before this one may still be writing. Eight warps: two halves of the rows, four quarters
-// of the terms of each chunk; their sums are put together in order.
+// Products of up to 64 rows in parts: a block a few columns and the terms of a part, chunk by
+// chunk. The first chunks of its matrix are asked for before the rows, which the kernel before this
+// one may still be writing. Eight warps: two halves of the rows, four quarters of the terms of each
+// chunk; their sums are put together in order.
 #include <algorithm>
 
 #include "kernels/ops/cuda/launch.cuh"
