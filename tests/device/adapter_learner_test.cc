@@ -73,8 +73,8 @@ TrainBatch batch_of(TenantSlot tenant) {
   return batch;
 }
 
-/// Of adapters with numbers in A and B. In a mixture larger ones, times their scaling, would be more
-/// than the weights, and what bf16 rounds would grow to half of a gradient.
+/// Of adapters with numbers in A and B. In a mixture larger ones, times their scaling, would be
+/// more than the weights, and what bf16 rounds would grow to half of a gradient.
 template <class LearnerType>
 std::unique_ptr<LearnerType> filled(const std::filesystem::path& folder,
                                     const std::vector<AdapterTraining>& adapters,
