@@ -73,7 +73,8 @@ TrainBatch batch_of(TenantSlot tenant) {
   return batch;
 }
 
-/// Of adapters with numbers in A and B.
+/// Of adapters with numbers in A and B. In a mixture larger ones, times their scaling, would be
+/// more than the weights, and what bf16 rounds would grow to half of a gradient.
 template <class LearnerType>
 std::unique_ptr<LearnerType> filled(const std::filesystem::path& folder,
                                     const std::vector<AdapterTraining>& adapters,
@@ -81,10 +82,12 @@ std::unique_ptr<LearnerType> filled(const std::filesystem::path& folder,
   auto made = make_torch_adapter_learner(options, adapters, folder);
   CHECK(made.ok(), made.error().text());
   std::unique_ptr<LearnerType> learner(dynamic_cast<LearnerType*>(made->release()));
-  const TensorTable model(read_model_config(folder).value());
+  const ModelConfig config = read_model_config(folder).value();
+  const TensorTable model(config);
+  const double deviation = config.moe.has_value() ? 0.03 : 0.1;
   for (const auto& training : adapters) {
     const AdapterTable table(model, training.adapter);
-    const auto numbers = testing::random_adapter(table, training.tenant.value + 1, 0.1);
+    const auto numbers = testing::random_adapter(table, training.tenant.value + 1, deviation);
     CHECK(learner->fill_adapter(training.tenant, numbers).ok(), "no fill");
   }
   return learner;
@@ -246,6 +249,7 @@ TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
       const auto folder = dtype == "float32" ? make_folder({.model_type = type, .deviation = 0.1})
                                              : all_experts_folder(type);
       const auto tolerances = tolerances_of(folder, dtype);
+      EXPECT_LT(std::ranges::max(tolerances), 0.25) << "next to nothing could fail";
       for (const char* recompute : {"none", "full"})
         for (const auto& tenants : {std::vector<size_t>{0, 1, 2, 3, 4, 5}, {3}, {0, 2, 5}}) {
           LearnerOptions options = options_of(dtype);
