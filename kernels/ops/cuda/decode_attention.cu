@@ -348,11 +348,8 @@ void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream 
   const int tiles = (group + kGroup - 1) / kGroup;
   const dim3 grid(static_cast<unsigned>(args.rows), args.heads.num_kv_heads * tiles,
                   args.num_splits);
-  const auto turns = decode_kernel<T, kDim, kGroup, true>;
-  if (turn != nullptr && turn->added != nullptr)  // comes after another stream's work, too
-    turns<<<grid, kThreads, 0, stream>>>(args, *turn);
-  else if (turn != nullptr)
-    launch(turns, grid, kThreads, 0, stream, args, *turn);
+  if (turn != nullptr)
+    launch(decode_kernel<T, kDim, kGroup, true>, grid, kThreads, 0, stream, args, *turn);
   else
     launch(decode_kernel<T, kDim, kGroup, false>, grid, kThreads, 0, stream, args,
            PagedRotaryArgs{});

@@ -158,9 +158,7 @@ template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
   const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true>
                                             : norm_kernel<T, kVec, kItems, false>;
-  const auto blocks = static_cast<unsigned>(args.rows);
-  if (args.added == nullptr) return launch(kernel, blocks, threads, 0, stream, args);
-  kernel<<<blocks, threads, 0, stream>>>(args);  // comes after another stream's work, too
+  launch(kernel, static_cast<unsigned>(args.rows), threads, 0, stream, args);
 }
 template <class T, int kVec, int kItems>
 void start(const RmsNormBackwardArgs& args, int threads, Stream stream) {
