@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "graph/base/assert.h"
 #include "graph/base/real_clock.h"
 #include "kernels/ops/cuda_places.h"
 #include "kernels/torch/boundary.h"
@@ -38,6 +39,27 @@ AdapterTable table_of_rank_one(const TensorTable& model, const EngineOptions& op
 
 bool is_of_experts(const TensorTable& model, const AdapterLinear& linear) {
   return model.parameters()[linear.parameter].kind == ParameterKind::kExperts;
+}
+
+/// Columns that no adapter adds to become parts of nobody: the sums of a decode step, which others
+/// add to all columns, are zeros there. Of q, k and v no choice leaves more than three parts.
+void cover_columns(cuda::AddAdaptersArgs& args) {
+  const std::vector<cuda::AdapterPart> adapted(args.parts, args.parts + args.num_parts);
+  args.num_parts = 0;
+  int64_t end = 0;
+  const auto add = [&](const cuda::AdapterPart& part) {
+    if (part.columns == 0) return;
+    if (args.num_parts == cuda::kAdapterPartsMax)  // no CHECK: torch has another one
+      check_failed("num_parts < kAdapterPartsMax", __FILE__, __LINE__, "a matrix of many linears");
+    args.parts[args.num_parts++] = part;
+    end = part.column + part.columns;
+  };
+  const auto cover_until = [&](int64_t column) { add({end, column - end, 0, 0, 0}); };
+  for (const cuda::AdapterPart& part : adapted) {
+    cover_until(part.column);
+    add(part);
+  }
+  cover_until(args.columns);
 }
 
 }  // namespace
@@ -188,6 +210,7 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
       before = nullptr;  // which expert comes next nobody knows
       continue;
     }
+    cover_columns(*made);
     if (before != nullptr) {
       before->next = begin;  // A alone: B is asked for before it is needed anyway
       before->next_size = count * first.inputs;
