@@ -1,6 +1,7 @@
 // `run --resume` of a run that was killed: resumed from its record, where it stood.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <set>
@@ -37,6 +38,8 @@ void run_and_kill(const fs::path& folder, size_t num_steps,
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
 }
+
+using FileLength = std::pair<std::string, uint64_t>;
 
 std::string steps_and_ten(const fs::path& folder) {
   return std::to_string(*lines_of(folder / "metrics.jsonl").back().get_int("step") + 10);
@@ -296,12 +299,14 @@ TEST(ARecoveredRun, FallsBackToTheCheckpointWhenItsFilesAreOtherwiseThanRecorded
   const fs::path folder = scratch.path() / "run";
   run_and_kill(folder, 50);
   {
-    // A line behind the saved state of step 40: of those before it only the length counts.
+    // The first line behind the newest saved state: of those before it only the length counts.
+    const auto cut = read_cut_head(list_cuts(folder / "trace").front());
+    ASSERT_TRUE(cut.ok()) << cut.error().text();
+    const auto saved = std::ranges::find(cut->line_files, "rollouts.jsonl", &FileLength::first);
+    ASSERT_NE(saved, cut->line_files.end());
+    ASSERT_GT(fs::file_size(folder / "rollouts.jsonl"), saved->second + 2);
     std::fstream rollouts(folder / "rollouts.jsonl", std::ios::in | std::ios::out);
-    std::string line;
-    for (size_t left = num_lines(folder / "rollouts.jsonl") - 100; left > 0; --left)
-      std::getline(rollouts, line);
-    rollouts.seekp(static_cast<std::streamoff>(rollouts.tellg()) + 2);
+    rollouts.seekp(static_cast<std::streamoff>(saved->second) + 2);
     rollouts << "X";
   }
   const auto end = resume(folder, steps_and_ten(folder));
