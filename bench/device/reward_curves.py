@@ -1,6 +1,6 @@
 """The demo's reward on a CUDA device beside the CPU's: the same graph and seeds, step by step.
 
-    python3 bench/device/reward_curves.py [--seeds 5] [--steps 100] [--set-card PATH=VALUE]
+    python3 bench/device/reward_curves.py [--seeds 5] [--steps 100] [--set PATH=VALUE] [--set-card PATH=VALUE]
 
 A run on a card draws the same tasks and, from equal logits, the same tokens; its logits are bf16's and
 its updates come at other moments, so that runs part after some steps, as two runs on the CPU do.
@@ -36,11 +36,13 @@ def main():
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--steps", type=int, default=100)
     options.add_argument("--windows", type=int, default=5)
+    options.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="of all runs")
     options.add_argument("--set-card", action="append", default=[], metavar="PATH=VALUE", help="of the card's runs")
     arguments = options.parse_args()
     seeds = range(1, arguments.seeds + 1)
     with tempfile.TemporaryDirectory(prefix="primerl-curves-") as folder:
-        more = {"cpu": [], "card": [word for value in arguments.set_card for word in ("--set", value)]}
+        set_here = {"cpu": arguments.set, "card": arguments.set + arguments.set_card}
+        more = {place: [word for value in values for word in ("--set", value)] for place, values in set_here.items()}
         runs = {place: run_all(pathlib.Path(folder), place, seeds, arguments.steps, more[place]) for place in GRAPHS}
     curves = {place: [[step["reward/all/mean"] for step in run] for run in of] for place, of in runs.items()}
     width = arguments.steps // arguments.windows
