@@ -8,8 +8,8 @@
 // Prints microseconds of a step, medians of 20 [least, most], and how much more a linear takes than
 // without adapters:
 //   after          add_adapters() follows the product, on the same stream, and adds to y
-//   beside         shrink_adapters() is on a second stream while the product runs, and the next norm
-//                  or SwiGLU makes the rest, as an engine's step does
+//   beside         shrink_adapters() is on a second stream while the product runs, and the next
+//                  norm or SwiGLU makes the rest, as an engine's step does
 //   not ahead      without asking ahead for the numbers that come next
 //   shrink alone   as beside, but norm and SwiGLU add nothing
 //   no products    shrink_adapters() on one stream, and who makes the rest, without the products

@@ -167,7 +167,8 @@ TEST(CudaAdaptedRows, AreTheSameBesideANeighbourThatIsBroken) {
     const auto with = [&](std::vector<int64_t> widths, int32_t broken_slot) {
       return AdaptedRows(one.type, one.shape.rows, widths, one.seed, {false, broken_slot});
     };
-    const AdaptedRows halves = with(gate_and_up(one), kBroken), whole = with({one.shape.width}, kBroken);
+    const AdaptedRows halves = with(gate_and_up(one), kBroken);
+    const AdaptedRows whole = with({one.shape.width}, kBroken);
     expect_apart(halves, activated(one, with(gate_and_up(one), -1)), activated(one, halves));
     expect_apart(whole, normed(one, with({one.shape.width}, -1), false).y,
                  normed(one, whole, false).y);

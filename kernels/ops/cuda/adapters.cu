@@ -187,7 +187,8 @@ struct TileU {
   const int64_t num_rows = args.num_tiles * kAdapterTileRows;
   const int64_t stride = u_of(args, num_rows, 1, 0, 0, 0) - args.workspace;  // of slices
 
-  __device__ __forceinline__ TileU(const AddAdaptersArgs& of, int part_of) : args(of), part(part_of) {}
+  __device__ __forceinline__ TileU(const AddAdaptersArgs& of, int part_of)
+      : args(of), part(part_of) {}
   __device__ __forceinline__ const float* at(int rank_tile, int row) const {
     return u_of(args, num_rows, 0, part, rank_tile, blockIdx.y * kAdapterTileRows + row);
   }

@@ -1,6 +1,6 @@
-/// What adapters add to a row, made by who reads the row: scaling * B u of columns of one part, by a
-/// warp or by a block. u = A x lies in the workspace of AddAdaptersArgs: fp32, for each slice of the
-/// terms, part and 16 ranks a matrix of rows.
+/// What adapters add to a row, made by who reads the row: scaling * B u of columns of one part, by
+/// a warp or by a block. u = A x lies in the workspace of AddAdaptersArgs: fp32, for each slice of
+/// the terms, part and 16 ranks a matrix of rows.
 #pragma once
 
 #include <type_traits>

@@ -76,7 +76,7 @@ Status CardAdapters::check(const TensorTable& model, const EngineOptions& option
   return ok();
 }
 
-/// Beside experts' tiles lies what they have between A and B; of other matrices decode steps keep it.
+/// Between A and B lies what experts' tiles have, and what a decode step's rows have.
 double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions& options,
                                   int64_t element_size, int32_t experts_per_token) {
   double of_rank = 0, between = 0, decoded = 0;

@@ -120,8 +120,8 @@ class CardDecoder {
   /// Of an MLP: normed_ to activated_.
   Status open_gates(const CardRows& rows, const Linear& gate_up);
   bool is_adapted(const CardRows& rows, const Linear& linear) const;
-  /// Launches the product of x, and in a decode step, beside it, the first half of what adapters add
-  /// to it; who reads the product makes the other: added_.
+  /// Launches the product of x, and in a decode step, beside it, the first half of what adapters
+  /// add to it; who reads the product makes the other: added_.
   template <class Product>
   Status with_addend(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                    const Product& product);
