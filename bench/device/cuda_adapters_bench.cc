@@ -8,10 +8,12 @@
 // Prints microseconds of a step, medians of 20 [least, most], and how much more a linear takes than
 // without adapters:
 //   after          add_adapters() follows the product, on the same stream, and adds to y
-//   beside         it is on a second stream while the product runs, the next norm or SwiGLU adds,
-//                  and it asks for the next matrix's numbers ahead, as an engine's step does
-//   not ahead      without that
-//   alone          as after, but sums, and without the products
+//   beside         shrink_adapters() is on a second stream while the product runs, and the next
+//                  norm or SwiGLU makes the rest, as an engine's step does
+//   not ahead      without asking ahead for the numbers that come next
+//   shrink alone   as beside, but norm and SwiGLU add nothing
+//   no products    shrink_adapters() on one stream, and who makes the rest, without the products
+#include "kernels/ops/cuda_adapters.h"
 #include "kernels/torch/cuda/stream.h"
 
 #include <ATen/core/Tensor.h>
@@ -38,9 +40,9 @@ constexpr int64_t kTiles = kRows / 8 + kAdapters + 2;  // as the engine's, most 
 constexpr int64_t kHidden = 1024, kInner = 3072;
 constexpr int kTimes = 20, kReplays = 10;
 
-enum class Way { kNone, kAfter, kBeside, kNotAhead, kNothing, kAlone };
+enum class Way { kNone, kAfter, kBeside, kNotAhead, kShrink, kNothing, kAlone };
 
-bool is_beside(Way way) { return way >= Way::kBeside && way <= Way::kNotAhead; }
+bool is_beside(Way way) { return way >= Way::kBeside && way <= Way::kShrink; }
 
 at::TensorOptions bf16() { return at::TensorOptions(at::kCUDA).dtype(at::kBFloat16); }
 
@@ -48,6 +50,7 @@ at::TensorOptions bf16() { return at::TensorOptions(at::kCUDA).dtype(at::kBFloat
 struct Linear {
   at::Tensor weight, x, y;
   cuda::AddAdaptersArgs adapters;
+  cuda::AdapterAddend addend;  // of the same
 };
 
 void check(cuda::Outcome outcome) {
@@ -74,9 +77,15 @@ class Step {
       linear.adapters.num_tiles = kTiles;
       linear.adapters.rank_max = kRank;
       linear.adapters.workspace = workspace_.mutable_data_ptr<float>();
-      if (cuda::adapters_workspace(linear.adapters) > workspace_.numel())
+      linear.addend = {linear.adapters, kRows,
+                       reinterpret_cast<const cuda::AdapterRow*>(whose_.const_data_ptr())};
+      if (std::max(cuda::adapters_workspace(linear.adapters),
+                   cuda::addend_workspace(linear.addend)) > workspace_.numel())
         throw std::runtime_error("the workspace is too small");
     }
+    std::vector<cuda::AdapterRow> whose;
+    for (int32_t row = 0; row < kRows; ++row) whose.push_back({row / 4, kRank, 7, 1});
+    whose_.copy_(stream_.values(std::span<const cuda::AdapterRow>(whose)));
     std::vector<cuda::AdapterTile> tiles(static_cast<size_t>(kTiles));
     for (int32_t i = 0; i < kAdapters; ++i)
       tiles[static_cast<size_t>(i)] = {4 * i, 4, i, kRank, 7, 1};
@@ -88,17 +97,17 @@ class Step {
   void launch(Way way) {
     for (int64_t i = 0; i < kLayers; ++i) {
       Linear* of_layer = &linears_[static_cast<size_t>(4 * i)];
-      norm(of_layer[0], way);
+      norm(i > 0 ? of_layer - 1 : nullptr, of_layer[0], way);
       multiply(of_layer[0], way);
       multiply(of_layer[1], way);
-      norm(of_layer[2], way);
+      norm(of_layer + 1, of_layer[2], way);
       multiply(of_layer[2], way);
       check(cuda::swiglu({.rows = kRows,
                           .width = kInner,
                           .type = cuda::Type::kBfloat16,
                           .gate_up = of_layer[2].y.const_data_ptr(),
                           .activated = of_layer[3].x.mutable_data_ptr(),
-                          .added = added(way)},
+                          .added = added(of_layer[2], way)},
                          stream_.raw()));
       multiply(of_layer[3], way);
     }
@@ -106,14 +115,15 @@ class Step {
 
  private:
   static at::Tensor rows(int64_t width) { return at::randn({kRows, width}, bf16()); }
-  const float* added(Way way) const {
-    return is_beside(way) ? sums_.const_data_ptr<float>() : nullptr;
+  static const cuda::AdapterAddend* added(const Linear& linear, Way way) {
+    const bool adds = way == Way::kBeside || way == Way::kNotAhead || way == Way::kAlone;
+    return adds ? &linear.addend : nullptr;
   }
 
   void add(const at::Tensor& x, const at::Tensor& y, const std::vector<int64_t>& widths,
            int64_t& at) {
     const int64_t terms = x.size(1);
-    Linear made{at::randn({y.size(1), terms}, bf16()).mul_(0.02), x, y, {}};
+    Linear made{at::randn({y.size(1), terms}, bf16()).mul_(0.02), x, y, {}, {}};
     made.adapters.terms = terms;
     made.adapters.columns = y.size(1);
     made.adapters.type = cuda::Type::kBfloat16;
@@ -127,12 +137,16 @@ class Step {
       a += terms;
       b += width;
     }
-    if (!linears_.empty()) linears_.back().adapters.next_size = std::ssize(widths) * terms;
-    at = made.adapters.next = b;
+    // B, and then A of the next one.
+    if (!linears_.empty()) linears_.back().adapters.next_size += std::ssize(widths) * terms;
+    made.adapters.next = at + std::ssize(widths) * terms;
+    made.adapters.next_size = b - made.adapters.next;
+    at = b;
     linears_.push_back(made);
   }
 
-  void norm(Linear& linear, Way way) {
+  /// Of what `before` added to the stream.
+  void norm(const Linear* before, Linear& linear, Way way) {
     check(cuda::rms_norm({.rows = kRows,
                           .width = kHidden,
                           .epsilon = 1e-6F,
@@ -142,22 +156,23 @@ class Step {
                           .weight = norm_.const_data_ptr(),
                           .sum = x_.mutable_data_ptr(),
                           .y = linear.x.mutable_data_ptr(),
-                          .added = added(way)},
+                          .added = before != nullptr ? added(*before, way) : nullptr},
                          stream_.raw()));
   }
 
   void multiply(Linear& linear, Way way) {
-    cuda::AddAdaptersArgs args = linear.adapters;
-    if (way == Way::kAfter)
-      args.y = linear.y.mutable_data_ptr();
-    else
-      args.sums = sums_.mutable_data_ptr<float>();
-    if (way == Way::kNotAhead) args.next_size = 0;
     stream_.record(fork_);
     if (way < Way::kNothing) at::mm_out(linear.y, linear.x, linear.weight.t());
     if (way == Way::kNone || way == Way::kNothing) return;
+    if (way == Way::kAfter) {
+      cuda::AddAdaptersArgs args = linear.adapters;
+      args.y = linear.y.mutable_data_ptr();
+      return check(cuda::add_adapters(args, stream_.raw()));
+    }
+    cuda::AdapterAddend addend = linear.addend;
+    if (way == Way::kNotAhead) addend.of.next_size = 0;
     if (is_beside(way)) side_.wait_for(fork_);
-    check(cuda::add_adapters(args, is_beside(way) ? side_.raw() : stream_.raw()));
+    check(cuda::shrink_adapters(addend, is_beside(way) ? side_.raw() : stream_.raw()));
     if (!is_beside(way)) return;
     side_.record(join_);
     stream_.wait_for(join_);
@@ -170,7 +185,8 @@ class Step {
   at::Tensor tiles_ = at::empty(
       {static_cast<int64_t>(sizeof(cuda::AdapterTile)) * kTiles},
       bf16().dtype(at::kByte));
-  at::Tensor sums_ = at::empty({kRows, 2 * kInner}, bf16().dtype(at::kFloat));
+  at::Tensor whose_ = at::empty({static_cast<int64_t>(sizeof(cuda::AdapterRow)) * kRows},
+                                bf16().dtype(at::kByte));
   at::Tensor workspace_ = at::empty({1 << 20}, bf16().dtype(at::kFloat));
   at::Tensor slots_;
   c10::Event fork_{c10::DeviceType::CUDA}, join_{c10::DeviceType::CUDA};
@@ -196,9 +212,10 @@ void run() {
   const c10::InferenceMode no_gradients;
   Step step;
   const std::vector<Variant> variants = {
-      {"without", Way::kNone, 0},           {"after", Way::kAfter, 0},
-      {"beside", Way::kBeside, 0},          {"not ahead", Way::kNotAhead, 0},
-      {"no products", Way::kNothing, 4},    {"alone", Way::kAlone, 4}};
+      {"without", Way::kNone, 0},       {"after", Way::kAfter, 0},
+      {"beside", Way::kBeside, 0},      {"not ahead", Way::kNotAhead, 0},
+      {"shrink alone", Way::kShrink, 0}, {"nothing", Way::kNothing, 5},
+      {"no products", Way::kAlone, 5}};
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> graphs;
   for (const Variant& variant : variants) {
     step.launch(variant.way);

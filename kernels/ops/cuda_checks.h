@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/ops/cuda_adapters.h"
 #include "kernels/ops/cuda_places.h"
 #include "kernels/ops/cuda_products.h"
 
@@ -23,6 +24,59 @@ bool are_aligned(const Pointers*... pointers) {
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t vector_of(Type type) { return type == Type::kFloat32 ? 4 : 8; }
+
+inline const char* fault_of_matrix(const AddAdaptersArgs& args) {
+  if (args.num_tiles < 0 || args.num_tiles > 65535) return "tiles must be at most 65535";
+  if (args.num_parts < 0 || args.num_parts > kAdapterPartsMax)
+    return "parts of a matrix must be at most 3";
+  if (args.rank_max < 1 || args.rank_max > kAdapterRowsRankMax)
+    return "rank_max must be from 1 to 64";
+  int64_t all = args.terms | args.slot_stride | args.group_stride;
+  for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
+  if (args.terms < 1 || args.terms > kRowsMax || all % 8 != 0 ||
+      !are_aligned(args.x, args.slots, args.y))
+    return "terms, strides and places of parts must be multiples of 8, x, slots and y at addresses "
+           "of 16 bytes";
+  for (int i = 0; i < args.num_parts; ++i) {
+    const AdapterPart& part = args.parts[i];
+    if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
+      return "columns of parts must be some of the matrix's";
+  }
+  if (args.columns > 1 << 22 || args.next_size > 1 << 22)  // times ranks and bytes an int
+    return "columns and next_size must be at most 2^22";
+  return nullptr;
+}
+inline const char* fault_of(const AddAdaptersArgs& args) {
+  if (const char* fault = fault_of_matrix(args); fault != nullptr) return fault;
+  const bool has_room = args.workspace != nullptr || adapters_workspace(args) == 0;
+  if (!has_room || !are_aligned(args.workspace))
+    return "adapters need a workspace at an address of 16 bytes";
+  return nullptr;
+}
+
+inline const char* fault_of(const AdapterAddend& addend) {
+  const AddAdaptersArgs& args = addend.of;
+  if (const char* fault = fault_of_matrix(args); fault != nullptr) return fault;
+  if (addend.num_rows < 0 || addend.num_rows > kRowsMax) return kTooManyRows;
+  if (addend.rows == nullptr) return "adapters need to be told whose each row is";
+  const bool has_room = args.workspace != nullptr || addend_workspace(addend) == 0;
+  if (!has_room || !are_aligned(args.workspace, addend.rows))
+    return "adapters need a workspace at an address of 16 bytes, as rows are";
+  return nullptr;
+}
+/// Of who reads a product of `rows` rows and adds to it: whole units of `unit` of its columns, of
+/// which no two parts share one.
+inline const char* fault_of(const AdapterAddend* added, Type type, int64_t rows, int64_t columns,
+                            int64_t unit) {
+  if (added == nullptr) return nullptr;
+  if (const char* fault = fault_of(*added); fault != nullptr) return fault;
+  if (added->num_rows != rows || added->of.columns != columns || added->of.type != type)
+    return "adapters must have the type, rows and columns of the product";
+  for (int i = 0; i < added->of.num_parts; ++i)
+    if (added->of.parts[i].column % unit != 0 || added->of.parts[i].columns % unit != 0)
+      return "parts that adapters add to must be whole norms, gates, ups or heads";
+  return nullptr;
+}
 
 template <class Args>
 const char* fault_of_norm(const Args& args, bool is_aligned) {
@@ -43,8 +97,11 @@ inline const char* fault_of(const RmsNormArgs& args) {
     return "parts of delta must be 1 or more, where there are some";
   if (args.added != nullptr && args.delta == nullptr && args.parts == nullptr)
     return "a norm adds what adapters add to delta, which is not there";
-  return fault_of_norm(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y,
-                                         args.parts, args.added));
+  if (const char* fault = fault_of_norm(args, are_aligned(args.x, args.delta, args.weight, args.sum,
+                                                          args.y, args.parts));
+      fault != nullptr)
+    return fault;
+  return fault_of(args.added, args.type, args.rows, args.width, args.width);
 }
 inline const char* fault_of(const RmsNormBackwardArgs& args) {
   return fault_of_norm(args, are_aligned(args.dy, args.x, args.weight, args.dsum, args.dx));
@@ -57,7 +114,10 @@ const char* fault_of_swiglu(const Args& args) {
     return "rows times width of a SwiGLU must be at most 2^39";
   return nullptr;
 }
-inline const char* fault_of(const SwigluArgs& args) { return fault_of_swiglu(args); }
+inline const char* fault_of(const SwigluArgs& args) {
+  if (const char* fault = fault_of_swiglu(args); fault != nullptr) return fault;
+  return fault_of(args.added, args.type, args.rows, 2 * args.width, args.width);
+}
 inline const char* fault_of(const SwigluBackwardArgs& args) { return fault_of_swiglu(args); }
 
 inline const char* fault_of(const HeadShape& heads, int32_t rotary_dim) {
@@ -77,10 +137,15 @@ const char* fault_of_rotary(const Args& args) {
     return "rows times heads must be at most 2^34";
   return nullptr;
 }
+inline const char* fault_of_added(const PagedRotaryArgs& args) {
+  const auto [num_heads, num_kv_heads, d] = args.heads;
+  return fault_of(args.added, args.type, args.rows, (num_heads + int64_t{2} * num_kv_heads) * d, d);
+}
 inline const char* fault_of(const PagedRotaryArgs& args) {
   const int32_t size = args.cache.block_size;
   if (size < 1 || (size & (size - 1)) != 0) return "block_size must be a power of two";
-  return fault_of_rotary(args);
+  if (const char* fault = fault_of_rotary(args); fault != nullptr) return fault;
+  return fault_of_added(args);
 }
 inline const char* fault_of(const RotaryBackwardArgs& args) { return fault_of_rotary(args); }
 
@@ -118,7 +183,8 @@ inline const char* fault_of(const PagedRotaryArgs& turn, const DecodeAttentionAr
                          turn.heads.num_kv_heads == args.heads.num_kv_heads &&
                          turn.heads.head_dim == args.heads.head_dim;
   if (!are_alike) return "rows, heads and type of both must be equal";
-  return fault_of(turn.heads, turn.rotary_dim);
+  if (const char* fault = fault_of(turn.heads, turn.rotary_dim); fault != nullptr) return fault;
+  return fault_of_added(turn);
 }
 
 template <class Args>
@@ -162,31 +228,6 @@ inline const char* fault_of(const FewRowsArgs& args) {
   const bool is_aligned = are_aligned(args.x, args.weight);
   if (args.terms < 1 || args.terms % 8 != 0 || !is_aligned)
     return "terms must be a multiple of 8, x and weight at addresses of 16 bytes";
-  return nullptr;
-}
-
-inline const char* fault_of(const AddAdaptersArgs& args) {
-  if (args.num_tiles < 0 || args.num_tiles > 65535) return "tiles must be at most 65535";
-  if (args.num_parts < 0 || args.num_parts > kAdapterPartsMax)
-    return "parts of a matrix must be at most 3";
-  if (args.rank_max < 1 || args.rank_max > kAdapterRowsRankMax)
-    return "rank_max must be from 1 to 64";
-  int64_t all = args.terms | args.slot_stride | args.group_stride;
-  for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
-  if (args.terms < 1 || args.terms > kRowsMax || all % 8 != 0 ||
-      !are_aligned(args.x, args.slots, args.y, args.sums))
-    return "terms, strides and places of parts must be multiples of 8, x, slots, y and sums at "
-           "addresses of 16 bytes";
-  for (int i = 0; i < args.num_parts; ++i) {
-    const AdapterPart& part = args.parts[i];
-    if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
-      return "columns of parts must be some of the matrix's";
-  }
-  if (args.columns > 1 << 22 || args.next_size > 1 << 22)  // times ranks and bytes an int
-    return "columns and next_size must be at most 2^22";
-  const bool has_room = args.workspace != nullptr || adapters_workspace(args) == 0;
-  if (!has_room || !are_aligned(args.workspace))
-    return "adapters need a workspace at an address of 16 bytes";
   return nullptr;
 }
 

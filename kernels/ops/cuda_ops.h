@@ -27,6 +27,9 @@ namespace primerl::cuda {
 
 using Stream = CUstream_st*;
 
+struct AdapterTile;    // kernels/ops/cuda_adapters.h
+struct AdapterAddend;
+
 /// Whether these are the kernels of ops/cuda. Else they are ATen's operations (kernels/torch/aten),
 /// for builds without nvcc: slower, and they allocate, may wait for the device and cannot be
 /// captured. Their rows may depend on batch mates in the last bits.
@@ -62,7 +65,7 @@ struct RmsNormArgs {
   /// type.
   const float* parts = nullptr;
   int32_t num_parts = 0;
-  const float* added = nullptr;  // [rows, width] what adapters add to delta, or null
+  const AdapterAddend* added = nullptr;  // host: what adapters add to delta, or null
 };
 Outcome rms_norm(const RmsNormArgs& args, Stream stream);
 
@@ -114,7 +117,7 @@ struct PagedRotaryArgs {
   int64_t table_stride = 0;
   void* q = nullptr;  // [rows, num_heads * head_dim]
   PagedCache cache = {};
-  const float* added = nullptr;  // as qkv, what adapters add to it, or null
+  const AdapterAddend* added = nullptr;  // host: what adapters add to qkv, or null
 };
 Outcome rotary(const PagedRotaryArgs& args, Stream stream);
 
@@ -148,7 +151,7 @@ struct SwigluArgs {
   Type type = Type::kFloat32;
   const void* gate_up = nullptr;  // [rows, 2 width], gate first
   void* activated = nullptr;      // [rows, width]
-  const float* added = nullptr;   // [rows, 2 width] what adapters add to gate_up, or null
+  const AdapterAddend* added = nullptr;  // host: what adapters add to gate_up, or null
 };
 Outcome swiglu(const SwigluArgs& args, Stream stream);
 
@@ -279,58 +282,6 @@ struct SampleArgs {
 Outcome sample(const SampleArgs& args, Stream stream);
 int64_t sample_workspace(int64_t rows);  // bytes
 constexpr int64_t kept_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
-
-/// Rows [first, first + rows) of a step or of a pass that have one adapter; in device memory.
-struct AdapterTile {
-  int32_t first = 0;
-  int32_t rows = 0;      // up to what the operation takes; 0: a tile of nobody
-  int32_t slot = 0;      // where its numbers lie
-  int32_t rank = 0;      // up to rank_max of the operation; 0: nobody's adapter
-  uint32_t targets = 0;  // bits of the parts that it adds to
-  float scaling = 0;
-  int32_t group = 0;  // of the matrix: the expert whose rows they are
-};
-inline constexpr int64_t kAdapterTileRows = 64;
-inline constexpr int32_t kAdapterRowsRankMax = 64;
-
-/// Columns of a matrix that have an A [rank, terms] and a B [columns, rank] of their own. Both are
-/// dense, and begin `a * rank` and `b * rank` elements behind the beginning of a slot.
-struct AdapterPart {
-  int64_t column = 0;  // the first
-  int64_t columns = 0;
-  int64_t a = 0;  // multiples of 8, as b
-  int64_t b = 0;
-  uint32_t target = 1;  // its bit
-};
-inline constexpr int32_t kAdapterPartsMax = 3;
-
-/// y += scaling * (x A') B' of each part that a row's adapter has, beside the product of a linear;
-/// or sums = that, where the product may still be under way: who reads y then adds them. A row's
-/// result depends on that row and its adapter alone, and not on its place in a tile. What no tile
-/// has stays as it is. Contents of tiles are not checked; their rows must differ.
-struct AddAdaptersArgs {
-  int64_t terms = 0;    // a multiple of 8; x and slots at addresses of 16 bytes
-  int64_t columns = 0;  // of y
-  Type type = Type::kFloat32;
-  int64_t num_tiles = 0;
-  const AdapterTile* tiles = nullptr;  // [num_tiles]
-  int32_t rank_max = kAdapterRowsRankMax;
-  int32_t num_parts = 0;               // up to kAdapterPartsMax
-  AdapterPart parts[kAdapterPartsMax] = {};
-  const void* slots = nullptr;  // [any, slot_stride]
-  int64_t slot_stride = 0;      // elements, a multiple of 8
-  int64_t group_stride = 0;     // of a rank: from a group's A and B to the next one's; likewise
-  /// What the next operation reads of the tiles' slots: [next * rank, (next + next_size) * rank),
-  /// asked for ahead; nothing where next_size is 0.
-  int64_t next = 0;
-  int64_t next_size = 0;
-  const void* x = nullptr;      // [rows, terms]
-  void* y = nullptr;            // [rows, columns], added to, or
-  float* sums = nullptr;        // [rows, columns] what there is to add, zeros where it is nothing
-  float* workspace = nullptr;   // [adapters_workspace()], at an address of 16 bytes
-};
-Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
-int64_t adapters_workspace(const AddAdaptersArgs& args);  // floats
 
 inline constexpr int64_t kNarrowTileRows = 64;
 

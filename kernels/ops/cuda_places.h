@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/ops/cuda_ops.h"
+#include "kernels/ops/cuda_adapters.h"
 
 namespace primerl::cuda {
 

@@ -11,7 +11,7 @@
 
 #include "kernels/ops/cuda_checks.h"
 #include "kernels/ops/cuda_places.h"
-#include "tests/device/buffer.h"
+#include "tests/device/adapted_rows.h"
 
 namespace primerl::cuda {
 namespace {
@@ -23,73 +23,10 @@ using cuda_test::Floats;
 using cuda_test::Ints;
 using cuda_test::random_floats;
 using cuda_test::rounded;
+using cuda_test::wanted_of_tiles;
 using ::testing::HasSubstr;
 
-/// A matrix of three parts, as q, k and v are, and slots of adapters of any rank.
-struct Linear {
-  int64_t terms = 0;
-  std::vector<int64_t> widths;
-
-  int64_t columns() const {
-    int64_t all = 0;
-    for (const int64_t width : widths) all += width;
-    return all;
-  }
-  /// Of a part, for each rank.
-  int64_t size_of(int64_t width) const { return terms + (width + 7) / 8 * 8; }
-  int64_t slot_stride() const {
-    int64_t all = 0;
-    for (const int64_t width : widths) all += size_of(width);
-    return kAdapterRowsRankMax * all;
-  }
-  AddAdaptersArgs args(Type type) const {
-    AddAdaptersArgs made;
-    made.terms = terms;
-    made.columns = columns();
-    made.type = type;
-    made.slot_stride = slot_stride();
-    int64_t at = 0, column = 0;
-    for (const int64_t width : widths) {
-      const auto target = 1U << static_cast<unsigned>(made.num_parts);
-      made.parts[made.num_parts++] = {column, width, at, at + terms, target};
-      at += size_of(width);
-      column += width;
-    }
-    return made;
-  }
-};
-
-/// y + what the tiles add, of one row after the other; or that alone, for all rows of tiles.
-Floats wanted(const AddAdaptersArgs& args, const std::vector<AdapterTile>& tiles,
-              const Floats& slots, const Floats& x, const Floats& before, bool are_sums) {
-  Floats y = before;
-  for (const AdapterTile& tile : tiles)
-    if (are_sums)
-      std::fill_n(y.begin() + tile.first * args.columns, tile.rows * args.columns, 0.0F);
-  for (const AdapterTile& tile : tiles)
-    for (int i = 0; i < args.num_parts; ++i) {
-      const AdapterPart& part = args.parts[i];
-      if ((tile.targets & part.target) == 0) continue;
-      const float* slot =
-          slots.data() + tile.slot * args.slot_stride + tile.group * args.group_stride * tile.rank;
-      const float *a = slot + part.a * tile.rank, *b = slot + part.b * tile.rank;
-      for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
-        std::vector<double> u(static_cast<size_t>(tile.rank));
-        for (int64_t r = 0; r < tile.rank; ++r)
-          for (int64_t t = 0; t < args.terms; ++t)
-            u[static_cast<size_t>(r)] +=
-                double{a[r * args.terms + t]} * x[static_cast<size_t>(row * args.terms + t)];
-        for (int64_t column = 0; column < part.columns; ++column) {
-          double sum = 0;
-          for (int64_t r = 0; r < tile.rank; ++r)
-            sum += double{b[column * tile.rank + r]} * u[static_cast<size_t>(r)];
-          y[static_cast<size_t>(row * args.columns + part.column + column)] +=
-              static_cast<float>(tile.scaling * sum);
-        }
-      }
-    }
-  return y;
-}
+using Linear = cuda_test::AdaptedLinear;
 
 constexpr int64_t kRows = 21;
 
@@ -102,23 +39,19 @@ std::vector<AdapterTile> many_tiles() {
 constexpr int64_t kSlots = 5;
 
 Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& tiles,
-             const Floats& slots, const Floats& x, const Floats& before, bool are_sums = false) {
-  const Type type_of_y = are_sums ? Type::kFloat32 : type;
-  const Buffer on_slots(type, slots), on_x(type, x), y(type_of_y, before), on_tiles(tiles);
+             const Floats& slots, const Floats& x, const Floats& before) {
+  const Buffer on_slots(type, slots), on_x(type, x), y(type, before), on_tiles(tiles);
   AddAdaptersArgs args = linear.args(type);
   args.num_tiles = std::ssize(tiles);
   args.tiles = on_tiles.as<AdapterTile>();
   args.slots = on_slots.get();
   args.next_size = linear.slot_stride() / kAdapterRowsRankMax;  // changes nothing
   args.x = on_x.get();
-  if (are_sums)
-    args.sums = y.as<float>();
-  else
-    args.y = y.get();
+  args.y = y.get();
   const Buffer workspace(Floats(static_cast<size_t>(adapters_workspace(args) + 1), NAN));
   args.workspace = workspace.as<float>();
   expect_one_answer([&](Stream stream) { return add_adapters(args, stream); }, {&y});
-  return y.floats(type_of_y);
+  return y.floats(type);
 }
 
 TEST(CudaAdapters, AddWhatTheHostAdds) {
@@ -131,11 +64,9 @@ TEST(CudaAdapters, AddWhatTheHostAdds) {
       const Floats before = rounded(type, random_floats(kRows * linear.columns(), 2));
       const Floats slots = rounded(type, random_floats(kSlots * linear.slot_stride(), 3, 0.1));
       // u is up to some 5, of terms that cancel.
-      for (const bool are_sums : {false, true})
-        expect_near(added(linear, type, many_tiles(), slots, x, before, are_sums),
-                    wanted(linear.args(type), many_tiles(), slots, x, before, are_sums),
-                    cuda_test::tolerance_of(are_sums ? Type::kFloat32 : type, 1e-4),
-                    are_sums ? "sums" : "y");
+      expect_near(added(linear, type, many_tiles(), slots, x, before),
+                  wanted_of_tiles(linear.args(type), many_tiles(), slots, x, before),
+                  cuda_test::tolerance_of(type, 1e-4), "y");
     }
 }
 
@@ -157,7 +88,7 @@ TEST(CudaAdapters, ARowIsTheSameInTilesOfAnySize) {
       const Floats slots = rounded(type, random_floats(linear.slot_stride(), 3, 0.1));
       const auto largest = tiles_of(kAdapterTileRows);
       const Floats want = added(linear, type, largest, slots, x, before);
-      expect_near(want, wanted(linear.args(type), largest, slots, x, before, false),
+      expect_near(want, wanted_of_tiles(linear.args(type), largest, slots, x, before),
                   cuda_test::tolerance_of(type, 1e-4), "y");
       for (const int64_t size : {1, 5, 8, 63})
         EXPECT_TRUE(added(linear, type, tiles_of(size), slots, x, before) == want) << size;
@@ -177,7 +108,7 @@ TEST(CudaAdapters, AddWhatTheirExpertHas) {
     const Floats x = rounded(type, random_floats(kRows * args.terms, 1));
     const Floats before = rounded(type, random_floats(kRows * args.columns, 2));
     const Floats slots = rounded(type, random_floats(kSlots * args.slot_stride, 3, 0.1));
-    const Floats want = wanted(args, tiles, slots, x, before, false);
+    const Floats want = wanted_of_tiles(args, tiles, slots, x, before);
     const Buffer on_slots(type, slots), on_x(type, x), y(type, before), on_tiles(tiles);
     args.num_tiles = std::ssize(tiles);
     args.tiles = on_tiles.as<AdapterTile>();
@@ -312,25 +243,24 @@ TEST(CudaAdapters, TilesOfPlacesNameWhatIsWrong) {
 
 TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {
   const Linear linear{512, {700, 300}};
-  for (const Type type : {Type::kFloat32, Type::kBfloat16})
-    for (const bool are_sums : {false, true}) {
-      const Floats x = random_floats(kRows * linear.terms, 1);
-      const Floats before = random_floats(kRows * linear.columns(), 2);
-      Floats slots = random_floats(kSlots * linear.slot_stride(), 3, 0.1);
-      const std::vector<AdapterTile> one_each = {
-          {0, 1, 1, 16, 3, 2}, {1, 1, 1, 16, 3, 2}, {2, 1, 1, 16, 3, 2}, {3, 1, 0, 8, 3, 1}};
-      const Floats alone = added(linear, type, one_each, slots, x, before, are_sums);
-      for (int64_t i = 0; i < linear.slot_stride(); ++i)
-        slots[static_cast<size_t>(i)] = std::nanf("");
-      const std::vector<AdapterTile> both = {{3, 1, 0, 8, 3, 1}, {0, 3, 1, 16, 3, 2}};
-      const Floats together = added(linear, type, both, slots, x, before, are_sums);
-      const auto width = static_cast<size_t>(linear.columns());
-      EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + static_cast<int64_t>(3 * width),
-                             together.begin()));
-      for (size_t i = 3 * width; i < 4 * width; ++i) EXPECT_TRUE(std::isnan(together[i])) << i;
-      EXPECT_TRUE(std::equal(alone.begin() + static_cast<int64_t>(4 * width), alone.end(),
-                             together.begin() + static_cast<int64_t>(4 * width)));
-    }
+  for (const Type type : {Type::kFloat32, Type::kBfloat16}) {
+    const Floats x = random_floats(kRows * linear.terms, 1);
+    const Floats before = random_floats(kRows * linear.columns(), 2);
+    Floats slots = random_floats(kSlots * linear.slot_stride(), 3, 0.1);
+    const std::vector<AdapterTile> one_each = {
+        {0, 1, 1, 16, 3, 2}, {1, 1, 1, 16, 3, 2}, {2, 1, 1, 16, 3, 2}, {3, 1, 0, 8, 3, 1}};
+    const Floats alone = added(linear, type, one_each, slots, x, before);
+    for (int64_t i = 0; i < linear.slot_stride(); ++i)
+      slots[static_cast<size_t>(i)] = std::nanf("");
+    const std::vector<AdapterTile> both = {{3, 1, 0, 8, 3, 1}, {0, 3, 1, 16, 3, 2}};
+    const Floats together = added(linear, type, both, slots, x, before);
+    const auto width = static_cast<size_t>(linear.columns());
+    EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + static_cast<int64_t>(3 * width),
+                           together.begin()));
+    for (size_t i = 3 * width; i < 4 * width; ++i) EXPECT_TRUE(std::isnan(together[i])) << i;
+    EXPECT_TRUE(std::equal(alone.begin() + static_cast<int64_t>(4 * width), alone.end(),
+                           together.begin() + static_cast<int64_t>(4 * width)));
+  }
 }
 
 /// At each bound and one past it.

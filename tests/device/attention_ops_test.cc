@@ -7,11 +7,12 @@
 #include <numeric>
 
 #include "graph/base/random.h"
-#include "tests/device/buffer.h"
+#include "tests/device/adapted_rows.h"
 
 namespace primerl::cuda {
 namespace {
 
+using cuda_test::AdaptedRows;
 using cuda_test::Buffer;
 using cuda_test::expect_near;
 using cuda_test::expect_one_answer;
@@ -295,7 +296,14 @@ void expect_turned(const DecodeCase& one) {
   const Context context(one);
   const Turned turned(one, context, rotary_dim);
   const Buffer qkv(one.type, turned.qkv), cosine(turned.cosine), sine(turned.sine);
-  const Buffer added(random_floats(std::ssize(turned.qkv), mix(one.seed, 11)));
+  const bool has_added = one.seed % 2 == 0;
+  const int64_t d = one.heads.head_dim;
+  const AdaptedRows added(
+      one.type, one.rows,
+      {one.heads.num_heads * d, one.heads.num_kv_heads * d, one.heads.num_kv_heads * d}, one.seed);
+  const auto run = [&](const auto& launch, Stream stream) {
+    return has_added ? added.before(launch, stream) : launch();
+  };
   const Buffer q_weight(one.type, turned.q_weight), k_weight(one.type, turned.k_weight);
   const Buffer positions(turned.positions), slots(turned.slots);
   DecodeOperands host = random_operands(one, context);
@@ -314,9 +322,10 @@ void expect_turned(const DecodeCase& one) {
                        .slots = slots.as<int32_t>(),
                        .q = memory.q.get(),
                        .cache = memory.cache,
-                       .added = one.seed % 2 == 0 ? added.as<float>() : nullptr};
-  expect_one_answer([&](Stream stream) { return rotary(turn, stream); },
-                    {&memory.q, &memory.keys, &memory.values});
+                       .added = has_added ? added.addend() : nullptr};
+  expect_one_answer(
+      [&](Stream stream) { return run([&] { return rotary(turn, stream); }, stream); },
+      {&memory.q, &memory.keys, &memory.values});
   const auto want_keys = memory.keys.bytes(), want_values = memory.values.bytes();
   host.q = memory.q.floats(one.type);
   host.keys = dense(one, context, memory.cache, memory.keys.floats(one.type));
@@ -326,8 +335,11 @@ void expect_turned(const DecodeCase& one) {
   turn.cache = {};
   DecodeAttentionArgs args = memory.args;
   args.q = nullptr;
-  expect_one_answer([&](Stream stream) { return turned_attention(turn, args, stream); },
-                    {&memory.out, &memory.keys, &memory.values});
+  expect_one_answer(
+      [&](Stream stream) {
+        return run([&] { return turned_attention(turn, args, stream); }, stream);
+      },
+      {&memory.out, &memory.keys, &memory.values});
   EXPECT_TRUE(memory.keys.bytes() == want_keys) << "keys";
   EXPECT_TRUE(memory.values.bytes() == want_values) << "values";
   expect_near_cpu(one, context, host, memory);

@@ -60,26 +60,22 @@ CpuNorm cpu_norm(Matrix shape, const Floats& s, const Floats& weight) {
   return norm;
 }
 
-/// Each other residual has something added by adapters.
 void expect_norm(Type type, uint64_t seed, Matrix shape, bool has_delta) {
   SCOPED_TRACE(name_of_case(type, seed, shape));
   const Floats x = rounded(type, random_floats(shape.size(), mix(seed, 1), 3));
   const Floats delta = rounded(type, random_floats(shape.size(), mix(seed, 2)));
   const Floats weight = rounded(type, random_floats(shape.width, mix(seed, 3)));
-  const bool has_added = has_delta && seed % 4 == 0;
-  const Floats added = has_added ? random_floats(shape.size(), mix(seed, 4)) : Floats(x.size(), 0);
-  const Floats s = has_delta ? rounded(type, sum_of(x, sum_of(delta, added))) : x;
+  const Floats s = has_delta ? rounded(type, sum_of(x, delta)) : x;
   const CpuNorm want = cpu_norm(shape, s, weight);
 
-  const Buffer on_x(type, x), on_delta(type, delta), on_weight(type, weight), on_added(added);
+  const Buffer on_x(type, x), on_delta(type, delta), on_weight(type, weight);
   const Buffer sum(type, Floats(x.size(), NAN)), y(type, Floats(x.size(), NAN));
   const Buffer inverse(Floats(want.inverse.size(), NAN));
   expect_one_answer(
       [&](Stream stream) {
         return rms_norm(
             {shape.rows, shape.width, 1e-6F, type, on_x.get(), has_delta ? on_delta.get() : nullptr,
-             on_weight.get(), has_delta ? sum.get() : nullptr, y.get(), inverse.as<float>(),
-             nullptr, 0, has_added ? on_added.as<float>() : nullptr},
+             on_weight.get(), has_delta ? sum.get() : nullptr, y.get(), inverse.as<float>()},
             stream);
       },
       {&sum, &y, &inverse});
@@ -194,9 +190,6 @@ TEST(CudaRmsNorm, RefusesWhatItCannotHold) {
   const float number = 0;
   EXPECT_THAT(rms_norm({.rows = 1, .width = 1, .delta = &number}, nullptr).fault,
               HasSubstr("a place for the sum"));
-  const float more = 0;
-  EXPECT_THAT(rms_norm({.rows = 1, .width = 1, .added = &more}, nullptr).fault,
-              HasSubstr("adapters add to delta, which is not there"));
   EXPECT_TRUE(rms_norm({}, nullptr).is_ok()) << "no rows are no work";
   EXPECT_TRUE(rms_norm_backward({}, nullptr).is_ok());
 }
@@ -208,20 +201,14 @@ TEST(CudaSwiglu, IsTheCpusForwardAndBackward) {
       SCOPED_TRACE(name_of_case(type, seed, shape));
       const Floats gate_up = rounded(type, random_floats(2 * shape.size(), mix(seed, 1), 6));
       const Floats d = rounded(type, random_floats(shape.size(), mix(seed, 2)));
-      // Of each other one adapters add something.
-      const bool has_added = seed % 2 == 0;
-      const Floats added = random_floats(2 * shape.size(), mix(seed, 3));
-      const Floats sum = has_added ? sum_of(gate_up, added) : gate_up;
       Floats want(d.size()), dwant(gate_up.size());
-      cpu_ops().swiglu({shape.rows, shape.width, sum.data(), want.data()});
+      cpu_ops().swiglu({shape.rows, shape.width, gate_up.data(), want.data()});
       cpu_ops().swiglu_backward({shape.rows, shape.width, gate_up.data(), d.data(), dwant.data()});
-      const Buffer on_gate_up(type, gate_up), on_d(type, d), on_added(added);
+      const Buffer on_gate_up(type, gate_up), on_d(type, d);
       const Buffer out(type, Floats(d.size(), NAN)), dout(type, Floats(gate_up.size(), NAN));
       expect_one_answer(
           [&](Stream stream) {
-            return swiglu({shape.rows, shape.width, type, on_gate_up.get(), out.get(),
-                           has_added ? on_added.as<float>() : nullptr},
-                          stream);
+            return swiglu({shape.rows, shape.width, type, on_gate_up.get(), out.get()}, stream);
           },
           {&out});
       expect_one_answer(

@@ -7,11 +7,12 @@
 #include <numeric>
 
 #include "graph/base/random.h"
-#include "tests/device/buffer.h"
+#include "tests/device/adapted_rows.h"
 
 namespace primerl::cuda {
 namespace {
 
+using cuda_test::AdaptedRows;
 using cuda_test::Buffer;
 using cuda_test::expect_near;
 using cuda_test::expect_one_answer;
@@ -159,14 +160,16 @@ Floats in_cache(const RotaryCase& one, const PagedCache& cache, const Ints& slot
   return whole;
 }
 
-/// Adapters add something to each other one.
+/// Adapters add something to each other one of few rows.
+constexpr int64_t kAdaptedRowsMax = 64;
 void expect_rotary(const RotaryCase& one) {
   SCOPED_TRACE(one.name());
   const Operands host(one);
-  const bool has_added = one.seed % 2 == 1;
-  const Floats added = random_floats(std::ssize(host.qkv), mix(one.seed, 7));
+  const bool has_added = one.seed % 2 == 1 && one.rows <= kAdaptedRowsMax;
+  const AdaptedRows added(one.type, has_added ? one.rows : 1,
+                          {one.q_width(), one.kv_width(), one.kv_width()}, one.seed);
   Floats sum = host.qkv;
-  for (size_t i = 0; has_added && i < sum.size(); ++i) sum[i] += added[i];
+  for (size_t i = 0; has_added && i < sum.size(); ++i) sum[i] += added.sums()[i];
   const Slots places(one, host.positions);
   PagedCache cache = cache_of(one);
   Ints same(static_cast<size_t>(one.rows));
@@ -180,7 +183,7 @@ void expect_rotary(const RotaryCase& one) {
                     values.data()});
 
   const Floats empty(static_cast<size_t>(places.num_blocks * cache.block_stride), 7);
-  const Buffer qkv(one.type, host.qkv), on_added(added), q_weight(one.type, host.q_weight);
+  const Buffer qkv(one.type, host.qkv), q_weight(one.type, host.q_weight);
   const Buffer k_weight(one.type, host.k_weight), positions(host.positions);
   const Buffer cosine(host.cosine), sine(host.sine), slots(places.slots), table(places.table);
   const Buffer out(one.type, Floats(q.size(), NAN)), to_keys(one.type, empty);
@@ -200,18 +203,22 @@ void expect_rotary(const RotaryCase& one) {
                        .sine = sine.as<float>(),
                        .q = out.get(),
                        .cache = cache};
-  if (has_added) args.added = on_added.as<float>();
+  if (has_added) args.added = added.addend();
   if (one.place == Place::kSlots) args.slots = slots.as<int32_t>();
   if (one.place == Place::kBlockTable) args.block_table = table.as<int32_t>();
   args.table_stride = places.table_stride;
-  expect_one_answer([&](Stream stream) { return rotary(args, stream); },
-                    {&out, &to_keys, &to_values});
-  const auto tolerance = tolerance_of(one.type, 5e-6);
+  const auto launch = [&](Stream stream) {
+    const auto turn = [&] { return rotary(args, stream); };
+    return has_added ? added.before(turn, stream) : turn();
+  };
+  expect_one_answer(launch, {&out, &to_keys, &to_values});
+  const auto tolerance = tolerance_of(one.type, has_added ? 1e-4 : 5e-6);
   expect_near(out.floats(one.type), q, tolerance, "q");
   expect_near(to_keys.floats(one.type), in_cache(one, cache, places.slots, keys, empty), tolerance,
               "keys");
   const Floats written = in_cache(one, cache, places.slots, rounded(one.type, values), empty);
-  expect_near(to_values.floats(one.type), written, {0, 0}, "values");
+  expect_near(to_values.floats(one.type), written,
+              has_added ? tolerance : cuda_test::Tolerance{0, 0}, "values");
 }
 
 TEST(CudaRotary, IsTheCpusAndWritesTheCache) {

@@ -101,27 +101,63 @@ class Ring {
   uint4* own_;
 };
 
-/// Turns what the block needs of its row: queries, rounded as rotary() writes them, to `queries`,
-/// key and value to `place` of the cache; below 0: neither.
-template <class T, int kDim, int kGroup>
+/// The heads of its row that a block turns, one after the other by each warp: queries, then key and
+/// value, which go to `place` of the cache; below 0: neither.
+struct TurnedHeads {
+  HeadShape heads;
+  int first_head, count, kv_head;
+  int64_t place;
+
+  /// Of the row; below 0: there is none of that number.
+  template <int kGroup>
+  __device__ __forceinline__ int head_of(int task) const {
+    if (task < kGroup) return task < count ? first_head + task : -1;
+    if (place < 0 || task > kGroup + 1) return -1;
+    return heads.num_heads + kv_head + (task - kGroup) * heads.num_kv_heads;
+  }
+  __device__ __forceinline__ int64_t row_heads() const {
+    return heads.num_heads + int64_t{2} * heads.num_kv_heads;
+  }
+};
+
+/// What adapters add to the first head of each warp is asked for before the row is there.
+template <class T, int kDim, int kGroup, class Addend>
+__device__ __forceinline__ auto ask_added(const TurnedHeads& turned, const Addend& addend) {
+  if constexpr (kIsAdapted<Addend>) {
+    const int head = max(turned.head_of<kGroup>(threadIdx.x / kWarp), 0);
+    return AddedToHead<T, kDim / kWarp>(addend, blockIdx.x, int64_t{head} * kDim, kDim);
+  } else {
+    return NoAddend{};
+  }
+}
+
+/// Queries, rounded as rotary() writes them, go to `queries`.
+template <class T, int kDim, int kGroup, class Addend, class Added>
 __device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
-                                         const DecodeAttentionArgs& args, int first_head, int count,
-                                         int kv_head, int64_t place, float (&queries)[kGroup][kDim],
+                                         const DecodeAttentionArgs& args,
+                                         const TurnedHeads& turned, const Addend& addend,
+                                         const Added& first_added, float (&queries)[kGroup][kDim],
                                          float (*shared)[kDim]) {
   constexpr int kSlots = kDim / kWarp;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const auto [num_heads, num_kv_heads, d] = args.heads;
   const int position = max(args.lengths[blockIdx.x] - 1, 0);
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (num_heads + 2 * num_kv_heads) * kDim;
-  const T* heads = static_cast<const T*>(turn.qkv) + row;
+  const T* heads = static_cast<const T*>(turn.qkv) + blockIdx.x * turned.row_heads() * kDim;
   for (int task = warp; task < kGroup + 2; task += kThreads / kWarp) {
     const bool is_query = task < kGroup, is_value = task == kGroup + 1;
-    if (is_query ? task >= count : place < 0) continue;
-    const int head =
-        is_query ? first_head + task : num_heads + kv_head + (is_value ? num_kv_heads : 0);
+    const int head = turned.head_of<kGroup>(task);
+    if (head < 0) continue;
     float x[kSlots];
     load_head(heads + head * kDim, kDim, lane, x);
-    if (turn.added != nullptr) add_head(turn.added + row + head * kDim, kDim, lane, x);
+    if constexpr (kIsAdapted<Addend>) {
+      __shared__ float u[kThreads / kWarp][kAdapterRowsRankMax];
+      const auto add = [&](const Added& added) {
+        added.add_to(added.ask(addend, blockIdx.x), kDim, lane, x, u[warp], shared[warp]);
+      };
+      if (task == warp)
+        add(first_added);
+      else
+        add(Added(addend, blockIdx.x, int64_t{head} * kDim, kDim));
+    }
     if (!is_value)
       norm_and_turn<T>(turn, is_query ? turn.q_weight : turn.k_weight, position, lane, x,
                        shared[warp]);
@@ -129,8 +165,8 @@ __device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
 #pragma unroll
       for (int i = 0; i < kSlots; ++i) queries[task][lane + i * kWarp] = rounded<T>(x[i]);
     } else {
-      store_head(static_cast<T*>(is_value ? args.cache.values : args.cache.keys) + place, kDim,
-                 lane, x);
+      store_head(static_cast<T*>(is_value ? args.cache.values : args.cache.keys) + turned.place,
+                 kDim, lane, x);
     }
   }
 }
@@ -139,9 +175,10 @@ __device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
 template <int kDim, int kGroup>
 constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : 6;
 
-template <class T, int kDim, int kGroup, bool kTurns>
+template <class T, int kDim, int kGroup, bool kTurns, class Addend>
 __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
-    decode_kernel(DecodeAttentionArgs args, PagedRotaryArgs turn) {
+    decode_kernel(DecodeAttentionArgs args, PagedRotaryArgs turn,
+                  const __grid_constant__ Addend addend) {
   constexpr int kLanes = kDim / kChannels, kTeams = kThreads / kLanes;
   constexpr int kKeys = kGroup >= 8 ? 2 : kAlign;  // of a team and turn
   constexpr int kTurn = kTeams * kKeys;
@@ -192,13 +229,14 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
   float query[kGroup][kChannels] = {};
   if constexpr (kTurns) {
     __shared__ float queries[kGroup][kDim], shared[kThreads / kWarp][kDim];
-    int64_t place = -1;
+    TurnedHeads turned{args.heads, first_head, count, kv_head, -1};
     if (range.begin < range.end && range.end == length)
-      place = table[(length - 1) >> shift] * args.cache.block_stride +
-              ((length - 1) & (size - 1)) * args.cache.row_stride +
-              kv_head * args.cache.head_stride;
+      turned.place = table[(length - 1) >> shift] * args.cache.block_stride +
+                     ((length - 1) & (size - 1)) * args.cache.row_stride +
+                     kv_head * args.cache.head_stride;
+    const auto added = ask_added<T, kDim, kGroup>(turned, addend);
     wait_for_last_kernel();
-    turn_row<T>(turn, args, first_head, count, kv_head, place, queries, shared);
+    turn_row<T>(turn, args, turned, addend, added, queries, shared);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -348,11 +386,15 @@ void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* turn, Stream 
   const int tiles = (group + kGroup - 1) / kGroup;
   const dim3 grid(static_cast<unsigned>(args.rows), args.heads.num_kv_heads * tiles,
                   args.num_splits);
-  if (turn != nullptr)
-    launch(decode_kernel<T, kDim, kGroup, true>, grid, kThreads, 0, stream, args, *turn);
+  if (turn == nullptr)
+    launch(decode_kernel<T, kDim, kGroup, false, NoAddend>, grid, kThreads, 0, stream, args,
+           PagedRotaryArgs{}, NoAddend{});
+  else if (turn->added == nullptr)
+    launch(decode_kernel<T, kDim, kGroup, true, NoAddend>, grid, kThreads, 0, stream, args, *turn,
+           NoAddend{});
   else
-    launch(decode_kernel<T, kDim, kGroup, false>, grid, kThreads, 0, stream, args,
-           PagedRotaryArgs{});
+    launch(decode_kernel<T, kDim, kGroup, true, AdapterAddend>, grid, kThreads, 0, stream, args,
+           *turn, *turn->added);
   if (args.num_splits == 1) return;
   const dim3 heads(static_cast<unsigned>(args.rows), args.heads.num_heads);
   combine_kernel<T><<<heads, kDim, 0, stream>>>(args);

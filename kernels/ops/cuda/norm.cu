@@ -2,7 +2,7 @@
 // rows, each with a sum of its own for the weight; the sums are added in order.
 #include <algorithm>
 
-#include "kernels/ops/cuda/launch.cuh"
+#include "kernels/ops/cuda/adapters.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -31,8 +31,57 @@ __device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t
   for (int j = 0; j < kVec; ++j) delta[j] = rounded<T>(delta[j]);
 }
 
-template <class T, int kVec, int kItems, bool kInParts>
-__global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
+/// What adapters add to the block's row, some columns after the other: a vector of each thread.
+/// Those that come first are asked for before the row is there.
+template <class T, int kVec, bool kAsksAhead>
+class AddedToRow {
+  using Threads = Team<false>;
+
+ public:
+  __device__ __forceinline__ AddedToRow(const AdapterAddend& addend, int64_t width)
+      : addend_(addend),
+        width_(static_cast<int>(width)),
+        adapter_(addend.rows[blockIdx.x]),
+        columns_(columns_from(0)) {}
+
+  /// u is there, which is asked for.
+  __device__ __forceinline__ ShrunkRow<Threads> ask() const {
+    return {addend_, adapter_, columns_.part(), blockIdx.x};
+  }
+  /// Adds the thread's vector of columns from `first` on; all threads of the block.
+  __device__ __forceinline__ void add_to(int first, const ShrunkRow<Threads>& row,
+                                         float (&to)[kVec]) const {
+    __shared__ float u[kAdapterRowsRankMax];
+    __shared__ __align__(16) float added[kThreadsMax * kVec];
+    if (!columns_.adds()) return;
+    if (first == 0) row.put(adapter_.scaling, u);
+    __syncthreads();
+    if (first == 0)
+      columns_.multiply(u, added);
+    else
+      columns_from(first).multiply(u, added);
+    __syncthreads();
+    const int mine = static_cast<int>(threadIdx.x) * kVec;
+    if (first + mine < width_) add(added + mine, to);
+  }
+
+ private:
+  static constexpr int kAhead = kAsksAhead ? kVec * kShrinkRanks / kVector<T> : 1;
+  using Columns = ExpandedColumns<T, Threads, kAhead>;
+
+  __device__ __forceinline__ Columns columns_from(int first) const {
+    return {addend_.of, adapter_, first, min(width_ - first, static_cast<int>(blockDim.x) * kVec)};
+  }
+
+  const AdapterAddend& addend_;
+  const int width_;
+  const AdapterRow adapter_;
+  const Columns columns_;
+};
+
+template <class T, int kVec, int kItems, bool kInParts, class Addend>
+__global__ void __launch_bounds__(kThreadsMax)
+    norm_kernel(const __grid_constant__ RmsNormArgs args, const __grid_constant__ Addend addend) {
   __shared__ float shared[kWarpsMax];
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * args.width;
   const T* x = static_cast<const T*>(args.x) + begin;
@@ -45,19 +94,35 @@ __global__ void __launch_bounds__(kThreadsMax) norm_kernel(RmsNormArgs args) {
   float weight[kVec] = {};
   if constexpr (kItems == 1)
     if (threadIdx.x * kVec < args.width) load(weights + threadIdx.x * kVec, weight);
+  const auto added = [&] {
+    if constexpr (kIsAdapted<Addend>)
+      return AddedToRow<T, kVec, kItems == 1>(addend, args.width);
+    else
+      return NoAddend{};
+  }();
   wait_for_last_kernel();
+  const auto shrunk = [&] {
+    if constexpr (kIsAdapted<Addend>)
+      return added.ask();
+    else
+      return NoAddend{};
+  }();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const int64_t at = static_cast<int64_t>(i * blockDim.x + threadIdx.x) * kVec;
-    if (at >= args.width) break;
-    load(x + at, values[i]);
+    const int first = i * static_cast<int>(blockDim.x) * kVec;  // of the block
+    const int64_t at = first + static_cast<int64_t>(threadIdx.x) * kVec;
+    const bool is_in = at < args.width;
+    if (kIsAdapted<Addend> ? first >= args.width : !is_in) break;
+    float more[kVec] = {};
+    if (is_in) load(x + at, values[i]);
+    if constexpr (kInParts) {
+      if (is_in) add_delta_parts<T>(args, begin + at, more);
+    } else if (delta != nullptr && is_in) {
+      load(delta + begin + at, more);
+    }
+    if constexpr (kIsAdapted<Addend>) added.add_to(first, shrunk, more);
+    if (!is_in) break;
     if (kInParts || delta != nullptr) {
-      float more[kVec];
-      if constexpr (kInParts)
-        add_delta_parts<T>(args, begin + at, more);
-      else
-        load(delta + begin + at, more);
-      if (args.added != nullptr) add(args.added + begin + at, more);
 #pragma unroll
       for (int j = 0; j < kVec; ++j) values[i][j] = rounded<T>(values[i][j] + more[j]);
       store(static_cast<T*>(args.sum) + begin + at, values[i]);
@@ -156,9 +221,16 @@ int64_t num_parts(int64_t rows, int64_t width) {
 
 template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
-  const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true>
-                                            : norm_kernel<T, kVec, kItems, false>;
-  launch(kernel, static_cast<unsigned>(args.rows), threads, 0, stream, args);
+  const auto blocks = static_cast<unsigned>(args.rows);
+  if (args.added == nullptr) {
+    const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true, NoAddend>
+                                              : norm_kernel<T, kVec, kItems, false, NoAddend>;
+    return launch(kernel, blocks, threads, 0, stream, args, NoAddend{});
+  }
+  constexpr int kMany = kItems == 1 ? 1 : kItemsMax;  // a kernel for all others
+  const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kMany, true, AdapterAddend>
+                                            : norm_kernel<T, kVec, kMany, false, AdapterAddend>;
+  launch(kernel, blocks, threads, 0, stream, args, *args.added);
 }
 template <class T, int kVec, int kItems>
 void start(const RmsNormBackwardArgs& args, int threads, Stream stream) {
@@ -210,8 +282,7 @@ void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, 
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
   return with_type(args,
-                   are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts,
-                               args.added),
+                   are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts),
                    stream);
 }
 

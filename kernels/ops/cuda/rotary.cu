@@ -21,8 +21,9 @@ __device__ __forceinline__ int64_t slot_of(const PagedRotaryArgs& args, int64_t 
   return block < 0 ? -1 : block * size + position % size;
 }
 
-template <class T, int kSlots>
-__global__ void __launch_bounds__(kThreads) rotary_kernel(PagedRotaryArgs args) {
+template <class T, int kSlots, class Addend>
+__global__ void __launch_bounds__(kThreads)
+    rotary_kernel(PagedRotaryArgs args, const __grid_constant__ Addend addend) {
   __shared__ float shared[kWarps][kSlots * kWarp];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto [num_heads, num_kv_heads, d] = args.heads;
@@ -33,7 +34,11 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(PagedRotaryArgs args) 
   const int head = static_cast<int>(at % num_all);
   float x[kSlots];
   load_head(static_cast<const T*>(args.qkv) + at * d, d, lane, x);
-  if (args.added != nullptr) add_head(args.added + at * d, d, lane, x);
+  if constexpr (kIsAdapted<Addend>) {
+    __shared__ float u[kWarps][kAdapterRowsRankMax];
+    const AddedToHead<T, kSlots> added(addend, row, int64_t{head} * d, d);
+    added.add_to(added.ask(addend, row), d, lane, x, u[warp], shared[warp]);
+  }
   const bool is_query = head < num_heads, is_value = head >= num_heads + num_kv_heads;
   if (!is_value) {
     const void* weight = is_query ? args.q_weight : args.k_weight;
@@ -138,7 +143,10 @@ template <class T, int kSlots>
 void start(const PagedRotaryArgs& args, Stream stream) {
   const int64_t heads = args.rows * (args.heads.num_heads + 2 * args.heads.num_kv_heads);
   const auto blocks = static_cast<unsigned>(divide_up(heads, kWarps));
-  rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args);
+  if (args.added == nullptr)
+    rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, NoAddend{});
+  else
+    rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, *args.added);
 }
 template <class T, int kSlots>
 void start(const RotaryBackwardArgs& args, Stream stream) {

@@ -1,5 +1,6 @@
-// SwiGLU, forward and backward: a thread a vector.
-#include "kernels/ops/cuda/device.cuh"
+// SwiGLU, forward and backward: a thread a vector. Where adapters add to gate and up, a block has
+// the rows of a tile and some columns, whose B is read once for all rows: in bf16 by tensor cores.
+#include "kernels/ops/cuda/adapters.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -16,14 +17,148 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
   float gate[kVec], up[kVec];
   load(gates, gate);
   load(gates + args.width, up);
-  if (args.added != nullptr) {
-    const float* added = args.added + row * 2 * args.width + at;
-    add(added, gate);
-    add(added + args.width, up);
-  }
 #pragma unroll
   for (int j = 0; j < kVec; ++j) gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
   store(static_cast<T*>(args.activated) + row * args.width + at, gate);
+}
+
+constexpr int kTileThreads = 64;
+constexpr int kTileColumns = kTileThreads / kWarp * kWarpColumns;
+
+/// B of a lane's columns of gate or up, for a tile's adapter; null: nothing is added.
+template <class T>
+struct HalfOfTile {
+  const T* b = nullptr;
+  int part = -1;
+
+  __device__ __forceinline__ HalfOfTile(const AddAdaptersArgs& args, const AdapterTile& tile,
+                                        int64_t column) {
+    for (int i = 0; i < args.num_parts; ++i) {
+      const AdapterPart& of = args.parts[i];
+      const bool is_its = column >= of.column && column < of.column + of.columns;
+      if (!is_its || tile.rank == 0 || (tile.targets & of.target) == 0) continue;
+      part = i;
+      b = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride +
+          (of.b + column - of.column) * tile.rank;
+    }
+  }
+};
+
+/// Eight columns of two rows a lane. A rank that is a multiple of 4, a width of 8.
+__device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend& addend,
+                                     const AdapterTile& tile) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kTileColumns + warp * kWarpColumns +
+                         lane / 4 * kLaneColumns;
+  const int count = column < args.width ? kLaneColumns : 0;
+  const HalfOfTile<Bf16> halves[2] = {{addend.of, tile, column},
+                                      {addend.of, tile, args.width + column}};
+  const int slices = count_of(addend.of.terms, kShrinkTerms);
+  const int64_t stride = u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace;
+  uint2 b[2][kLaneColumns];
+  const auto load_b = [&](int first) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      load_columns(halves[half].b, first + 4 * quarter, tile.rank,
+                   halves[half].b == nullptr ? 0 : count, b[half]);
+  };
+  load_b(0);
+  wait_for_last_kernel();
+  for (int begin_row = 0; begin_row < tile.rows; begin_row += kGroupRows) {
+    uint4 read[2][2] = {};  // [row][half]
+    const Bf16* from = static_cast<const Bf16*>(args.gate_up) + column;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      if (const int row = begin_row + 2 * quarter + j; row < tile.rows && count > 0)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          read[j][half] = *reinterpret_cast<const uint4*>(
+              from + (2 * (tile.first + row) + half) * args.width);
+    ColumnSums sums[2];
+    for (int first = 0; first < tile.rank; first += kShrinkRanks) {
+      if (tile.rank > kShrinkRanks && (first > 0 || begin_row > 0)) load_b(first);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float4 u = {};
+        if (const int row = begin_row + lane / 4; row < tile.rows && halves[half].part >= 0)
+          u = sum_of(u_of(addend.of, addend.num_rows, 0, halves[half].part, first / kShrinkRanks,
+                          tile.first + row) +
+                         4 * quarter,
+                     slices, stride, tile.scaling);
+        sums[half].add(b[half], u);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = begin_row + 2 * quarter + j;
+      if (row >= tile.rows || count == 0) continue;
+      float gate[kLaneColumns], up[kLaneColumns], added[2][kLaneColumns];
+      load(reinterpret_cast<const Bf16*>(&read[j][0]), gate);
+      load(reinterpret_cast<const Bf16*>(&read[j][1]), up);
+      sums[0].of_row(j, added[0]);
+      sums[1].of_row(j, added[1]);
+#pragma unroll
+      for (int i = 0; i < kLaneColumns; ++i) {
+        gate[i] += added[0][i];
+        gate[i] = gate[i] * sigmoid(gate[i]) * (up[i] + added[1][i]);
+      }
+      store(static_cast<Bf16*>(args.activated) + (tile.first + row) * args.width + column, gate);
+    }
+  }
+}
+
+/// A thread a column, in the order of the ranks.
+template <class T>
+__device__ void activate(const SwigluArgs& args, const AdapterAddend& addend,
+                         const AdapterTile& tile) {
+  wait_for_last_kernel();
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTileColumns;
+  const int64_t end = min(begin + kTileColumns, args.width);
+  for (int64_t column = begin + threadIdx.x; column < end; column += kTileThreads) {
+    const HalfOfTile<T> halves[2] = {{addend.of, tile, column},
+                                     {addend.of, tile, args.width + column}};
+    for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
+      const T* from = static_cast<const T*>(args.gate_up) + 2 * row * args.width + column;
+      float sums[2] = {to_float(from[0]), to_float(from[args.width])};
+      for (int half = 0; half < 2; ++half) {
+        float added = 0;
+        for (int rank = 0; rank < tile.rank && halves[half].part >= 0; ++rank) {
+          const float* u = u_of(addend.of, addend.num_rows, 0, halves[half].part,
+                                rank / kShrinkRanks, row) +
+                           rank % kShrinkRanks;
+          const int64_t stride = u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace;
+          float sum = 0;
+          for (int slice = 0; slice < count_of(addend.of.terms, kShrinkTerms); ++slice)
+            sum += u[slice * stride];
+          added += to_float(halves[half].b[rank]) * (tile.scaling * sum);
+        }
+        sums[half] += added;
+      }
+      static_cast<T*>(args.activated)[row * args.width + column] =
+          from_float<T>(sums[0] * sigmoid(sums[0]) * sums[1]);
+    }
+  }
+}
+
+/// A row is computed in one way, whatever its tile is.
+template <class T>
+__global__ void __launch_bounds__(kTileThreads)
+    adapted_swiglu_kernel(SwigluArgs args, const __grid_constant__ AdapterAddend addend,
+                          bool is_aligned) {
+  start_next_kernel();
+  const AdapterTile tile = addend.of.tiles[blockIdx.y];
+  if (tile.rows == 0) return;
+  if constexpr (sizeof(T) == sizeof(Bf16))
+    if (is_aligned && tile.rank % 4 == 0) return activate_by_products(args, addend, tile);
+  activate<T>(args, addend, tile);
+}
+
+template <class T>
+void start_adapted(const SwigluArgs& args, bool is_aligned, Stream stream) {
+  const dim3 grid(static_cast<unsigned>(divide_up(args.width, kTileColumns)),
+                  static_cast<unsigned>(args.added->of.num_tiles));
+  launch(adapted_swiglu_kernel<T>, grid, kTileThreads, 0, stream, args, *args.added,
+         is_aligned && args.width % kLaneColumns == 0);
 }
 
 template <class T, int kVec>
@@ -82,7 +217,12 @@ Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
 }  // namespace
 
 Outcome swiglu(const SwigluArgs& args, Stream stream) {
-  return with_type(args, are_aligned(args.gate_up, args.activated, args.added), stream);
+  const bool is_aligned = are_aligned(args.gate_up, args.activated);
+  if (args.rows == 0 || args.added == nullptr) return with_type(args, is_aligned, stream);
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  args.type == Type::kFloat32 ? start_adapted<float>(args, is_aligned, stream)
+                              : start_adapted<Bf16>(args, is_aligned, stream);
+  return launched();
 }
 
 Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream) {

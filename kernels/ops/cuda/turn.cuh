@@ -2,7 +2,7 @@
 /// of a turn meet in shared memory.
 #pragma once
 
-#include "kernels/ops/cuda/launch.cuh"
+#include "kernels/ops/cuda/adapters.cuh"
 
 namespace primerl::cuda {
 
@@ -16,15 +16,41 @@ __device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,
     x[i] = channel < head_dim ? to_float(from[channel]) : 0.0F;
   }
 }
-/// x += what adapters add to the head.
-template <int kSlots>
-__device__ __forceinline__ void add_head(const float* from, int head_dim, int lane,
-                                         float (&x)[kSlots]) {
-  float added[kSlots];
-  load_head(from, head_dim, lane, added);
+/// What adapters add to a head of a row, which begins at `column` of qkv: B is asked for at once, u
+/// when it is there.
+template <class T, int kSlots>
+class AddedToHead {
+  using Threads = Team<true>;
+
+ public:
+  __device__ __forceinline__ AddedToHead(const AdapterAddend& addend, int64_t row, int64_t column,
+                                         int head_dim)
+      : adapter_(addend.rows[row]), columns_(addend.of, adapter_, column, head_dim) {}
+
+  __device__ __forceinline__ ShrunkRow<Threads> ask(const AdapterAddend& addend,
+                                                    int64_t row) const {
+    return {addend, adapter_, columns_.part(), row};
+  }
+  /// x += it. `u` [kAdapterRowsRankMax] and `added` [kSlots * kWarp] are the warp's.
+  __device__ __forceinline__ void add_to(const ShrunkRow<Threads>& row, int head_dim, int lane,
+                                         float (&x)[kSlots], float* u, float* added) const {
+    if (!columns_.adds()) return;
+    row.put(adapter_.scaling, u);
+    __syncwarp();
+    columns_.multiply(u, added);
+    __syncwarp();
+    float more[kSlots];
+    load_head(added, head_dim, lane, more);
 #pragma unroll
-  for (int i = 0; i < kSlots; ++i) x[i] += added[i];
-}
+    for (int i = 0; i < kSlots; ++i) x[i] += more[i];
+    __syncwarp();
+  }
+
+ private:
+  const AdapterRow adapter_;
+  const ExpandedColumns<T, Threads, kSlots * kShrinkRanks / kVector<T>> columns_;
+};
+
 template <class T, int kSlots>
 __device__ __forceinline__ void store_head(T* to, int head_dim, int lane,
                                            const float (&x)[kSlots]) {

@@ -1,38 +1,64 @@
 // What adapters add to a product by ATen: tile by tile, each of as many rows, so that a row has the
 // same bits in any tile.
+#include "kernels/torch/aten/adapters.h"
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
 
-#include "kernels/torch/aten/on_stream.h"
+#include <span>
 
 namespace primerl::cuda {
 namespace {
 
-/// Null sums: of y.
-at::Tensor columns_of(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
-                      const AdapterPart& part) {
-  const int64_t sizes[] = {kAnyRows, args.columns};
-  return (args.sums != nullptr ? on.floats(args.sums, sizes) : on.of(args.type, args.y, sizes))
-      .narrow(0, tile.first, tile.rows)
-      .narrow(1, part.column, part.columns);
+/// Calls body(tile, part, index of the part) for what adds something.
+template <class Body>
+void for_adapted(const OnStream& on, const AddAdaptersArgs& args, const Body& body) {
+  const auto bytes = args.num_tiles * static_cast<int64_t>(sizeof(AdapterTile));
+  const at::Tensor host = on.on_host(on.bytes(args.tiles, bytes));
+  const std::span tiles(static_cast<const AdapterTile*>(host.const_data_ptr()),
+                        static_cast<size_t>(args.num_tiles));
+  for (const AdapterTile& tile : tiles)
+    for (int32_t i = 0; i < args.num_parts && tile.rows > 0 && tile.rank > 0; ++i)
+      if ((tile.targets & args.parts[i].target) != 0) body(tile, args.parts[i], i);
 }
 
-void add_tile(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
-              const AdapterPart& part) {
-  const int64_t rank = tile.rank, element = args.type == Type::kFloat32 ? 4 : 2;
-  const int64_t first = tile.slot * args.slot_stride + tile.group * args.group_stride * rank;
-  const auto* slot = static_cast<const std::byte*>(args.slots) + first * element;
-  const at::Tensor a = wide(on.of(args.type, slot + part.a * rank * element, {rank, args.terms}));
-  const at::Tensor b = wide(on.of(args.type, slot + part.b * rank * element, {part.columns, rank}));
+/// Of a tile's slot, from `at` of each rank on.
+at::Tensor numbers_of(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
+                      int64_t at, at::IntArrayRef sizes) {
+  const int64_t element = args.type == Type::kFloat32 ? 4 : 2;
+  const int64_t first =
+      tile.slot * args.slot_stride + (tile.group * args.group_stride + at) * tile.rank;
+  return wide(
+      on.of(args.type, static_cast<const std::byte*>(args.slots) + first * element, sizes));
+}
+
+/// Rows of a tile as many as any tile has: the last one again.
+at::Tensor rows_of(const OnStream& on, const AdapterTile& tile, const at::Tensor& all) {
   const at::Tensor places = at::arange(kAdapterTileRows, on.options(at::kLong))
                                 .clamp_max_(tile.rows - 1)
                                 .add_(tile.first);
-  const at::Tensor x =
-      wide(on.of(args.type, args.x, {kAnyRows, args.terms}).index_select(0, places));
-  const at::Tensor added = at::matmul(at::matmul(x, a.t()).mul_(tile.scaling), b.t());
-  const at::Tensor to = columns_of(on, args, tile, part);
-  const at::Tensor of_rows = added.narrow(0, 0, tile.rows);
-  to.copy_(args.sums != nullptr ? of_rows : wide(to) + of_rows);
+  return wide(all.index_select(0, places));
+}
+
+/// scaling * A x
+at::Tensor shrunk(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
+                  const AdapterPart& part) {
+  const at::Tensor a = numbers_of(on, args, tile, part.a, {tile.rank, args.terms});
+  const at::Tensor x = rows_of(on, tile, on.of(args.type, args.x, {kAnyRows, args.terms}));
+  return at::matmul(x, a.t()).mul_(tile.scaling);
+}
+/// B of that, of the tile's rows.
+at::Tensor expanded(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
+                    const AdapterPart& part, const at::Tensor& u) {
+  const at::Tensor b = numbers_of(on, args, tile, part.b, {part.columns, tile.rank});
+  return at::matmul(u, b.t()).narrow(0, 0, tile.rows);
+}
+
+/// [num_rows, parts, rank_max]
+at::Tensor workspace_of(const OnStream& on, const AdapterAddend& addend) {
+  return on.floats(addend.of.workspace,
+                   {addend.num_rows, addend.of.num_parts, addend.of.rank_max});
 }
 
 }  // namespace
@@ -43,16 +69,46 @@ Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   if (args.num_tiles == 0 || args.num_parts == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
-  const auto bytes = args.num_tiles * static_cast<int64_t>(sizeof(AdapterTile));
-  const at::Tensor host = on.on_host(on.bytes(args.tiles, bytes));
-  const auto* tiles = static_cast<const AdapterTile*>(host.const_data_ptr());
-  for (int64_t i = 0; i < args.num_tiles; ++i)
-    for (int32_t j = 0; j < args.num_parts && tiles[i].rows > 0; ++j)
-      if (tiles[i].rank > 0 && (tiles[i].targets & args.parts[j].target) != 0)
-        add_tile(on, args, tiles[i], args.parts[j]);
-      else if (args.sums != nullptr)
-        columns_of(on, args, tiles[i], args.parts[j]).zero_();
+  const at::Tensor y = on.of(args.type, args.y, {kAnyRows, args.columns});
+  for_adapted(on, args, [&](const AdapterTile& tile, const AdapterPart& part, int32_t) {
+    const at::Tensor to =
+        y.narrow(0, tile.first, tile.rows).narrow(1, part.column, part.columns);
+    to.copy_(wide(to) + expanded(on, args, tile, part, shrunk(on, args, tile, part)));
+  });
   return {};
+}
+
+int64_t addend_workspace(const AdapterAddend& addend) {
+  return addend.num_rows * addend.of.num_parts * addend.of.rank_max;
+}
+
+Outcome shrink_adapters(const AdapterAddend& addend, Stream stream) {
+  const AddAdaptersArgs& args = addend.of;
+  if (addend.num_rows == 0 || args.num_tiles == 0 || args.num_parts == 0) return {};
+  if (const char* fault = fault_of(addend); fault != nullptr) return {fault};
+  const OnStream on(stream);
+  const at::Tensor all = workspace_of(on, addend);
+  for_adapted(on, args, [&](const AdapterTile& tile, const AdapterPart& part, int32_t index) {
+    all.select(1, index)
+        .narrow(0, tile.first, tile.rows)
+        .narrow(1, 0, tile.rank)
+        .copy_(shrunk(on, args, tile, part).narrow(0, 0, tile.rows));
+  });
+  return {};
+}
+
+at::Tensor added_of(const OnStream& on, const AdapterAddend& addend) {
+  const AddAdaptersArgs& args = addend.of;
+  at::Tensor sums = at::zeros({addend.num_rows, args.columns}, on.options(at::kFloat));
+  if (args.num_tiles == 0 || args.num_parts == 0) return sums;
+  const at::Tensor all = workspace_of(on, addend);
+  for_adapted(on, args, [&](const AdapterTile& tile, const AdapterPart& part, int32_t index) {
+    const at::Tensor u = rows_of(on, tile, all.select(1, index)).narrow(1, 0, tile.rank);
+    sums.narrow(0, tile.first, tile.rows)
+        .narrow(1, part.column, part.columns)
+        .copy_(expanded(on, args, tile, part, u));
+  });
+  return sums;
 }
 
 }  // namespace primerl::cuda

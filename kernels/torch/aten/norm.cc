@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "kernels/torch/aten/on_stream.h"
+#include "kernels/torch/aten/adapters.h"
 
 namespace primerl::cuda {
 
@@ -36,7 +36,7 @@ Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
     const at::Tensor x = s;
     s = on.of(args.type, args.sum, sizes);
     at::Tensor delta = delta_of(on, args);
-    if (args.added != nullptr) delta = wide(delta) + on.floats(args.added, sizes);
+    if (args.added != nullptr) delta = wide(delta) + added_of(on, *args.added);
     at::add_out(s, x, delta);
   }
   const auto [y, inverse] =
@@ -79,10 +79,11 @@ Outcome swiglu(const SwigluArgs& args, Stream stream) {
   const OnStream on(stream);
   const at::Tensor gate_up = on.of(args.type, args.gate_up, {args.rows, 2, args.width});
   const at::Tensor activated = on.of(args.type, args.activated, {args.rows, args.width});
+  at::Tensor added;
+  if (args.added != nullptr) added = added_of(on, *args.added).view(gate_up.sizes());
   for_parts(args.rows, args.width, [&](int64_t first, int64_t count) {
     at::Tensor rows = gate_up.narrow(0, first, count);
-    if (args.added != nullptr)
-      rows = rows + on.floats(args.added, gate_up.sizes()).narrow(0, first, count);
+    if (added.defined()) rows = rows + added.narrow(0, first, count);
     const at::Tensor gate = wide(rows.select(1, 0));
     activated.narrow(0, first, count).copy_(at::silu(gate).mul_(rows.select(1, 1)));
   });

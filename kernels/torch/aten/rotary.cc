@@ -6,7 +6,7 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/where.h>
 
-#include "kernels/torch/aten/on_stream.h"
+#include "kernels/torch/aten/adapters.h"
 
 namespace primerl::cuda {
 namespace {
@@ -109,11 +109,12 @@ Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
   const at::Tensor qkv = on.of(args.type, args.qkv, {args.rows, heads, d});
   const at::Tensor q = on.of(args.type, args.q, {args.rows, num_heads, d});
   const at::Tensor slots = slots_of(on, args);
+  at::Tensor added;
+  if (args.added != nullptr) added = added_of(on, *args.added).view(qkv.sizes());
   for_parts(args.rows, heads * d, [&](int64_t first, int64_t count) {
     const Turn turn = turn_of(on, args, first, count);
     at::Tensor rows = qkv.narrow(0, first, count);
-    if (args.added != nullptr)
-      rows = rows + on.floats(args.added, qkv.sizes()).narrow(0, first, count);
+    if (added.defined()) rows = rows + added.narrow(0, first, count);
     const auto normed_and_turned = [&](const at::Tensor& of, const void* weight) {
       at::Tensor x = wide(of);
       if (weight != nullptr)

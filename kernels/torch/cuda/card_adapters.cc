@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "graph/base/assert.h"
 #include "graph/base/real_clock.h"
 #include "kernels/ops/cuda_places.h"
 #include "kernels/torch/boundary.h"
@@ -39,27 +38,6 @@ AdapterTable table_of_rank_one(const TensorTable& model, const EngineOptions& op
 
 bool is_of_experts(const TensorTable& model, const AdapterLinear& linear) {
   return model.parameters()[linear.parameter].kind == ParameterKind::kExperts;
-}
-
-/// Columns that no adapter adds to become parts of nobody: the sums of a decode step, which others
-/// add to all columns, are zeros there. Of q, k and v no choice leaves more than three parts.
-void cover_columns(cuda::AddAdaptersArgs& args) {
-  const std::vector<cuda::AdapterPart> adapted(args.parts, args.parts + args.num_parts);
-  args.num_parts = 0;
-  int64_t end = 0;
-  const auto add = [&](const cuda::AdapterPart& part) {
-    if (part.columns == 0) return;
-    if (args.num_parts == cuda::kAdapterPartsMax)  // no CHECK: torch has another one
-      check_failed("num_parts < kAdapterPartsMax", __FILE__, __LINE__, "a matrix of many linears");
-    args.parts[args.num_parts++] = part;
-    end = part.column + part.columns;
-  };
-  const auto cover_until = [&](int64_t column) { add({end, column - end, 0, 0, 0}); };
-  for (const cuda::AdapterPart& part : adapted) {
-    cover_until(part.column);
-    add(part);
-  }
-  cover_until(args.columns);
 }
 
 }  // namespace
@@ -98,17 +76,20 @@ Status CardAdapters::check(const TensorTable& model, const EngineOptions& option
   return ok();
 }
 
-/// Sums are those of a decode step; beside experts' tiles lies what they have between A and B.
+/// Between A and B lies what experts' tiles have, and what a decode step's rows have.
 double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions& options,
                                   int64_t element_size, int32_t experts_per_token) {
-  double of_rank = 0, between = 0;
-  int64_t columns = 0;
+  double of_rank = 0, between = 0, decoded = 0;
   const AdapterTable table = table_of_rank_one(model, options);
   for (const AdapterLinear& linear : table.linears()) {
     const auto& shape = model.parameters()[linear.parameter].shape;
     of_rank += static_cast<double>(linear.inputs + aligned(linear.outputs));
     if (!is_of_experts(model, linear)) {
-      columns = std::max(columns, shape.front());
+      const cuda::AddAdaptersArgs any{.terms = linear.inputs,
+                                      .rank_max = options.max_adapter_rank,
+                                      .num_parts = cuda::kAdapterPartsMax};
+      decoded = std::max(decoded, static_cast<double>(cuda::addend_workspace(
+                                      {any, options.max_running, nullptr})));
       continue;
     }
     const int64_t rows = std::max(options.max_batched_tokens, options.max_running);
@@ -120,10 +101,9 @@ double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions&
         .num_parts = 2};
     between = std::max(between, static_cast<double>(cuda::adapters_workspace(args)));
   }
-  const double sums = static_cast<double>(options.max_running) * static_cast<double>(columns);
   return (options.adapter_slots + 1.0) * options.max_adapter_rank * of_rank *
              static_cast<double>(element_size) +
-         (sums + between) * sizeof(float) + WeightUpload::bytes_needed();
+         (decoded + between) * sizeof(float) + WeightUpload::bytes_needed();
 }
 
 CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& options,
@@ -147,19 +127,13 @@ CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& option
   make_room(options.max_running);
 }
 
-/// Of the matrix that needs most, but for experts, whose sums go where their products are.
+/// Of the matrix that needs most, but for experts.
 void CardAdapters::make_room(int64_t rows) {
-  int64_t columns = 0, floats = 0;
-  for (const auto& [parameter, linear] : linears_) {
-    if (linear.group_stride > 0) continue;
-    Linear args = linear;
-    args.num_tiles = num_tiles(rows);
-    columns = std::max(columns, linear.columns);
-    floats = std::max(floats, cuda::adapters_workspace(args));
-  }
-  const auto on_card = at::TensorOptions(stream_.device()).dtype(at::kFloat);
-  sums_ = at::empty({rows, columns}, on_card);
-  workspace_ = at::empty({floats}, on_card);
+  int64_t floats = 0;
+  for (const auto& [parameter, linear] : linears_)
+    if (linear.group_stride == 0)
+      floats = std::max(floats, cuda::addend_workspace({linear, rows, nullptr}));
+  u_ = at::empty({floats}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
 }
 
 CardAdapters::~CardAdapters() {
@@ -210,11 +184,10 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
       before = nullptr;  // which expert comes next nobody knows
       continue;
     }
-    cover_columns(*made);
-    if (before != nullptr) {
-      before->next = begin;  // A alone: B is asked for before it is needed anyway
-      before->next_size = count * first.inputs;
-    }
+    // B of a matrix, and then A of the next one: they follow each other.
+    made->next = begin + count * first.inputs;
+    made->next_size = b - made->next;
+    if (before != nullptr) before->next_size += count * first.inputs;
     before = made;
   }
 }
@@ -383,24 +356,23 @@ Status CardAdapters::add(const Linear& linear, const CardAdapterRows& rows, cons
   args.x = x.const_data_ptr();
   args.y = y.mutable_data_ptr();
   // Freed once this returns: what gets the memory next comes later on the stream.
-  const at::Tensor workspace = at::empty({cuda::adapters_workspace(args)}, workspace_.options());
+  const at::Tensor workspace = at::empty({cuda::adapters_workspace(args)}, u_.options());
   args.workspace = workspace.mutable_data_ptr<float>();
   return launched(cuda::add_adapters(args, stream_.raw()), "add_adapters");
 }
 
-Result<const float*> CardAdapters::sums(const Linear& linear, const CardAdapterRows& rows,
-                                        const at::Tensor& x) {
-  Linear args = linear;
-  args.num_tiles = rows.num_tiles;
-  args.tiles = rows.tiles;
-  args.x = x.const_data_ptr();
-  args.sums = sums_.mutable_data_ptr<float>();
-  args.workspace = workspace_.mutable_data_ptr<float>();
+Result<cuda::AdapterAddend> CardAdapters::addend(const Linear& linear, const CardAdapterRows& rows,
+                                                 const at::Tensor& x) {
+  cuda::AdapterAddend made{linear, rows.num_rows, rows.rows};
+  made.of.num_tiles = rows.num_tiles;
+  made.of.tiles = rows.tiles;
+  made.of.x = x.const_data_ptr();
+  made.of.workspace = u_.mutable_data_ptr<float>();
   side_.wait_for(x_is_there_);
-  RETURN_IF_ERROR(launched(cuda::add_adapters(args, side_.raw()), "add_adapters"));
-  side_.record(sums_are_there_);
-  stream_.wait_for(sums_are_there_);
-  return args.sums;
+  RETURN_IF_ERROR(launched(cuda::shrink_adapters(made, side_.raw()), "shrink_adapters"));
+  side_.record(u_is_there_);
+  stream_.wait_for(u_is_there_);
+  return made;
 }
 
 }  // namespace primerl

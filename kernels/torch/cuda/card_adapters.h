@@ -7,8 +7,8 @@
 /// One adapter is on its way at a time.
 ///
 /// Adds y += scaling * (x A') B', in tiles of rows with one adapter (add_adapters() of cuda_ops.h).
-/// In a decode step the sums are made on a second stream while the product runs, and who reads y
-/// adds them. One thread, under a CardStream::Use, but for the one that it owns.
+/// In a decode step u = A x is made on a second stream while the product runs, and who reads y adds
+/// B u. One thread, under a CardStream::Use, but for the one that it owns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,6 +26,7 @@
 
 #include "kernels/engine/options.h"
 #include "kernels/models/adapter.h"
+#include "kernels/ops/cuda_adapters.h"
 #include "kernels/torch/adapters.h"
 #include "kernels/torch/cuda/weight_upload.h"
 
@@ -35,6 +36,9 @@ namespace primerl {
 struct CardAdapterRows {
   const cuda::AdapterTile* tiles = nullptr;  // device memory, [num_tiles]
   int64_t num_tiles = 0;
+  /// In a decode step, of which tiles have all rows: whose each is.
+  const cuda::AdapterRow* rows = nullptr;  // device memory, [num_rows]
+  int64_t num_rows = 0;
   /// Where some add to experts: rows of one adapter each, rising (TilePlacesArgs::runs).
   const cuda::AdapterTile* expert_runs = nullptr;  // device memory, [num_expert_runs]
   int64_t num_expert_runs = 0;
@@ -50,7 +54,7 @@ int64_t expert_tile_rows(int64_t places, int32_t num_experts);
 int64_t expert_tiles_max(int64_t rows_max, int32_t experts_per_token, int32_t num_experts,
                          int64_t num_runs);
 
-/// Of a decode step's tiles, so that there are many blocks with little to do each.
+/// Of a decode step's tiles: what a product of the tensor cores has.
 inline constexpr int64_t kDecodeTileRows = 8;
 
 class CardAdapters {
@@ -102,12 +106,13 @@ class CardAdapters {
   /// y += what the adapters of `rows` add to x times the matrix.
   Status add(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x,
              const at::Tensor& y) const;
-  /// x of the next sums() is there once the stream has done what it was given so far.
+  /// x of the next addend() is there once the stream has done what it was given so far.
   void mark_input() { stream_.record(x_is_there_); }
-  /// What the tiles of `rows` add to x times the matrix, [rows, columns of the matrix], until the
-  /// next sums(): made beside what the stream was given since mark_input(), and the stream waits.
+  /// What the adapters of a decode step's `rows` add to x times the matrix, until the next
+  /// addend(): u is made beside what the stream was given since mark_input(), and the stream waits.
   /// The product is launched first, so that it has the processors that it wants.
-  Result<const float*> sums(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x);
+  Result<cuda::AdapterAddend> addend(const Linear& linear, const CardAdapterRows& rows,
+                                     const at::Tensor& x);
 
  private:
   /// An adapter's numbers, and where they lie.
@@ -148,11 +153,10 @@ class CardAdapters {
   // Who lies where.
   std::vector<Held> slots_;
   int32_t spare_ = 0;
-  // What a decode step adds.
+  // Of decode steps.
   const CardStream side_;
-  c10::Event x_is_there_{c10::DeviceType::CUDA}, sums_are_there_{c10::DeviceType::CUDA};
-  at::Tensor sums_;       // [rows, columns of any matrix] fp32
-  at::Tensor workspace_;  // of add_adapters(), for such rows
+  c10::Event x_is_there_{c10::DeviceType::CUDA}, u_is_there_{c10::DeviceType::CUDA};
+  at::Tensor u_;  // of any matrix
   // What is on its way, or came last into the spare place.
   WeightUpload upload_;
   std::shared_ptr<const WeightSnapshot> snapshot_;

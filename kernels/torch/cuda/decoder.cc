@@ -177,7 +177,7 @@ Status CardDecoder::norm(int64_t rows, const at::Tensor& stream, const at::Tenso
                                   .y = to.mutable_data_ptr(),
                                   .parts = has_parts ? parts_.const_data_ptr<float>() : nullptr,
                                   .num_parts = has_parts ? num_parts_ : 0,
-                                  .added = addend == &addend_ ? added_ : nullptr},
+                                  .added = addend == &addend_ ? added() : nullptr},
                                  stream_.raw()),
                   "rms_norm");
 }
@@ -199,15 +199,15 @@ cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& c
           .q = q_.mutable_data_ptr(),
           // Rows of a cache follow each other, whatever its blocks are.
           .cache = cache.paged(layer, 1, config_.attention.head_dim),
-          .added = added_};
+          .added = added()};
 }
 
 Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                            const at::Tensor& y) {
-  RETURN_IF_ERROR(with_sums(rows, x, linear, [&] {
+  RETURN_IF_ERROR(with_addend(rows, x, linear, [&] {
     return multiply(rows.count, x, linear.base, y, stream_);
   }));
-  if (!is_adapted(rows, linear) || added_ != nullptr) return ok();
+  if (!is_adapted(rows, linear) || added_.has_value()) return ok();
   return adapters_->add(*linear.adapters, rows.adapters, x, y);
 }
 
@@ -216,13 +216,13 @@ bool CardDecoder::is_adapted(const CardRows& rows, const Linear& linear) const {
 }
 
 template <class Product>
-Status CardDecoder::with_sums(const CardRows& rows, const at::Tensor& x, const Linear& linear,
-                              const Product& product) {
-  added_ = nullptr;
+Status CardDecoder::with_addend(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                                const Product& product) {
+  added_.reset();
   if (!is_adapted(rows, linear) || !rows.is_decode_step) return product();
   adapters_->mark_input();
   RETURN_IF_ERROR(product());
-  ASSIGN_OR_RETURN(added_, adapters_->sums(*linear.adapters, rows.adapters, x));
+  ASSIGN_OR_RETURN(added_, adapters_->addend(*linear.adapters, rows.adapters, x));
   return ok();
 }
 
@@ -240,7 +240,7 @@ Status CardDecoder::add(const CardRows& rows, const at::Tensor& x, const Linear&
   num_parts_ = parts_of(rows, linear.base);
   if (num_parts_ == 0) return this->linear(rows, x, linear, addend_);
   const at::Tensor& matrix = linear.base.transposed;
-  return with_sums(rows, x, linear, [&] {
+  return with_addend(rows, x, linear, [&] {
     return launched(cuda::skinny_product({.rows = rows.count,
                                           .terms = matrix.size(0),
                                           .columns = matrix.size(1),
@@ -260,7 +260,7 @@ Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
                                 .type = type(),
                                 .gate_up = gate_up_.const_data_ptr(),
                                 .activated = activated_.mutable_data_ptr(),
-                                .added = added_},
+                                .added = added()},
                                stream_.raw()),
                   "swiglu");
 }
@@ -291,7 +291,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
       num_parts_ = 0;
       RETURN_IF_ERROR(
           mixture_->forward(rows.count, rows.adapters, *layer.mixture, normed_, addend_));
-      added_ = nullptr;
+      added_.reset();
     } else {
       RETURN_IF_ERROR(open_gates(rows, layer.gate_up));
       RETURN_IF_ERROR(add(rows, activated_, layer.down));

@@ -82,7 +82,8 @@ class CardDecoder {
   /// the device).
   Status head(int64_t count, const int32_t* picked);
 
-  /// The norm of queries and keys, the turn and the write to the cache of a layer.
+  /// The norm of queries and keys, the turn and the write to the cache of a layer, until the next
+  /// product of this decoder.
   cuda::PagedRotaryArgs turn(const CardRows& rows, const CardCache& cache, size_t layer) const;
   at::Tensor queries() const { return q_; }          // [rows_max, num_heads * head_dim]
   at::Tensor attended() const { return attended_; }  // likewise
@@ -119,10 +120,12 @@ class CardDecoder {
   /// Of an MLP: normed_ to activated_.
   Status open_gates(const CardRows& rows, const Linear& gate_up);
   bool is_adapted(const CardRows& rows, const Linear& linear) const;
-  /// Launches the product of x, and in a decode step, beside it, what adapters add to it: added_.
+  /// Launches the product of x, and in a decode step, beside it, the first half of what adapters
+  /// add to it; who reads the product makes the other: added_.
   template <class Product>
-  Status with_sums(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+  Status with_addend(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                    const Product& product);
+  const cuda::AdapterAddend* added() const { return added_.has_value() ? &*added_ : nullptr; }
   /// The product of all rows of a pass. What adapters add is in y, or in added_.
   Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
                 const at::Tensor& y);
@@ -152,7 +155,7 @@ class CardDecoder {
   at::Tensor activated_;
   at::Tensor picked_x_, picked_addend_, picked_normed_;  // [samples_max, hidden]
   at::Tensor logits_;
-  const float* added_ = nullptr;  // what is to be added to the last linear's y, as wide, or null
+  std::optional<cuda::AdapterAddend> added_;  // what adapters add to the last linear's y
 };
 
 }  // namespace primerl

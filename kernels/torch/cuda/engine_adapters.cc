@@ -76,7 +76,7 @@ Status CudaEngine::end_load() {
 }
 
 /// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be,
-/// so that who adds their sums need not ask which rows have any.
+/// which have all rows.
 CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
   if (adapters_ == nullptr) return {};
   adapters_->begin_step(batch, kDecodeTileRows);
@@ -85,7 +85,10 @@ CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows)
   const int64_t num_tiles = adapters_->num_tiles(rows);
   cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
   std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
-  CardAdapterRows made{memory_.device().tiles, num_tiles};
+  for (const cuda::AdapterTile& tile : adapters_->tiles())
+    std::fill_n(memory_.host().adapter_rows + tile.first, tile.rows,
+                cuda::AdapterRow{tile.slot, tile.rank, tile.targets, tile.scaling});
+  CardAdapterRows made{memory_.device().tiles, num_tiles, memory_.device().adapter_rows, rows};
   if (adapters_->expert_runs().empty()) return made;
   made.expert_runs = memory_.device().runs;
   made.num_expert_runs = adapters_->num_expert_runs(rows);

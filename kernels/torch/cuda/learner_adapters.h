@@ -21,6 +21,7 @@
 
 #include "kernels/engine/row_batch.h"
 #include "kernels/models/padded_adapters.h"
+#include "kernels/ops/cuda_adapters.h"
 #include "kernels/torch/adapter_dropout.h"
 #include "kernels/torch/cuda/learner_weights.h"
 #include "kernels/train/adapter_training.h"

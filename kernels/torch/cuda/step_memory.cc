@@ -10,13 +10,15 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kIntArrays = 7;  // of StepArrays
-constexpr int64_t kBytesOfRow = sizeof(cuda::SamplingRow) + 2 * sizeof(cuda::AdapterTile) +
+constexpr int64_t kBytesOfRow = sizeof(cuda::AdapterRow) + sizeof(cuda::SamplingRow) +
+                                2 * sizeof(cuda::AdapterTile) +
                                 kIntArrays * static_cast<int64_t>(sizeof(int32_t));
 
 StepArrays arrays_of(at::Tensor& bytes, int64_t rows) {
   auto* begin = static_cast<std::byte*>(bytes.mutable_data_ptr());
   StepArrays arrays;
-  arrays.settings = reinterpret_cast<cuda::SamplingRow*>(begin);
+  arrays.adapter_rows = reinterpret_cast<cuda::AdapterRow*>(begin);  // what is aligned most
+  arrays.settings = reinterpret_cast<cuda::SamplingRow*>(arrays.adapter_rows + rows);
   auto* next = reinterpret_cast<int32_t*>(arrays.settings + rows);
   for (int32_t** array : {&arrays.indices, &arrays.tokens, &arrays.positions, &arrays.slots,
                           &arrays.lengths, &arrays.picked, &arrays.labels}) {

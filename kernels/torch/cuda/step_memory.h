@@ -17,12 +17,14 @@
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
+#include "kernels/ops/cuda_adapters.h"
 #include "kernels/torch/cuda/stream.h"
 
 namespace primerl {
 
 /// Arrays of [rows_max], in host or in device memory.
 struct StepArrays {
+  cuda::AdapterRow* adapter_rows = nullptr;
   cuda::SamplingRow* settings = nullptr;
   int32_t* indices = nullptr;  // tokens that the sequence has generated before
   int32_t* tokens = nullptr;

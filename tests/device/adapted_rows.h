@@ -1,0 +1,64 @@
+/// Adapters of tests: those of a linear, what they add by sums in double on the host, and the rows
+/// of a decode step that have some.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/cuda_adapters.h"
+#include "tests/device/buffer.h"
+
+namespace primerl::cuda_test {
+
+/// A matrix of up to three parts, as q, k and v are, and slots of adapters of any rank.
+struct AdaptedLinear {
+  int64_t terms = 0;
+  std::vector<int64_t> widths;
+
+  int64_t columns() const;
+  /// Of a part, for each rank.
+  int64_t size_of(int64_t width) const { return terms + (width + 7) / 8 * 8; }
+  int64_t slot_stride() const;
+  cuda::AddAdaptersArgs args(cuda::Type type) const;
+};
+
+/// before + what the tiles add, of one row after the other.
+Floats wanted_of_tiles(const cuda::AddAdaptersArgs& args,
+                       const std::vector<cuda::AdapterTile>& tiles, const Floats& slots,
+                       const Floats& x, Floats before);
+
+/// Rows of a decode step, of a product of `widths`: tiles of one to eight rows, of ranks 4 to 64,
+/// of nobody, and of adapters that add to some of the parts.
+class AdaptedRows {
+ public:
+  struct Change {
+    bool has_narrow_tiles = false;  // of one row each: changes nothing
+    int32_t broken_slot = -1;       // whose numbers are none
+  };
+  AdaptedRows(cuda::Type type, int64_t rows, const std::vector<int64_t>& widths, uint64_t seed,
+              Change change = {false, -1});
+
+  /// What adapters add, [rows, columns].
+  const Floats& sums() const { return sums_; }
+  const cuda::AdapterAddend* addend() const { return &addend_; }
+  /// Whose numbers of those that `slot` has are added to a row.
+  bool has_slot(int64_t row, int32_t slot) const;
+  /// Makes u, and then what reads it.
+  template <class Launch>
+  cuda::Outcome before(const Launch& launch, cuda::Stream stream) const {
+    const cuda::Outcome outcome = cuda::shrink_adapters(addend_, stream);
+    return outcome.is_ok() ? launch() : outcome;
+  }
+
+ private:
+  const AdaptedLinear linear_;
+  const std::vector<cuda::AdapterTile> tiles_;
+  const std::vector<cuda::AdapterRow> rows_;
+  const Floats slots_, x_, sums_;
+  const Buffer on_slots_, on_x_, on_tiles_, on_rows_;
+  cuda::AdapterAddend addend_;
+  const Buffer u_;
+};
+
+}  // namespace primerl::cuda_test

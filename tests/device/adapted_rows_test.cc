@@ -1,0 +1,205 @@
+// Norms and SwiGLU that make what adapters add to the rows that they read: against sums in double
+// on the host, in tiles of other sizes, and beside a broken neighbour.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/base/random.h"
+#include "kernels/ops/cuda_checks.h"
+#include "tests/device/adapted_rows.h"
+
+namespace primerl::cuda {
+namespace {
+
+using cuda_test::AdaptedRows;
+using cuda_test::Buffer;
+using cuda_test::expect_near;
+using cuda_test::expect_one_answer;
+using cuda_test::Floats;
+using cuda_test::random_floats;
+using cuda_test::rounded;
+using cuda_test::tolerance_of;
+using ::testing::HasSubstr;
+
+constexpr Type kTypes[] = {Type::kFloat32, Type::kBfloat16};
+
+struct Shape {
+  int64_t rows, width;
+};
+/// Rows of a vector a thread, of more, and of no whole vectors; more than one block of columns.
+constexpr Shape kShapes[] = {{1, 8}, {3, 7}, {17, 100}, {40, 1024}, {12, 2048}, {9, 5120}};
+
+struct Case {
+  Type type;
+  Shape shape;
+  uint64_t seed;
+
+  int64_t size() const { return shape.rows * shape.width; }
+  std::string name() const {
+    return std::string(cuda_test::name_of(type)) + ", seed " + std::to_string(seed) + ", " +
+           std::to_string(shape.rows) + " x " + std::to_string(shape.width);
+  }
+};
+template <class Body>
+void for_cases(const Body& body) {
+  for (const Type type : kTypes)
+    for (const Shape& shape : kShapes)
+      for (uint64_t seed = 0; seed < 3; ++seed) {
+        const Case one{type, shape, seed};
+        SCOPED_TRACE(one.name());
+        body(one);
+      }
+}
+
+/// Sum and norm, one behind the other.
+struct Normed {
+  Floats sum, y;
+};
+Normed normed(const Case& one, const AdaptedRows& added, bool is_in_parts) {
+  const Floats delta = rounded(one.type, random_floats(one.size(), mix(one.seed, 2)));
+  const Buffer x(one.type, random_floats(one.size(), mix(one.seed, 1), 3));
+  const Buffer dense(one.type, delta), parts(delta);
+  const Buffer weight(one.type, random_floats(one.shape.width, mix(one.seed, 3)));
+  const Buffer sum(one.type, Floats(delta.size(), NAN)), y(one.type, Floats(delta.size(), NAN));
+  RmsNormArgs args{.rows = one.shape.rows,
+                   .width = one.shape.width,
+                   .epsilon = 1e-6F,
+                   .type = one.type,
+                   .x = x.get(),
+                   .weight = weight.get(),
+                   .sum = sum.get(),
+                   .y = y.get(),
+                   .added = added.addend()};
+  if (is_in_parts) {
+    args.parts = parts.as<float>();
+    args.num_parts = 1;
+  } else {
+    args.delta = dense.get();
+  }
+  expect_one_answer(
+      [&](Stream stream) {
+        return added.before([&] { return rms_norm(args, stream); }, stream);
+      },
+      {&sum, &y});
+  return {sum.floats(one.type), y.floats(one.type)};
+}
+
+TEST(CudaAdaptedRows, AreNormed) {
+  for_cases([](const Case& one) {
+    const AdaptedRows added(one.type, one.shape.rows, {one.shape.width}, one.seed);
+    const Normed got = normed(one, added, false);
+    Floats want = rounded(one.type, random_floats(one.size(), mix(one.seed, 1), 3));
+    const Floats delta = rounded(one.type, random_floats(one.size(), mix(one.seed, 2)));
+    for (size_t i = 0; i < want.size(); ++i) want[i] += delta[i] + added.sums()[i];
+    expect_near(got.sum, want, tolerance_of(one.type, 1e-4), "sum");
+    const Floats weight = rounded(one.type, random_floats(one.shape.width, mix(one.seed, 3)));
+    Floats y(want.size()), inverse(static_cast<size_t>(one.shape.rows));
+    cpu_ops().rms_norm({one.shape.rows, one.shape.width, 1e-6F, got.sum.data(), weight.data(),
+                        y.data(), inverse.data()});
+    expect_near(got.y, y, tolerance_of(one.type, 1e-6), "y");
+    const Normed of_parts = normed(one, added, true);
+    EXPECT_TRUE(of_parts.sum == got.sum && of_parts.y == got.y) << "in parts";
+  });
+}
+
+Floats activated(const Case& one, const AdaptedRows& added) {
+  const Buffer gate_up(one.type, random_floats(2 * one.size(), mix(one.seed, 1), 3));
+  const Buffer out(one.type, Floats(static_cast<size_t>(one.size()), NAN));
+  expect_one_answer(
+      [&](Stream stream) {
+        return added.before(
+            [&] {
+              return swiglu({one.shape.rows, one.shape.width, one.type, gate_up.get(), out.get(),
+                             added.addend()},
+                            stream);
+            },
+            stream);
+      },
+      {&out});
+  return out.floats(one.type);
+}
+
+std::vector<int64_t> gate_and_up(const Case& one) { return {one.shape.width, one.shape.width}; }
+
+TEST(CudaAdaptedRows, AreActivated) {
+  for_cases([](const Case& one) {
+    const AdaptedRows added(one.type, one.shape.rows, gate_and_up(one), one.seed);
+    Floats sum = rounded(one.type, random_floats(2 * one.size(), mix(one.seed, 1), 3));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += added.sums()[i];
+    Floats want(static_cast<size_t>(one.size()));
+    cpu_ops().swiglu({one.shape.rows, one.shape.width, sum.data(), want.data()});
+    expect_near(activated(one, added), want, tolerance_of(one.type, 5e-4), "activated");
+  });
+}
+
+TEST(CudaAdaptedRows, AreTheSameInTilesOfAnySize) {
+  for_cases([](const Case& one) {
+    const auto with = [&](std::vector<int64_t> widths, bool has_narrow_tiles) {
+      return AdaptedRows(one.type, one.shape.rows, widths, one.seed, {has_narrow_tiles, -1});
+    };
+    EXPECT_TRUE(activated(one, with(gate_and_up(one), false)) ==
+                activated(one, with(gate_and_up(one), true)));
+    const Normed wide = normed(one, with({one.shape.width}, false), false);
+    const Normed narrow = normed(one, with({one.shape.width}, true), false);
+    EXPECT_TRUE(wide.sum == narrow.sum && wide.y == narrow.y);
+  });
+}
+
+TEST(CudaAdaptedRows, AreTheSameBesideANeighbourThatIsBroken) {
+  constexpr int32_t kBroken = 1;
+  for_cases([](const Case& one) {
+    const auto expect_apart = [&](const AdaptedRows& broken, const Floats& whole,
+                                  const Floats& got) {
+      const auto width = static_cast<size_t>(one.shape.width);
+      for (size_t row = 0; row < static_cast<size_t>(one.shape.rows); ++row) {
+        if (broken.has_slot(static_cast<int64_t>(row), kBroken)) {
+          EXPECT_TRUE(std::isnan(got[row * width])) << row;
+          continue;
+        }
+        EXPECT_TRUE(std::equal(whole.begin() + static_cast<int64_t>(row * width),
+                               whole.begin() + static_cast<int64_t>((row + 1) * width),
+                               got.begin() + static_cast<int64_t>(row * width)))
+            << row;
+      }
+    };
+    const auto with = [&](std::vector<int64_t> widths, int32_t broken_slot) {
+      return AdaptedRows(one.type, one.shape.rows, widths, one.seed, {false, broken_slot});
+    };
+    const AdaptedRows halves = with(gate_and_up(one), kBroken);
+    const AdaptedRows whole = with({one.shape.width}, kBroken);
+    expect_apart(halves, activated(one, with(gate_and_up(one), -1)), activated(one, halves));
+    expect_apart(whole, normed(one, with({one.shape.width}, -1), false).y,
+                 normed(one, whole, false).y);
+  });
+}
+
+TEST(CudaAdaptedRows, NameWhatIsWrong) {
+  const AdaptedRows added(Type::kFloat32, 2, {8}, 0);
+  RmsNormArgs norm{.rows = 2, .width = 8, .added = added.addend()};
+  EXPECT_THAT(rms_norm(norm, nullptr).fault, HasSubstr("add to delta, which is not there"));
+  float number = 0;
+  norm.delta = norm.sum = &number;
+  const auto fault_with = [&](const auto& change) {
+    AdapterAddend other = *added.addend();
+    change(other);
+    norm.added = &other;
+    const char* fault = fault_of(norm);
+    return std::string(fault == nullptr ? "" : fault);
+  };
+  EXPECT_EQ(fault_with([](auto&) {}), "");
+  EXPECT_THAT(fault_with([](auto& a) { a.num_rows = 3; }), HasSubstr("rows and columns"));
+  EXPECT_THAT(fault_with([](auto& a) { a.of.columns = 9; }), HasSubstr("rows and columns"));
+  EXPECT_THAT(fault_with([](auto& a) { a.of.type = Type::kBfloat16; }), HasSubstr("the type"));
+  EXPECT_THAT(fault_with([](auto& a) { a.of.parts[0].columns = 4; }), HasSubstr("whole norms"));
+  EXPECT_THAT(fault_with([](auto& a) { a.rows = nullptr; }), HasSubstr("whose each row is"));
+  EXPECT_THAT(fault_with([](auto& a) { a.of.workspace = nullptr; }), HasSubstr("a workspace"));
+  AdapterAddend many = *added.addend();
+  many.of.rank_max = 65;
+  EXPECT_STREQ(shrink_adapters(many, nullptr).fault, "rank_max must be from 1 to 64");
+  EXPECT_TRUE(shrink_adapters({}, nullptr).is_ok()) << "no rows are no work";
+}
+
+}  // namespace
+}  // namespace primerl::cuda
