@@ -57,7 +57,7 @@ class DeviceMemory {
   virtual Result<std::shared_ptr<DeviceBuffer>> open(const DeviceHandle& handle) = 0;
 };
 
-/// Hands out at most `buffers_max` pieces of `num_bytes`, made when they are first needed or before.
+/// Hands out at most `buffers_max` pieces of `num_bytes`, made when they are needed or before.
 class DeviceBufferPool {
  public:
   DeviceBufferPool(std::shared_ptr<DeviceMemory> memory, uint64_t num_bytes, size_t buffers_max);

@@ -83,7 +83,8 @@ Result<ShmSlotEntry> ShmPublisher::write(const std::shared_ptr<const WeightSnaps
     return write_bytes(*bytes, manifest, publication);
   }
   probe("take a slot");
-  ASSIGN_OR_RETURN(const uint64_t serial, locked_slot(shm_device_slot_bytes(manifest, stays->place)));
+  const uint64_t num_bytes = shm_device_slot_bytes(manifest, stays->place);
+  ASSIGN_OR_RETURN(const uint64_t serial, locked_slot(num_bytes));
   probe("fill the slot");
   Slot& slot = slots_.at(serial);
   fill_device_slot(*slot.segment, manifest, publication, snapshot->name(), stays->place);

@@ -1,5 +1,5 @@
-/// What tests of weights on a fake device begin with: the device, a pool of three buffers on it, and
-/// a channel by shared memory between its publisher and its receivers.
+/// What tests of weights on a fake device begin with: the device, a pool of three buffers on it,
+/// and a channel by shared memory between its publisher and its receivers.
 #pragma once
 
 #include <gtest/gtest.h>

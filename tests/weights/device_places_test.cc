@@ -1,5 +1,5 @@
-// Buffers of a learner that lie on a device and are opened before versions lie in them: all with the
-// first version, and none that was freed since.
+// Buffers on a device that are opened before versions lie in them: all with the first version, and
+// none that was freed since.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
