@@ -301,6 +301,16 @@ class Publisher {
   int in_ = -1, out_ = -1;
 };
 
+/// The first version, as an engine has it before its first step: opens the learner's buffers.
+void open_all(WeightChannel& channel, const Publisher& publisher, Figures& figures) {
+  const auto coming = publisher.publish(0, figures);
+  while (!coming->is_published()) std::this_thread::yield();
+  Spread none;
+  figures["engine: to open all, before its first step"].add(seconds_of([&] {
+    while (fetch(channel, 0, none) == nullptr) std::this_thread::yield();
+  }));
+}
+
 /// Whose memory is open.
 Snapshot last_of(WeightChannel& channel) {
   Spread took;
@@ -312,12 +322,13 @@ Snapshot last_of(WeightChannel& channel) {
 /// Seconds in which an engine on another card gets a version; 0: it is on the same.
 double between_processes(const std::string& shape, const fs::path& folder, int card) {
   const Publisher publisher(shape, folder, card);  // before this process knows the device
-  Decoding decoding(folder);
   const auto channel = make_shm_channel(setup_of(folder, 0)).value();
   Figures figures;
+  open_all(*channel, publisher, figures);
+  Decoding decoding(folder);
   const int num_idle = card == 0 ? 0 : kVersions;
-  for (int64_t version = 0; version < kVersions + num_idle; ++version)
-    (version < kVersions ? take : take_idle)(
+  for (int64_t version = 1; version <= kVersions + num_idle; ++version)
+    (version <= kVersions ? take : take_idle)(
         decoding, *channel, version, [&] { return publisher.publish(version, figures); }, figures);
   print(fmt::format("two processes, cuda:{} to cuda:0; {}", card, decoding.engine().describe()),
         figures);

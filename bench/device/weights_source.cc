@@ -58,6 +58,8 @@ class BufferSource final : public Source {
       offsets_.push_back(static_cast<uint64_t>(slice.offset) * 2);
     }
     must(cudaDeviceSynchronize(), "weights");
+    while (pool_.make()) {  // as a learner does with its first snapshot
+    }
   }
   Snapshot next(int64_t version) override {
     auto buffer = pool_.take();
@@ -71,7 +73,7 @@ class BufferSource final : public Source {
     auto made = std::make_shared<WeightSnapshot>();
     made->version = PolicyVersion(version);
     made->tensors = tensors_;
-    made->device = std::make_shared<const DeviceWeights>(std::move(buffer), offsets_);
+    made->device = std::make_shared<const DeviceWeights>(std::move(buffer), offsets_, pool_.free());
     return made;
   }
 

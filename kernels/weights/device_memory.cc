@@ -34,6 +34,19 @@ std::shared_ptr<DeviceBuffer> DeviceBufferPool::take() {
   return lent(std::move(buffer));
 }
 
+bool DeviceBufferPool::make() {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->num_held + shared_->free.size() >= buffers_max_) return false;
+  auto made = memory_->allocate(num_bytes_);
+  if (made.ok()) shared_->free.push_back(std::move(made).value());
+  return made.ok();
+}
+
+std::vector<std::weak_ptr<const DeviceBuffer>> DeviceBufferPool::free() const {
+  const std::lock_guard lock(shared_->mutex);
+  return {shared_->free.begin(), shared_->free.end()};
+}
+
 std::shared_ptr<DeviceBuffer> DeviceBufferPool::lent(std::shared_ptr<DeviceBuffer> buffer) const {
   DeviceBuffer* const raw = buffer.get();
   return {raw, [shared = shared_, buffer = std::move(buffer)](DeviceBuffer*) mutable {

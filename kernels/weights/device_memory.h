@@ -57,7 +57,7 @@ class DeviceMemory {
   virtual Result<std::shared_ptr<DeviceBuffer>> open(const DeviceHandle& handle) = 0;
 };
 
-/// Hands out at most `buffers_max` pieces of `num_bytes`, made when they are first needed.
+/// Hands out at most `buffers_max` pieces of `num_bytes`, made when they are needed or before.
 class DeviceBufferPool {
  public:
   DeviceBufferPool(std::shared_ptr<DeviceMemory> memory, uint64_t num_bytes, size_t buffers_max);
@@ -69,6 +69,10 @@ class DeviceBufferPool {
   /// One that nobody holds, until its last pointer dies. Null: all are held, or the device has no
   /// room for another. Never waits.
   std::shared_ptr<DeviceBuffer> take();
+  /// One more before it is needed. False: there are buffers_max(), or the device has no room.
+  bool make();
+  /// Those that nobody holds, in which what is taken next will lie unless they are released.
+  std::vector<std::weak_ptr<const DeviceBuffer>> free() const;
   /// Gives those that nobody holds back to the device.
   void release_free();
 

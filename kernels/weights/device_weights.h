@@ -21,13 +21,19 @@ namespace primerl {
 
 class DeviceWeights {
  public:
-  /// `offsets`: of each tensor of the snapshot, in bytes, in their order.
-  DeviceWeights(std::shared_ptr<const DeviceBuffer> buffer, std::vector<uint64_t> offsets)
-      : buffer_(std::move(buffer)), offsets_(std::move(offsets)) {}
+  using Buffers = std::vector<std::weak_ptr<const DeviceBuffer>>;
+
+  /// `offsets`: of each tensor of the snapshot, in bytes, in their order. `next`: where later
+  /// versions will lie, as far as it is known.
+  DeviceWeights(std::shared_ptr<const DeviceBuffer> buffer, std::vector<uint64_t> offsets,
+                Buffers next = {})
+      : buffer_(std::move(buffer)), offsets_(std::move(offsets)), next_(std::move(next)) {}
 
   const DeviceBuffer& buffer() const { return *buffer_; }
   std::shared_ptr<const DeviceBuffer> shared_buffer() const { return buffer_; }
   std::span<const uint64_t> offsets() const { return offsets_; }
+  /// For who makes ready for later versions before they come. Their owner may free them.
+  const Buffers& next() const { return next_; }
 
   /// All of the buffer on the host; kept as long as somebody holds it.
   Result<Blob> bytes() const;
@@ -35,6 +41,7 @@ class DeviceWeights {
  private:
   const std::shared_ptr<const DeviceBuffer> buffer_;
   const std::vector<uint64_t> offsets_;
+  const Buffers next_;
   mutable std::mutex mutex_;  // of what follows
   mutable std::weak_ptr<const std::vector<std::byte>> bytes_;
 };

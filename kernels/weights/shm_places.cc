@@ -6,25 +6,26 @@ namespace primerl {
 
 Result<std::optional<OfferedPlaces::Named>> OfferedPlaces::offer(const DeviceBuffer& buffer) {
   for (const auto& [place, offered] : offered_)
-    if (offered.memory.get() == &buffer) return std::optional(Named{place, offered.handle});
+    if (offered.memory.get() == &buffer) return std::optional(offered.named);
   ASSIGN_OR_RETURN(const DeviceHandle handle, buffer.handle());
   for (ShmPlace place = 0; place < kShmPlacesMax; ++place) {
     if (offered_.contains(place) || !directory_.offer(place)) continue;
-    offered_[place] = {buffer.memory(), handle};
-    return std::optional(Named{place, handle});
+    offered_[place] = {buffer.memory(), {std::make_shared<const ShmPlace>(place), handle}};
+    return std::optional(offered_[place].named);
   }
   return std::optional<Named>();
 }
 
 void OfferedPlaces::attend() {
-  for (auto& [place, offered] : offered_) {
-    if (offered.is_withdrawn || offered.memory.use_count() > 1) continue;
-    directory_.withdraw(place);
-    offered.is_withdrawn = true;
+  for (auto each = offered_.begin(); each != offered_.end();) {
+    const auto now = each++;
+    auto& [place, offered] = *now;
+    if (!offered.is_withdrawn && offered.memory.use_count() > 1) continue;
+    if (!std::exchange(offered.is_withdrawn, true)) directory_.withdraw(place);
+    if (directory_.is_open(place)) continue;
+    offered.memory = nullptr;
+    if (offered.named.place.use_count() == 1) offered_.erase(now);
   }
-  std::erase_if(offered_, [this](const auto& each) {
-    return each.second.is_withdrawn && !directory_.is_open(each.first);
-  });
 }
 
 std::shared_ptr<const DeviceBuffer> OpenPlaces::find(ShmPlace place) const {

@@ -5,7 +5,8 @@
 /// A place is a number with two locks in the channel's directory: the publisher holds one while it
 /// offers the place, each receiver shares the other while it has the piece open. So the kernel
 /// knows both, also of an end that was killed. A number is offered anew only when nobody has it
-/// open: what a receiver has open under a number is what that number means.
+/// open, and no slot that can be read names it: what a receiver reads and has open under a number
+/// is what that number means.
 ///
 ///   publisher   offer ........ nobody else keeps the memory: withdraw ... nobody has it open: free
 ///   receiver           open, use, use, use ................... closed, once it is not used
@@ -30,7 +31,7 @@ namespace primerl {
 class OfferedPlaces {
  public:
   struct Named {
-    ShmPlace place = 0;
+    std::shared_ptr<const ShmPlace> place;  // while it lives the number is of no other memory
     DeviceHandle handle;
   };
 
@@ -41,14 +42,15 @@ class OfferedPlaces {
   /// The error is DeviceBuffer::handle()'s, which is asked once for each.
   Result<std::optional<Named>> offer(const DeviceBuffer& buffer);
   /// To be called now and then while it is not empty: memory that nobody else in this process keeps
-  /// is withdrawn, and freed when no receiver has it open any more.
+  /// is withdrawn, and freed when no receiver has it open any more. A receiver may hold a place and
+  /// find it withdrawn, but not one of other memory.
   void attend();
   bool empty() const { return offered_.empty(); }
 
  private:
   struct Offered {
-    std::shared_ptr<const DeviceBuffer> memory;
-    DeviceHandle handle;
+    std::shared_ptr<const DeviceBuffer> memory;  // null: freed, and the number still named
+    Named named;
     bool is_withdrawn = false;
   };
 

@@ -77,17 +77,18 @@ Status ShmPublisher::publish(const std::shared_ptr<const WeightSnapshot>& snapsh
 
 Result<ShmSlotEntry> ShmPublisher::write(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                          const WeightManifest& manifest, uint64_t publication) {
-  const auto place = device_place(*snapshot);
-  if (!place) {
+  auto stays = on_device(snapshot);
+  if (stays == nullptr) {
     ASSIGN_OR_RETURN(const auto bytes, on_host(snapshot));
     return write_bytes(*bytes, manifest, publication);
   }
   probe("take a slot");
-  ASSIGN_OR_RETURN(const uint64_t serial, locked_slot(shm_device_slot_bytes(manifest, *place)));
+  const uint64_t num_bytes = shm_device_slot_bytes(manifest, stays->place);
+  ASSIGN_OR_RETURN(const uint64_t serial, locked_slot(num_bytes));
   probe("fill the slot");
   Slot& slot = slots_.at(serial);
-  fill_device_slot(*slot.segment, manifest, publication, snapshot->name(), *place);
-  slot.on_device = snapshot;
+  fill_device_slot(*slot.segment, manifest, publication, snapshot->name(), stays->place);
+  slot.on_device = std::move(stays);
   here_.add(publication, snapshot->device->shared_buffer());
   slot.segment->lock(0, ShmSegment::Lock::kNone);
   ShmSlotEntry written = entry_of(serial);
@@ -113,20 +114,31 @@ Result<ShmSlotEntry> ShmPublisher::write_bytes(const WeightSnapshot& snapshot,
   return written;
 }
 
-std::optional<DevicePlace> ShmPublisher::device_place(const WeightSnapshot& snapshot) {
-  if (snapshot.device == nullptr || !uses_devices_) return std::nullopt;
+/// That the buffers of later versions cannot be named is for those versions to say.
+std::shared_ptr<const ShmPublisher::OnDevice> ShmPublisher::on_device(
+    const std::shared_ptr<const WeightSnapshot>& snapshot) {
+  if (snapshot->device == nullptr || !uses_devices_) return nullptr;
   if (const std::string why = directory_->devices_refused(); !why.empty()) {
     stop_devices(why);
-    return std::nullopt;
+    return nullptr;
   }
-  const auto named = places_.offer(snapshot.device->buffer());
-  if (!named.ok()) {
-    stop_devices(named.error().text());
-    return std::nullopt;
-  }
-  if (!named->has_value()) return std::nullopt;
-  const auto offsets = snapshot.device->offsets();
-  return DevicePlace{(*named)->place, (*named)->handle, {offsets.begin(), offsets.end()}};
+  const DeviceWeights& weights = *snapshot->device;
+  const auto here = places_.offer(weights.buffer());
+  if (!here.ok()) stop_devices(here.error().text());
+  if (!here.ok() || !here->has_value()) return nullptr;
+  auto made = std::make_shared<OnDevice>();
+  made->snapshot = snapshot;
+  made->place.offsets.assign(weights.offsets().begin(), weights.offsets().end());
+  const auto name = [&](const OfferedPlaces::Named& named) {
+    made->numbers.push_back(named.place);
+    return NamedPlace{*named.place, named.handle};
+  };
+  made->place.here = name(**here);
+  for (const auto& each : weights.next())
+    if (const auto buffer = each.lock())
+      if (const auto next = places_.offer(*buffer); next.ok() && next->has_value())
+        made->place.next.push_back(name(**next));
+  return made;
 }
 
 void ShmPublisher::stop_devices(std::string_view why) {
@@ -164,7 +176,7 @@ bool ShmPublisher::attend() {
 
 /// The same version and publication in another slot.
 Status ShmPublisher::send_as_bytes(uint64_t serial) {
-  ASSIGN_OR_RETURN(const auto bytes, on_host(slots_.at(serial).on_device));
+  ASSIGN_OR_RETURN(const auto bytes, on_host(slots_.at(serial).on_device->snapshot));
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(*bytes));
   ASSIGN_OR_RETURN(ShmSlotEntry written,
                    write_bytes(*bytes, manifest, entry_of(serial).publication));

@@ -55,17 +55,21 @@ class ShmPublisher {
   bool attend();
 
  private:
+  /// Weights that stay on their device, and the places that their slot names.
+  struct OnDevice {
+    std::shared_ptr<const WeightSnapshot> snapshot;
+    DevicePlace place;
+    std::vector<std::shared_ptr<const ShmPlace>> numbers;
+  };
   struct Slot {
     std::unique_ptr<ShmSegment> segment;
-    /// Of weights that lie on a device, as long as somebody may read them there.
-    std::shared_ptr<const WeightSnapshot> on_device{};
+    std::shared_ptr<const OnDevice> on_device{};  // as long as somebody may read them there
   };
 
   Status take_over();
   Status check_room(WeightsKey key) const;
-  /// The place of weights that stay on their device; nothing when they go as bytes, which they do
-  /// as well where no place is left.
-  std::optional<DevicePlace> device_place(const WeightSnapshot& snapshot);
+  /// Null when they go as bytes, which they do as well where no place is left.
+  std::shared_ptr<const OnDevice> on_device(const std::shared_ptr<const WeightSnapshot>& snapshot);
   Result<ShmSlotEntry> write(const std::shared_ptr<const WeightSnapshot>& snapshot,
                              const WeightManifest& manifest, uint64_t publication);
   Result<ShmSlotEntry> write_bytes(const WeightSnapshot& snapshot, const WeightManifest& manifest,

@@ -138,20 +138,33 @@ ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content
 
 /// Nothing that is in the way here is an end: the piece is opened meanwhile, or the publisher sends
 /// the bytes, or another publisher comes, and until then the version has not come yet.
-ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DevicePlace& named,
+ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DevicePlace& place,
                                       const std::shared_ptr<const void>& hold) {
   const KeyedVersion& version = content.record.version;
-  const auto place = static_cast<ShmPlace>(named.place);
   if (is_lost(content)) return lost(version);
-  if (auto known = places_.find(place)) return known;
   if (setup_.devices == nullptr) return refused(version, "a receiver has no device");
-  if (!places_.is_wanted(place)) {
-    ASSIGN_OR_RETURN(auto lock, directory_->hold(place));
-    // While it is held no other publisher gives the place to another piece.
-    if (is_lost(content)) return lost(version);
-    places_.want({place, version, named.handle, hold, std::move(lock)});
-  }
+  RETURN_IF_ERROR(want(content, place.here, hold));
+  for (const NamedPlace& next : place.next) RETURN_IF_ERROR(want(content, next, hold));
+  // The first version comes before an engine's first step: what is opened with it stops none.
+  const auto is_wanted = [this](const NamedPlace& named) {
+    return places_.is_wanted(static_cast<ShmPlace>(named.place));
+  };
+  auto known = places_.find(static_cast<ShmPlace>(place.here.place));
+  if (known != nullptr && std::ranges::none_of(place.next, is_wanted)) return known;
   return error(Code::kUnavailable, "{} lies in memory of a device that is being opened", version);
+}
+
+Status ShmReceiver::want(const ShmSlotContent& content, const NamedPlace& named,
+                         const std::shared_ptr<const void>& hold) {
+  const KeyedVersion& version = content.record.version;
+  const auto place = static_cast<ShmPlace>(named.place);
+  if (places_.find(place) != nullptr || places_.is_wanted(place)) return ok();
+  ASSIGN_OR_RETURN(auto lock, directory_->hold(place));
+  // While it is held no publisher gives the place to another piece.
+  if (is_lost(content)) return lost(version);
+  if (ShmDirectory::is_offered(*lock, place))
+    places_.want({place, version, named.handle, hold, std::move(lock)});
+  return ok();
 }
 
 void ShmReceiver::keep(std::vector<WantedPlace> opened) {

@@ -47,8 +47,11 @@ class ShmReceiver {
   bool is_live(const ShmSlotEntry& entry) const;
   bool is_lost(const ShmSlotContent& content) const;
   /// The buffer of another process, which stays open for the versions that come. kUnavailable: it
-  /// is being opened.
-  Opened open(const ShmSlotContent& content, const DevicePlace& named,
+  /// is being opened, or one that the slot names beside it.
+  Opened open(const ShmSlotContent& content, const DevicePlace& place,
+              const std::shared_ptr<const void>& hold);
+  /// Has a place opened that is not, as long as it is offered.
+  Status want(const ShmSlotContent& content, const NamedPlace& named,
               const std::shared_ptr<const void>& hold);
   Error refused(const KeyedVersion& version, std::string_view why);
 

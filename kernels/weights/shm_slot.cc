@@ -11,7 +11,7 @@
 namespace primerl {
 namespace {
 
-constexpr uint64_t kSlotMagic = 0x3474'6f6c'7377'6d70;  // "pmwslot4"
+constexpr uint64_t kSlotMagic = 0x3574'6f6c'7377'6d70;  // "pmwslot5"
 constexpr uint64_t kSlotAlignment = 64;
 // Small enough to be in the second-level cache when the check reads what the copy read.
 constexpr size_t kPieceBytes = 128 * 1024;
@@ -77,12 +77,28 @@ uint32_t copy_checked(std::span<const std::byte> from, std::byte* to) {
   return check;
 }
 
+void write(ByteWriter& writer, const NamedPlace& named) {
+  writer.number(named.place);
+  writer.bytes(named.handle.bytes);
+  writer.number(named.handle.num_bytes);
+}
+
+/// False: it is none.
+bool read(ByteReader& reader, NamedPlace& named) {
+  named.place = reader.number<uint64_t>();
+  const auto handle = reader.bytes(named.handle.bytes.size());
+  named.handle.num_bytes = reader.number<uint64_t>();
+  if (!reader.is_good() || named.place >= kShmPlacesMax) return false;
+  std::ranges::copy(handle, named.handle.bytes.begin());
+  return true;
+}
+
 std::vector<std::byte> encode(const DevicePlace& place) {
   ByteWriter writer;
-  writer.number(place.place);
-  writer.bytes(place.handle.bytes);
-  writer.number(place.handle.num_bytes);
+  write(writer, place.here);
   for (const uint64_t offset : place.offsets) writer.number(offset);
+  writer.number(uint64_t{place.next.size()});
+  for (const NamedPlace& named : place.next) write(writer, named);
   return writer.take();
 }
 
@@ -152,17 +168,16 @@ void fill_device_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t
 Result<DevicePlace> device_place_of(const ShmSlotContent& content, const WeightManifest& manifest) {
   ByteReader reader(content.data);
   DevicePlace place;
-  place.place = reader.number<uint64_t>();
-  const auto handle = reader.bytes(place.handle.bytes.size());
-  place.handle.num_bytes = reader.number<uint64_t>();
+  bool is_good = content.is_on_device && read(reader, place.here);
   for (size_t i = 0; i < manifest.tensors.size() && reader.is_good(); ++i)
     place.offsets.push_back(reader.number<uint64_t>());
-  if (!content.is_on_device || !reader.is_done() || place.place >= kShmPlacesMax ||
-      handle.size() != place.handle.bytes.size())
-    return error(Code::kCorrupt, "{} does not say where it lies on its device",
-                 content.record.version);
-  std::ranges::copy(handle, place.handle.bytes.begin());
-  return place;
+  const auto num_next = reader.number<uint64_t>();
+  is_good = is_good && num_next < kShmPlacesMax;
+  for (uint64_t i = 0; is_good && i < num_next; ++i)
+    is_good = read(reader, place.next.emplace_back());
+  if (is_good && reader.is_done()) return place;
+  return error(Code::kCorrupt, "{} does not say where it lies on its device",
+               content.record.version);
 }
 
 void mark_lost(ShmSegment& slot) {

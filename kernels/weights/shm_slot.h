@@ -27,11 +27,16 @@ Result<uint64_t> shm_slot_bytes(const WeightManifest& manifest);
 void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t publication,
                const WeightSnapshot& snapshot);
 
-/// Where the weights of a version lie on a device, for another process.
-struct DevicePlace {
+/// A piece of a device's memory, for another process.
+struct NamedPlace {
   uint64_t place = 0;  // a ShmPlace
   DeviceHandle handle;
+};
+/// Where the weights of a version lie on a device.
+struct DevicePlace {
+  NamedPlace here;
   std::vector<uint64_t> offsets;  // of each tensor, in bytes
+  std::vector<NamedPlace> next;   // where later versions will lie, to be opened before they come
 };
 uint64_t shm_device_slot_bytes(const WeightManifest& manifest, const DevicePlace& place);
 /// As fill_slot(), of weights that stay on their device.

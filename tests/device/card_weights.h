@@ -38,7 +38,8 @@ inline std::shared_ptr<const WeightSnapshot> card_version(DeviceBufferPool& pool
             cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   made->device =
-      std::make_shared<const DeviceWeights>(buffer, std::vector<uint64_t>{0, uint64_t{second}});
+      std::make_shared<const DeviceWeights>(buffer, std::vector<uint64_t>{0, uint64_t{second}},
+                                            pool.free());
   return made;
 }
 

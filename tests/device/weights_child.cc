@@ -21,6 +21,8 @@ int publish(const std::string& folder, int card, int64_t count) {
   };
   const auto channel = make_shm_channel(setup).value();
   DeviceBufferPool pool(setup.devices, static_cast<uint64_t>(kCardElements) * 2, 3);
+  while (pool.make()) {
+  }
   for (int64_t version = 0; version < count; ++version) {
     const auto made = card_version(pool, card, version);
     const Status published = channel->publish(made);

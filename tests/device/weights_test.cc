@@ -212,6 +212,21 @@ TEST_F(LearnerOnCard, WithoutAFreeBufferASnapshotGoesThroughTheHostAndIsTheSame)
   EXPECT_EQ(snapshot(*learner("bfloat16", 0), 5)->device, nullptr);
 }
 
+/// So that engines open them before their first step; one that is let go is used again.
+TEST_F(LearnerOnCard, TheFirstSnapshotMakesAllBuffers) {
+  auto from = learner("bfloat16");
+  Snapshot taken = snapshot(*from, 1);
+  ASSERT_EQ(taken->device->next().size(), 2U);
+  std::set<const void*> known = {taken->device->buffer().data()};
+  for (const auto& each : taken->device->next()) known.insert(each.lock()->data());
+  EXPECT_EQ(known.size(), 3U);
+  for (int64_t version = 2; version <= 6; ++version) {
+    taken = snapshot(*from, version);
+    EXPECT_TRUE(known.contains(taken->device->buffer().data()));
+  }
+  EXPECT_TRUE(snapshot(*learner("bfloat16", 1), 1)->device->next().empty());
+}
+
 class CardProcesses : public ::testing::Test {
  protected:
   CardProcesses() {

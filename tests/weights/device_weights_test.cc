@@ -3,24 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
-#include <thread>
-
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/shm_directory.h"
-#include "tests/conformance/channel_weights.h"
-#include "tests/store/scratch_folder.h"
-#include "tests/weights/channels.h"
-#include "tests/weights/child.h"
-#include "tests/weights/fake_device.h"
+#include "tests/weights/device_fixture.h"
 
 namespace primerl {
 namespace {
 
 using testing::HasSubstr;
-using Snapshot = std::shared_ptr<const WeightSnapshot>;
-
-constexpr uint64_t kBytes = 100'000;  // more than a version of channel_weights() has
 
 TEST(DeviceBuffers, AreLentUpToTheirBoundAndUsedAgain) {
   const auto device = std::make_shared<FakeDevice>("pool");
@@ -36,6 +26,27 @@ TEST(DeviceBuffers, AreLentUpToTheirBoundAndUsedAgain) {
   const auto again = pool.take();
   ASSERT_NE(again, nullptr);
   EXPECT_EQ(again->data(), first);
+  EXPECT_EQ(device->facts().num_buffers, 2);
+}
+
+TEST(DeviceBuffers, CanBeMadeBeforeTheyAreNeeded) {
+  const auto device = std::make_shared<FakeDevice>("early");
+  DeviceBufferPool pool(device, kBytes, 3);
+  auto held = pool.take();
+  EXPECT_TRUE(pool.free().empty());
+  EXPECT_TRUE(pool.make());
+  device->facts().bytes_free = kBytes - 1;
+  EXPECT_FALSE(pool.make());
+  device->facts().bytes_free = kBytes;
+  EXPECT_TRUE(pool.make());
+  EXPECT_FALSE(pool.make());
+  EXPECT_EQ(device->facts().num_buffers, 3);
+  const auto free = pool.free();
+  ASSERT_EQ(free.size(), 2U);
+  const auto next = pool.take();
+  EXPECT_EQ(free.back().lock(), next->memory());
+  pool.release_free();
+  EXPECT_TRUE(free.front().expired());
   EXPECT_EQ(device->facts().num_buffers, 2);
 }
 
@@ -61,57 +72,6 @@ TEST(DeviceBuffers, StayWithTheirHoldersWhenThePoolIsGone) {
   held.reset();
   EXPECT_EQ(device->facts().num_buffers, 0);
 }
-
-class DeviceWeightsTest : public testing::Test {
- protected:
-  ~DeviceWeightsTest() override {
-    // Of children that were killed.
-    for (const auto& name : shm_names("primerl-fake-" + device_name())) shm_remove(name);
-  }
-  std::string device_name() const { return channel_setup(folder_.path().string()).shm_owner; }
-  ChannelSetup setup() {
-    ChannelSetup made = channel_setup(folder_.path().string());
-    made.devices = device_;
-    made.log = [this](std::string_view line) {
-      const std::lock_guard lock(said_mutex_);
-      said_.emplace_back(line);
-    };
-    return made;
-  }
-  std::vector<std::string> said() {
-    const std::lock_guard lock(said_mutex_);
-    return said_;
-  }
-  std::shared_ptr<WeightChannel> open() { return make_shm_channel(setup()).value(); }
-  Snapshot on_card(int64_t version) {
-    auto made = on_device(*channel_weights(version), pool_);
-    EXPECT_NE(made, nullptr) << "no buffer is free for version " << version;
-    return made;
-  }
-  static bool is_whole_on_host(const Snapshot& snapshot, int64_t version) {
-    const auto bytes = on_host(snapshot);
-    return bytes.ok() && is_whole(**bytes, version);
-  }
-  /// Asks until there is another answer than that it has not come yet; its bytes do come.
-  static Snapshot fetch_at_last(WeightChannel& channel, int64_t version) {
-    for (;;) {
-      auto fetched = channel.fetch({}, PolicyVersion(version));
-      if (fetched.ok()) return *fetched;
-      EXPECT_EQ(fetched.error().code(), Code::kUnavailable) << fetched.error().text();
-      if (fetched.error().code() != Code::kUnavailable) return nullptr;
-      std::this_thread::yield();
-    }
-  }
-  Child child(const std::string& what, int64_t number, const std::string& more = "") const {
-    return Child({what, "device", folder_.path().string(), std::to_string(number), more});
-  }
-
-  const ScratchFolder folder_;
-  std::mutex said_mutex_;
-  std::vector<std::string> said_;
-  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(device_name());
-  DeviceBufferPool pool_{device_, kBytes, 3};
-};
 
 TEST_F(DeviceWeightsTest, ComeToTheHostWhenAskedAndOnceForAllWhoHoldThem) {
   const Snapshot there = on_card(3);
@@ -381,7 +341,7 @@ TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
   }
   ASSERT_TRUE(publisher->publish(on_card(2)).ok());  // from now on so
   EXPECT_EQ(fetch_opened(*receiver, {}, 2).value()->device, nullptr);
-  EXPECT_EQ(pool_.num_held(), 0U);
+  while (pool_.num_held() > 0) std::this_thread::yield();  // a slot that was to be opened is let go
   ASSERT_EQ(said().size(), 1U);
   EXPECT_THAT(said().at(0), HasSubstr("weights of channel 'weights' go through the host's shared "
                                   "memory, not from device to device: "));

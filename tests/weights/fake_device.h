@@ -134,7 +134,7 @@ inline std::shared_ptr<const WeightSnapshot> on_device(const WeightSnapshot& wei
     offset += tensor.bytes.size();
     tensor.bytes = {};
   }
-  moved->device = std::make_shared<const DeviceWeights>(buffer, std::move(offsets));
+  moved->device = std::make_shared<const DeviceWeights>(buffer, std::move(offsets), pool.free());
   return moved;
 }
 

@@ -308,7 +308,7 @@ Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot t
     if (buffers_ == nullptr) {
       taken->tensors = trained->tensors->copy_weights();
     } else if (auto buffer = buffers_->take()) {
-      RETURN_IF_ERROR(whole_->publish(std::move(buffer), *taken));
+      RETURN_IF_ERROR(whole_->publish(std::move(buffer), buffers_->next(), *taken));
     } else {
       taken->tensors = whole_->copy_published();
     }

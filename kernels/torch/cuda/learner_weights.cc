@@ -183,7 +183,8 @@ std::vector<WeightTensor> CardTrained::copies_of(const at::Tensor& flat) const {
   return tensors;
 }
 
-Status CardTrained::publish(std::shared_ptr<DeviceBuffer> buffer, WeightSnapshot& snapshot) const {
+Status CardTrained::publish(std::shared_ptr<DeviceBuffer> buffer, DeviceWeights::Buffers next,
+                            WeightSnapshot& snapshot) const {
   if (buffer->num_bytes() != published_bytes())
     return error(Code::kInvalid, "a buffer of {} bytes is not for weights of {}",
                  buffer->num_bytes(), published_bytes());
@@ -195,7 +196,8 @@ Status CardTrained::publish(std::shared_ptr<DeviceBuffer> buffer, WeightSnapshot
     offsets.push_back(bytes_of(slice, type).first);
   }
   RETURN_IF_ERROR(stream_.copy(buffer->data(), weights_.const_data_ptr(), published_bytes()));
-  snapshot.device = std::make_shared<const DeviceWeights>(std::move(buffer), std::move(offsets));
+  snapshot.device = std::make_shared<const DeviceWeights>(std::move(buffer), std::move(offsets),
+                                                          std::move(next));
   return stream_.wait();
 }
 

@@ -72,8 +72,10 @@ class CardTrained {
   /// Of whole weights what engines get: those that products read, in their type. As copies on the
   /// host,
   std::vector<WeightTensor> copy_published() const { return copies_of(weights_); }
-  /// or in `buffer`, which has published_bytes(); they are there when this returns.
-  Status publish(std::shared_ptr<DeviceBuffer> buffer, WeightSnapshot& snapshot) const;
+  /// or in `buffer`, which has published_bytes(); they are there when this returns. `next`: where
+  /// later ones will lie.
+  Status publish(std::shared_ptr<DeviceBuffer> buffer, DeviceWeights::Buffers next,
+                 WeightSnapshot& snapshot) const;
   uint64_t published_bytes() const { return weights_.nbytes(); }
   std::vector<WeightTensor> copy_gradients() const;
   /// The files of TrainedTensors; load() is all or nothing.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/device_memory.h"
 
@@ -15,16 +17,22 @@ SnapshotBuffers::SnapshotBuffers(int32_t card, uint64_t num_bytes, int32_t buffe
       first_step_bytes_(first_step_bytes),
       pool_(make_card_memory(card), num_bytes, static_cast<size_t>(buffers_max)) {}
 
-/// Of one that is free already there is no question.
 bool SnapshotBuffers::has_room() const {
-  if (pool_.num_made() > pool_.num_held()) return true;
   const auto card = card_facts(card_);
   return card.ok() &&
          card->free_bytes >= static_cast<double>(num_bytes_) + kept_bytes_ + first_step_bytes_;
 }
 
+/// Engines open a buffer before their first step only if it is there by then.
+void SnapshotBuffers::make_all() {
+  while (pool_.num_made() < pool_.buffers_max() && has_room() && pool_.make()) {
+  }
+}
+
 std::shared_ptr<DeviceBuffer> SnapshotBuffers::take() {
-  auto buffer = has_room() ? pool_.take() : nullptr;
+  if (!std::exchange(were_made_, true)) make_all();
+  const bool has_free = pool_.num_made() > pool_.num_held();
+  auto buffer = has_free || has_room() ? pool_.take() : nullptr;
   if (buffer == nullptr) ++num_by_host_;
   return buffer;
 }

@@ -1,5 +1,7 @@
 /// The buffers of a CUDA device from which engines take a learner's weights. They are not counted
-/// as needed: one is made where the device has room for it beside what the learner's steps take.
+/// as needed: they are made where the device has room for them beside what the learner's steps
+/// take, all with the first snapshot, so that engines open them before their first step; one that
+/// was given back since, when it is needed.
 /// One thread; what is lent may die on any.
 #pragma once
 
@@ -7,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/weights/device_memory.h"
+#include "kernels/weights/device_weights.h"
 
 namespace primerl {
 
@@ -21,6 +23,8 @@ class SnapshotBuffers {
   /// Null: all are held, or there is no room for another; the snapshot goes through the host, which
   /// is counted.
   std::shared_ptr<DeviceBuffer> take();
+  /// Where later snapshots will lie.
+  DeviceWeights::Buffers next() const { return pool_.free(); }
   void has_stepped() { first_step_bytes_ = 0; }
   /// Those that nobody holds go back to the device.
   void release_free() { pool_.release_free(); }
@@ -29,11 +33,13 @@ class SnapshotBuffers {
 
  private:
   bool has_room() const;
+  void make_all();
 
   const int32_t card_;
   const uint64_t num_bytes_;
   const double kept_bytes_;
   double first_step_bytes_;
+  bool were_made_ = false;
   int64_t num_by_host_ = 0;
   DeviceBufferPool pool_;
 };
