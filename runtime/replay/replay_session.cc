@@ -23,6 +23,8 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
                                             const std::vector<std::string>& sets) {
   Overrides overrides;
   overrides.sets = sets;
+  // What computes with them again says that they are not there.
+  overrides.may_lack_weights = true;
   const CheckedGraph checked =
       load_graph_text(trace.catalog().graph_text, "recorded graph",
                       trace.folder().parent_path().string(), overrides, full_catalog());
