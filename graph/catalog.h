@@ -48,8 +48,9 @@ struct ResourceContract {
   /// What each option's own range cannot say; empty = nothing more.
   std::function<Status(const void* options)> validate;
   /// Why it cannot compute the model of a folder: reads its config and the headers of its weights,
-  /// no data. Empty = nothing is known before it is made.
-  std::function<Status(const std::string& folder)> check_model = {};
+  /// no data. kNotFound: it needs weights, and the folder has none. Empty = nothing is known before
+  /// it is made.
+  std::function<Status(const void* options, const std::string& folder)> check_model = {};
   /// Why it cannot train the adapter of `tenant` on the model of `folder`: reads the folder that
   /// the adapter starts from. Empty = nothing is known before it is made.
   std::function<Status(const std::string& folder, const Tenant& tenant)> check_adapter = {};

@@ -181,6 +181,8 @@ struct Overrides {
   std::vector<std::string> sets;
   std::vector<std::string> overlays;
   int32_t cores = 0;  // shared among compute resources without `threads`; 0 = this machine's
+  /// Of a record that is read: what weights computed is in it.
+  bool may_lack_weights = false;
 };
 
 /// One value of the resolved graph and where it came from: `show --resolved --origin`.

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/base/clock.h"
 #include "graph/base/ids.h"
+#include "graph/base/result.h"
 
 namespace primerl {
 
@@ -120,5 +122,9 @@ struct Tenant {
   /// Groups of one batch, G.
   int64_t groups_per_batch() const { return batch_size / group_size; }
 };
+
+/// No tenant of this name; `where` as in "this trace". There are few: all are said.
+Error unknown_tenant(std::string_view name, const std::vector<std::string>& names,
+                     std::string_view where);
 
 }  // namespace primerl

@@ -11,8 +11,6 @@
 #include <system_error>
 #include <utility>
 
-#include "graph/base/descriptor.h"
-
 namespace primerl {
 namespace {
 
@@ -21,11 +19,12 @@ Error failed(std::string_view doing, const std::filesystem::path& path) {
   return io_error(doing, path, errno);
 }
 
-Result<size_t> size_of(const Descriptor& opened, const std::filesystem::path& file) {
-  struct stat facts {};
-  if (::fstat(opened.get(), &facts) != 0) return failed("reading", file);
-  if (!S_ISREG(facts.st_mode)) return error(Code::kInvalid, "'{}' is no file", file.string());
-  return static_cast<size_t>(facts.st_size);
+Error not_regular(const std::filesystem::path& file, mode_t mode) {
+  const std::string_view what = S_ISDIR(mode)    ? "a folder"
+                                : S_ISFIFO(mode) ? "a pipe"
+                                : S_ISSOCK(mode) ? "a socket"
+                                                 : "a device";
+  return error(Code::kInvalid, "'{}' is {}, not a regular file", file.string(), what);
 }
 
 Status write_all(const Descriptor& opened, std::span<const std::byte> bytes,
@@ -115,9 +114,20 @@ Status write_file_synced(const std::filesystem::path& file,
   return ok();
 }
 
-Result<std::string> read_text_file(const std::filesystem::path& file, size_t bytes_max) {
-  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+Result<Descriptor> open_regular_file(const std::filesystem::path& file, int more_flags) {
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY;
+  // open() waits until somebody writes to a pipe; of a regular file O_NONBLOCK changes nothing.
+  Descriptor opened(::open(file.c_str(), kFlags | O_NONBLOCK | more_flags));
+  if (opened.get() < 0 && errno == ENXIO) return not_regular(file, S_IFSOCK);
   if (opened.get() < 0) return failed("reading", file);
+  struct stat facts {};
+  if (::fstat(opened.get(), &facts) != 0) return failed("reading", file);
+  if (!S_ISREG(facts.st_mode)) return not_regular(file, facts.st_mode);
+  return opened;
+}
+
+Result<std::string> read_text_file(const std::filesystem::path& file, size_t bytes_max) {
+  ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
   std::string text;
   // Files of /proc say that they are empty: what is read counts, not what is told.
   for (constexpr size_t kPieceBytes = 64 << 10;;) {
@@ -135,10 +145,10 @@ Result<std::string> read_text_file(const std::filesystem::path& file, size_t byt
 }
 
 Result<MappedFile> map_file(const std::filesystem::path& file) {
-  // A pipe nobody writes to would keep open() waiting.
-  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (opened.get() < 0) return failed("reading", file);
-  ASSIGN_OR_RETURN(const size_t size, size_of(opened, file));
+  ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
+  struct stat facts {};
+  if (::fstat(opened.get(), &facts) != 0) return failed("reading", file);
+  const auto size = static_cast<size_t>(facts.st_size);
   if (size == 0) return MappedFile();
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.get(), 0);
   if (address == MAP_FAILED) return failed("mapping", file);

@@ -134,9 +134,10 @@ constexpr ErrorCode kCodes[] = {
      "if not, take the table out."},
     {"G044", "model not usable",
      "The model's folder is missing, is no folder, or cannot be computed: its config.json cannot "
-     "be "
-     "read or has a field that is not understood, or a tensor is missing, unknown or of another "
-     "shape. `primerl-graph model DIR` says what a folder holds. `path` is relative to the file it "
+     "be read or has a field that is not understood, there are no weights, or a tensor is missing, "
+     "unknown or of another shape. Weights may be missing where all that compute with them are on "
+     "other machines, and where a learner has an `init_seed`. `primerl-graph model DIR` says what "
+     "a folder holds. `path` is relative to the file it "
      "is written in; in a `--set` flag, to the folder you are in. The same holds for the `path` of "
      "a tenant's adapter, whose rank, scaling and targets are those that the tenant writes, and "
      "whose numbers are finite."},

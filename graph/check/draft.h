@@ -77,6 +77,7 @@ struct Draft {
   const Catalog& catalog;
   const Sources& sources;
   Diagnostics& diagnostics;
+  bool may_lack_weights = false;  // Overrides::may_lack_weights
 
   int32_t cores = 1;  // of the machine
   GraphSettings settings;

@@ -317,15 +317,32 @@ void check_demands(Draft& draft) {
   }
 }
 
+/// Whether a process of the machine where the run starts uses it: of another machine's files
+/// nothing is known here.
+bool is_used_here(const Draft& draft, const DraftResource& resource) {
+  return std::any_of(resource.users.begin(), resource.users.end(), [&](int32_t user) {
+    const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
+    return place < 0 || draft.places.empty() ||
+           !draft.places[static_cast<size_t>(place)].is_elsewhere();
+  });
+}
+
+/// Why the resource cannot compute its model; ok where nothing is known before it is made.
+Status usable_model(const Draft& draft, const DraftResource& resource, const DraftModel& model) {
+  if (!resource.contract->check_model) return ok();
+  Status usable = resource.contract->check_model(resource.options.get(), model.path);
+  if (usable.ok() || usable.error().code() != Code::kNotFound) return usable;
+  return draft.may_lack_weights || !is_used_here(draft, resource) ? ok() : std::move(usable);
+}
+
 /// One finding a model, however many resources name it.
 void check_models(Draft& draft) {
   std::set<int> refused;
   for (const auto& resource : draft.resources) {
-    if (resource.contract == nullptr || !resource.contract->check_model || resource.model < 0)
-      continue;
+    if (resource.contract == nullptr || resource.model < 0) continue;
     const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
     if (!model.facts || refused.contains(resource.model)) continue;
-    const Status usable = resource.contract->check_model(model.path);
+    const Status usable = usable_model(draft, resource, model);
     if (usable.ok()) continue;
     refused.insert(resource.model);
     auto& found = draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
@@ -341,7 +358,7 @@ void check_adapters(Draft& draft) {
     if (resource.contract == nullptr || !resource.contract->check_adapter || resource.model < 0)
       continue;
     const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
-    if (!model.facts || !resource.contract->check_model(model.path).ok()) continue;
+    if (!model.facts || !usable_model(draft, resource, model).ok()) continue;
     for (const auto& tenant : draft.tenants) {
       const std::string& path = tenant.tenant.adapter.path;
       std::error_code fault;

@@ -123,4 +123,14 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int32_t rotary_dim) 
   return frequencies;
 }
 
+void write_rope_angles(const RopeConfig& rope, std::span<const float> frequencies, int64_t begin,
+                       int64_t end, float* cosine, float* sine) {
+  for (int64_t position = begin; position < end; ++position)
+    for (const float frequency : frequencies) {
+      const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
+      *cosine++ = static_cast<float>(rope.attention_factor * std::cos(angle));
+      *sine++ = static_cast<float>(rope.attention_factor * std::sin(angle));
+    }
+}
+
 }  // namespace primerl

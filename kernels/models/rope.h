@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,5 +36,9 @@ Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope);
 
 /// The inverse frequency of each rotated pair, scaling applied: [rotary_dim / 2].
 std::vector<float> rope_frequencies(const RopeConfig& rope, int32_t rotary_dim);
+
+/// Cosine and sine of the angles at positions [begin, end): [end - begin, frequencies] each.
+void write_rope_angles(const RopeConfig& rope, std::span<const float> frequencies, int64_t begin,
+                       int64_t end, float* cosine, float* sine);
 
 }  // namespace primerl

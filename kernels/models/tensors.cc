@@ -360,10 +360,8 @@ Result<TensorMatch> match_tensors(const TensorTable& table,
 Status check_model_folder(const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
   RETURN_IF_ERROR(check_is_supported(config));
-  const auto tensors = read_model_tensors(folder);
-  if (!tensors.ok())
-    return tensors.error().code() == Code::kNotFound ? ok() : Status(tensors.error());
-  const auto match = match_tensors(TensorTable(config), *tensors);
+  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder));
+  const auto match = match_tensors(TensorTable(config), tensors);
   return match.ok() ? ok() : Status(match.error());
 }
 

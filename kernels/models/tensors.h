@@ -103,8 +103,7 @@ Result<TensorMatch> match_tensors(const TensorTable& table,
                                   const std::vector<WeightTensor>& tensors);
 
 /// Why engines and learners of this build cannot run the model of a folder; reads its config and
-/// the headers of its weights, no data. A folder without weights is well: they may lie on the
-/// machine that needs them.
+/// the headers of its weights, no data. kNotFound: all is well but that there are no weights.
 Status check_model_folder(const std::filesystem::path& folder);
 
 /// Elements [begin, begin + count) of a tensor of type F32, F16 or BF16, as fp32.

@@ -1,31 +1,15 @@
 #include "kernels/text/tokenizer_file.h"
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 
+#include "graph/base/files.h"
 #include "kernels/text/unicode.h"
 
 namespace primerl {
 namespace {
 
 namespace fs = std::filesystem;
-
-Result<std::string> read_text(const fs::path& path, size_t bytes_max) {
-  std::error_code fault;
-  if (!fs::is_regular_file(path, fault))
-    return error(Code::kNotFound, "'{}' is not there", path.string());
-  const auto size = fs::file_size(path, fault);
-  if (fault) return error(Code::kIo, "'{}' cannot be read: {}", path.string(), fault.message());
-  if (size > bytes_max)
-    return error(Code::kExhausted, "'{}' has {} bytes; at most {} are read", path.string(), size,
-                 bytes_max);
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<size_t>(size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(size));
-  if (!file) return error(Code::kIo, "'{}' cannot be read", path.string());
-  return text;
-}
 
 /// A vocabulary bounded in size and with ids that belong to one token each.
 Status read_model_vocabulary(TokenizerFile& file, const Json& model) {
@@ -119,7 +103,7 @@ Status read_end_and_pad(TokenizerFile& file, const fs::path& folder) {
     const fs::path path = folder / source.file;
     std::error_code fault;
     if (!fs::exists(path, fault)) continue;
-    ASSIGN_OR_RETURN(const std::string text, read_text(path, kTokenizerBytesMax));
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kTokenizerBytesMax));
     ASSIGN_OR_RETURN(const Json json, parse_json(text, path.string()));
     for (const bool is_pad : {false, true}) {
       const char* key = is_pad ? source.pad_key : source.eos_key;
@@ -191,7 +175,7 @@ Result<TokenizerFile> parse_tokenizer_file(std::string_view text, std::string na
 
 Result<TokenizerFile> read_tokenizer_file(const fs::path& folder) {
   const fs::path path = folder / "tokenizer.json";
-  auto text = read_text(path, kTokenizerBytesMax);
+  auto text = read_text_file(path, kTokenizerBytesMax);
   if (!text.ok())
     return std::move(text).error().note("a tokenizer is a Hugging Face folder with tokenizer.json");
   ASSIGN_OR_RETURN(TokenizerFile file, parse_tokenizer_file(*text, path.string()));

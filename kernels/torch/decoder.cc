@@ -1,7 +1,6 @@
 #include "kernels/torch/decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "kernels/torch/parallel.h"
@@ -74,16 +73,10 @@ void Decoder::prepare_positions(int64_t count) {
   const auto ready = static_cast<int64_t>(cosine_.size()) / half;
   if (count <= ready) return;
   const int64_t wanted = std::max(count, 2 * ready);
-  const double factor = config_.rope.attention_factor;
-  cosine_.reserve(static_cast<size_t>(wanted * half));
-  sine_.reserve(static_cast<size_t>(wanted * half));
-  for (int64_t position = ready; position < wanted; ++position) {
-    for (const float frequency : frequencies_) {
-      const float angle = static_cast<float>(position) * frequency;
-      cosine_.push_back(static_cast<float>(factor * std::cos(static_cast<double>(angle))));
-      sine_.push_back(static_cast<float>(factor * std::sin(static_cast<double>(angle))));
-    }
-  }
+  cosine_.resize(static_cast<size_t>(wanted * half));
+  sine_.resize(static_cast<size_t>(wanted * half));
+  write_rope_angles(config_.rope, frequencies_, ready, wanted, cosine_.data() + ready * half,
+                    sine_.data() + ready * half);
 }
 
 void Decoder::embed(const RowBatch& batch, float* hidden) const {

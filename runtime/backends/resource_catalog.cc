@@ -231,6 +231,18 @@ Memory memory_of_learner(const void* options, const std::string& folder,
   return learner_memory(*static_cast<const LearnerOptions*>(options), config, adapters);
 }
 
+Status check_engine_model(const void*, const std::string& folder) {
+  return check_model_folder(folder);
+}
+
+/// It may start from random weights.
+Status check_learner_model(const void* options, const std::string& folder) {
+  Status usable = check_model_folder(folder);
+  const bool lacks_weights = !usable.ok() && usable.error().code() == Code::kNotFound;
+  const bool may_lack = static_cast<const LearnerOptions*>(options)->init_seed >= 0;
+  return lacks_weights && may_lack ? ok() : std::move(usable);
+}
+
 Status check_adapter_of(const std::string& folder, const Tenant& tenant) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
   const auto read = read_adapter_start(tenant.adapter.path, config, adapter_of(tenant, 0));
@@ -270,7 +282,7 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
       return validate(*static_cast<const ScriptedEngineOptions*>(bound));
     };
   if (backend == "torch") {
-    contract.check_model = check_model_folder;
+    contract.check_model = kind == "engine" ? &check_engine_model : &check_learner_model;
     if (kind == "learner") contract.check_adapter = check_adapter_of;
     contract.memory = kind == "engine" ? &memory_of_engine : &memory_of_learner;
   }

@@ -53,11 +53,8 @@ void EngineDesk::ask(const std::string& id, const Json& content, const std::stri
     if (found == plan_.tenants.end()) {
       std::vector<std::string> names;
       for (const Tenant& each : plan_.tenants) names.push_back(each.name);
-      return refuse(id,
-                    fmt::format("the run has no tenant '{}'; its tenants are {}",
-                                tenant->is_string() ? tenant->as_string() : tenant->dump(),
-                                fmt::join(names, ", ")),
-                    true);
+      const std::string name = tenant->is_string() ? tenant->as_string() : tenant->dump();
+      return refuse(id, unknown_tenant(name, names, "this run").text(), true);
     }
     // Of a run with one tenant every engine is hers.
     if (plan_.tenants.size() > 1) hold.tenant = found->slot;

@@ -185,15 +185,15 @@ Status RunCoordinator::bring_back(ProcessId from, const Payload& message, Time n
   if (has_connections) {
     member.has_connections = true;
     send_(from, Payload::of(StartRun{member.incarnation, run_time_ns(now)}));
+    // It missed the order to drain. Told now, it gives up a load that does not end.
+    if (phase_ == Phase::kDraining) send_(from, Payload::of(DrainRun{"the run drains"}));
     return ok();
   }
   member.is_ready = true;
   go(from);
   for (const auto& [tenant, why] : set_aside_) send_(from, Payload::of(SetTenantAside{tenant}));
-  if (phase_ != Phase::kDraining) return ok();
-  // It missed the order to drain, and the count that waits for its answer.
-  send_(from, Payload::of(DrainRun{"the run drains"}));
-  begin_round();
+  // It missed the count that waits for its answer.
+  if (phase_ == Phase::kDraining) begin_round();
   return ok();
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "graph/base/suggest.h"
+#include "graph/tenant.h"
 #include "runtime/query/step_text.h"
 
 namespace primerl {
@@ -31,12 +32,6 @@ Error unknown(std::string_view what, const std::string& name, std::vector<std::s
   return error(Code::kNotFound, "no {} '{}' in this trace", what, name)
       .note(near.empty() ? fmt::format("it has {}", join_names(names))
                          : fmt::format("did you mean '{}'?", near));
-}
-
-/// There are few: all are said.
-Error unknown_tenant(const std::string& name, const std::vector<std::string>& names) {
-  return error(Code::kNotFound, "no tenant '{}' in this trace", name)
-      .note("its tenants: " + join_names(names));
 }
 
 /// Marks a wanted name in `chosen`; false: it is none of `names`.
@@ -241,7 +236,8 @@ Result<StepFilter> StepFilter::make(const Trace& trace, const StepQuery& query) 
   for (const auto& name : query.types)
     if (!mark(filter.types_, types, name)) return unknown("message type", name, types);
   for (const auto& name : query.tenants)
-    if (!mark(filter.tenants_, catalog.tenants, name)) return unknown_tenant(name, catalog.tenants);
+    if (!mark(filter.tenants_, catalog.tenants, name))
+      return unknown_tenant(name, catalog.tenants, "this trace");
   RETURN_IF_ERROR(filter.choose_fields(catalog, query));
   if (query.steps) {
     ASSIGN_OR_RETURN(const StepRange range, parse_steps(*query.steps));

@@ -23,6 +23,8 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
                                             const std::vector<std::string>& sets) {
   Overrides overrides;
   overrides.sets = sets;
+  // What computes with them again says that they are not there.
+  overrides.may_lack_weights = true;
   const CheckedGraph checked =
       load_graph_text(trace.catalog().graph_text, "recorded graph",
                       trace.folder().parent_path().string(), overrides, full_catalog());
@@ -60,16 +62,23 @@ Result<std::vector<bool>> choose_groups(const ReplaySession& session, const std:
   return is_real;
 }
 
+std::vector<std::string> tenant_names(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const Tenant& tenant : plan.tenants) names.push_back(tenant.name);
+  return names;
+}
+
+Result<TenantSlot> find_tenant(const Plan& plan, const std::string& name) {
+  const auto names = tenant_names(plan);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return unknown_tenant(name, names, "the recorded graph");
+  return TenantSlot(static_cast<uint32_t>(found - names.begin()));
+}
+
 /// Those of the tenant's actors; what is shared comes from the record, but for the learner.
 Result<TenantSlot> choose_tenant(ReplaySession& session, const ReplayRequest& request) {
   const Plan& plan = *session.plan;
-  std::vector<std::string> names;
-  for (const Tenant& tenant : plan.tenants) names.push_back(tenant.name);
-  const auto found = std::find(names.begin(), names.end(), request.tenant);
-  if (found == names.end())
-    return error(Code::kNotFound, "--tenant '{}' is not in the recorded graph", request.tenant)
-        .note("its tenants: " + join_names(names));
-  const TenantSlot slot(static_cast<uint32_t>(found - names.begin()));
+  ASSIGN_OR_RETURN(const TenantSlot slot, find_tenant(plan, request.tenant));
   bool has_one = false;
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
     const auto& instances = plan.groups[i].instances;
@@ -90,7 +99,7 @@ Result<TenantSlot> choose_tenant(ReplaySession& session, const ReplayRequest& re
 }
 
 /// `--from`: a training step, or a step of a node's actor group.
-Result<RunMoment> moment_of(const ReplaySession& session, const std::string& from) {
+Result<RunMoment> moment_of(const ReplayRecord& record, const std::string& from) {
   RunMoment moment;
   const char* const end = from.data() + from.size();
   const auto [stop, fault] = std::from_chars(from.data(), end, moment.training_step);
@@ -102,12 +111,12 @@ Result<RunMoment> moment_of(const ReplaySession& session, const std::string& fro
   if (from.find(':') == std::string::npos)
     return error(Code::kInvalid, "--from '{}' names no step", from)
         .note("give a training step, as in --from 120, or a node's, as in --from trainer:412");
-  ASSIGN_OR_RETURN(const StepName name, parse_step_name(session.trace->catalog(), from));
+  ASSIGN_OR_RETURN(const StepName name, parse_step_name(record.trace->catalog(), from));
   moment.group = name.group;
   moment.step = *name.step;
-  if (const uint64_t last = session.trace->last_step(name.group); moment.step > last)
+  if (const uint64_t last = record.trace->last_step(name.group); moment.step > last)
     return error(Code::kInvalid, "--from {} is beyond the record: '{}' has {} steps", from,
-                 session.plan->group(name.group).name, last);
+                 record.plan->group(name.group).name, last);
   return moment;
 }
 
@@ -142,8 +151,8 @@ GroupId learner_group(const Plan& plan) {
 }
 
 /// Steps that the learner of the first tenant had taken before the record; "step_80": 80.
-int64_t begun_steps(const ReplaySession& session) {
-  const auto& points = session.trace->catalog().resumed_from;
+int64_t begun_steps(const Trace& trace) {
+  const auto& points = trace.catalog().resumed_from;
   if (points.empty()) return 0;
   const std::string name = fs::path(points.front()).filename().string();
   int64_t step = 0;
@@ -153,22 +162,24 @@ int64_t begun_steps(const ReplaySession& session) {
 }
 
 /// Whether the record has this training step; the error says which ones it has.
-Status check_training_step(const ReplaySession& session, const SavedStates& saved,
-                           const ReplayRequest& request, int64_t step) {
-  const GroupId learner = learner_group(*session.plan);
+Status check_training_step(const ReplayRecord& record, const ReplayRequest& request, int64_t step) {
+  const GroupId learner = learner_group(*record.plan);
   if (learner.is_none())
     return error(Code::kInvalid, "--from {}: no node of this graph trains", request.from)
         .note("name a node's step, as in --from env:412");
+  const int64_t begun = begun_steps(*record.trace);
+  ASSIGN_OR_RETURN(const auto folders, trace_folders(request.run));
+  const SavedStates saved(*record.plan, *record.trace, folders);
   const auto [at, taken] =
-      saved.newest_of_learner(learner).value_or(std::pair(uint64_t{0}, begun_steps(session)));
-  const int64_t last = taken + num_recorded_steps(*session.trace, learner, at + 1)[TenantSlot(0)];
+      saved.newest_of_learner(learner).value_or(std::pair(uint64_t{0}, begun));
+  const int64_t last = taken + num_recorded_steps(*record.trace, learner, at + 1)[TenantSlot(0)];
   if (step > last)
     return error(Code::kInvalid, "--from {} is beyond the record, which ends with training step {}",
                  request.from, last);
-  if (step <= begun_steps(session))
+  if (step <= begun)
     return error(Code::kInvalid,
                  "--from {}: the record begins after training step {}, a checkpoint", request.from,
-                 begun_steps(session));
+                 begun);
   return ok();
 }
 
@@ -200,13 +211,10 @@ Error nothing_before(const ReplaySession& session, SavedStates& saved,
 
 /// Chooses the saved state that the replay begins with.
 Status begin_from(const ReplayRequest& request, ReplaySession& session) {
-  if (session.trace->excerpt())
-    return error(Code::kInvalid, "a fixture is played from its first step: leave --from out");
-  ASSIGN_OR_RETURN(const RunMoment moment, moment_of(session, request.from));
+  ASSIGN_OR_RETURN(const RunMoment moment,
+                   moment_of({session.trace, session.plan}, request.from));
   ASSIGN_OR_RETURN(const auto folders, trace_folders(request.run));
   SavedStates saved(*session.plan, *session.trace, folders);
-  if (moment.step == 0)
-    RETURN_IF_ERROR(check_training_step(session, saved, request, moment.training_step));
   RunCuts cuts = saved.before(moment);
   const bool is_chosen = are_whole(session, cuts);
   const Time at = saved.made_at();
@@ -338,14 +346,38 @@ Result<GroupId> find_group(const Plan& plan, const std::string& name) {
   return std::move(unknown).note("it has: " + join_names(known));
 }
 
+Result<ReplayRecord> open_record(const ReplayRequest& request) {
+  ReplayRecord record;
+  ASSIGN_OR_RETURN(record.trace, Trace::open(request.run));
+  ASSIGN_OR_RETURN(record.plan, plan_of(*record.trace, request.sets));
+  RETURN_IF_ERROR(check_fits(*record.plan, record.trace->catalog()));
+  return record;
+}
+
+Status check_names(const ReplayRecord& record, const ReplayRequest& request) {
+  if (!request.node.empty()) RETURN_IF_ERROR(find_group(*record.plan, request.node));
+  if (!request.tenant.empty()) RETURN_IF_ERROR(find_tenant(*record.plan, request.tenant));
+  if (request.from.empty()) return ok();
+  if (record.trace->excerpt())
+    return error(Code::kInvalid, "a fixture is played from its first step: leave --from out");
+  ASSIGN_OR_RETURN(const RunMoment moment, moment_of(record, request.from));
+  if (moment.step != 0) return ok();
+  return check_training_step(record, request, moment.training_step);
+}
+
 Result<ReplaySession> open_replay(const ReplayRequest& request) {
+  ASSIGN_OR_RETURN(ReplayRecord record, open_record(request));
+  RETURN_IF_ERROR(check_names(record, request));
+  return open_replay(std::move(record), request);
+}
+
+Result<ReplaySession> open_replay(ReplayRecord record, const ReplayRequest& request) {
   const std::string& depth = request.depth;
   ReplaySession session;
-  ASSIGN_OR_RETURN(session.trace, Trace::open(request.run));
-  ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, request.sets));
+  session.trace = std::move(record.trace);
+  session.plan = std::move(record.plan);
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
-  RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
   if (!excerpt) {
     ASSIGN_OR_RETURN(session.cuts, base_cuts(plan, session.trace->oldest_folder()));
   }
@@ -388,9 +420,7 @@ Result<ReplaySession> open_replay(const ReplayRequest& request) {
     if (session.is_absent[i])
       session.reasons.push_back(fmt::format(
           "'{}' is taken from the record: its process died and came back", plan.groups[i].name));
-  std::vector<std::string> tenants;
-  for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
-  session.host_services = std::make_unique<ReplayHostServices>(request.out, std::move(tenants));
+  session.host_services = std::make_unique<ReplayHostServices>(request.out, tenant_names(plan));
   // Actors that go on from a saved state have what they began from in it.
   if (session.cuts.empty()) {
     ASSIGN_OR_RETURN(auto points, read_points(*session.trace));

@@ -87,9 +87,22 @@ struct ReplayRequest {
   std::string from = {};  // a training step or NODE:STEP; empty: the first step
 };
 
-/// Opens what is to be played; of an excerpt (a fixture), only its actor group. Errors are about
-/// the trace, the graph in it or the options; findings of the graph check (a wrong --set) are in
-/// the notes of the error.
+/// A record and its graph, with what the request sets in it. Errors are about these; findings of the
+/// graph check (a wrong --set) are in the notes of the error.
+struct ReplayRecord {
+  std::shared_ptr<const Trace> trace;
+  std::shared_ptr<const Plan> plan;
+};
+Result<ReplayRecord> open_record(const ReplayRequest& request);
+
+/// Whether the record has the node, the tenant and the step that the request names: an error is
+/// about the words of the command, not about the record.
+Status check_names(const ReplayRecord& record, const ReplayRequest& request);
+
+/// Chooses what is to be played, after check_names(); of an excerpt (a fixture), only its actor
+/// group.
+Result<ReplaySession> open_replay(ReplayRecord record, const ReplayRequest& request);
+/// The three above.
 Result<ReplaySession> open_replay(const ReplayRequest& request);
 
 /// "env.main:7: emission: message 3 of ..." with one line per detail.

@@ -49,11 +49,9 @@ Result<Mapping> Mapping::of_zeros(size_t size) {
 }
 
 Result<Mapping> Mapping::of_file(const std::filesystem::path& file) {
-  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (opened.get() < 0) return io_error("reading", file, errno);
+  ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
   struct stat status {};
   if (::fstat(opened.get(), &status) != 0) return io_error("reading", file, errno);
-  if (!S_ISREG(status.st_mode)) return error(Code::kCorrupt, "'{}' is not a file", file.string());
   const auto size = static_cast<uint64_t>(status.st_size);
   if (size > kSegmentBytesMax + kSegmentBytesMax / 8)
     return error(Code::kCorrupt, "'{}' has {} bytes; a segment has at most {}", file.string(), size,

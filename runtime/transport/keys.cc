@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "graph/base/file_lock.h"
+#include "graph/base/files.h"
 
 namespace primerl {
 namespace {
@@ -106,12 +107,9 @@ Status replace(const std::filesystem::path& path, std::string_view text) {
 
 /// The whole text of a list, if only its owner could have written it.
 Result<std::string> read_list(const std::filesystem::path& path) {
-  // O_NONBLOCK: opening a pipe would wait for a writer.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.get() < 0) return io_error("reading", path);
+  ASSIGN_OR_RETURN(const Descriptor file, open_regular_file(path));
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) return io_error("reading", path);
-  if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
   RETURN_IF_ERROR(check_allow_list({about.st_uid, about.st_mode & 07777u}, ::geteuid(), path));
   return read_all(file, path);
 }
@@ -167,11 +165,9 @@ Status write_key_file(const std::filesystem::path& path, const KeyPair& keys) {
 }
 
 Result<KeyPair> read_key_file(const std::filesystem::path& path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
-  if (file.get() < 0) return io_error("reading", path);
+  ASSIGN_OR_RETURN(const Descriptor file, open_regular_file(path, O_NOFOLLOW));
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) return io_error("reading", path);
-  if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
   if ((about.st_mode & 077) != 0 || about.st_uid != ::geteuid())
     return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can reach the key",
                  path.string(), about.st_mode & 07777)

@@ -44,7 +44,7 @@ RunMember::~RunMember() {
   stop();
   if (preparing_.valid()) {
     preparing_.wait();
-    poll();
+    take_prepared();
   }
   // Nothing may arrive after the executor is destroyed.
   if (connections_ != nullptr) connections_->close();
@@ -141,7 +141,7 @@ Status RunMember::change_peer(const Payload& message) {
 }
 
 void RunMember::start() {
-  if (has_begun()) return;
+  if (has_begun() || stops_) return;
   for (const PeerEntry& peer : peers_)
     setup_.peer_incarnations.emplace_back(peer.process, peer.incarnation);
   executor_ = std::make_unique<CafExecutor>(setup_);
@@ -157,28 +157,48 @@ void RunMember::go() {
   if (drains_) executor_->request_drain();
 }
 
-void RunMember::poll() {
+void RunMember::poll(Time now) {
   if (outcome_) return;
-  if (is_ready(preparing_)) {
-    if (Status made = preparing_.get(); !made.ok()) {
-      outcome_ = RunOutcome{RunEnd::kFailed, std::move(made), {}, {}};
-      return;
-    }
-    is_prepared_ = true;
-    if (stops_) return stop();
-    if (connections_ == nullptr) return go();
-    connections_->receive([this](ProcessId from, MessageBatch&& batch) {
-      return executor_->arrive(from, std::move(batch));
-    });
-    const auto num_groups = plan_->process(process_).groups.size();
-    say_(Payload::of(GroupsReady{static_cast<uint32_t>(num_groups)}));
-  }
+  if (stops_ && !has_begun())
+    outcome_ = RunOutcome{
+        RunEnd::kInterrupted, error(Code::kCancelled, "stopped before it began"), {}, {}};
+  if (is_ready(preparing_)) take_prepared();
+  if (preparing_.valid() && (stops_ || drains_)) leave_start(now);
   if (is_ready(running_)) outcome_ = running_.get();
+}
+
+void RunMember::take_prepared() {
+  if (Status made = preparing_.get(); !made.ok()) {
+    outcome_ = RunOutcome{RunEnd::kFailed, std::move(made), {}, {}};
+    return;
+  }
+  is_prepared_ = true;
+  if (stops_) return stop();
+  if (connections_ == nullptr) return go();
+  connections_->receive([this](ProcessId from, MessageBatch&& batch) {
+    return executor_->arrive(from, std::move(batch));
+  });
+  const auto num_groups = plan_->process(process_).groups.size();
+  say_(Payload::of(GroupsReady{static_cast<uint32_t>(num_groups)}));
+}
+
+/// The order to end came while the actor groups are made.
+void RunMember::leave_start(Time now) {
+  if (!leaves_at_) leaves_at_ = now + kStartLeftMax;
+  if (now < *leaves_at_) return;
+  has_left_start_ = true;
+  // The others' drain counts on a process that came back to them: it cannot be completed without.
+  const bool is_awaited = !stops_ && setup_.begins_at.has_value();
+  outcome_ = RunOutcome{is_awaited ? RunEnd::kFailed : RunEnd::kInterrupted,
+                        error(Code::kDeadline,
+                              "it was still loading {} after it was told to end, and was left",
+                              to_string(kStartLeftMax)),
+                        {},
+                        {}};
 }
 
 void RunMember::stop() {
   if (connections_ != nullptr) connections_->leave();
-  if (!has_begun()) return;
   stops_ = true;
   if (!is_prepared_) return;  // poll() does the rest
   executor_->request_stop();
@@ -186,7 +206,7 @@ void RunMember::stop() {
 }
 
 bool RunMember::has_lost_threads() const {
-  return executor_ != nullptr && executor_->has_lost_threads();
+  return has_left_start_ || (executor_ != nullptr && executor_->has_lost_threads());
 }
 
 void RunMember::count(uint64_t round) {

@@ -5,8 +5,12 @@
 /// ConnectPeers before and for GoRun after, and reports what can be decided only over all
 /// processes.
 ///
+/// Making actor groups loads models, which may take minutes, or for ever where a driver or a file
+/// system hangs. After the order to drain or to stop it may go on for kStartLeftMax; then its thread
+/// is left behind: nothing was computed that could be lost.
+///
 /// Threads: everything from one thread; `say` is also called from the connections' I/O thread and
-/// from actor groups' threads. Making actor groups may take minutes and has a thread of its own.
+/// from actor groups' threads. Making actor groups has a thread of its own.
 #pragma once
 
 #include <functional>
@@ -25,6 +29,10 @@ class RunMember {
  public:
   using Say = std::function<void(Payload message)>;
 
+  /// With it a run that is told to end while it starts is gone before a batch system, which waits
+  /// 30 s, kills it.
+  static constexpr Duration kStartLeftMax = Duration::seconds(10);
+
   /// `executor.others` is set here. `connections` are already open and outlive it;
   /// obey() connects them; null: the process is alone.
   RunMember(CafExecutorSetup executor, PeerConnections* connections, Say say);
@@ -33,8 +41,8 @@ class RunMember {
   /// One message of the control plane; unknown ones are ignored.
   Status obey(const Payload& message);
   /// Call it regularly: reports that the actor groups are ready, takes the outcome.
-  void poll();
-  /// Ends the run now; before StartRun there is none.
+  void poll(Time now);
+  /// Ends the run now; before StartRun, it does not begin.
   void stop();
 
   bool has_begun() const { return executor_ != nullptr; }
@@ -45,6 +53,7 @@ class RunMember {
   }
   /// How it ended, once it has.
   const std::optional<RunOutcome>& outcome() const { return outcome_; }
+  /// The process has to end without destroying this.
   bool has_lost_threads() const;
   Heartbeat heartbeat() const;
   StallReport stall_report() const;
@@ -52,6 +61,8 @@ class RunMember {
  private:
   Status connect(const ConnectPeers& peers);
   void start();
+  void take_prepared();
+  void leave_start(Time now);
   void go();
   void count(uint64_t round);
   void hold(const HoldEngines& hold);
@@ -73,6 +84,8 @@ class RunMember {
   std::set<TenantSlot> set_aside_;
   std::vector<ActorCommand> commands_;  // that came before it could begin
   bool stops_ = false;
+  std::optional<Time> leaves_at_;  // told to end while the actor groups are made
+  bool has_left_start_ = false;
 };
 
 /// The events of connections, reported to the control plane through `say`.

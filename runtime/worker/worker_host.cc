@@ -341,8 +341,8 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
   RunEnded ended = lead(member);
   member_ = nullptr;
   if (member.has_lost_threads()) {
-    // A stuck handler may still touch what destructors would free: report the end, then exit at
-    // once.
+    // A stuck handler or load may still touch what destructors would free: report the end, then
+    // exit at once.
     const int code = exit_code_of(ended);
     if (trace_ != nullptr) trace_->leave(code != kExitDone);
     close(std::move(ended));
@@ -359,7 +359,7 @@ RunEnded WorkerHost::lead(RunMember& member) {
     if (event && event->is_closed() && !member.has_begun())
       return ended_by(RunEnd::kInterrupted, error(Code::kCancelled, "nobody wants the run"));
     if (event) obey(*event, member);
-    member.poll();
+    member.poll(steady_now());
     if (steady_now() >= next_heartbeat) {
       send_heartbeat(member);
       next_heartbeat = steady_now() + beat_every(plan_->settings.dead_after);

@@ -146,13 +146,18 @@ int finish(const ReplayArguments& arguments, const ReplaySession& session, const
 
 int run_replay(const ReplayArguments& arguments) {
   report_file_limits();
-  auto opened = open_replay({.run = arguments.run,
-                             .depth = arguments.depth,
-                             .node = arguments.node,
-                             .tenant = arguments.tenant,
-                             .sets = arguments.sets,
-                             .out = arguments.out,
-                             .from = arguments.from});
+  const ReplayRequest request = {.run = arguments.run,
+                                 .depth = arguments.depth,
+                                 .node = arguments.node,
+                                 .tenant = arguments.tenant,
+                                 .sets = arguments.sets,
+                                 .out = arguments.out,
+                                 .from = arguments.from};
+  auto record = open_record(request);
+  if (!record.ok()) return fail(record.error(), kExitBadConfiguration);
+  if (const Status named = check_names(*record, request); !named.ok())
+    return fail(named.error(), kExitBadCommandLine);
+  auto opened = open_replay(std::move(record).value(), request);
   if (!opened.ok()) return fail(opened.error(), kExitBadConfiguration);
   const ReplaySession& session = *opened;
   ReplaySetup setup = session.setup(static_cast<uint32_t>(arguments.threads));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/scripted/options.h"
+#include "kernels/train/options.h"
 #include "kernels/weights/safetensors.h"
 #include "tests/store/scratch_folder.h"
 
@@ -75,13 +76,11 @@ TEST(ModelFacts, EveryFaultNamesTheFile) {
 }
 
 TEST(ModelCheck, RefusesAModelThatCannotBeComputedBeforeAnythingStarts) {
-  ResourceContract engine;
-  for (const auto& contract : resource_contracts())
-    if (contract.backend == "torch" && contract.kind == "engine") engine = contract;
+  const auto* engine = full_catalog().find_resource("engine", "torch");
   ScratchFolder scratch;
   const std::string folder = scratch.path();
   const auto why = [&] {
-    const Status usable = engine.check_model(folder);
+    const Status usable = engine->check_model(engine->options.make().get(), folder);
     return usable.ok() ? "" : usable.error().text();
   };
   const std::string head = R"({"model_type": "llama", "vocab_size": 9, "hidden_size": 16, )"
@@ -92,9 +91,21 @@ TEST(ModelCheck, RefusesAModelThatCannotBeComputedBeforeAnythingStarts) {
   write_text(scratch.path() / "config.json", head + R"(, "head_dim": 12})");
   EXPECT_THAT(why(), HasSubstr("'head_dim' 12 is not supported"));
   write_text(scratch.path() / "config.json", head + "}");
-  EXPECT_EQ(why(), "") << "its weights may lie elsewhere";
+  EXPECT_THAT(why(), HasSubstr("no weights in '"));
   CHECK(write_safetensors(scratch.path() / "model.safetensors", {}).ok(), "cannot write");
   EXPECT_THAT(why(), HasSubstr("tensor 'lm_head.weight' of shape [9, 16] is missing"));
+}
+
+TEST(ModelCheck, ALearnerThatStartsFromRandomWeightsNeedsNone) {
+  const auto* learner = full_catalog().find_resource("learner", "torch");
+  const auto options = learner->options.make();
+  auto& bound = *static_cast<LearnerOptions*>(options.get());
+  const std::string folder = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/base";
+  const Status needed = learner->check_model(options.get(), folder);
+  ASSERT_FALSE(needed.ok());
+  EXPECT_EQ(needed.error().code(), Code::kNotFound);
+  bound.init_seed = 0;
+  EXPECT_TRUE(learner->check_model(options.get(), folder).ok());
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
-// The graphs of configs/ are whole and fit together, on a machine without a card and without
-// weights.
+// The graphs of configs/ are whole and fit together, on a machine without a card and without the
+// bytes of weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 
+#include "kernels/models/tensors.h"
 #include "tests/cli/program.h"
 #include "tests/store/scratch_folder.h"
 
@@ -17,7 +19,28 @@ using testing::IsEmpty;
 using testing::Not;
 namespace fs = std::filesystem;
 
-/// Qwen3-0.6B without its weights, with the demo's tokenizer.
+/// A file with the header of a model's weights, in bfloat16, and a hole for their bytes.
+void write_hollow_weights(const fs::path& folder) {
+  const TensorTable table(read_model_config(folder).value());
+  Json header = Json::object();
+  uint64_t end = 0;
+  for (const TensorSlice& slice : table.slices()) {
+    const uint64_t begin = std::exchange(end, end + 2 * static_cast<uint64_t>(slice.count));
+    header.set(slice.name, Json::object()
+                               .set("dtype", "BF16")
+                               .set("shape", Json::list(slice.shape))
+                               .set("data_offsets", Json::list(std::vector<uint64_t>{begin, end})));
+  }
+  const std::string text = header.dump();
+  const uint64_t length = text.size();  // little-endian, as this machine is
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  const fs::path file = folder / "model.safetensors";
+  write_text(file, bytes + text);
+  fs::resize_file(file, bytes.size() + length + end);
+}
+
+/// Qwen3-0.6B without the bytes of its weights, with the demo's tokenizer.
 fs::path write_model(const fs::path& folder) {
   fs::create_directories(folder);
   const fs::path base = source_path("examples/reverse_text/base");
@@ -32,6 +55,7 @@ fs::path write_model(const fs::path& folder) {
     "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
     "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
     "use_sliding_window": false, "vocab_size": 151936})");
+  write_hollow_weights(folder);
   return folder;
 }
 

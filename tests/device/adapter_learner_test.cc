@@ -15,6 +15,7 @@
 #include "kernels/torch/make.h"
 #include "kernels/torch/training/learner.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/device/bf16_rounding.h"
 #include "tests/device/learner_checks.h"
 #include "tests/torch/tiny_adapters.h"
 #include "tests/torch/tiny_model.h"
@@ -73,39 +74,54 @@ TrainBatch batch_of(TenantSlot tenant) {
   return batch;
 }
 
-/// Of adapters with numbers in A and B. In a mixture larger ones, times their scaling, would be
-/// more than the weights, and what bf16 rounds would grow to half of a gradient.
+using Tensors = std::vector<WeightTensor>;
+
+/// Numbers in A and B of each adapter. In a mixture larger ones, times their scaling, would be more
+/// than the weights, and what bf16 rounds would grow to half of a gradient.
+std::vector<Tensors> numbers_of(const std::filesystem::path& folder,
+                                const std::vector<AdapterTraining>& adapters) {
+  const ModelConfig config = read_model_config(folder).value();
+  const TensorTable model(config);
+  const double deviation = config.moe.has_value() ? 0.03 : 0.1;
+  std::vector<Tensors> all;
+  for (const auto& training : adapters)
+    all.push_back(testing::random_adapter(AdapterTable(model, training.adapter),
+                                          training.tenant.value + 1, deviation));
+  return all;
+}
+
 template <class LearnerType>
 std::unique_ptr<LearnerType> filled(const std::filesystem::path& folder,
                                     const std::vector<AdapterTraining>& adapters,
+                                    const std::vector<Tensors>& numbers,
                                     const LearnerOptions& options) {
   auto made = make_torch_adapter_learner(options, adapters, folder);
   CHECK(made.ok(), made.error().text());
   std::unique_ptr<LearnerType> learner(dynamic_cast<LearnerType*>(made->release()));
-  const ModelConfig config = read_model_config(folder).value();
-  const TensorTable model(config);
-  const double deviation = config.moe.has_value() ? 0.03 : 0.1;
-  for (const auto& training : adapters) {
-    const AdapterTable table(model, training.adapter);
-    const auto numbers = testing::random_adapter(table, training.tenant.value + 1, deviation);
-    CHECK(learner->fill_adapter(training.tenant, numbers).ok(), "no fill");
-  }
+  for (size_t i = 0; i < adapters.size(); ++i)
+    CHECK(learner->fill_adapter(adapters[i].tenant, numbers[i]).ok(), "no fill");
   return learner;
 }
 
 std::unique_ptr<CudaLearner> on_card(const std::filesystem::path& folder,
                                      const std::vector<AdapterTraining>& adapters,
                                      const LearnerOptions& options) {
-  return filled<CudaLearner>(folder, adapters, options);
+  return filled<CudaLearner>(folder, adapters, numbers_of(folder, adapters), options);
 }
 
 std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder,
                                      const std::vector<AdapterTraining>& adapters,
-                                     LearnerOptions options) {
+                                     const std::vector<Tensors>& numbers, LearnerOptions options) {
   options.device = "cpu";
   options.dtype = "auto";
   options.numerics = "invariant";
-  return filled<TorchLearner>(folder, adapters, options);
+  return filled<TorchLearner>(folder, adapters, numbers, options);
+}
+
+std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder,
+                                     const std::vector<AdapterTraining>& adapters,
+                                     const LearnerOptions& options) {
+  return on_cpu(folder, adapters, numbers_of(folder, adapters), options);
 }
 
 std::vector<WeightTensor> weights_of(Learner& learner, TenantSlot tenant) {
@@ -119,67 +135,50 @@ std::vector<Result<TrainReport>> together(Learner& learner,
   return learner.step_together(pointers, never);
 }
 
-/// Tensors whose numbers are moved as far as bf16 rounds them: by up to 0.0029 of themselves, which
-/// is 0.0017 in the mean square. The scaling of an adapter is fp32 on a device, too.
-std::vector<WeightTensor> moved(std::vector<WeightTensor> tensors, RandomStream& random) {
-  for (WeightTensor& tensor : tensors) {
-    if (tensor.name == kAdapterScaling) continue;
-    auto numbers = testing::floats_of(tensor);
-    for (float& number : numbers)
-      number *= static_cast<float>(1 + 0.0029 * (2 * random.uniform() - 1));
-    const auto bytes = std::as_bytes(std::span(numbers));
-    tensor.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+/// What the CPU says of a step of each of six_tenants(), alone. Many experts' adapters have many
+/// numbers: they are made once, and so is every step, for all comparisons with it.
+struct Expected {
+  explicit Expected(const std::filesystem::path& model)
+      : folder(model), numbers(numbers_of(model, tenants)) {
+    auto learner = on_cpu(folder, tenants, numbers, options_of("float32"));
+    for (const auto& one : tenants) {
+      batches.push_back(batch_of(one.tenant));
+      reports.push_back(must_step(*learner, batches.back()));
+      gradients.push_back(learner->gradients(one.tenant));
+    }
   }
-  return tensors;
-}
 
-/// The CPU's learner with base and adapters so moved.
-std::unique_ptr<TorchLearner> on_cpu_moved(const std::filesystem::path& folder,
-                                           const std::vector<AdapterTraining>& adapters,
-                                           const LearnerOptions& options, uint64_t seed) {
-  RandomStream random(seed);
-  const auto other = testing::scratch_folder("moved");
-  const Status written = write_model_folder(other, read_model_folder(folder).value(),
-                                            moved(read_model_tensors(folder).value(), random));
-  CHECK(written.ok(), written.error().text());
-  auto learner = on_cpu(other, adapters, options);
-  for (const auto& one : adapters) {
-    const auto numbers = moved(weights_of(*learner, one.tenant), random);
-    CHECK(learner->fill_adapter(one.tenant, numbers).ok(), "no fill");
-  }
-  return learner;
-}
+  const std::filesystem::path folder;
+  const std::vector<AdapterTraining> tenants = six_tenants();
+  const std::vector<Tensors> numbers;  // of the adapters
+  std::vector<TrainBatch> batches;
+  std::vector<TrainReport> reports;
+  std::vector<Tensors> gradients;
+};
 
-/// What bf16 may leave of a tenant's gradients: three times what it leaves when the weights alone
-/// are rounded, in the mean square of four roundings, of the tensor that moves most.
-///
-/// A device rounds a layer's four matrices, and twelve results of its rows: norms, products,
-/// queries and keys turned, attention, the activation, sums. All these errors are alike and know
-/// nothing of each other, so that together they are sqrt((4 + 12) / 4) = 2 times as far as those
-/// of the matrices; with adapters both sides have more, in about the same ratio. Half as much
-/// again, since a gradient may hang on few numbers, which scatter.
-std::vector<double> tolerances_in_bf16(const std::filesystem::path& folder,
-                                       const std::vector<AdapterTraining>& tenants,
-                                       const std::vector<TrainBatch>& batches) {
-  constexpr uint64_t kRoundings = 4;
-  const LearnerOptions options = options_of("float32");
-  auto exact = on_cpu(folder, tenants, options);
-  for (const TrainBatch& batch : batches) must_step(*exact, batch);
-  std::vector<std::vector<double>> squares(tenants.size());
-  for (uint64_t seed = 0; seed < kRoundings; ++seed) {
-    auto other = on_cpu_moved(folder, tenants, options, seed);
-    for (size_t i = 0; i < tenants.size(); ++i) {
-      must_step(*other, batches[i]);
-      const auto want = exact->gradients(tenants[i].tenant);
-      const auto got = other->gradients(tenants[i].tenant);
+/// What bf16 may leave of each tenant's gradients (bf16_rounding.h), by the tensor that moves most.
+std::vector<double> tolerances_in_bf16(const Expected& expected) {
+  std::vector<std::vector<double>> squares(expected.tenants.size());
+  for (uint64_t seed = 0; seed < card_test::kRoundings; ++seed) {
+    RandomStream random(seed);
+    const auto other = card_test::moved_folder(expected.folder, random);
+    std::vector<Tensors> numbers;
+    for (const auto& of_tenant : expected.numbers)
+      numbers.push_back(card_test::moved(of_tenant, random));
+    auto learner = on_cpu(other, expected.tenants, numbers, options_of("float32"));
+    for (size_t i = 0; i < expected.tenants.size(); ++i) {
+      must_step(*learner, expected.batches[i]);
+      const Tensors& want = expected.gradients[i];
+      const Tensors got = learner->gradients(expected.tenants[i].tenant);
+      const double size = testing::size_of(want);
       squares[i].resize(want.size());
       for (size_t t = 0; t < want.size(); ++t)
-        squares[i][t] += std::pow(testing::distance_of(got[t], want[t], testing::size_of(want)), 2);
+        squares[i][t] += std::pow(testing::distance_of(got[t], want[t], size), 2);
     }
   }
   std::vector<double> tolerances;
   for (const auto& of_tensors : squares)
-    tolerances.push_back(3 * std::sqrt(std::ranges::max(of_tensors) / kRoundings));
+    tolerances.push_back(card_test::tolerance_of_roundings(std::ranges::max(of_tensors)));
   return tolerances;
 }
 
@@ -187,33 +186,31 @@ std::vector<double> tolerances_in_bf16(const std::filesystem::path& folder,
 /// a number of bf16.
 constexpr double kReportInBf16 = 0.05;
 
-/// What a step of each of six_tenants() may be off, by tenant.
-std::vector<double> tolerances_of(const std::filesystem::path& folder, const std::string& dtype) {
-  const auto tenants = six_tenants();
-  if (dtype == "float32") return std::vector<double>(tenants.size(), 1e-4);
-  std::vector<TrainBatch> batches;
-  for (const auto& one : tenants) batches.push_back(batch_of(one.tenant));
-  return tolerances_in_bf16(folder, tenants, batches);
+/// What a step of each tenant may be off.
+std::vector<double> tolerances_of(const Expected& expected, const std::string& dtype) {
+  if (dtype == "float32") return std::vector<double>(expected.tenants.size(), 1e-4);
+  return tolerances_in_bf16(expected);
 }
 
 /// Of `tenants`, numbers of six_tenants(), whose adapters are all there: alone and in one pass.
-void compare_gradients(const std::filesystem::path& folder, const LearnerOptions& options,
+void compare_gradients(const Expected& expected, const LearnerOptions& options,
                        const std::vector<size_t>& tenants, const std::vector<double>& tolerances) {
-  const auto all = six_tenants();
   const double of_report = options.dtype == "float32" ? 1e-4 : kReportInBf16;
-  auto cpu = on_cpu(folder, all, options);
-  auto alone = on_card(folder, all, options), shared = on_card(folder, all, options);
+  const auto made = [&] {
+    return filled<CudaLearner>(expected.folder, expected.tenants, expected.numbers, options);
+  };
+  auto alone = made(), shared = made();
   std::vector<TrainBatch> batches;
-  for (const size_t i : tenants) batches.push_back(batch_of(all[i].tenant));
+  for (const size_t i : tenants) batches.push_back(expected.batches[i]);
   const auto reports = together(*shared, batches);
   for (size_t i = 0; i < tenants.size(); ++i) {
     SCOPED_TRACE(fmt::format("{}, {}, tenant {} of {}", options.dtype, options.recompute,
                              tenants[i], tenants.size()));
-    const TenantSlot tenant = all[tenants[i]].tenant;
+    const TenantSlot tenant = expected.tenants[tenants[i]].tenant;
     const double tolerance = tolerances[tenants[i]];
     ASSERT_TRUE(reports[i].ok()) << reports[i].error().text();
-    const TrainReport want = must_step(*cpu, batches[i]);
-    const auto exact = cpu->gradients(tenant);
+    const TrainReport& want = expected.reports[tenants[i]];
+    const Tensors& exact = expected.gradients[tenants[i]];
     const double of_norm = std::max(of_report, tolerance);
     expect_like(must_step(*alone, batches[i]), want, of_report, of_norm);
     expect_like(*reports[i], want, of_report, of_norm);
@@ -228,13 +225,13 @@ void compare_gradients(const std::filesystem::path& folder, const LearnerOptions
 }
 
 TEST(CudaAdapters, HaveTheCpusGradientsAloneAndTogether) {
-  const auto folder = make_folder({.head_dim = 64, .deviation = 0.1});
+  const Expected expected(make_folder({.head_dim = 64, .deviation = 0.1}));
   for (const std::string dtype : {"float32", "bfloat16"}) {
-    const auto tolerances = tolerances_of(folder, dtype);
+    const auto tolerances = tolerances_of(expected, dtype);
     for (const char* recompute : {"none", "keep_attention", "full"}) {
       LearnerOptions options = options_of(dtype);
       options.recompute = recompute;
-      compare_gradients(folder, options, {0, 1, 2, 3, 4, 5}, tolerances);
+      compare_gradients(expected, options, {0, 1, 2, 3, 4, 5}, tolerances);
     }
   }
 }
@@ -246,15 +243,16 @@ TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
   for (const char* type : {"qwen3_moe", "glm4_moe"})
     for (const std::string dtype : {"float32", "bfloat16"}) {
       SCOPED_TRACE(type);
-      const auto folder = dtype == "float32" ? make_folder({.model_type = type, .deviation = 0.1})
-                                             : all_experts_folder(type);
-      const auto tolerances = tolerances_of(folder, dtype);
+      const Expected expected(dtype == "float32"
+                                  ? make_folder({.model_type = type, .deviation = 0.1})
+                                  : all_experts_folder(type));
+      const auto tolerances = tolerances_of(expected, dtype);
       EXPECT_LT(std::ranges::max(tolerances), 0.25) << "next to nothing could fail";
       for (const char* recompute : {"none", "full"})
         for (const auto& tenants : {std::vector<size_t>{0, 1, 2, 3, 4, 5}, {3}, {0, 2, 5}}) {
           LearnerOptions options = options_of(dtype);
           options.recompute = recompute;
-          compare_gradients(folder, options, tenants, tolerances);
+          compare_gradients(expected, options, tenants, tolerances);
         }
     }
 }
@@ -274,10 +272,11 @@ TEST(CudaAdapters, OfManyExpertsAndTenantsHaveTheCpusGradients) {
   }
   const auto biased = testing::scratch_folder("biased");
   ASSERT_TRUE(write_model_folder(biased, read_model_folder(folder).value(), tensors).ok());
+  const Expected expected(biased);
   for (const std::string dtype : {"float32", "bfloat16"}) {
     LearnerOptions options = options_of(dtype);
     options.recompute = "none";
-    compare_gradients(biased, options, {0, 1, 2, 3, 4, 5}, tolerances_of(biased, dtype));
+    compare_gradients(expected, options, {0, 1, 2, 3, 4, 5}, tolerances_of(expected, dtype));
   }
 }
 

@@ -88,12 +88,7 @@ TEST_P(CudaAdapterEngine, RowsOfAMixedBatchAreTheCpus) {
 }
 
 TEST_P(CudaAdapterEngine, SoAreThoseOfLongPrompts) {
-  std::vector<SequenceRequest> requests;
-  for (uint64_t number = 0; number < 9; ++number) {
-    requests.push_back(request_of(number, number % 3 == 0 ? 150 : 40, 5, 1,
-                                  static_cast<uint32_t>(number % kTenants)));
-    requests.back().sampling.prompt_logprobs = true;
-  }
+  const auto requests = card_test::long_prompts(kTenants);
   auto card = made(with_slots("cuda:0"), folder_, adapters_);
   auto cpu = made(with_slots("cpu"), folder_, adapters_);
   const Ends got = run_all(*card, requests);

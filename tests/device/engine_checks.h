@@ -57,6 +57,16 @@ inline SequenceRequest request_of(uint64_t id, int32_t num_prompt, int32_t max_t
   return made;
 }
 
+/// Of `num_tenants` in turn, with scores of their prompts.
+inline std::vector<SequenceRequest> long_prompts(uint32_t num_tenants) {
+  std::vector<SequenceRequest> all;
+  for (uint32_t number = 0; number < 9; ++number) {
+    all.push_back(request_of(number, number % 3 == 0 ? 150 : 40, 5, 1, number % num_tenants));
+    all.back().sampling.prompt_logprobs = true;
+  }
+  return all;
+}
+
 inline void take_step(Engine& engine, Ends& ends) {
   ASSERT_TRUE(engine.step().ok());
   for (const auto& event : engine.take_prefilled()) ASSERT_TRUE(engine.take_over(event.id).ok());

@@ -228,7 +228,7 @@ TEST_F(PausedRun, OfSeveralTenantsSaysWhoSharesTheEngine) {
   const auto unknown = say({"pause", "--tenant", "revers"});
   EXPECT_EQ(unknown.code, 3);
   EXPECT_THAT(unknown.err,
-              HasSubstr("the run has no tenant 'revers'; its tenants are arithmetic, reverse"));
+              HasSubstr("no tenant 'revers' in this run\n   its tenants: arithmetic and reverse"));
   EXPECT_THAT(table(), Not(HasSubstr("paused")));
   expect_paused(say({"pause"}), "paused for 10m by 'operator': decode");
   expect_table_says("engines that stand still: ");

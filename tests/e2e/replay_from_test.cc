@@ -133,7 +133,7 @@ TEST_F(AReplayFrom, WhatTheRecordDoesNotHaveIsRefused) {
       {"roter:5", "did you mean 'router'?"}};
   for (const auto& [from, what] : cases) {
     const auto end = replay({"--depth", "control", "--from", from});
-    EXPECT_EQ(end.code, 2) << end.out;
+    EXPECT_EQ(end.code, 3) << end.out;
     EXPECT_THAT(end.err, HasSubstr(what));
   }
   const auto full = replay({"--from", "15"});

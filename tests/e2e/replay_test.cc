@@ -113,7 +113,7 @@ TEST_F(ReplayOfTheDemo, PlaysOneNodeUpToAStep) {
   EXPECT_EQ(replay({"--node", "trainer", "--stop-at", "1000000"}).code, 3);
   EXPECT_EQ(replay({"--stop-at", "20"}).code, 3) << "of which node?";
   const auto unknown = replay({"--node", "trainr"});
-  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.code, 3);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean 'trainer'?"));
 }
 

@@ -191,7 +191,7 @@ bool SplitExecutor::turn() {
     for (const Payload& order : orders)
       if (const Status obeyed = worker->member->obey(order); !obeyed.ok())
         end_as({RunEnd::kFailed, obeyed, {}, {}});
-    worker->member->poll();
+    worker->member->poll(now());
     if (const auto& outcome = worker->member->outcome())
       if (outcome->end != RunEnd::kInterrupted || !outcome->status.ok() || outcome_)
         end_as(*outcome);

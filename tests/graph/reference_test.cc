@@ -37,7 +37,7 @@ TEST(Reference, TheSchemaIsWhatTheRegistrySays) {
   expect_page("graph.schema.json", graph_schema(full_catalog()).dump(1) + "\n");
 }
 
-// A graph's own folder may lack its model until it is made, so the base shape stands in for it.
+// A graph's own folder may lack its model until it is made, so that of the demo stands in for it.
 TEST(Reference, EveryExampleChecksClean) {
   size_t num_checked = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource / "examples")) {
@@ -47,7 +47,7 @@ TEST(Reference, EveryExampleChecksClean) {
     Overrides overrides;
     overrides.cores = 2;
     if (!fs::exists(entry.path().parent_path() / "model"))
-      overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/base").string()};
+      overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/model").string()};
     const auto graph = load_graph(entry.path().string(), overrides, full_catalog());
     EXPECT_NE(graph.plan, nullptr) << entry.path() << "\n"
                                    << render(graph.diagnostics, graph.sources);
@@ -59,7 +59,7 @@ TEST(Reference, EveryExampleChecksClean) {
 TEST(Reference, BoundsOfTheDemoFollowFromItsRolloutsInFlight) {
   Overrides overrides;
   overrides.cores = 2;
-  overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/base").string(),
+  overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/model").string(),
                     "node.rollout.max_inflight=100"};
   const auto graph = load_graph((kSource / "examples/reverse_text/graph.toml").string(), overrides,
                                 full_catalog());
@@ -78,7 +78,7 @@ TEST(Reference, BoundsOfTheDemoFollowFromItsRolloutsInFlight) {
 TEST(Reference, ASecondReadingOfTheResolvedDemoGivesTheSamePlan) {
   Overrides overrides;
   overrides.cores = 2;
-  overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/base").string()};
+  overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/model").string()};
   const auto first = load_graph((kSource / "examples/reverse_text/graph.toml").string(), overrides,
                                 full_catalog());
   ASSERT_NE(first.plan, nullptr) << render(first.diagnostics, first.sources);

@@ -317,19 +317,10 @@ TEST(ScriptedEngine, HasItsOwnOptionsChecked) {
   }
 }
 
-/// A character tokenizer in a model folder of its own.
-std::string folder_with_tokenizer() {
-  const auto folder = new_scratch_folder();
-  for (const char* file : {"config.json", "tokenizer.json", "tokenizer_config.json"})
-    if (std::filesystem::exists(kExamples + "/reverse_text/base/" + file))
-      std::filesystem::copy(kExamples + "/reverse_text/base/" + file, folder / file);
-  return folder.string();
-}
-
 TEST(Tasks, LeaveRoomForAnAnswer) {
   // "r:abcdefgh>" has 11 tokens.
   const auto seen_with = [](const std::string& set) {
-    CheckedGraph checked = checked_demo({"model.policy.path=" + folder_with_tokenizer(), set});
+    CheckedGraph checked = checked_demo({set});
     return findings_of(checked);
   };
   EXPECT_EQ(seen_with("tenant.main.seq_len=12"), "");

@@ -103,6 +103,25 @@ inline Outcome launched() {
   return {error == cudaSuccess ? nullptr : cudaGetErrorString(error)};
 }
 
+/// start<T, kVec>() for the type of `args`: by vectors of 16 bytes where all that it reads and
+/// writes allows it, else an element at a time. Nothing for no rows.
+template <class Args, class Start>
+Outcome start_by_vectors(const Args& args, bool is_aligned, const Start& start) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  const auto of_type = [&]<class T>() {
+    if (is_aligned && args.width % kVector<T> == 0)
+      start.template operator()<T, kVector<T>>();
+    else
+      start.template operator()<T, 1>();
+  };
+  if (args.type == Type::kFloat32)
+    of_type.template operator()<float>();
+  else
+    of_type.template operator()<Bf16>();
+  return launched();
+}
+
 /// sums[c] += the sum of parts[r, c], rows in one order. Launches on `stream`.
 void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, float* sums,
                Stream stream);

@@ -107,39 +107,26 @@ void start(const DotRowsArgs& args, Stream stream) {
   dot_kernel<T, kVec><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
 }
 
-template <class T, class Args>
-void with_vector(const Args& args, bool is_aligned, Stream stream) {
-  if (is_aligned && args.width % kVector<T> == 0)
-    start<T, kVector<T>>(args, stream);
-  else
-    start<T, 1>(args, stream);
-}
-
 template <class Args>
-Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
-  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  if (args.type == Type::kFloat32)
-    with_vector<float>(args, is_aligned, stream);
-  else
-    with_vector<Bf16>(args, is_aligned, stream);
-  return launched();
+Outcome start_some(const Args& args, bool is_aligned, Stream stream) {
+  return start_by_vectors(args, is_aligned,
+                          [&]<class T, int kVec>() { start<T, kVec>(args, stream); });
 }
 
 }  // namespace
 
 Outcome gather_rows(const GatherRowsArgs& args, Stream stream) {
-  if (args.rows == 0) return {};
-  return with_type(args, are_aligned(args.x, args.y), stream);
+  return start_some(args, are_aligned(args.x, args.y), stream);
 }
 
 Outcome combine_rows(const CombineRowsArgs& args, Stream stream) {
-  if (args.rows == 0 || args.terms == 0) return {};
-  return with_type(args, are_aligned(args.x, args.y), stream);
+  if (args.terms == 0) return {};
+  return start_some(args, are_aligned(args.x, args.y), stream);
 }
 
 Outcome dot_rows(const DotRowsArgs& args, Stream stream) {
-  if (args.rows == 0 || args.terms == 0) return {};
-  return with_type(args, are_aligned(args.a, args.b), stream);
+  if (args.terms == 0) return {};
+  return start_some(args, are_aligned(args.a, args.b), stream);
 }
 
 Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {

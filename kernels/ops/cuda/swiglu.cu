@@ -195,30 +195,17 @@ void start(const SwigluBackwardArgs& args, Stream stream) {
   swiglu_backward_kernel<T, kVec><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
 }
 
-template <class T, class Args>
-void with_vector(const Args& args, bool is_aligned, Stream stream) {
-  if (is_aligned && args.width % kVector<T> == 0)
-    start<T, kVector<T>>(args, stream);
-  else
-    start<T, 1>(args, stream);
-}
-
 template <class Args>
-Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
-  if (args.rows == 0) return {};
-  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  if (args.type == Type::kFloat32)
-    with_vector<float>(args, is_aligned, stream);
-  else
-    with_vector<Bf16>(args, is_aligned, stream);
-  return launched();
+Outcome start_some(const Args& args, bool is_aligned, Stream stream) {
+  return start_by_vectors(args, is_aligned,
+                          [&]<class T, int kVec>() { start<T, kVec>(args, stream); });
 }
 
 }  // namespace
 
 Outcome swiglu(const SwigluArgs& args, Stream stream) {
   const bool is_aligned = are_aligned(args.gate_up, args.activated);
-  if (args.rows == 0 || args.added == nullptr) return with_type(args, is_aligned, stream);
+  if (args.rows == 0 || args.added == nullptr) return start_some(args, is_aligned, stream);
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   args.type == Type::kFloat32 ? start_adapted<float>(args, is_aligned, stream)
                               : start_adapted<Bf16>(args, is_aligned, stream);
@@ -226,7 +213,7 @@ Outcome swiglu(const SwigluArgs& args, Stream stream) {
 }
 
 Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream) {
-  return with_type(args, are_aligned(args.gate_up, args.dactivated, args.dgate_up), stream);
+  return start_some(args, are_aligned(args.gate_up, args.dactivated, args.dgate_up), stream);
 }
 
 }  // namespace primerl::cuda

@@ -167,7 +167,7 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
       made = &linears_[first.parameter];
       made->terms = first.inputs;
       made->columns = shape[shape.size() - 2];
-      made->type = type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+      made->type = op_type(type_);
     }
     int64_t a = elements_of_rank_, b = a + count * first.inputs;
     for (const AdapterLinear& linear : of_group) {

@@ -4,10 +4,10 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "kernels/models/rope.h"
+#include "kernels/torch/cuda/gates.h"
 #include "kernels/torch/cuda/product.h"
 
 namespace primerl {
@@ -133,21 +133,13 @@ double CardDecoder::bytes_needed(const ModelConfig& config, int64_t element_size
          static_cast<double>(positions_max) * config.attention.rotary_dim * sizeof(float);
 }
 
-/// The CPU's angles (kernels/torch/decoder.cc).
 void CardDecoder::make_angles(int64_t positions_max) {
   const auto frequencies = rope_frequencies(config_.rope, config_.attention.rotary_dim);
   const auto half = static_cast<int64_t>(frequencies.size());
   at::Tensor cosine = at::empty({positions_max, half}, at::kFloat);
   at::Tensor sine = at::empty({positions_max, half}, at::kFloat);
-  float* to_cosine = cosine.mutable_data_ptr<float>();
-  float* to_sine = sine.mutable_data_ptr<float>();
-  const double factor = config_.rope.attention_factor;
-  for (int64_t position = 0; position < positions_max; ++position)
-    for (const float frequency : frequencies) {
-      const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
-      *to_cosine++ = static_cast<float>(factor * std::cos(angle));
-      *to_sine++ = static_cast<float>(factor * std::sin(angle));
-    }
+  write_rope_angles(config_.rope, frequencies, 0, positions_max, cosine.mutable_data_ptr<float>(),
+                    sine.mutable_data_ptr<float>());
   cosine_ = cosine.to(stream_.device());
   sine_ = sine.to(stream_.device());
 }
@@ -159,7 +151,7 @@ void CardDecoder::use_fp8() {
 }
 
 cuda::Type CardDecoder::type() const {
-  return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+  return op_type(type_);
 }
 
 Status CardDecoder::norm(int64_t rows, const at::Tensor& stream, const at::Tensor* addend,
@@ -255,14 +247,7 @@ Status CardDecoder::add(const CardRows& rows, const at::Tensor& x, const Linear&
 
 Status CardDecoder::open_gates(const CardRows& rows, const Linear& gate_up) {
   RETURN_IF_ERROR(linear(rows, normed_, gate_up, gate_up_));
-  return launched(cuda::swiglu({.rows = rows.count,
-                                .width = config_.mlp.width,
-                                .type = type(),
-                                .gate_up = gate_up_.const_data_ptr(),
-                                .activated = activated_.mutable_data_ptr(),
-                                .added = added()},
-                               stream_.raw()),
-                  "swiglu");
+  return primerl::open_gates(rows.count, gate_up_, activated_, stream_, added());
 }
 
 Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const Attend& attend,

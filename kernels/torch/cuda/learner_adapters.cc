@@ -207,7 +207,7 @@ void LearnerAdapters::drop_rows(const Matrix& matrix, int64_t first, const at::T
   const cuda::Outcome outcome = cuda::drop_rows(
       {.rows = x.size(0),
        .width = x.size(1),
-       .type = type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16,
+       .type = op_type(type_),
        .module = stable_hash(matrix.parts.front().modules.front()),
        .dropped = rows + first,
        .x = x.const_data_ptr(),

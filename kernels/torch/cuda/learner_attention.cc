@@ -324,7 +324,7 @@ Status TrainingAttention::add_keys(const Part& part, const at::Tensor& from,
       cuda::embedding_backward(
           {.num_ids = part.num_ids,
            .width = int64_t{spec_.num_kv_heads} * spec_.head_dim,
-           .type = dense.scalar_type() == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16,
+           .type = op_type(dense.scalar_type()),
            .ids = ids,
            .offsets = ids + part.num_ids,
            .places = ids + 2 * part.num_ids + 1,

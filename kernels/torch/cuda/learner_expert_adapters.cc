@@ -177,7 +177,7 @@ void LearnerAdapters::drop_rows(const Matrix& matrix, const Places& places, cons
   const cuda::Outcome outcome = cuda::drop_rows(
       {.rows = x.size(0),
        .width = x.size(1),
-       .type = type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16,
+       .type = op_type(type_),
        .modules = reinterpret_cast<const uint64_t*>(of_places.const_data_ptr<int64_t>()),
        .dropped = static_cast<const cuda::DropRow*>(places.dropped.const_data_ptr()),
        .x = x.const_data_ptr(),

@@ -27,10 +27,6 @@ size_t chunk_size(std::span<const TrainTarget> targets) {
   return count;
 }
 
-cuda::Type op_type(at::ScalarType type) {
-  return type == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
-}
-
 }  // namespace
 
 CardTrainingHead::CardTrainingHead(const ModelConfig& config, const CardParameters& parameters,

@@ -7,6 +7,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 
+#include "kernels/torch/cuda/gates.h"
 #include "kernels/torch/stages/stage.h"
 
 namespace primerl {
@@ -43,8 +44,8 @@ double CardMixture::bytes_of_gradients(const ModelConfig& config, at::ScalarType
          config.hidden_size;
 }
 
-cuda::Type CardMixture::op_type() const {
-  return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+cuda::Type CardMixture::type() const {
+  return op_type(type_);
 }
 
 Status CardMixture::route(const Weights& weights, const at::Tensor& x, Rows& rows) const {
@@ -132,34 +133,11 @@ void CardMixture::add_product(const at::Tensor& dy, const at::Tensor& x,
     at::addmm_out(to, to, dy.t(), x, at::kFloat);
 }
 
-Status CardMixture::swiglu(const at::Tensor& gate_up, const at::Tensor& activated) const {
-  return launched(cuda::swiglu({.rows = activated.size(0),
-                                .width = activated.size(1),
-                                .type = op_type(),
-                                .gate_up = gate_up.const_data_ptr(),
-                                .activated = activated.mutable_data_ptr()},
-                               stream_.raw()),
-                  "swiglu of experts");
-}
-
-/// gate_up becomes its slope.
-Status CardMixture::swiglu_backward(const at::Tensor& gate_up,
-                                    const at::Tensor& dactivated) const {
-  return launched(cuda::swiglu_backward({.rows = dactivated.size(0),
-                                         .width = dactivated.size(1),
-                                         .type = op_type(),
-                                         .gate_up = gate_up.const_data_ptr(),
-                                         .dactivated = dactivated.const_data_ptr(),
-                                         .dgate_up = gate_up.mutable_data_ptr()},
-                                        stream_.raw()),
-                  "swiglu_backward of experts");
-}
-
 Status CardMixture::gather(const at::Tensor& x, const at::Tensor& sources,
                            const at::Tensor& y) const {
   return launched(cuda::gather_rows({.rows = y.size(0),
                                      .width = y.size(1),
-                                     .type = op_type(),
+                                     .type = type(),
                                      .x = x.const_data_ptr(),
                                      .sources = sources.const_data_ptr<int32_t>(),
                                      .y = y.mutable_data_ptr()},
@@ -173,7 +151,7 @@ Status CardMixture::combine(const Rows& rows, const at::Tensor& x, const at::Ten
       cuda::combine_rows({.rows = y.size(0),
                           .width = y.size(1),
                           .terms = spec_.experts_per_token,
-                          .type = op_type(),
+                          .type = type(),
                           .x = x.const_data_ptr(),
                           .places = rows.places.const_data_ptr<int32_t>(),
                           .weights = weights.defined() ? weights.const_data_ptr<float>() : nullptr,
@@ -205,13 +183,14 @@ Result<CardMixture::Rows> CardMixture::forward(const Weights& weights, const at:
   if (on_gate_up != nullptr)
     adapters_->forward(*on_gate_up, rows.adapters, rows.gathered, rows.gate_up);
   rows.activated = at::empty({places, spec_.width}, x.options());
-  RETURN_IF_ERROR(swiglu(rows.gate_up, rows.activated));
+  RETURN_IF_ERROR(open_gates(places, rows.gate_up, rows.activated, stream_));
   if (spec_.shared_width > 0) {
     rows.shared_gate_up =
         at::empty({x.size(0), 2 * int64_t{spec_.shared_width}}, x.options());
     product(x, weights.shared_gate_up, rows.shared_gate_up);
     rows.shared_activated = at::empty({x.size(0), spec_.shared_width}, x.options());
-    RETURN_IF_ERROR(swiglu(rows.shared_gate_up, rows.shared_activated));
+    RETURN_IF_ERROR(
+        open_gates(x.size(0), rows.shared_gate_up, rows.shared_activated, stream_));
   }
   if (!y.defined()) return rows;
   if (spec_.shared_width > 0)
@@ -246,7 +225,7 @@ Status CardMixture::backward(const Weights& weights, const Rows& rows, const at:
     RETURN_IF_ERROR(launched(cuda::dot_rows({.rows = places,
                                              .width = spec_.width,
                                              .terms = 1,
-                                             .type = op_type(),
+                                             .type = type(),
                                              .a = dactivated.const_data_ptr(),
                                              .b = rows.activated.const_data_ptr(),
                                              .places = same.const_data_ptr<int32_t>(),
@@ -257,7 +236,8 @@ Status CardMixture::backward(const Weights& weights, const Rows& rows, const at:
     if (weights.down.gradient.defined())
       add_gradient(rows, slopes.mul_(by_place), rows.activated, weights.down.gradient);
   }
-  RETURN_IF_ERROR(swiglu_backward(rows.gate_up, dactivated));
+  RETURN_IF_ERROR(
+      open_gates_backward(dactivated.size(0), rows.gate_up, dactivated, stream_));
   dactivated.reset();
   add_gradient(rows, rows.gate_up, rows.gathered, weights.gate_up.gradient);
   const at::Tensor dgathered = grouped(rows, rows.gate_up, weights.gate_up.weight);
@@ -296,7 +276,8 @@ Status CardMixture::backward_shared(const Weights& weights, const Rows& rows, co
   const at::Tensor dactivated = at::mm(dy, weights.shared_down.weight);
   if (weights.shared_down.adapters != nullptr)
     adapters_->backward(*weights.shared_down.adapters, rows.shared_activated, dy, dactivated);
-  RETURN_IF_ERROR(swiglu_backward(rows.shared_gate_up, dactivated));
+  RETURN_IF_ERROR(
+      open_gates_backward(dactivated.size(0), rows.shared_gate_up, dactivated, stream_));
   add_product(rows.shared_gate_up, x, weights.shared_gate_up.gradient);
   at::Tensor to = dx;
   at::addmm_out(to, to, rows.shared_gate_up, weights.shared_gate_up.weight);

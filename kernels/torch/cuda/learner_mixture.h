@@ -59,7 +59,7 @@ class CardMixture {
                   const at::Tensor& dy, const at::Tensor& dx) const;
 
  private:
-  cuda::Type op_type() const;
+  cuda::Type type() const;
   Status route(const Weights& weights, const at::Tensor& x, Rows& rows) const;
   Status sort(Rows& rows) const;
   /// y [places, columns] of x [places, terms] and weight [experts, terms, columns].
@@ -69,8 +69,6 @@ class CardMixture {
                     const at::Tensor& gradient) const;
   /// y = x times a weight of the shared expert, and what adapters add to it.
   void product(const at::Tensor& x, const CardParameter& weight, const at::Tensor& y) const;
-  Status swiglu(const at::Tensor& gate_up, const at::Tensor& activated) const;
-  Status swiglu_backward(const at::Tensor& gate_up, const at::Tensor& dactivated) const;
   Status gather(const at::Tensor& x, const at::Tensor& sources, const at::Tensor& y) const;
   /// y [rows, hidden] += x [places, hidden], by pair; with `weights` times these.
   Status combine(const Rows& rows, const at::Tensor& x, const at::Tensor& weights,

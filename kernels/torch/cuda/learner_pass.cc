@@ -8,9 +8,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/models/rope.h"
+#include "kernels/torch/cuda/gates.h"
 
 namespace primerl {
 namespace {
@@ -80,21 +80,14 @@ void CardTrainingPass::make_angles(int64_t positions) {
   const auto half = static_cast<int64_t>(frequencies.size());
   const at::Tensor cosine = at::empty({count, half}, at::kFloat);
   const at::Tensor sine = at::empty({count, half}, at::kFloat);
-  float* to_cosine = cosine.mutable_data_ptr<float>();
-  float* to_sine = sine.mutable_data_ptr<float>();
-  const double factor = config_.rope.attention_factor;
-  for (int64_t position = 0; position < count; ++position)
-    for (const float frequency : frequencies) {
-      const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
-      *to_cosine++ = static_cast<float>(factor * std::cos(angle));
-      *to_sine++ = static_cast<float>(factor * std::sin(angle));
-    }
+  write_rope_angles(config_.rope, frequencies, 0, count, cosine.mutable_data_ptr<float>(),
+                    sine.mutable_data_ptr<float>());
   cosine_ = cosine.to(stream_.device());
   sine_ = sine.to(stream_.device());
 }
 
 cuda::Type CardTrainingPass::type() const {
-  return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+  return op_type(type_);
 }
 
 Status CardTrainingPass::begin(const RowBatch& batch) {
@@ -250,13 +243,7 @@ Status CardTrainingPass::mlp_stage(size_t index, Run run) {
                        rows.mlp_inverse_rms));
   if (weights.is_mixture) return mixture_stage(index, run);
   product(rows.mlp_normed, weights.gate_up, weights.gate_up_bias, rows.gate_up);
-  RETURN_IF_ERROR(launched(cuda::swiglu({.rows = num_rows_,
-                                         .width = config_.mlp.width,
-                                         .type = type(),
-                                         .gate_up = rows.gate_up.const_data_ptr(),
-                                         .activated = rows.activated.mutable_data_ptr()},
-                                        stream_.raw()),
-                           "swiglu"));
+  RETURN_IF_ERROR(open_gates(num_rows_, rows.gate_up, rows.activated, stream_));
   if (run == Run::kForward) product(rows.activated, weights.down, weights.down_bias, addend_);
   return ok();
 }
@@ -321,15 +308,8 @@ Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) con
   }
   const at::Tensor dactivated = block(config_.mlp.width);
   product_backward(rows.activated, slope, weights.down, weights.down_bias, dactivated);
+  RETURN_IF_ERROR(open_gates_backward(num_rows_, rows.gate_up, dactivated, stream_));
   const at::Tensor& dgate_up = rows.gate_up;
-  RETURN_IF_ERROR(launched(cuda::swiglu_backward({.rows = num_rows_,
-                                                  .width = config_.mlp.width,
-                                                  .type = type(),
-                                                  .gate_up = rows.gate_up.const_data_ptr(),
-                                                  .dactivated = dactivated.const_data_ptr(),
-                                                  .dgate_up = dgate_up.mutable_data_ptr()},
-                                                 stream_.raw()),
-                           "swiglu_backward"));
   product_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, addend_);
   return norm_backward(addend_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope, true);
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/ops/cuda_places.h"
+#include "kernels/torch/cuda/gates.h"
 #include "kernels/torch/cuda/product.h"
 #include "kernels/torch/stages/stage.h"
 
@@ -89,8 +90,8 @@ Status EngineMixture::take_biases(const TensorTable& table,
   return stream_.wait();
 }
 
-cuda::Type EngineMixture::op_type() const {
-  return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+cuda::Type EngineMixture::type() const {
+  return op_type(type_);
 }
 
 Status EngineMixture::route(int64_t rows, const Layer& layer, const at::Tensor& x) const {
@@ -129,17 +130,6 @@ at::Tensor EngineMixture::grouped(const at::Tensor& x, const at::Tensor& weight)
   return y;
 }
 
-Status EngineMixture::swiglu(int64_t rows, const at::Tensor& gate_up,
-                             const at::Tensor& activated) const {
-  return launched(cuda::swiglu({.rows = rows,
-                                .width = activated.size(1),
-                                .type = op_type(),
-                                .gate_up = gate_up.const_data_ptr(),
-                                .activated = activated.mutable_data_ptr()},
-                               stream_.raw()),
-                  "swiglu of experts");
-}
-
 Status EngineMixture::add(const CardAdapters::Linear* linear, const CardAdapterRows& adapters,
                           const at::Tensor& x, const at::Tensor& y) const {
   if (linear == nullptr || !adapters.are_there()) return ok();
@@ -151,7 +141,7 @@ Status EngineMixture::forward_shared(int64_t rows, const CardAdapterRows& adapte
                                      const at::Tensor& y) const {
   RETURN_IF_ERROR(multiply(rows, x, layer.shared_gate_up, shared_gate_up_, stream_));
   RETURN_IF_ERROR(add(layer.on_shared_gate_up, adapters, x, shared_gate_up_));
-  RETURN_IF_ERROR(swiglu(rows, shared_gate_up_, shared_activated_));
+  RETURN_IF_ERROR(open_gates(rows, shared_gate_up_, shared_activated_, stream_));
   RETURN_IF_ERROR(multiply(rows, shared_activated_, layer.shared_down, y, stream_));
   return add(layer.on_shared_down, adapters, shared_activated_, y);
 }
@@ -193,7 +183,7 @@ Status EngineMixture::forward_some(int64_t first, int64_t rows, const CardAdapte
   const int64_t pairs = rows * spec_.experts_per_token;
   RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = pairs,
                                               .width = config_.hidden_size,
-                                              .type = op_type(),
+                                              .type = type(),
                                               .x = x.const_data_ptr(),
                                               .sources = sources_.const_data_ptr<int32_t>(),
                                               .y = gathered_.mutable_data_ptr()},
@@ -201,13 +191,13 @@ Status EngineMixture::forward_some(int64_t first, int64_t rows, const CardAdapte
                            "rows of experts"));
   const at::Tensor gate_up = grouped(gathered_.narrow(0, 0, pairs), layer.gate_up);
   RETURN_IF_ERROR(add(layer.on_gate_up, tiles, gathered_, gate_up));
-  RETURN_IF_ERROR(swiglu(pairs, gate_up, activated_));
+  RETURN_IF_ERROR(open_gates(pairs, gate_up, activated_, stream_));
   const at::Tensor outputs = grouped(activated_.narrow(0, 0, pairs), layer.down);
   RETURN_IF_ERROR(add(layer.on_down, tiles, activated_, outputs));
   return launched(cuda::combine_rows({.rows = rows,
                                       .width = config_.hidden_size,
                                       .terms = spec_.experts_per_token,
-                                      .type = op_type(),
+                                      .type = type(),
                                       .x = outputs.const_data_ptr(),
                                       .places = places_.const_data_ptr<int32_t>(),
                                       .weights = weights_of_.const_data_ptr<float>(),

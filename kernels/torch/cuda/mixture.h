@@ -62,8 +62,7 @@ class EngineMixture {
   Result<CardAdapterRows> tile(int64_t first, int64_t rows, const CardAdapterRows& adapters) const;
   Status add(const CardAdapters::Linear* linear, const CardAdapterRows& adapters,
              const at::Tensor& x, const at::Tensor& y) const;
-  Status swiglu(int64_t rows, const at::Tensor& gate_up, const at::Tensor& activated) const;
-  cuda::Type op_type() const;
+  cuda::Type type() const;
 
   const ModelConfig& config_;
   const MoeSpec& spec_;

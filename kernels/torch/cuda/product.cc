@@ -25,7 +25,7 @@ Status multiply(int64_t rows, const at::Tensor& x, const CardLinear& weight, con
              .weight = weight.transposed.const_data_ptr(),
              .bias = weight.bias.defined() ? weight.bias.const_data_ptr() : nullptr,
              .y = y.mutable_data_ptr(),
-             .type = y.scalar_type() == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16},
+             .type = op_type(y.scalar_type())},
             stream.raw()),
         "few_rows_product");
   at::Tensor to = y.narrow(0, 0, rows);

@@ -22,6 +22,10 @@ Status done(cudaError_t code, std::string_view what) {
                cudaGetErrorString(code));
 }
 
+cuda::Type op_type(at::ScalarType type) {
+  return type == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+}
+
 void release_kept_memory() {
   static_cast<void>(at_boundary("giving memory back", [] {
     c10::cuda::CUDACachingAllocator::emptyCache();

@@ -28,6 +28,9 @@ inline constexpr Duration kCardWaitMax = Duration::seconds(300);
 Status launched(cuda::Outcome outcome, std::string_view what);
 Status done(cudaError_t code, std::string_view what);
 
+/// The operations' word for fp32 or bf16, which are all that they take.
+cuda::Type op_type(at::ScalarType type);
+
 /// Gives devices back what libtorch keeps of freed tensors, so that others may have it. What
 /// fails here fails again in the next call, which says so.
 void release_kept_memory();

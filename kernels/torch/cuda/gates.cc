@@ -1,0 +1,29 @@
+#include "kernels/torch/cuda/gates.h"
+
+namespace primerl {
+
+Status open_gates(int64_t rows, const at::Tensor& gate_up, const at::Tensor& activated,
+                  const CardStream& stream, const cuda::AdapterAddend* added) {
+  return launched(cuda::swiglu({.rows = rows,
+                                .width = activated.size(1),
+                                .type = op_type(activated.scalar_type()),
+                                .gate_up = gate_up.const_data_ptr(),
+                                .activated = activated.mutable_data_ptr(),
+                                .added = added},
+                               stream.raw()),
+                  "swiglu");
+}
+
+Status open_gates_backward(int64_t rows, const at::Tensor& gate_up, const at::Tensor& dactivated,
+                           const CardStream& stream) {
+  return launched(cuda::swiglu_backward({.rows = rows,
+                                         .width = dactivated.size(1),
+                                         .type = op_type(dactivated.scalar_type()),
+                                         .gate_up = gate_up.const_data_ptr(),
+                                         .dactivated = dactivated.const_data_ptr(),
+                                         .dgate_up = gate_up.mutable_data_ptr()},
+                                        stream.raw()),
+                  "swiglu_backward");
+}
+
+}  // namespace primerl

@@ -1,0 +1,58 @@
+/// What bf16 rounds on a device, imitated on the CPU: the same model with weights that are moved as
+/// far as rounding moves them. From it follow the tolerances of tests in bf16.
+///
+/// A device rounds a layer's four matrices, and twelve results of its rows: norms, products,
+/// queries and keys turned, attention, the activation, sums. All these errors are alike and know
+/// nothing of each other, so that together they are sqrt((4 + 12) / 4) = 2 times as far as those of
+/// the matrices, which kRoundings roundings of the weights alone show in the mean square. Experts
+/// and adapters bring more of both, in about the same ratio. Half as much again, since a result may
+/// hang on few numbers, which scatter.
+#pragma once
+
+#include <cmath>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "graph/base/random.h"
+#include "kernels/models/adapter.h"
+#include "kernels/models/folder.h"
+#include "kernels/weights/safetensors.h"
+#include "tests/device/learner_checks.h"
+
+namespace primerl::card_test {
+
+inline constexpr uint64_t kRoundings = 4;
+
+/// Of the sum of the squares of what each of kRoundings roundings of the weights left.
+inline double tolerance_of_roundings(double squares) {
+  return 1.5 * 2 * std::sqrt(squares / kRoundings);
+}
+
+/// Tensors whose numbers are moved as far as bf16 rounds them: by up to 0.0029 of themselves, which
+/// is 0.0017 in the mean square. The scaling of an adapter and the biases that choose experts are
+/// fp32 on a device, too.
+inline std::vector<WeightTensor> moved(std::vector<WeightTensor> tensors, RandomStream& random) {
+  for (WeightTensor& tensor : tensors) {
+    if (tensor.name == kAdapterScaling || tensor.name.ends_with("e_score_correction_bias"))
+      continue;
+    auto numbers = testing::floats_of(tensor);
+    for (float& number : numbers)
+      number *= static_cast<float>(1 + 0.0029 * (2 * random.uniform() - 1));
+    const auto bytes = std::as_bytes(std::span(numbers));
+    tensor.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+  return tensors;
+}
+
+/// A folder with the model of another, whose weights are so moved.
+inline std::filesystem::path moved_folder(const std::filesystem::path& folder,
+                                          RandomStream& random) {
+  const auto other = testing::scratch_folder("moved");
+  const Status written = write_model_folder(other, read_model_folder(folder).value(),
+                                            moved(read_model_tensors(folder).value(), random));
+  CHECK(written.ok(), written.error().text());
+  return other;
+}
+
+}  // namespace primerl::card_test
