@@ -1,6 +1,6 @@
-// Weights that go from a learner to engines without the host: in one process, between processes by
-// CUDA IPC, and with a publisher that is killed. Where there are two cards the other process is on
-// the second.
+// Weights that go from a learner to engines without the host: in one process, between processes
+// that share a device's memory, and with a publisher that is killed. Where there are two cards the
+// other process is on the second.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -249,7 +249,7 @@ TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
   const auto channel = make_shm_channel(setup_).value();
   const auto fetched = fetch_opened(*channel, {}, 4);
   ASSERT_TRUE(fetched.ok()) << fetched.error().text();
-  ASSERT_NE((*fetched)->device, nullptr) << "IPC was refused";
+  ASSERT_NE((*fetched)->device, nullptr) << "sharing was refused";
   EXPECT_EQ((*fetched)->device->buffer().card(), other_card());
   EXPECT_TRUE(is_whole_card_version(**fetched, 4));
   // What is held stays, whatever becomes of its process.

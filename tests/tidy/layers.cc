@@ -168,7 +168,9 @@ const std::vector<Fence>& fences() {
       {"zstd", {"zstd.h"}, {"runtime/trace/packed_segment.cc"}},
       {"ZeroMQ", {"zmq"}, {"runtime/transport/zmq_*.cc"}},
       {"OpenSSL", {"openssl/"}, {"graph/base/sha256.cc"}},
-      {"CUDA", {"cuda", "mma.h"}, {"kernels/ops/cuda/*", "kernels/torch/cuda/card.cc"}},
+      {"CUDA",
+       {"cuda", "mma.h"},
+       {"kernels/ops/cuda/*", "kernels/torch/cuda/card.cc", "kernels/torch/cuda/mapped_memory.cc"}},
       {"libtorch", {"torch/", "ATen/", "c10/"}, {"kernels/torch/*"}},
   };
   return table;

@@ -1,11 +1,15 @@
 #include "kernels/torch/cuda/device_memory.h"
 
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "kernels/torch/boundary.h"
+#include "kernels/torch/cuda/mapped_memory.h"
 #include "kernels/torch/cuda/stream.h"
+#include "kernels/weights/descriptor_server.h"
 
 namespace primerl {
 namespace {
@@ -13,9 +17,11 @@ namespace {
 /// What a DeviceHandle of a card says.
 struct CardHandle {
   std::array<char, 16> uuid{};  // of the card that has the memory
-  cudaIpcMemHandle_t ipc{};
+  uint64_t mapped_bytes = 0;
+  DescriptorName name;
 };
 static_assert(sizeof(CardHandle) <= sizeof(DeviceHandle::bytes));
+static_assert(std::is_trivially_copyable_v<CardHandle>);
 
 Status available(cudaError_t code, std::string_view what) {
   if (code == cudaSuccess) return ok();
@@ -32,7 +38,7 @@ Result<std::array<char, 16>> uuid_of(int card) {
 }
 
 /// Makes a card the calling thread's while it lives. Unlike libtorch's guard it throws nothing
-/// where a device is lost, since a destructor uses it; the call that follows fails, and says so.
+/// where a device is lost; the call that follows fails, and says so.
 class OnCard {
  public:
   explicit OnCard(int32_t card) {
@@ -60,25 +66,36 @@ int card_with(const std::array<char, 16>& uuid) {
   return -1;
 }
 
+/// Whether operations of `card` reach memory of `owner`, -1 being one that is not in this process.
+Status check_reach(int card, int owner) {
+  if (owner < 0) return error(Code::kUnavailable, "this process does not see the device");
+  if (owner == card) return ok();
+  int can_reach = 0;
+  RETURN_IF_ERROR(available(cudaDeviceCanAccessPeer(&can_reach, card, owner), "peer access"));
+  if (can_reach != 0) return ok();
+  return error(Code::kUnavailable, "cuda:{} has no peer access to cuda:{}", card, owner);
+}
+
 class CardBuffer final : public DeviceBuffer {
  public:
-  enum class Owner { kHere, kAnotherProcess };
-
-  /// `reader` is the card that has it mapped: of its own memory the same.
-  CardBuffer(Owner owner, int32_t card, int32_t reader, void* data, uint64_t num_bytes)
-      : owner_(owner), card_(card), reader_(reader), data_(data), num_bytes_(num_bytes) {}
+  /// `reader` is the card that has it mapped: of its own memory the same. `server` offers it to
+  /// others: null of another process's.
+  CardBuffer(int32_t card, int32_t reader, std::unique_ptr<MappedMemory> memory,
+             uint64_t num_bytes, std::shared_ptr<DescriptorServer> server)
+      : card_(card),
+        reader_(reader),
+        memory_(std::move(memory)),
+        num_bytes_(num_bytes),
+        server_(std::move(server)) {}
   /// Its holders have waited for what they launched.
   ~CardBuffer() override {
-    const OnCard on(reader_);
-    const cudaError_t freed =
-        owner_ == Owner::kHere ? cudaFree(data_) : cudaIpcCloseMemHandle(data_);
-    static_cast<void>(available(freed, "freeing memory"));
+    if (name_.has_value()) server_->withdraw(*name_);
   }
   CardBuffer(const CardBuffer&) = delete;
   CardBuffer& operator=(const CardBuffer&) = delete;
 
   int32_t card() const override { return card_; }
-  void* data() const override { return data_; }
+  void* data() const override { return memory_->data(); }
   uint64_t num_bytes() const override { return num_bytes_; }
 
   Status read(uint64_t offset, std::span<std::byte> to) const override {
@@ -86,18 +103,18 @@ class CardBuffer final : public DeviceBuffer {
       const CardStream stream(reader_, CardStream::Urgency::kLow);
       const CardStream::Use use(stream);
       RETURN_IF_ERROR(
-          stream.copy(to.data(), static_cast<const std::byte*>(data_) + offset, to.size()));
+          stream.copy(to.data(), static_cast<const std::byte*>(data()) + offset, to.size()));
       return stream.wait();
     });
   }
 
   Result<DeviceHandle> handle() const override {
-    if (owner_ != Owner::kHere)
+    if (server_ == nullptr)
       return error(Code::kUnavailable, "memory of another process is not this one's to give away");
     CardHandle named;
     ASSIGN_OR_RETURN(named.uuid, uuid_of(card_));
-    const OnCard on(card_);
-    RETURN_IF_ERROR(available(cudaIpcGetMemHandle(&named.ipc, data_), "CUDA IPC gives no handle"));
+    named.mapped_bytes = memory_->num_bytes();
+    ASSIGN_OR_RETURN(named.name, name());
     DeviceHandle handle;
     handle.num_bytes = num_bytes_;
     std::memcpy(handle.bytes.data(), &named, sizeof named);
@@ -105,24 +122,27 @@ class CardBuffer final : public DeviceBuffer {
   }
 
   Status reach_from(int32_t card) const override {
-    if (card == reader_) return ok();
-    int can_reach = 0;
-    RETURN_IF_ERROR(available(cudaDeviceCanAccessPeer(&can_reach, card, reader_), "peer access"));
-    if (can_reach == 0)
-      return error(Code::kUnavailable, "cuda:{} has no peer access to cuda:{}", card, reader_);
+    RETURN_IF_ERROR(check_reach(card, card_));
     const OnCard on(card);
-    const cudaError_t enabled = cudaDeviceEnablePeerAccess(reader_, 0);
-    if (enabled != cudaErrorPeerAccessAlreadyEnabled) return available(enabled, "peer access");
-    static_cast<void>(cudaGetLastError());
-    return ok();
+    return memory_->let_use(card);
   }
 
  private:
-  const Owner owner_;
+  Result<DescriptorName> name() const {
+    const std::lock_guard lock(mutex_);
+    if (name_.has_value()) return *name_;
+    RETURN_IF_ERROR(memory_->share());  // whether the system does at all
+    ASSIGN_OR_RETURN(name_, server_->offer([this] { return memory_->share(); }));
+    return *name_;
+  }
+
   const int32_t card_;
   const int32_t reader_;
-  void* const data_;
+  const std::unique_ptr<MappedMemory> memory_;
   const uint64_t num_bytes_;
+  const std::shared_ptr<DescriptorServer> server_;
+  mutable std::mutex mutex_;
+  mutable std::optional<DescriptorName> name_;
 };
 
 class CardMemory final : public DeviceMemory {
@@ -132,15 +152,9 @@ class CardMemory final : public DeviceMemory {
   /// Not of libtorch's pool: a handle gives away the whole allocation.
   Result<std::shared_ptr<DeviceBuffer>> allocate(uint64_t num_bytes) override {
     const OnCard on(card_);
-    void* data = nullptr;
-    const cudaError_t made = cudaMalloc(&data, num_bytes);
-    if (made != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());
-      return error(Code::kExhausted, "{} bytes of cuda:{}: {}", num_bytes, card_,
-                   cudaGetErrorString(made));
-    }
+    ASSIGN_OR_RETURN(auto memory, MappedMemory::make(card_, num_bytes));
     return std::shared_ptr<DeviceBuffer>(
-        std::make_shared<CardBuffer>(CardBuffer::Owner::kHere, card_, card_, data, num_bytes));
+        std::make_shared<CardBuffer>(card_, card_, std::move(memory), num_bytes, server_));
   }
 
   Result<std::shared_ptr<DeviceBuffer>> open(const DeviceHandle& handle) override {
@@ -148,21 +162,16 @@ class CardMemory final : public DeviceMemory {
     std::memcpy(&named, handle.bytes.data(), sizeof named);
     const OnCard on(card_);
     const int owner = card_with(named.uuid);
-    if (owner >= 0 && owner != card_) {
-      int can_reach = 0;
-      RETURN_IF_ERROR(available(cudaDeviceCanAccessPeer(&can_reach, card_, owner), "peer access"));
-      if (can_reach == 0)
-        return error(Code::kUnavailable, "cuda:{} has no peer access to cuda:{}", card_, owner);
-    }
-    void* data = nullptr;
-    RETURN_IF_ERROR(available(
-        cudaIpcOpenMemHandle(&data, named.ipc, cudaIpcMemLazyEnablePeerAccess), "CUDA IPC"));
+    RETURN_IF_ERROR(check_reach(card_, owner));
+    ASSIGN_OR_RETURN(const Descriptor sent, receive_descriptor(named.name));
+    ASSIGN_OR_RETURN(auto memory, MappedMemory::take(sent, card_, named.mapped_bytes));
     return std::shared_ptr<DeviceBuffer>(std::make_shared<CardBuffer>(
-        CardBuffer::Owner::kAnotherProcess, owner, card_, data, handle.num_bytes));
+        owner, card_, std::move(memory), handle.num_bytes, nullptr));
   }
 
  private:
   const int32_t card_;
+  const std::shared_ptr<DescriptorServer> server_ = std::make_shared<DescriptorServer>();
 };
 
 }  // namespace

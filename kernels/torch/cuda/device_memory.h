@@ -1,9 +1,9 @@
 /// The memory of one CUDA device for weight channels (weights/device_memory.h): allocations of the
-/// runtime, which other processes of the machine open by CUDA IPC.
+/// driver, which other processes of the machine open by a descriptor that this one sends them.
 ///
-/// A handle names the device by its UUID and the allocation by what the driver says. What another
-/// process has is opened for this device: where it lies on another, by peer access, if the two
-/// have it. Torch-free to include; any thread.
+/// A handle names the device by its UUID and the allocation by the name of that descriptor
+/// (weights/descriptor_server.h). What another process has is opened for this device: where it lies
+/// on another, by peer access, if the two have it. Torch-free to include; any thread.
 #pragma once
 
 #include <cstdint>

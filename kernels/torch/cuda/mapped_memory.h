@@ -1,0 +1,52 @@
+/// One allocation of a CUDA device by the driver's virtual memory management, mapped in this
+/// process: its own, or another process's, which has sent a descriptor of it.
+///
+/// It is read as fast as memory of cudaMalloc(), also over NVLink; what cudaIpcOpenMemHandle() maps
+/// of another device is not, since a copy then waits for the device's tables of addresses. Each
+/// device that is to read it is named. Torch-free to include; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "graph/base/descriptor.h"
+#include "graph/base/result.h"
+
+namespace primerl {
+
+class MappedMemory {
+ public:
+  /// At least `num_bytes` of a card. kExhausted: it has not so much left.
+  static Result<std::unique_ptr<MappedMemory>> make(int32_t card, uint64_t num_bytes);
+  /// What share() of another process has sent, all `num_bytes` of it, for `reader` to read.
+  static Result<std::unique_ptr<MappedMemory>> take(const Descriptor& sent, int32_t reader,
+                                                    uint64_t num_bytes);
+  /// Whoever used it has waited for what was launched.
+  ~MappedMemory();
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
+
+  void* data() const;
+  /// Of the mapping: the next multiple of what the driver gives at once.
+  uint64_t num_bytes() const { return num_bytes_; }
+  /// Lets operations of a card read and write it.
+  Status let_use(int32_t card);
+  /// For take() of another process. kUnavailable says why the system has no such thing.
+  Result<Descriptor> share() const;
+
+ private:
+  MappedMemory(uint64_t allocation, uint64_t num_bytes)
+      : allocation_(allocation), num_bytes_(num_bytes) {}
+  Status map();
+
+  const uint64_t allocation_;  // the driver's number of it
+  const uint64_t num_bytes_;
+  uint64_t address_ = 0;  // 0: not reserved yet
+  bool is_mapped_ = false;
+  std::mutex mutex_;
+  std::set<int32_t> users_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,202 @@
+#include "kernels/weights/descriptor_server.h"
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace primerl {
+namespace {
+
+constexpr int kClientsMax = 64;           // that wait for their turn
+constexpr int kClientSeconds = 1;         // until one has asked
+constexpr int kAnswerSeconds = 10;        // until one has its answer
+constexpr size_t kReasonBytesMax = 1000;  // why there is none
+constexpr auto kRetry = std::chrono::milliseconds(10);  // without room for another descriptor
+
+Error failed(std::string_view what) {
+  return error(Code::kUnavailable, "{}: {}", what, std::strerror(errno));
+}
+
+Result<Descriptor> make_socket(int wait_seconds) {
+  Descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (made.get() < 0) return failed("a socket");
+  const timeval wait{wait_seconds, 0};
+  for (const int which : {SO_RCVTIMEO, SO_SNDTIMEO})
+    if (::setsockopt(made.get(), SOL_SOCKET, which, &wait, sizeof wait) != 0)
+      return failed("a socket's deadline");
+  return made;
+}
+
+/// Linux gives an address of a zero and five digits to who asks for none.
+constexpr socklen_t kNoAddress = offsetof(sockaddr_un, sun_path);
+
+sockaddr_un address_of(const std::array<char, 6>& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, name.data(), name.size());
+  return address;
+}
+
+/// Both ends ask: the namespace is all users'.
+bool is_of_same_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+/// One message with room for one descriptor.
+class Message {
+ public:
+  Message(void* bytes, size_t size) : part_{bytes, size} {
+    header_.msg_iov = &part_;
+    header_.msg_iovlen = 1;
+  }
+  bool send(int socket, const Descriptor& given) {
+    with_control();
+    cmsghdr* const control = CMSG_FIRSTHDR(&header_);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = given.get();
+    std::memcpy(CMSG_DATA(control), &number, sizeof number);
+    return ::sendmsg(socket, &header_, MSG_NOSIGNAL) >= 0;
+  }
+  /// Bytes that came; 0 or less: none.
+  ssize_t receive(int socket) {
+    with_control();
+    return ::recvmsg(socket, &header_, MSG_CMSG_CLOEXEC);
+  }
+  /// Of what was received; none: there was no descriptor with it.
+  std::optional<Descriptor> descriptor() {
+    const cmsghdr* const control = CMSG_FIRSTHDR(&header_);
+    if (control == nullptr || control->cmsg_level != SOL_SOCKET ||
+        control->cmsg_type != SCM_RIGHTS || control->cmsg_len != CMSG_LEN(sizeof(int)))
+      return std::nullopt;
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(control), sizeof number);
+    return Descriptor(number);
+  }
+
+ private:
+  void with_control() {
+    header_.msg_control = control_.data();
+    header_.msg_controllen = control_.size();
+  }
+
+  iovec part_;
+  msghdr header_{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control_{};
+};
+
+}  // namespace
+
+DescriptorServer::~DescriptorServer() {
+  is_ending_ = true;
+  if (socket_.get() >= 0) ::shutdown(socket_.get(), SHUT_RDWR);  // wakes who waits for a client
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<DescriptorName> DescriptorServer::offer(Open open) {
+  const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) RETURN_IF_ERROR(start());
+  DescriptorName name{address_, {}};
+  if (::getrandom(name.key.data(), name.key.size(), 0) != static_cast<ssize_t>(name.key.size()))
+    return failed("random bytes");
+  offers_[name] = std::move(open);
+  return name;
+}
+
+void DescriptorServer::withdraw(const DescriptorName& name) {
+  const std::lock_guard lock(mutex_);
+  offers_.erase(name);
+}
+
+Status DescriptorServer::start() {
+  ASSIGN_OR_RETURN(Descriptor made, make_socket(0));
+  sockaddr_un address = address_of({});
+  if (::bind(made.get(), reinterpret_cast<const sockaddr*>(&address), kNoAddress) != 0 ||
+      ::listen(made.get(), kClientsMax) != 0)
+    return failed("an address of a socket");
+  socklen_t size = sizeof address;
+  if (::getsockname(made.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      size != kNoAddress + address_.size())
+    return error(Code::kUnavailable, "the system gave a socket an address of {} bytes", size);
+  std::memcpy(address_.data(), address.sun_path, address_.size());
+  socket_ = std::move(made);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& fault) {
+    return error(Code::kUnavailable, "a thread: {}", fault.what());
+  }
+  return ok();
+}
+
+void DescriptorServer::serve() const {
+  while (!is_ending_) {
+    const Descriptor client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client.get() >= 0) {
+      answer(client.get());
+    } else if (errno != EINTR && errno != ECONNABORTED && !is_ending_) {
+      std::this_thread::sleep_for(kRetry);
+    }
+  }
+}
+
+void DescriptorServer::answer(int client) const {
+  const timeval wait{kClientSeconds, 0};
+  if (!is_of_same_user(client) ||
+      ::setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) != 0 ||
+      ::setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait) != 0)
+    return;
+  DescriptorName asked{address_, {}};
+  if (::recv(client, asked.key.data(), asked.key.size(), 0) !=
+      static_cast<ssize_t>(asked.key.size()))
+    return;
+  const auto found = opened(asked);
+  std::string reason = found.ok() ? "here" : found.error().text().substr(0, kReasonBytesMax);
+  // Who has gone by now needs no answer.
+  if (found.ok())
+    static_cast<void>(Message(reason.data(), reason.size()).send(client, *found));
+  else
+    static_cast<void>(::send(client, reason.data(), reason.size(), MSG_NOSIGNAL));
+}
+
+Result<Descriptor> DescriptorServer::opened(const DescriptorName& asked) const {
+  const std::lock_guard lock(mutex_);
+  const auto offer = offers_.find(asked);
+  if (offer == offers_.end()) return error(Code::kUnavailable, "it is not offered any more");
+  return offer->second();
+}
+
+Result<Descriptor> receive_descriptor(const DescriptorName& name) {
+  ASSIGN_OR_RETURN(const Descriptor server, make_socket(kAnswerSeconds));
+  const sockaddr_un address = address_of(name.address);
+  const auto size = static_cast<socklen_t>(kNoAddress + name.address.size());
+  if (::connect(server.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
+    return failed("the process that offers it cannot be reached");
+  if (!is_of_same_user(server.get()))
+    return error(Code::kUnavailable, "it is offered by another user's process");
+  std::string reason(kReasonBytesMax, '\0');
+  Message answer(reason.data(), reason.size());
+  if (::send(server.get(), name.key.data(), name.key.size(), MSG_NOSIGNAL) < 0)
+    return failed("asking the process that offers it");
+  const ssize_t came = answer.receive(server.get());
+  if (came < 0) return failed("the process that offers it does not answer");
+  if (came == 0) return error(Code::kUnavailable, "the process that offers it has ended");
+  if (auto received = answer.descriptor()) return std::move(*received);
+  reason.resize(static_cast<size_t>(came));
+  return error(Code::kUnavailable, "{}", reason);
+}
+
+}  // namespace primerl
