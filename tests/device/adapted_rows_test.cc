@@ -30,7 +30,7 @@ struct Shape {
   int64_t rows, width;
 };
 /// Rows of a vector a thread, of more, and of no whole vectors; more than one block of columns.
-constexpr Shape kShapes[] = {{1, 8}, {3, 7}, {17, 100}, {20, 1024}, {6, 5120}};
+constexpr Shape kShapes[] = {{1, 8}, {3, 7}, {17, 100}, {21, 104}, {20, 1024}, {6, 5120}};
 /// One slice of the terms, two, or more than are read at once.
 constexpr int64_t kTerms[] = {40, 1032, 3080};
 

@@ -37,14 +37,14 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kTileColumns + warp * kWarpColumns +
                          lane / 4 * kLaneColumns;
   const int count = column < args.width ? kLaneColumns : 0;
-  const AdaptedColumns<Bf16> halves[2] = {{addend.of, tile, column},
-                                      {addend.of, tile, args.width + column}};
+  // Lanes beyond the last column have some of u for the others.
+  const AdaptedColumns<Bf16> halves[2] = {{addend.of, tile, 0}, {addend.of, tile, args.width}};
   uint2 b[2][kLaneColumns];
   const auto load_b = [&](int first) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      load_columns(halves[half].b, first + 4 * quarter, tile.rank,
-                   halves[half].b == nullptr ? 0 : count, b[half]);
+      load_columns(halves[half].b + column * tile.rank, first + 4 * quarter, tile.rank,
+                   halves[half].are_there() ? count : 0, b[half]);
   };
   load_b(0);
   wait_for_last_kernel();
@@ -99,7 +99,7 @@ __device__ void activate(const SwigluArgs& args, const AdapterAddend& addend,
   const int64_t end = min(begin + kTileColumns, args.width);
   for (int64_t column = begin + threadIdx.x; column < end; column += kTileThreads) {
     const AdaptedColumns<T> halves[2] = {{addend.of, tile, column},
-                                     {addend.of, tile, args.width + column}};
+                                         {addend.of, tile, args.width + column}};
     for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
       const T* from = static_cast<const T*>(args.gate_up) + 2 * row * args.width + column;
       float sums[2] = {to_float(from[0]), to_float(from[args.width])};
