@@ -31,8 +31,8 @@ struct Shape {
 };
 /// Rows of a vector a thread, of more, and of no whole vectors; more than one block of columns.
 constexpr Shape kShapes[] = {{1, 8}, {3, 7}, {17, 100}, {21, 104}, {20, 1024}, {6, 5120}};
-/// One slice of the terms, two, or more than are read at once.
-constexpr int64_t kTerms[] = {40, 1032, 3080};
+/// Two slices of the terms, one, or more than are read at once.
+constexpr int64_t kTerms[] = {1032, 40, 3080};
 
 struct Case {
   Type type;
