@@ -56,8 +56,8 @@
 #include "kernels/engine/logits_processor.h"
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
-#include "kernels/engine/slot_claims.h"
 #include "kernels/engine/stop_rule.h"
+#include "kernels/engine/tenant_claims.h"
 #include "kernels/engine/waiting_queue.h"
 
 namespace primerl {
@@ -239,15 +239,27 @@ class BatchScheduler {
   // Into the lists, in order.
   void enqueue(Sequence& sequence);
   void run(Sequence& sequence);
+  void dequeue(Sequence& sequence);
 
   // Admission (these and all on blocks: scheduler_blocks.cc).
   /// The prompt on its way that `sequence` may wait for, too; or null.
   PrefillTask* shared_prefill(const Sequence& sequence) const;
   /// How many of the first blocks of `sequence` the pool has; its last token is never in them.
   int32_t num_cached_blocks(Sequence& sequence) const;
-  /// The first that waits, whose tenant may have one more and whose adapter, if it has one, is in a
-  /// slot; or null.
+  /// The first that waits, whose tenant may have what it needs and whose adapter, if it has one, is
+  /// in a slot; or null.
   Sequence* next_to_admit() const;
+  bool may_admit(Sequence& sequence) const;
+  /// Whether `may_take` lets it have as many blocks as it needs, beside `num_held` of which some
+  /// may be its own beginning.
+  template <class MayTake>
+  bool has_room(Sequence& sequence, int32_t num_held, const MayTake& may_take) const;
+  /// How many blocks fewer are free once it is admitted, and computes its prompt alone.
+  int32_t num_to_take(Sequence& sequence) const;
+  /// How many sequences hold blocks and will soon want another; of `tenant`, or of all.
+  int32_t num_growing(std::optional<TenantSlot> tenant) const;
+  /// The blocks that stay free for them where `next` is admitted.
+  int32_t num_reserved(const Sequence& next, std::optional<TenantSlot> tenant) const;
   /// The first that waits for a slot; or null.
   const Sequence* first_without_slot() const;
   int32_t slot_for(const Sequence& sequence) const;
@@ -264,15 +276,25 @@ class BatchScheduler {
   void publish(const std::vector<int32_t>& blocks, BlockChain& chain, const Sequence& sequence,
                int32_t num_computed);
   BlockChain next_chain(const BlockChain& chain, const Sequence& sequence) const;
-  /// Takes one for `sequence`, from whoever is behind it in the order if need be. False: it lost
-  /// its own and waits again.
+  /// Like the pool's, and counted by tenant.
+  int32_t take_block(TenantSlot tenant);
+  void hold_block(int32_t block, TenantSlot tenant);
+  void release_block(int32_t block, TenantSlot tenant);
+  /// Gives the first `num_rows_max` running sequences the blocks of their next tokens; how many
+  /// have them.
+  size_t grow_running(int32_t num_rows_max);
+  /// Takes a block for `sequence`, from another if need be. False: it lost its own and waits again.
   bool grow(Sequence& sequence);
-  /// Of those that have blocks.
-  Sequence* last_in_order() const;
+  bool may_grow(const Sequence& sequence, const TenantClaims& claims) const;
+  /// Who loses its blocks so that `growing` may have one.
+  Sequence& victim_for(Sequence& growing) const;
   void preempt(Sequence& sequence);
   /// Takes `sequence` out of the list of its state.
   void leave(Sequence& sequence);
-  void release(std::vector<int32_t>& blocks);
+  void release(std::vector<int32_t>& blocks, TenantSlot tenant);
+  /// All that have blocks, or wait for the prompt that has some.
+  template <class Visit>
+  void visit_with_blocks(const Visit& visit) const;
   /// Gives `sequence`, sampled from `prefill`, blocks of its own, or those of the prefill.
   void settle(PrefillTask& prefill, Sequence& sequence, bool is_last);
   /// Before the last token of a complete prompt is computed again: nobody else's block is written.
@@ -285,6 +307,8 @@ class BatchScheduler {
   /// Whether it draws another one after that.
   bool goes_on(const Sequence& sequence) const;
   bool needs_block(const Sequence& sequence) const;
+  /// Whether all that go on may have the blocks for that.
+  bool can_grow_ahead() const;
   void add_sample(StepPlan& plan, int32_t row, Sequence& sequence) const;
   void add_decode(StepPlan& plan, Sequence& sequence);
   void add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num_rows);
@@ -313,7 +337,8 @@ class BatchScheduler {
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   WaitingQueue waiting_;
-  SlotClaims claims_;                                     // of those that are not waiting
+  TenantClaims places_;        // of max_running: whoever does not wait has one
+  TenantClaims block_claims_;  // of the pool, whose blocks belong to one tenant each
   std::vector<std::unique_ptr<PrefillTask>> prefilling_;  // in order of admission
   std::vector<Sequence*> running_;                        // in order
   std::vector<Sequence*> held_;

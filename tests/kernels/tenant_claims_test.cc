@@ -1,5 +1,5 @@
 // How many sequences of an engine each tenant may have: what others have had lately is not lent.
-#include "kernels/engine/slot_claims.h"
+#include "kernels/engine/tenant_claims.h"
 
 #include <gtest/gtest.h>
 
@@ -11,95 +11,99 @@ namespace {
 
 constexpr TenantSlot kOne(0), kOther(1);
 
+TenantClaims places(const std::vector<double>& shares, int32_t total) {
+  return TenantClaims(shares, total, TenantClaims::Waiting::kTakesItsTurn);
+}
+
 /// Admits as many of `tenant` as it may; how many.
-int32_t flood(SlotClaims& claims, TenantSlot tenant, int32_t most = 1000) {
+int32_t flood(TenantClaims& claims, TenantSlot tenant, int32_t most = 1000) {
   int32_t count = 0;
-  for (; count < most && claims.may_admit(tenant); ++count) {
-    claims.enter(tenant);
-    claims.admit(tenant);
+  for (; count < most && claims.may_take(tenant, 1); ++count) {
+    claims.want(tenant, 1);
+    claims.take(tenant, 1);
   }
   return count;
 }
 
-void end(SlotClaims& claims, TenantSlot tenant, int32_t count) {
+void end(TenantClaims& claims, TenantSlot tenant, int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
-    claims.release(tenant);
-    claims.leave(tenant);
+    claims.take(tenant, -1);
+    claims.want(tenant, -1);
   }
 }
 
 /// Of an engine of eight places whose first window is over.
-SlotClaims claims_later(const std::vector<double>& shares) {
-  SlotClaims claims(shares, 8);
-  for (int32_t i = 0; i < SlotClaims::kWindow; ++i) claims.step();
+TenantClaims claims_later(const std::vector<double>& shares) {
+  TenantClaims claims = places(shares, 8);
+  for (int32_t i = 0; i < TenantClaims::kWindow; ++i) claims.step();
   return claims;
 }
 
-TEST(SlotClaims, AtFirstEverybodyIsTakenToCome) {
-  for (const int32_t num_steps : {0, SlotClaims::kWindow - 1, SlotClaims::kWindow}) {
-    SlotClaims claims({0.25, 0.75}, 8);
+TEST(TenantClaims, AtFirstEverybodyIsTakenToCome) {
+  for (const int32_t num_steps : {0, TenantClaims::kWindow - 1, TenantClaims::kWindow}) {
+    TenantClaims claims = places({0.25, 0.75}, 8);
     for (int32_t i = 0; i < num_steps; ++i) claims.step();
-    EXPECT_EQ(flood(claims, kOne), num_steps < SlotClaims::kWindow ? 2 : 8) << num_steps;
+    EXPECT_EQ(flood(claims, kOne), num_steps < TenantClaims::kWindow ? 2 : 8) << num_steps;
   }
-  SlotClaims few({0.99, 0.01}, 8);
+  TenantClaims few = places({0.99, 0.01}, 8);
   EXPECT_EQ(flood(few, kOther), 1) << "whose share is less than a place has what is left";
 }
 
-TEST(SlotClaims, WhoIsAloneHasEverything) {
-  SlotClaims nobody_else({}, 8), never_there = claims_later({0.5, 0.5});
+TEST(TenantClaims, WhoIsAloneHasEverything) {
+  TenantClaims nobody_else = places({}, 8), never_there = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(nobody_else, kOne), 8);
   EXPECT_EQ(flood(never_there, kOne), 8);
-  EXPECT_FALSE(never_there.may_admit(kOther)) << "what was lent runs to its end";
+  EXPECT_FALSE(never_there.may_take(kOther, 1)) << "what was lent runs to its end";
   end(never_there, kOne, 1);
-  EXPECT_TRUE(never_there.may_admit(kOther));
+  EXPECT_TRUE(never_there.may_take(kOther, 1));
 }
 
-TEST(SlotClaims, WhatAnotherHadLatelyIsNotLent) {
-  SlotClaims claims = claims_later({0.5, 0.5});
+TEST(TenantClaims, WhatAnotherHadLatelyIsNotLent) {
+  TenantClaims claims = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(claims, kOther, 3), 3);
   end(claims, kOther, 3);
   EXPECT_EQ(flood(claims, kOne), 5);
   EXPECT_EQ(flood(claims, kOther), 3) << "it comes back and finds its places";
 }
 
-TEST(SlotClaims, NobodyClaimsMoreThanItsShare) {
-  SlotClaims claims = claims_later({0.25, 0.75});
+TEST(TenantClaims, NobodyClaimsMoreThanItsShare) {
+  TenantClaims claims = claims_later({0.25, 0.75});
   EXPECT_EQ(flood(claims, kOne), 8);
   end(claims, kOne, 8);
   EXPECT_EQ(flood(claims, kOther), 6) << "a quarter of eight is kept";
   EXPECT_EQ(flood(claims, kOne), 2);
 }
 
-TEST(SlotClaims, WhoStaysAwayIsForgottenAfterTwoWindows) {
+TEST(TenantClaims, WhoStaysAwayIsForgottenAfterTwoWindows) {
   for (const bool is_forgotten : {false, true}) {
-    SlotClaims claims({0.5, 0.5}, 8);
+    TenantClaims claims = places({0.5, 0.5}, 8);
     end(claims, kOther, flood(claims, kOther, 4));
-    const int32_t num_steps = 2 * SlotClaims::kWindow - (is_forgotten ? 0 : 1);
+    const int32_t num_steps = 2 * TenantClaims::kWindow - (is_forgotten ? 0 : 1);
     for (int32_t i = 0; i < num_steps; ++i) claims.step();
     EXPECT_EQ(flood(claims, kOne), is_forgotten ? 8 : 4);
   }
 }
 
-TEST(SlotClaims, BetweenThoseWhoWaitTheQueueDecides) {
-  SlotClaims claims = claims_later({0.5, 0.5});
+TEST(TenantClaims, BetweenThoseWhoWaitTheQueueDecides) {
+  TenantClaims claims = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(claims, kOne), 8);
-  for (int i = 0; i < 3; ++i) claims.enter(kOther);
+  for (int i = 0; i < 3; ++i) claims.want(kOther, 1);
   end(claims, kOne, 3);
-  EXPECT_TRUE(claims.may_admit(kOne));
-  EXPECT_TRUE(claims.may_admit(kOther));
-  for (int i = 0; i < 3; ++i) claims.admit(kOther);
+  EXPECT_TRUE(claims.may_take(kOne, 1));
+  EXPECT_TRUE(claims.may_take(kOther, 1));
+  for (int i = 0; i < 3; ++i) claims.take(kOther, 1);
   end(claims, kOther, 2);
-  EXPECT_FALSE(claims.may_admit(kOne)) << "what waited counts, too: two are kept";
+  EXPECT_FALSE(claims.may_take(kOne, 1)) << "what waited counts, too: two are kept";
   EXPECT_EQ(flood(claims, kOther), 2);
 }
 
 /// Whatever comes and goes: the bound holds, and who has less than its claim is held up by what was
 /// lent alone.
-TEST(SlotClaims, HoldTheBoundAtEverySeed) {
+TEST(TenantClaims, HoldTheBoundAtEverySeed) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     RandomStream random(seed);
     const auto most = static_cast<int32_t>(1 + random.below(20));
-    SlotClaims claims({0.5, 0.3, 0.2}, most);
+    TenantClaims claims = places({0.5, 0.3, 0.2}, most);
     std::vector<int32_t> admitted(3);
     for (int i = 0; i < 5000; ++i) {
       const auto tenant = static_cast<uint32_t>(random.below(3));
@@ -109,7 +113,7 @@ TEST(SlotClaims, HoldTheBoundAtEverySeed) {
       } else if (random.below(2) == 0 && admitted[tenant] > 0) {
         end(claims, TenantSlot(tenant), 1);
         --admitted[tenant];
-      } else if (claims.may_admit(TenantSlot(tenant))) {
+      } else if (claims.may_take(TenantSlot(tenant), 1)) {
         ASSERT_LT(all, most) << "seed " << seed;
         admitted[tenant] += flood(claims, TenantSlot(tenant), 1);
       } else {
