@@ -159,7 +159,7 @@ bool BatchScheduler::has_room(Sequence& sequence, int32_t num_held, const MayTak
 bool BatchScheduler::may_admit(Sequence& sequence) const {
   const TenantSlot tenant = sequence.request.tenant;
   const int32_t reserved = num_reserved(sequence, tenant);
-  return places_.may_take(tenant, 1) &&
+  return places_.num_free() > 0 && places_.may_take(tenant, 1) &&
          has_room(sequence, block_claims_.num_taken(tenant), [&](int32_t count) {
            return block_claims_.may_take(tenant, reserved + count);
          });

@@ -55,7 +55,6 @@ void TenantClaims::step() {
 }
 
 bool TenantClaims::may_take(TenantSlot tenant, int32_t count) const {
-  if (num_taken_ + count > total_) return false;
   if (!is_divided_) return true;
   const One one = tenant.index() < tenants_.size() ? tenants_[tenant.index()] : One();
   return one.num_taken == 0 || one.num_taken + count <= one.part ||

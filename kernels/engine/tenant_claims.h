@@ -6,7 +6,7 @@
 /// comes first. So a tenant that floods the engine has what the others leave, but not what one of
 /// them lets go between two of its batches: what ran there would make all steps longer, and hold up
 /// whoever comes back, until it ends. Alone, a tenant has everything. One that has nothing may
-/// always take what is free, however much that is: so each goes on.
+/// always take, however much it needs: so each goes on.
 ///
 /// "Lately" is this window of kWindow engine steps and the one before. Until the end of the first
 /// window everybody claims a whole part: all are about to come, and whoever came first would fill
@@ -42,9 +42,10 @@ class TenantClaims {
   /// A step of the engine is planned.
   void step();
 
-  /// Whether `tenant` may take `count` more: it stays within its part, has nothing yet, or so much
-  /// is left that is kept for nobody else.
+  /// Whether `count` more of what is free, or will be, is for `tenant`: it stays within its part, or
+  /// has nothing yet, or so much is free that is kept for nobody else.
   bool may_take(TenantSlot tenant, int32_t count) const;
+  int32_t num_free() const { return total_ - num_taken_; }
   int32_t num_taken() const { return num_taken_; }  // by all
   int32_t num_taken(TenantSlot tenant) const {
     return tenant.index() < tenants_.size() ? tenants_[tenant.index()].num_taken : 0;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ inline SequenceRequest make_request(uint64_t id, int32_t num_prompt_tokens, int3
   for (int32_t i = 0; i < num_prompt_tokens; ++i) made.prompt_tokens.push_back(10 + i % 40);
   made.sampling.max_tokens = max_tokens;
   return made;
+}
+
+/// How many random lives a test plays; PRIMERL_LIVES asks for more.
+inline uint64_t num_lives() {
+  const char* const asked = std::getenv("PRIMERL_LIVES");
+  return asked == nullptr ? 3000 : std::stoull(asked);
 }
 
 /// One step in which every sampled token is `token`; an empty plan when there is nothing to do.

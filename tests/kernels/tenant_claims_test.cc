@@ -15,10 +15,14 @@ TenantClaims places(const std::vector<double>& shares, int32_t total) {
   return TenantClaims(shares, total, TenantClaims::Waiting::kTakesItsTurn);
 }
 
+bool has_one_for(const TenantClaims& claims, TenantSlot tenant) {
+  return claims.num_free() > 0 && claims.may_take(tenant, 1);
+}
+
 /// Admits as many of `tenant` as it may; how many.
 int32_t flood(TenantClaims& claims, TenantSlot tenant, int32_t most = 1000) {
   int32_t count = 0;
-  for (; count < most && claims.may_take(tenant, 1); ++count) {
+  for (; count < most && has_one_for(claims, tenant); ++count) {
     claims.want(tenant, 1);
     claims.take(tenant, 1);
   }
@@ -53,9 +57,9 @@ TEST(TenantClaims, WhoIsAloneHasEverything) {
   TenantClaims nobody_else = places({}, 8), never_there = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(nobody_else, kOne), 8);
   EXPECT_EQ(flood(never_there, kOne), 8);
-  EXPECT_FALSE(never_there.may_take(kOther, 1)) << "what was lent runs to its end";
+  EXPECT_FALSE(has_one_for(never_there, kOther)) << "what was lent runs to its end";
   end(never_there, kOne, 1);
-  EXPECT_TRUE(never_there.may_take(kOther, 1));
+  EXPECT_TRUE(has_one_for(never_there, kOther));
 }
 
 TEST(TenantClaims, WhatAnotherHadLatelyIsNotLent) {
@@ -89,11 +93,11 @@ TEST(TenantClaims, BetweenThoseWhoWaitTheQueueDecides) {
   EXPECT_EQ(flood(claims, kOne), 8);
   for (int i = 0; i < 3; ++i) claims.want(kOther, 1);
   end(claims, kOne, 3);
-  EXPECT_TRUE(claims.may_take(kOne, 1));
-  EXPECT_TRUE(claims.may_take(kOther, 1));
+  EXPECT_TRUE(has_one_for(claims, kOne));
+  EXPECT_TRUE(has_one_for(claims, kOther));
   for (int i = 0; i < 3; ++i) claims.take(kOther, 1);
   end(claims, kOther, 2);
-  EXPECT_FALSE(claims.may_take(kOne, 1)) << "what waited counts, too: two are kept";
+  EXPECT_FALSE(has_one_for(claims, kOne)) << "what waited counts, too: two are kept";
   EXPECT_EQ(flood(claims, kOther), 2);
 }
 
@@ -113,12 +117,106 @@ TEST(TenantClaims, HoldTheBoundAtEverySeed) {
       } else if (random.below(2) == 0 && admitted[tenant] > 0) {
         end(claims, TenantSlot(tenant), 1);
         --admitted[tenant];
-      } else if (claims.may_take(TenantSlot(tenant), 1)) {
+      } else if (has_one_for(claims, TenantSlot(tenant))) {
         ASSERT_LT(all, most) << "seed " << seed;
         admitted[tenant] += flood(claims, TenantSlot(tenant), 1);
       } else {
         ASSERT_GT(all, 0) << "nobody may run, seed " << seed;
       }
+    }
+  }
+}
+
+TenantClaims blocks(const std::vector<double>& shares, int32_t total) {
+  return TenantClaims(shares, total, TenantClaims::Waiting::kKeepsItsClaim);
+}
+
+void take(TenantClaims& claims, TenantSlot tenant, int32_t count) {
+  claims.want(tenant, count);
+  claims.take(tenant, count);
+}
+
+TEST(TenantClaims, OfManyAtOnceUpToThePartAndWhatIsKeptForNobody) {
+  TenantClaims claims = blocks({0.25, 0.25, 0.5}, 40);
+  take(claims, kOne, 4);
+  EXPECT_TRUE(claims.may_take(kOne, 6)) << "to its part";
+  EXPECT_FALSE(claims.may_take(kOne, 7)) << "one past";
+  EXPECT_EQ(claims.num_beyond(kOne), -6);
+  for (int32_t i = 0; i < 2 * TenantClaims::kWindow; ++i) claims.step();
+  take(claims, kOther, 10);
+  EXPECT_TRUE(claims.may_take(kOne, 26)) << "nobody wants what is free";
+  EXPECT_FALSE(claims.may_take(kOne, 27));
+  take(claims, kOther, -7);
+  EXPECT_TRUE(claims.may_take(kOne, 26));
+  EXPECT_FALSE(claims.may_take(kOne, 27)) << "seven more are free, and kept";
+  take(claims, kOne, 26);
+  EXPECT_EQ(claims.num_beyond(kOne), 20);
+  EXPECT_EQ(claims.num_beyond(kOther), -7);
+}
+
+TEST(TenantClaims, WhoHasNothingMayTakeWhateverItNeeds) {
+  TenantClaims claims = blocks({0.1, 0.9}, 20);
+  EXPECT_TRUE(claims.may_take(kOne, 20)) << "ten times its part";
+  take(claims, kOne, 2);
+  EXPECT_FALSE(claims.may_take(kOne, 1));
+}
+
+TEST(TenantClaims, WhereTheQueueDoesNotDecideWhoWaitsKeepsItsClaim) {
+  for (const bool is_queue : {true, false}) {
+    TenantClaims claims = is_queue ? claims_later({0.5, 0.5}) : blocks({0.5, 0.5}, 8);
+    for (int32_t i = 0; i < TenantClaims::kWindow; ++i) claims.step();
+    take(claims, kOne, 4);
+    claims.want(kOther, 3);
+    EXPECT_EQ(claims.may_take(kOne, 1), true) << "one is left";
+    EXPECT_EQ(claims.may_take(kOne, 2), is_queue);
+  }
+}
+
+TEST(TenantClaims, AloneOneIsNeverBeyondItsPart) {
+  TenantClaims claims = blocks({1}, 8);
+  take(claims, kOne, 8);
+  EXPECT_EQ(claims.num_beyond(kOne), 0);
+  EXPECT_TRUE(claims.may_take(kOne, 1)) << "whether one is free is the pool's to say";
+}
+
+/// Whatever comes and goes: who stays within its part may have it, and nobody else gets what is
+/// kept for one that was there.
+TEST(TenantClaims, KeepWhatWasWantedLatelyAtEverySeed) {
+  const std::vector<double> shares = {0.5, 0.3, 0.2};
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    RandomStream random(seed);
+    const auto total = static_cast<int32_t>(3 + random.below(60));
+    TenantClaims claims = blocks(shares, total);
+    const auto part = [&](size_t i) { return static_cast<int32_t>(shares[i] * total); };
+    std::vector<int32_t> taken(3);
+    std::vector<std::vector<int32_t>> peaks(3);  // of each window
+    const auto is_kept = [&](size_t i) {
+      const std::vector<int32_t>& mine = peaks[i];
+      const int32_t before = mine.size() == 1 ? part(i) : mine[mine.size() - 2];
+      return std::max(std::min(part(i), std::max(mine.back(), before)) - taken[i], 0);
+    };
+    const auto change = [&](size_t i, int32_t count) {
+      take(claims, TenantSlot(static_cast<uint32_t>(i)), count);
+      taken[i] += count;
+      peaks[i].back() = std::max(peaks[i].back(), taken[i]);
+    };
+    for (int32_t step = 0; step < 4 * TenantClaims::kWindow; ++step) {
+      if (step % TenantClaims::kWindow == 0)
+        for (size_t i = 0; i < 3; ++i) peaks[i].push_back(taken[i]);
+      const size_t i = random.below(3);
+      const TenantSlot tenant(static_cast<uint32_t>(i));
+      const auto count = static_cast<int32_t>(1 + random.below(4));
+      const int32_t kept = is_kept((i + 1) % 3) + is_kept((i + 2) % 3);
+      const bool may = claims.may_take(tenant, count);
+      ASSERT_EQ(may, taken[i] == 0 || taken[i] + count <= part(i) ||
+                         count + kept <= claims.num_free())
+          << "step " << step;
+      if (may && count <= claims.num_free()) change(i, count);
+      // Each stays away now and then.
+      if (random.below(8) == 0) change(i, -taken[i]);
+      ASSERT_EQ(claims.num_beyond(tenant), taken[i] - part(i));
+      claims.step();
     }
   }
 }
