@@ -350,6 +350,7 @@ void BatchScheduler::withdraw(const Sequence& sequence) {
 }
 
 void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
+  preempt_readers(plan);
   for (const auto& sample : plan.samples)
     if (sample.sequence->prefill == nullptr && !sample.sequence->has_left)
       end_early(*sample.sequence, FinishReason::kFailed, why);

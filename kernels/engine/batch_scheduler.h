@@ -214,7 +214,7 @@ class BatchScheduler {
   /// Moves the sequences of a plan on: prefilled ones are held, ended ones leave.
   void finish_step();
   /// The step of `plan` was not computed: its sequences end as failed, those whose
-  /// prompt it was in when they are taken over.
+  /// prompt it was in when they are taken over. Prompts that only found blocks of it begin again.
   void fail_step(const StepPlan& plan, const std::string& why);
 
   bool has_work() const;
@@ -290,6 +290,8 @@ class BatchScheduler {
   /// Who loses its blocks so that `growing` may have one.
   Sequence& victim_for(Sequence& growing) const;
   void preempt(Sequence& sequence);
+  /// Those whose prompts have no row in `plan`, and have found blocks that it was to write.
+  void preempt_readers(const StepPlan& plan);
   /// Takes `sequence` out of the list of its state.
   void leave(Sequence& sequence);
   void release(std::vector<int32_t>& blocks, TenantSlot tenant);

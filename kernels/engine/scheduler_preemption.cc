@@ -1,6 +1,6 @@
 // Who gets a block more, and who loses its blocks for that.
 #include <algorithm>
-#include <tuple>
+#include <set>
 
 #include "kernels/engine/batch_scheduler.h"
 
@@ -89,6 +89,19 @@ void BatchScheduler::preempt(Sequence& sequence) {
   leave(sequence);
   release(sequence.blocks, sequence.request.tenant);
   enqueue(sequence);
+}
+
+void BatchScheduler::preempt_readers(const StepPlan& plan) {
+  std::set<int32_t> written;
+  for (const int32_t row : plan.rows.cache_rows)
+    written.insert(row / limits_.options.block_size);
+  const auto was_to_be_written = [&written](int32_t block) { return written.contains(block); };
+  std::vector<Sequence*> readers;
+  for (const auto& prefill : prefilling_)
+    if (std::ranges::find(plan.prefills, prefill.get()) == plan.prefills.end() &&
+        std::ranges::any_of(prefill->blocks, was_to_be_written))
+      readers.insert(readers.end(), prefill->waiting.begin(), prefill->waiting.end());
+  for (Sequence* one : readers) preempt(*one);
 }
 
 }  // namespace primerl

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
@@ -28,10 +29,12 @@ inline SequenceRequest make_request(uint64_t id, int32_t num_prompt_tokens, int3
   return made;
 }
 
-/// How many random lives a test plays; PRIMERL_LIVES asks for more.
-inline uint64_t num_lives() {
-  const char* const asked = std::getenv("PRIMERL_LIVES");
-  return asked == nullptr ? 3000 : std::stoull(asked);
+/// First and last seed of the random lives that a test plays. PRIMERL_SEED: this one alone;
+/// PRIMERL_LIVES: more of them.
+inline std::pair<uint64_t, uint64_t> seeds_of_lives() {
+  if (const char* const one = std::getenv("PRIMERL_SEED")) return {std::stoull(one), std::stoull(one)};
+  const char* const more = std::getenv("PRIMERL_LIVES");
+  return {1, more == nullptr ? 3000 : std::stoull(more)};
 }
 
 /// One step in which every sampled token is `token`; an empty plan when there is nothing to do.
