@@ -9,16 +9,17 @@
 ///      +-----------+-----------+------ preempted ---+
 ///
 /// Order is by priority, then first come, first served; who waits is admitted in the order of
-/// waiting_queue.h, which shares the engine between tenants; how many of max_running and of the KV
-/// blocks one may have is said by tenant_claims.h. A step has at most max_batched_tokens rows: running sequences decode first, then prompts advance in chunks (of max_prefill_tokens
-/// together while anything decodes, so that a long prompt does not hold up who runs), then the
-/// first waiting sequence is admitted while it fits. A step samples at most max_batched_tokens
-/// tokens; a row may be sampled from several times, so these are two counts.
+/// waiting_queue.h, which shares the engine between tenants; how many places and KV blocks one may
+/// have is said by tenant_claims.h. A step has at most max_batched_tokens rows: running sequences
+/// decode first, then prompts advance in chunks (of max_prefill_tokens together while anything
+/// decodes, so that a long prompt does not hold up who runs), then the first waiting sequence is
+/// admitted while it fits. A step samples at most max_batched_tokens tokens; a row may be sampled
+/// from several times, so these are two counts.
 ///
-/// A sequence takes blocks as it grows, before any row of the step is planned. When none is free, or
-/// those that are free are kept for other tenants, the last sequence in the order of the tenant that
-/// holds most beyond its part of the blocks loses its own and waits again; what it had is computed
-/// again later, as one prompt. The first of all in the order is never preempted for another, so
+/// A sequence takes blocks as it grows, before any row of the step is planned. When none is free,
+/// or what is free is kept for other tenants, a sequence of the tenant that holds most beyond its
+/// part loses its blocks, the last in the order, and waits again; what it had is computed again
+/// later, as one prompt. The first of all in the order is never preempted for another, so
 /// everything ends (docs/design/inference.md). A step that preempts admits nobody.
 ///
 /// Full blocks are found again by name (block_hash.h): prompts that begin alike compute the common

@@ -101,7 +101,8 @@ int32_t BatchScheduler::slot_for(const Sequence& sequence) const {
 int32_t BatchScheduler::draining() const {
   if (slots_.coming()) return kNoAdapter;
   const Sequence* first = first_without_slot();
-  if (first == nullptr || first != waiting_.next([this](Sequence& one) { return may_admit(one); }) ||
+  const auto may_run = [this](Sequence& one) { return may_admit(one); };
+  if (first == nullptr || first != waiting_.next(may_run) ||
       slot_for(*first) != AdapterSlots::kNone)
     return kNoAdapter;
   return slots_.longest_held();

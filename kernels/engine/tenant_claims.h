@@ -1,5 +1,5 @@
-/// TenantClaims: how much each tenant may have of something that an engine has `total` of: places in
-/// its batch, KV blocks.
+/// TenantClaims: how much each tenant may have of what an engine has so many of: places in its
+/// batch, or KV blocks.
 ///
 /// A tenant claims as much as it had or waited for at once lately, and at most its part, which is
 /// its share of all. What it claims and does not have is kept for it; the rest is lent to whoever
@@ -13,8 +13,8 @@
 /// the parts of the others for as long as its sequences last.
 ///
 /// Where something is given by a queue alone, which decides between tenants that wait, nothing is
-/// kept for one that waits. A value; not thread-safe. Grows with the largest tenant slot it was told
-/// of.
+/// kept for one that waits. A value; not thread-safe. Grows with the largest tenant slot that it
+/// was told of.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,8 @@ class TenantClaims {
   /// A step of the engine is planned.
   void step();
 
-  /// Whether `count` more of what is free, or will be, is for `tenant`: it stays within its part, or
-  /// has nothing yet, or so much is free that is kept for nobody else.
+  /// Whether `count` more of what is free, or will be, is for `tenant`: it stays within its part,
+  /// or has nothing yet, or so much is free that is kept for nobody else.
   bool may_take(TenantSlot tenant, int32_t count) const;
   int32_t num_free() const { return total_ - num_taken_; }
   int32_t num_taken() const { return num_taken_; }  // by all

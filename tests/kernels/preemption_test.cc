@@ -124,8 +124,8 @@ std::vector<uint64_t> sampled_ids(const StepPlan& plan) {
   return ids;
 }
 
-/// Past the first window, in which whole parts are kept for those who never came.
-BatchScheduler shared_by_two(EngineOptions options, const std::vector<double>& shares = {0.5, 0.5}) {
+BatchScheduler shared_by_two(EngineOptions options,
+                             const std::vector<double>& shares = {0.5, 0.5}) {
   options.shares = shares;
   options.max_prefill_tokens = 0;
   return make_scheduler(options);

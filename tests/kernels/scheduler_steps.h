@@ -32,7 +32,8 @@ inline SequenceRequest make_request(uint64_t id, int32_t num_prompt_tokens, int3
 /// First and last seed of the random lives that a test plays. PRIMERL_SEED: this one alone;
 /// PRIMERL_LIVES: more of them.
 inline std::pair<uint64_t, uint64_t> seeds_of_lives() {
-  if (const char* const one = std::getenv("PRIMERL_SEED")) return {std::stoull(one), std::stoull(one)};
+  const char* const one = std::getenv("PRIMERL_SEED");
+  if (one != nullptr) return {std::stoull(one), std::stoull(one)};
   const char* const more = std::getenv("PRIMERL_LIVES");
   return {1, more == nullptr ? 3000 : std::stoull(more)};
 }
