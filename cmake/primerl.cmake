@@ -41,6 +41,31 @@ function(primerl_unity name)
   endif()
 endfunction()
 
+# Where files are often added: a batch ends behind one file in eight, by the hash of its path, or
+# behind twelve files. So a new file changes one batch, and the compiler's cache has the others.
+function(primerl_unity_by_name name)
+  if(NOT PRIMERL_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${name} SOURCES)
+  set(batch "")
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE path)
+    if(batch STREQUAL "")
+      string(MAKE_C_IDENTIFIER ${path} batch)
+      set(count 0)
+    endif()
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${batch})
+    math(EXPR count "${count} + 1")
+    string(MD5 hash ${path})
+    if(hash MATCHES "^[01]" OR count EQUAL 12)
+      set(batch "")
+    endif()
+  endforeach()
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_MODE GROUP)
+endfunction()
+
 # primerl_room(name SOURCES a.cc ... DEPENDS other rooms or packages): a static library.
 function(primerl_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
@@ -51,11 +76,13 @@ endfunction()
 
 # primerl_test(name LABEL unit|sim|e2e|device SOURCES ... ALONE ... DEPENDS ...): one GoogleTest
 # program, each TEST a CTest test of its own. Left out, and said so, where a room it needs is not
-# built. ALONE are those of SOURCES with names that others have, too (primerl_unity).
+# built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that are
+# run TOGETHER share what their SetUpTestSuite() makes: each is one CTest test, which reports as
+# whole programs do.
 # Under a sanitizer the whole program is one CTest test, since there to start a program takes longer
 # than most tests; it reports to gtest/NAME.xml, which scripts/judge_tests.py reads.
 function(primerl_test name)
-  cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;ALONE;DEPENDS" ${ARGN})
+  cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;ALONE;TOGETHER;DEPENDS" ${ARGN})
   if(NOT TEST_LABEL)
     set(TEST_LABEL unit)
   endif()
@@ -95,7 +122,18 @@ function(primerl_test name)
     set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT 1800
                          RUN_SERIAL ${serial} ENVIRONMENT "${variables}")
   else()
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    set(filter "")
+    foreach(suite ${TEST_TOGETHER})
+      add_test(NAME ${suite} COMMAND ${name} --gtest_brief=1 --gtest_filter=${suite}.*
+               --gtest_output=xml:${CMAKE_BINARY_DIR}/gtest/${suite}.xml)
+      set_tests_properties(${suite} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
+                           RUN_SERIAL ${serial})
+      string(APPEND filter ":${suite}.*")
+    endforeach()
+    if(filter)
+      string(REGEX REPLACE "^:" "TEST_FILTER;-" filter "${filter}")
+    endif()
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 ${filter}
                          PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
                                     RUN_SERIAL ${serial})
   endif()

@@ -27,6 +27,12 @@ std::string cards_text(int32_t count) {
   return fmt::format("it has {} CUDA devices, up to cuda:{}", count, count - 1);
 }
 
+std::string visible_text(const CardDriver& driver) {
+  if (!driver.visible.has_value()) return {};
+  return fmt::format("; CUDA_VISIBLE_DEVICES is '{}', and no other device is seen",
+                     *driver.visible);
+}
+
 struct Advice {
   std::string_view name;  // of the error
   std::string_view text;  // what to do
@@ -82,7 +88,8 @@ std::string why_not_on_card(CardSource& cards, std::string_view device) {
         version_text(driver.built_for), version_text(driver.version), driver.version / 1000);
   if (!driver.fault.empty()) return fmt::format("this machine cannot use: {}", driver.fault);
   if (index >= driver.num_cards)
-    return fmt::format("this machine has not: {}", cards_text(driver.num_cards));
+    return fmt::format("this machine has not: {}{}", cards_text(driver.num_cards),
+                       visible_text(driver));
   const CardFacts card = cards.card(index);
   if (!card.fault.empty()) return fmt::format("cannot be used now: {}", card.fault);
   if (card.capability_major < kCardCapabilityMin)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,8 @@ struct CardDriver {
   int32_t built_for = 0;  // the CUDA that this program was built for
   int32_t num_cards = 0;
   std::string fault{};  // why the cards cannot be counted; "": they were
+  /// CUDA_VISIBLE_DEVICES, where it is set: cards that it does not name are not counted.
+  std::optional<std::string> visible{};
 };
 
 /// The CUDA devices of one machine.

@@ -55,8 +55,8 @@ Result<std::string> ask_worker(const Plan& plan) {
                    output_of(program, {"devices", "--graph", graph.path()}));
   if (said.exit_code != 0)
     return error(Code::kUnavailable, "'{}' does not say what devices it has: {}", program.string(),
-                 said.text);
-  return said.text;
+                 said.why());
+  return said.out;
 }
 
 /// Whether its devices are those of this machine, under the same names. With a choice of its own

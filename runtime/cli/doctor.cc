@@ -29,7 +29,16 @@ struct Finding {
 ProgramOutput said_by(const std::filesystem::path& program,
                       const std::vector<std::string>& arguments) {
   auto output = output_of(program, arguments);
-  return output.ok() ? std::move(output).value() : ProgramOutput{-1, output.error().message()};
+  return output.ok() ? std::move(output).value() : ProgramOutput{-1, "", output.error().message()};
+}
+
+/// Of a worker that ended before it had an answer.
+std::string cannot_say(const ProgramOutput& ended) {
+  const std::string& why = ended.why();
+  return fmt::format("is unknown: the worker that was asked {}{}{}",
+                     ended.exit_code < 0 ? "was ended by a signal"
+                                         : fmt::format("exited with {}", ended.exit_code),
+                     why.empty() ? "" : ": ", why);
 }
 
 Finding find_worker() {
@@ -43,7 +52,7 @@ Finding find_worker() {
   finding.is_ok = version.exit_code == 0;
   finding.text = finding.is_ok
                      ? program->string()
-                     : fmt::format("{} does not start: {}", program->string(), version.text);
+                     : fmt::format("{} does not start: {}", program->string(), version.why());
   return finding;
 }
 
@@ -55,15 +64,17 @@ Finding find_torch() {
     return finding;
   }
   const ProgramOutput backends = said_by(*program, {"backends"});
-  finding.is_ok = backends.exit_code == 0 && backends.text.find("torch") != std::string::npos;
-  finding.text = finding.is_ok ? backends.text : "this worker was built without libtorch";
+  finding.is_ok = backends.exit_code == 0 && backends.out.find("torch") != std::string::npos;
+  finding.text = finding.is_ok ? backends.out : "this worker was built without libtorch";
   if (!finding.is_ok) return finding;
   const ProgramOutput slow = said_by(*program, {"device", "--name", "cuda:0", "--speed"});
-  const std::string way = slow.text.empty() ? "" : fmt::format(" ({})", slow.text);
+  const std::string way = slow.out.empty() ? "" : fmt::format(" ({})", slow.out);
   for (const char* kind : {"engine", "learner"}) {
     const ProgramOutput cuda = said_by(*program, {"device", "--name", "cuda:0", "--for", kind});
-    finding.text += cuda.text.empty() ? fmt::format("; {}s on cpu and cuda{}", kind, way)
-                                      : fmt::format("; {}s on cpu (cuda:0 {})", kind, cuda.text);
+    const bool can = cuda.exit_code == 0 && cuda.out.empty();
+    const std::string why = cuda.exit_code == 0 ? cuda.out : cannot_say(cuda);
+    finding.text += can ? fmt::format("; {}s on cpu and cuda{}", kind, way)
+                        : fmt::format("; {}s on cpu (cuda:0 {})", kind, why);
   }
   return finding;
 }

@@ -63,7 +63,7 @@ class Child {
 
 /// 0, or the errno of why it cannot be started.
 int start(const std::string& program, const std::vector<std::string>& arguments, int output,
-          pid_t& pid) {
+          int errors, pid_t& pid) {
   std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
@@ -73,27 +73,44 @@ int start(const std::string& program, const std::vector<std::string>& arguments,
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, errors, STDERR_FILENO);
   const int fault =
       ::posix_spawn(&pid, program.c_str(), &actions, nullptr, pointers.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   return fault;
 }
 
-/// Reads until the other end is closed; false: it was not by then.
-bool read_all(int from, TimePoint deadline, std::string& text) {
-  char block[4096];
-  for (;;) {
-    pollfd polled{from, POLLIN, 0};
-    const int ready = ::poll(&polled, 1, milliseconds_left(deadline));
+/// One end of a pipe that a program writes to, and what came.
+struct Heard {
+  Descriptor from;
+  std::string& text;
+
+  /// What is there; false: the other end is closed.
+  bool read_some() {
+    char block[4096];
+    const ssize_t count = ::read(from.get(), block, sizeof block);
+    if (count < 0) return errno == EINTR;
+    text.append(block, std::min(static_cast<size_t>(count), kProgramTextMax - text.size()));
+    return count > 0;
+  }
+};
+
+/// Reads until both other ends are closed; false: they were not by then.
+bool read_all(Heard (&streams)[2], TimePoint deadline) {
+  pollfd polled[2] = {{streams[0].from.get(), POLLIN, 0}, {streams[1].from.get(), POLLIN, 0}};
+  while (polled[0].fd >= 0 || polled[1].fd >= 0) {
+    const int ready = ::poll(polled, 2, milliseconds_left(deadline));
     if (ready == 0) return false;
     if (ready < 0 && errno == EINTR) continue;
-    const ssize_t count = ready < 0 ? -1 : ::read(from, block, sizeof block);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return true;
-    const size_t room = kProgramTextMax - text.size();
-    text.append(block, std::min(static_cast<size_t>(count), room));
+    if (ready < 0) return true;
+    for (int i = 0; i < 2; ++i)  // poll() passes over what is negative
+      if (polled[i].revents != 0 && !streams[i].read_some()) polled[i].fd = -1;
   }
+  return true;
+}
+
+void drop_line_ends(std::string& text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
 }
 
 }  // namespace
@@ -101,24 +118,32 @@ bool read_all(int from, TimePoint deadline, std::string& text) {
 Result<ProgramOutput> output_of(const std::filesystem::path& program,
                                 const std::vector<std::string>& arguments, Duration most) {
   const auto deadline = deadline_after(most);
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) < 0)
+  ProgramOutput output;
+  int out[2], err[2];
+  if (::pipe2(out, O_CLOEXEC) < 0)
     return error(Code::kIo, "no pipe for '{}': {}", program.string(), std::strerror(errno));
-  const Descriptor ours(ends[0]);
-  Descriptor theirs(ends[1]);
+  Descriptor out_theirs(out[1]);
+  Heard streams[2] = {{Descriptor(out[0]), output.out}, {Descriptor(), output.err}};
+  if (::pipe2(err, O_CLOEXEC) < 0)
+    return error(Code::kIo, "no pipe for '{}': {}", program.string(), std::strerror(errno));
+  Descriptor err_theirs(err[1]);
+  streams[1].from = Descriptor(err[0]);
   pid_t pid = -1;
-  if (const int fault = start(program.string(), arguments, theirs.get(), pid); fault != 0)
+  const int fault =
+      start(program.string(), arguments, out_theirs.get(), err_theirs.get(), pid);
+  if (fault != 0)
     return error(Code::kIo, "'{}' cannot be started: {}", program.string(), std::strerror(fault));
   Child child(pid);
-  theirs.close();
-  ProgramOutput output;
+  out_theirs.close();
+  err_theirs.close();
   std::optional<int> state;
-  if (read_all(ours.get(), deadline, output.text)) state = child.wait(deadline);
-  while (!output.text.empty() && output.text.back() == '\n') output.text.pop_back();
+  if (read_all(streams, deadline)) state = child.wait(deadline);
+  drop_line_ends(output.out);
+  drop_line_ends(output.err);
   if (!state.has_value())
     return error(Code::kDeadline, "'{}' has not ended within {}, and was killed{}",
                  program.string(), to_string(most),
-                 output.text.empty() ? "" : "; it had said: " + output.text);
+                 output.why().empty() ? "" : "; it had said: " + output.why());
   if (WIFEXITED(*state)) output.exit_code = WEXITSTATUS(*state);
   return output;
 }

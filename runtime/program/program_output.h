@@ -14,10 +14,15 @@ namespace primerl {
 
 struct ProgramOutput {
   int exit_code = -1;  // -1: a signal ended it
-  std::string text;    // stdout and stderr, without the line ends at their end
+  /// Stdout and stderr, without the line ends at their end. Apart, because a program that is well
+  /// may say something on stderr, such as a library's warning.
+  std::string out, err;
+
+  /// For a message of why it failed.
+  const std::string& why() const { return err.empty() ? out : err; }
 };
 
-/// What is beyond is not kept.
+/// Of each stream; what is beyond is not kept.
 inline constexpr size_t kProgramTextMax = size_t{64} << 10;
 /// A worker loads libtorch first, which a cold disk takes tens of seconds for.
 inline constexpr Duration kProgramWaitMax = Duration::seconds(120);

@@ -33,13 +33,23 @@ TEST(ProgramOutput, OfOneThatDoesNotEndIsAnErrorWhetherItCouldStillSpeakOrNot) {
   EXPECT_EQ(closed.error().code(), Code::kDeadline);
 }
 
-TEST(ProgramOutput, IsBothStreamsAndTheExitCode) {
-  const auto output = script("echo out; echo err >&2; cat; exit 7");
+TEST(ProgramOutput, IsEachStreamAndTheExitCode) {
+  const auto output = script("echo out; echo err >&2; echo more; cat; exit 7");
   ASSERT_TRUE(output.ok()) << output.error().text();
-  EXPECT_EQ(output->text, "out\nerr") << "stdin is empty";
+  EXPECT_EQ(output->out, "out\nmore") << "stdin is empty";
+  EXPECT_EQ(output->err, "err");
+  EXPECT_EQ(output->why(), "err");
   EXPECT_EQ(output->exit_code, 7);
   EXPECT_EQ(script("kill -9 $$")->exit_code, -1);
-  EXPECT_EQ(script("true")->text, "");
+  EXPECT_EQ(script("true")->out, "");
+  EXPECT_EQ(script("echo out; false")->why(), "out");
+}
+
+TEST(ProgramOutput, OfOneThatClosesAStreamIsHeardOnTheOther) {
+  const auto output = script("exec 2>&-; echo out");
+  ASSERT_TRUE(output.ok()) << output.error().text();
+  EXPECT_EQ(output->out, "out");
+  EXPECT_EQ(script("exec >&-; echo err >&2")->err, "err");
 }
 
 TEST(ProgramOutput, TakesNamesAndWordsAsTheyAre) {
@@ -48,16 +58,18 @@ TEST(ProgramOutput, TakesNamesAndWordsAsTheyAre) {
   std::filesystem::copy_file("/bin/echo", program);
   const auto output = output_of(program, {"a 'b'", "$HOME", ""});
   ASSERT_TRUE(output.ok()) << output.error().text();
-  EXPECT_EQ(output->text, "a 'b' $HOME ");
+  EXPECT_EQ(output->out, "a 'b' $HOME ");
 }
 
-TEST(ProgramOutput, IsKeptUpToItsBoundAndTheProgramHeardToItsEnd) {
+TEST(ProgramOutput, OfEachStreamIsKeptUpToItsBoundAndTheProgramHeardToItsEnd) {
   const auto of_bytes = [](size_t count) {
-    return script("head -c " + std::to_string(count) + " /dev/zero | tr '\\0' x; exit 3");
+    const std::string bytes = "head -c " + std::to_string(count) + " /dev/zero | tr '\\0' x";
+    return script(bytes + "; " + bytes + " >&2; exit 3");
   };
-  EXPECT_EQ(of_bytes(kProgramTextMax)->text.size(), kProgramTextMax);
+  EXPECT_EQ(of_bytes(kProgramTextMax)->out.size(), kProgramTextMax);
   const auto more = of_bytes(kProgramTextMax + 1);
-  EXPECT_EQ(more->text.size(), kProgramTextMax);
+  EXPECT_EQ(more->out.size(), kProgramTextMax);
+  EXPECT_EQ(more->err.size(), kProgramTextMax);
   EXPECT_EQ(more->exit_code, 3);
 }
 

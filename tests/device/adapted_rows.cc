@@ -14,7 +14,7 @@ using cuda::AddAdaptersArgs;
 using cuda::AdapterTile;
 
 constexpr std::array<int32_t, 8> kRanks = {16, 4, 64, 7, 0, 24, 8, 32};
-constexpr int32_t kSlots = 3;
+constexpr int32_t kSlots = 2;
 
 /// Tiles of nobody's adapter have rows, too; those without rows are of nobody.
 std::vector<AdapterTile> tiles_of(int64_t rows, uint64_t seed, bool are_narrow) {
@@ -48,7 +48,7 @@ std::vector<cuda::AdapterRow> rows_of(const std::vector<AdapterTile>& tiles, int
 
 /// One slice of the terms, two, or more than are read at once.
 int64_t terms_of(uint64_t seed) {
-  constexpr std::array<int64_t, 3> kTerms = {40, 1032, 3208};
+  constexpr std::array<int64_t, 3> kTerms = {40, 1032, 3080};
   return kTerms[seed % kTerms.size()];
 }
 
@@ -115,6 +115,7 @@ AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const std::vector<int64_
     : linear_{terms_of(seed), widths},
       tiles_(tiles_of(rows, mix(seed, 20), change.has_narrow_tiles)),
       rows_(rows_of(tiles_, rows)),
+      type_(type),
       slots_([&] {
         const int64_t stride = linear_.slot_stride();
         Floats numbers = rounded(type, random_floats(kSlots * stride, mix(seed, 21), 0.1));
@@ -123,8 +124,6 @@ AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const std::vector<int64_
         return numbers;
       }()),
       x_(rounded(type, random_floats(rows * linear_.terms, mix(seed, 22), 0.3))),
-      sums_(wanted_of_tiles(linear_.args(type), tiles_, slots_, x_,
-                            Floats(static_cast<size_t>(rows * linear_.columns()), 0))),
       on_slots_(type, slots_),
       on_x_(type, x_),
       on_tiles_(tiles_),
@@ -140,6 +139,12 @@ AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const std::vector<int64_
       }()),
       u_(Floats(static_cast<size_t>(cuda::addend_workspace(addend_)), NAN)) {
   addend_.of.workspace = u_.as<float>();
+}
+
+Floats AdaptedRows::sums() const {
+  const int64_t count = addend_.num_rows * linear_.columns();
+  return wanted_of_tiles(linear_.args(type_), tiles_, slots_, x_,
+                         Floats(static_cast<size_t>(count), 0));
 }
 
 bool AdaptedRows::has_slot(int64_t row, int32_t slot) const {

@@ -40,7 +40,7 @@ class AdaptedRows {
               Change change = {false, -1});
 
   /// What adapters add, [rows, columns].
-  const Floats& sums() const { return sums_; }
+  Floats sums() const;
   const cuda::AdapterAddend* addend() const { return &addend_; }
   /// Whose numbers of those that `slot` has are added to a row.
   bool has_slot(int64_t row, int32_t slot) const;
@@ -55,7 +55,8 @@ class AdaptedRows {
   const AdaptedLinear linear_;
   const std::vector<cuda::AdapterTile> tiles_;
   const std::vector<cuda::AdapterRow> rows_;
-  const Floats slots_, x_, sums_;
+  const cuda::Type type_;
+  const Floats slots_, x_;
   const Buffer on_slots_, on_x_, on_tiles_, on_rows_;
   cuda::AdapterAddend addend_;
   const Buffer u_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "graph/base/random.h"
 #include "tests/device/adapted_rows.h"
@@ -298,11 +299,12 @@ void expect_turned(const DecodeCase& one) {
   const Buffer qkv(one.type, turned.qkv), cosine(turned.cosine), sine(turned.sine);
   const bool has_added = one.seed % 2 == 0;
   const int64_t d = one.heads.head_dim;
-  const AdaptedRows added(
-      one.type, one.rows,
-      {one.heads.num_heads * d, one.heads.num_kv_heads * d, one.heads.num_kv_heads * d}, one.seed);
+  const std::vector<int64_t> widths = {one.heads.num_heads * d, one.heads.num_kv_heads * d,
+                                       one.heads.num_kv_heads * d};
+  std::optional<AdaptedRows> added;
+  if (has_added) added.emplace(one.type, one.rows, widths, one.seed);
   const auto run = [&](const auto& launch, Stream stream) {
-    return has_added ? added.before(launch, stream) : launch();
+    return has_added ? added->before(launch, stream) : launch();
   };
   const Buffer q_weight(one.type, turned.q_weight), k_weight(one.type, turned.k_weight);
   const Buffer positions(turned.positions), slots(turned.slots);
@@ -322,7 +324,7 @@ void expect_turned(const DecodeCase& one) {
                        .slots = slots.as<int32_t>(),
                        .q = memory.q.get(),
                        .cache = memory.cache,
-                       .added = has_added ? added.addend() : nullptr};
+                       .added = has_added ? added->addend() : nullptr};
   expect_one_answer(
       [&](Stream stream) { return run([&] { return rotary(turn, stream); }, stream); },
       {&memory.q, &memory.keys, &memory.values});

@@ -1,3 +1,5 @@
+#include <ATen/Parallel.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -5,6 +7,16 @@
 #include "tests/device/memory.h"
 
 namespace primerl::cuda_test {
+namespace {
+
+// What tests compute is small: the library's second thread did nothing but spin, as much as the
+// first computed, where other tests need the core.
+[[maybe_unused]] const bool kHasOneThread = [] {
+  at::set_num_threads(1);
+  return true;
+}();
+
+}  // namespace
 
 void* take_memory(size_t size) {
   constexpr size_t kAlignment = 64;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <optional>
 
 #include "graph/base/random.h"
 #include "tests/device/adapted_rows.h"
@@ -166,10 +168,13 @@ void expect_rotary(const RotaryCase& one) {
   SCOPED_TRACE(one.name());
   const Operands host(one);
   const bool has_added = one.seed % 2 == 1 && one.rows <= kAdaptedRowsMax;
-  const AdaptedRows added(one.type, has_added ? one.rows : 1,
-                          {one.q_width(), one.kv_width(), one.kv_width()}, one.seed);
+  std::optional<AdaptedRows> added;
   Floats sum = host.qkv;
-  for (size_t i = 0; has_added && i < sum.size(); ++i) sum[i] += added.sums()[i];
+  if (has_added) {
+    const std::vector<int64_t> widths = {one.q_width(), one.kv_width(), one.kv_width()};
+    added.emplace(one.type, one.rows, widths, one.seed);
+    std::ranges::transform(sum, added->sums(), sum.begin(), std::plus<>());
+  }
   const Slots places(one, host.positions);
   PagedCache cache = cache_of(one);
   Ints same(static_cast<size_t>(one.rows));
@@ -203,13 +208,13 @@ void expect_rotary(const RotaryCase& one) {
                        .sine = sine.as<float>(),
                        .q = out.get(),
                        .cache = cache};
-  if (has_added) args.added = added.addend();
+  if (has_added) args.added = added->addend();
   if (one.place == Place::kSlots) args.slots = slots.as<int32_t>();
   if (one.place == Place::kBlockTable) args.block_table = table.as<int32_t>();
   args.table_stride = places.table_stride;
   const auto launch = [&](Stream stream) {
     const auto turn = [&] { return rotary(args, stream); };
-    return has_added ? added.before(turn, stream) : turn();
+    return has_added ? added->before(turn, stream) : turn();
   };
   expect_one_answer(launch, {&out, &to_keys, &to_values});
   const auto tolerance = tolerance_of(one.type, has_added ? 1e-4 : 5e-6);

@@ -56,6 +56,20 @@ TEST(Cards, OneThatIsNotThereIsNamedWithThoseThatAre) {
             "this machine has not: it has 4 CUDA devices, up to cuda:3");
 }
 
+TEST(Cards, TheVariableThatHidesSomeIsNamedWithItsValue) {
+  MadeUpCards machine = machine_of(1);
+  machine.driver_facts.visible = "7,MIG-1";
+  EXPECT_EQ(why(machine), "");
+  EXPECT_EQ(why(machine, "cuda:1"),
+            "this machine has not: it has 1 CUDA device, cuda:0; CUDA_VISIBLE_DEVICES is "
+            "'7,MIG-1', and no other device is seen");
+  machine = machine_of(0);
+  machine.driver_facts.visible = "";
+  EXPECT_EQ(why(machine),
+            "this machine has not: it has no CUDA device; CUDA_VISIBLE_DEVICES is '', and no other "
+            "device is seen");
+}
+
 TEST(Cards, AnUnknownSpellingIsRefusedBeforeTheMachineIsAsked) {
   for (const char* name : {"cuda:x", "gpu:0", "cuda", "cuda:", "cuda:-1", "cuda:0 ", "CUDA:0"})
     EXPECT_EQ(why(machine_of(1), name),

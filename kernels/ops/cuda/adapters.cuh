@@ -30,165 +30,27 @@ struct NoAddend {};
 template <class Addend>
 constexpr bool kIsAdapted = std::is_same_v<Addend, AdapterAddend>;
 
-/// Threads that make what is added to a row together.
-template <bool kIsWarp>
-struct Team {
-  __device__ static __forceinline__ int size() {
-    return kIsWarp ? kWarp : static_cast<int>(blockDim.x);
-  }
-  __device__ static __forceinline__ int thread() {
-    return static_cast<int>(kIsWarp ? threadIdx.x % kWarp : threadIdx.x);
-  }
-  __device__ static __forceinline__ void sync() {
-    if constexpr (kIsWarp)
-      __syncwarp();
-    else
-      __syncthreads();
-  }
-};
-
-/// B of `count` columns from `column` of a product on, for the adapter of a row or of a tile: 16
-/// bytes of it are a piece, and the first kAhead pieces of a thread are asked for before u is
-/// there. Where the pieces of a column are no power of two a thread has whole columns.
-template <class T, class Threads, int kAhead>
-class ExpandedColumns {
- public:
-  static constexpr int kPieceRanks = kVector<T>;
+/// B of columns of a product from `column` on, for the adapter of a row or of a tile.
+template <class T>
+struct AdaptedColumns {
+  const T* b = nullptr;  // of the first column; null: nothing is added
+  int part = -1;
 
   /// `Adapter` has slot, rank and targets.
   template <class Adapter>
-  __device__ __forceinline__ ExpandedColumns(const AddAdaptersArgs& args, const Adapter& adapter,
-                                             int64_t column, int count)
-      : rank_(adapter.rank), columns_(count) {
+  __device__ __forceinline__ AdaptedColumns(const AddAdaptersArgs& args, const Adapter& adapter,
+                                            int64_t column) {
     for (int i = 0; i < args.num_parts; ++i) {
-      const AdapterPart& part = args.parts[i];
-      const bool is_its = column >= part.column && column < part.column + part.columns;
-      if (!is_its || adapter.rank == 0 || (adapter.targets & part.target) == 0) continue;
-      part_ = i;
-      b_ = static_cast<const T*>(args.slots) + adapter.slot * args.slot_stride +
-           (part.b + column - part.column) * adapter.rank;
-    }
-    pieces_ = rank_ / kPieceRanks;
-    has_pieces_ = rank_ % kPieceRanks == 0 && (pieces_ & (pieces_ - 1)) == 0;
-    if (!adds() || !has_pieces_) return;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int piece = i * Threads::size() + Threads::thread();
-      if (piece < columns_ * pieces_) ahead_[i] = piece_at(piece);
+      const AdapterPart& of = args.parts[i];
+      const bool is_its = column >= of.column && column < of.column + of.columns;
+      if (!is_its || adapter.rank == 0 || (adapter.targets & of.target) == 0) continue;
+      part = i;
+      b = static_cast<const T*>(args.slots) + adapter.slot * args.slot_stride +
+          (of.b + column - of.column) * adapter.rank;
     }
   }
-  /// Whether there is anything to add; the same for all threads of a team.
-  __device__ __forceinline__ bool adds() const { return part_ >= 0; }
-  __device__ __forceinline__ int part() const { return part_; }
-
-  /// out[i] = B u of column i; `u` [rank] and `out` are in shared memory.
-  __device__ __forceinline__ void multiply(const float* u, float* out) const {
-    if (!has_pieces_) return multiply_columns(u, out);
-    float of_piece[kPieceRanks];
-    const int place = Threads::thread() & (pieces_ - 1), shift = __ffs(pieces_) - 1;
-#pragma unroll
-    for (int j = 0; j < kPieceRanks; ++j) of_piece[j] = u[place * kPieceRanks + j];
-    float sums[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) sums[i] = dot(ahead_[i], of_piece);
-    put(0, sums, shift, out);
-    for (int first = kAhead * Threads::size(); first < columns_ * pieces_;
-         first += Threads::size()) {
-      const int piece = first + Threads::thread();
-      float sum[1] = {piece < columns_ * pieces_ ? dot(piece_at(piece), of_piece) : 0.0F};
-      put(first, sum, shift, out);
-    }
-  }
-
- private:
-  __device__ __forceinline__ uint4 piece_at(int piece) const {
-    return *reinterpret_cast<const uint4*>(b_ + piece * kPieceRanks);
-  }
-  static __device__ __forceinline__ float dot(const uint4& b, const float (&u)[kPieceRanks]) {
-    const unsigned words[4] = {b.x, b.y, b.z, b.w};
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if constexpr (sizeof(T) == sizeof(float)) {
-        sum += __uint_as_float(words[j]) * u[j];
-      } else {  // the upper half of an fp32 is a bf16
-        sum += __uint_as_float(words[j] << 16) * u[2 * j];
-        sum += __uint_as_float(words[j] & 0xffff0000U) * u[2 * j + 1];
-      }
-    return sum;
-  }
-  /// What all threads of a team have of pieces from `first` on: those of a column are neighbours,
-  /// and add up in pairs.
-  template <int kCount>
-  __device__ __forceinline__ void put(int first, float (&sums)[kCount], int shift,
-                                      float* out) const {
-    for (int step = 1; step < pieces_; step *= 2)
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) sums[i] += __shfl_xor_sync(kAllLanes, sums[i], step);
-    if ((Threads::thread() & (pieces_ - 1)) != 0) return;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int piece = first + i * Threads::size() + Threads::thread();
-      if (piece < columns_ * pieces_) out[piece >> shift] = sums[i];
-    }
-  }
-  __device__ __forceinline__ void multiply_columns(const float* u, float* out) const {
-    for (int column = Threads::thread(); column < columns_; column += Threads::size()) {
-      float sum = 0;
-      for (int rank = 0; rank < rank_; ++rank) sum += to_float(b_[column * rank_ + rank]) * u[rank];
-      out[column] = sum;
-    }
-  }
-
-  const T* b_ = nullptr;
-  int rank_, columns_, pieces_ = 0;  // of a column
-  int part_ = -1;
-  bool has_pieces_ = false;
-  uint4 ahead_[kAhead] = {};  // as words: numbers of two bytes would take a register each
+  __device__ __forceinline__ bool are_there() const { return part >= 0; }
 };
-
-/// scaling * u of a row, which a team asks for and puts into shared memory later; slices in order.
-template <class Threads>
-class ShrunkRow {
- public:
-  __device__ __forceinline__ ShrunkRow(const AdapterAddend& addend, const AdapterRow& adapter,
-                                       int part, int64_t row)
-      : slices_(count_of(addend.of.terms, kShrinkTerms)),
-        stride_(u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int rank = i * Threads::size() + Threads::thread();
-      if (part < 0 || rank >= adapter.rank) continue;
-      from_[i] = u_of(addend.of, addend.num_rows, 0, part, rank / kShrinkRanks, row) +
-                 rank % kShrinkRanks;
-#pragma unroll
-      for (int slice = 0; slice < kShrinkSlicesAtOnce; ++slice)
-        if (slice < slices_) first_[i][slice] = from_[i][slice * stride_];
-    }
-  }
-  __device__ __forceinline__ void put(float scaling, float* u) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (from_[i] == nullptr) continue;
-      float sum = 0;
-#pragma unroll
-      for (int slice = 0; slice < kShrinkSlicesAtOnce; ++slice) sum += first_[i][slice];
-      for (int slice = kShrinkSlicesAtOnce; slice < slices_; ++slice)
-        sum += from_[i][slice * stride_];
-      u[i * Threads::size() + Threads::thread()] = scaling * sum;
-    }
-  }
-
- private:
-  static constexpr int kCount = kAdapterRowsRankMax / kWarp;  // of a thread of the smallest team
-
-  const int slices_;
-  const int64_t stride_;  // of slices
-  const float* from_[kCount] = {};
-  float first_[kCount][kShrinkSlicesAtOnce] = {};
-};
-
-// Of tiles of rows, by tensor cores.
 
 constexpr int kGroupRows = 8;    // of a product; a tile has some such groups
 constexpr int kLaneColumns = 8;  // of a warp's, two of each product
@@ -259,6 +121,138 @@ __device__ __forceinline__ float4 sum_of(const float* u, int slices, int64_t str
       sum = {sum.x + more[i].x, sum.y + more[i].y, sum.z + more[i].z, sum.w + more[i].w};
   }
   return {scaling * sum.x, scaling * sum.y, scaling * sum.z, scaling * sum.w};
+}
+
+/// u of a row and a part. What a lane needs of the first 16 ranks is asked for at once, and added up
+/// later, slices in order.
+class ShrunkRow {
+ public:
+  __device__ __forceinline__ ShrunkRow(const AdapterAddend& addend, int part, int64_t row,
+                                       float scaling)
+      : slices_(count_of(addend.of.terms, kShrinkTerms)),
+        stride_(u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace),
+        tile_stride_(addend.num_rows * kShrinkRanks),
+        scaling_(scaling) {
+    if (part < 0) return;
+    from_ = u_of(addend.of, addend.num_rows, 0, part, 0, row);
+    const float* mine = from_ + threadIdx.x % 4 * 4;
+#pragma unroll
+    for (int slice = 0; slice < kShrinkSlicesAtOnce; ++slice)
+      if (slice < slices_) first_[slice] = read(mine + slice * stride_);
+  }
+
+  /// Of the ranks [4 * (lane % 4), + 4) of a tile of 16.
+  __device__ __forceinline__ float4 of_lane(int rank_tile) const {
+    float4 sum = {};
+    const float* mine = from_ + rank_tile * tile_stride_ + threadIdx.x % 4 * 4;
+    if (rank_tile == 0)
+#pragma unroll
+      for (int slice = 0; slice < kShrinkSlicesAtOnce; ++slice) sum = added(sum, first_[slice]);
+    for (int slice = rank_tile == 0 ? kShrinkSlicesAtOnce : 0; slice < slices_; ++slice)
+      sum = added(sum, read(mine + slice * stride_));
+    return {scaling_ * sum.x, scaling_ * sum.y, scaling_ * sum.z, scaling_ * sum.w};
+  }
+  __device__ __forceinline__ float of_rank(int rank) const {
+    const float* one = from_ + rank / kShrinkRanks * tile_stride_ + rank % kShrinkRanks;
+    float sum = 0;
+    for (int slice = 0; slice < slices_; ++slice) sum += one[slice * stride_];
+    return scaling_ * sum;
+  }
+
+ private:
+  static __device__ __forceinline__ float4 read(const float* from) {
+    return *reinterpret_cast<const float4*>(from);
+  }
+  static __device__ __forceinline__ float4 added(float4 a, float4 b) {
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+  }
+
+  const float* from_ = nullptr;
+  const int slices_;
+  const int64_t stride_, tile_stride_;  // of slices, and of 16 ranks
+  const float scaling_;
+  float4 first_[kShrinkSlicesAtOnce] = {};
+};
+
+/// Which of 32 vectors of columns a lane has where a warp makes B u of a row: quarter q of the lanes
+/// has those of the group q of 64 columns.
+__device__ __forceinline__ int vector_of_lane(int lane) { return lane % 4 * kGroupRows + lane / 4; }
+
+/// B u of one row and up to four groups of columns, by the tensor cores of a warp: a rank that is a
+/// multiple of 4. Each group has two of the eight rows of a product: one for the upper half of u,
+/// which is fp32, one for the lower. In the other rows it adds zeros.
+template <int kGroups, bool kAsksAhead>
+class RowOfWarp {
+ public:
+  /// `b` of the warp's first column, of `count` that there are. What comes first is asked for.
+  __device__ __forceinline__ RowOfWarp(const Bf16* b, int rank, int count)
+      : b_(b), rank_(rank), count_(count) {
+    if constexpr (kAsksAhead)
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) load_group(group, 0, ahead_[group]);
+  }
+  /// To the lane's vector, where there is one of its number.
+  __device__ __forceinline__ void add_to(const ShrunkRow& row, float (&to)[kLaneColumns]) const {
+    float c[kLaneColumns / 2][4] = {};
+    if constexpr (kAsksAhead) {
+      const uint2 u = half_of(row.of_lane(0));
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) add(ahead_[group], group, u, c);
+    }
+    // One group after the other: registers for more would be taken from all else.
+#pragma unroll 1
+    for (int first = kAsksAhead ? kShrinkRanks : 0; first < rank_; first += kShrinkRanks) {
+      const uint2 u = half_of(row.of_lane(first / kShrinkRanks));
+#pragma unroll 1
+      for (int group = 0; group < kGroups; ++group) {
+        uint2 b[kLaneColumns];
+        load_group(group, first, b);
+        add(b, group, u, c);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) to[i] += c[i / 2][i % 2 * 2] + c[i / 2][i % 2 * 2 + 1];
+  }
+
+ private:
+  __device__ __forceinline__ void load_group(int group, int first_rank,
+                                             uint2 (&b)[kLaneColumns]) const {
+    const int lane = threadIdx.x % kWarp, column = group * kWarpColumns + lane / 4 * kLaneColumns;
+    load_columns(b_ + column * rank_, first_rank + lane % 4 * 4, rank_, count_ - column, b);
+  }
+  /// The upper half of u in even rows of a product, the lower in odd ones.
+  static __device__ __forceinline__ uint2 half_of(float4 u) {
+    const uint2 upper = {take_half(u.x, u.y), take_half(u.z, u.w)};
+    if (threadIdx.x / 4 % 2 == 0) return upper;
+    return {take_half(u.x, u.y), take_half(u.z, u.w)};
+  }
+  static __device__ __forceinline__ void add(const uint2 (&b)[kLaneColumns], int group, uint2 u,
+                                             float (&c)[kLaneColumns / 2][4]) {
+    if (static_cast<int>(threadIdx.x % kWarp) / kGroupRows != group) u = {};
+#pragma unroll
+    for (int i = 0; i < kLaneColumns / 2; ++i)
+      multiply(c[i], b[2 * i].x, b[2 * i + 1].x, b[2 * i].y, b[2 * i + 1].y, u.x, u.y);
+  }
+
+  const Bf16* b_;
+  const int rank_, count_;
+  uint2 ahead_[kAsksAhead ? kGroups : 1][kLaneColumns];
+};
+
+/// The same for some columns of a lane, `stride` apart, the first `count` of which there are: of any
+/// type and rank, in the order of the ranks.
+template <class T, int kCount>
+__device__ __forceinline__ void add_columns(const T* b, int rank, int stride, int count,
+                                            const ShrunkRow& row, float (&to)[kCount]) {
+  float sums[kCount] = {};
+  for (int i = 0; i < rank; ++i) {
+    const float u = row.of_rank(i);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if (j < count) sums[j] += to_float(b[j * stride * rank + i]) * u;
+  }
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) to[j] += sums[j];
 }
 
 }  // namespace primerl::cuda

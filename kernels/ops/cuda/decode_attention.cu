@@ -149,11 +149,10 @@ __device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
     float x[kSlots];
     load_head(heads + head * kDim, kDim, lane, x);
     if constexpr (kIsAdapted<Addend>) {
-      __shared__ float u[kThreads / kWarp][kAdapterRowsRankMax];
       const auto add = [&](const Added& added) {
-        added.add_to(added.ask(addend, blockIdx.x), kDim, lane, x, u[warp], shared[warp]);
+        added.add_to(added.ask(addend, blockIdx.x), lane, x, shared[warp]);
       };
-      if (task == warp)
+      if (kGroup + 2 <= kThreads / kWarp || task == warp)
         add(first_added);
       else
         add(Added(addend, blockIdx.x, int64_t{head} * kDim, kDim));
@@ -171,12 +170,12 @@ __device__ __forceinline__ void turn_row(const PagedRotaryArgs& turn,
   }
 }
 
-/// Blocks of a processor, as many as the rings leave room for.
-template <int kDim, int kGroup>
-constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : 6;
+/// Blocks of a processor, as many as the rings leave room for, or what adapters add in registers.
+template <int kDim, int kGroup, class Addend>
+constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : (kIsAdapted<Addend> ? 5 : 6);
 
 template <class T, int kDim, int kGroup, bool kTurns, class Addend>
-__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
+__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, Addend>))
     decode_kernel(DecodeAttentionArgs args, PagedRotaryArgs turn,
                   const __grid_constant__ Addend addend) {
   constexpr int kLanes = kDim / kChannels, kTeams = kThreads / kLanes;
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
 
   float query[kGroup][kChannels] = {};
   if constexpr (kTurns) {
-    __shared__ float queries[kGroup][kDim], shared[kThreads / kWarp][kDim];
+    __shared__ __align__(16) float queries[kGroup][kDim], shared[kThreads / kWarp][kDim];
     TurnedHeads turned{args.heads, first_head, count, kv_head, -1};
     if (range.begin < range.end && range.end == length)
       turned.place = table[(length - 1) >> shift] * args.cache.block_stride +

@@ -13,6 +13,12 @@ constexpr int kItemsMax = 8;
 static_assert(kThreadsMax * kItemsMax == kNormWidthMax);
 constexpr int64_t kPartThreads = 131072;  // of all parts together
 
+/// Of the block's, in an order that is good for AddedToRow.
+__device__ __forceinline__ int vector_of_thread() {
+  const auto thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+  return thread - lane + vector_of_lane(lane);
+}
+
 /// What the parts of a delta give at element `at` of a row, as it would be in memory.
 template <class T, int kVec>
 __device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t at,
@@ -31,52 +37,51 @@ __device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t
   for (int j = 0; j < kVec; ++j) delta[j] = rounded<T>(delta[j]);
 }
 
-/// What adapters add to the block's row, some columns after the other: a vector of each thread.
-/// Those that come first are asked for before the row is there.
+/// What adapters add to the block's row, some columns after the other: a vector of each thread. The
+/// first of a row of one vector a thread is asked for before the row is there.
 template <class T, int kVec, bool kAsksAhead>
 class AddedToRow {
-  using Threads = Team<false>;
-
  public:
   __device__ __forceinline__ AddedToRow(const AdapterAddend& addend, int64_t width)
-      : addend_(addend),
-        width_(static_cast<int>(width)),
+      : width_(static_cast<int>(width)),
         adapter_(addend.rows[blockIdx.x]),
-        columns_(columns_from(0)) {}
+        columns_(addend.of, adapter_, 0),
+        ahead_(warp_from(0)) {}
 
   /// u is there, which is asked for.
-  __device__ __forceinline__ ShrunkRow<Threads> ask() const {
-    return {addend_, adapter_, columns_.part(), blockIdx.x};
+  __device__ __forceinline__ ShrunkRow ask(const AdapterAddend& addend) const {
+    return {addend, columns_.part, blockIdx.x, adapter_.scaling};
   }
-  /// Adds the thread's vector of columns from `first` on; all threads of the block.
-  __device__ __forceinline__ void add_to(int first, const ShrunkRow<Threads>& row,
-                                         float (&to)[kVec]) const {
-    __shared__ float u[kAdapterRowsRankMax];
-    __shared__ __align__(16) float added[kThreadsMax * kVec];
-    if (!columns_.adds()) return;
-    if (first == 0) row.put(adapter_.scaling, u);
-    __syncthreads();
-    if (first == 0)
-      columns_.multiply(u, added);
-    else
-      columns_from(first).multiply(u, added);
-    __syncthreads();
-    const int mine = static_cast<int>(threadIdx.x) * kVec;
-    if (first + mine < width_) add(added + mine, to);
+  /// Adds the thread's vector of the block's columns from `first` on; all threads of a warp.
+  __device__ __forceinline__ void add_to(int first, const ShrunkRow& row, float (&to)[kVec]) const {
+    if (!columns_.are_there()) return;
+    if constexpr (kHasProducts) {
+      if (kAsksAhead && first == 0 && adapter_.rank % 4 == 0) return ahead_.add_to(row, to);
+      if (adapter_.rank % 4 == 0) return warp_from(first).add_to(row, to);
+    }
+    const int column = first + vector_of_thread() * kVec;
+    add_columns(columns_.b + column * adapter_.rank, adapter_.rank, 1, width_ - column, row, to);
   }
 
  private:
-  static constexpr int kAhead = kAsksAhead ? kVec * kShrinkRanks / kVector<T> : 1;
-  using Columns = ExpandedColumns<T, Threads, kAhead>;
+  static constexpr bool kHasProducts = kVec == kLaneColumns && sizeof(T) == sizeof(Bf16);
+  struct NoProducts {};
+  using Warp = std::conditional_t<kHasProducts, RowOfWarp<4, kAsksAhead>, NoProducts>;
 
-  __device__ __forceinline__ Columns columns_from(int first) const {
-    return {addend_.of, adapter_, first, min(width_ - first, static_cast<int>(blockDim.x) * kVec)};
+  __device__ __forceinline__ Warp warp_from(int first) const {
+    if constexpr (kHasProducts) {
+      const int column = first + static_cast<int>(threadIdx.x) / kWarp * kWarp * kVec;
+      const bool is_there = columns_.are_there() && adapter_.rank % 4 == 0;
+      return {columns_.b + column * adapter_.rank, adapter_.rank, is_there ? width_ - column : 0};
+    } else {
+      return {};
+    }
   }
 
-  const AdapterAddend& addend_;
   const int width_;
   const AdapterRow adapter_;
-  const Columns columns_;
+  const AdaptedColumns<T> columns_;
+  const Warp ahead_;
 };
 
 template <class T, int kVec, int kItems, bool kInParts, class Addend>
@@ -93,7 +98,7 @@ __global__ void __launch_bounds__(kThreadsMax)
   // Of rows of more than a vector a thread it would cost registers.
   float weight[kVec] = {};
   if constexpr (kItems == 1)
-    if (threadIdx.x * kVec < args.width) load(weights + threadIdx.x * kVec, weight);
+    if (vector_of_thread() * kVec < args.width) load(weights + vector_of_thread() * kVec, weight);
   const auto added = [&] {
     if constexpr (kIsAdapted<Addend>)
       return AddedToRow<T, kVec, kItems == 1>(addend, args.width);
@@ -103,14 +108,14 @@ __global__ void __launch_bounds__(kThreadsMax)
   wait_for_last_kernel();
   const auto shrunk = [&] {
     if constexpr (kIsAdapted<Addend>)
-      return added.ask();
+      return added.ask(addend);
     else
       return NoAddend{};
   }();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int first = i * static_cast<int>(blockDim.x) * kVec;  // of the block
-    const int64_t at = first + static_cast<int64_t>(threadIdx.x) * kVec;
+    const int64_t at = first + int64_t{vector_of_thread()} * kVec;
     const bool is_in = at < args.width;
     if (kIsAdapted<Addend> ? first >= args.width : !is_in) break;
     float more[kVec] = {};
@@ -135,7 +140,7 @@ __global__ void __launch_bounds__(kThreadsMax)
   if (args.inverse_rms != nullptr && threadIdx.x == 0) args.inverse_rms[blockIdx.x] = inverse;
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const int64_t at = static_cast<int64_t>(i * blockDim.x + threadIdx.x) * kVec;
+    const int64_t at = static_cast<int64_t>(i * blockDim.x + vector_of_thread()) * kVec;
     if (at >= args.width) break;
     if constexpr (kItems > 1) load(weights + at, weight);
 #pragma unroll

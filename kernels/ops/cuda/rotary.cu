@@ -24,7 +24,7 @@ __device__ __forceinline__ int64_t slot_of(const PagedRotaryArgs& args, int64_t 
 template <class T, int kSlots, class Addend>
 __global__ void __launch_bounds__(kThreads)
     rotary_kernel(PagedRotaryArgs args, const __grid_constant__ Addend addend) {
-  __shared__ float shared[kWarps][kSlots * kWarp];
+  __shared__ __align__(16) float shared[kWarps][kSlots * kWarp];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto [num_heads, num_kv_heads, d] = args.heads;
   const int num_all = num_heads + 2 * num_kv_heads;
@@ -35,9 +35,8 @@ __global__ void __launch_bounds__(kThreads)
   float x[kSlots];
   load_head(static_cast<const T*>(args.qkv) + at * d, d, lane, x);
   if constexpr (kIsAdapted<Addend>) {
-    __shared__ float u[kWarps][kAdapterRowsRankMax];
     const AddedToHead<T, kSlots> added(addend, row, int64_t{head} * d, d);
-    added.add_to(added.ask(addend, row), d, lane, x, u[warp], shared[warp]);
+    added.add_to(added.ask(addend, row), lane, x, shared[warp]);
   }
   const bool is_query = head < num_heads, is_value = head >= num_heads + num_kv_heads;
   if (!is_value) {

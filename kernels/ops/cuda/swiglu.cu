@@ -25,24 +25,10 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
 constexpr int kTileThreads = 64;
 constexpr int kTileColumns = kTileThreads / kWarp * kWarpColumns;
 
-/// B of a lane's columns of gate or up, for a tile's adapter; null: nothing is added.
-template <class T>
-struct HalfOfTile {
-  const T* b = nullptr;
-  int part = -1;
-
-  __device__ __forceinline__ HalfOfTile(const AddAdaptersArgs& args, const AdapterTile& tile,
-                                        int64_t column) {
-    for (int i = 0; i < args.num_parts; ++i) {
-      const AdapterPart& of = args.parts[i];
-      const bool is_its = column >= of.column && column < of.column + of.columns;
-      if (!is_its || tile.rank == 0 || (tile.targets & of.target) == 0) continue;
-      part = i;
-      b = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride +
-          (of.b + column - of.column) * tile.rank;
-    }
-  }
-};
+/// Rows of a lane that has row j of a product of ColumnSums, and what that is for lane / 4: such that
+/// the first four rows have a lane each.
+__device__ __forceinline__ int row_of_sums(int quarter, int j) { return quarter + 4 * j; }
+__device__ __forceinline__ int row_of_product(int row) { return row_of_sums(row / 2, row % 2); }
 
 /// Eight columns of two rows a lane. A rank that is a multiple of 4, a width of 8.
 __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend& addend,
@@ -51,7 +37,7 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kTileColumns + warp * kWarpColumns +
                          lane / 4 * kLaneColumns;
   const int count = column < args.width ? kLaneColumns : 0;
-  const HalfOfTile<Bf16> halves[2] = {{addend.of, tile, column},
+  const AdaptedColumns<Bf16> halves[2] = {{addend.of, tile, column},
                                       {addend.of, tile, args.width + column}};
   const int slices = count_of(addend.of.terms, kShrinkTerms);
   const int64_t stride = u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace;
@@ -69,7 +55,7 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
     const Bf16* from = static_cast<const Bf16*>(args.gate_up) + column;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
-      if (const int row = begin_row + 2 * quarter + j; row < tile.rows && count > 0)
+      if (const int row = begin_row + row_of_sums(quarter, j); row < tile.rows && count > 0)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           read[j][half] = *reinterpret_cast<const uint4*>(
@@ -80,7 +66,8 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float4 u = {};
-        if (const int row = begin_row + lane / 4; row < tile.rows && halves[half].part >= 0)
+        if (const int row = begin_row + row_of_product(lane / 4);
+            row < tile.rows && halves[half].are_there())
           u = sum_of(u_of(addend.of, addend.num_rows, 0, halves[half].part, first / kShrinkRanks,
                           tile.first + row) +
                          4 * quarter,
@@ -90,7 +77,7 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int row = begin_row + 2 * quarter + j;
+      const int row = begin_row + row_of_sums(quarter, j);
       if (row >= tile.rows || count == 0) continue;
       float gate[kLaneColumns], up[kLaneColumns], added[2][kLaneColumns];
       load(reinterpret_cast<const Bf16*>(&read[j][0]), gate);
@@ -115,24 +102,17 @@ __device__ void activate(const SwigluArgs& args, const AdapterAddend& addend,
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTileColumns;
   const int64_t end = min(begin + kTileColumns, args.width);
   for (int64_t column = begin + threadIdx.x; column < end; column += kTileThreads) {
-    const HalfOfTile<T> halves[2] = {{addend.of, tile, column},
+    const AdaptedColumns<T> halves[2] = {{addend.of, tile, column},
                                      {addend.of, tile, args.width + column}};
     for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
       const T* from = static_cast<const T*>(args.gate_up) + 2 * row * args.width + column;
       float sums[2] = {to_float(from[0]), to_float(from[args.width])};
       for (int half = 0; half < 2; ++half) {
-        float added = 0;
-        for (int rank = 0; rank < tile.rank && halves[half].part >= 0; ++rank) {
-          const float* u = u_of(addend.of, addend.num_rows, 0, halves[half].part,
-                                rank / kShrinkRanks, row) +
-                           rank % kShrinkRanks;
-          const int64_t stride = u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace;
-          float sum = 0;
-          for (int slice = 0; slice < count_of(addend.of.terms, kShrinkTerms); ++slice)
-            sum += u[slice * stride];
-          added += to_float(halves[half].b[rank]) * (tile.scaling * sum);
-        }
-        sums[half] += added;
+        if (!halves[half].are_there()) continue;
+        float sum[1] = {sums[half]};
+        const ShrunkRow u(addend, halves[half].part, row, tile.scaling);
+        add_columns(halves[half].b, tile.rank, 1, 1, u, sum);
+        sums[half] = sum[0];
       }
       static_cast<T*>(args.activated)[row * args.width + column] =
           from_float<T>(sums[0] * sigmoid(sums[0]) * sums[1]);

@@ -20,35 +20,56 @@ __device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,
 /// when it is there.
 template <class T, int kSlots>
 class AddedToHead {
-  using Threads = Team<true>;
-
  public:
   __device__ __forceinline__ AddedToHead(const AdapterAddend& addend, int64_t row, int64_t column,
                                          int head_dim)
-      : adapter_(addend.rows[row]), columns_(addend.of, adapter_, column, head_dim) {}
+      : adapter_(addend.rows[row]),
+        columns_(addend.of, adapter_, column),
+        head_dim_(head_dim),
+        warp_(warp()) {}
 
-  __device__ __forceinline__ ShrunkRow<Threads> ask(const AdapterAddend& addend,
-                                                    int64_t row) const {
-    return {addend, adapter_, columns_.part(), row};
+  __device__ __forceinline__ ShrunkRow ask(const AdapterAddend& addend, int64_t row) const {
+    return {addend, columns_.part, row, adapter_.scaling};
   }
-  /// x += it. `u` [kAdapterRowsRankMax] and `added` [kSlots * kWarp] are the warp's.
-  __device__ __forceinline__ void add_to(const ShrunkRow<Threads>& row, int head_dim, int lane,
-                                         float (&x)[kSlots], float* u, float* added) const {
-    if (!columns_.adds()) return;
-    row.put(adapter_.scaling, u);
-    __syncwarp();
-    columns_.multiply(u, added);
-    __syncwarp();
-    float more[kSlots];
-    load_head(added, head_dim, lane, more);
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) x[i] += more[i];
-    __syncwarp();
+  /// x += it. `shared` [kSlots * kWarp] is the warp's, at an address of 16 bytes.
+  __device__ __forceinline__ void add_to(const ShrunkRow& row, int lane, float (&x)[kSlots],
+                                         float* shared) const {
+    if (!columns_.are_there()) return;
+    if constexpr (kHasProducts)
+      if (adapter_.rank % 4 == 0) return add_products(row, lane, x, shared);
+    const int count = (head_dim_ - lane + kWarp - 1) / kWarp;
+    add_columns(columns_.b + lane * adapter_.rank, adapter_.rank, kWarp, count, row, x);
   }
 
  private:
+  static constexpr bool kHasProducts = sizeof(T) == sizeof(Bf16);
+  static constexpr int kGroups = kSlots * kWarp / kWarpColumns;
+  struct NoProducts {};
+  using Warp = std::conditional_t<kHasProducts, RowOfWarp<kGroups, true>, NoProducts>;
+
+  __device__ __forceinline__ Warp warp() const {
+    if constexpr (kHasProducts) {
+      const bool is_there = columns_.are_there() && adapter_.rank % 4 == 0;
+      return {columns_.b, adapter_.rank, is_there ? head_dim_ : 0};
+    } else {
+      return {};
+    }
+  }
+  __device__ __forceinline__ void add_products(const ShrunkRow& row, int lane, float (&x)[kSlots],
+                                               float* shared) const {
+    float added[kLaneColumns] = {};
+    warp_.add_to(row, added);
+    __syncwarp();
+    if (lane % 4 < kGroups) store(shared + vector_of_lane(lane) * kLaneColumns, added);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) x[i] += shared[lane + i * kWarp];
+  }
+
   const AdapterRow adapter_;
-  const ExpandedColumns<T, Threads, kSlots * kShrinkRanks / kVector<T>> columns_;
+  const AdaptedColumns<T> columns_;
+  const int head_dim_;
+  const Warp warp_;
 };
 
 template <class T, int kSlots>

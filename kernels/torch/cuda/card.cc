@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
+
 namespace primerl {
 namespace {
 
@@ -28,6 +30,8 @@ class DriverCards final : public CardSource {
     if (fault != cudaSuccess && fault != cudaErrorNoDevice)
       driver.fault = cudaGetErrorString(fault);
     static_cast<void>(cudaGetLastError());
+    if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr)
+      driver.visible = visible;
     return driver;
   }
 
