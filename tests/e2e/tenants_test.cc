@@ -52,7 +52,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
     const auto unknown = run_graph_program(command);
     EXPECT_EQ(unknown.code, 3) << command.front() << unknown.out;
     EXPECT_THAT(unknown.err, HasSubstr("no tenant 'nobody' in "));
-    EXPECT_THAT(unknown.err, HasSubstr("   its tenants: arithmetic and reverse"));
+    EXPECT_THAT(unknown.err, HasSubstr("its tenants: arithmetic and reverse"));
   }
   expect_that_the_trace_has_each(run);
 }
