@@ -76,8 +76,8 @@ endfunction()
 
 # primerl_test(name LABEL unit|sim|e2e|device SOURCES ... ALONE ... DEPENDS ...): one GoogleTest
 # program, each TEST a CTest test of its own. Left out, and said so, where a room it needs is not
-# built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that are
-# run TOGETHER share what their SetUpTestSuite() makes: each is one CTest test, which reports as
+# built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that
+# are run TOGETHER share what their SetUpTestSuite() makes: each is one CTest test, which reports as
 # whole programs do.
 # Under a sanitizer the whole program is one CTest test, since there to start a program takes longer
 # than most tests; it reports to gtest/NAME.xml, which scripts/judge_tests.py reads.
