@@ -59,7 +59,8 @@ inline const char* fault_of(const AdapterAddend& addend) {
   if (const char* fault = fault_of_matrix(args); fault != nullptr) return fault;
   if (addend.num_rows < 0 || addend.num_rows > kRowsMax) return kTooManyRows;
   if (addend.rows == nullptr) return "adapters need to be told whose each row is";
-  const bool has_room = args.workspace != nullptr || addend_workspace(addend) == 0;
+  const bool needs_room = addend.num_rows > 0 && args.num_parts > 0;
+  const bool has_room = args.workspace != nullptr || !needs_room;
   if (!has_room || !are_aligned(args.workspace, addend.rows))
     return "adapters need a workspace at an address of 16 bytes, as rows are";
   return nullptr;
