@@ -71,12 +71,13 @@ struct alignas(16) AdapterRow {
 /// reads the product, while u is there. Tiles and rows say the same: each row is in one tile, those
 /// without an adapter in one of nobody's adapter. Of `of` group_stride and y are not read, and
 /// `workspace` is [addend_workspace()]. A row's result depends on that row and its adapter alone.
+/// Who adds reads slots, tiles and rows while the operation before it ends.
 struct AdapterAddend {
   AddAdaptersArgs of = {};
   int64_t num_rows = 0;
   const AdapterRow* rows = nullptr;  // [num_rows]
 };
-/// u = A x of all rows. Slots, tiles and rows must be there before the operation before it begins.
+/// u = A x of all rows.
 Outcome shrink_adapters(const AdapterAddend& addend, Stream stream);
 int64_t addend_workspace(const AdapterAddend& addend);  // floats
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kBlocksMin = 4;  // of a processor
+constexpr int kBlocksMin = 4;   // of a processor
 constexpr int kStepTerms = 32;  // of a warp, two products
 constexpr int kSteps = 4;       // all of whose loads are under way at once
 constexpr int kWarpTerms = kSteps * kStepTerms;
@@ -128,13 +128,13 @@ __device__ __forceinline__ void ask_for_next(const AddAdaptersArgs& args, const 
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
 
-/// Where a tile's u lies in the workspace: with its rows, or with kAdapterTileRows of its own.
+/// Rows of u in the workspace: the tiles' own, or kAdapterTileRows for each tile.
 struct Rows {
-  int64_t count;  // in the workspace
-  bool are_steps;
+  int64_t count;
+  bool are_the_tiles;
 
   __device__ __forceinline__ int64_t first(const AdapterTile& tile) const {
-    return are_steps ? tile.first : static_cast<int64_t>(blockIdx.y) * kAdapterTileRows;
+    return are_the_tiles ? tile.first : static_cast<int64_t>(blockIdx.y) * kAdapterTileRows;
   }
 };
 

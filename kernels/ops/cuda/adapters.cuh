@@ -1,6 +1,6 @@
-/// What adapters add to a row, made by who reads the row: scaling * B u of columns of one part, by
-/// a warp or by a block. u = A x lies in the workspace of AddAdaptersArgs: fp32, for each slice of
-/// the terms, part and 16 ranks a matrix of rows.
+/// What adapters add to rows, made by who reads them: scaling * B u, of a row by a warp, or of the
+/// rows of a tile. u = A x lies in the workspace of AddAdaptersArgs: fp32, for each slice of the
+/// terms, part and 16 ranks a matrix of rows.
 #pragma once
 
 #include <type_traits>
@@ -9,9 +9,9 @@
 
 namespace primerl::cuda {
 
-constexpr int kShrinkRanks = 16;      // of a block of the kernel that makes u
-constexpr int kShrinkTerms = 1024;    // likewise
-constexpr int kShrinkSlicesAtOnce = 3;  // of the terms, that are read at once
+constexpr int kShrinkRanks = 16;        // of a block of the kernel that makes u
+constexpr int kShrinkTerms = 1024;      // likewise: a slice
+constexpr int kShrinkSlicesAtOnce = 3;  // that are read at once
 
 __host__ __device__ constexpr int count_of(int64_t all, int size) {
   return static_cast<int>((all + size - 1) / size);
@@ -158,18 +158,16 @@ class ShrunkRow {
   float4 first_[kShrinkSlicesAtOnce] = {};
 };
 
-/// Which of 32 vectors of columns a lane has where a warp makes B u of a row: those of a group of
-/// 64 columns have the same lane % 4.
-__device__ __forceinline__ int vector_of_lane(int lane) {
-  return lane % 4 * kGroupRows + lane / 4;
-}
-
-/// B u of one row and up to four groups of columns, by the tensor cores of a warp; the rank is
-/// a multiple of 4. Each group has two of the eight rows of a product: one for the upper half of u,
-/// which is fp32, one for the lower. In the other rows it adds zeros.
+/// B u of one row, by the tensor cores of a warp; the rank is a multiple of 4. Lanes l of the same
+/// l % 4 below kGroups have a group of columns, eight each: those of vector_of(l). Each group has
+/// two of the eight rows of a product: one for the upper half of u, which is fp32, one for the
+/// lower. In the other rows it adds zeros.
 template <int kGroups, bool kAsksAhead>
 class RowOfWarp {
  public:
+  static __device__ __forceinline__ int vector_of(int lane) {
+    return lane / 4 * kGroups + lane % 4;
+  }
   /// `b` of the warp's first column, of `count` that there are. What comes first is asked for.
   __device__ __forceinline__ RowOfWarp(const Bf16* b, int rank, int count)
       : b_(b), rank_(rank), count_(count) {
@@ -177,7 +175,7 @@ class RowOfWarp {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) load_group(group, 0, ahead_[group]);
   }
-  /// To the lane's vector, where there is one of its number.
+  /// To the lane's columns.
   __device__ __forceinline__ void add_to(const ShrunkRow& row, float (&to)[kLaneColumns]) const {
     float c[kLaneColumns / 2][4] = {};
     if constexpr (kAsksAhead) {
@@ -203,7 +201,7 @@ class RowOfWarp {
  private:
   __device__ __forceinline__ void load_group(int group, int first_rank,
                                              uint2 (&b)[kLaneColumns]) const {
-    const int lane = threadIdx.x % kWarp, column = group * kWarpColumns + lane / 4 * kLaneColumns;
+    const int lane = threadIdx.x % kWarp, column = (lane / 4 * kGroups + group) * kLaneColumns;
     load_columns(b_ + column * rank_, first_rank + lane % 4 * 4, rank_, count_ - column, b);
   }
   /// The upper half of u in even rows of a product, the lower in odd ones.

@@ -13,12 +13,6 @@ constexpr int kItemsMax = 8;
 static_assert(kThreadsMax * kItemsMax == kNormWidthMax);
 constexpr int64_t kPartThreads = 131072;  // of all parts together
 
-/// Of the block's, in an order that is good for AddedToRow.
-__device__ __forceinline__ int vector_of_thread() {
-  const auto thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-  return thread - lane + vector_of_lane(lane);
-}
-
 /// What the parts of a delta give at element `at` of a row, as it would be in memory.
 template <class T, int kVec>
 __device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t at,
@@ -59,7 +53,7 @@ class AddedToRow {
       if (kAsksAhead && first == 0 && adapter_.rank % 4 == 0) return ahead_.add_to(row, to);
       if (adapter_.rank % 4 == 0) return warp_from(first).add_to(row, to);
     }
-    const int column = first + vector_of_thread() * kVec;
+    const int column = first + static_cast<int>(threadIdx.x) * kVec;
     add_columns(columns_.b + column * adapter_.rank, adapter_.rank, 1, width_ - column, row, to);
   }
 
@@ -98,7 +92,7 @@ __global__ void __launch_bounds__(kThreadsMax)
   // Of rows of more than a vector a thread it would cost registers.
   float weight[kVec] = {};
   if constexpr (kItems == 1)
-    if (vector_of_thread() * kVec < args.width) load(weights + vector_of_thread() * kVec, weight);
+    if (threadIdx.x * kVec < args.width) load(weights + threadIdx.x * kVec, weight);
   const auto added = [&] {
     if constexpr (kIsAdapted<Addend>)
       return AddedToRow<T, kVec, kItems == 1>(addend, args.width);
@@ -115,7 +109,7 @@ __global__ void __launch_bounds__(kThreadsMax)
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int first = i * static_cast<int>(blockDim.x) * kVec;  // of the block
-    const int64_t at = first + int64_t{vector_of_thread()} * kVec;
+    const int64_t at = first + static_cast<int64_t>(threadIdx.x) * kVec;
     const bool is_in = at < args.width;
     if (kIsAdapted<Addend> ? first >= args.width : !is_in) break;
     float more[kVec] = {};
@@ -140,7 +134,7 @@ __global__ void __launch_bounds__(kThreadsMax)
   if (args.inverse_rms != nullptr && threadIdx.x == 0) args.inverse_rms[blockIdx.x] = inverse;
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const int64_t at = static_cast<int64_t>(i * blockDim.x + vector_of_thread()) * kVec;
+    const int64_t at = static_cast<int64_t>(i * blockDim.x + threadIdx.x) * kVec;
     if (at >= args.width) break;
     if constexpr (kItems > 1) load(weights + at, weight);
 #pragma unroll

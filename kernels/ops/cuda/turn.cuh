@@ -60,7 +60,7 @@ class AddedToHead {
     float added[kLaneColumns] = {};
     warp_.add_to(row, added);
     __syncwarp();
-    if (lane % 4 < kGroups) store(shared + vector_of_lane(lane) * kLaneColumns, added);
+    if (lane % 4 < kGroups) store(shared + Warp::vector_of(lane) * kLaneColumns, added);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) x[i] += shared[lane + i * kWarp];
