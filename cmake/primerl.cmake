@@ -41,7 +41,7 @@ function(primerl_unity name)
   endif()
 endfunction()
 
-# Where files are often added: a batch ends behind one file in eight, by the hash of its path, or
+# Where files are often added: a batch ends behind one file in sixteen, by the hash of its path, or
 # behind twelve files. So a new file changes one batch, and the compiler's cache has the others.
 function(primerl_unity_by_name name)
   if(NOT PRIMERL_UNITY)
@@ -59,7 +59,7 @@ function(primerl_unity_by_name name)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${batch})
     math(EXPR count "${count} + 1")
     string(MD5 hash ${path})
-    if(hash MATCHES "^[01]" OR count EQUAL 12)
+    if(hash MATCHES "^6" OR count EQUAL 12)
       set(batch "")
     endif()
   endforeach()
@@ -76,8 +76,8 @@ endfunction()
 
 # primerl_test(name LABEL unit|sim|e2e|device SOURCES ... ALONE ... DEPENDS ...): one GoogleTest
 # program, each TEST a CTest test of its own. Left out, and said so, where a room it needs is not
-# built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that are
-# run TOGETHER share what their SetUpTestSuite() makes: each is one CTest test, which reports as
+# built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that
+# are run TOGETHER share what their SetUpTestSuite() makes: each is one CTest test, which reports as
 # whole programs do.
 # Under a sanitizer the whole program is one CTest test, since there to start a program takes longer
 # than most tests; it reports to gtest/NAME.xml, which scripts/judge_tests.py reads.

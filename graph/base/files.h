@@ -43,9 +43,9 @@ Status replace_file(FileOps& files, const std::filesystem::path& file, std::stri
 Status write_file_synced(const std::filesystem::path& file,
                          std::span<const std::span<const std::byte>> parts);
 
-/// Opens a file for reading, `more_flags` as of open(2). A folder, pipe, device or socket is refused
-/// by name and never waited for: who would write to it may never come. Every file that a person
-/// names is opened here, but for graph files, which may come from a pipe.
+/// Opens a file for reading, `more_flags` as of open(2). A folder, pipe, device or socket is
+/// refused by name and never waited for: who would write to it may never come. Every file that a
+/// person names is opened here, but for graph files, which may come from a pipe.
 Result<Descriptor> open_regular_file(const std::filesystem::path& file, int more_flags = 0);
 
 /// The whole file; kNotFound when it is not there, kExhausted when it is larger than `bytes_max`.

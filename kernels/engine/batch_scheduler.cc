@@ -42,7 +42,10 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits)
       pool_(limits_.options.kv_blocks, events_.get()),
       slots_(limits_.options.adapter_slots),
       waiting_(limits_.options.shares),
-      claims_(limits_.options.shares, limits_.options.max_running) {}
+      places_(limits_.options.shares, limits_.options.max_running,
+              TenantClaims::Waiting::kTakesItsTurn),
+      block_claims_(limits_.options.shares, limits_.options.kv_blocks,
+                    TenantClaims::Waiting::kKeepsItsClaim) {}
 
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
   CHECK(versions_.set(key, version), "an engine of more keys than it may hold");
@@ -90,7 +93,7 @@ Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {
   sequence->arrival = num_arrived_++;
   sequence->adapter = adapter;
   waiting_.enter(sequence->request.tenant);
-  claims_.enter(sequence->request.tenant);
+  places_.want(sequence->request.tenant, 1);
   enqueue(*sequence);
   const uint64_t id = sequence->request.id.value;
   sequences_.emplace(id, std::move(sequence));
@@ -260,7 +263,8 @@ void BatchScheduler::begin(StepPlan& plan) {
   plan.copies.clear();
   plan.prefills.clear();
   has_preempted_ = false;
-  claims_.step();
+  places_.step();
+  block_claims_.step();
 }
 
 bool BatchScheduler::plan(StepPlan& plan) {
@@ -268,14 +272,9 @@ bool BatchScheduler::plan(StepPlan& plan) {
   const EngineOptions& options = limits_.options;
   begin(plan);
   int32_t budget = options.max_batched_tokens;
-  // Whoever is preempted meanwhile is behind, or this one itself.
-  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
-    Sequence& sequence = *running_[i];
-    if (needs_block(sequence) && !grow(sequence)) break;
-    add_decode(plan, sequence);
-    --budget;
-  }
-  const size_t num_decodes = plan.rows.spans.size();
+  const size_t num_decodes = grow_running(budget);
+  for (size_t i = 0; i < num_decodes; ++i) add_decode(plan, *running_[i]);
+  budget -= static_cast<int32_t>(num_decodes);
   if (!plan.samples.empty() && options.max_prefill_tokens > 0)
     budget = std::min(budget, options.max_prefill_tokens);
   size_t next = 0;
@@ -351,6 +350,7 @@ void BatchScheduler::withdraw(const Sequence& sequence) {
 }
 
 void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
+  preempt_readers(plan);
   for (const auto& sample : plan.samples)
     if (sample.sequence->prefill == nullptr && !sample.sequence->has_left)
       end_early(*sample.sequence, FinishReason::kFailed, why);
@@ -391,6 +391,7 @@ void BatchScheduler::finish_step() {
 
 /// Those of `prefill` that got their token are held, or run on.
 void BatchScheduler::hand_on(PrefillTask& prefill) {
+  const TenantSlot tenant = prefill.first().request.tenant;
   std::vector<Sequence*> sampled(
       prefill.waiting.begin(),
       prefill.waiting.begin() + static_cast<std::ptrdiff_t>(prefill.num_sampled));
@@ -410,15 +411,15 @@ void BatchScheduler::hand_on(PrefillTask& prefill) {
     else
       CHECK(take_over(sequence->request.id).ok(), "it was held");
   }
-  if (prefill.waiting.empty()) release(prefill.blocks);
+  if (prefill.waiting.empty()) release(prefill.blocks, tenant);
 }
 
 void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string detail) {
   leave(sequence);
   give_slot_back(sequence);
   waiting_.leave(sequence.request.tenant);
-  claims_.leave(sequence.request.tenant);
-  release(sequence.blocks);
+  places_.want(sequence.request.tenant, -1);
+  release(sequence.blocks, sequence.request.tenant);
   totals_.num_completed += is_complete(reason) ? 1U : 0U;
   totals_.num_failed += reason == FinishReason::kFailed ? 1U : 0U;
   FinishEvent event;

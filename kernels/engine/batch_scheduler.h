@@ -9,16 +9,18 @@
 ///      +-----------+-----------+------ preempted ---+
 ///
 /// Order is by priority, then first come, first served; who waits is admitted in the order of
-/// waiting_queue.h, which shares the engine between tenants; how many of max_running one may have
-/// is said by slot_claims.h. A step has at most max_batched_tokens
-/// rows: running sequences decode first, then prompts advance in chunks (of max_prefill_tokens
-/// together while anything decodes, so that a long prompt does not hold up who runs), then the
-/// first waiting sequence is admitted while it fits. A step samples at most max_batched_tokens
-/// tokens; a row may be sampled from several times, so these are two counts.
+/// waiting_queue.h, which shares the engine between tenants; how many places and KV blocks one may
+/// have is said by tenant_claims.h. A step has at most max_batched_tokens rows: running sequences
+/// decode first, then prompts advance in chunks (of max_prefill_tokens together while anything
+/// decodes, so that a long prompt does not hold up who runs), then the first waiting sequence is
+/// admitted while it fits. A step samples at most max_batched_tokens tokens; a row may be sampled
+/// from several times, so these are two counts.
 ///
-/// A sequence takes blocks as it grows. When none is free, the last sequence in the order loses its
-/// blocks and waits again; what it had is computed again later, as one prompt. The first in the
-/// order is never preempted for another, so everything ends. A step that preempts admits nobody.
+/// A sequence takes blocks as it grows, before any row of the step is planned. When none is free,
+/// or what is free is kept for other tenants, a sequence of the tenant that holds most beyond its
+/// part loses its blocks, the last in the order, and waits again; what it had is computed again
+/// later, as one prompt. The first of all in the order is never preempted for another, so
+/// everything ends (docs/design/inference.md). A step that preempts admits nobody.
 ///
 /// Full blocks are found again by name (block_hash.h): prompts that begin alike compute the common
 /// blocks once, in one step or steps apart, and a later turn computes only what is new. At least
@@ -56,8 +58,8 @@
 #include "kernels/engine/logits_processor.h"
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
-#include "kernels/engine/slot_claims.h"
 #include "kernels/engine/stop_rule.h"
+#include "kernels/engine/tenant_claims.h"
 #include "kernels/engine/waiting_queue.h"
 
 namespace primerl {
@@ -213,7 +215,7 @@ class BatchScheduler {
   /// Moves the sequences of a plan on: prefilled ones are held, ended ones leave.
   void finish_step();
   /// The step of `plan` was not computed: its sequences end as failed, those whose
-  /// prompt it was in when they are taken over.
+  /// prompt it was in when they are taken over. Prompts that only found blocks of it begin again.
   void fail_step(const StepPlan& plan, const std::string& why);
 
   bool has_work() const;
@@ -239,15 +241,27 @@ class BatchScheduler {
   // Into the lists, in order.
   void enqueue(Sequence& sequence);
   void run(Sequence& sequence);
+  void dequeue(Sequence& sequence);
 
   // Admission (these and all on blocks: scheduler_blocks.cc).
   /// The prompt on its way that `sequence` may wait for, too; or null.
   PrefillTask* shared_prefill(const Sequence& sequence) const;
   /// How many of the first blocks of `sequence` the pool has; its last token is never in them.
   int32_t num_cached_blocks(Sequence& sequence) const;
-  /// The first that waits, whose tenant may have one more and whose adapter, if it has one, is in a
-  /// slot; or null.
+  /// The first that waits, whose tenant may have what it needs and whose adapter, if it has one, is
+  /// in a slot; or null.
   Sequence* next_to_admit() const;
+  bool may_admit(Sequence& sequence) const;
+  /// Whether `may_take` lets it have as many blocks as it needs, beside `num_held` of which some
+  /// may be its own beginning.
+  template <class MayTake>
+  bool has_room(Sequence& sequence, int32_t num_held, const MayTake& may_take) const;
+  /// How many blocks fewer are free once it is admitted, and computes its prompt alone.
+  int32_t num_to_take(Sequence& sequence) const;
+  /// How many sequences hold blocks and will soon want another; of `tenant`, or of all.
+  int32_t num_growing(std::optional<TenantSlot> tenant) const;
+  /// The blocks that stay free for them where `next` is admitted.
+  int32_t num_reserved(const Sequence& next, std::optional<TenantSlot> tenant) const;
   /// The first that waits for a slot; or null.
   const Sequence* first_without_slot() const;
   int32_t slot_for(const Sequence& sequence) const;
@@ -264,15 +278,27 @@ class BatchScheduler {
   void publish(const std::vector<int32_t>& blocks, BlockChain& chain, const Sequence& sequence,
                int32_t num_computed);
   BlockChain next_chain(const BlockChain& chain, const Sequence& sequence) const;
-  /// Takes one for `sequence`, from whoever is behind it in the order if need be. False: it lost
-  /// its own and waits again.
+  /// Like the pool's, and counted by tenant.
+  int32_t take_block(TenantSlot tenant);
+  void hold_block(int32_t block, TenantSlot tenant);
+  void release_block(int32_t block, TenantSlot tenant);
+  /// Gives the first `num_rows_max` running sequences the blocks of their next tokens; how many
+  /// have them.
+  size_t grow_running(int32_t num_rows_max);
+  /// Takes a block for `sequence`, from another if need be. False: it lost its own and waits again.
   bool grow(Sequence& sequence);
-  /// Of those that have blocks.
-  Sequence* last_in_order() const;
+  bool may_grow(const Sequence& sequence, const TenantClaims& claims) const;
+  /// Who loses its blocks so that `growing` may have one.
+  Sequence& victim_for(Sequence& growing) const;
   void preempt(Sequence& sequence);
+  /// Those whose prompts have no row in `plan`, and have found blocks that it was to write.
+  void preempt_readers(const StepPlan& plan);
   /// Takes `sequence` out of the list of its state.
   void leave(Sequence& sequence);
-  void release(std::vector<int32_t>& blocks);
+  void release(std::vector<int32_t>& blocks, TenantSlot tenant);
+  /// All that have blocks, or wait for the prompt that has some.
+  template <class Visit>
+  void visit_with_blocks(const Visit& visit) const;
   /// Gives `sequence`, sampled from `prefill`, blocks of its own, or those of the prefill.
   void settle(PrefillTask& prefill, Sequence& sequence, bool is_last);
   /// Before the last token of a complete prompt is computed again: nobody else's block is written.
@@ -285,6 +311,8 @@ class BatchScheduler {
   /// Whether it draws another one after that.
   bool goes_on(const Sequence& sequence) const;
   bool needs_block(const Sequence& sequence) const;
+  /// Whether all that go on may have the blocks for that.
+  bool can_grow_ahead() const;
   void add_sample(StepPlan& plan, int32_t row, Sequence& sequence) const;
   void add_decode(StepPlan& plan, Sequence& sequence);
   void add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num_rows);
@@ -313,7 +341,8 @@ class BatchScheduler {
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   WaitingQueue waiting_;
-  SlotClaims claims_;                                     // of those that are not waiting
+  TenantClaims places_;        // of max_running: whoever does not wait has one
+  TenantClaims block_claims_;  // of the pool, whose blocks belong to one tenant each
   std::vector<std::unique_ptr<PrefillTask>> prefilling_;  // in order of admission
   std::vector<Sequence*> running_;                        // in order
   std::vector<Sequence*> held_;

@@ -19,22 +19,30 @@ bool BatchScheduler::needs_block(const Sequence& sequence) const {
   return sequence.size() + num_coming(sequence) > room;
 }
 
+bool BatchScheduler::can_grow_ahead() const {
+  std::optional<TenantClaims> claims;  // as they would be; a copy where somebody grows at all
+  int32_t num_blocks = 0;
+  for (const Sequence* sequence : running_) {
+    if (!goes_on(*sequence) || !needs_block(*sequence)) continue;
+    if (!claims) claims = block_claims_;
+    if (++num_blocks > pool_.num_free() || !may_grow(*sequence, *claims)) return false;
+    claims->take(sequence->request.tenant, 1);
+  }
+  return true;
+}
+
 bool BatchScheduler::plan_ahead(StepPlan& plan) {
   CHECK(num_under_way_ == 1, "a step is planned ahead of the only one under way");
   if (!prefilling_.empty() || !copies_.empty() || can_admit()) return false;
-  int32_t num_rows = 0, num_blocks = 0;
-  for (const Sequence* sequence : running_) {
-    if (!goes_on(*sequence)) continue;
-    ++num_rows;
-    num_blocks += needs_block(*sequence) ? 1 : 0;
-  }
-  if (num_rows == 0 || num_blocks > pool_.num_free()) return false;
+  if (std::ranges::none_of(running_, [this](const auto* one) { return goes_on(*one); }) ||
+      !can_grow_ahead())
+    return false;
   begin(plan);
   int32_t budget = limits_.options.max_batched_tokens;
   for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
     Sequence& sequence = *running_[i];
     if (!goes_on(sequence)) continue;
-    if (needs_block(sequence)) sequence.blocks.push_back(pool_.take());
+    if (needs_block(sequence)) sequence.blocks.push_back(take_block(sequence.request.tenant));
     add_decode(plan, sequence);
     --budget;
   }

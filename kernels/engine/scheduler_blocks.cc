@@ -1,4 +1,4 @@
-// Who is admitted, who holds blocks, who loses them.
+// Who is admitted, and who holds blocks.
 #include <algorithm>
 
 #include "kernels/engine/batch_scheduler.h"
@@ -16,11 +16,17 @@ void drop(std::vector<T*>& list, const T* one) {
 void BatchScheduler::enqueue(Sequence& sequence) {
   sequence.state = Sequence::State::kWaiting;
   waiting_.insert(sequence);
+  block_claims_.want(sequence.request.tenant, blocks_for(sequence.size()));
+}
+
+void BatchScheduler::dequeue(Sequence& sequence) {
+  waiting_.remove(sequence);
+  block_claims_.want(sequence.request.tenant, -blocks_for(sequence.size()));
 }
 
 void BatchScheduler::run(Sequence& sequence) {
   sequence.state = Sequence::State::kRunning;
-  claims_.admit(sequence.request.tenant);
+  places_.take(sequence.request.tenant, 1);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, is_before),
                   &sequence);
 }
@@ -95,9 +101,7 @@ int32_t BatchScheduler::slot_for(const Sequence& sequence) const {
 int32_t BatchScheduler::draining() const {
   if (slots_.coming()) return kNoAdapter;
   const Sequence* first = first_without_slot();
-  const auto may_run = [this](const Sequence& one) {
-    return claims_.may_admit(one.request.tenant);
-  };
+  const auto may_run = [this](Sequence& one) { return may_admit(one); };
   if (first == nullptr || first != waiting_.next(may_run) ||
       slot_for(*first) != AdapterSlots::kNone)
     return kNoAdapter;
@@ -114,12 +118,52 @@ const std::optional<AdapterSlots::Load>& BatchScheduler::next_load() {
 
 Sequence* BatchScheduler::next_to_admit() const {
   const int32_t held_back = draining();
-  return waiting_.next([&](const Sequence& one) {
+  return waiting_.next([&](Sequence& one) {
     const bool has_adapter =
         one.adapter == kNoAdapter ||
         (one.adapter != held_back && slots_.slot_of(one.adapter) != AdapterSlots::kNone);
-    return has_adapter && claims_.may_admit(one.request.tenant);
+    return has_adapter && may_admit(one);
   });
+}
+
+int32_t BatchScheduler::num_growing(std::optional<TenantSlot> tenant) const {
+  const auto has_none = [&](const Sequence* one) {
+    return one->blocks.empty() && (!tenant || one->request.tenant == *tenant);
+  };
+  return (tenant ? places_.num_taken(*tenant) : places_.num_taken()) -
+         static_cast<int32_t>(std::ranges::count_if(held_, has_none));
+}
+
+int32_t BatchScheduler::num_reserved(const Sequence& next, std::optional<TenantSlot> tenant) const {
+  // One that was preempted comes back only where it can stay for a while: what it had is computed
+  // again each time.
+  return (next.began.has_value() ? 2 : 1) * num_growing(tenant);
+}
+
+int32_t BatchScheduler::num_to_take(Sequence& sequence) const {
+  const int32_t num_cached = num_cached_blocks(sequence);
+  int32_t count = blocks_for(sequence.size());
+  for (int32_t i = 0; i < num_cached; ++i)
+    if (pool_.num_holders(pool_.find(sequence.chains[static_cast<size_t>(i)].name())) > 0) --count;
+  return count;
+}
+
+template <class MayTake>
+bool BatchScheduler::has_room(Sequence& sequence, int32_t num_held, const MayTake& may_take) const {
+  if (shared_prefill(sequence) != nullptr) return may_take(1);  // what is behind its full blocks
+  // Only blocks that are held cost nothing: a look at their number saves most walks.
+  const int32_t most = blocks_for(sequence.size());
+  if (may_take(most)) return true;
+  return may_take(most - num_held) && may_take(num_to_take(sequence));
+}
+
+bool BatchScheduler::may_admit(Sequence& sequence) const {
+  const TenantSlot tenant = sequence.request.tenant;
+  const int32_t reserved = num_reserved(sequence, tenant);
+  return places_.num_free() > 0 && places_.may_take(tenant, 1) &&
+         has_room(sequence, block_claims_.num_taken(tenant), [&](int32_t count) {
+           return block_claims_.may_take(tenant, reserved + count);
+         });
 }
 
 void BatchScheduler::give_slot_back(Sequence& sequence) {
@@ -130,25 +174,13 @@ bool BatchScheduler::can_admit() const {
   if (waiting_.empty()) return false;
   Sequence* const next = next_to_admit();
   if (next == nullptr) return false;
-  Sequence& sequence = *next;
-  // Whoever is in will soon want one block more, and one that was preempted comes back only where
-  // it can stay for a while: what it had is computed again each time.
-  const auto has_blocks = [](const Sequence* one) { return !one->blocks.empty(); };
-  const auto num_growing = num_prefilling_ + static_cast<int32_t>(running_.size()) +
-                           static_cast<int32_t>(std::ranges::count_if(held_, has_blocks));
-  int32_t free = pool_.num_free() - (sequence.began.has_value() ? 2 : 1) * num_growing;
-  if (shared_prefill(sequence) != nullptr) return free >= 1;
-  // Only blocks that others hold cost nothing: a look at their number saves most walks.
-  const int32_t num_blocks = blocks_for(sequence.size());
-  if (num_blocks - (pool_.num_blocks() - pool_.num_free()) > free) return false;
-  const int32_t num_cached = num_cached_blocks(sequence);
-  free -= num_blocks - num_cached;
-  for (int32_t i = 0; i < num_cached && free >= 0; ++i)
-    if (pool_.num_holders(pool_.find(sequence.chains[static_cast<size_t>(i)].name())) == 0) --free;
-  return free >= 0;
+  const int32_t free = pool_.num_free() - num_reserved(*next, std::nullopt);
+  return has_room(*next, pool_.num_blocks() - pool_.num_free(),
+                  [free](int32_t count) { return count <= free; });
 }
 
 PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
+  const TenantSlot tenant = sequence.request.tenant;
   PrefillTask& prefill = *prefilling_.emplace_back(std::make_unique<PrefillTask>());
   prefill.num_tokens = sequence.size();
   prefill.scores_prompt = sequence.needs_prompt_logprobs();
@@ -159,10 +191,10 @@ PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
   for (int32_t i = 0; i < num_cached; ++i) {
     prefill.chain = sequence.chains[static_cast<size_t>(i)];
     prefill.blocks.push_back(pool_.find(prefill.chain.name()));
-    pool_.hold(prefill.blocks.back());
+    hold_block(prefill.blocks.back(), tenant);
   }
   while (static_cast<int32_t>(prefill.blocks.size()) < blocks_for(prefill.num_tokens))
-    prefill.blocks.push_back(pool_.take());
+    prefill.blocks.push_back(take_block(tenant));
   prefill.num_found = num_cached;
   prefill.num_computed = num_cached * limits_.options.block_size;
   return prefill;
@@ -170,8 +202,8 @@ PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
 
 void BatchScheduler::admit(StepPlan& plan) {
   Sequence& sequence = *next_to_admit();
-  waiting_.remove(sequence);
-  claims_.admit(sequence.request.tenant);
+  dequeue(sequence);
+  places_.take(sequence.request.tenant, 1);
   if (sequence.adapter != kNoAdapter) slots_.hold(sequence.adapter);
   sequence.has_slot = sequence.adapter != kNoAdapter;
   const bool is_again = sequence.began.has_value();
@@ -196,55 +228,18 @@ void BatchScheduler::admit(StepPlan& plan) {
   if (prefill->last_row >= 0) add_samples(plan, *prefill);
 }
 
-Sequence* BatchScheduler::last_in_order() const {
-  Sequence* last = running_.empty() ? nullptr : running_.back();
-  const auto take_later = [&last](Sequence* one) {
-    if (last == nullptr || is_before(last, one)) last = one;
-  };
-  for (Sequence* one : held_)
-    if (!one->blocks.empty()) take_later(one);
-  for (const auto& prefill : prefilling_)
-    for (Sequence* one : prefill->waiting) take_later(one);
-  return last;
-}
-
-bool BatchScheduler::grow(Sequence& sequence) {
-  int32_t block = pool_.take();
-  while (block == BlockPool::kNone) {
-    Sequence& last = *last_in_order();
-    preempt(last);
-    if (&last == &sequence) return false;
-    block = pool_.take();
-  }
-  sequence.blocks.push_back(block);
-  return true;
-}
-
-void BatchScheduler::preempt(Sequence& sequence) {
-  ++totals_.num_preemptions;
-  has_preempted_ = true;
-  give_slot_back(sequence);
-  if (sequence.state == Sequence::State::kHeld) {  // it waits for take_over() first
-    release(sequence.blocks);
-    return;
-  }
-  leave(sequence);
-  release(sequence.blocks);
-  enqueue(sequence);
-}
-
 void BatchScheduler::leave(Sequence& sequence) {
-  if (sequence.state != Sequence::State::kWaiting) claims_.release(sequence.request.tenant);
+  if (sequence.state != Sequence::State::kWaiting) places_.take(sequence.request.tenant, -1);
   switch (sequence.state) {
     case Sequence::State::kWaiting:
-      waiting_.remove(sequence);
+      dequeue(sequence);
       break;
     case Sequence::State::kPrefilling: {
       PrefillTask* prefill = std::exchange(sequence.prefill, nullptr);
       drop(prefill->waiting, &sequence);
       --num_prefilling_;
       if (!prefill->waiting.empty()) break;
-      release(prefill->blocks);
+      release(prefill->blocks, sequence.request.tenant);
       std::erase_if(prefilling_, [prefill](const auto& one) { return one.get() == prefill; });
       break;
     }
@@ -257,9 +252,32 @@ void BatchScheduler::leave(Sequence& sequence) {
   }
 }
 
+int32_t BatchScheduler::take_block(TenantSlot tenant) {
+  const int32_t block = pool_.take();
+  if (block == BlockPool::kNone) return block;
+  block_claims_.want(tenant, 1);
+  block_claims_.take(tenant, 1);
+  return block;
+}
+
+void BatchScheduler::hold_block(int32_t block, TenantSlot tenant) {
+  const bool was_free = pool_.num_holders(block) == 0;
+  pool_.hold(block);
+  if (!was_free) return;
+  block_claims_.want(tenant, 1);
+  block_claims_.take(tenant, 1);
+}
+
+void BatchScheduler::release_block(int32_t block, TenantSlot tenant) {
+  pool_.release(block);
+  if (pool_.num_holders(block) > 0) return;
+  block_claims_.take(tenant, -1);
+  block_claims_.want(tenant, -1);
+}
+
 /// The last one first: what many share lies in front, and is to be found for longest.
-void BatchScheduler::release(std::vector<int32_t>& blocks) {
-  for (; !blocks.empty(); blocks.pop_back()) pool_.release(blocks.back());
+void BatchScheduler::release(std::vector<int32_t>& blocks, TenantSlot tenant) {
+  for (; !blocks.empty(); blocks.pop_back()) release_block(blocks.back(), tenant);
 }
 
 void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_last) {
@@ -271,9 +289,10 @@ void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_la
     prefill.blocks.clear();
     return;
   }
+  const TenantSlot tenant = sequence.request.tenant;
   const int32_t size = limits_.options.block_size, rest = prefill.num_tokens % size;
   int32_t own = BlockPool::kNone;
-  if (rest > 0 && (own = pool_.take()) == BlockPool::kNone) {
+  if (rest > 0 && (own = take_block(tenant)) == BlockPool::kNone) {
     ++totals_.num_preemptions;  // it computes its prompt again when its turn comes
     return;
   }
@@ -283,20 +302,21 @@ void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_la
     sequence.blocks.back() = own;
   }
   for (int32_t i = 0; i < prefill.num_tokens / size; ++i)
-    pool_.hold(sequence.blocks[static_cast<size_t>(i)]);
+    hold_block(sequence.blocks[static_cast<size_t>(i)], tenant);
 }
 
 bool BatchScheduler::own_end(PrefillTask& prefill) {
   if (!prefill.has_shared_end) return true;
   const int32_t size = limits_.options.block_size;
+  const TenantSlot tenant = prefill.first().request.tenant;
   int32_t& last = prefill.blocks.back();
   if (pool_.num_holders(last) == 1) {
     pool_.withdraw(last);
   } else {
-    const int32_t own = pool_.take();
+    const int32_t own = take_block(tenant);
     if (own == BlockPool::kNone) return false;  // until one of those that hold it ends
     if (size > 1) copies_.push_back({last * size, own * size, size - 1});
-    pool_.release(last);
+    release_block(last, tenant);
     last = own;
   }
   prefill.has_shared_end = false;

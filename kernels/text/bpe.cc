@@ -204,18 +204,14 @@ class ByteLevelBpe final : public Tokenizer {
   }
 
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
-    std::string bytes;
-    for (const int32_t id : ids) {
-      if (id < 0) return error(Code::kInvalid, "id {} is no token", id);
-      if (!vocabulary_.has(id)) continue;  // a padded row of the embedding
-      if (skip_special && (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) continue;
-      bytes += parts_.token_bytes[static_cast<size_t>(id)];
-    }
+    ASSIGN_OR_RETURN(std::string bytes, vocabulary_.join(ids, skip_special, [this](int32_t id) {
+      return std::string_view(parts_.token_bytes[static_cast<size_t>(id)]);
+    }));
     return to_valid_utf8(std::move(bytes));
   }
 
   std::string_view bytes_of(int32_t id) const override {
-    if (!vocabulary_.has(id) || (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) return {};
+    if (!vocabulary_.is_text(id)) return {};
     return parts_.token_bytes[static_cast<size_t>(id)];
   }
 

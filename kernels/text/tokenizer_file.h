@@ -45,6 +45,20 @@ class Vocabulary {
   bool has(int32_t id) const { return id >= 0 && id < size() && kinds_[index(id)] != kNone; }
   uint8_t kind(int32_t id) const { return kinds_[index(id)]; }  // of an id that has()
   const std::string& token(int32_t id) const { return tokens_[index(id)]; }
+  /// Whether the token stands for text.
+  bool is_text(int32_t id) const { return has(id) && (kind(id) & kSpecial) == 0; }
+  /// text_of(id) of one after the other. Ids of no token are left out, since an embedding may have
+  /// padded rows, and special ones with `skip_special`.
+  template <class TextOf>
+  Result<std::string> join(const std::vector<int32_t>& ids, bool skip_special,
+                           const TextOf& text_of) const {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (id < 0) return error(Code::kInvalid, "id {} is no token", id);
+      if (skip_special ? is_text(id) : has(id)) text += text_of(id);
+    }
+    return text;
+  }
 
  private:
   static size_t index(int32_t id) { return static_cast<size_t>(id); }

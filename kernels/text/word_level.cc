@@ -24,18 +24,13 @@ class WordLevel final : public Tokenizer {
   }
 
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
-    std::string text;
-    for (const int32_t id : ids) {
-      if (id < 0) return error(Code::kInvalid, "id {} is no token", id);
-      if (!vocabulary_.has(id)) continue;  // a padded row of the embedding
-      if (skip_special && (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) continue;
-      text += vocabulary_.token(id);
-    }
-    return text;
+    return vocabulary_.join(ids, skip_special, [this](int32_t id) {
+      return std::string_view(vocabulary_.token(id));
+    });
   }
 
   std::string_view bytes_of(int32_t id) const override {
-    if (!vocabulary_.has(id) || (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) return {};
+    if (!vocabulary_.is_text(id)) return {};
     return vocabulary_.token(id);
   }
 

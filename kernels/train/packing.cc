@@ -206,4 +206,14 @@ Status check_samples(const TrainBatch& batch, const SampleLimits& limits) {
   return ok();
 }
 
+Result<TrainBatch> batch_to_score(const std::vector<int32_t>& tokens, const SampleLimits& limits) {
+  TrainBatch batch;
+  batch.loss = LossKind::kCrossEntropy;
+  TrainSample& sample = batch.samples.emplace_back();
+  sample.tokens = tokens;
+  sample.loss_mask.assign(tokens.size(), 1);
+  RETURN_IF_ERROR(check_samples(batch, limits));
+  return batch;
+}
+
 }  // namespace primerl

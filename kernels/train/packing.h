@@ -70,4 +70,7 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
 /// The same for all of a batch; names the sample.
 Status check_samples(const TrainBatch& batch, const SampleLimits& limits);
 
+/// The one sample of which score() gives each token's log-probability; checked.
+Result<TrainBatch> batch_to_score(const std::vector<int32_t>& tokens, const SampleLimits& limits);
+
 }  // namespace primerl

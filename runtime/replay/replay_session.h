@@ -87,8 +87,8 @@ struct ReplayRequest {
   std::string from = {};  // a training step or NODE:STEP; empty: the first step
 };
 
-/// A record and its graph, with what the request sets in it. Errors are about these; findings of the
-/// graph check (a wrong --set) are in the notes of the error.
+/// A record and its graph, with what the request sets in it. Errors are about these; findings of
+/// the graph check (a wrong --set) are in the notes of the error.
 struct ReplayRecord {
   std::shared_ptr<const Trace> trace;
   std::shared_ptr<const Plan> plan;

@@ -6,8 +6,8 @@
 /// processes.
 ///
 /// Making actor groups loads models, which may take minutes, or for ever where a driver or a file
-/// system hangs. After the order to drain or to stop it may go on for kStartLeftMax; then its thread
-/// is left behind: nothing was computed that could be lost.
+/// system hangs. After the order to drain or to stop it may go on for kStartLeftMax; then its
+/// thread is left behind: nothing was computed that could be lost.
 ///
 /// Threads: everything from one thread; `say` is also called from the connections' I/O thread and
 /// from actor groups' threads. Making actor groups has a thread of its own.

@@ -60,10 +60,11 @@ TEST_F(AModelFolder, WithoutWeightsIsRefused) {
 
 TEST_F(AModelFolder, WithoutWeightsIsWellForMachinesThatHaveThem) {
   fs::remove(weights());
-  std::ofstream(graph(), std::ios::app)
-      << "\n[place]\n"
-         "far = { nodes = [\"prefill\", \"decode\", \"trainer\", \"broadcaster\"], host = \"gpu1\" }\n"
-         "near = { nodes = [\"rollout\", \"env\", \"router\"] }\n";
+  std::ofstream(graph(), std::ios::app) << R"(
+[place]
+far = { host = "gpu1", nodes = ["prefill", "decode", "trainer", "broadcaster"] }
+near = { nodes = ["rollout", "env", "router"] }
+)";
   const auto end = check();
   EXPECT_EQ(end.code, 0) << end.err;
 }
@@ -86,8 +87,8 @@ TEST_F(AModelFolder, WithAnIndexThatIsNoneIsRefused) {
 
 TEST_F(AModelFolder, ThatLacksAShardIsRefused) {
   fs::remove(weights());
-  write_text(index(), R"({"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}})");
-  expect_refused("model-00001-of-00001.safetensors is missing, but ");
+  write_text(index(), R"({"weight_map": {"model.norm.weight": "model-1.safetensors"}})");
+  expect_refused("model-1.safetensors is missing, but ");
 }
 
 /// Nobody writes to it: whoever opened it would wait for ever.

@@ -46,12 +46,6 @@ std::vector<cuda::AdapterRow> rows_of(const std::vector<AdapterTile>& tiles, int
   return made;
 }
 
-/// One slice of the terms, two, or more than are read at once.
-int64_t terms_of(uint64_t seed) {
-  constexpr std::array<int64_t, 3> kTerms = {40, 1032, 3080};
-  return kTerms[seed % kTerms.size()];
-}
-
 }  // namespace
 
 int64_t AdaptedLinear::columns() const {
@@ -110,9 +104,9 @@ Floats wanted_of_tiles(const AddAdaptersArgs& args, const std::vector<AdapterTil
   return y;
 }
 
-AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const std::vector<int64_t>& widths,
-                         uint64_t seed, Change change)
-    : linear_{terms_of(seed), widths},
+AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& linear, uint64_t seed,
+                         Change change)
+    : linear_(linear),
       tiles_(tiles_of(rows, mix(seed, 20), change.has_narrow_tiles)),
       rows_(rows_of(tiles_, rows)),
       type_(type),

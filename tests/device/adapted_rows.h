@@ -28,15 +28,15 @@ Floats wanted_of_tiles(const cuda::AddAdaptersArgs& args,
                        const std::vector<cuda::AdapterTile>& tiles, const Floats& slots,
                        const Floats& x, Floats before);
 
-/// Rows of a decode step, of a product of `widths`: tiles of one to eight rows, of ranks 4 to 64,
-/// of nobody, and of adapters that add to some of the parts.
+/// Rows of a decode step, read by a linear: tiles of one to eight rows, of ranks 4 to 64, of
+/// nobody, and of adapters that add to some of the parts.
 class AdaptedRows {
  public:
   struct Change {
     bool has_narrow_tiles = false;  // of one row each: changes nothing
     int32_t broken_slot = -1;       // whose numbers are none
   };
-  AdaptedRows(cuda::Type type, int64_t rows, const std::vector<int64_t>& widths, uint64_t seed,
+  AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& linear, uint64_t seed,
               Change change = {false, -1});
 
   /// What adapters add, [rows, columns].

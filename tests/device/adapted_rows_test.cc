@@ -13,6 +13,7 @@
 namespace primerl::cuda {
 namespace {
 
+using cuda_test::AdaptedLinear;
 using cuda_test::AdaptedRows;
 using cuda_test::Buffer;
 using cuda_test::expect_near;
@@ -29,7 +30,9 @@ struct Shape {
   int64_t rows, width;
 };
 /// Rows of a vector a thread, of more, and of no whole vectors; more than one block of columns.
-constexpr Shape kShapes[] = {{1, 8}, {3, 7}, {17, 100}, {20, 1024}, {6, 5120}};
+constexpr Shape kShapes[] = {{1, 8}, {3, 7}, {17, 100}, {21, 104}, {20, 1024}, {6, 5120}};
+/// Two slices of the terms, one, or more than are read at once.
+constexpr int64_t kTerms[] = {1032, 40, 3080};
 
 struct Case {
   Type type;
@@ -37,16 +40,19 @@ struct Case {
   uint64_t seed;
 
   int64_t size() const { return shape.rows * shape.width; }
+  /// What adapters add to: a stage's output, or gates and ups.
+  AdaptedLinear whole() const { return {kTerms[seed], {shape.width}}; }
+  AdaptedLinear halves() const { return {kTerms[seed], {shape.width, shape.width}}; }
   std::string name() const {
     return std::string(cuda_test::name_of(type)) + ", seed " + std::to_string(seed) + ", " +
            std::to_string(shape.rows) + " x " + std::to_string(shape.width);
   }
 };
 template <class Body>
-void for_cases(const Body& body) {
+void for_cases(const Body& body, uint64_t num_seeds = std::size(kTerms)) {
   for (const Type type : kTypes)
     for (const Shape& shape : kShapes)
-      for (uint64_t seed = 0; seed < 3; ++seed) {
+      for (uint64_t seed = 0; seed < num_seeds; ++seed) {
         const Case one{type, shape, seed};
         SCOPED_TRACE(one.name());
         body(one);
@@ -88,7 +94,7 @@ Normed normed(const Case& one, const AdaptedRows& added, bool is_in_parts) {
 
 TEST(CudaAdaptedRows, AreNormed) {
   for_cases([](const Case& one) {
-    const AdaptedRows added(one.type, one.shape.rows, {one.shape.width}, one.seed);
+    const AdaptedRows added(one.type, one.shape.rows, one.whole(), one.seed);
     const Floats sums = added.sums();
     const Normed got = normed(one, added, false);
     Floats want = rounded(one.type, random_floats(one.size(), mix(one.seed, 1), 3));
@@ -122,11 +128,9 @@ Floats activated(const Case& one, const AdaptedRows& added) {
   return out.floats(one.type);
 }
 
-std::vector<int64_t> gate_and_up(const Case& one) { return {one.shape.width, one.shape.width}; }
-
 TEST(CudaAdaptedRows, AreActivated) {
   for_cases([](const Case& one) {
-    const AdaptedRows added(one.type, one.shape.rows, gate_and_up(one), one.seed);
+    const AdaptedRows added(one.type, one.shape.rows, one.halves(), one.seed);
     const Floats sums = added.sums();
     Floats sum = rounded(one.type, random_floats(2 * one.size(), mix(one.seed, 1), 3));
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += sums[i];
@@ -138,15 +142,15 @@ TEST(CudaAdaptedRows, AreActivated) {
 
 TEST(CudaAdaptedRows, AreTheSameInTilesOfAnySize) {
   for_cases([](const Case& one) {
-    const auto with = [&](std::vector<int64_t> widths, bool has_narrow_tiles) {
-      return AdaptedRows(one.type, one.shape.rows, widths, one.seed, {has_narrow_tiles, -1});
+    const auto with = [&](const AdaptedLinear& linear, bool has_narrow_tiles) {
+      return AdaptedRows(one.type, one.shape.rows, linear, one.seed, {has_narrow_tiles, -1});
     };
-    EXPECT_TRUE(activated(one, with(gate_and_up(one), false)) ==
-                activated(one, with(gate_and_up(one), true)));
-    const Normed wide = normed(one, with({one.shape.width}, false), false);
-    const Normed narrow = normed(one, with({one.shape.width}, true), false);
+    EXPECT_TRUE(activated(one, with(one.halves(), false)) ==
+                activated(one, with(one.halves(), true)));
+    const Normed wide = normed(one, with(one.whole(), false), false);
+    const Normed narrow = normed(one, with(one.whole(), true), false);
     EXPECT_TRUE(wide.sum == narrow.sum && wide.y == narrow.y);
-  });
+  }, 1);
 }
 
 TEST(CudaAdaptedRows, AreTheSameBesideANeighbourThatIsBroken) {
@@ -166,19 +170,19 @@ TEST(CudaAdaptedRows, AreTheSameBesideANeighbourThatIsBroken) {
             << row;
       }
     };
-    const auto with = [&](std::vector<int64_t> widths, int32_t broken_slot) {
-      return AdaptedRows(one.type, one.shape.rows, widths, one.seed, {false, broken_slot});
+    const auto with = [&](const AdaptedLinear& linear, int32_t broken_slot) {
+      return AdaptedRows(one.type, one.shape.rows, linear, one.seed, {false, broken_slot});
     };
-    const AdaptedRows halves = with(gate_and_up(one), kBroken);
-    const AdaptedRows whole = with({one.shape.width}, kBroken);
-    expect_apart(halves, activated(one, with(gate_and_up(one), -1)), activated(one, halves));
-    expect_apart(whole, normed(one, with({one.shape.width}, -1), false).y,
+    const AdaptedRows halves = with(one.halves(), kBroken);
+    const AdaptedRows whole = with(one.whole(), kBroken);
+    expect_apart(halves, activated(one, with(one.halves(), -1)), activated(one, halves));
+    expect_apart(whole, normed(one, with(one.whole(), -1), false).y,
                  normed(one, whole, false).y);
-  });
+  }, 1);
 }
 
 TEST(CudaAdaptedRows, NameWhatIsWrong) {
-  const AdaptedRows added(Type::kFloat32, 2, {8}, 0);
+  const AdaptedRows added(Type::kFloat32, 2, {8, {8}}, 0);
   RmsNormArgs norm{.rows = 2, .width = 8, .added = added.addend()};
   EXPECT_THAT(rms_norm(norm, nullptr).fault, HasSubstr("add to delta, which is not there"));
   float number = 0;

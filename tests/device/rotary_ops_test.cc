@@ -171,8 +171,8 @@ void expect_rotary(const RotaryCase& one) {
   std::optional<AdaptedRows> added;
   Floats sum = host.qkv;
   if (has_added) {
-    const std::vector<int64_t> widths = {one.q_width(), one.kv_width(), one.kv_width()};
-    added.emplace(one.type, one.rows, widths, one.seed);
+    const cuda_test::AdaptedLinear linear{40, {one.q_width(), one.kv_width(), one.kv_width()}};
+    added.emplace(one.type, one.rows, linear, one.seed);
     std::ranges::transform(sum, added->sums(), sum.begin(), std::plus<>());
   }
   const Slots places(one, host.positions);

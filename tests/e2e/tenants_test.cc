@@ -46,13 +46,13 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
     EXPECT_THAT(hers.out, HasSubstr(fmt::format("tenant '{}' alone", tenant)));
   }
   // One meaning, one code: no command knows her.
-  for (std::vector<std::string> command :
-       {std::vector<std::string>{"replay"}, {"trace", "ls"}, {"trace", "stat"}, {"trace", "export"}}) {
+  using Words = std::vector<std::string>;
+  for (Words command : {Words{"replay"}, {"trace", "ls"}, {"trace", "stat"}, {"trace", "export"}}) {
     command.insert(command.end(), {run.string(), "--tenant", "nobody"});
     const auto unknown = run_graph_program(command);
     EXPECT_EQ(unknown.code, 3) << command.front() << unknown.out;
     EXPECT_THAT(unknown.err, HasSubstr("no tenant 'nobody' in "));
-    EXPECT_THAT(unknown.err, HasSubstr("   its tenants: arithmetic and reverse"));
+    EXPECT_THAT(unknown.err, HasSubstr("its tenants: arithmetic and reverse"));
   }
   expect_that_the_trace_has_each(run);
 }

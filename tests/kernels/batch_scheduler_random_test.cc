@@ -8,13 +8,13 @@
 #include <set>
 
 #include "graph/base/random.h"
-#include "kernels/engine/batch_scheduler.h"
 #include "tests/kernels/kv_follower.h"
+#include "tests/kernels/scheduler_steps.h"
 
 namespace primerl {
 namespace {
 
-constexpr int kSeeds = 3000, kSteps = 120;
+constexpr int kSteps = 120;
 
 class Simulation {
  public:
@@ -53,7 +53,16 @@ class Simulation {
     options.max_prefill_tokens = static_cast<int32_t>(random_.below(4));
     options.prefix_cache = random_.below(4) != 0;
     options.kv_events_bytes_max = 1;
+    options.shares = random_shares();
     return options;
+  }
+
+  /// Of one to four tenants; together 1 at most.
+  std::vector<double> random_shares() {
+    std::vector<double> shares(1 + random_.below(4));
+    for (double& share : shares)
+      share = static_cast<double>(1 + random_.below(9)) / 9.0 / static_cast<double>(shares.size());
+    return shares;
   }
 
   void turn() {
@@ -70,25 +79,31 @@ class Simulation {
         abort();
         break;
       case 5:
-        if (random_.below(4) == 0) scheduler_.set_version({}, version_ = version_.next());
+        if (random_.below(4) == 0)
+          scheduler_.set_version({any_tenant()}, version_ = version_.next());
         break;
       default:
         step();
     }
   }
 
+  TenantSlot any_tenant() {
+    return TenantSlot(static_cast<uint32_t>(random_.below(options_.shares.size())));
+  }
+
   /// A group: the same prompt several times over.
   void submit() {
+    const TenantSlot tenant = any_tenant();
     const auto kind = static_cast<int32_t>(random_.below(3));
     const std::string salt = random_.below(2) == 0 ? "a" : "b";
     for (uint64_t count = 1 + random_.below(3) * random_.below(6); count > 0; --count)
-      submit_one(kind, salt);
+      submit_one(tenant, kind, salt);
   }
 
-  void submit_one(int32_t kind, const std::string& salt) {
+  void submit_one(TenantSlot tenant, int32_t kind, const std::string& salt) {
     SequenceRequest request;
     request.id = SequenceId(next_id_++);
-    request.tenant = TenantSlot(0);
+    request.tenant = tenant;
     request.salt = salt;
     for (int32_t i = 0; i < 1 + 3 * kind; ++i) request.prompt_tokens.push_back(2 + kind * 9 + i);
     request.sampling.max_tokens = static_cast<int32_t>(1 + random_.below(6));
@@ -207,7 +222,8 @@ class Simulation {
 };
 
 TEST(BatchSchedulerAtRandom, KeepsEveryHistoryWholeAndFreesEverything) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  const auto [first, last] = seeds_of_lives();
+  for (uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE(seed);
     Simulation(seed).run();
     if (HasFailure()) return;

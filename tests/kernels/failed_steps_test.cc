@@ -173,5 +173,29 @@ TEST(FailedSteps, AllOfAGroupFailWithThePromptTheyWaitFor) {
   expect_all_free(scheduler);
 }
 
+/// It is admitted in the step that fails, too late for a row of its own: what it found there was
+/// never written.
+TEST(FailedSteps, APromptThatOnlyFoundBlocksOfTheStepBeginsAgain) {
+  auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 1, .max_batched_tokens = 2});
+  for (uint64_t id = 1; id <= 2; ++id)
+    ASSERT_TRUE(scheduler.submit(make_request(id, 1, 4, "salt")).ok());
+  ASSERT_TRUE(scheduler.submit(make_request(3, 2, 4, "salt")).ok());
+  StepPlan plan;
+  ASSERT_TRUE(scheduler.plan(plan));
+  ASSERT_THAT(plan.samples, SizeIs(2)) << "of one row; no third may be sampled";
+  ASSERT_EQ(plan.rows.num_rows(), 1);
+  ASSERT_EQ(scheduler.blocks().num_free(), 14) << "the third has found one and taken one";
+  scheduler.fail_step(plan, "as the test says");
+  const StepPlan next = take_step(scheduler);
+  ASSERT_THAT(next.rows.spans, SizeIs(1));
+  EXPECT_EQ(next.rows.spans[0].num_cached, 0) << "from its first token";
+  take_over_all(scheduler);
+  const auto ends = run_to_end(scheduler);
+  ASSERT_THAT(ends, SizeIs(3));
+  EXPECT_EQ(ends.back().id, SequenceId(3));
+  EXPECT_EQ(ends.back().tokens.size(), 4U);
+  expect_all_free(scheduler);
+}
+
 }  // namespace
 }  // namespace primerl

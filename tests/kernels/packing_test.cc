@@ -47,6 +47,16 @@ TEST(CheckSamples, NamesTheSampleAndTheFault) {
   EXPECT_FALSE(check_samples(batch, {3, 10}).ok());
 }
 
+TEST(BatchToScore, CountsEveryTokenWithinTheLimits) {
+  const auto batch = batch_to_score({1, 2, 9}, {3, 10});
+  ASSERT_TRUE(batch.ok()) << batch.error().text();
+  ASSERT_EQ(batch->samples.size(), 1U);
+  EXPECT_EQ(batch->samples[0].loss_mask, (std::vector<uint8_t>{1, 1, 1}));
+  EXPECT_EQ(batch->loss, LossKind::kCrossEntropy);
+  EXPECT_THAT(batch_to_score({1, 2, 9}, {3, 9}).error().text(), HasSubstr("token 9"));
+  EXPECT_FALSE(batch_to_score({1, 2, 9}, {2, 10}).ok());
+}
+
 TEST(CheckSample, TakesLogProbabilitiesUpToTheirLimitsAndNothingBeyond) {
   const auto with = [](float logprob) {
     TrainSample made = sample({1, 2, 3}, 1);

@@ -1,4 +1,7 @@
 // Blocks run out: who loses them, and that nobody loses more.
+#include <algorithm>
+#include <set>
+
 #include "tests/kernels/scheduler_steps.h"
 
 namespace primerl {
@@ -105,6 +108,147 @@ TEST(Preemption, ALongPromptLeavesWhoDecodesMostOfTheStep) {
   take_over_all(scheduler);
   ASSERT_TRUE(scheduler.submit(make_request(2, 30, 2)).ok());
   for (int i = 0; i < 6; ++i) EXPECT_EQ(take_step(scheduler).rows.num_rows(), 1 + 5);
+}
+
+constexpr TenantSlot kFirst(0), kSecond(1);
+
+SequenceRequest request_of(TenantSlot tenant, uint64_t id, int32_t num_prompt, int32_t max_tokens) {
+  SequenceRequest made = make_request(id, num_prompt, max_tokens);
+  made.tenant = tenant;
+  return made;
+}
+
+std::vector<uint64_t> sampled_ids(const StepPlan& plan) {
+  std::vector<uint64_t> ids;
+  for (const auto& sample : plan.samples) ids.push_back(sample.sequence->request.id.value);
+  return ids;
+}
+
+BatchScheduler shared_by_two(EngineOptions options,
+                             const std::vector<double>& shares = {0.5, 0.5}) {
+  options.shares = shares;
+  options.max_prefill_tokens = 0;
+  return make_scheduler(options);
+}
+
+TEST(PreemptionAmongTenants, TakesFromWhoHoldsMostBeyondItsPartAndNotFromTheYoungest) {
+  auto scheduler = shared_by_two({.kv_blocks = 10, .block_size = 4});
+  // Three of 2 blocks are beyond a part of 5, while the second one is not there.
+  ASSERT_TRUE(scheduler.submit(request_of(kFirst, 1, 4, 30)).ok());
+  ASSERT_TRUE(scheduler.submit(request_of(kFirst, 2, 4, 12)).ok());
+  ASSERT_TRUE(scheduler.submit(request_of(kSecond, 3, 4, 12)).ok());
+  ASSERT_TRUE(scheduler.submit(request_of(kSecond, 4, 4, 4)).ok());
+  take_step(scheduler);
+  take_over_all(scheduler);
+  std::vector<uint64_t> last;
+  while (scheduler.state().num_preemptions == 0) last = sampled_ids(take_step(scheduler));
+  EXPECT_THAT(last, testing::Not(testing::Contains(2))) << "of the first tenant, the last";
+  EXPECT_THAT(last, testing::Contains(1));
+  EXPECT_THAT(last, testing::Contains(3)) << "who came later, within its part";
+  for (const auto& end : run_to_end(scheduler)) EXPECT_EQ(end.reason, FinishReason::kLength);
+  expect_all_free(scheduler);
+}
+
+/// The victim stands before the one that grows, and has got a block for this step already.
+TEST(PreemptionAmongTenants, WhoLosesItsBlocksHasNoRowInTheStep) {
+  auto scheduler = shared_by_two({.kv_blocks = 12, .block_size = 2}, {0.2, 0.8});
+  uint64_t id = 0;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(scheduler.submit(request_of(kFirst, ++id, 1, 7)).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(scheduler.submit(request_of(kSecond, ++id, 1, 7)).ok());
+  int num_taken_back = 0;
+  std::set<uint64_t> ended;
+  for (int step = 0; step < 200 && scheduler.has_work(); ++step) {
+    const uint64_t before = scheduler.state().num_preemptions;
+    StepPlan plan;
+    if (!scheduler.plan(plan)) break;
+    std::set<int32_t> written;
+    for (const int32_t row : plan.rows.cache_rows) EXPECT_TRUE(written.insert(row).second);
+    for (const auto& sample : plan.samples) {
+      const Sequence& one = *sample.sequence;
+      EXPECT_TRUE(one.state == Sequence::State::kRunning ||
+                  one.state == Sequence::State::kPrefilling)
+          << "a row of one that waits, " << one.request.id.value;
+      scheduler.accept(*sample.sequence, 7, -1);
+    }
+    scheduler.finish_step();
+    take_over_all(scheduler);
+    num_taken_back += scheduler.state().num_preemptions > before ? 1 : 0;
+    for (const auto& end : scheduler.take_finished()) {
+      EXPECT_EQ(end.tokens.size(), 7U);
+      ended.insert(end.id.value);
+    }
+  }
+  EXPECT_GT(num_taken_back, 0);
+  EXPECT_EQ(ended.size(), 6U);
+  expect_all_free(scheduler);
+}
+
+TEST(PreemptionAmongTenants, TheFirstInTheOrderLosesNothingHoweverMuchItHolds) {
+  auto scheduler = shared_by_two({.kv_blocks = 8, .block_size = 2}, {0.1, 0.9});
+  ASSERT_TRUE(scheduler.submit(request_of(kFirst, 1, 2, 10)).ok());  // 6 blocks of 8, part 0
+  for (uint64_t id = 2; id <= 5; ++id)
+    ASSERT_TRUE(scheduler.submit(request_of(kSecond, id, 2, 10)).ok());
+  uint64_t first_end = 0;
+  for (int i = 0; i < 1000 && scheduler.has_work(); ++i) {
+    take_step(scheduler);
+    take_over_all(scheduler);
+    for (const auto& end : scheduler.take_finished())
+      if (first_end == 0) first_end = end.id.value;
+  }
+  EXPECT_EQ(first_end, 1U);
+  expect_all_free(scheduler);
+}
+
+TEST(PreemptionAmongTenants, ATenantsOnlySequenceMayBeLargerThanItsPart) {
+  auto scheduler = shared_by_two({.kv_blocks = 8, .block_size = 2}, {0.1, 0.9});
+  ASSERT_TRUE(scheduler.submit(request_of(kSecond, 1, 2, 4)).ok());
+  ASSERT_TRUE(scheduler.submit(request_of(kFirst, 2, 2, 6)).ok());
+  const auto ends = run_to_end(scheduler);
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(scheduler.state().num_preemptions, 0U) << "what is free is enough";
+  expect_all_free(scheduler);
+}
+
+/// It is not admitted beyond its part while another's is kept, and grows into it no more.
+TEST(PreemptionAmongTenants, WhatIsKeptForAnotherIsThereWhenItComesBack) {
+  auto scheduler = shared_by_two({.kv_blocks = 16, .block_size = 4});
+  for (uint64_t id = 1; id <= 8; ++id)
+    ASSERT_TRUE(scheduler.submit(request_of(kFirst, id, 4, 20)).ok());
+  for (int i = 0; i < 40; ++i) {
+    take_step(scheduler);
+    take_over_all(scheduler);
+    ASSERT_GE(scheduler.blocks().num_free(), 8) << "step " << i;
+  }
+  for (uint64_t id = 11; id <= 12; ++id)
+    ASSERT_TRUE(scheduler.submit(request_of(kSecond, id, 12, 4)).ok());
+  EXPECT_THAT(sampled_ids(take_step(scheduler)), testing::IsSupersetOf({11, 12}));
+  run_to_end(scheduler);
+  expect_all_free(scheduler);
+}
+
+/// What nobody wanted for two windows is lent, and comes back with the growth of who has it.
+TEST(PreemptionAmongTenants, WhatIsLentIsCalledBackBlockByBlock) {
+  auto scheduler = shared_by_two({.kv_blocks = 16, .block_size = 4});
+  uint64_t id = 0;
+  const auto flood = [&] {
+    while (scheduler.state().num_waiting < 4)
+      ASSERT_TRUE(scheduler.submit(request_of(kFirst, ++id, 4, 12)).ok());
+  };
+  for (int i = 0; i < 2 * TenantClaims::kWindow; ++i) {
+    flood();
+    take_step(scheduler);
+    take_over_all(scheduler);
+  }
+  EXPECT_LE(scheduler.blocks().num_free(), 4) << "lent";
+  ASSERT_TRUE(scheduler.submit(request_of(kSecond, 1'000'000, 24, 2)).ok());
+  int num_steps = 0;
+  for (bool has_begun = false; !has_begun && num_steps < 100; ++num_steps) {
+    flood();
+    const auto ids = sampled_ids(take_step(scheduler));
+    take_over_all(scheduler);
+    has_begun = std::ranges::count(ids, 1'000'000) > 0;
+  }
+  EXPECT_LE(num_steps, 8) << "a sequence of the flood takes 12 steps and would have been the last";
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
@@ -25,6 +27,15 @@ inline SequenceRequest make_request(uint64_t id, int32_t num_prompt_tokens, int3
   for (int32_t i = 0; i < num_prompt_tokens; ++i) made.prompt_tokens.push_back(10 + i % 40);
   made.sampling.max_tokens = max_tokens;
   return made;
+}
+
+/// First and last seed of the random lives that a test plays. PRIMERL_SEED: this one alone;
+/// PRIMERL_LIVES: more of them.
+inline std::pair<uint64_t, uint64_t> seeds_of_lives() {
+  const char* const one = std::getenv("PRIMERL_SEED");
+  if (one != nullptr) return {std::stoull(one), std::stoull(one)};
+  const char* const more = std::getenv("PRIMERL_LIVES");
+  return {1, more == nullptr ? 3000 : std::stoull(more)};
 }
 
 /// One step in which every sampled token is `token`; an empty plan when there is nothing to do.

@@ -187,6 +187,18 @@ TEST(Flood, DoesNotCatchUpWhenItsBatchIsComplete) {
   EXPECT_LE(flood.p99, kRatioMax * alike.p99);
 }
 
+// Nor of its KV blocks, where there are not enough for all who run at once.
+TEST(Flood, TakesNoMoreBlocksThanItsShare) {
+  for (const int32_t num_blocks : {512, 384, 256}) {
+    std::vector<std::string> sets = kSlowEngine;
+    sets.push_back(fmt::format("resource.engine.kv_blocks={}", num_blocks));
+    const StepTimes alike = times_of_others({}, 1, sets, kFloodStepsLong);
+    const StepTimes flood = times_of_others({.floods = true}, 1, sets, kFloodStepsLong);
+    EXPECT_LE(flood.mean, kRatioMax * alike.mean) << num_blocks << " blocks";
+    EXPECT_LE(flood.p99, kRatioMax * alike.p99) << num_blocks << " blocks";
+  }
+}
+
 TEST(Hang, CostsTheOthersNothing) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed);

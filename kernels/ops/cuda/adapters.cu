@@ -179,6 +179,23 @@ __device__ __forceinline__ Piece piece_at(const AddAdaptersArgs& args, int index
   }
 }
 
+/// scaling * u of four ranks of a row, of all slices in order, `stride` apart.
+__device__ __forceinline__ float4 sum_of(const float* u, int slices, int64_t stride,
+                                         float scaling) {
+  float4 sum = {};
+  for (int first = 0; first < slices; first += kShrinkSlicesAtOnce) {
+    float4 more[kShrinkSlicesAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kShrinkSlicesAtOnce; ++i)
+      if (first + i < slices)
+        more[i] = *reinterpret_cast<const float4*>(u + (first + i) * stride);
+#pragma unroll
+    for (int i = 0; i < kShrinkSlicesAtOnce; ++i)
+      sum = {sum.x + more[i].x, sum.y + more[i].y, sum.z + more[i].z, sum.w + more[i].w};
+  }
+  return {scaling * sum.x, scaling * sum.y, scaling * sum.z, scaling * sum.w};
+}
+
 /// u of this block's tile and of a part.
 struct TileU {
   const AddAdaptersArgs& args;

@@ -106,25 +106,8 @@ struct ColumnSums {
   }
 };
 
-/// scaling * u of four ranks of a row, of all slices in order, `stride` apart.
-__device__ __forceinline__ float4 sum_of(const float* u, int slices, int64_t stride,
-                                         float scaling) {
-  float4 sum = {};
-  for (int first = 0; first < slices; first += kShrinkSlicesAtOnce) {
-    float4 more[kShrinkSlicesAtOnce] = {};
-#pragma unroll
-    for (int i = 0; i < kShrinkSlicesAtOnce; ++i)
-      if (first + i < slices)
-        more[i] = *reinterpret_cast<const float4*>(u + (first + i) * stride);
-#pragma unroll
-    for (int i = 0; i < kShrinkSlicesAtOnce; ++i)
-      sum = {sum.x + more[i].x, sum.y + more[i].y, sum.z + more[i].z, sum.w + more[i].w};
-  }
-  return {scaling * sum.x, scaling * sum.y, scaling * sum.z, scaling * sum.w};
-}
-
-/// u of a row and a part. What a lane needs of the first 16 ranks is asked for at once, and added up
-/// later, slices in order.
+/// scaling * u of a row and a part. What a lane needs of the first 16 ranks is asked for at once,
+/// and added up later, slices in order.
 class ShrunkRow {
  public:
   __device__ __forceinline__ ShrunkRow(const AdapterAddend& addend, int part, int64_t row,
@@ -141,9 +124,10 @@ class ShrunkRow {
       if (slice < slices_) first_[slice] = read(mine + slice * stride_);
   }
 
-  /// Of the ranks [4 * (lane % 4), + 4) of a tile of 16.
+  /// Of the ranks [4 * (lane % 4), + 4) of a tile of 16; zeros without a part.
   __device__ __forceinline__ float4 of_lane(int rank_tile) const {
     float4 sum = {};
+    if (from_ == nullptr) return sum;
     const float* mine = from_ + rank_tile * tile_stride_ + threadIdx.x % 4 * 4;
     if (rank_tile == 0)
 #pragma unroll
@@ -174,12 +158,14 @@ class ShrunkRow {
   float4 first_[kShrinkSlicesAtOnce] = {};
 };
 
-/// Which of 32 vectors of columns a lane has where a warp makes B u of a row: quarter q of the lanes
-/// has those of the group q of 64 columns.
-__device__ __forceinline__ int vector_of_lane(int lane) { return lane % 4 * kGroupRows + lane / 4; }
+/// Which of 32 vectors of columns a lane has where a warp makes B u of a row: those of a group of
+/// 64 columns have the same lane % 4.
+__device__ __forceinline__ int vector_of_lane(int lane) {
+  return lane % 4 * kGroupRows + lane / 4;
+}
 
-/// B u of one row and up to four groups of columns, by the tensor cores of a warp: a rank that is a
-/// multiple of 4. Each group has two of the eight rows of a product: one for the upper half of u,
+/// B u of one row and up to four groups of columns, by the tensor cores of a warp; the rank is
+/// a multiple of 4. Each group has two of the eight rows of a product: one for the upper half of u,
 /// which is fp32, one for the lower. In the other rows it adds zeros.
 template <int kGroups, bool kAsksAhead>
 class RowOfWarp {
@@ -239,8 +225,8 @@ class RowOfWarp {
   uint2 ahead_[kAsksAhead ? kGroups : 1][kLaneColumns];
 };
 
-/// The same for some columns of a lane, `stride` apart, the first `count` of which there are: of any
-/// type and rank, in the order of the ranks.
+/// The same for some columns of a lane, `stride` apart, of which there are `count`: of any type and
+/// rank, in the order of the ranks.
 template <class T, int kCount>
 __device__ __forceinline__ void add_columns(const T* b, int rank, int stride, int count,
                                             const ShrunkRow& row, float (&to)[kCount]) {

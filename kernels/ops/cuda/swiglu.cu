@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
 constexpr int kTileThreads = 64;
 constexpr int kTileColumns = kTileThreads / kWarp * kWarpColumns;
 
-/// Rows of a lane that has row j of a product of ColumnSums, and what that is for lane / 4: such that
-/// the first four rows have a lane each.
+/// Rows of a tile, of the row j of a lane's ColumnSums and of a product: such that the first four
+/// rows are those of different lanes.
 __device__ __forceinline__ int row_of_sums(int quarter, int j) { return quarter + 4 * j; }
 __device__ __forceinline__ int row_of_product(int row) { return row_of_sums(row / 2, row % 2); }
 
@@ -37,16 +37,14 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kTileColumns + warp * kWarpColumns +
                          lane / 4 * kLaneColumns;
   const int count = column < args.width ? kLaneColumns : 0;
-  const AdaptedColumns<Bf16> halves[2] = {{addend.of, tile, column},
-                                      {addend.of, tile, args.width + column}};
-  const int slices = count_of(addend.of.terms, kShrinkTerms);
-  const int64_t stride = u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace;
+  // Lanes beyond the last column have some of u for the others.
+  const AdaptedColumns<Bf16> halves[2] = {{addend.of, tile, 0}, {addend.of, tile, args.width}};
   uint2 b[2][kLaneColumns];
   const auto load_b = [&](int first) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      load_columns(halves[half].b, first + 4 * quarter, tile.rank,
-                   halves[half].b == nullptr ? 0 : count, b[half]);
+      load_columns(halves[half].b + column * tile.rank, first + 4 * quarter, tile.rank,
+                   halves[half].are_there() ? count : 0, b[half]);
   };
   load_b(0);
   wait_for_last_kernel();
@@ -60,20 +58,18 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
         for (int half = 0; half < 2; ++half)
           read[j][half] = *reinterpret_cast<const uint4*>(
               from + (2 * (tile.first + row) + half) * args.width);
+    const int row_of_u = begin_row + row_of_product(lane / 4);
+    const auto u_of_half = [&](int half) -> ShrunkRow {
+      const int part = row_of_u < tile.rows ? halves[half].part : -1;
+      return {addend, part, tile.first + row_of_u, tile.scaling};
+    };
+    const ShrunkRow u[2] = {u_of_half(0), u_of_half(1)};
     ColumnSums sums[2];
     for (int first = 0; first < tile.rank; first += kShrinkRanks) {
       if (tile.rank > kShrinkRanks && (first > 0 || begin_row > 0)) load_b(first);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float4 u = {};
-        if (const int row = begin_row + row_of_product(lane / 4);
-            row < tile.rows && halves[half].are_there())
-          u = sum_of(u_of(addend.of, addend.num_rows, 0, halves[half].part, first / kShrinkRanks,
-                          tile.first + row) +
-                         4 * quarter,
-                     slices, stride, tile.scaling);
-        sums[half].add(b[half], u);
-      }
+      for (int half = 0; half < 2; ++half)
+        sums[half].add(b[half], u[half].of_lane(first / kShrinkRanks));
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -103,7 +99,7 @@ __device__ void activate(const SwigluArgs& args, const AdapterAddend& addend,
   const int64_t end = min(begin + kTileColumns, args.width);
   for (int64_t column = begin + threadIdx.x; column < end; column += kTileThreads) {
     const AdaptedColumns<T> halves[2] = {{addend.of, tile, column},
-                                     {addend.of, tile, args.width + column}};
+                                         {addend.of, tile, args.width + column}};
     for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
       const T* from = static_cast<const T*>(args.gate_up) + 2 * row * args.width + column;
       float sums[2] = {to_float(from[0]), to_float(from[args.width])};

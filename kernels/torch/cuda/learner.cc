@@ -319,13 +319,7 @@ Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot t
 Result<std::vector<float>> CudaLearner::score(TenantSlot tenant,
                                               const std::vector<int32_t>& tokens) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  TrainBatch batch;
-  batch.loss = LossKind::kCrossEntropy;
-  TrainSample& sample = batch.samples.emplace_back();
-  sample.tokens = tokens;
-  sample.loss_mask.assign(tokens.size(), 1);
-  Status checked = check_samples(batch, limits());
-  if (!checked.ok()) return Error(checked.error());
+  ASSIGN_OR_RETURN(const TrainBatch batch, batch_to_score(tokens, limits()));
   const auto num_rows = static_cast<int64_t>(tokens.size());
   return on_card("scoring", num_rows, [&]() -> Result<std::vector<float>> {
     std::vector<float> logprobs;

@@ -122,13 +122,7 @@ Result<std::shared_ptr<const WeightSnapshot>> TorchLearner::snapshot(TenantSlot 
 Result<std::vector<float>> TorchLearner::score(TenantSlot tenant,
                                                const std::vector<int32_t>& tokens) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  TrainBatch batch;
-  batch.loss = LossKind::kCrossEntropy;
-  TrainSample& sample = batch.samples.emplace_back();
-  sample.tokens = tokens;
-  sample.loss_mask.assign(tokens.size(), 1);
-  Status checked = check_samples(batch, limits());
-  if (!checked.ok()) return Error(checked.error());
+  ASSIGN_OR_RETURN(const TrainBatch batch, batch_to_score(tokens, limits()));
   return at_boundary("scoring", [&]() -> Result<std::vector<float>> {
     std::vector<float> logprobs;
     auto batches = pack(batch.samples, static_cast<int32_t>(tokens.size()));
