@@ -27,6 +27,14 @@ Error failed(std::string_view what) {
   return error(Code::kUnavailable, "{}: {}", what, std::strerror(errno));
 }
 
+/// A signal ends a call that has a deadline, whatever its handler says, also the one that lets a
+/// stopped process go on.
+template <class Call>
+auto again(const Call& call) {
+  for (;;)
+    if (const auto done = call(); done >= 0 || errno != EINTR) return done;
+}
+
 Result<Descriptor> make_socket(int wait_seconds) {
   Descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (made.get() < 0) return failed("a socket");
@@ -75,7 +83,7 @@ class Message {
   /// Bytes that came; 0 or less: none.
   ssize_t receive(int socket) {
     with_control();
-    return ::recvmsg(socket, &header_, MSG_CMSG_CLOEXEC);
+    return again([&] { return ::recvmsg(socket, &header_, MSG_CMSG_CLOEXEC); });
   }
   /// Of what was received; none: there was no descriptor with it.
   std::optional<Descriptor> descriptor() {
@@ -160,9 +168,8 @@ void DescriptorServer::answer(int client) const {
       ::setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait) != 0)
     return;
   DescriptorName asked{address_, {}};
-  if (::recv(client, asked.key.data(), asked.key.size(), 0) !=
-      static_cast<ssize_t>(asked.key.size()))
-    return;
+  const auto read = [&] { return ::recv(client, asked.key.data(), asked.key.size(), 0); };
+  if (again(read) != static_cast<ssize_t>(asked.key.size())) return;
   const auto found = opened(asked);
   std::string reason = found.ok() ? "here" : found.error().text().substr(0, kReasonBytesMax);
   // Who has gone by now needs no answer.
@@ -183,8 +190,10 @@ Result<Descriptor> receive_descriptor(const DescriptorName& name) {
   ASSIGN_OR_RETURN(const Descriptor server, make_socket(kAnswerSeconds));
   const sockaddr_un address = address_of(name.address);
   const auto size = static_cast<socklen_t>(kNoAddress + name.address.size());
-  if (::connect(server.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
-    return failed("the process that offers it cannot be reached");
+  const auto connect = [&] {
+    return ::connect(server.get(), reinterpret_cast<const sockaddr*>(&address), size);
+  };
+  if (again(connect) != 0) return failed("the process that offers it cannot be reached");
   if (!is_of_same_user(server.get()))
     return error(Code::kUnavailable, "it is offered by another user's process");
   std::string reason(kReasonBytesMax, '\0');

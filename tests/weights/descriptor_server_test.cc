@@ -2,6 +2,8 @@
 // offered, whoever else asks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -133,6 +135,27 @@ TEST(Descriptors, ComeToAllWhoAskAtTheSameTime) {
       for (int j = 0; j < 50; ++j) EXPECT_EQ(text_of(receive_descriptor(name).value()), "text");
     });
   for (auto& thread : threads) thread.join();
+}
+
+/// Its thread is woken by a signal while it waits.
+TEST(Descriptors, ComeToWhoIsInterrupted) {
+  struct sigaction nothing {};
+  struct sigaction before {};
+  nothing.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &nothing, &before), 0);
+  DescriptorServer server;
+  const pthread_t waiting = ::pthread_self();
+  const DescriptorName name = server
+                                  .offer([waiting] {
+                                    for (int i = 0; i < 1000; ++i) {
+                                      ::pthread_kill(waiting, SIGUSR1);
+                                      std::this_thread::yield();
+                                    }
+                                    return file_with("text");
+                                  })
+                                  .value();
+  EXPECT_EQ(reason(name), "received");
+  EXPECT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
 /// Of those who say nothing useful none is waited for: one has gone, one has asked for nothing, one
