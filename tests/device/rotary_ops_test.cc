@@ -221,8 +221,9 @@ void expect_rotary(const RotaryCase& one) {
   expect_near(out.floats(one.type), q, tolerance, "q");
   expect_near(to_keys.floats(one.type), in_cache(one, cache, places.slots, keys, empty), tolerance,
               "keys");
-  const Floats written = in_cache(one, cache, places.slots, rounded(one.type, values), empty);
-  expect_near(to_values.floats(one.type), written,
+  // Values are copied, unless something is added: then the tolerance has the rounding of the sum.
+  if (!has_added) values = rounded(one.type, values);
+  expect_near(to_values.floats(one.type), in_cache(one, cache, places.slots, values, empty),
               has_added ? tolerance : cuda_test::Tolerance{0, 0}, "values");
 }
 

@@ -87,7 +87,7 @@ class Process {
   std::shared_ptr<StreamChannel> channel_;
 };
 
-class WeightStreamsTest : public testing::Test {
+class WeightStreamsTest : public ::testing::Test {
  protected:
   WeightStreamsTest() : trainer_(network_, 0), engine_(std::in_place, network_, 1) {
     EXPECT_TRUE(trainer_.connections().connect({Process::peer(1, 1, false)}).ok());
