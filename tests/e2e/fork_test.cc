@@ -57,11 +57,11 @@ TEST_F(AFork, NeedsTheOtherRunNoMore) {
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step_5" / "manifest.json"));
   const auto before =
       run_graph_program({"replay", folder.string(), "--depth", "control", "--from", "5"});
-  EXPECT_EQ(before.code, 2) << before.out;
+  EXPECT_EQ(before.code, 3) << before.out;
   EXPECT_THAT(before.err, HasSubstr("the record begins after training step 5"));
   const auto beyond =
       run_graph_program({"replay", folder.string(), "--depth", "control", "--from", "13"});
-  EXPECT_EQ(beyond.code, 2) << beyond.out;
+  EXPECT_EQ(beyond.code, 3) << beyond.out;
   EXPECT_THAT(beyond.err, HasSubstr("which ends with training step 12"));
 }
 

@@ -53,7 +53,7 @@ TEST(Keys, RefuseAWiderModeALinkAndWhatIsNoKeyFile) {
   write_text(other, "public = \"short\"\n");
   ASSERT_EQ(::chmod(other.c_str(), 0600), 0);
   EXPECT_THAT(read_key_file(other).error().text(), HasSubstr("has no 'public = "));
-  EXPECT_EQ(read_key_file(folder.path() / "absent").error().code(), Code::kIo);
+  EXPECT_EQ(read_key_file(folder.path() / "absent").error().code(), Code::kNotFound);
 }
 
 TEST(Keys, AreNeverOverwrittenAndNeverInAnErrorsText) {
