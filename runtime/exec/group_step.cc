@@ -358,7 +358,8 @@ Status ActorGroup::Body::abandon_step(Time now) {
   RETURN_IF_ERROR(replace(current_, true, now));
   auto& fresh = *slots_[current_].running;
   fresh.log(LogLevel::kWarning,
-            fmt::format("gave up a handler that was stuck for {}", to_string(now - stuck->now())));
+            fmt::format("gave up a handler that was stuck for {:.3f} s",
+                        (now - stuck->now()).to_seconds()));
   fresh.prepare(std::move(input), num_steps_.get(), now);
   fresh.fail(late);
   if (fresh.input().kind == StepKind::kMessage) fresh.refuse(late);

@@ -62,7 +62,7 @@ Result<BisectResult> look_at_messages(const Trace& trace, GroupId group, const P
       std::vector<double> values;
       collect(json, field, values);
       if (values.empty() && result.num_looked_at == 0)
-        return error(Code::kInvalid, "'{}' has no number '{}'", catalog.types[stored.type].name,
+        return error(Code::kNotFound, "'{}' has no number '{}'", catalog.types[stored.type].name,
                      field)
             .note(json.dump());
       result.num_looked_at += 1;

@@ -195,10 +195,12 @@ int run_replay(const ReplayArguments& arguments) {
 int run_bisect(const BisectArguments& arguments) {
   const auto predicate = parse_predicate(arguments.until);
   if (!predicate.ok()) return fail(predicate.error(), kExitBadCommandLine);
-  const auto result = bisect(arguments.run, *predicate);
-  if (!result.ok()) return fail(result.error(), kExitBadConfiguration);
   const auto trace = Trace::open(arguments.run);
   if (!trace.ok()) return fail(trace.error(), kExitBadConfiguration);
+  const auto result = bisect(arguments.run, *predicate);
+  if (!result.ok())
+    return fail(result.error(), result.error().code() == Code::kNotFound ? kExitBadCommandLine
+                                                                         : kExitBadConfiguration);
   const auto& found = result->found;
   const std::string name =
       found ? step_text((*trace)->catalog(), found->group, found->step) : std::string();

@@ -207,10 +207,11 @@ TEST_F(ReplayOfTheDemo, IsSearchedForTheFirstStepWhereSomethingHolds) {
   EXPECT_EQ(bisect("trainer.reward").code, 3);
   EXPECT_EQ(bisect("trainer.reward > much").code, 3);
   const auto unknown = bisect("trainer.rewrad > 0");
-  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.code, 3);
   EXPECT_THAT(unknown.err, AllOf(HasSubstr("'trainer' publishes no 'rewrad'"),
                                  HasSubstr("it publishes: reward/all/mean")));
-  EXPECT_EQ(bisect("trainr.reward > 0").code, 2);
+  EXPECT_EQ(bisect("trainr.reward > 0").code, 3);
+  EXPECT_EQ(bisect("env.task.ordnal > 0").code, 3);
 }
 
 TEST(ReplayOfWhatIsNoTrace, SaysSo) {
