@@ -20,8 +20,9 @@ SPAN = re.compile(r"`([^`]+)`")
 
 def sources():
     """The text of every source and page that git tracks, by path."""
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    paths = [name for name in names.stdout.splitlines()
+    command = ["git", "-C", str(ROOT), "ls-files"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    paths = [name for name in names
              if SOURCES.search(name) and not name.startswith(SKIPPED) and "/golden/" not in name]
     return {path: (ROOT / path).read_text("utf-8", "replace")
             for path in paths if (ROOT / path).is_file()}

@@ -136,7 +136,7 @@ const std::vector<Layer>& layers() {
       room("backends", {"exec", "plugins", "program"}, kKernelsAndActors),
       room("replay",
            {"backends", "exec", "program", "store", "trace", "trace/read", "trace/record", "wire"},
-           kKernelsAndActors),
+           kKernels),
       room("rehearsal", {"backends", "exec"}, kKernels),
       room("control", {"exec", "log", "monitor", "program", "replay", "store", "transport", "wire"},
            kActors),
@@ -148,7 +148,7 @@ const std::vector<Layer>& layers() {
            {"backends", "control", "monitor", "program", "query", "rehearsal", "store",
             "trace/read", "trace/record", "transport"},
            kKernelsAndActors),
-      room("bin", {"cli", "program", "worker"}, kNothing),
+      room("bin", {"cli", "worker"}, kNothing),
   };
   return table;
 }

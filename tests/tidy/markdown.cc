@@ -1,5 +1,8 @@
 #include "tests/tidy/markdown.h"
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -59,6 +62,58 @@ std::vector<Link> file_links(const SourceFile& document) {
     }
   }
   return links;
+}
+
+namespace {
+
+/// "| a | b |": a, b.
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  for (size_t at = 1, end = 0; at < line.size(); at = end + 1) {
+    end = std::min(line.find('|', at), line.size());
+    const std::string cell = line.substr(at, end - at);
+    const size_t first = cell.find_first_not_of(' ');
+    cells.push_back(first == std::string::npos
+                        ? ""
+                        : cell.substr(first, cell.find_last_not_of(' ') + 1 - first));
+  }
+  return cells;
+}
+
+}  // namespace
+
+std::vector<Table> tables(const SourceFile& document) {
+  std::vector<Table> found;
+  bool in_block = false, in_table = false;
+  for (size_t i = 0; i < document.lines.size(); ++i) {
+    const std::string& line = document.lines[i];
+    if (line.starts_with("```")) in_block = !in_block;
+    if (in_block || !line.starts_with("|")) {
+      in_table = false;
+    } else if (!in_table) {
+      found.push_back({static_cast<int>(i) + 1, cells_of(line), {}});
+      in_table = true;
+    } else if (!line.starts_with("|---") && !line.starts_with("| ---")) {
+      found.back().rows.push_back(cells_of(line));
+      found.back().rows.back().resize(found.back().head.size());
+    }
+  }
+  return found;
+}
+
+Table table_with_head(const SourceFile& document, const std::string& title) {
+  for (auto& table : tables(document))
+    if (std::find(table.head.begin(), table.head.end(), title) != table.head.end()) return table;
+  ADD_FAILURE() << document.path << " has no table with the column '" << title << "'";
+  return {};
+}
+
+std::vector<std::string> code_spans(const std::string& text) {
+  static const std::regex span("`([^`]+)`");
+  std::vector<std::string> spans;
+  for (std::sregex_iterator it(text.begin(), text.end(), span), end; it != end; ++it)
+    spans.push_back((*it)[1]);
+  return spans;
 }
 
 }  // namespace primerl::tidy
