@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -57,8 +58,10 @@ std::vector<Link> file_links(const SourceFile& document) {
     for (std::sregex_iterator it(line.begin(), line.end(), pattern), end; it != end; ++it) {
       std::string target = (*it)[1];
       if (target.starts_with("http") || target.starts_with("#")) continue;
-      target = target.substr(0, target.find('#'));
-      links.push_back({document.path, static_cast<int>(i) + 1, target});
+      const size_t end_of_target = std::min(target.find('#'), target.size());
+      const std::string anchor = target.substr(std::min(end_of_target + 1, target.size()));
+      target = target.substr(0, end_of_target);
+      links.push_back({document.path, static_cast<int>(i) + 1, target, anchor});
     }
   }
   return links;
@@ -81,6 +84,25 @@ std::vector<std::string> cells_of(const std::string& line) {
 }
 
 }  // namespace
+
+std::vector<std::string> anchors_of(const SourceFile& document) {
+  std::vector<std::string> anchors;
+  bool in_block = false;
+  for (const std::string& line : document.lines) {
+    if (line.starts_with("```")) in_block = !in_block;
+    const size_t level = line.find_first_not_of('#');
+    if (in_block || level == 0 || level == std::string::npos || line[level] != ' ') continue;
+    std::string anchor;
+    for (const char c : line.substr(level + 1)) {
+      if (c == ' ')
+        anchor += '-';
+      else if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_')
+        anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+    anchors.push_back(anchor);
+  }
+  return anchors;
+}
 
 std::vector<Table> tables(const SourceFile& document) {
   std::vector<Table> found;

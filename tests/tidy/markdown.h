@@ -23,6 +23,7 @@ struct Link {
   std::string path;
   int line = 0;
   std::string target;  // without '#anchor'; only links to files
+  std::string anchor;  // empty: none
 };
 
 /// A table: its cells without the blanks around them.
@@ -36,6 +37,9 @@ struct Table {
 std::vector<SourceFile> documents();
 std::vector<CodeBlock> code_blocks(const SourceFile& document);
 std::vector<Link> file_links(const SourceFile& document);
+/// The anchors of the document's headings, as GitHub names them: "## The rehearsal" is
+/// "the-rehearsal".
+std::vector<std::string> anchors_of(const SourceFile& document);
 std::vector<Table> tables(const SourceFile& document);
 /// The table of which a column has this title; a failure of the test, and an empty one, if none
 /// has.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -18,6 +19,8 @@ namespace primerl::tidy {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const fs::path kRoot(PRIMERL_SOURCE_DIR);
@@ -136,6 +139,25 @@ TEST(Pages, AreAllListed) {
     EXPECT_TRUE(listed.contains(document.path.substr(5)))
         << "docs/README.md does not list " << document.path;
   }
+}
+
+TEST(Pages, AnchorsAreMadeOfHeadings) {
+  const auto page = source_from_text(
+      "x.md", "# Two *words*\n```\n# no heading\n```\n## `kv_events/A.B.jsonl`: on-line\n#none\n");
+  EXPECT_THAT(anchors_of(page), ElementsAre("two-words", "kv_eventsabjsonl-on-line"));
+}
+
+// A heading that other pages point to may be renamed only together with them.
+TEST(Pages, AnchorsOfLinksAreHeadings) {
+  std::map<std::string, std::vector<std::string>> anchors;
+  for (const auto& document : documents()) anchors[document.path] = anchors_of(document);
+  for (const auto& document : documents())
+    for (const auto& link : file_links(document)) {
+      if (link.anchor.empty()) continue;
+      const fs::path page = (fs::path(link.path).parent_path() / link.target).lexically_normal();
+      EXPECT_THAT(anchors[page.string()], Contains(link.anchor))
+          << link.path << ":" << link.line << ": " << page << " has no such heading";
+    }
 }
 
 TEST(WordsToReplace, EachHasAPlainWordASenseAndItsPlaces) {
