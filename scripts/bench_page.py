@@ -33,9 +33,10 @@ OPENING = """# Benchmarks
 
 <!-- Written by scripts/bench_page.py from docs/bench/results/*.json. Change those files. -->
 
-Each table is one run of one benchmark: its machine, its date and the commit that recorded it.
-Values are medians; brackets hold the least and the most. "Peer" was measured in the same run, and
-its ratio is how many times better ours is. A target that is not reached is marked **missed**.
+Each table is one run of one benchmark, with its machine, its date and the commit that recorded it.
+A row from another run says so. Values are medians unless the table says otherwise, and brackets
+hold the least and the most. "Peer" was measured in the same run; its ratio is how many times better
+ours is. A target that is not reached is marked **missed**.
 Older figures, and what was tried and dropped, are in the git history of this page.
 
 `make bench` runs the programs of the CPU. `scripts/bench_page.py` has the format of the files.
