@@ -5,19 +5,32 @@
 #include "graph/base/files.h"
 
 namespace primerl {
+namespace {
+
+constexpr std::string_view kNoSpace = "no space";
+
+}  // namespace
+
+Status take_disk_fault(const std::string& file, std::string_view doing) {
+  if (file.empty()) return ok();
+  const auto asked = read_text_file(file);
+  std::error_code fault;
+  if (!asked.ok() || *asked != kNoSpace || !std::filesystem::remove(file, fault)) return ok();
+  return error(Code::kIo, "{}: No space left on device (file '{}' was there)", doing, file);
+}
 
 Status take_device_fault(const std::string& file, std::string_view doing) {
   if (file.empty()) return ok();
   const auto asked = read_text_file(file);
   std::error_code fault;
   // Of several that look, the one that removes it is the one it is for.
-  if (!asked.ok() || !std::filesystem::remove(file, fault)) return ok();
+  if (!asked.ok() || *asked == kNoSpace || !std::filesystem::remove(file, fault)) return ok();
   if (*asked == "full")
     return error(Code::kExhausted, "{}: a scripted device has no memory left (file '{}' was there)",
                  doing, file);
   if (*asked != "lost")
     return error(Code::kInvalid, "'{}' says '{}', which is no fault of a device", file, *asked)
-        .note("\"lost\" and \"full\" are");
+        .note("\"lost\", \"full\" and \"no space\" are");
   return error(Code::kDeviceLost,
                "{}: the device is lost to this process: scriptedDeviceLost (file '{}' was there)",
                doing, file)

@@ -14,4 +14,8 @@ namespace primerl {
 /// Ok where there is no file, or `file` is "". `doing` is what was computed.
 Status take_device_fault(const std::string& file, std::string_view doing);
 
+/// The same for a learner that saves its state: "no space" in `file` is kIo, as on a full disk. A
+/// step leaves this file where it is.
+Status take_disk_fault(const std::string& file, std::string_view doing);
+
 }  // namespace primerl

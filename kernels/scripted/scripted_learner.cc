@@ -274,6 +274,7 @@ Result<std::vector<float>> ScriptedLearner::score(TenantSlot tenant,
 }
 
 Status ScriptedLearner::save(TenantSlot tenant, const fs::path& folder) {
+  RETURN_IF_ERROR(take_disk_fault(options_.device_fault_file, "a scripted checkpoint"));
   if (!options_.writes_files) return ok();
   std::error_code fault;
   for (const char* part : {"weights", "learner"}) {

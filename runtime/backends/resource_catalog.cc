@@ -204,7 +204,8 @@ OptionSet scripted_learner_options() {
       .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot")
       .field("device_fault_file", &S::device_fault_file, any(),
-             "a step takes this file away and has the fault in it, \"lost\" or \"full\"")
+             "a step removes this file and has the fault in it, \"lost\" or \"full\"; a "
+             "checkpoint does so with \"no space\"")
       .field("loss_shift", &S::loss_shift, any(),
              "of the loss that is reported, relative, as the rounding of a device would");
 }

@@ -90,6 +90,7 @@ struct StepRecord {
   uint32_t input = 0;                 // of kCommand: index in the contract
   const Payload* command = nullptr;   // of kCommand
   const Error* error = nullptr;       // the handler's, null when it succeeded
+  bool has_given_up = false;          // it called fail_tenant() or stop_on_error()
   /// Emissions of this step (after an error: those of the refusal), on the links that the observer
   /// wants; num_emissions counts all.
   std::span<const BatchedMessage> emissions;

@@ -446,6 +446,7 @@ void ActorGroup::Body::record(Running& running, bool is_abandoned, Time ended) {
     record.command = &input.envelope.payload;
   }
   if (!running.status().ok()) record.error = &running.status().error();
+  record.has_given_up = running.has_given_up;
   record.emissions = recorded_;
   record.num_emissions = num_step_emissions_;
   record.room_answers = running.room_answers;
@@ -457,6 +458,7 @@ void ActorGroup::Body::record(Running& running, bool is_abandoned, Time ended) {
                            slot.running->room_answers.end());
       if (record.stopped_at_progress == 0)
         record.stopped_at_progress = slot.running->stopped_at_progress;
+      record.has_given_up = record.has_given_up || slot.running->has_given_up;
     }
     record.room_answers = room_answers_;
   }

@@ -57,6 +57,7 @@ void Running::begin(StepKind kind, uint64_t step, Time now) {
   std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
   room_answers.clear();
   num_progress_calls = stopped_at_progress = 0;
+  has_given_up = false;
 }
 
 Status Running::start(Time now) {

@@ -94,6 +94,7 @@ class Running final : public Services, public OutputSink, public Resources {
   // Answers of this step that only the moment determines; for the recorder.
   mutable std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
+  bool has_given_up = false;  // fail_tenant() or stop_on_error() was called in this step
   /// progress() calls of the step so far; in a work turn the actors go on counting one after the
   /// other.
   uint64_t num_progress_calls = 0;
@@ -117,8 +118,9 @@ class Running final : public Services, public OutputSink, public Resources {
   void finish(TenantSlot tenant) override { finished.push_back(tenant); }
   void fail_tenant(TenantSlot tenant, Error why) override {
     failures.emplace_back(tenant, std::move(why));
+    has_given_up = true;
   }
-  void stop_on_error() override { stops_on_error_ = true; }
+  void stop_on_error() override { stops_on_error_ = has_given_up = true; }
   RunFiles& files() override { return common_->setup.host_services->files(); }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;
   void count(std::string_view name, int64_t amount) override;

@@ -12,6 +12,7 @@ std::string flags_text(const TraceStep& step) {
   if ((step.flags & kFailed) != 0) text += "  FAILED";
   if ((step.flags & kAbandoned) != 0) text += "  ABANDONED";
   if ((step.flags & kInjected) != 0) text += "  INJECTED";
+  if ((step.flags & kGivenUp) != 0) text += "  GIVEN UP";
   return text;
 }
 
@@ -128,6 +129,7 @@ Json step_json(const Trace& trace, const TraceStep& step) {
   if (step.is_failed()) json.set("failed", true);
   if ((step.flags & kAbandoned) != 0) json.set("abandoned", true);
   if ((step.flags & kInjected) != 0) json.set("injected", true);
+  if ((step.flags & kGivenUp) != 0) json.set("given_up", true);
   return json;
 }
 

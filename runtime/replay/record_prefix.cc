@@ -4,6 +4,9 @@
 #include <optional>
 
 #include "runtime/replay/replay.h"
+#include "runtime/replay/replayed_channel.h"
+#include "runtime/replay/traced_engine.h"
+#include "runtime/replay/traced_learner.h"
 #include "runtime/trace/read/trace_prefix.h"
 
 namespace primerl {
@@ -12,6 +15,11 @@ namespace {
 /// What is missing is in the cut.
 bool is_before(const RunCuts& cuts, const TraceFault& fault) {
   return cuts.state_of(fault.group) != nullptr && fault.last < cuts.first_step(fault.group);
+}
+
+bool is_failed_answer(std::span<const std::byte> note) {
+  return is_failed_engine_answer(note) || is_failed_learner_answer(note) ||
+         is_failed_channel_answer(note);
 }
 
 class Search {
@@ -55,6 +63,9 @@ class Search {
   void look_at_steps(GroupId group);
   bool is_whole(const TraceStep& step) const;
   std::string refusal(uint32_t group, const TraceStep& step) const;
+  bool has_ended_run(uint32_t group, const TraceStep& step) const;
+  bool asked_in_vain(GroupId group, uint64_t step) const;
+  void end_before_failed_requests();
   void scan(uint32_t group, bool is_first);
   bool settle(uint32_t group);
   bool is_newer(uint32_t group) const;
@@ -138,16 +149,56 @@ std::string Search::refusal(uint32_t group, const TraceStep& step) const {
     if (!is_gone_[process.index()])
       return fmt::format("'{}' had been told that '{}' died", name, plan_.process(process).name);
   }
+  if (has_ended_run(group, step))
+    return fmt::format("'{}' had {}, which ended the run", name,
+                       step.is_failed() ? "failed" : "given up");
+  if (has_holes_[process_of(group).index()] && !is_whole(step))
+    return fmt::format("a part of step {} of '{}' is missing", step.step, name);
+  return {};
+}
+
+/// An actor gives up in one step and fails in a later one, when the messages of the first have
+/// left. The first is taken again: in it the actor got the answer that ended the run.
+bool Search::has_ended_run(uint32_t group, const TraceStep& step) const {
+  if ((step.flags & kGivenUp) != 0) return true;
   const auto stops = [&](InstanceId instance) {
     return plan_.node(plan_.instance(instance).node).on_error == OnError::kStop &&
            (step.instance.is_none() || step.instance == instance);
   };
-  const bool has_ended = step.is_failed() && step.kind != StepKind::kCommand;
-  if (has_ended && std::ranges::any_of(plan_.groups[group].instances, stops))
-    return fmt::format("'{}' had failed, which ended the run", name);
-  if (has_holes_[process_of(group).index()] && !is_whole(step))
-    return fmt::format("a part of step {} of '{}' is missing", step.step, name);
-  return {};
+  return step.is_failed() && step.kind != StepKind::kCommand &&
+         std::ranges::any_of(plan_.groups[group].instances, stops);
+}
+
+/// Whether a resource answered that a request of this step failed.
+bool Search::asked_in_vain(GroupId group, uint64_t step) const {
+  bool has_failed = false;
+  trace_.visit_notes(group, step, [&](NoteKind kind, InstanceId, auto bytes) {
+    has_failed = has_failed || (kind == NoteKind::kResource && is_failed_answer(bytes));
+  });
+  return has_failed;
+}
+
+/// An actor may give up because of what a message says of a request that failed elsewhere: an
+/// engine that could not fetch weights. The step that made the request is taken again, too.
+void Search::end_before_failed_requests() {
+  for (uint32_t group = 0; group < groups_.size(); ++group) {
+    const auto step = trace_.step(GroupId(group), groups_[group].cause_last + 1);
+    if (groups_[group].cause.empty() || !step || step->kind != StepKind::kMessage ||
+        !has_ended_run(group, *step) || step->incarnation != incarnation_)
+      continue;
+    const uint32_t sender = sender_of(step->link);
+    OfGroup& of = groups_[sender];
+    for (const uint64_t asked : {step->cause.step, step->sender_step}) {
+      if (is_absent(sender) || asked < of.first || asked > of.last) continue;
+      if (!asked_in_vain(GroupId(sender), asked)) continue;
+      of.last = of.cause_last = asked - 1;
+      of.cause = fmt::format("a request of '{}' had failed, which ended the run",
+                             plan_.groups[sender].name);
+      of.cause_at = step->began;
+      scan(sender, false);
+      break;
+    }
+  }
 }
 
 /// Finds where `group` ends, from what is known of the others.
@@ -249,6 +300,7 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
   const std::vector<bool> absent = find_absent();
   incarnation_ = incarnation_of(plan_, trace_, absent, cuts_);
   for (uint32_t i = 0; i < groups_.size(); ++i) scan(i, true);
+  end_before_failed_requests();
   for (bool changes = true; changes;) {
     changes = false;
     for (uint32_t i = 0; i < groups_.size(); ++i)

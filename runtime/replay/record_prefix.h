@@ -2,10 +2,15 @@
 /// way in which a run can end, and for every part of its record that can be missing.
 ///
 /// Each actor group follows its steps in order, up to the first that it cannot repeat: one that is
-/// missing or not whole, one that was told to drain, one whose failure ended the run, one that was
-/// told of the death of a process that is not restarted alone, and one whose message was sent in a
-/// step that its sender does not follow. The last rule is applied until nothing changes. After the
-/// death of processes nothing is missing, and the prefix is the whole record.
+/// missing or not whole, one that was told to drain, one that failed or gave up and so ended the
+/// run, one whose failed request led to that, one that was told of the death of a process that is
+/// not restarted alone, and one whose message was sent in a step that its sender does not follow.
+/// The last rule is applied until nothing changes. After the death of processes nothing is missing,
+/// and the prefix is the whole record.
+///
+/// So an error of the environment (a full disk, a version of weights that could not be fetched) is
+/// not followed as a fact when it ended the run: the step that asked is taken again and asks again.
+/// An error that the run survived is followed.
 ///
 /// A process of engines that died in the record and came back, or whose record is not complete, is
 /// *absent*: it follows no record and starts fresh when the others resume, as if it had died at

@@ -38,7 +38,7 @@ std::vector<std::byte> answer_of(WeightsKey key, const Error& why) {
   return bytes;
 }
 
-KeyedVersion version_of(const std::vector<std::byte>& bytes) {
+KeyedVersion version_of(std::span<const std::byte> bytes) {
   KeyedVersion version;
   if (bytes.size() < kVersionBytes) return version;
   uint64_t key = 0;
@@ -164,6 +164,12 @@ bool PublishedVersions::has(GroupId group, std::span<const std::vector<std::byte
       return newest_[static_cast<size_t>(channel)].of(one.key) >= one.version;
     });
   });
+}
+
+/// Answers of engines and learners begin with a map of msgpack, and are no such number of none.
+bool is_failed_channel_answer(std::span<const std::byte> note) {
+  return note.size() > kVersionBytes && version_of(note).version.is_none() &&
+         static_cast<uint8_t>(note[kVersionBytes]) <= static_cast<uint8_t>(Code::kDeviceLost);
 }
 
 std::unique_ptr<WeightChannel> make_recording_channel(std::unique_ptr<WeightChannel> channel,

@@ -37,6 +37,9 @@ class PublishedVersions {
   std::vector<VersionsByKey> newest_;  // by resource
 };
 
+/// Whether a note of a resource is a channel's answer that a version could not be fetched.
+bool is_failed_channel_answer(std::span<const std::byte> note);
+
 std::unique_ptr<WeightChannel> make_recording_channel(
     std::unique_ptr<WeightChannel> channel,
     std::function<void(GroupId group, std::vector<std::byte> answer)> keep);

@@ -343,4 +343,9 @@ bool TracedEngine::has_work() const { return !is_replaying() && engine_->has_wor
 Duration TracedEngine::take_cost() { return is_replaying() ? Duration() : engine_->take_cost(); }
 std::string TracedEngine::describe() const { return engine_ == nullptr ? "" : engine_->describe(); }
 
+bool is_failed_engine_answer(std::span<const std::byte> note) {
+  const auto payload = decode_message(message_type<EngineAnswer>(), note);
+  return payload.ok() && payload->as<EngineAnswer>().has_failed;
+}
+
 }  // namespace primerl

@@ -60,4 +60,7 @@ class TracedEngine : public Engine {
   EngineFlights flights_;  // of one that records
 };
 
+/// Whether a note of a resource is an engine's answer that a call failed.
+bool is_failed_engine_answer(std::span<const std::byte> note);
+
 }  // namespace primerl

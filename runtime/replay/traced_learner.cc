@@ -158,6 +158,11 @@ std::string TracedLearner::describe() const {
   return learner_ == nullptr ? "" : learner_->describe();
 }
 
+bool is_failed_learner_answer(std::span<const std::byte> note) {
+  const auto payload = decode_message(message_type<LearnerAnswer>(), note);
+  return payload.ok() && payload->as<LearnerAnswer>().has_failed;
+}
+
 std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
   std::map<TenantSlot, int64_t> counts;
   for (uint64_t step = std::max(from, trace.first_step(group));

@@ -84,6 +84,9 @@ class TracedLearner : public Learner {
   LearnerProgress progress_;  // of one that records
 };
 
+/// Whether a note of a resource is a learner's answer that a call failed.
+bool is_failed_learner_answer(std::span<const std::byte> note);
+
 /// Number of training steps of each tenant in a group's record, without skipped ones, from its step
 /// `from` on.
 std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group,

@@ -76,6 +76,7 @@ enum DeliveryFlags : uint8_t {
   kHasNotes = 8,        // note frames of this step exist; they are written before it
   kPayloadStored = 16,  // the input's payload frame exists (link, incarnation, sequence)
   kNotChecked = 32,     // record = "none": payload_check is 0 and not valid
+  kGivenUp = 64,        // the actor said that it, or a tenant, cannot continue (services)
 };
 
 /// One finished step. TraceFrameHeader::count = messages it emitted (65535 = as many or more).

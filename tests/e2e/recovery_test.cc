@@ -91,6 +91,34 @@ TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
   expect_replays(folder);
 }
 
+/// The step that got the error is taken again and asks again; the recorded error is not its answer.
+/// Without any saved state, and with some.
+TEST(ARecoveredRun, AsksAgainForACheckpointThatAFullDiskRefused) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const fs::path fault = scratch.path() / "fault";
+  const auto expect_full_disk = [](const ProgramEnd& end) {
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr("No space left on device"));
+  };
+  const auto expect_resumed = [&folder](const ProgramEnd& end, const std::string& last_step) {
+    ASSERT_EQ(end.code, 0) << end.err;
+    EXPECT_THAT(end.err, HasSubstr("'trainer' had given up, which ended the run"));
+    expect_whole(folder, last_step);
+    expect_replays(folder);
+  };
+  write_text(fault, "no space");
+  expect_full_disk(run_graph_program(scripted_run(
+      folder, {"--max-steps", "60", "--set", "tenant.main.checkpoint_every=20", "--set",
+               "resource.learner.device_fault_file=" + fault.string()})));
+  expect_resumed(resume(folder, "60"), "60");
+  write_text(fault, "no space");
+  expect_full_disk(resume(folder, "100"));
+  expect_resumed(resume(folder, "100"), "100");
+  const auto verify = run_graph_program({"trace", "verify", folder.string()});
+  EXPECT_EQ(verify.code, 0) << verify.out;
+}
+
 uint64_t steps_followed(const std::string& err) {
   const size_t at = err.find("recovered: ");
   return at == std::string::npos ? 0 : std::strtoull(err.c_str() + at + 11, nullptr, 10);

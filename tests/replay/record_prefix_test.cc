@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 /// The demo's run, recorded, with one delivery changed or left out.
 class APrefix : public ::testing::Test {
  protected:
-  enum class Change { kFail, kLeaveOut };
+  enum class Change { kFail, kGiveUp, kLeaveOut };
   /// Of the first step of `node`, from `first` on, that is of `kind`.
   void record(std::string_view node, StepKind kind, uint64_t first, Change change) {
     const GroupId group = host_of(*plan_, node);
@@ -27,6 +27,7 @@ class APrefix : public ::testing::Test {
         return true;
       changed_ = frame.step;
       if (change == Change::kFail) frame.header.flags |= kFailed;
+      if (change == Change::kGiveUp) frame.header.flags |= kGivenUp;
       return change != Change::kLeaveOut;
     };
     const auto folder = record_demo(demo_, run_, tamper);
@@ -65,6 +66,16 @@ TEST_F(APrefix, EndsBeforeAFailureThatEndedTheRun) {
     record("trainer", kind, 5, Change::kFail);
     EXPECT_EQ(last_of("trainer"), changed_ - 1);
     EXPECT_THAT(prefix_.dropped, HasSubstr("'trainer' had failed, which ended the run"));
+  }
+}
+
+// The step had succeeded: it had stored an error that ended the run in a later step.
+TEST_F(APrefix, EndsBeforeAnActorGaveUp) {
+  for (const StepKind kind : {StepKind::kMessage, StepKind::kWork}) {
+    changed_ = 0;
+    record("trainer", kind, 5, Change::kGiveUp);
+    EXPECT_EQ(last_of("trainer"), changed_ - 1);
+    EXPECT_THAT(prefix_.dropped, HasSubstr("'trainer' had given up, which ended the run"));
   }
 }
 

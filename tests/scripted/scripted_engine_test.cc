@@ -83,6 +83,17 @@ TEST(ScriptedEngine, HasTheFaultOfADeviceThatAFileAsksForOnce) {
   EXPECT_FALSE(std::filesystem::exists(options.device_fault_file));
 }
 
+TEST(ScriptedEngine, LeavesTheFaultOfADiskToTheLearner) {
+  const ScratchFolder scratch;
+  ScriptedEngineOptions options;
+  options.device_fault_file = scratch.path() / "fault";
+  auto engine = *make_scripted_engine(options);
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  write_text(options.device_fault_file, "no space");
+  ASSERT_TRUE(engine->step().ok());
+  EXPECT_TRUE(std::filesystem::exists(options.device_fault_file));
+}
+
 TEST(ScriptedEngine, RefusesEveryNthSubmitWhenAsked) {
   ScriptedEngineOptions options;
   options.refuse_every = 3;

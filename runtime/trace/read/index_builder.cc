@@ -144,7 +144,7 @@ uint64_t digest_of(const DeliveryFrame& frame) {
   same.bytes = frame.payload_bytes;
   same.origin = frame.origin;
   same.kind = frame.step_kind;
-  same.flags = frame.header.flags & (kFailed | kAbandoned | kInjected | kNotChecked);
+  same.flags = frame.header.flags & (kFailed | kAbandoned | kInjected | kNotChecked | kGivenUp);
   same.count = frame.header.count;
   return hash_bytes(std::as_bytes(std::span(&same, 1)), frame.header.group);
 }

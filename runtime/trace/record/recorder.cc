@@ -56,6 +56,7 @@ void Recorder::on_step(const StepRecord& record) {
   if (record.error != nullptr) flags |= kFailed;
   if (record.is_abandoned) flags |= kAbandoned;
   if (record.is_injected) flags |= kInjected;
+  if (record.has_given_up) flags |= kGivenUp;
   const uint64_t num_notes = write_notes(record);
   if (num_notes > 0) flags |= kHasNotes;
   frame.num_notes = static_cast<uint8_t>(std::min<uint64_t>(num_notes, UINT8_MAX));
