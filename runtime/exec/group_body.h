@@ -122,7 +122,7 @@ class ActorGroup::Body {
   bool is_remote(uint32_t peer) const;
   void supervise(Running& running, const Error& error, Time now);
   TenantSlot tenant_served(Running& running) const;
-  void give_up(const Running& running, TenantSlot tenant, Error why);
+  void give_up(Running& running, TenantSlot tenant, Error why);
   Status replace(uint32_t actor, bool restore, Time now);
   void take_snapshot(ActorSlot& slot);
   void set_timer(uint32_t actor, const TimerChange& change, Time now);

@@ -306,7 +306,8 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
 }
 
 /// Where several tenants share the run, what is of one of them costs the others nothing.
-void ActorGroup::Body::give_up(const Running& running, TenantSlot tenant, Error why) {
+void ActorGroup::Body::give_up(Running& running, TenantSlot tenant, Error why) {
+  running.has_given_up = true;  // restarts may be used up: the actor did not say it itself
   if (tenant.is_none() || setup().plan->tenants.size() < 2)
     return setup().executor->group_failed(setup().group, std::move(why));
   if (!failed_.emplace(tenant, why.text()).second) return;
