@@ -6,13 +6,18 @@
 #include "runtime/program/output.h"
 #include "runtime/query/maintenance.h"
 #include "runtime/query/step_text.h"
+#include "runtime/store/run_damage.h"
 
 namespace primerl {
 namespace {
 
 int run_verify(const TraceArguments& arguments) {
-  const auto report = verify_trace(arguments.run);
+  auto report = verify_trace(arguments.run);
   if (!report.ok()) return fail(report.error(), kExitFailed);
+  for (const DamagedFile& damaged : find_damage(arguments.run, report->graph_text))
+    report->faults.push_back({.kind = TraceFault::Kind::kDamage,
+                              .file = damaged.file.string(),
+                              .text = damaged.text});
   if (arguments.json) {
     Json faults = Json::array();
     for (const auto& fault : report->faults)
@@ -32,15 +37,17 @@ int run_verify(const TraceArguments& arguments) {
                    .set("num_frames", report->num_frames)
                    .set("num_steps", report->num_deliveries)
                    .set("num_blobs", report->num_blobs)
+                   .set("num_indices", report->num_indices)
+                   .set("num_cuts", report->num_cuts)
                    .set("faults", std::move(faults)));
   } else {
     for (const auto& fault : report->faults)
       print_text(fmt::format("{}{}\n", fault.is_fault() ? "" : "(no fault) ", fault.text));
-    print_text(fmt::format("{}: {}{} segments, {}, {} frames, {} steps, {} blobs\n",
+    print_text(fmt::format("{}: {}{} segments, {}, {} frames, {} steps, {} blobs, {} cuts\n",
                            report->is_sound() ? "sound" : "NOT SOUND",
                            starts_text(report->num_starts), report->num_segments,
                            bytes_text(report->num_bytes), report->num_frames,
-                           report->num_deliveries, report->num_blobs));
+                           report->num_deliveries, report->num_blobs, report->num_cuts));
   }
   return report->is_sound() ? kExitDone : kExitFailed;
 }

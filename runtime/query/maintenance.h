@@ -24,6 +24,9 @@ struct VerifyReport {
   uint64_t num_frames = 0;
   uint64_t num_deliveries = 0;
   uint64_t num_blobs = 0;          // of the content store that frames refer to
+  uint64_t num_indices = 0;
+  uint64_t num_cuts = 0;
+  std::string graph_text;          // of the newest start's catalog; "": the trace cannot be opened
   bool is_closed = true;           // every process wrote its end frame
   std::vector<TraceFault> faults;  // in order of start, process, segment, offset
   /// Nothing is missing or damaged. Holes and retired segments are not faults.
@@ -31,7 +34,8 @@ struct VerifyReport {
 };
 
 /// Reads everything: frame CRCs, block CRCs of packed segments, the order and completeness of the
-/// segments, that their catalogs agree, totals of the end frames, hashes of blobs.
+/// segments, that their catalogs agree, totals of the end frames, hashes of blobs, checksums of
+/// indices and cuts.
 Result<VerifyReport> verify_trace(const std::filesystem::path& folder);
 
 /// One file that was changed, or could not be changed.

@@ -3,9 +3,12 @@
 #include <map>
 #include <optional>
 
+#include "graph/base/files.h"
 #include "runtime/query/maintenance.h"
 #include "runtime/trace/content_store.h"
+#include "runtime/trace/cut_file.h"
 #include "runtime/trace/frame_check.h"
+#include "runtime/trace/read/index.h"
 #include "runtime/trace/segment_files.h"
 #include "runtime/trace/segment_reader.h"
 
@@ -34,6 +37,7 @@ class Verifier {
       check_segment(file);
     }
     end_process(nullptr);
+    check_cuts();
     return std::move(report_);
   }
 
@@ -110,6 +114,7 @@ class Verifier {
       return;
     }
     SegmentReader& reader = **opened;
+    check_index(file);
     check_header(file, reader.header());
     uint64_t offset = 0;
     bool is_first = true;
@@ -191,6 +196,30 @@ class Verifier {
           fmt::format("the end frame counts {} lost frames, the gaps {}", end.num_lost, num_gaps_));
   }
 
+  /// A resume reads a whole index in place of its segment, and makes a damaged one again.
+  void check_index(const SegmentFile& file) {
+    const auto index = SegmentIndex::file_of(file.path);
+    const auto mapped = map_file(index);
+    if (!mapped.ok()) return;  // it is made when the trace is opened
+    ++report_.num_indices;
+    if (SegmentIndex::parse(mapped->owner, mapped->bytes) == nullptr)
+      add(Kind::kDamage, index.filename().string(), 0,
+          fmt::format("'{}' is damaged, or of another version of the program: remove it, it is "
+                      "made again",
+                      index.filename().string()));
+  }
+
+  /// A resume takes the newest cut of each process that can be read.
+  void check_cuts() {
+    for (const auto& file : list_cuts(folder_)) {
+      ++report_.num_cuts;
+      const auto cut = read_cut(file);
+      if (!cut.ok())
+        add(Kind::kDamage, file.filename().string(), 0,
+            fmt::format("'{}': {}", file.filename().string(), cut.error().message()));
+    }
+  }
+
   void check_blobs(const Frame& frame) {
     visit_payload(frame.bytes, [&](const PayloadPart& part) {
       if (!part.is_stored) return;
@@ -265,12 +294,15 @@ Result<VerifyReport> verify_trace(const std::filesystem::path& folder) {
     sum.num_frames += report.num_frames;
     sum.num_deliveries += report.num_deliveries;
     sum.num_blobs += report.num_blobs;
+    sum.num_indices += report.num_indices;
+    sum.num_cuts += report.num_cuts;
     sum.is_closed = report.is_closed;
     std::ranges::move(report.faults, std::back_inserter(sum.faults));
   }
   // What is missing where one start goes on from another, or from a cut that is not there.
   const auto trace = Trace::open(folder);
   if (!trace.ok()) return sum;  // said above
+  sum.graph_text = (*trace)->catalog().graph_text;
   for (const TraceFault& fault : (*trace)->faults())
     if (fault.kind == Kind::kMissingStep || fault.kind == Kind::kOlderMissing)
       sum.faults.push_back(fault);

@@ -71,12 +71,6 @@ std::string checksum_of(const Json& manifest) {
   return checksum_text(crc32c(Json(std::move(counted)).dump()));
 }
 
-Status check_manifest(const Json& manifest) {
-  ASSIGN_OR_RETURN(const std::string written, manifest.get_string(kChecksum));
-  if (written == checksum_of(manifest)) return ok();
-  return error(Code::kCorrupt, "manifest.json differs from what was written");
-}
-
 Status check_files(const fs::path& folder, const Json& manifest, CheckpointDepth depth) {
   const Json* files = manifest.find("files");
   if (files == nullptr || !files->is_array())
@@ -198,6 +192,12 @@ void CheckpointStore::remove_after(int64_t step) {
   }
 }
 
+Status check_manifest(const Json& manifest, std::string_view name) {
+  ASSIGN_OR_RETURN(const std::string written, manifest.get_string(kChecksum));
+  if (written == checksum_of(manifest)) return ok();
+  return error(Code::kCorrupt, "{} differs from what was written", name);
+}
+
 std::string manifest_text(const Json& manifest) {
   Json whole = manifest;
   whole.set(kChecksum, checksum_of(manifest));
@@ -271,7 +271,7 @@ Result<ResumePoint> read_checkpoint(const fs::path& step_folder, CheckpointDepth
   if (!step.ok()) return refuse(Error(step.error()));
   const auto version = manifest->get_int("version");
   if (!version.ok()) return refuse(Error(version.error()));
-  if (auto intact = check_manifest(*manifest); !intact.ok())
+  if (auto intact = check_manifest(*manifest, "manifest.json"); !intact.ok())
     return refuse(std::move(intact).error());
   if (auto files = check_files(step_folder, *manifest, depth); !files.ok())
     return refuse(std::move(files).error());

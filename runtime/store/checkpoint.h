@@ -53,6 +53,8 @@ class CheckpointStore {
 
 /// A manifest as it is written: with the checksum of all else that is in it.
 std::string manifest_text(const Json& manifest);
+/// kCorrupt when a manifest, the file `name`, lacks the checksum of all else that is in it.
+Status check_manifest(const Json& manifest, std::string_view name);
 
 /// How much of a checkpoint is looked at: what its files are, or every byte of them.
 enum class CheckpointDepth { kSizes, kContents };

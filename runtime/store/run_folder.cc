@@ -12,6 +12,8 @@
 #include <map>
 #include <system_error>
 
+#include "runtime/store/checkpoint.h"
+
 namespace primerl {
 namespace {
 
@@ -184,7 +186,7 @@ Status RunFolder::write_graph(const std::string& resolved_toml) {
 
 Status RunFolder::note(const Json& members) {
   for (const auto& [key, value] : members.as_object()) facts_.set(key, value);
-  return replace_file(system_files(), path_ / "run.json", facts_.dump(2) + "\n");
+  return replace_file(system_files(), path_ / "run.json", manifest_text(facts_));
 }
 
 fs::path checkpoints_folder(const fs::path& run_folder, const std::string& tenant,

@@ -4,8 +4,13 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "graph/base/random.h"
+#include "runtime/query/maintenance.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/store/run_damage.h"
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/trace_files.h"
 
@@ -63,6 +68,66 @@ TEST(Trace, OfARunThatEndedIsWholeAndClosed) {
   EXPECT_EQ(trace.stored.at("WeightsReady"), 8U + 1U);
   EXPECT_EQ(groups_trained(trace), groups_trained(folder));
   EXPECT_GE(trace.stored.at("Completion"), lines_of(folder / "rollouts.jsonl").size());
+}
+
+/// Files of a run folder that `trace verify` names as damaged.
+std::set<std::string> files_named(const fs::path& folder) {
+  std::set<std::string> files;
+  const auto report = verify_trace(folder);
+  if (!report.ok()) return {report.error().text()};
+  for (const TraceFault& fault : report->faults)
+    if (fault.is_fault()) files.insert(fault.file);
+  for (const auto& damaged : find_damage(folder, report->graph_text))
+    files.insert(damaged.file.string());
+  return files;
+}
+
+std::string bytes_of_file(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Everything that a resumed run reads. A file is damaged in one bit at a place that a seed
+/// chooses, then cut short, then repaired.
+TEST(TraceVerify, NamesEveryFileOfARunThatAResumeReadsAndIsDamaged) {
+  constexpr int kFlips = 8;  // of each kind of file
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder, {"--max-steps", "12"})).code, 0);
+  ASSERT_TRUE(Trace::open(folder).ok());  // makes the indices
+  EXPECT_THAT(files_named(folder), testing::IsEmpty());
+  std::map<std::string, std::vector<std::pair<fs::path, std::string>>> kinds;  // file, name in text
+  const auto add = [&](const std::string& kind, const fs::path& file, const std::string& named) {
+    kinds[kind].emplace_back(file, named);
+  };
+  add("run.json", folder / "run.json", "run.json");
+  add("graph", folder / "graph.resolved.toml", "graph.resolved.toml");
+  for (const auto& file : fs::directory_iterator(folder / "trace"))
+    if (file.is_regular_file() && file.path().extension() != ".json" && file.file_size() > 0)
+      add(file.path().extension(), file.path(), file.path().filename());
+  for (const int64_t step : checkpoint_steps(folder / "checkpoints")) {
+    const std::string named = fmt::format("checkpoints/step_{}", step);
+    for (const auto& file : fs::recursive_directory_iterator(folder / named))
+      if (file.is_regular_file()) add("checkpoint", file.path(), named);
+  }
+  for (const char* kind : {".cut", ".index", ".ptr", "checkpoint"}) ASSERT_TRUE(kinds.contains(kind));
+  RandomStream random(17);
+  for (const auto& [kind, files] : kinds) {
+    for (int flip = 0; flip < kFlips; ++flip) {
+      const auto& [file, named] = files[random.next() % files.size()];
+      const std::string whole = bytes_of_file(file);
+      // Of a segment only what is written counts, not the room behind the end frame.
+      const size_t size = kind == ".ptr" ? whole.find_last_not_of('\0') + 1 : whole.size();
+      std::string damaged = whole;
+      const size_t at = 1 + random.next() % (size - 1);
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << (random.next() % 8)));
+      write_text(file, damaged);
+      EXPECT_THAT(files_named(folder), testing::Contains(named)) << file << " at byte " << at;
+      write_text(file, whole.substr(0, at));
+      EXPECT_THAT(files_named(folder), testing::Not(testing::IsEmpty())) << file << " cut at " << at;
+      write_text(file, whole);
+    }
+  }
 }
 
 TEST(Trace, SaysNothingWhereItIsOff) {
