@@ -13,6 +13,7 @@
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/programs.h"
+#include "runtime/program/signals.h"
 #include "runtime/program/version.h"
 #include "runtime/store/socket_folder.h"
 #include "runtime/transport/peer_keys.h"

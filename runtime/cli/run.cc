@@ -19,6 +19,7 @@
 #include "runtime/monitor/run_server.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
+#include "runtime/program/signals.h"
 
 namespace primerl {
 namespace {

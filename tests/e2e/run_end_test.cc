@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {

@@ -8,6 +8,7 @@
 #include "graph/base/random.h"
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/trace_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {
