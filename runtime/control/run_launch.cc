@@ -127,6 +127,7 @@ Status RunSession::launch_workers() {
   if (plan_.processes.size() > 1) {
     ASSIGN_OR_RETURN(sockets_,
                      SocketFolder::create({}, fmt::format("{}.{}", run_id(), ::getpid())));
+    if (!sockets_->why_elsewhere().empty()) terminal_.say("note: " + sockets_->why_elsewhere());
     for (const auto& leftover : sockets_->leftovers())
       terminal_.say("removed sockets that a crashed run left: " + leftover.string());
   }
