@@ -143,6 +143,8 @@ Prepared prepare(RunArguments arguments) {
   say_notes();
   if (!folder.ok()) return refuse(folder.error(), kExitFailed);
   prepared.folder = std::move(folder).value();
+  if (const std::string& why = prepared.folder->why_not_latest(); !why.empty())
+    complain("note: 'runs/latest' does not point to this run: {}\n", why);
   return prepared;
 }
 
@@ -333,7 +335,8 @@ int run_graph(const RunArguments& arguments) { return RunStarts(arguments).run()
 void declare_run(RunArguments& arguments, Arguments& flags) {
   arguments.graph.declare(flags, false);
   arguments.graph.declare_rehearsal(flags);
-  flags.text(arguments.place.out, "--out", "DIR", "the run folder; default runs/<time>-<name>");
+  flags.text(arguments.place.out, "--out", "DIR",
+             "the run folder; default runs/<time>-<name>; runs/latest points to it");
   flags.text(arguments.place.resume, "--resume", "DIR",
              "goes on with a run folder, or with a new run from checkpoints/step_N");
   flags.text(arguments.place.fork, "--fork", "RUN@step=N",
