@@ -102,7 +102,7 @@ void take_slots(const Plan& plan, const Grid& grid, Routes& all) {
   for (const Tracks& row : rows) all.num_slots.push_back(row.size());
 }
 
-/// Where the horizontal end of a run lies, from top to bottom: lanes above, the row, lanes below.
+/// The height at which a run ends, from top to bottom: lanes above a row, the row, lanes below it.
 size_t height_of(size_t row, std::optional<size_t> zone) {
   return zone ? 3 * (*zone / 2) + 2 * (*zone % 2) : 3 * row + 1;
 }

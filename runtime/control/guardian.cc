@@ -82,7 +82,7 @@ bool wait_for_end(pid_t worker, pid_t launcher) {
     if (::getppid() != launcher) is_forced = true;
     if (is_forced) ::kill(worker, SIGKILL);
     siginfo_t ended{};
-    // The worker stays a zombie: its number, and that of its group, belong to no one else.
+    // The worker stays a zombie, so that its number and its group's are not given away.
     while (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0) {
       if (ended.si_pid == worker) return !is_forced && ended.si_code == CLD_EXITED;
       (void)::waitpid(ended.si_pid, nullptr, WNOHANG);
@@ -113,7 +113,7 @@ void end_leftovers(pid_t worker, bool is_orderly) {
       } else if (!children.was_told(pid) && children.num_told < kChildrenMax) {
         children.told[children.num_told++] = pid;
         ::kill(pid, SIGTERM);
-        ::kill(pid, SIGCONT);  // a stopped process takes SIGTERM when it goes on
+        ::kill(pid, SIGCONT);  // a stopped process takes SIGTERM when it continues
       }
     }
     if (num_left == 0) return;

@@ -139,7 +139,7 @@ pid_t fork_guardian(const ChildSetup& setup) {
   return pid;
 }
 
-/// What the child writes, or nothing when it closed the pipe without it.
+/// A value that the child writes; nothing when it closed the pipe without one.
 template <class T>
 std::optional<T> read_from(int fd) {
   T value{};

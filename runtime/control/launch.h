@@ -80,7 +80,7 @@ class ChildProcess {
   /// Kills the worker and what it started, and waits until all are gone.
   ~ChildProcess();
 
-  /// Of the worker.
+  /// The worker's.
   pid_t pid() const { return worker_; }
   /// Readable once the worker and what it started have ended; -1 where the kernel has no pidfd.
   int pid_fd() const { return pid_fd_; }

@@ -10,7 +10,7 @@ namespace primerl {
 void report_file_limits();
 
 /// For programs that outlive their terminal: when a reader of stdout or stderr goes away (SIGPIPE),
-/// the output is lost but the program goes on.
+/// the output is lost and the program continues.
 void outlive_readers();
 
 /// For a worker: SIGINT, SIGTERM and SIGHUP are for the control plane, or the agent, to answer.

@@ -1,5 +1,5 @@
 /// LineReader: the whole lines of a line file, oldest or newest first, while another process may be
-/// appending to it. What is appended after open() is not read; a torn last line counts for nothing.
+/// appending to it. Lines appended after open() are not read; a torn last line counts for nothing.
 ///
 /// Holds one block and one line in memory, however large the file is. Not thread-safe.
 #pragma once

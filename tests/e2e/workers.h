@@ -26,7 +26,7 @@ inline std::vector<pid_t> workers_of(const Program& program) {
   return workers;
 }
 
-/// Of a program that has one; -1 when it has none now.
+/// The worker of a program that has one process; -1 when it has none now.
 inline pid_t worker_of(const Program& program) {
   const auto workers = workers_of(program);
   return workers.empty() ? -1 : workers.front();

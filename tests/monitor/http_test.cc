@@ -44,7 +44,7 @@ class RawClient {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
-  /// Of a socket that is not connected yet.
+  /// Takes a socket that is not connected yet.
   explicit RawClient(int socket) : socket_(socket) {}
   int connect(const sockaddr* address, socklen_t size) const {
     return ::connect(socket_, address, size);

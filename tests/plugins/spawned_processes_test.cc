@@ -1,5 +1,5 @@
-// What an environment starts ends with the run, however the run ends, and begins like any program:
-// with default signal dispositions.
+// Processes that an environment starts end with the run, however it ends, and begin with default
+// signal dispositions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
