@@ -1,20 +1,22 @@
-// The plan as SVG: layers as columns, forward edges solid, feedback dashed and bent below.
+// The drawing of a plan as SVG: forward edges solid, feedback dashed, in the colour of their
+// sender.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 
 #include "graph/render.h"
+#include "graph/render_drawing.h"
 #include "graph/render_layout.h"
 
 namespace primerl {
 namespace {
 
-constexpr int kBoxWidth = 170, kBoxHeight = 52, kGapX = 110, kGapY = 60, kMargin = 40;
+// Dark enough to be read on white, and told apart by people who do not see red and green.
+constexpr std::array<std::string_view, 7> kColours = {"#0b5394", "#b45309", "#0f766e", "#9d174d",
+                                                      "#4d7c0f", "#6d28d9", "#57534e"};
 
-struct Corner {
-  int x = 0, y = 0;
-};
+std::string_view colour_of(size_t node) { return kColours[node % kColours.size()]; }
 
 std::string escaped(std::string_view text) {
   std::string clean;
@@ -31,70 +33,121 @@ std::string escaped(std::string_view text) {
   return clean;
 }
 
-std::string edge_path(Corner from, Corner to, bool feedback, std::string_view name) {
-  const int y1 = from.y + kBoxHeight / 2, y2 = to.y + kBoxHeight / 2;
-  int x1 = from.x + kBoxWidth, x2 = to.x;
-  std::string path;
-  int label_x = (x1 + x2) / 2, label_y = (y1 + y2) / 2 - 6;
-  if (feedback || x2 <= x1) {
-    x1 = from.x + kBoxWidth / 2;
-    x2 = to.x + kBoxWidth / 2;
-    const int below = std::max(from.y, to.y) + kBoxHeight + 20 + std::abs(x1 - x2) / 8;
-    path = fmt::format("M{} {} C{} {} {} {} {} {}", x1, from.y + kBoxHeight, x1, below, x2, below,
-                       x2, to.y + kBoxHeight);
-    label_x = (x1 + x2) / 2;
-    label_y = (std::max(from.y, to.y) + kBoxHeight + 3 * below) / 4;
-  } else {
-    path = fmt::format("M{} {} C{} {} {} {} {} {}", x1, y1, x1 + kGapX / 2, y1, x2 - kGapX / 2, y2,
-                       x2, y2);
+/// Corners are rounded by at most 6 pixels.
+std::string path_of(const std::vector<DrawnPoint>& line) {
+  const auto toward = [](DrawnPoint at, DrawnPoint other) {
+    const int dx = other.x - at.x, dy = other.y - at.y;
+    const int reach = std::min(6, (std::abs(dx) + std::abs(dy)) / 2);
+    return DrawnPoint{at.x + std::clamp(dx, -reach, reach), at.y + std::clamp(dy, -reach, reach)};
+  };
+  std::string path = fmt::format("M{} {}", line.front().x, line.front().y);
+  for (size_t i = 1; i + 1 < line.size(); ++i) {
+    const DrawnPoint before = toward(line[i], line[i - 1]), after = toward(line[i], line[i + 1]);
+    path += fmt::format(" L{} {} Q{} {} {} {}", before.x, before.y, line[i].x, line[i].y, after.x,
+                        after.y);
   }
+  return path + fmt::format(" L{} {}", line.back().x, line.back().y);
+}
+
+std::string header(const Plan& plan, const Drawing& drawing) {
+  std::string text = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
+      "height=\"{1}\" font-family=\"Helvetica, Arial, sans-serif\">\n"
+      "  <title>{2}</title>\n  <defs>\n",
+      drawing.width, drawing.height, escaped(plan.settings.name));
+  for (size_t i = 0; i < kColours.size(); ++i)
+    text += fmt::format(
+        "    <marker id=\"arrow{}\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"7\" "
+        "markerHeight=\"7\" markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path d=\"M0 0L8 4L0 "
+        "8z\" fill=\"{}\"/></marker>\n",
+        i, kColours[i]);
+  return text + fmt::format(
+                    "  </defs>\n  <rect width=\"{}\" height=\"{}\" fill=\"white\"/>\n"
+                    "  <text x=\"{}\" y=\"{}\" font-size=\"16\" font-weight=\"bold\">{}</text>\n",
+                    drawing.width, drawing.height, drawing.heading.x, drawing.heading.y,
+                    escaped(plan.settings.name));
+}
+
+std::string place_text(const Drawing::Place& place) {
   return fmt::format(
-      "  <path d=\"{}\" fill=\"none\" stroke=\"{}\"{} marker-end=\"url(#arrow)\"/>\n"
-      "  <text x=\"{}\" y=\"{}\" font-size=\"11\" text-anchor=\"middle\" fill=\"#555\">{}</text>\n",
-      path, feedback ? "#999" : "#333", feedback ? " stroke-dasharray=\"5 4\"" : "", label_x,
-      label_y, escaped(name));
+      "  <rect class=\"place\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"10\" "
+      "fill=\"#f5f6f8\" stroke=\"#a8b0bc\"/>\n",
+      place.box.x, place.box.y, place.box.width, place.box.height);
+}
+
+std::string place_name(const Drawing::Place& place) {
+  return fmt::format(
+      "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" font-weight=\"bold\" "
+      "fill=\"#475569\">{}</text>\n",
+      place.label.x, place.label.bottom() - 4, kPlaceSize, escaped(place.text));
+}
+
+std::string edge_text(const Drawing::Edge& edge, size_t sender, bool feedback) {
+  return fmt::format(
+      "  <path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"{} "
+      "marker-end=\"url(#arrow{})\"/>\n",
+      path_of(edge.line), colour_of(sender), feedback ? "1.2" : "2",
+      feedback ? " stroke-dasharray=\"5 3\"" : "", sender % kColours.size());
+}
+
+std::string label_text(const Drawing::Edge& edge, size_t sender, std::string_view name) {
+  return fmt::format(
+      "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" text-anchor=\"middle\" fill=\"{}\" "
+      "stroke=\"#f5f6f8\" stroke-width=\"3\" paint-order=\"stroke\">{}</text>\n",
+      edge.label.x + edge.label.width / 2, edge.label.bottom() - 2, kLabelSize, colour_of(sender),
+      escaped(name));
+}
+
+std::string node_text(const Plan& plan, const Drawing& drawing, size_t index) {
+  const Drawing::Node& node = drawing.nodes[index];
+  const int middle = node.box.x + node.box.width / 2;
+  const int height = 20 + 13 * static_cast<int>(node.traits.size());
+  int y = node.box.y + (node.box.height - height) / 2 + 15;
+  std::string text = fmt::format(
+      "  <rect class=\"node\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"white\" "
+      "stroke=\"{}\" stroke-width=\"1.5\"/>\n"
+      "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" font-weight=\"bold\" "
+      "text-anchor=\"middle\">{}</text>\n",
+      node.box.x, node.box.y, node.box.width, node.box.height, colour_of(index), middle, y,
+      kNameSize, escaped(plan.nodes[index].name));
+  for (const auto& trait : node.traits)
+    text += fmt::format(
+        "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" text-anchor=\"middle\" "
+        "fill=\"#475569\">{}</text>\n",
+        middle, y += 13, kTraitSize, escaped(trait));
+  return text;
+}
+
+/// What solid and dashed lines mean.
+std::string legend(const Drawing& drawing) {
+  const int y = drawing.height - 24;
+  std::string text;
+  int x = drawing.heading.x;
+  for (const bool feedback : {false, true}) {
+    text += fmt::format(
+        "  <path d=\"M{} {} h36\" stroke=\"#1f2937\" stroke-width=\"{}\"{}/>\n"
+        "  <text x=\"{}\" y=\"{}\" font-size=\"11\" fill=\"#475569\">{}</text>\n",
+        x, y, feedback ? "1.2" : "2", feedback ? " stroke-dasharray=\"5 3\"" : "", x + 44, y + 4,
+        feedback ? "feedback: never held back" : "forward: held back while full");
+    x += 240;
+  }
+  return text;
 }
 
 }  // namespace
 
 std::string render_svg(const Plan& plan) {
-  const auto layers = layers_of(plan);
-  std::vector<Corner> corners(plan.nodes.size());
-  size_t tallest = 0;
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
-    tallest = std::max(tallest, layers[layer].size());
-    for (size_t row = 0; row < layers[layer].size(); ++row)
-      corners[layers[layer][row]] = {kMargin + static_cast<int>(layer) * (kBoxWidth + kGapX),
-                                     kMargin + static_cast<int>(row) * (kBoxHeight + kGapY)};
-  }
-  const int width = 2 * kMargin + static_cast<int>(layers.size()) * (kBoxWidth + kGapX);
-  // Feedback bends below the lowest box.
-  const int height = 2 * kMargin + static_cast<int>(tallest) * (kBoxHeight + kGapY) + width / 8;
-  std::string text = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\" font-family=\"Helvetica, sans-serif\">\n"
-      "  <title>{2}</title>\n"
-      "  <defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"8\" "
-      "markerHeight=\"8\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" "
-      "fill=\"#333\"/></marker></defs>\n"
-      "  <rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
-      width, height, escaped(plan.settings.name));
-  for (const auto& edge : plan.edges)
-    text += edge_path(corners[edge.from.index()], corners[edge.to.index()], edge.feedback,
-                      output_name(plan, edge));
-  for (size_t node = 0; node < plan.nodes.size(); ++node) {
-    const Corner at = corners[node];
-    text += fmt::format(
-        "  <rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"#eef3fb\" "
-        "stroke=\"#345\"/>\n"
-        "  <text x=\"{}\" y=\"{}\" font-size=\"14\" text-anchor=\"middle\">{}</text>\n"
-        "  <text x=\"{}\" y=\"{}\" font-size=\"9\" text-anchor=\"middle\" "
-        "fill=\"#555\">{}</text>\n",
-        at.x, at.y, kBoxWidth, kBoxHeight, at.x + kBoxWidth / 2, at.y + 22,
-        escaped(plan.nodes[node].name), at.x + kBoxWidth / 2, at.y + 40,
-        escaped(traits_of(plan, plan.nodes[node])));
-  }
-  return text + "</svg>\n";
+  const Drawing drawing = draw(plan);
+  std::string text = header(plan, drawing);
+  for (const auto& place : drawing.places) text += place_text(place);
+  for (size_t i = 0; i < plan.edges.size(); ++i)
+    text += edge_text(drawing.edges[i], plan.edges[i].from.index(), plan.edges[i].feedback);
+  for (const auto& place : drawing.places) text += place_name(place);
+  for (size_t i = 0; i < plan.edges.size(); ++i)
+    text +=
+        label_text(drawing.edges[i], plan.edges[i].from.index(), output_name(plan, plan.edges[i]));
+  for (size_t node = 0; node < plan.nodes.size(); ++node) text += node_text(plan, drawing, node);
+  return text + legend(drawing) + "</svg>\n";
 }
 
 }  // namespace primerl

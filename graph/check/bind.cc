@@ -72,6 +72,7 @@ void bind_choice(Entry& entry, const NamedTable& tenant,
   const std::shared_ptr<void> bound = contract->options.make ? contract->options.make() : nullptr;
   const size_t num_errors = diagnostics.num_errors();
   contract->options.bind(table, named, {"name"}, bound.get(), diagnostics);
+  resolve_files(contract->options, table, bound.get(), what, draft);
   if (contract->validate && diagnostics.num_errors() == num_errors)
     if (const Status valid = contract->validate(bound.get()); !valid.ok())
       refuse_options(draft, table, entry.key_span, named, valid.error());

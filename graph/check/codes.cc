@@ -145,7 +145,7 @@ constexpr ErrorCode kCodes[] = {
      "A resource belongs to one thread, so a node that uses an engine or learner cannot be "
      "replicated by itself."},
     {"G046", "no such file",
-     "An option of a node names a file that does not exist or is no file. The name is relative to "
+     "An option names a file that does not exist or is no file. The name is relative to "
      "the file it is written in; in a `--set` flag, to the folder you are in."},
     {"G047", "more threads than cores",
      "A warning. Compute pools that share cores slow each other down far more than in proportion: "

@@ -1,6 +1,7 @@
 #include "graph/check/names.h"
 
 #include <algorithm>
+#include <filesystem>
 
 namespace primerl {
 namespace {
@@ -23,6 +24,25 @@ bool is_told(Draft& draft, const std::string& what, Span span) {
 
 void tell(Draft& draft, const std::string& what, Diagnostic& found) {
   draft.missing.emplace(what, &found);
+}
+
+void resolve_files(const OptionSet& options, const Table& table, void* bound,
+                   const std::string& what, Draft& draft) {
+  for (const auto& field : options.fields) {
+    const Entry* entry = table.find(field.name);
+    if (entry == nullptr) continue;
+    if (field.table != nullptr && entry->value.is_table())
+      resolve_files(*field.table, entry->value.as_table(), field.nested(bound), what, draft);
+    if (!field.reference || field.constraint.refers.kind != "file" || !entry->value.is_string())
+      continue;
+    std::string& name = *field.reference(bound);
+    if (name.empty()) continue;
+    name = absolute_path(draft.file, entry->value);
+    std::error_code fault;
+    if (std::filesystem::is_regular_file(name, fault)) continue;
+    draft.diagnostics.error("G046", entry->value.span, "'{}' of {} is no file", field.name, what)
+        .note(fmt::format("looked for '{}'", name));
+  }
 }
 
 void refuse_options(Draft& draft, const Table& table, Span span, const std::string& what,

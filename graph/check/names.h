@@ -28,6 +28,12 @@ Span value_span(const NamedTable& spec, std::string_view key);
 /// The string at `key`; empty where there is none.
 std::string text_of(const Table& table, std::string_view key);
 
+/// Makes the name of each refers_to("file") option whole, so that it means the same in every
+/// process and folder. It is relative to the file that says it. Reports G046 when it is no file.
+/// `table` was bound to `bound`; `what` is "node 'x'".
+void resolve_files(const OptionSet& options, const Table& table, void* bound,
+                   const std::string& what, Draft& draft);
+
 /// Reports G085: each option of `table` is in its range, but together they were refused. Stands at
 /// the option that the fault quotes, else at `span`.
 void refuse_options(Draft& draft, const Table& table, Span span, const std::string& what,

@@ -1,6 +1,5 @@
 // Binding of [node.*], and the rules about nodes.
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include "graph/check/names.h"
@@ -18,17 +17,6 @@ void find_actor(DraftNode& node, Draft& draft) {
                                         "there is no actor '{}'", node.common.actor);
   found.note(fmt::format("actors: {}", join_names(known)));
   suggest_name(found, node.common.actor, known);
-}
-
-/// A file's name becomes its whole path, so that it means the same in every process and folder.
-void resolve_file(std::string& name, const NamedTable& spec, std::string_view key, Draft& draft) {
-  const Entry* entry = spec.table->find(key);
-  if (entry == nullptr || !entry->value.is_string() || name.empty()) return;
-  name = absolute_path(draft.file, entry->value);
-  std::error_code fault;
-  if (std::filesystem::is_regular_file(name, fault)) return;
-  draft.diagnostics.error("G046", entry->value.span, "'{}' of node '{}' is no file", key, spec.name)
-      .note(fmt::format("looked for '{}'", name));
 }
 
 /// Options that name something of the graph: the name is checked, and filled in when left out.
@@ -51,8 +39,6 @@ void resolve_references(DraftNode& node, Draft& draft) {
         name = draft.resources[static_cast<size_t>(resource)].spec->name;
       else
         draft.doubtful_kinds.push_back(kind.substr(9));
-    } else if (kind == "file") {
-      resolve_file(name, *node.spec, field.name, draft);
     } else if (kind == "tenant" && !name.empty()) {
       std::vector<std::string> known;
       for (const auto& tenant : draft.tenants) known.push_back(tenant.spec->name);
@@ -101,6 +87,7 @@ void bind_node(DraftNode& node, int32_t index, Draft& draft) {
   node.options = options.make ? options.make() : nullptr;
   options.bind(table, what, kCommon, node.options.get(), draft.diagnostics);
   node_options().bind(table, what, options.names(), &node.common, draft.diagnostics);
+  resolve_files(options, table, node.options.get(), what, draft);
   resolve_references(node, draft);
   resolve_uses(node, index, draft);
 }

@@ -97,6 +97,7 @@ void bind_resource(DraftResource& resource, Draft& draft) {
   resource.options = options.make ? options.make() : nullptr;
   const size_t num_errors = draft.diagnostics.num_errors();
   options.bind(table, what, kCommon, resource.options.get(), draft.diagnostics);
+  resolve_files(options, table, resource.options.get(), what, draft);
   if (resource.contract->validate && draft.diagnostics.num_errors() == num_errors)
     if (const Status valid = resource.contract->validate(resource.options.get()); !valid.ok())
       refuse_options(draft, table, resource.spec->name_span, what, valid.error());

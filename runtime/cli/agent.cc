@@ -13,6 +13,7 @@
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/programs.h"
+#include "runtime/program/signals.h"
 #include "runtime/program/version.h"
 #include "runtime/store/socket_folder.h"
 #include "runtime/transport/peer_keys.h"
@@ -75,14 +76,18 @@ int run_agent(const AgentArguments& arguments) {
   const SignalCounter signals;
   if (!host_of_address(arguments.listen, 0))
     return fail(error(Code::kInvalid, "--listen: '{}' is no address", arguments.listen)
-                    .note("it is ADDRESS:PORT, port 0 for any free one, as in 127.0.0.1:7300"),
+                    .note("it is ADDRESS:PORT, port 0 for any free one, as in 127.0.0.1:7300 or "
+                          "[::1]:7300"),
                 kExitBadCommandLine);
   AgentSettings settings;
   settings.listen = "tcp://" + arguments.listen;
   auto keys = read_agent_keys(arguments);
   if (!keys.ok()) return fail(keys.error(), kExitBadConfiguration);
   settings.keys = std::move(keys).value();
-  auto sockets = SocketFolder::create({}, fmt::format("agent.{}", ::getpid()));
+  // Each run has a folder in it, "<run id>.<pid>".
+  constexpr size_t kRunNameBytes = 16 + 1 + 7;
+  auto sockets = SocketFolder::create({}, fmt::format("agent.{}", ::getpid()),
+                                      kRunNameBytes + 1 + kSocketNameBytesMax);
   if (!sockets.ok()) return fail(sockets.error(), kExitFailed);
   settings.site.sockets = (*sockets)->path();
   settings.site.key_words = PeerKeyFiles{arguments.keys, arguments.allow, ""}.words();
@@ -98,6 +103,7 @@ int run_agent(const AgentArguments& arguments) {
     const bool is_refused = server.error().code() == Code::kInvalid;
     return fail(server.error(), is_refused ? kExitBadConfiguration : kExitFailed);
   }
+  if (!(*sockets)->why_elsewhere().empty()) say("note: " + (*sockets)->why_elsewhere());
   for (const auto& leftover : (*sockets)->leftovers())
     say("removed sockets that a crashed run left: " + leftover.string());
   say_leftovers();

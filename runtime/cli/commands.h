@@ -26,6 +26,7 @@ Command merge_command();
 Command pause_command();
 Command ps_command();
 Command replay_command();  // hands over to primerl-worker
+Command rollouts_command();
 Command route_sim_command();
 Command run_command();
 Command schema_command();

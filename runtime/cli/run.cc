@@ -8,17 +8,21 @@
 #include <thread>
 #include <utility>
 
+#include "graph/base/files.h"
 #include "graph/base/real_clock.h"
+#include "graph/base/shell_word.h"
 #include "kernels/weights/channel.h"
 #include "runtime/backends/devices.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/summary.h"
+#include "runtime/control/changed_values.h"
 #include "runtime/control/run_session.h"
 #include "runtime/control/start_policy.h"
 #include "runtime/control/stop_signals.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
+#include "runtime/program/signals.h"
 
 namespace primerl {
 namespace {
@@ -68,6 +72,35 @@ bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSet
   return fits.ok();
 }
 
+/// Before the graph of the last start is replaced.
+Status note_changes(const Plan& plan, ResumeChoice& resume) {
+  constexpr size_t kSaidMax = 8;
+  if (resume.graph_file.empty()) return ok();
+  ASSIGN_OR_RETURN(const std::string before, read_text_file(resume.graph_file));
+  ASSIGN_OR_RETURN(resume.changed, changed_values(before, plan.resolved_toml));
+  for (size_t i = 0; i < std::min(kSaidMax, resume.changed.size()); ++i) {
+    const ChangedValue& one = resume.changed[i];
+    resume.notes.push_back(fmt::format("changed: {} = {} (before: {})", one.key,
+                                       one.now.empty() ? "none" : one.now,
+                                       one.before.empty() ? "none" : one.before));
+  }
+  if (resume.changed.size() > kSaidMax)
+    resume.notes.push_back(fmt::format("{} more values are changed: `resumes` of run.json has them",
+                                       resume.changed.size() - kSaidMax));
+  return ok();
+}
+
+/// The command that resumes a run that `arguments` started.
+std::string resume_command(const RunArguments& arguments, const std::filesystem::path& folder) {
+  std::string command = "primerl-graph run --resume " + shell_word(shown_path(folder));
+  const PeerKeyFiles& keys = arguments.peer_keys;
+  for (const auto& [flag, value] :
+       {std::pair("--hosts", arguments.hosts), std::pair("--keys", keys.keys),
+        std::pair("--allow", keys.allow), std::pair("--listen", keys.listen)})
+    if (!value.empty()) command += fmt::format(" {} {}", flag, shell_word(value));
+  return command;
+}
+
 Prepared prepare(RunArguments arguments) {
   Prepared prepared;
   auto resume = read_resume(arguments.place);
@@ -103,11 +136,15 @@ Prepared prepare(RunArguments arguments) {
   };
   say_notes();
   if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
+  if (const Status compared = note_changes(*prepared.plan, prepared.resume); !compared.ok())
+    return refuse(compared.error(), kExitBadConfiguration);
   auto folder = make_run_folder(arguments.place.out, std::move(prepared.folder), prepared.resume,
                                 *prepared.plan);
   say_notes();
   if (!folder.ok()) return refuse(folder.error(), kExitFailed);
   prepared.folder = std::move(folder).value();
+  if (const std::string& why = prepared.folder->why_not_latest(); !why.empty())
+    complain("note: 'runs/latest' does not point to this run: {}\n", why);
   return prepared;
 }
 
@@ -282,10 +319,12 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
     fail(noted.error(), kExitFailed);
     result.ending.how = RunEnding::How::kFailed;
   }
+  const bool is_done = result.ending.how == RunEnding::How::kFinished;
+  const std::string resume = is_done ? "" : resume_command(arguments_, folder.path());
   if (arguments_.json)
-    print_json(summary_json(plan, folder, metrics, result));
+    print_json(summary_json(plan, folder, metrics, result, resume));
   else
-    print_text(summary_text(plan, folder, metrics, result, terminal_of(STDOUT_FILENO)));
+    print_text(summary_text(plan, folder, metrics, result, resume, terminal_of(STDOUT_FILENO)));
   return result.exit_code();
 }
 
@@ -296,7 +335,8 @@ int run_graph(const RunArguments& arguments) { return RunStarts(arguments).run()
 void declare_run(RunArguments& arguments, Arguments& flags) {
   arguments.graph.declare(flags, false);
   arguments.graph.declare_rehearsal(flags);
-  flags.text(arguments.place.out, "--out", "DIR", "the run folder; default runs/<time>-<name>");
+  flags.text(arguments.place.out, "--out", "DIR",
+             "the run folder; default runs/<time>-<name>; runs/latest points to it");
   flags.text(arguments.place.resume, "--resume", "DIR",
              "goes on with a run folder, or with a new run from checkpoints/step_N");
   flags.text(arguments.place.fork, "--fork", "RUN@step=N",

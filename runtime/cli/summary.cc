@@ -31,13 +31,6 @@ ScoreEnds score_ends(const std::vector<double>& scores) {
   return {finite_mean(std::span(scores).first(count)), finite_mean(std::span(scores).last(count))};
 }
 
-std::string shown(const std::filesystem::path& path) {
-  std::error_code fault;
-  const auto near = std::filesystem::relative(path, fault);
-  const std::string text = fault ? path.string() : near.string();
-  return text.starts_with("../..") ? path.string() : text;
-}
-
 std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder& folder,
                         const MetricsLog& metrics, const Terminal& terminal) {
   const StepFacts* newest = metrics.newest(tenant.name);
@@ -60,28 +53,37 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
                     tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
   const auto found = find_checkpoints(
       checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()), CheckpointDepth::kSizes);
-  if (found.newest) text += fmt::format("  checkpoint  {}\n", shown(found.newest->folder));
+  if (found.newest) text += fmt::format("  checkpoint  {}\n", shown_path(found.newest->folder));
   return text;
 }
 
 }  // namespace
 
+std::string shown_path(const std::filesystem::path& path) {
+  std::error_code fault;
+  const auto near = std::filesystem::relative(path, fault);
+  const std::string text = fault ? path.string() : near.string();
+  return text.starts_with("../..") ? path.string() : text;
+}
+
 std::string summary_text(const Plan& plan, const RunFolder& folder, const MetricsLog* metrics,
-                         const RunResult& result, const Terminal& terminal) {
+                         const RunResult& result, const std::string& resume,
+                         const Terminal& terminal) {
   std::string text = fmt::format("{}: {} after {}\n", plan.settings.name, result.end(),
                                  short_duration(result.seconds));
   if (metrics != nullptr)
     for (const auto& tenant : plan.tenants)
       text += tenant_text(plan, tenant, folder, *metrics, terminal);
-  const std::string where = shown(folder.path());
+  const std::string where = shown_path(folder.path());
   text += fmt::format("  files       {}/ (metrics.jsonl, {}, logs/, tb/)\n", where,
                       plan.tenants.size() > 1 ? "rollouts/" : "rollouts.jsonl");
   text += fmt::format("  tensorboard --logdir {}/tb\n", where);
+  if (!resume.empty()) text += fmt::format("  to resume   {}\n", resume);
   return text;
 }
 
 Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* metrics,
-                  const RunResult& result) {
+                  const RunResult& result, const std::string& resume) {
   Json tenants = Json::array();
   for (const auto& tenant : plan.tenants) {
     Json entry = Json::object().set("name", tenant.name).set("max_steps", tenant.max_steps);
@@ -100,6 +102,7 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
   }
   Json summary = Json::object().set("schema", "primerl.run_summary/1").set("end", result.end());
   if (!result.ending.why.empty()) summary.set("why", result.ending.why);
+  if (!resume.empty()) summary.set("resume", resume);
   return summary.set("exit_code", result.exit_code())
       .set("seconds", result.seconds)
       .set("folder", folder.path().string())

@@ -5,11 +5,16 @@
 
 namespace primerl {
 
+/// `resume`: the command that resumes the run; "" when it is done.
 std::string summary_text(const Plan& plan, const RunFolder& folder, const MetricsLog* metrics,
-                         const RunResult& result, const Terminal& terminal);
+                         const RunResult& result, const std::string& resume,
+                         const Terminal& terminal);
 
 /// The same as {"schema": "primerl.run_summary/1", ...}.
 Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* metrics,
-                  const RunResult& result);
+                  const RunResult& result, const std::string& resume);
+
+/// Relative to the current folder where that is near.
+std::string shown_path(const std::filesystem::path& path);
 
 }  // namespace primerl

@@ -1,5 +1,7 @@
 #include "runtime/control/hosts_file.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -40,8 +42,9 @@ Span value_span(const NamedTable& table, std::string_view key) {
 
 bool is_plain_group(std::string_view host) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-    return host.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
+    const std::string numbers(host.substr(1, host.size() - 2));
+    in6_addr address{};
+    return ::inet_pton(AF_INET6, numbers.c_str(), &address) == 1;
   }
   return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -105,7 +108,9 @@ class HostsReader {
       diagnostics
           .error("H002", value_span(table, "agent"), "'{}' is no address of an agent",
                  options.agent)
-          .note("it is host:port, the port from 1 to 65535, as in \"10.0.0.5:7300\"");
+          .note(
+              "it is host:port, the port from 1 to 65535, as in \"10.0.0.5:7300\" or "
+              "\"[fd00::5]:7300\"");
       return;
     }
     const auto [other, is_first] = agents_.emplace(options.agent, table.name);
@@ -132,7 +137,9 @@ class HostsReader {
       file_.diagnostics
           .error("H007", value_span(table, "listen"), "'{}' is no address to listen on",
                  options.listen)
-          .note("it is an address of that machine, without a port: free ones are taken");
+          .note(
+              "it is an address of that machine, without a port: free ones are taken; an IPv6 "
+              "address stands in brackets, as in \"[fd00::5]\"");
     } else if (is_written && options.key.empty() && is_beyond(options.listen)) {
       file_.diagnostics.error("H003", value_span(table, "listen"),
                               "'{}' is beyond that machine and needs the agent's 'key'",

@@ -17,6 +17,7 @@
 
 #include "graph/base/descriptor.h"
 #include "graph/base/real_clock.h"
+#include "runtime/control/guardian.h"
 #include "runtime/program/exit_code.h"
 
 extern char** environ;
@@ -62,44 +63,91 @@ struct ChildSetup {
   int control_fd;
   int log_fd;
   int null_fd;
-  int fault_fd;  // closes at exec; carries errno when that fails
+  int fault_fd;   // closes at exec; carries errno when that fails
+  int status_fd;  // the guardian's: the worker's number, then its wait status
   bool keep_stdout;
-  pid_t parent;
+  pid_t launcher;
 };
 
-/// Only async-signal-safe calls: other threads of the parent may have held any lock.
-[[noreturn]] void become(const ChildSetup& setup) {
-  // Closes what another thread has just opened: a socket that the child held would outlive this
-  // process. Kernels before 5.11 keep what was opened without O_CLOEXEC.
-  (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
-  const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == setup.parent &&
-                        ::setpgid(0, 0) == 0 && ::dup2(setup.null_fd, STDIN_FILENO) >= 0 &&
-                        ::dup2(setup.log_fd, STDERR_FILENO) >= 0 &&
-                        (setup.keep_stdout || ::dup2(setup.log_fd, STDOUT_FILENO) >= 0) &&
-                        ::fcntl(setup.control_fd, F_SETFD, 0) == 0;
-  if (is_ready) {
-    sigset_t none;
-    ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::signal(SIGPIPE, SIG_DFL);
-    // A batch system tells every process of a job to end: only the control plane, or the agent, may
-    // answer, by a drain.
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
-    ::execve(setup.program, setup.arguments, setup.environment);
-  }
+[[noreturn]] void tell_fault(const ChildSetup& setup) {
   const int fault = errno;
   [[maybe_unused]] const auto written = ::write(setup.fault_fd, &fault, sizeof fault);
   ::_exit(127);
 }
 
-/// Reads errno from the child, or nothing when exec succeeded and closed the pipe.
-std::optional<int> read_fault(int fd) {
-  int fault = 0;
+/// Default dispositions, even of what the launcher ignores. A batch system tells every process of a
+/// job to end: only the control plane, or the agent, may answer, by a drain. So these signals stay
+/// blocked until the worker has handlers, which exec resets in what it starts.
+void reset_signals() {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) ::sigaction(signal, &action, nullptr);
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&blocked, signal);
+  ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
+}
+
+/// Only async-signal-safe calls: other threads of the launcher may have held any lock.
+[[noreturn]] void become_worker(const ChildSetup& setup, pid_t guardian) {
+  // Closes what another thread has just opened: a socket that the child held would outlive this
+  // process. Kernels before 5.11 keep what was opened without O_CLOEXEC.
+  (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == guardian &&
+                        ::setpgid(0, 0) == 0 && ::dup2(setup.null_fd, STDIN_FILENO) >= 0 &&
+                        ::dup2(setup.log_fd, STDERR_FILENO) >= 0 &&
+                        (setup.keep_stdout || ::dup2(setup.log_fd, STDOUT_FILENO) >= 0) &&
+                        ::fcntl(setup.control_fd, F_SETFD, 0) == 0;
+  if (is_ready) {
+    reset_signals();
+    ::execve(setup.program, setup.arguments, setup.environment);
+  }
+  tell_fault(setup);
+}
+
+/// fork() without handlers of libraries, which may take locks.
+pid_t plain_fork() {
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 34)
+  return ::_Fork();
+#else
+  return ::fork();
+#endif
+}
+
+/// Likewise only async-signal-safe calls.
+[[noreturn]] void become_guardian_of_worker(const ChildSetup& setup) {
+  if (!become_guardian(setup.launcher)) tell_fault(setup);
+  const pid_t guardian = ::getpid();
+  const pid_t worker = plain_fork();
+  if (worker < 0) tell_fault(setup);
+  if (worker == 0) become_worker(setup, guardian);
+  (void)::setpgid(worker, worker);  // before anyone signals the group
+  [[maybe_unused]] const auto written = ::write(setup.status_fd, &worker, sizeof worker);
+  guard(worker, setup.launcher, setup.status_fd);
+}
+
+/// Forks with all signals blocked, so that no handler of this process runs in the child.
+pid_t fork_guardian(const ChildSetup& setup) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::fork();
+  if (pid == 0) become_guardian_of_worker(setup);
+  const int fault = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = fault;
+  return pid;
+}
+
+/// A value that the child writes; nothing when it closed the pipe without one.
+template <class T>
+std::optional<T> read_from(int fd) {
+  T value{};
   ssize_t num_read = 0;
-  do num_read = ::read(fd, &fault, sizeof fault);
+  do num_read = ::read(fd, &value, sizeof value);
   while (num_read < 0 && errno == EINTR);
-  if (num_read != sizeof fault) return std::nullopt;
-  return fault;
+  if (num_read != sizeof value) return std::nullopt;
+  return value;
 }
 
 int pid_descriptor(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
@@ -111,7 +159,7 @@ int milliseconds_until(Clock::time_point deadline) {
 }
 
 Error died_early(WorkerProcess& worker, const ControlEvent& event) {
-  const auto exit = worker.wait(Duration::seconds(2));
+  const auto exit = worker.wait(kLeftoverMax + Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
   if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
   auto fault = error(Code::kUnavailable, "the worker {} before it was ready", how);
@@ -158,6 +206,9 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   if (::pipe2(pipe_fds, O_CLOEXEC) < 0) return system_error("no pipe for a worker");
   const Descriptor fault_read(pipe_fds[0]);
   Descriptor fault_write(pipe_fds[1]);
+  if (::pipe2(pipe_fds, O_CLOEXEC) < 0) return system_error("no pipe for a worker");
+  Descriptor status_read(pipe_fds[0]);
+  Descriptor status_write(pipe_fds[1]);
   // Follows no symlink, and does not block on a pipe that nobody has open at the other end.
   Descriptor log(::open(options.log_file.c_str(),
                         O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
@@ -182,35 +233,45 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
                          log.get(),
                          null.get(),
                          fault_write.get(),
+                         status_write.get(),
                          options.keep_stdout,
                          ::getpid()};
-  const pid_t pid = ::fork();
-  if (pid < 0) return system_error("no process for a worker");
-  if (pid == 0) become(setup);
+  const pid_t guardian = fork_guardian(setup);
+  if (guardian < 0) return system_error("no process for a worker");
   ::close(fault_write.release());
-  if (const auto fault = read_fault(fault_read.get())) {
-    ::waitpid(pid, nullptr, 0);
+  ::close(status_write.release());
+  const auto worker = read_from<pid_t>(status_read.get());
+  if (const auto fault = read_from<int>(fault_read.get()); fault || !worker) {
+    ::waitpid(guardian, nullptr, 0);
+    if (!fault) return error(Code::kIo, "the process that guards a worker has died");
     return error(Code::kIo, "the worker program '{}' cannot be started: {}",
                  options.program.string(), std::strerror(*fault));
   }
   Started started;
-  started.child.reset(new ChildProcess(pid, pid_descriptor(pid), log.release(),
+  started.child.reset(new ChildProcess(guardian, *worker, status_read.release(), log.release(),
                                        static_cast<uint64_t>(log_facts.st_size)));
   started.control_fd = ours.release();
   return started;
 }
 
-ChildProcess::ChildProcess(pid_t pid, int pid_fd, int log_fd, uint64_t log_start)
-    : pid_(pid), pid_fd_(pid_fd), log_fd_(log_fd), log_start_(log_start) {}
+ChildProcess::ChildProcess(pid_t guardian, pid_t worker, int status_fd, int log_fd,
+                           uint64_t log_start)
+    : guardian_(guardian),
+      worker_(worker),
+      pid_fd_(pid_descriptor(guardian)),
+      status_fd_(status_fd),
+      log_fd_(log_fd),
+      log_start_(log_start) {}
 
 ChildProcess::~ChildProcess() {
   if (!poll()) {
     kill();
     int state = 0;
-    while (::waitpid(pid_, &state, 0) < 0 && errno == EINTR) {
+    while (::waitpid(guardian_, &state, 0) < 0 && errno == EINTR) {
     }
   }
   if (pid_fd_ >= 0) ::close(pid_fd_);
+  ::close(status_fd_);
   ::close(log_fd_);
 }
 
@@ -218,9 +279,11 @@ std::optional<ProcessExit> ChildProcess::poll() {
   if (exit_) return exit_;
   int state = 0;
   pid_t waited = 0;
-  do waited = ::waitpid(pid_, &state, WNOHANG);
+  do waited = ::waitpid(guardian_, &state, WNOHANG);
   while (waited < 0 && errno == EINTR);
-  if (waited != pid_) return std::nullopt;
+  if (waited != guardian_) return std::nullopt;
+  // A guardian that was killed itself has told nothing; its own end stands for the worker's.
+  if (const auto told = read_from<WorkerEnd>(status_fd_)) state = told->wait_status;
   ProcessExit exit;
   if (WIFSIGNALED(state)) {
     exit.code = -1;
@@ -238,7 +301,8 @@ Result<ProcessExit> ChildProcess::wait(Duration timeout) {
     if (const auto exit = poll()) return *exit;
     const int left_ms = milliseconds_until(deadline);
     if (left_ms == 0 || Clock::now() >= deadline)
-      return error(Code::kDeadline, "process {} has not ended within {}", pid_, to_string(timeout));
+      return error(Code::kDeadline, "process {} has not ended within {}", worker_,
+                   to_string(timeout));
     // A kernel without pidfd: look again every few milliseconds.
     pollfd polled{pid_fd_, POLLIN, 0};
     ::poll(&polled, 1, pid_fd_ >= 0 ? left_ms : std::min(left_ms, 5));
@@ -246,7 +310,7 @@ Result<ProcessExit> ChildProcess::wait(Duration timeout) {
 }
 
 void ChildProcess::kill() {
-  if (!poll()) ::kill(pid_, SIGKILL);
+  if (!poll()) ::kill(guardian_, guardian_kill_signal());
 }
 
 std::string ChildProcess::last_words(size_t bytes_max) const {

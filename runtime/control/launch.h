@@ -1,11 +1,14 @@
 /// WorkerProcess: a process with a control channel, from exec to its exit. launch() makes it a
 /// child of this process; on another machine its agent does (runtime/control/agent_client.h).
 ///
-/// A child is made by fork and exec (never fork without exec: libtorch, CAF and threads do not
-/// survive it), gets one end of a socketpair as `--control FD`, a log file as its stderr, a process
-/// group of its own (Ctrl-C reaches only the launcher), and PR_SET_PDEATHSIG, so that it cannot
-/// outlive the thread that launched it: launch from a thread that lives as long as the run, usually
-/// the main one. Only the launcher may declare a worker dead.
+/// A worker is made by fork and exec, below a guardian (runtime/control/guardian.h) that ends what
+/// it leaves behind. It gets one end of a socketpair as `--control FD`, a log file as its stderr, a
+/// process group of its own (Ctrl-C reaches only the launcher), and PR_SET_PDEATHSIG, so that it
+/// cannot outlive the thread that launched it: launch from a thread that lives as long as the run,
+/// usually the main one. Only the launcher may declare a worker dead.
+///
+/// A worker begins with default signal dispositions. SIGINT, SIGTERM and SIGHUP are blocked until
+/// it has handlers for them (runtime/program/signals.h).
 ///
 /// Control side:
 ///   auto inbox = std::make_shared<ControlInbox>();
@@ -64,7 +67,7 @@ struct ExpectedHello {
   uint32_t incarnation = 0;
 };
 
-/// A child of this process, without its control channel. Not thread-safe; one owner.
+/// A worker below a guardian, without its control channel. Not thread-safe; one owner.
 class ChildProcess {
  public:
   /// What start() gives: the child, and this end of its control socket, the caller's to close.
@@ -74,26 +77,29 @@ class ChildProcess {
   static Result<Started> start(const LaunchOptions& options);
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
-  /// Kills the child if it still runs, and reaps it.
+  /// Kills the worker and what it started, and waits until all are gone.
   ~ChildProcess();
 
-  pid_t pid() const { return pid_; }
-  /// Readable once it has ended; -1 where the kernel has no pidfd.
+  /// The worker's.
+  pid_t pid() const { return worker_; }
+  /// Readable once the worker and what it started have ended; -1 where the kernel has no pidfd.
   int pid_fd() const { return pid_fd_; }
-  /// Whether, and how, it has ended; never waits.
+  /// Whether, and how, it has ended, and what it started too; never waits.
   std::optional<ProcessExit> poll();
   /// Waits for the end; kDeadline after `timeout`.
   Result<ProcessExit> wait(Duration timeout);
-  /// SIGKILL. wait() afterwards to reap.
+  /// SIGKILL, for what it started too. wait() afterwards to reap.
   void kill();
   /// The end of the log file since this start, at most `bytes_max`, whole lines.
   std::string last_words(size_t bytes_max) const;
 
  private:
-  ChildProcess(pid_t pid, int pid_fd, int log_fd, uint64_t log_start);
+  ChildProcess(pid_t guardian, pid_t worker, int status_fd, int log_fd, uint64_t log_start);
 
-  const pid_t pid_;
-  const int pid_fd_;
+  const pid_t guardian_;
+  const pid_t worker_;
+  const int pid_fd_;     // of the guardian
+  const int status_fd_;  // the guardian writes the worker's wait status here
   const int log_fd_;
   const uint64_t log_start_;  // bytes that were in the log file before
   std::optional<ProcessExit> exit_;

@@ -52,6 +52,18 @@ void RunSession::tell_changed_plugins() {
   }
 }
 
+/// Those in run.json and this one, the newest kResumesMax.
+Json RunSession::resumes() const {
+  Json all = Json::array();
+  if (const Json* before = folder_.facts().find("resumes"); before != nullptr && before->is_array())
+    all = *before;
+  all.push_back(resume_entry(iso_time(wall_start_), incarnation_, resume_.changed));
+  Json::Array& entries = all.as_array();
+  if (entries.size() > kResumesMax)
+    entries.erase(entries.begin(), entries.end() - static_cast<ptrdiff_t>(kResumesMax));
+  return all;
+}
+
 Status RunSession::note_start() {
   Json facts = Json::object();
   facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
@@ -91,6 +103,7 @@ Status RunSession::note_start() {
                               .set("step", point.step));
     facts.set("resumed", std::move(resumed));
   }
+  if (!resume_.graph_file.empty()) facts.set("resumes", resumes());
   if (!is_supervised(plan_)) facts.set("first_token_seconds", Json());  // none yet
   return folder_.note(facts.set("end", "running"));
 }
@@ -127,6 +140,7 @@ Status RunSession::launch_workers() {
   if (plan_.processes.size() > 1) {
     ASSIGN_OR_RETURN(sockets_,
                      SocketFolder::create({}, fmt::format("{}.{}", run_id(), ::getpid())));
+    if (!sockets_->why_elsewhere().empty()) terminal_.say("note: " + sockets_->why_elsewhere());
     for (const auto& leftover : sockets_->leftovers())
       terminal_.say("removed sockets that a crashed run left: " + leftover.string());
   }

@@ -24,6 +24,7 @@
 
 #include "graph/base/services.h"
 #include "graph/plan.h"
+#include "runtime/control/changed_values.h"
 #include "runtime/replay/follow_file.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/run_folder.h"
@@ -54,6 +55,7 @@ struct ResumeChoice {
   std::filesystem::path superseded;           // a record that it contains completely
   std::vector<std::string> notes;             // incomplete checkpoints that were skipped
   std::vector<FoundCheckpoints> found;        // by tenant slot; filled by choose_record()
+  std::vector<ChangedValue> changed;          // since the start that left graph_file
 };
 
 /// Says what `--resume` or `--fork` names; without either it is an empty choice.

@@ -12,8 +12,8 @@
 #include "runtime/exec/executor.h"
 #include "runtime/log/log.h"
 #include "runtime/program/exit_code.h"
-#include "runtime/program/output.h"
 #include "runtime/program/programs.h"
+#include "runtime/program/signals.h"
 #include "runtime/program/version.h"
 #include "runtime/wire/timeouts.h"
 

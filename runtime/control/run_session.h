@@ -116,6 +116,7 @@ class RunSession {
   RunResult failed(const Error& why) const;
   void tell_changed_plugins();
   Status note_start();
+  Json resumes() const;
   std::string fresh_run_id() const;
   std::string run_id() const;
   // run_watch.cc

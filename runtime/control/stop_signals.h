@@ -5,8 +5,8 @@
 ///                      system sends several, to every process, within milliseconds. One after the
 ///                      grace asks for more.
 ///
-/// Workers ignore all three (launch.cc): they hear from the control plane or the agent alone, so a
-/// signal to a whole process group or job drains the run.
+/// Workers answer none of them (runtime/program/signals.h): they hear from the control plane or the
+/// agent alone, so a signal to a whole process group or job drains the run.
 #pragma once
 
 #include <atomic>

@@ -26,8 +26,8 @@ struct HttpLimits {
   Duration request_max = Duration::seconds(5);  // to send a request, or to take its answer (closed)
 };
 
-/// Answers GET and HEAD on 127.0.0.1 until it is destroyed. A body in a request is refused (413),
-/// another method too (405), what is not HTTP (400).
+/// Answers GET and HEAD on 127.0.0.1, and on [::1] where it can, until it is destroyed. A body in a
+/// request is refused (413), another method too (405), what is not HTTP (400).
 ///
 /// Slow clients do not keep others out: beyond connections_max the connection that has waited
 /// longest for its client is closed. Only local names are answered: a Host header other than

@@ -200,20 +200,16 @@ class HttpServer::Body {
   Body(Handler handler, HttpLimits limits) : shared_{std::move(handler), limits, {}} {}
 
   Status open(uint16_t port) {
-    const Tcp::endpoint endpoint(asio::ip::address_v4::loopback(), port);
-    Fault fault;
-    (void)acceptor_.open(endpoint.protocol(), fault);
-    // A port that a run just left can be taken again at once.
-    if (!fault) (void)acceptor_.set_option(Tcp::acceptor::reuse_address(true), fault);
-    if (!fault) (void)acceptor_.bind(endpoint, fault);
-    if (!fault) (void)acceptor_.listen(asio::socket_base::max_listen_connections, fault);
-    if (fault) {
+    if (const Fault fault = listen(acceptor_, {asio::ip::address_v4::loopback(), port})) {
       const Code code =
           fault == boost::system::errc::address_in_use ? Code::kExists : Code::kUnavailable;
       return error(code, "cannot listen on 127.0.0.1:{}: {}", port, fault.message());
     }
     port_ = acceptor_.local_endpoint().port();
-    accept();
+    accept(acceptor_);
+    // Besides, for a client that looks `localhost` up as [::1]. A machine may have no IPv6, and
+    // another program may have the port there: such a client then tries 127.0.0.1.
+    if (!listen(ipv6_acceptor_, {asio::ip::address_v6::loopback(), port_})) accept(ipv6_acceptor_);
     thread_ = std::thread([this] { serve(); });
     return ok();
   }
@@ -236,18 +232,27 @@ class HttpServer::Body {
       }
     }
   }
-  void accept() {
-    acceptor_.async_accept([this](Fault fault, Tcp::socket socket) {
+  static Fault listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
+    Fault fault;
+    (void)acceptor.open(endpoint.protocol(), fault);
+    // A port that a run just left can be taken again at once.
+    if (!fault) (void)acceptor.set_option(Tcp::acceptor::reuse_address(true), fault);
+    if (!fault) (void)acceptor.bind(endpoint, fault);
+    if (!fault) (void)acceptor.listen(asio::socket_base::max_listen_connections, fault);
+    return fault;
+  }
+  void accept(Tcp::acceptor& acceptor) {
+    acceptor.async_accept([this, &acceptor](Fault fault, Tcp::socket socket) {
       if (!fault) {
         while (shared_.waiting.size() >= shared_.limits.connections_max)
           shared_.waiting.front()->cut();
         std::make_shared<Connection>(std::move(socket), shared_)->begin();
-        return accept();
+        return accept(acceptor);
       }
       // Most likely out of descriptors: try again a moment later.
-      retry_.expires_after(std::chrono::milliseconds(100));
-      retry_.async_wait([this](Fault stopped) {
-        if (!stopped) accept();
+      auto retry = std::make_shared<asio::steady_timer>(context_, std::chrono::milliseconds(100));
+      retry->async_wait([this, &acceptor, retry](Fault stopped) {
+        if (!stopped) accept(acceptor);
       });
     });
   }
@@ -256,8 +261,7 @@ class HttpServer::Body {
   uint64_t num_lost_ = 0;
   uint16_t port_ = 0;
   asio::io_context context_{1};
-  Tcp::acceptor acceptor_{context_};
-  asio::steady_timer retry_{context_};
+  Tcp::acceptor acceptor_{context_}, ipv6_acceptor_{context_};
   std::thread thread_;
 };
 

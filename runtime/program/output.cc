@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -50,9 +49,5 @@ void open_closed_standard_files() {
     // open() takes the lowest free number, which is this one.
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", O_RDWR);
 }
-
-void report_file_limits() { std::signal(SIGXFSZ, SIG_IGN); }
-
-void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace primerl

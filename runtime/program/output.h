@@ -35,11 +35,4 @@ Status finish_output();
 /// next files to be opened would get their numbers, and output would be written into them.
 void open_closed_standard_files();
 
-/// A file that reaches a limit of its size is then an error of write(), as a full disk is.
-void report_file_limits();
-
-/// For programs that outlive their terminal: when a reader of stdout or stderr goes away, the
-/// output is lost but the program goes on.
-void outlive_readers();
-
 }  // namespace primerl

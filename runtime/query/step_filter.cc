@@ -95,10 +95,17 @@ bool matches_at(const FieldMatch& match, const Json& value, size_t depth) {
   return false;
 }
 
-struct StepRange {
-  uint64_t first = 0, last = UINT64_MAX;
-};
-Result<StepRange> parse_steps(const std::string& text) {
+/// Whether the last name of the path occurs anywhere in a schema.
+bool has_field(const std::string& schema, const std::string& name) {
+  for (size_t at = schema.find(name + ":"); at != std::string::npos;
+       at = schema.find(name + ":", at + 1))
+    if (at == 0 || schema[at - 1] == ';' || schema[at - 1] == '{') return true;
+  return false;
+}
+
+}  // namespace
+
+Result<StepRange> parse_step_range(const std::string& text) {
   const auto number = [](std::string_view digits) -> std::optional<uint64_t> {
     uint64_t value = 0;
     const auto [end, fault] = std::from_chars(digits.begin(), digits.end(), value);
@@ -124,16 +131,6 @@ Result<StepRange> parse_steps(const std::string& text) {
   if (range.first > range.last) return bad();
   return range;
 }
-
-/// Whether the last name of the path occurs anywhere in a schema.
-bool has_field(const std::string& schema, const std::string& name) {
-  for (size_t at = schema.find(name + ":"); at != std::string::npos;
-       at = schema.find(name + ":", at + 1))
-    if (at == 0 || schema[at - 1] == ';' || schema[at - 1] == '{') return true;
-  return false;
-}
-
-}  // namespace
 
 Result<FieldMatch> FieldMatch::parse(std::string_view text) {
   static constexpr struct {
@@ -240,7 +237,7 @@ Result<StepFilter> StepFilter::make(const Trace& trace, const StepQuery& query) 
       return unknown_tenant(name, catalog.tenants, "this trace");
   RETURN_IF_ERROR(filter.choose_fields(catalog, query));
   if (query.steps) {
-    ASSIGN_OR_RETURN(const StepRange range, parse_steps(*query.steps));
+    ASSIGN_OR_RETURN(const StepRange range, parse_step_range(*query.steps));
     filter.first_step_ = range.first;
     filter.last_step_ = range.last;
   }

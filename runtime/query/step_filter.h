@@ -10,6 +10,13 @@
 
 namespace primerl {
 
+/// Both ends included.
+struct StepRange {
+  uint64_t first = 0, last = UINT64_MAX;
+};
+/// "88", "10..20", "10.." or "..20".
+Result<StepRange> parse_step_range(const std::string& text);
+
 /// A person's query. Empty lists match everything; within a list one match is enough, across lists
 /// all must match.
 struct StepQuery {

@@ -125,12 +125,16 @@ class GraphFiles {
     for (size_t i = 0; i < plan_.models.size(); ++i)
       RETURN_IF_ERROR(copy_model(plan_.models[i], static_cast<int32_t>(i)));
     for (const PlanNode& node : plan_.nodes)
-      for (const auto& field : node.contract->options.fields) {
-        if (!field.reference || field.constraint.refers.kind != "file") continue;
-        // The options are constant; the accessor is used only for reading.
-        const std::string& name = *field.reference(const_cast<void*>(node.options.get()));
-        if (!name.empty()) RETURN_IF_ERROR(copy_file(node, name));
-      }
+      RETURN_IF_ERROR(
+          copy_files(node.contract->options, node.options.get(), node.name, is_played(node)));
+    for (const Tenant& tenant : plan_.tenants) {
+      if (const auto& chosen = tenant.environment; chosen.contract != nullptr)
+        RETURN_IF_ERROR(copy_files(chosen.contract->options, chosen.options.get(),
+                                   tenant.name + ".environment", true));
+      if (const auto& chosen = tenant.reward; chosen.contract != nullptr)
+        RETURN_IF_ERROR(copy_files(chosen.contract->options, chosen.options.get(),
+                                   tenant.name + ".reward", true));
+    }
     return ok();
   }
   std::string take_text() { return std::move(text_); }
@@ -157,11 +161,24 @@ class GraphFiles {
     return false;
   }
 
-  Status copy_file(const PlanNode& node, const std::string& name) {
-    const fs::path to = fs::path("files") / node.name;
-    const bool is_read =
-        std::any_of(node.instances.begin(), node.instances.end(),
-                    [&](InstanceId id) { return plan_.instance(id).group == group_; });
+  bool is_played(const PlanNode& node) const {
+    return std::any_of(node.instances.begin(), node.instances.end(),
+                       [&](InstanceId id) { return plan_.instance(id).group == group_; });
+  }
+
+  Status copy_files(const OptionSet& options, const void* bound, const std::string& owner,
+                    bool is_read) {
+    for (const auto& field : options.fields) {
+      if (!field.reference || field.constraint.refers.kind != "file") continue;
+      // The options are constant; the accessor is used only for reading.
+      const std::string& name = *field.reference(const_cast<void*>(bound));
+      if (!name.empty())
+        RETURN_IF_ERROR(copy_file(fs::path("files") / owner / field.name, name, is_read));
+    }
+    return ok();
+  }
+
+  Status copy_file(const fs::path& to, const std::string& name, bool is_read) {
     if (is_read) {
       RETURN_IF_ERROR(copy_into(name, folder_ / to));
     } else {

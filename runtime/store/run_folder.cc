@@ -46,15 +46,18 @@ Status make_own_folder(const fs::path& folder) {
   return ok();
 }
 
-/// Replaces the link by rename, so that `latest` always points somewhere.
-Status point_latest_to(const fs::path& folder) {
-  const fs::path link = folder.parent_path() / "latest";
-  const fs::path beside = folder.parent_path() / fmt::format(".latest.{}", ::getpid());
+/// Points runs/latest to a folder, by its name when it is below runs/. Replaces the link by rename,
+/// so that it always points somewhere.
+Status point_latest_to(const fs::path& folder, const fs::path& runs) {
+  RETURN_IF_ERROR(system_files().make_folder(runs));
+  const fs::path link = runs / "latest";
+  const fs::path beside = runs / fmt::format(".latest.{}", ::getpid());
   std::error_code fault;
   if (fs::exists(fs::symlink_status(link, fault)) && !fs::is_symlink(link))
     return error(Code::kExists, "'{}' is no symbolic link: move it away", link.string());
   fs::remove(beside, fault);
-  fs::create_directory_symlink(folder.filename(), beside, fault);
+  const bool is_below = folder.parent_path() == runs;
+  fs::create_directory_symlink(is_below ? folder.filename() : folder, beside, fault);
   if (fault) return io_error("linking", beside, fault.value());
   fs::rename(beside, link, fault);
   if (fault) return io_error("linking", link, fault.value());
@@ -97,7 +100,12 @@ Result<std::unique_ptr<RunFolder>> RunFolder::create(const fs::path& base, const
   }
   ASSIGN_OR_RETURN(auto taken, take(folder));
   RETURN_IF_ERROR(make_layout(folder));
-  if (out.empty()) RETURN_IF_ERROR(point_latest_to(folder));
+  std::error_code fault;
+  const fs::path runs = fs::absolute(base / "runs", fault).lexically_normal();
+  if (Status linked = point_latest_to(taken->path_, runs); !linked.ok()) {
+    if (out.empty()) return linked.error();
+    taken->why_not_latest_ = linked.error().text();
+  }
   return taken;
 }
 

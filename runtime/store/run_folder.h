@@ -26,8 +26,9 @@ namespace primerl {
 
 class RunFolder {
  public:
-  /// A new folder. `out` empty: `runs/<time>-<name>` below `base` and the symlink `runs/latest`;
-  /// else `out` itself, which must be empty or absent. `time` is "20261121-062445".
+  /// A new folder. `out` empty: `runs/<time>-<name>` below `base`; else `out` itself, which must be
+  /// empty or absent. `time` is "20261121-062445". The symlink `runs/latest` below `base` points to
+  /// it; where that cannot be made for `out`, why_not_latest() says why.
   static Result<std::unique_ptr<RunFolder>> create(const std::filesystem::path& base,
                                                    const std::filesystem::path& out,
                                                    const std::string& name,
@@ -39,6 +40,8 @@ class RunFolder {
   ~RunFolder();
 
   const std::filesystem::path& path() const { return path_; }
+  /// Empty: runs/latest points to this folder.
+  const std::string& why_not_latest() const { return why_not_latest_; }
   std::filesystem::path graph_file() const { return path_ / "graph.resolved.toml"; }
   std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
   std::filesystem::path tensorboard_folder() const { return path_ / "tb"; }
@@ -67,6 +70,7 @@ class RunFolder {
   const std::filesystem::path path_;
   const int lock_;
   Json facts_ = Json::object();
+  std::string why_not_latest_{};
 };
 
 /// `checkpoints/` of a tenant: the tenant's name is a level of its own only when there are several.

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "graph/base/files.h"
@@ -16,11 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path default_root() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  const fs::path above = runtime != nullptr && *runtime == '/' ? runtime : "/tmp";
-  return above / fmt::format("primerl-{}", ::geteuid());
-}
+constexpr size_t kSocketPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
+
+fs::path root_in(const fs::path& above) { return above / fmt::format("primerl-{}", ::geteuid()); }
 
 /// Makes the root, or makes sure that nobody else made it or can look into it.
 Status make_root(const fs::path& root) {
@@ -31,6 +31,24 @@ Status make_root(const fs::path& root) {
     return ok();
   return error(Code::kInvalid, "'{}' is no folder that this user alone can enter", root.string())
       .note("sockets of runs live there; remove it, or set XDG_RUNTIME_DIR to another folder");
+}
+
+/// Whether a private root can be made there whose sockets have names that the system takes.
+Status check_above(const fs::path& above, size_t below_root_bytes) {
+  struct stat facts {};
+  if (::stat(above.c_str(), &facts) != 0)
+    return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}",
+                 errno == ENOENT ? "it is missing" : std::strerror(errno));
+  if (!S_ISDIR(facts.st_mode)) return error(Code::kInvalid, "it is no folder");
+  const size_t bytes = root_in(above).native().size() + 1 + below_root_bytes;
+  if (bytes > kSocketPathBytesMax)
+    return error(Code::kInvalid,
+                 "it is too long: sockets in it would have names of {} bytes, and "
+                 "{} is the most",
+                 bytes, kSocketPathBytesMax);
+  if (const Status made = make_root(root_in(above)); !made.ok())
+    return error(made.error().code(), "{}", made.error().message());
+  return ok();
 }
 
 /// A lock that the system releases when its holder ends; none when another process has it.
@@ -65,8 +83,31 @@ std::vector<fs::path> remove_dead(const fs::path& root) {
 }  // namespace
 
 Result<std::unique_ptr<SocketFolder>> SocketFolder::create(const fs::path& given,
-                                                           const std::string& name) {
-  const fs::path root = fs::absolute(given.empty() ? default_root() : given);
+                                                           const std::string& name,
+                                                           size_t below_bytes) {
+  if (!given.empty()) return create_in(fs::absolute(given), name);
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const bool is_set = runtime != nullptr && *runtime == '/';
+  const fs::path wanted = is_set ? runtime : "/tmp";
+  const Status usable = check_above(wanted, name.size() + 1 + below_bytes);
+  if (usable.ok()) return create_in(root_in(wanted), name);
+  // Where runs without XDG_RUNTIME_DIR are, so that the next run removes what a crash leaves.
+  fs::path root = root_in("/tmp"), own_root;
+  if (!is_set || !make_root(root).ok()) {
+    std::string text = "/tmp/primerl-XXXXXX";
+    if (::mkdtemp(text.data()) == nullptr) return io_error("making", text, errno);
+    root = own_root = text;
+  }
+  ASSIGN_OR_RETURN(auto folder, create_in(root, name));
+  folder->own_root_ = own_root;
+  folder->why_elsewhere_ = fmt::format(
+      "sockets are in '{}' and not in {} '{}': {}", folder->path().string(),
+      is_set ? "XDG_RUNTIME_DIR" : "the folder", wanted.string(), usable.error().message());
+  return folder;
+}
+
+Result<std::unique_ptr<SocketFolder>> SocketFolder::create_in(const fs::path& root,
+                                                              const std::string& name) {
   RETURN_IF_ERROR(make_root(root));
   ASSIGN_OR_RETURN(const auto root_lock, take_lock(root / "lock", true));
   auto leftovers = remove_dead(root);
@@ -88,6 +129,7 @@ Result<std::unique_ptr<SocketFolder>> SocketFolder::create(const fs::path& given
 SocketFolder::~SocketFolder() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
+  if (!own_root_.empty()) fs::remove_all(own_root_, ignored);
   ::close(lock_);
 }
 

@@ -136,7 +136,18 @@ ZmqSocket& ZmqSocket::operator=(ZmqSocket&& other) noexcept {
   return *this;
 }
 
+/// IPv4 numbers and wildcards need no IPv6, which a machine may lack; a name may stand for either.
+Status ZmqSocket::choose_family(const std::string& address) {
+  const std::string_view host = std::string_view(address).substr(0, address.rfind(':'));
+  const bool is_ipv4 =
+      host.find_first_not_of("0123456789.*", host.rfind('/') + 1) == std::string_view::npos;
+  const int ipv6 = address.starts_with("tcp://") && !is_ipv4 ? 1 : 0;
+  if (zmq_setsockopt(socket_, ZMQ_IPV6, &ipv6, sizeof ipv6) == 0) return ok();
+  return zmq_error(fmt::format("preparing a socket for '{}'", address));
+}
+
 Result<std::string> ZmqSocket::bind(const std::string& address) {
+  RETURN_IF_ERROR(choose_family(address));
   if (zmq_bind(socket_, address.c_str()) != 0)
     return zmq_error(fmt::format("listening on '{}'", address));
   std::array<char, 512> bound{};
@@ -147,6 +158,7 @@ Result<std::string> ZmqSocket::bind(const std::string& address) {
 }
 
 Status ZmqSocket::connect(const std::string& address) {
+  RETURN_IF_ERROR(choose_family(address));
   if (zmq_connect(socket_, address.c_str()) != 0)
     return zmq_error(fmt::format("connecting to '{}'", address));
   return ok();

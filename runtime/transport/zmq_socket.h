@@ -94,6 +94,7 @@ class ZmqSocket {
 
  private:
   explicit ZmqSocket(void* socket) : socket_(socket) {}
+  Status choose_family(const std::string& address);
   void* socket_ = nullptr;
 };
 

@@ -16,6 +16,7 @@
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
+#include "runtime/program/signals.h"
 #include "runtime/replay/follow_file.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/run_folder.h"
@@ -438,8 +439,8 @@ Status check_plugins(const std::string& run_folder) {
 }
 
 int run_host(const HostArguments& arguments) {
-  outlive_readers();
-  report_file_limits();
+  leave_ending_to_launcher();
+  outlive_readers(), report_file_limits();
   if (const Status same = check_plugins(arguments.run); !same.ok())
     return fail(same.error(), kExitBadConfiguration);
   const std::string graph = arguments.run + "/graph.resolved.toml";
@@ -453,8 +454,7 @@ int run_host(const HostArguments& arguments) {
     return fail(
         error(Code::kNotFound, "'{}' places nothing in a process '{}'", graph, arguments.process),
         kExitBadConfiguration);
-  // Before the first thread, so that all have it.
-  block_dump_signal();
+  take_dump_signals();
   if (const Status pinned = pin_to_cpus(checked.plan->process(process).cpus); !pinned.ok())
     return fail(pinned.error(), kExitBadConfiguration);
   if (const Status usable = check_devices(*checked.plan, process, &why_no_torch_on); !usable.ok())

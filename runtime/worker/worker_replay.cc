@@ -9,6 +9,7 @@
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/replay_options.h"
+#include "runtime/program/signals.h"
 #include "runtime/replay/bisect.h"
 #include "runtime/replay/replay_fixture.h"
 #include "runtime/replay/replay_prompt.h"

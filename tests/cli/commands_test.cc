@@ -17,9 +17,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-const std::vector<std::string> kCommands = {
-    "run",    "check", "show",     "explain", "actors", "messages",   "schema", "init",
-    "doctor", "sft",   "generate", "score",   "ps",     "completion", "model",  "route-sim"};
+const std::vector<std::string> kCommands = {"run",       "check",   "show", "explain",    "actors",
+                                            "messages",  "schema",  "init", "doctor",     "sft",
+                                            "generate",  "score",   "ps",   "completion", "model",
+                                            "route-sim", "rollouts"};
 
 std::string scripted_graph() { return source_path("tests/cli/graphs/scripted.toml"); }
 

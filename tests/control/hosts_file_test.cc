@@ -79,7 +79,8 @@ TEST(HostsFile, PointsAtWhatItDoesNotKnow) {
 TEST(HostsFile, PointsAtAddressesThatAreNone) {
   for (const auto* address :
        {"10.0.0.5", "10.0.0.5:", "10.0.0.5:0", "10.0.0.5:65536", "10.0.0.5:7300x", ":7300",
-        "tcp://10.0.0.5:7300", "a b:1", "*:7300", "0.0.0.0:7300", "[::]:7300", ""})
+        "tcp://10.0.0.5:7300", "a b:1", "*:7300", "0.0.0.0:7300", "[::]:7300", "::1:7300",
+        "[:::]:7300", "[1.2.3.4]:7300", ""})
     EXPECT_THAT(findings(fmt::format("[host.gpu1]\nagent = \"{}\"\n", address)),
                 HasSubstr("hosts.toml:2:9: error[H002]"))
         << address;
@@ -123,7 +124,7 @@ TEST(HostsFile, OnlyWarnsOfHostsThatTheGraphDoesNotUse) {
 }
 
 TEST(HostsFile, WantsListenToBeOneAddress) {
-  for (const auto* listen : {"*", "0.0.0.0", "127.0.0.1:80", "a b"})
+  for (const auto* listen : {"*", "0.0.0.0", "127.0.0.1:80", "a b", "::1"})
     EXPECT_THAT(
         findings(fmt::format("[host.gpu1]\nagent = \"127.0.0.1:1\"\nlisten = \"{}\"\n", listen)),
         HasSubstr("hosts.toml:3:10: error[H007]"))

@@ -124,6 +124,32 @@ TEST_F(HostsRun, GoesToItsEndAndLeavesTheAgentsForTheNext) {
   EXPECT_EQ(b->wait().code, 130);
 }
 
+TEST_F(HostsRun, GoesToItsEndByIPv6) {
+  const AgentProgram a(scratch_.path(), {"--listen", "[::1]:0"});
+  const AgentProgram b(scratch_.path(), {"--listen", "[::1]:0"});
+  EXPECT_TRUE(a.address().starts_with("[::1]:")) << a.address();
+  write_hosts(a.address(), b.address());
+  const auto end = run_to_its_end({"--listen", "[::1]"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 8);
+}
+
+TEST_F(HostsRun, OfOneMachineNeedsNoRuntimeFolderAndSaysOnceWhereItsSocketsAre) {
+  const std::string missing = scratch_.path() / "missing";
+  const auto end = run_graph_program(
+      {"run", source_path("tests/cli/graphs/split.toml"), "--out", folder_.string()},
+      {"XDG_RUNTIME_DIR=" + missing});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const std::string said = "note: sockets are in '";
+  const size_t begin = end.err.find(said);
+  ASSERT_NE(begin, std::string::npos) << end.err;
+  EXPECT_EQ(end.err.find(said, begin + 1), std::string::npos) << end.err;
+  const size_t name = begin + said.size();
+  const fs::path sockets = end.err.substr(name, end.err.find('\'', name) - name);
+  EXPECT_TRUE(sockets.string().starts_with("/tmp/primerl-")) << sockets;
+  EXPECT_FALSE(fs::exists(sockets));
+}
+
 TEST_F(HostsRun, TheAgentsStartTheirProcessesAndPsNamesTheHosts) {
   const AgentProgram a(scratch_.path()), b(scratch_.path());
   write_hosts(a.address(), b.address());

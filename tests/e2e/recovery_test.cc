@@ -9,6 +9,7 @@
 #include "runtime/trace/cut_file.h"
 #include "tests/cli/program.h"
 #include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {

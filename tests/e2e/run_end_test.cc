@@ -6,12 +6,14 @@
 #include <thread>
 
 #include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 namespace fs = std::filesystem;
 
 /// A run that nobody waits for. It keeps every checkpoint: one that is waited for stays.
@@ -52,6 +54,37 @@ TEST(CtrlC, TheFirstDrainsAndWritesACheckpoint) {
   ASSERT_FALSE(steps.empty());
   const auto last = std::to_string(*steps.back().get_int("step"));
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
+}
+
+TEST(CtrlC, SaysHowToResumeAndTheCommandDoes) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "a run's";
+  Program run(endless_run(folder));
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  const size_t begin = end.out.find("primerl-graph run --resume ");
+  ASSERT_NE(begin, std::string::npos) << end.out;
+  const std::string command = end.out.substr(begin, end.out.find('\n', begin) - begin);
+  const auto last = *lines_of(folder / "metrics.jsonl").back().get_int("step");
+  const auto resumed = Program({"/bin/sh", "-c",
+                                fmt::format("PATH={}/bin:$PATH; {} --max-steps {}",
+                                            PRIMERL_BINARY_DIR, command, last + 2)})
+                           .wait();
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, Not(HasSubstr("to resume")));
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder), last + 2);
+  const Json facts = json_file(folder / "run.json");
+  const Json* resumes = facts.find("resumes");
+  ASSERT_NE(resumes, nullptr);
+  ASSERT_EQ(resumes->as_array().size(), 1u);
+  const Json& entry = resumes->as_array()[0];
+  EXPECT_EQ(*entry.get_int("incarnation"), 2);
+  EXPECT_FALSE(entry.get_string("time")->empty());
+  EXPECT_EQ(entry.find("changed")->dump(),
+            fmt::format("[{{\"key\":\"tenant.main.max_steps\",\"before\":\"1000000000\","
+                        "\"now\":\"{}\"}}]",
+                        last + 2));
 }
 
 TEST(CtrlC, DrainsAlsoWhenNobodyReadsWhatTheRunSays) {

@@ -84,13 +84,4 @@ inline void expect_replays(const std::filesystem::path& folder) {
   EXPECT_NE(replay.out.find("identical"), std::string::npos) << replay.out;
 }
 
-/// The worker of a running primerl-graph.
-inline pid_t worker_of(const Program& program) {
-  const std::string pid = std::to_string(program.pid());
-  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-  pid_t worker = -1;
-  children >> worker;
-  return worker;
-}
-
 }  // namespace primerl

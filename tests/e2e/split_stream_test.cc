@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {
@@ -30,13 +31,6 @@ class SplitStreamRun : public testing::Test {
   }
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
-  }
-  static std::vector<pid_t> workers_of(const Program& program) {
-    const std::string pid = std::to_string(program.pid());
-    std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-    std::vector<pid_t> workers;
-    for (pid_t worker = 0; children >> worker;) workers.push_back(worker);
-    return workers;
   }
   /// One process, as `ps` sees it; null when it does not.
   Json process(const std::string& name) const {

@@ -1,6 +1,7 @@
 // One of two tenants cannot go on: she is set aside, the other takes its steps, and what the run
 // left can be played again and resumed.
 #include "tests/e2e/two_tenants.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {

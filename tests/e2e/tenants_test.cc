@@ -1,5 +1,6 @@
 // Two tenants on one model as a person runs them: examples/two_tenants with its real model.
 #include "tests/e2e/two_tenants.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {

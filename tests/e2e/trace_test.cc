@@ -13,6 +13,7 @@
 #include "runtime/store/run_damage.h"
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/trace_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {

@@ -10,12 +10,26 @@
 
 namespace primerl {
 
+inline std::vector<pid_t> children_of(pid_t parent) {
+  const std::string pid = std::to_string(parent);
+  std::ifstream file("/proc/" + pid + "/task/" + pid + "/children");
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+/// Each has a guardian between it and the program; what a guardian has adopted comes after it.
 inline std::vector<pid_t> workers_of(const Program& program) {
-  const std::string pid = std::to_string(program.pid());
-  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
   std::vector<pid_t> workers;
-  for (pid_t worker = 0; children >> worker;) workers.push_back(worker);
+  for (const pid_t guardian : children_of(program.pid()))
+    if (const auto below = children_of(guardian); !below.empty()) workers.push_back(below.front());
   return workers;
+}
+
+/// The worker of a program that has one process; -1 when it has none now.
+inline pid_t worker_of(const Program& program) {
+  const auto workers = workers_of(program);
+  return workers.empty() ? -1 : workers.front();
 }
 
 /// The worker of a process of the plan; -1 when it has none now. Restarts change their order.

@@ -10,7 +10,9 @@
 #include "graph/config/reference_docs.h"
 #include "graph/config/schema.h"
 #include "graph/plan.h"
+#include "graph/render_drawing.h"
 #include "runtime/backends/resource_catalog.h"
+#include "tests/graph/drawing_check.h"
 
 namespace primerl {
 namespace {
@@ -37,10 +39,11 @@ TEST(Reference, TheSchemaIsWhatTheRegistrySays) {
   expect_page("graph.schema.json", graph_schema(full_catalog()).dump(1) + "\n");
 }
 
-// A graph's own folder may lack its model until it is made, so that of the demo stands in for it.
-TEST(Reference, EveryExampleChecksClean) {
-  size_t num_checked = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(kSource / "examples")) {
+/// Loads every graph below `folder`. One that lacks its model, until it is made, gets the demo's.
+template <class Use>
+void with_graphs_of(const std::string& folder, Use use) {
+  size_t num_used = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / folder)) {
     if (entry.path().extension() != ".toml" || entry.path().filename() == "hosts.toml") continue;
     // Needs its plugin: tests/plugins/installed_test.cc builds and checks it.
     if (entry.path().parent_path().filename() == "plugin") continue;
@@ -48,12 +51,25 @@ TEST(Reference, EveryExampleChecksClean) {
     overrides.cores = 2;
     if (!fs::exists(entry.path().parent_path() / "model"))
       overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/model").string()};
-    const auto graph = load_graph(entry.path().string(), overrides, full_catalog());
-    EXPECT_NE(graph.plan, nullptr) << entry.path() << "\n"
-                                   << render(graph.diagnostics, graph.sources);
-    ++num_checked;
+    use(entry.path(), load_graph(entry.path().string(), overrides, full_catalog()));
+    ++num_used;
   }
-  EXPECT_GE(num_checked, 2u);
+  EXPECT_GE(num_used, 2u);
+}
+
+TEST(Reference, EveryExampleChecksClean) {
+  with_graphs_of("examples", [](const fs::path& path, const CheckedGraph& graph) {
+    EXPECT_NE(graph.plan, nullptr) << path << "\n" << render(graph.diagnostics, graph.sources);
+  });
+}
+
+TEST(Reference, EveryExampleIsDrawnSoundlyAndNoLineCrossesALabel) {
+  with_graphs_of("examples", [](const fs::path& path, const CheckedGraph& graph) {
+    ASSERT_NE(graph.plan, nullptr) << path;
+    const Drawing drawing = draw(*graph.plan);
+    EXPECT_EQ(testing::drawing_faults(*graph.plan, drawing), "") << path;
+    EXPECT_EQ(testing::num_crossed_labels(drawing), 0u) << path;
+  });
 }
 
 TEST(Reference, BoundsOfTheDemoFollowFromItsRolloutsInFlight) {

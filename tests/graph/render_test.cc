@@ -60,7 +60,8 @@ TEST_F(Render, SvgHasABoxForEachNodeAndAPathForEachEdge) {
     for (size_t at = svg.find(what); at != std::string::npos; at = svg.find(what, at + 1)) ++found;
     return found;
   };
-  EXPECT_EQ(count("<rect x="), graph_.plan->nodes.size());
+  EXPECT_EQ(count("<rect class=\"place\""), 1u);
+  EXPECT_EQ(count("<rect class=\"node\""), graph_.plan->nodes.size());
   EXPECT_EQ(count("marker-end="), graph_.plan->edges.size());
   EXPECT_EQ(count("<svg"), 1u);
   EXPECT_THAT(svg, HasSubstr("</svg>"));
@@ -74,8 +75,7 @@ TEST(RenderMemory, TellsABaseOnceAndWhereItIsHeldAgain) {
   EXPECT_THAT(render_plan(*together.plan),
               HasSubstr("engine 'engine' and learner 'learner'  base weights, held once"));
   const auto apart = load_text(
-      replaced(text, "kind = \"weight_channel\"",
-               "kind = \"weight_channel\"\nbackend = \"shm\"") +
+      replaced(text, "kind = \"weight_channel\"", "kind = \"weight_channel\"\nbackend = \"shm\"") +
       "[place]\nhands = { nodes = [\"env\", \"rollout\", \"router\", \"prefill\", \"decode\"] }\n"
       "mind = { nodes = [\"trainer\", \"broadcaster\"] }\n");
   ASSERT_NE(apart.plan, nullptr) << findings(apart);

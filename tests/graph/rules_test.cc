@@ -226,6 +226,30 @@ TEST(Rules, SharesArePartsOfOne) {
   EXPECT_EQ(load("share = 1.5", "").plan, nullptr);
 }
 
+TEST(Rules, AFileOfAnEnvironmentOrRewardIsRelativeToTheFileThatNamesIt) {
+  const Folder folder;
+  std::filesystem::create_directory(folder.path() + "/parts");
+  folder.write("parts/words.txt", "a");
+  folder.write("parts/tenant.toml",
+               "[tenant.main]\n"
+               "environment = { name = \"reverse_text\", words = \"words.txt\" }\n"
+               "reward = { name = \"half\", table = \"words.txt\" }\n");
+  std::string demo = demo_text();
+  const std::string written = "environment = { name = \"reverse_text\" }\n";
+  const std::string path = folder.write(
+      "graph.toml", "include = [\"parts/tenant.toml\"]\n" + replaced(demo, written, ""));
+  const auto graph = load_graph(path, {}, test_catalog());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  const std::string whole = "\"" + folder.path() + "/parts/words.txt\"";
+  EXPECT_THAT(graph.plan->resolved_toml, HasSubstr("words = " + whole));
+  EXPECT_THAT(graph.plan->resolved_toml, HasSubstr("table = " + whole));
+  std::filesystem::remove(folder.path() + "/parts/words.txt");
+  const auto without = load_graph(path, {}, test_catalog());
+  EXPECT_THAT(findings(without),
+              HasSubstr("error[G046]: 'words' of the environment of tenant 'main' is no file"));
+  EXPECT_THAT(findings(without), HasSubstr("'table' of the reward of tenant 'main' is no file"));
+}
+
 TEST(Rules, AFileIsRelativeToTheFileThatNamesIt) {
   const Folder folder;
   std::filesystem::create_directory(folder.path() + "/parts");

@@ -302,6 +302,7 @@ struct LearnerNumbers {
 struct LetterOptions {
   int64_t length_min = 1;
   int64_t length_max = 8;
+  std::string words;
 };
 
 MemoryPart base_beside(std::span<const Tenant> tenants) {
@@ -438,17 +439,16 @@ Catalog make_catalog() {
                                between(1, 64) | unit("letters"), "shortest text")
                         .field("length_max", &LetterOptions::length_max,
                                between(1, 64) | unit("letters"), "longest text")
+                        .field("words", &LetterOptions::words, refers_to("file"), "words to use")
                         .take();
   letters.validate = validate_letters;
-  catalog.environments = {letters};
-  letters.name = "copy";
-  letters.doc = "copy the letters";
-  catalog.environments.push_back(letters);
-  RewardContract half;
-  half.name = "half";
-  half.doc = "half of what the environment gives";
-  half.options = OptionsOf<NoOptions>().take();
-  catalog.rewards = {half};
+  catalog.environments = {letters, letters};
+  catalog.environments[1].name = "copy";
+  catalog.environments[1].doc = "copy the letters";
+  catalog.rewards = {{"half", "half of what the environment gives",
+                      OptionsOf<LetterOptions>()
+                          .field("table", &LetterOptions::words, refers_to("file"), "of what")
+                          .take()}};
   catalog.add_plugins = add_plugins;
   catalog.model_facts = read_facts;
   return catalog;

@@ -42,7 +42,12 @@ class RawClient {
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(connect(reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  /// Takes a socket that is not connected yet.
+  explicit RawClient(int socket) : socket_(socket) {}
+  int connect(const sockaddr* address, socklen_t size) const {
+    return ::connect(socket_, address, size);
   }
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;
@@ -82,6 +87,18 @@ std::string answer_to(const HttpServer& server, std::string_view request) {
 }
 
 constexpr std::string_view kClose = "Connection: close\r\n\r\n";
+
+TEST(HttpServer, AnswersByIPv6Too) {
+  const auto server = a_server();
+  RawClient client(::socket(AF_INET6, SOCK_STREAM, 0));
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_port = htons(server->port());
+  address.sin6_addr = in6addr_loopback;
+  ASSERT_EQ(client.connect(reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  client.say("GET /known HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(client.hear_all(), StartsWith("HTTP/1.1 200"));
+}
 
 TEST(HttpServer, AnswersWhatItKnowsAndNothingElse) {
   const auto server = a_server();

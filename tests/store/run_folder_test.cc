@@ -26,6 +26,27 @@ TEST(RunFolder, TheDefaultIsNamedByTimeAndLatestPointsToIt) {
   EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "20261121-062445-reverse-text-2");
 }
 
+TEST(RunFolder, LatestPointsToAFolderElsewhereToo) {
+  ScratchFolder scratch;
+  const fs::path latest = scratch.path() / "runs" / "latest";
+  const auto elsewhere = RunFolder::create(scratch.path(), scratch.path() / "out", "a", "t");
+  ASSERT_TRUE(elsewhere.ok()) << elsewhere.error().text();
+  EXPECT_EQ(fs::read_symlink(latest), scratch.path() / "out");
+  const auto below = RunFolder::create(scratch.path(), scratch.path() / "runs" / "mine", "a", "t");
+  ASSERT_TRUE(below.ok()) << below.error().text();
+  EXPECT_EQ(fs::read_symlink(latest), "mine");
+  EXPECT_EQ((*below)->why_not_latest(), "");
+}
+
+TEST(RunFolder, AFileInThePlaceOfLatestIsLeftAloneAndSaid) {
+  ScratchFolder scratch;
+  fs::create_directory(scratch.path() / "runs");
+  write_text(scratch.path() / "runs" / "latest", "mine");
+  const auto folder = RunFolder::create(scratch.path(), scratch.path() / "out", "a", "t");
+  ASSERT_TRUE(folder.ok()) << folder.error().text();
+  EXPECT_THAT((*folder)->why_not_latest(), HasSubstr("is no symbolic link"));
+}
+
 fs::perms mode_of(const fs::path& path) { return fs::status(path).permissions(); }
 
 TEST(RunFolder, IsForItsOwnerAlone) {

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "tests/store/scratch_folder.h"
 
@@ -10,6 +13,7 @@ namespace primerl {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -79,6 +83,59 @@ TEST(SocketFolder, RefusesARootThatOthersMayEnter) {
   }
   fs::permissions(open, fs::perms(0700));
   EXPECT_TRUE(SocketFolder::create(open, "one").ok());
+}
+
+class RuntimeFolder : public ::testing::Test {
+ protected:
+  ~RuntimeFolder() override { ::unsetenv("XDG_RUNTIME_DIR"); }
+  static std::unique_ptr<SocketFolder> create_in(const fs::path& runtime) {
+    ::setenv("XDG_RUNTIME_DIR", runtime.c_str(), 1);
+    auto folder = SocketFolder::create({}, fmt::format("test.{}", ::getpid()));
+    EXPECT_TRUE(folder.ok()) << folder.error().text();
+    return folder.ok() ? std::move(folder).value() : nullptr;
+  }
+  const ScratchFolder scratch_;
+  const std::string name_ = fmt::format("primerl-{}", ::geteuid());
+};
+
+TEST_F(RuntimeFolder, IsWhereSocketsAre) {
+  const auto folder = create_in(scratch_.path());
+  EXPECT_EQ(folder->path().parent_path(), scratch_.path() / name_);
+  EXPECT_THAT(folder->why_elsewhere(), IsEmpty());
+}
+
+TEST_F(RuntimeFolder, ThatIsMissingIsDoneWithout) {
+  auto folder = create_in(scratch_.path() / "missing");
+  EXPECT_FALSE(folder->path().string().starts_with(scratch_.path().string()));
+  EXPECT_THAT(folder->why_elsewhere(),
+              AllOf(HasSubstr("XDG_RUNTIME_DIR '" + (scratch_.path() / "missing").string()),
+                    HasSubstr("it is missing"), HasSubstr(folder->path().string())));
+  EXPECT_EQ(mode_of(folder->path()), 0700u);
+  const fs::path path = folder->path();
+  folder.reset();
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST_F(RuntimeFolder, ThatOthersMayEnterIsDoneWithout) {
+  fs::create_directory(scratch_.path() / name_);
+  fs::permissions(scratch_.path() / name_, fs::perms(0750));
+  const auto folder = create_in(scratch_.path());
+  EXPECT_FALSE(folder->path().string().starts_with(scratch_.path().string()));
+  EXPECT_THAT(folder->why_elsewhere(), HasSubstr("this user alone"));
+}
+
+TEST_F(RuntimeFolder, IsAsLongAsTheNamesOfSocketsAllow) {
+  constexpr size_t kPathMax = 107;
+  const size_t below =
+      name_.size() + 1 + fmt::format("test.{}", ::getpid()).size() + 1 + kSocketNameBytesMax + 1;
+  const auto of_length = [&](size_t bytes) {
+    fs::path path = scratch_.path() / std::string(bytes - scratch_.path().native().size() - 1, 'x');
+    fs::create_directory(path);
+    return path;
+  };
+  const fs::path longest = of_length(kPathMax - below), longer = of_length(kPathMax - below + 1);
+  EXPECT_THAT(create_in(longest)->why_elsewhere(), IsEmpty());
+  EXPECT_THAT(create_in(longer)->why_elsewhere(), HasSubstr("it is too long"));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ SegmentWriterOptions ring_of_four(const fs::path& folder) {
 }
 
 std::unique_ptr<SegmentWriter> open_writer(SegmentWriterOptions options) {
-  block_dump_signal();  // the writer has a thread
+  take_dump_signals();
   auto writer = SegmentWriter::open(std::move(options));
   CHECK(writer.ok(), writer.error().text());
   return std::move(writer).value();

@@ -62,6 +62,25 @@ TEST(ZmqTransport, FindsAListenerThatComesLater) {
   EXPECT_TRUE(wait_until([&] { return got0.num_messages() == 1; }));
 }
 
+TEST(ZmqTransport, JoinsProcessesByIPv6) {
+  CollectingReceiver got0, got1;
+  ZmqOptions listening, connecting;
+  listening.listen = {"tcp://[::1]"};
+  listening.keys = make_key_pair();
+  connecting.keys = make_key_pair();
+  const auto second = make(0, listening, got0);
+  ASSERT_NE(second, nullptr);
+  EXPECT_TRUE(second->address().frames.starts_with("tcp://[::1]:")) << second->address().frames;
+  const auto first = make(1, connecting, got1);
+  PeerSpec to = peer_of(0, second->address()), from = peer_of(1);
+  to.public_key = listening.keys->public_key;
+  from.public_key = connecting.keys->public_key;
+  ASSERT_TRUE(second->add_peer(from).ok());
+  ASSERT_TRUE(first->add_peer(to).ok());
+  ASSERT_TRUE(first->send(ProcessId(0), note_batch(0, 1, 1)).ok());
+  EXPECT_TRUE(wait_until([&] { return got0.num_messages() == 1; }));
+}
+
 TEST(ZmqTransport, ByTcpLetsInWhoIsExpectedLaterWithoutMakingItsConnectionAnew) {
   CollectingReceiver got0, got1;
   ZmqOptions listening, connecting;

@@ -2,13 +2,12 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -31,11 +30,15 @@ constexpr int kDumpSignal = SIGUSR1;
 constexpr auto kLookAgain = std::chrono::milliseconds(5);
 constexpr std::string_view kLiveEnding = ".live";
 
-sigset_t dump_signals() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  ::sigaddset(&set, kDumpSignal);
-  return set;
+/// Counts requests that no thread has taken yet. Never closed: a handler may be about to write.
+std::atomic<int> requests_fd{-1};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may take no lock");
+
+void count_request(int) {
+  const int before = errno;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(requests_fd, &one, sizeof one);
+  errno = before;
 }
 
 std::string machine_name() {
@@ -128,9 +131,12 @@ Result<RingSnapshot> wait_for_answer(const LiveRecorder& recorder, int64_t asked
 
 }  // namespace
 
-void block_dump_signal() {
-  const sigset_t set = dump_signals();
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+void take_dump_signals() {
+  if (requests_fd < 0) requests_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct sigaction action {};
+  action.sa_handler = count_request;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(kDumpSignal, &action, nullptr);
 }
 
 Result<std::unique_ptr<RingRequests>> RingRequests::open(SegmentWriter& writer,
@@ -148,21 +154,20 @@ Result<std::unique_ptr<RingRequests>> RingRequests::open(SegmentWriter& writer,
                          .set("host", machine_name());
   // Written before it is locked: a reader that finds the lock finds the complete file.
   const Status written = system_files().write_file(file, facts.dump() + "\n");
-  const sigset_t set = dump_signals();
-  const int signals = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  CHECK(requests_fd >= 0, "take_dump_signals() was not called, or the process has no descriptors");
   const int stop = ::eventfd(0, EFD_CLOEXEC);
   const bool is_locked_now = ::flock(lock, LOCK_EX) == 0;
   const int reason = errno;
-  if (written.ok() && signals >= 0 && stop >= 0 && is_locked_now)
-    return std::unique_ptr<RingRequests>(new RingRequests(writer, file, lock, signals, stop));
-  for (const int descriptor : {lock, signals, stop})
+  if (written.ok() && stop >= 0 && is_locked_now)
+    return std::unique_ptr<RingRequests>(new RingRequests(writer, file, lock, stop));
+  for (const int descriptor : {lock, stop})
     if (descriptor >= 0) ::close(descriptor);
   RETURN_IF_ERROR(written);
   return io_error("locking", file, reason);
 }
 
-RingRequests::RingRequests(SegmentWriter& writer, fs::path file, int lock, int signals, int stop)
-    : writer_(writer), file_(std::move(file)), lock_(lock), signals_(signals), stop_(stop) {
+RingRequests::RingRequests(SegmentWriter& writer, fs::path file, int lock, int stop)
+    : writer_(writer), file_(std::move(file)), lock_(lock), stop_(stop) {
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -173,19 +178,18 @@ RingRequests::~RingRequests() {
   std::error_code ignored;
   fs::remove(file_, ignored);
   fs::remove(file_.parent_path(), ignored);  // only when it is empty
-  for (const int descriptor : {lock_, signals_, stop_}) ::close(descriptor);
+  for (const int descriptor : {lock_, stop_}) ::close(descriptor);
 }
 
 void RingRequests::serve() {
-  pollfd watched[] = {{stop_, POLLIN, 0}, {signals_, POLLIN, 0}};
+  pollfd watched[] = {{stop_, POLLIN, 0}, {requests_fd, POLLIN, 0}};
   while (true) {
     if (::poll(watched, std::size(watched), -1) < 0) continue;  // interrupted
     if (watched[0].revents != 0) return;
-    signalfd_siginfo request;
-    bool is_asked = false;
-    while (::read(signals_, &request, sizeof request) == sizeof request) is_asked = true;
     // The result is written beside the segments, where the requester reads it.
-    if (is_asked) (void)writer_.snapshot();
+    uint64_t num_requests = 0;
+    if (::read(requests_fd, &num_requests, sizeof num_requests) == sizeof num_requests)
+      (void)writer_.snapshot();
   }
 }
 

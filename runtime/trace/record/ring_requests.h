@@ -5,8 +5,9 @@
 /// process id in it and a lock (flock) on it: a locked file belongs to a live recorder, even if
 /// process ids are reused.
 ///
-/// There is no signal handler: SIGUSR1 is blocked in every thread and read from a signalfd by one
-/// thread that may lock, allocate and write. The run continues meanwhile.
+/// The signal handler only counts the request, in an eventfd: a thread that may lock, allocate and
+/// write reads it. The run continues meanwhile. SIGUSR1 is not blocked, because programs that the
+/// process starts would inherit that.
 #pragma once
 
 #include <sys/types.h>
@@ -23,15 +24,14 @@
 
 namespace primerl {
 
-/// Blocks it for the calling thread and the threads it starts: call it before starting any.
-void block_dump_signal();
+/// Installs the handler of the signal, which would end the process otherwise: call it at the start.
+void take_dump_signals();
 
 /// The side of the recording process. Owned by the owner of the writer, which outlives it. Its
 /// thread calls SegmentWriter::snapshot() for each request; concurrent requests may share one.
 class RingRequests {
  public:
-  /// Makes the folder when it is not there. All threads of the process must have the signal
-  /// blocked, also the thread of the writer: a thread without it would be killed by the signal.
+  /// Makes the folder when it is not there. take_dump_signals() was called before.
   static Result<std::unique_ptr<RingRequests>> open(SegmentWriter& writer,
                                                     const std::filesystem::path& folder,
                                                     const std::string& process,
@@ -42,12 +42,12 @@ class RingRequests {
   ~RingRequests();
 
  private:
-  RingRequests(SegmentWriter& writer, std::filesystem::path file, int lock, int signals, int stop);
+  RingRequests(SegmentWriter& writer, std::filesystem::path file, int lock, int stop);
   void serve();
 
   SegmentWriter& writer_;
   const std::filesystem::path file_;
-  const int lock_, signals_, stop_;  // descriptors
+  const int lock_, stop_;  // descriptors
   std::thread thread_;
 };
 

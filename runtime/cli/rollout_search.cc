@@ -1,0 +1,154 @@
+#include "runtime/cli/rollout_search.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "graph/base/files.h"
+#include "graph/base/suggest.h"
+#include "graph/config/toml_source.h"
+#include "runtime/store/line_reader.h"
+#include "runtime/store/run_folder.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string text_of(const Json& line, std::string_view key) {
+  const Json* value = line.find(key);
+  return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
+double reward_of(const Json& line) {
+  const Json* value = line.find("reward");
+  return value != nullptr && value->is_number() ? value->as_double() : 0;
+}
+
+bool is_wanted(const Json& line, const RolloutQuery& query) {
+  if (query.end != "any" && text_of(line, "end") != query.end) return false;
+  if (!query.steps) return true;
+  const auto step = line.get_int("step");
+  // Step 0: it was not trained on.
+  return step.ok() && *step > 0 && static_cast<uint64_t>(*step) >= query.steps->first &&
+         static_cast<uint64_t>(*step) <= query.steps->last;
+}
+
+/// The best of all lines, best first, or the worst. Of equal rewards the newest.
+class Best {
+ public:
+  explicit Best(const RolloutQuery& query) : query_(query) {}
+  void offer(Json line) {
+    const double reward = query_.order == RolloutOrder::kBest ? reward_of(line) : -reward_of(line);
+    const auto behind = std::find_if(kept_.begin(), kept_.end(),
+                                     [&](const auto& other) { return other.first < reward; });
+    if (behind == kept_.end() && kept_.size() == query_.count_max) return;
+    kept_.emplace(behind, reward, std::move(line));
+    if (kept_.size() > query_.count_max) kept_.pop_back();
+  }
+  void take(std::vector<Json>& rollouts) {
+    for (auto& [reward, line] : kept_) rollouts.push_back(std::move(line));
+  }
+
+ private:
+  const RolloutQuery& query_;
+  std::vector<std::pair<double, Json>> kept_;
+};
+
+/// Reads one file newest first: all of it for the best, else until there are enough.
+Status search(const fs::path& file, const RolloutQuery& query, Best& best, FoundRollouts& found) {
+  ASSIGN_OR_RETURN(LineReader lines, LineReader::open(file, LineReader::Order::kNewestFirst));
+  const bool takes_newest = query.order == RolloutOrder::kNewest;
+  std::vector<Json> newest;
+  std::string text;
+  while (!takes_newest || newest.size() < query.count_max) {
+    ASSIGN_OR_RETURN(const bool is_there, lines.next(text));
+    if (!is_there) break;
+    auto line = parse_json(text, file.string());
+    if (!line.ok() || !line->is_object()) {
+      ++found.num_unreadable;
+      continue;
+    }
+    ++found.ends[text_of(*line, "end")];
+    if (!is_wanted(*line, query)) continue;
+    if (takes_newest)
+      newest.push_back(std::move(line).value());
+    else
+      best.offer(std::move(line).value());
+  }
+  std::move(newest.begin(), newest.end(), std::back_inserter(found.rollouts));
+  return ok();
+}
+
+Error not_there(std::string_view what, const std::string& name, std::vector<std::string> known) {
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  auto fault = error(Code::kNotFound, "the run has no {} '{}'", what, name)
+                   .note(fmt::format("{}s: {}", what, known.empty() ? "none" : join_names(known)));
+  const auto near = nearest_name(name, known);
+  if (near.empty()) return fault;
+  return std::move(fault).note(fmt::format("did you mean '{}'?", near));
+}
+
+Status check_names(const std::vector<RunTenant>& tenants, const RolloutQuery& query) {
+  std::vector<std::string> names, environments;
+  for (const RunTenant& tenant : tenants) {
+    names.push_back(tenant.name);
+    if (!tenant.environment.empty()) environments.push_back(tenant.environment);
+  }
+  const auto lacks = [](const std::vector<std::string>& all, const std::string& name) {
+    return !name.empty() && std::find(all.begin(), all.end(), name) == all.end();
+  };
+  if (lacks(names, query.tenant)) return not_there("tenant", query.tenant, names);
+  if (lacks(environments, query.environment))
+    return not_there("environment", query.environment, environments);
+  return ok();
+}
+
+}  // namespace
+
+Result<std::vector<RunTenant>> tenants_of_run(const fs::path& folder) {
+  const fs::path file = folder / "graph.resolved.toml";
+  ASSIGN_OR_RETURN(std::string text, read_text_file(file));
+  Sources sources;
+  Diagnostics diagnostics;
+  const SourceId source = sources.add(file.string(), std::move(text));
+  const auto root = parse_toml(sources, source, diagnostics);
+  if (!root) return error(Code::kCorrupt, "'{}' is no TOML", file.string());
+  std::vector<RunTenant> tenants;
+  const Entry* all = root->find("tenant");
+  if (all == nullptr || !all->value.is_table()) return tenants;
+  for (const Entry& entry : all->value.as_table().entries) {
+    RunTenant& tenant = tenants.emplace_back();
+    tenant.name = entry.key;
+    if (!entry.value.is_table()) continue;
+    const Entry* environment = entry.value.as_table().find("environment");
+    if (environment == nullptr || !environment->value.is_table()) continue;
+    const Entry* name = environment->value.as_table().find("name");
+    if (name != nullptr && name->value.is_string()) tenant.environment = name->value.as_string();
+  }
+  return tenants;
+}
+
+Result<FoundRollouts> find_rollouts(const fs::path& folder, const std::vector<RunTenant>& tenants,
+                                    const RolloutQuery& query) {
+  RETURN_IF_ERROR(check_names(tenants, query));
+  FoundRollouts found;
+  Best best(query);
+  size_t num_files = 0;
+  for (const RunTenant& tenant : tenants) {
+    if (!query.tenant.empty() && tenant.name != query.tenant) continue;
+    if (!query.environment.empty() && tenant.environment != query.environment) continue;
+    const fs::path file = folder / rollouts_file_name(tenant.name, tenants.size());
+    std::error_code fault;
+    if (!fs::exists(file, fault)) continue;
+    ++num_files;
+    RETURN_IF_ERROR(search(file, query, best, found));
+  }
+  if (num_files == 0)
+    return error(Code::kNotFound, "the run in '{}' has no rollouts", folder.string())
+        .note("a line is written when a rollout ends; supervised training has none");
+  best.take(found.rollouts);
+  return found;
+}
+
+}  // namespace primerl

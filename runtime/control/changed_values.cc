@@ -1,0 +1,92 @@
+#include "runtime/control/changed_values.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "graph/config/toml_source.h"
+#include "graph/options.h"
+
+namespace primerl {
+namespace {
+
+using Values = std::map<std::string, std::string>;
+
+std::string text_of(const Value& value) {
+  if (value.is_bool()) return value.as_bool() ? "true" : "false";
+  if (value.is_integer()) return std::to_string(value.as_integer());
+  if (value.is_number()) return detail::toml_text(value.as_number());
+  if (value.is_string()) return detail::toml_text(value.as_string());
+  std::vector<std::string> parts;
+  if (value.is_array())
+    for (const Value& one : value.as_array()) parts.push_back(text_of(one));
+  if (value.is_array()) return fmt::format("[{}]", fmt::join(parts, ", "));
+  for (const Entry& entry : value.as_table().entries)
+    parts.push_back(fmt::format("{} = {}", entry.key, text_of(entry.value)));
+  return fmt::format("{{ {} }}", fmt::join(parts, ", "));
+}
+
+/// The name of an edge in a list of edges.
+const std::string* path_of(const Value& value) {
+  const Entry* path = value.is_table() ? value.as_table().find("path") : nullptr;
+  return path != nullptr && path->value.is_string() ? &path->value.as_string() : nullptr;
+}
+
+void flatten(const Value& value, const std::string& key, Values& values) {
+  if (value.is_table()) {
+    for (const Entry& entry : value.as_table().entries)
+      flatten(entry.value, key.empty() ? entry.key : key + "." + entry.key, values);
+    return;
+  }
+  const bool is_edges =
+      value.is_array() && !value.as_array().empty() && path_of(value.as_array().front()) != nullptr;
+  if (!is_edges) {
+    values[key] = text_of(value);
+    return;
+  }
+  for (const Value& edge : value.as_array())
+    if (const std::string* path = path_of(edge)) flatten(edge, key + "." + *path, values);
+}
+
+Result<Values> values_of(const std::string& text) {
+  Sources sources;
+  Diagnostics diagnostics;
+  auto root = parse_toml(sources, sources.add("graph.resolved.toml", text), diagnostics);
+  if (!root) return error(Code::kCorrupt, "a resolved graph is no TOML");
+  Values values;
+  for (const Entry& entry : root->entries) flatten(entry.value, entry.key, values);
+  return values;
+}
+
+}  // namespace
+
+Result<std::vector<ChangedValue>> changed_values(const std::string& before,
+                                                 const std::string& now) {
+  ASSIGN_OR_RETURN(const Values old, values_of(before));
+  ASSIGN_OR_RETURN(const Values fresh, values_of(now));
+  std::map<std::string, ChangedValue> changed;
+  for (const auto& [key, value] : old) changed[key] = {key, value, ""};
+  for (const auto& [key, value] : fresh) {
+    ChangedValue& one = changed[key];
+    one.key = key;
+    one.now = value;
+  }
+  std::vector<ChangedValue> list;
+  for (auto& [key, one] : changed)
+    if (one.before != one.now && list.size() < kChangedValuesMax) list.push_back(std::move(one));
+  return list;
+}
+
+Json resume_entry(const std::string& time, int64_t incarnation,
+                  const std::vector<ChangedValue>& changed) {
+  Json values = Json::array();
+  for (const ChangedValue& one : changed)
+    values.push_back(
+        Json::object().set("key", one.key).set("before", one.before).set("now", one.now));
+  return Json::object()
+      .set("time", time)
+      .set("incarnation", incarnation)
+      .set("changed", std::move(values));
+}
+
+}  // namespace primerl
