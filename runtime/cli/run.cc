@@ -157,8 +157,11 @@ int RunStarts::run() {
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
     const auto next = next_start(*prepared.plan, result, session.metrics());
-    if (next.what != StartPolicy::Next::What::kAgain)
-      return end(prepared, result, session.metrics());
+    const bool is_again = next.what == StartPolicy::Next::What::kAgain;
+    const bool has_failed = result.ending.how == RunEnding::How::kFailed;
+    if (is_again || !has_failed || session.has_begun() || session.was_killed())
+      prepared.folder->keep();
+    if (!is_again) return end(prepared, result, session.metrics());
     why = result.ending.why;
     RunArguments again;
     again.place.resume = prepared.folder->path().string();
@@ -282,6 +285,9 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
     fail(noted.error(), kExitFailed);
     result.ending.how = RunEnding::How::kFailed;
   }
+  if (!folder.is_kept())
+    complain("note: nothing had begun: run folder '{}' is removed\n", folder.path().string());
+  if (!folder.is_kept() && !arguments_.json) return result.exit_code();
   if (arguments_.json)
     print_json(summary_json(plan, folder, metrics, result));
   else

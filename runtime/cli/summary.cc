@@ -102,7 +102,7 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
   if (!result.ending.why.empty()) summary.set("why", result.ending.why);
   return summary.set("exit_code", result.exit_code())
       .set("seconds", result.seconds)
-      .set("folder", folder.path().string())
+      .set("folder", folder.is_kept() ? Json(folder.path().string()) : Json())
       .set("tenants", std::move(tenants));
 }
 
