@@ -29,6 +29,14 @@ struct ModelFacts {
   std::vector<std::pair<std::string, int64_t>> shape = {};
 };
 
+/// Facts of the tokenizer of a model folder, read by `tokenizer_facts` of the composition root.
+struct TokenizerFacts {
+  std::string file;              // tokenizer.json
+  int64_t vocab_size = 0;        // largest id + 1
+  std::vector<int32_t> end_ids;  // that end a sequence
+  std::string end_source;        // what says so: "'/models/x/config.json': 'eos_token_id'"
+};
+
 /// One (kind, backend) of `[resource.x]`, e.g. ("engine", "torch").
 struct ResourceContract {
   std::string kind;
@@ -51,9 +59,18 @@ struct ResourceContract {
   /// no data. kNotFound: it needs weights, and the folder has none. Empty = nothing is known before
   /// it is made.
   std::function<Status(const void* options, const std::string& folder)> check_model = {};
-  /// Why it cannot train the adapter of `tenant` on the model of `folder`: reads the folder that
-  /// the adapter starts from. Empty = nothing is known before it is made.
+  /// Why it cannot train the adapter of `tenant` on the model of `folder`: also reads the folder
+  /// that the adapter starts from, if it has one. Empty = nothing is known before it is made.
   std::function<Status(const std::string& folder, const Tenant& tenant)> check_adapter = {};
+  /// Where it is made.
+  struct Setup {
+    std::string folder;  // of its model; "" = none
+    std::string device;  // "cpu", "cuda:0"
+  };
+  /// Why it cannot be made there, which neither validate() nor check_model() knows; reads
+  /// config.json alone. The fault quotes the options that it is about. Empty = nothing is known
+  /// before.
+  std::function<Status(const void* options, const Setup& setup)> check_setup = {};
   /// What one copy of it keeps in the memory of its process, with the model of `folder`, for
   /// `tenants`: known before it is made. Empty = nobody can say.
   std::function<Result<std::vector<MemoryPart>>(const void* options, const std::string& folder,
@@ -117,6 +134,9 @@ struct Catalog {
   std::vector<PluginIdentity> plugins;  // that brought some of these
   /// Reads config.json of a model folder; the error says what is missing or unreadable.
   std::function<Result<ModelFacts>(const std::string& folder)> model_facts;
+  /// Reads the tokenizer of a model folder; the error says what a run would say. Empty = not known
+  /// before it is made.
+  std::function<Result<TokenizerFacts>(const std::string& folder)> tokenizer_facts;
   /// Loads the shared libraries of `[graph] plugins` and adds to `catalog` what they bring; says of
   /// each that cannot be used why. Empty = this program takes no plugins.
   std::function<std::vector<PluginFault>(const std::vector<std::string>& files, Catalog& catalog)>

@@ -96,6 +96,13 @@ struct TenantDemand {
   std::string help;  // what to write instead
 };
 
+/// A file that start() reads, which `check` reads too.
+struct FileCheck {
+  std::string option;  // that names it
+  /// The error that start() would end with; it names the file and the place in it.
+  std::function<Status(const void* options)> fault;
+};
+
 /// What a cut holds of an actor (docs/design/recovery.md): all that its handlers change.
 struct StateOfActor {
   enum class Kind {
@@ -129,6 +136,7 @@ struct Contract {
   /// that has only those is restarted alone.
   bool replicas_are_expendable = false;
   std::vector<TenantDemand> demands;
+  std::vector<FileCheck> file_checks;
   /// Whether it takes tasks from its tenant's environment; empty = it does not.
   std::function<bool(const void* options)> takes_tasks;
   std::function<std::unique_ptr<Actor>(const void* options)> make;
@@ -310,6 +318,13 @@ class ContractOf {
                                    return fault(*static_cast<const S*>(options), tenant);
                                  },
                                  std::move(help)});
+    return std::move(*this);
+  }
+  /// `read(options)` reads the file that `option` names as start() does, and says what is wrong.
+  ContractOf&& reads_file(std::string option, Status (*read)(const S& options)) && {
+    contract_.file_checks.push_back({std::move(option), [read](const void* options) {
+                                       return read(*static_cast<const S*>(options));
+                                     }});
     return std::move(*this);
   }
   /// How the actor is made for a rehearsal (`check`, `run`): files, processes and whatever else is

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "graph/base/suggest.h"
+#include "graph/option_text.h"
 
 namespace primerl {
 namespace {
@@ -33,6 +34,8 @@ std::string_view expected(OptionType type) {
       return "a string";
     case OptionType::kDuration:
       return "a duration such as \"30s\"";
+    case OptionType::kBytes:
+      return "a size such as \"2GiB\", or a whole number of bytes";
     case OptionType::kStringList:
       return "a list of strings";
     case OptionType::kIntegerList:
@@ -62,6 +65,8 @@ bool has_type(OptionType type, const Value& value) {
     case OptionType::kString:
     case OptionType::kDuration:
       return value.is_string();
+    case OptionType::kBytes:
+      return value.is_integer() || value.is_string();
     case OptionType::kTable:
       return value.is_table();
     case OptionType::kStringList:
@@ -72,12 +77,6 @@ bool has_type(OptionType type, const Value& value) {
   const auto& items = value.as_array();
   return std::all_of(items.begin(), items.end(),
                      [type](const Value& item) { return is_item(type, item); });
-}
-
-std::string number_text(double number) {
-  if (number == std::floor(number) && std::abs(number) < 9e15)
-    return fmt::format("{}", static_cast<int64_t>(number));
-  return fmt::format("{}", number);
 }
 
 /// One binding of one table: the field names and where the findings go.
@@ -95,7 +94,7 @@ struct Binder {
     if ((!low && !high) || (constraint.zero_is_apart && number == 0)) return true;
     std::string range = constraint_text(constraint, field.type);
     // A limit that goes without saying is news to who went beyond it.
-    const std::string most = high ? number_text(*constraint.max) : "";
+    const std::string most = high ? limit_text(field.type, *constraint.max) : "";
     if (high && range.find(most) == std::string::npos)
       range += fmt::format("{}at most {}", range.empty() ? "" : ", ", most);
     return refuse_range(field, shown, span, range);
@@ -136,6 +135,22 @@ struct Binder {
     return false;
   }
 
+  bool check_bytes(const OptionField& field, const Value& value) {
+    if (value.is_integer())
+      return check_range(field, static_cast<double>(value.as_integer()),
+                         std::to_string(value.as_integer()), value.span);
+    const auto bytes = parse_bytes(value.as_string());
+    if (bytes.ok())
+      return check_range(field, static_cast<double>(*bytes), value.as_string(), value.span);
+    diagnostics
+        .error("G022", value.span, "'{}' of {} is no size: {}", field.name, what,
+               bytes.error().message())
+        .note(
+            "sizes are a whole number of bytes, or carry their unit: \"512MiB\", \"2GiB\", "
+            "\"1.5GB\"");
+    return false;
+  }
+
   /// The first item of the wrong type; there is one.
   bool refuse_item(const OptionField& field, const Value::Array& items) {
     const auto wrong = std::find_if(items.begin(), items.end(),
@@ -173,6 +188,8 @@ struct Binder {
                            value.span);
       case OptionType::kDuration:
         return check_duration(field, value);
+      case OptionType::kBytes:
+        return check_bytes(field, value);
       case OptionType::kString:
         if (!check_choice(field, value)) return false;
         if (constraint.min || constraint.max)
@@ -261,38 +278,6 @@ Constraint required() {
   Constraint constraint;
   constraint.required = true;
   return constraint;
-}
-
-std::string constraint_text(const Constraint& constraint, OptionType type) {
-  if (type == OptionType::kString && constraint.min == 1.0 && !constraint.max) return "not empty";
-  const std::string unit = !constraint.unit.empty()           ? constraint.unit
-                           : type == OptionType::kDuration    ? "s"
-                           : type == OptionType::kString      ? "bytes"
-                           : type == OptionType::kStringList  ? "items"
-                           : type == OptionType::kIntegerList ? "items"
-                                                              : "";
-  // The limits of the C++ type are no news to a reader, unless they are all there is.
-  const auto is_limit = [](const std::optional<double>& bound) {
-    return bound && std::abs(*bound) < 2e9;
-  };
-  const bool has_min = is_limit(constraint.min), has_max = is_limit(constraint.max);
-  std::string text;
-  if (has_min && has_max && !constraint.min_excluded && !constraint.max_excluded)
-    text = fmt::format("from {} to {}", number_text(*constraint.min), number_text(*constraint.max));
-  else if (has_min)
-    text = fmt::format("{} {}", constraint.min_excluded ? "above" : "at least",
-                       number_text(*constraint.min));
-  if (has_max && (!has_min || constraint.min_excluded || constraint.max_excluded))
-    text +=
-        fmt::format("{}{} {}", text.empty() ? "" : " and ",
-                    constraint.max_excluded ? "below" : "at most", number_text(*constraint.max));
-  if (text.empty() && constraint.min && constraint.max)
-    text = fmt::format("from {} to {}", number_text(*constraint.min), number_text(*constraint.max));
-  if (!text.empty() && constraint.zero_is_apart) text = "0 or " + text;
-  if (!text.empty() && !unit.empty()) text += " " + unit;
-  if (!constraint.choices.empty())
-    text += fmt::format("{}one of {}", text.empty() ? "" : ", ", join_names(constraint.choices));
-  return text;
 }
 
 const OptionField* OptionSet::find(std::string_view name) const {
@@ -414,6 +399,13 @@ std::string toml_text(const std::vector<std::string>& values) {
   std::string text = "[";
   for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? ", " : "") + toml_text(values[i]);
   return text + "]";
+}
+
+std::string toml_size(int64_t bytes) {
+  const std::string number = std::to_string(bytes);
+  if (bytes <= 0) return number;
+  const std::string text = bytes_text(bytes);
+  return text == number + "B" ? number : toml_text(text);
 }
 
 std::string toml_text(const std::vector<int64_t>& values) {

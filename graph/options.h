@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/byte_size.h"
 #include "graph/base/clock.h"
 #include "graph/config/diagnostic.h"
 #include "graph/value.h"
@@ -29,6 +30,7 @@ enum class OptionType {
   kNumber,
   kString,
   kDuration,
+  kBytes,  // a whole number with unit("bytes"): 4096 or "2GiB"
   kStringList,
   kIntegerList,
   kTable
@@ -140,6 +142,8 @@ std::string toml_text(const std::string& value);
 std::string toml_text(double value);
 std::string toml_text(const std::vector<std::string>& values);
 std::string toml_text(const std::vector<int64_t>& values);
+/// Of a size: "8GiB" in quotes where a unit divides it, else the number.
+std::string toml_size(int64_t bytes);
 template <class M>
 std::string print_option(const M& value) {
   if constexpr (std::is_same_v<M, bool>)
@@ -159,7 +163,8 @@ void assign_option(M& target, const Value& value) {
   if constexpr (std::is_same_v<M, bool>)
     target = value.as_bool();
   else if constexpr (std::is_integral_v<M>)
-    target = static_cast<M>(value.as_integer());
+    target =
+        static_cast<M>(value.is_string() ? *parse_bytes(value.as_string()) : value.as_integer());
   else if constexpr (std::is_floating_point_v<M>)
     target = static_cast<M>(value.as_number());
   else if constexpr (std::is_same_v<M, Duration>)
@@ -196,18 +201,24 @@ class OptionsOf {
       const double highest = static_cast<double>(std::numeric_limits<M>::max());
       if (!constraint.min) constraint.min = lowest;
       if (!constraint.max) constraint.max = highest;
+      if (constraint.unit == "bytes") field.type = OptionType::kBytes;
     }
     // Seconds; added up and multiplied it stays a Duration.
     if constexpr (std::is_same_v<M, Duration>)
       if (!constraint.max) constraint.max = kCountMax;
     field.constraint = std::move(constraint);
     field.doc = std::move(doc);
-    field.default_text = detail::print_option(S().*member);
+    const auto print = [type = field.type](const M& value) {
+      if constexpr (std::is_integral_v<M>)
+        if (type == OptionType::kBytes) return detail::toml_size(static_cast<int64_t>(value));
+      return detail::print_option(value);
+    };
+    field.default_text = print(S().*member);
     field.assign = [member](void* options, const Value& value) {
       detail::assign_option(static_cast<S*>(options)->*member, value);
     };
-    field.print = [member](const void* options) {
-      return detail::print_option(static_cast<const S*>(options)->*member);
+    field.print = [member, print](const void* options) {
+      return print(static_cast<const S*>(options)->*member);
     };
     if constexpr (std::is_same_v<M, std::string>)
       if (!field.constraint.refers.kind.empty())

@@ -135,8 +135,8 @@ void write_edges(Writer& writer, const Draft& draft, const PlanOrder& order, con
           from.transport == "auto" ? "" : fmt::format(", transport = \"{}\"", from.transport);
       const std::string text =
           fmt::format("{{ path = {}, capacity = {}, bytes_max = {}, record = \"{}\"{} }}",
-                      detail::toml_text(edge.name), edge.capacity, edge.bytes_max,
-                      to_string(edge.record), transport);
+                      detail::toml_text(edge.name), edge.capacity,
+                      detail::toml_size(edge.bytes_max), to_string(edge.record), transport);
       writer.raw(fmt::format("  {},\n", text));
       const Entry entry{"path", path->span, *path};
       writer.add(feedback ? "edges.feedback" : "edges.forward", text, &entry);

@@ -99,9 +99,10 @@ void read_edge(Value& value, bool feedback, GraphSpec& spec, Diagnostics& diagno
     edge.transport = options.transport;
     if (const Entry* transport = value.as_table().find("transport"))
       edge.transport_span = transport->value.span;
-    for (const auto* key : {"capacity", "bytes_max"}) {
+    for (const auto& [key, number] :
+         {std::pair("capacity", edge.capacity), std::pair("bytes_max", edge.bytes_max)}) {
       const Entry* entry = value.as_table().find(key);
-      if (entry != nullptr && entry->value.is_integer() && entry->value.as_integer() == 0)
+      if (entry != nullptr && number == 0)
         diagnostics.error("G035", entry->value.span, "an edge with '{}' 0 can never deliver", key)
             .suggest(fmt::format("leave '{}' out, or give at least 1", key));
     }

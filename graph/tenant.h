@@ -27,6 +27,7 @@ struct TenantSampling {
   std::vector<std::string> stop;  // texts that end a turn
   std::vector<int64_t> stop_ids;  // tokens that end a turn, besides the model's
   bool ignore_eos = false;
+  bool include_stop = false;  // in the text that environment and reward read
 };
 
 /// `[tenant.x] environment = { name = "reverse_text", ... }`; the other keys are the environment's

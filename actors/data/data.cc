@@ -17,6 +17,11 @@ Contract Data::contract() {
               "most examples of the file")
       .out("group", &Data::group_, "examples, masked over what the policy says", recorded(),
            work_burst(1), message_bytes(group_bytes(GroupKind::kGiven)))
+      .reads_file("file",
+                  [](const DataOptions& options) -> Status {
+                    const auto examples = read_examples(options.file, options.examples_max);
+                    return examples.ok() ? ok() : Status(examples.error());
+                  })
       .scripted([](const DataOptions& options) -> std::unique_ptr<Actor> {
         return std::make_unique<Data>(options, make_scripted_environment());
       })

@@ -29,7 +29,7 @@ struct EnvironmentTask {
 /// What became of the last action: either more text to read, or the end with its reward.
 struct EnvironmentStep {
   std::string text;   // appended to the trajectory; empty when done
-  double reward = 0;  // in [0, 1]; counts only when done
+  double reward = 0;  // any finite number, see reward.h; counts only when done
   bool done = false;
 };
 
@@ -38,7 +38,7 @@ struct EnvironmentStep {
 class World {
  public:
   virtual ~World() = default;
-  /// Judges the decoded text of the next turn, special tokens left out.
+  /// Judges the decoded text of the next turn, as step() of Environment gets it.
   virtual Result<EnvironmentStep> step(const std::string& action) = 0;
 };
 
@@ -48,8 +48,9 @@ class Environment {
   /// The task of `ordinal`; draws only from `random`, which is keyed by run seed, tenant and
   /// ordinal.
   virtual Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) = 0;
-  /// Judges `actions`, the decoded text of every turn of one trajectory so far (>= 1, special
-  /// tokens left out).
+  /// Judges `actions`, the decoded text of every turn of one trajectory so far (>= 1), without
+  /// special tokens and, unless the tenant's `sampling.include_stop` says so, without the stop text
+  /// that ended a turn.
   virtual Result<EnvironmentStep> step(const EnvironmentTask& task,
                                        const std::vector<std::string>& actions) = 0;
   /// A world for one trajectory of `task`, for environments that keep something between its turns;

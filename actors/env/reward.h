@@ -17,8 +17,9 @@ namespace primerl {
 class Reward {
  public:
   virtual ~Reward() = default;
-  /// A finite number, usually in [0, 1]. `actions` are the decoded texts of all turns (>= 1),
-  /// `given` is what the environment gave.
+  /// Any finite number of at most kRewardMax (actors/trainer/batch.h) in size; another one fails
+  /// the rollout. `actions` are the decoded texts of all
+  /// turns (>= 1), as step() of Environment gets them; `given` is what the environment gave.
   virtual Result<double> score(const EnvironmentTask& task, const std::vector<std::string>& actions,
                                double given) = 0;
 };

@@ -85,6 +85,7 @@ class Rollout final : public Actor {
   /// Tokens that the next turn may sample: what the tenant allows, within seq_len.
   int64_t turn_tokens_max(const Trajectory& trajectory) const;
   void send_request(Place place);
+  Result<std::string> text_of(const Completion& completion) const;
   void take_tokens(Place place, const Completion& completion);
   /// From now on its environment has the time of so many calls.
   void begin_environment_time(Place place, int64_t num_calls);

@@ -6,6 +6,7 @@
 #include "actors/common/group_bytes.h"
 #include "actors/rollout/rollout.h"
 #include "kernels/engine/kept_sets.h"
+#include "kernels/engine/stop_rule.h"
 
 namespace primerl {
 namespace {
@@ -123,6 +124,18 @@ Status Rollout::on_completion(const Completion& completion) {
   return settle();
 }
 
+/// What environment and reward read of a turn.
+Result<std::string> Rollout::text_of(const Completion& completion) const {
+  const TenantSampling& sampling = tenant().sampling;
+  if (completion.end != FinishReason::kStop || sampling.include_stop)
+    return tokenizer_->decode(completion.tokens);
+  SamplingParams stops;
+  stops.stop = sampling.stop;
+  stops.stop_ids.assign(sampling.stop_ids.begin(), sampling.stop_ids.end());
+  stops.ignore_eos = sampling.ignore_eos;
+  return text_before_stop(completion.tokens, stops, *tokenizer_);
+}
+
 void Rollout::take_tokens(Place place, const Completion& completion) {
   Member& member = member_at(place);
   Trajectory& trajectory = member.trajectory;
@@ -134,7 +147,7 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
     return fail(place, fmt::format("the engine gave {} tokens, {} were asked for", count, most));
   if (const Status kept = check_kept_of(completion, tenant().sampling); !kept.ok())
     return fail(place, "the completion: " + kept.error().text());
-  auto text = tokenizer_->decode(completion.tokens);
+  auto text = text_of(completion);
   if (!text.ok()) return fail(place, "the completion: " + text.error().text());
   member.known = member.asked;
   const auto offset = static_cast<int32_t>(trajectory.tokens.size());

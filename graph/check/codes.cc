@@ -74,9 +74,11 @@ constexpr ErrorCode kCodes[] = {
      "The value is of another type than the option: a string where a number belongs, a table where "
      "a list belongs. A whole number is fine where a number is asked for; the reverse is not."},
     {"G022", "missing or unknown unit",
-     "Durations are strings with a unit, \"250ms\", \"30s\", \"5m\" or \"2h\", so that nobody has "
-     "to "
-     "remember whether an option counts seconds or milliseconds."},
+     "Durations are strings with a unit, \"250ms\", \"30s\", \"5m\" or \"2h\": a bare number does "
+     "not "
+     "say whether it counts seconds or milliseconds. Sizes are a whole number of bytes, or a "
+     "string "
+     "with a unit: \"512MiB\" and \"2GiB\" are powers of 1024, \"1.5GB\" is of 1000."},
     {"G023", "out of range",
      "The value is of the right type but outside the option's limits, which the note states. The "
      "limits are those the option is tested at."},
@@ -140,12 +142,15 @@ constexpr ErrorCode kCodes[] = {
      "a folder holds. `path` is relative to the file it "
      "is written in; in a `--set` flag, to the folder you are in. The same holds for the `path` of "
      "a tenant's adapter, whose rank, scaling and targets are those that the tenant writes, and "
-     "whose numbers are finite."},
+     "whose numbers are finite. `check` and `run` also read the tokenizer of a folder where a node "
+     "needs it: its largest id and its end ids need a row in the embedding of the models that "
+     "compute here."},
     {"G045", "replicas share a resource",
      "A resource belongs to one thread, so a node that uses an engine or learner cannot be "
      "replicated by itself."},
-    {"G046", "no such file",
-     "An option names a file that does not exist or is no file. The name is relative to "
+    {"G046", "file not usable",
+     "An option of a node names a file that does not exist, is no file, or cannot be read as what "
+     "the node needs: the message then has the line of that file. The name is relative to "
      "the file it is written in; in a `--set` flag, to the folder you are in."},
     {"G047", "more threads than cores",
      "A warning. Compute pools that share cores slow each other down far more than in proportion: "
@@ -185,7 +190,8 @@ constexpr ErrorCode kCodes[] = {
      "between two places travel alike."},
     {"G057", "a place that cannot be made",
      "`devices` has one device for each replica, `cpus` is a list like \"0-3,8\" with a CPU for "
-     "each replica at least, `variables` are \"NAME=value\", and `host` is a machine's name or "
+     "each replica at least, which processes started here may use, `variables` are \"NAME=value\", "
+     "and `host` is a machine's name or "
      "address."},
     {"G058", "devices that do not go together",
      "The replicas of a place are copies of one engine with the same options. `devices` puts each "
@@ -276,8 +282,10 @@ constexpr ErrorCode kCodes[] = {
      "of one token would fit, so every request would be refused."},
     {"G085", "options that do not go together",
      "Each value is within its option's range, but an environment or a resource cannot be made of "
-     "all of them: a shortest length above the longest, an alphabet without letters. The run would "
-     "end with this error as it starts."},
+     "all of them: a shortest length above the longest, an alphabet without letters, bfloat16 on "
+     "the CPU, more `max_sequence_tokens` than the model has positions. The run would end with "
+     "this "
+     "error as it starts."},
     {"G086", "no task fits the tenant",
      "Some tasks of the tenant's environment were drawn, and not one of them can be solved: the "
      "prompt has no token or fills seq_len, so that nothing can be sampled after it, or a perfect "

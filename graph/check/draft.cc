@@ -19,6 +19,17 @@ bool is_exclusive(std::string_view resource_kind) {
   return resource_kind != kTokenizerKind && resource_kind != kWeightChannelKind;
 }
 
+bool is_here(const Draft& draft, const DraftNode& node) {
+  return node.place < 0 || draft.places.empty() ||
+         !draft.places[static_cast<size_t>(node.place)].is_elsewhere();
+}
+
+bool is_used_here(const Draft& draft, const DraftResource& resource) {
+  return std::ranges::any_of(resource.users, [&](int32_t user) {
+    return is_here(draft, draft.nodes[static_cast<size_t>(user)]);
+  });
+}
+
 int64_t count_instances(const Draft& draft, const DraftNode& node) {
   const auto slots = static_cast<int64_t>(node.common.per_tenant ? draft.tenants.size() : 1);
   return slots * node.common.replicas * place_replicas(draft, node);

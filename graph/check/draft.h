@@ -78,6 +78,7 @@ struct Draft {
   const Sources& sources;
   Diagnostics& diagnostics;
   bool may_lack_weights = false;  // Overrides::may_lack_weights
+  bool for_run = false;           // Overrides::for_run
 
   int32_t cores = 1;  // of the machine
   GraphSettings settings;
@@ -113,6 +114,12 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
 
 /// What the trace keeps of a whole edge's messages: as written, or as its output's contract says.
 RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge);
+
+/// Whether the node's processes run on the machine where the run starts: of another machine's files
+/// and memory nothing is known here.
+bool is_here(const Draft& draft, const DraftNode& node);
+/// Whether one of its users is_here().
+bool is_used_here(const Draft& draft, const DraftResource& resource);
 
 /// Instances of a node: its replicas and its place's, times the tenants of a per_tenant node.
 int64_t count_instances(const Draft& draft, const DraftNode& node);

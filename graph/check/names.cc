@@ -60,6 +60,20 @@ Span value_span(const NamedTable& spec, std::string_view key) {
   return entry != nullptr ? entry->value.span : spec.name_span;
 }
 
+Span nested_span(const NamedTable& spec, std::string_view path) {
+  const Table* table = spec.table;
+  Span span = spec.name_span;
+  while (table != nullptr && !path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    const Entry* entry = table->find(path.substr(0, dot));
+    if (entry == nullptr) break;
+    span = entry->value.span;
+    table = entry->value.is_table() ? &entry->value.as_table() : nullptr;
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return span;
+}
+
 std::string text_of(const Table& table, std::string_view key) {
   const Entry* entry = table.find(key);
   return entry != nullptr && entry->value.is_string() ? entry->value.as_string() : std::string();

@@ -33,6 +33,12 @@ void check_stops(Draft& draft);             // G073
 void check_drain(Draft& draft);             // G068 (a warning)
 void check_recompute(Draft& draft);         // G089 (a warning)
 
+// Before a run: what its processes on this machine would open and need (Overrides::for_run).
+void check_tokenizers(Draft& draft);    // G044
+void check_files(Draft& draft);         // G046
+void check_setups(Draft& draft);        // G085
+void check_machine_cpus(Draft& draft);  // G057
+
 // Edges.
 void check_connected(Draft& draft);       // G033
 void check_fan_out(Draft& draft);         // G034, G054

@@ -1,8 +1,6 @@
 // Rules about [tenant.*]: numbers that must go together, and with models and nodes.
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
-#include <set>
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
@@ -20,21 +18,6 @@ std::optional<int64_t> integer_option(const Drafted& drafted, std::string_view n
   int64_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
-}
-
-/// Of "sampling.temperature": the innermost part that is written.
-Span nested_span(const NamedTable& spec, std::string_view path) {
-  const Table* table = spec.table;
-  Span span = spec.name_span;
-  while (table != nullptr && !path.empty()) {
-    const size_t dot = std::min(path.find('.'), path.size());
-    const Entry* entry = table->find(path.substr(0, dot));
-    if (entry == nullptr) break;
-    span = entry->value.span;
-    table = entry->value.is_table() ? &entry->value.as_table() : nullptr;
-    path.remove_prefix(std::min(dot + 1, path.size()));
-  }
-  return span;
 }
 
 /// Training steps that a resumed run may have to take again before `check` warns.
@@ -294,8 +277,8 @@ void check_recompute(Draft& draft) {
     if (!saves)
       finding.note(fmt::format(
           "without checkpoint_every no state is saved: the record is followed from its first step, "
-          "and not at all once it is larger than trace.bytes_max ({} bytes)",
-          draft.trace.bytes_max));
+          "and not at all once it is larger than trace.bytes_max ({})",
+          bytes_text(draft.trace.bytes_max)));
     finding.suggest(fmt::format("write checkpoint_every = {} or less", kRecomputeStepsMax));
   }
 }
@@ -314,63 +297,6 @@ void check_demands(Draft& draft) {
                               node.contract->name))
             .suggest(demand.help);
       }
-  }
-}
-
-/// Whether a process of the machine where the run starts uses it: of another machine's files
-/// nothing is known here.
-bool is_used_here(const Draft& draft, const DraftResource& resource) {
-  return std::any_of(resource.users.begin(), resource.users.end(), [&](int32_t user) {
-    const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
-    return place < 0 || draft.places.empty() ||
-           !draft.places[static_cast<size_t>(place)].is_elsewhere();
-  });
-}
-
-/// Why the resource cannot compute its model; ok where nothing is known before it is made.
-Status usable_model(const Draft& draft, const DraftResource& resource, const DraftModel& model) {
-  if (!resource.contract->check_model) return ok();
-  Status usable = resource.contract->check_model(resource.options.get(), model.path);
-  if (usable.ok() || usable.error().code() != Code::kNotFound) return usable;
-  return draft.may_lack_weights || !is_used_here(draft, resource) ? ok() : std::move(usable);
-}
-
-/// One finding a model, however many resources name it.
-void check_models(Draft& draft) {
-  std::set<int> refused;
-  for (const auto& resource : draft.resources) {
-    if (resource.contract == nullptr || resource.model < 0) continue;
-    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
-    if (!model.facts || refused.contains(resource.model)) continue;
-    const Status usable = usable_model(draft, resource, model);
-    if (usable.ok()) continue;
-    refused.insert(resource.model);
-    auto& found = draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
-                                          model.spec->name, usable.error().message());
-    for (const auto& note : usable.error().notes()) found.note(note);
-  }
-}
-
-/// A folder that is not there is told by bind_tenants(), a model that cannot be used by
-/// check_models().
-void check_adapters(Draft& draft) {
-  for (const auto& resource : draft.resources) {
-    if (resource.contract == nullptr || !resource.contract->check_adapter || resource.model < 0)
-      continue;
-    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
-    if (!model.facts || !usable_model(draft, resource, model).ok()) continue;
-    for (const auto& tenant : draft.tenants) {
-      const std::string& path = tenant.tenant.adapter.path;
-      std::error_code fault;
-      if (path.empty() || !std::filesystem::is_directory(path, fault)) continue;
-      const Status usable = resource.contract->check_adapter(model.path, tenant.tenant);
-      if (usable.ok()) continue;
-      auto& found = draft.diagnostics.error(
-          "G044", nested_span(*tenant.spec, "adapter.path"),
-          "the adapter of tenant '{}' cannot be used: {}", tenant.spec->name,
-          usable.error().message());
-      for (const auto& note : usable.error().notes()) found.note(note);
-    }
   }
 }
 

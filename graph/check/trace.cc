@@ -14,9 +14,10 @@ void bind_trace(Draft& draft) {
   const Entry* named = bytes_max != nullptr ? bytes_max : written->find("segment_bytes");
   draft.diagnostics
       .error("G023", named->value.span, "'bytes_max' of [trace] holds less than two segments")
-      .note(fmt::format("bytes_max = {}, segment_bytes = {}", trace.bytes_max, trace.segment_bytes))
+      .note(fmt::format("bytes_max = {}, segment_bytes = {}", detail::toml_size(trace.bytes_max),
+                        detail::toml_size(trace.segment_bytes)))
       .suggest(fmt::format("give bytes_max at least {}, or make segments smaller",
-                           2 * trace.segment_bytes));
+                           bytes_text(2 * trace.segment_bytes)));
 }
 
 void check_recording(Draft& draft) {

@@ -4,48 +4,20 @@
 
 #include "graph/base/suggest.h"
 #include "graph/config/tables.h"
+#include "graph/option_text.h"
 
 namespace primerl {
 namespace {
 
 constexpr std::string_view kGenerated =
-    "Generated from the option registry; `primerl-graph` prints the same with `actors`, `messages` "
-    "and `schema`.\n";
-
-std::string_view type_name(OptionType type) {
-  switch (type) {
-    case OptionType::kBool:
-      return "boolean";
-    case OptionType::kInteger:
-      return "integer";
-    case OptionType::kNumber:
-      return "number";
-    case OptionType::kString:
-      return "string";
-    case OptionType::kDuration:
-      return "duration";
-    case OptionType::kStringList:
-      return "list of strings";
-    case OptionType::kIntegerList:
-      return "list of integers";
-    case OptionType::kTable:
-      return "table";
-  }
-  return "";
-}
+    "Generated from the option registry; `primerl-graph` prints the same with `options`, `actors`, "
+    "`messages` and `schema`.\n";
 
 /// `|` would end a cell.
 std::string cell(std::string_view text) {
   std::string clean;
   for (const char c : text) clean += c == '|' ? std::string("\\|") : std::string(1, c);
   return clean;
-}
-
-/// "resource:engine" as a person says it.
-std::string reference_text(const std::string& kind) {
-  if (kind.rfind("resource:", 0) == 0) return "a resource of kind " + kind.substr(9);
-  if (kind == "file") return "a file, relative to this one";
-  return "names the " + kind;
 }
 
 std::string sentence(std::string text) {
@@ -64,14 +36,10 @@ void add_rows(const OptionSet& set, const std::string& prefix, const std::vector
       continue;
     }
     const auto& constraint = field.constraint;
-    std::string range = constraint_text(constraint, field.type);
-    if (range.empty() && !constraint.unit.empty()) range = constraint.unit;
-    if (range.empty() && !constraint.refers.kind.empty())
-      range = reference_text(constraint.refers.kind);
     text +=
         fmt::format("| `{}{}` | {} | {} | {} | {} |\n", prefix, field.name, type_name(field.type),
                     constraint.required ? "required" : "`" + cell(field.default_text) + "`",
-                    cell(range), cell(field.doc));
+                    cell(range_text(field)), cell(field.doc));
   }
 }
 
@@ -87,7 +55,11 @@ std::string graph_file_page() {
   text +=
       "At the top of a file, `include = [\"base.toml\"]` reads other files first; this one wins. "
       "Tables merge key by key, any other value (also a list) is replaced. `--overlay FILE` comes "
-      "after the file, `--set a.b.c=value` last.\n";
+      "after the file, `--set a.b.c=value` last.\n\n"
+      "A duration is a string with its unit: `\"250ms\"`, `\"30s\"`, `\"5m\"`, `\"2h\"`. A size is "
+      "a "
+      "whole number of bytes, or a string with its unit: `\"512MiB\"` and `\"2GiB\"` of 1024, "
+      "`\"1.5GB\"` of 1000.\n";
   const std::pair<std::string_view, const OptionSet&> tables[] = {
       {"[graph]", graph_options()},        {"[tenant.<name>]", tenant_options()},
       {"[model.<name>]", model_options()}, {"[resource.<name>]", resource_options()},

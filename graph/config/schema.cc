@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kNamePattern = "^[a-z][a-z0-9_]{0,63}$";
 constexpr std::string_view kDurationPattern = "^[0-9]*\\.?[0-9]+ *(ns|us|ms|s|m|h)$";
+constexpr std::string_view kBytesPattern = "^[0-9]*\\.?[0-9]+ *([kKMGT]B|[KMGT]iB|B)$";
 
 Json object_schema(const OptionSet& set);
 
@@ -32,7 +33,7 @@ void add_limits(const Constraint& constraint, Json& schema) {
   }
 }
 
-/// The default as JSON; durations and strings lose their TOML quotes.
+/// The default as JSON; durations, sizes and strings lose their TOML quotes.
 Json default_value(const OptionField& field) {
   const std::string& text = field.default_text;
   switch (field.type) {
@@ -43,6 +44,7 @@ Json default_value(const OptionField& field) {
     case OptionType::kNumber:
       return std::strtod(text.c_str(), nullptr);
     case OptionType::kString:
+    case OptionType::kBytes:
     case OptionType::kDuration: {
       auto parsed = parse_json(text, "default");
       return parsed.ok() ? *parsed : Json(text);
@@ -75,6 +77,14 @@ Json field_schema(const OptionField& field) {
     case OptionType::kDuration:
       schema.set("type", "string").set("pattern", kDurationPattern);
       break;
+    case OptionType::kBytes: {
+      // The limits of a size that is written with a unit are left to `check`.
+      Json number = Json::object().set("type", "integer");
+      add_limits(constraint, number);
+      Json text = Json::object().set("type", "string").set("pattern", kBytesPattern);
+      schema.set("anyOf", Json(Json::Array{std::move(number), std::move(text)}));
+      break;
+    }
     case OptionType::kStringList:
     case OptionType::kIntegerList: {
       const bool is_text = field.type == OptionType::kStringList;

@@ -19,6 +19,9 @@ OptionSet sampling_options() {
       .field("stop_ids", &S::stop_ids, between(0, 64) | unit("tokens"),
              "tokens that end a turn, besides the model's own")
       .field("ignore_eos", &S::ignore_eos, any(), "the model's own end tokens do not end a turn")
+      .field("include_stop", &S::include_stop, any(),
+             "the text that environment and reward read has the stop text, or the text of the stop "
+             "token, at its end; tokens are trained on with their stop in any case")
       .take();
 }
 
@@ -217,10 +220,12 @@ const OptionSet& environment_options() {
 
 const OptionSet& reward_options() {
   using R = TenantReward;
-  static const OptionSet options = OptionsOf<R>()
-                                       .field("name", &R::name, refers_to("reward") | required(),
-                                              "who judges a finished trajectory")
-                                       .take();
+  static const OptionSet options =
+      OptionsOf<R>()
+          .field("name", &R::name, refers_to("reward") | required(),
+                 "who judges a finished trajectory; a reward is any finite "
+                 "number")
+          .take();
   return options;
 }
 

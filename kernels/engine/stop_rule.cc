@@ -2,11 +2,26 @@
 
 #include <algorithm>
 
+#include "kernels/text/unicode.h"
+
 namespace primerl {
 namespace {
 
 bool holds(std::span<const int32_t> ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+/// Where the stop text begins that is complete first behind `begin`; npos: none is.
+size_t first_stop(std::string_view text, size_t begin, std::span<const std::string> stops) {
+  size_t first = std::string_view::npos, end = text.size() + 1;
+  for (const std::string& stop : stops) {
+    const size_t at = text.find(stop, begin + 1 - std::min(begin + 1, stop.size()));
+    if (at == std::string_view::npos) continue;
+    if (at + stop.size() > end || (at + stop.size() == end && at > first)) continue;
+    first = at;
+    end = at + stop.size();
+  }
+  return first;
 }
 
 }  // namespace
@@ -64,6 +79,23 @@ std::optional<FinishReason> StopRule::take(int32_t token, const SamplingParams& 
   }
   if (num_tokens_ >= sampling.max_tokens) return FinishReason::kLength;
   return std::nullopt;
+}
+
+Result<std::string> text_before_stop(const std::vector<int32_t>& tokens,
+                                     const SamplingParams& sampling, const Tokenizer& tokenizer) {
+  ASSIGN_OR_RETURN(std::string text, tokenizer.decode(tokens));  // or why there is none
+  if (tokens.empty()) return text;
+  std::string bytes;
+  for (const int32_t token : tokens) bytes += tokenizer.bytes_of(token);
+  const int32_t last = tokens.back();
+  const size_t before_last = bytes.size() - tokenizer.bytes_of(last).size();
+  const bool is_end_token =
+      holds(sampling.stop_ids, last) || (!sampling.ignore_eos && holds(tokenizer.eos_ids(), last));
+  size_t end = first_stop(bytes, before_last, sampling.stop);
+  // An engine may know more end tokens than the tokenizer: without a stop text it was one.
+  if (is_end_token || end == std::string::npos) end = std::min(end, before_last);
+  bytes.resize(end);
+  return to_valid_utf8(std::move(bytes));
 }
 
 }  // namespace primerl

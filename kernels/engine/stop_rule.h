@@ -1,5 +1,5 @@
 /// StopRule: when a sequence ends by itself: eos, stop ids, stop texts, max_tokens; not before
-/// min_tokens.
+/// min_tokens. And which text such a sequence has.
 ///
 /// One per sequence, told every sampled token in order. Allocates when it is made and never again.
 #pragma once
@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -51,5 +52,13 @@ class StopRule {
   std::shared_ptr<const Tokenizer> tokenizer_;  // null without texts
   int32_t num_tokens_ = 0;
 };
+
+/// The decoded text of a completion that ended with `kStop`, up to the stop: it ends before the
+/// stop text that the last token completed, and before the last token where that is an end token.
+/// If one token completes several stop texts, the text ends before the one that is complete first,
+/// the longest of those: how tokens cut a text does not change where it ends. The tokens themselves
+/// are trained on whole.
+Result<std::string> text_before_stop(const std::vector<int32_t>& tokens,
+                                     const SamplingParams& sampling, const Tokenizer& tokenizer);
 
 }  // namespace primerl

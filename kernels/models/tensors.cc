@@ -360,6 +360,13 @@ Result<TensorMatch> match_tensors(const TensorTable& table,
 Status check_model_folder(const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
   RETURN_IF_ERROR(check_is_supported(config));
+  for (const int32_t id : config.eos_ids)
+    if (id >= config.vocab_size)
+      return error(
+                 Code::kInvalid,
+                 "{}: 'eos_token_id' of it or of generation_config.json has {}, 'vocab_size' is {}",
+                 (folder / "config.json").string(), id, config.vocab_size)
+          .note("no sequence could end with that token");
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder));
   const auto match = match_tensors(TensorTable(config), tensors);
   return match.ok() ? ok() : Status(match.error());

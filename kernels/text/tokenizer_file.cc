@@ -113,10 +113,12 @@ Status read_end_and_pad(TokenizerFile& file, const fs::path& folder) {
       auto ids = read_ids(file.vocabulary, *value, is_pad);
       if (!ids.ok())
         return error(Code::kInvalid, "{}: '{}': {}", path.string(), key, ids.error().message());
-      if (!is_pad)
+      if (!is_pad) {
         found.eos_ids = *std::move(ids);
-      else if (!ids->empty())
+        found.eos_source = fmt::format("{}: '{}'", path.string(), key);
+      } else if (!ids->empty()) {
         found.pad_id = ids->front();
+      }
     }
   }
   return ok();

@@ -70,6 +70,7 @@ class Vocabulary {
 /// Ids that the files beside tokenizer.json name.
 struct EndAndPad {
   std::vector<int32_t> eos_ids;
+  std::string eos_source;  // "/models/x/config.json: 'eos_token_id'"
   int32_t pad_id = -1;
 };
 

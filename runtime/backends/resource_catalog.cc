@@ -10,7 +10,9 @@
 #include "graph/base/json.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/models/memory.h"
+#include "kernels/models/setup.h"
 #include "kernels/scripted/scripted_engine.h"
+#include "kernels/text/tokenizer_file.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/tenant_options.h"
 #include "runtime/plugins/plugins.h"
@@ -245,9 +247,25 @@ Status check_learner_model(const void* options, const std::string& folder) {
 }
 
 Status check_adapter_of(const std::string& folder, const Tenant& tenant) {
+  RETURN_IF_ERROR(validate(adapter_of(tenant, 0)));
+  if (tenant.adapter.path.empty()) return ok();
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
   const auto read = read_adapter_start(tenant.adapter.path, config, adapter_of(tenant, 0));
   return read.ok() ? ok() : Status(read.error());
+}
+
+Status check_engine_at(const void* options, const ResourceContract::Setup& setup) {
+  const auto config = read_model_config(setup.folder);
+  if (!config.ok()) return ok();  // check_engine_model() says it
+  EngineOptions placed = *static_cast<const EngineOptions*>(options);
+  placed.device = setup.device;
+  return check_engine_setup(placed, *config);
+}
+
+Status check_learner_at(const void* options, const ResourceContract::Setup& setup) {
+  LearnerOptions placed = *static_cast<const LearnerOptions*>(options);
+  placed.device = setup.device;
+  return check_learner_setup(placed);
 }
 
 /// A whole sequence must fit into the engine's blocks.
@@ -284,6 +302,7 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
     };
   if (backend == "torch") {
     contract.check_model = kind == "engine" ? &check_engine_model : &check_learner_model;
+    contract.check_setup = kind == "engine" ? &check_engine_at : &check_learner_at;
     if (kind == "learner") contract.check_adapter = check_adapter_of;
     contract.memory = kind == "engine" ? &memory_of_engine : &memory_of_learner;
   }
@@ -368,6 +387,15 @@ Result<ModelFacts> read_model_facts(const std::string& folder) {
   return facts;
 }
 
+Result<TokenizerFacts> read_tokenizer_facts(const std::string& folder) {
+  ASSIGN_OR_RETURN(TokenizerFile file, read_tokenizer_file(folder));
+  TokenizerFacts facts{file.name, file.vocabulary.size(), file.end_and_pad.eos_ids,
+                       file.end_and_pad.eos_source};
+  const auto made = make_tokenizer(std::move(file));
+  if (!made.ok()) return made.error();
+  return facts;
+}
+
 std::string program_text(const Catalog& catalog) {
   std::string text = kProgramVersion;
   for (const PluginIdentity& plugin : catalog.plugins)
@@ -385,6 +413,7 @@ const Catalog& full_catalog() {
     all.environments = environment_contracts();
     all.rewards = reward_contracts();
     all.model_facts = read_model_facts;
+    all.tokenizer_facts = read_tokenizer_facts;
     all.add_plugins = add_plugins;
     return all;
   }();

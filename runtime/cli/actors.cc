@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include "graph/base/suggest.h"
+#include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/graph_options.h"
+#include "runtime/cli/option_lines.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 
@@ -27,15 +29,6 @@ std::string attributes(const Contract& actor) {
   return fmt::format("{}", fmt::join(all, ", "));
 }
 
-std::string constraint_text(const OptionField& field) {
-  const Constraint& c = field.constraint;
-  std::string text;
-  if (!c.choices.empty()) text += fmt::format("; one of {}", join_names(c.choices));
-  if (!c.refers.kind.empty()) text += fmt::format("; names a {}", c.refers.kind);
-  if (!c.unit.empty()) text += fmt::format("; in {}", c.unit);
-  return text;
-}
-
 std::string describe(const Contract& actor) {
   std::string text = fmt::format("{}: {}\n  {}\n", actor.name, actor.doc, attributes(actor));
   for (const auto& port : actor.inputs)
@@ -48,11 +41,7 @@ std::string describe(const Contract& actor) {
                         port.burst.text);
   for (const auto& use : actor.resources)
     text += fmt::format("  uses {:<12} {}\n", use.name, use.kind);
-  for (const auto& field : actor.options.fields)
-    text += fmt::format("  {} = {}  # {}{}\n", field.name,
-                        field.default_text.empty() ? "{...}" : field.default_text, field.doc,
-                        constraint_text(field));
-  return text;
+  return text + option_lines(actor.options);
 }
 
 Json to_json(const InputPort& port) {
@@ -74,22 +63,10 @@ Json to_json(const OutputPort& port) {
       .set("burst", port.burst.text);
 }
 
-Json to_json(const OptionField& field) {
-  Json option = Json::object().set("name", field.name).set("default", field.default_text);
-  if (field.constraint.min) option.set("min", *field.constraint.min);
-  if (field.constraint.max) option.set("max", *field.constraint.max);
-  if (!field.constraint.choices.empty())
-    option.set("choices", Json::list(field.constraint.choices));
-  if (!field.constraint.unit.empty()) option.set("unit", field.constraint.unit);
-  return option.set("doc", field.doc);
-}
-
 Json to_json(const Contract& actor) {
-  Json inputs = Json::array(), outputs = Json::array(), options = Json::array(),
-       resources = Json::array();
+  Json inputs = Json::array(), outputs = Json::array(), resources = Json::array();
   for (const auto& port : actor.inputs) inputs.push_back(to_json(port));
   for (const auto& port : actor.outputs) outputs.push_back(to_json(port));
-  for (const auto& field : actor.options.fields) options.push_back(to_json(field));
   for (const auto& use : actor.resources)
     resources.push_back(Json::object().set("name", use.name).set("kind", use.kind));
   return Json::object()
@@ -103,7 +80,13 @@ Json to_json(const Contract& actor) {
       .set("inputs", std::move(inputs))
       .set("outputs", std::move(outputs))
       .set("resources", std::move(resources))
-      .set("options", std::move(options));
+      .set("options", options_json(actor.options));
+}
+
+std::vector<std::string> actor_names() {
+  std::vector<std::string> names;
+  for (const auto& actor : full_catalog().actors) names.push_back(actor.name);
+  return names;
 }
 
 int run_actors(const ActorsArguments& arguments) {
@@ -145,6 +128,7 @@ Command actors_command() {
           "primerl-graph actors router",
           [arguments](Arguments& flags) {
             flags.positional(arguments->name, "ACTOR", "shows its ports and options", false);
+            flags.offer(actor_names);
             arguments->plugins.declare(flags);
             flags.flag(arguments->json, "--json", "prints JSON");
           },

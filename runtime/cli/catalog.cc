@@ -13,6 +13,7 @@ std::vector<Command> graph_commands() {
       show_command(),
       explain_command(),
       actors_command(),
+      options_command(),
       messages_command(),
       schema_command(),
       init_command(),

@@ -23,6 +23,7 @@ Command keys_command();
 Command messages_command();
 Command model_command();
 Command merge_command();
+Command options_command();
 Command pause_command();
 Command ps_command();
 Command replay_command();  // hands over to primerl-worker

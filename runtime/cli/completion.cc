@@ -29,7 +29,10 @@ std::string flag_words(const Command& command) {
   std::string words;
   for (const auto& action : command.actions) words += (words.empty() ? "" : " ") + action.name;
   for (const auto& facts : facts_of(command))
-    if (!facts.is_positional) words += (words.empty() ? "" : " ") + facts.name;
+    if (!facts.is_positional)
+      words += (words.empty() ? "" : " ") + facts.name;
+    else if (!facts.choices.empty())
+      words += fmt::format(" {}", fmt::join(facts.choices, " "));
   return words;
 }
 
@@ -45,7 +48,7 @@ std::string bash_script(const std::vector<Command>& commands) {
     names += (names.empty() ? "" : " ") + command.name;
     cases += fmt::format("    {}) words='{}' ;;\n", command.name, flag_words(command));
     for (const auto& facts : facts_of(command))
-      if (!facts.choices.empty())
+      if (!facts.choices.empty() && !facts.is_positional)
         choices += fmt::format("    {}:{}) words='{}' ;;\n", command.name, facts.name,
                                fmt::join(facts.choices, " "));
   }
@@ -87,6 +90,10 @@ std::string zsh_script(const std::vector<Command>& commands) {
     }
     std::string actions;
     for (const auto& action : command.actions) actions += " " + action.name;
+    for (const auto& facts : facts_of(command))
+      if (facts.is_positional && !facts.choices.empty())
+        cases += fmt::format(" \\\n        {}", quoted(fmt::format("1:{}:({})", facts.name,
+                                                                   fmt::join(facts.choices, " "))));
     if (!actions.empty())
       cases += fmt::format(" \\\n        {}", quoted("1:action:(" + actions.substr(1) + ")"));
     cases += " \\\n        '*:file:_files' ;;\n";
@@ -126,6 +133,11 @@ std::string fish_script(const std::vector<Command>& commands) {
           "complete -c primerl-graph -n '__fish_seen_subcommand_from {}' -f -a {} -d {}\n",
           command.name, action.name, quoted(action.doc));
     for (const auto& facts : facts_of(command)) {
+      if (facts.is_positional && !facts.choices.empty())
+        text += fmt::format(
+            "complete -c primerl-graph -n '__fish_seen_subcommand_from {}' -f -a {} -d {}\n",
+            command.name, quoted(fmt::format("{}", fmt::join(facts.choices, " "))),
+            quoted(facts.doc));
       if (facts.is_positional) continue;
       text +=
           fmt::format("complete -c primerl-graph -n '__fish_seen_subcommand_from {}' -l {} -d {}",

@@ -21,6 +21,7 @@ void GraphArguments::declare(Arguments& arguments, bool file_is_required) {
 }
 
 void GraphArguments::declare_rehearsal(Arguments& arguments) {
+  overrides.for_run = true;
   arguments.flag(no_rehearsal, "--no-rehearsal",
                  "does not play the graph on a virtual clock first");
 }
@@ -47,10 +48,13 @@ Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked) {
 }
 
 CheckedGraph load(const GraphArguments& arguments) {
-  CheckedGraph checked = load_graph(arguments.file, arguments.overrides, full_catalog());
-  if (arguments.max_steps == 0 || checked.plan == nullptr) return checked;
-  // The tenants are known only now: the flag is short for one --set each.
   Overrides overrides = arguments.overrides;
+  if (arguments.max_steps == 0) return load_graph(arguments.file, overrides, full_catalog());
+  // The tenants are known only after a first look: the flag is short for one --set each.
+  overrides.for_run = false;
+  const CheckedGraph checked = load_graph(arguments.file, overrides, full_catalog());
+  overrides.for_run = arguments.overrides.for_run;
+  if (checked.plan == nullptr) return load_graph(arguments.file, overrides, full_catalog());
   for (const auto& tenant : checked.plan->tenants)
     overrides.sets.push_back(
         fmt::format("tenant.{}.max_steps={}", tenant.name, arguments.max_steps));

@@ -19,7 +19,7 @@ struct GraphArguments {
   bool has_run = false;  // in an earlier start: it is neither played nor warned of again
 
   void declare(Arguments& arguments, bool file_is_required = true);
-  /// For commands that rehearse.
+  /// For commands that rehearse, and look at what a run would open and need before it starts.
   void declare_rehearsal(Arguments& arguments);
 };
 

@@ -143,8 +143,6 @@ Prepared prepare(RunArguments arguments) {
   say_notes();
   if (!folder.ok()) return refuse(folder.error(), kExitFailed);
   prepared.folder = std::move(folder).value();
-  if (const std::string& why = prepared.folder->why_not_latest(); !why.empty())
-    complain("note: 'runs/latest' does not point to this run: {}\n", why);
   return prepared;
 }
 
@@ -194,8 +192,11 @@ int RunStarts::run() {
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
     const auto next = next_start(*prepared.plan, result, session.metrics());
-    if (next.what != StartPolicy::Next::What::kAgain)
-      return end(prepared, result, session.metrics());
+    const bool is_again = next.what == StartPolicy::Next::What::kAgain;
+    const bool has_failed = result.ending.how == RunEnding::How::kFailed;
+    if (is_again || !has_failed || session.has_begun() || session.was_killed())
+      prepared.folder->keep();
+    if (!is_again) return end(prepared, result, session.metrics());
     why = result.ending.why;
     RunArguments again;
     again.place.resume = prepared.folder->path().string();
@@ -319,6 +320,9 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
     fail(noted.error(), kExitFailed);
     result.ending.how = RunEnding::How::kFailed;
   }
+  if (!folder.is_kept())
+    complain("note: nothing had begun: run folder '{}' is removed\n", folder.path().string());
+  if (!folder.is_kept() && !arguments_.json) return result.exit_code();
   const bool is_done = result.ending.how == RunEnding::How::kFinished;
   const std::string resume = is_done ? "" : resume_command(arguments_, folder.path());
   if (arguments_.json)

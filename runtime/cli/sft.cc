@@ -35,8 +35,9 @@ Status check_supervised(const Plan& plan) {
 
 int run_sft(const RunArguments& arguments) {
   if (!arguments.graph.file.empty()) {
-    GraphArguments unplayed = arguments.graph;  // run_graph() rehearses
+    GraphArguments unplayed = arguments.graph;  // run_graph() rehearses, and looks at files
     unplayed.no_rehearsal = true;
+    unplayed.overrides.for_run = false;
     const auto plan = load_or_complain(unplayed);
     if (plan == nullptr) return kExitBadConfiguration;
     if (const Status supervised = check_supervised(*plan); !supervised.ok())

@@ -105,7 +105,7 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
   if (!resume.empty()) summary.set("resume", resume);
   return summary.set("exit_code", result.exit_code())
       .set("seconds", result.seconds)
-      .set("folder", folder.path().string())
+      .set("folder", folder.is_kept() ? Json(folder.path().string()) : Json())
       .set("tenants", std::move(tenants));
 }
 

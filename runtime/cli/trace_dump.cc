@@ -84,7 +84,7 @@ std::string to_text(const Trace& trace, const std::vector<DumpedProcess>& dumped
   for (const auto& each : dumped)
     text += fmt::format("process '{}': {} segments, {}\n", each.process,
                         each.snapshot.last_segment - each.snapshot.first_segment + 1,
-                        bytes_text(each.snapshot.num_bytes));
+                        rounded_bytes(each.snapshot.num_bytes));
   for (uint32_t i = 0; i < trace.catalog().groups.size(); ++i)
     if (const GroupId group(i); trace.last_step(group) > 0)
       text += fmt::format("  {}: steps {} to {}\n", trace.catalog().groups[i].name,

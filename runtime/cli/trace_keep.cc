@@ -46,7 +46,7 @@ int run_verify(const TraceArguments& arguments) {
     print_text(fmt::format("{}: {}{} segments, {}, {} frames, {} steps, {} blobs, {} cuts\n",
                            report->is_sound() ? "sound" : "NOT SOUND",
                            starts_text(report->num_starts), report->num_segments,
-                           bytes_text(report->num_bytes), report->num_frames,
+                           rounded_bytes(report->num_bytes), report->num_frames,
                            report->num_deliveries, report->num_blobs, report->num_cuts));
   }
   return report->is_sound() ? kExitDone : kExitFailed;

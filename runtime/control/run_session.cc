@@ -112,6 +112,10 @@ void RunSession::handle(const ControlEvent& event) {
     watch_agents();  // a channel that ends with its agent says nothing about the process
     worker.is_closed = true;
     worker.closed = event.closed;
+    if (!worker.ended && !lifecycle_.is_stopping()) {
+      const auto exit = worker.process->wait(kExitMax);
+      was_killed_ = was_killed_ || (exit.ok() && exit->signal != 0);
+    }
     if (!worker.ended && !plan_restart(event.peer) && is_needed(event.peer)) lose(event.peer);
     tell_watchers(event);
     return;
@@ -121,8 +125,10 @@ void RunSession::handle(const ControlEvent& event) {
     coordination_ = coordinator_->handle(event.peer, event.message, steady_now());
   if (as_if<TenantFinished>(event.message) != nullptr) board_.set_aside(coordinator_->set_aside());
   if (const auto* held = as_if<HoldAnswered>(event.message)) desk_.handle(event.peer, *held);
-  if (const auto* beat = as_if<Heartbeat>(event.message))
+  if (const auto* beat = as_if<Heartbeat>(event.message)) {
     desk_.heard(event.peer, beat->engine_uses, steady_now());
+    if (beat->num_steps > 0) begin();
+  }
   if (as_if<GroupsReady>(event.message) != nullptr) desk_.process_back(event.peer, steady_now());
   if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
   if (as_if<FirstToken>(event.message) != nullptr) note_first_token();
@@ -130,9 +136,18 @@ void RunSession::handle(const ControlEvent& event) {
   if (const auto* ended = as_if<RunEnded>(event.message)) {
     worker.ended = *ended;
     const auto end = static_cast<RunEnd>(ended->end);
+    const auto has_sent = [](const auto& edge) { return edge.sent > 0; };
+    if (end == RunEnd::kFinished || std::ranges::any_of(ended->edges, has_sent)) begin();
     if (end == RunEnd::kFailed || end == RunEnd::kStalled)
       act(lifecycle_.on_worker_failed(), "another worker failed");
   }
+}
+
+/// From its first step on this run is the newest one.
+void RunSession::begin() {
+  if (std::exchange(has_begun_, true)) return;
+  if (const Status latest = folder_.become_latest(); !latest.ok())
+    say("warning: " + latest.error().text());
 }
 
 void RunSession::say(const std::string& line) {

@@ -60,6 +60,10 @@ class RunSession {
   RunResult run();
   /// Of this start; null when they could not be opened.
   const MetricsLog* metrics() const { return metrics_.get(); }
+  /// An actor has taken a step, so that there is something to look at or to resume.
+  bool has_begun() const { return has_begun_; }
+  /// A signal ended a process that the run needed: its log may say why.
+  bool was_killed() const { return was_killed_; }
 
  private:
   struct Worker {
@@ -93,6 +97,7 @@ class RunSession {
   std::string death_of(size_t index);
   void watch();
   void handle(const ControlEvent& event);
+  void begin();
   void say(const std::string& line);
   void show_log(ProcessId process, const LogLine& line);
   void merge_log(ProcessId process, const LogLine& line);
@@ -153,6 +158,7 @@ class RunSession {
   double wall_zero_ = 0;      // of the run's first start
   RunLifecycle lifecycle_;
   int num_signals_obeyed_ = 0;
+  bool has_begun_ = false, was_killed_ = false;
   bool has_first_token_ = false;
   size_t num_recovered_ = 0;  // workers that have followed their records
   RunRecovered recovered_;    // the sum of what they report

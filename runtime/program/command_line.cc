@@ -100,6 +100,10 @@ void Arguments::positional(std::string& target, std::string name, std::string do
   facts_.back().is_positional = true;
 }
 
+void Arguments::offer(const std::function<std::vector<std::string>()>& names) {
+  if (app_ == nullptr) facts_.back().choices = names();  // only completion asks
+}
+
 void Arguments::flag(bool& target, std::string name, std::string doc) {
   if (app_ != nullptr) app_->add_flag(name, target, doc);
   remember(std::move(name), "", std::move(doc));

@@ -23,7 +23,7 @@ struct ArgumentFacts {
   std::string name;   // "--out", or "GRAPH" of a positional
   std::string value;  // "DIR"; empty = a switch
   std::string doc;
-  std::vector<std::string> choices;
+  std::vector<std::string> choices;  // of a positional: names that completion offers
   bool is_positional = false;
 };
 
@@ -33,6 +33,8 @@ class Arguments {
   explicit Arguments(CLI::App* app) : app_(app) {}
 
   void positional(std::string& target, std::string name, std::string doc, bool required = true);
+  /// Names that completion offers for the positional that was declared last; it takes others too.
+  void offer(const std::function<std::vector<std::string>()>& names);
   void flag(bool& target, std::string name, std::string doc);
   void text(std::string& target, std::string name, std::string value, std::string doc);
   /// May be given several times; order is kept.

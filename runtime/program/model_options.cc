@@ -57,6 +57,8 @@ void GenerateArguments::declare(Arguments& arguments) {
   arguments.integer(seed, "--seed", "S", "of the draws", 0, INT64_MAX);
   arguments.integer(num_samples, "--n", "N", "completions", 1, 4096);
   arguments.flag(ignore_eos, "--ignore-eos", "goes on to --max-tokens past an end token");
+  arguments.flag(include_stop, "--include-stop",
+                 "the text has its stop text, or the text of its stop token, at the end");
   arguments.flag(special_tokens, "--special-tokens",
                  "special tokens written out in --prompt count as such; else they are text");
 }
@@ -125,6 +127,7 @@ std::vector<std::string> GenerateArguments::words() const {
   all.push_back(fmt::format("--n={}", num_samples));
   all.push_back(fmt::format("--threads={}", threads));
   if (ignore_eos) all.push_back("--ignore-eos");
+  if (include_stop) all.push_back("--include-stop");
   if (special_tokens) all.push_back("--special-tokens");
   if (json) all.push_back("--json");
   return all;

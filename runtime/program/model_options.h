@@ -35,6 +35,7 @@ struct GenerateArguments {
   int64_t num_samples = 1;
   int64_t threads = 0;  // 0 = every core
   bool ignore_eos = false;
+  bool include_stop = false;    // in the text that is printed
   bool special_tokens = false;  // written out in the prompt, they count as such
   bool json = false;
 

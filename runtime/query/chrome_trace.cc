@@ -177,7 +177,7 @@ Status write_chrome_trace(const Trace& trace, const ChromeOptions& options,
   const uint64_t estimate = trace.num_steps() * kBytesPerStep;
   if (!options.has_range && estimate > kChromeBytesMax)
     return error(Code::kExhausted, "{} steps would be about {} of JSON, above the limit of {}",
-                 trace.num_steps(), bytes_text(estimate), bytes_text(kChromeBytesMax))
+                 trace.num_steps(), rounded_bytes(estimate), rounded_bytes(kChromeBytesMax))
         .note("choose a range with --from and --to, in seconds since the start of the run");
   return ChromeWriter(trace, options, write).run();
 }

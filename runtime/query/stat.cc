@@ -269,7 +269,7 @@ std::string group_line(const GroupStat& group) {
 
 std::string edge_line(const EdgeStat& edge) {
   std::string line = fmt::format("  {:<44} {:>9} {:>9.1f} {:>10} {:>9} {:>9}", edge.edge,
-                                 edge.num_messages, edge.per_second, bytes_text(edge.num_bytes),
+                                 edge.num_messages, edge.per_second, rounded_bytes(edge.num_bytes),
                                  micros_text(static_cast<double>(edge.handler_p50_us)),
                                  micros_text(static_cast<double>(edge.handler_p99_us)));
   line += edge.has_queue
@@ -370,7 +370,7 @@ std::string to_text(const Trace& trace, const TraceStat& stat) {
       trace.folder().string(), starts_text(trace.num_starts()), catalog.graph_name, catalog.seed,
       summary.num_steps, catalog.groups.size(), stat.seconds,
       catalog.is_virtual ? " of virtual time" : "", summary.num_payloads,
-      bytes_text(summary.file_bytes), summary.num_segments);
+      rounded_bytes(summary.file_bytes), summary.num_segments);
   text += fmt::format("replay is possible {}\n\n", stat.replay);
   text +=
       fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "group",

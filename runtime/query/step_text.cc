@@ -78,8 +78,8 @@ std::string step_line(const Trace& trace, const TraceStep& step) {
   std::string line = fmt::format("{:>13}  {:<22} {:<34}", time_text(catalog, step.began),
                                  step_name(trace, step), input_text(catalog, step));
   if (step.kind == StepKind::kMessage) {
-    line +=
-        fmt::format(" {:<16} {:>9}", catalog.types[step.type].name, bytes_text(step.payload_bytes));
+    line += fmt::format(" {:<16} {:>9}", catalog.types[step.type].name,
+                        rounded_bytes(step.payload_bytes));
     if (!step.tenant.is_none()) line += fmt::format("  {}", tenant_name(catalog, step.tenant));
     if (!step.cause.is_none()) line += fmt::format("  cause {}", step_name(catalog, step.cause));
   }
@@ -170,7 +170,7 @@ std::string starts_text(size_t num_starts) {
   return num_starts > 1 ? fmt::format("{} starts, ", num_starts) : "";
 }
 
-std::string bytes_text(uint64_t num_bytes) {
+std::string rounded_bytes(uint64_t num_bytes) {
   if (num_bytes < 10'000) return fmt::format("{} B", num_bytes);
   const auto value = static_cast<double>(num_bytes);
   if (value < 1e6) return fmt::format("{:.1f} KB", value / 1e3);

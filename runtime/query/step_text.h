@@ -37,7 +37,7 @@ std::string incomplete_text(const Trace& trace);
 std::string starts_text(size_t num_starts);
 
 /// 1.5 MB, 12 us: for people.
-std::string bytes_text(uint64_t num_bytes);
+std::string rounded_bytes(uint64_t num_bytes);
 std::string micros_text(double micros);
 /// JSON on several lines, but lists of numbers and texts on one.
 std::string pretty_json(const Json& json, const std::string& indent);

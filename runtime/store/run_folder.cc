@@ -46,17 +46,22 @@ Status make_own_folder(const fs::path& folder) {
   return ok();
 }
 
-/// Points runs/latest to a folder, by its name when it is below runs/. Replaces the link by rename,
-/// so that it always points somewhere.
-Status point_latest_to(const fs::path& folder, const fs::path& runs) {
-  RETURN_IF_ERROR(system_files().make_folder(runs));
-  const fs::path link = runs / "latest";
-  const fs::path beside = runs / fmt::format(".latest.{}", ::getpid());
+/// A folder or a file in its place stays.
+Status check_link(const fs::path& link) {
   std::error_code fault;
-  if (fs::exists(fs::symlink_status(link, fault)) && !fs::is_symlink(link))
-    return error(Code::kExists, "'{}' is no symbolic link: move it away", link.string());
+  if (!fs::exists(fs::symlink_status(link, fault)) || fs::is_symlink(link)) return ok();
+  return error(Code::kExists, "'{}' is no symbolic link: move it away", link.string());
+}
+
+/// Points the link to a folder, by its name when both are in one folder. Replaces the link by
+/// rename, so that it always points somewhere.
+Status point_to(const fs::path& folder, const fs::path& link) {
+  RETURN_IF_ERROR(system_files().make_folder(link.parent_path()));
+  RETURN_IF_ERROR(check_link(link));
+  const fs::path beside = link.parent_path() / fmt::format(".latest.{}", ::getpid());
+  std::error_code fault;
   fs::remove(beside, fault);
-  const bool is_below = folder.parent_path() == runs;
+  const bool is_below = folder.parent_path() == link.parent_path();
   fs::create_directory_symlink(is_below ? folder.filename() : folder, beside, fault);
   if (fault) return io_error("linking", beside, fault.value());
   fs::rename(beside, link, fault);
@@ -87,7 +92,10 @@ Result<std::unique_ptr<RunFolder>> RunFolder::create(const fs::path& base, const
                                                      const std::string& name,
                                                      const std::string& time) {
   fs::path folder = out;
+  std::error_code ignored;
+  const bool was_there = !out.empty() && fs::exists(out, ignored);
   if (out.empty()) {
+    RETURN_IF_ERROR(check_link(base / "runs" / "latest"));
     ASSIGN_OR_RETURN(folder, make_fresh_folder(base / "runs", time + "-" + folder_name(name)));
   } else {
     RETURN_IF_ERROR(make_own_folder(folder));
@@ -99,14 +107,27 @@ Result<std::unique_ptr<RunFolder>> RunFolder::create(const fs::path& base, const
           .note("choose another folder, or go on with that run: --resume " + folder.string());
   }
   ASSIGN_OR_RETURN(auto taken, take(folder));
+  taken->is_new_ = true;
+  taken->was_there_ = was_there;
+  taken->latest_ = fs::absolute(base / "runs" / "latest", ignored).lexically_normal();
   RETURN_IF_ERROR(make_layout(folder));
-  std::error_code fault;
-  const fs::path runs = fs::absolute(base / "runs", fault).lexically_normal();
-  if (Status linked = point_latest_to(taken->path_, runs); !linked.ok()) {
-    if (out.empty()) return linked.error();
-    taken->why_not_latest_ = linked.error().text();
-  }
   return taken;
+}
+
+Status RunFolder::become_latest() {
+  keep();
+  return latest_.empty() ? ok() : point_to(path_, latest_);
+}
+
+/// What a full or broken disk does not let go only takes space.
+void RunFolder::discard() {
+  std::error_code ignored;
+  for (fs::directory_iterator at(path_, ignored), end; at != end; at.increment(ignored)) {
+    std::error_code stays;
+    fs::remove_all(at->path(), stays);
+  }
+  if (!was_there_) fs::remove(path_, ignored);
+  if (!latest_.empty()) fs::remove(latest_.parent_path(), ignored);  // where it is empty
 }
 
 Result<std::unique_ptr<RunFolder>> RunFolder::open(const fs::path& folder) {
@@ -141,7 +162,10 @@ Result<std::unique_ptr<RunFolder>> RunFolder::take(const fs::path& folder) {
   return std::unique_ptr<RunFolder>(new RunFolder(absolute, lock));
 }
 
-RunFolder::~RunFolder() { ::close(lock_); }
+RunFolder::~RunFolder() {
+  if (is_new_) discard();
+  ::close(lock_);
+}
 
 int64_t RunFolder::num_starts() const {
   const auto incarnation = facts_.get_int("incarnation");

@@ -27,8 +27,8 @@ namespace primerl {
 class RunFolder {
  public:
   /// A new folder. `out` empty: `runs/<time>-<name>` below `base`; else `out` itself, which must be
-  /// empty or absent. `time` is "20261121-062445". The symlink `runs/latest` below `base` points to
-  /// it; where that cannot be made for `out`, why_not_latest() says why.
+  /// empty or absent. `time` is "20261121-062445". The folder is removed again with this object,
+  /// unless keep() was called: a run that never begins leaves none.
   static Result<std::unique_ptr<RunFolder>> create(const std::filesystem::path& base,
                                                    const std::filesystem::path& out,
                                                    const std::string& name,
@@ -39,9 +39,14 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
   ~RunFolder();
 
+  /// There is something in the folder to look at, or to resume.
+  void keep() { is_new_ = false; }
+  bool is_kept() const { return !is_new_; }
+  /// For a run that has begun: keep(), and the symlink `runs/latest` below `base` points to a folder
+  /// that create() has made, also when `out` is elsewhere.
+  Status become_latest();
+
   const std::filesystem::path& path() const { return path_; }
-  /// Empty: runs/latest points to this folder.
-  const std::string& why_not_latest() const { return why_not_latest_; }
   std::filesystem::path graph_file() const { return path_ / "graph.resolved.toml"; }
   std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
   std::filesystem::path tensorboard_folder() const { return path_ / "tb"; }
@@ -66,11 +71,14 @@ class RunFolder {
  private:
   RunFolder(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
   static Result<std::unique_ptr<RunFolder>> take(const std::filesystem::path& folder);
+  void discard();
 
   const std::filesystem::path path_;
   const int lock_;
   Json facts_ = Json::object();
-  std::string why_not_latest_{};
+  std::filesystem::path latest_{};  // the symlink; empty: of a folder that was opened
+  bool is_new_ = false;             // created and not kept: removed at the end
+  bool was_there_ = false;          // before create(): then the empty folder stays
 };
 
 /// `checkpoints/` of a tenant: the tenant's name is a level of its own only when there are several.

@@ -13,6 +13,7 @@
 #include "graph/base/random.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
+#include "kernels/engine/stop_rule.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/models/folder.h"
 #include "kernels/text/tokenizer.h"
@@ -157,9 +158,14 @@ Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArgu
 }
 
 /// A model's vocabulary may be larger than its tokenizer's: such completions have ids but no text.
-std::optional<std::string> text_of(const FinishEvent& event, const Prompt& prompt) {
+std::optional<std::string> text_of(const FinishEvent& event, const Prompt& prompt,
+                                   const GenerateArguments& arguments) {
   if (prompt.tokenizer == nullptr) return std::nullopt;
-  auto text = prompt.tokenizer->decode(event.tokens);
+  const bool is_whole = event.reason != FinishReason::kStop || arguments.include_stop;
+  const auto sampling = sampling_of(arguments);
+  auto text = is_whole || !sampling.ok()
+                  ? prompt.tokenizer->decode(event.tokens)
+                  : text_before_stop(event.tokens, *sampling, *prompt.tokenizer);
   if (text.ok()) return std::move(text).value();
   complain("warning: no text: {}\n", text.error().message());
   return std::nullopt;
@@ -188,7 +194,7 @@ Json top_of(const FinishEvent& event, size_t count) {
 
 void print_completion(const FinishEvent& event, const Prompt& prompt,
                       const GenerateArguments& arguments) {
-  const auto text = text_of(event, prompt);
+  const auto text = text_of(event, prompt, arguments);
   if (!arguments.json) {
     print_text((text ? *text : Json::list(event.tokens).dump()) + "\n");
     return;

@@ -27,8 +27,8 @@ Action turn_of(uint64_t trajectory, int32_t first_turn, std::vector<std::string>
   return action;
 }
 
-/// Task n is "n:<draw>"; an answer is judged by its last text: "reward 0.5", "more", "fault",
-/// "nan".
+/// Task n is "n:<draw>"; an answer is judged by its last text: "reward 0.5" (or "nan", "inf"),
+/// "more", "fault"; 0.5 for any other.
 class Puzzle final : public Environment {
  public:
   Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
@@ -40,7 +40,8 @@ class Puzzle final : public Environment {
                                const std::vector<std::string>& actions) override {
     judged.push_back(task.prompt);
     if (actions.back() == "fault") return error(Code::kUnavailable, "the judge is ill");
-    if (actions.back() == "nan") return EnvironmentStep{"", NAN, true};
+    if (actions.back().starts_with("reward "))
+      return EnvironmentStep{"", std::stod(actions.back().substr(7)), true};
     if (actions.back() == "more") return EnvironmentStep{more, 0, false};
     return EnvironmentStep{"", 0.5, true};
   }
@@ -85,7 +86,19 @@ TEST_F(EnvStory, AFaultOfTheEnvironmentIsAnObservationThatSaysSo) {
 }
 
 TEST_F(EnvStory, ARewardThatIsNotFiniteIsAFault) {
-  EXPECT_THAT(judge("nan").fault, HasSubstr("reward nan"));
+  for (const std::string reward : {"nan", "inf", "-inf"}) {
+    const auto said = judge("reward " + reward);
+    EXPECT_THAT(said.fault, HasSubstr("the environment gave the reward " + reward));
+    EXPECT_EQ(said.reward, 0);
+  }
+}
+
+TEST_F(EnvStory, AnyFiniteNumberIsAReward) {
+  for (const double reward : {-3.5, 0.0, 1.0, 42.0, -1e6, 1e6}) {
+    const auto said = judge(fmt::format("reward {}", reward));
+    EXPECT_EQ(said.fault, "");
+    EXPECT_EQ(said.reward, reward);
+  }
 }
 
 TEST_F(EnvStory, ATaskThatCannotBeMadeFaultsItsRolloutAndIsLeftOut) {
@@ -370,6 +383,8 @@ TEST(EnvReward, ThatFailsOrIsNotFiniteFaultsItsRollout) {
     Result<double> score(const EnvironmentTask&, const std::vector<std::string>& actions,
                          double) override {
       if (actions.back() == "nan") return NAN;
+      if (actions.back() == "inf") return INFINITY;
+      if (actions.back() == "finite") return -7.25;
       return error(Code::kUnavailable, "the judge is ill");
     }
   };
@@ -380,7 +395,11 @@ TEST(EnvReward, ThatFailsOrIsNotFiniteFaultsItsRollout) {
   };
   const TenantReward reward{"broken", nullptr, &contract};
   EXPECT_THAT(judged_by(reward, "x").fault, HasSubstr("the judge is ill"));
-  EXPECT_THAT(judged_by(reward, "nan").fault, HasSubstr("the tenant's reward gave the reward nan"));
+  for (const std::string number : {"nan", "inf"})
+    EXPECT_THAT(judged_by(reward, number).fault,
+                HasSubstr("the tenant's reward gave the reward " + number));
+  EXPECT_EQ(judged_by(reward, "finite").fault, "");
+  EXPECT_EQ(judged_by(reward, "finite").reward, -7.25);
 }
 
 }  // namespace

@@ -59,11 +59,11 @@ TEST_F(ManyEnvironments, ATrajectoryStaysWithItsOwnAndIsToldOnlyWhatIsNew) {
   task(0);
   const auto made = requests();
   ASSERT_THAT(made, SizeIs(2));
-  for (const auto& request : made) complete(request, "x");
+  for (const auto& request : made) complete(request, "x\n");
   EXPECT_THAT(sent_to(), ElementsAre(kFirst, kSecond));
   const auto first = actions();
   for (const auto& action : first) observe(action, 0, false, "more");
-  for (const auto& request : requests()) complete(request, "y");
+  for (const auto& request : requests()) complete(request, "y\n");
   EXPECT_THAT(sent_to(), ElementsAre(kFirst, kSecond));
   for (const auto& action : actions()) {
     EXPECT_EQ(action.first_turn, 1);
@@ -75,9 +75,9 @@ TEST_F(ManyEnvironments, ATrajectoryStaysWithItsOwnAndIsToldOnlyWhatIsNew) {
 TEST_F(ManyEnvironments, OneThatDoesNotKnowTheHistoryGetsItOnce) {
   live(0);
   task(0);
-  complete(requests().front(), "x");
+  complete(requests().front(), "x\n");
   observe(actions().front(), 0, false, "more");
-  complete(requests().front(), "y");
+  complete(requests().front(), "y\n");
   Observation unknown;
   unknown.trajectory = 0;
   unknown.turn = 1;
@@ -97,13 +97,13 @@ TEST_F(ManyEnvironments, OneThatDoesNotKnowTheHistoryGetsItOnce) {
 TEST_F(ManyEnvironments, WhatADeadOneHadGoesToAnotherWithItsWholeHistory) {
   live(0);
   task(0);
-  for (const auto& request : requests()) complete(request, "x");
+  for (const auto& request : requests()) complete(request, "x\n");
   const auto first = actions();
   observe(first[0], 0, false, "more");
   rollout.set_targets("action", {kSecond, kThird});
   ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kFirst, 1}).ok());
   EXPECT_THAT(actions(), IsEmpty()) << "member 0 generates";
-  complete(requests().front(), "y");
+  complete(requests().front(), "y\n");
   EXPECT_THAT(sent_to(), ElementsAre(kThird));
   const auto moved = actions();
   ASSERT_THAT(moved, SizeIs(1));
@@ -123,11 +123,11 @@ TEST_F(ManyEnvironments, WhatADeadOneHadGoesToAnotherWithItsWholeHistory) {
 TEST_F(ManyEnvironments, AnActionThatIsSentAgainHasTheTimeOfACallForEachTurn) {
   live(0);
   task(0);
-  for (const auto& request : requests()) complete(request, "x");
+  for (const auto& request : requests()) complete(request, "x\n");
   const auto first = actions();
   observe(first[1], 1);
   observe(first[0], 0, false, "more");
-  complete(requests().front(), "y");
+  complete(requests().front(), "y\n");
   EXPECT_THAT(actions(), SizeIs(1));
   ASSERT_TRUE(rollout.advance(Duration::seconds(29)).ok());
   rollout.set_targets("action", {kSecond, kThird});
@@ -161,8 +161,8 @@ TEST_F(FullRollout, TheDeathOfAStuckEnvironmentMakesRoomForAGroup) {
   task(1);
   const auto made = requests();
   ASSERT_THAT(made, SizeIs(4));
-  complete(made[0], "x");
-  complete(made[1], "x");
+  complete(made[0], "x\n");
+  complete(made[1], "x\n");
   ASSERT_THAT(actions(), SizeIs(2));
   ASSERT_TRUE(rollout.advance(Duration::seconds(31)).ok());
   EXPECT_THAT(end_names(), ElementsAre("failed", "failed")) << "their environments hang";
@@ -204,7 +204,7 @@ TEST_F(ManyEnvironments, WithoutOneTheActionWaitsUntilOneIsBack) {
   live(0);
   task(0);
   rollout.set_targets("action", {});
-  for (const auto& request : requests()) complete(request, "x");
+  for (const auto& request : requests()) complete(request, "x\n");
   EXPECT_THAT(actions(), IsEmpty());
   rollout.set_targets("action", {kFirst});
   ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kUp, kFirst, 2}).ok());
@@ -216,11 +216,11 @@ TEST_F(ManyEnvironments, ARolloutThatEndsEarlyIsToldWithTheNextAction) {
   live(0);
   task(0);
   const auto made = requests();
-  complete(made[0], "x");
+  complete(made[0], "x\n");
   const auto acted = actions();
   observe(acted[0], 0, false, "more");
   end_without_tokens(requests().front(), FinishReason::kRefused);
-  complete(made[1], "x");
+  complete(made[1], "x\n");
   const auto next = actions();
   ASSERT_THAT(next, SizeIs(1));
   EXPECT_THAT(next[0].ended, ElementsAre(acted[0].trajectory));
@@ -229,25 +229,25 @@ TEST_F(ManyEnvironments, ARolloutThatEndsEarlyIsToldWithTheNextAction) {
 TEST_F(ManyEnvironments, ANewTrajectoryDoesNotWaitBehindAnActionThatNobodyAnswered) {
   live(0);
   task(0);
-  for (const auto& request : requests()) complete(request, "x");
+  for (const auto& request : requests()) complete(request, "x\n");
   EXPECT_THAT(sent_to(), ElementsAre(kFirst, kSecond));
   const auto stuck = actions();
   ASSERT_TRUE(rollout.advance(Duration::seconds(3600)).ok());
   EXPECT_THAT(groups(), SizeIs(1));
   task(1);
   const auto made = requests();
-  complete(made[0], "x");
+  complete(made[0], "x\n");
   EXPECT_THAT(sent_to(), ElementsAre(kThird));
   observe(stuck[1], 1);  // too late, but it is free now
   EXPECT_EQ(actions().size(), 1U);
-  complete(made[1], "x");
+  complete(made[1], "x\n");
   EXPECT_THAT(sent_to(), ElementsAre(kSecond));
 }
 
 TEST_F(ManyEnvironments, AnAnswerThatWasTooLongEndsTheRolloutAsTruncated) {
   live(0);
   task(0);
-  for (const auto& request : requests()) complete(request, "x");
+  for (const auto& request : requests()) complete(request, "x\n");
   for (const auto& action : actions()) {
     Observation observation;
     observation.trajectory = action.trajectory;

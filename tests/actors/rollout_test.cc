@@ -1,6 +1,7 @@
 // Groups, turns and the gate of Rollout. How rollouts end is in rollout_end_test.cc.
 #include <set>
 
+#include "actors/env/rewards/exact.h"
 #include "kernels/engine/kept_sets.h"
 #include "tests/actors/rollout_story.h"
 
@@ -166,7 +167,7 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   complete(first[0]);
   const auto action = actions().front();
   EXPECT_EQ(action.turn, 0);
-  EXPECT_THAT(action.texts, ElementsAre("xy\n"));
+  EXPECT_THAT(action.texts, ElementsAre("xy")) << "without the text of its stop token";
   observe(action, 0, false, "cd");
   const auto second = requests();
   ASSERT_THAT(second, SizeIs(1));
@@ -178,7 +179,7 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   const auto next = actions().front();
   EXPECT_EQ(next.turn, 1);
   EXPECT_EQ(next.first_turn, 1);
-  EXPECT_THAT(next.texts, ElementsAre("z\n"));
+  EXPECT_THAT(next.texts, ElementsAre("z"));
   observe(next, 1);
   complete(first[1]);
   observe(actions().front(), 0);
@@ -187,6 +188,66 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 1, 0, 0, 1, 1));
   EXPECT_THAT(member.spans, ElementsAre(VersionSpan{PolicyVersion(0), 2, 5},
                                         VersionSpan{PolicyVersion(0), 7, 9}));
+}
+
+/// A turn ends with "</a>"; the environment reads what comes before, or all of it.
+struct StoppedRollout : testing::RolloutStory {
+  explicit StoppedRollout(bool include_stop = false) : RolloutStory({}, tenant(include_stop)) {}
+  static Tenant tenant(bool include_stop) {
+    Tenant tenant = testing::a_tenant(1);
+    tenant.sampling.stop = {"never", "</a>"};
+    tenant.sampling.stop_ids = {'#'};
+    tenant.sampling.include_stop = include_stop;
+    return tenant;
+  }
+  std::string text_of(const std::string& completion, FinishReason end = FinishReason::kStop) {
+    task(next_task++);
+    complete(requests().back(), completion, end);
+    const auto said = actions();
+    EXPECT_THAT(said, SizeIs(1));
+    if (said.empty()) return "nothing was said";
+    observe(said.front(), 1);
+    return said.front().texts.back();
+  }
+  uint64_t next_task = 0;
+};
+struct WholeTextRollout : StoppedRollout {
+  WholeTextRollout() : StoppedRollout(true) {}
+};
+
+TEST_F(StoppedRollout, TellsTheEnvironmentTheTextBeforeItsStop) {
+  live(0);
+  EXPECT_EQ(text_of("42</a>"), "42");
+  EXPECT_EQ(text_of("4#"), "4") << "a stop token";
+  EXPECT_EQ(text_of("42\n"), "42") << "the model's end token";
+  EXPECT_EQ(text_of("42</a", FinishReason::kLength), "42</a");
+}
+
+TEST_F(StoppedRollout, ExactFindsARightAnswerRight) {
+  live(0);
+  const auto exact = *make_exact({});
+  EXPECT_EQ(*exact->score({"6*7", "42"}, {text_of("42</a>")}, 0), 1);
+}
+
+TEST_F(StoppedRollout, TrainsOnEveryTokenAndExtendsThemExactly) {
+  live(0);
+  task(0, "q");
+  complete(requests().front(), "42</a>");
+  observe(actions().front(), 0, false, "cd");
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_THAT(second[0].prompt_tokens, ElementsAre('4', '2', '<', '/', 'a', '>', 'c', 'd'));
+  complete(second[0], "7#");
+  observe(actions().front(), 1);
+  const auto member = groups().front().members[0];
+  EXPECT_THAT(member.tokens, ElementsAre('q', '4', '2', '<', '/', 'a', '>', 'c', 'd', '7', '#'));
+  EXPECT_THAT(member.sampled, ElementsAre(0, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1));
+}
+
+TEST_F(WholeTextRollout, TellsTheEnvironmentTheStopToo) {
+  live(0);
+  EXPECT_EQ(text_of("42</a>"), "42</a>");
+  EXPECT_EQ(text_of("4#"), "4#");
 }
 
 struct TruncatedRollout : testing::RolloutStory {

@@ -17,8 +17,7 @@ using testing::StartsWith;
 class AModelFolder : public testing::Test {
  protected:
   AModelFolder() {
-    fs::copy(source_path("examples/reverse_text"), folder_.path(),
-             fs::copy_options::recursive);
+    fs::copy(source_path("examples/reverse_text"), folder_.path(), fs::copy_options::recursive);
     bytes_ = *read_text_file(weights());
   }
   fs::path model(const std::string& file) const { return folder_.path() / "model" / file; }
@@ -30,11 +29,11 @@ class AModelFolder : public testing::Test {
   }
   std::string graph() const { return (folder_.path() / "graph.toml").string(); }
   /// With the line and column of [model.policy] path.
-  void expect_refused(const std::string& why) const {
+  void expect_refused(const std::string& why,
+                      const std::string& what = "model 'policy' cannot be used: ") const {
     const auto end = check();
     EXPECT_EQ(end.code, 2) << end.out;
-    EXPECT_THAT(end.err, StartsWith(graph() + ":18:8: error[G044]: model 'policy' cannot be "
-                                              "used: "));
+    EXPECT_THAT(end.err, StartsWith(graph() + ":18:8: error[G044]: " + what));
     EXPECT_THAT(end.err, HasSubstr(why));
     EXPECT_THAT(end.err, HasSubstr("   18 | path = \"model\""));
     EXPECT_THAT(end.err, HasSubstr("\n1 error\n")) << "told once, though two resources name it";
@@ -53,8 +52,8 @@ TEST_F(AModelFolder, WithoutWeightsIsRefused) {
   fs::remove(weights());
   expect_refused("no weights in '" + (folder_.path() / "model").string() + "'");
   // Nothing is computed with it.
-  const auto scripted = check({"--set", "resource.engine.backend=scripted", "--set",
-                               "resource.learner.backend=scripted"});
+  const auto scripted = check(
+      {"--set", "resource.engine.backend=scripted", "--set", "resource.learner.backend=scripted"});
   EXPECT_EQ(scripted.code, 0) << scripted.err;
 }
 
@@ -99,6 +98,156 @@ TEST_F(AModelFolder, WithAPipeForAFileIsRefused) {
   fs::remove(model("config.json"));
   ASSERT_EQ(::mkfifo(model("config.json").c_str(), 0600), 0);
   expect_refused("config.json' is a pipe, not a regular file");
+}
+
+// Tokenizers.
+
+constexpr const char* kTokenizer = "the tokenizer of model 'policy' cannot be used: ";
+constexpr const char* kMisfit = "the tokenizer of model 'policy' does not fit model 'policy': ";
+
+TEST_F(AModelFolder, WithoutATokenizerIsRefused) {
+  fs::remove(model("tokenizer.json"));
+  expect_refused("tokenizer.json", kTokenizer);
+  EXPECT_THAT(check().err, HasSubstr("note: node 'rollout' reads it"));
+  // `run` says the same, and makes no folder.
+  const fs::path out = folder_.path() / "run";
+  const auto end = run_graph_program({"run", graph(), "--out", out.string()});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr(":18:8: error[G044]: " + std::string(kTokenizer)));
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST_F(AModelFolder, WithATokenizerThatIsNoJsonIsRefusedWithItsLine) {
+  write_text(model("tokenizer.json"), "{\n \"model\": {\n");
+  expect_refused("tokenizer.json:3:", kTokenizer);
+}
+
+TEST_F(AModelFolder, WithATokenizerOfAnotherKindIsRefused) {
+  write_text(model("tokenizer.json"), R"({"model": {"type": "Unigram", "vocab": []}})");
+  expect_refused(
+      "tokenizer.json: 'model.type' is 'Unigram'; this program reads 'BPE' and "
+      "'WordLevel'",
+      kTokenizer);
+}
+
+TEST_F(AModelFolder, WithATokenizerLargerThanItsEmbeddingIsRefused) {
+  std::string text = *read_text_file(model("tokenizer.json"));
+  const size_t at = text.find("\"added_tokens\": [");
+  ASSERT_NE(at, std::string::npos);
+  text.insert(at + 17, R"({"id": 9000, "content": "<more>", "special": true}, )");
+  write_text(model("tokenizer.json"), text);
+  expect_refused("has token ids up to 9000, the embedding has ", kMisfit);
+  const auto scripted = check(
+      {"--set", "resource.engine.backend=scripted", "--set", "resource.learner.backend=scripted"});
+  EXPECT_EQ(scripted.code, 0) << scripted.err << "nothing is computed with the embedding";
+}
+
+TEST_F(AModelFolder, WithAnEndIdBeyondItsEmbeddingIsRefused) {
+  write_text(model("generation_config.json"), R"({"eos_token_id": [1, 5000]})");
+  expect_refused("'eos_token_id' of it or of generation_config.json has 5000, 'vocab_size' is ");
+}
+
+TEST_F(AModelFolder, IsNotLookedIntoByCommandsThatRunNothing) {
+  fs::remove(model("tokenizer.json"));
+  EXPECT_EQ(run_graph_program({"show", graph()}).code, 0);
+}
+
+/// The value that is refused, and nothing else.
+void expect_refusal(const ProgramEnd& end, const std::string& where, const std::string& why) {
+  EXPECT_EQ(end.code, 2) << end.out;
+  EXPECT_THAT(end.err, HasSubstr(where));
+  EXPECT_THAT(end.err, HasSubstr(why));
+  EXPECT_THAT(end.err, HasSubstr("\n1 error\n"));
+}
+
+// Resources that cannot be made.
+
+TEST_F(AModelFolder, TooSmallForAnEnginesSequencesIsRefused) {
+  expect_refusal(check({"--set", "resource.engine.max_sequence_tokens=100000"}),
+                 "--set:1:37: error[G085]: resource 'engine' refuses its options: "
+                 "'max_sequence_tokens' 100000 is beyond the ",
+                 " positions of the model");
+}
+
+TEST_F(AModelFolder, OnTheCpuHasNeitherBfloat16NorFp8) {
+  for (const std::string resource : {"engine", "learner"}) {
+    expect_refusal(check({"--set", "resource." + resource + ".dtype=bfloat16"}),
+                   "error[G085]: resource '" + resource + "' refuses its options: 'dtype' is ",
+                   "on the CPU computes in float32");
+    expect_refusal(check({"--set", "resource." + resource + ".products=fp8"}),
+                   "error[G085]: resource '" + resource + "' refuses its options: 'products' is ",
+                   "on the CPU has products in float32");
+  }
+}
+
+TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumerics) {
+  std::ofstream(graph(), std::ios::app) << R"(
+[place]
+inference = { nodes = ["prefill", "decode"], device = "cuda:0" }
+rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
+)";
+  expect_refusal(check(), "error[G085]: resource 'engine' refuses its options: ",
+                 "'numerics' is \"invariant\", which an engine on cuda:0 does not have");
+}
+
+TEST_F(AModelFolder, WithMoreKvBlocksThanTheMachineHasMemoryIsRefused) {
+  const auto end = check({"--set", "resource.engine.kv_blocks=134217727"});
+  expect_refusal(end, "--set:1:27: error[G049]: the engines and learners keep ",
+                 "in the memory of this machine, which has ");
+  EXPECT_THAT(end.err, HasSubstr("note: engine 'engine': 134217727 KV blocks: "));
+  EXPECT_THAT(end.err, HasSubstr("help: lower 'kv_blocks' or 'block_size'"));
+}
+
+TEST_F(AModelFolder, WithMoreKvBlocksThanTokensAreCountedIsRefused) {
+  const auto end = check({"--set", "resource.engine.kv_blocks=134217728"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'kv_blocks' "
+                                 "134217728 of 'block_size' 16 are more than 2147483647 tokens"));
+}
+
+TEST_F(AModelFolder, WithAnAdapterOnLinearsThatDoNotExistIsRefused) {
+  std::ofstream(graph(), std::ios::app) << R"(
+[tenant.main.adapter]
+rank = 4
+targets = ["q_proj", "z_proj"]
+)";
+  expect_refusal(check(), "error[G044]: the adapter of tenant 'main' cannot be used: ",
+                 "unknown target 'z_proj' of an adapter");
+}
+
+TEST_F(AModelFolder, OnACpuThatIsNotThereIsRefused) {
+  std::ofstream(graph(), std::ios::app) << R"(
+[place]
+all = { nodes = ["prefill", "decode", "trainer", "broadcaster", "rollout", "env", "router"], cpus = "1023" }
+)";
+  expect_refusal(check(), "error[G057]: 'cpus' of place 'all' names CPU 1023, which processes",
+                 "note: they may use: 0");
+}
+
+// Files of examples.
+
+class AFileOfExamples : public AModelFolder {
+ protected:
+  AFileOfExamples() { graph_ = (folder_.path() / "sft.toml").string(); }
+  ProgramEnd check_with(const std::string& lines) const {
+    write_text(folder_.path() / "examples.jsonl", lines);
+    return run_graph_program({"check", graph_, "--set", "node.data.file=" + file()});
+  }
+  std::string file() const { return (folder_.path() / "examples.jsonl").string(); }
+  std::string graph_;
+};
+
+TEST_F(AFileOfExamples, ThatIsWholeIsWell) {
+  const auto end = check_with(R"({"prompt": "r:abcdefgh>", "completion": "hgfedcba"})");
+  EXPECT_EQ(end.code, 0) << end.err;
+}
+
+TEST_F(AFileOfExamples, WithABrokenLineIsRefusedWithThatLine) {
+  const std::string whole = "{\"prompt\": \"r:ab>\", \"completion\": \"ba\"}\n";
+  const std::string refused = "--set:1:16: error[G046]: 'file' of node 'data' cannot be used: ";
+  expect_refusal(check_with(whole + "{\"prompt\": \"r:ab>\"}\n"), refused, file() + ":2");
+  expect_refusal(check_with(whole + whole + "{\"prompt\": \n"), refused, file() + ":3");
+  expect_refusal(check_with("\n\n"), refused, "'" + file() + "' has no examples");
 }
 
 }  // namespace

@@ -17,10 +17,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-const std::vector<std::string> kCommands = {"run",       "check",   "show", "explain",    "actors",
-                                            "messages",  "schema",  "init", "doctor",     "sft",
-                                            "generate",  "score",   "ps",   "completion", "model",
-                                            "route-sim", "rollouts"};
+const std::vector<std::string> kCommands = {
+    "run",      "check",  "show",       "explain", "actors",    "options",
+    "messages", "schema", "init",       "doctor",  "sft",       "generate",
+    "score",    "ps",     "completion", "model",   "route-sim", "rollouts"};
 
 std::string scripted_graph() { return source_path("tests/cli/graphs/scripted.toml"); }
 
@@ -288,6 +288,7 @@ TEST(Completion, EveryShellKnowsEveryCommand) {
     EXPECT_EQ(end.code, 0);
     for (const auto& name : kCommands) EXPECT_THAT(end.out, HasSubstr(name)) << shell;
     EXPECT_THAT(end.out, HasSubstr("mermaid")) << shell;
+    EXPECT_THAT(end.out, HasSubstr("tenant.sampling")) << shell;
   }
   EXPECT_EQ(run_graph_program({"completion", "tcsh"}).code, 3);
 }

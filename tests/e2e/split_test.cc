@@ -274,7 +274,10 @@ TEST_F(SplitRun, AWorkerWithAnotherGraphIsRefusedWithBothHashes) {
   write_text(script,
              "#!/bin/bash\n"
              "if [ \"$5\" = training ]; then\n"
-             "  sed 's/^seed = 17/seed = 18/' \"$3/graph.resolved.toml\" > '" +
+             "  cp \"$3/run.json\" '" +
+                 other.string() +
+                 "'\n"
+                 "  sed 's/^seed = 17/seed = 18/' \"$3/graph.resolved.toml\" > '" +
                  other.string() + "/graph.resolved.toml'\n  set -- \"${@:1:2}\" '" +
                  other.string() + "' \"${@:4}\"\nfi\nexec '" + std::string(PRIMERL_BINARY_DIR) +
                  "/bin/primerl-worker' \"$@\"\n");
@@ -283,7 +286,8 @@ TEST_F(SplitRun, AWorkerWithAnotherGraphIsRefusedWithBothHashes) {
   set.push_back("PRIMERL_WORKER=" + script.string());
   const auto end = run_graph_program(words(), set);
   EXPECT_EQ(end.code, 1);
-  const std::string ours = *json_file(folder_ / "run.json").get_string("graph_hash");
+  EXPECT_FALSE(fs::exists(folder_)) << "it had not begun";
+  const std::string ours = *json_file(other / "run.json").get_string("graph_hash");
   EXPECT_THAT(end.err, AllOf(HasSubstr("process 'training'"), HasSubstr("graph hash is '"),
                              HasSubstr("expected '" + ours + "'")));
   EXPECT_TRUE(socket_folders().empty());

@@ -128,5 +128,28 @@ TEST(LoadGraph, ReadsItsOwnResolvedTextBackToTheSamePlan) {
   EXPECT_EQ(second.plan->graph_hash, first.plan->graph_hash);
 }
 
+TEST(LoadGraph, SizesKeepTheirValueInTheResolvedText) {
+  const std::string text =
+      replaced(replaced(demo_text(), "seed = 17", "seed = 17\nmemory_max = \"1.5GB\""),
+               "capacity = 64", "capacity = 64, bytes_max = \"1MiB\"");
+  const Folder folder;
+  const auto load = [&folder](const std::string& graph) {
+    return load_graph_text(graph, "graph.toml", folder.path(), {}, test_catalog());
+  };
+  const auto first = load(text);
+  ASSERT_NE(first.plan, nullptr) << findings(first);
+  EXPECT_EQ(first.plan->settings.memory_max, 1'500'000'000);
+  const std::string& resolved = first.plan->resolved_toml;
+  EXPECT_NE(resolved.find("memory_max = \"1500MB\"\n"), std::string::npos);
+  EXPECT_NE(resolved.find("bytes_max = \"1MiB\", record"), std::string::npos);
+  EXPECT_NE(resolved.find("bytes_max = \"8GiB\"\n"), std::string::npos) << "a default";
+  const auto second = load(resolved);
+  ASSERT_NE(second.plan, nullptr) << findings(second);
+  EXPECT_EQ(second.plan->graph_hash, first.plan->graph_hash);
+  const auto bytes = load(replaced(text, "\"1.5GB\"", "1500000000"));
+  ASSERT_NE(bytes.plan, nullptr) << findings(bytes);
+  EXPECT_EQ(bytes.plan->graph_hash, first.plan->graph_hash) << "the same size, written otherwise";
+}
+
 }  // namespace
 }  // namespace primerl::testing

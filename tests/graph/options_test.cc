@@ -26,6 +26,8 @@ struct Sample {
   int64_t many = 1;
   double apart = 0;
   Duration long_wait;
+  int64_t room = int64_t{8} << 30;
+  int32_t page = 1000001;
   Inner inner;
 };
 
@@ -43,6 +45,8 @@ OptionSet sample_options() {
       .field("many", &Sample::many, count_from(0), "what is multiplied")
       .field("apart", &Sample::apart, zero_or(between(0.5, 2)), "0 or more than a little")
       .field("long_wait", &Sample::long_wait, at_least(0), "a long while")
+      .field("room", &Sample::room, at_least(4 << 20) | unit("bytes"), "a size")
+      .field("page", &Sample::page, between(0, 16 << 20) | unit("bytes"), "a small size")
       .table("inner", &Sample::inner,
              OptionsOf<Inner>().field("rate", &Inner::rate, above(0), "a rate").take(), "a table")
       .take();
@@ -100,6 +104,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"apart = -0.0", ""}, Case{"apart = 0.5", ""}, Case{"apart = 0.4999", "G023"},
         Case{"apart = 2", ""}, Case{"apart = 2.01", "G023"},
         Case{"long_wait = \"2147483648s\"", ""}, Case{"long_wait = \"2147483649s\"", "G023"},
+        Case{"room = 4194304", ""}, Case{"room = 4194303", "G023"}, Case{"room = \"4MiB\"", ""},
+        Case{"room = \"4194303B\"", "G023"}, Case{"room = \"4095 KiB\"", "G023"},
+        Case{"room = \"1.5GB\"", ""}, Case{"room = \"8388607TiB\"", ""},
+        Case{"room = \"8388608TiB\"", "G022"}, Case{"room = \"2G\"", "G022"},
+        Case{"room = \"4194304\"", "G022"}, Case{"room = \"-4MiB\"", "G022"},
+        Case{"room = \"much\"", "G022"}, Case{"room = -1", "G023"}, Case{"room = 4e9", "G021"},
+        Case{"room = true", "G021"}, Case{"page = \"16MiB\"", ""}, Case{"page = 0", ""},
+        Case{"page = \"16777217B\"", "G023"}, Case{"page = \"5GiB\"", "G023"},
         Case{"inner = { rat = 1 }", "G020"}, Case{"inner = 3", "G021"}, Case{"other = 3", ""},
         Case{"othr = 3", "G020"}, Case{"count = 1979-05-27", "G021"}));
 
@@ -111,6 +123,33 @@ TEST(Options, SayWhatIsWrongWithAValue) {
               HasSubstr("'many' must be at least 0, at most 2147483648"));
   EXPECT_THAT(bind("inner = { rate = inf }").text, HasSubstr("'rate' must be a finite number"));
   EXPECT_THAT(bind("apart = 0.1").text, HasSubstr("'apart' must be 0 or from 0.5 to 2"));
+}
+
+TEST(Options, SayWhatIsWrongWithASize) {
+  EXPECT_THAT(
+      bind("room = \"2G\"").text,
+      HasSubstr("x.toml:1:8: error[G022]: 'room' of the sample is no size: '2G' has no known "
+                "unit of size"));
+  EXPECT_THAT(bind("room = \"1MiB\"").text,
+              HasSubstr("'room' of the sample is 1MiB, which is out of range"));
+  EXPECT_THAT(bind("room = \"1MiB\"").text, HasSubstr("'room' must be at least 4MiB"));
+  EXPECT_THAT(bind("page = \"17MiB\"").text, HasSubstr("'page' must be from 0 to 16MiB"));
+  EXPECT_THAT(
+      bind("room = 4e9").text,
+      HasSubstr("'room' of the sample must be a size such as \"2GiB\", or a whole number of "
+                "bytes, not a number"));
+}
+
+TEST(Options, AssignSizesAndPrintThemWithTheirUnit) {
+  const OptionSet options = sample_options();
+  EXPECT_EQ(options.find("room")->default_text, "\"8GiB\"");
+  EXPECT_EQ(options.find("page")->default_text, "1000001");
+  const auto bound = bind("room = \"1.5GB\"\npage = \"64KiB\"\n");
+  EXPECT_EQ(bound.text, "");
+  EXPECT_EQ(bound.sample.room, 1'500'000'000);
+  EXPECT_EQ(bound.sample.page, 64 << 10);
+  EXPECT_EQ(options.find("room")->print(&bound.sample), "\"1500MB\"");
+  EXPECT_EQ(options.find("page")->print(&bound.sample), "\"64KiB\"");
 }
 
 TEST(Options, AssignEveryKind) {

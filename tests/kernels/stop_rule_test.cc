@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "graph/base/random.h"
+#include "kernels/text/unicode.h"
 
 namespace primerl {
 namespace {
@@ -35,6 +36,87 @@ class LetterTokenizer final : public Tokenizer {
   std::string letters_;
   std::vector<int32_t> none_;
 };
+
+/// Token n is the n-th piece; the last one is the end token, with a text of its own.
+class PieceTokenizer final : public Tokenizer {
+ public:
+  explicit PieceTokenizer(std::vector<std::string> pieces)
+      : pieces_(std::move(pieces)), eos_{static_cast<int32_t>(pieces_.size()) - 1} {}
+  Result<std::vector<int32_t>> encode_text(std::string_view) const override {
+    return error(Code::kUnavailable, "not here");
+  }
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    return encode_text(text);
+  }
+  Result<std::string> decode(const std::vector<int32_t>& ids, bool) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (id < 0) return error(Code::kInvalid, "id {} is no token", id);
+      text += bytes_of(id);
+    }
+    return to_valid_utf8(std::move(text));
+  }
+  std::string_view bytes_of(int32_t id) const override {
+    return id < 0 ? std::string_view() : pieces_[static_cast<size_t>(id)];
+  }
+  int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
+  const std::vector<int32_t>& eos_ids() const override { return eos_; }
+  int32_t pad_id() const override { return -1; }
+
+ private:
+  const std::vector<std::string> pieces_;
+  const std::vector<int32_t> eos_;
+};
+
+/// Of all pieces but the last in order, which end with a stop.
+std::string before_stop(std::vector<std::string> pieces, SamplingParams sampling) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < pieces.size(); ++i) tokens.push_back(static_cast<int32_t>(i));
+  pieces.push_back("<eos>");
+  const auto text = text_before_stop(tokens, sampling, PieceTokenizer(std::move(pieces)));
+  return text.ok() ? *text : text.error().text();
+}
+
+TEST(TextBeforeStop, EndsBeforeAStopTextWhereverTheTokensCutIt) {
+  const SamplingParams sampling{.stop = {"never", "</a>"}};
+  EXPECT_EQ(before_stop({"4", "2", "</a>"}, sampling), "42") << "a token of its own";
+  EXPECT_EQ(before_stop({"42</a>!"}, sampling), "42") << "inside one token";
+  EXPECT_EQ(before_stop({"42<", "/", "", "a> and"}, sampling), "42") << "across tokens";
+  EXPECT_EQ(before_stop({"</a>"}, sampling), "") << "nothing else was said";
+  EXPECT_EQ(before_stop({"</a", "</a", ">"}, sampling), "</a") << "half of one stays";
+}
+
+TEST(TextBeforeStop, EndsBeforeTheStopTextThatIsCompleteFirst) {
+  EXPECT_EQ(before_stop({"x", "abcd"}, {.stop = {"d", "bc", "abcd"}}), "xa");
+  EXPECT_EQ(before_stop({"x", "abc"}, {.stop = {"c", "abc", "bc"}}), "x")
+      << "the longest of those that one byte completes";
+  EXPECT_EQ(before_stop({"xa", "b", "c"}, {.stop = {"c", "abc"}}), "x")
+      << "however tokens cut the text";
+}
+
+TEST(TextBeforeStop, EndsBeforeAnEndToken) {
+  EXPECT_EQ(before_stop({"ab", "#!"}, {.stop_ids = {1}}), "ab");
+  EXPECT_EQ(before_stop({"ab", "x#"}, {.stop_ids = {1}, .stop = {"#"}}), "ab")
+      << "which a stop text may be in";
+  EXPECT_EQ(before_stop({"ab", "#"}, {.stop_ids = {1}, .stop = {"b#"}}), "a");
+  EXPECT_EQ(before_stop({"ab", "<end>"}, {}), "ab") << "only the engine knows that it is one";
+  const PieceTokenizer letters({"a", "."});
+  EXPECT_EQ(*text_before_stop({0, 1}, {.stop = {"a."}}, letters), "");
+  EXPECT_EQ(*text_before_stop({0, 1}, {.stop = {"."}}, letters), "a");
+  EXPECT_EQ(*text_before_stop({0, 1}, {}, letters), "a");
+}
+
+TEST(TextBeforeStop, LeavesTextsThatAreCompleteBeforeTheLastToken) {
+  EXPECT_EQ(before_stop({"a;", "b", "c;"}, {.stop = {";"}, .min_tokens = 3}), "a;bc");
+}
+
+TEST(TextBeforeStop, KeepsTheRulesOfDecoding) {
+  EXPECT_EQ(before_stop({"\xE2\x82", "|\xAC"}, {.stop = {"|"}}), "\uFFFD");
+  EXPECT_EQ(before_stop({"\xE2", "\x82\xAC|"}, {.stop = {"|"}}), "\u20AC");
+  const PieceTokenizer letters({"a", "b"});
+  EXPECT_FALSE(text_before_stop({-1}, {}, letters).ok());
+  EXPECT_EQ(*text_before_stop({}, {}, letters), "");
+}
 
 TEST(StopTexts, NoneFindNothing) {
   StopTexts none;

@@ -178,6 +178,9 @@ TEST(PluginCommands, ListWhatAPluginBrings) {
   EXPECT_THAT(one.out, HasSubstr("label = \"packed\""));
   const auto messages = run_graph_program({"messages", "PackedGroup", "--plugin", kPacker});
   EXPECT_THAT(messages.out, AllOf(HasSubstr("sent by pack.packed"), HasSubstr("label:")));
+  const auto options = run_graph_program({"options", "pack", "--plugin", kPacker});
+  EXPECT_THAT(options.out, AllOf(HasSubstr("actor.pack: packs groups"),
+                                 HasSubstr("label = \"packed\"  # string: ")));
   const auto schema = run_graph_program({"schema", "--plugin", kPacker});
   EXPECT_THAT(schema.out, HasSubstr("\"unpack\""));
   EXPECT_THAT(run_graph_program({"actors"}).out, Not(HasSubstr("unpack")));

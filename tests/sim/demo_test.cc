@@ -139,24 +139,30 @@ TEST(Demo, OverloadFailsNoRollout) {
 }
 
 /// Letters at random, to the text that the tenant stops at and no further.
-TEST(Demo, ATurnEndsWithItsStopTextAndKeepsItsTokens) {
-  const DemoCase demo{
-      .sets = {"tenant.main.sampling={ max_tokens = 60, stop = [\"e\", \"never\"] }",
-               "resource.engine.new_tokens_min=60", "resource.engine.new_tokens_max=60"}};
-  const auto result = run_demo(demo);
-  ASSERT_TRUE(result.violations.empty()) << words(demo, result);
-  int num_stopped = 0;
-  for (const auto& line : result.rollouts) {
-    const Json rollout = parse_json(line, "rollouts.jsonl").value();
-    if (rollout.find("end")->as_string() != "trained") continue;
-    const std::string text = rollout.find("completion")->as_string();
-    const size_t found = text.find('e');
-    if (found == std::string::npos) continue;
-    EXPECT_EQ(found + 1, text.size()) << text;
-    EXPECT_EQ(*rollout.find("truncated"), Json(false));
-    ++num_stopped;
+TEST(Demo, ATurnEndsAtItsStopTextAndKeepsItsTokens) {
+  for (const std::string include_stop : {"false", "true"}) {
+    const DemoCase demo{
+        .sets = {"tenant.main.sampling={ max_tokens = 60, stop = [\"e\", \"never\"], "
+                 "include_stop = " +
+                     include_stop + " }",
+                 "node.rollout.log_tokens=true", "resource.engine.new_tokens_min=60",
+                 "resource.engine.new_tokens_max=60"}};
+    const auto result = run_demo(demo);
+    ASSERT_TRUE(result.violations.empty()) << words(demo, result);
+    int num_stopped = 0;
+    for (const auto& line : result.rollouts) {
+      const Json rollout = parse_json(line, "rollouts.jsonl").value();
+      if (rollout.find("end")->as_string() != "trained") continue;
+      if (*rollout.find("truncated") == Json(true)) continue;
+      const std::string text = rollout.find("completion")->as_string();
+      const size_t num_tokens = rollout.find("tokens")->as_array().size() -
+                                rollout.find("prompt_tokens")->as_array().size();
+      EXPECT_EQ(text.find('e'), include_stop == "true" ? text.size() - 1 : std::string::npos);
+      EXPECT_EQ(num_tokens, text.size() + (include_stop == "true" ? 0 : 1)) << text;
+      ++num_stopped;
+    }
+    EXPECT_GT(num_stopped, 10);
   }
-  EXPECT_GT(num_stopped, 10);
 }
 
 TEST(Demo, EqualSeedsGiveEqualBytesOfRolloutsJsonl) {

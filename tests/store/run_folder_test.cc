@@ -19,10 +19,15 @@ TEST(RunFolder, TheDefaultIsNamedByTimeAndLatestPointsToIt) {
   const auto first = RunFolder::create(scratch.path(), "", "reverse-text", "20261121-062445");
   ASSERT_TRUE(first.ok()) << first.error().text();
   EXPECT_EQ((*first)->path().filename(), "20261121-062445-reverse-text");
+  EXPECT_FALSE(fs::exists(fs::symlink_status(scratch.path() / "runs" / "latest")))
+      << "before the run has begun";
+  ASSERT_TRUE((*first)->become_latest().ok());
   EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "20261121-062445-reverse-text");
   const auto second = RunFolder::create(scratch.path(), "", "reverse-text", "20261121-062445");
   ASSERT_TRUE(second.ok());
   EXPECT_EQ((*second)->path().filename(), "20261121-062445-reverse-text-2");
+  EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "20261121-062445-reverse-text");
+  ASSERT_TRUE((*second)->become_latest().ok());
   EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "20261121-062445-reverse-text-2");
 }
 
@@ -31,11 +36,12 @@ TEST(RunFolder, LatestPointsToAFolderElsewhereToo) {
   const fs::path latest = scratch.path() / "runs" / "latest";
   const auto elsewhere = RunFolder::create(scratch.path(), scratch.path() / "out", "a", "t");
   ASSERT_TRUE(elsewhere.ok()) << elsewhere.error().text();
+  ASSERT_TRUE((*elsewhere)->become_latest().ok());
   EXPECT_EQ(fs::read_symlink(latest), scratch.path() / "out");
   const auto below = RunFolder::create(scratch.path(), scratch.path() / "runs" / "mine", "a", "t");
   ASSERT_TRUE(below.ok()) << below.error().text();
+  ASSERT_TRUE((*below)->become_latest().ok());
   EXPECT_EQ(fs::read_symlink(latest), "mine");
-  EXPECT_EQ((*below)->why_not_latest(), "");
 }
 
 TEST(RunFolder, AFileInThePlaceOfLatestIsLeftAloneAndSaid) {
@@ -44,7 +50,55 @@ TEST(RunFolder, AFileInThePlaceOfLatestIsLeftAloneAndSaid) {
   write_text(scratch.path() / "runs" / "latest", "mine");
   const auto folder = RunFolder::create(scratch.path(), scratch.path() / "out", "a", "t");
   ASSERT_TRUE(folder.ok()) << folder.error().text();
-  EXPECT_THAT((*folder)->why_not_latest(), HasSubstr("is no symbolic link"));
+  const Status latest = (*folder)->become_latest();
+  ASSERT_FALSE(latest.ok());
+  EXPECT_THAT(latest.error().text(), HasSubstr("is no symbolic link"));
+}
+
+TEST(RunFolder, ThatIsNotKeptIsRemovedWithAllInIt) {
+  ScratchFolder scratch;
+  fs::create_directory(scratch.path() / "empty");
+  for (const char* out : {"", "new", "empty"}) {
+    const fs::path given = *out == '\0' ? fs::path() : scratch.path() / out;
+    auto folder = RunFolder::create(scratch.path(), given, "a", "t");
+    ASSERT_TRUE(folder.ok()) << folder.error().text();
+    EXPECT_FALSE((*folder)->is_kept());
+    ASSERT_TRUE((*folder)->note(Json::object().set("name", "a")).ok());
+    write_text((*folder)->logs_folder() / "main.jsonl", "x");
+  }
+  EXPECT_FALSE(fs::exists(scratch.path() / "runs"));
+  EXPECT_FALSE(fs::exists(scratch.path() / "new"));
+  EXPECT_TRUE(fs::is_empty(scratch.path() / "empty")) << "it was there before";
+}
+
+TEST(RunFolder, ThatIsNotKeptLeavesOtherRunsAndLatest) {
+  ScratchFolder scratch;
+  const auto first = RunFolder::create(scratch.path(), "", "a", "t");
+  ASSERT_TRUE((*first)->become_latest().ok());
+  { const auto second = RunFolder::create(scratch.path(), "", "b", "t"); }
+  EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "t-a");
+  EXPECT_TRUE(fs::exists(scratch.path() / "runs" / "t-a"));
+  EXPECT_FALSE(fs::exists(scratch.path() / "runs" / "t-b"));
+}
+
+TEST(RunFolder, ThatIsOpenedIsNeverRemoved) {
+  ScratchFolder scratch;
+  {
+    const auto made = RunFolder::create(".", scratch.path() / "run", "a", "t");
+    ASSERT_TRUE((*made)->note(Json::object().set("name", "a")).ok());
+    (*made)->keep();
+  }
+  { ASSERT_TRUE(RunFolder::open(scratch.path() / "run").ok()); }
+  EXPECT_TRUE(fs::exists(scratch.path() / "run" / "run.json"));
+}
+
+TEST(RunFolder, AFolderCalledLatestIsRefusedBeforeAnythingIsMade) {
+  ScratchFolder scratch;
+  fs::create_directories(scratch.path() / "runs" / "latest");
+  const auto folder = RunFolder::create(scratch.path(), "", "a", "t");
+  ASSERT_FALSE(folder.ok());
+  EXPECT_THAT(folder.error().text(), HasSubstr("is no symbolic link: move it away"));
+  EXPECT_FALSE(fs::exists(scratch.path() / "runs" / "t-a"));
 }
 
 fs::perms mode_of(const fs::path& path) { return fs::status(path).permissions(); }

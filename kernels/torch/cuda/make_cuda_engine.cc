@@ -26,11 +26,11 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
   const double rows = CardDecoder::bytes_needed(
       config, size, std::max(options.max_batched_tokens, options.max_running), options.max_running,
       options.max_sequence_tokens);
-  const double slots = options.adapter_slots == 0
-                           ? 0
-                           : CardAdapters::bytes_needed(
-                                 TensorTable(config), options, size,
-                                 config.moe.has_value() ? config.moe->experts_per_token : 0);
+  const double slots =
+      options.adapter_slots == 0
+          ? 0
+          : CardAdapters::bytes_needed(TensorTable(config), options, size,
+                                       config.moe.has_value() ? config.moe->experts_per_token : 0);
   const double fp8 = options.products == "fp8" ? fp8_bytes(config, false) : 0.0;
   return weight_bytes(options, config) + fp8 + cache * static_cast<double>(size) + rows + slots +
          WeightUpload::bytes_needed() + kReserveBytes;
@@ -38,13 +38,8 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
 
 Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config) {
   RETURN_IF_ERROR(check_card_model(config));
-  if (options.numerics != "fast")
-    return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
-                 options.device)
-        .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
   RETURN_IF_ERROR(check_products(options.products, options.dtype, config, options.device));
-  if (options.adapter_slots > 0) RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
-  return check_cache_rows(options);
+  return options.adapter_slots > 0 ? CardAdapters::check(TensorTable(config), options) : ok();
 }
 
 /// `is_base_there`: its weights are on the device.

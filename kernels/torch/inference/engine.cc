@@ -50,8 +50,7 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
     : options_(options),
       config_(config),
       table_(config_),
-      weights_(base == nullptr ? new_set()
-                               : std::make_unique<WeightSet>(std::move(base), config_)),
+      weights_(base == nullptr ? new_set() : std::make_unique<WeightSet>(std::move(base), config_)),
       known_(table_, options),
       scheduler_(limits_of(options, config_, std::move(tokenizer))) {
   const int64_t rows = std::max(options.max_batched_tokens, 1);
@@ -95,8 +94,8 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
   const int32_t num_known = known_.count();
   const int32_t number = known_.take(snapshot, config);
   AdapterSlots& slots = scheduler_.slots();
-  const bool is_in_slot = number < num_known ? slots.slot_of(number) != AdapterSlots::kNone
-                                             : slots.place(number);
+  const bool is_in_slot =
+      number < num_known ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
   if (number == num_known) adapters_.emplace_back();
   AdapterInSlot& held = adapters_[static_cast<size_t>(number)];
   held.is_begun = false;  // of the version before
@@ -344,28 +343,12 @@ std::string TorchEngine::describe() const {
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()));
 }
 
-Status check_cache_rows(const EngineOptions& options) {
-  if (int64_t{options.kv_blocks} * options.block_size <= std::numeric_limits<int32_t>::max())
-    return ok();
-  return error(Code::kInvalid, "{} KV blocks of {} tokens are more than 2147483647 tokens",
-               options.kv_blocks, options.block_size)
-      .note("lower 'kv_blocks' or 'block_size' of the engine");
-}
-
 Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 const ModelConfig& config,
                                                 const std::filesystem::path& model_folder,
                                                 std::shared_ptr<const Tokenizer> tokenizer,
                                                 FrozenBases* bases) {
-  if (options.products != "dtype")
-    return error(Code::kInvalid, "products is \"{}\", an engine on the CPU has products in float32",
-                 options.products)
-        .note("leave 'products' out, or place the engine on a CUDA device");
-  if (options.dtype == "bfloat16")
-    return error(Code::kInvalid, "dtype is \"bfloat16\", an engine on the CPU computes in float32")
-        .note("leave 'dtype' out, or place the engine on a CUDA device");
   if (cache_bytes(options, config) > kCacheBytesMax) return no_memory(options, config);
-  RETURN_IF_ERROR(check_cache_rows(options));
   const double bytes = sum_of(engine_memory(options, config));
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));

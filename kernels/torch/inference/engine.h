@@ -131,9 +131,6 @@ class TorchEngine final : public Engine {
   at::Tensor logits_;                       // [max_running rows, vocab_size]
 };
 
-/// Refuses more cache rows than their numbers can name.
-Status check_cache_rows(const EngineOptions& options);
-
 /// The one of a folder, which was read as `config`; `options` are resolved, `bases` may be null.
 Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 const ModelConfig& config,

@@ -1,4 +1,5 @@
 // The engine of a folder: what every engine of libtorch refuses, then the one of its device.
+#include "kernels/models/setup.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/inference/engine.h"
 #include "kernels/torch/make.h"
@@ -38,9 +39,7 @@ Status check_options(const EngineOptions& options) {
 
 Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) {
   RETURN_IF_ERROR(check_options(options));
-  if (options.max_sequence_tokens > config.max_positions)
-    return error(Code::kInvalid, "max_sequence_tokens {} is beyond the {} positions of the model",
-                 options.max_sequence_tokens, config.max_positions);
+  RETURN_IF_ERROR(check_engine_setup(options, config));
   if (options.max_sequence_tokens == 0) options.max_sequence_tokens = config.max_positions;
   return options;
 }

@@ -5,6 +5,7 @@
 #include "graph/base/files.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/models/memory.h"
+#include "kernels/models/setup.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/make.h"
@@ -208,13 +209,7 @@ Status check_rules(const TrainingRules& rules) {
 Status check_options(const LearnerOptions& options) {
   if (const std::string why = why_not_on(options.device); !why.empty())
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
-  if (options.device == "cpu" && options.dtype == "bfloat16")
-    return error(Code::kInvalid, "dtype is \"bfloat16\", a learner on the CPU computes in float32")
-        .note("leave 'dtype' out, or place the learner on a CUDA device");
-  if (options.device == "cpu" && options.products != "dtype")
-    return error(Code::kInvalid, "products is \"{}\", a learner on the CPU has products in float32",
-                 options.products)
-        .note("leave 'products' out, or place the learner on a CUDA device");
+  RETURN_IF_ERROR(check_learner_setup(options));
   if (options.micro_batch_tokens < 1 || options.adapter_batch_tokens < 1 || options.threads < 0)
     return error(Code::kInvalid,
                  "micro_batch_tokens {} and adapter_batch_tokens {} must be at least 1, threads {} "
@@ -337,8 +332,8 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
     ASSIGN_OR_RETURN(auto base, base_of(options, model_folder, model.config, bases));
-    auto learner = std::make_unique<TorchLearner>(
-        options, std::move(model), model_folder.string(), std::move(base), adapters);
+    auto learner = std::make_unique<TorchLearner>(options, std::move(model), model_folder.string(),
+                                                  std::move(base), adapters);
     for (const auto& training : adapters) {
       if (training.start.empty()) continue;
       Status started = learner->start_from(training);
@@ -350,10 +345,9 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
 
 }  // namespace
 
-Result<DeviceBytes> learner_device_bytes(
-    [[maybe_unused]] const LearnerOptions& options,
-    [[maybe_unused]] std::span<const AdapterTraining> adapters,
-    const std::filesystem::path& model_folder) {
+Result<DeviceBytes> learner_device_bytes([[maybe_unused]] const LearnerOptions& options,
+                                         [[maybe_unused]] std::span<const AdapterTraining> adapters,
+                                         const std::filesystem::path& model_folder) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
 #ifdef PRIMERL_CUDA_ENGINE
   if (options.device != "cpu") return cuda_learner_bytes(options, config, adapters);

@@ -1,0 +1,129 @@
+// Rules about models: whether resources can compute them, tenants can put adapters on them, and
+// nodes can read their tokenizers.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "graph/check/names.h"
+#include "graph/check/rules.h"
+
+namespace primerl {
+
+namespace {
+
+/// Why the resource cannot compute its model; ok where nothing is known before it is made.
+Status usable_model(const Draft& draft, const DraftResource& resource, const DraftModel& model) {
+  if (!resource.contract->check_model) return ok();
+  Status usable = resource.contract->check_model(resource.options.get(), model.path);
+  if (usable.ok() || usable.error().code() != Code::kNotFound) return usable;
+  return draft.may_lack_weights || !is_used_here(draft, resource) ? ok() : std::move(usable);
+}
+
+/// The models whose tokenizers processes of this machine read, each with one that reads it.
+std::map<int32_t, std::string> tokenizer_readers(const Draft& draft) {
+  std::map<int32_t, std::string> readers;
+  for (const auto& node : draft.nodes) {
+    if (node.contract == nullptr || !is_here(draft, node)) continue;
+    for (size_t i = 0; i < node.uses.size(); ++i)
+      if (node.contract->resources[i].kind == kTokenizerKind && node.uses[i] >= 0)
+        readers.try_emplace(node.uses[i], fmt::format("node '{}'", node.spec->name));
+  }
+  const bool has_stops = std::ranges::any_of(
+      draft.tenants, [](const DraftTenant& each) { return !each.tenant.sampling.stop.empty(); });
+  for (const auto& resource : draft.resources)
+    if (has_stops && resource.common.kind == "engine" && resource.model >= 0 &&
+        resource.contract->needs_model && is_used_here(draft, resource))
+      readers.try_emplace(resource.model, fmt::format("engine '{}', for the stop texts of tenants",
+                                                      resource.spec->name));
+  return readers;
+}
+
+/// Ids that the tokenizer makes and a model that computes here has no row for. One finding a pair
+/// of models.
+void check_ids(Draft& draft, const DraftModel& tokenizer, const TokenizerFacts& facts) {
+  std::set<int32_t> seen;
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->needs_model || resource.model < 0 ||
+        !is_used_here(draft, resource) || !seen.insert(resource.model).second)
+      continue;
+    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
+    const int64_t rows = model.facts ? model.facts->vocab_size : 0;
+    if (rows <= 0 || !usable_model(draft, resource, model).ok()) continue;
+    std::string fault;
+    if (facts.vocab_size > rows)
+      fault = fmt::format("'{}' has token ids up to {}", facts.file, facts.vocab_size - 1);
+    for (const int32_t id : facts.end_ids)
+      if (fault.empty() && id >= rows) fault = fmt::format("{} is {}", facts.end_source, id);
+    if (fault.empty()) continue;
+    draft.diagnostics
+        .error("G044", tokenizer.path_span,
+               "the tokenizer of model '{}' does not fit model '{}': {}, the embedding has {} rows",
+               tokenizer.spec->name, model.spec->name, fault, rows)
+        .note(fmt::format("'vocab_size' in '{}/config.json' is {}", model.path, rows))
+        .suggest("use the tokenizer that the model was trained with");
+  }
+}
+
+}  // namespace
+
+/// One finding a model, however many resources name it.
+void check_models(Draft& draft) {
+  std::set<int> refused;
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || resource.model < 0) continue;
+    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
+    if (!model.facts || refused.contains(resource.model)) continue;
+    const Status usable = usable_model(draft, resource, model);
+    if (usable.ok()) continue;
+    refused.insert(resource.model);
+    auto& found = draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
+                                          model.spec->name, usable.error().message());
+    for (const auto& note : usable.error().notes()) found.note(note);
+  }
+}
+
+/// A folder that is not there is told by bind_tenants(), a model that cannot be used by
+/// check_models().
+void check_adapters(Draft& draft) {
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->check_adapter || resource.model < 0)
+      continue;
+    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
+    if (!model.facts || !usable_model(draft, resource, model).ok()) continue;
+    for (const auto& tenant : draft.tenants) {
+      const std::string& path = tenant.tenant.adapter.path;
+      std::error_code fault;
+      if (!tenant.tenant.adapter.is_there()) continue;
+      if (!path.empty() && !std::filesystem::is_directory(path, fault)) continue;
+      const Status usable = resource.contract->check_adapter(model.path, tenant.tenant);
+      if (usable.ok()) continue;
+      auto& found = draft.diagnostics.error(
+          "G044", nested_span(*tenant.spec, path.empty() ? "adapter.targets" : "adapter.path"),
+          "the adapter of tenant '{}' cannot be used: {}", tenant.spec->name,
+          usable.error().message());
+      for (const auto& note : usable.error().notes()) found.note(note);
+    }
+  }
+}
+
+void check_tokenizers(Draft& draft) {
+  if (!draft.for_run || !draft.catalog.tokenizer_facts) return;
+  for (const auto& [index, reader] : tokenizer_readers(draft)) {
+    const DraftModel& model = draft.models[static_cast<size_t>(index)];
+    if (!model.facts) continue;  // told already
+    const auto facts = draft.catalog.tokenizer_facts(model.path);
+    if (facts.ok()) {
+      check_ids(draft, model, *facts);
+      continue;
+    }
+    auto& found = draft.diagnostics.error("G044", model.path_span,
+                                          "the tokenizer of model '{}' cannot be used: {}",
+                                          model.spec->name, facts.error().message());
+    found.note(fmt::format("{} reads it", reader));
+    for (const auto& note : facts.error().notes()) found.note(note);
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,19 @@
+/// Options as `actors` and `options` show them: lines for a terminal, and JSON.
+#pragma once
+
+#include <string>
+
+#include "graph/base/json.h"
+#include "graph/options.h"
+
+namespace primerl {
+
+/// A line each, with those of nested tables as "sampling.top_p":
+///
+///   group_size = 8  # integer, from 1 to 65536 rollouts: rollouts of one task
+std::string option_lines(const OptionSet& set, const std::string& prefix = "");
+
+/// An object each: name, type, default, range, unit, doc; nested tables have theirs in "options".
+Json options_json(const OptionSet& set);
+
+}  // namespace primerl
