@@ -383,6 +383,24 @@ TEST_F(RolloutTest, NewVersionsOpenNewGroupsUnderNewSalts) {
   EXPECT_EQ(made[2].salt, "main:1");
 }
 
+/// The trainer has made version 1, but engines still load it: groups open under version 0.
+TEST_F(RolloutTest, AGroupOpensUnderTheLiveVersionWhileANewerOneIsMade) {
+  live(0);
+  task(0);
+  task(1);
+  play(requests());
+  for (const auto& group : groups()) end(group, RolloutEnd::kTrained, 1);
+  task(2);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  for (const auto& request : made) {
+    EXPECT_EQ(request.version, PolicyVersion(0));
+    EXPECT_EQ(request.salt, "main:0");
+  }
+  play(made);
+  EXPECT_EQ(groups().at(0).version, PolicyVersion(0)) << "its staleness counts from there";
+}
+
 TEST_F(RolloutTest, AnOlderPolicyIsNoNews) {
   live(2);
   live(1);

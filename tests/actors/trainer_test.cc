@@ -78,6 +78,26 @@ TEST_F(TruncatedTrainer, AMemberWithoutItsKeptSetsFailsAloneAndTheLearnerGetsTho
   EXPECT_THAT(ended().back().reason, HasSubstr("the sets its tokens were drawn from are missing"));
 }
 
+/// The learner divides its logits by the temperature that the tokens were drawn at.
+TEST(SamplingTemperature, ReachesTheLearnerWithEverySample) {
+  // Greedy sampling reports log-probabilities at temperature 1.
+  for (const auto& [sampled, learnt] : {std::pair(0.7, 0.7F), {1.5, 1.5F}, {0.0, 1.0F}}) {
+    struct Story : TrainerStory {
+      explicit Story(Tenant tenant) : TrainerStory({}, std::move(tenant)) {}
+      void TestBody() override {}
+    };
+    Tenant tenant = testing::a_tenant();
+    tenant.sampling.temperature = sampled;
+    Story story(tenant);
+    story.start();
+    story.batch(0, 0);
+    ASSERT_THAT(story.learner.batches, SizeIs(1));
+    ASSERT_THAT(story.learner.batches[0].samples, SizeIs(4));
+    for (const auto& sample : story.learner.batches[0].samples)
+      EXPECT_EQ(sample.temperature, learnt);
+  }
+}
+
 TEST_F(TrainerStory, AMemberWithKeptSetsThatNobodyAskedForFails) {
   start();
   auto group = a_group(0, 0, {0, 1});
