@@ -71,6 +71,18 @@ TEST_F(RolloutTest, TheGateShutsAfterTheLastGroupThatMayOpen) {
   EXPECT_EQ(rollout.counter("groups_opened"), 4);
 }
 
+struct OnPolicyRollout : testing::RolloutStory {
+  OnPolicyRollout() { rollout.set_tenants({testing::a_tenant(2, 2, 0)}); }
+};
+
+TEST_F(OnPolicyRollout, OpensNoMoreGroupsThanOneBatchTakes) {
+  live(0);
+  for (uint64_t i = 0; i < 4; ++i) task(i);
+  EXPECT_THAT(requests(), SizeIs(4)) << "two groups of two";
+  live(1);
+  EXPECT_THAT(requests(), SizeIs(4)) << "the next batch's";
+}
+
 struct NarrowRollout : testing::RolloutStory {
   NarrowRollout() : RolloutStory({.model = "", .max_inflight = 3}) {}
 };
