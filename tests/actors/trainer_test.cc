@@ -278,6 +278,18 @@ TEST_F(Skipping, TooManySkippedStepsInARowFailTheNode) {
   EXPECT_THAT(after.error().text(), HasSubstr("3 steps in a row"));
 }
 
+TEST_F(Skipping, StepsThatAreSkippedNowAndThenFailNothing) {
+  start();
+  for (uint64_t i = 0; i < 3; ++i) {
+    learner.num_to_skip = 2;
+    batch(6 * i, static_cast<int64_t>(i));
+    batch(6 * i + 2, static_cast<int64_t>(i));
+    batch(6 * i + 4, static_cast<int64_t>(i));
+    EXPECT_EQ(weights->newest({}), PolicyVersion(static_cast<int64_t>(i) + 1));
+  }
+  EXPECT_FALSE(trainer.stops_on_error());
+}
+
 struct Impatient : TrainerStory {
   Impatient() : TrainerStory({.learner = "", .weights = "", .lost_batches_max = 2}) {}
 };
@@ -365,6 +377,10 @@ TEST_F(TrainerStory, RewardsOfFilteredGroupsCountInTheMeanOverAll) {
   EXPECT_DOUBLE_EQ(trainer.metrics()[0].at("reward/all/mean"), 4.0 / 6.0);
   EXPECT_DOUBLE_EQ(trainer.metrics()[0].at("reward/trained/mean"), 0.5);
   EXPECT_EQ(trainer.metrics()[0].at("progress/groups_filtered"), 1);
+  batch(3, 1);
+  ASSERT_THAT(trainer.metrics(), SizeIs(2));
+  EXPECT_DOUBLE_EQ(trainer.metrics()[1].at("reward/all/mean"), 0.5) << "of its own groups";
+  EXPECT_EQ(trainer.metrics()[1].at("progress/groups_filtered"), 0);
 }
 
 struct Supervised : TrainerStory {
