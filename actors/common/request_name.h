@@ -6,7 +6,8 @@
 #include <compare>
 #include <cstdint>
 #include <deque>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "graph/base/ids.h"
 #include "kernels/engine/engine.h"
@@ -48,30 +49,48 @@ inline RequestName request_of(SequenceId id) {
           id.value & ((uint64_t{1} << kRequestBits) - 1)};
 }
 
-/// Requests whose end was asked for, because a cancel (feedback) may overtake its request
-/// (forward). Request numbers are never used twice, so a name kept in vain does no harm; the oldest
-/// are forgotten.
-class CancelledEarly {
+/// What is known of requests whose end was asked for, because a cancel (feedback) may overtake its
+/// request (forward). Request numbers are never used twice, so a name kept in vain does no harm;
+/// the oldest are forgotten.
+template <class Known>
+class RequestsByAge {
  public:
   static constexpr size_t kNamesMax = 4096;
 
-  void add(RequestName name) {
-    if (!names_.insert(name).second) return;
-    order_.push_back(name);
+  /// Keeps what was known first of a name that is here already.
+  void add(RequestName name, Known known = {}) {
+    if (!index().emplace(name, known).second) return;
+    order_.emplace_back(name, std::move(known));
     if (order_.size() <= kNamesMax) return;
-    names_.erase(order_.front());
+    by_name_.erase(order_.front().first);
     order_.pop_front();
   }
-  bool contains(RequestName name) const { return names_.count(name) > 0; }
+  /// Null for a name that is not here. Valid until the next call.
+  const Known* find(RequestName name) const {
+    const auto found = index().find(name);
+    return found == index().end() ? nullptr : &found->second;
+  }
+  bool contains(RequestName name) const { return find(name) != nullptr; }
 
   template <class F>
   static void fields(F& f) {
-    f("names", &CancelledEarly::names_)("order", &CancelledEarly::order_);
+    f("order", &RequestsByAge::order_);
   }
 
  private:
-  std::set<RequestName> names_;
-  std::deque<RequestName> order_;  // oldest first
+  std::map<RequestName, Known>& index() const {
+    if (by_name_.size() != order_.size()) by_name_ = {order_.begin(), order_.end()};
+    return by_name_;
+  }
+
+  std::deque<std::pair<RequestName, Known>> order_;  // oldest first
+  mutable std::map<RequestName, Known> by_name_;     // follows from order_, so it is not saved
 };
+
+struct NothingKnown {
+  template <class F>
+  static void fields(F&) {}
+};
+using CancelledEarly = RequestsByAge<NothingKnown>;
 
 }  // namespace primerl

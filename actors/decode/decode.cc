@@ -7,7 +7,6 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kAnswersPerTurn = 64;
-constexpr size_t kAbortedMax = 4096;  // remembered; the oldest are forgotten
 /// How often it shows that it lives while its engine stands still: a run without any step for
 /// [graph] stall_after counts as stalled.
 constexpr Duration kHeldSignEvery = Duration::seconds(1);
@@ -35,10 +34,10 @@ Contract Decode::contract() {
       .state([](auto& f) {
         using D = Decode;
         engine_fields(f);
-        f("running", &D::running_)("aborted", &D::aborted_)("aborted_order", &D::aborted_order_)(
-            "ended_early", &D::ended_early_)("finished", &D::finished_)("holds", &D::holds_)(
-            "held_since", &D::held_since_)("last_cause", &D::last_cause_)(
-            "num_finished", &D::num_finished_)("has_told_first_token", &D::has_told_first_token_);
+        f("running", &D::running_)("aborted", &D::aborted_)("ended_early", &D::ended_early_)(
+            "finished", &D::finished_)("holds", &D::holds_)("held_since", &D::held_since_)(
+            "last_cause", &D::last_cause_)("num_finished", &D::num_finished_)(
+            "has_told_first_token", &D::has_told_first_token_);
       });
 }
 
@@ -57,7 +56,6 @@ Status Decode::on_request(const PrefillDone& done) {
     take_finished();
     const auto ended = ended_early_.extract(id);
     answer(ended.empty() ? refusal_of(taken.error()) : ended.mapped(), name, known);
-    aborted_.erase(name);
     return ok();
   }
   running_[name] = known;
@@ -90,14 +88,8 @@ Status Decode::on_abort(const Abort& abort) {
   const RequestName name{delivery.tenant, abort.request};
   if (!is_nameable(name)) return ok();
   last_cause_ = delivery.ref;
-  if (running_.count(name) == 0 && aborted_.count(name) == 0) {
-    aborted_[name] = {0, abort.attempt, delivery.ref, delivery.origin};
-    aborted_order_.push_back(name);
-    if (aborted_order_.size() > kAbortedMax) {
-      aborted_.erase(aborted_order_.front());
-      aborted_order_.pop_front();
-    }
-  }
+  if (running_.count(name) == 0)
+    aborted_.add(name, {0, abort.attempt, delivery.ref, delivery.origin});
   engine_->abort(sequence_of(name));
   return ok();
 }
@@ -181,9 +173,8 @@ void Decode::answer(const FinishEvent& event) {
   if (const auto running = running_.find(name); running != running_.end()) {
     known = running->second;
     running_.erase(running);
-  } else if (const auto aborted = aborted_.find(name); aborted != aborted_.end()) {
-    known = aborted->second;
-    aborted_.erase(aborted);
+  } else if (const Known* aborted = aborted_.find(name); aborted != nullptr) {
+    known = *aborted;
   }
   answer(event, name, known);
 }

@@ -62,12 +62,14 @@ class Decode final : public EngineUser {
           "origin", &Known::origin);
     }
   };
-  /// A FinishEvent with its kept sets, which its own fields() leave out.
+  /// What an answer takes of a FinishEvent; its own fields() leave out the kept sets.
   struct Finished : FinishEvent {
     template <class F>
     static void fields(F& f) {
-      FinishEvent::fields(f);
-      f("kept", &Finished::kept);
+      using E = Finished;
+      f("id", &E::id)("reason", &E::reason)("detail", &E::detail)("tokens", &E::tokens)(
+          "logprobs", &E::logprobs)("spans", &E::spans)("kept", &E::kept)("num_cached_tokens",
+                                                                          &E::num_cached_tokens);
     }
   };
 
@@ -91,8 +93,7 @@ class Decode final : public EngineUser {
   const DecodeOptions options_;
   // Touched only by handlers.
   std::map<RequestName, Known> running_;  // taken over
-  std::map<RequestName, Known> aborted_;  // aborted before they were taken over
-  std::deque<RequestName> aborted_order_;
+  RequestsByAge<Known> aborted_;          // aborted before they were taken over
   /// Ended between PrefillDone's departure and its arrival, which is waited for: as many as the
   /// edge holds.
   std::map<SequenceId, Finished> ended_early_;

@@ -33,12 +33,12 @@ struct GateCounts {
   int64_t opened = 0;     // groups
   int64_t delivered = 0;  // groups that are not in flight any more, dropped ones included
   int64_t lost = 0;       // groups that ended otherwise than trained
-  int64_t inflight = 0;   // rollouts
+  int64_t inflight = 0;   // rollouts; counted anew for each question
 
   template <class F>
   static void fields(F& f) {
     using C = GateCounts;
-    f("opened", &C::opened)("delivered", &C::delivered)("lost", &C::lost)("inflight", &C::inflight);
+    f("opened", &C::opened)("delivered", &C::delivered)("lost", &C::lost);
   }
 };
 

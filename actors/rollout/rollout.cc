@@ -67,9 +67,9 @@ Contract Rollout::contract() {
             "counts", &R::counts_)("pace", &R::pace_)("groups", &R::groups_)(
             "requests", &R::requests_)("trajectories", &R::trajectories_)(
             "cancelled", &R::cancelled_)("abandoned_actions", &R::abandoned_actions_)(
-            "environments", &R::environments_)("to_act", &R::to_act_)("to_cancel", &R::to_cancel_)(
-            "answered", &R::answered_)("to_reissue", &R::to_reissue_)("deadlines", &R::deadlines_)(
-            "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
+            "environments", &R::environments_)("to_act", &R::to_act_)("answered", &R::answered_)(
+            "to_reissue", &R::to_reissue_)("deadlines", &R::deadlines_)("armed", &R::armed_)(
+            "held_task", &R::held_task_)("next_request", &R::next_request_)(
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
             "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)("told_file_fault",
                                                                           &R::told_file_fault_);

@@ -67,6 +67,16 @@ std::string fault_of_targets(const TrainerOptions&, const Tenant& tenant) {
   return valid.ok() ? std::string() : "cannot be used: " + valid.error().message();
 }
 
+void add_report(const TrainReport& report, MetricValues& values) {
+  values.emplace_back("loss/mean", report.loss);
+  values.emplace_back("entropy/all/mean", report.entropy_mean);
+  values.emplace_back("mismatch_kl/all/mean", report.mismatch_kl_mean);
+  values.emplace_back("mismatch_kl/all/max", report.mismatch_kl_max);
+  values.emplace_back("masked/all/mean", report.masked_fraction);
+  values.emplace_back("optim/grad_norm", report.grad_norm);
+  values.emplace_back("optim/lr", report.learning_rate);
+}
+
 }  // namespace
 
 Contract Trainer::contract() {
@@ -285,7 +295,9 @@ void Trainer::end_step(const Result<TrainReport>& report) {
   num_skipped_ = num_lost_ = 0;
   why_lost_.clear();
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
-  taken_ = Taken{batch_metrics(groups, filtered_, version_), *report, services().now()};
+  taken_ = Taken{batch_metrics(groups, filtered_, version_), services().now(), report->num_tokens,
+                 report->num_loss_tokens, report->num_pass_tokens};
+  add_report(*report, taken_->values);
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
           fmt::format("overtaken: version {} is made", version_));
@@ -366,35 +378,27 @@ void Trainer::give_up(Error fault) {
 
 void Trainer::tell_taken() {
   if (!taken_) return;
-  const auto [values, report, began] = std::move(*taken_);
-  taken_.reset();
+  const Taken taken = *std::exchange(taken_, std::nullopt);
   const Time ended = services().now();
   // Of its last pass, by tokens: above 1 of a step that had several.
-  const double part = report.num_pass_tokens == 0 ? 1
-                                                  : static_cast<double>(report.num_tokens) /
-                                                        static_cast<double>(report.num_pass_tokens);
-  const double busy = part * (ended - began).to_seconds();
-  MetricValues all = values;
+  const double part = taken.num_pass_tokens == 0 ? 1
+                                                 : static_cast<double>(taken.num_tokens) /
+                                                       static_cast<double>(taken.num_pass_tokens);
+  const double busy = part * (ended - taken.began).to_seconds();
+  MetricValues all = taken.values;
   const auto add = [&all](std::string name, double value) {
     all.emplace_back(std::move(name), value);
   };
-  add("loss/mean", report.loss);
-  add("entropy/all/mean", report.entropy_mean);
-  add("mismatch_kl/all/mean", report.mismatch_kl_mean);
-  add("mismatch_kl/all/max", report.mismatch_kl_max);
-  add("masked/all/mean", report.masked_fraction);
-  add("optim/grad_norm", report.grad_norm);
-  add("optim/lr", report.learning_rate);
-  add("perf/train_tokens_per_second", busy > 0 ? static_cast<double>(report.num_tokens) / busy : 0);
+  add("perf/train_tokens_per_second", busy > 0 ? static_cast<double>(taken.num_tokens) / busy : 0);
   // What the engines made and the trainer got: not what was dropped on the way.
   const double elapsed = (ended - last_end_).to_seconds();
   add("perf/decode_tokens_per_second",
       elapsed > 0 ? static_cast<double>(num_sampled_tokens_) / elapsed : 0);
   add("time/step", elapsed);
-  add("time/wait_for_batch", (began - last_end_).to_seconds());
+  add("time/wait_for_batch", (taken.began - last_end_).to_seconds());
   add("time/learner", busy);
-  add("progress/tokens", static_cast<double>(report.num_tokens));
-  add("progress/loss_tokens", static_cast<double>(report.num_loss_tokens));
+  add("progress/tokens", static_cast<double>(taken.num_tokens));
+  add("progress/loss_tokens", static_cast<double>(taken.num_loss_tokens));
   add("progress/stale_tokens", static_cast<double>(num_stale_tokens_));
   num_stale_tokens_ = num_sampled_tokens_ = 0;
   last_end_ = ended;

@@ -56,12 +56,14 @@ class Trainer final : public Actor {
   /// A step taken whose time is known only at the next delivery.
   struct Taken {
     MetricValues values;
-    TrainReport report;
     Time began;
+    int64_t num_tokens = 0, num_loss_tokens = 0;
+    int64_t num_pass_tokens = 0;  // of all tenants in its last pass; 0: it had one for itself
 
     template <class F>
     static void fields(F& f) {
-      f("values", &Taken::values)("report", &Taken::report)("began", &Taken::began);
+      f("values", &Taken::values)("began", &Taken::began)("num_tokens", &Taken::num_tokens)(
+          "num_loss_tokens", &Taken::num_loss_tokens)("num_pass_tokens", &Taken::num_pass_tokens);
     }
   };
 

@@ -55,6 +55,18 @@ Input& Inbox::append(uint32_t lane, Time now) {
   return input;
 }
 
+namespace {
+
+/// The sender gets its credit back, unless it died meanwhile: the next one has its own.
+void count_overwritten(InLink& in, const Envelope& older) {
+  in.num_overwritten.add(1);
+  if (older.incarnation != in.incarnation) return;
+  in.settled_messages += 1;
+  in.settled_bytes += older.blob_bytes;
+}
+
+}  // namespace
+
 Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
   InLink& in = links[in_index];
   if (!envelope.tenant.is_none() && envelope.tenant.value >= num_slots_)
@@ -91,9 +103,7 @@ void Inbox::queue(InLink& in, Envelope&& envelope, Time now) {
     latest = &in.latest[envelope.tenant.is_none() ? num_slots_ : envelope.tenant.value];
     if (ring.holds(*latest)) {
       Envelope& older = ring.at(*latest).envelope;
-      in.settled_messages += 1;
-      in.settled_bytes += older.blob_bytes;
-      in.num_overwritten.add(1);
+      count_overwritten(in, older);
       older = std::move(envelope);
       return;
     }
@@ -168,9 +178,7 @@ Input Inbox::take_message(uint32_t in_index, uint32_t incarnation, uint64_t sequ
   for (uint64_t i = at; i-- != ring.head();) {
     const Envelope& older = ring.at(i).envelope;
     if (older.tenant != input.envelope.tenant) continue;
-    in.settled_messages += 1;
-    in.settled_bytes += older.blob_bytes;
-    in.num_overwritten.add(1);
+    count_overwritten(in, older);
     ring.remove(i);
     --num_waiting_;
     in.num_waiting.set(in.num_waiting.get() - 1);
@@ -209,9 +217,7 @@ void Inbox::drop_overwritten(InLink& in, const Envelope& newer) {
     const Envelope& older = ring.at(at).envelope;
     const bool is_older = older.incarnation == newer.incarnation && older.sequence < newer.sequence;
     if (!is_older || older.tenant != newer.tenant) continue;
-    in.settled_messages += 1;
-    in.settled_bytes += older.blob_bytes;
-    in.num_overwritten.add(1);
+    count_overwritten(in, older);
     ring.remove(at);
     --num_waiting_;
     in.num_waiting.set(in.num_waiting.get() - 1);

@@ -98,10 +98,10 @@ Status VirtualExecutor::start_group(GroupId id) {
 
 bool VirtualExecutor::may_remake(GroupId id) const {
   const GroupSlot& slot = slots_[id.index()];
-  return slot.group != nullptr && !slot.is_busy && !slot.is_stuck && !is_replaying_;
+  return !outcome_ && slot.group != nullptr && !slot.is_busy && !slot.is_stuck && !is_replaying_;
 }
 
-Status VirtualExecutor::remake(GroupId id) {
+Status VirtualExecutor::remake(GroupId id, const ChangeState& change) {
   CHECK(may_remake(id), "a group was remade that cannot be");
   GroupSlot& slot = slots_[id.index()];
   const SavedFields bytes = encode_group_state(slot.group->state());
@@ -116,7 +116,8 @@ Status VirtualExecutor::remake(GroupId id) {
   const Status started = slot.group->start(now_);
   is_remaking_ = false;
   RETURN_IF_ERROR(started);
-  ASSIGN_OR_RETURN(const GroupState state, decode_group_state(bytes));
+  ASSIGN_OR_RETURN(GroupState state, decode_group_state(bytes));
+  if (change != nullptr) change(state, slot.group->state());
   return slot.group->restore(state, now_);
 }
 

@@ -123,11 +123,13 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   /// Orders a cut: every group takes part at a moment of its own, which the seed chooses.
   void cut(uint64_t number) { ordered_cut_ = number; }
 
-  /// Whether remake() can be called: it is between two steps.
+  /// Whether remake() can be called: the run has not ended, and the group is between two steps.
   bool may_remake(GroupId group) const;
   /// Puts a fresh group in its place, made of the bytes of its saved state. It keeps its resources.
-  /// What follows is the same as without.
-  Status remake(GroupId group);
+  /// What follows is the same as without, unless `change` alters the saved state before it is read;
+  /// `fresh` is the state of the group that reads it.
+  using ChangeState = std::function<void(GroupState& saved, const GroupState& fresh)>;
+  Status remake(GroupId group, const ChangeState& change = nullptr);
 
  private:
   struct GroupSlot {

@@ -147,6 +147,7 @@ TEST(Handover, AHandleOfAnotherOwnerIncarnationOrRequestIsRefused) {
   const std::vector<std::pair<std::string, std::function<void(PrefillDone&, Given&)>>> cases = {
       {"instance", [](PrefillDone& done, Given&) { done.kv.owner = InstanceId(77); }},
       {"incarnation", [](PrefillDone& done, Given&) { ++done.kv.incarnation; }},
+      {"incarnation", [](PrefillDone& done, Given&) { --done.kv.incarnation; }},
       {"request", [](PrefillDone& done, Given&) { ++done.kv.id; }},
       {"request", [](PrefillDone&, Given& given) { given.tenant = TenantSlot(0); }}};
   for (const auto& [word, change] : cases) {

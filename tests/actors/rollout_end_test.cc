@@ -177,6 +177,38 @@ TEST_F(RolloutEndTest, ALostRouterMeansThatEverythingGoesOutAgain) {
   EXPECT_EQ(rollout.counter("completions_unknown"), 1);
 }
 
+/// Between the death of the router and the turn that sends everything again.
+TEST_F(RolloutEndTest, ARolloutThatEndedMeanwhileIsNotSentToTheNewRouter) {
+  live(0);
+  task(0);
+  ASSERT_THAT(requests(), SizeIs(2));
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kRouter, 1}).ok());
+  live(2);  // version 0 cannot train any more
+  EXPECT_THAT(end_names(), ElementsAre("stale", "stale"));
+  ASSERT_TRUE(rollout.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(requests(), IsEmpty());
+  EXPECT_TRUE(rollout.idle());
+}
+
+/// Truncated is what ran into max_tokens: the environment hears of it, and so does the trainer.
+TEST_F(RolloutEndTest, ATurnThatRanIntoMaxTokensIsTruncated) {
+  live(0);
+  task(0);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  complete(made[0], "xy\n", FinishReason::kStop);
+  complete(made[1], "xy", FinishReason::kLength);
+  const auto told = actions();
+  ASSERT_THAT(told, SizeIs(2));
+  EXPECT_FALSE(told[0].is_truncated);
+  EXPECT_TRUE(told[1].is_truncated);
+  for (const Action& action : told) observe(action, 1);
+  const auto delivered = groups();
+  ASSERT_THAT(delivered, SizeIs(1));
+  EXPECT_FALSE(delivered[0].members[0].is_truncated);
+  EXPECT_TRUE(delivered[0].members[1].is_truncated);
+}
+
 TEST_F(RolloutEndTest, AStragglerThatCannotTrainIsCancelledAndEndsStale) {
   live(0);
   task(0);

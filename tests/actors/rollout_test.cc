@@ -72,6 +72,18 @@ TEST_F(RolloutTest, TheGateShutsAfterTheLastGroupThatMayOpen) {
   EXPECT_EQ(rollout.counter("groups_opened"), 4);
 }
 
+struct OnPolicyRollout : testing::RolloutStory {
+  OnPolicyRollout() { rollout.set_tenants({testing::a_tenant(2, 2, 0)}); }
+};
+
+TEST_F(OnPolicyRollout, OpensNoMoreGroupsThanOneBatchTakes) {
+  live(0);
+  for (uint64_t i = 0; i < 4; ++i) task(i);
+  EXPECT_THAT(requests(), SizeIs(4)) << "two groups of two";
+  live(1);
+  EXPECT_THAT(requests(), SizeIs(4)) << "the next batch's";
+}
+
 struct NarrowRollout : testing::RolloutStory {
   NarrowRollout() : RolloutStory({.model = "", .max_inflight = 3}) {}
 };
@@ -442,6 +454,24 @@ TEST_F(RolloutTest, NewVersionsOpenNewGroupsUnderNewSalts) {
   ASSERT_THAT(made, SizeIs(4));
   EXPECT_EQ(made[0].salt, "main:0");
   EXPECT_EQ(made[2].salt, "main:1");
+}
+
+/// The trainer has made version 1, but engines still load it: groups open under version 0.
+TEST_F(RolloutTest, AGroupOpensUnderTheLiveVersionWhileANewerOneIsMade) {
+  live(0);
+  task(0);
+  task(1);
+  play(requests());
+  for (const auto& group : groups()) end(group, RolloutEnd::kTrained, 1);
+  task(2);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  for (const auto& request : made) {
+    EXPECT_EQ(request.version, PolicyVersion(0));
+    EXPECT_EQ(request.salt, "main:0");
+  }
+  play(made);
+  EXPECT_EQ(groups().at(0).version, PolicyVersion(0)) << "its staleness counts from there";
 }
 
 TEST_F(RolloutTest, AnOlderPolicyIsNoNews) {

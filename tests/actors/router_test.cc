@@ -98,6 +98,37 @@ TEST_F(RouterStory, HoldsAsManyAsMayBeInFlightAndLetsTheRestWait) {
   EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
 }
 
+TEST_F(RouterStory, TakesRequestsAgainAsSoonAsOneOfThoseThatWaitHasLeft) {
+  auto one = testing::a_tenant();
+  one.inflight_max = 70;
+  router.set_tenants({one});
+  for (uint64_t i = 0; i < 70; ++i) ask(a_request(i, i));
+  EXPECT_TRUE(router.is_paused("generate"));
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 0, 1)).ok());
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(1));
+  EXPECT_FALSE(router.is_paused("generate"));
+}
+
+/// What a restarted engine had of a session is gone: it goes where the least is to do.
+TEST_F(RouterStory, ASessionDoesNotStickToAnEngineThatWasRestarted) {
+  ready();
+  ask(a_request(1, 1));
+  const InstanceId home = router.targets_of("prefill").back();
+  ask(a_request(2, 1));
+  ASSERT_EQ(router.targets_of("prefill").back(), home) << "the session sticks to a living engine";
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, home, 1}).ok());
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kUp, home, 2}).ok());
+  ready();
+  int ahead = 0;  // requests that `home` has more than the other
+  for (uint64_t i = 10; ahead < 1; ++i) {
+    ASSERT_LT(i, 20U);
+    ask(a_request(i, i));
+    ahead += router.targets_of("prefill").back() == home ? 1 : -1;
+  }
+  ask(a_request(3, 1));
+  EXPECT_NE(router.targets_of("prefill").back(), home);
+}
+
 TEST_F(RouterStory, SendsAnEngineNoMoreThanItHasRoomFor) {
   ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 0, 2)).ok());
   for (uint64_t i = 0; i < 5; ++i) ask(a_request(i, i));

@@ -78,6 +78,26 @@ TEST_F(TruncatedTrainer, AMemberWithoutItsKeptSetsFailsAloneAndTheLearnerGetsTho
   EXPECT_THAT(ended().back().reason, HasSubstr("the sets its tokens were drawn from are missing"));
 }
 
+/// The learner divides its logits by the temperature that the tokens were drawn at.
+TEST(SamplingTemperature, ReachesTheLearnerWithEverySample) {
+  // Greedy sampling reports log-probabilities at temperature 1.
+  for (const auto& [sampled, learnt] : {std::pair(0.7, 0.7F), {1.5, 1.5F}, {0.0, 1.0F}}) {
+    struct Story : TrainerStory {
+      explicit Story(Tenant tenant) : TrainerStory({}, std::move(tenant)) {}
+      void TestBody() override {}
+    };
+    Tenant tenant = testing::a_tenant();
+    tenant.sampling.temperature = sampled;
+    Story story(tenant);
+    story.start();
+    story.batch(0, 0);
+    ASSERT_THAT(story.learner.batches, SizeIs(1));
+    ASSERT_THAT(story.learner.batches[0].samples, SizeIs(4));
+    for (const auto& sample : story.learner.batches[0].samples)
+      EXPECT_EQ(sample.temperature, learnt);
+  }
+}
+
 TEST_F(TrainerStory, AMemberWithKeptSetsThatNobodyAskedForFails) {
   start();
   auto group = a_group(0, 0, {0, 1});
@@ -258,6 +278,18 @@ TEST_F(Skipping, TooManySkippedStepsInARowFailTheNode) {
   EXPECT_THAT(after.error().text(), HasSubstr("3 steps in a row"));
 }
 
+TEST_F(Skipping, StepsThatAreSkippedNowAndThenFailNothing) {
+  start();
+  for (uint64_t i = 0; i < 3; ++i) {
+    learner.num_to_skip = 2;
+    batch(6 * i, static_cast<int64_t>(i));
+    batch(6 * i + 2, static_cast<int64_t>(i));
+    batch(6 * i + 4, static_cast<int64_t>(i));
+    EXPECT_EQ(weights->newest({}), PolicyVersion(static_cast<int64_t>(i) + 1));
+  }
+  EXPECT_FALSE(trainer.stops_on_error());
+}
+
 struct Impatient : TrainerStory {
   Impatient() : TrainerStory({.learner = "", .weights = "", .lost_batches_max = 2}) {}
 };
@@ -345,6 +377,10 @@ TEST_F(TrainerStory, RewardsOfFilteredGroupsCountInTheMeanOverAll) {
   EXPECT_DOUBLE_EQ(trainer.metrics()[0].at("reward/all/mean"), 4.0 / 6.0);
   EXPECT_DOUBLE_EQ(trainer.metrics()[0].at("reward/trained/mean"), 0.5);
   EXPECT_EQ(trainer.metrics()[0].at("progress/groups_filtered"), 1);
+  batch(3, 1);
+  ASSERT_THAT(trainer.metrics(), SizeIs(2));
+  EXPECT_DOUBLE_EQ(trainer.metrics()[1].at("reward/all/mean"), 0.5) << "of its own groups";
+  EXPECT_EQ(trainer.metrics()[1].at("progress/groups_filtered"), 0);
 }
 
 struct Supervised : TrainerStory {

@@ -131,6 +131,21 @@ TEST(ActorGroup, RandomNumbersFollowSeedTenantNodePurposeAndIndex) {
   EXPECT_NE(draw(1, "a", "x", 0), draw(1, "a", "x", 1));
 }
 
+/// An actor that tenants share draws other numbers for each of them.
+TEST(ActorGroup, RandomNumbersOfTenantsDiffer) {
+  std::set<uint64_t> numbers;
+  Strings strings;
+  strings.on_start = [&](Puppet& puppet) {
+    for (uint32_t tenant = 0; tenant < 3; ++tenant)
+      numbers.insert(puppet.world().random(TenantSlot(tenant), "x", 0).next());
+    return ok();
+  };
+  SmallGraph graph(3);
+  graph.node("a", {.strings = strings});
+  SmallRun run(graph);
+  EXPECT_EQ(numbers.size(), 3U);
+}
+
 TEST(ActorGroup, AnErrorDiscardsWhatTheHandlerSentAndRefuseAnswers) {
   std::vector<int64_t> arrived;
   Strings failing;

@@ -104,6 +104,33 @@ TEST(Peers, LateArrivalsOfAnOldIncarnationAreRefusedAndCounted) {
   }
 }
 
+/// A value of the dead server waits at the driver; the first one of the new server overwrites it.
+TEST(Peers, AnOverwrittenValueOfTheDeadIsNoCreditForTheNewSender) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SmallGraph graph;
+    Strings serving;
+    serving.on_in = [](Puppet& puppet, const Number& number) {
+      puppet.tell.send({.value = number.value, .bulk = blob_of(8)});
+      return ok();
+    };
+    graph.node("driver", {.strings = {.on_work = counts_to(40, false)}, .contract = make_source})
+        .node("server", {.strings = serving, .process = 1})
+        .edge("driver.out", "server.in", {.capacity = 4})
+        .edge("server.tell", "driver.back", {.latest_wins = true});
+    SmallRun run(graph, seed);
+    RandomStream moments(seed);
+    for (int death = 0; death < 5; ++death) {
+      run->run_until([] { return false; }, moments.below(30));
+      run->kill(ProcessId(1));
+      ASSERT_TRUE(run->revive(ProcessId(1)).ok());
+    }
+    run->settle();
+    const auto told = run.edge("server.tell -> driver.back");
+    EXPECT_TRUE(told.balances());
+    EXPECT_EQ(told.in_flight, 0U);
+  }
+}
+
 TEST(Peers, ManyDeathsAtAnyMomentKeepTheLedgerAtEverySeed) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     TwoProcesses two;

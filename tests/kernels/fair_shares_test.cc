@@ -46,6 +46,22 @@ TEST(FairShares, WhoComesBackIsOwedNothing) {
       << "level with who was served most, though nobody else is there at the moment";
 }
 
+/// One with a single piece of work at a time comes and goes all the while: what it has had already
+/// is not forgotten when it comes back.
+TEST(FairShares, ComingAndGoingForgivesNothing) {
+  FairShares shares({0.5, 0.5});
+  std::vector<int64_t> tokens(2);
+  shares.enter(TenantSlot(0));
+  for (int i = 0; i < 10'000; ++i) {
+    shares.enter(TenantSlot(1));
+    const uint32_t next = shares.served(TenantSlot(1)) <= shares.served(TenantSlot(0)) ? 1 : 0;
+    shares.charge(TenantSlot(next), 200);
+    tokens[next] += 200;
+    shares.leave(TenantSlot(1));
+  }
+  EXPECT_NEAR(static_cast<double>(tokens[1]) / static_cast<double>(tokens[0]), 1, 0.01);
+}
+
 /// Trainers as they are asked: all in every turn, in an order of their own, until they train.
 /// `has_batch` says when they have one. What each trained, and in how many passes.
 struct TrainedInTurns {
@@ -135,9 +151,12 @@ TEST(LearnerTurns, OfWhoHasNoBatchGoToTheOthers) {
 TEST(LearnerTurns, AreNotSavedUpByWhoWasAway) {
   constexpr uint64_t kBack = 300;
   const auto trained_until = [](uint64_t num_turns) {
-    return train_in_turns({0.5, 0.5}, {100, 100}, 100, num_turns, [](size_t tenant, uint64_t turn) {
-      return tenant == 0 ? turn < kBack || turn >= kBack + 4 : turn >= kBack + 2;
-    }).tokens;
+    return train_in_turns({0.5, 0.5}, {100, 100}, 100, num_turns,
+                          [](size_t tenant, uint64_t turn) {
+                            return tenant == 0 ? turn < kBack || turn >= kBack + 4
+                                               : turn >= kBack + 2;
+                          })
+        .tokens;
   };
   const auto before = trained_until(kBack + 2), after = trained_until(kBack + 100);
   EXPECT_GT(before[0], 100 * 100);

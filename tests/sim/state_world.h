@@ -1,0 +1,48 @@
+/// Worlds in which actors use everything that they save: many turns, kept sets, cancels, deadlines,
+/// two tenants, every routing policy, engines and a router that die, faults of engine, learner and
+/// disk, a person who holds the engines, a resumed run. What a world is follows from its number.
+///
+/// A run of it leaves a mark for all that anybody outside of an actor could see: steps, messages
+/// with their bytes, lines, metrics, log lines, checkpoints, counters, the end.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/virtual_executor.h"
+
+namespace primerl::sim {
+
+/// After event `event` of a world the group of `instance` is made anew from its saved state, which
+/// `change` may alter.
+struct WorldCut {
+  uint64_t event = 0;
+  InstanceId instance;
+  VirtualExecutor::ChangeState change;
+};
+
+struct WorldHooks {
+  std::vector<WorldCut> cuts;  // by event
+  /// Of another run: this one stops at the first mark that differs.
+  const std::vector<uint64_t>* expected = nullptr;
+  /// Called after every event before the cuts of it; null = nobody looks.
+  std::function<void(VirtualExecutor& executor, uint64_t event)> look;
+};
+
+struct WorldRun {
+  std::string fault;            // why there is no run
+  std::vector<uint64_t> marks;  // in order; the last one is of the end
+  uint64_t num_events = 0;
+  bool differs = false;  // from `expected`
+  std::string end;       // for a person
+};
+
+inline constexpr uint64_t kWorldKinds = 9;
+std::shared_ptr<const Plan> world_plan(uint64_t world);
+/// What the world is, for a person.
+std::string describe_world(uint64_t world);
+WorldRun run_world(uint64_t world, const WorldHooks& hooks = {});
+
+}  // namespace primerl::sim

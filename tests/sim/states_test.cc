@@ -1,0 +1,308 @@
+// Every field of every `.state(...)` matters: there is a moment in some world at which an actor
+// that is made anew without that field continues otherwise.
+//
+// The moments are in state_fields.tsv: field, world, event, instance. PRIMERL_UPDATE_GOLDEN=1 looks
+// for those that are missing or hold no more (a minute or two) and writes the table again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "actors/catalog.h"
+#include "graph/base/random.h"
+#include "tests/sim/field_tree.h"
+#include "tests/sim/state_world.h"
+
+namespace primerl::sim {
+namespace {
+
+constexpr uint64_t kWorldsMade = 48;       // whose groups are made anew at random
+constexpr uint64_t kWorldsSearched = 600;  // for moments
+constexpr uint64_t kLooksMax = 1500;       // in one of those
+
+/// At this moment `field` matters.
+struct Moment {
+  std::string field;
+  uint64_t world = 0, event = 0;
+  std::string instance;
+  bool is_found = true;  // false: a debt, no world has such a moment yet
+};
+
+std::string table_file() { return std::string(PRIMERL_SOURCE_DIR) + "/tests/sim/state_fields.tsv"; }
+
+std::vector<Moment> read_table() {
+  std::vector<Moment> table;
+  std::ifstream file(table_file());
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    Moment& moment = table.emplace_back();
+    words >> moment.field >> moment.world >> moment.event >> moment.instance;
+    moment.is_found = !moment.instance.empty();
+  }
+  return table;
+}
+
+void write_table(std::vector<Moment> table, const std::set<std::string>& missing) {
+  std::ranges::sort(table, {}, &Moment::field);
+  std::ofstream file(table_file());
+  file << "# When a field of a saved state matters: field, world, event, instance "
+          "(states_test.cc).\n# A field alone is a debt: no world shows yet that it matters.\n";
+  for (const std::string& field : missing) file << field << "\n";
+  for (const Moment& moment : table)
+    file << fmt::format("{}\t{}\t{}\t{}\n", moment.field, moment.world, moment.event,
+                        moment.instance);
+}
+
+struct KnownField {
+  StateField field;
+  const StateShape* shape = nullptr;
+};
+
+/// All fields of all states, by name.
+const std::map<std::string, KnownField>& all_fields() {
+  static const auto all = [] {
+    std::map<std::string, KnownField> fields;
+    static std::vector<std::unique_ptr<StateShape>> shapes;
+    for (const Contract& contract : actor_catalog()) {
+      if (contract.state.kind != StateOfActor::Kind::kFields) continue;
+      shapes.push_back(std::make_unique<StateShape>(contract));
+      for (const StateField& field : shapes.back()->fields())
+        fields[field.name] = {field, shapes.back().get()};
+    }
+    return fields;
+  }();
+  return all;
+}
+
+InstanceId instance_of(const Plan& plan, const std::string& name) {
+  for (uint32_t i = 0; i < plan.instances.size(); ++i)
+    if (plan.instances[i].name == name) return InstanceId(i);
+  return {};
+}
+
+const PlanNode& node_of(const Plan& plan, InstanceId instance) {
+  return plan.nodes[plan.instances[instance.index()].node.index()];
+}
+
+/// The place of an instance in its group, and so in a GroupState.
+size_t place_of(const Plan& plan, InstanceId instance) {
+  const auto& all = plan.group(plan.instances[instance.index()].group).instances;
+  return static_cast<size_t>(std::ranges::find(all, instance) - all.begin());
+}
+
+WorldCut cut_without(const Plan& plan, uint64_t event, InstanceId instance,
+                     const KnownField& known) {
+  const PlanNode& node = node_of(plan, instance);
+  return {
+      event, instance,
+      [&node, known, place = place_of(plan, instance)](GroupState& saved, const GroupState& fresh) {
+        const void* options = node.options.get();
+        const Contract& contract = *node.contract;
+        FieldTree tree = tree_of(contract, options, saved.actors[place].state);
+        known.shape->drop(tree, tree_of(contract, options, fresh.actors[place].state), known.field);
+        saved.actors[place].state = saved_of(contract, options, tree);
+      }};
+}
+
+/// Whether the world continues otherwise when it is cut so; or does not continue at all: in a
+/// process of its own, since an actor without a field may fail a CHECK.
+bool continues_otherwise(uint64_t world, const WorldCut& cut, const std::vector<uint64_t>& marks) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    (void)!::freopen("/dev/null", "w", stderr);
+    const WorldRun run = run_world(world, {.cuts = {cut}, .expected = &marks, .look = nullptr});
+    ::_exit(run.differs ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+std::string_view text_of(const Blob& blob) {
+  return {reinterpret_cast<const char*>(blob.bytes().data()), blob.size()};
+}
+
+/// Moments of one world at which a wanted field has a value, a few of each.
+class Candidates {
+ public:
+  static constexpr size_t kOfField = 3;
+  Candidates(const Plan& plan, const std::set<std::string>& wanted, uint64_t stride)
+      : plan_(plan), stride_(stride) {
+    for (const std::string& name : wanted) wanted_.push_back(&all_fields().at(name));
+  }
+
+  void look(VirtualExecutor& executor, uint64_t event) {
+    for (uint32_t i = 0; i < plan_.groups.size(); ++i) {
+      if (mix(event, i) % stride_ != 0 || !executor.may_remake(GroupId(i))) continue;
+      const GroupState state = executor.group(GroupId(i)).state();
+      const auto& instances = plan_.groups[i].instances;
+      for (size_t place = 0; place < instances.size(); ++place)
+        look_at(instances[place], state.actors[place].state, event);
+    }
+  }
+
+  std::map<std::string, std::vector<Moment>> found;
+
+ private:
+  void look_at(InstanceId instance, const SavedFields& saved, uint64_t event) {
+    // Nothing new since the last look.
+    if (!seen_.insert(mix(instance.value, stable_hash(text_of(saved.body)))).second) return;
+    const PlanNode& node = node_of(plan_, instance);
+    const Contract& contract = *node.contract;
+    const std::string prefix = contract.name + ".";
+    if (std::ranges::none_of(wanted_, [&](const KnownField* known) {
+          return known->field.name.starts_with(prefix);
+        }))
+      return;
+    const void* options = node.options.get();
+    const FieldTree tree = tree_of(contract, options, saved);
+    const FieldTree fresh =
+        tree_of(contract, options, save_actor(contract, *contract.make(options)));
+    for (const KnownField* known : wanted_) {
+      if (!known->field.name.starts_with(prefix)) continue;
+      if (!known->shape->has_value(tree, fresh, known->field)) continue;
+      auto& moments = found[known->field.name];
+      const uint64_t number = ++num_seen_[known->field.name];
+      Moment moment{known->field.name, 0, event, plan_.instances[instance.index()].name};
+      if (moments.size() < kOfField)
+        moments.push_back(std::move(moment));
+      else if (const uint64_t at = mix(event, number) % number; at < kOfField)
+        moments[at] = std::move(moment);
+    }
+  }
+
+  const Plan& plan_;
+  const uint64_t stride_;
+  std::set<uint64_t> seen_;
+  std::vector<const KnownField*> wanted_;
+  std::map<std::string, uint64_t> num_seen_;
+};
+
+/// Looks in the world for a moment of each wanted field.
+std::vector<Moment> search(uint64_t world, const std::set<std::string>& wanted) {
+  std::vector<Moment> found;
+  const auto plan = world_plan(world);
+  if (plan == nullptr) return found;
+  const WorldRun plain = run_world(world);
+  if (!plain.fault.empty()) return found;
+  const uint64_t num_groups = plain.num_events * plan->groups.size();
+  Candidates candidates(*plan, wanted, 1 + num_groups / kLooksMax);
+  (void)run_world(
+      world,
+      {.cuts = {}, .expected = nullptr, .look = [&](VirtualExecutor& executor, uint64_t event) {
+         candidates.look(executor, event);
+       }});
+  for (auto& [name, moments] : candidates.found) {
+    for (Moment& moment : moments) {
+      const WorldCut cut = cut_without(*plan, moment.event, instance_of(*plan, moment.instance),
+                                       all_fields().at(name));
+      if (!continues_otherwise(world, cut, plain.marks)) continue;
+      moment.world = world;
+      found.push_back(moment);
+      break;
+    }
+  }
+  return found;
+}
+
+/// The moments of one world: an actor made anew continues as it was, and without the field it does
+/// not.
+std::vector<std::string> broken_moments(uint64_t world, const std::vector<Moment>& moments) {
+  std::vector<std::string> broken;
+  const auto plan = world_plan(world);
+  if (plan == nullptr) return {fmt::format("world {} has no plan", world)};
+  for (const Moment& moment : moments)
+    if (instance_of(*plan, moment.instance).is_none())
+      return {fmt::format("{} has no instance '{}'", describe_world(world), moment.instance)};
+  const WorldRun plain = run_world(world);
+  WorldHooks anew{.cuts = {}, .expected = &plain.marks, .look = nullptr};
+  for (const Moment& moment : moments)
+    anew.cuts.push_back({moment.event, instance_of(*plan, moment.instance), nullptr});
+  std::ranges::sort(anew.cuts, {}, &WorldCut::event);
+  if (run_world(world, anew).differs)
+    broken.push_back(
+        fmt::format("{}: an actor made anew does not continue as it was", describe_world(world)));
+  for (const Moment& moment : moments) {
+    const WorldCut cut = cut_without(*plan, moment.event, instance_of(*plan, moment.instance),
+                                     all_fields().at(moment.field));
+    if (!continues_otherwise(world, cut, plain.marks)) broken.push_back(moment.field);
+  }
+  return broken;
+}
+
+TEST(States, AWorldGivesTheSameMarksEachTime) {
+  for (uint64_t world = 0; world < 2 * kWorldKinds; ++world) {
+    const WorldRun once = run_world(world);
+    ASSERT_EQ(once.fault, "") << describe_world(world);
+    EXPECT_FALSE(run_world(world, {.cuts = {}, .expected = &once.marks, .look = nullptr}).differs)
+        << describe_world(world);
+    EXPECT_GT(once.marks.size(), 20U) << describe_world(world) << ": " << once.end;
+  }
+}
+
+TEST(States, AnActorMadeAnewAtAnyMomentContinuesAsItWas) {
+  for (uint64_t world = 0; world < kWorldsMade; ++world) {
+    const WorldRun plain = run_world(world);
+    ASSERT_EQ(plain.fault, "") << describe_world(world);
+    RandomStream random(mix(world, 12));
+    WorldHooks hooks{.cuts = {}, .expected = &plain.marks, .look = nullptr};
+    const auto num_instances = world_plan(world)->instances.size();
+    for (uint64_t event = 1; event < plain.num_events; event += 1 + random.below(40))
+      hooks.cuts.push_back(
+          {event, InstanceId(static_cast<uint32_t>(random.below(num_instances))), nullptr});
+    EXPECT_FALSE(run_world(world, hooks).differs) << describe_world(world);
+  }
+}
+
+TEST(States, EveryFieldHasAMomentAtWhichItMatters) {
+  std::vector<Moment> table = read_table();
+  const bool updates = std::getenv("PRIMERL_UPDATE_GOLDEN") != nullptr;
+  std::map<uint64_t, std::vector<Moment>> by_world;
+  std::set<std::string> missing;
+  for (const auto& [name, known] : all_fields()) missing.insert(name);
+  for (const Moment& moment : table) {
+    const bool is_known = all_fields().contains(moment.field);
+    EXPECT_TRUE(is_known || updates)
+        << moment.field << ": no `.state(...)` names it any more, but it mattered";
+    if (!is_known) continue;
+    if (moment.is_found) by_world[moment.world].push_back(moment);
+    if (moment.is_found || !updates) missing.erase(moment.field);
+  }
+  std::erase_if(table, [&](const Moment& moment) {
+    return !all_fields().contains(moment.field) || (updates && !moment.is_found);
+  });
+  for (const auto& [world, moments] : by_world)
+    for (const std::string& broken : broken_moments(world, moments)) {
+      EXPECT_TRUE(updates) << broken << ", in " << describe_world(world);
+      // Of one field, or of all that are looked for in this world.
+      std::erase_if(table, [&, world = world](const Moment& moment) {
+        const bool is_lost =
+            all_fields().contains(broken) ? moment.field == broken : moment.world == world;
+        if (is_lost) missing.insert(moment.field);
+        return is_lost;
+      });
+    }
+  const char* few = std::getenv("PRIMERL_SIM_SEEDS");
+  const uint64_t num_worlds = few == nullptr ? kWorldsSearched : std::strtoull(few, nullptr, 10);
+  for (uint64_t world = 0; updates && world < num_worlds && !missing.empty(); ++world) {
+    for (Moment& moment : search(world, missing)) {
+      missing.erase(moment.field);
+      table.push_back(std::move(moment));
+    }
+    write_table(table, missing);
+  }
+  EXPECT_THAT(missing, ::testing::IsEmpty())
+      << "nothing shows that these fields of saved states matter: find a world in which they do "
+         "(state_world.cc; PRIMERL_UPDATE_GOLDEN=1 looks for them), or take them out of the state";
+}
+
+}  // namespace
+}  // namespace primerl::sim

@@ -1,0 +1,153 @@
+#include "tests/sim/world_resources.h"
+
+#include "kernels/engine/engine_wrapper.h"
+#include "kernels/train/learner.h"
+#include "kernels/weights/snapshot.h"
+#include "runtime/backends/backends.h"
+
+namespace primerl::sim {
+namespace {
+
+/// Fails the ends of sequences that the world names, and refuses or delays weights.
+class TroubledEngine final : public EngineWrapper {
+ public:
+  TroubledEngine(std::unique_ptr<Engine> engine, const WorldSpec& spec, int number)
+      : EngineWrapper(std::move(engine)), spec_(spec), number_(number) {}
+
+  std::vector<FinishEvent> take_finished() override {
+    auto finished = EngineWrapper::take_finished();
+    for (FinishEvent& event : finished) {
+      const bool is_good =
+          event.reason == FinishReason::kStop || event.reason == FinishReason::kLength;
+      if (!is_good) continue;
+      ++num_ended_;
+      if (spec_.fails_from == 0 || num_ended_ < spec_.fails_from || num_ended_ > spec_.fails_until)
+        continue;
+      event.reason = FinishReason::kFailed;
+      event.detail = "made to fail";
+      event.tokens.clear();
+      event.logprobs.clear();
+      event.spans.clear();
+      event.kept = {};
+      ++num_failed_;
+    }
+    return finished;
+  }
+  EngineState state() const override {
+    EngineState state = EngineWrapper::state();
+    state.num_completed -= std::min(state.num_completed, num_failed_);
+    state.num_failed += num_failed_;
+    return state;
+  }
+  Result<std::optional<uint64_t>> apply_prepared(
+      const std::shared_ptr<const WeightSnapshot>& snapshot) override {
+    if (spec_.refuses_weights && snapshot->version.value % 3 == 1 + number_ % 2)
+      return error(Code::kInvalid, "made to refuse version {}", snapshot->version);
+    if (spec_.never_prepares || ++num_asked_ <= spec_.late_weights)
+      return std::optional<uint64_t>();
+    num_asked_ = 0;
+    return EngineWrapper::apply_prepared(snapshot);
+  }
+
+ private:
+  const WorldSpec spec_;
+  const int number_;
+  uint64_t num_ended_ = 0, num_failed_ = 0, num_asked_ = 0;
+};
+
+/// Says when it is asked for its limits: a record has the answer.
+class WatchedLearner final : public Learner {
+ public:
+  WatchedLearner(std::unique_ptr<Learner> learner, std::function<void()> on_limits)
+      : learner_(std::move(learner)), on_limits_(std::move(on_limits)) {}
+
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    return learner_->step(batch, stop);
+  }
+  std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop) override {
+    return learner_->pass_together(batches, stop);
+  }
+  int64_t next_tokens(const TrainBatch& batch) const override {
+    return learner_->next_tokens(batch);
+  }
+  void discard(TenantSlot tenant) override { learner_->discard(tenant); }
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override {
+    return learner_->snapshot(tenant, version);
+  }
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
+    return learner_->score(tenant, tokens);
+  }
+  Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
+    return learner_->save(tenant, folder);
+  }
+  Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
+    return learner_->load(tenant, folder);
+  }
+  std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
+                                                  uint64_t turn,
+                                                  const StopRequested& stop) override {
+    return learner_->step_in_line(std::move(batch), turn, stop);
+  }
+  void leave_line(TenantSlot tenant) override { learner_->leave_line(tenant); }
+  SampleLimits limits() const override {
+    on_limits_();
+    return learner_->limits();
+  }
+  Duration take_cost() override { return learner_->take_cost(); }
+  std::string describe() const override { return learner_->describe(); }
+
+ private:
+  const std::unique_ptr<Learner> learner_;
+  const std::function<void()> on_limits_;
+};
+
+/// Every process's end of the one channel.
+class SharedChannel final : public WeightChannel {
+ public:
+  SharedChannel(std::shared_ptr<WeightChannel> channel, const WorldSpec& spec)
+      : channel_(std::move(channel)), spec_(spec) {}
+
+  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
+    return channel_->publish(std::move(snapshot));
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                      PolicyVersion version) override {
+    if (++num_asked_ <= spec_.late_weights)
+      return error(Code::kUnavailable, "the bytes of version {} have not come", version);
+    num_asked_ = 0;
+    return channel_->fetch(key, version);
+  }
+  PolicyVersion newest(WeightsKey key) const override { return channel_->newest(key); }
+  Status expect(const WeightManifest& manifest) override { return channel_->expect(manifest); }
+  std::string describe() const override { return channel_->describe(); }
+
+ private:
+  const std::shared_ptr<WeightChannel> channel_;
+  const WorldSpec spec_;
+  uint64_t num_asked_ = 0;
+};
+
+}  // namespace
+
+ResourceFactory factory_of(const WorldSpec& spec, const std::function<void()>& on_limits) {
+  std::shared_ptr<WeightChannel> channel = memory_channel(2);
+  return [spec, channel, on_limits, make = resource_factory(), number = 0](
+             const Plan& plan, int32_t index) mutable -> Result<std::unique_ptr<Resource>> {
+    if (plan.resources[static_cast<size_t>(index)].kind == WeightChannel::kResourceKind)
+      return std::unique_ptr<Resource>(std::make_unique<SharedChannel>(channel, spec));
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    if (auto learner = take_as<Learner>(*made); learner != nullptr)
+      return std::unique_ptr<Resource>(
+          std::make_unique<WatchedLearner>(std::move(learner), on_limits));
+    auto engine = take_as<Engine>(*made);
+    if (engine == nullptr) return made;
+    return std::unique_ptr<Resource>(
+        std::make_unique<TroubledEngine>(std::move(engine), spec, number++));
+  };
+}
+
+}  // namespace primerl::sim

@@ -1,0 +1,279 @@
+#include "tests/sim/world_spec.h"
+
+#include <fstream>
+#include <limits>
+#include <map>
+
+#include "actors/env/env.h"
+#include "actors/router/router.h"
+#include "graph/base/files.h"
+#include "graph/base/random.h"
+#include "kernels/train/learner.h"
+#include "runtime/backends/backends.h"
+#include "runtime/backends/resource_catalog.h"
+#include "tests/sim/demo_run.h"
+#include "tests/sim/state_world.h"
+
+namespace primerl::sim {
+namespace {
+
+bool one_of(RandomStream& random, uint64_t count) { return random.below(count) == 0; }
+
+void add_engine_sets(const WorldSpec& spec, RandomStream& random, std::vector<std::string>& sets) {
+  const auto set = [&](std::string text) { sets.push_back(std::move(text)); };
+  if (spec.kind == WorldKind::kCrowd) {
+    set("resource.engine.max_running=200");
+    set("resource.engine.max_waiting=200");
+    set("resource.engine.kv_blocks=4096");
+    set("resource.engine.new_tokens_min=6");
+    set("resource.engine.new_tokens_max=6");
+    return;
+  }
+  set(fmt::format("resource.engine.max_running={}", 1 + random.below(8)));
+  set(fmt::format("resource.engine.max_waiting={}", 1 + random.below(6)));
+  set(fmt::format("resource.engine.refuse_every={}", one_of(random, 4) ? 17 : 0));
+  set("resource.engine.tail_fraction=0.1");
+  set("resource.engine.tail_factor=6");
+  set(fmt::format("resource.learner.step_cost=\"{}ms\"", 1 + random.below(12)));
+  if (one_of(random, 3)) set("resource.learner.vocab_size=93");
+  if (one_of(random, 3)) set("node.prefill.lease=\"600us\"");
+  if (one_of(random, 3)) set("node.prefill.session_tokens_max=60");
+}
+
+bool has_deaths(WorldKind kind) {
+  return kind == WorldKind::kRouterDies || kind == WorldKind::kEnginesDie ||
+         kind == WorldKind::kEnvironmentDies;
+}
+
+}  // namespace
+
+WorldSpec spec_of(uint64_t number) {
+  WorldSpec spec;
+  spec.number = number;
+  spec.kind = static_cast<WorldKind>(number % kWorldKinds);
+  RandomStream random(mix(number, stable_hash("world")));
+  const auto policies = route_policies();
+  spec.policy = policies[random.below(policies.size())].name;
+  if (one_of(random, 2)) spec.environment_takes = Duration::milliseconds(30);
+  spec.is_resumed = spec.kind == WorldKind::kResumed ||
+                    (spec.kind == WorldKind::kSupervised && one_of(random, 2));
+  spec.dead_for = 1 + random.below(400);
+  add_engine_sets(spec, random, spec.sets);
+  if (one_of(random, 2)) spec.holds_every = 40 + random.below(200);
+  if (has_deaths(spec.kind)) spec.death_every = 200 + random.below(900);
+  // A long run and a crowd say more when nothing goes wrong.
+  if (spec.kind == WorldKind::kLong || spec.kind == WorldKind::kCrowd) return spec;
+  spec.has_faulty_tasks = one_of(random, 3);
+  spec.has_faulty_answers = one_of(random, 2);
+  spec.has_equal_rewards = one_of(random, 3);
+  spec.has_wrong_policy = one_of(random, 8);
+  spec.loses_file = one_of(random, 10);
+  if (one_of(random, 3)) spec.fails_from = 1 + random.below(60);
+  spec.fails_until = spec.fails_from + 8 + random.below(30);
+  spec.refuses_weights = one_of(random, 4);
+  spec.late_weights = one_of(random, 2) ? random.below(6) : 0;
+  spec.never_prepares = spec.late_weights == 0 && one_of(random, 6);
+  if (one_of(random, 3)) spec.device_fault_every = 200 + random.below(800);
+  return spec;
+}
+
+namespace {
+
+/// A tenant, as the lines of its table and of what belongs to it.
+std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomStream& random) {
+  const bool is_long = spec.kind == WorldKind::kLong, is_crowd = spec.kind == WorldKind::kCrowd;
+  const uint64_t group_size = is_crowd ? 8 : 2 + random.below(3);
+  const uint64_t num_groups = is_crowd ? 10 : 1 + random.below(3);
+  std::string sampling = fmt::format("max_tokens = {}, temperature = 0.7", 6 + random.below(20));
+  if (one_of(random, 2)) sampling += ", top_k = 5, top_p = 0.9, min_p = 0.01";
+  if (one_of(random, 2)) sampling += ", stop = [\"e\", \"xy\"], stop_ids = [7]";
+  if (one_of(random, 4)) sampling += ", ignore_eos = true";
+  std::string table = fmt::format(
+      "[tenant.{}]\nenvironment = {{ name = \"copy\" }}\ngroup_size = {}\nbatch_size = {}\n"
+      "max_steps = {}\nmax_off_policy_steps = {}\nturns_max = {}\nseq_len = {}\n"
+      "checkpoint_every = {}\nstraggler_wait_ms = {}\nenvironment_timeout = \"{}\"\n"
+      "rollout_timeout = \"{}\"\nfilters = {{ zero_advantage = {} }}\nsampling = {{ {} }}\n",
+      name, group_size, is_long ? group_size : group_size * num_groups,
+      is_long    ? 60
+      : is_crowd ? 2
+                 : 3 + random.below(4),
+      is_long || is_crowd ? 1 + random.below(4) : random.below(4), 2 + random.below(4),
+      (spec.policy == "cache_aware" ? 120 : 60) + random.below(100), random.below(3),
+      one_of(random, 2) ? 20 : 0, one_of(random, 2) ? "20ms" : "5s",
+      one_of(random, 3) ? "60ms" : "120s", spec.has_equal_rewards, sampling);
+  if (spec.kind == WorldKind::kTwoTenants)
+    table += fmt::format("[tenant.{}.adapter]\nrank = 4\n", name);
+  return table + "\n";
+}
+
+/// Only with several engines a router has a choice.
+std::string places_of(WorldKind kind) {
+  if (kind == WorldKind::kSupervised || kind == WorldKind::kResumed) return "";
+  if (kind != WorldKind::kEnvironmentDies && kind != WorldKind::kOneTenant)
+    return "\n[place]\ndriver = { nodes = [\"env\", \"rollout\", \"trainer\", \"broadcaster\"] }\n"
+           "routing = { nodes = [\"router\"] }\n"
+           "inference = { nodes = [\"prefill\", \"decode\"], replicas = 3 }\n";
+  if (kind == WorldKind::kEnvironmentDies)
+    return "\n[place]\ndriver = { nodes = [\"rollout\", \"router\", \"prefill\", \"decode\", "
+           "\"trainer\", \"broadcaster\"] }\n"
+           "judges = { nodes = [\"env\"], replicas = 3 }\n";
+  return "";
+}
+
+std::string graph_text(const WorldSpec& spec, RandomStream& random) {
+  const std::string examples = std::string(PRIMERL_SOURCE_DIR) + "/examples/";
+  const auto read = [&](const std::string& file) {
+    return read_text_file(examples + file, 1 << 20).value();
+  };
+  if (spec.kind == WorldKind::kSupervised) {
+    std::string text = read("arithmetic_tool/sft.toml");
+    const size_t seed = text.find("init_seed");  // of weights, which a scripted learner has not
+    return text.erase(seed, text.find('\n', seed) - seed);
+  }
+  const bool are_two = spec.kind == WorldKind::kTwoTenants;
+  const std::string text = read(are_two ? "two_tenants/graph.toml" : "reverse_text/graph.toml");
+  const size_t begin = text.find("[tenant."), end = text.find("[model.");
+  std::string tables = tenant_table("ada", spec, random);
+  if (are_two) tables += tenant_table("bo", spec, random);
+  return text.substr(0, begin) + tables + text.substr(end) + places_of(spec.kind);
+}
+
+/// Several turns, of which each adds letters; the reward follows from what was said last.
+class TalkingEnvironment final : public Environment {
+ public:
+  explicit TalkingEnvironment(const WorldSpec& spec) : spec_(spec) {}
+
+  Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
+    if (spec_.has_faulty_tasks && mix(spec_.number, ordinal) % 4 == 0)
+      return error(Code::kUnavailable, "task {} is made to fail", ordinal);
+    EnvironmentTask task;
+    const int num_letters = spec_.policy == "cache_aware" ? 40 : 4;  // a block of a prompt, or none
+    for (int i = 0; i < num_letters; ++i) task.prompt += static_cast<char>('a' + random.below(26));
+    task.answer = spec_.has_equal_rewards && ordinal % 3 == 0 ? "same" : "";
+    return task;
+  }
+  Result<EnvironmentStep> step(const EnvironmentTask& task,
+                               const std::vector<std::string>& actions) override {
+    const uint64_t draw = stable_hash(actions.back(), stable_hash(task.prompt));
+    EnvironmentStep step;
+    step.done = mix(draw, actions.size()) % 3 == 0;
+    if (!step.done) step.text = std::string(1 + draw % 5, static_cast<char>('f' + draw % 7));
+    step.reward = task.answer.empty() ? static_cast<double>(draw % 1000) / 1000 : 0.5;
+    if (!spec_.has_faulty_answers) return step;
+    if (draw % 29 == 0) return error(Code::kUnavailable, "this answer is made to fail");
+    if (draw % 31 == 0) step.reward = std::numeric_limits<double>::quiet_NaN();
+    if (draw % 37 == 0) step.text = std::string(40, 'z');
+    return step;
+  }
+
+ private:
+  const WorldSpec spec_;
+};
+
+/// Round robin that at times names an engine that is not there.
+class WrongPolicy final : public RoutePolicy {
+ public:
+  size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
+    return next_++ % 3 == 2 ? engines.size() + 5 : next_ % engines.size();
+  }
+  std::string state() const override { return std::to_string(next_); }
+  Status restore(std::string_view state) override {
+    next_ = std::stoull(std::string(state));
+    return ok();
+  }
+
+ private:
+  size_t next_ = 0;
+};
+
+Catalog catalog_of(const WorldSpec& spec) {
+  Catalog catalog = full_catalog();
+  auto policies = route_policies();
+  policies.push_back({"wrong", "for tests", [] { return std::make_unique<WrongPolicy>(); }});
+  for (Contract& contract : catalog.actors) {
+    if (contract.name == "router") contract = Router::contract(policies);
+    if (contract.name != "env") continue;
+    contract.make = [spec](const void* options) -> std::unique_ptr<Actor> {
+      return std::make_unique<Env>(*static_cast<const EnvOptions*>(options),
+                                   std::make_unique<TalkingEnvironment>(spec));
+    };
+  }
+  return catalog;
+}
+
+/// What a learner of the plan leaves at a checkpoint.
+void save_learner(const Plan& plan) {
+  std::filesystem::create_directories(resume_folder());
+  for (size_t i = 0; i < plan.resources.size(); ++i) {
+    if (plan.resources[i].kind != Learner::kResourceKind) continue;
+    auto made = resource_factory()(plan, static_cast<int32_t>(i)).value();
+    const auto learner = take_as<Learner>(made);
+    CHECK(learner->save(TenantSlot(0), resume_folder()).ok(), "no room for a checkpoint");
+  }
+}
+
+std::unique_ptr<World> make_world(uint64_t number) {
+  auto world = std::make_unique<World>();
+  world->spec = spec_of(number);
+  const WorldSpec& spec = world->spec;
+  world->catalog = catalog_of(spec);
+  RandomStream random(mix(number, stable_hash("tables")));
+  const auto file = scratch_folder() / "world.toml";
+  std::ofstream(file) << graph_text(spec, random);
+  Overrides overrides;
+  const auto set = [&](std::string text) { overrides.sets.push_back(std::move(text)); };
+  set("resource.learner.backend=\"scripted\"");
+  set(fmt::format("resource.learner.device_fault_file=\"{}\"", fault_file("learner").string()));
+  set(fmt::format("node.trainer.lost_batches_max={}", one_of(random, 4) ? 2 : 50));
+  set(fmt::format("node.trainer.skipped_max={}", one_of(random, 3) ? 2 : 10));
+  if (spec.kind == WorldKind::kSupervised) {
+    set(fmt::format("model.policy.path=\"{}/examples/arithmetic_tool/base\"", PRIMERL_SOURCE_DIR));
+    set(fmt::format("tenant.main.max_steps={}", 3 + random.below(4)));
+    set("tenant.main.batch_size=16");
+    set(fmt::format("tenant.main.checkpoint_every={}", random.below(3)));
+  } else {
+    set(fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR));
+    set("resource.engine.backend=\"scripted\"");
+    set(fmt::format("resource.engine.device_fault_file=\"{}\"", fault_file("engine").string()));
+    set(fmt::format("node.router.policy=\"{}\"", spec.has_wrong_policy ? "wrong" : spec.policy));
+    set(fmt::format("node.router.sessions_max={}", one_of(random, 3) ? 6 : 1000));
+    set(fmt::format("node.rollout.max_inflight={}", spec.kind == WorldKind::kCrowd ? 200
+                                                    : one_of(random, 3)            ? 64
+                                                                        : 6 + random.below(20)));
+    if (spec.has_faulty_tasks) set(fmt::format("node.env.task_faults_max={}", 2 + random.below(3)));
+    set(fmt::format("node.rollout.log_tokens={}", one_of(random, 3)));
+    set(fmt::format("node.rollout.attempts_max={}", 1 + random.below(4)));
+    set("node.env.text_bytes_max=30");
+    set(fmt::format("node.env.worlds_max={}", one_of(random, 2) ? 3 : 100));
+    set("node.broadcaster.applied_max=\"30ms\"");
+    if (!places_of(spec.kind).empty()) set("resource.weights.backend=\"auto\"");
+    if (places_of(spec.kind).empty() && one_of(random, 2)) set("node.env.replicas=3");
+    for (const std::string& text : spec.sets) set(text);
+  }
+  overrides.cores = 2;
+  const CheckedGraph checked = load_graph(file.string(), overrides, world->catalog);
+  for (const auto& found : checked.diagnostics.all())
+    if (checked.plan == nullptr) world->fault += fmt::format("{}: {}\n", found.code, found.message);
+  if (checked.plan == nullptr) return world;
+  auto plan = std::make_shared<Plan>(*checked.plan);
+  plan->settings.seed = static_cast<int64_t>(number);
+  if (spec.is_resumed) save_learner(*plan);
+  world->plan = std::move(plan);
+  return world;
+}
+
+}  // namespace
+
+std::filesystem::path fault_file(const std::string& of) {
+  return scratch_folder() / (of + "_fault");
+}
+std::filesystem::path resume_folder() { return scratch_folder() / "resume"; }
+
+const World& world_of(uint64_t number) {
+  static std::map<uint64_t, std::unique_ptr<World>> all;
+  auto& world = all[number];
+  if (world == nullptr) world = make_world(number);
+  return *world;
+}
+
+}  // namespace primerl::sim

@@ -1,0 +1,65 @@
+/// WorldSpec: what a world of state_world.h is, drawn from its number, and its graph.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/catalog.h"
+#include "graph/plan.h"
+
+namespace primerl::sim {
+
+enum class WorldKind : uint8_t {
+  kOneTenant,
+  kTwoTenants,
+  kRouterDies,
+  kEnginesDie,
+  kEnvironmentDies,
+  kSupervised,
+  kResumed,
+  kLong,   // many small steps: what is judged over a lap of versions
+  kCrowd,  // more at once than a turn passes on
+};
+
+/// What goes wrong in a world, besides deaths. Numbers are those of its draws.
+struct WorldSpec {
+  uint64_t number = 0;
+  WorldKind kind = WorldKind::kOneTenant;
+  std::string policy;
+  std::vector<std::string> sets;
+  bool has_faulty_tasks = false, has_faulty_answers = false, has_equal_rewards = false;
+  bool has_wrong_policy = false;
+  bool loses_file = false;  // rollouts.jsonl cannot be written after some lines
+  uint64_t fails_from = 0;  // end of an engine from which on sequences fail; 0 = never
+  uint64_t fails_until = 0;
+  bool refuses_weights = false;     // one engine cannot apply some versions
+  uint64_t late_weights = 0;        // times a version's bytes have not come, or are not prepared
+  uint64_t device_fault_every = 0;  // events, of engine and learner in turn; 0 = never
+  uint64_t holds_every = 0;         // events; 0 = nobody holds the engines
+  uint64_t death_every = 0;         // events; 0 = nobody dies
+  uint64_t dead_for = 0;            // events
+  bool is_resumed = false;
+  bool never_prepares = false;  // engines say of every version that it is not prepared yet
+  Duration environment_takes;   // at most, of a call
+};
+
+/// A plan holds pointers into its catalog.
+struct World {
+  WorldSpec spec;
+  Catalog catalog;
+  std::string fault;
+  std::shared_ptr<const Plan> plan;
+};
+
+/// Made once for each number; lives as long as the program.
+const World& world_of(uint64_t number);
+WorldSpec spec_of(uint64_t number);
+
+/// A file there is a fault of the scripted device "engine" or "learner".
+std::filesystem::path fault_file(const std::string& of);
+/// What a learner left, for worlds that resume.
+std::filesystem::path resume_folder();
+
+}  // namespace primerl::sim
