@@ -35,8 +35,8 @@ Result<std::shared_ptr<const CardBase>> frozen_base(const LearnerOptions& option
   const at::Tensor host = zero_floats(table.count());
   randomize_parameters(table, static_cast<uint64_t>(options.init_seed), config.initializer_range,
                        host.mutable_data_ptr<float>());
-  return card_base(nullptr, folder, config,
-                   copy_parameters(table, host.const_data_ptr<float>()), type, stream, look);
+  return card_base(nullptr, folder, config, view_parameters(table, host.const_data_ptr<float>()),
+                   type, stream, look);
 }
 
 Status start(CudaLearner& learner, const LearnerOptions& options,
@@ -79,11 +79,11 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
     if (adapters.empty()) {
       RETURN_IF_ERROR(check_room(options, model.config, adapters, false));
     } else {
-      ASSIGN_OR_RETURN(frozen, frozen_base(options, model.config, tensors, base, adapters, stream,
-                                           bases));
+      ASSIGN_OR_RETURN(frozen,
+                       frozen_base(options, model.config, tensors, base, adapters, stream, bases));
     }
-    auto learner = std::make_unique<CudaLearner>(options, std::move(model), base,
-                                                 std::move(frozen), adapters, stream);
+    auto learner = std::make_unique<CudaLearner>(options, std::move(model), base, std::move(frozen),
+                                                 adapters, stream);
     RETURN_IF_ERROR(start(*learner, options, tensors, adapters));
     return std::unique_ptr<Learner>(std::move(learner));
   });

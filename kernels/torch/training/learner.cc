@@ -141,7 +141,7 @@ Status TorchLearner::save(TenantSlot tenant, const std::filesystem::path& folder
     RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->table(),
                                          base_folder_, trained->tensors.weights()));
   } else {
-    auto tensors = trained->tensors.copy_weights();
+    auto tensors = trained->tensors.view_weights();
     tensors.insert(tensors.end(), unused_.begin(), unused_.end());
     RETURN_IF_ERROR(write_model_folder(folder / "weights", model_, tensors));
   }
@@ -247,11 +247,10 @@ bool is_fast(const LearnerOptions& options) {
 
 double bytes_needed(const LearnerOptions& options, const ModelConfig& config,
                     std::span<const AdapterTraining> adapters) {
-  if (adapters.empty()) return sum_of(learner_memory(config));
   std::vector<TrainedAdapter> trained;
   for (const auto& training : adapters)
     trained.push_back({fmt::format("{}", training.tenant), training.adapter});
-  return sum_of(learner_memory(options, config, trained));
+  return sum_of(learner_memory(options, config, trained, 0));
 }
 
 /// What every learner of a folder is refused for.
@@ -337,8 +336,8 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
     ASSIGN_OR_RETURN(auto base, base_of(options, model_folder, model.config, bases));
-    auto learner = std::make_unique<TorchLearner>(
-        options, std::move(model), model_folder.string(), std::move(base), adapters);
+    auto learner = std::make_unique<TorchLearner>(options, std::move(model), model_folder.string(),
+                                                  std::move(base), adapters);
     for (const auto& training : adapters) {
       if (training.start.empty()) continue;
       Status started = learner->start_from(training);
@@ -350,10 +349,9 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
 
 }  // namespace
 
-Result<DeviceBytes> learner_device_bytes(
-    [[maybe_unused]] const LearnerOptions& options,
-    [[maybe_unused]] std::span<const AdapterTraining> adapters,
-    const std::filesystem::path& model_folder) {
+Result<DeviceBytes> learner_device_bytes([[maybe_unused]] const LearnerOptions& options,
+                                         [[maybe_unused]] std::span<const AdapterTraining> adapters,
+                                         const std::filesystem::path& model_folder) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
 #ifdef PRIMERL_CUDA_ENGINE
   if (options.device != "cpu") return cuda_learner_bytes(options, config, adapters);
