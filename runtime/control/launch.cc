@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,6 +18,7 @@
 
 #include "graph/base/descriptor.h"
 #include "graph/base/real_clock.h"
+#include "runtime/program/allocator_settings.h"
 #include "runtime/program/exit_code.h"
 
 extern char** environ;
@@ -143,12 +145,16 @@ class LocalWorker final : public WorkerProcess {
 }  // namespace
 
 std::string ProcessExit::text() const {
-  if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));
+  if (signal != 0)
+    return fmt::format("was killed by signal {} ({}){}{}", signal, ::strsignal(signal),
+                       lack_of_memory.empty() ? "" : " ", lack_of_memory);
   return fmt::format("exited with code {}{}", code,
                      code == kExitDeviceLost ? " (its device was lost)" : "");
 }
 
 Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) {
+  Words environment_words(merged_environment(options.environment));
+  RETURN_IF_ERROR(check_allocator_settings(environment_words.strings));
   int sockets[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0)
     return system_error("no socketpair for a worker");
@@ -174,7 +180,6 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   arguments.insert(arguments.end(), {"--control", std::to_string(theirs.get())});
   Words argument_words(std::move(arguments));
-  Words environment_words(merged_environment(options.environment));
   const ChildSetup setup{options.program.c_str(),
                          argument_words.pointers.data(),
                          environment_words.pointers.data(),
@@ -195,13 +200,20 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   }
   Started started;
   started.child.reset(new ChildProcess(pid, pid_descriptor(pid), log.release(),
-                                       static_cast<uint64_t>(log_facts.st_size)));
+                                       static_cast<uint64_t>(log_facts.st_size),
+                                       options.memory_root));
   started.control_fd = ours.release();
   return started;
 }
 
-ChildProcess::ChildProcess(pid_t pid, int pid_fd, int log_fd, uint64_t log_start)
-    : pid_(pid), pid_fd_(pid_fd), log_fd_(log_fd), log_start_(log_start) {}
+ChildProcess::ChildProcess(pid_t pid, int pid_fd, int log_fd, uint64_t log_start,
+                           std::filesystem::path memory_root)
+    : pid_(pid),
+      pid_fd_(pid_fd),
+      log_fd_(log_fd),
+      log_start_(log_start),
+      memory_root_(std::move(memory_root)),
+      killed_for_memory_(num_killed_for_memory(memory_root_)) {}
 
 ChildProcess::~ChildProcess() {
   if (!poll()) {
@@ -218,18 +230,22 @@ std::optional<ProcessExit> ChildProcess::poll() {
   if (exit_) return exit_;
   int state = 0;
   pid_t waited = 0;
-  do waited = ::waitpid(pid_, &state, WNOHANG);
+  struct rusage usage {};
+  do waited = ::wait4(pid_, &state, WNOHANG, &usage);
   while (waited < 0 && errno == EINTR);
   if (waited != pid_) return std::nullopt;
-  ProcessExit exit;
-  if (WIFSIGNALED(state)) {
-    exit.code = -1;
-    exit.signal = WTERMSIG(state);
-  } else {
-    exit.code = WEXITSTATUS(state);
-  }
-  exit_ = exit;
+  exit_ = exit_of(state, 1024.0 * static_cast<double>(usage.ru_maxrss));
   return exit_;
+}
+
+ProcessExit ChildProcess::exit_of(int state, double peak_bytes) const {
+  if (!WIFSIGNALED(state)) return {.code = WEXITSTATUS(state), .peak_bytes = peak_bytes};
+  ProcessExit exit{.code = -1, .signal = WTERMSIG(state), .peak_bytes = peak_bytes};
+  if (exit.signal == SIGKILL && !is_killed_)
+    exit.lack_of_memory =
+        why_killed_for_memory(killed_for_memory_, num_killed_for_memory(memory_root_), peak_bytes,
+                              memory_limit(memory_root_));
+  return exit;
 }
 
 Result<ProcessExit> ChildProcess::wait(Duration timeout) {
@@ -246,7 +262,9 @@ Result<ProcessExit> ChildProcess::wait(Duration timeout) {
 }
 
 void ChildProcess::kill() {
-  if (!poll()) ::kill(pid_, SIGKILL);
+  if (poll()) return;
+  is_killed_ = true;
+  ::kill(pid_, SIGKILL);
 }
 
 std::string ChildProcess::last_words(size_t bytes_max) const {
