@@ -21,7 +21,7 @@ struct MachinePart {
   std::string what;   // "engine 'engine' of process 'main': 512 KV blocks"
 };
 
-/// Of the processes of a machine, what is in shared memory once.
+/// The parts of all processes of a machine; a part in shared memory is listed once.
 std::vector<MachinePart> parts_on(const Plan& plan, std::string_view machine) {
   std::vector<MachinePart> parts;
   std::set<std::string> in_shared_memory;

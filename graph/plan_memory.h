@@ -12,8 +12,8 @@
 
 namespace primerl {
 
-/// What the resources of a process keep; nothing for one on a CUDA device, whose numbers are of
-/// other types.
+/// The parts that the resources of a process keep; none for a process on a CUDA device, whose
+/// memory is counted by the device.
 ProcessMemory memory_of(const Plan& plan, const PlanProcess& process);
 
 /// Bytes of all processes of a machine ("" is the one where the run is started), with or without

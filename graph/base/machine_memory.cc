@@ -72,7 +72,7 @@ std::optional<std::string> group_path(const fs::path& root, bool is_version_2) {
   return std::nullopt;
 }
 
-/// What a line of /proc/self/mountinfo says of a mounted hierarchy of control groups.
+/// A mounted hierarchy of control groups, by its line of /proc/self/mountinfo.
 struct GroupMount {
   std::string top;    // the control group that is mounted
   std::string where;  // the folder
@@ -126,7 +126,7 @@ void take_group(MemoryLimit& limit, const MemoryGroup& group, const fs::path& ro
   fs::path folder = group.folder;
   for (size_t depth = 0; depth < kGroupDepthMax; ++depth) {
     const fs::path file = folder / name;
-    take_smaller(limit, number_of(first_line(file)), shown(file, root));  // "max" is no number
+    take_smaller(limit, number_of(first_line(file)), shown(file, root));  // "max": no limit
     if (folder == group.mounted || folder == folder.parent_path()) break;
     folder = folder.parent_path();
   }

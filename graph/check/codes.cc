@@ -156,16 +156,16 @@ constexpr ErrorCode kCodes[] = {
      "adapter, `[tenant.<name>.adapter]`; a tenant that trains the whole weights is alone in its "
      "graph."},
     {"G049", "more memory than there is",
-     "What the processes on the CPU need at their peak is more than `memory_max`, of [graph] or of "
-     "a place, allows one of them, or more than this machine has: its RAM, or the limit of its "
-     "control group (memory.max, memory.limit_in_bytes) or of one above it, whichever is smallest. "
-     "Counted are the weights, once for all that train adapters on them or serve those, else in "
-     "each engine and learner; gradients and optimizer moments; KV blocks; the slots of adapters "
-     "and the adapters beside them; activations and logits of an engine's step and of a "
-     "micro-batch; the versions of the weights that the channel keeps; the program and libtorch. "
-     "The largest parts are named, `primerl-graph show GRAPH --plan` lists all. An engine's second "
-     "set of weights is left out where the memory is not enough: taking a new version then holds "
-     "its steps up."},
+     "A process on the CPU needs more memory at its peak than `memory_max`, of [graph] or of its "
+     "place, allows. Or all processes here need more than this machine has: the smallest of its "
+     "RAM and the limits of its control group and the groups above it (memory.max, "
+     "memory.limit_in_bytes). Counted are the weights, once for all that train adapters on them "
+     "or serve those, else in each engine and learner; gradients and optimizer moments; KV "
+     "blocks; the slots of adapters and the adapters beside them; activations and logits of an "
+     "engine's step and of a micro-batch; the versions of the weights that the channel keeps; the "
+     "program and libtorch. The largest parts are named, `primerl-graph show GRAPH --plan` lists "
+     "all. An engine's second set of weights is left out where the memory is not enough: taking a "
+     "new version then holds its steps up."},
     {"G050", "placed twice", "A node runs in one process. Take it out of one of the places."},
     {"G051", "not placed",
      "With a [place] table every node is in one of its places. Without the table all nodes run in "

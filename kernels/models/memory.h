@@ -32,8 +32,8 @@ struct TrainedAdapter {
   std::string tenant;
   AdapterConfig config;  // valid
 };
-/// Of a learner of the whole weights or, where there are `adapters`, of those on a frozen base,
-/// which fast numerics do not share. `rows`: tokens of the largest micro-batch; 0: not counted.
+/// A learner of the whole weights or, if there are `adapters`, of those on a frozen base, which
+/// fast numerics do not share. `rows`: tokens of the largest micro-batch; 0: not counted.
 std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const ModelConfig& config,
                                        const std::vector<TrainedAdapter>& adapters, int64_t rows);
 
@@ -43,13 +43,13 @@ int64_t training_floats_a_row(const ModelConfig& config, std::string_view recomp
 /// Tokens whose logits a learner has at a time (training/head.h).
 int64_t training_logits_rows(int64_t vocab_size);
 
-/// Of a channel that keeps `versions` of what a learner trains.
+/// The snapshots of a channel that keeps `versions` of the weights, and the one that is being made.
 std::vector<MemoryPart> versions_memory(const ModelConfig& config,
                                         const std::vector<TrainedAdapter>& adapters,
                                         int64_t versions);
 
-/// What a process has beside its engines and learners as soon as one of them is made: the program,
-/// libtorch, threads and their stacks, messages.
+/// The part of a process that no engine or learner owns: program, libtorch, thread stacks,
+/// messages.
 MemoryPart libraries_memory();
 
 }  // namespace primerl

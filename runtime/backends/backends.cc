@@ -163,7 +163,7 @@ Result<std::shared_ptr<const Tokenizer>> stop_tokenizer(const Plan& plan,
   return std::shared_ptr<const Tokenizer>(std::move(tokenizer).value());
 }
 
-/// Of an engine in a process of the run.
+/// Whether the plan has memory for the second set of weights of this engine.
 bool has_memory_for_second_set(const Plan& plan, const PlanResource& engine) {
   const GroupId owner = owner_of(plan, static_cast<int32_t>(&engine - plan.resources.data()));
   return owner.is_none() ||

@@ -92,7 +92,7 @@ Finding find_cores() {
           "with one core generation and training take turns: runs work but are slow"};
 }
 
-/// What the plan of the demo counts; 0 where it cannot be read.
+/// Bytes that the plan of the demo counts; 0 if it cannot be read.
 double demo_bytes() {
   const auto folder = examples_folder();
   if (!folder.ok()) return 0;

@@ -46,7 +46,7 @@ struct LaunchOptions {
   bool keep_stdout = false;
   ProcessId process;
   ControlOptions control;
-  /// Where the system's counts of killed processes are read (machine_memory.h).
+  /// The root of /proc and /sys, where counts of killed processes are read (machine_memory.h).
   std::filesystem::path memory_root = "/";
 };
 

@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// What the three have in common: which model, and where it computes.
+/// Flags of all three commands: the model, and the device that computes it.
 struct ModelCommandArguments {
   std::string model;
   std::string device = "cpu";

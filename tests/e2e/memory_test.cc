@@ -1,4 +1,4 @@
-// What the plan counts, beside what a worker then has: models of three shapes, a few steps each.
+// The plan of memory against the measured peak of a worker, for models of three shapes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
