@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "graph/plan_memory.h"
 #include "graph/render.h"
 #include "graph/render_layout.h"
 
@@ -54,24 +55,11 @@ std::string where_text(const PlanProcess& process) {
 
 constexpr size_t kShownPartsMax = 12;  // of the memory of a process
 
-ProcessMemory memory_of(const Plan& plan, const PlanProcess& process) {
-  ProcessMemory memory;
-  if (process.device != "cpu") return memory;  // its numbers are of other types
-  for (const GroupId id : process.groups)
-    for (const int32_t index : plan.group(id).resources) {
-      const auto& resource = plan.resources[static_cast<size_t>(index)];
-      if (resource.model < 0) continue;
-      memory.add(fmt::format("{} '{}'", resource.kind, resource.name),
-                 plan.models[static_cast<size_t>(resource.model)].path, resource.memory);
-    }
-  return memory;
-}
-
 /// ", held again in process 'learner'": what only users in one process have together.
 std::string again_text(const Plan& plan, const PlanProcess& process,
                        const ProcessMemory::Held& held) {
   for (const PlanProcess& other : plan.processes)
-    if (&other != &process && held.part.is_shared &&
+    if (&other != &process && held.part.sharing == Sharing::kModel &&
         memory_of(plan, other).find_shared(held.part.what, held.model) != nullptr)
       return fmt::format(", held again in process '{}'", other.name);
   return {};
@@ -82,9 +70,11 @@ void add_memory(const Plan& plan, const PlanProcess& process, std::string& text)
   const ProcessMemory memory = memory_of(plan, process);
   const double bytes = memory.bytes();
   std::vector<std::vector<std::string>> rows;
-  for (const auto& held : std::span(memory.all()).first(
-           std::min(memory.all().size(), kShownPartsMax)))
-    rows.push_back({held.owners_text(), held.what_text() + again_text(plan, process, held),
+  for (const auto& held :
+       std::span(memory.all()).first(std::min(memory.all().size(), kShownPartsMax)))
+    rows.push_back({held.owners_text(),
+                    held.what_text() + again_text(plan, process, held) +
+                        (held.part.is_optional ? ", if the memory is enough" : ""),
                     memory_text(held.part.bytes)});
   const size_t num_left = memory.all().size() - rows.size();
   if (rows.empty()) return;

@@ -35,7 +35,9 @@ std::string ProcessMemory::Held::what_text() const {
 const ProcessMemory::Held* ProcessMemory::find_shared(const std::string& what,
                                                       const std::string& model) const {
   const auto found = std::ranges::find_if(all_, [&](const Held& held) {
-    return held.part.is_shared && held.part.what == what && held.model == model;
+    return held.part.what == what &&
+           (held.part.sharing >= Sharing::kProcess ||
+            (held.part.sharing == Sharing::kModel && held.model == model));
   });
   return found == all_.end() ? nullptr : &*found;
 }
@@ -43,7 +45,8 @@ const ProcessMemory::Held* ProcessMemory::find_shared(const std::string& what,
 void ProcessMemory::add(const std::string& owner, const std::string& model,
                         std::span<const MemoryPart> parts) {
   for (const MemoryPart& part : parts) {
-    const Held* const held = part.is_shared ? find_shared(part.what, model) : nullptr;
+    const Held* const held =
+        part.sharing == Sharing::kNone ? nullptr : find_shared(part.what, model);
     if (held == nullptr) {
       all_.push_back({{owner}, model, part});
       continue;
@@ -57,6 +60,12 @@ void ProcessMemory::add(const std::string& owner, const std::string& model,
 double ProcessMemory::bytes() const {
   return std::accumulate(all_.begin(), all_.end(), 0.0,
                          [](double sum, const Held& held) { return sum + held.part.bytes; });
+}
+
+double ProcessMemory::needed_bytes() const {
+  return std::accumulate(all_.begin(), all_.end(), 0.0, [](double sum, const Held& held) {
+    return held.part.is_optional ? sum : sum + held.part.bytes;
+  });
 }
 
 }  // namespace primerl

@@ -1,7 +1,8 @@
-/// MemoryPart: something that an engine or a learner keeps in memory for as long as it lives, and
-/// its bytes. `check` adds parts up before anything is made. Plain values, any thread.
+/// MemoryPart: something that an engine, a learner or a weight channel keeps in memory at its peak,
+/// and its bytes. `check` adds parts up before anything is made. Plain values, any thread.
 #pragma once
 
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <string>
@@ -9,11 +10,19 @@
 
 namespace primerl {
 
+/// Whether all of a process that have a part of one name have one together.
+enum class Sharing : uint8_t {
+  kNone,
+  kModel,    // those of one model
+  kProcess,  // whatever their model
+  kMachine,  // likewise, and all processes of the machine, in shared memory
+};
+
 struct MemoryPart {
   std::string what;  // "base weights", "adapter of tenant 'a' (rank 8), gradients and moments"
   double bytes = 0;  // whole, and exact below 2^53
-  /// All of a process that have such a part, of the same name and model, have one together.
-  bool is_shared = false;
+  Sharing sharing = Sharing::kNone;
+  bool is_optional = false;  // left out where the memory is not enough: slower, but it works
 };
 
 inline double sum_of(std::span<const MemoryPart> parts) {
@@ -38,7 +47,9 @@ class ProcessMemory {
   void add(const std::string& owner, const std::string& model, std::span<const MemoryPart> parts);
   const std::vector<Held>& all() const { return all_; }  // as they were added
   double bytes() const;
-  /// Null: nobody has this part of this model to share.
+  /// Of what is not optional.
+  double needed_bytes() const;
+  /// Null: no part of this name and model is there to be shared.
   const Held* find_shared(const std::string& what, const std::string& model) const;
 
  private:

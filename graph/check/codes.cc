@@ -160,14 +160,17 @@ constexpr ErrorCode kCodes[] = {
      "A learner has the weights of its model once. Several tenants share it where each trains an "
      "adapter, `[tenant.<name>.adapter]`; a tenant that trains the whole weights is alone in its "
      "graph."},
-    {"G049", "more memory than is allowed",
-     "`memory_max`, of [graph] or of a place, limits what the engines and learners of one process "
-     "keep in memory for as long as they live: the weights of the model, once for all that train "
-     "adapters on them or serve those, else in each of them; KV blocks, the slots of adapters and "
-     "the adapters kept beside them, and of all that is trained its gradients and the optimizer's "
-     "moments. The largest parts are named. `primerl-graph show GRAPH --plan` lists them for a "
-     "graph that fits. Not counted are activations, messages and versions of weights on their "
-     "way."},
+    {"G049", "more memory than there is",
+     "A process on the CPU needs more memory at its peak than `memory_max`, of [graph] or of its "
+     "place, allows. Or all processes here need more than this machine has: the smallest of its "
+     "RAM and the limits of its control group and the groups above it (memory.max, "
+     "memory.limit_in_bytes). Counted are the weights, once for all that train adapters on them "
+     "or serve those, else in each engine and learner; gradients and optimizer moments; KV "
+     "blocks; the slots of adapters and the adapters beside them; activations and logits of an "
+     "engine's step and of a micro-batch; the versions of the weights that the channel keeps; the "
+     "program and libtorch. The largest parts are named, `primerl-graph show GRAPH --plan` lists "
+     "all. An engine's second set of weights is left out where the memory is not enough: taking a "
+     "new version then holds its steps up."},
     {"G050", "placed twice", "A node runs in one process. Take it out of one of the places."},
     {"G051", "not placed",
      "With a [place] table every node is in one of its places. Without the table all nodes run in "

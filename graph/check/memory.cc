@@ -40,9 +40,10 @@ ProcessMemory memory_of(const Draft& draft, int32_t place) {
     const bool is_here = std::ranges::any_of(resource.users, [&](int32_t user) {
       return draft.nodes[static_cast<size_t>(user)].place == place;
     });
-    if (!is_here || resource.model < 0) continue;
+    if (!is_here || resource.memory.empty()) continue;
     memory.add(fmt::format("{} '{}'", resource.common.kind, resource.spec->name),
-               draft.models[static_cast<size_t>(resource.model)].path, resource.memory);
+               resource.model < 0 ? "" : draft.models[static_cast<size_t>(resource.model)].path,
+               resource.memory);
   }
   return memory;
 }
@@ -51,15 +52,16 @@ void check_process(Draft& draft, const DraftPlace* place, int32_t index) {
   const MemoryLimit limit = limit_of(draft, place);
   if (limit.bytes == 0 || !is_on_cpu(place)) return;
   const ProcessMemory memory = memory_of(draft, index);
-  const double bytes = memory.bytes();
+  const double bytes = memory.needed_bytes();
   if (bytes <= limit.bytes) return;
   std::vector<MemoryPart> parts;  // the largest first
   for (const auto& held : memory.all())
-    parts.push_back(
-        {fmt::format("{}: {}", held.owners_text(), held.what_text()), held.part.bytes});
+    if (!held.part.is_optional)
+      parts.push_back(
+          {fmt::format("{}: {}", held.owners_text(), held.what_text()), held.part.bytes});
   std::ranges::stable_sort(parts, std::ranges::greater(), &MemoryPart::bytes);
   auto& found = draft.diagnostics.error(
-      "G049", limit.span, "{} keeps {:.0f} bytes ({}) in memory, 'memory_max' is {:.0f} ({})",
+      "G049", limit.span, "{} needs {:.0f} bytes ({}) of memory, 'memory_max' is {:.0f} ({})",
       place == nullptr ? "the process" : fmt::format("a process of place '{}'", place->spec->name),
       bytes, memory_text(bytes), limit.bytes, memory_text(limit.bytes));
   for (const auto& part : std::span(parts).first(std::min(parts.size(), kNamedPartsMax)))
@@ -68,9 +70,19 @@ void check_process(Draft& draft, const DraftPlace* place, int32_t index) {
     found.note(fmt::format("{} smaller parts: {}", parts.size() - kNamedPartsMax,
                            memory_text(sum_of(std::span(parts).subspan(kNamedPartsMax)))));
   found.suggest(fmt::format(
-      "write memory_max = {:.0f} or more, or make the largest part smaller: ranks of adapters, "
-      "adapter_slots, kv_blocks, or a place of its own for the learner",
+      "write memory_max = {:.0f} or more, or make the largest part smaller: micro_batch_tokens, "
+      "max_batched_tokens, kv_blocks, ranks of adapters, adapter_slots, or a place of its own for "
+      "the learner",
       bytes));
+}
+
+/// The model of a resource; of a weight channel, which has none, that of the learner.
+int32_t model_of(const Draft& draft, const DraftResource& resource) {
+  if (resource.model >= 0 || resource.common.kind != kWeightChannelKind) return resource.model;
+  const auto learner = std::ranges::find_if(draft.resources, [](const DraftResource& each) {
+    return each.common.kind == "learner" && each.model >= 0;
+  });
+  return learner == draft.resources.end() ? -1 : learner->model;
 }
 
 }  // namespace
@@ -78,8 +90,9 @@ void check_process(Draft& draft, const DraftPlace* place, int32_t index) {
 void count_memory(Draft& draft) {
   const auto tenants = draft.tenant_values();
   for (auto& resource : draft.resources) {
-    if (resource.contract == nullptr || !resource.contract->memory || resource.model < 0) continue;
-    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
+    const int32_t index = model_of(draft, resource);
+    if (resource.contract == nullptr || !resource.contract->memory || index < 0) continue;
+    const DraftModel& model = draft.models[static_cast<size_t>(index)];
     if (!model.facts) continue;
     auto parts = resource.contract->memory(resource.options.get(), model.path, tenants);
     // A model that cannot be read is told by check_models().

@@ -6,33 +6,12 @@
 #include <optional>
 #include <utility>
 
+#include "graph/base/device_name.h"
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
 
 namespace primerl {
 namespace {
-
-bool is_device(std::string_view text) {
-  if (text == "cpu") return true;
-  if (text.rfind("cuda:", 0) != 0) return false;
-  const std::string_view number = text.substr(5);
-  int index = 0;
-  const auto [end, fault] = std::from_chars(number.data(), number.data() + number.size(), index);
-  return fault == std::errc() && end == number.data() + number.size() && index >= 0 && index < 64;
-}
-
-/// What "gpu:1", "cuda1" or "GPU" was meant to be; "" where that is not clear.
-std::string meant_device(std::string_view text) {
-  std::string low(text);
-  std::ranges::transform(low, low.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::tolower(letter));
-  });
-  if (low == "cpu" || low.starts_with("cpu:")) return "cpu";
-  if (!low.starts_with("gpu") && !low.starts_with("cuda")) return {};
-  const size_t digits = low.find_first_of("0123456789");
-  const std::string meant = "cuda:" + (digits == std::string::npos ? "0" : low.substr(digits));
-  return is_device(meant) ? meant : "";
-}
 
 /// The value of a key of a place, or the place's name.
 Span key_span(const DraftPlace& place, std::string_view key) {
@@ -270,7 +249,7 @@ void check_devices(Draft& draft) {
     const std::string_view key = devices.empty() ? "device" : "devices";
     if (devices.empty() && !place.options.device.empty()) devices = {place.options.device};
     if (devices.empty()) continue;
-    const auto unknown = std::find_if_not(devices.begin(), devices.end(), is_device);
+    const auto unknown = std::find_if_not(devices.begin(), devices.end(), is_device_name);
     if (unknown != devices.end()) {
       auto& fault =
           draft.diagnostics.error("G052", key_span(place, key), "'{}' is no device", *unknown)

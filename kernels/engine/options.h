@@ -31,7 +31,10 @@ struct EngineOptions {
   int32_t max_adapter_rank = 64;       // where there are slots
   int64_t kv_events_bytes_max = 0;     // file of what its prefix cache holds; 0 = no such events
   EngineDebugOptions debug = {};
-  std::string device = "cpu";       // of its process, which the plan decides
+  std::string device = "cpu";  // of its process, which the plan decides
+  /// On the CPU: of weights that versions replace, one to use while the next version fills the
+  /// other. The plan decides, by the memory that there is.
+  bool has_second_set = true;
   /// Of all adapters that come, as AdapterConfig has them, which the plan decides; empty: all.
   std::vector<std::string> adapter_targets = {};
   std::vector<double> shares = {};  // by tenant slot, which the plan decides; empty: all alike

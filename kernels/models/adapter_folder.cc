@@ -241,7 +241,7 @@ Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& foun
 Status write_adapter_folder(const std::filesystem::path& folder, const AdapterTable& table,
                             const std::string& base, const float* buffer) {
   return write_adapter_folder(folder, table.config(), base,
-                              copy_parameters(table.tensors(), buffer));
+                              view_parameters(table.tensors(), buffer));
 }
 
 Status write_adapter_folder(const std::filesystem::path& folder, const AdapterConfig& config,

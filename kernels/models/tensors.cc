@@ -437,16 +437,21 @@ void randomize_parameters(const TensorTable& table, uint64_t seed, double deviat
   }
 }
 
-std::vector<WeightTensor> copy_parameters(const TensorTable& table, const float* buffer) {
-  auto copy = std::make_shared<std::vector<float>>(buffer, buffer + table.count());
+std::vector<WeightTensor> view_parameters(const TensorTable& table, const float* buffer,
+                                          std::shared_ptr<const void> owner) {
   std::vector<WeightTensor> tensors;
   tensors.reserve(table.slices().size());
   for (const auto& slice : table.slices()) {
     const auto bytes =
-        std::as_bytes(std::span(copy->data() + slice.offset, static_cast<size_t>(slice.count)));
-    tensors.push_back({slice.name, DataType::kF32, slice.shape, Blob(copy, bytes)});
+        std::as_bytes(std::span(buffer + slice.offset, static_cast<size_t>(slice.count)));
+    tensors.push_back({slice.name, DataType::kF32, slice.shape, Blob(owner, bytes)});
   }
   return tensors;
+}
+
+std::vector<WeightTensor> copy_parameters(const TensorTable& table, const float* buffer) {
+  auto copy = std::make_shared<const std::vector<float>>(buffer, buffer + table.count());
+  return view_parameters(table, copy->data(), copy);
 }
 
 }  // namespace primerl

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -122,7 +123,11 @@ Status fill_untrained(const TensorTable& table, const std::vector<WeightTensor>&
 /// function of seed, tensor name and place in it.
 void randomize_parameters(const TensorTable& table, uint64_t seed, double deviation, float* buffer);
 
-/// The tensors of a buffer as views of one shared copy of it.
+/// The tensors of a buffer as views of it, which `owner` keeps alive; without an owner the caller
+/// does. Its numbers must not change while a view is in use.
+std::vector<WeightTensor> view_parameters(const TensorTable& table, const float* buffer,
+                                          std::shared_ptr<const void> owner = nullptr);
+/// The same of one shared copy of it.
 std::vector<WeightTensor> copy_parameters(const TensorTable& table, const float* buffer);
 
 }  // namespace primerl

@@ -39,7 +39,7 @@ Result<std::shared_ptr<const FrozenWeights>> random_frozen_weights(uint64_t seed
   const at::Tensor numbers = zero_floats(table.count());
   randomize_parameters(table, seed, config.initializer_range, numbers.mutable_data_ptr<float>());
   auto made = zero_weights(config, flat);
-  RETURN_IF_ERROR(made->weights().load(copy_parameters(table, numbers.const_data_ptr<float>())));
+  RETURN_IF_ERROR(made->weights().load(view_parameters(table, numbers.const_data_ptr<float>())));
   return std::shared_ptr<const FrozenWeights>(std::move(made));
 }
 

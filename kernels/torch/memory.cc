@@ -3,28 +3,27 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
+
+#include "graph/base/machine_memory.h"
+
 namespace primerl {
 namespace {
 
 constexpr double kGigabyte = 1e9;
 constexpr size_t kBytesOfOwnPages = size_t{4} << 20;  // less is not worth a mapping
 
-/// 0 where the system does not say.
-double machine_bytes() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && size > 0 ? static_cast<double>(pages) * static_cast<double>(size) : 0;
-}
-
 }  // namespace
 
 Status check_memory(std::string_view what, double bytes) {
-  const double there = machine_bytes();
-  if (there == 0 || bytes <= there) return ok();
-  return error(Code::kExhausted, "{} needs {:.1f} GB, this machine has {:.1f} GB of memory", what,
-               bytes / kGigabyte, there / kGigabyte)
+  const MemoryLimit limit = memory_limit();
+  if (limit.bytes == 0 || bytes <= limit.bytes) return ok();
+  return error(Code::kExhausted, "{} needs {:.1f} GB of memory, the limit is {:.1f} GB ({})", what,
+               bytes / kGigabyte, limit.bytes / kGigabyte, limit.source)
       .note("`primerl-graph model DIR` says what a model needs");
 }
 
@@ -37,6 +36,31 @@ at::Tensor zero_floats(int64_t count) {
   ::madvise(address, size, MADV_HUGEPAGE);
   return at::from_blob(
       address, {count}, [size](void* mapped) { ::munmap(mapped, size); }, at::kFloat);
+}
+
+struct BufferPool::Free {
+  std::mutex mutex;
+  std::vector<at::Tensor> buffers;  // guarded by mutex
+};
+
+std::shared_ptr<float> BufferPool::take() {
+  if (free_ == nullptr) free_ = std::make_shared<Free>();
+  at::Tensor buffer;
+  {
+    const std::lock_guard lock(free_->mutex);
+    if (!free_->buffers.empty()) {
+      buffer = std::move(free_->buffers.back());
+      free_->buffers.pop_back();
+    }
+  }
+  if (!buffer.defined()) buffer = zero_floats(count_);
+  float* const numbers = buffer.mutable_data_ptr<float>();
+  return {numbers, [buffer, pool = std::weak_ptr(free_)](float*) {
+            const auto free = pool.lock();
+            if (free == nullptr) return;
+            const std::lock_guard lock(free->mutex);
+            if (free->buffers.size() < kFreeMax) free->buffers.push_back(buffer);
+          }};
 }
 
 }  // namespace primerl

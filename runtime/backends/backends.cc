@@ -5,6 +5,7 @@
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/suggest.h"
+#include "graph/plan_memory.h"
 #include "graph/weight_backend.h"
 #include "kernels/engine/pausable_engine.h"
 #include "kernels/scripted/scripted_engine.h"
@@ -162,6 +163,13 @@ Result<std::shared_ptr<const Tokenizer>> stop_tokenizer(const Plan& plan,
   return std::shared_ptr<const Tokenizer>(std::move(tokenizer).value());
 }
 
+/// Whether the plan has memory for the second set of weights of this engine.
+bool has_memory_for_second_set(const Plan& plan, const PlanResource& engine) {
+  const GroupId owner = owner_of(plan, static_cast<int32_t>(&engine - plan.resources.data()));
+  return owner.is_none() ||
+         has_memory_for_optional(plan, plan.process(plan.group(owner).process), memory_limit());
+}
+
 struct Backend {
   std::string kind;
   std::string backend;
@@ -170,7 +178,8 @@ struct Backend {
 
 Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
-  const auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
+  auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
+  options.has_second_set = has_memory_for_second_set(plan, resource);
   return as_engine(torch_backends()->make_engine(options, model_folder(plan, resource),
                                                  std::move(tokenizer), setup.bases.get()));
 }
@@ -192,10 +201,9 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   if (setup.run_folder.empty()) options.debug.batch_folder.clear();
   const auto seed = static_cast<uint64_t>(plan.settings.seed);
   if (const auto adapters = adapters_of(plan.tenants, seed, options); !adapters.empty())
-    return shared_learner(
-        plan, options,
-        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource),
-                                               setup.bases.get()));
+    return shared_learner(plan, options,
+                          torch_backends()->make_adapter_learner(
+                              options, adapters, model_folder(plan, resource), setup.bases.get()));
   // The whole weights are those of the only tenant.
   const TrainingRules rules = rules_of(plan.tenants.front(), options);
   options.loss = rules.loss;

@@ -11,6 +11,7 @@
 
 #include "graph/base/descriptor.h"
 #include "graph/base/files.h"
+#include "graph/plan_memory.h"
 #include "graph/weight_backend.h"
 #include "runtime/backends/backends.h"
 #include "runtime/program/program_output.h"
@@ -129,7 +130,8 @@ bool is_among_devices(const Plan& plan, int32_t channel) {
 
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not) {
   const PlanProcess& planned = plan.process(process);
-  if (planned.device == "cpu") return ok();
+  if (planned.device == "cpu")
+    return planned.machine.empty() ? ok() : check_memory_on(plan, planned.machine, memory_limit());
   for (const int32_t index : torch_resources(plan, planned)) {
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
     const std::string why = why_not(planned.device, resource.kind);

@@ -22,7 +22,8 @@ const std::string& device_of(const Plan& plan, int32_t resource);
 /// compute on devices with libtorch, so that weights may stay there.
 bool is_among_devices(const Plan& plan, int32_t channel);
 
-/// kInvalid names the first resource of `process` whose backend cannot use its device.
+/// kInvalid names the first resource of `process` whose backend cannot use its device; kExhausted:
+/// it is on the CPU of another machine than the run was started on, whose memory is not enough.
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not);
 
 /// What one resource needs of its device, and which frozen weights are among it: those of a process

@@ -217,12 +217,13 @@ using Memory = Result<std::vector<MemoryPart>>;
 Memory memory_of_engine(const void* options, const std::string& folder,
                         std::span<const Tenant> tenants) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
-  return engine_memory(engine_for(*static_cast<const EngineOptions*>(options), tenants), config);
+  auto parts =
+      engine_memory(engine_for(*static_cast<const EngineOptions*>(options), tenants), config);
+  parts.push_back(libraries_memory());
+  return parts;
 }
 
-Memory memory_of_learner(const void* options, const std::string& folder,
-                         std::span<const Tenant> tenants) {
-  ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
+Result<std::vector<TrainedAdapter>> trained_adapters(std::span<const Tenant> tenants) {
   std::vector<TrainedAdapter> adapters;
   for (const Tenant& tenant : tenants) {
     if (!tenant.adapter.is_there()) continue;
@@ -230,8 +231,30 @@ Memory memory_of_learner(const void* options, const std::string& folder,
     RETURN_IF_ERROR(validate(adapter));
     adapters.push_back({tenant.name, adapter});
   }
-  if (adapters.empty()) return learner_memory(config);
-  return learner_memory(*static_cast<const LearnerOptions*>(options), config, adapters);
+  return adapters;
+}
+
+Memory memory_of_learner(const void* options, const std::string& folder,
+                         std::span<const Tenant> tenants) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
+  ASSIGN_OR_RETURN(const auto adapters, trained_adapters(tenants));
+  const auto& learner = *static_cast<const LearnerOptions*>(options);
+  auto parts = learner_memory(learner, config, adapters,
+                              micro_batch_rows(learner, tenants, config.max_positions));
+  parts.push_back(libraries_memory());
+  return parts;
+}
+
+/// `sharing`: of the versions, between the processes that use the channel.
+template <Sharing sharing>
+Memory memory_of_channel(const void* options, const std::string& folder,
+                         std::span<const Tenant> tenants) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
+  ASSIGN_OR_RETURN(const auto adapters, trained_adapters(tenants));
+  auto parts = versions_memory(config, adapters,
+                               static_cast<const WeightChannelOptions*>(options)->versions_max);
+  for (MemoryPart& part : parts) part.sharing = sharing;
+  return parts;
 }
 
 Status check_engine_model(const void*, const std::string& folder) {
@@ -323,6 +346,10 @@ ResourceContract weight_channel(std::string backend, std::string doc) {
                                 between(1, 16) | unit("versions"),
                                 "newest versions of a tenant kept for engines that come late")
                          .take();
+  if (contract.backend == "stream")
+    contract.memory = &memory_of_channel<Sharing::kNone>;
+  else if (contract.backend != "files")
+    contract.memory = &memory_of_channel<Sharing::kMachine>;
   return contract;
 }
 

@@ -1,11 +1,13 @@
 #include "runtime/backends/tenant_options.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <string>
 #include <type_traits>
 
 #include "graph/base/random.h"
+#include "graph/catalog.h"
 
 namespace primerl {
 namespace {
@@ -14,6 +16,37 @@ namespace {
 template <class T>
 void take(auto written, T& value) {
   if (written >= 0) value = static_cast<T>(written);
+}
+
+constexpr size_t kSampleTasks = 8;
+
+/// Tokens of the samples of a tenant.
+struct SampleTokens {
+  int64_t prompt = 0;  // shared by the rollouts of a group, at most
+  int64_t all = 0;     // of one sample, at most
+};
+
+/// Some tasks of the environment say how long prompts are, a token being a byte at least. What it
+/// says between turns is not known before: then a sample may have all of 'seq_len'.
+SampleTokens sample_tokens(const Tenant& tenant, int64_t positions) {
+  const int64_t longest = std::min(tenant.seq_len, positions);
+  const SampleTokens unknown{0, longest};
+  const EnvironmentContract* environment = tenant.environment.contract;
+  if (environment == nullptr || !environment->first_tasks) return unknown;
+  try {
+    const auto tasks = environment->first_tasks(tenant.environment.options.get(), 0, kSampleTasks);
+    if (!tasks.ok()) return unknown;
+    SampleTokens tokens;
+    for (const auto& task : *tasks) {
+      if (task.num_turns != 1) return unknown;
+      tokens.prompt = std::max(tokens.prompt, static_cast<int64_t>(task.prompt.size()) + 1);
+    }
+    tokens.all = std::min(longest, tokens.prompt + tenant.sampling.max_tokens);
+    tokens.prompt = std::min(tokens.prompt, tokens.all);
+    return tokens;
+  } catch (const std::exception&) {
+    return unknown;  // from a plugin's code: the rehearsal reports it
+  }
 }
 
 }  // namespace
@@ -80,6 +113,21 @@ EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants)
   if (options.adapter_slots == 0 || options.adapter_slots > options.adapters_max)
     options.adapter_slots = options.adapters_max;
   return options;
+}
+
+int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> tenants,
+                         int64_t positions) {
+  int64_t longest = 0, batch = 0;
+  for (const Tenant& tenant : tenants) {
+    const auto [prompt, all] = sample_tokens(tenant, positions);
+    const int64_t group_size = std::max<int64_t>(tenant.group_size, 1);
+    const int64_t groups = (tenant.batch_size + group_size - 1) / group_size;
+    const int64_t tokens = groups * prompt + tenant.batch_size * (all - prompt);
+    longest = std::max(longest, all);
+    // Steps of several adapters share passes; of whole weights there is one tenant.
+    batch += tokens;
+  }
+  return std::max(longest, std::min<int64_t>(batch, options.micro_batch_tokens));
 }
 
 }  // namespace primerl

@@ -26,4 +26,9 @@ std::vector<AdapterTraining> adapters_of(std::span<const Tenant> tenants, uint64
 /// more slots than adapters, and none where there is no adapter.
 EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants);
 
+/// Tokens of the largest micro-batch that a learner may get of its tenants' batches, for a model of
+/// so many `positions`: at most 'micro_batch_tokens', or one sample that is longer.
+int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> tenants,
+                         int64_t positions);
+
 }  // namespace primerl

@@ -34,6 +34,7 @@ std::string_view rehearsal_word(Rehearsal::End end) {
 
 int run_check(const CheckArguments& arguments) {
   CheckedGraph checked = load(arguments.graph);
+  check_memory_here(checked, Severity::kError);
   const Rehearsal rehearsal = rehearse(arguments.graph, checked);
   const int code = checked.plan == nullptr ? kExitBadConfiguration : kExitDone;
   if (arguments.json) {

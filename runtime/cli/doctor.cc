@@ -5,7 +5,10 @@
 #include <thread>
 
 #include "graph/base/files.h"
+#include "graph/plan_memory.h"
+#include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
+#include "runtime/program/allocator_settings.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/program_output.h"
@@ -14,8 +17,7 @@
 namespace primerl {
 namespace {
 
-constexpr double kMemoryNeededGib = 1.0;  // peak of the demo
-constexpr double kDiskNeededGib = 0.5;    // a run with its checkpoints
+constexpr double kDiskNeededGib = 0.5;  // a run with its checkpoints
 
 /// The result of one check.
 struct Finding {
@@ -58,6 +60,11 @@ Finding find_worker() {
 
 Finding find_torch() {
   Finding finding{"torch", false, "", "make build (it installs PyTorch into .venv)"};
+  if (const Status valid = check_allocator_settings(); !valid.ok()) {
+    finding.text = valid.error().message();  // a worker that is asked would end at it
+    finding.remedy = fmt::format("{}", fmt::join(valid.error().notes(), "; "));
+    return finding;
+  }
   const auto program = worker_program();
   if (!program.ok()) {
     finding.text = "unknown without a worker";
@@ -85,11 +92,22 @@ Finding find_cores() {
           "with one core generation and training take turns: runs work but are slow"};
 }
 
+/// Bytes that the plan of the demo counts; 0 if it cannot be read.
+double demo_bytes() {
+  const auto folder = examples_folder();
+  if (!folder.ok()) return 0;
+  const CheckedGraph checked =
+      load_graph((*folder / "reverse_text/graph.toml").string(), {}, full_catalog());
+  return checked.plan == nullptr ? 0 : memory_on(*checked.plan, "", false);
+}
+
 Finding find_memory() {
-  const double gib = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                     static_cast<double>(::sysconf(_SC_PAGE_SIZE)) / (1 << 30);
-  return {"memory", gib >= kMemoryNeededGib, fmt::format("{:.1f} GiB", gib),
-          fmt::format("the demo needs {} GiB", kMemoryNeededGib)};
+  const MemoryLimit limit = memory_limit();
+  const double needed = demo_bytes();
+  return {"memory", limit.bytes >= needed,
+          fmt::format("{}; the demo needs {}", limit.text(), memory_text(needed)),
+          "raise the limit of the control group, or use a machine with more memory; `primerl-graph "
+          "show GRAPH --plan` says what a graph needs"};
 }
 
 Finding find_disk() {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "graph/plan_memory.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/monitor/status_line.h"
 #include "runtime/program/output.h"
@@ -61,9 +62,22 @@ CheckedGraph load(const GraphArguments& arguments) {
   return load_graph(arguments.file, overrides, full_catalog());
 }
 
+void check_memory_here(CheckedGraph& checked, Severity severity) {
+  if (checked.plan == nullptr) return;
+  const auto shortage = memory_shortage(*checked.plan, "", memory_limit());
+  if (!shortage) return;
+  const auto table = checked.tables.find("resource." + shortage->resource);
+  const Span span = table != checked.tables.end() ? table->second : checked.tables.at("graph");
+  Diagnostic& finding = checked.diagnostics.add(severity, "G049", span, shortage->fault.message());
+  for (const auto& note : shortage->fault.notes()) finding.note(note);
+  checked.diagnostics.sort();
+  if (severity == Severity::kError) checked.plan = nullptr;
+}
+
 std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments) {
   CheckedGraph checked = load(arguments);
   if (arguments.has_run && checked.plan != nullptr) return checked.plan;
+  check_memory_here(checked, Severity::kError);
   const Rehearsal rehearsal = rehearse(arguments, checked);
   if (rehearsal.end == Rehearsal::End::kCutShort) complain("note: {}\n", rehearsal.text);
   if (!checked.diagnostics.all().empty())

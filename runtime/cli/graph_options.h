@@ -39,6 +39,10 @@ struct PluginArguments {
 /// Plays a checked graph unless --no-rehearsal was given; findings are added to `checked`.
 Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked);
 
+/// Holds the plan against the memory of this machine and its control group (machine_memory.h). What
+/// does not fit is the finding G049; as an error it removes the plan.
+void check_memory_here(CheckedGraph& checked, Severity severity);
+
 /// Shows every finding on stderr; the plan, or null when there were errors.
 std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments);
 

@@ -2,6 +2,7 @@
 /// flags and execs it.
 #pragma once
 
+#include "runtime/program/allocator_settings.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/programs.h"
@@ -13,6 +14,8 @@ template <class Chosen>
 int hand_over(const Chosen& arguments) {
   if (const Status valid = arguments.validate(); !valid.ok())
     return fail(valid.error(), kExitBadCommandLine);
+  if (const Status valid = check_allocator_settings(); !valid.ok())
+    return fail(valid.error(), kExitBadConfiguration);
   return fail(exec_worker(arguments.words()), kExitFailed);
 }
 

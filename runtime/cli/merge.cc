@@ -37,7 +37,7 @@ Status merge(const MergeArguments& arguments) {
   // A folder that is there is whole.
   const std::filesystem::path half = out.string() + ".unfinished";
   std::filesystem::remove_all(half, ignored);
-  RETURN_IF_ERROR(write_model_folder(half, model, copy_parameters(table, weights.data())));
+  RETURN_IF_ERROR(write_model_folder(half, model, view_parameters(table, weights.data())));
   std::error_code fault;
   std::filesystem::rename(half, out, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", arguments.out, fault.message());

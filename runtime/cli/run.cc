@@ -20,6 +20,7 @@
 #include "runtime/control/start_policy.h"
 #include "runtime/control/stop_signals.h"
 #include "runtime/monitor/run_server.h"
+#include "runtime/program/allocator_settings.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/signals.h"
@@ -101,6 +102,17 @@ std::string resume_command(const RunArguments& arguments, const std::filesystem:
   return command;
 }
 
+/// The environment variables that libtorch reads, of every process of this machine.
+Status check_variables(const Plan& plan) {
+  for (const PlanProcess& process : plan.processes) {
+    if (!process.machine.empty()) continue;  // its agent checks them
+    Status valid = check_allocator_settings(process.variables);
+    if (!valid.ok())
+      return Error(valid.error()).while_doing(fmt::format("process '{}'", process.name));
+  }
+  return ok();
+}
+
 Prepared prepare(RunArguments arguments) {
   Prepared prepared;
   auto resume = read_resume(arguments.place);
@@ -114,6 +126,8 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
+  if (const Status valid = check_variables(*prepared.plan); !valid.ok())
+    return refuse(valid.error(), kExitBadConfiguration);
   if (const Status usable = check_devices_here(*prepared.plan); !usable.ok())
     return refuse(usable.error(), kExitBadConfiguration);
   const auto keys = read_peer_keys(arguments.peer_keys, *prepared.plan);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "graph/plan_memory.h"
 #include "graph/render.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/graph_options.h"
@@ -32,8 +33,18 @@ void show_picture(const Plan& plan, const std::string& format) {
     print_text(render_text(plan));
 }
 
+/// The memory of all processes here beside what there is; "" where nothing is counted.
+std::string memory_line(const Plan& plan) {
+  const double bytes = memory_on(plan, "", true);
+  const MemoryLimit limit = memory_limit();
+  if (bytes == 0 || limit.bytes == 0) return "";
+  return fmt::format("\nmemory of all processes here: {} of {}\n", memory_text(bytes),
+                     limit.text());
+}
+
 int run_show(const ShowArguments& arguments) {
-  const CheckedGraph checked = load(arguments.graph);
+  CheckedGraph checked = load(arguments.graph);
+  if (arguments.plan) check_memory_here(checked, Severity::kWarning);
   if (!checked.diagnostics.all().empty())
     complain_text(render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
   if (checked.plan == nullptr) return kExitBadConfiguration;
@@ -44,7 +55,7 @@ int run_show(const ShowArguments& arguments) {
     else
       print_text(render_resolved(checked, arguments.origin));
   } else if (arguments.plan && format != "json") {
-    print_text(render_plan(*checked.plan));
+    print_text(render_plan(*checked.plan) + memory_line(*checked.plan));
   } else {
     show_picture(*checked.plan, format);
   }

@@ -291,7 +291,7 @@ std::optional<ProcessExit> Client::exit_of(uint32_t channel) const {
   const std::lock_guard lock(mutex_);
   const auto& exited = workers_.at(channel).exited;
   if (!exited) return std::nullopt;
-  return ProcessExit{exited->code, exited->signal};
+  return ProcessExit{exited->code, exited->signal, exited->lack_of_memory};
 }
 
 Result<ProcessExit> Client::wait_for_exit(uint32_t channel, Duration timeout) {
@@ -303,7 +303,7 @@ Result<ProcessExit> Client::wait_for_exit(uint32_t channel, Duration timeout) {
                      to_string(timeout));
       }));
   const auto& exited = *workers_.at(channel).exited;
-  return ProcessExit{exited.code, exited.signal};
+  return ProcessExit{exited.code, exited.signal, exited.lack_of_memory};
 }
 
 std::string Client::last_words(uint32_t channel, size_t bytes_max) const {

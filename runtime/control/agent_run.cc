@@ -122,8 +122,8 @@ void AgentRun::reap(uint32_t channel, Worker& worker) {
   const auto exit = worker.child->poll();
   if (!exit) return;
   worker.has_exited = true;
-  send_(Payload::of(
-      WorkerExited{channel, exit->code, exit->signal, worker.child->last_words(kLastWordsBytes)}));
+  send_(Payload::of(WorkerExited{channel, exit->code, exit->signal,
+                                 worker.child->last_words(kLastWordsBytes), exit->lack_of_memory}));
 }
 
 void AgentRun::poll_for(std::vector<pollfd>& descriptors, bool has_room) const {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -18,6 +19,7 @@
 #include "graph/base/descriptor.h"
 #include "graph/base/real_clock.h"
 #include "runtime/control/guardian.h"
+#include "runtime/program/allocator_settings.h"
 #include "runtime/program/exit_code.h"
 
 extern char** environ;
@@ -191,12 +193,16 @@ class LocalWorker final : public WorkerProcess {
 }  // namespace
 
 std::string ProcessExit::text() const {
-  if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));
+  if (signal != 0)
+    return fmt::format("was killed by signal {} ({}){}{}", signal, ::strsignal(signal),
+                       lack_of_memory.empty() ? "" : " ", lack_of_memory);
   return fmt::format("exited with code {}{}", code,
                      code == kExitDeviceLost ? " (its device was lost)" : "");
 }
 
 Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) {
+  Words environment_words(merged_environment(options.environment));
+  RETURN_IF_ERROR(check_allocator_settings(environment_words.strings));
   int sockets[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0)
     return system_error("no socketpair for a worker");
@@ -225,7 +231,6 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   arguments.insert(arguments.end(), {"--control", std::to_string(theirs.get())});
   Words argument_words(std::move(arguments));
-  Words environment_words(merged_environment(options.environment));
   const ChildSetup setup{options.program.c_str(),
                          argument_words.pointers.data(),
                          environment_words.pointers.data(),
@@ -249,19 +254,22 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   }
   Started started;
   started.child.reset(new ChildProcess(guardian, *worker, status_read.release(), log.release(),
-                                       static_cast<uint64_t>(log_facts.st_size)));
+                                       static_cast<uint64_t>(log_facts.st_size),
+                                       options.memory_root));
   started.control_fd = ours.release();
   return started;
 }
 
 ChildProcess::ChildProcess(pid_t guardian, pid_t worker, int status_fd, int log_fd,
-                           uint64_t log_start)
+                           uint64_t log_start, std::filesystem::path memory_root)
     : guardian_(guardian),
       worker_(worker),
       pid_fd_(pid_descriptor(guardian)),
       status_fd_(status_fd),
       log_fd_(log_fd),
-      log_start_(log_start) {}
+      log_start_(log_start),
+      memory_root_(std::move(memory_root)),
+      killed_for_memory_(num_killed_for_memory(memory_root_)) {}
 
 ChildProcess::~ChildProcess() {
   if (!poll()) {
@@ -279,20 +287,24 @@ std::optional<ProcessExit> ChildProcess::poll() {
   if (exit_) return exit_;
   int state = 0;
   pid_t waited = 0;
-  do waited = ::waitpid(guardian_, &state, WNOHANG);
+  struct rusage usage {};  // the largest of the guardian's and of its children's
+  do waited = ::wait4(guardian_, &state, WNOHANG, &usage);
   while (waited < 0 && errno == EINTR);
   if (waited != guardian_) return std::nullopt;
   // A guardian that was killed itself has told nothing; its own end stands for the worker's.
   if (const auto told = read_from<WorkerEnd>(status_fd_)) state = told->wait_status;
-  ProcessExit exit;
-  if (WIFSIGNALED(state)) {
-    exit.code = -1;
-    exit.signal = WTERMSIG(state);
-  } else {
-    exit.code = WEXITSTATUS(state);
-  }
-  exit_ = exit;
+  exit_ = exit_of(state, 1024.0 * static_cast<double>(usage.ru_maxrss));
   return exit_;
+}
+
+ProcessExit ChildProcess::exit_of(int state, double peak_bytes) const {
+  if (!WIFSIGNALED(state)) return {.code = WEXITSTATUS(state), .peak_bytes = peak_bytes};
+  ProcessExit exit{.code = -1, .signal = WTERMSIG(state), .peak_bytes = peak_bytes};
+  if (exit.signal == SIGKILL && !is_killed_)
+    exit.lack_of_memory =
+        why_killed_for_memory(killed_for_memory_, num_killed_for_memory(memory_root_), peak_bytes,
+                              memory_limit(memory_root_));
+  return exit;
 }
 
 Result<ProcessExit> ChildProcess::wait(Duration timeout) {
@@ -310,7 +322,9 @@ Result<ProcessExit> ChildProcess::wait(Duration timeout) {
 }
 
 void ChildProcess::kill() {
-  if (!poll()) ::kill(guardian_, guardian_kill_signal());
+  if (poll()) return;
+  is_killed_ = true;
+  ::kill(guardian_, guardian_kill_signal());
 }
 
 std::string ChildProcess::last_words(size_t bytes_max) const {

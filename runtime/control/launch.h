@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/machine_memory.h"
 #include "runtime/transport/control_channel.h"
 
 namespace primerl {
@@ -48,13 +49,21 @@ struct LaunchOptions {
   bool keep_stdout = false;
   ProcessId process;
   ControlOptions control;
+  /// The root of /proc and /sys, where counts of killed processes are read (machine_memory.h).
+  std::filesystem::path memory_root = "/";
 };
 
 /// How a child ended.
 struct ProcessExit {
   int code = 0;    // exit code; -1 when a signal ended it
   int signal = 0;  // 0 when it exited by itself
+  /// "for lack of memory: its resident memory was ..., the limit is ..."; "" when it ended for
+  /// another reason.
+  std::string lack_of_memory{};
+  double peak_bytes = 0;  // most resident memory; 0: not known
   bool is_clean() const { return code == 0; }
+  /// Started again as it was, it would end in the same way.
+  bool needs_more_memory() const { return !lack_of_memory.empty(); }
   /// "exited with code 1", "was killed by signal 11 (Segmentation fault)".
   std::string text() const;
 };
@@ -94,7 +103,9 @@ class ChildProcess {
   std::string last_words(size_t bytes_max) const;
 
  private:
-  ChildProcess(pid_t guardian, pid_t worker, int status_fd, int log_fd, uint64_t log_start);
+  ChildProcess(pid_t guardian, pid_t worker, int status_fd, int log_fd, uint64_t log_start,
+               std::filesystem::path memory_root);
+  ProcessExit exit_of(int state, double peak_bytes) const;
 
   const pid_t guardian_;
   const pid_t worker_;
@@ -102,6 +113,9 @@ class ChildProcess {
   const int status_fd_;  // the guardian writes the worker's wait status here
   const int log_fd_;
   const uint64_t log_start_;  // bytes that were in the log file before
+  const std::filesystem::path memory_root_;
+  const std::optional<uint64_t> killed_for_memory_;  // processes, before this one
+  bool is_killed_ = false;                           // by kill()
   std::optional<ProcessExit> exit_;
 };
 

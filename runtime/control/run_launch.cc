@@ -255,11 +255,13 @@ LaunchOptions RunSession::launch_options(size_t index) const {
 Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
   const auto exit = worker.process->wait(Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
-  // A worker that exits by itself would exit again.
-  lifecycle_.on_worker_died_early(exit.ok() && exit->signal != 0);
+  // A worker that exits by itself would exit again, as would one that lacks memory.
+  lifecycle_.on_worker_died_early(exit.ok() && exit->signal != 0 && !exit->needs_more_memory());
   if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
   auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",
                      plan_.process(event.peer).name, how);
+  if (exit.ok() && exit->needs_more_memory())
+    return Error(fault.code(), fault.message() + memory_advice(event.peer.index()));
   const auto words = worker.process->last_words();
   return words.empty() ? std::move(fault) : std::move(fault).note("its last words:\n" + words);
 }

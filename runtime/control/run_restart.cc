@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "graph/base/real_clock.h"
+#include "graph/plan_memory.h"
 #include "runtime/control/run_session.h"
 
 namespace primerl {
@@ -30,6 +31,7 @@ bool RunSession::plan_restart(ProcessId process) {
     lifecycle_.note_fault(exit.error().text());  // until the agent confirms it, it may live
     return false;
   }
+  if (exit.ok() && exit->needs_more_memory()) return false;
   const std::string how = worker.was_silent ? fmt::format("said nothing for {} and was killed",
                                                           to_string(plan_.settings.dead_after))
                           : exit.ok()       ? exit->text()
@@ -95,10 +97,24 @@ void RunSession::watch_agents() {
 /// resumed they are killed at once, else they stop as on any other end.
 void RunSession::lose(ProcessId process) {
   if (lifecycle_.is_stopping()) return;
-  // Before the run is up, a worker that exits by itself would exit again.
+  // Before the run is up, a worker that exits by itself would exit again; one that was killed for
+  // lack of memory would be killed again.
   const auto exit = workers_[process.index()].process->wait(kExitMax);
-  const bool was_up = coordinator_->is_up() || (exit.ok() && exit->signal != 0);
+  const bool lacks_memory = exit.ok() && exit->needs_more_memory();
+  const bool was_up = !lacks_memory && (coordinator_->is_up() || (exit.ok() && exit->signal != 0));
   act(lifecycle_.on_worker_lost(death_of(process.index()), was_up), "a worker has died");
+}
+
+/// What to do after a process was killed for lack of memory.
+std::string RunSession::memory_advice(size_t index) const {
+  return fmt::format(
+      "\nnote: the plan counts {} for it; `primerl-graph show '{}' --plan` lists the parts\nnote: "
+      "it "
+      "is not started again, since it would need as much again. Give it more memory, or lower "
+      "micro_batch_tokens, kv_blocks, max_batched_tokens or batch_size with --set; then "
+      "`primerl-graph run --resume '{}'` continues the run",
+      memory_text(memory_of(plan_, plan_.processes[index]).bytes()),
+      (folder_.path() / "graph.resolved.toml").string(), folder_.path().string());
 }
 
 /// How a process ended without RunEnded, with the end of its log.
@@ -112,6 +128,7 @@ std::string RunSession::death_of(size_t index) {
                                         to_string(plan_.settings.dead_after))
                           : fmt::format("process '{}' {}", name,
                                         exit.ok() ? exit->text() : "did not end and was killed");
+  if (exit.ok() && exit->needs_more_memory()) return death + memory_advice(index);
   if (!worker.closed.ok()) death += ": " + worker.closed.error().text();
   const std::string words = worker.process->last_words();
   return words.empty() ? death : death + "\nits last words:\n" + words;

@@ -376,6 +376,7 @@ RunResult RunSession::result() {
     why = why_set_aside(plan_, coordinator_->set_aside()).text();
   if (const Status balanced = check_end(); why.empty() && !balanced.ok())
     why = balanced.error().text();
+  note_memory();
   count_signals();
   return ended(lifecycle_.end(std::move(why), is_stalled,
                               std::all_of(workers_.begin(), workers_.end(), [](const Worker& each) {

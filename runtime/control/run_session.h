@@ -94,6 +94,8 @@ class RunSession {
   void restart_due();
   Error died_early(Worker& worker, const ControlEvent& event);
   void lose(ProcessId process);
+  std::string memory_advice(size_t index) const;
+  void note_memory();
   std::string death_of(size_t index);
   void watch();
   void handle(const ControlEvent& event);

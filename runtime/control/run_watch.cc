@@ -3,6 +3,7 @@
 // meanwhile.
 #include "graph/base/process.h"
 #include "graph/base/real_clock.h"
+#include "graph/plan_memory.h"
 #include "runtime/control/run_session.h"
 #include "runtime/log/log.h"
 #include "runtime/monitor/run_server.h"
@@ -29,6 +30,24 @@ Status RunSession::note_workers() {
       Json::object()
           .set("processes", std::move(processes))
           .set("sockets", sockets_ == nullptr ? Json() : Json(sockets_->path().string())));
+}
+
+/// Beside what the plan counts, what each process of this machine had at most.
+void RunSession::note_memory() {
+  if (lifecycle_.cannot_write()) return;
+  Json all = Json::array();
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const auto exit = workers_[i].process == nullptr ? std::nullopt : workers_[i].process->poll();
+    if (!exit || exit->peak_bytes == 0) continue;
+    const ProcessMemory planned = memory_of(plan_, plan_.processes[i]);
+    Json one = Json::object();
+    one.set("process", plan_.processes[i].name);
+    if (!planned.all().empty()) one.set("planned_bytes", static_cast<int64_t>(planned.bytes()));
+    one.set("peak_bytes", static_cast<int64_t>(exit->peak_bytes));
+    all.push_back(std::move(one));
+  }
+  // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
+  (void)folder_.note(Json::object().set("memory", std::move(all)));
 }
 
 void RunSession::tell_watchers(const ControlEvent& event) {

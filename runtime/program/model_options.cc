@@ -5,6 +5,9 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <utility>
+
+#include "graph/base/device_name.h"
 
 namespace primerl {
 namespace {
@@ -17,23 +20,38 @@ constexpr double kPenaltyMax = 2;
 constexpr double kRepetitionMin = 0.001;
 constexpr double kRepetitionMax = 1000;
 
-void declare_model(Arguments& arguments, std::string& model, int64_t& threads, bool& json) {
-  arguments.text(model, "--model", "DIR", "a Hugging Face folder");
-  arguments.integer(threads, "--threads", "N", "compute threads; 0 = one per core", 0, kThreadsMax);
-  arguments.flag(json, "--json", "prints one JSON object a line");
-}
-
-Status validate_model(const std::string& model) {
-  if (model.empty()) return error(Code::kInvalid, "--model DIR is needed");
-  return ok();
-}
-
 std::string exact(double value) { return fmt::format("{}", value); }
 
 }  // namespace
 
+void ModelCommandArguments::declare_model(Arguments& arguments) {
+  arguments.text(model, "--model", "DIR", "a Hugging Face folder");
+  arguments.text(device, "--device", "DEVICE", "where it computes: cpu, or cuda:0, cuda:1, ...");
+  arguments.choice(dtype, "--dtype", {"auto", "float32", "bfloat16"},
+                   "numbers of activations and products; auto: float32 on the CPU, bfloat16 on a "
+                   "CUDA device");
+  arguments.integer(threads, "--threads", "N", "compute threads; 0 = one per core", 0, kThreadsMax);
+  arguments.flag(json, "--json", "prints one JSON object a line");
+}
+
+Status ModelCommandArguments::validate_model() const {
+  if (model.empty()) return error(Code::kInvalid, "--model DIR is needed");
+  if (is_device_name(device)) return ok();
+  const std::string meant = meant_device(device);
+  return error(Code::kInvalid, "--device '{}' is no device{}", device,
+               meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant))
+      .note("devices: cpu, cuda:0, cuda:1, ...");
+}
+
+std::vector<std::string> ModelCommandArguments::model_words(std::string command) const {
+  std::vector<std::string> all{std::move(command), "--model=" + model, "--device=" + device,
+                               "--dtype=" + dtype, fmt::format("--threads={}", threads)};
+  if (json) all.push_back("--json");
+  return all;
+}
+
 void GenerateArguments::declare(Arguments& arguments) {
-  declare_model(arguments, model, threads, json);
+  declare_model(arguments);
   arguments.text(adapter, "--adapter", "DIR",
                  "a PEFT folder to put on the model, such as weights/ of a checkpoint");
   arguments.text(prompt, "--prompt", "TEXT", "what to continue");
@@ -76,7 +94,7 @@ void GenerateArguments::declare_logits(Arguments& arguments) {
 }
 
 Status GenerateArguments::validate() const {
-  RETURN_IF_ERROR(validate_model(model));
+  RETURN_IF_ERROR(validate_model());
   if (prompt.empty() == prompt_ids.empty())
     return error(Code::kInvalid,
                  "exactly one of --prompt and --prompt-ids is needed, and not an empty one");
@@ -106,7 +124,7 @@ Status GenerateArguments::validate() const {
 }
 
 std::vector<std::string> GenerateArguments::words() const {
-  std::vector<std::string> all{"generate", "--model=" + model};
+  std::vector<std::string> all = model_words("generate");
   if (!adapter.empty()) all.push_back("--adapter=" + adapter);
   all.push_back(prompt_ids.empty() ? "--prompt=" + prompt : "--prompt-ids=" + prompt_ids);
   all.push_back(fmt::format("--max-tokens={}", max_tokens));
@@ -125,34 +143,31 @@ std::vector<std::string> GenerateArguments::words() const {
   if (prompt_logprobs) all.push_back("--prompt-logprobs");
   all.push_back(fmt::format("--seed={}", seed));
   all.push_back(fmt::format("--n={}", num_samples));
-  all.push_back(fmt::format("--threads={}", threads));
   if (ignore_eos) all.push_back("--ignore-eos");
   if (include_stop) all.push_back("--include-stop");
   if (special_tokens) all.push_back("--special-tokens");
-  if (json) all.push_back("--json");
   return all;
 }
 
 void ScoreArguments::declare(Arguments& arguments) {
-  declare_model(arguments, model, threads, json);
+  declare_model(arguments);
   arguments.text(ids_file, "--ids-file", "FILE", "comma-separated token ids, one sequence a line");
 }
 
 Status ScoreArguments::validate() const {
-  RETURN_IF_ERROR(validate_model(model));
+  RETURN_IF_ERROR(validate_model());
   if (ids_file.empty()) return error(Code::kInvalid, "--ids-file FILE is needed");
   return ok();
 }
 
 std::vector<std::string> ScoreArguments::words() const {
-  std::vector<std::string> all{"score", "--model=" + model, "--ids-file=" + ids_file,
-                               fmt::format("--threads={}", threads)};
-  if (json) all.push_back("--json");
+  std::vector<std::string> all = model_words("score");
+  all.push_back("--ids-file=" + ids_file);
   return all;
 }
 
 void TrainStepArguments::declare(Arguments& arguments) {
-  declare_model(arguments, model, threads, json);
+  declare_model(arguments);
   arguments.text(batch, "--batch", "FILE", "a batch that a learner kept (debug.batch_folder)");
   arguments.text(checkpoint, "--checkpoint", "DIR",
                  "weights and optimizer of a run's checkpoint, instead of the model's weights");
@@ -160,31 +175,29 @@ void TrainStepArguments::declare(Arguments& arguments) {
   arguments.number(lr, "--lr", "LR", "learning rate", 0, 1);
   arguments.integer(micro_batch_tokens, "--micro-batch-tokens", "N", "of one forward and backward",
                     1, INT32_MAX);
-  arguments.choice(numerics, "--numerics", {"invariant", "fast"}, "of products");
+  arguments.choice(numerics, "--numerics", {"invariant", "fast"},
+                   "of products; without it invariant on the CPU, fast on a CUDA device");
   arguments.choice(recompute, "--recompute", {"none", "keep_attention", "full"},
                    "what backward computes again");
   arguments.flag(check_finite, "--check-finite", "names the first activation that is no number");
 }
 
 Status TrainStepArguments::validate() const {
-  RETURN_IF_ERROR(validate_model(model));
+  RETURN_IF_ERROR(validate_model());
   if (batch.empty()) return error(Code::kInvalid, "--batch FILE is needed");
   return ok();
 }
 
 std::vector<std::string> TrainStepArguments::words() const {
-  std::vector<std::string> all{"train-step",
-                               "--model=" + model,
-                               "--batch=" + batch,
-                               "--lr=" + exact(lr),
-                               fmt::format("--micro-batch-tokens={}", micro_batch_tokens),
-                               "--numerics=" + numerics,
-                               "--recompute=" + recompute,
-                               fmt::format("--threads={}", threads)};
+  std::vector<std::string> all = model_words("train-step");
+  all.push_back("--batch=" + batch);
+  all.push_back("--lr=" + exact(lr));
+  all.push_back(fmt::format("--micro-batch-tokens={}", micro_batch_tokens));
+  all.push_back("--recompute=" + recompute);
+  if (!numerics.empty()) all.push_back("--numerics=" + numerics);
   if (!checkpoint.empty()) all.push_back("--checkpoint=" + checkpoint);
   if (!dump.empty()) all.push_back("--dump=" + dump);
   if (check_finite) all.push_back("--check-finite");
-  if (json) all.push_back("--json");
   return all;
 }
 

@@ -12,8 +12,22 @@
 
 namespace primerl {
 
-struct GenerateArguments {
+/// Flags of all three commands: the model, and the device that computes it.
+struct ModelCommandArguments {
   std::string model;
+  std::string device = "cpu";
+  std::string dtype = "auto";
+  int64_t threads = 0;  // 0 = every core
+  bool json = false;
+
+ protected:
+  void declare_model(Arguments& arguments);
+  Status validate_model() const;
+  /// The words of `command` for primerl-worker.
+  std::vector<std::string> model_words(std::string command) const;
+};
+
+struct GenerateArguments : ModelCommandArguments {
   std::string adapter;  // a PEFT folder to put on it; "" = none
   std::string prompt;
   std::string prompt_ids;
@@ -33,11 +47,9 @@ struct GenerateArguments {
   bool prompt_logprobs = false;
   int64_t seed = 0;
   int64_t num_samples = 1;
-  int64_t threads = 0;  // 0 = every core
   bool ignore_eos = false;
   bool include_stop = false;    // in the text that is printed
   bool special_tokens = false;  // written out in the prompt, they count as such
-  bool json = false;
 
   void declare(Arguments& arguments);
   /// What flags alone cannot say: exactly one prompt, a model folder, lists of ids.
@@ -48,29 +60,23 @@ struct GenerateArguments {
   void declare_logits(Arguments& arguments);
 };
 
-struct ScoreArguments {
-  std::string model;
+struct ScoreArguments : ModelCommandArguments {
   std::string ids_file;
-  int64_t threads = 0;
-  bool json = false;
 
   void declare(Arguments& arguments);
   Status validate() const;
   std::vector<std::string> words() const;
 };
 
-struct TrainStepArguments {
-  std::string model;
+struct TrainStepArguments : ModelCommandArguments {
   std::string checkpoint;
   std::string batch;
   std::string dump;
   double lr = 1e-6;
   int64_t micro_batch_tokens = 4096;
-  std::string numerics = "invariant";
+  std::string numerics;  // "" = what the device has
   std::string recompute = "none";
-  int64_t threads = 0;
   bool check_finite = false;
-  bool json = false;
 
   void declare(Arguments& arguments);
   Status validate() const;

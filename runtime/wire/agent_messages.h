@@ -128,17 +128,19 @@ struct WorkerLaunched {
 /// The worker is dead and has been reaped. Only the agent can tell this.
 struct WorkerExited {
   static constexpr std::string_view kName = "WorkerExited";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint32_t channel = 0;
   int32_t code = 0;    // ProcessExit
   int32_t signal = 0;  // likewise
   std::string last_words;
+  std::string lack_of_memory{};  // likewise
 
   template <class F>
   static void fields(F& f) {
     using W = WorkerExited;
-    f("channel", &W::channel)("code", &W::code)("signal", &W::signal)("last_words", &W::last_words);
+    f("channel", &W::channel)("code", &W::code)("signal", &W::signal)("last_words", &W::last_words)(
+        "lack_of_memory", &W::lack_of_memory);
   }
 };
 

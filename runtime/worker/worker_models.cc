@@ -44,15 +44,29 @@ Error without_torch() {
       .note("configure with -DPRIMERL_TORCH=ON");
 }
 
+/// Products on a CUDA device do not have invariant numerics.
+std::string numerics_on(const std::string& device) {
+  return device == "cpu" ? "invariant" : "fast";
+}
+
+/// Whether libtorch can compute on the device of `--device`.
+Status check_device(const std::string& device, std::string_view kind) {
+  if (torch_backends() == nullptr) return without_torch();
+  const std::string why = torch_backends()->why_not_on(device, std::string(kind));
+  if (why.empty()) return ok();
+  return error(Code::kUnavailable, "--device {}, which {}", device, why)
+      .note("--device cpu works everywhere; `primerl-graph doctor` says what this machine has");
+}
+
 Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, const std::string& model,
                                             std::shared_ptr<const Tokenizer> tokenizer) {
-  if (torch_backends() == nullptr) return without_torch();
+  RETURN_IF_ERROR(check_device(options.device, Engine::kResourceKind));
   return torch_backends()->make_engine(options, model, std::move(tokenizer), nullptr);
 }
 
 Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,
                                               const std::string& model) {
-  if (torch_backends() == nullptr) return without_torch();
+  RETURN_IF_ERROR(check_device(options.device, Learner::kResourceKind));
   return torch_backends()->make_learner(options, model);
 }
 
@@ -98,6 +112,9 @@ EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_t
   options.max_batched_tokens = static_cast<int32_t>(std::max<int64_t>(
       options.max_batched_tokens, std::max<int64_t>(tokens, options.max_running)));
   options.threads = thread_count(arguments.threads);
+  options.device = arguments.device;
+  options.dtype = arguments.dtype;
+  options.numerics = numerics_on(arguments.device);
   return options;
 }
 
@@ -265,6 +282,9 @@ Status score(const ScoreArguments& arguments) {
   ASSIGN_OR_RETURN(const auto sequences, read_ids_file(arguments.ids_file));
   LearnerOptions options;
   options.threads = thread_count(arguments.threads);
+  options.device = arguments.device;
+  options.dtype = arguments.dtype;
+  options.numerics = numerics_on(arguments.device);
   ASSIGN_OR_RETURN(auto learner, load_learner(options, arguments.model));
   for (size_t i = 0; i < sequences.size(); ++i) {
     auto logprobs = learner->score(TenantSlot(0), sequences[i]);
@@ -293,7 +313,10 @@ Status train_step(const TrainStepArguments& arguments) {
   LearnerOptions options;
   options.optimizer.lr = arguments.lr;
   options.micro_batch_tokens = static_cast<int32_t>(arguments.micro_batch_tokens);
-  options.numerics = arguments.numerics;
+  options.device = arguments.device;
+  options.dtype = arguments.dtype;
+  options.numerics =
+      arguments.numerics.empty() ? numerics_on(arguments.device) : arguments.numerics;
   options.recompute = arguments.recompute;
   options.threads = thread_count(arguments.threads);
   options.debug.check_finite = arguments.check_finite;

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
+#include "graph/catalog.h"
+
 namespace primerl {
 namespace {
 
@@ -75,6 +79,48 @@ TEST(TenantOptions, AnEngineHasRoomForTheTargetsOfAllAdapters) {
   EXPECT_EQ(engine_for({}, two).adapter_targets, wanted);
   two[1].adapter.targets = {"all-linear"};
   EXPECT_EQ(engine_for({}, two).adapter_targets.size(), 7U);
+}
+
+/// Its tasks are answered in one turn, after a prompt of `bytes`.
+EnvironmentContract one_turn(size_t bytes) {
+  EnvironmentContract contract;
+  contract.first_tasks = [bytes](
+                             const void*, uint64_t,
+                             size_t count) -> Result<std::vector<EnvironmentContract::SampleTask>> {
+    return std::vector<EnvironmentContract::SampleTask>(count, {std::string(bytes, 'p'), 1});
+  };
+  return contract;
+}
+
+TEST(TenantOptions, AMicroBatchHasThePromptOfAGroupOnceAndAtMostTheTokensOfTheLearner) {
+  Tenant tenant = tenant_with_rank("a", 0);
+  tenant.group_size = 4;
+  tenant.batch_size = 8;
+  tenant.seq_len = 100;
+  tenant.sampling.max_tokens = 16;
+  LearnerOptions options;
+  options.micro_batch_tokens = 1000;
+  const auto rows = [&](int64_t positions = 256) {
+    return micro_batch_rows(options, {&tenant, 1}, positions);
+  };
+  EXPECT_EQ(rows(), 8 * 100) << "without an environment a sample may have all of seq_len";
+  EXPECT_EQ(rows(50), 8 * 50) << "or of the model's positions";
+  const EnvironmentContract short_prompts = one_turn(9);
+  tenant.environment.contract = &short_prompts;
+  EXPECT_EQ(rows(), 2 * 10 + 8 * 16) << "a token is a byte at least, and one begins the text";
+  options.micro_batch_tokens = 148;
+  EXPECT_EQ(rows(), 148);
+  options.micro_batch_tokens = 147;
+  EXPECT_EQ(rows(), 147);
+  options.micro_batch_tokens = 5;
+  EXPECT_EQ(rows(), 26) << "a longer sample is a micro-batch of its own";
+  EnvironmentContract broken;
+  broken.first_tasks = [](const void*, uint64_t,
+                          size_t) -> Result<std::vector<EnvironmentContract::SampleTask>> {
+    throw std::runtime_error("no");
+  };
+  tenant.environment.contract = &broken;
+  EXPECT_EQ(rows(), 100) << "the rehearsal reports what a plugin throws";
 }
 
 }  // namespace

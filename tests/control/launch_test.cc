@@ -103,6 +103,46 @@ TEST_F(LaunchTest, NamesTheSignalThatEndedAWorker) {
   EXPECT_THAT(exit->text(), HasSubstr("was killed by signal 11"));
 }
 
+// Counts of a machine that is made of a file.
+TEST_F(LaunchTest, SaysOfAWorkerThatTheKernelKilledForMemoryWhatItHadAndMayHave) {
+  std::filesystem::create_directories(folder_ / "proc");
+  const auto count = [this](int killed) {
+    std::ofstream(folder_ / "proc/vmstat") << "oom_kill " << killed << "\n";
+    std::ofstream(folder_ / "proc/meminfo") << "MemTotal: 8388608 kB\n";
+  };
+  options_.memory_root = folder_;
+  const auto end_of = [&](int killed_meanwhile, bool by_us) {
+    count(4);
+    auto worker = launch("hang");
+    count(4 + killed_meanwhile);
+    if (by_us)
+      (*worker)->kill();
+    else
+      ::kill((*worker)->pid(), SIGKILL);
+    const auto exit = (*worker)->wait(kPatience);
+    worker->reset();
+    while (!inbox_->take(kPatience)->is_closed()) {
+    }
+    return *exit;
+  };
+  const ProcessExit lacking = end_of(1, false);
+  EXPECT_TRUE(lacking.needs_more_memory());
+  EXPECT_GT(lacking.peak_bytes, 0);
+  EXPECT_THAT(lacking.text(),
+              testing::AllOf(HasSubstr("was killed by signal 9 (Killed) for lack of memory: its "
+                                       "resident memory was "),
+                             HasSubstr("the limit is 8 GiB (RAM of this machine)")));
+  EXPECT_FALSE(end_of(0, false).needs_more_memory()) << "a person killed it";
+  EXPECT_FALSE(end_of(1, true).needs_more_memory()) << "the control plane killed it";
+}
+
+TEST_F(LaunchTest, StartsNoWorkerWithAllocatorSettingsThatItWouldEndAt) {
+  options_.environment = {{"PYTORCH_CUDA_ALLOC_CONF", "nonsense"}};
+  const auto worker = launch("answer");
+  ASSERT_FALSE(worker.ok());
+  EXPECT_THAT(worker.error().message(), HasSubstr("PYTORCH_CUDA_ALLOC_CONF: 'nonsense'"));
+}
+
 TEST_F(LaunchTest, AWorkerInheritsNoDescriptorButItsOwn) {
   int ours[2];
   ASSERT_EQ(::pipe(ours), 0);  // as a library opens one, without O_CLOEXEC

@@ -213,6 +213,29 @@ TEST_P(ModelCommands, BadInputIsNamedWithCode2) {
   EXPECT_THAT(file.err, HasSubstr("ids.txt:2: 'x' at character 3 is no token id"));
 }
 
+TEST_P(ModelCommands, ComputeOnTheCpuWhereThatIsAskedForAndNameADeviceThatCannotBeUsed) {
+  const auto generated = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"generate", "--model",      model(), "--prompt-ids",
+                                   "5,6",      "--max-tokens", "4",     "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_graph_program(words);
+  };
+  EXPECT_EQ(generated({"--device", "cpu", "--dtype", "float32"}).out, generated({}).out);
+  const auto narrow = generated({"--dtype", "bfloat16"});
+  EXPECT_EQ(narrow.code, 2);
+  EXPECT_THAT(narrow.err, HasSubstr("dtype is \"bfloat16\", an engine on the CPU"));
+  ScratchFolder scratch;
+  const std::string ids = (scratch.path() / "ids.txt").string();
+  write_text(ids, "5,6,7\n");
+  for (const auto& end : {generated({"--device", "cuda:63"}),
+                          run_graph_program({"score", "--model", model(), "--ids-file", ids,
+                                             "--device", "cuda:63"})}) {
+    EXPECT_EQ(end.code, 2);
+    EXPECT_THAT(end.err, HasSubstr("--device cuda:63, which this "));
+    EXPECT_THAT(end.err, HasSubstr("--device cpu works everywhere"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ModelCommands, ::testing::Values("qwen3", "llama"),
                          [](const auto& one) { return one.param; });
 

@@ -437,7 +437,7 @@ TEST(Rules, AProcessKeepsAtMostWhatIsWritten) {
   const auto limit = static_cast<int64_t>(bytes);
   EXPECT_EQ(findings(with_limit(limit)), "");
   const std::string seen = findings(with_limit(limit - 1));
-  EXPECT_THAT(seen, HasSubstr(fmt::format("error[G049]: the process keeps {} bytes", limit)));
+  EXPECT_THAT(seen, HasSubstr(fmt::format("error[G049]: the process needs {} bytes", limit)));
   EXPECT_THAT(seen, HasSubstr("engine 'engine' and learner 'learner': base weights, held once: 2.9 "
                               "MiB"));
   EXPECT_THAT(seen, HasSubstr("adapter of tenant 'second': 97.7 KiB"));
@@ -461,7 +461,7 @@ TEST(Rules, APlaceMayHaveALimitOfItsOwn) {
   for (const auto& resource : graph.plan->resources) bytes += sum_of(resource.memory);
   const auto limit = [&](double less) { return fmt::format("memory_max = {:.0f}", bytes - less); };
   EXPECT_EQ(findings(placed(limit(0), "")), "");
-  EXPECT_THAT(findings(placed(limit(1), "")), HasSubstr("a process of place 'mind' keeps"));
+  EXPECT_THAT(findings(placed(limit(1), "")), HasSubstr("a process of place 'mind' needs"));
   EXPECT_EQ(findings(placed("memory_max = 1", ", " + limit(0))), "")
       << "the place's own counts, and 'hands' keeps nothing";
   EXPECT_THAT(findings(placed("", ", " + limit(1))), HasSubstr("error[G049]"));

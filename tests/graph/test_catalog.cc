@@ -307,7 +307,7 @@ struct LetterOptions {
 
 MemoryPart base_beside(std::span<const Tenant> tenants) {
   const bool is_base = !tenants.empty() && tenants.front().adapter.is_there();
-  return is_base ? MemoryPart{"base weights", 3e6, true} : MemoryPart{"weights", 3e6};
+  return is_base ? MemoryPart{"base weights", 3e6, Sharing::kModel} : MemoryPart{"weights", 3e6};
 }
 
 ResourceContract engine(const std::string& backend, bool needs_model) {

@@ -35,7 +35,7 @@ Result<std::shared_ptr<const CardBase>> frozen_base(const LearnerOptions& option
   const at::Tensor host = zero_floats(table.count());
   randomize_parameters(table, static_cast<uint64_t>(options.init_seed), config.initializer_range,
                        host.mutable_data_ptr<float>());
-  return card_base(nullptr, folder, config, copy_parameters(table, host.const_data_ptr<float>()),
+  return card_base(nullptr, folder, config, view_parameters(table, host.const_data_ptr<float>()),
                    type, stream, look);
 }
 

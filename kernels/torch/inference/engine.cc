@@ -258,17 +258,10 @@ Status TorchEngine::step() {
   return ok();
 }
 
-/// Memory of a set is the machine's once it is written.
-bool TorchEngine::has_room_for_second_set() const {
-  const double bytes = sum_of(engine_memory(options_, config_)) + packed_bytes(table_);
-  return check_memory("a second set of weights", bytes).ok();
-}
-
-/// What the machine said it has it may refuse all the same: then there is no room either, and the
-/// engine goes on with the set it has.
-bool TorchEngine::has_second_set() {
+/// The machine may refuse memory that it said it has: then the engine continues with one set.
+bool TorchEngine::make_second_set() {
   if (second_ != nullptr) return true;
-  if (!has_room_for_second_set()) return false;
+  if (!options_.has_second_set) return false;
   return at_boundary("a second set of weights",
                      [&]() -> Status {
                        second_ = new_set();
@@ -296,7 +289,7 @@ bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
   if (preparing_ != nullptr && preparing_->version > snapshot->version) return true;
   if (preparing_ != snapshot) {
     forget_preparing();
-    if (!has_second_set()) return true;
+    if (!make_second_set()) return true;
     is_prepared_ = false;
     const Status begun = at_boundary("preparing weights", [&]() -> Status {
       ASSIGN_OR_RETURN(preparing_tensors_, tensors_on_host(*snapshot));
@@ -349,7 +342,9 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 std::shared_ptr<const Tokenizer> tokenizer,
                                                 FrozenBases* bases) {
   if (cache_bytes(options, config) > kCacheBytesMax) return no_memory(options, config);
-  const double bytes = sum_of(engine_memory(options, config));
+  double bytes = 0;
+  for (const MemoryPart& part : engine_memory(options, config))
+    if (!part.is_optional) bytes += part.bytes;
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {

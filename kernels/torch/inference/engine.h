@@ -5,7 +5,7 @@
 /// that is applied has an adapter on them: a step computes rows of all of them together, and each
 /// as if it were alone. Of more adapters than slots all are kept beside the slots too, and one that
 /// prompts wait for is brought into a slot, a part before each step. Where whole weights change and
-/// the machine has memory for a second set, prepare() fills that one, a part each time it is asked,
+/// the options allow a second set, prepare() fills that one, a part each time it is asked,
 /// and apply() exchanges the two. KV memory is kv_blocks * block_size cache rows a layer, allocated
 /// once. One thread: the one that made it.
 #pragma once
@@ -80,9 +80,8 @@ class TorchEngine final : public Engine {
     Decoder decoder;
   };
 
-  bool has_room_for_second_set() const;
-  /// Makes it where there is none; false where there is no room for one.
-  bool has_second_set();
+  /// Makes it where there is none; false: there is no memory for one.
+  bool make_second_set();
   void forget_preparing() {
     preparing_ = nullptr;
     preparing_tensors_.clear();

@@ -22,20 +22,10 @@ class AttentionGqa final : public Stage {
         k_norm_(parameters_.vector("k_norm")) {}
 
   std::vector<BufferSpec> activations() const override {
-    return {{.name = "normed", .width = tools_.hidden_size},
-            {.name = "inverse_rms", .width = 1},
-            {.name = "qkv", .width = qkv_width()},
-            {.name = "q", .width = q_width()},
-            {.name = "attended", .width = q_width(), .is_attention_output = true},
-            {.name = "log_sum_exp", .width = spec_.num_heads, .is_attention_output = true}};
+    return activations_of(spec_, tools_.hidden_size);
   }
   std::vector<BufferSpec> slopes() const override {
-    return {{.name = "normed", .width = tools_.hidden_size},
-            {.name = "qkv", .width = qkv_width()},
-            {.name = "q", .width = q_width()},
-            {.name = "attended", .width = q_width()},
-            {.name = "keys", .width = kv_width()},
-            {.name = "values", .width = kv_width()}};
+    return gradients_of(spec_, tools_.hidden_size);
   }
 
   void forward(const StepInput& step, const Buffers& rows, const float* input,

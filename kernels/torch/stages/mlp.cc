@@ -10,19 +10,15 @@ class Mlp final : public Stage {
       StageTools tools)
       : tools_(tools),
         parameters_{weights, prefix},
+        spec_(spec),
         norm_{parameters_.vector("norm"), nullptr},
         mlp_(GatedMlp::of(parameters_, "", spec.width)) {}
 
   std::vector<BufferSpec> activations() const override {
-    return {{.name = "normed", .width = tools_.hidden_size},
-            {.name = "inverse_rms", .width = 1},
-            {.name = "gate_up", .width = 2 * mlp_.width},
-            {.name = "activated", .width = mlp_.width}};
+    return activations_of(spec_, tools_.hidden_size);
   }
   std::vector<BufferSpec> slopes() const override {
-    return {{.name = "normed", .width = tools_.hidden_size},
-            {.name = "gate_up", .width = 2 * mlp_.width},
-            {.name = "activated", .width = mlp_.width}};
+    return gradients_of(spec_, tools_.hidden_size);
   }
 
   void forward(const StepInput& step, const Buffers& rows, const float* input,
@@ -51,6 +47,7 @@ class Mlp final : public Stage {
 
   const StageTools tools_;
   const Parameters parameters_;
+  const MlpSpec spec_;
   Norm norm_;
   GatedMlp mlp_;
 };

@@ -42,32 +42,10 @@ class Moe final : public Stage {
   }
 
   std::vector<BufferSpec> activations() const override {
-    const int64_t hidden = tools_.hidden_size, k = spec_.experts_per_token;
-    return {{.name = "normed", .width = hidden},
-            {.name = "inverse_rms", .width = 1},
-            {.name = "scores", .width = spec_.num_experts},
-            {.name = "experts", .width = k, .is_integer = true},
-            {.name = "expert_weights", .width = k},
-            {.name = "places", .width = k, .is_integer = true},
-            {.name = "sources", .width = k, .is_integer = true},
-            {.name = "gathered", .width = k * hidden},
-            {.name = "gate_up", .width = k * 2 * spec_.width},
-            {.name = "activated", .width = k * spec_.width},
-            {.name = "expert_outputs", .width = k * hidden},
-            {.name = "shared_gate_up", .width = int64_t{2} * spec_.shared_width},
-            {.name = "shared_activated", .width = spec_.shared_width}};
+    return activations_of(spec_, tools_.hidden_size);
   }
   std::vector<BufferSpec> slopes() const override {
-    const int64_t hidden = tools_.hidden_size, k = spec_.experts_per_token;
-    return {{.name = "normed", .width = hidden},
-            {.name = "logits", .width = spec_.num_experts},
-            {.name = "expert_weights", .width = k},
-            {.name = "sorted_weights", .width = k},
-            {.name = "gathered", .width = k * hidden},
-            {.name = "gate_up", .width = k * 2 * spec_.width},
-            {.name = "activated", .width = k * spec_.width},
-            {.name = "shared_gate_up", .width = int64_t{2} * spec_.shared_width},
-            {.name = "shared_activated", .width = spec_.shared_width}};
+    return gradients_of(spec_, tools_.hidden_size);
   }
 
   void forward(const StepInput& step, const Buffers& rows, const float* input,

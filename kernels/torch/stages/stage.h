@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/engine/row_batch.h"
+#include "kernels/models/activations.h"
 #include "kernels/models/config.h"
 #include "kernels/ops/ops.h"
 #include "kernels/torch/adapters.h"
@@ -42,16 +43,6 @@ struct StepInput {
   float* keys = nullptr;  // of the layer: [cache rows, num_kv_heads * head_dim]
   float* values = nullptr;
   bool is_attended = false;  // forward again: what attention gave is still in its buffers
-};
-
-/// One activation of a stage: [rows, width].
-struct BufferSpec {
-  std::string_view name;
-  int64_t width = 0;
-  bool is_integer = false;           // int32, else fp32
-  bool is_attention_output = false;  // dear to compute again
-
-  friend bool operator==(const BufferSpec&, const BufferSpec&) = default;
 };
 
 /// Rows of the activations of a stage, in the order of its specs. Copies share their memory.

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/models/memory.h"
 #include "kernels/torch/parallel.h"
 #include "kernels/torch/training/step_report.h"
 
 namespace primerl {
 namespace {
 
-constexpr int64_t kLogitsMax = int64_t{8} << 20;  // floats of a chunk of the head
-constexpr int64_t kChunkRowsMin = 48;             // a product of fewer reads the head too often
-constexpr int64_t kWorkOfLogit = 32;              // of its softmax and back, in multiply-adds
+constexpr int64_t kWorkOfLogit = 32;  // of its softmax and back, in multiply-adds
 
 void grow(std::vector<float>& values, int64_t count) {
   if (values.size() < static_cast<size_t>(count)) values.resize(static_cast<size_t>(count));
@@ -20,7 +19,7 @@ void grow(std::vector<float>& values, int64_t count) {
 }  // namespace
 
 int64_t TrainingHead::chunk_rows() const {
-  return std::max<int64_t>(kChunkRowsMin, kLogitsMax / decoder_.config().vocab_size);
+  return training_logits_rows(decoder_.config().vocab_size);
 }
 
 float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const float* normed) {

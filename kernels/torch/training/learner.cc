@@ -142,7 +142,7 @@ Status TorchLearner::save(TenantSlot tenant, const std::filesystem::path& folder
     RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->table(),
                                          base_folder_, trained->tensors.weights()));
   } else {
-    auto tensors = trained->tensors.copy_weights();
+    auto tensors = trained->tensors.view_weights();
     tensors.insert(tensors.end(), unused_.begin(), unused_.end());
     RETURN_IF_ERROR(write_model_folder(folder / "weights", model_, tensors));
   }
@@ -242,11 +242,10 @@ bool is_fast(const LearnerOptions& options) {
 
 double bytes_needed(const LearnerOptions& options, const ModelConfig& config,
                     std::span<const AdapterTraining> adapters) {
-  if (adapters.empty()) return sum_of(learner_memory(config));
   std::vector<TrainedAdapter> trained;
   for (const auto& training : adapters)
     trained.push_back({fmt::format("{}", training.tenant), training.adapter});
-  return sum_of(learner_memory(options, config, trained));
+  return sum_of(learner_memory(options, config, trained, 0));
 }
 
 /// What every learner of a folder is refused for.

@@ -29,7 +29,7 @@ Status TorchLearner::dump(const Trained& trained) {
   auto all = trained.tensors.copy_gradients();
   std::reverse(all.begin(), all.end());
   dump_.add("gradient", all);
-  dump_.add("weight", trained.tensors.copy_weights());
+  dump_.add("weight", trained.tensors.view_weights());
   return dump_.write(options_.debug.dump_folder);
 }
 

@@ -31,8 +31,8 @@ Status write_optimizer_state(const std::filesystem::path& folder, const TensorTa
   std::filesystem::create_directories(folder, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
   std::vector<WeightTensor> tensors;
-  add_named(kFirst, copy_parameters(table, state.first_moments), tensors);
-  add_named(kSecond, copy_parameters(table, state.second_moments), tensors);
+  add_named(kFirst, view_parameters(table, state.first_moments), tensors);
+  add_named(kSecond, view_parameters(table, state.second_moments), tensors);
   RETURN_IF_ERROR(write_safetensors(folder / "optimizer.safetensors", tensors));
   const std::string text =
       Json::object().set("format", kFormat).set("num_steps", state.num_steps).dump(2) + "\n";
@@ -59,7 +59,10 @@ Result<int64_t> read_optimizer_state(const std::filesystem::path& folder, const 
     tensor.name.erase(0, is_first ? kFirst.size() : kSecond.size());
     (is_first ? first : second).push_back(std::move(tensor));
   }
-  Status filled = fill_parameters(table, first, first_moments);
+  // Both are checked before a number of either is written.
+  const auto checked = match_tensors(table, second);
+  Status filled =
+      checked.ok() ? fill_parameters(table, first, first_moments) : Status(checked.error());
   if (filled.ok()) filled = fill_parameters(table, second, second_moments);
   if (!filled.ok()) return Error(filled.error()).while_doing(moments.string());
   return *num_steps;

@@ -20,7 +20,7 @@ struct OptimizerState {
 Status write_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
                              const OptimizerState& state);
 
-/// Fills the moments and returns the number of steps done; on an error they may be half filled.
+/// Fills the moments and returns the number of steps done; on an error they are as they were.
 Result<int64_t> read_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
                                      float* first_moments, float* second_moments);
 

@@ -25,7 +25,8 @@ TrainedTensors::TrainedTensors(const TensorTable& table, at::Tensor weights)
       weights_(std::move(weights)),
       gradients_(zero_floats(table.count())),
       first_moments_(zero_floats(table.count())),
-      second_moments_(zero_floats(table.count())) {}
+      second_moments_(zero_floats(table.count())),
+      copies_(table.count()) {}
 
 std::string TrainedTensors::broken_gradient() const {
   const float* gradients = gradients_.const_data_ptr<float>();
@@ -75,8 +76,13 @@ void TrainedTensors::update(const OptimizerOptions& options, TrainReport& report
       64);
 }
 
-std::vector<WeightTensor> TrainedTensors::copy_weights() const {
-  return copy_parameters(table_, weights());
+std::vector<WeightTensor> TrainedTensors::copy_weights() {
+  const std::shared_ptr<float> copy = copies_.take();
+  const float* from = weights();
+  share(table_.count(), table_.count(), [&](int64_t begin, int64_t end) {
+    std::copy(from + begin, from + end, copy.get() + begin);
+  });
+  return view_parameters(table_, copy.get(), copy);
 }
 
 std::vector<WeightTensor> TrainedTensors::copy_gradients() const {
@@ -97,18 +103,12 @@ Status TrainedTensors::save(const std::filesystem::path& folder) const {
 
 Status TrainedTensors::load(const std::vector<WeightTensor>& tensors,
                             const std::filesystem::path& folder) {
-  const at::Tensor weights = zero_floats(table_.count());
-  const at::Tensor first = zero_floats(table_.count());
-  const at::Tensor second = zero_floats(table_.count());
-  RETURN_IF_ERROR(fill_parameters(table_, tensors, weights.mutable_data_ptr<float>()));
-  ASSIGN_OR_RETURN(const int64_t num_steps,
-                   read_optimizer_state(folder, table_, first.mutable_data_ptr<float>(),
-                                        second.mutable_data_ptr<float>()));
-  weights_.copy_(weights);
-  first_moments_.copy_(first);
-  second_moments_.copy_(second);
-  num_steps_ = num_steps;
-  return ok();
+  // All are checked before a number is written: copies aside would need as much memory again.
+  if (const auto match = match_tensors(table_, tensors); !match.ok()) return match.error();
+  ASSIGN_OR_RETURN(num_steps_,
+                   read_optimizer_state(folder, table_, first_moments_.mutable_data_ptr<float>(),
+                                        second_moments_.mutable_data_ptr<float>()));
+  return fill_parameters(table_, tensors, weights_.mutable_data_ptr<float>());
 }
 
 }  // namespace primerl

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/models/tensors.h"
+#include "kernels/torch/memory.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 
@@ -32,8 +33,11 @@ class TrainedTensors {
   /// a loss that is not finite changes nothing: the report says that the step was skipped, and why.
   void update(const OptimizerOptions& options, TrainReport& report);
 
-  /// Copies of the weights, and of the gradients of what is trained.
-  std::vector<WeightTensor> copy_weights() const;
+  /// The weights as views, until they change.
+  std::vector<WeightTensor> view_weights() const { return view_parameters(table_, weights()); }
+  /// Copies of the weights, in a buffer that comes back when the last of them is gone, and of the
+  /// gradients of what is trained.
+  std::vector<WeightTensor> copy_weights();
   std::vector<WeightTensor> copy_gradients() const;
 
   /// Writes moments and steps into `folder` (optimizer_state.h).
@@ -53,6 +57,7 @@ class TrainedTensors {
   at::Tensor first_moments_;
   at::Tensor second_moments_;
   int64_t num_steps_ = 0;
+  BufferPool copies_;            // of the weights
   std::vector<double> squares_;  // scratch
 };
 
