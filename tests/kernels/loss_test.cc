@@ -41,6 +41,25 @@ TEST(LogProb, IsOfTheKeptTokensAloneAndItsGradientIsItsSlope) {
   EXPECT_NEAR(mass, 1, 1e-12);
 }
 
+/// clip_high holds back what a good token gains, clip_low what a bad one loses.
+TEST(DppoLoss, EachClipLimitIsOfItsOwnSide) {
+  LossOptions options;
+  options.clip_low = 0.1;
+  options.clip_high = 0.3;
+  const double less = std::log(0.3), more = std::log(0.5);  // 0.2 apart
+  EXPECT_FALSE(dppo_loss(more, less, 1, options).masked);
+  EXPECT_TRUE(dppo_loss(less, more, -1, options).masked);
+}
+
+TEST(DppoLoss, ARatioBeyondTheLimitHasNoGradient) {
+  LossOptions options;
+  options.kl_weight = 0;
+  options.clip_high = 2;
+  const double log_pi = -1, log_mu = log_pi - kLogRatioMax;
+  EXPECT_NE(dppo_loss(log_pi, log_mu, 1, options).gradient, 0) << "at the limit";
+  EXPECT_EQ(dppo_loss(log_pi, log_mu - 0.5, 1, options).gradient, 0);
+}
+
 TEST(DppoLoss, RefusesUnknownKindsAndNegativeNumbers) {
   LossOptions options;
   EXPECT_TRUE(validate(options).ok());

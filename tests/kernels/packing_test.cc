@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/engine/kept_sets.h"
+
 namespace primerl {
 namespace {
 
@@ -77,6 +79,49 @@ TEST(CheckSample, TakesAMaskOfZeroAndOneAlone) {
   EXPECT_TRUE(check_sample(made, LossKind::kDppo, {3, 10}).ok());
   made.loss_mask[2] = 2;
   EXPECT_FALSE(check_sample(made, LossKind::kDppo, {3, 10}).ok());
+}
+
+TEST(Pack, DividesLogitsByTheTemperatureOfEachSample) {
+  auto warm = sample({1, 2, 3}, 1), cold = sample({1, 2, 4}, 1);
+  warm.temperature = 2;
+  cold.temperature = 0.5;
+  const std::vector<TrainSample> both = {warm, cold};
+  const auto batches = pack(both, 100, 100);
+  ASSERT_EQ(batches.size(), 1U);
+  ASSERT_EQ(batches[0].targets.size(), 4U);
+  for (const auto& target : batches[0].targets) {
+    if (target.label == 2) continue;  // both have it
+    EXPECT_EQ(target.inverse_temperature, target.label == 3 ? 0.5F : 2.0F) << target.label;
+  }
+}
+
+/// Nothing predicts the first token: its set is passed over, and each other token has its own.
+TEST(Pack, EachTokenHasItsOwnKeptSet) {
+  auto all_sampled = sample({3, 4, 5}, 0);
+  std::vector<std::byte> kept;
+  for (const int32_t token : {3, 4, 5}) append_kept(std::vector<int32_t>{token, 9}, 10, kept);
+  all_sampled.kept = Blob(std::move(kept));
+  const std::vector<TrainSample> one = {all_sampled};
+  const auto batches = pack(one, 100, 100);
+  ASSERT_EQ(batches.size(), 1U);
+  ASSERT_EQ(batches[0].targets.size(), 2U);
+  for (const auto& target : batches[0].targets) {
+    std::vector<int32_t> ids;
+    target.kept.list(ids);
+    EXPECT_THAT(ids, ElementsAre(target.label, 9));
+  }
+}
+
+/// Whoever else is in the pass, a document sees its own tokens.
+TEST(Pack, AnAppendedMicroBatchSeesTheSameTokens) {
+  const std::vector<TrainSample> first = {sample({1, 2, 3, 4}, 2), sample({1, 2, 5, 6}, 2)};
+  const std::vector<TrainSample> second = {sample({7, 8, 9, 10}, 2), sample({7, 8, 11, 12}, 2)};
+  auto one = pack(first, 100, 100).front();
+  const auto other = pack(second, 100, 100).front();
+  auto expected = contexts(one.rows);
+  for (auto& context : contexts(other.rows)) expected.push_back(std::move(context));
+  one.append(other, 1);
+  EXPECT_EQ(contexts(one.rows), expected);
 }
 
 TEST(Pack, OfNothingIsNothing) {
