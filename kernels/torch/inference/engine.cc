@@ -50,8 +50,7 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
     : options_(options),
       config_(config),
       table_(config_),
-      weights_(base == nullptr ? new_set()
-                               : std::make_unique<WeightSet>(std::move(base), config_)),
+      weights_(base == nullptr ? new_set() : std::make_unique<WeightSet>(std::move(base), config_)),
       known_(table_, options),
       scheduler_(limits_of(options, config_, std::move(tokenizer))) {
   const int64_t rows = std::max(options.max_batched_tokens, 1);
@@ -95,8 +94,8 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
   const int32_t num_known = known_.count();
   const int32_t number = known_.take(snapshot, config);
   AdapterSlots& slots = scheduler_.slots();
-  const bool is_in_slot = number < num_known ? slots.slot_of(number) != AdapterSlots::kNone
-                                             : slots.place(number);
+  const bool is_in_slot =
+      number < num_known ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
   if (number == num_known) adapters_.emplace_back();
   AdapterInSlot& held = adapters_[static_cast<size_t>(number)];
   held.is_begun = false;  // of the version before
@@ -260,7 +259,7 @@ Status TorchEngine::step() {
 }
 
 /// Memory of a set is the machine's once it is written.
-bool TorchEngine::has_room_for_second_set() const {
+bool TorchEngine::has_space_for_second_set() const {
   const double bytes = sum_of(engine_memory(options_, config_)) + packed_bytes(table_);
   return check_memory("a second set of weights", bytes).ok();
 }
@@ -269,7 +268,7 @@ bool TorchEngine::has_room_for_second_set() const {
 /// engine goes on with the set it has.
 bool TorchEngine::has_second_set() {
   if (second_ != nullptr) return true;
-  if (!has_room_for_second_set()) return false;
+  if (!has_space_for_second_set()) return false;
   return at_boundary("a second set of weights",
                      [&]() -> Status {
                        second_ = new_set();

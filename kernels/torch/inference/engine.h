@@ -80,7 +80,7 @@ class TorchEngine final : public Engine {
     Decoder decoder;
   };
 
-  bool has_room_for_second_set() const;
+  bool has_space_for_second_set() const;
   /// Makes it where there is none; false where there is no room for one.
   bool has_second_set();
   void forget_preparing() {
