@@ -1,5 +1,5 @@
 // What adapters cost a decode step, by a step's launches alone: 28 layers of the Qwen3-0.6B shape,
-// 64 rows in one CUDA graph, cuBLAS products, norms and SwiGLU, without rotary and attention; 16
+// 64 rows in one CUDA graph, cuBLAS GEMMs, norms and SwiGLU, without rotary and attention; 16
 // adapters of rank 16 on all linears, four rows each.
 //
 // Bound: the adapters' numbers are 323 MB, 77 us at 4.2 TB/s. The aim, 0.85 of an engine's step of
@@ -7,12 +7,12 @@
 //
 // Prints microseconds of a step, medians of 20 [least, most], and how much more a linear takes than
 // without adapters:
-//   after          add_adapters() follows the product, on the same stream, and adds to y
-//   beside         shrink_adapters() is on a second stream while the product runs, and the next
+//   after          add_adapters() follows the GEMM, on the same stream, and adds to y
+//   beside         shrink_adapters() is on a second stream while the GEMM runs, and the next
 //                  norm or SwiGLU makes the rest, as an engine's step does
 //   not ahead      without asking ahead for the numbers that come next
 //   shrink alone   as beside, but norm and SwiGLU add nothing
-//   no products    shrink_adapters() on one stream, and who makes the rest, without the products
+//   no GEMMs    shrink_adapters() on one stream, and who makes the rest, without the GEMMs
 #include "kernels/ops/cuda_adapters.h"
 #include "kernels/torch/cuda/stream.h"
 
@@ -36,7 +36,7 @@ namespace primerl::bench {
 namespace {
 
 constexpr int64_t kRows = 64, kLayers = 28, kAdapters = 16, kRank = 16;
-constexpr int64_t kTiles = kRows / 8 + kAdapters + 2;  // as the engine's, most of nobody
+constexpr int64_t kTiles = kRows / 8 + kAdapters + 2;  // as the engine's; most have no adapter
 constexpr int64_t kHidden = 1024, kInner = 3072;
 constexpr int kTimes = 20, kReplays = 10;
 
@@ -46,11 +46,11 @@ bool is_beside(Way way) { return way >= Way::kBeside && way <= Way::kShrink; }
 
 at::TensorOptions bf16() { return at::TensorOptions(at::kCUDA).dtype(at::kBFloat16); }
 
-/// One of a layer's products, and where the numbers of its adapters lie.
+/// One of a layer's GEMMs, and where the numbers of its adapters lie.
 struct Linear {
   at::Tensor weight, x, y;
   cuda::AddAdaptersArgs adapters;
-  cuda::AdapterAddend addend;  // of the same
+  cuda::LoraDelta lora_delta;  // of the same
 };
 
 void check(cuda::Outcome outcome) {
@@ -77,10 +77,10 @@ class Step {
       linear.adapters.num_tiles = kTiles;
       linear.adapters.rank_max = kRank;
       linear.adapters.workspace = workspace_.mutable_data_ptr<float>();
-      linear.addend = {linear.adapters, kRows,
-                       reinterpret_cast<const cuda::AdapterRow*>(whose_.const_data_ptr())};
+      linear.lora_delta = {linear.adapters, kRows,
+                           reinterpret_cast<const cuda::AdapterRow*>(whose_.const_data_ptr())};
       if (std::max(cuda::adapters_workspace(linear.adapters),
-                   cuda::addend_workspace(linear.addend)) > workspace_.numel())
+                   cuda::lora_delta_workspace(linear.lora_delta)) > workspace_.numel())
         throw std::runtime_error("the workspace is too small");
     }
     std::vector<cuda::AdapterRow> whose;
@@ -92,7 +92,7 @@ class Step {
     tiles_.copy_(stream_.values(std::span<const cuda::AdapterTile>(tiles)));
   }
 
-  const CardStream& stream() const { return stream_; }
+  const CudaStream& stream() const { return stream_; }
 
   void launch(Way way) {
     for (int64_t i = 0; i < kLayers; ++i) {
@@ -115,9 +115,9 @@ class Step {
 
  private:
   static at::Tensor rows(int64_t width) { return at::randn({kRows, width}, bf16()); }
-  static const cuda::AdapterAddend* added(const Linear& linear, Way way) {
+  static const cuda::LoraDelta* added(const Linear& linear, Way way) {
     const bool adds = way == Way::kBeside || way == Way::kNotAhead || way == Way::kAlone;
-    return adds ? &linear.addend : nullptr;
+    return adds ? &linear.lora_delta : nullptr;
   }
 
   void add(const at::Tensor& x, const at::Tensor& y, const std::vector<int64_t>& widths,
@@ -169,24 +169,23 @@ class Step {
       args.y = linear.y.mutable_data_ptr();
       return check(cuda::add_adapters(args, stream_.raw()));
     }
-    cuda::AdapterAddend addend = linear.addend;
-    if (way == Way::kNotAhead) addend.of.next_size = 0;
+    cuda::LoraDelta lora_delta = linear.lora_delta;
+    if (way == Way::kNotAhead) lora_delta.of.next_size = 0;
     if (is_beside(way)) side_.wait_for(fork_);
-    check(cuda::shrink_adapters(addend, is_beside(way) ? side_.raw() : stream_.raw()));
+    check(cuda::shrink_adapters(lora_delta, is_beside(way) ? side_.raw() : stream_.raw()));
     if (!is_beside(way)) return;
     side_.record(join_);
     stream_.wait_for(join_);
   }
 
-  const CardStream stream_{0}, side_{0, CardStream::Urgency::kLow};
-  const CardStream::Use use_{stream_};
+  const CudaStream stream_{0}, side_{0, CudaStream::Urgency::kLow};
+  const CudaStream::Use use_{stream_};
   std::vector<Linear> linears_;
   at::Tensor x_ = rows(kHidden), delta_ = rows(kHidden), norm_ = at::randn({kHidden}, bf16());
-  at::Tensor tiles_ = at::empty(
-      {static_cast<int64_t>(sizeof(cuda::AdapterTile)) * kTiles},
-      bf16().dtype(at::kByte));
-  at::Tensor whose_ = at::empty({static_cast<int64_t>(sizeof(cuda::AdapterRow)) * kRows},
+  at::Tensor tiles_ = at::empty({static_cast<int64_t>(sizeof(cuda::AdapterTile)) * kTiles},
                                 bf16().dtype(at::kByte));
+  at::Tensor whose_ =
+      at::empty({static_cast<int64_t>(sizeof(cuda::AdapterRow)) * kRows}, bf16().dtype(at::kByte));
   at::Tensor workspace_ = at::empty({1 << 20}, bf16().dtype(at::kFloat));
   at::Tensor slots_;
   c10::Event fork_{c10::DeviceType::CUDA}, join_{c10::DeviceType::CUDA};
@@ -198,7 +197,7 @@ struct Variant {
   size_t base;  // the one without adapters
 };
 
-double microseconds_of(at::cuda::CUDAGraph& graph, const CardStream& stream) {
+double microseconds_of(at::cuda::CUDAGraph& graph, const CudaStream& stream) {
   c10::Event begin(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
   c10::Event end(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
   stream.record(begin);
@@ -212,8 +211,8 @@ void run() {
   const c10::InferenceMode no_gradients;
   Step step;
   const std::vector<Variant> variants = {
-      {"without", Way::kNone, 0},       {"after", Way::kAfter, 0},
-      {"beside", Way::kBeside, 0},      {"not ahead", Way::kNotAhead, 0},
+      {"without", Way::kNone, 0},        {"after", Way::kAfter, 0},
+      {"beside", Way::kBeside, 0},       {"not ahead", Way::kNotAhead, 0},
       {"shrink alone", Way::kShrink, 0}, {"nothing", Way::kNothing, 5},
       {"no products", Way::kAlone, 5}};
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> graphs;

@@ -3,15 +3,15 @@
 //   cuda_engine_bench SHAPE FOLDER [PART [fp8]]
 //
 // SHAPE: 0.6b or 8b, of Qwen3, or moe: four layers of Qwen3-30B-A3B; FOLDER: gets the model; PART:
-// decode-1, decode-64, decode-256, adapters, prefill or weights, else all; fp8: products of layers
+// decode-1, decode-64, decode-256, adapters, prefill or weights, else all; fp8: GEMMs of layers
 // are FP8's.
 //
 // Bounds of one H200 (4.27 TB/s of copies, 0.8 PFLOP/s of bf16): a decode step of the 0.6B shape
 // reads 1.19 GB of weights and 22 MB of keys and values a sequence at 192 tokens: 0.28 ms alone,
-// 0.61 ms of 64, 1.6 ms of 256. Prefill of 16k tokens: 14 TFLOP of products and 31 TFLOP of causal
+// 0.61 ms of 64, 1.6 ms of 256. Prefill of 16k tokens: 14 TFLOP of GEMMs and 31 TFLOP of causal
 // attention, of which flash attention makes 0.33 PFLOP/s: 18 and 93 ms. New weights that were
 // prepared: 1.19 GB read and written, 0.56 ms. 16 adapters of rank 16 on all linears are 323 MB: a
-// step of 64 reads them in 0.08 ms, beside 112 products. A layer of the mixture is 1.25 GB,
+// step of 64 reads them in 0.08 ms, beside 112 GEMMs. A layer of the mixture is 1.25 GB,
 // of which 64 sequences read nearly all: 1.3 ms with the head; one reads an 11th. Beside it
 // hf_engine.py runs transformers on the same folder. Medians, [least, most].
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ void report(const std::string& what, double tokens, const std::vector<double>& s
 
 std::string products_of_layers = "dtype";
 
-std::unique_ptr<Engine> make_on_card(const fs::path& folder, int32_t max_running,
+std::unique_ptr<Engine> make_on_cuda(const fs::path& folder, int32_t max_running,
                                      int32_t max_batched_tokens, int32_t kv_blocks,
                                      int32_t adapter_slots = 0) {
   EngineOptions options;
@@ -123,7 +123,7 @@ std::vector<double> decode_round(Engine& engine, int32_t batch, int32_t num_tena
 
 /// The first steps capture graphs.
 void decode(const fs::path& folder, int32_t batch) {
-  auto engine = make_on_card(folder, std::max(batch, 8), 16384, 24 * batch + 64);
+  auto engine = make_on_cuda(folder, std::max(batch, 8), 16384, 24 * batch + 64);
   std::vector<double> seconds;
   for (int round = 0; round < 3; ++round) {
     const auto of_round = decode_round(*engine, batch, 1);
@@ -139,8 +139,8 @@ void decode(const fs::path& folder, int32_t batch) {
 /// An adapter of rank 16 on all linears; its scaling is 1.
 WeightSnapshot random_adapter(const TensorTable& model, uint32_t tenant, int64_t version) {
   const AdapterTable table(model, {.rank = 16, .alpha = 16});
-  WeightSnapshot snapshot{{TenantSlot(tenant)}, PolicyVersion(version),
-                          random_tensors(table.tensors())};
+  WeightSnapshot snapshot{
+      {TenantSlot(tenant)}, PolicyVersion(version), random_tensors(table.tensors())};
   for (auto& tensor : snapshot.tensors)
     if (tensor.name == kAdapterScaling) {
       const float one = 1;
@@ -155,8 +155,8 @@ WeightSnapshot random_adapter(const TensorTable& model, uint32_t tenant, int64_t
 void adapters(const fs::path& folder, const TensorTable& table, int32_t batch) {
   constexpr int32_t kAdapters = 16;
   const int32_t blocks = 24 * batch + 64;
-  auto without = make_on_card(folder, batch, 16384, blocks);
-  auto with = make_on_card(folder, batch, 16384, blocks, kAdapters);
+  auto without = make_on_cuda(folder, batch, 16384, blocks);
+  auto with = make_on_cuda(folder, batch, 16384, blocks, kAdapters);
   for (uint32_t tenant = 0; tenant < kAdapters; ++tenant)
     CHECK(with->apply(random_adapter(table, tenant, 0)).ok(), "refused");
   std::vector<double> plain, adapted;
@@ -189,7 +189,7 @@ void adapters(const fs::path& folder, const TensorTable& table, int32_t batch) {
 /// Prompts of one length, each of a tenant of its own: without adapters, and with.
 void prefill(const fs::path& folder, int32_t count, int32_t num_prompt,
              const TensorTable* adapted = nullptr) {
-  auto engine = make_on_card(folder, std::max(count, 8), 16384, 2 * 16384 / 16 + 64,
+  auto engine = make_on_cuda(folder, std::max(count, 8), 16384, 2 * 16384 / 16 + 64,
                              adapted == nullptr ? 0 : count);
   for (int32_t i = 0; adapted != nullptr && i < count; ++i)
     CHECK(engine->apply(random_adapter(*adapted, static_cast<uint32_t>(i), 0)).ok(), "refused");
@@ -248,7 +248,7 @@ void apply_weights(Engine& engine, std::vector<WeightTensor> tensors, const std:
 
 /// As a learner publishes them, in fp32, and as they are held.
 void new_weights(const fs::path& folder, const TensorTable& table, bool is_small) {
-  auto engine = make_on_card(folder, 64, 16384, 64 * 128);
+  auto engine = make_on_cuda(folder, 64, 16384, 64 * 128);
   auto tensors = read_model_tensors(folder).value();
   if (is_small) {
     std::vector<float> flat(static_cast<size_t>(table.count()));

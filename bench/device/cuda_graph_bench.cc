@@ -39,7 +39,7 @@ constexpr int32_t kRollouts = 1024, kGroup = 8, kInFlight = 64;
 constexpr int32_t kPromptTokens = 128, kNewTokens = 128;
 constexpr int kRounds = 3;
 
-/// Of the engine, from outside.
+/// Metrics of the engine, seen from outside.
 struct Watched {
   std::vector<SequenceRequest> requests;
   std::vector<double> steps, between;  // seconds, of steps with all sequences in flight
@@ -215,8 +215,7 @@ Watched alone(const fs::path& folder, const std::string& device,
   while (watched.num_ended < std::ssize(requests)) {
     while (next < requests.size() &&
            static_cast<int32_t>(next) - watched.num_ended + kGroup <= kInFlight)
-      for (int32_t i = 0; i < kGroup; ++i)
-        CHECK(engine->submit(requests[next++]).ok(), "refused");
+      for (int32_t i = 0; i < kGroup; ++i) CHECK(engine->submit(requests[next++]).ok(), "refused");
     CHECK(engine->step().ok(), "a step failed");
     for (const auto& event : engine->take_prefilled())
       CHECK(engine->take_over(event.id).ok(), "nothing to take over");

@@ -4,17 +4,17 @@
 //   cuda_learner_bench FOLDER [16k [fp8]]        FOLDER: gets the model; its weights are random
 //   cuda_learner_bench FOLDER mixture LAYERS     the same of LAYERS layers of Qwen3-30B-A3B
 //
-// 16k: 16,384 tokens as one row and as 16, alone; fp8: products of layers are FP8's.
+// 16k: 16,384 tokens as one row and as 16, alone; fp8: GEMMs of layers are FP8's.
 //
-// Bounds of one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies): products of 16k tokens, forward,
+// Bounds of one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies): GEMMs of 16k tokens, forward,
 // again and backward, are 71 TFLOP: 90 ms; causal attention of one row of 16k forward and backward
 // 108 TFLOP, of which cuDNN makes 0.6 PFLOP/s: 180 ms; of 65k 16 times that; the update 18 GB: 4
 // ms. A step is all of Learner::step(): packing, losses on the host, clip and update. Beside it
 // hf_learner.py trains the same shape with transformers. Medians, [least, most].
 //
 // Adapters: 16 of rank 16 on all linears, one row of 1k of each in one pass, or a row of 16k of
-// one. The base is frozen: a quarter of the products, its update and its clip are saved. An adapter
-// adds 5 TFLOP of 16k tokens and, where products cannot add to what is there, 2.6 TB/s of copies.
+// one. The base is frozen: a quarter of the GEMMs, its update and its clip are saved. An adapter
+// adds 5 TFLOP of 16k tokens and, where GEMMs cannot add to what is there, 2.6 TB/s of copies.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <fmt/format.h>
 
@@ -178,26 +178,26 @@ void measure(Learner& learner, const std::string& name, int32_t count, int32_t l
   std::ranges::sort(sorted);
   fmt::print(
       "{:>2} x {:<6} {:<15} {:>8.0f} tok/s  {}  peak {:.2f} GiB (held {:.2f}), first {:.1f} s\n",
-      count, length, name, double{1} * count * length / sorted[sorted.size() / 2],
-      spread(seconds), static_cast<double>(memory.allocated_bytes[0].peak) / kGibibyte,
+      count, length, name, double{1} * count * length / sorted[sorted.size() / 2], spread(seconds),
+      static_cast<double>(memory.allocated_bytes[0].peak) / kGibibyte,
       static_cast<double>(memory.reserved_bytes[0].peak) / kGibibyte, warm_up);
   std::fflush(stdout);
 }
 
-/// Products of experts: 1.24 TFLOP a layer of 16k tokens, four times with recomputation, 8 ms at
+/// GEMMs of experts: 1.24 TFLOP a layer of 16k tokens, four times with recomputation, 8 ms at
 /// 0.65 PFLOP/s; gradients of experts are added to the fp32 ones in 1.5 ms.
 int run_mixture(const fs::path& folder, const std::string& layers) {
   write_mixture(folder, layers);
   LearnerOptions options = options_of("keep_attention");
   options.dtype = "bfloat16";
   const TensorTable table(read_model_config(folder).value());
-  const CardStream stream(0);
+  const CudaStream stream(0);
   auto learner = [&] {
-    const CardStream::Use use(stream);
+    const CudaStream::Use use(stream);
     return std::make_unique<CudaLearner>(options, read_model_folder(folder).value(), stream);
   }();
   {
-    const CardStream::Use use(stream);
+    const CudaStream::Use use(stream);
     // They would be tens of GB on a disk.
     CHECK(learner->fill(random_weights(table)).ok(), "no weights");
   }

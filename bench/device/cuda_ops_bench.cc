@@ -1,8 +1,9 @@
 // Bound: every op here reads its operands once and writes its answer once, so its time is at least
 // those bytes over 4.2 TB/s (a copy on an H200), and 2 us for a launch. Sizes are those of a 0.6B
-// model: 16,384 tokens of training, 64 and 256 sequences of decoding. What a pass reads a second
-// time (cross-entropy, the sampler) should come from the L2 cache. Expected of it: 0.7 and more
-// where a row is wide, 0.5 for attention with short contexts, less for the sampler, which works.
+// model: 16,384 tokens of training, 64 and 256 sequences of decoding. Data that a pass reads a
+// second time (cross-entropy, the sampler) should come from the L2 cache. Expected share of the
+// bound: 0.7 and more where a row is wide, 0.5 for attention with short contexts, less for the
+// sampler, which works.
 //
 // Prints, for each op: microseconds, bytes, and the bound over the time.
 #include <fmt/format.h>
@@ -172,7 +173,7 @@ void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
   if (by.is_by_head) return;
   const Buffer qkv = numbers(rows * (kHeads.num_heads * d + 2 * kv_width)), weight = numbers(d);
   const Buffer angles(Floats(static_cast<size_t>(length * d / 2), 0.7F));
-  const PagedRotaryArgs turn{.rows = rows,
+  const PagedRotaryArgs rope{.rows = rows,
                              .heads = kHeads,
                              .rotary_dim = kHeads.head_dim,
                              .epsilon = 1e-6F,
@@ -183,7 +184,7 @@ void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
                              .cosine = angles.as<float>(),
                              .sine = angles.as<float>()};
   report("  with qk norm, rotary and write", bytes,
-         [&](Stream stream) { return turned_attention(turn, args, stream); });
+         [&](Stream stream) { return rope_decode_attention(rope, args, stream); });
 }
 
 void cross_entropies() {
@@ -206,8 +207,8 @@ void cross_entropies() {
 }
 
 /// From logits of `type`; shared out, as the engine does, or a block a row.
-void samples(int64_t rows, const std::string& name, const SamplingRow& setting,
-             Type type = kType, bool is_shared = false) {
+void samples(int64_t rows, const std::string& name, const SamplingRow& setting, Type type = kType,
+             bool is_shared = false) {
   const Floats some = random_floats(1 << 16, 1, 5);
   Floats all(static_cast<size_t>(rows * kVocab));
   for (size_t i = 0; i < all.size(); ++i) all[i] = some[i % some.size()];
@@ -245,32 +246,32 @@ void optimizer() {
          [&](Stream stream) { return adamw(args, stream); });
 }
 
-/// What 16 adapters of rank 16 add to the widest product, and to the slope of its input.
-void narrow_products() {
+/// What 16 adapters of rank 16 add to the widest GEMM, and to the gradient of its input.
+void low_rank_gemms() {
   constexpr int64_t kTerms = 16, kSlots = 16;
   std::vector<AdapterTile> tiles;
-  for (int64_t first = 0; first < kTokens; first += kNarrowTileRows)
-    tiles.push_back({static_cast<int32_t>(first), static_cast<int32_t>(kNarrowTileRows),
+  for (int64_t first = 0; first < kTokens; first += kLowRankTileRows)
+    tiles.push_back({static_cast<int32_t>(first), static_cast<int32_t>(kLowRankTileRows),
                      static_cast<int32_t>(first * kSlots / kTokens)});
   const Buffer on_tiles(tiles), x = numbers(kTokens * kTerms);
   for (const int64_t columns : {int64_t{1024}, int64_t{3072}})
     for (const bool is_transposed : {false, true}) {
       const Buffer weights = numbers(kSlots * kTerms * columns), y = numbers(kTokens * columns);
-      report(fmt::format("add_narrow_products, 16384 x {}{}", columns,
+      report(fmt::format("add_low_rank_gemms, 16384 x {}{}", columns,
                          is_transposed ? ", transposed" : ""),
              2.0 * kElement * static_cast<double>(kTokens * columns), [&](Stream stream) {
-               return add_narrow_products({.terms = kTerms,
-                                           .columns = columns,
-                                           .num_tiles = std::ssize(tiles),
-                                           .tiles = on_tiles.as<AdapterTile>(),
-                                           .x = x.get(),
-                                           .x_stride = kTerms,
-                                           .weights = weights.get(),
-                                           .slot_stride = kTerms * columns,
-                                           .is_transposed = is_transposed,
-                                           .y = y.get(),
-                                           .y_stride = columns},
-                                          stream);
+               return add_low_rank_gemms({.terms = kTerms,
+                                          .columns = columns,
+                                          .num_tiles = std::ssize(tiles),
+                                          .tiles = on_tiles.as<AdapterTile>(),
+                                          .x = x.get(),
+                                          .x_stride = kTerms,
+                                          .weights = weights.get(),
+                                          .slot_stride = kTerms * columns,
+                                          .is_transposed = is_transposed,
+                                          .y = y.get(),
+                                          .y_stride = columns},
+                                         stream);
              });
     }
 }
@@ -279,17 +280,16 @@ void dropout() {
   const int64_t size = kTokens * kWidth;
   const Buffer x = numbers(size), y = numbers(size);
   const Buffer rows(std::vector<DropRow>(static_cast<size_t>(kTokens), {3, 1.1F, 6000}));
-  report("drop_rows, 16384 x 1024", 2.0 * kElement * static_cast<double>(size),
-         [&](Stream stream) {
-           return drop_rows({.rows = kTokens,
-                             .width = kWidth,
-                             .type = kType,
-                             .module = 1,
-                             .dropped = rows.as<DropRow>(),
-                             .x = x.get(),
-                             .y = y.get()},
-                            stream);
-         });
+  report("drop_rows, 16384 x 1024", 2.0 * kElement * static_cast<double>(size), [&](Stream stream) {
+    return drop_rows({.rows = kTokens,
+                      .width = kWidth,
+                      .type = kType,
+                      .module = 1,
+                      .dropped = rows.as<DropRow>(),
+                      .x = x.get(),
+                      .y = y.get()},
+                     stream);
+  });
 }
 
 void rows_by_number() {
@@ -336,16 +336,14 @@ void rows_by_number() {
   });
 }
 
-/// 64 rows of 16 adapters, beside a product of `terms` to parts of those widths; each launch reads
+/// 64 rows of 16 adapters, beside a GEMM of `terms` to parts of those widths; each launch reads
 /// the adapters of another layer, as a step does: more of them than the L2 cache holds.
 void adapters(const std::string& name, int32_t rank, int64_t terms,
               const std::vector<int64_t>& widths) {
   constexpr int64_t kRows = 64, kAdapters = 16;
   const int64_t num_layers = 448 / rank;
-  AddAdaptersArgs args{.terms = terms,
-                       .type = kType,
-                       .num_tiles = kRows / 8 + kAdapters,
-                       .rank_max = rank};
+  AddAdaptersArgs args{
+      .terms = terms, .type = kType, .num_tiles = kRows / 8 + kAdapters, .rank_max = rank};
   int64_t at = 0;
   for (const int64_t width : widths) {
     args.parts[args.num_parts++] = {args.columns, width, at, at + terms, 1};
@@ -354,8 +352,7 @@ void adapters(const std::string& name, int32_t rank, int64_t terms,
   }
   args.slot_stride = rank * at;
   std::vector<AdapterTile> tiles(static_cast<size_t>(args.num_tiles));
-  for (int32_t i = 0; i < kAdapters; ++i)
-    tiles[static_cast<size_t>(i)] = {4 * i, 4, i, rank, 1, 1};
+  for (int32_t i = 0; i < kAdapters; ++i) tiles[static_cast<size_t>(i)] = {4 * i, 4, i, rank, 1, 1};
   const Buffer on_tiles(tiles), x = numbers(kRows * terms), y = numbers(kRows * args.columns);
   const Buffer slots = numbers(num_layers * kAdapters * args.slot_stride, 0.1);
   const Buffer workspace = zeros(adapters_workspace(args));
@@ -394,7 +391,7 @@ void all() {
   samples(64, "top_k 50", {.seed = 1, .top_k = 50});
   optimizer();
   rows_by_number();
-  narrow_products();
+  low_rank_gemms();
   dropout();
   for (const int32_t rank : {16, 64}) {
     adapters("qkv", rank, kWidth, {2048, 1024, 1024});

@@ -2,22 +2,22 @@
 //
 //   cuda_weights_bench 0.6b|8b FOLDER CARD
 //
-// The engine is on cuda:0 and decodes 64 sequences meanwhile; what publishes is on cuda:CARD, in
-// this process (CARD 0 alone) and in another. Of the 0.6B shape of Qwen3 it is the learner; beside
-// an engine the 8B's would not fit, there a buffer of its size is copied as the learner copies its
-// own.
+// The engine is on cuda:0 and decodes 64 sequences meanwhile; the publisher is on cuda:CARD, in
+// this process (only with CARD 0) and in another. With the 0.6B shape of Qwen3 it is the learner.
+// The learner of the 8B shape would not fit beside an engine, so a buffer of its size is copied as
+// the learner copies its own.
 //
 // "stop" is what an update adds between two tokens of a sequence: the time from the tokens before
 // apply() to those of the first step after it, less two steps of those before the update, since one
 // was under way when apply() came. "lost" adds up all of it: from the request for the version to
-// that step, less the steps that were made; it has what the learner's copy takes from a device
-// that both use.
+// that step, less the steps that were made; it has what the learner's copy takes from a device that
+// both use.
 //
 // Bounds: the learner's part and the stop of the engine are one copy within the device each, which
 // reads and writes each byte: of 1.19 GB 0.56 ms at 4.27 TB/s (H200), 0.9 at 2.7 (H100); of 16.4 GB
-// 7.7 and 12 ms; the copy alone is measured, too. Between cards the bytes travel once, while steps
-// go on: NVLink's 450 GB/s, of which a peer copy has been measured at 395, NCCL's broadcast at 369:
-// 3.2 ms and 45 ms. Medians, [least, most].
+// 7.7 and 12 ms; the copy alone is measured, too. Between CUDA devices the bytes travel once, while
+// steps continue: NVLink's 450 GB/s, of which a peer copy has been measured at 395, NCCL's
+// broadcast at 369: 3.2 ms and 45 ms. Medians, [least, most].
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -109,7 +109,7 @@ class Decoding {
   bool is_full_ = false;  // all sequences decode
 };
 
-/// A version that is being made while steps go on.
+/// A version that is being made while steps continue.
 class Coming {
  public:
   virtual ~Coming() = default;
@@ -127,7 +127,7 @@ Snapshot fetch(WeightChannel& channel, int64_t version, Spread& took) {
   return std::move(fetched).value();
 }
 
-/// Takes `version` from `channel` as Decode does: steps go on while it is made and prepared.
+/// Applies `version` from `channel` as Decode does: steps continue while it is made and prepared.
 void take(Decoding& decoding, WeightChannel& channel, int64_t version,
           const std::function<std::unique_ptr<Coming>()>& ask, Figures& figures) {
   std::vector<double> usual;
@@ -150,7 +150,7 @@ void take(Decoding& decoding, WeightChannel& channel, int64_t version,
   const double fetched = now();
   figures["all: from published to fetched"].add(fetched - published);
   while (!decoding.engine().prepare(snapshot)) go_on();
-  figures["engine: to prepare, steps go on"].add(now() - fetched);
+  figures["engine: to prepare, steps continue"].add(now() - fetched);
   figures["engine: longest step meanwhile"].add(longest);
   figures["engine: apply, with the step under way"].add(
       seconds_of([&] { CHECK(decoding.engine().apply(*snapshot).ok(), "refused"); }));
@@ -210,21 +210,21 @@ void in_one_process(const std::string& shape, const fs::path& folder) {
   print(fmt::format("one process, cuda:0; {}", decoding.engine().describe()), figures);
 }
 
-ChannelSetup setup_of(const fs::path& folder, int card) {
+ChannelSetup setup_of(const fs::path& folder, int device_index) {
   ChannelSetup setup;
   setup.run_folder = folder;
   setup.run_id = "bench";
   setup.resource = "weights";
   setup.versions_max = 1;
-  setup.devices = make_card_memory(card);
+  setup.devices = make_cuda_memory(device_index);
   setup.log = [](std::string_view line) { fmt::print(stderr, "{}\n", line); };
   return setup;
 }
 
 /// A version for each line of input; says what its parts took.
-int publish(const std::string& shape, const fs::path& folder, int card) {
-  const auto source = make_source(shape, folder, card, 2);
-  const auto channel = make_shm_channel(setup_of(folder, card)).value();
+int publish(const std::string& shape, const fs::path& folder, int device_index) {
+  const auto source = make_source(shape, folder, device_index, 2);
+  const auto channel = make_shm_channel(setup_of(folder, device_index)).value();
   int64_t version = 0;
   if (::write(STDOUT_FILENO, &version, sizeof version) != sizeof version) return 1;  // it is ready
   while (::read(STDIN_FILENO, &version, sizeof version) == sizeof version) {
@@ -243,7 +243,7 @@ int publish(const std::string& shape, const fs::path& folder, int card) {
 /// The other process.
 class Publisher {
  public:
-  Publisher(const std::string& shape, const fs::path& folder, int card) {
+  Publisher(const std::string& shape, const fs::path& folder, int device_index) {
     int to[2], from[2];
     CHECK(::pipe(to) == 0 && ::pipe(from) == 0, "no pipes");
     pid_ = ::fork();
@@ -252,7 +252,7 @@ class Publisher {
       ::dup2(to[0], STDIN_FILENO);
       ::dup2(from[1], STDOUT_FILENO);
       for (const int one : {to[0], to[1], from[0], from[1]}) ::close(one);
-      const std::string number = std::to_string(card);
+      const std::string number = std::to_string(device_index);
       ::execl("/proc/self/exe", "cuda_weights_bench", "--publish", shape.c_str(), folder.c_str(),
               number.c_str(), nullptr);
       ::_exit(127);
@@ -320,34 +320,35 @@ Snapshot last_of(WeightChannel& channel) {
   return last;
 }
 
-/// Seconds in which an engine on another card gets a version; 0: it is on the same.
-double between_processes(const std::string& shape, const fs::path& folder, int card) {
-  const Publisher publisher(shape, folder, card);  // before this process knows the device
+/// Seconds in which an engine on another CUDA device gets a version; 0: it is on the same.
+double between_processes(const std::string& shape, const fs::path& folder, int device_index) {
+  const Publisher publisher(shape, folder, device_index);  // before this process knows the device
   const auto channel = make_shm_channel(setup_of(folder, 0)).value();
   Figures figures;
   open_all(*channel, publisher, figures);
   Decoding decoding(folder);
-  const int num_idle = card == 0 ? 0 : kVersions;
+  const int num_idle = device_index == 0 ? 0 : kVersions;
   for (int64_t version = 1; version <= kVersions + num_idle; ++version)
     (version <= kVersions ? take : take_idle)(
         decoding, *channel, version, [&] { return publisher.publish(version, figures); }, figures);
-  print(fmt::format("two processes, cuda:{} to cuda:0; {}", card, decoding.engine().describe()),
+  print(fmt::format("two processes, cuda:{} to cuda:0; {}", device_index,
+                    decoding.engine().describe()),
         figures);
-  if (card != 0) copy_from(last_of(*channel)->device->buffer());
-  return card == 0 ? 0 : figures["idle engine: fetch and prepare"].middle();
+  if (device_index != 0) copy_from(last_of(*channel)->device->buffer());
+  return device_index == 0 ? 0 : figures["idle engine: fetch and prepare"].middle();
 }
 
-int run(const std::string& shape, const fs::path& folder, int card) {
+int run(const std::string& shape, const fs::path& folder, int device_index) {
   fs::create_directories(folder);
   write_shape(shape, folder);
   const TensorTable table(read_model_config(folder).value());
   const auto num_bytes = static_cast<uint64_t>(table.count()) * 2;
   fmt::print("Qwen3 {} shape, {:.2f} GB of bf16\n", shape, 1e-9 * static_cast<double>(num_bytes));
   // The learner's memory is not there any more when the rest is measured.
-  const double seconds = between_processes(shape, folder, card);
-  if (card == 0) in_one_process(shape, folder);
+  const double seconds = between_processes(shape, folder, device_index);
+  if (device_index == 0) in_one_process(shape, folder);
   copy_alone(num_bytes);
-  if (card != 0) compare(num_bytes, seconds);
+  if (device_index != 0) compare(num_bytes, seconds);
   return 0;
 }
 

@@ -1,4 +1,4 @@
-/// What the benches of weights measure with: seconds, medians and their spread.
+/// Timing for the benches of weights: seconds, medians and their spread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,8 +33,8 @@ inline double median(std::vector<double> all) {
   return all[all.size() / 2];
 }
 
-/// Of a quantity, in the order in which it was measured; the first kWarmUps are told apart: those
-/// of a learner's buffers that are new.
+/// Values of a quantity in the order of measurement. The first kWarmUps are reported separately,
+/// since the learner's buffers are new then.
 class Spread {
  public:
   static constexpr int kWarmUps = 3;

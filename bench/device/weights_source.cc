@@ -24,9 +24,9 @@ constexpr uint64_t kPartMax = uint64_t{2} << 30;  // of a buffer's weights, copi
 
 class LearnerSource final : public Source {
  public:
-  LearnerSource(const fs::path& folder, int card) {
+  LearnerSource(const fs::path& folder, int device_index) {
     LearnerOptions options;
-    options.device = fmt::format("cuda:{}", card);
+    options.device = fmt::format("cuda:{}", device_index);
     options.numerics = "fast";
     auto made = make_torch_learner(options, folder);
     CHECK(made.ok(), made.error().text());
@@ -45,11 +45,11 @@ class LearnerSource final : public Source {
 
 class BufferSource final : public Source {
  public:
-  BufferSource(const TensorTable& table, int card, size_t buffers_max)
-      : memory_(make_card_memory(card)),
+  BufferSource(const TensorTable& table, int device_index, size_t buffers_max)
+      : memory_(make_cuda_memory(device_index)),
         num_bytes_(static_cast<uint64_t>(table.count()) * 2),
         pool_(memory_, num_bytes_, buffers_max) {
-    must(cudaSetDevice(card), "device");
+    must(cudaSetDevice(device_index), "device");
     weights_ = memory_->allocate(std::min(num_bytes_, kPartMax)).value();
     must(cudaMemset(weights_->data(), 0, weights_->num_bytes()), "weights");
     must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
@@ -106,11 +106,11 @@ std::vector<WeightTensor> any_tensors(const TensorTable& table) {
 
 }  // namespace
 
-std::unique_ptr<Source> make_source(const std::string& shape, const fs::path& folder, int card,
-                                    size_t buffers_max) {
-  if (shape == "0.6b") return std::make_unique<LearnerSource>(folder, card);
+std::unique_ptr<Source> make_source(const std::string& shape, const fs::path& folder,
+                                    int device_index, size_t buffers_max) {
+  if (shape == "0.6b") return std::make_unique<LearnerSource>(folder, device_index);
   const TensorTable table(read_model_config(folder).value());
-  return std::make_unique<BufferSource>(table, card, buffers_max);
+  return std::make_unique<BufferSource>(table, device_index, buffers_max);
 }
 
 void write_shape(const std::string& shape, const fs::path& folder) {

@@ -1,4 +1,4 @@
-/// Versions of the weights of a Qwen3 shape on a card, for the bench of weights on devices.
+/// Versions of the weights of a Qwen3 shape on a CUDA device, for the bench of weights on devices.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace primerl::bench {
 
 using Snapshot = std::shared_ptr<const WeightSnapshot>;
 
-/// Makes versions of the weights on a card.
+/// Makes versions of the weights on a CUDA device.
 class Source {
  public:
   virtual ~Source() = default;
@@ -21,7 +21,7 @@ class Source {
 
 /// Of "0.6b" a learner's; of "8b" `buffers_max` buffers of that size, copied as a learner does it.
 std::unique_ptr<Source> make_source(const std::string& shape, const std::filesystem::path& folder,
-                                    int card, size_t buffers_max);
+                                    int device_index, size_t buffers_max);
 
 /// The folder of "0.6b" or "8b", but for weights that are there.
 void write_shape(const std::string& shape, const std::filesystem::path& folder);

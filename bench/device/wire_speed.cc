@@ -34,7 +34,7 @@ double rate(const std::string& what, double bytes, const std::function<void()>& 
 
 /// NCCL is what libtorch has loaded, where it has one; its types are plain. GB/s, 0 without it.
 double broadcast(const std::vector<void*>& buffers, uint64_t num_bytes,
-               const std::vector<cudaStream_t>& streams) {
+                 const std::vector<cudaStream_t>& streams) {
   using Comm = void*;
   const auto find = [](const char* name) { return ::dlsym(RTLD_DEFAULT, name); };
   const auto init = reinterpret_cast<int (*)(Comm*, int, const int*)>(find("ncclCommInitAll"));
@@ -48,31 +48,31 @@ double broadcast(const std::vector<void*>& buffers, uint64_t num_bytes,
     return 0;
   }
   Comm comms[2] = {};
-  const int cards[2] = {0, 1};
-  CHECK(init(comms, 2, cards) == 0, "NCCL does not start");
+  const int devices[2] = {0, 1};
+  CHECK(init(comms, 2, devices) == 0, "NCCL does not start");
   constexpr int kBytesOfNccl = 1;  // ncclUint8
-  return rate(fmt::format("ncclBroadcast, {:.2f} GB", 1e-9 * static_cast<double>(num_bytes)),
-              static_cast<double>(num_bytes), [&] {
-                CHECK(begin() == 0, "NCCL");
-                for (size_t i = 0; i < 2; ++i)
-                  CHECK(send(buffers[1], buffers[i], num_bytes, kBytesOfNccl, 1, comms[i],
-                             streams[i]) == 0,
-                        "NCCL");
-                CHECK(end() == 0, "NCCL");
-                for (const auto& stream : streams) must(cudaStreamSynchronize(stream), "NCCL");
-              });
+  return rate(
+      fmt::format("ncclBroadcast, {:.2f} GB", 1e-9 * static_cast<double>(num_bytes)),
+      static_cast<double>(num_bytes), [&] {
+        CHECK(begin() == 0, "NCCL");
+        for (size_t i = 0; i < 2; ++i)
+          CHECK(send(buffers[1], buffers[i], num_bytes, kBytesOfNccl, 1, comms[i], streams[i]) == 0,
+                "NCCL");
+        CHECK(end() == 0, "NCCL");
+        for (const auto& stream : streams) must(cudaStreamSynchronize(stream), "NCCL");
+      });
 }
 
-/// What the hardware gives from cuda:1 to cuda:0; GB/s of NCCL's broadcast.
+/// The speed of the hardware from cuda:1 to cuda:0; GB/s of NCCL's broadcast.
 double raw(uint64_t num_bytes) {
   std::vector<void*> buffers(2);
   std::vector<cudaStream_t> streams(2);
   for (size_t i = 0; i < 2; ++i) {
-    const int card = static_cast<int>(i);
-    must(cudaSetDevice(card), "device");
+    const int device_index = static_cast<int>(i);
+    must(cudaSetDevice(device_index), "device");
     must(cudaMalloc(&buffers[i], num_bytes), "memory");
     must(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), "stream");
-    const cudaError_t enabled = cudaDeviceEnablePeerAccess(1 - card, 0);
+    const cudaError_t enabled = cudaDeviceEnablePeerAccess(1 - device_index, 0);
     if (enabled != cudaErrorPeerAccessAlreadyEnabled) must(enabled, "peer access");
     static_cast<void>(cudaGetLastError());
   }
@@ -93,7 +93,7 @@ double raw(uint64_t num_bytes) {
 void copy_from(const DeviceBuffer& buffer) {
   must(cudaSetDevice(0), "device");
   const uint64_t all = buffer.num_bytes();
-  const auto to = make_card_memory(0)->allocate(all);
+  const auto to = make_cuda_memory(0)->allocate(all);
   if (!to.ok()) return;
   for (const uint64_t part : {all, uint64_t{256} << 20})
     rate(fmt::format("open buffer, parts of {:.0f} MB", 1e-6 * static_cast<double>(part)),
@@ -110,7 +110,7 @@ void copy_from(const DeviceBuffer& buffer) {
 void copy_alone(uint64_t num_bytes) {
   must(cudaSetDevice(0), "device");
   const uint64_t part = std::min(num_bytes, kPartMax);
-  const auto memory = make_card_memory(0);
+  const auto memory = make_cuda_memory(0);
   const auto from = memory->allocate(part).value(), to = memory->allocate(part).value();
   const double speed =
       rate("copy within cuda:0, read and written", 2 * static_cast<double>(part), [&] {

@@ -195,7 +195,7 @@ void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   waiting_.charge(sequence.request.tenant, 1);
   rows.kv_blocks.insert(rows.kv_blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
   rows.tokens.push_back(num_coming(sequence) == 0 ? sequence.tokens.back()
-                                                  : drawn_by(sequence.last_sample));
+                                                  : token_of_sample(sequence.last_sample));
   rows.positions.push_back(last);
   const auto before = static_cast<int32_t>(sequence.blocks.size() - 1) * limits_.options.block_size;
   rows.cache_rows.push_back(sequence.blocks.back() * limits_.options.block_size + last - before);
@@ -289,7 +289,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
     // Its last token is computed when somebody can be sampled from it.
     if (samples_left(plan) == 0) --left;
     const int32_t chunk = std::min(budget, left);
-    if (chunk == 0 || !own_end(prefill)) continue;
+    if (chunk == 0 || !copy_shared_last_block(prefill)) continue;
     add_chunk(plan, prefill, chunk);
     budget -= chunk;
   }

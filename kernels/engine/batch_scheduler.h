@@ -87,7 +87,7 @@ struct Sequence {
   std::unique_ptr<LogitsProcessor> processor;  // null: its logits are as the model gives them
   bool was_told = false;                       // its PrefillEvent was taken
   bool was_taken_over = false;
-  bool ended = false;  // held, but its only token was already the last
+  bool ended = false;       // held, but its only token was already the last
   bool has_left = false;    // its end was told; steps under way may still have a row of it
   uint64_t last_plan = 0;   // the last that samples from it
   int32_t last_sample = 0;  // its place there
@@ -154,10 +154,11 @@ struct RowCopy {
 };
 
 /// In place of a token: what sample `place` of the step before draws. Its own inverse.
-constexpr int32_t drawn_by(int32_t place) { return -1 - place; }
+constexpr int32_t token_of_sample(int32_t place) { return -1 - place; }
 
 /// One forward pass: what is copied before it, its rows, and the rows from which a token is
-/// sampled. In a step that was planned ahead a token of `rows` may be drawn_by() the one before.
+/// sampled. In a step that was planned ahead a token of `rows` may be token_of_sample() the one
+/// before.
 struct StepPlan {
   struct Sample {
     int32_t row = 0;
@@ -302,7 +303,7 @@ class BatchScheduler {
   /// Gives `sequence`, sampled from `prefill`, blocks of its own, or those of the prefill.
   void settle(PrefillTask& prefill, Sequence& sequence, bool is_last);
   /// Before the last token of a complete prompt is computed again: nobody else's block is written.
-  bool own_end(PrefillTask& prefill);
+  bool copy_shared_last_block(PrefillTask& prefill);
 
   // The plan.
   void begin(StepPlan& plan);

@@ -161,9 +161,8 @@ bool BatchScheduler::may_admit(Sequence& sequence) const {
   const TenantSlot tenant = sequence.request.tenant;
   const int32_t reserved = num_reserved(sequence, tenant);
   return places_.num_free() > 0 && places_.may_take(tenant, 1) &&
-         has_room(sequence, block_claims_.num_taken(tenant), [&](int32_t count) {
-           return block_claims_.may_take(tenant, reserved + count);
-         });
+         has_room(sequence, block_claims_.num_taken(tenant),
+                  [&](int32_t count) { return block_claims_.may_take(tenant, reserved + count); });
 }
 
 void BatchScheduler::give_slot_back(Sequence& sequence) {
@@ -305,7 +304,7 @@ void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_la
     hold_block(sequence.blocks[static_cast<size_t>(i)], tenant);
 }
 
-bool BatchScheduler::own_end(PrefillTask& prefill) {
+bool BatchScheduler::copy_shared_last_block(PrefillTask& prefill) {
   if (!prefill.has_shared_end) return true;
   const int32_t size = limits_.options.block_size;
   const TenantSlot tenant = prefill.first().request.tenant;

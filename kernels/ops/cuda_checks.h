@@ -1,13 +1,14 @@
-/// What the operations of cuda_ops.h refuse, and why: the same for the kernels of ops/cuda and for
-/// those by ATen (kernels/torch/aten). Plain functions of sizes and addresses; null: no fault.
-/// Without rows there is no work and no fault: callers ask that first.
+/// The arguments that the operations of cuda_ops.h refuse, and the reasons. They are the same for
+/// the kernels of ops/cuda and for the ATen operations (kernels/torch/aten). Plain functions of
+/// sizes and addresses; null: no fault. Without rows there is no work and no fault: callers ask
+/// that first.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/ops/cuda_adapters.h"
-#include "kernels/ops/cuda_places.h"
-#include "kernels/ops/cuda_products.h"
+#include "kernels/ops/cuda_expert_tiles.h"
+#include "kernels/ops/cuda_gemms.h"
 
 namespace primerl::cuda {
 
@@ -48,26 +49,26 @@ inline const char* fault_of_matrix(const AddAdaptersArgs& args) {
 }
 inline const char* fault_of(const AddAdaptersArgs& args) {
   if (const char* fault = fault_of_matrix(args); fault != nullptr) return fault;
-  const bool has_room = args.workspace != nullptr || adapters_workspace(args) == 0;
-  if (!has_room || !are_aligned(args.workspace))
+  const bool has_workspace = args.workspace != nullptr || adapters_workspace(args) == 0;
+  if (!has_workspace || !are_aligned(args.workspace))
     return "adapters need a workspace at an address of 16 bytes";
   return nullptr;
 }
 
-inline const char* fault_of(const AdapterAddend& addend) {
-  const AddAdaptersArgs& args = addend.of;
+inline const char* fault_of(const LoraDelta& lora_delta) {
+  const AddAdaptersArgs& args = lora_delta.of;
   if (const char* fault = fault_of_matrix(args); fault != nullptr) return fault;
-  if (addend.num_rows < 0 || addend.num_rows > kRowsMax) return kTooManyRows;
-  if (addend.rows == nullptr) return "adapters need to be told whose each row is";
-  const bool needs_room = addend.num_rows > 0 && args.num_parts > 0;
-  const bool has_room = args.workspace != nullptr || !needs_room;
-  if (!has_room || !are_aligned(args.workspace, addend.rows))
+  if (lora_delta.num_rows < 0 || lora_delta.num_rows > kRowsMax) return kTooManyRows;
+  if (lora_delta.rows == nullptr) return "adapters need to be told whose each row is";
+  const bool needs_workspace = lora_delta.num_rows > 0 && args.num_parts > 0;
+  const bool has_workspace = args.workspace != nullptr || !needs_workspace;
+  if (!has_workspace || !are_aligned(args.workspace, lora_delta.rows))
     return "adapters need a workspace at an address of 16 bytes, as rows are";
   return nullptr;
 }
-/// Of who reads a product of `rows` rows and adds to it: whole units of `unit` of its columns, of
-/// which no two parts share one.
-inline const char* fault_of(const AdapterAddend* added, Type type, int64_t rows, int64_t columns,
+/// Checks the LoRA delta of an operation that reads the output of a GEMM of `rows` rows. Parts
+/// consist of whole units of `unit` columns; no two parts share a unit.
+inline const char* fault_of(const LoraDelta* added, Type type, int64_t rows, int64_t columns,
                             int64_t unit) {
   if (added == nullptr) return nullptr;
   if (const char* fault = fault_of(*added); fault != nullptr) return fault;
@@ -98,8 +99,8 @@ inline const char* fault_of(const RmsNormArgs& args) {
     return "parts of delta must be 1 or more, where there are some";
   if (args.added != nullptr && args.delta == nullptr && args.parts == nullptr)
     return "a norm adds what adapters add to delta, which is not there";
-  if (const char* fault = fault_of_norm(args, are_aligned(args.x, args.delta, args.weight, args.sum,
-                                                          args.y, args.parts));
+  if (const char* fault = fault_of_norm(
+          args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts));
       fault != nullptr)
     return fault;
   return fault_of(args.added, args.type, args.rows, args.width, args.width);
@@ -176,16 +177,16 @@ inline const char* fault_of(const DecodeAttentionArgs& args) {
   return nullptr;
 }
 
-/// Of turned_attention().
-inline const char* fault_of(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args) {
+/// Checks the arguments of rope_decode_attention().
+inline const char* fault_of(const PagedRotaryArgs& rope, const DecodeAttentionArgs& args) {
   if (const char* fault = fault_of(args); fault != nullptr) return fault;
-  const bool are_alike = turn.rows == args.rows && turn.type == args.type &&
-                         turn.heads.num_heads == args.heads.num_heads &&
-                         turn.heads.num_kv_heads == args.heads.num_kv_heads &&
-                         turn.heads.head_dim == args.heads.head_dim;
+  const bool are_alike = rope.rows == args.rows && rope.type == args.type &&
+                         rope.heads.num_heads == args.heads.num_heads &&
+                         rope.heads.num_kv_heads == args.heads.num_kv_heads &&
+                         rope.heads.head_dim == args.heads.head_dim;
   if (!are_alike) return "rows, heads and type of both must be equal";
-  if (const char* fault = fault_of(turn.heads, turn.rotary_dim); fault != nullptr) return fault;
-  return fault_of_added(turn);
+  if (const char* fault = fault_of(rope.heads, rope.rotary_dim); fault != nullptr) return fault;
+  return fault_of_added(rope);
 }
 
 template <class Args>
@@ -211,12 +212,12 @@ inline const char* fault_of(const SampleArgs& args) {
   return nullptr;
 }
 
-inline const char* fault_of(const SkinnyArgs& args) {
-  if (args.rows < 0 || args.rows > kSkinnyRowsMax) return "rows must be from 0 to 64";
-  if (args.columns < 1 || args.columns > kRowsMax || args.columns % kSkinnyColumns != 0)
+inline const char* fault_of(const SmallMGemmArgs& args) {
+  if (args.rows < 0 || args.rows > kSmallMRowsMax) return "rows must be from 0 to 64";
+  if (args.columns < 1 || args.columns > kRowsMax || args.columns % kSmallMColumns != 0)
     return "columns must be a multiple of 32, at most 2^31 - 1";
-  if (args.num_parts < 1 || args.num_parts > kSkinnyPartsMax) return "parts must be from 1 to 8";
-  if (args.terms < 1 || args.terms % (kSkinnyTerms * args.num_parts) != 0)
+  if (args.num_parts < 1 || args.num_parts > kSmallMPartsMax) return "parts must be from 1 to 8";
+  if (args.terms < 1 || args.terms % (kSmallMTerms * args.num_parts) != 0)
     return "terms must be a multiple of 128 in each part";
   if (!are_aligned(args.x, args.weight, args.parts))
     return "x, weight and parts must be at addresses of 16 bytes";
@@ -232,7 +233,7 @@ inline const char* fault_of(const FewRowsArgs& args) {
   return nullptr;
 }
 
-inline const char* fault_of(const NarrowProductsArgs& args) {
+inline const char* fault_of(const LowRankGemmArgs& args) {
   if (args.num_tiles < 0 || args.num_tiles > kRowsMax) return "tiles must be from 0 to 2^31 - 1";
   if (args.terms < 1 || args.terms % 16 != 0) return "terms must be a multiple of 16";
   if (args.columns < 1 || args.columns % 8 != 0 || args.columns > int64_t{65535} * 128)
@@ -288,13 +289,13 @@ inline const char* fault_of(const QuantiseBlocksArgs& args) {
   if (args.rows % kFp8Block != 0 || args.width < 1 || args.width % kFp8Block != 0)
     return "rows and columns of an FP8 matrix must be multiples of 128";
   if (args.rows < 0 || args.rows / kFp8Block > 65535) return "rows must be at most 2^23 - 128";
-  const bool has_turned = args.turned_codes != nullptr;
+  const bool has_transposed = args.transposed_codes != nullptr;
   if (args.code_stride < args.width || args.scale_stride < args.width / kFp8Block ||
-      (has_turned &&
-       (args.turned_code_stride < args.rows || args.turned_scale_stride < args.rows / kFp8Block)))
+      (has_transposed && (args.transposed_code_stride < args.rows ||
+                          args.transposed_scale_stride < args.rows / kFp8Block)))
     return "strides must be at least what a row has";
-  if (!are_aligned(args.x, args.codes, args.turned_codes) || args.code_stride % 16 != 0 ||
-      args.turned_code_stride % 16 != 0)
+  if (!are_aligned(args.x, args.codes, args.transposed_codes) || args.code_stride % 16 != 0 ||
+      args.transposed_code_stride % 16 != 0)
     return "x and codes must be aligned to 16 bytes";
   return nullptr;
 }
@@ -317,16 +318,17 @@ inline const char* fault_of(const SortByExpertArgs& args) {
   // A block counts up to its own number of threads beyond them.
   return args.rows * args.experts_per_token > kRowsMax - 512 ? kTooManyRows : nullptr;
 }
-inline const char* fault_of(const TilePlacesArgs& args) {
-  if (args.places < 0 || args.places > kRowsMax - 512) return "places must be at most 2^31 - 513";
+inline const char* fault_of(const ExpertTilesArgs& args) {
+  if (args.num_pairs < 0 || args.num_pairs > kRowsMax - 512)
+    return "num_pairs must be at most 2^31 - 513";
   if (args.num_experts < 1 || args.num_experts > kExpertsMax)
     return "num_experts must be from 1 to 1024";
   if (args.num_runs < 1 || args.num_runs > kRunsMax) return "runs must be from 1 to 4096";
-  if (args.tile_rows < 1 || args.tile_rows > kNarrowTileRows)
+  if (args.tile_rows < 1 || args.tile_rows > kLowRankTileRows)
     return "rows of a tile must be from 1 to 64";
   if (args.num_tiles !=
-      tiles_of_places(args.places, args.num_experts, args.num_runs, args.tile_rows))
-    return "tiles must be as many as tiles_of_places() says";
+      num_expert_tiles_of(args.num_pairs, args.num_experts, args.num_runs, args.tile_rows))
+    return "tiles must be as many as num_expert_tiles_of() says";
   return nullptr;
 }
 

@@ -36,8 +36,8 @@ static void score_experts(const RouterShape& shape, const float* logits, float* 
 
 /// Ids of the `wanted` greatest of values[0, count), by falling value, the lower id first; what is
 /// not a number is never greater.
-PRIMERL_INLINE void take_greatest(const float* values, int32_t count, int32_t wanted,
-                                  int32_t* ids) {
+PRIMERL_INLINE void select_greatest(const float* values, int32_t count, int32_t wanted,
+                                    int32_t* ids) {
   bool taken[kExpertsMax] = {};
   for (int32_t n = 0; n < wanted; ++n) {
     int32_t best = -1;
@@ -66,7 +66,7 @@ PRIMERL_INLINE void keep_groups(const RouterShape& shape, float* choices) {
     groups[g] = size > 1 ? first + second : first;
   }
   int32_t kept[kExpertsMax];
-  take_greatest(groups, shape.num_groups, shape.groups_kept, kept);
+  select_greatest(groups, shape.num_groups, shape.groups_kept, kept);
   bool is_kept[kExpertsMax] = {};
   for (int32_t g = 0; g < shape.groups_kept; ++g) is_kept[kept[g]] = true;
   for (int32_t i = 0; i < shape.num_experts; ++i)
@@ -85,7 +85,7 @@ static void route(const RouteArgs& args) {
     if (shape.groups_kept < shape.num_groups) keep_groups(shape, choices);
     int32_t* experts = args.experts + row * wanted;
     float* weights = args.weights + row * wanted;
-    take_greatest(choices, num_experts, wanted, experts);
+    select_greatest(choices, num_experts, wanted, experts);
     float sum = 0;
     for (int32_t i = 0; i < wanted; ++i) sum += scores[experts[i]];
     const float divisor = shape.is_normalized ? sum + shape.epsilon : 1.0F;

@@ -2,7 +2,7 @@
 
 #ifdef PRIMERL_CUDA_ENGINE
 #include "kernels/ops/cuda_ops.h"
-#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device.h"
 #include "kernels/torch/cuda/device_memory.h"
 #endif
 
@@ -16,7 +16,7 @@ std::string why_not_on(std::string_view device) {
   return "this build cannot use: built without nvcc and without the headers of the CUDA runtime "
          "(pip install nvidia-cuda-crt)";
 #else
-  return why_no_card(device);
+  return why_no_cuda_device(device);
 #endif
 }
 
@@ -31,8 +31,8 @@ std::string slow_way_on([[maybe_unused]] std::string_view device) {
 
 Result<DeviceRoom> room_on(std::string_view device) {
 #ifdef PRIMERL_CUDA_ENGINE
-  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(device)));
-  return DeviceRoom{card.free_bytes, card.total_bytes};
+  ASSIGN_OR_RETURN(const CudaDeviceFacts facts, cuda_device_facts(cuda_device_index(device)));
+  return DeviceRoom{facts.free_bytes, facts.total_bytes};
 #else
   return error(Code::kUnavailable, "'{}' has no memory of its own that this build could ask for",
                device);
@@ -41,8 +41,8 @@ Result<DeviceRoom> room_on(std::string_view device) {
 
 std::shared_ptr<DeviceMemory> device_memory_of(const std::string& device) {
 #ifdef PRIMERL_CUDA_ENGINE
-  if (card_index(device) >= 0 && why_no_card(device).empty())
-    return make_card_memory(card_index(device));
+  if (cuda_device_index(device) >= 0 && why_no_cuda_device(device).empty())
+    return make_cuda_memory(cuda_device_index(device));
 #endif
   static_cast<void>(device);
   return nullptr;

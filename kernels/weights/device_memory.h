@@ -33,7 +33,7 @@ class DeviceBuffer : public std::enable_shared_from_this<DeviceBuffer> {
   /// The piece itself, also of one that a pool has lent: keeps its memory, and not the loan.
   std::shared_ptr<const DeviceBuffer> memory() const { return shared_from_this(); }
   /// N of "cuda:N" where the piece lies; -1: on a device that has no number in this process.
-  virtual int32_t card() const = 0;
+  virtual int32_t device_index() const = 0;
   /// Where operations of the device find it; the host may not read it.
   virtual void* data() const = 0;
   virtual uint64_t num_bytes() const = 0;
@@ -41,7 +41,7 @@ class DeviceBuffer : public std::enable_shared_from_this<DeviceBuffer> {
   /// must be done.
   virtual Status read(uint64_t offset, std::span<std::byte> to) const = 0;
   /// Lets operations of another card of this process read it, as fast as the two can.
-  virtual Status reach_from(int32_t card) const = 0;
+  virtual Status reach_from(int32_t device_index) const = 0;
   /// For DeviceMemory::open() of another process, while this piece lives. kUnavailable says why
   /// the system has no such thing.
   virtual Result<DeviceHandle> handle() const = 0;

@@ -10,14 +10,14 @@
 namespace primerl::cuda_test {
 namespace {
 
-using cuda::AddAdaptersArgs;
 using cuda::AdapterTile;
+using cuda::AddAdaptersArgs;
 
 constexpr std::array<int32_t, 8> kRanks = {16, 4, 64, 7, 0, 24, 8, 32};
 constexpr int32_t kSlots = 2;
 
-/// Tiles of nobody's adapter have rows, too; those without rows are of nobody.
-std::vector<AdapterTile> tiles_of(int64_t rows, uint64_t seed, bool are_narrow) {
+/// Tiles without an adapter have rows, too; tiles without rows are empty.
+std::vector<AdapterTile> tiles_of(int64_t rows, uint64_t seed, bool are_small) {
   std::vector<AdapterTile> tiles = {{}};
   RandomStream random(seed);
   for (int32_t first = 0; first < rows; first = tiles.back().first + tiles.back().rows) {
@@ -27,7 +27,7 @@ std::vector<AdapterTile> tiles_of(int64_t rows, uint64_t seed, bool are_narrow) 
     tile.slot = static_cast<int32_t>(random.below(kSlots));
     tile.targets = static_cast<uint32_t>(random.below(8));
     tile.scaling = 0.5F + static_cast<float>(random.below(3));
-    if (!are_narrow) {
+    if (!are_small) {
       tiles.push_back(tile);
       continue;
     }
@@ -107,7 +107,7 @@ Floats wanted_of_tiles(const AddAdaptersArgs& args, const std::vector<AdapterTil
 AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& linear, uint64_t seed,
                          Change change)
     : linear_(linear),
-      tiles_(tiles_of(rows, mix(seed, 20), change.has_narrow_tiles)),
+      tiles_(tiles_of(rows, mix(seed, 20), change.has_small_tiles)),
       rows_(rows_of(tiles_, rows)),
       type_(type),
       slots_([&] {
@@ -122,8 +122,8 @@ AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& lin
       on_x_(type, x_),
       on_tiles_(tiles_),
       on_rows_(rows_),
-      addend_([&] {
-        cuda::AdapterAddend made{linear_.args(type), rows, on_rows_.as<cuda::AdapterRow>()};
+      lora_delta_([&] {
+        cuda::LoraDelta made{linear_.args(type), rows, on_rows_.as<cuda::AdapterRow>()};
         made.of.num_tiles = std::ssize(tiles_);
         made.of.tiles = on_tiles_.as<AdapterTile>();
         made.of.slots = on_slots_.get();
@@ -131,19 +131,19 @@ AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& lin
         made.of.next_size = linear_.slot_stride() / cuda::kAdapterRowsRankMax;  // changes nothing
         return made;
       }()),
-      u_(Floats(static_cast<size_t>(cuda::addend_workspace(addend_)), NAN)) {
-  addend_.of.workspace = u_.as<float>();
+      u_(Floats(static_cast<size_t>(cuda::lora_delta_workspace(lora_delta_)), NAN)) {
+  lora_delta_.of.workspace = u_.as<float>();
 }
 
 Floats AdaptedRows::sums() const {
-  const int64_t count = addend_.num_rows * linear_.columns();
+  const int64_t count = lora_delta_.num_rows * linear_.columns();
   return wanted_of_tiles(linear_.args(type_), tiles_, slots_, x_,
                          Floats(static_cast<size_t>(count), 0));
 }
 
 bool AdaptedRows::has_slot(int64_t row, int32_t slot) const {
   const cuda::AdapterRow& of = rows_[static_cast<size_t>(row)];
-  const uint32_t all = (1U << static_cast<unsigned>(addend_.of.num_parts)) - 1;
+  const uint32_t all = (1U << static_cast<unsigned>(lora_delta_.of.num_parts)) - 1;
   return of.slot == slot && of.rank > 0 && (of.targets & all) != 0;
 }
 

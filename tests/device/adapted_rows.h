@@ -17,7 +17,7 @@ struct AdaptedLinear {
   std::vector<int64_t> widths;
 
   int64_t columns() const;
-  /// Of a part, for each rank.
+  /// Elements of a part for each rank.
   int64_t size_of(int64_t width) const { return terms + (width + 7) / 8 * 8; }
   int64_t slot_stride() const;
   cuda::AddAdaptersArgs args(cuda::Type type) const;
@@ -28,26 +28,26 @@ Floats wanted_of_tiles(const cuda::AddAdaptersArgs& args,
                        const std::vector<cuda::AdapterTile>& tiles, const Floats& slots,
                        const Floats& x, Floats before);
 
-/// Rows of a decode step, read by a linear: tiles of one to eight rows, of ranks 4 to 64, of
-/// nobody, and of adapters that add to some of the parts.
+/// Rows of a decode step, read by a linear: tiles of one to eight rows, with ranks 4 to 64, without
+/// an adapter, and with adapters that add to some of the parts.
 class AdaptedRows {
  public:
   struct Change {
-    bool has_narrow_tiles = false;  // of one row each: changes nothing
-    int32_t broken_slot = -1;       // whose numbers are none
+    bool has_small_tiles = false;  // of one row each: changes nothing
+    int32_t broken_slot = -1;      // whose numbers are none
   };
   AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& linear, uint64_t seed,
               Change change = {false, -1});
 
   /// What adapters add, [rows, columns].
   Floats sums() const;
-  const cuda::AdapterAddend* addend() const { return &addend_; }
+  const cuda::LoraDelta* lora_delta() const { return &lora_delta_; }
   /// Whose numbers of those that `slot` has are added to a row.
   bool has_slot(int64_t row, int32_t slot) const;
   /// Makes u, and then what reads it.
   template <class Launch>
   cuda::Outcome before(const Launch& launch, cuda::Stream stream) const {
-    const cuda::Outcome outcome = cuda::shrink_adapters(addend_, stream);
+    const cuda::Outcome outcome = cuda::shrink_adapters(lora_delta_, stream);
     return outcome.is_ok() ? launch() : outcome;
   }
 
@@ -58,7 +58,7 @@ class AdaptedRows {
   const cuda::Type type_;
   const Floats slots_, x_;
   const Buffer on_slots_, on_x_, on_tiles_, on_rows_;
-  cuda::AdapterAddend addend_;
+  cuda::LoraDelta lora_delta_;
   const Buffer u_;
 };
 

@@ -77,7 +77,7 @@ Normed normed(const Case& one, const AdaptedRows& added, bool is_in_parts) {
                    .weight = weight.get(),
                    .sum = sum.get(),
                    .y = y.get(),
-                   .added = added.addend()};
+                   .added = added.lora_delta()};
   if (is_in_parts) {
     args.parts = parts.as<float>();
     args.num_parts = 1;
@@ -85,9 +85,7 @@ Normed normed(const Case& one, const AdaptedRows& added, bool is_in_parts) {
     args.delta = dense.get();
   }
   expect_one_answer(
-      [&](Stream stream) {
-        return added.before([&] { return rms_norm(args, stream); }, stream);
-      },
+      [&](Stream stream) { return added.before([&] { return rms_norm(args, stream); }, stream); },
       {&sum, &y});
   return {sum.floats(one.type), y.floats(one.type)};
 }
@@ -119,7 +117,7 @@ Floats activated(const Case& one, const AdaptedRows& added) {
         return added.before(
             [&] {
               return swiglu({one.shape.rows, one.shape.width, one.type, gate_up.get(), out.get(),
-                             added.addend()},
+                             added.lora_delta()},
                             stream);
             },
             stream);
@@ -141,54 +139,58 @@ TEST(CudaAdaptedRows, AreActivated) {
 }
 
 TEST(CudaAdaptedRows, AreTheSameInTilesOfAnySize) {
-  for_cases([](const Case& one) {
-    const auto with = [&](const AdaptedLinear& linear, bool has_narrow_tiles) {
-      return AdaptedRows(one.type, one.shape.rows, linear, one.seed, {has_narrow_tiles, -1});
-    };
-    EXPECT_TRUE(activated(one, with(one.halves(), false)) ==
-                activated(one, with(one.halves(), true)));
-    const Normed wide = normed(one, with(one.whole(), false), false);
-    const Normed narrow = normed(one, with(one.whole(), true), false);
-    EXPECT_TRUE(wide.sum == narrow.sum && wide.y == narrow.y);
-  }, 1);
+  for_cases(
+      [](const Case& one) {
+        const auto with = [&](const AdaptedLinear& linear, bool has_small_tiles) {
+          return AdaptedRows(one.type, one.shape.rows, linear, one.seed, {has_small_tiles, -1});
+        };
+        EXPECT_TRUE(activated(one, with(one.halves(), false)) ==
+                    activated(one, with(one.halves(), true)));
+        const Normed wide = normed(one, with(one.whole(), false), false);
+        const Normed narrow = normed(one, with(one.whole(), true), false);
+        EXPECT_TRUE(wide.sum == narrow.sum && wide.y == narrow.y);
+      },
+      1);
 }
 
-TEST(CudaAdaptedRows, AreTheSameBesideANeighbourThatIsBroken) {
+TEST(CudaAdaptedRows, AreTheSameBesideABrokenRow) {
   constexpr int32_t kBroken = 1;
-  for_cases([](const Case& one) {
-    const auto expect_apart = [&](const AdaptedRows& broken, const Floats& whole,
-                                  const Floats& got) {
-      const auto width = static_cast<size_t>(one.shape.width);
-      for (size_t row = 0; row < static_cast<size_t>(one.shape.rows); ++row) {
-        if (broken.has_slot(static_cast<int64_t>(row), kBroken)) {
-          EXPECT_TRUE(std::isnan(got[row * width])) << row;
-          continue;
-        }
-        EXPECT_TRUE(std::equal(whole.begin() + static_cast<int64_t>(row * width),
-                               whole.begin() + static_cast<int64_t>((row + 1) * width),
-                               got.begin() + static_cast<int64_t>(row * width)))
-            << row;
-      }
-    };
-    const auto with = [&](const AdaptedLinear& linear, int32_t broken_slot) {
-      return AdaptedRows(one.type, one.shape.rows, linear, one.seed, {false, broken_slot});
-    };
-    const AdaptedRows halves = with(one.halves(), kBroken);
-    const AdaptedRows whole = with(one.whole(), kBroken);
-    expect_apart(halves, activated(one, with(one.halves(), -1)), activated(one, halves));
-    expect_apart(whole, normed(one, with(one.whole(), -1), false).y,
-                 normed(one, whole, false).y);
-  }, 1);
+  for_cases(
+      [](const Case& one) {
+        const auto expect_apart = [&](const AdaptedRows& broken, const Floats& whole,
+                                      const Floats& got) {
+          const auto width = static_cast<size_t>(one.shape.width);
+          for (size_t row = 0; row < static_cast<size_t>(one.shape.rows); ++row) {
+            if (broken.has_slot(static_cast<int64_t>(row), kBroken)) {
+              EXPECT_TRUE(std::isnan(got[row * width])) << row;
+              continue;
+            }
+            EXPECT_TRUE(std::equal(whole.begin() + static_cast<int64_t>(row * width),
+                                   whole.begin() + static_cast<int64_t>((row + 1) * width),
+                                   got.begin() + static_cast<int64_t>(row * width)))
+                << row;
+          }
+        };
+        const auto with = [&](const AdaptedLinear& linear, int32_t broken_slot) {
+          return AdaptedRows(one.type, one.shape.rows, linear, one.seed, {false, broken_slot});
+        };
+        const AdaptedRows halves = with(one.halves(), kBroken);
+        const AdaptedRows whole = with(one.whole(), kBroken);
+        expect_apart(halves, activated(one, with(one.halves(), -1)), activated(one, halves));
+        expect_apart(whole, normed(one, with(one.whole(), -1), false).y,
+                     normed(one, whole, false).y);
+      },
+      1);
 }
 
 TEST(CudaAdaptedRows, NameWhatIsWrong) {
   const AdaptedRows added(Type::kFloat32, 2, {8, {8}}, 0);
-  RmsNormArgs norm{.rows = 2, .width = 8, .added = added.addend()};
+  RmsNormArgs norm{.rows = 2, .width = 8, .added = added.lora_delta()};
   EXPECT_THAT(rms_norm(norm, nullptr).fault, HasSubstr("add to delta, which is not there"));
   float number = 0;
   norm.delta = norm.sum = &number;
   const auto fault_with = [&](const auto& change) {
-    AdapterAddend other = *added.addend();
+    LoraDelta other = *added.lora_delta();
     change(other);
     norm.added = &other;
     const char* fault = fault_of(norm);
@@ -201,7 +203,7 @@ TEST(CudaAdaptedRows, NameWhatIsWrong) {
   EXPECT_THAT(fault_with([](auto& a) { a.of.parts[0].columns = 4; }), HasSubstr("whole norms"));
   EXPECT_THAT(fault_with([](auto& a) { a.rows = nullptr; }), HasSubstr("whose each row is"));
   EXPECT_THAT(fault_with([](auto& a) { a.of.workspace = nullptr; }), HasSubstr("a workspace"));
-  AdapterAddend many = *added.addend();
+  LoraDelta many = *added.lora_delta();
   many.of.rank_max = 65;
   EXPECT_STREQ(shrink_adapters(many, nullptr).fault, "rank_max must be from 1 to 64");
   EXPECT_TRUE(shrink_adapters({}, nullptr).is_ok()) << "no rows are no work";

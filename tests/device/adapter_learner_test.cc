@@ -23,11 +23,11 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::all_experts_folder;
 using testing::are_equal;
 using testing::expect_close;
 using testing::expect_like;
+using ::testing::HasSubstr;
 using testing::make_folder;
 using testing::mixed_batch;
 using testing::must_step;
@@ -67,8 +67,7 @@ TrainBatch batch_of(TenantSlot tenant) {
   batch.samples.resize(4 + tenant.value);
   for (auto& sample : batch.samples) {
     if (!sample.kept.empty()) continue;
-    for (auto& token : sample.tokens)
-      token = (token + 7 * static_cast<int32_t>(tenant.value)) % 60;
+    for (auto& token : sample.tokens) token = (token + 7 * static_cast<int32_t>(tenant.value)) % 60;
   }
   if (tenant.value == 3) batch.loss = LossKind::kCrossEntropy;
   return batch;
@@ -103,7 +102,7 @@ std::unique_ptr<LearnerType> filled(const std::filesystem::path& folder,
   return learner;
 }
 
-std::unique_ptr<CudaLearner> on_card(const std::filesystem::path& folder,
+std::unique_ptr<CudaLearner> on_cuda(const std::filesystem::path& folder,
                                      const std::vector<AdapterTraining>& adapters,
                                      const LearnerOptions& options) {
   return filled<CudaLearner>(folder, adapters, numbers_of(folder, adapters), options);
@@ -135,8 +134,8 @@ std::vector<Result<TrainReport>> together(Learner& learner,
   return learner.step_together(pointers, never);
 }
 
-/// What the CPU says of a step of each of six_tenants(), alone. Many experts' adapters have many
-/// numbers: they are made once, and so is every step, for all comparisons with it.
+/// The CPU's step of each of six_tenants(), alone. Adapters of many experts are large, so they and
+/// every step are computed once, for all comparisons.
 struct Expected {
   explicit Expected(const std::filesystem::path& model)
       : folder(model), numbers(numbers_of(model, tenants)) {
@@ -159,12 +158,12 @@ struct Expected {
 /// What bf16 may leave of each tenant's gradients (bf16_rounding.h), by the tensor that moves most.
 std::vector<double> tolerances_in_bf16(const Expected& expected) {
   std::vector<std::vector<double>> squares(expected.tenants.size());
-  for (uint64_t seed = 0; seed < card_test::kRoundings; ++seed) {
+  for (uint64_t seed = 0; seed < device_test::kRoundings; ++seed) {
     RandomStream random(seed);
-    const auto other = card_test::moved_folder(expected.folder, random);
+    const auto other = device_test::moved_folder(expected.folder, random);
     std::vector<Tensors> numbers;
     for (const auto& of_tenant : expected.numbers)
-      numbers.push_back(card_test::moved(of_tenant, random));
+      numbers.push_back(device_test::moved(of_tenant, random));
     auto learner = on_cpu(other, expected.tenants, numbers, options_of("float32"));
     for (size_t i = 0; i < expected.tenants.size(); ++i) {
       must_step(*learner, expected.batches[i]);
@@ -178,7 +177,7 @@ std::vector<double> tolerances_in_bf16(const Expected& expected) {
   }
   std::vector<double> tolerances;
   for (const auto& of_tensors : squares)
-    tolerances.push_back(card_test::tolerance_of_roundings(std::ranges::max(of_tensors)));
+    tolerances.push_back(device_test::tolerance_of_roundings(std::ranges::max(of_tensors)));
   return tolerances;
 }
 
@@ -186,7 +185,7 @@ std::vector<double> tolerances_in_bf16(const Expected& expected) {
 /// a number of bf16.
 constexpr double kReportInBf16 = 0.05;
 
-/// What a step of each tenant may be off.
+/// The tolerance of each tenant's step.
 std::vector<double> tolerances_of(const Expected& expected, const std::string& dtype) {
   if (dtype == "float32") return std::vector<double>(expected.tenants.size(), 1e-4);
   return tolerances_in_bf16(expected);
@@ -257,11 +256,14 @@ TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
     }
 }
 
-/// More experts and tenants than one product of the library takes. Biases choose the same three
+/// More experts and tenants than one GEMM of the library takes. Biases choose the same three
 /// experts for all rows, one of them among the last, so that bf16 chooses no others.
 TEST(CudaAdapters, OfManyExpertsAndTenantsHaveTheCpusGradients) {
-  const auto folder = make_folder({.model_type = "glm4_moe", .hidden_size = 64, .head_dim = 64,
-                                   .deviation = 0.1, .num_experts = 256});
+  const auto folder = make_folder({.model_type = "glm4_moe",
+                                   .hidden_size = 64,
+                                   .head_dim = 64,
+                                   .deviation = 0.1,
+                                   .num_experts = 256});
   auto tensors = read_model_tensors(folder).value();
   for (auto& tensor : tensors) {
     if (!tensor.name.ends_with("e_score_correction_bias")) continue;
@@ -289,7 +291,7 @@ TEST(CudaAdapters, OfExpertsWithoutRowsHaveNoGradient) {
   batch.loss = LossKind::kCrossEntropy;
   batch.samples = {testing::sample_of(1, 1, 1, 2, 1)};
   for (const char* dtype : {"float32", "bfloat16"}) {
-    auto learner = on_card(folder, tenants, options_of(dtype));
+    auto learner = on_cuda(folder, tenants, options_of(dtype));
     const TrainReport report = must_step(*learner, batch);
     EXPECT_FALSE(report.skipped) << report.skip_reason;
     for (const std::string name : {"gate_proj.lora_A.weight", "up_proj.lora_B.weight",
@@ -339,21 +341,22 @@ TEST(CudaAdapters, StepsOfSomeGoTheCpusWayAndLeaveTheOthers) {
   const auto tenants = six_tenants();
   LearnerOptions options = options_of("float32");
   options.micro_batch_tokens = 90;  // several passes
-  auto card = on_card(folder, tenants, options);
+  auto device_learner = on_cuda(folder, tenants, options);
   auto cpu = on_cpu(folder, tenants, options);
-  const auto untouched = weights_of(*card, tenants[1].tenant);
+  const auto untouched = weights_of(*device_learner, tenants[1].tenant);
   for (int step = 0; step < 4; ++step) {
     std::vector<TrainBatch> batches;
     for (const size_t i : {5, 0, 2, 3, 4}) batches.push_back(batch_of(tenants[i].tenant));
-    const auto got = together(*card, batches);
+    const auto got = together(*device_learner, batches);
     for (size_t i = 0; i < batches.size(); ++i) {
       ASSERT_TRUE(got[i].ok()) << got[i].error().text();
       expect_like(*got[i], must_step(*cpu, batches[i]), 1e-3);
     }
   }
   for (const size_t i : {0, 2, 3, 4, 5})
-    expect_close(weights_of(*card, tenants[i].tenant), weights_of(*cpu, tenants[i].tenant), 2e-3);
-  EXPECT_TRUE(are_equal(weights_of(*card, tenants[1].tenant), untouched));
+    expect_close(weights_of(*device_learner, tenants[i].tenant),
+                 weights_of(*cpu, tenants[i].tenant), 2e-3);
+  EXPECT_TRUE(are_equal(weights_of(*device_learner, tenants[1].tenant), untouched));
 }
 
 TEST(CudaAdapters, BeginAsTheBaseAndLeaveItAsItIs) {
@@ -375,8 +378,8 @@ TEST(CudaAdapters, BeginAsTheBaseAndLeaveItAsItIs) {
 void expect_skipped_alone(const std::filesystem::path& folder) {
   const auto tenants = six_tenants();
   for (const char* dtype : {"float32", "bfloat16"}) {
-    auto learner = on_card(folder, tenants, options_of(dtype));
-    auto sound = on_card(folder, tenants, options_of(dtype));
+    auto learner = on_cuda(folder, tenants, options_of(dtype));
+    auto sound = on_cuda(folder, tenants, options_of(dtype));
     auto broken = weights_of(*learner, tenants[2].tenant);
     std::vector<float> nan(broken[0].bytes.size() / sizeof(float),
                            std::numeric_limits<float>::quiet_NaN());
@@ -411,7 +414,7 @@ TEST(CudaAdapters, CheckpointsGoOnHereAndThere) {
   const auto folder = make_folder({});
   const auto tenants = six_tenants();
   const LearnerOptions options = options_of("float32");
-  auto card = on_card(folder, tenants, options);
+  auto device_learner = on_cuda(folder, tenants, options);
   auto cpu = on_cpu(folder, tenants, options);
   for (const size_t i : {1, 2}) {
     SCOPED_TRACE(fmt::format("tenant {}", i));
@@ -421,17 +424,17 @@ TEST(CudaAdapters, CheckpointsGoOnHereAndThere) {
     const auto again = testing::scratch_folder(fmt::format("again{}", i));
     for (int step = 0; step < 3; ++step) must_step(*cpu, batch);
     ASSERT_TRUE(cpu->save(tenant, kept).ok());
-    const Status loaded = card->load(tenant, kept);
+    const Status loaded = device_learner->load(tenant, kept);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text();
-    EXPECT_TRUE(are_equal(weights_of(*card, tenant), weights_of(*cpu, tenant)));
-    ASSERT_TRUE(card->save(tenant, again).ok());
+    EXPECT_TRUE(are_equal(weights_of(*device_learner, tenant), weights_of(*cpu, tenant)));
+    ASSERT_TRUE(device_learner->save(tenant, again).ok());
     auto other = on_cpu(folder, tenants, options);
     ASSERT_TRUE(other->load(tenant, again).ok());
     must_step(*other, batch);
     must_step(*cpu, batch);
-    must_step(*card, batch);
+    must_step(*device_learner, batch);
     EXPECT_TRUE(are_equal(weights_of(*other, tenant), weights_of(*cpu, tenant)));
-    expect_close(weights_of(*card, tenant), weights_of(*cpu, tenant), 1e-3);
+    expect_close(weights_of(*device_learner, tenant), weights_of(*cpu, tenant), 1e-3);
   }
 }
 

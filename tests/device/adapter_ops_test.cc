@@ -1,4 +1,4 @@
-// What adapters add to a product against sums in double on the host: adapters of many ranks beside
+// What adapters add to a GEMM against sums in double on the host: adapters of many ranks beside
 // each other, rows without one, and a broken neighbour.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "kernels/ops/cuda_checks.h"
-#include "kernels/ops/cuda_places.h"
+#include "kernels/ops/cuda_expert_tiles.h"
 #include "tests/device/adapted_rows.h"
 
 namespace primerl::cuda {
@@ -30,11 +30,11 @@ using Linear = cuda_test::AdaptedLinear;
 
 constexpr int64_t kRows = 21;
 
-/// Ranks 4 to 64; one has no part, two share a slot, row 12 is nobody's, 13 and 20 have no tile.
+/// Ranks 4 to 64; one has no part, two share a slot, row 12 has no adapter, 13 and 20 have no tile.
 std::vector<AdapterTile> many_tiles() {
-  return {{0, 1, 2, 4, 7, 2},      {1, 8, 0, 16, 7, 0.5F}, {9, 3, 0, 16, 7, 0.5F},
-          {12, 1},                 {14, 2, 1, 64, 5, 1.5F}, {16, 1, 3, 7, 2, 1},
-          {17, 2, 4, 24, 0, 1},    {},                      {19, 1, 4, 24, 4, 3}};
+  return {{0, 1, 2, 4, 7, 2},      {1, 8, 0, 16, 7, 0.5F}, {9, 3, 0, 16, 7, 0.5F}, {12, 1},
+          {14, 2, 1, 64, 5, 1.5F}, {16, 1, 3, 7, 2, 1},    {17, 2, 4, 24, 0, 1},   {},
+          {19, 1, 4, 24, 4, 3}};
 }
 constexpr int64_t kSlots = 5;
 
@@ -135,14 +135,14 @@ struct SortedCase {
 void expect_tiles(const SortedCase& one) {
   SCOPED_TRACE(::testing::Message() << one.rows << " rows, " << one.num_experts << " experts, "
                                     << one.runs.size() << " runs");
-  const int64_t places = one.rows * one.experts_per_token;
+  const int64_t num_pairs = one.rows * one.experts_per_token;
   std::vector<std::vector<int32_t>> of_experts(static_cast<size_t>(one.num_experts));
   for (int64_t row = 0; row < one.rows; ++row)
     for (int64_t i = 0; i < one.experts_per_token; ++i)
       of_experts[static_cast<size_t>((row * row + i * 3 + row / 5) % (one.num_experts - 1))]
           .push_back(static_cast<int32_t>(row));  // the last expert has none
   Ints sources, ends, run_ends;
-  std::vector<AdapterTile> want(static_cast<size_t>(places));  // by place: its run's, and expert
+  std::vector<AdapterTile> want(static_cast<size_t>(num_pairs));  // by place: its run's, and expert
   for (size_t expert = 0; expert < of_experts.size(); ++expert) {
     for (const int32_t row : of_experts[expert]) {
       for (const AdapterTile& run : one.runs) {
@@ -164,31 +164,31 @@ void expect_tiles(const SortedCase& one) {
     ends.push_back(static_cast<int32_t>(sources.size()));
   }
   const int64_t num_tiles =
-      tiles_of_places(places, one.num_experts, std::ssize(one.runs), one.tile_rows);
+      num_expert_tiles_of(num_pairs, one.num_experts, std::ssize(one.runs), one.tile_rows);
   const Buffer on_sources(sources), on_ends(ends), on_runs(one.runs);
   const Buffer to_tiles(std::vector<AdapterTile>(static_cast<size_t>(num_tiles), {7, 7, 7}));
   const Buffer to_ends(Ints(run_ends.size(), -1));
   expect_one_answer(
       [&](Stream stream) {
-        return tile_places({.places = places,
-                            .num_experts = one.num_experts,
-                            .ends = on_ends.as<int32_t>(),
-                            .sources = on_sources.as<int32_t>(),
-                            .first_row = one.first_row,
-                            .runs = on_runs.as<AdapterTile>(),
-                            .num_runs = std::ssize(one.runs),
-                            .tile_rows = one.tile_rows,
-                            .num_tiles = num_tiles,
-                            .tiles = to_tiles.as<AdapterTile>(),
-                            .run_ends = to_ends.as<int32_t>()},
-                           stream);
+        return make_expert_tiles({.num_pairs = num_pairs,
+                                  .num_experts = one.num_experts,
+                                  .ends = on_ends.as<int32_t>(),
+                                  .sources = on_sources.as<int32_t>(),
+                                  .first_row = one.first_row,
+                                  .runs = on_runs.as<AdapterTile>(),
+                                  .num_runs = std::ssize(one.runs),
+                                  .tile_rows = one.tile_rows,
+                                  .num_tiles = num_tiles,
+                                  .tiles = to_tiles.as<AdapterTile>(),
+                                  .run_ends = to_ends.as<int32_t>()},
+                                 stream);
       },
       {&to_tiles, &to_ends});
   EXPECT_EQ(to_ends.ints(), run_ends);
   const auto bytes = to_tiles.bytes();
   std::vector<AdapterTile> tiles(static_cast<size_t>(num_tiles));
   std::memcpy(tiles.data(), bytes.data(), bytes.size());
-  std::vector<int> covered(static_cast<size_t>(places));
+  std::vector<int> covered(static_cast<size_t>(num_pairs));
   int64_t num_begun = 0;
   for (const AdapterTile& tile : tiles) {
     num_begun += tile.rows > 0 ? 1 : 0;
@@ -213,35 +213,41 @@ void expect_tiles(const SortedCase& one) {
   EXPECT_EQ(num_begun, num_wanted);
 }
 
-TEST(CudaAdapters, TilesOfPlacesHaveTheRowsOfOneExpertAndRun) {
+TEST(CudaAdapters, ExpertTilesHaveTheRowsOfOneExpertAndRun) {
   const AdapterTile all{0, 300, 0, 16, 7, 2};
   expect_tiles({300, 3, 8, 64, {all}});
   expect_tiles({300, 3, 8, 8, {all}});
   expect_tiles({1, 2, 128, 8, {{0, 1, 3, 4, 1, 1}}});  // a tile a place
   // Rows without an adapter at both ends and between, a run without rows, runs of one row.
-  expect_tiles({300, 4, 16, 8,
-                {{2, 1, 0, 4, 7, 1}, {3, 90, 1, 64, 3, 2}, {93, 0, 5, 1, 1, 1},
-                 {100, 150, 2, 7, 7, 0.5F}, {250, 49, 0, 4, 7, 1}}});
+  expect_tiles({300,
+                4,
+                16,
+                8,
+                {{2, 1, 0, 4, 7, 1},
+                 {3, 90, 1, 64, 3, 2},
+                 {93, 0, 5, 1, 1, 1},
+                 {100, 150, 2, 7, 7, 0.5F},
+                 {250, 49, 0, 4, 7, 1}}});
   // Rows from the middle of the first run on, to the middle of the last.
-  expect_tiles({60, 3, 8, 8,
-                {{10, 100, 2, 8, 7, 1}, {112, 20, 1, 4, 7, 1}, {132, 300, 0, 16, 7, 3}},
-                90});
+  expect_tiles(
+      {60, 3, 8, 8, {{10, 100, 2, 8, 7, 1}, {112, 20, 1, 4, 7, 1}, {132, 300, 0, 16, 7, 3}}, 90});
   expect_tiles({40, 2, 4, 8, {{0, 20, 0, 4, 7, 1}, {20, 20, 1, 8, 7, 1}, {40, 0}, {40, 0}}});
 }
 
-TEST(CudaAdapters, TilesOfPlacesNameWhatIsWrong) {
-  EXPECT_TRUE(tile_places({}, nullptr).is_ok());
-  EXPECT_EQ(tiles_of_places(24, 8, 2, 8), 19);
-  EXPECT_EQ(tiles_of_places(24, 8, 4, 8), 24);
-  TilePlacesArgs args{.places = 24, .num_experts = 8, .num_runs = 4097, .num_tiles = 24};
-  EXPECT_STREQ(tile_places(args, nullptr).fault, "runs must be from 1 to 4096");
+TEST(CudaAdapters, ExpertTilesNameWhatIsWrong) {
+  EXPECT_TRUE(make_expert_tiles({}, nullptr).is_ok());
+  EXPECT_EQ(num_expert_tiles_of(24, 8, 2, 8), 19);
+  EXPECT_EQ(num_expert_tiles_of(24, 8, 4, 8), 24);
+  ExpertTilesArgs args{.num_pairs = 24, .num_experts = 8, .num_runs = 4097, .num_tiles = 24};
+  EXPECT_STREQ(make_expert_tiles(args, nullptr).fault, "runs must be from 1 to 4096");
   args.num_runs = 2;
-  EXPECT_STREQ(tile_places(args, nullptr).fault, "tiles must be as many as tiles_of_places() says");
+  EXPECT_STREQ(make_expert_tiles(args, nullptr).fault,
+               "tiles must be as many as num_expert_tiles_of() says");
   args.tile_rows = 65;
-  EXPECT_STREQ(tile_places(args, nullptr).fault, "rows of a tile must be from 1 to 64");
+  EXPECT_STREQ(make_expert_tiles(args, nullptr).fault, "rows of a tile must be from 1 to 64");
 }
 
-TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideANeighbourThatIsBroken) {
+TEST(CudaAdapters, ARowIsTheSameInAnyTileAndBesideABrokenRow) {
   const Linear linear{512, {700, 300}};
   for (const Type type : {Type::kFloat32, Type::kBfloat16}) {
     const Floats x = random_floats(kRows * linear.terms, 1);

@@ -222,8 +222,8 @@ struct DecodeMemory {
   DecodeAttentionArgs args;
 };
 
-/// An output is a mean of values of up to 1 (one of them, a turned row's own, of up to 3). Its
-/// weights are off by ln 2 times what their scores are, in powers of two: these are up to 8, of
+/// An output is a mean of values of up to 1 (with RoPE applied, the row's own value is up to 3).
+/// Its weights are off by ln 2 times what their scores are, in powers of two: these are up to 8, of
 /// some fifteen roundings to 2^-24 of that, so 5e-6. Written as bf16 it is rounded once more.
 void expect_near_cpu(const DecodeCase& one, const Context& context, const DecodeOperands& host,
                      const DecodeMemory& memory) {
@@ -262,19 +262,19 @@ TEST(CudaDecodeAttention, HoldsEveryWidthGroupAndSplit) {
         }
 }
 
-/// What rotary() takes for the rows of `one`, each turned to its last place.
-struct Turned {
+/// The inputs of rotary() for the rows of `one`; each row has the position of its last key.
+struct RopeRows {
   Floats qkv, q_weight, k_weight, cosine, sine;
   Ints positions, slots;
 
-  Turned(const DecodeCase& one, const Context& context, int32_t rotary_dim) {
+  RopeRows(const DecodeCase& one, const Context& context, int32_t rotary_dim) {
     const int64_t d = one.heads.head_dim;
     const int64_t width = (one.heads.num_heads + int64_t{2} * one.heads.num_kv_heads) * d;
     qkv = rounded(one.type, random_floats(one.rows * width, mix(one.seed, 6), 2));
     q_weight = rounded(one.type, random_floats(d, mix(one.seed, 7)));
     k_weight = rounded(one.type, random_floats(d, mix(one.seed, 8)));
-    for (const float angle : random_floats(int64_t{one.length_max} * rotary_dim / 2 + 1,
-                                           mix(one.seed, 9), 3.1)) {
+    for (const float angle :
+         random_floats(int64_t{one.length_max} * rotary_dim / 2 + 1, mix(one.seed, 9), 3.1)) {
       cosine.push_back(std::cos(angle));
       sine.push_back(std::sin(angle));
     }
@@ -289,14 +289,14 @@ struct Turned {
 /// In one launch as in two: the cache has the same bits, and the output is the CPU's of what
 /// rotary() wrote, the queries rounded as it rounds them. (Its bits need not be those of two
 /// launches: the compiler may round a sum in other places.)
-void expect_turned(const DecodeCase& one) {
+void expect_rope_decode(const DecodeCase& one) {
   SCOPED_TRACE(one.name());
   RandomStream random(mix(one.seed, 10));
   const int32_t rotary_dim = random.below(3) == 0 ? one.heads.head_dim / 4 : one.heads.head_dim;
   const bool has_norm = random.below(3) != 0;
   const Context context(one);
-  const Turned turned(one, context, rotary_dim);
-  const Buffer qkv(one.type, turned.qkv), cosine(turned.cosine), sine(turned.sine);
+  const RopeRows rope_rows(one, context, rotary_dim);
+  const Buffer qkv(one.type, rope_rows.qkv), cosine(rope_rows.cosine), sine(rope_rows.sine);
   const bool has_added = one.seed % 4 == 0;
   const int64_t d = one.heads.head_dim;
   const cuda_test::AdaptedLinear linear{
@@ -306,11 +306,11 @@ void expect_turned(const DecodeCase& one) {
   const auto run = [&](const auto& launch, Stream stream) {
     return has_added ? added->before(launch, stream) : launch();
   };
-  const Buffer q_weight(one.type, turned.q_weight), k_weight(one.type, turned.k_weight);
-  const Buffer positions(turned.positions), slots(turned.slots);
+  const Buffer q_weight(one.type, rope_rows.q_weight), k_weight(one.type, rope_rows.k_weight);
+  const Buffer positions(rope_rows.positions), slots(rope_rows.slots);
   DecodeOperands host = random_operands(one, context);
   const DecodeMemory memory(one, context, host);
-  PagedRotaryArgs turn{.rows = one.rows,
+  PagedRotaryArgs rope{.rows = one.rows,
                        .heads = one.heads,
                        .rotary_dim = rotary_dim,
                        .epsilon = 1e-6F,
@@ -324,22 +324,22 @@ void expect_turned(const DecodeCase& one) {
                        .slots = slots.as<int32_t>(),
                        .q = memory.q.get(),
                        .cache = memory.cache,
-                       .added = has_added ? added->addend() : nullptr};
+                       .added = has_added ? added->lora_delta() : nullptr};
   expect_one_answer(
-      [&](Stream stream) { return run([&] { return rotary(turn, stream); }, stream); },
+      [&](Stream stream) { return run([&] { return rotary(rope, stream); }, stream); },
       {&memory.q, &memory.keys, &memory.values});
   const auto want_keys = memory.keys.bytes(), want_values = memory.values.bytes();
   host.q = memory.q.floats(one.type);
   host.keys = dense(one, context, memory.cache, memory.keys.floats(one.type));
   host.values = dense(one, context, memory.cache, memory.values.floats(one.type));
-  turn.positions = turn.slots = nullptr;
-  turn.q = nullptr;
-  turn.cache = {};
+  rope.positions = rope.slots = nullptr;
+  rope.q = nullptr;
+  rope.cache = {};
   DecodeAttentionArgs args = memory.args;
   args.q = nullptr;
   expect_one_answer(
       [&](Stream stream) {
-        return run([&] { return turned_attention(turn, args, stream); }, stream);
+        return run([&] { return rope_decode_attention(rope, args, stream); }, stream);
       },
       {&memory.out, &memory.keys, &memory.values});
   EXPECT_TRUE(memory.keys.bytes() == want_keys) << "keys";
@@ -347,20 +347,20 @@ void expect_turned(const DecodeCase& one) {
   expect_near_cpu(one, context, host, memory);
 }
 
-TEST(CudaDecodeAttention, TurnsItsRowsAsRotaryDoes) {
+TEST(CudaDecodeAttention, AppliesRopeToItsRowsAsRotaryDoes) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_turned(random_case(type, seed));
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_rope_decode(random_case(type, seed));
 }
 
-TEST(CudaDecodeAttention, TurnsNoRowsOfOtherShapes) {
-  const PagedRotaryArgs turn{.rows = 1, .heads = {2, 1, 64}, .rotary_dim = 64};
+TEST(CudaDecodeAttention, AppliesRopeToNoRowsOfOtherShapes) {
+  const PagedRotaryArgs rope{.rows = 1, .heads = {2, 1, 64}, .rotary_dim = 64};
   DecodeAttentionArgs args{.rows = 1, .heads = {2, 1, 64}};
   args.cache.block_size = 16;
-  EXPECT_TRUE(turned_attention({}, {}, nullptr).is_ok()) << "no rows are no work";
+  EXPECT_TRUE(rope_decode_attention({}, {}, nullptr).is_ok()) << "no rows are no work";
   const auto fault = [&](auto change) {
-    PagedRotaryArgs changed = turn;
+    PagedRotaryArgs changed = rope;
     change(changed);
-    return turned_attention(changed, args, nullptr).fault;
+    return rope_decode_attention(changed, args, nullptr).fault;
   };
   EXPECT_THAT(fault([](auto& t) { t.rows = 2; }), HasSubstr("must be equal"));
   EXPECT_THAT(fault([](auto& t) { t.heads.num_kv_heads = 2; }), HasSubstr("must be equal"));
@@ -378,7 +378,7 @@ TEST(CudaDecodeAttention, SplitsFillTheDeviceAndLeaveEnoughKeysToEach) {
   EXPECT_EQ(decode_splits(0, heads, 0, 132), 1);
 }
 
-TEST(CudaDecodeAttention, RefusesWhatItCannotHold) {
+TEST(CudaDecodeAttention, RefusesShapesItDoesNotSupport) {
   DecodeAttentionArgs args{.rows = 1, .heads = {2, 1, 64}};
   args.cache.block_size = 16;
   EXPECT_TRUE(decode_attention({}, nullptr).is_ok()) << "no rows are no work";

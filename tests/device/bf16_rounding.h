@@ -1,11 +1,11 @@
 /// What bf16 rounds on a device, imitated on the CPU: the same model with weights that are moved as
 /// far as rounding moves them. From it follow the tolerances of tests in bf16.
 ///
-/// A device rounds a layer's four matrices, and twelve results of its rows: norms, products,
-/// queries and keys turned, attention, the activation, sums. All these errors are alike and know
-/// nothing of each other, so that together they are sqrt((4 + 12) / 4) = 2 times as far as those of
-/// the matrices, which kRoundings roundings of the weights alone show in the mean square. Experts
-/// and adapters bring more of both, in about the same ratio. Half as much again, since a result may
+/// A device rounds a layer's four matrices, and twelve results of its rows: norms, GEMMs, queries
+/// and keys after RoPE, attention, the activation, sums. All these errors are of one size and
+/// independent, so that together they are sqrt((4 + 12) / 4) = 2 times as far as those of the
+/// matrices, which kRoundings roundings of the weights alone show in the mean square. Experts and
+/// adapters bring more of both, in about the same ratio. Half as much again, since a result may
 /// hang on few numbers, which scatter.
 #pragma once
 
@@ -20,11 +20,11 @@
 #include "kernels/weights/safetensors.h"
 #include "tests/device/learner_checks.h"
 
-namespace primerl::card_test {
+namespace primerl::device_test {
 
 inline constexpr uint64_t kRoundings = 4;
 
-/// Of the sum of the squares of what each of kRoundings roundings of the weights left.
+/// The tolerance from the sum of the squared errors of kRoundings roundings of the weights.
 inline double tolerance_of_roundings(double squares) {
   return 1.5 * 2 * std::sqrt(squares / kRoundings);
 }
@@ -55,4 +55,4 @@ inline std::filesystem::path moved_folder(const std::filesystem::path& folder,
   return other;
 }
 
-}  // namespace primerl::card_test
+}  // namespace primerl::device_test

@@ -16,7 +16,7 @@ using Ints = std::vector<int32_t>;
 
 /// Uniform in [-scale, scale).
 Floats random_floats(int64_t count, uint64_t key, double scale = 1);
-/// What is left of values that were written as `type`.
+/// The values after rounding to `type`.
 Floats rounded(cuda::Type type, Floats values);
 const char* name_of(cuda::Type type);
 
@@ -51,11 +51,11 @@ class Buffer {
 };
 
 /// Launches, launches again, and replays a CUDA graph of it where the operations may be captured:
-/// `outputs`, reset before each, must have the same bits. They hold the last answer.
+/// `outputs`, reset before each, must have the same bits. They contain the last result.
 void expect_one_answer(const std::function<cuda::Outcome(cuda::Stream)>& launch,
                        const std::vector<const Buffer*>& outputs);
 
-/// |got - want| <= absolute + relative * |want|; what is no number is equal to what is none.
+/// |got - want| <= absolute + relative * |want|; what is NaN is equal to what is none.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;

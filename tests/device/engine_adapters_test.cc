@@ -15,15 +15,15 @@
 namespace primerl {
 namespace {
 
+using device_test::apply;
+using device_test::Ends;
+using device_test::expect_alike;
+using device_test::made;
+using device_test::request_of;
+using device_test::run_all;
+using device_test::Snapshots;
+using device_test::take_step;
 using ::testing::HasSubstr;
-using card_test::apply;
-using card_test::Ends;
-using card_test::expect_alike;
-using card_test::made;
-using card_test::request_of;
-using card_test::run_all;
-using card_test::Snapshots;
-using card_test::take_step;
 
 constexpr uint32_t kTenants = 5;
 
@@ -37,7 +37,7 @@ std::vector<AdapterTraining> tenants() {
 }
 
 EngineOptions with_slots(const std::string& device, int32_t slots = kTenants) {
-  EngineOptions options = card_test::options_on(device);
+  EngineOptions options = device_test::options_on(device);
   options.adapter_slots = slots;
   options.adapters_max = std::max<int32_t>(slots, kTenants);
   return options;
@@ -80,18 +80,18 @@ class CudaAdapterEngine : public ::testing::TestWithParam<int32_t> {
 };
 
 TEST_P(CudaAdapterEngine, RowsOfAMixedBatchAreTheCpus) {
-  auto card = made(with_slots("cuda:0"), folder_, adapters_);
+  auto device_engine = made(with_slots("cuda:0"), folder_, adapters_);
   auto cpu = made(with_slots("cpu"), folder_, adapters_);
-  const Ends got = run_all(*card, of_all_tenants());
+  const Ends got = run_all(*device_engine, of_all_tenants());
   expect_alike(got, run_all(*cpu, of_all_tenants()));
-  EXPECT_TRUE(card->manifest().empty());
+  EXPECT_TRUE(device_engine->manifest().empty());
 }
 
 TEST_P(CudaAdapterEngine, SoAreThoseOfLongPrompts) {
-  const auto requests = card_test::long_prompts(kTenants);
-  auto card = made(with_slots("cuda:0"), folder_, adapters_);
+  const auto requests = device_test::long_prompts(kTenants);
+  auto device_engine = made(with_slots("cuda:0"), folder_, adapters_);
   auto cpu = made(with_slots("cpu"), folder_, adapters_);
-  const Ends got = run_all(*card, requests);
+  const Ends got = run_all(*device_engine, requests);
   expect_alike(got, run_all(*cpu, requests));
 }
 
@@ -113,42 +113,41 @@ TEST_P(CudaAdapterEngine, AnAdapterThatAddsNothingIsTheBaseToTheBit) {
 }
 
 TEST_P(CudaAdapterEngine, NewVersionsCountOncePreparedOrNot) {
-  auto card = made(with_slots("cuda:0"), folder_, adapters_);
+  auto device_engine = made(with_slots("cuda:0"), folder_, adapters_);
   auto cpu = made(with_slots("cpu"), folder_, adapters_);
   auto requests = of_all_tenants();
   const auto compare = [&](const std::string& what) {
     SCOPED_TRACE(what);
     for (auto& one : requests) one.salt = std::to_string(stable_hash(what));
-    const Ends got = run_all(*card, requests), want = run_all(*cpu, requests);
+    const Ends got = run_all(*device_engine, requests), want = run_all(*cpu, requests);
     expect_alike(got, want);
     for (const auto& [id, end] : want)
       EXPECT_EQ(got.at(id).spans.back().version, end.spans.back().version) << id;
   };
   compare("first");  // graphs are there, and read the new numbers
   const auto prepared = version_of(0, 2, 0), wider = version_of(3, 2, 1);
-  while (!card->prepare(prepared)) ASSERT_TRUE(card->step().ok());
+  while (!device_engine->prepare(prepared)) ASSERT_TRUE(device_engine->step().ok());
   compare("prepared and not applied");
-  for (Engine* engine : {card.get(), cpu.get()}) apply(*engine, *prepared);
+  for (Engine* engine : {device_engine.get(), cpu.get()}) apply(*engine, *prepared);
   compare("prepared");
-  EXPECT_EQ(card->apply(*prepared).value(), 0U) << "it has that version";
-  for (Engine* engine : {card.get(), cpu.get()}) apply(*engine, *wider);
+  EXPECT_EQ(device_engine->apply(*prepared).value(), 0U) << "it has that version";
+  for (Engine* engine : {device_engine.get(), cpu.get()}) apply(*engine, *wider);
   compare("of another rank and other targets, not prepared");
   // Another takes its place, and what was prepared is not what is applied.
   const auto unwanted = version_of(2, 7, 2), other = version_of(2, 6, 2);
-  while (!card->prepare(unwanted)) ASSERT_TRUE(card->step().ok());
-  for (Engine* engine : {card.get(), cpu.get()}) apply(*engine, *other);
+  while (!device_engine->prepare(unwanted)) ASSERT_TRUE(device_engine->step().ok());
+  for (Engine* engine : {device_engine.get(), cpu.get()}) apply(*engine, *other);
   compare("another than was prepared");
 }
 
-TEST_P(CudaAdapterEngine, AVersionThatComesWhileAllDecodeLeavesNeighboursAlone) {
+TEST_P(CudaAdapterEngine, AVersionThatArrivesDuringDecodeLeavesOtherSlotsAlone) {
   auto engine = made(with_slots("cuda:0"), folder_, adapters_);
   const auto run = [&](const WeightSnapshot* next) {
     Ends ends;
     for (uint64_t number = 0; number < 10; ++number)
-      EXPECT_TRUE(engine
-                      ->submit(request_of(number, 9, 40, 1,
-                                          static_cast<uint32_t>(number % kTenants)))
-                      .ok());
+      EXPECT_TRUE(
+          engine->submit(request_of(number, 9, 40, 1, static_cast<uint32_t>(number % kTenants)))
+              .ok());
     for (int step = 0; step < 8; ++step) take_step(*engine, ends);
     if (next != nullptr) apply(*engine, *next);
     while (engine->has_work()) take_step(*engine, ends);
@@ -172,29 +171,29 @@ TEST_P(CudaAdapterEngine, FewerSlotsThanTenantsGiveTheSameTokens) {
   const Ends want = run_all(*cpu, of_all_tenants());
   for (const int32_t slots : {1, 2, 4}) {
     SCOPED_TRACE(slots);
-    auto card = made(with_slots("cuda:0", slots), folder_, adapters_);
-    expect_alike(run_all(*card, of_all_tenants()), want);
-    EXPECT_GT(card->state().num_adapter_evictions, 0U);
+    auto device_engine = made(with_slots("cuda:0", slots), folder_, adapters_);
+    expect_alike(run_all(*device_engine, of_all_tenants()), want);
+    EXPECT_GT(device_engine->state().num_adapter_evictions, 0U);
   }
 }
 
 TEST_P(CudaAdapterEngine, ANewVersionOfWhoWaitsForASlotIsTheOneThatComes) {
   Snapshots adapters = adapters_;
   auto cpu = made(with_slots("cpu"), folder_, adapters_);
-  auto card = made(with_slots("cuda:0", 1), folder_, adapters_);
+  auto device_engine = made(with_slots("cuda:0", 1), folder_, adapters_);
   const auto next = version_of(4, 2, 4);
-  for (Engine* engine : {card.get(), cpu.get()}) apply(*engine, *next);
+  for (Engine* engine : {device_engine.get(), cpu.get()}) apply(*engine, *next);
   const std::vector<SequenceRequest> requests = {request_of(0, 9, 4, 1, 0),
                                                  request_of(1, 9, 12, 1, 4)};
   const Ends want = run_all(*cpu, requests);
-  expect_alike(run_all(*card, requests), want);
+  expect_alike(run_all(*device_engine, requests), want);
   // It is on its way when the next version comes.
-  ASSERT_TRUE(card->submit(request_of(2, 9, 4, 1, 0)).ok());
+  ASSERT_TRUE(device_engine->submit(request_of(2, 9, 4, 1, 0)).ok());
   Ends ends;
-  ASSERT_TRUE(card->step().ok());
-  apply(*card, *version_of(0, 3, 0));
+  ASSERT_TRUE(device_engine->step().ok());
+  apply(*device_engine, *version_of(0, 3, 0));
   apply(*cpu, *version_of(0, 3, 0));
-  while (card->has_work()) take_step(*card, ends);
+  while (device_engine->has_work()) take_step(*device_engine, ends);
   expect_alike(ends, run_all(*cpu, {request_of(2, 9, 4, 1, 0)}));
 }
 
@@ -222,14 +221,14 @@ TEST_P(CudaAdapterEngine, ABrokenNeighbourChangesNothing) {
 TEST_P(CudaAdapterEngine, Bf16IsNearTheCpusFp32) {
   std::vector<SequenceRequest> requests;
   for (uint64_t number = 0; number < 10; ++number) {
-    requests.push_back(
-        request_of(number, 60, 1, 1, static_cast<uint32_t>(number % kTenants)));
+    requests.push_back(request_of(number, 60, 1, 1, static_cast<uint32_t>(number % kTenants)));
     requests.back().sampling.prompt_logprobs = true;
   }
   EngineOptions options = with_slots("cuda:0");
   options.dtype = "bfloat16";
-  auto card = made(options, folder_, adapters_), cpu = made(with_slots("cpu"), folder_, adapters_);
-  const Ends got = run_all(*card, requests), want = run_all(*cpu, requests);
+  auto device_engine = made(options, folder_, adapters_),
+       cpu = made(with_slots("cpu"), folder_, adapters_);
+  const Ends got = run_all(*device_engine, requests), want = run_all(*cpu, requests);
   double squares = 0, spread = 0;
   for (const auto& [id, end] : want)
     for (size_t i = 0; i < end.prompt_logprobs.size(); ++i) {
@@ -266,8 +265,8 @@ TEST(CudaAdapterEngineRefuses, WhatItCannotDoByName) {
   options = with_slots("cuda:0");
   options.adapter_slots = options.adapters_max = 0;
   engine = made(options, folder, {});
-  auto of_other = with_key(*testing::adapter_of(*learner, TenantSlot(0), 1),
-                           {TenantSlot(0), AdapterId(1)});
+  auto of_other =
+      with_key(*testing::adapter_of(*learner, TenantSlot(0), 1), {TenantSlot(0), AdapterId(1)});
   EXPECT_THAT(text(engine->apply(*of_other)), HasSubstr("give the engine 'adapter_slots'"));
   const auto odd = testing::make_folder({.hidden_size = 36, .head_dim = 64}, "odd");
   EXPECT_THAT(text(make_torch_engine(with_slots("cuda:0"), odd)),

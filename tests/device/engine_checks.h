@@ -9,12 +9,12 @@
 
 #include "kernels/torch/make.h"
 
-namespace primerl::card_test {
+namespace primerl::device_test {
 
 using Snapshots = std::vector<std::shared_ptr<const WeightSnapshot>>;
 using Ends = std::map<uint64_t, FinishEvent>;
 
-// What products in another order leave of log-probabilities of fp32, by |logit| of about 10.
+// What GEMMs in another order leave of log-probabilities of fp32, by |logit| of about 10.
 constexpr double kLogprobTolerance = 2e-4;
 constexpr int kStepsMax = 1'000'000;  // of a run; some wait for an adapter
 
@@ -116,4 +116,4 @@ inline void expect_alike(const Ends& got, const Ends& want) {
   }
 }
 
-}  // namespace primerl::card_test
+}  // namespace primerl::device_test

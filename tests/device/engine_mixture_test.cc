@@ -1,5 +1,5 @@
-// Mixtures of experts in the engine on a CUDA device beside the CPU's. fp32 takes one product an
-// expert and no graph, bf16 takes grouped products, in graphs where all decode.
+// Mixtures of experts in the engine on a CUDA device beside the CPU's. fp32 takes one GEMM an
+// expert and no graph, bf16 takes grouped GEMMs, in graphs where all decode.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,15 +17,15 @@
 namespace primerl {
 namespace {
 
+using device_test::apply;
+using device_test::Ends;
+using device_test::expect_alike;
+using device_test::made;
+using device_test::options_on;
+using device_test::request_of;
+using device_test::run_all;
+using device_test::Snapshots;
 using ::testing::HasSubstr;
-using card_test::apply;
-using card_test::Ends;
-using card_test::expect_alike;
-using card_test::made;
-using card_test::options_on;
-using card_test::request_of;
-using card_test::run_all;
-using card_test::Snapshots;
 
 std::vector<SequenceRequest> some_requests(double temperature) {
   std::vector<SequenceRequest> all;
@@ -45,8 +45,9 @@ class CudaMixtureEngine : public ::testing::TestWithParam<std::string> {
 TEST_P(CudaMixtureEngine, TokensAreTheCpus) {
   for (const double temperature : {0.0, 1.0}) {
     SCOPED_TRACE(temperature);
-    auto card = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
-    const Ends got = run_all(*card, some_requests(temperature));
+    auto device_engine = made(options_on("cuda:0"), folder_),
+         cpu = made(options_on("cpu"), folder_);
+    const Ends got = run_all(*device_engine, some_requests(temperature));
     expect_alike(got, run_all(*cpu, some_requests(temperature)));
   }
 }
@@ -55,14 +56,14 @@ TEST_P(CudaMixtureEngine, NewWeightsAndTheirBiasesCountFromTheNextStepOn) {
   testing::TinyModel other = model();
   other.seed = 2;
   const auto snapshot = testing::make_snapshot(other, PolicyVersion(1));
-  auto card = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
-  for (Engine* engine : {card.get(), cpu.get()}) {
+  auto device_engine = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
+  for (Engine* engine : {device_engine.get(), cpu.get()}) {
     run_all(*engine, some_requests(0));
     apply(*engine, *snapshot);
   }
   auto requests = some_requests(0);
   for (auto& one : requests) one.salt = "main:2";
-  expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+  expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
 }
 
 /// Of prompts with what was drawn behind them: the log-probabilities of what was drawn.
@@ -86,12 +87,12 @@ double squares_between(const std::vector<float>& got, const std::vector<float>& 
 /// The CPU's engine says what tokens that the device drew in bf16 were worth, and its engines with
 /// moved weights how far off rounding alone may be (bf16_rounding.h): there, too, a near choice of
 /// experts may fall otherwise. `adapters` are in all of them.
-void expect_near_in_bf16(Engine& card, const EngineOptions& on_cpu,
+void expect_near_in_bf16(Engine& device_engine, const EngineOptions& on_cpu,
                          const std::filesystem::path& folder, const Snapshots& adapters,
                          const std::vector<SequenceRequest>& requests) {
-  const Ends drawn = run_all(card, requests);
+  const Ends drawn = run_all(device_engine, requests);
   if (cuda::has_own_kernels()) {
-    EXPECT_THAT(card.describe(), ::testing::Not(HasSubstr(" 0 graphs")));
+    EXPECT_THAT(device_engine.describe(), ::testing::Not(HasSubstr(" 0 graphs")));
   }
   std::vector<SequenceRequest> scored;
   std::vector<float> got;
@@ -108,20 +109,20 @@ void expect_near_in_bf16(Engine& card, const EngineOptions& on_cpu,
   const auto want = scores_of(*made(on_cpu, folder, adapters), scored, drawn);
   ASSERT_EQ(got.size(), want.size());
   double of_roundings = 0;
-  for (uint64_t seed = 0; seed < card_test::kRoundings; ++seed) {
+  for (uint64_t seed = 0; seed < device_test::kRoundings; ++seed) {
     RandomStream random(seed);
-    const auto other = card_test::moved_folder(folder, random);
+    const auto other = device_test::moved_folder(folder, random);
     Snapshots numbers;
     for (const auto& adapter : adapters) {
       auto moved = std::make_shared<WeightSnapshot>(*adapter);
-      moved->tensors = card_test::moved(moved->tensors, random);
+      moved->tensors = device_test::moved(moved->tensors, random);
       numbers.push_back(std::move(moved));
     }
     of_roundings += squares_between(scores_of(*made(on_cpu, other, numbers), scored, drawn), want);
   }
   const double size = std::sqrt(squares_between(std::vector<float>(want.size(), 0), want));
   const double far = std::sqrt(squares_between(got, want)) / size;
-  const double tolerance = card_test::tolerance_of_roundings(of_roundings) / size;
+  const double tolerance = device_test::tolerance_of_roundings(of_roundings) / size;
   fmt::print("bf16 is {:.3g} off, of {:.3g}\n", far, tolerance);
   EXPECT_LT(far, tolerance);
   EXPECT_GT(far, 0);
@@ -131,8 +132,8 @@ void expect_near_in_bf16(Engine& card, const EngineOptions& on_cpu,
 TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
   EngineOptions options = options_on("cuda:0");
   options.dtype = "bfloat16";
-  auto card = made(options, folder_);
-  expect_near_in_bf16(*card, options_on("cpu"), folder_, {}, some_requests(1));
+  auto device_engine = made(options, folder_);
+  expect_near_in_bf16(*device_engine, options_on("cpu"), folder_, {}, some_requests(1));
 }
 
 /// Adapters of experts and of the shared one, and of attention beside them; one of that alone.
@@ -172,26 +173,27 @@ class CudaMixtureAdapters : public CudaMixtureEngine {
 };
 
 TEST_P(CudaMixtureAdapters, RowsOfAMixedBatchAreTheCpus) {
-  auto card = engine_on("cuda:0", "float32"), cpu = engine_on("cpu", "float32");
+  auto device_engine = engine_on("cuda:0", "float32"), cpu = engine_on("cpu", "float32");
   for (const double temperature : {0.0, 1.0}) {
     SCOPED_TRACE(temperature);
     const auto requests = of_all_tenants(temperature);
-    const Ends got = run_all(*card, requests);
+    const Ends got = run_all(*device_engine, requests);
     expect_alike(got, run_all(*cpu, requests));
   }
 }
 
 /// Experts have so many rows each that their tiles are wide.
 TEST_P(CudaMixtureAdapters, SoAreThoseOfLongPrompts) {
-  const auto requests = card_test::long_prompts(kTenants);
-  auto card = engine_on("cuda:0", "float32"), cpu = engine_on("cpu", "float32");
-  const Ends got = run_all(*card, requests);
+  const auto requests = device_test::long_prompts(kTenants);
+  auto device_engine = engine_on("cuda:0", "float32"), cpu = engine_on("cpu", "float32");
+  const Ends got = run_all(*device_engine, requests);
   expect_alike(got, run_all(*cpu, requests));
 }
 
 TEST_P(CudaMixtureAdapters, Bf16InGraphsIsNearTheCpusFp32) {
-  auto card = engine_on("cuda:0", "bfloat16");
-  expect_near_in_bf16(*card, with_slots("cpu", "float32"), folder_, adapters_, of_all_tenants(1));
+  auto device_engine = engine_on("cuda:0", "bfloat16");
+  expect_near_in_bf16(*device_engine, with_slots("cpu", "float32"), folder_, adapters_,
+                      of_all_tenants(1));
 }
 
 TEST_P(CudaMixtureAdapters, ABrokenNeighbourChangesNothing) {
@@ -215,7 +217,7 @@ TEST_P(CudaMixtureAdapters, ABrokenNeighbourChangesNothing) {
 }
 
 /// An engine has room for the linears of the adapters that it is told of.
-TEST_P(CudaMixtureAdapters, ATargetWithoutRoomIsRefusedByName) {
+TEST_P(CudaMixtureAdapters, AnUnsupportedTargetIsRefusedByName) {
   EngineOptions options = options_on("cuda:0");
   options.adapter_slots = kTenants;
   options.adapter_targets = {"k_proj", "o_proj", "v_proj"};
@@ -230,25 +232,24 @@ TEST_P(CudaMixtureAdapters, ATargetWithoutRoomIsRefusedByName) {
   expect_alike(run_all(*engine, requests), run_all(*cpu, requests));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, CudaMixtureAdapters,
-                         ::testing::Values("qwen3_moe", "glm4_moe"),
+INSTANTIATE_TEST_SUITE_P(Families, CudaMixtureAdapters, ::testing::Values("qwen3_moe", "glm4_moe"),
                          [](const auto& one) { return one.param; });
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaMixtureEngine, ::testing::Values("qwen3_moe", "glm4_moe"),
                          [](const auto& one) { return one.param; });
 
-TEST(CudaMixtureEngineRefuses, MoreExpertsThanGroupedProductsTake) {
+TEST(CudaMixtureEngineRefuses, MoreExpertsThanAGroupedGemmHas) {
   const auto folder = testing::make_folder({.model_type = "qwen3_moe", .head_dim = 64}, "many");
   ModelConfig config = read_model_config(folder).value();
   config.moe->num_experts = 1023;
-  EXPECT_TRUE(check_card_model(config).ok());
+  EXPECT_TRUE(check_cuda_model(config).ok());
   config.moe->num_experts = 1024;
-  const Status refused = check_card_model(config);
+  const Status refused = check_cuda_model(config);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().text(), HasSubstr("a mixture of 1024 experts"));
 }
 
-TEST(CudaMixtureEngineRefuses, WidthsThatGroupedProductsCannotRead) {
+TEST(CudaMixtureEngineRefuses, WidthsThatAGroupedGemmCannotRead) {
   const auto odd =
       testing::make_folder({.model_type = "qwen3_moe", .hidden_size = 36, .head_dim = 64}, "odd");
   const auto engine = make_torch_engine(options_on("cuda:0"), odd);

@@ -14,14 +14,14 @@
 namespace primerl {
 namespace {
 
+using device_test::Ends;
+using device_test::expect_alike;
+using device_test::kLogprobTolerance;
+using device_test::made;
+using device_test::options_on;
+using device_test::request_of;
+using device_test::run_all;
 using ::testing::HasSubstr;
-using card_test::Ends;
-using card_test::expect_alike;
-using card_test::kLogprobTolerance;
-using card_test::made;
-using card_test::options_on;
-using card_test::request_of;
-using card_test::run_all;
 using testing::TinyModel;
 
 TinyModel model_of(int32_t head_dim) { return {.head_dim = head_dim}; }
@@ -61,8 +61,8 @@ class CudaEngineTest : public ::testing::TestWithParam<int32_t> {
 
   /// Both engines on the same requests.
   void compare(const std::vector<SequenceRequest>& requests, EngineOptions options) {
-    auto card = made(options, folder_);
-    const Ends got = run_all(*card, requests);
+    auto device_engine = made(options, folder_);
+    const Ends got = run_all(*device_engine, requests);
     options.device = "cpu";
     options.numerics = "invariant";
     auto cpu = made(options, folder_);
@@ -121,8 +121,8 @@ TEST_P(CudaEngineTest, NewWeightsCountFromTheNextStepOn) {
   other.seed = 2;
   const auto snapshot = testing::make_snapshot(other, PolicyVersion(1));
   auto requests = many_requests(0);
-  auto card = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
-  for (Engine* engine : {card.get(), cpu.get()}) {
+  auto device_engine = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
+  for (Engine* engine : {device_engine.get(), cpu.get()}) {
     run_all(*engine, requests);  // graphs are there, and read the new weights
     const auto applied = engine->apply(*snapshot);
     ASSERT_TRUE(applied.ok()) << applied.error().text();
@@ -130,7 +130,7 @@ TEST_P(CudaEngineTest, NewWeightsCountFromTheNextStepOn) {
     EXPECT_EQ(engine->apply(*snapshot).value(), 0U);
   }
   for (auto& one : requests) one.salt = "main:2";
-  expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+  expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
 }
 
 TEST_P(CudaEngineTest, WeightsThatWerePreparedAreTheSame) {
@@ -141,34 +141,35 @@ TEST_P(CudaEngineTest, WeightsThatWerePreparedAreTheSame) {
   };
   const auto second = snapshot_of(2, 1, GetParam()), third = snapshot_of(3, 2, GetParam());
   auto requests = many_requests(0);
-  auto card = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
-  // Steps go on with the old weights, also once the new ones are there.
-  while (!card->prepare(second)) ASSERT_TRUE(card->step().ok());
-  expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+  auto device_engine = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
+  // Steps continue with the old weights, also when the new ones have arrived.
+  while (!device_engine->prepare(second)) ASSERT_TRUE(device_engine->step().ok());
+  expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
 
   const auto apply = [&](const WeightSnapshot& snapshot, const std::string& salt) {
-    for (Engine* engine : {card.get(), cpu.get()}) {
+    for (Engine* engine : {device_engine.get(), cpu.get()}) {
       const auto applied = engine->apply(snapshot);
       ASSERT_TRUE(applied.ok()) << applied.error().text();
     }
-    EXPECT_TRUE(card->prepare(std::make_shared<const WeightSnapshot>(snapshot)));  // it has them
+    EXPECT_TRUE(
+        device_engine->prepare(std::make_shared<const WeightSnapshot>(snapshot)));  // it has them
     for (auto& one : requests) one.salt = salt;
-    expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+    expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
   };
   apply(*second, "main:2");
-  // Another takes its place before it may be there; what is not waited for is applied all the same.
-  card->prepare(snapshot_of(4, 5, GetParam()));
-  card->prepare(third);
+  // Another takes its place before it may be there; what is not waited for is applied anyway.
+  device_engine->prepare(snapshot_of(4, 5, GetParam()));
+  device_engine->prepare(third);
   apply(*third, "main:3");
-  // What was prepared is not what is applied.
-  card->prepare(third);
-  card->prepare(snapshot_of(5, 6, GetParam()));
+  // The prepared snapshot is not the applied one.
+  device_engine->prepare(third);
+  device_engine->prepare(snapshot_of(5, 6, GetParam()));
   apply(*snapshot_of(6, 4, GetParam()), "main:4");
   // Tensors of another model are refused when they are applied, and the weights stay.
   const auto misfit = snapshot_of(7, 8, GetParam() == 64 ? 16 : 64);
-  EXPECT_TRUE(card->prepare(misfit));
-  EXPECT_FALSE(card->apply(*misfit).ok());
-  expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+  EXPECT_TRUE(device_engine->prepare(misfit));
+  EXPECT_FALSE(device_engine->apply(*misfit).ok());
+  expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
 }
 
 TEST_P(CudaEngineTest, Bf16IsNearTheCpusFp32) {
@@ -179,8 +180,8 @@ TEST_P(CudaEngineTest, Bf16IsNearTheCpusFp32) {
   }
   EngineOptions options = options_on("cuda:0");
   options.dtype = "bfloat16";
-  auto card = made(options, folder_), cpu = made(options_on("cpu"), folder_);
-  const Ends got = run_all(*card, requests), want = run_all(*cpu, requests);
+  auto device_engine = made(options, folder_), cpu = made(options_on("cpu"), folder_);
+  const Ends got = run_all(*device_engine, requests), want = run_all(*cpu, requests);
   Floats got_all, want_all;
   for (const auto& [id, end] : want) {
     const Floats& from = got.at(id).prompt_logprobs;
@@ -213,7 +214,7 @@ TEST_P(CudaEngineTest, ABrokenNumberIsNamed) {
 INSTANTIATE_TEST_SUITE_P(HeadDim, CudaEngineTest, ::testing::Values(64, 16),
                          [](const auto& one) { return std::to_string(one.param); });
 
-/// Of widths whose products decode steps make in parts, in steps of 1 to 19 rows: the CPU
+/// Of widths whose GEMMs decode steps make in parts, in steps of 1 to 19 rows: the CPU
 /// scores what the device has drawn.
 TEST(CudaEngineProducts, OfDecodeStepsAreNearTheCpus) {
   const auto folder = testing::make_folder(
@@ -256,7 +257,7 @@ TEST(CudaEngineRefuses, WhatItCannotDoByName) {
   EXPECT_THAT(refusal(options, folder), HasSubstr("computes in float32"));
 }
 
-EngineUnderTest card_engine(const std::string& model_type) {
+EngineUnderTest cuda_engine(const std::string& model_type) {
   const TinyModel model{.model_type = model_type, .head_dim = 64};
   return {model_type + "_on_a_card",
           model.vocab_size,
@@ -284,9 +285,9 @@ EngineUnderTest card_engine(const std::string& model_type) {
 // Its tests want equal bits in batches of other sizes, which no engine of fast numerics has.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineCache);
 INSTANTIATE_TEST_SUITE_P(Card, EngineConformance,
-                         ::testing::Values(card_engine("qwen3"), card_engine("llama")),
+                         ::testing::Values(cuda_engine("qwen3"), cuda_engine("llama")),
                          [](const auto& one) { return one.param.name; });
-INSTANTIATE_TEST_SUITE_P(Card, EngineLogits, ::testing::Values(card_engine("qwen3")),
+INSTANTIATE_TEST_SUITE_P(Card, EngineLogits, ::testing::Values(cuda_engine("qwen3")),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace primerl

@@ -1,6 +1,6 @@
-// What a card does to a run, done to it on purpose: an operation that writes where there is no
-// memory, in a child process, since it ends what the process may do with its card; somebody else
-// who takes all memory, and gives it back.
+// Faults of a CUDA device, caused on purpose: an operation that writes to an invalid address, in a
+// child process, since that process cannot use its device afterwards; another user who takes all
+// memory, and gives it back.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/ops/cuda_ops.h"
-#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/make.h"
 #include "tests/torch/tiny_model.h"
@@ -27,7 +27,7 @@ using testing::TinyModel;
 
 constexpr int kLostExit = 5;
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr int32_t kManyTokens = 6000;  // more than a full card has room for
+constexpr int32_t kManyTokens = 6000;  // more than a full CUDA device has room for
 
 bool never() { return false; }
 
@@ -106,13 +106,13 @@ void write_out_of_bounds() {
   ::_exit(is_lost ? kLostExit : 1);
 }
 
-class ALostCard : public ::testing::Test {
+class ALostCudaDevice : public ::testing::Test {
  protected:
-  // A child begins anew, so that the card of this process stays whole.
-  ALostCard() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  // A child begins anew, so that the CUDA device of this process stays whole.
+  ALostCudaDevice() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-using ALostCardDeathTest = ALostCard;
+using ALostCudaDeviceDeathTest = ALostCudaDevice;
 
 void break_an_engine() {
   auto engine = engine_of(make_folder(kModel));
@@ -124,7 +124,7 @@ void break_an_engine() {
   leave(run(*engine, ends));
 }
 
-TEST_F(ALostCardDeathTest, IsNoticedByTheNextStepOfAnEngine) {
+TEST_F(ALostCudaDeviceDeathTest, IsNoticedByTheNextStepOfAnEngine) {
   EXPECT_EXIT(break_an_engine(), ExitedWithCode(kLostExit),
               "engine step [0-9]+: the device is lost to this process: cudaErrorIllegalAddress "
               ".*illegal memory access.*\n.*CUDA_LAUNCH_BLOCKING=1");
@@ -138,7 +138,7 @@ void break_a_learner() {
   leave(report.ok() ? ok() : Status(report.error()));
 }
 
-TEST_F(ALostCardDeathTest, IsNoticedByTheNextStepOfALearner) {
+TEST_F(ALostCudaDeviceDeathTest, IsNoticedByTheNextStepOfALearner) {
   EXPECT_EXIT(break_a_learner(), ExitedWithCode(kLostExit),
               "training step \\(after 1 training steps\\): the device is lost to this process: "
               "cudaErrorIllegalAddress");
@@ -154,19 +154,19 @@ void break_then_apply() {
   leave(applied.ok() ? ok() : Status(applied.error()));
 }
 
-TEST_F(ALostCardDeathTest, IsNoticedWhenNewWeightsCome) {
+TEST_F(ALostCudaDeviceDeathTest, IsNoticedWhenNewWeightsCome) {
   EXPECT_EXIT(break_then_apply(), ExitedWithCode(kLostExit),
               "new weights: the device is lost to this process: cudaErrorIllegalAddress");
 }
 
-/// Takes all memory of card 0 but for about `left` bytes.
+/// Takes all memory of CUDA device 0 but for about `left` bytes.
 class Hog {
  public:
   explicit Hog(size_t left) {
     c10::cuda::CUDACachingAllocator::emptyCache();
     for (size_t part = size_t{16} << 30; part >= 16 * kMiB;) {
       size_t free_bytes = 0, total_bytes = 0;
-      CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess, "the card is not there");
+      CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess, "the CUDA device is missing");
       void* memory = nullptr;
       if (free_bytes < left + part || cudaMalloc(&memory, part) != cudaSuccess) {
         static_cast<void>(cudaGetLastError());
@@ -186,7 +186,7 @@ class Hog {
   std::vector<void*> parts_;
 };
 
-TEST(AFullCard, FailsTheSequencesOfOneStepOfAnEngineWithThePlansFigures) {
+TEST(AFullDevice, FailsTheSequencesOfOneStepOfAnEngineWithThePlansFigures) {
   auto engine = engine_of(make_folder(kModel));
   std::map<uint64_t, FinishEvent> ends;
   ASSERT_TRUE(engine->submit(request_of(1, 40)).ok());
@@ -199,9 +199,9 @@ TEST(AFullCard, FailsTheSequencesOfOneStepOfAnEngineWithThePlansFigures) {
     ASSERT_TRUE(status.ok()) << status.error().text();
   }
   EXPECT_EQ(ends.at(2).reason, FinishReason::kFailed);
-  EXPECT_THAT(ends.at(2).detail,
-              HasSubstr(fmt::format("found no memory for {} rows on cuda:0, of which",
-                                    kManyTokens)));
+  EXPECT_THAT(
+      ends.at(2).detail,
+      HasSubstr(fmt::format("found no memory for {} rows on cuda:0, of which", kManyTokens)));
   EXPECT_THAT(ends.at(2).detail, HasSubstr("the engine was planned to need"));
   EXPECT_THAT(ends.at(2).detail, HasSubstr("lower 'kv_blocks' or 'max_batched_tokens'"));
   ASSERT_TRUE(engine->submit(request_of(3, kManyTokens)).ok());
@@ -209,7 +209,7 @@ TEST(AFullCard, FailsTheSequencesOfOneStepOfAnEngineWithThePlansFigures) {
   EXPECT_EQ(ends.at(3).reason, FinishReason::kLength) << ends.at(3).detail;
 }
 
-TEST(AFullCard, FailsOneStepOfALearnerWithThePlansFigures) {
+TEST(AFullDevice, FailsOneStepOfALearnerWithThePlansFigures) {
   auto learner = learner_of(make_folder(kModel));
   ASSERT_TRUE(learner->step(batch_of(64), never).ok());
   {
@@ -218,15 +218,15 @@ TEST(AFullCard, FailsOneStepOfALearnerWithThePlansFigures) {
     ASSERT_FALSE(report.ok());
     EXPECT_EQ(report.error().code(), Code::kExhausted) << report.error().text();
     // A row for each token that predicts another: the last predicts none.
-    EXPECT_THAT(report.error().text(),
-                HasSubstr(fmt::format("GB of cuda:0 for micro-batches of {} tokens",
-                                      kManyTokens - 1)));
+    EXPECT_THAT(
+        report.error().text(),
+        HasSubstr(fmt::format("GB of cuda:0 for micro-batches of {} tokens", kManyTokens - 1)));
   }
   const auto report = learner->step(batch_of(kManyTokens), never);
   EXPECT_TRUE(report.ok()) << report.error().text();
 }
 
-TEST(AFullCard, IsRefusedWhenTheEngineIsMade) {
+TEST(AFullDevice, IsRefusedWhenTheEngineIsMade) {
   const auto folder = make_folder(kModel);
   const Hog hog(64 * kMiB);
   EngineOptions options;
@@ -238,22 +238,22 @@ TEST(AFullCard, IsRefusedWhenTheEngineIsMade) {
   EXPECT_THAT(engine.error().text(), HasSubstr("GB of cuda:0, which has"));
 }
 
-TEST(TheFirstCard, IsDescribedByItsDriver) {
-  EXPECT_EQ(why_no_card("cuda:0"), "");
-  const auto card = card_facts(0);
-  ASSERT_TRUE(card.ok()) << card.error().text();
-  EXPECT_NE(card->name, "");
-  EXPECT_GE(card->capability_major, kCardCapabilityMin);
-  EXPECT_GT(card->num_processors, 0);
-  EXPECT_GT(card->free_bytes, 0);
-  EXPECT_LE(card->free_bytes, card->total_bytes);
-  EXPECT_THAT(why_no_card("cuda:63"), HasSubstr("this machine has not: it has "));
+TEST(TheFirstDevice, IsDescribedByItsDriver) {
+  EXPECT_EQ(why_no_cuda_device("cuda:0"), "");
+  const auto facts = cuda_device_facts(0);
+  ASSERT_TRUE(facts.ok()) << facts.error().text();
+  EXPECT_NE(facts->name, "");
+  EXPECT_GE(facts->capability_major, kCudaCapabilityMin);
+  EXPECT_GT(facts->num_processors, 0);
+  EXPECT_GT(facts->free_bytes, 0);
+  EXPECT_LE(facts->free_bytes, facts->total_bytes);
+  EXPECT_THAT(why_no_cuda_device("cuda:63"), HasSubstr("this machine has not: it has "));
   const auto room = room_on("cuda:0");
   ASSERT_TRUE(room.ok()) << room.error().text();
-  EXPECT_EQ(room->total_bytes, card->total_bytes);
+  EXPECT_EQ(room->total_bytes, facts->total_bytes);
 }
 
-TEST(TheFirstCard, IsAskedForMoreByLargerOptions) {
+TEST(TheFirstDevice, IsAskedForMoreByLargerOptions) {
   const auto folder = make_folder(kModel);
   EngineOptions engine;
   engine.device = "cuda:0";

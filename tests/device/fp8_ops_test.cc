@@ -47,7 +47,8 @@ TEST(Fp8, CodesAreTheNearestNumbers) {
     if (std::isnan(value)) continue;
     EXPECT_EQ(e4m3_of(value), code);
   }
-  // Every pair of neighbours: the middle goes to the even one, a little more or less to its side.
+  // Every pair of adjacent codes: the middle rounds to the even one, a little more or less to its
+  // side.
   for (uint8_t code = 0; code < 0x7e; ++code) {
     const float low = float_of_e4m3(code), high = float_of_e4m3(static_cast<uint8_t>(code + 1));
     const float middle = (low + high) / 2;
@@ -109,11 +110,11 @@ void expect_blocks(Type type, int64_t rows, int64_t width) {
   SCOPED_TRACE(testing::Message() << name_of(type) << ", " << rows << " x " << width);
   const Floats x = rounded(type, varied(rows * width, 6));
   const int64_t code_stride = width + 128, scale_stride = code_stride / kFp8Block;
-  const int64_t turned_code_stride = rows + 256, turned_scale_stride = rows / kFp8Block + 2;
+  const int64_t transposed_code_stride = rows + 256, transposed_scale_stride = rows / kFp8Block + 2;
   Codes want(static_cast<size_t>(rows * code_stride), 0x55);
-  Codes turned(static_cast<size_t>(width * turned_code_stride), 0x55);
+  Codes transposed(static_cast<size_t>(width * transposed_code_stride), 0x55);
   Floats scales(static_cast<size_t>(rows / kFp8Block * scale_stride), 7);
-  Floats turned_scales(static_cast<size_t>(width / kFp8Block * turned_scale_stride), 7);
+  Floats transposed_scales(static_cast<size_t>(width / kFp8Block * transposed_scale_stride), 7);
   const auto number = [&](int64_t row, int64_t column) {
     return x[static_cast<size_t>(row * width + column)];
   };
@@ -124,31 +125,32 @@ void expect_blocks(Type type, int64_t rows, int64_t width) {
         largest = std::max(largest, std::abs(number(r + i / kFp8Block, c + i % kFp8Block)));
       const float scale = fp8_scale(largest);
       scales[static_cast<size_t>(r / kFp8Block * scale_stride + c / kFp8Block)] = scale;
-      turned_scales[static_cast<size_t>(c / kFp8Block * turned_scale_stride + r / kFp8Block)] =
-          scale;
+      transposed_scales[static_cast<size_t>(c / kFp8Block * transposed_scale_stride +
+                                            r / kFp8Block)] = scale;
       for (int64_t i = 0; i < kFp8Block * kFp8Block; ++i) {
         const int64_t row = r + i / kFp8Block, column = c + i % kFp8Block;
         const uint8_t code = e4m3_of(number(row, column) / scale);
         want[static_cast<size_t>(row * code_stride + column)] = code;
-        turned[static_cast<size_t>(column * turned_code_stride + row)] = code;
+        transposed[static_cast<size_t>(column * transposed_code_stride + row)] = code;
       }
     }
   const Buffer on_x(type, x), codes(Codes(want.size(), 0x55));
-  const Buffer turned_codes(Codes(turned.size(), 0x55)), to_scales(Floats(scales.size(), 7));
-  const Buffer to_turned_scales(Floats(turned_scales.size(), 7));
+  const Buffer transposed_codes(Codes(transposed.size(), 0x55)),
+      to_scales(Floats(scales.size(), 7));
+  const Buffer to_transposed_scales(Floats(transposed_scales.size(), 7));
   expect_one_answer(
       [&](Stream stream) {
         return quantise_blocks(
             {rows, width, type, on_x.get(), code_stride, codes.get(), scale_stride,
-             to_scales.as<float>(), turned_code_stride, turned_codes.get(), turned_scale_stride,
-             to_turned_scales.as<float>()},
+             to_scales.as<float>(), transposed_code_stride, transposed_codes.get(),
+             transposed_scale_stride, to_transposed_scales.as<float>()},
             stream);
       },
-      {&codes, &to_scales, &turned_codes, &to_turned_scales});
+      {&codes, &to_scales, &transposed_codes, &to_transposed_scales});
   EXPECT_EQ(to_scales.floats(), scales);
-  EXPECT_EQ(to_turned_scales.floats(), turned_scales);
+  EXPECT_EQ(to_transposed_scales.floats(), transposed_scales);
   EXPECT_TRUE(codes_of(codes) == want) << "the codes differ";
-  EXPECT_TRUE(codes_of(turned_codes) == turned) << "the turned codes differ";
+  EXPECT_TRUE(codes_of(transposed_codes) == transposed) << "the transposed codes differ";
 }
 
 TEST(CudaFp8, MatricesAreTheHostsToTheBitBothWays) {
@@ -159,7 +161,7 @@ TEST(CudaFp8, MatricesAreTheHostsToTheBitBothWays) {
   }
 }
 
-TEST(CudaFp8, RefusesWhatItCannotHold) {
+TEST(CudaFp8, RefusesShapesItDoesNotSupport) {
   EXPECT_TRUE(quantise_rows({}, nullptr).is_ok());
   EXPECT_TRUE(quantise_blocks({}, nullptr).is_ok());
   EXPECT_THAT(quantise_rows({.rows = 1, .width = 127, .code_stride = 128}, nullptr).fault,

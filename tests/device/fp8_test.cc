@@ -1,4 +1,4 @@
-// Products in FP8 on a CUDA device: the product itself against sums in double of the very numbers
+// GEMMs in FP8 on a CUDA device: the GEMM itself against sums in double of the very numbers
 // that its codes stand for; engine and learner against bf16's, and against each other.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -23,8 +23,8 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::floats_of;
+using ::testing::HasSubstr;
 using testing::make_folder;
 using testing::TinyModel;
 using Floats = std::vector<float>;
@@ -45,7 +45,7 @@ Floats varied(int64_t rows, int64_t width, uint64_t seed) {
   return values;
 }
 
-/// What is left of numbers after their codes, with a scale for each `tall` x 128.
+/// The numbers after coding, with a scale for each `tall` x 128.
 Floats coded(const Floats& x, int64_t rows, int64_t width, int64_t tall) {
   Floats left(x.size());
   for (int64_t r = 0; r < rows; r += tall)
@@ -62,14 +62,14 @@ Floats coded(const Floats& x, int64_t rows, int64_t width, int64_t tall) {
   return left;
 }
 
-at::Tensor on_card(const Floats& values, int64_t rows, int64_t width) {
+at::Tensor on_cuda(const Floats& values, int64_t rows, int64_t width) {
   auto* data = const_cast<float*>(values.data());  // only read
   return at::from_blob(data, {rows, width}, at::kFloat).to(at::kBFloat16).to(at::kCUDA);
 }
 
 /// |got - want| beside |want| of x * weight', which are [rows, columns].
-void expect_product(const at::Tensor& product, const Floats& x, const Floats& weight, int64_t rows,
-                    int64_t terms) {
+void expect_gemm(const at::Tensor& product, const Floats& x, const Floats& weight, int64_t rows,
+                 int64_t terms) {
   const at::Tensor host = product.to(at::kFloat).cpu().contiguous();
   const int64_t columns = host.size(1);
   double far = 0, all = 0;
@@ -88,30 +88,30 @@ void expect_product(const at::Tensor& product, const Floats& x, const Floats& we
   EXPECT_LT(std::sqrt(far / all), 0.004);
 }
 
-TEST(CudaFp8Product, IsThatOfTheNumbersItsCodesStandFor) {
-  const CardStream stream(0);
-  const CardStream::Use use(stream);
+TEST(CudaFp8Gemm, IsThatOfTheNumbersItsCodesStandFor) {
+  const CudaStream stream(0);
+  const CudaStream::Use use(stream);
   for (const int64_t terms : {128, 512, 640, 896, 1024})
     for (const int64_t rows : {1, 5, 16, 300}) {
       SCOPED_TRACE(::testing::Message() << rows << " rows of " << terms << " terms");
       const int64_t columns = 384;
       const Floats x = varied(rows, terms, 1), weight = varied(columns, terms, 2);
-      const at::Tensor matrix = on_card(weight, columns, terms);
+      const at::Tensor matrix = on_cuda(weight, columns, terms);
       const Fp8Weight fp8 = make_fp8(matrix, true);
       ASSERT_TRUE(quantise(matrix, fp8, stream).ok());
       const at::Tensor y = at::empty({fp8_rows(rows), columns}, matrix.options());
-      fp8_product(rows, on_card(x, rows, terms), fp8.forward, y, stream);
-      expect_product(y, coded(x, rows, terms, 1), coded(weight, columns, terms, 128), rows, terms);
+      fp8_gemm(rows, on_cuda(x, rows, terms), fp8.forward, y, stream);
+      expect_gemm(y, coded(x, rows, terms, 1), coded(weight, columns, terms, 128), rows, terms);
 
       // Backward: the terms are the columns.
       const Floats dy = varied(rows, columns, 3), left = coded(weight, columns, terms, 128);
-      Floats turned;
+      Floats transposed;
       for (int64_t t = 0; t < terms; ++t)
         for (int64_t column = 0; column < columns; ++column)
-          turned.push_back(left[static_cast<size_t>(column * terms + t)]);
+          transposed.push_back(left[static_cast<size_t>(column * terms + t)]);
       const at::Tensor dx = at::empty({fp8_rows(rows), terms}, matrix.options());
-      fp8_product(rows, on_card(dy, rows, columns), fp8.backward, dx, stream);
-      expect_product(dx, coded(dy, rows, columns, 1), turned, rows, columns);
+      fp8_gemm(rows, on_cuda(dy, rows, columns), fp8.backward, dx, stream);
+      expect_gemm(dx, coded(dy, rows, columns, 1), transposed, rows, columns);
     }
 }
 
@@ -180,8 +180,8 @@ std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder,
 
 std::unique_ptr<CudaLearner> make_learner(const std::filesystem::path& folder,
                                           const std::string& products) {
-  const CardStream stream(0);
-  const CardStream::Use use(stream);
+  const CudaStream stream(0);
+  const CudaStream::Use use(stream);
   auto learner = std::make_unique<CudaLearner>(learner_options(products),
                                                read_model_folder(folder).value(), stream);
   CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
@@ -199,7 +199,7 @@ double distance(const Floats& a, const Floats& b) {
   return std::sqrt(squares(a, b) / static_cast<double>(a.size()));
 }
 
-/// The tensors of a model, where those of products in FP8 are what their codes stand for. All are
+/// The tensors of a model, where those of GEMMs in FP8 are what their codes stand for. All are
 /// multiples of 128, so that the blocks of q, k and v are those of the matrix they are parts of.
 std::vector<WeightTensor> as_codes(std::vector<WeightTensor> tensors) {
   for (WeightTensor& tensor : tensors) {
@@ -216,7 +216,7 @@ std::vector<WeightTensor> as_codes(std::vector<WeightTensor> tensors) {
 }
 
 // What FP8 leaves of a result follows from its format. e4m3 rounds to four bits: a number is off by
-// up to 1/16 of it, whatever its magnitude is, and by 0.027 in the mean square. A product rounds
+// up to 1/16 of it, whatever its magnitude is, and by 0.027 in the mean square. A GEMM rounds
 // both its factors so, one of bf16 beside whom the weights are those of the codes rounds one, 16
 // times finer for the other. Two errors that are alike and know nothing of each other are sqrt(2)
 // times as far from bf16 as one of them. So the tests ask the second how far that is.
@@ -231,14 +231,14 @@ TEST(CudaFp8, LogitsOfTheEngineAreOffByWhatTheFormatLeaves) {
   ASSERT_TRUE(on_codes->apply(codes).ok());
   const Floats want = engine_scores(*bf16, 1), got = engine_scores(*fp8, 1);
   const double by_weights = distance(engine_scores(*on_codes, 1), want);
-  fmt::print("log-probabilities: {:.4f} apart, by the weights alone {:.4f}\n",
-             distance(got, want), by_weights);
+  fmt::print("log-probabilities: {:.4f} apart, by the weights alone {:.4f}\n", distance(got, want),
+             by_weights);
   EXPECT_GT(distance(got, want), by_weights) << "the rows are not rounded";
   // Not sqrt(2): 149 numbers that share their errors scatter.
   EXPECT_LT(distance(got, want), 1.75 * by_weights);
 }
 
-TEST(CudaFp8, TheMismatchIsThatOfTheLearnersProducts) {
+TEST(CudaFp8, TheMismatchIsThatOfTheLearnersGemms) {
   const auto folder = make_folder(wide_model());
   auto engine = make_engine(folder, "fp8");
   auto alike = make_learner(folder, "fp8"), other = make_learner(folder, "dtype");

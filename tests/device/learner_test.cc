@@ -12,7 +12,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device.h"
 #include "kernels/torch/cuda/learner.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/training/learner.h"
@@ -25,11 +25,11 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::all_experts_folder;
 using testing::are_equal;
 using testing::expect_close;
 using testing::expect_like;
+using ::testing::HasSubstr;
 using testing::make_folder;
 using testing::mixed_batch;
 using testing::must_step;
@@ -40,10 +40,10 @@ using testing::TinyModel;
 
 const int kIsAskedToRepeat = ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
 
-std::unique_ptr<CudaLearner> on_card(const std::filesystem::path& folder,
+std::unique_ptr<CudaLearner> on_cuda(const std::filesystem::path& folder,
                                      const LearnerOptions& options) {
-  const CardStream stream(0);
-  const CardStream::Use use(stream);
+  const CudaStream stream(0);
+  const CudaStream::Use use(stream);
   auto learner = std::make_unique<CudaLearner>(options, read_model_folder(folder).value(), stream);
   CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
   return learner;
@@ -65,11 +65,11 @@ std::vector<WeightTensor> weights_of(Learner& learner) {
 void compare_steps(const TinyModel& model, const TrainBatch& batch, const LearnerOptions& options,
                    double tolerance) {
   const auto folder = make_folder(model);
-  auto card = on_card(folder, options);
+  auto device_learner = on_cuda(folder, options);
   auto cpu = on_cpu(folder, options);
-  const TrainReport got = must_step(*card, batch), want = must_step(*cpu, batch);
+  const TrainReport got = must_step(*device_learner, batch), want = must_step(*cpu, batch);
   expect_like(got, want, tolerance);
-  expect_close(card->gradients(), cpu->gradients(), tolerance);
+  expect_close(device_learner->gradients(), cpu->gradients(), tolerance);
 }
 
 TEST(CudaLearner, ComputesTheCpusGradientsInFp32) {
@@ -123,10 +123,10 @@ TEST(CudaLearner, AndInBf16WithinItsDigits) {
       LearnerOptions options = options_of("bfloat16");
       options.recompute = recompute;
       const auto folder = all_experts_folder(type);
-      auto card = on_card(folder, options);
+      auto device_learner = on_cuda(folder, options);
       auto cpu = on_cpu(folder, options);
-      expect_like(must_step(*card, mixed_batch()), must_step(*cpu, mixed_batch()), 0.05);
-      expect_close(card->gradients(), cpu->gradients(), 0.05);
+      expect_like(must_step(*device_learner, mixed_batch()), must_step(*cpu, mixed_batch()), 0.05);
+      expect_close(device_learner->gradients(), cpu->gradients(), 0.05);
     }
 }
 
@@ -137,7 +137,7 @@ TEST(CudaLearner, ExpertsWithoutRowsHaveNoGradient) {
   batch.loss = LossKind::kCrossEntropy;
   batch.samples = {sample_of(1, 1, 1, 2, 1)};  // one row, three of eight experts
   for (const char* dtype : {"float32", "bfloat16"}) {
-    auto learner = on_card(folder, options_of(dtype));
+    auto learner = on_cuda(folder, options_of(dtype));
     const TrainReport report = must_step(*learner, batch);
     EXPECT_FALSE(report.skipped) << report.skip_reason;
     int32_t num_used = 0;
@@ -158,29 +158,30 @@ TEST(CudaLearner, RecomputationChangesNoBit) {
     SCOPED_TRACE(fmt::format("{}, {}", type, dtype));
     const auto folder = make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64});
     LearnerOptions options = options_of(dtype);
-    auto keeps_all = on_card(folder, options);
+    auto keeps_all = on_cuda(folder, options);
     must_step(*keeps_all, mixed_batch());
     for (const char* recompute : {"keep_attention", "full"}) {
       options.recompute = recompute;
-      auto learner = on_card(folder, options);
+      auto learner = on_cuda(folder, options);
       must_step(*learner, mixed_batch());
       EXPECT_TRUE(are_equal(learner->gradients(), keeps_all->gradients())) << recompute;
     }
   }
 }
 
-TEST(CudaLearner, PadsToFewLengthsAndGroupsPlacesInOrder) {
+TEST(CudaLearner, PadsToFewLengthsAndGroupsIndicesInOrder) {
   EXPECT_EQ(dense_length(1), 1);
   EXPECT_EQ(dense_length(4096), 4096);
   EXPECT_EQ(dense_length(4097), 4608);
   EXPECT_EQ(dense_length(8191), 8192);
   EXPECT_EQ(dense_length(65537), 73728);
-  const GroupedPlaces grouped = group_places({5, 2, 5});
+  const GroupedIndices grouped = group_indices({5, 2, 5});
   EXPECT_EQ(grouped.num_ids, 2);
   EXPECT_EQ(grouped.all, (std::vector<int32_t>{2, 5, 0, 1, 3, 1, 0, 2}));
 }
 
-/// Of 5,000 tokens, which cuDNN takes padded, one of 4,200 that is a shared prompt, and short ones.
+/// Documents of 5,000 tokens, which cuDNN computes padded; one of 4,200 tokens that is a shared
+/// prompt; and short ones.
 TrainBatch long_batch() {
   TrainBatch made;
   made.samples.push_back(sample_of(1, 1, 8, 5000, 1));
@@ -194,7 +195,7 @@ TEST(CudaLearner, LongDocumentsGiveTheSameOnEveryWay) {
   const auto folder = make_folder(model);
   LearnerOptions options = options_of("float32");
   options.micro_batch_tokens = 16384;
-  auto exact = on_card(folder, options);
+  auto exact = on_cuda(folder, options);
   const TrainReport want = must_step(*exact, long_batch());
   options.dtype = "bfloat16";
   options.recompute = "keep_attention";
@@ -204,7 +205,7 @@ TEST(CudaLearner, LongDocumentsGiveTheSameOnEveryWay) {
       ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
       at::globalContext().setDeterministicAlgorithms(false, false);
     }
-    auto learner = on_card(folder, options);
+    auto learner = on_cuda(folder, options);
     expect_like(must_step(*learner, long_batch()), want, 0.02);
     expect_close(learner->gradients(), exact->gradients(), 0.05);
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
@@ -217,7 +218,7 @@ TEST(CudaLearner, TheSameStepHasTheSameBitsTwice) {
     SCOPED_TRACE(dtype);
     LearnerOptions options = options_of(dtype);
     options.micro_batch_tokens = 8192;
-    auto one = on_card(folder, options), two = on_card(folder, options);
+    auto one = on_cuda(folder, options), two = on_cuda(folder, options);
     for (int i = 0; i < 2; ++i)
       for (CudaLearner* learner : {one.get(), two.get()}) must_step(*learner, long_batch());
     EXPECT_TRUE(are_equal(one->gradients(), two->gradients()));
@@ -232,8 +233,8 @@ TEST(CudaLearner, ScoresAreTheCpus) {
   auto cpu = on_cpu(folder, options_of("float32"));
   const auto want = cpu->score(TenantSlot(0), tokens).value();
   for (const auto& [dtype, tolerance] : {std::pair("float32", 2e-4), std::pair("bfloat16", 0.5)}) {
-    auto card = on_card(folder, options_of(dtype));
-    const auto got = card->score(TenantSlot(0), tokens).value();
+    auto device_learner = on_cuda(folder, options_of(dtype));
+    const auto got = device_learner->score(TenantSlot(0), tokens).value();
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], tolerance) << dtype;
   }
@@ -243,35 +244,36 @@ TEST(CudaLearner, StepsGoTheCpusWay) {
   const auto folder = make_folder({});
   LearnerOptions options = options_of("float32");
   options.optimizer.max_norm = 0.1;
-  auto card = on_card(folder, options);
+  auto device_learner = on_cuda(folder, options);
   auto cpu = on_cpu(folder, options);
   for (int i = 0; i < 4; ++i) {
-    const TrainReport got = must_step(*card, mixed_batch()), want = must_step(*cpu, mixed_batch());
+    const TrainReport got = must_step(*device_learner, mixed_batch()),
+                      want = must_step(*cpu, mixed_batch());
     expect_like(got, want, 1e-3);
     EXPECT_EQ(got.learning_rate, want.learning_rate);
   }
-  expect_close(weights_of(*card), weights_of(*cpu), 1e-3);
+  expect_close(weights_of(*device_learner), weights_of(*cpu), 1e-3);
 }
 
 TEST(CudaLearner, CheckpointsGoOnHereAndThere) {
   const auto folder = make_folder({});
   const LearnerOptions options = options_of("float32");
-  auto card = on_card(folder, options);
+  auto device_learner = on_cuda(folder, options);
   auto cpu = on_cpu(folder, options);
   const auto kept = testing::scratch_folder("kept"), again = testing::scratch_folder("again");
   for (int i = 0; i < 3; ++i) must_step(*cpu, mixed_batch());
   ASSERT_TRUE(cpu->save(TenantSlot(0), kept).ok());
-  const Status loaded = card->load(TenantSlot(0), kept);
+  const Status loaded = device_learner->load(TenantSlot(0), kept);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
-  EXPECT_TRUE(are_equal(weights_of(*card), weights_of(*cpu)));
-  ASSERT_TRUE(card->save(TenantSlot(0), again).ok());
+  EXPECT_TRUE(are_equal(weights_of(*device_learner), weights_of(*cpu)));
+  ASSERT_TRUE(device_learner->save(TenantSlot(0), again).ok());
   auto other = on_cpu(folder, options);
   ASSERT_TRUE(other->load(TenantSlot(0), again).ok());
   must_step(*other, mixed_batch());
   must_step(*cpu, mixed_batch());
-  must_step(*card, mixed_batch());
+  must_step(*device_learner, mixed_batch());
   EXPECT_TRUE(are_equal(weights_of(*other), weights_of(*cpu)));
-  expect_close(weights_of(*card), weights_of(*cpu), 1e-4);
+  expect_close(weights_of(*device_learner), weights_of(*cpu), 1e-4);
 }
 
 TEST(CudaLearner, TooLittleMemoryIsOneErrorAndChangesNothing) {
@@ -279,10 +281,10 @@ TEST(CudaLearner, TooLittleMemoryIsOneErrorAndChangesNothing) {
       make_folder({.hidden_size = 512, .num_layers = 8, .head_dim = 64, .max_positions = 8192});
   LearnerOptions options = options_of("bfloat16");
   options.micro_batch_tokens = 8192;
-  auto learner = on_card(folder, options), other = on_card(folder, options);
+  auto learner = on_cuda(folder, options), other = on_cuda(folder, options);
   const auto before = weights_of(*learner);
   c10::cuda::CUDACachingAllocator::emptyCache();
-  const double total = card_facts(0).value().total_bytes;
+  const double total = cuda_device_facts(0).value().total_bytes;
   c10::cuda::CUDACachingAllocator::setMemoryFraction(0.9e9 / total, 0);
   const auto report = learner->step(long_batch(), never);
   c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0);
@@ -299,7 +301,7 @@ TEST(CudaLearner, TooLittleMemoryIsOneErrorAndChangesNothing) {
 TEST(CudaLearner, ABrokenNumberIsNamed) {
   const auto folder = make_folder({});
   LearnerOptions options = options_of("float32");
-  auto tensors = weights_of(*on_card(folder, options));
+  auto tensors = weights_of(*on_cuda(folder, options));
   for (auto& tensor : tensors) {
     if (tensor.name != "model.layers.1.mlp.down_proj.weight") continue;
     std::vector<std::byte> bytes(tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
@@ -309,7 +311,7 @@ TEST(CudaLearner, ABrokenNumberIsNamed) {
   }
   for (const bool looks : {true, false}) {
     options.debug.check_finite = looks;
-    auto learner = on_card(folder, options);
+    auto learner = on_cuda(folder, options);
     ASSERT_TRUE(learner->fill(tensors).ok());
     const TrainReport report = must_step(*learner, mixed_batch());
     EXPECT_TRUE(report.skipped);
@@ -347,7 +349,7 @@ TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
   EXPECT_THAT(adapters.error().text(), HasSubstr("a model with a width of 36 cannot be trained"));
 }
 
-LearnerUnderTest card_learner(const std::string& model_type) {
+LearnerUnderTest cuda_learner(const std::string& model_type) {
   const TinyModel model{.model_type = model_type, .head_dim = 64};
   return {model_type + "_on_a_card", model.vocab_size, [model](LearnerOptions options) {
             options.device = "cuda:0";
@@ -362,8 +364,8 @@ LearnerUnderTest card_learner(const std::string& model_type) {
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Card, LearnerConformance,
-                         ::testing::Values(card_learner("qwen3"), card_learner("llama"),
-                                           card_learner("qwen3_moe")),
+                         ::testing::Values(cuda_learner("qwen3"), cuda_learner("llama"),
+                                           cuda_learner("qwen3_moe")),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace primerl

@@ -130,17 +130,17 @@ void expect_cross_entropy(const LogitsCase& one) {
   Floats before = want.gradients;  // between two rows nothing is written
   for (size_t i = 0; i < before.size(); ++i)
     if (static_cast<int64_t>(i) % one.stride() < one.vocab_size) before[i] = 7;
-  const Buffer slopes(Type::kBfloat16, before);
+  const Buffer grads(Type::kBfloat16, before);
   expect_one_answer(
       [&](Stream stream) {
         return cross_entropy_backward(
             {one.rows, one.vocab_size, one.stride(), one.inverse_temperature, one.type,
              labels.as<int32_t>(), by.as<float>(), normalizers.as<float>(), logits.get(),
-             slopes.get()},
+             grads.get()},
             stream);
       },
-      {&slopes});
-  expect_near(slopes.floats(Type::kBfloat16), want.gradients,
+      {&grads});
+  expect_near(grads.floats(Type::kBfloat16), want.gradients,
               tolerance_of(Type::kBfloat16, tolerance.absolute), "gradients in bf16");
 }
 
@@ -175,7 +175,7 @@ TEST(CudaCrossEntropy, SurvivesLargeNumbersAndReportsBrokenOnes) {
   expect_near({all[0], all[1], all[2]}, {0, -half, NAN}, {1e-6, 0}, "entropies");
 }
 
-TEST(CudaCrossEntropy, RefusesWhatItCannotHold) {
+TEST(CudaCrossEntropy, RefusesShapesItDoesNotSupport) {
   EXPECT_TRUE(cross_entropy({}, nullptr).is_ok());
   EXPECT_TRUE(cross_entropy_backward({}, nullptr).is_ok());
   EXPECT_THAT(cross_entropy({.rows = 1, .vocab_size = 9, .row_stride = 8}, nullptr).fault,

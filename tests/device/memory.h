@@ -1,6 +1,6 @@
-/// Where the buffers of a test are: on the current CUDA device (card_memory.cc) or, where the
-/// operations are ATen's on a machine without one, on the host (host_memory.cc). A failure of the
-/// device ends the test with its name.
+/// The memory of a test's buffers: on the current CUDA device (cuda_memory.cc), or, for ATen
+/// operations on a machine without one, on the host (host_memory.cc). A failure of the device ends
+/// the test with its name.
 #pragma once
 
 #include <cstddef>

@@ -90,7 +90,7 @@ TEST(CudaRmsNorm, IsTheCpusWithAndWithoutAResidual) {
       expect_norm(type, seed, random_shape(seed), seed % 2 == 0);
 }
 
-/// Of a residual in parts: the bits of the same residual added up before.
+/// A residual in parts gives the same bits as the residual summed before.
 TEST(CudaRmsNorm, AddsUpThePartsOfAResidual) {
   for (const Type type : kTypes)
     for (const int32_t num_parts : {1, 3, 8}) {
@@ -162,7 +162,7 @@ TEST(CudaRmsNorm, BackwardIsTheCpusAndAddsToWhatIsThere) {
       expect_norm_backward(type, seed, random_shape(seed), seed % 2 == 0);
 }
 
-TEST(CudaRmsNorm, ARowIsTheSameWhateverItsMates) {
+TEST(CudaRmsNorm, ARowIsTheSameInAnyBatch) {
   const Matrix many{333, 1024};
   const Floats x = random_floats(many.size(), 7), weight = random_floats(many.width, 8);
   const Buffer on_x(x), on_weight(weight), y(Floats(x.size(), NAN)), one(Floats(1024, NAN));
@@ -183,7 +183,7 @@ TEST(CudaRmsNorm, ARowIsTheSameWhateverItsMates) {
   EXPECT_EQ(Floats(begin, begin + many.width), one.floats());
 }
 
-TEST(CudaRmsNorm, RefusesWhatItCannotHold) {
+TEST(CudaRmsNorm, RefusesShapesItDoesNotSupport) {
   EXPECT_THAT(rms_norm({.rows = 1, .width = 4097}, nullptr).fault, HasSubstr("at most 4096"));
   EXPECT_THAT(rms_norm({.rows = 1, .width = 16388}, nullptr).fault, HasSubstr("at most 65536"));
   EXPECT_THAT(rms_norm({.rows = 1, .width = 0}, nullptr).fault, HasSubstr("at least 1"));

@@ -94,9 +94,9 @@ struct Operands {
     qkv = rounded(one.type, random_floats(one.rows * one.qkv_width(), mix(one.seed, 1), 2));
     q_weight = rounded(one.type, random_floats(one.heads.head_dim, mix(one.seed, 2)));
     k_weight = rounded(one.type, random_floats(one.heads.head_dim, mix(one.seed, 3)));
-    const Floats turns = random_floats(angles, mix(one.seed, 4), 3.1);
-    for (const float turn : turns) cosine.push_back(std::cos(turn));
-    for (const float turn : turns) sine.push_back(std::sin(turn));
+    const Floats random_angles = random_floats(angles, mix(one.seed, 4), 3.1);
+    for (const float angle : random_angles) cosine.push_back(std::cos(angle));
+    for (const float angle : random_angles) sine.push_back(std::sin(angle));
     RandomStream random(mix(one.seed, 5));
     for (int64_t row = 0; row < one.rows; ++row)
       positions.push_back(static_cast<int32_t>(random.below(kPositions)));
@@ -208,13 +208,13 @@ void expect_rotary(const RotaryCase& one) {
                        .sine = sine.as<float>(),
                        .q = out.get(),
                        .cache = cache};
-  if (has_added) args.added = added->addend();
+  if (has_added) args.added = added->lora_delta();
   if (one.place == Place::kSlots) args.slots = slots.as<int32_t>();
   if (one.place == Place::kBlockTable) args.block_table = table.as<int32_t>();
   args.table_stride = places.table_stride;
   const auto launch = [&](Stream stream) {
-    const auto turn = [&] { return rotary(args, stream); };
-    return has_added ? added->before(turn, stream) : turn();
+    const auto angle = [&] { return rotary(args, stream); };
+    return has_added ? added->before(angle, stream) : angle();
   };
   expect_one_answer(launch, {&out, &to_keys, &to_values});
   const auto tolerance = tolerance_of(one.type, has_added ? 1e-4 : 5e-6);
@@ -278,7 +278,7 @@ TEST(CudaRotary, BackwardIsTheCpusAndAddsToTheWeights) {
       expect_rotary_backward(random_case(type, seed));
 }
 
-TEST(CudaRotary, RefusesWhatItCannotHold) {
+TEST(CudaRotary, RefusesShapesItDoesNotSupport) {
   const HeadShape heads{2, 1, 64};
   EXPECT_THAT(rotary({.rows = 1, .heads = {2, 1, 257}}, nullptr).fault, HasSubstr("1 to 256"));
   EXPECT_THAT(rotary({.rows = 1, .heads = {3, 2, 64}}, nullptr).fault, HasSubstr("must divide"));

@@ -106,8 +106,7 @@ TEST(CudaRows, ANegativeSourceNamesAnotherWhereThereAreOthers) {
       resolved[i] = others[place];
     }
     Floats want(static_cast<size_t>(one.rows * one.width));
-    cpu_ops().gather_rows(
-        {one.rows, one.width, x.data(), resolved.data(), nullptr, want.data()});
+    cpu_ops().gather_rows({one.rows, one.width, x.data(), resolved.data(), nullptr, want.data()});
     const Buffer on_x(one.type, x), from(sources), other(others);
     const Buffer y(one.type, Floats(want.size(), NAN));
     expect_one_answer(
@@ -194,7 +193,7 @@ TEST(CudaRows, AddUpInTheTableOfAnEmbedding) {
   });
 }
 
-TEST(CudaRows, RefuseWhatTheyCannotHold) {
+TEST(CudaRows, RefuseShapesTheyDoNotSupport) {
   EXPECT_TRUE(gather_rows({}, nullptr).is_ok());
   EXPECT_TRUE(combine_rows({}, nullptr).is_ok());
   EXPECT_TRUE(combine_rows({.rows = 3, .width = 4, .terms = 0}, nullptr).is_ok());
@@ -313,10 +312,10 @@ TEST(CudaRouter, SortsPairsByExpertInTheirOrder) {
     const Buffer to_sources(Ints(experts.size(), -1)), to_ends(Ints(kExperts, -1));
     expect_one_answer(
         [&](Stream stream) {
-          return sort_by_expert({rows, kChoices, kExperts, on_experts.as<int32_t>(),
-                                 to_places.as<int32_t>(), to_sources.as<int32_t>(),
-                                 to_ends.as<int32_t>()},
-                                stream);
+          return sort_by_expert(
+              {rows, kChoices, kExperts, on_experts.as<int32_t>(), to_places.as<int32_t>(),
+               to_sources.as<int32_t>(), to_ends.as<int32_t>()},
+              stream);
         },
         {&to_places, &to_sources, &to_ends});
     EXPECT_EQ(to_places.ints(), places);
@@ -331,8 +330,8 @@ TEST(CudaRouter, SortsPairsByExpertInTheirOrder) {
 /// Two rows of one adapter, one of another, one without dropout. `is_of_experts`: each row's linear
 /// is another.
 void expect_dropped(Type type, int64_t width, bool adds, bool is_of_experts) {
-  const std::vector<uint64_t> modules = is_of_experts ? std::vector<uint64_t>{5, 6, 7, 5}
-                                                      : std::vector<uint64_t>(4, 5);
+  const std::vector<uint64_t> modules =
+      is_of_experts ? std::vector<uint64_t>{5, 6, 7, 5} : std::vector<uint64_t>(4, 5);
   const std::vector<std::pair<double, uint64_t>> rows = {{0.25, 3}, {0.25, 4}, {0.5, 3}, {0, 9}};
   const Floats x = rounded(type, random_floats(4 * width, 1));
   const Floats before = rounded(type, random_floats(4 * width, 2));

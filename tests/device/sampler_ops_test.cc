@@ -226,7 +226,7 @@ TEST(CudaSampler, ReportsRowsThatAreNoDistribution) {
   }
 }
 
-TEST(CudaSampler, RefusesWhatItCannotHold) {
+TEST(CudaSampler, RefusesShapesItDoesNotSupport) {
   EXPECT_TRUE(sample({}, nullptr).is_ok());
   EXPECT_THAT(sample({.rows = 1, .vocab_size = 1 << 24, .row_stride = 1 << 24}, nullptr).fault,
               HasSubstr("2^24 - 1"));

@@ -7,24 +7,24 @@
 
 #include "kernels/torch/cuda/device_memory.h"
 #include "kernels/weights/channel.h"
-#include "tests/device/card_weights.h"
+#include "tests/device/device_versions.h"
 #include "tests/weights/channels.h"
 
 namespace primerl {
 namespace {
 
-int publish(const std::string& folder, int card, int64_t count) {
+int publish(const std::string& folder, int device_index, int64_t count) {
   ChannelSetup setup = channel_setup(folder);
-  setup.devices = make_card_memory(card);
+  setup.devices = make_cuda_memory(device_index);
   setup.log = [](std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };
   const auto channel = make_shm_channel(setup).value();
-  DeviceBufferPool pool(setup.devices, static_cast<uint64_t>(kCardElements) * 2, 3);
+  DeviceBufferPool pool(setup.devices, static_cast<uint64_t>(kCudaElements) * 2, 3);
   while (pool.make()) {
   }
   for (int64_t version = 0; version < count; ++version) {
-    const auto made = card_version(pool, card, version);
+    const auto made = device_version(pool, device_index, version);
     const Status published = channel->publish(made);
     if (!published.ok()) {
       std::fprintf(stderr, "%s\n", published.error().text().c_str());

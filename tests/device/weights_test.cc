@@ -1,6 +1,6 @@
 // Weights that go from a learner to engines without the host: in one process, between processes
-// that share a device's memory, and with a publisher that is killed. Where there are two cards the
-// other process is on the second.
+// that share a device's memory, and with a publisher that is killed. Where there are two CUDA
+// devices the other process is on the second.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "kernels/weights/channel.h"
 #include "kernels/weights/device_weights.h"
 #include "kernels/weights/memory_channel.h"
-#include "tests/device/card_weights.h"
+#include "tests/device/device_versions.h"
 #include "tests/torch/tiny_model.h"
 #include "tests/weights/channels.h"
 #include "tests/weights/child.h"
@@ -22,19 +22,19 @@ namespace {
 
 using Snapshot = std::shared_ptr<const WeightSnapshot>;
 
-/// The last of two cards, else the only one.
-int other_card() {
+/// The last of two CUDA devices, else the only one.
+int other_device() {
   int count = 0;
   EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
   return count > 1 ? 1 : 0;
 }
 
-class LearnerOnCard : public ::testing::Test {
+class LearnerOnCuda : public ::testing::Test {
  protected:
   std::unique_ptr<Learner> learner(const std::string& dtype, int32_t device_snapshots = 3,
-                                   int card = 0) {
+                                   int device_index = 0) {
     LearnerOptions options;
-    options.device = fmt::format("cuda:{}", card);
+    options.device = fmt::format("cuda:{}", device_index);
     options.numerics = "fast";
     options.dtype = dtype;
     options.optimizer.lr = 1e-2;
@@ -95,7 +95,7 @@ class LearnerOnCard : public ::testing::Test {
 };
 
 /// Of learner and engine: a copy, a conversion, and one of the other kind.
-TEST_F(LearnerOnCard, AnEngineTakesFromItsDeviceWhatItWouldTakeFromTheHost) {
+TEST_F(LearnerOnCuda, AnEngineAppliesTheSameWeightsFromItsDeviceAsFromTheHost) {
   for (const auto& [trained, used] :
        {std::pair("bfloat16", "bfloat16"), std::pair("float32", "float32"),
         std::pair("float32", "bfloat16")}) {
@@ -120,7 +120,7 @@ TEST_F(LearnerOnCard, AnEngineTakesFromItsDeviceWhatItWouldTakeFromTheHost) {
 
 /// The copy is launched behind a step that is under way, whose tokens are of the older version; by
 /// way of the host all of it is done before apply() returns.
-TEST_F(LearnerOnCard, AVersionCountsFromTheSameTokenOnWithoutAWait) {
+TEST_F(LearnerOnCuda, AVersionCountsFromTheSameTokenOnWithoutAWait) {
   auto from = learner("bfloat16");
   auto straight = engine("bfloat16"), by_host = engine("bfloat16");
   const auto first = snapshot(*from, 1);
@@ -142,15 +142,16 @@ TEST_F(LearnerOnCard, AVersionCountsFromTheSameTokenOnWithoutAWait) {
   EXPECT_EQ(ends[0].spans, ends[1].spans);
 }
 
-/// The second set is read and filled in turn; where there is one card alone nothing is prepared.
-TEST_F(LearnerOnCard, WhatLiesOnAnotherCardIsFetchedWhileStepsGoOn) {
-  auto from = learner("bfloat16", 3, other_card());
+/// The second set is read and filled in turn; where there is one CUDA device alone nothing is
+/// prepared.
+TEST_F(LearnerOnCuda, AVersionOnAnotherDeviceIsFetchedDuringSteps) {
+  auto from = learner("bfloat16", 3, other_device());
   auto to = engine("bfloat16"), by_host = engine("bfloat16");
   for (int64_t version = 1; version <= 3; ++version) {
     train(*from);
     const Snapshot taken = snapshot(*from, version);
     ASSERT_NE(taken->device, nullptr);
-    EXPECT_EQ(to->prepare(taken), other_card() == 0);
+    EXPECT_EQ(to->prepare(taken), other_device() == 0);
     while (!to->prepare(taken)) step(*to);
     ASSERT_TRUE(to->apply(*taken).ok());
     ASSERT_TRUE(by_host->apply(**on_host(taken)).ok());
@@ -159,7 +160,7 @@ TEST_F(LearnerOnCard, WhatLiesOnAnotherCardIsFetchedWhileStepsGoOn) {
   }
 }
 
-TEST_F(LearnerOnCard, AnEngineWithoutWorkGivesABufferBack) {
+TEST_F(LearnerOnCuda, AnEngineWithoutWorkGivesABufferBack) {
   auto from = learner("bfloat16", 1);
   auto to = engine("bfloat16");
   for (int64_t version = 1; version <= 3; ++version) {
@@ -169,7 +170,7 @@ TEST_F(LearnerOnCard, AnEngineWithoutWorkGivesABufferBack) {
   }
 }
 
-TEST_F(LearnerOnCard, ASnapshotStaysWhileTheLearnerGoesOn) {
+TEST_F(LearnerOnCuda, ASnapshotStaysWhileTheLearnerContinues) {
   auto from = learner("bfloat16");
   const Snapshot first = snapshot(*from, 1);
   const auto then = tensors_on_host(*first).value();
@@ -189,7 +190,7 @@ TEST_F(LearnerOnCard, ASnapshotStaysWhileTheLearnerGoesOn) {
   EXPECT_TRUE(has_changed);
 }
 
-TEST_F(LearnerOnCard, WithoutAFreeBufferASnapshotGoesThroughTheHostAndIsTheSame) {
+TEST_F(LearnerOnCuda, WithoutAFreeBufferASnapshotGoesThroughTheHostAndIsTheSame) {
   auto from = learner("bfloat16", 2);
   auto to = engine("bfloat16");
   std::vector<Snapshot> held = {snapshot(*from, 1), snapshot(*from, 2)};
@@ -213,7 +214,7 @@ TEST_F(LearnerOnCard, WithoutAFreeBufferASnapshotGoesThroughTheHostAndIsTheSame)
 }
 
 /// So that engines open them before their first step; one that is let go is used again.
-TEST_F(LearnerOnCard, TheFirstSnapshotMakesAllBuffers) {
+TEST_F(LearnerOnCuda, TheFirstSnapshotMakesAllBuffers) {
   auto from = learner("bfloat16");
   Snapshot taken = snapshot(*from, 1);
   ASSERT_EQ(taken->device->next().size(), 2U);
@@ -227,22 +228,22 @@ TEST_F(LearnerOnCard, TheFirstSnapshotMakesAllBuffers) {
   EXPECT_TRUE(snapshot(*learner("bfloat16", 1), 1)->device->next().empty());
 }
 
-class CardProcesses : public ::testing::Test {
+class CudaProcesses : public ::testing::Test {
  protected:
-  CardProcesses() {
+  CudaProcesses() {
     setup_ = channel_setup(testing::scratch_folder("channel"));
-    setup_.devices = make_card_memory(0);
+    setup_.devices = make_cuda_memory(0);
   }
-  /// One that publishes versions [0, count) from its card, then waits.
+  /// One that publishes versions [0, count) from its CUDA device, then waits.
   std::vector<std::string> publisher(int64_t count) const {
-    return {"publish", setup_.run_folder.string(), std::to_string(other_card()),
+    return {"publish", setup_.run_folder.string(), std::to_string(other_device()),
             std::to_string(count)};
   }
 
   ChannelSetup setup_;
 };
 
-TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
+TEST_F(CudaProcesses, AVersionComesFromTheDeviceOfAnother) {
   Child other(publisher(5));
   for (int64_t version = 0; version < 5; ++version)
     ASSERT_EQ(other.line(), fmt::format("published {} on the device", version));
@@ -250,12 +251,12 @@ TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
   const auto fetched = fetch_opened(*channel, {}, 4);
   ASSERT_TRUE(fetched.ok()) << fetched.error().text();
   ASSERT_NE((*fetched)->device, nullptr) << "sharing was refused";
-  EXPECT_EQ((*fetched)->device->buffer().card(), other_card());
-  EXPECT_TRUE(is_whole_card_version(**fetched, 4));
-  // What is held stays, whatever becomes of its process.
+  EXPECT_EQ((*fetched)->device->buffer().device_index(), other_device());
+  EXPECT_TRUE(is_whole_device_version(**fetched, 4));
+  // A retained snapshot stays valid after its process ended.
   other.kill();
   other.wait();
-  EXPECT_TRUE(is_whole_card_version(**fetched, 4));
+  EXPECT_TRUE(is_whole_device_version(**fetched, 4));
   const auto lost = fetch_opened(*channel, {}, 3);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
@@ -266,10 +267,10 @@ TEST_F(CardProcesses, AVersionComesFromTheDeviceOfAnother) {
   const auto again = fetch_opened(*channel, {}, 4);
   ASSERT_TRUE(again.ok()) << again.error().text();
   EXPECT_NE((*again)->device->buffer().data(), (*fetched)->device->buffer().data());
-  EXPECT_TRUE(is_whole_card_version(**again, 4));
+  EXPECT_TRUE(is_whole_device_version(**again, 4));
 }
 
-TEST_F(CardProcesses, BuffersGoRoundAndStayOpenWhileAReceiverFollows) {
+TEST_F(CudaProcesses, BuffersGoRoundAndStayOpenWhileAReceiverFollows) {
   std::set<const void*> places;
   const auto channel = make_shm_channel(setup_).value();
   Child other(publisher(40));
@@ -279,7 +280,7 @@ TEST_F(CardProcesses, BuffersGoRoundAndStayOpenWhileAReceiverFollows) {
     const auto fetched = fetch_opened(*channel, {}, newest.value);
     if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // it was faster
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
-    EXPECT_TRUE(is_whole_card_version(**fetched, newest.value)) << newest.value;
+    EXPECT_TRUE(is_whole_device_version(**fetched, newest.value)) << newest.value;
     if ((*fetched)->device != nullptr) places.insert((*fetched)->device->buffer().data());
     seen = newest;
   }

@@ -70,8 +70,8 @@ TEST(CudaChecks, RowsTimesWidthHaveABlockFor256Elements) {
 TEST(CudaChecks, AttentionHasHeadsOf64To256AndAtMost64Parts) {
   const auto decode = [](HeadShape heads, int32_t num_splits, int32_t block_size) {
     float workspace = 0;
-    DecodeAttentionArgs args{.rows = 1, .heads = heads, .num_splits = num_splits,
-                             .workspace = &workspace};
+    DecodeAttentionArgs args{
+        .rows = 1, .heads = heads, .num_splits = num_splits, .workspace = &workspace};
     args.cache.block_size = block_size;
     return fault(args);
   };
@@ -93,8 +93,8 @@ TEST(CudaChecks, AttentionHasHeadsOf64To256AndAtMost64Parts) {
 TEST(CudaChecks, SamplersCountIdsIn24Bits) {
   int64_t workspace = 0;
   const auto sample = [&](int64_t rows, int64_t vocab_size, void* memory) {
-    return fault(SampleArgs{.rows = rows, .vocab_size = vocab_size, .row_stride = vocab_size,
-                            .workspace = memory});
+    return fault(SampleArgs{
+        .rows = rows, .vocab_size = vocab_size, .row_stride = vocab_size, .workspace = memory});
   };
   EXPECT_EQ(sample(65535, (1 << 24) - 1, &workspace), "");
   EXPECT_THAT(sample(1, 1 << 24, &workspace), HasSubstr("2^24 - 1"));
@@ -106,7 +106,7 @@ TEST(CudaChecks, SamplersCountIdsIn24Bits) {
 
 TEST(CudaChecks, NarrowProductsHaveColumnsOfAGrid) {
   const auto narrow = [](int64_t terms, int64_t columns) {
-    return fault(NarrowProductsArgs{.terms = terms, .columns = columns, .num_tiles = 1});
+    return fault(LowRankGemmArgs{.terms = terms, .columns = columns, .num_tiles = 1});
   };
   EXPECT_EQ(narrow(16, 8388480), "");
   EXPECT_THAT(narrow(16, 8388488), HasSubstr("up to 8388480"));
@@ -115,15 +115,15 @@ TEST(CudaChecks, NarrowProductsHaveColumnsOfAGrid) {
 
 TEST(CudaChecks, MatricesOfFp8AreBlocksOf128) {
   const auto blocks = [](int64_t rows) {
-    return fault(QuantiseBlocksArgs{.rows = rows, .width = 128, .code_stride = 128,
-                                    .scale_stride = 1});
+    return fault(
+        QuantiseBlocksArgs{.rows = rows, .width = 128, .code_stride = 128, .scale_stride = 1});
   };
   EXPECT_EQ(blocks((1 << 23) - 128), "");
   EXPECT_THAT(blocks(1 << 23), HasSubstr("2^23 - 128"));
   EXPECT_THAT(blocks(64), HasSubstr("multiples of 128"));
   const auto rows = [](int64_t count) {
-    return fault(QuantiseRowsArgs{.rows = count, .width = 128, .code_stride = 256,
-                                  .scale_stride = count});
+    return fault(
+        QuantiseRowsArgs{.rows = count, .width = 128, .code_stride = 256, .scale_stride = count});
   };
   EXPECT_EQ(rows(kMostElements / 256), "");
   EXPECT_THAT(rows(kMostElements / 256 + 1), HasSubstr("2^31 - 1"));

@@ -191,8 +191,7 @@ class Lives {
       under_way_ = std::move(first);
     }
     Step next;
-    const bool has_next =
-        goes_ahead_ && random_.below(8) != 0 && scheduler_.plan_ahead(next.plan);
+    const bool has_next = goes_ahead_ && random_.below(8) != 0 && scheduler_.plan_ahead(next.plan);
     if (has_next) launch(next);
     take();
     if (!has_next) return;
@@ -230,10 +229,9 @@ class Lives {
       const int32_t position = span.num_cached + i;
       EXPECT_EQ(key(position), rows.cache_rows[row]);
       int32_t token = rows.tokens[row];
-      if (token < 0) token = last_drawn_.at(static_cast<size_t>(drawn_by(token))).token;
+      if (token < 0) token = last_drawn_.at(static_cast<size_t>(token_of_sample(token))).token;
       const uint64_t before = position == 0 ? 0 : cache_[static_cast<size_t>(key(position - 1))];
-      cache_[static_cast<size_t>(rows.cache_rows[row])] =
-          mix(before, static_cast<uint64_t>(token));
+      cache_[static_cast<size_t>(rows.cache_rows[row])] = mix(before, static_cast<uint64_t>(token));
     }
   }
 
@@ -247,8 +245,7 @@ class Lives {
       } else if (!step.has_failed && std::isfinite(step.drawn[i].logprob)) {
         versions_[sequence.request.id.value].push_back(step.version);
       }
-      if (!step.has_failed)
-        scheduler_.accept(sequence, step.drawn[i].token, step.drawn[i].logprob);
+      if (!step.has_failed) scheduler_.accept(sequence, step.drawn[i].token, step.drawn[i].logprob);
     }
     if (step.has_failed)
       scheduler_.fail_step(step.plan, "as the test says");
@@ -314,7 +311,7 @@ class Lives {
   uint64_t next_id_ = 0;
   std::set<SequenceId> held_;
   std::set<uint64_t> aborted_;
-  std::map<uint64_t, SequenceRequest> requests_;  // not ended
+  std::map<uint64_t, SequenceRequest> requests_;             // not ended
   std::map<uint64_t, std::vector<PolicyVersion>> versions_;  // of each token, when it was launched
   std::vector<std::vector<int32_t>> said_;
   KvFollower follower_{options_.block_size, {"a", "b"}};

@@ -55,9 +55,10 @@ TEST(PlanAhead, NamesTheTokensThatAreComingByTheirPlace) {
   StepPair steps(scheduler);
   EXPECT_THAT(steps.first.rows.tokens, ElementsAre(7, 7, 7));
   EXPECT_THAT(steps.first.rows.positions, ElementsAre(5, 5, 5));
-  EXPECT_THAT(steps.second.rows.tokens, ElementsAre(drawn_by(0), drawn_by(1), drawn_by(2)));
+  EXPECT_THAT(steps.second.rows.tokens,
+              ElementsAre(token_of_sample(0), token_of_sample(1), token_of_sample(2)));
   EXPECT_THAT(steps.second.rows.positions, ElementsAre(6, 6, 6));
-  EXPECT_EQ(drawn_by(drawn_by(2)), 2);
+  EXPECT_EQ(token_of_sample(token_of_sample(2)), 2);
   steps.take(steps.first, {20, 21, 22});
   steps.take(steps.second, {23, 24, 25});
   StepPlan third;
@@ -75,7 +76,7 @@ TEST(PlanAhead, WhoJoinedMeanwhileHasAKnownToken) {
   take_over_all(scheduler);
   StepPlan third;
   ASSERT_TRUE(scheduler.plan_ahead(third));
-  EXPECT_THAT(third.rows.tokens, ElementsAre(drawn_by(0), drawn_by(1), 30));
+  EXPECT_THAT(third.rows.tokens, ElementsAre(token_of_sample(0), token_of_sample(1), 30));
 }
 
 TEST(PlanAhead, WhoEndsWithMaxTokensHasNoRow) {
@@ -180,8 +181,7 @@ TEST(PlanAhead, ARowThatIsNoDistributionEndsItsSequenceAndNamesNothing) {
   auto scheduler = running(2, 8, {.kv_blocks = 16, .block_size = 4}, 6);
   StepPair steps(scheduler);
   steps.take(steps.first, {20, 21});
-  scheduler.accept(*steps.second.samples[0].sequence, 0,
-                   std::numeric_limits<float>::quiet_NaN());
+  scheduler.accept(*steps.second.samples[0].sequence, 0, std::numeric_limits<float>::quiet_NaN());
   scheduler.accept(*steps.second.samples[1].sequence, 22, -1);
   scheduler.finish_step();
   const auto ends = scheduler.take_finished();
@@ -199,7 +199,7 @@ TEST(PlanAhead, AStepThatFailsEndsItsOwnAndTheNextStandsForOthers) {
   ASSERT_TRUE(scheduler.plan(first));
   take_over_all(scheduler);
   ASSERT_TRUE(scheduler.plan_ahead(second));
-  ASSERT_THAT(second.rows.tokens, ElementsAre(drawn_by(0), 30));
+  ASSERT_THAT(second.rows.tokens, ElementsAre(token_of_sample(0), 30));
   scheduler.fail_step(first, "as the test says");
   for (const auto& sample : second.samples) scheduler.accept(*sample.sequence, 31, -1);
   scheduler.finish_step();

@@ -170,7 +170,8 @@ const std::vector<Fence>& fences() {
       {"OpenSSL", {"openssl/"}, {"graph/base/sha256.cc"}},
       {"CUDA",
        {"cuda", "mma.h"},
-       {"kernels/ops/cuda/*", "kernels/torch/cuda/card.cc", "kernels/torch/cuda/mapped_memory.cc"}},
+       {"kernels/ops/cuda/*", "kernels/torch/cuda/device.cc",
+        "kernels/torch/cuda/mapped_memory.cc"}},
       {"libtorch", {"torch/", "ATen/", "c10/"}, {"kernels/torch/*"}},
   };
   return table;

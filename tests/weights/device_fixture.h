@@ -42,7 +42,7 @@ class DeviceWeightsTest : public testing::Test {
     return said_;
   }
   std::shared_ptr<WeightChannel> open() { return make_shm_channel(setup()).value(); }
-  Snapshot on_card(int64_t version) {
+  Snapshot on_cuda(int64_t version) {
     auto made = on_device(*channel_weights(version), pool_);
     EXPECT_NE(made, nullptr) << "no buffer is free for version " << version;
     return made;

@@ -23,7 +23,7 @@ TEST_F(DevicePlaces, AreAllOpenBeforeTheFirstVersionComes) {
   const auto publisher = open(), receiver = open();
   make_all();
   std::unique_lock opening(device_->facts().opening);
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   const auto early = receiver->fetch({}, PolicyVersion(0));
   ASSERT_FALSE(early.ok());
   EXPECT_THAT(early.error().text(), HasSubstr("is being opened"));
@@ -32,7 +32,7 @@ TEST_F(DevicePlaces, AreAllOpenBeforeTheFirstVersionComes) {
   EXPECT_EQ(facts().num_opened, 3);
   opening.lock();  // none is opened any more
   for (int64_t version = 1; version < 9; ++version) {
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     const auto fetched = receiver->fetch({}, PolicyVersion(version));
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     EXPECT_TRUE(is_whole_on_host(*fetched, version));
@@ -44,7 +44,7 @@ TEST_F(DevicePlaces, AreAllOpenBeforeTheFirstVersionComes) {
 TEST_F(DevicePlaces, OneThatComesLaterIsOpenedThen) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < 4; ++version) {
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, version).value(), version));
     EXPECT_EQ(facts().num_opens, std::min(version + 1, int64_t{3}));
   }
@@ -55,11 +55,11 @@ TEST_F(DevicePlaces, OneThatComesLaterIsOpenedThen) {
 TEST_F(DevicePlaces, OneThatWasFreedIsNotTakenForAnother) {
   const auto publisher = open(), receiver = open();
   make_all();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   pool_.release_free();
   while (facts().num_buffers > 1) std::this_thread::yield();
   make_all();
-  ASSERT_TRUE(publisher->publish(on_card(1)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(1)).ok());
   const auto first = fetch_opened(*receiver, {}, 0);
   ASSERT_TRUE(first.ok()) << first.error().text();
   EXPECT_TRUE(is_whole_on_host(*first, 0));
@@ -76,7 +76,7 @@ TEST_F(DevicePlaces, AreNamedAgainWhenNoVersionNamesThem) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < kShmPlacesMax; ++version) {
     make_all();
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     const auto fetched = fetch_opened(*receiver, {}, version);
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     ASSERT_NE((*fetched)->device, nullptr) << version;
@@ -96,7 +96,7 @@ TEST_F(DevicePlaces, AreOpenedAsFarAsTheyWereMade) {
   EXPECT_TRUE(pool_.make());
   device_->facts().bytes_free = 0;
   make_all();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, 0).value(), 0));
   EXPECT_EQ(facts().num_opened, 2);
 }
@@ -107,11 +107,11 @@ TEST_F(DevicePlaces, AnEngineThatCannotOpenOneOfThemGetsBytes) {
   const auto other = std::make_shared<FakeDevice>(device_name() + "2");
   forbidden.devices = other;
   const auto receiver = make_shm_channel(forbidden).value();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   ASSERT_NE(fetch_opened(*receiver, {}, 0).value()->device, nullptr);
   other->facts().cannot_open = true;
   EXPECT_TRUE(pool_.make());
-  ASSERT_TRUE(publisher->publish(on_card(1)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(1)).ok());
   const Snapshot fetched = fetch_at_last(*receiver, 1);
   ASSERT_NE(fetched, nullptr);
   EXPECT_EQ(fetched->device, nullptr);

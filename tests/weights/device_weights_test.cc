@@ -74,7 +74,7 @@ TEST(DeviceBuffers, StayWithTheirHoldersWhenThePoolIsGone) {
 }
 
 TEST_F(DeviceWeightsTest, ComeToTheHostWhenAskedAndOnceForAllWhoHoldThem) {
-  const Snapshot there = on_card(3);
+  const Snapshot there = on_cuda(3);
   EXPECT_EQ(device_->facts().num_reads, 0);
   auto one = on_host(there).value();
   const auto two = on_host(with_key(*there, {TenantSlot(5)})).value();
@@ -90,7 +90,7 @@ TEST_F(DeviceWeightsTest, ComeToTheHostWhenAskedAndOnceForAllWhoHoldThem) {
 }
 
 TEST_F(DeviceWeightsTest, BytesOnTheHostDoNotHoldTheDevice) {
-  Snapshot there = on_card(3);
+  Snapshot there = on_cuda(3);
   const auto bytes = on_host(there).value();
   there.reset();
   EXPECT_EQ(pool_.num_held(), 0U);
@@ -98,7 +98,7 @@ TEST_F(DeviceWeightsTest, BytesOnTheHostDoNotHoldTheDevice) {
 }
 
 TEST_F(DeviceWeightsTest, ADeviceThatDoesNotAnswerIsNamed) {
-  const Snapshot there = on_card(3);
+  const Snapshot there = on_cuda(3);
   device_->facts().cannot_read = true;
   const auto bytes = on_host(there);
   ASSERT_FALSE(bytes.ok());
@@ -129,7 +129,7 @@ TEST_F(DeviceWeightsTest, PlacesBeyondTheirBufferAreRefused) {
 TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < 20; ++version) {
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     const auto fetched = fetch_opened(*receiver, {}, version);
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     ASSERT_NE((*fetched)->device, nullptr);
@@ -145,7 +145,7 @@ TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
 
 TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
   const auto publisher = open(), receiver = open();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   std::unique_lock opening(device_->facts().opening);  // whoever opens waits
   for (int i = 0; i < 2; ++i) {
     const auto early = receiver->fetch({}, PolicyVersion(0));
@@ -156,11 +156,11 @@ TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
   }
   // What it lies in is held meanwhile, though it is retired, and is there for the next version.
   for (int64_t version = 1; version <= 2; ++version)
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
   EXPECT_EQ(pool_.num_held(), 3U);
   opening.unlock();
   while (pool_.num_held() > 2) std::this_thread::yield();
-  ASSERT_TRUE(publisher->publish(on_card(3)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(3)).ok());
   const auto fetched = receiver->fetch({}, PolicyVersion(3));
   ASSERT_TRUE(fetched.ok()) << fetched.error().text();
   EXPECT_TRUE(is_whole_on_host(*fetched, 3));
@@ -171,7 +171,7 @@ TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
 TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < 6; ++version) {
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     ASSERT_TRUE(fetch_opened(*receiver, {}, version).ok());
   }
   const FakeDeviceFacts& facts = device_->facts();
@@ -181,7 +181,7 @@ TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
   while (facts.num_buffers > 2) std::this_thread::yield();
   EXPECT_EQ(facts.num_opened, 2);
   for (int64_t version = 6; version < 12; ++version) {  // another piece takes the place
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, version).value(), version));
   }
   EXPECT_EQ(facts.num_opens, 4);
@@ -190,10 +190,10 @@ TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
 
 TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsClosedOnceItIsLetGo) {
   const auto publisher = open(), receiver = open();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   Snapshot held = fetch_opened(*receiver, {}, 0).value();
   for (int64_t version = 1; version <= 2; ++version)
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
   ASSERT_EQ(pool_.num_held(), 3U);
   ASSERT_TRUE(fetch_opened(*receiver, {}, 2).ok());
   for (int64_t version = 3; version <= 4; ++version)
@@ -224,7 +224,7 @@ TEST_F(DeviceWeightsTest, NoneIsOpenAnyMoreWhenItsPublisherHasDied) {
 
 TEST_F(DeviceWeightsTest, OneThatADeadReceiverHadOpenIsFreed) {
   const auto publisher = open();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   Child holder = child("hold", 0);
   ASSERT_EQ(holder.line(), "holding 0");
   for (int64_t version = 1; version <= 2; ++version)
@@ -261,12 +261,12 @@ TEST_F(DeviceWeightsTest, MorePiecesThanThereArePlacesGoAsBytes) {
 /// One that has read the directory, and comes to the slot when the version has been retired.
 TEST_F(DeviceWeightsTest, ALateReceiverDoesNotGetABufferThatMayBeWrittenAgain) {
   const auto publisher = open();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   ChannelSetup late = setup();
   int64_t version = 0;
   late.probe = [&](std::string_view step) {
     while (step == "hold a slot" && version < 2)
-      ASSERT_TRUE(publisher->publish(on_card(++version)).ok());
+      ASSERT_TRUE(publisher->publish(on_cuda(++version)).ok());
   };
   const auto receiver = make_shm_channel(late).value();
   const auto retired = fetch_opened(*receiver, {}, 0);
@@ -279,10 +279,10 @@ TEST_F(DeviceWeightsTest, ALateReceiverDoesNotGetABufferThatMayBeWrittenAgain) {
 
 TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
   const auto publisher = open(), receiver = open();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   Snapshot held = fetch_opened(*receiver, {}, 0).value();
   for (int64_t version = 1; version <= 2; ++version)
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
   EXPECT_EQ(pool_.num_held(), 3U);
   int num_by_bytes = 0;
   for (int64_t version = 3; version <= 9; ++version) {
@@ -297,7 +297,7 @@ TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
   held.reset();
   while (pool_.num_held() > 1) std::this_thread::yield();  // without another publish
   for (int64_t version = 10; version <= 13; ++version)
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
   EXPECT_EQ(pool_.num_held(), 2U);
 }
 
@@ -329,7 +329,7 @@ TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
   forbidden.devices = other;
   const auto receiver = make_shm_channel(forbidden).value();
   for (int64_t version = 0; version <= 1; ++version)
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
   const auto refused = receiver->fetch({}, PolicyVersion(1));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::kUnavailable);
@@ -339,12 +339,12 @@ TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
     EXPECT_EQ(fetched->device, nullptr);
     EXPECT_TRUE(is_whole(*fetched, version));
   }
-  ASSERT_TRUE(publisher->publish(on_card(2)).ok());  // from now on so
+  ASSERT_TRUE(publisher->publish(on_cuda(2)).ok());  // from now on so
   EXPECT_EQ(fetch_opened(*receiver, {}, 2).value()->device, nullptr);
   while (pool_.num_held() > 0) std::this_thread::yield();  // a slot that was to be opened is let go
   ASSERT_EQ(said().size(), 1U);
   EXPECT_THAT(said().at(0), HasSubstr("weights of channel 'weights' go through the host's shared "
-                                  "memory, not from device to device: "));
+                                      "memory, not from device to device: "));
   EXPECT_THAT(said().at(0), HasSubstr("the system forbids it"));
 }
 
@@ -353,7 +353,7 @@ TEST_F(DeviceWeightsTest, SoDoesOneWithoutADevice) {
   ChannelSetup plain = setup();
   plain.devices = nullptr;
   const auto receiver = make_shm_channel(plain).value();
-  ASSERT_TRUE(publisher->publish(on_card(0)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   const Snapshot fetched = fetch_at_last(*receiver, 0);
   ASSERT_NE(fetched, nullptr);
   EXPECT_TRUE(is_whole(*fetched, 0));
@@ -364,7 +364,7 @@ TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
   const auto publisher = open(), receiver = open();
   device_->facts().cannot_name = true;
   for (int64_t version = 0; version <= 2; ++version) {
-    ASSERT_TRUE(publisher->publish(on_card(version)).ok());
+    ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     EXPECT_TRUE(is_whole(*fetch_opened(*receiver, {}, version).value(), version));
     EXPECT_EQ(pool_.num_held(), 0U);
   }
@@ -405,12 +405,12 @@ TEST_F(DeviceWeightsTest, ANewPublisherDoesNotTakeTheLostForRefused) {
   }
   const auto publisher = open(), receiver = open();
   const WeightsKey other{TenantSlot(3)};
-  ASSERT_TRUE(publisher->publish(with_key(*on_card(0), other)).ok());
+  ASSERT_TRUE(publisher->publish(with_key(*on_cuda(0), other)).ok());
   const auto lost = fetch_opened(*receiver, {}, 0);  // of a key that it has not published
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
   EXPECT_NE(fetch_opened(*receiver, other, 0).value()->device, nullptr);
-  ASSERT_TRUE(publisher->publish(on_card(1)).ok());
+  ASSERT_TRUE(publisher->publish(on_cuda(1)).ok());
   EXPECT_NE(fetch_opened(*receiver, {}, 1).value()->device, nullptr);
 }
 

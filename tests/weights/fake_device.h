@@ -61,7 +61,7 @@ class FakeDeviceBuffer final : public DeviceBuffer {
     else
       facts_->open_names.erase(open);
   }
-  int32_t card() const override { return 0; }
+  int32_t device_index() const override { return 0; }
   void* data() const override { return const_cast<std::byte*>(segment_->bytes().data()); }
   uint64_t num_bytes() const override { return num_bytes_; }
   Status read(uint64_t offset, std::span<std::byte> to) const override {

@@ -1,4 +1,5 @@
-// AdamW: a thread a parameter, or four. 28 bytes are read and written for one, 30 with bf16.
+// AdamW: one thread per parameter, or per four. 28 bytes are read and written for one, 30 with
+// bf16.
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,7 @@
-// What adapters add to the product of a linear, in two launches. The first makes u = A x: a block
-// has a tile of rows, 16 ranks of a part and a slice of the terms. The second makes B u: a block
-// has a tile and a piece of a part's columns, and asks for its B while the first works. In bf16
-// tensor cores make both. In a decode step the first is all.
+// The LoRA delta of a linear layer, in two launches. The first (shrink) computes u = A x: a block
+// has a tile of rows, 16 ranks of a part and a slice of the terms. The second (expand) computes B
+// u: a block has a tile and a piece of a part's columns, and loads its B while the first runs. In
+// bf16 both use tensor cores. A decode step launches only the first.
 #include "kernels/ops/cuda/adapters.cuh"
 
 namespace primerl::cuda {
@@ -10,7 +10,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kBlocksMin = 4;   // of a processor
-constexpr int kStepTerms = 32;  // of a warp, two products
+constexpr int kStepTerms = 32;  // of a warp, two GEMMs
 constexpr int kSteps = 4;       // all of whose loads are under way at once
 constexpr int kWarpTerms = kSteps * kStepTerms;
 static_assert(kWarps * kWarpTerms == kShrinkTerms);
@@ -109,14 +109,12 @@ __device__ void shrink(const AdapterTile& tile, int first, int begin, int terms,
 #pragma unroll
       for (int row = 0; row < kGroupRows; ++row) {
         const float sum = warp_sum(sums[row]);
-        if (lane == 0 && begin_row + row < tile.rows)
-          u[(begin_row + row) * kShrinkRanks + i] = sum;
+        if (lane == 0 && begin_row + row < tile.rows) u[(begin_row + row) * kShrinkRanks + i] = sum;
       }
     }
 }
 
-/// What is read soon of a tile's slot, so that it is in the L2 cache by then: by all blocks of the
-/// tile, each its part.
+/// Prefetches a tile's slot to the L2 cache. Each block of the tile prefetches its part.
 template <class T>
 __device__ __forceinline__ void ask_for_next(const AddAdaptersArgs& args, const AdapterTile& tile) {
   const T* slot = static_cast<const T*>(args.slots) + tile.slot * args.slot_stride;
@@ -138,7 +136,7 @@ struct Rows {
   }
 };
 
-/// What is read soon is asked for last: the numbers of this matrix come first.
+/// Prefetches come last: the numbers of this matrix are loaded first.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksMin)
     shrink_kernel(AddAdaptersArgs args, Rows rows) {
@@ -187,8 +185,7 @@ __device__ __forceinline__ float4 sum_of(const float* u, int slices, int64_t str
     float4 more[kShrinkSlicesAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kShrinkSlicesAtOnce; ++i)
-      if (first + i < slices)
-        more[i] = *reinterpret_cast<const float4*>(u + (first + i) * stride);
+      if (first + i < slices) more[i] = *reinterpret_cast<const float4*>(u + (first + i) * stride);
 #pragma unroll
     for (int i = 0; i < kShrinkSlicesAtOnce; ++i)
       sum = {sum.x + more[i].x, sum.y + more[i].y, sum.z + more[i].z, sum.w + more[i].w};
@@ -212,8 +209,8 @@ struct TileU {
 };
 
 /// Of ranks that are multiples of 4.
-__device__ void expand_by_products(const AddAdaptersArgs& args, const AdapterTile& tile,
-                                   const Piece& piece, const Bf16* b) {
+__device__ void expand_by_mma(const AddAdaptersArgs& args, const AdapterTile& tile,
+                              const Piece& piece, const Bf16* b) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;
   const int column = piece.begin + warp * kWarpColumns + lane / 4 * kLaneColumns;
   const int count = piece.end - column;
@@ -234,8 +231,8 @@ __device__ void expand_by_products(const AddAdaptersArgs& args, const AdapterTil
       const int row = begin_row + lane / 4;
       float4 factor = {};
       if (row < tile.rows)
-        factor = sum_of(u.at(first / kShrinkRanks, row) + 4 * quarter, u.slices, u.stride,
-                        tile.scaling);
+        factor =
+            sum_of(u.at(first / kShrinkRanks, row) + 4 * quarter, u.slices, u.stride, tile.scaling);
       sums.add(of_b, factor);
     }
 #pragma unroll
@@ -284,7 +281,7 @@ __device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, con
   }
 }
 
-/// Blocks of nobody's tile have nothing to wait for, and leave their place to others.
+/// Blocks of a tile without an adapter do not wait; they end and free their processor.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdaptersArgs args) {
   const AdapterTile tile = args.tiles[blockIdx.y];
@@ -293,14 +290,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdapter
   if (tile.rows == 0 || tile.rank == 0 || (tile.targets & part.target) == 0) return;
   const T* b = slot_of<T>(args, tile) + part.b * tile.rank;
   if constexpr (sizeof(T) == sizeof(Bf16))
-    if (tile.rank % 4 == 0) return expand_by_products(args, tile, piece, b);
+    if (tile.rank % 4 == 0) return expand_by_mma(args, tile, piece, b);
   expand(args, tile, piece, b);
 }
 
 template <class T>
 void start_shrink(const AddAdaptersArgs& args, Rows rows, Stream stream) {
-  const int blocks = args.num_parts * count_of(args.rank_max, kShrinkRanks) *
-                     count_of(args.terms, kShrinkTerms);
+  const int blocks =
+      args.num_parts * count_of(args.rank_max, kShrinkRanks) * count_of(args.terms, kShrinkTerms);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.num_tiles));
   shrink_kernel<T><<<grid, kThreads, 0, stream>>>(args, rows);
 }
@@ -333,15 +330,15 @@ Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   return launched();
 }
 
-int64_t addend_workspace(const AdapterAddend& addend) {
-  return u_size(addend.of, addend.num_rows);
+int64_t lora_delta_workspace(const LoraDelta& lora_delta) {
+  return u_size(lora_delta.of, lora_delta.num_rows);
 }
 
-Outcome shrink_adapters(const AdapterAddend& addend, Stream stream) {
-  const AddAdaptersArgs& args = addend.of;
-  if (addend.num_rows == 0 || args.num_tiles == 0 || args.num_parts == 0) return {};
-  if (const char* fault = fault_of(addend); fault != nullptr) return {fault};
-  const Rows rows = {addend.num_rows, true};
+Outcome shrink_adapters(const LoraDelta& lora_delta, Stream stream) {
+  const AddAdaptersArgs& args = lora_delta.of;
+  if (lora_delta.num_rows == 0 || args.num_tiles == 0 || args.num_parts == 0) return {};
+  if (const char* fault = fault_of(lora_delta); fault != nullptr) return {fault};
+  const Rows rows = {lora_delta.num_rows, true};
   args.type == Type::kFloat32 ? start_shrink<float>(args, rows, stream)
                               : start_shrink<Bf16>(args, rows, stream);
   return launched();

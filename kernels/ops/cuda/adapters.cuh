@@ -1,6 +1,6 @@
-/// What adapters add to rows, made by who reads them: scaling * B u, of a row by a warp, or of the
-/// rows of a tile. u = A x lies in the workspace of AddAdaptersArgs: fp32, for each slice of the
-/// terms, part and 16 ranks a matrix of rows.
+/// The LoRA delta scaling * B u, computed by the operation that reads the rows: by a warp for one
+/// row, or for the rows of a tile. u = A x is in the workspace of AddAdaptersArgs in fp32: a matrix
+/// of rows for each slice of the terms, part and 16 ranks.
 #pragma once
 
 #include <type_traits>
@@ -25,12 +25,12 @@ __device__ __forceinline__ float* u_of(const AddAdaptersArgs& args, int64_t num_
   return args.workspace + (matrix * num_rows + row) * kShrinkRanks;
 }
 
-/// In place of an AdapterAddend where nothing is added.
-struct NoAddend {};
-template <class Addend>
-constexpr bool kIsAdapted = std::is_same_v<Addend, AdapterAddend>;
+/// Stands for a LoraDelta if nothing is added.
+struct NoLoraDelta {};
+template <class Delta>
+constexpr bool kIsAdapted = std::is_same_v<Delta, LoraDelta>;
 
-/// B of columns of a product from `column` on, for the adapter of a row or of a tile.
+/// B of columns of a GEMM from `column` on, for the adapter of a row or of a tile.
 template <class T>
 struct AdaptedColumns {
   const T* b = nullptr;  // of the first column; null: nothing is added
@@ -52,8 +52,8 @@ struct AdaptedColumns {
   __device__ __forceinline__ bool are_there() const { return part >= 0; }
 };
 
-constexpr int kGroupRows = 8;    // of a product; a tile has some such groups
-constexpr int kLaneColumns = 8;  // of a warp's, two of each product
+constexpr int kGroupRows = 8;    // of a GEMM; a tile has some such groups
+constexpr int kLaneColumns = 8;  // of a warp's, two of each GEMM
 constexpr int kWarpColumns = kLaneColumns * kGroupRows;
 
 /// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. Which term is which does not matter, as long as
@@ -67,7 +67,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x0), "r"(x1));
 }
 
-/// Two numbers as bf16; they become what that leaves of them.
+/// Rounds two numbers to bf16 and leaves the rounding errors in `a` and `b`.
 __device__ __forceinline__ unsigned take_half(float& a, float& b) {
   const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
   a -= __low2float(both);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_columns(const Bf16* from, int rank, int all
 }
 
 /// Sums of a lane: eight columns that follow each other, of rows 2 * (lane % 4) and the next one.
-/// Columns are the rows of products, named such that a lane has those.
+/// Columns are the rows of GEMMs, named such that a lane has those.
 struct ColumnSums {
   float c[kLaneColumns / 2][4] = {};
 
@@ -106,25 +106,25 @@ struct ColumnSums {
   }
 };
 
-/// scaling * u of a row and a part. What a lane needs of the first 16 ranks is asked for at once,
-/// and added up later, slices in order.
-class ShrunkRow {
+/// scaling * u of a row and a part. A lane loads its part of the first 16 ranks at once, and adds
+/// the slices later, in order.
+class LoraShrinkRow {
  public:
-  __device__ __forceinline__ ShrunkRow(const AdapterAddend& addend, int part, int64_t row,
-                                       float scaling)
-      : slices_(count_of(addend.of.terms, kShrinkTerms)),
-        stride_(u_of(addend.of, addend.num_rows, 1, 0, 0, 0) - addend.of.workspace),
-        tile_stride_(addend.num_rows * kShrinkRanks),
+  __device__ __forceinline__ LoraShrinkRow(const LoraDelta& lora_delta, int part, int64_t row,
+                                           float scaling)
+      : slices_(count_of(lora_delta.of.terms, kShrinkTerms)),
+        stride_(u_of(lora_delta.of, lora_delta.num_rows, 1, 0, 0, 0) - lora_delta.of.workspace),
+        tile_stride_(lora_delta.num_rows * kShrinkRanks),
         scaling_(scaling) {
     if (part < 0) return;
-    from_ = u_of(addend.of, addend.num_rows, 0, part, 0, row);
+    from_ = u_of(lora_delta.of, lora_delta.num_rows, 0, part, 0, row);
     const float* mine = from_ + threadIdx.x % 4 * 4;
 #pragma unroll
     for (int slice = 0; slice < kShrinkSlicesAtOnce; ++slice)
       if (slice < slices_) first_[slice] = read(mine + slice * stride_);
   }
 
-  /// Of the ranks [4 * (lane % 4), + 4) of a tile of 16; zeros without a part.
+  /// The ranks [4 * (lane % 4), + 4) of a tile of 16; zeros without a part.
   __device__ __forceinline__ float4 of_lane(int rank_tile) const {
     float4 sum = {};
     if (from_ == nullptr) return sum;
@@ -160,15 +160,15 @@ class ShrunkRow {
 
 /// B u of one row, by the tensor cores of a warp; the rank is a multiple of 4. Lanes l of the same
 /// l % 4 below kGroups have a group of columns, eight each: those of vector_of(l). Each group has
-/// two of the eight rows of a product: one for the upper half of u, which is fp32, one for the
-/// lower. In the other rows it adds zeros.
+/// two of the eight rows of a GEMM: one for the upper half of u, which is fp32, and one for the
+/// lower. The other rows add zeros.
 template <int kGroups, bool kAsksAhead>
 class RowOfWarp {
  public:
   static __device__ __forceinline__ int vector_of(int lane) {
     return lane / 4 * kGroups + lane % 4;
   }
-  /// `b` of the warp's first column, of `count` that there are. What comes first is asked for.
+  /// `b` is the warp's first column of `count`. Loads the first values.
   __device__ __forceinline__ RowOfWarp(const Bf16* b, int rank, int count)
       : b_(b), rank_(rank), count_(count) {
     if constexpr (kAsksAhead)
@@ -176,14 +176,15 @@ class RowOfWarp {
       for (int group = 0; group < kGroups; ++group) load_group(group, 0, ahead_[group]);
   }
   /// To the lane's columns.
-  __device__ __forceinline__ void add_to(const ShrunkRow& row, float (&to)[kLaneColumns]) const {
+  __device__ __forceinline__ void add_to(const LoraShrinkRow& row,
+                                         float (&to)[kLaneColumns]) const {
     float c[kLaneColumns / 2][4] = {};
     if constexpr (kAsksAhead) {
       const uint2 u = half_of(row.of_lane(0));
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) add(ahead_[group], group, u, c);
     }
-    // One group after the other: registers for more would be taken from all else.
+    // One group after the other: more at once would need too many registers.
 #pragma unroll 1
     for (int first = kAsksAhead ? kShrinkRanks : 0; first < rank_; first += kShrinkRanks) {
       const uint2 u = half_of(row.of_lane(first / kShrinkRanks));
@@ -204,7 +205,7 @@ class RowOfWarp {
     const int lane = threadIdx.x % kWarp, column = (lane / 4 * kGroups + group) * kLaneColumns;
     load_columns(b_ + column * rank_, first_rank + lane % 4 * 4, rank_, count_ - column, b);
   }
-  /// The upper half of u in even rows of a product, the lower in odd ones.
+  /// The upper half of u in even rows of a GEMM, the lower in odd ones.
   static __device__ __forceinline__ uint2 half_of(float4 u) {
     const uint2 upper = {take_half(u.x, u.y), take_half(u.z, u.w)};
     if (threadIdx.x / 4 % 2 == 0) return upper;
@@ -227,7 +228,7 @@ class RowOfWarp {
 /// rank, in the order of the ranks.
 template <class T, int kCount>
 __device__ __forceinline__ void add_columns(const T* b, int rank, int stride, int count,
-                                            const ShrunkRow& row, float (&to)[kCount]) {
+                                            const LoraShrinkRow& row, float (&to)[kCount]) {
   float sums[kCount] = {};
   for (int i = 0; i < rank; ++i) {
     const float u = row.of_rank(i);

@@ -1,5 +1,6 @@
-// Softmax statistics of rows of logits, and the gradient in their place: a block a row. The first
-// pass keeps a running maximum; the second finds much of the row still in the L2 cache.
+// Softmax statistics of rows of logits, and the gradient, written over the logits: one block per
+// row. The first pass keeps a running maximum; the second finds much of the row still in the L2
+// cache.
 #include <cfloat>
 
 #include "kernels/ops/cuda/device.cuh"
@@ -11,7 +12,7 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
 constexpr float kLowest = -1e30F;
 
-/// Of some of the logits z: the greatest, the sum of e^(z - largest), and that of
+/// Statistics of some of the logits z: the greatest, the sum of e^(z - largest), and the sum of
 /// e^(z - largest) * (z - largest).
 struct RunningSum {
   float largest = kLowest;
@@ -19,7 +20,7 @@ struct RunningSum {
   float weighted = 0;
 };
 
-/// As if all had been subtracted `largest`, which is no less than theirs.
+/// Rescales the sums to `largest`, which is at least the current maximum.
 __device__ __forceinline__ void lift(RunningSum& all, float largest) {
   const float down = all.largest - largest, shrink = expf(down);
   all.weighted = shrink > 0 ? shrink * (all.weighted + all.sum * down) : 0.0F;
@@ -94,7 +95,7 @@ __device__ __forceinline__ void write_gradient(const T* logits, To* to, int64_t 
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
       const float p = exp_for<T>(z[j] * scale - log_normalizer);
-      // Nothing of a row without a label, even where it is no distribution.
+      // A row without a label has gradient 0, even if its logits are NaN or infinity.
       z[j] = factor == 0 ? 0.0F : factor * ((at + j == label ? 1.0F : 0.0F) - p);
     }
     store(to + at, z);
@@ -129,8 +130,8 @@ __global__ void __launch_bounds__(kThreads)
     write_gradient<T, kVec>(logits, to, args.vocab_size, args.inverse_temperature,
                             args.log_normalizers[row], args.coefficients[row], args.labels[row]);
   };
-  if (args.bf16_slopes != nullptr)
-    write(static_cast<Bf16*>(args.bf16_slopes) + row * args.row_stride);
+  if (args.bf16_gradients != nullptr)
+    write(static_cast<Bf16*>(args.bf16_gradients) + row * args.row_stride);
   else
     write(logits);
 }
@@ -146,13 +147,13 @@ void start(const CrossEntropyBackwardArgs& args, Stream stream) {
   cross_entropy_backward_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args);
 }
 
-const void* slopes_of(const CrossEntropyArgs&) { return nullptr; }
-const void* slopes_of(const CrossEntropyBackwardArgs& args) { return args.bf16_slopes; }
+const void* gradients_of(const CrossEntropyArgs&) { return nullptr; }
+const void* gradients_of(const CrossEntropyBackwardArgs& args) { return args.bf16_gradients; }
 
 template <class T, class Args>
 void with_vector(const Args& args, Stream stream) {
   const bool is_aligned = are_aligned(static_cast<const std::byte*>(args.logits)) &&
-                          are_aligned(static_cast<const std::byte*>(slopes_of(args))) &&
+                          are_aligned(static_cast<const std::byte*>(gradients_of(args))) &&
                           args.row_stride % kVector<T> == 0 && args.vocab_size % kVector<T> == 0;
   if (is_aligned)
     start<T, kVector<T>>(args, stream);

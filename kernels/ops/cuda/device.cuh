@@ -1,4 +1,4 @@
-/// What the kernels share: loads and stores of vectors, sums in one order, launches.
+/// Shared code of the kernels: loads and stores of vectors, sums in a fixed order, launches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +24,7 @@ __device__ __forceinline__ T from_float(float value) {
   else
     return __float2bfloat16_rn(value);
 }
-/// What is left of a value that was written as T.
+/// The value after rounding to T.
 template <class T>
 __device__ __forceinline__ float rounded(float value) {
   return to_float(from_float<T>(value));
@@ -59,18 +59,18 @@ __device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
-/// 16 bytes on their way from global to shared memory, past the registers. What a thread asked for
-/// before close_copies() is one batch, also if that is nothing; wait_for_copies() waits until all
-/// but the last kLeft batches of the thread are there.
-__device__ __forceinline__ void copy_ahead(void* to, const void* from) {
+/// The PTX instruction cp.async: copies 16 bytes from global to shared memory without registers.
+/// cp_async_commit() closes a batch of the thread's copies, which may be empty. cp_async_wait()
+/// waits until all but the last kLeft batches of the thread have arrived.
+__device__ __forceinline__ void cp_async(void* to, const void* from) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
-__device__ __forceinline__ void close_copies() {
+__device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 template <int kLeft>
-__device__ __forceinline__ void wait_for_copies() {
+__device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 

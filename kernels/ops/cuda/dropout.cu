@@ -1,4 +1,4 @@
-// Dropout of adapters: a thread the four numbers of one draw of 64 bits.
+// Dropout of adapters: one thread per four numbers, which share a draw of 64 bits.
 #include "kernels/ops/cuda/device.cuh"
 
 namespace primerl::cuda {

@@ -1,5 +1,5 @@
-// Products of a few rows: a warp a column, which reads its weights once for all rows. Nothing but
-// the weights comes from memory: all warps read the same few rows.
+// GEMMs of a few rows: one warp per column reads its weights once for all rows. Only the weights
+// come from memory; all warps read the same few rows.
 #include "kernels/ops/cuda/device.cuh"
 
 namespace primerl::cuda {
@@ -53,7 +53,7 @@ void start_few_rows(const FewRowsArgs& args, Stream stream) {
 
 }  // namespace
 
-Outcome few_rows_product(const FewRowsArgs& args, Stream stream) {
+Outcome few_rows_gemm(const FewRowsArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   if (args.type == Type::kFloat32)

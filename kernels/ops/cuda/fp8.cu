@@ -1,5 +1,6 @@
 // FP8 with block scales. Rows: a warp for each 128 numbers, four a lane. Matrices: a block of
-// threads for each 128 x 128 numbers, whose codes meet in shared memory to be written turned, too.
+// threads for each 128 x 128 numbers, whose codes go through shared memory to be written
+// transposed, too.
 #include <cuda_fp8.h>
 
 #include "kernels/ops/cuda/device.cuh"
@@ -90,20 +91,20 @@ __global__ void __launch_bounds__(kThreads) quantise_blocks_kernel(QuantiseBlock
     reinterpret_cast<uint32_t*>(tile + row * kPitch)[lane] = codes;
   }
   if (threadIdx.x == 0) args.scales[blockIdx.y * args.scale_stride + blockIdx.x] = scale;
-  if (args.turned_codes == nullptr) return;
+  if (args.transposed_codes == nullptr) return;
   __syncthreads();
-  auto* turned =
-      static_cast<uint8_t*>(args.turned_codes) + first_column * args.turned_code_stride + first_row;
+  auto* transposed = static_cast<uint8_t*>(args.transposed_codes) +
+                     first_column * args.transposed_code_stride + first_row;
   for (int i = 0; i < kRowsOfWarp; ++i) {
     const int column = i * kWarps + warp;
     uint32_t codes = 0;
 #pragma unroll
     for (int j = 0; j < kOfLane; ++j)
       codes |= static_cast<uint32_t>(tile[(lane * kOfLane + j) * kPitch + column]) << (8 * j);
-    reinterpret_cast<uint32_t*>(turned + column * args.turned_code_stride)[lane] = codes;
+    reinterpret_cast<uint32_t*>(transposed + column * args.transposed_code_stride)[lane] = codes;
   }
   if (threadIdx.x == 0)
-    args.turned_scales[blockIdx.x * args.turned_scale_stride + blockIdx.y] = scale;
+    args.transposed_scales[blockIdx.x * args.transposed_scale_stride + blockIdx.y] = scale;
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 ///
 /// A kernel launched so may read, before wait_for_last_kernel(), only what no kernel still running
 /// can write: a model's weights, keys and values of earlier steps, what the host sent before the
-/// step. All else, and all writing, is behind it. It must be reached by every thread: then all
-/// kernels before have ended, since each waited for its own.
+/// step. All other reads and all writes come after that call. It must be reached by every thread:
+/// then all kernels before have ended, since each waited for its own.
 #pragma once
 
 #include "kernels/ops/cuda/device.cuh"

@@ -1,5 +1,5 @@
-// RMS norm: one block a row, the row in registers. Backward: a fixed number of blocks walks the
-// rows, each with a sum of its own for the weight; the sums are added in order.
+// RMS norm: one block per row, with the row in registers. Backward: a fixed number of blocks walks
+// the rows, each with a sum of its own for the weight; the sums are added in order.
 #include <algorithm>
 
 #include "kernels/ops/cuda/adapters.cuh"
@@ -13,7 +13,7 @@ constexpr int kItemsMax = 8;
 static_assert(kThreadsMax * kItemsMax == kNormWidthMax);
 constexpr int64_t kPartThreads = 131072;  // of all parts together
 
-/// What the parts of a delta give at element `at` of a row, as it would be in memory.
+/// The sum of the parts of a delta at element `at` of a row, rounded as in memory.
 template <class T, int kVec>
 __device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t at,
                                                 float (&delta)[kVec]) {
@@ -31,25 +31,26 @@ __device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t
   for (int j = 0; j < kVec; ++j) delta[j] = rounded<T>(delta[j]);
 }
 
-/// What adapters add to the block's row, some columns after the other: a vector of each thread. The
-/// first of a row of one vector a thread is asked for before the row is there.
+/// The LoRA delta of the block's row, a vector of each thread at a time. If a row is one vector per
+/// thread, its B is loaded before the row is available.
 template <class T, int kVec, bool kAsksAhead>
-class AddedToRow {
+class LoraDeltaOfRow {
  public:
-  __device__ __forceinline__ AddedToRow(const AdapterAddend& addend, int64_t width)
+  __device__ __forceinline__ LoraDeltaOfRow(const LoraDelta& lora_delta, int64_t width)
       : width_(static_cast<int>(width)),
-        adapter_(addend.rows[blockIdx.x]),
-        columns_(addend.of, adapter_, 0),
+        adapter_(lora_delta.rows[blockIdx.x]),
+        columns_(lora_delta.of, adapter_, 0),
         ahead_(warp_from(0)) {}
 
-  /// u is there, which is asked for.
-  __device__ __forceinline__ ShrunkRow ask(const AdapterAddend& addend) const {
-    return {addend, columns_.part, blockIdx.x, adapter_.scaling};
+  /// u is available; loads it.
+  __device__ __forceinline__ LoraShrinkRow ask(const LoraDelta& lora_delta) const {
+    return {lora_delta, columns_.part, blockIdx.x, adapter_.scaling};
   }
   /// Adds the thread's vector of the block's columns from `first` on; all threads of a warp.
-  __device__ __forceinline__ void add_to(int first, const ShrunkRow& row, float (&to)[kVec]) const {
+  __device__ __forceinline__ void add_to(int first, const LoraShrinkRow& row,
+                                         float (&to)[kVec]) const {
     if (!columns_.are_there()) return;
-    if constexpr (kHasProducts) {
+    if constexpr (kUsesMma) {
       if (kAsksAhead && first == 0 && adapter_.rank % 4 == 0) return ahead_.add_to(row, to);
       if (adapter_.rank % 4 == 0) return warp_from(first).add_to(row, to);
     }
@@ -58,12 +59,12 @@ class AddedToRow {
   }
 
  private:
-  static constexpr bool kHasProducts = kVec == kLaneColumns && sizeof(T) == sizeof(Bf16);
-  struct NoProducts {};
-  using Warp = std::conditional_t<kHasProducts, RowOfWarp<4, kAsksAhead>, NoProducts>;
+  static constexpr bool kUsesMma = kVec == kLaneColumns && sizeof(T) == sizeof(Bf16);
+  struct NoMma {};
+  using Warp = std::conditional_t<kUsesMma, RowOfWarp<4, kAsksAhead>, NoMma>;
 
   __device__ __forceinline__ Warp warp_from(int first) const {
-    if constexpr (kHasProducts) {
+    if constexpr (kUsesMma) {
       const int column = first + static_cast<int>(threadIdx.x) / kWarp * kWarp * kVec;
       const bool is_there = columns_.are_there() && adapter_.rank % 4 == 0;
       return {columns_.b + column * adapter_.rank, adapter_.rank, is_there ? width_ - column : 0};
@@ -78,9 +79,10 @@ class AddedToRow {
   const Warp ahead_;
 };
 
-template <class T, int kVec, int kItems, bool kInParts, class Addend>
+template <class T, int kVec, int kItems, bool kInParts, class Delta>
 __global__ void __launch_bounds__(kThreadsMax)
-    norm_kernel(const __grid_constant__ RmsNormArgs args, const __grid_constant__ Addend addend) {
+    norm_kernel(const __grid_constant__ RmsNormArgs args,
+                const __grid_constant__ Delta lora_delta) {
   __shared__ float shared[kWarpsMax];
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * args.width;
   const T* x = static_cast<const T*>(args.x) + begin;
@@ -94,24 +96,24 @@ __global__ void __launch_bounds__(kThreadsMax)
   if constexpr (kItems == 1)
     if (threadIdx.x * kVec < args.width) load(weights + threadIdx.x * kVec, weight);
   const auto added = [&] {
-    if constexpr (kIsAdapted<Addend>)
-      return AddedToRow<T, kVec, kItems == 1>(addend, args.width);
+    if constexpr (kIsAdapted<Delta>)
+      return LoraDeltaOfRow<T, kVec, kItems == 1>(lora_delta, args.width);
     else
-      return NoAddend{};
+      return NoLoraDelta{};
   }();
   wait_for_last_kernel();
-  const auto shrunk = [&] {
-    if constexpr (kIsAdapted<Addend>)
-      return added.ask(addend);
+  const auto shrink_row = [&] {
+    if constexpr (kIsAdapted<Delta>)
+      return added.ask(lora_delta);
     else
-      return NoAddend{};
+      return NoLoraDelta{};
   }();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int first = i * static_cast<int>(blockDim.x) * kVec;  // of the block
     const int64_t at = first + static_cast<int64_t>(threadIdx.x) * kVec;
     const bool is_in = at < args.width;
-    if (kIsAdapted<Addend> ? first >= args.width : !is_in) break;
+    if (kIsAdapted<Delta> ? first >= args.width : !is_in) break;
     float more[kVec] = {};
     if (is_in) load(x + at, values[i]);
     if constexpr (kInParts) {
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(kThreadsMax)
     } else if (delta != nullptr && is_in) {
       load(delta + begin + at, more);
     }
-    if constexpr (kIsAdapted<Addend>) added.add_to(first, shrunk, more);
+    if constexpr (kIsAdapted<Delta>) added.add_to(first, shrink_row, more);
     if (!is_in) break;
     if (kInParts || delta != nullptr) {
 #pragma unroll
@@ -222,13 +224,13 @@ template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
   const auto blocks = static_cast<unsigned>(args.rows);
   if (args.added == nullptr) {
-    const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true, NoAddend>
-                                              : norm_kernel<T, kVec, kItems, false, NoAddend>;
-    return launch(kernel, blocks, threads, 0, stream, args, NoAddend{});
+    const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true, NoLoraDelta>
+                                              : norm_kernel<T, kVec, kItems, false, NoLoraDelta>;
+    return launch(kernel, blocks, threads, 0, stream, args, NoLoraDelta{});
   }
   constexpr int kMany = kItems == 1 ? 1 : kItemsMax;  // a kernel for all others
-  const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kMany, true, AdapterAddend>
-                                            : norm_kernel<T, kVec, kMany, false, AdapterAddend>;
+  const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kMany, true, LoraDelta>
+                                            : norm_kernel<T, kVec, kMany, false, LoraDelta>;
   launch(kernel, blocks, threads, 0, stream, args, *args.added);
 }
 template <class T, int kVec, int kItems>
@@ -280,8 +282,7 @@ void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, 
 }
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
-  return with_type(args,
-                   are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts),
+  return with_type(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts),
                    stream);
 }
 

@@ -1,9 +1,10 @@
-// Norm of q and k, rotary embedding, writing to the cache: a warp a head of a row, lane i with the
-// channels i, i + 32, ... Partners of a turn meet in shared memory. Backward: a fixed number of
-// blocks walks the rows, each with sums of its own for the weights of the norms.
+// Norm of q and k, rotary embedding, write to the cache: one warp per head of a row, lane i with
+// the channels i, i + 32, ... The two channels of a RoPE pair are exchanged through shared memory.
+// Backward: a fixed number of blocks walks the rows, each with sums of its own for the weights of
+// the norms.
 #include <algorithm>
 
-#include "kernels/ops/cuda/turn.cuh"
+#include "kernels/ops/cuda/rope.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -12,7 +13,7 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int64_t kPartsMax = 1024;
 
-/// Where the row's key and value go; below 0: nowhere.
+/// The slot of the row's key and value; below 0: they are not written.
 __device__ __forceinline__ int64_t slot_of(const PagedRotaryArgs& args, int64_t row) {
   if (args.slots != nullptr) return args.slots[row];
   if (args.block_table == nullptr) return row;
@@ -21,9 +22,9 @@ __device__ __forceinline__ int64_t slot_of(const PagedRotaryArgs& args, int64_t 
   return block < 0 ? -1 : block * size + position % size;
 }
 
-template <class T, int kSlots, class Addend>
+template <class T, int kSlots, class Delta>
 __global__ void __launch_bounds__(kThreads)
-    rotary_kernel(PagedRotaryArgs args, const __grid_constant__ Addend addend) {
+    rotary_kernel(PagedRotaryArgs args, const __grid_constant__ Delta lora_delta) {
   __shared__ __align__(16) float shared[kWarps][kSlots * kWarp];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto [num_heads, num_kv_heads, d] = args.heads;
@@ -34,14 +35,14 @@ __global__ void __launch_bounds__(kThreads)
   const int head = static_cast<int>(at % num_all);
   float x[kSlots];
   load_head(static_cast<const T*>(args.qkv) + at * d, d, lane, x);
-  if constexpr (kIsAdapted<Addend>) {
-    const AddedToHead<T, kSlots> added(addend, row, int64_t{head} * d, d);
-    added.add_to(added.ask(addend, row), lane, x, shared[warp]);
+  if constexpr (kIsAdapted<Delta>) {
+    const LoraDeltaOfHead<T, kSlots> added(lora_delta, row, int64_t{head} * d, d);
+    added.add_to(added.ask(lora_delta, row), lane, x, shared[warp]);
   }
   const bool is_query = head < num_heads, is_value = head >= num_heads + num_kv_heads;
   if (!is_value) {
     const void* weight = is_query ? args.q_weight : args.k_weight;
-    norm_and_turn<T>(args, weight, args.positions[row], lane, x, shared[warp]);
+    norm_and_rope<T>(args, weight, args.positions[row], lane, x, shared[warp]);
   }
   if (is_query)
     return store_head(static_cast<T*>(args.q) + (row * num_heads + head) * d, d, lane, x);
@@ -64,7 +65,7 @@ __device__ __forceinline__ void rotate_back(const RotaryBackwardArgs& args, int6
   const int64_t angle = static_cast<int64_t>(args.positions[row]) * (args.rotary_dim / 2);
   float g[kSlots];
   load_head(dout, d, lane, g);
-  turn(g, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, -1.0F, shared);
+  apply_rope(g, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, -1.0F, shared);
   if (weight != nullptr) {
     float x[kSlots], w[kSlots];
     load_head(from, d, lane, x);
@@ -143,7 +144,7 @@ void start(const PagedRotaryArgs& args, Stream stream) {
   const int64_t heads = args.rows * (args.heads.num_heads + 2 * args.heads.num_kv_heads);
   const auto blocks = static_cast<unsigned>(divide_up(heads, kWarps));
   if (args.added == nullptr)
-    rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, NoAddend{});
+    rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, NoLoraDelta{});
   else
     rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, *args.added);
 }
@@ -179,9 +180,7 @@ Outcome with_type(const Args& args, Stream stream) {
 
 }  // namespace
 
-Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
-  return with_type(args, stream);
-}
+Outcome rotary(const PagedRotaryArgs& args, Stream stream) { return with_type(args, stream); }
 
 int64_t rotary_workspace(int64_t rows, int32_t head_dim) { return num_parts(rows) * 2 * head_dim; }
 

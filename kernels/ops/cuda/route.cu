@@ -1,5 +1,5 @@
-// Choosing experts: a warp a row, its scores in shared memory. Sorting by expert: a block an
-// expert, whose warps walk a stretch of the pairs each, once to count and once to write.
+// Expert choice: one warp per row, with the scores in shared memory. Sorting by expert: one block
+// per expert. Each warp reads a range of the pairs twice, once to count and once to write.
 #include "kernels/ops/cuda/device.cuh"
 
 namespace primerl::cuda {
@@ -12,7 +12,7 @@ struct Choice {
   float value = -INFINITY;
   int32_t id = 0x7fffffff;
 };
-/// What is not a number is as good as -infinity; of equals the lower id.
+/// NaN counts as -infinity; of equal values the lower id wins.
 __device__ __forceinline__ bool is_better(Choice a, Choice b) {
   return a.value > b.value || (a.value == b.value && a.id < b.id);
 }
@@ -27,7 +27,7 @@ __device__ __forceinline__ Choice best_of_warp(Choice best) {
 }
 
 /// Ids of the `wanted` greatest of values[0, count), by falling value. values is overwritten.
-__device__ void take_greatest(float* values, int32_t count, int32_t wanted, int32_t* ids) {
+__device__ void select_greatest(float* values, int32_t count, int32_t wanted, int32_t* ids) {
   const int lane = threadIdx.x % kWarp;
   const float taken = NAN;  // no more than -infinity, and distinct from it
   for (int i = lane; i < count; i += kWarp)
@@ -46,7 +46,7 @@ __device__ void take_greatest(float* values, int32_t count, int32_t wanted, int3
   __syncwarp();
 }
 
-/// Choices of the groups that are not kept become those of nobody.
+/// Excludes the choices of the groups that are not kept.
 __device__ void keep_groups(const RouterShape& shape, float* choices, float* groups,
                             int32_t* kept) {
   const int lane = threadIdx.x % kWarp;
@@ -65,7 +65,7 @@ __device__ void keep_groups(const RouterShape& shape, float* choices, float* gro
     groups[g] = size > 1 ? first + second : first;
   }
   __syncwarp();
-  take_greatest(groups, shape.num_groups, shape.groups_kept, kept);
+  select_greatest(groups, shape.num_groups, shape.groups_kept, kept);
   for (int32_t i = lane; i < shape.num_experts; i += kWarp) {
     bool is_kept = false;
     for (int32_t g = 0; g < shape.groups_kept; ++g) is_kept = is_kept || kept[g] == i / size;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(RouteArgs args) {
     choices[i] = args.selection_bias == nullptr ? scores[i] : scores[i] + args.selection_bias[i];
   __syncwarp();
   if (shape.groups_kept < shape.num_groups) keep_groups(shape, choices, groups_of[warp], kept);
-  take_greatest(choices, num_experts, wanted, kept);
+  select_greatest(choices, num_experts, wanted, kept);
   float sum = 0;
   for (int32_t i = 0; i < wanted; ++i) sum += scores[kept[i]];
   const float divisor = shape.is_normalized ? sum + shape.epsilon : 1.0F;
@@ -131,14 +131,14 @@ __global__ void __launch_bounds__(kThreads) route_backward_kernel(RouteBackwardA
   float sum = shape.epsilon, weighted = 0, total = 0;
   for (int32_t i = 0; i < wanted; ++i) sum += scores[experts[i]];
   for (int32_t i = 0; i < wanted; ++i) weighted += dweights[i] * scores[experts[i]] / sum;
-  const auto slope = [&](int32_t i) {
+  const auto grad = [&](int32_t i) {
     return (shape.is_normalized ? (dweights[i] - weighted) / sum : dweights[i]) * shape.scale;
   };
-  for (int32_t i = 0; i < wanted; ++i) total += slope(i) * scores[experts[i]];
+  for (int32_t i = 0; i < wanted; ++i) total += grad(i) * scores[experts[i]];
   for (int32_t i = lane; i < num_experts; i += kWarp) {
     float d = 0;
     for (int32_t k = 0; k < wanted; ++k)
-      if (experts[k] == i) d = slope(k);
+      if (experts[k] == i) d = grad(k);
     dlogits[i] = shape.is_sigmoid ? d * scores[i] * (1.0F - scores[i]) : (d - total) * scores[i];
   }
 }
@@ -146,17 +146,17 @@ __global__ void __launch_bounds__(kThreads) route_backward_kernel(RouteBackwardA
 constexpr int kSortThreads = 512;
 constexpr int kSortWarps = kSortThreads / kWarp;
 
-/// Pairs of lower experts lie before this block's, and those of earlier warps before a warp's.
+/// Pairs of lower experts come before this block's, and those of earlier warps before a warp's.
 __global__ void __launch_bounds__(kSortThreads) sort_kernel(SortByExpertArgs args) {
   __shared__ int32_t lower_of[kSortWarps], equal_of[kSortWarps];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto expert = static_cast<int32_t>(blockIdx.x);
   const auto pairs = static_cast<int32_t>(args.rows * args.experts_per_token);
-  const int32_t turns = (pairs + kSortThreads - 1) / kSortThreads;
-  const int32_t begin = warp * turns * kWarp;
+  const int32_t rounds = (pairs + kSortThreads - 1) / kSortThreads;
+  const int32_t begin = warp * rounds * kWarp;
   int32_t lower = 0, equal = 0;
-  for (int32_t turn = 0; turn < turns; ++turn) {
-    const int32_t pair = begin + turn * kWarp + lane;
+  for (int32_t round = 0; round < rounds; ++round) {
+    const int32_t pair = begin + round * kWarp + lane;
     const int32_t of_pair = pair < pairs ? args.experts[pair] : args.num_experts;
     lower += __popc(__ballot_sync(kAllLanes, of_pair < expert));
     equal += __popc(__ballot_sync(kAllLanes, of_pair == expert));
@@ -164,22 +164,22 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(SortByExpertArgs arg
   if (lane == 0) lower_of[warp] = lower;
   if (lane == 0) equal_of[warp] = equal;
   __syncthreads();
-  int32_t place = 0, end = 0;
+  int32_t next = 0, end = 0;
   for (int i = 0; i < kSortWarps; ++i) {
-    place += lower_of[i] + (i < warp ? equal_of[i] : 0);
+    next += lower_of[i] + (i < warp ? equal_of[i] : 0);
     end += lower_of[i] + equal_of[i];
   }
   if (threadIdx.x == 0) args.ends[expert] = end;
-  for (int32_t turn = 0; turn < turns; ++turn) {
-    const int32_t pair = begin + turn * kWarp + lane;
+  for (int32_t round = 0; round < rounds; ++round) {
+    const int32_t pair = begin + round * kWarp + lane;
     const bool is_mine = pair < pairs && args.experts[pair] == expert;
     const unsigned mine = __ballot_sync(kAllLanes, is_mine);
     if (is_mine) {
-      const int32_t at = place + __popc(mine & ((1U << static_cast<unsigned>(lane)) - 1));
-      args.places[pair] = at;
+      const int32_t at = next + __popc(mine & ((1U << static_cast<unsigned>(lane)) - 1));
+      args.permutation[pair] = at;
       args.sources[at] = pair / args.experts_per_token;
     }
-    place += __popc(mine);
+    next += __popc(mine);
   }
 }
 

@@ -1,5 +1,5 @@
-// Rows by their numbers: gather, combine, dot products, and the gradient of an embedding. A thread
-// has a vector of columns and walks the terms of its row in order.
+// Operations on indexed rows: gather, combine, dot products, and the gradient of an embedding. A
+// thread has a vector of columns and adds the terms of its row in order.
 #include <algorithm>
 
 #include "kernels/ops/cuda/device.cuh"
@@ -39,27 +39,27 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(CombineRowsArgs args)
   load(y, sum);
 #pragma unroll 4
   for (int32_t term = 0; term < args.terms; ++term) {
-    const int64_t place = args.places[row * args.terms + term];
-    if (place < 0) continue;
+    const int64_t row_index = args.row_indices[row * args.terms + term];
+    if (row_index < 0) continue;
     const float weight = args.weights == nullptr ? 1.0F : args.weights[row * args.terms + term];
     float x[kVec];
-    load(static_cast<const T*>(args.x) + place * args.width + at, x);
+    load(static_cast<const T*>(args.x) + row_index * args.width + at, x);
 #pragma unroll
     for (int j = 0; j < kVec; ++j) sum[j] += weight * x[j];
   }
   store(y, sum);
 }
 
-/// A warp a dot product.
+/// One warp per dot product.
 template <class T, int kVec>
 __global__ void __launch_bounds__(kThreads) dot_kernel(DotRowsArgs args) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (at >= args.rows * args.terms) return;
-  const int64_t place = args.places[at];
+  const int64_t row_index = args.row_indices[at];
   float sum = 0;
-  if (place >= 0) {
+  if (row_index >= 0) {
     const T* a = static_cast<const T*>(args.a) + at / args.terms * args.width;
-    const T* b = static_cast<const T*>(args.b) + place * args.width;
+    const T* b = static_cast<const T*>(args.b) + row_index * args.width;
     for (int64_t i = threadIdx.x % kWarp * kVec; i < args.width; i += kWarp * kVec) {
       float x[kVec], y[kVec];
       load(a + i, x);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) dot_kernel(DotRowsArgs args) {
   if (threadIdx.x % kWarp == 0) args.dots[at] = sum;
 }
 
-/// A block an id and kThreads columns; coalesced as it is.
+/// One block per id and kThreads columns; reads are coalesced.
 template <class T>
 __global__ void __launch_bounds__(kThreads) embedding_backward_kernel(EmbeddingBackwardArgs args) {
   const int64_t column = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) embedding_backward_kernel(EmbeddingB
     float ahead[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      ahead[i] = begin + i < end ? to_float(dy[args.places[begin + i] * args.width]) : 0.0F;
+      ahead[i] = begin + i < end ? to_float(dy[args.row_indices[begin + i] * args.width]) : 0.0F;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) sum += ahead[i];
   }

@@ -1,8 +1,9 @@
-// Sampling: a block a row; of rows that nothing is cut from, and were shared out before, it draws
-// from the sums of their ranges. Nothing is stored for a token: its weight is computed again in
-// each pass, with the very operations of the CPU, so that weights, and all that follows from them
-// but the log-probability, have its bits. Masses are whole numbers: integer atomics add them in any
-// order. The edge of top_k or top_p is found by the bits of the weights, ten at a time.
+// Sampling: one block per row. Rows without top_k and top_p were split over blocks before; it
+// samples those from the sums of their ranges. Nothing is stored for a token: its weight is
+// computed again in each pass, with the very operations of the CPU, so that weights, and all that
+// follows from them but the log-probability, have its bits. Masses are whole numbers: integer
+// atomics add them in any order. The edge of top_k or top_p is found by the bits of the weights,
+// ten at a time.
 //
 // A warp has a range of ids of its own, so that what rises by id is found by counting warps first.
 #include <climits>
@@ -101,7 +102,7 @@ __device__ void find_digit(Scratch& scratch, Mass needed) {
   if (lane < kWarp) {
     Mass mine = 0;
     for (int i = 0; i < kWarp; ++i) mine += scratch.digits[lane * kWarp + i];
-    // What the digits of higher lanes measure.
+    // The mass of the digits of higher lanes.
     Mass above = mine;
     for (int step = 1; step < kWarp; step *= 2) {
       const Mass other = __shfl_down_sync(kAllLanes, above, step);
@@ -149,7 +150,8 @@ class RowSampler {
  public:
   __device__ RowSampler(const RowView<T>& row, Scratch& scratch) : row_(row), scratch_(scratch) {}
 
-  /// What the settings leave, by the rules of sampler.cc; the block's maxima are in scratch.
+  /// The tokens that the settings keep, by the rules of sampler.cc; the block's maxima are in
+  /// scratch.
   __device__ void select(const SamplingRow& settings, float greatest, Mass total) {
     const int size = row_.size;
     const bool has_top_k = settings.top_k > 0 && settings.top_k < size;
@@ -302,7 +304,7 @@ __device__ __forceinline__ Mass drawn_mass(const SampleArgs& args, int64_t at, M
   return wanted < total ? wanted : total - 1;
 }
 
-/// What the ranges of a shared row give together, and where its draw lies.
+/// The combined sums of the ranges of a shared row, and the range of its draw.
 struct RowDraw {
   float sum;
   int best;
@@ -330,7 +332,7 @@ __device__ RowDraw draw_of(const SampleArgs& args, int64_t at, const RowSums& su
   }
   const Mass total = __shfl_sync(kAllLanes, until, kWarp - 1), before = until - lanes.mass;
   RowDraw draw{warp_sum(lanes.sum), __reduce_min_sync(kAllLanes, lanes.best), 0, 0};
-  if (total == 0) return draw;  // no distribution
+  if (total == 0) return draw;  // weights sum to zero, NaN or infinity
   const Mass wanted = drawn_mass(args, at, total);
   const bool is_here = before <= wanted && wanted < until;
   draw.range = lane * kOfLane;
@@ -386,7 +388,7 @@ __device__ void keep_all(uint32_t* kept, int size) {
     kept[i] = i + 1 < num_words || size % kWarp == 0 ? kAllLanes : (1U << size % kWarp) - 1;
 }
 
-/// Draws from a row that was shared out, whose `largest` is not known to `row` yet.
+/// Samples from a row that was split over blocks; its `largest` is not known to `row` yet.
 template <class T>
 __device__ void draw_from_sums(const SampleArgs& args, int64_t at, bool is_greedy, RowView<T> row,
                                uint32_t* kept, Scratch& scratch) {

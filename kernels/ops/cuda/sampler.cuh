@@ -1,4 +1,4 @@
-/// What the samplers share, which have a block, several blocks or a cluster of blocks for a row:
+/// Shared code of the samplers, which use a block, several blocks or a cluster of blocks for a row:
 /// the CPU's weights, masses and uniform numbers, and the sums of shared rows.
 #pragma once
 

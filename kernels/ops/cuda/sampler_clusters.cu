@@ -1,10 +1,10 @@
-// Sums of rows that nothing is cut from, each by a cluster of blocks whose shared memory holds it,
-// so that its logits are read from memory once: for the greatest of them, and again for the masses
-// of the ranges.
+// Sums of rows without top_k and top_p, each by a cluster of blocks whose shared memory contains
+// the row, so that its logits are read from memory once: for the greatest of them, and again for
+// the masses of the ranges.
 //
-// A cluster takes a row after the other. While it computes the masses of one, each thread asks for
-// the next row's logits where it has read this one's for the last time: the masses take longer than
-// the memory. The blocks meet once a row, for the greatest logit.
+// A cluster processes one row after the other. While it computes the masses of one row, each thread
+// loads the next row's logits over those that it no longer needs. Computing the masses takes longer
+// than the loads. The blocks meet once a row, for the greatest logit.
 #include <algorithm>
 #include <climits>
 
@@ -63,7 +63,7 @@ class Range {
   }
   __device__ __forceinline__ void ask(int i, const T* row) {
     if (i + kPiece <= left_) {
-      copy_ahead(memory_ + i, row + begin_ + i);
+      cp_async(memory_ + i, row + begin_ + i);
       return;
     }
     for (int j = i; j < i + kPiece; ++j)
@@ -83,7 +83,7 @@ class Range {
 };
 
 /// The greatest logit of a row, once the blocks have met. `maxima` has a float for each of them;
-/// rows use two such arrays in turn: whoever is ahead may push the next row's.
+/// rows alternate between two such arrays: a block that is ahead may push the next row's maximum.
 template <class T>
 __device__ __forceinline__ float largest_logit(const Range<T>& range, float inverse,
                                                float* of_warps, float (&maxima)[kBlocks]) {
@@ -124,16 +124,16 @@ __global__ void __launch_bounds__(kThreads, 2) cluster_kernel(SampleArgs args, i
                  per_warp, size);
   int64_t row = next_row(static_cast<int64_t>(blockIdx.x) / kBlocks);
   if (row < args.rows) range.ask_all(logits_of(row));
-  close_copies();
+  cp_async_commit();
   meet_cluster();  // all blocks have begun: from then on they may be pushed to
-  for (int turn = 0; row < args.rows; turn = 1 - turn) {
+  for (int buffer_index = 0; row < args.rows; buffer_index = 1 - buffer_index) {
     const float inverse_temperature = args.settings[row].inverse_temperature;
     const bool is_greedy = inverse_temperature == 0;
     const float inverse = is_greedy ? 1.0F : inverse_temperature;
     const int64_t next = next_row(row + num_clusters);
     const T* next_logits = logits_of(next);
-    wait_for_copies<0>();
-    const float largest = largest_logit(range, inverse, of_warps, maxima[turn]);
+    cp_async_wait<0>();
+    const float largest = largest_logit(range, inverse, of_warps, maxima[buffer_index]);
 
     int best = INT_MAX;
     if (is_greedy)
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 2) cluster_kernel(SampleArgs args, i
         mass += mass_of(weight);
       }
     });
-    close_copies();
+    cp_async_commit();
     const RangeSums all{warp_total(mass), warp_sum(sum), __reduce_min_sync(kAllLanes, best)};
     RowSums& sums = sums_of(args, row);
     if (threadIdx.x % kWarp == 0) sums.ranges[rank * kWarps + warp] = all;

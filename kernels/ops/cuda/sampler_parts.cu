@@ -1,4 +1,4 @@
-// Sums of rows that nothing is cut from, each by several blocks, on any device: the greatest logit
+// Sums of rows without top_k and top_p, each by several blocks, on any device: the greatest logit
 // of each part of a row, then the mass of each range. Masses are whole numbers, so that ranges
 // change no token; sums of floats, which only the log-probability has, are added range by range.
 #include <climits>

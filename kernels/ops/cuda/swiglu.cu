@@ -1,5 +1,5 @@
-// SwiGLU, forward and backward: a thread a vector. Where adapters add to gate and up, a block has
-// the rows of a tile and some columns, whose B is read once for all rows: in bf16 by tensor cores.
+// SwiGLU, forward and backward: one thread per vector. If adapters add to gate and up, a block has
+// the rows of a tile and some columns; their B is read once for all rows, in bf16 by tensor cores.
 #include "kernels/ops/cuda/adapters.cuh"
 
 namespace primerl::cuda {
@@ -25,20 +25,21 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
 constexpr int kTileThreads = 64;
 constexpr int kTileColumns = kTileThreads / kWarp * kWarpColumns;
 
-/// Rows of a tile, of the row j of a lane's ColumnSums and of a product: such that the first four
+/// Rows of a tile, of the row j of a lane's ColumnSums and of a GEMM: such that the first four
 /// rows are those of different lanes.
 __device__ __forceinline__ int row_of_sums(int quarter, int j) { return quarter + 4 * j; }
-__device__ __forceinline__ int row_of_product(int row) { return row_of_sums(row / 2, row % 2); }
+__device__ __forceinline__ int row_of_mma(int row) { return row_of_sums(row / 2, row % 2); }
 
 /// Eight columns of two rows a lane. A rank that is a multiple of 4, a width of 8.
-__device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend& addend,
-                                     const AdapterTile& tile) {
+__device__ void activate_by_mma(const SwigluArgs& args, const LoraDelta& lora_delta,
+                                const AdapterTile& tile) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kTileColumns + warp * kWarpColumns +
                          lane / 4 * kLaneColumns;
   const int count = column < args.width ? kLaneColumns : 0;
   // Lanes beyond the last column have some of u for the others.
-  const AdaptedColumns<Bf16> halves[2] = {{addend.of, tile, 0}, {addend.of, tile, args.width}};
+  const AdaptedColumns<Bf16> halves[2] = {{lora_delta.of, tile, 0},
+                                          {lora_delta.of, tile, args.width}};
   uint2 b[2][kLaneColumns];
   const auto load_b = [&](int first) {
 #pragma unroll
@@ -56,14 +57,14 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
       if (const int row = begin_row + row_of_sums(quarter, j); row < tile.rows && count > 0)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          read[j][half] = *reinterpret_cast<const uint4*>(
-              from + (2 * (tile.first + row) + half) * args.width);
-    const int row_of_u = begin_row + row_of_product(lane / 4);
-    const auto u_of_half = [&](int half) -> ShrunkRow {
+          read[j][half] =
+              *reinterpret_cast<const uint4*>(from + (2 * (tile.first + row) + half) * args.width);
+    const int row_of_u = begin_row + row_of_mma(lane / 4);
+    const auto u_of_half = [&](int half) -> LoraShrinkRow {
       const int part = row_of_u < tile.rows ? halves[half].part : -1;
-      return {addend, part, tile.first + row_of_u, tile.scaling};
+      return {lora_delta, part, tile.first + row_of_u, tile.scaling};
     };
-    const ShrunkRow u[2] = {u_of_half(0), u_of_half(1)};
+    const LoraShrinkRow u[2] = {u_of_half(0), u_of_half(1)};
     ColumnSums sums[2];
     for (int first = 0; first < tile.rank; first += kShrinkRanks) {
       if (tile.rank > kShrinkRanks && (first > 0 || begin_row > 0)) load_b(first);
@@ -92,21 +93,21 @@ __device__ void activate_by_products(const SwigluArgs& args, const AdapterAddend
 
 /// A thread a column, in the order of the ranks.
 template <class T>
-__device__ void activate(const SwigluArgs& args, const AdapterAddend& addend,
+__device__ void activate(const SwigluArgs& args, const LoraDelta& lora_delta,
                          const AdapterTile& tile) {
   wait_for_last_kernel();
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTileColumns;
   const int64_t end = min(begin + kTileColumns, args.width);
   for (int64_t column = begin + threadIdx.x; column < end; column += kTileThreads) {
-    const AdaptedColumns<T> halves[2] = {{addend.of, tile, column},
-                                         {addend.of, tile, args.width + column}};
+    const AdaptedColumns<T> halves[2] = {{lora_delta.of, tile, column},
+                                         {lora_delta.of, tile, args.width + column}};
     for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
       const T* from = static_cast<const T*>(args.gate_up) + 2 * row * args.width + column;
       float sums[2] = {to_float(from[0]), to_float(from[args.width])};
       for (int half = 0; half < 2; ++half) {
         if (!halves[half].are_there()) continue;
         float sum[1] = {sums[half]};
-        const ShrunkRow u(addend, halves[half].part, row, tile.scaling);
+        const LoraShrinkRow u(lora_delta, halves[half].part, row, tile.scaling);
         add_columns(halves[half].b, tile.rank, 1, 1, u, sum);
         sums[half] = sum[0];
       }
@@ -119,14 +120,14 @@ __device__ void activate(const SwigluArgs& args, const AdapterAddend& addend,
 /// A row is computed in one way, whatever its tile is.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads)
-    adapted_swiglu_kernel(SwigluArgs args, const __grid_constant__ AdapterAddend addend,
+    adapted_swiglu_kernel(SwigluArgs args, const __grid_constant__ LoraDelta lora_delta,
                           bool is_aligned) {
   start_next_kernel();
-  const AdapterTile tile = addend.of.tiles[blockIdx.y];
+  const AdapterTile tile = lora_delta.of.tiles[blockIdx.y];
   if (tile.rows == 0) return;
   if constexpr (sizeof(T) == sizeof(Bf16))
-    if (is_aligned && tile.rank % 4 == 0) return activate_by_products(args, addend, tile);
-  activate<T>(args, addend, tile);
+    if (is_aligned && tile.rank % 4 == 0) return activate_by_mma(args, lora_delta, tile);
+  activate<T>(args, lora_delta, tile);
 }
 
 template <class T>

@@ -1,4 +1,4 @@
-// What adapters add to a product by ATen: tile by tile, each of as many rows, so that a row has the
+// LoRA deltas by ATen: tile by tile, each padded to the same number of rows, so that a row has the
 // same bits in any tile.
 #include "kernels/torch/aten/adapters.h"
 
@@ -23,22 +23,21 @@ void for_adapted(const OnStream& on, const AddAdaptersArgs& args, const Body& bo
       if ((tile.targets & args.parts[i].target) != 0) body(tile, args.parts[i], i);
 }
 
-/// Of a tile's slot, from `at` of each rank on.
+/// The numbers of a tile's slot, from `at` of each rank on.
 at::Tensor numbers_of(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
                       int64_t at, at::IntArrayRef sizes) {
   const int64_t element = args.type == Type::kFloat32 ? 4 : 2;
   const int64_t first =
       tile.slot * args.slot_stride + (tile.group * args.group_stride + at) * tile.rank;
-  return wide(
-      on.of(args.type, static_cast<const std::byte*>(args.slots) + first * element, sizes));
+  return wide(on.of(args.type, static_cast<const std::byte*>(args.slots) + first * element, sizes));
 }
 
 /// Rows of a tile as many as any tile has: the last one again.
 at::Tensor rows_of(const OnStream& on, const AdapterTile& tile, const at::Tensor& all) {
-  const at::Tensor places = at::arange(kAdapterTileRows, on.options(at::kLong))
-                                .clamp_max_(tile.rows - 1)
-                                .add_(tile.first);
-  return wide(all.index_select(0, places));
+  const at::Tensor indices = at::arange(kAdapterTileRows, on.options(at::kLong))
+                                 .clamp_max_(tile.rows - 1)
+                                 .add_(tile.first);
+  return wide(all.index_select(0, indices));
 }
 
 /// scaling * A x
@@ -56,9 +55,9 @@ at::Tensor expanded(const OnStream& on, const AddAdaptersArgs& args, const Adapt
 }
 
 /// [num_rows, parts, rank_max]
-at::Tensor workspace_of(const OnStream& on, const AdapterAddend& addend) {
-  return on.floats(addend.of.workspace,
-                   {addend.num_rows, addend.of.num_parts, addend.of.rank_max});
+at::Tensor workspace_of(const OnStream& on, const LoraDelta& lora_delta) {
+  return on.floats(lora_delta.of.workspace,
+                   {lora_delta.num_rows, lora_delta.of.num_parts, lora_delta.of.rank_max});
 }
 
 }  // namespace
@@ -71,23 +70,22 @@ Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   const OnStream on(stream);
   const at::Tensor y = on.of(args.type, args.y, {kAnyRows, args.columns});
   for_adapted(on, args, [&](const AdapterTile& tile, const AdapterPart& part, int32_t) {
-    const at::Tensor to =
-        y.narrow(0, tile.first, tile.rows).narrow(1, part.column, part.columns);
+    const at::Tensor to = y.narrow(0, tile.first, tile.rows).narrow(1, part.column, part.columns);
     to.copy_(wide(to) + expanded(on, args, tile, part, shrunk(on, args, tile, part)));
   });
   return {};
 }
 
-int64_t addend_workspace(const AdapterAddend& addend) {
-  return addend.num_rows * addend.of.num_parts * addend.of.rank_max;
+int64_t lora_delta_workspace(const LoraDelta& lora_delta) {
+  return lora_delta.num_rows * lora_delta.of.num_parts * lora_delta.of.rank_max;
 }
 
-Outcome shrink_adapters(const AdapterAddend& addend, Stream stream) {
-  const AddAdaptersArgs& args = addend.of;
-  if (addend.num_rows == 0 || args.num_tiles == 0 || args.num_parts == 0) return {};
-  if (const char* fault = fault_of(addend); fault != nullptr) return {fault};
+Outcome shrink_adapters(const LoraDelta& lora_delta, Stream stream) {
+  const AddAdaptersArgs& args = lora_delta.of;
+  if (lora_delta.num_rows == 0 || args.num_tiles == 0 || args.num_parts == 0) return {};
+  if (const char* fault = fault_of(lora_delta); fault != nullptr) return {fault};
   const OnStream on(stream);
-  const at::Tensor all = workspace_of(on, addend);
+  const at::Tensor all = workspace_of(on, lora_delta);
   for_adapted(on, args, [&](const AdapterTile& tile, const AdapterPart& part, int32_t index) {
     all.select(1, index)
         .narrow(0, tile.first, tile.rows)
@@ -97,11 +95,11 @@ Outcome shrink_adapters(const AdapterAddend& addend, Stream stream) {
   return {};
 }
 
-at::Tensor added_of(const OnStream& on, const AdapterAddend& addend) {
-  const AddAdaptersArgs& args = addend.of;
-  at::Tensor sums = at::zeros({addend.num_rows, args.columns}, on.options(at::kFloat));
+at::Tensor added_of(const OnStream& on, const LoraDelta& lora_delta) {
+  const AddAdaptersArgs& args = lora_delta.of;
+  at::Tensor sums = at::zeros({lora_delta.num_rows, args.columns}, on.options(at::kFloat));
   if (args.num_tiles == 0 || args.num_parts == 0) return sums;
-  const at::Tensor all = workspace_of(on, addend);
+  const at::Tensor all = workspace_of(on, lora_delta);
   for_adapted(on, args, [&](const AdapterTile& tile, const AdapterPart& part, int32_t index) {
     const at::Tensor u = rows_of(on, tile, all.select(1, index)).narrow(1, 0, tile.rank);
     sums.narrow(0, tile.first, tile.rows)

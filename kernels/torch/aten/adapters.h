@@ -1,11 +1,12 @@
-/// What adapters add to the rows of a decode step, for the operations by ATen that read them.
+/// The LoRA delta of the rows of a decode step, for the ATen operations that read them.
 #pragma once
 
 #include "kernels/torch/aten/on_stream.h"
 
 namespace primerl::cuda {
 
-/// Of all rows and columns of the product: fp32 [num_rows, columns], zeros where nothing is added.
-at::Tensor added_of(const OnStream& on, const AdapterAddend& addend);
+/// The LoRA delta of all rows and columns of the GEMM: fp32 [num_rows, columns], zeros where
+/// nothing is added.
+at::Tensor added_of(const OnStream& on, const LoraDelta& lora_delta);
 
 }  // namespace primerl::cuda

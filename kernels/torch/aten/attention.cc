@@ -1,5 +1,5 @@
 // Attention of one query a row over a paged cache by ATen: the keys that any row sees are gathered,
-// and the rest is products and a softmax in fp32.
+// and the rest is GEMMs and a softmax in fp32.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
@@ -16,7 +16,7 @@
 namespace primerl::cuda {
 namespace {
 
-/// Some rows and key-value heads of a call, and where their keys lie.
+/// Some rows and key-value heads of a call, and the positions of their keys in the cache.
 struct Rows {
   int64_t first = 0, count = 0;
   int64_t first_head = 0, num_heads = 0;
@@ -24,7 +24,7 @@ struct Rows {
   at::Tensor is_hidden;     // [count, keys] which of them the row does not see
 };
 
-/// [count, heads, keys, head_dim] in fp32. What is hidden is 0: its place may hold no number.
+/// [count, heads, keys, head_dim] in fp32. Hidden keys become 0: their memory may contain NaN.
 at::Tensor gathered(const OnStream& on, const DecodeAttentionArgs& args, const void* memory,
                     const Rows& rows) {
   const PagedCache& cache = args.cache;
@@ -63,7 +63,7 @@ void attend(const OnStream& on, const DecodeAttentionArgs& args, const Rows& row
   part_of(on.of(args.type, args.out, sizes)).copy_(at::matmul(weights, values).div_(sum));
 }
 
-/// The most keys of any row: asked of the device where the caller does not say.
+/// The largest number of keys of a row; read from the device if the caller does not give it.
 int64_t keys_of(const DecodeAttentionArgs& args, const at::Tensor& lengths) {
   if (args.length_max > 0) return args.length_max;
   return std::max<int64_t>(1, lengths.max().item<int32_t>());
@@ -90,7 +90,8 @@ Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
     const at::Tensor ends = lengths.narrow(0, first, count).unsqueeze(1);
     rows.is_hidden = keys.unsqueeze(0).ge(ends);
     if (args.window > 0) rows.is_hidden.logical_or_(keys.unsqueeze(0).lt(ends - args.window));
-    // Who sees nothing of a block may have no such block: block 0 is there.
+    // A row that sees no key of a block may have no such block: it reads block 0, which always
+    // exists.
     rows.block = table.narrow(0, first, count)
                      .index_select(1, keys.div(size, "floor"))
                      .masked_fill(rows.is_hidden, 0)
@@ -104,10 +105,10 @@ Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
   return {};
 }
 
-Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs& args,
-                         Stream stream) {
+Outcome rope_decode_attention(const PagedRotaryArgs& rope, const DecodeAttentionArgs& args,
+                              Stream stream) {
   if (args.rows == 0) return {};
-  if (const char* fault = fault_of(turn, args); fault != nullptr) return {fault};
+  if (const char* fault = fault_of(rope, args); fault != nullptr) return {fault};
   const OnStream on(stream);
   const int64_t size = args.cache.block_size;
   const at::Tensor last = on.ints(args.lengths, {args.rows}) - 1;
@@ -119,13 +120,13 @@ Outcome turned_attention(const PagedRotaryArgs& turn, const DecodeAttentionArgs&
       (blocks * size + at::remainder(positions, size)).masked_fill(last.lt(0), -1).to(at::kInt);
   const int64_t queries = int64_t{args.heads.num_heads} * args.heads.head_dim;
   const at::Tensor q = at::empty({args.rows, queries}, on.options(scalar_type(args.type)));
-  PagedRotaryArgs turned = turn;
-  turned.positions = positions.const_data_ptr<int32_t>();
-  turned.slots = slots.const_data_ptr<int32_t>();
-  turned.block_table = nullptr;
-  turned.q = q.mutable_data_ptr();
-  turned.cache = args.cache;
-  if (const Outcome outcome = rotary(turned, stream); !outcome.is_ok()) return outcome;
+  PagedRotaryArgs applied = rope;
+  applied.positions = positions.const_data_ptr<int32_t>();
+  applied.slots = slots.const_data_ptr<int32_t>();
+  applied.block_table = nullptr;
+  applied.q = q.mutable_data_ptr();
+  applied.cache = args.cache;
+  if (const Outcome outcome = rotary(applied, stream); !outcome.is_ok()) return outcome;
   DecodeAttentionArgs attended = args;
   attended.q = q.const_data_ptr();
   return decode_attention(attended, stream);

@@ -9,16 +9,16 @@ namespace {
 
 /// factor * (1[label] - p) of some rows; zeros where the factor is 0, whatever p is.
 template <class Args>
-at::Tensor slopes_of(const OnStream& on, const Args& args, int64_t first, const at::Tensor& z,
-                     const at::Tensor& log_normalizers) {
+at::Tensor gradients_of(const OnStream& on, const Args& args, int64_t first, const at::Tensor& z,
+                        const at::Tensor& log_normalizers) {
   const int64_t count = z.size(0);
   const at::Tensor labels = on.ints(args.labels + first, {count, 1}).to(at::kLong);
   at::Tensor factors = on.floats(args.coefficients + first, {count, 1}) * args.inverse_temperature;
   factors.masked_fill_(labels.lt(0), 0);
   const at::Tensor at = labels.clamp_min(0);
-  at::Tensor slopes = at::exp(z - log_normalizers).mul_(-factors);
-  slopes.scatter_(1, at, slopes.gather(1, at) + factors);
-  return slopes.masked_fill_(factors.eq(0), 0);
+  at::Tensor grads = at::exp(z - log_normalizers).mul_(-factors);
+  grads.scatter_(1, at, grads.gather(1, at) + factors);
+  return grads.masked_fill_(factors.eq(0), 0);
 }
 
 template <class Args>
@@ -50,7 +50,7 @@ Outcome cross_entropy(const CrossEntropyArgs& args, Stream stream) {
       on.floats(args.entropies + first, {count, 1}).copy_(log_sums - terms.sum(-1, true) / sums);
     }
     if (args.coefficients != nullptr)
-      logits.narrow(0, first, count).copy_(slopes_of(on, args, first, z, log_normalizers));
+      logits.narrow(0, first, count).copy_(gradients_of(on, args, first, z, log_normalizers));
   });
   return {};
 }
@@ -61,13 +61,13 @@ Outcome cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream stre
   const OnStream on(stream);
   const at::Tensor logits = logits_of(on, args);
   at::Tensor to = logits;
-  if (args.bf16_slopes != nullptr)
-    to = on.of(Type::kBfloat16, args.bf16_slopes, {args.rows, args.vocab_size},
+  if (args.bf16_gradients != nullptr)
+    to = on.of(Type::kBfloat16, args.bf16_gradients, {args.rows, args.vocab_size},
                {args.row_stride, 1});
   for_parts(args.rows, args.vocab_size, [&](int64_t first, int64_t count) {
     const at::Tensor z = wide(logits.narrow(0, first, count)) * args.inverse_temperature;
     const at::Tensor normalizers = on.floats(args.log_normalizers + first, {count, 1});
-    to.narrow(0, first, count).copy_(slopes_of(on, args, first, z, normalizers));
+    to.narrow(0, first, count).copy_(gradients_of(on, args, first, z, normalizers));
   });
   return {};
 }

@@ -48,7 +48,7 @@ Outcome drop_rows(const DropRowsArgs& args, Stream stream) {
     });
     const at::Tensor by = factors.to(all_x.device());
     const at::Tensor y = all_y.narrow(0, first, count);
-    // What is left out is 0, whatever it was.
+    // A dropped number becomes 0, even if it was NaN.
     const at::Tensor left = (all_x.narrow(0, first, count) * by).masked_fill_(by.eq(0), 0);
     y.copy_(args.adds ? left + y : left);
   });

@@ -16,7 +16,7 @@ at::Tensor scales_of(const at::Tensor& magnitudes) {
   return magnitudes.clamp_min(kLeastMagnitude).div_(largest);
 }
 
-/// What is a little more than 448 by the division's rounding would become no number.
+/// A value that the division rounds to a little more than 448 would become NaN.
 at::Tensor codes_of(const at::Tensor& x, const at::Tensor& scales) {
   return (x / scales).clamp_(-kLargestCode, kLargestCode).to(at::kFloat8_e4m3fn);
 }
@@ -69,9 +69,9 @@ Outcome quantise_blocks(const QuantiseBlocksArgs& args, Stream stream) {
   };
   const at::Tensor bytes = codes.view(at::kByte);
   write(args.codes, args.code_stride, args.scales, args.scale_stride, bytes, scales);
-  if (args.turned_codes != nullptr)
-    write(args.turned_codes, args.turned_code_stride, args.turned_scales, args.turned_scale_stride,
-          bytes.t(), scales.t());
+  if (args.transposed_codes != nullptr)
+    write(args.transposed_codes, args.transposed_code_stride, args.transposed_scales,
+          args.transposed_scale_stride, bytes.t(), scales.t());
   return {};
 }
 

@@ -64,9 +64,9 @@ Outcome rms_norm_backward(const RmsNormBackwardArgs& args, Stream stream) {
     const at::Tensor dy = wide(all_dy.narrow(0, first, count));
     const at::Tensor normed = all_x.narrow(0, first, count) * inverse;
     dweight.add_((dy * normed).sum(0));
-    const at::Tensor slope = dy * weight;
-    const at::Tensor mean = (slope * normed).mean(-1, true);
-    at::Tensor dx = (slope - normed * mean).mul_(inverse);
+    const at::Tensor grad = dy * weight;
+    const at::Tensor mean = (grad * normed).mean(-1, true);
+    at::Tensor dx = (grad - normed * mean).mul_(inverse);
     if (args.dsum != nullptr) dx.add_(on.of(args.type, args.dsum, sizes).narrow(0, first, count));
     all_dx.narrow(0, first, count).copy_(dx);
   });
@@ -123,10 +123,10 @@ Outcome adamw(const MasterAdamwArgs& args, Stream stream) {
     const at::Tensor weights = on.floats(a.weights + first, {count});
     const at::Tensor moments = on.floats(a.first_moments + first, {count});
     const at::Tensor squares = on.floats(a.second_moments + first, {count});
-    at::Tensor slopes = on.floats(a.gradients + first, {count}) * a.gradient_scale;
-    if (args.device_scale != nullptr) slopes.mul_(on.floats(args.device_scale, {1}));
-    moments.mul_(a.beta1).add_(slopes, 1.0F - a.beta1);
-    squares.mul_(a.beta2).addcmul_(slopes, slopes, 1.0F - a.beta2);
+    at::Tensor grads = on.floats(a.gradients + first, {count}) * a.gradient_scale;
+    if (args.device_scale != nullptr) grads.mul_(on.floats(args.device_scale, {1}));
+    moments.mul_(a.beta1).add_(grads, 1.0F - a.beta1);
+    squares.mul_(a.beta2).addcmul_(grads, grads, 1.0F - a.beta2);
     weights.mul_(keep).addcdiv_(moments, squares.sqrt().mul_(root).add_(a.epsilon), -rate);
     if (args.bf16_weights == nullptr) return;
     auto* rounded = static_cast<uint16_t*>(args.bf16_weights) + first;

@@ -46,7 +46,7 @@ at::TensorOptions OnStream::options(at::ScalarType type) const {
   return at::TensorOptions(device_).dtype(type);
 }
 
-/// from_blob() asks the driver whose memory it is unless it is told.
+/// from_blob() asks the driver for the memory's device unless the caller names it.
 at::Tensor OnStream::over(const void* data, at::ScalarType type, at::IntArrayRef sizes,
                           at::IntArrayRef strides) const {
   return at::for_blob(const_cast<void*>(data), sizes)

@@ -1,11 +1,11 @@
-/// What the operations of cuda_ops.h by ATen share: tensors over the caller's memory, on its
+/// Shared code of the ATen operations of cuda_ops.h: tensors over the caller's memory, on its
 /// stream.
 ///
-/// These operations stand in for the kernels of ops/cuda where no nvcc is. They are the same
-/// functions, refuse the same (cuda_checks.h), and differ in three promises: they allocate, some
-/// wait for the device, and so none may be captured in a CUDA graph. Built for a CUDA libtorch
-/// (PRIMERL_ATEN_ON_CUDA) memory is the device's; else it is the host's and the stream is null, so
-/// that tests hold them to the CPU's on any machine.
+/// These operations replace the kernels of ops/cuda in builds without nvcc. They are the same
+/// functions and refuse the same arguments (cuda_checks.h). They differ in three promises: they
+/// allocate, some wait for the device, and so none may be captured in a CUDA graph. Built for a
+/// CUDA libtorch (PRIMERL_ATEN_ON_CUDA) memory is the device's; else it is the host's and the
+/// stream is null, so that tests hold them to the CPU's on any machine.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -26,7 +26,7 @@ namespace primerl::cuda {
 
 /// Numbers that a part of the rows has: what an operation allocates is a few times that.
 inline constexpr int64_t kPartNumbers = int64_t{1} << 24;
-/// Rows of a table whose length nobody says. No memory is touched but what is named.
+/// Rows of a table of unknown length. Only the named rows are touched.
 inline constexpr int64_t kAnyRows = 0x7fffffff;
 
 at::ScalarType scalar_type(Type type);

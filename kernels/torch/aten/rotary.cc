@@ -12,12 +12,12 @@ namespace primerl::cuda {
 namespace {
 
 /// The angles of some rows: [rows, 1, rotary_dim / 2].
-struct Turn {
+struct RopeAngles {
   at::Tensor cosine, sine;
 };
 
 template <class Args>
-Turn turn_of(const OnStream& on, const Args& args, int64_t first, int64_t count) {
+RopeAngles angles_of(const OnStream& on, const Args& args, int64_t first, int64_t count) {
   const int64_t half = args.rotary_dim / 2;
   if (half == 0) return {};
   const at::Tensor positions = on.ints(args.positions + first, {count});
@@ -27,13 +27,13 @@ Turn turn_of(const OnStream& on, const Args& args, int64_t first, int64_t count)
   return {rows_of(args.cosine), rows_of(args.sine)};
 }
 
-/// Heads [rows, heads, head_dim] turned by their angles, or back.
-at::Tensor turned(const at::Tensor& x, const Turn& turn, bool is_back) {
-  if (!turn.cosine.defined()) return x;
-  const int64_t half = turn.cosine.size(-1), d = x.size(-1);
+/// Heads [rows, heads, head_dim] rotated by their angles, or back.
+at::Tensor rotated(const at::Tensor& x, const RopeAngles& angles, bool is_back) {
+  if (!angles.cosine.defined()) return x;
+  const int64_t half = angles.cosine.size(-1), d = x.size(-1);
   const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
-  const at::Tensor sine = is_back ? -turn.sine : turn.sine;
-  return at::cat({a * turn.cosine - b * sine, b * turn.cosine + a * sine,
+  const at::Tensor sine = is_back ? -angles.sine : angles.sine;
+  return at::cat({a * angles.cosine - b * sine, b * angles.cosine + a * sine,
                   x.narrow(-1, 2 * half, d - 2 * half)},
                  -1);
 }
@@ -53,8 +53,8 @@ at::Tensor slots_of(const OnStream& on, const PagedRotaryArgs& args) {
   return blocks.to(at::kLong).mul_(size).add_(positions.remainder(size));
 }
 
-/// Rows [rows, num_kv_heads, head_dim] to their slots. One that goes nowhere writes what another
-/// row writes, or what is there: so nothing waits to hear how many there are.
+/// Rows [rows, num_kv_heads, head_dim] to their slots. A row with a negative slot writes the values
+/// of another row, or the values already there. So nothing waits for the number of written rows.
 void write_rows(const at::Tensor& cache, const at::Tensor& slots, const at::Tensor& rows) {
   const int64_t size = cache.size(1);
   const at::Tensor goes = slots.ge(0);
@@ -84,18 +84,18 @@ void write_cache(const OnStream& on, const PagedRotaryArgs& args, void* memory, 
     write_rows(whole, slots.narrow(0, first, count), rows);
 }
 
-/// The slope of heads from that of what became of them; adds that of the weight.
-at::Tensor slope_of_heads(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& weight,
-                          const at::Tensor& dweight, const Turn& turn, float epsilon) {
-  const at::Tensor back = turned(wide(dy), turn, true);
+/// The gradient of heads from the gradient of their result; adds the gradient of the weight.
+at::Tensor gradient_of_heads(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& weight,
+                             const at::Tensor& dweight, const RopeAngles& angles, float epsilon) {
+  const at::Tensor back = rotated(wide(dy), angles, true);
   if (!weight.defined()) return back;
   const at::Tensor heads = wide(x), inverse = inverse_rms(heads, epsilon);
   const at::Tensor normed = heads * inverse;
   at::Tensor sum = dweight;
   const int64_t rows_and_heads[] = {0, 1};
   sum.add_((back * normed).sum(rows_and_heads));
-  const at::Tensor slope = back * weight;
-  return (slope - normed * (slope * normed).mean(-1, true)).mul_(inverse);
+  const at::Tensor grad = back * weight;
+  return (grad - normed * (grad * normed).mean(-1, true)).mul_(inverse);
 }
 
 }  // namespace
@@ -112,18 +112,19 @@ Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
   at::Tensor added;
   if (args.added != nullptr) added = added_of(on, *args.added).view(qkv.sizes());
   for_parts(args.rows, heads * d, [&](int64_t first, int64_t count) {
-    const Turn turn = turn_of(on, args, first, count);
+    const RopeAngles angles = angles_of(on, args, first, count);
     at::Tensor rows = qkv.narrow(0, first, count);
     if (added.defined()) rows = rows + added.narrow(0, first, count);
-    const auto normed_and_turned = [&](const at::Tensor& of, const void* weight) {
+    const auto normed_and_rotated = [&](const at::Tensor& of, const void* weight) {
       at::Tensor x = wide(of);
       if (weight != nullptr)
         x = (x * inverse_rms(x, args.epsilon)).mul_(on.of(args.type, weight, {d}));
-      return turned(x, turn, false);
+      return rotated(x, angles, false);
     };
-    q.narrow(0, first, count).copy_(normed_and_turned(rows.narrow(1, 0, num_heads), args.q_weight));
+    q.narrow(0, first, count)
+        .copy_(normed_and_rotated(rows.narrow(1, 0, num_heads), args.q_weight));
     const at::Tensor keys =
-        normed_and_turned(rows.narrow(1, num_heads, num_kv_heads), args.k_weight);
+        normed_and_rotated(rows.narrow(1, num_heads, num_kv_heads), args.k_weight);
     write_cache(on, args, args.cache.keys, first, slots, keys.to(qkv.scalar_type()));
     write_cache(on, args, args.cache.values, first, slots,
                 rows.narrow(1, num_heads + num_kv_heads, num_kv_heads).to(qkv.scalar_type()));
@@ -142,30 +143,30 @@ Outcome rotary_backward(const RotaryBackwardArgs& args, Stream stream) {
   const auto weight_of = [&](const void* weight) {
     return weight == nullptr ? at::Tensor() : wide(on.of(args.type, weight, {args.heads.head_dim}));
   };
-  const auto slope_of = [&](const void* weight, const float* slope) {
-    return weight == nullptr ? at::Tensor() : on.floats(slope, {args.heads.head_dim});
+  const auto gradient_of = [&](const void* weight, const float* grad) {
+    return weight == nullptr ? at::Tensor() : on.floats(grad, {args.heads.head_dim});
   };
   const auto part_of = [&](const void* rows, int64_t count_of_heads) {
     return on.of(args.type, rows, {args.rows, count_of_heads, args.heads.head_dim});
   };
   const at::Tensor q_weight = weight_of(args.q_weight), k_weight = weight_of(args.k_weight);
-  const at::Tensor dq_weight = slope_of(args.q_weight, args.dq_weight);
-  const at::Tensor dk_weight = slope_of(args.k_weight, args.dk_weight);
+  const at::Tensor dq_weight = gradient_of(args.q_weight, args.dq_weight);
+  const at::Tensor dk_weight = gradient_of(args.k_weight, args.dk_weight);
   const at::Tensor qkv = part_of(args.qkv, heads), dqkv = part_of(args.dqkv, heads);
   const at::Tensor dq = part_of(args.dq, num_heads), dkeys = part_of(args.dkeys, num_kv_heads);
   const at::Tensor dvalues = part_of(args.dvalues, num_kv_heads);
   for_parts(
       args.rows, heads * d,
       [&, num_heads = num_heads, num_kv_heads = num_kv_heads](int64_t first, int64_t count) {
-        const Turn turn = turn_of(on, args, first, count);
+        const RopeAngles angles = angles_of(on, args, first, count);
         const at::Tensor x = qkv.narrow(0, first, count), to = dqkv.narrow(0, first, count);
         to.narrow(1, 0, num_heads)
-            .copy_(slope_of_heads(x.narrow(1, 0, num_heads), dq.narrow(0, first, count), q_weight,
-                                  dq_weight, turn, args.epsilon));
+            .copy_(gradient_of_heads(x.narrow(1, 0, num_heads), dq.narrow(0, first, count),
+                                     q_weight, dq_weight, angles, args.epsilon));
         to.narrow(1, num_heads, num_kv_heads)
-            .copy_(slope_of_heads(x.narrow(1, num_heads, num_kv_heads),
-                                  dkeys.narrow(0, first, count), k_weight, dk_weight, turn,
-                                  args.epsilon));
+            .copy_(gradient_of_heads(x.narrow(1, num_heads, num_kv_heads),
+                                     dkeys.narrow(0, first, count), k_weight, dk_weight, angles,
+                                     args.epsilon));
         to.narrow(1, num_heads + num_kv_heads, num_kv_heads).copy_(dvalues.narrow(0, first, count));
       });
   return {};

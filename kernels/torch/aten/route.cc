@@ -16,13 +16,13 @@
 namespace primerl::cuda {
 namespace {
 
-constexpr double kNobody = -std::numeric_limits<double>::infinity();
+constexpr double kExcluded = -std::numeric_limits<double>::infinity();
 
-/// What was chosen for rows, over the caller's memory.
+/// The experts chosen for rows, over the caller's memory.
 struct Choice {
   at::Tensor scores;   // [rows, experts]
   at::Tensor ids;      // [rows, experts_per_token]
-  at::Tensor weights;  // likewise; backward: their slopes
+  at::Tensor weights;  // likewise; backward: their gradients
 
   Choice part(int64_t first, int64_t count) const {
     return {scores.narrow(0, first, count), ids.narrow(0, first, count),
@@ -42,12 +42,12 @@ at::Tensor greatest(const at::Tensor& values, int64_t wanted) {
   return std::get<1>(at::sort(values, true, -1, true)).narrow(-1, 0, wanted);
 }
 
-/// Choices of the groups that are not kept become those of nobody.
+/// Excludes the choices of the groups that are not kept.
 at::Tensor in_kept_groups(const RouterShape& shape, const at::Tensor& choices) {
   const int64_t rows = choices.size(0), size = shape.num_experts / shape.num_groups;
   const at::Tensor grouped = choices.view({rows, shape.num_groups, size});
   const at::Tensor best = std::get<0>(at::topk(grouped, std::min<int64_t>(size, 2))).sum(-1);
-  at::Tensor mask = at::full_like(best, kNobody);
+  at::Tensor mask = at::full_like(best, kExcluded);
   mask.scatter_(1, greatest(best, shape.groups_kept), 0);
   return (grouped + mask.unsqueeze(-1)).view({rows, shape.num_experts});
 }
@@ -68,8 +68,8 @@ Outcome route(const RouteArgs& args, Stream stream) {
     at::Tensor choices = scores;
     if (args.selection_bias != nullptr)
       choices = scores + on.floats(args.selection_bias, {experts});
-    // What is not a number is nobody's choice; sort() would put it first.
-    choices = choices.nan_to_num(kNobody);
+    // NaN is never chosen; sort() would put it first.
+    choices = choices.nan_to_num(kExcluded);
     if (shape.groups_kept < shape.num_groups) choices = in_kept_groups(shape, choices);
     const at::Tensor ids = greatest(choices, shape.experts_per_token);
     at::Tensor weights = scores.gather(1, ids);
@@ -91,20 +91,20 @@ Outcome route_backward(const RouteBackwardArgs& args, Stream stream) {
   const Choice all = choice_of(on, args, args.dweights);
   const at::Tensor dlogits = on.floats(args.dlogits, {args.rows, experts});
   for_parts(args.rows, experts, [&](int64_t first, int64_t count) {
-    auto [scores, ids, slopes] = all.part(first, count);
+    auto [scores, ids, grads] = all.part(first, count);
     ids = ids.to(at::kLong);
     const at::Tensor chosen = scores.gather(1, ids);
     if (shape.is_normalized) {
       const at::Tensor sum = chosen.sum(-1, true) + shape.epsilon;
-      slopes = (slopes - (slopes * chosen).sum(-1, true) / sum) / sum;
+      grads = (grads - (grads * chosen).sum(-1, true) / sum) / sum;
     }
-    slopes = slopes * shape.scale;
+    grads = grads * shape.scale;
     at::Tensor d = at::zeros_like(scores);
-    d.scatter_(1, ids, slopes);
+    d.scatter_(1, ids, grads);
     if (shape.is_sigmoid)
       d.mul_(1 - scores);
     else
-      d.sub_((slopes * chosen).sum(-1, true));
+      d.sub_((grads * chosen).sum(-1, true));
     dlogits.narrow(0, first, count).copy_(d.mul_(scores));
   });
   return {};
@@ -116,9 +116,9 @@ Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream) {
   const OnStream on(stream);
   const int64_t pairs = args.rows * args.experts_per_token;
   const auto [sorted, order] = at::sort(on.ints(args.experts, {pairs}), true, 0, false);
-  at::Tensor places = at::empty_like(order);
-  places.scatter_(0, order, at::arange(pairs, order.options()));
-  on.ints(args.places, {pairs}).copy_(places);
+  at::Tensor permutation = at::empty_like(order);
+  permutation.scatter_(0, order, at::arange(pairs, order.options()));
+  on.ints(args.permutation, {pairs}).copy_(permutation);
   on.ints(args.sources, {pairs}).copy_(order.div(args.experts_per_token, "floor"));
   const at::Tensor experts = at::arange(args.num_experts, sorted.options());
   on.ints(args.ends, {args.num_experts}).copy_(at::searchsorted(sorted, experts, true, true));

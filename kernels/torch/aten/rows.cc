@@ -1,4 +1,4 @@
-// Rows by their numbers, the gradient of an embedding and products of few rows by ATen.
+// Rows by their numbers, the gradient of an embedding and GEMMs of few rows by ATen.
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/segment_reduce.h>
@@ -9,10 +9,10 @@
 namespace primerl::cuda {
 namespace {
 
-/// table[places] in fp32; zeros for a negative place, whatever row 0 holds.
-at::Tensor wide_rows(const at::Tensor& table, const at::Tensor& places) {
-  at::Tensor rows = wide(at::index_select(table, 0, places.clamp_min(0)));
-  return rows.masked_fill_(places.lt(0).unsqueeze(1), 0);
+/// table[row_indices] in fp32; zeros for a negative index, whatever row 0 holds.
+at::Tensor wide_rows(const at::Tensor& table, const at::Tensor& row_indices) {
+  at::Tensor rows = wide(at::index_select(table, 0, row_indices.clamp_min(0)));
+  return rows.masked_fill_(row_indices.lt(0).unsqueeze(1), 0);
 }
 
 }  // namespace
@@ -44,12 +44,12 @@ Outcome combine_rows(const CombineRowsArgs& args, Stream stream) {
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
   const at::Tensor x = on.of(args.type, args.x, {kAnyRows, args.width});
-  const at::Tensor places = on.ints(args.places, {args.rows, args.terms});
+  const at::Tensor row_indices = on.ints(args.row_indices, {args.rows, args.terms});
   const at::Tensor y = on.of(args.type, args.y, {args.rows, args.width});
   for_parts(args.rows, args.width, [&](int64_t first, int64_t count) {
     at::Tensor sums = y.narrow(0, first, count).to(at::kFloat, false, true);
     for (int32_t j = 0; j < args.terms; ++j) {
-      at::Tensor rows = wide_rows(x, places.narrow(0, first, count).select(1, j));
+      at::Tensor rows = wide_rows(x, row_indices.narrow(0, first, count).select(1, j));
       if (args.weights != nullptr)
         rows.mul_(on.floats(args.weights, {args.rows, args.terms, 1})
                       .narrow(0, first, count)
@@ -67,20 +67,20 @@ Outcome dot_rows(const DotRowsArgs& args, Stream stream) {
   const OnStream on(stream);
   const at::Tensor a = on.of(args.type, args.a, {args.rows, args.width});
   const at::Tensor b = on.of(args.type, args.b, {kAnyRows, args.width});
-  const at::Tensor places = on.ints(args.places, {args.rows, args.terms});
+  const at::Tensor row_indices = on.ints(args.row_indices, {args.rows, args.terms});
   const at::Tensor dots = on.floats(args.dots, {args.rows, args.terms});
   for_parts(args.rows, args.width, [&](int64_t first, int64_t count) {
     const at::Tensor rows = a.narrow(0, first, count);
     for (int32_t j = 0; j < args.terms; ++j)
       dots.narrow(0, first, count)
           .select(1, j)
-          .copy_(wide_rows(b, places.narrow(0, first, count).select(1, j)).mul_(rows).sum(-1));
+          .copy_(wide_rows(b, row_indices.narrow(0, first, count).select(1, j)).mul_(rows).sum(-1));
   });
   return {};
 }
 
-/// The sums of a part of the ids, whose places lie in [begin, end). An index names each row once,
-/// so that nothing is added at the same time.
+/// The sums of a part of the ids, whose row indices are in [begin, end). An index names each row
+/// once, so that nothing is added at the same time.
 Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
   if (args.num_ids == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
@@ -97,7 +97,7 @@ Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
     int64_t last = first + 1;  // at least one id, however many rows it has
     while (last < args.num_ids && end_of[last] - begin <= most) ++last;
     const int64_t count = end_of[last - 1] - begin;
-    const at::Tensor rows = wide_rows(dy, on.ints(args.places + begin, {count}));
+    const at::Tensor rows = wide_rows(dy, on.ints(args.row_indices + begin, {count}));
     const at::Tensor some = ids.narrow(0, first, last - first);
     const at::Tensor cuts = offsets.narrow(0, first, last - first + 1) - begin;
     at::Tensor sums = at::segment_reduce(rows, "sum", {}, {}, cuts, 0, true, 0.0);
@@ -109,7 +109,7 @@ Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
   return {};
 }
 
-Outcome few_rows_product(const FewRowsArgs& args, Stream stream) {
+Outcome few_rows_gemm(const FewRowsArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
@@ -119,17 +119,17 @@ Outcome few_rows_product(const FewRowsArgs& args, Stream stream) {
   at::Tensor bias;
   if (args.bias != nullptr) bias = on.of(Type::kBfloat16, args.bias, {args.columns});
 #ifdef PRIMERL_ATEN_ON_CUDA
-  // To fp32 whatever y is: a product to bf16 may add its parts in bf16.
-  at::Tensor product = at::mm(x, weight.t(), at::kFloat);
+  // To fp32 whatever y is: a GEMM to bf16 may add its parts in bf16.
+  at::Tensor y_fp32 = at::mm(x, weight.t(), at::kFloat);
 #else
-  at::Tensor product = at::mm(wide(x), wide(weight).t());
+  at::Tensor y_fp32 = at::mm(wide(x), wide(weight).t());
 #endif
-  if (bias.defined()) product.add_(bias);
-  y.copy_(product);
+  if (bias.defined()) y_fp32.add_(bias);
+  y.copy_(y_fp32);
   return {};
 }
 
-Outcome skinny_product(const SkinnyArgs& args, Stream stream) {
+Outcome small_m_gemm(const SmallMGemmArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);

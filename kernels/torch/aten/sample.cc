@@ -1,6 +1,6 @@
 // Sampling on the host: the logits are copied there and the CPU's sampler draws, so that tokens and
-// kept sets are its own. By ATen alone the weights would not have its bits, which decide who is
-// drawn: ATen has no fused multiply-add.
+// kept sets are its own. ATen's weights would not have the same bits, which decide the sampled
+// token: ATen has no fused multiply-add.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -35,8 +35,8 @@ void write_bits(const std::vector<std::byte>& entry, int64_t vocab_size, std::sp
 
 /// Of one call, on the host.
 struct Drawn {
-  at::Tensor logits, settings, indices;  // what is read
-  at::Tensor tokens, logprobs, kept;     // what is drawn; kept: undefined where nobody asks
+  at::Tensor logits, settings, indices;  // inputs
+  at::Tensor tokens, logprobs, kept;     // results; kept: undefined if it is not requested
 };
 
 void draw_rows(const Drawn& on_host, int64_t begin, int64_t end) {
@@ -52,7 +52,7 @@ void draw_rows(const Drawn& on_host, int64_t begin, int64_t end) {
     const SampledToken drawn = sampler.sample_by(
         how.inverse_temperature, {logits + row * vocab_size, static_cast<size_t>(vocab_size)},
         params_of(how), how.seed, indices[row], on_host.kept.defined() ? &entry : nullptr);
-    // The CPU's names the greatest of a row that is no distribution.
+    // The CPU's sampler returns the greatest token of a row with NaN or infinity.
     on_host.tokens.mutable_data_ptr<int32_t>()[row] = std::isnan(drawn.logprob) ? 0 : drawn.token;
     on_host.logprobs.mutable_data_ptr<float>()[row] = drawn.logprob;
     if (!on_host.kept.defined()) continue;

@@ -26,12 +26,13 @@ bool has_decode_attention(const AttentionSpec& spec, int32_t block_size) {
          std::has_single_bit(static_cast<uint32_t>(block_size));
 }
 
-float CardAttention::scale() const {
+float CudaAttention::scale() const {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
 }
 
-cuda::DecodeAttentionArgs CardAttention::decode_args(const DecodeRows& rows, const CardCache& cache,
-                                                     size_t layer, cuda::Type type,
+cuda::DecodeAttentionArgs CudaAttention::decode_args(const DecodeRows& rows,
+                                                     const CudaKvCache& cache, size_t layer,
+                                                     cuda::Type type,
                                                      const at::Tensor& attended) const {
   return {.rows = rows.count,
           .heads = {spec_.num_heads, spec_.num_kv_heads, spec_.head_dim},
@@ -47,7 +48,7 @@ cuda::DecodeAttentionArgs CardAttention::decode_args(const DecodeRows& rows, con
           .workspace = rows.workspace};
 }
 
-Status CardAttention::decode(const DecodeRows& rows, const CardCache& cache, size_t layer,
+Status CudaAttention::decode(const DecodeRows& rows, const CudaKvCache& cache, size_t layer,
                              cuda::Type type, const at::Tensor& queries,
                              const at::Tensor& attended) const {
   auto args = decode_args(rows, cache, layer, type, attended);
@@ -55,14 +56,14 @@ Status CardAttention::decode(const DecodeRows& rows, const CardCache& cache, siz
   return launched(cuda::decode_attention(args, stream_.raw()), "decode_attention");
 }
 
-Status CardAttention::turn_and_decode(const cuda::PagedRotaryArgs& turn, const DecodeRows& rows,
-                                      const CardCache& cache, size_t layer,
+Status CudaAttention::rope_and_decode(const cuda::PagedRotaryArgs& rope, const DecodeRows& rows,
+                                      const CudaKvCache& cache, size_t layer,
                                       const at::Tensor& attended) const {
-  const auto args = decode_args(rows, cache, layer, turn.type, attended);
-  return launched(cuda::turned_attention(turn, args, stream_.raw()), "turned_attention");
+  const auto args = decode_args(rows, cache, layer, rope.type, attended);
+  return launched(cuda::rope_decode_attention(rope, args, stream_.raw()), "rope_decode_attention");
 }
 
-void CardAttention::begin(const RowBatch& batch, size_t num_decoded) {
+void CudaAttention::begin(const RowBatch& batch, size_t num_decoded) {
   groups_.clear();
   SpanGroup group;
   std::vector<int32_t> slots;
@@ -88,7 +89,7 @@ void CardAttention::begin(const RowBatch& batch, size_t num_decoded) {
   if (!group.spans.empty()) finish(std::move(group), slots);
 }
 
-void CardAttention::finish(SpanGroup group, const std::vector<int32_t>& slots) {
+void CudaAttention::finish(SpanGroup group, const std::vector<int32_t>& slots) {
   const auto jump = std::adjacent_find(slots.begin(), slots.end(),
                                        [](int32_t a, int32_t b) { return b != a + 1; });
   if (jump == slots.end())
@@ -106,13 +107,13 @@ void CardAttention::finish(SpanGroup group, const std::vector<int32_t>& slots) {
 }
 
 /// [keys, num_kv_heads, head_dim] of a layer's [cache rows, num_kv_heads * head_dim].
-at::Tensor CardAttention::gathered(const SpanGroup& group, const at::Tensor& layer) const {
+at::Tensor CudaAttention::gathered(const SpanGroup& group, const at::Tensor& layer) const {
   const at::Tensor rows = group.first_slot >= 0 ? layer.narrow(0, group.first_slot, group.num_keys)
                                                 : at::index_select(layer, 0, group.slots);
   return rows.view({group.num_keys, spec_.num_kv_heads, spec_.head_dim});
 }
 
-void CardAttention::attend(const CardCache& cache, size_t layer, const at::Tensor& queries,
+void CudaAttention::attend(const CudaKvCache& cache, size_t layer, const at::Tensor& queries,
                            const at::Tensor& attended) const {
   const auto at = static_cast<int64_t>(layer);
   for (const SpanGroup& group : groups_) {
@@ -134,7 +135,7 @@ void CardAttention::attend(const CardCache& cache, size_t layer, const at::Tenso
 }
 
 /// Of fp32: softmax(q k' + mask) v, a few queries of one span at a time.
-void CardAttention::attend_exactly(const SpanGroup& group, const at::Tensor& queries,
+void CudaAttention::attend_exactly(const SpanGroup& group, const at::Tensor& queries,
                                    const at::Tensor& keys, const at::Tensor& values,
                                    const at::Tensor& attended) const {
   const int64_t kv_heads = spec_.num_kv_heads, shared = spec_.num_heads / kv_heads;
@@ -146,7 +147,7 @@ void CardAttention::attend_exactly(const SpanGroup& group, const at::Tensor& que
     // [kv_heads, head_dim, keys], [kv_heads, keys, head_dim]
     const at::Tensor k = keys.narrow(0, first_key, num_keys).permute({1, 2, 0});
     const at::Tensor v = values.narrow(0, first_key, num_keys).permute({1, 0, 2});
-    const at::Tensor places = at::arange(num_keys, options);
+    const at::Tensor key_indices = at::arange(num_keys, options);
     const int64_t part = std::max<int64_t>(1, kScoresMax / (spec_.num_heads * num_keys));
     for (int64_t begin = 0; begin < span.num_queries; begin += part) {
       const int64_t count = std::min<int64_t>(part, span.num_queries - begin);
@@ -157,7 +158,7 @@ void CardAttention::attend_exactly(const SpanGroup& group, const at::Tensor& que
       at::Tensor scores = at::bmm(q, k).mul_(scale()).view({kv_heads, shared, count, num_keys});
       const at::Tensor last =
           at::arange(span.num_cached + begin, span.num_cached + begin + count, options);
-      scores.masked_fill_(places.unsqueeze(0).gt(last.unsqueeze(1)),
+      scores.masked_fill_(key_indices.unsqueeze(0).gt(last.unsqueeze(1)),
                           -std::numeric_limits<float>::infinity());
       const at::Tensor weights = at::softmax(scores, -1).view({kv_heads, shared * count, num_keys});
       at::Tensor to =

@@ -1,9 +1,9 @@
 /// Attention of a step's rows over the paged cache of a CUDA device.
 ///
-/// The first rows, one query a sequence each, go through the decode operation, where it takes the
-/// model's heads and the cache's blocks. The keys of all others are gathered from the cache, in
-/// groups of bounded size: bf16 goes through libtorch's flash attention, fp32, which that has not,
-/// through products and a softmax. One thread, under a CardStream::Use.
+/// The first rows, one query per sequence, use the decode operation if it supports the model's
+/// heads and the cache's blocks. The keys of all others are gathered from the cache, in groups of
+/// bounded size. bf16 uses libtorch's flash attention; fp32, which that does not support, uses
+/// GEMMs and a softmax. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 
 namespace primerl {
 
-/// Whether decode_attention() takes the heads of a model over blocks of that many tokens.
+/// Whether decode_attention() supports the heads of a model with blocks of that many tokens.
 bool has_decode_attention(const AttentionSpec& spec, int32_t block_size);
 
 /// The decode operation's part of a step; device memory.
@@ -29,21 +29,21 @@ struct DecodeRows {
   float* workspace = nullptr;
 };
 
-class CardAttention {
+class CudaAttention {
  public:
-  /// All outlive it.
-  CardAttention(const AttentionSpec& spec, const CardStream& stream)
+  /// All arguments must stay valid while it exists.
+  CudaAttention(const AttentionSpec& spec, const CudaStream& stream)
       : spec_(spec), stream_(stream) {}
 
-  Status decode(const DecodeRows& rows, const CardCache& cache, size_t layer, cuda::Type type,
+  Status decode(const DecodeRows& rows, const CudaKvCache& cache, size_t layer, cuda::Type type,
                 const at::Tensor& queries, const at::Tensor& attended) const;
-  /// The same of rows that `turn` turns and writes to the cache before.
-  Status turn_and_decode(const cuda::PagedRotaryArgs& turn, const DecodeRows& rows,
-                         const CardCache& cache, size_t layer, const at::Tensor& attended) const;
+  /// The same for rows to which `rope` applies RoPE and which it writes to the cache before.
+  Status rope_and_decode(const cuda::PagedRotaryArgs& rope, const DecodeRows& rows,
+                         const CudaKvCache& cache, size_t layer, const at::Tensor& attended) const;
 
   /// Prepares attend() for all spans of `batch` but the first `num_decoded`.
   void begin(const RowBatch& batch, size_t num_decoded);
-  void attend(const CardCache& cache, size_t layer, const at::Tensor& queries,
+  void attend(const CudaKvCache& cache, size_t layer, const at::Tensor& queries,
               const at::Tensor& attended) const;
 
  private:
@@ -62,12 +62,12 @@ class CardAttention {
   void attend_exactly(const SpanGroup& group, const at::Tensor& queries, const at::Tensor& keys,
                       const at::Tensor& values, const at::Tensor& attended) const;
   float scale() const;
-  cuda::DecodeAttentionArgs decode_args(const DecodeRows& rows, const CardCache& cache,
+  cuda::DecodeAttentionArgs decode_args(const DecodeRows& rows, const CudaKvCache& cache,
                                         size_t layer, cuda::Type type,
                                         const at::Tensor& attended) const;
 
   const AttentionSpec& spec_;
-  const CardStream& stream_;
+  const CudaStream& stream_;
   std::vector<SpanGroup> groups_;  // of the step
 };
 

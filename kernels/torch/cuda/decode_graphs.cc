@@ -40,7 +40,7 @@ Status DecodeGraphs::capture(at::cuda::CUDAGraph& graph, const std::function<Sta
     try {
       graph.capture_end();
     } catch (const std::exception&) {
-      // The first fault is the one to tell.
+      // Report the first error.
     }
     throw;
   }

@@ -1,9 +1,9 @@
 /// CUDA graphs of decode steps, one for each number of rows, number of parts of the context,
 /// whether kept sets are made, whether adapters add to rows, and whether they do to experts.
 ///
-/// A step of a kind is launched as it is the first time, which is also what makes libtorch's
-/// workspaces, and then captured; from then on it is replayed. Memory that a graph needs for itself
-/// is of one pool, since no two of them run at once. One thread, under a CardStream::Use.
+/// The first step of a kind is launched directly, which also allocates libtorch's workspaces. Then
+/// the kind is captured, and later steps replay it. All graphs share one memory pool, since no two
+/// of them run at once. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/cuda/CUDAGraph.h>
@@ -17,7 +17,7 @@
 
 namespace primerl {
 
-/// More kinds than this are launched as they are.
+/// Kinds beyond this number are launched directly.
 inline constexpr size_t kDecodeGraphsMax = 128;
 
 class DecodeGraphs {

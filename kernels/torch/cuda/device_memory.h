@@ -2,8 +2,8 @@
 /// driver, which other processes of the machine open by a descriptor that this one sends them.
 ///
 /// A handle names the device by its UUID and the allocation by the name of that descriptor
-/// (weights/descriptor_server.h). What another process has is opened for this device: where it lies
-/// on another, by peer access, if the two have it. Torch-free to include; any thread.
+/// (weights/descriptor_server.h). Memory of another process is opened for this device. If it is on
+/// another device, peer access between the two is needed. Torch-free to include; any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace primerl {
 
-/// Of a card that why_no_card() has nothing against.
-std::shared_ptr<DeviceMemory> make_card_memory(int32_t card);
+/// The memory of a CUDA device for which why_no_cuda_device() is "".
+std::shared_ptr<DeviceMemory> make_cuda_memory(int32_t device_index);
 
 }  // namespace primerl

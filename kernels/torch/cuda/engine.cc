@@ -7,7 +7,7 @@
 
 #include "kernels/engine/kept_sets.h"
 #include "kernels/torch/boundary.h"
-#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/inference/engine.h"
 #include "kernels/weights/safetensors.h"
@@ -15,7 +15,7 @@
 namespace primerl {
 namespace {
 
-SchedulerLimits limits_on_card(const EngineOptions& options, const ModelConfig& config,
+SchedulerLimits limits_on_cuda(const EngineOptions& options, const ModelConfig& config,
                                std::shared_ptr<const Tokenizer> tokenizer) {
   return {options, config.vocab_size, config.eos_ids, std::move(tokenizer), fingerprint(config)};
 }
@@ -25,7 +25,7 @@ int64_t blocks_of_row(const EngineOptions& options) {
   return (int64_t{options.max_sequence_tokens} + options.block_size - 1) / options.block_size;
 }
 
-HeadShape heads_on_card(const ModelConfig& config) {
+HeadShape heads_on_cuda(const ModelConfig& config) {
   const AttentionSpec& spec = config.attention;
   return {spec.num_heads, spec.num_kv_heads, spec.head_dim};
 }
@@ -33,7 +33,7 @@ HeadShape heads_on_card(const ModelConfig& config) {
 /// A power of two, so that there are few kinds of steps.
 int32_t num_splits_of(const ModelConfig& config, int64_t rows, int64_t keys_max,
                       int32_t num_processors) {
-  const int32_t most = cuda::decode_splits(rows, heads_on_card(config), keys_max, num_processors);
+  const int32_t most = cuda::decode_splits(rows, heads_on_cuda(config), keys_max, num_processors);
   return static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(most)));
 }
 
@@ -43,7 +43,7 @@ int64_t workspace_of(const EngineOptions& options, const ModelConfig& config,
   int64_t most = 1;
   for (int64_t rows = 1; rows <= options.max_running; ++rows) {
     const int32_t splits = num_splits_of(config, rows, options.max_sequence_tokens, num_processors);
-    most = std::max(most, cuda::decode_workspace(rows, heads_on_card(config), splits));
+    most = std::max(most, cuda::decode_workspace(rows, heads_on_cuda(config), splits));
   }
   return most;
 }
@@ -55,48 +55,48 @@ bool is_drawn_on_host(const Sequence& sequence) {
 }  // namespace
 
 CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
-                       const CardStream& stream, const CardFacts& card, bool has_second_set,
-                       std::shared_ptr<const CardBase> base,
+                       const CudaStream& stream, const CudaDeviceFacts& facts, bool has_second_set,
+                       std::shared_ptr<const CudaFrozenBase> base,
                        std::shared_ptr<const Tokenizer> tokenizer)
     : options_(options),
       config_(config),
       table_(config_),
-      num_processors_(card.num_processors),
+      num_processors_(facts.num_processors),
       has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
       stream_(stream),
       whole_(base != nullptr ? nullptr
-                             : std::make_unique<CardWeights>(table_, type_named(options.dtype),
+                             : std::make_unique<CudaWeights>(table_, type_named(options.dtype),
                                                              stream_, has_second_set)),
       base_(std::move(base)),
       weights_(base_ != nullptr ? base_->weights() : *whole_),
-      adapters_(options.adapter_slots == 0 ? nullptr
-                                           : std::make_unique<CardAdapters>(
-                                                 table_, options, type_named(options.dtype),
-                                                 stream_)),
+      adapters_(options.adapter_slots == 0
+                    ? nullptr
+                    : std::make_unique<CudaAdapterSlots>(table_, options, type_named(options.dtype),
+                                                         stream_)),
       decoder_(config_, weights_, adapters_.get(), stream_,
                std::max(options.max_batched_tokens, options.max_running), options.max_running,
                options.max_sequence_tokens),
       attention_(config_.attention, stream_),
       memory_(options.max_running, blocks_of_row(options), config_.vocab_size, stream_),
       known_(table_, options),
-      scheduler_(limits_on_card(options, config_, std::move(tokenizer))) {
+      scheduler_(limits_on_cuda(options, config_, std::move(tokenizer))) {
   const AttentionSpec& spec = config_.attention;
   const std::vector<int64_t> shape = {config_.num_layers(),
                                       int64_t{options.kv_blocks} * options.block_size,
                                       int64_t{spec.num_kv_heads} * spec.head_dim};
-  const auto on_card = at::TensorOptions(stream_.device());
-  cache_ = {at::zeros(shape, on_card.dtype(weights_.type())),
-            at::zeros(shape, on_card.dtype(weights_.type())), options.block_size};
+  const auto on_cuda = at::TensorOptions(stream_.device());
+  cache_ = {at::zeros(shape, on_cuda.dtype(weights_.type())),
+            at::zeros(shape, on_cuda.dtype(weights_.type())), options.block_size};
   workspace_ =
-      at::zeros({workspace_of(options, config_, num_processors_)}, on_card.dtype(at::kFloat));
+      at::zeros({workspace_of(options, config_, num_processors_)}, on_cuda.dtype(at::kFloat));
   if (options_.products == "fp8") decoder_.use_fp8();
 }
 
-/// What is freed may still be read by what was launched.
+/// Launched operations may still read memory that is freed here.
 CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
-  const CardStream::Use use(stream_);
+  const CudaStream::Use use(stream_);
   if (whole_ != nullptr) RETURN_IF_ERROR(whole_->load(tensors));
   RETURN_IF_ERROR(decoder_.weights_changed());
   return decoder_.take(table_, tensors);
@@ -108,13 +108,13 @@ Status CudaEngine::submit(SequenceRequest request) {
   return scheduler_.submit(std::move(request), adapter);
 }
 
-/// What is not to be applied is not prepared either.
+/// A snapshot that apply() would refuse is not prepared.
 bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   if (snapshot->device != nullptr && needs_bytes()) return true;
   const auto is_done = at_boundary("new weights", [&]() -> Result<bool> {
-    const CardStream::Use use(stream_);
+    const CudaStream::Use use(stream_);
     return known_.are_there() ? prepare_adapter(snapshot) : whole_->prepare(snapshot);
   });
   return !is_done.ok() || *is_done;  // what is wrong is apply()'s to say
@@ -126,7 +126,7 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   if (known_.are_there()) settle();  // slots change hands between two steps
   RETURN_IF_ERROR(lost_);
   const Status brought = at_boundary("new weights", [&]() -> Status {
-    const CardStream::Use use(stream_);
+    const CudaStream::Use use(stream_);
     if (snapshot.device == nullptr || !needs_bytes()) return take(snapshot);
     WeightSnapshot bytes{snapshot.key, snapshot.version, {}};
     ASSIGN_OR_RETURN(bytes.tensors, tensors_on_host(snapshot));
@@ -154,7 +154,7 @@ std::string CudaEngine::describe() const {
       now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
       options_.device, graphs_.size(),
-      known_.are_there() || weights_.has_room_for_second_set()
+      known_.are_there() || weights_.has_space_for_second_set()
           ? ""
           : ", no room for a second set of weights");
 }
@@ -163,7 +163,7 @@ Status CudaEngine::step() {
   constexpr std::string_view kLoading = "bringing an adapter into a slot";
   const auto load = [&](bool waits) {
     return stream_.outcome_of(kLoading, at_boundary(kLoading, [&] {
-                                const CardStream::Use use(stream_);
+                                const CudaStream::Use use(stream_);
                                 return load_adapter(waits);
                               }));
   };
@@ -171,7 +171,7 @@ Status CudaEngine::step() {
   if (known_.are_there()) RETURN_IF_ERROR(load(false));
   if (!is_under_way_ && !begin_step()) return known_.are_there() ? load(true) : ok();
   if (!is_under_way_) return lost_;
-  const bool has_next = can_go_ahead() && scheduler_.plan_ahead(next_.plan);
+  const bool has_next = can_plan_ahead() && scheduler_.plan_ahead(next_.plan);
   const Status outcome =
       has_next ? at_boundary("engine step", [this] { return launch(next_); }) : ok();
   settle();
@@ -186,7 +186,7 @@ bool CudaEngine::begin_step() {
   if (!scheduler_.plan(step_.plan)) return false;
   const bool is_decode = is_decode_step(step_.plan);
   const Status computed = at_boundary("engine step", [&] {
-    const CardStream::Use use(stream_);
+    const CudaStream::Use use(stream_);
     copy_rows();
     return is_decode ? launch(step_) : mixed_step();
   });
@@ -201,7 +201,7 @@ void CudaEngine::settle() {
 }
 
 /// Logits that the host draws from would be those of the next step.
-bool CudaEngine::can_go_ahead() const {
+bool CudaEngine::can_plan_ahead() const {
   return std::ranges::none_of(step_.plan.samples, [](const StepPlan::Sample& sample) {
     return is_drawn_on_host(*sample.sequence);
   });
@@ -239,13 +239,13 @@ DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
 
 /// A decode step.
 Status CudaEngine::launch(Step& step) {
-  const CardStream::Use use(stream_);
+  const CudaStream::Use use(stream_);
   const StepPlan& plan = step.plan;
   const int64_t count = plan.rows.num_rows();
   // Without graphs a step has the rows it needs.
   const int64_t padded = cuda::has_own_kernels() ? graph_rows(count, memory_.rows_max()) : count;
   memory_.begin();
-  step.half = memory_.half();
+  step.buffer_index = memory_.buffer_index();
   step.has_kept = false;
   int64_t keys_max = 0;
   for (int64_t row = 0; row < count; ++row) {
@@ -258,15 +258,15 @@ Status CudaEngine::launch(Step& step) {
     keys_max = std::max<int64_t>(keys_max, span.num_keys());
   }
   for (int64_t row = count; row < padded; ++row) memory_.clear(row);
-  const CardAdapterRows adapters = decode_adapters(plan.rows, padded);
+  const CudaAdapterRows adapters = decode_adapters(plan.rows, padded);
   RETURN_IF_ERROR(memory_.upload());
   const StepArrays& arrays = memory_.device();
-  const CardRows rows{padded,          arrays.tokens, arrays.positions, arrays.slots,
-                      memory_.drawn(), adapters,      true};
+  const CudaStepRows rows{padded,   arrays.tokens, arrays.positions, arrays.slots, memory_.drawn(),
+                          adapters, true};
   const DecodeRows decoded = decode_rows(padded, keys_max);
   const auto attend = [&](size_t layer) {
-    return attention_.turn_and_decode(decoder_.turn(rows, cache_, layer), decoded, cache_, layer,
-                                      decoder_.attended());
+    return attention_.rope_and_decode(decoder_.rope_args(rows, cache_, layer), decoded, cache_,
+                                      layer, decoder_.attended());
   };
   const auto launch_all = [&]() -> Status {
     RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend));
@@ -280,13 +280,13 @@ Status CudaEngine::launch(Step& step) {
 }
 
 Status CudaEngine::take(const Step& step) {
-  const CardStream::Use use(stream_);
-  RETURN_IF_ERROR(memory_.wait(step.half));
-  accept(step.plan.samples, step.half, step.has_kept);
+  const CudaStream::Use use(stream_);
+  RETURN_IF_ERROR(memory_.wait(step.buffer_index));
+  accept(step.plan.samples, step.buffer_index, step.has_kept);
   return ok();
 }
 
-/// Of the first spans, those of one query; a prompt's last token may be among them.
+/// The number of leading spans with one query each; a prompt's last token may be one of them.
 size_t CudaEngine::num_decoded_spans() const {
   const auto& spans = step_.plan.rows.spans;
   if (!has_decode_attention_) return 0;
@@ -304,7 +304,7 @@ Status CudaEngine::mixed_step() {
   all.insert(all.end(), batch.cache_rows.begin(), batch.cache_rows.end());
   const at::Tensor uploaded = stream_.ints(all);
   const auto* first = uploaded.const_data_ptr<int32_t>();
-  CardRows rows{count, first, first + count, first + 2 * count};
+  CudaStepRows rows{count, first, first + count, first + 2 * count};
   at::Tensor tiles, runs;
   if (adapters_ != nullptr) {
     adapters_->begin_step(batch, cuda::kAdapterTileRows);
@@ -327,7 +327,7 @@ Status CudaEngine::mixed_step() {
   if (num_decoded > 0) RETURN_IF_ERROR(memory_.upload());
   const DecodeRows decoded = decode_rows(std::max<int64_t>(num_rows, 1), keys_max);
   attention_.begin(batch, num_decoded);
-  CardDecoder::Watch watch;
+  CudaDecoder::Watch watch;
   if (options_.debug.check_finite)
     watch = [&](size_t layer, size_t stage) { return check_finite(layer, stage, count); };
   const auto attend = [&](size_t layer) -> Status {
@@ -338,7 +338,7 @@ Status CudaEngine::mixed_step() {
     return ok();
   };
   RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend, watch));
-  // What the copies above read is used again.
+  // The source of the copies above is reused.
   RETURN_IF_ERROR(stream_.wait());
   RETURN_IF_ERROR(score());
   return sample_mixed();
@@ -352,7 +352,7 @@ Status CudaEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) co
                describe());
 }
 
-/// Rows of prompts may be more than the head has room for.
+/// Prompts may have more rows than the head processes at once.
 Status CudaEngine::score() {
   std::span<const StepPlan::Score> left(step_.plan.scores);
   while (!left.empty()) {
@@ -366,8 +366,8 @@ Status CudaEngine::score() {
     RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
     RETURN_IF_ERROR(memory_.score(count, decoder_.logits()));
     RETURN_IF_ERROR(memory_.download(count, false));
-    RETURN_IF_ERROR(memory_.wait(memory_.half()));
-    const auto logprobs = memory_.logprobs(memory_.half());
+    RETURN_IF_ERROR(memory_.wait(memory_.buffer_index()));
+    const auto logprobs = memory_.logprobs(memory_.buffer_index());
     for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], logprobs[i]);
     left = left.subspan(some.size());
   }
@@ -391,23 +391,24 @@ Status CudaEngine::sample_mixed() {
     RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
     RETURN_IF_ERROR(memory_.draw(count, decoder_.logits(), has_kept));
     RETURN_IF_ERROR(memory_.download(count, has_kept));
-    RETURN_IF_ERROR(memory_.wait(memory_.half()));
-    accept(some, memory_.half(), has_kept);
+    RETURN_IF_ERROR(memory_.wait(memory_.buffer_index()));
+    accept(some, memory_.buffer_index(), has_kept);
     left = left.subspan(some.size());
   }
   return ok();
 }
 
-void CudaEngine::accept(std::span<const StepPlan::Sample> samples, size_t half, bool has_kept) {
-  const auto tokens = memory_.tokens(half);
-  const auto logprobs = memory_.logprobs(half);
+void CudaEngine::accept(std::span<const StepPlan::Sample> samples, size_t buffer_index,
+                        bool has_kept) {
+  const auto tokens = memory_.tokens(buffer_index);
+  const auto logprobs = memory_.logprobs(buffer_index);
   for (size_t i = 0; i < samples.size(); ++i) {
     Sequence& sequence = *samples[i].sequence;
     SampledToken drawn{tokens[i], logprobs[i]};
     if (!sequence.has_left && is_drawn_on_host(sequence))
       drawn = draw_on_host(sequence, static_cast<int64_t>(i));
     else if (!sequence.has_left && has_kept && has_kept_sets(sequence.request.sampling))
-      keep(memory_.kept(half, static_cast<int64_t>(i)), sequence);
+      keep(memory_.kept(buffer_index, static_cast<int64_t>(i)), sequence);
     scheduler_.accept(sequence, drawn.token, drawn.logprob);
   }
 }

@@ -1,5 +1,5 @@
-// What new weights of an engine on a CUDA device are: whole ones, or an adapter that comes into a
-// slot, and leaves it.
+// New weights of an engine on a CUDA device: whole weights, or an adapter that enters and leaves a
+// slot.
 #include <algorithm>
 
 #include "kernels/torch/boundary.h"
@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// Tensors that somebody else keeps meanwhile.
+/// Tensors that another owner retains meanwhile.
 std::shared_ptr<const WeightSnapshot> borrowed(const WeightSnapshot& snapshot) {
   return {std::shared_ptr<const void>(), &snapshot};
 }
@@ -25,7 +25,7 @@ Status CudaEngine::take(const WeightSnapshot& snapshot) {
   return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
 }
 
-/// Of a tenant that has no slot only the tensors are kept, when they are applied.
+/// If a tenant has no slot, apply() only retains its tensors.
 bool CudaEngine::prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (adapters_->holds(*snapshot)) return !adapters_->is_busy();
   if (adapters_->is_busy() || is_loading_) return false;
@@ -52,7 +52,7 @@ Status CudaEngine::apply_adapter(const WeightSnapshot& snapshot) {
   return adapters_->take(slot);
 }
 
-/// A slot whose adapter nobody computes with any more gets the one that prompts wait for.
+/// A slot whose adapter is unused gets the adapter that prompts wait for.
 Status CudaEngine::load_adapter(bool waits) {
   const auto& load = scheduler_.next_load();
   if (!load) return ok();
@@ -77,7 +77,7 @@ Status CudaEngine::end_load() {
 
 /// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be,
 /// which have all rows.
-CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
+CudaAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
   if (adapters_ == nullptr) return {};
   adapters_->begin_step(batch, kDecodeTileRows);
   if (adapters_->tiles().empty()) return {};
@@ -88,7 +88,7 @@ CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows)
   for (const cuda::AdapterTile& tile : adapters_->tiles())
     std::fill_n(memory_.host().adapter_rows + tile.first, tile.rows,
                 cuda::AdapterRow{tile.slot, tile.rank, tile.targets, tile.scaling});
-  CardAdapterRows made{memory_.device().tiles, num_tiles, memory_.device().adapter_rows, rows};
+  CudaAdapterRows made{memory_.device().tiles, num_tiles, memory_.device().adapter_rows, rows};
   if (adapters_->expert_runs().empty()) return made;
   made.expert_runs = memory_.device().runs;
   made.num_expert_runs = adapters_->num_expert_runs(rows);

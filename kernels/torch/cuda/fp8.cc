@@ -8,13 +8,13 @@
 #include <array>
 #include <utility>
 
-#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device.h"
 
 namespace primerl {
 namespace {
 
 constexpr int64_t kTermsMultiple = 512;
-constexpr int32_t kHopper = 9;  // the one generation whose library has products of block scales
+constexpr int32_t kHopper = 9;  // the one generation whose library has GEMMs of block scales
 
 int64_t padded_terms(int64_t terms) {
   return (terms + kTermsMultiple - 1) / kTermsMultiple * kTermsMultiple;
@@ -22,10 +22,10 @@ int64_t padded_terms(int64_t terms) {
 
 Fp8Matrix zeros_of(int64_t columns, int64_t terms, const c10::Device& device) {
   const int64_t padded = padded_terms(terms);
-  const auto on_card = at::TensorOptions(device);
+  const auto on_cuda = at::TensorOptions(device);
   return {
-      at::zeros({columns, padded}, on_card.dtype(at::kByte)).view(at::kFloat8_e4m3fn),
-      at::zeros({columns / cuda::kFp8Block, padded / cuda::kFp8Block}, on_card.dtype(at::kFloat))};
+      at::zeros({columns, padded}, on_cuda.dtype(at::kByte)).view(at::kFloat8_e4m3fn),
+      at::zeros({columns / cuda::kFp8Block, padded / cuda::kFp8Block}, on_cuda.dtype(at::kFloat))};
 }
 
 /// [columns, terms] of the matrices of a layer.
@@ -45,7 +45,7 @@ Fp8Weight make_fp8(const at::Tensor& weight, bool is_trained) {
   return made;
 }
 
-Status quantise(const at::Tensor& weight, const Fp8Weight& to, const CardStream& stream) {
+Status quantise(const at::Tensor& weight, const Fp8Weight& to, const CudaStream& stream) {
   cuda::QuantiseBlocksArgs args;
   args.rows = weight.size(0);
   args.width = weight.size(1);
@@ -56,20 +56,20 @@ Status quantise(const at::Tensor& weight, const Fp8Weight& to, const CardStream&
   args.scale_stride = to.forward.scales.size(1);
   args.scales = to.forward.scales.mutable_data_ptr<float>();
   if (to.backward.codes.defined()) {
-    args.turned_code_stride = to.backward.codes.size(1);
-    args.turned_codes = to.backward.codes.mutable_data_ptr();
-    args.turned_scale_stride = to.backward.scales.size(1);
-    args.turned_scales = to.backward.scales.mutable_data_ptr<float>();
+    args.transposed_code_stride = to.backward.codes.size(1);
+    args.transposed_codes = to.backward.codes.mutable_data_ptr();
+    args.transposed_scale_stride = to.backward.scales.size(1);
+    args.transposed_scales = to.backward.scales.mutable_data_ptr<float>();
   }
   return launched(cuda::quantise_blocks(args, stream.raw()), "quantise_blocks");
 }
 
-void fp8_product(int64_t rows, const at::Tensor& x, const Fp8Matrix& matrix, const at::Tensor& y,
-                 const CardStream& stream) {
+void fp8_gemm(int64_t rows, const at::Tensor& x, const Fp8Matrix& matrix, const at::Tensor& y,
+              const CudaStream& stream) {
   const int64_t padded = fp8_rows(rows), terms = matrix.codes.size(1);
-  const auto on_card = at::TensorOptions(stream.device());
-  const at::Tensor codes = at::empty({padded, terms}, on_card.dtype(at::kFloat8_e4m3fn));
-  const at::Tensor scales = at::empty({terms / cuda::kFp8Block, padded}, on_card.dtype(at::kFloat));
+  const auto on_cuda = at::TensorOptions(stream.device());
+  const at::Tensor codes = at::empty({padded, terms}, on_cuda.dtype(at::kFloat8_e4m3fn));
+  const at::Tensor scales = at::empty({terms / cuda::kFp8Block, padded}, on_cuda.dtype(at::kFloat));
   const cuda::Outcome outcome = cuda::quantise_rows({.rows = rows,
                                                      .width = x.size(1),
                                                      .type = cuda::Type::kBfloat16,
@@ -91,7 +91,7 @@ std::shared_ptr<const Fp8Weight> Fp8Weights::add(const at::Tensor& weight, bool 
   return codes;
 }
 
-Status Fp8Weights::quantise_all(const CardStream& stream) const {
+Status Fp8Weights::quantise_all(const CudaStream& stream) const {
   for (const Coded& each : all_) RETURN_IF_ERROR(quantise(each.weight, *each.codes, stream));
   return ok();
 }
@@ -125,12 +125,12 @@ Status check_products(std::string_view products, std::string_view dtype, const M
                  "products = \"fp8\" are those of dense layers, and {} has experts",
                  config.model_type)
         .note("say products = \"dtype\"");
-  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(device)));
-  if (card.capability_major != kHopper)
+  ASSIGN_OR_RETURN(const CudaDeviceFacts facts, cuda_device_facts(cuda_device_index(device)));
+  if (facts.capability_major != kHopper)
     return error(
                Code::kUnavailable,
                "products = \"fp8\" needs a device of compute capability 9.0 (Hopper), {} has {}.x",
-               device, card.capability_major)
+               device, facts.capability_major)
         .note("say products = \"dtype\"");
   for (const auto& [columns, terms] : shapes_of(config))
     for (const int64_t width : {columns, terms})

@@ -11,8 +11,8 @@
 #include "graph/base/files.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/torch/boundary.h"
-#include "kernels/torch/cuda/card.h"
-#include "kernels/torch/cuda/learner_room.h"
+#include "kernels/torch/cuda/device.h"
+#include "kernels/torch/cuda/learner_memory.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/training/step_report.h"
@@ -21,13 +21,13 @@
 namespace primerl {
 namespace {
 
-/// Whether libtorch has been asked for operations that add in one order. It asks this of the
-/// environment itself, whenever a product is made.
+/// Whether libtorch was configured for operations that add in a fixed order. It reads the
+/// environment itself at each GEMM.
 bool wants_repeatable() {
   const char* config = std::getenv("CUBLAS_WORKSPACE_CONFIG");
   const std::string_view value = config == nullptr ? "" : config;
   if (value != ":4096:8" && value != ":16:8") return false;
-  // Of the process: flash attention has no other way to be told.
+  // A setting of the whole process: flash attention has no other one.
   at::globalContext().setDeterministicAlgorithms(true, false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   return true;
@@ -35,12 +35,12 @@ bool wants_repeatable() {
 
 }  // namespace
 
-CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, const CardStream& stream)
+CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, const CudaStream& stream)
     : CudaLearner(options, std::move(model), {}, nullptr, {}, stream) {}
 
 CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::string folder,
-                         std::shared_ptr<const CardBase> base,
-                         std::span<const AdapterTraining> adapters, const CardStream& stream)
+                         std::shared_ptr<const CudaFrozenBase> base,
+                         std::span<const AdapterTraining> adapters, const CudaStream& stream)
     : options_(options),
       model_(std::move(model)),
       folder_(std::move(folder)),
@@ -49,7 +49,7 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
       stream_(stream),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
       whole_(adapters.empty()
-                 ? std::make_unique<CardTrained>(table_, type_named(options.dtype), stream_)
+                 ? std::make_unique<CudaTrainedWeights>(table_, type_named(options.dtype), stream_)
                  : nullptr),
       base_(std::move(base)),
       untrained_(at::zeros({adapters.empty() ? 0 : table_.count() - table_.trained_count()},
@@ -84,20 +84,20 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
     pass_.visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
 }
 
-CardParameter CudaLearner::parameter(std::string_view name) const {
+CudaParameter CudaLearner::parameter(std::string_view name) const {
   if (whole_ != nullptr) return whole_->parameter(name);
   const Parameter* found = table_.find(name);
   if (found == nullptr) return {};
   const auto index = static_cast<size_t>(found - table_.parameters().data());
-  CardParameter made = {base_->weights().tensor(name), {}, adapters_->matrix(index)};
+  CudaParameter made = {base_->weights().tensor(name), {}, adapters_->matrix(index)};
   if (!found->is_trained)
     made.exact = untrained_.narrow(0, found->offset - table_.trained_count(), found->count);
   return made;
 }
 
 /// For the pass, which asks for each once.
-CardParameter CudaLearner::with_codes(std::string_view name) {
-  CardParameter found = parameter(name);
+CudaParameter CudaLearner::with_codes(std::string_view name) {
+  CudaParameter found = parameter(name);
   if (options_.products == "fp8" && is_fp8_weight(name)) found.fp8 = fp8_.add(found.weight, true);
   return found;
 }
@@ -114,7 +114,7 @@ int32_t CudaLearner::slot_of(const Trained& trained) const {
   return static_cast<int32_t>(&trained - trained_.data());
 }
 
-/// What is freed may still be read by what was launched.
+/// Launched operations may still read memory that is freed here.
 CudaLearner::~CudaLearner() { static_cast<void>(stream_.wait()); }
 
 Error CudaLearner::out_of_memory(int64_t rows) {
@@ -122,16 +122,16 @@ Error CudaLearner::out_of_memory(int64_t rows) {
   if (buffers_ != nullptr) buffers_->release_free();
   if (has_adapters()) adapters_->release();
   release_kept_memory();
-  const auto card = card_facts(card_index(options_.device));
+  const auto facts = cuda_device_facts(cuda_device_index(options_.device));
   return too_large(options_, training_, learner_bytes(options_, model_.config, training_, rows),
-                   rows, card.ok() ? *card : CardFacts{});
+                   rows, facts.ok() ? *facts : CudaDeviceFacts{});
 }
 
 template <class Body>
-auto CudaLearner::on_card(std::string_view doing, int64_t rows, Body&& body) -> decltype(body()) {
+auto CudaLearner::on_cuda(std::string_view doing, int64_t rows, Body&& body) -> decltype(body()) {
   bool is_full = false;
   auto result = at_boundary(doing, [&]() -> decltype(body()) {
-    const CardStream::Use use(stream_);
+    const CudaStream::Use use(stream_);
     try {
       return body();
     } catch (const c10::OutOfMemoryError&) {
@@ -151,7 +151,7 @@ auto CudaLearner::on_card(std::string_view doing, int64_t rows, Body&& body) -> 
 }
 
 Status CudaLearner::fill(const std::vector<WeightTensor>& tensors) {
-  const CardStream::Use use(stream_);
+  const CudaStream::Use use(stream_);
   RETURN_IF_ERROR(whole_ != nullptr ? whole_->fill(tensors) : fill_biases(tensors));
   RETURN_IF_ERROR(fp8_.quantise_all(stream_));
   unused_.clear();
@@ -177,7 +177,7 @@ Status CudaLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTens
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   if (trained->adapter == nullptr)
     return error(Code::kInvalid, "this learner trains whole weights, no adapter");
-  return on_card("filling an adapter", 0, [&] { return trained->tensors->fill(tensors); });
+  return on_cuda("filling an adapter", 0, [&] { return trained->tensors->fill(tensors); });
 }
 
 Status CudaLearner::start_from(const AdapterTraining& training) {
@@ -241,7 +241,7 @@ Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
   if (!options_.debug.batch_folder.empty()) keep_batch(batch, number);
   broken_.clear();
   dump_ = {};
-  // An older dump must not be taken for that of a step that fails.
+  // An older dump must not be mistaken for the dump of a failed step.
   if (!options_.debug.dump_folder.empty())
     RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
   micro_batch_ = 0;
@@ -254,7 +254,7 @@ Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
   if (step.report.skipped) return step;
   step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
   if (has_adapters()) adapters_->drop(step.trained, dropout_of(trained->adapter->config(), number));
-  RETURN_IF_ERROR(on_card("training step", 0, [&]() -> Status {
+  RETURN_IF_ERROR(on_cuda("training step", 0, [&]() -> Status {
     trained->tensors->clear_gradients();
     return ok();
   }));
@@ -262,7 +262,7 @@ Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
 }
 
 Status CudaLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {
-  return on_card("training step", pass.rows.num_rows(), [&]() -> Status {
+  return on_cuda("training step", pass.rows.num_rows(), [&]() -> Status {
     ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(pass.rows));
     {
       const at::Tensor dnormed = at::zeros(normed.sizes(), normed.options().dtype(at::kFloat));
@@ -276,7 +276,7 @@ Status CudaLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart
 }
 
 Result<TrainReport> CudaLearner::end_step(StepUnderWay& step) {
-  return on_card("training step", 0, [&] { return ended_step(step); });
+  return on_cuda("training step", 0, [&] { return ended_step(step); });
 }
 
 Result<TrainReport> CudaLearner::ended_step(const StepUnderWay& step) {
@@ -300,9 +300,9 @@ Result<TrainReport> CudaLearner::ended_step(const StepUnderWay& step) {
 
 Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot tenant,
                                                                     PolicyVersion version) {
-  using Taken = Result<std::shared_ptr<const WeightSnapshot>>;
+  using MadeSnapshot = Result<std::shared_ptr<const WeightSnapshot>>;
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  return on_card("a copy of the weights", 0, [&]() -> Taken {
+  return on_cuda("a copy of the weights", 0, [&]() -> MadeSnapshot {
     auto taken = std::make_shared<WeightSnapshot>();
     taken->version = version;
     if (buffers_ == nullptr) {
@@ -321,12 +321,12 @@ Result<std::vector<float>> CudaLearner::score(TenantSlot tenant,
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   ASSIGN_OR_RETURN(const TrainBatch batch, batch_to_score(tokens, limits()));
   const auto num_rows = static_cast<int64_t>(tokens.size());
-  return on_card("scoring", num_rows, [&]() -> Result<std::vector<float>> {
+  return on_cuda("scoring", num_rows, [&]() -> Result<std::vector<float>> {
     std::vector<float> logprobs;
     auto batches = pack(batch.samples, static_cast<int32_t>(num_rows));
     if (batches.empty()) return logprobs;
     for (auto& span : batches.front().rows.spans) span.adapter = slot_of(*trained);
-    // A step of the tenant may be between two passes, and goes on with its dropout.
+    // A step of the tenant may be between two passes, and continues with its dropout.
     const auto slot = static_cast<size_t>(trained - trained_.data());
     const AdapterDropout before = has_adapters() ? adapters_->drop(slot, {}) : AdapterDropout();
     const auto ran = pass_.forward(batches.front().rows);
@@ -340,7 +340,7 @@ Result<std::vector<float>> CudaLearner::score(TenantSlot tenant,
 
 Status CudaLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  return on_card("saving a learner", 0, [&]() -> Status {
+  return on_cuda("saving a learner", 0, [&]() -> Status {
     auto tensors = trained->tensors->copy_weights();
     if (trained->adapter != nullptr) {
       RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->config(), folder_,
@@ -357,7 +357,7 @@ Status CudaLearner::save(TenantSlot tenant, const std::filesystem::path& folder)
 Status CudaLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   const auto weights = folder / "weights";
-  return on_card("loading a learner", 0, [&]() -> Status {
+  return on_cuda("loading a learner", 0, [&]() -> Status {
     std::vector<WeightTensor> tensors;
     if (trained->adapter != nullptr) {
       ASSIGN_OR_RETURN(auto read, read_adapter_folder(weights, model_.config));
@@ -374,8 +374,8 @@ Status CudaLearner::load(TenantSlot tenant, const std::filesystem::path& folder)
 }
 
 std::string CudaLearner::describe() const {
-  const std::string where = fmt::format("{} in {}", options_.device,
-                                        name_of(type_named(options_.dtype)));
+  const std::string where =
+      fmt::format("{} in {}", options_.device, name_of(type_named(options_.dtype)));
   int64_t num_steps = 0, num_parameters = 0;
   for (const auto& trained : trained_) {
     num_steps += trained.tensors->num_steps();
@@ -391,7 +391,7 @@ std::string CudaLearner::describe() const {
 }
 
 std::vector<WeightTensor> CudaLearner::gradients(TenantSlot tenant) {
-  const CardStream::Use use(stream_);
+  const CudaStream::Use use(stream_);
   return trained_of(tenant).value()->tensors->copy_gradients();
 }
 

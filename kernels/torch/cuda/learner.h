@@ -2,14 +2,13 @@
 /// trains the whole weights, of whatever tenant, or adapters of several tenants on weights that are
 /// frozen.
 ///
-/// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and
-/// the tensors of snapshots are those of TorchLearner, so that a checkpoint goes on here or there.
-/// Numerics are "fast": products are the vendor's. Steps of several adapters share passes;
-/// neighbours change nothing of a step but the last bits of its products. Until the update of a
-/// step nothing but gradients and scratch memory changes. Where the environment has
-/// CUBLAS_WORKSPACE_CONFIG as libtorch asks for it, a step is equal to the bit to the same step
-/// again; docs/design/cuda.md says what it is else. A step beyond the device's memory is an error
-/// and leaves the learner as it was. One thread.
+/// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and the
+/// tensors of snapshots are those of TorchLearner, so that a checkpoint continues on either device.
+/// Numerics are "fast": GEMMs are the vendor's. Steps of several adapters share passes; other
+/// tenants change only the last bits of a step's GEMMs. Before its update a step changes only
+/// gradients and scratch memory. If CUBLAS_WORKSPACE_CONFIG is set as libtorch requires, a repeated
+/// step is equal to the bit; docs/design/cuda.md describes the other case. A step beyond the
+/// device's memory is an error and leaves the learner unchanged. One thread.
 #pragma once
 
 #include <memory>
@@ -20,7 +19,7 @@
 
 #include "kernels/engine/device_room.h"
 #include "kernels/models/folder.h"
-#include "kernels/torch/cuda/card_base.h"
+#include "kernels/torch/cuda/frozen_base.h"
 #include "kernels/torch/cuda/learner_adapters.h"
 #include "kernels/torch/cuda/learner_head.h"
 #include "kernels/torch/cuda/learner_pass.h"
@@ -37,17 +36,17 @@ namespace primerl {
 class CudaLearner final : public Learner, private StepRunner {
  public:
   /// As make_cuda_learner() does it, under a Use of `stream`, of which it keeps a copy.
-  CudaLearner(const LearnerOptions& options, ModelFolder model, const CardStream& stream);
+  CudaLearner(const LearnerOptions& options, ModelFolder model, const CudaStream& stream);
   /// Trains an adapter for each of `adapters`, which are valid, of different tenants, and such as
   /// LearnerAdapters can train. `folder` is that of `model`, `base` its weights.
   CudaLearner(const LearnerOptions& options, ModelFolder model, std::string folder,
-              std::shared_ptr<const CardBase> base, std::span<const AdapterTraining> adapters,
-              const CardStream& stream);
+              std::shared_ptr<const CudaFrozenBase> base, std::span<const AdapterTraining> adapters,
+              const CudaStream& stream);
   ~CudaLearner() override;
 
   /// Fills the weights; the optimizer starts anew. A base has them already.
   Status fill(const std::vector<WeightTensor>& tensors);
-  /// Fills the adapter of `tenant` (adapter.h); its optimizer goes on.
+  /// Fills the adapter of `tenant` (adapter.h); its optimizer state stays.
   Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
   /// Fills the adapter of its tenant from the folder that it starts from.
   Status start_from(const AdapterTraining& training);
@@ -84,7 +83,7 @@ class CudaLearner final : public Learner, private StepRunner {
   struct Trained {
     TenantSlot tenant;
     TrainingRules rules;
-    CardTrained* tensors = nullptr;
+    CudaTrainedWeights* tensors = nullptr;
     const AdapterTable* adapter = nullptr;  // null: the whole weights, of any tenant
   };
 
@@ -92,13 +91,13 @@ class CudaLearner final : public Learner, private StepRunner {
   /// That of `tenant`.
   Result<Trained*> trained_of(TenantSlot tenant);
   int32_t slot_of(const Trained& trained) const;
-  CardParameter parameter(std::string_view name) const;
-  /// Of a base, those with which experts are chosen.
+  CudaParameter parameter(std::string_view name) const;
+  /// The biases of a base with which experts are chosen.
   Status fill_biases(const std::vector<WeightTensor>& tensors);
-  CardParameter with_codes(std::string_view name);
+  CudaParameter with_codes(std::string_view name);
   /// Runs `body` on the device; a lack of its memory becomes one error with what `rows` rows need.
   template <class Body>
-  auto on_card(std::string_view doing, int64_t rows, Body&& body) -> decltype(body());
+  auto on_cuda(std::string_view doing, int64_t rows, Body&& body) -> decltype(body());
   Error out_of_memory(int64_t rows);
   Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
   Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
@@ -116,33 +115,32 @@ class CudaLearner final : public Learner, private StepRunner {
   const std::string folder_;  // that of the model, where adapters are trained
   const std::vector<AdapterTraining> training_;
   const TensorTable table_;
-  const CardStream stream_;
+  const CudaStream stream_;
   KeptBatches kept_batches_;
   bool has_warned_ = false;  // that one was not kept
   // One of both: the whole weights, or adapters on frozen ones.
-  std::unique_ptr<CardTrained> whole_;
-  const std::shared_ptr<const CardBase> base_;
-  /// Of the base what no learner trains, in fp32: biases that experts are chosen with, which bf16
-  /// rounds.
+  std::unique_ptr<CudaTrainedWeights> whole_;
+  const std::shared_ptr<const CudaFrozenBase> base_;
+  /// The base's biases of expert choice in fp32, since bf16 rounds them. They are not trained.
   const at::Tensor untrained_;
   std::unique_ptr<LearnerAdapters> adapters_;
   std::vector<Trained> trained_;  // an adapter's index is its slot
-  /// Of snapshots; null: of adapters, which are small, and of mixtures with biases of their choice,
-  /// which must stay exact.
+  /// Buffers of snapshots. Null for adapters, which are small, and for mixtures with biases of
+  /// expert choice, which must stay exact.
   std::unique_ptr<SnapshotBuffers> buffers_;
-  /// Of layers that nothing here runs: written again as they were read.
+  /// Tensors of layers that this learner does not run; saved as they were read.
   std::vector<WeightTensor> unused_;
   Fp8Weights fp8_;  // of the layers' matrices, or none
-  CardTrainingPass pass_;
-  CardTrainingHead head_;
+  CudaTrainingPass pass_;
+  CudaTrainingHead head_;
   TenantSteps steps_{*this, options_.micro_batch_tokens};
-  // Of a step that is looked at.
+  // For a step with debug options.
   StepDump dump_;
   std::string broken_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
 };
 
-/// What make_cuda_learner() holds against the memory that is free.
+/// The bytes that make_cuda_learner() compares with the free memory.
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
                                std::span<const AdapterTraining> adapters);
 

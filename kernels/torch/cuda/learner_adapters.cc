@@ -16,9 +16,9 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kRunsOneByOneMax = 4;  // beyond, launches cost more than what is added twice
+constexpr size_t kRunsOneByOneMax = 4;    // beyond, launches cost more than what is added twice
 constexpr int64_t kWidthUnit = 8;         // _grouped_mm reads 16 bytes at a time
-constexpr int64_t kExpertWidthUnit = 16;  // add_narrow_products() takes so many terms
+constexpr int64_t kExpertWidthUnit = 16;  // add_low_rank_gemms() takes so many terms
 
 std::vector<AdapterConfig> configs_of(std::span<const AdapterTraining> adapters) {
   std::vector<AdapterConfig> configs;
@@ -48,7 +48,7 @@ std::vector<int64_t> widths_of(const ModelConfig& config) {
 
 LearnerAdapters::LearnerAdapters(const TensorTable& model,
                                  std::span<const AdapterTraining> adapters, at::ScalarType type,
-                                 const CardStream& stream)
+                                 const CudaStream& stream)
     : type_(type),
       stream_(stream),
       padded_(model, configs_of(adapters)),
@@ -59,12 +59,11 @@ LearnerAdapters::LearnerAdapters(const TensorTable& model,
       gradients_(at::zeros(weights_.sizes(), weights_.options().dtype(at::kFloat))) {
   for (size_t slot = 0; slot < adapters.size(); ++slot) {
     const AdapterConfig& config = adapters[slot].adapter;
-    auto& one = adapters_.emplace_back(
-        std::make_unique<Adapter>(AdapterTable(model, config), nullptr,
-                                  static_cast<float>(scaling_of(config))));
+    auto& one = adapters_.emplace_back(std::make_unique<Adapter>(
+        AdapterTable(model, config), nullptr, static_cast<float>(scaling_of(config))));
     const auto at = static_cast<int64_t>(slot);
-    one->trained = std::make_unique<CardTrained>(padded_, one->table, weights_.select(0, at),
-                                                 gradients_.select(0, at), stream);
+    one->trained = std::make_unique<CudaTrainedWeights>(padded_, one->table, weights_.select(0, at),
+                                                        gradients_.select(0, at), stream);
   }
 }
 
@@ -85,12 +84,12 @@ double LearnerAdapters::bytes_needed(const TensorTable& model,
                                      at::ScalarType type) {
   const PaddedAdapters padded(model, configs_of(adapters));
   return static_cast<double>(adapters.size()) * static_cast<double>(padded.tensors().count()) *
-         CardTrained::bytes_of_parameter(type);
+         CudaTrainedWeights::bytes_of_parameter(type);
 }
 
-/// What is between A and B of all matrices, and at the widest one its slopes, one more where it is
-/// added up, and what dropout leaves. Of experts nothing is kept; the weights of the slots lie side
-/// by side for their products, and gradients do before they are added.
+/// Bytes of u for all matrices; and for the widest one its gradients, one more for their sum, and x
+/// after dropout. For experts nothing is kept. The weights of the slots are copied side by side for
+/// their GEMMs, as are gradients before they are added.
 double LearnerAdapters::bytes_of_rows(const TensorTable& model,
                                       std::span<const AdapterTraining> adapters,
                                       at::ScalarType type, int64_t rows,
@@ -139,23 +138,22 @@ Status LearnerAdapters::begin(const RowBatch& batch) {
 }
 
 void LearnerAdapters::begin_together() {
-  neighbours_.clear();
+  slot_ranges_.clear();
   std::vector<int32_t> ends, run_ends, scalings;
   std::vector<cuda::AdapterTile> tiles;
   for (size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
     const bool follows = i > 0 && runs_[i - 1].slot + 1 == run.slot;
-    if (!follows) neighbours_.push_back({static_cast<int64_t>(i), run.slot, 0});
-    ++neighbours_.back().count;
+    if (!follows) slot_ranges_.push_back({static_cast<int64_t>(i), run.slot, 0});
+    ++slot_ranges_.back().count;
     // Slots between two runs have no rows.
-    ends.resize(static_cast<size_t>(run.slot - runs_.front().slot),
-                ends.empty() ? 0 : ends.back());
+    ends.resize(static_cast<size_t>(run.slot - runs_.front().slot), ends.empty() ? 0 : ends.back());
     ends.push_back(static_cast<int32_t>(run.first + run.rows));
     run_ends.push_back(ends.back());
-    for (int64_t first = 0; first < run.rows; first += cuda::kNarrowTileRows)
+    for (int64_t first = 0; first < run.rows; first += cuda::kLowRankTileRows)
       tiles.push_back(
           {.first = static_cast<int32_t>(run.first + first),
-           .rows = static_cast<int32_t>(std::min(cuda::kNarrowTileRows, run.rows - first)),
+           .rows = static_cast<int32_t>(std::min(cuda::kLowRankTileRows, run.rows - first)),
            .slot = static_cast<int32_t>(run.slot)});
     const float scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
     scalings.insert(scalings.end(), static_cast<size_t>(run.rows), std::bit_cast<int32_t>(scaling));
@@ -204,16 +202,16 @@ at::Tensor LearnerAdapters::left_of(const Matrix& matrix, int64_t first,
 void LearnerAdapters::drop_rows(const Matrix& matrix, int64_t first, const at::Tensor& x,
                                 const at::Tensor& y, bool adds) const {
   const auto* rows = static_cast<const cuda::DropRow*>(dropped_.const_data_ptr());
-  const cuda::Outcome outcome = cuda::drop_rows(
-      {.rows = x.size(0),
-       .width = x.size(1),
-       .type = op_type(type_),
-       .module = stable_hash(matrix.parts.front().modules.front()),
-       .dropped = rows + first,
-       .x = x.const_data_ptr(),
-       .y = y.mutable_data_ptr(),
-       .adds = adds},
-      stream_.raw());
+  const cuda::Outcome outcome =
+      cuda::drop_rows({.rows = x.size(0),
+                       .width = x.size(1),
+                       .type = op_type(type_),
+                       .module = stable_hash(matrix.parts.front().modules.front()),
+                       .dropped = rows + first,
+                       .x = x.const_data_ptr(),
+                       .y = y.mutable_data_ptr(),
+                       .adds = adds},
+                      stream_.raw());
   TORCH_CHECK(outcome.is_ok(), "dropout of adapters: ", outcome.fault);
 }
 
@@ -224,8 +222,7 @@ at::Tensor LearnerAdapters::of_slots(const at::Tensor& flat, int64_t offset, int
 
 at::Tensor LearnerAdapters::of_pass(int64_t offset, int64_t rows, int64_t width) const {
   const int64_t first = runs_.front().slot;
-  return of_slots(weights_, offset, rows, width)
-      .narrow(0, first, runs_.back().slot - first + 1);
+  return of_slots(weights_, offset, rows, width).narrow(0, first, runs_.back().slot - first + 1);
 }
 
 void LearnerAdapters::forward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& y) {
@@ -236,7 +233,7 @@ void LearnerAdapters::forward(const Matrix& matrix, const at::Tensor& x, const a
   }
 }
 
-/// The runs that are not taken together.
+/// The runs that are computed one by one.
 std::span<const LearnerAdapters::Run> LearnerAdapters::one_by_one() const {
   return is_together_ ? std::span<const Run>() : runs_;
 }
@@ -279,14 +276,14 @@ void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const a
   const at::Tensor du = at::empty(u.sizes(), u.options());
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
-    const at::Tensor slope = dy.narrow(1, part.column, part.outputs);
+    const at::Tensor grad = dy.narrow(1, part.column, part.outputs);
     at::Tensor to = du.narrow(1, at, rank_);
-    at::mm_out(to, slope, mine(weights_, part.b, part.outputs, rank_));
-    add_product(mine(gradients_, part.b, part.outputs, rank_), slope.t(), u.narrow(1, at, rank_),
-                scaling);
+    at::mm_out(to, grad, mine(weights_, part.b, part.outputs, rank_));
+    add_gemm(mine(gradients_, part.b, part.outputs, rank_), grad.t(), u.narrow(1, at, rank_),
+             scaling);
     at += rank_;
   }
-  add_product(mine(gradients_, matrix.a, width, matrix.inputs), du.t(), left, scaling);
+  add_gemm(mine(gradients_, matrix.a, width, matrix.inputs), du.t(), left, scaling);
   at::Tensor to = dx;
   if (!dropped_.defined())
     at::addmm_out(to, to, du, a, 1, scaling);
@@ -294,8 +291,8 @@ void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const a
     drop_rows(matrix, run.first, at::mm(du, a).mul_(scaling), dx, true);
 }
 
-void LearnerAdapters::add_product(const at::Tensor& gradient, const at::Tensor& a,
-                                  const at::Tensor& b, double scaling) const {
+void LearnerAdapters::add_gemm(const at::Tensor& gradient, const at::Tensor& a, const at::Tensor& b,
+                               double scaling) const {
   at::Tensor to = gradient;
   if (type_ == at::kFloat)
     at::addmm_out(to, to, a, b, 1, scaling);
@@ -311,18 +308,18 @@ void LearnerAdapters::forward_together(const Matrix& matrix, const at::Tensor& x
   between_[matrix.a] = u;
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
-    add_narrow(tiles_, block_of(part), false, u.narrow(1, at, rank_),
-               y.narrow(1, part.column, part.outputs));
+    add_low_rank(tiles_, block_of(part), false, u.narrow(1, at, rank_),
+                 y.narrow(1, part.column, part.outputs));
     at += rank_;
   }
 }
 
-/// A fault is thrown, as libtorch throws those of the products around it.
-void LearnerAdapters::add_narrow(const at::Tensor& tiles, const Block& block, bool is_transposed,
-                                 const at::Tensor& x, const at::Tensor& y) const {
+/// A fault is thrown, as libtorch throws those of the GEMMs around it.
+void LearnerAdapters::add_low_rank(const at::Tensor& tiles, const Block& block, bool is_transposed,
+                                   const at::Tensor& x, const at::Tensor& y) const {
   const auto* weights = static_cast<const c10::BFloat16*>(weights_.const_data_ptr());
   const auto* all = static_cast<const cuda::AdapterTile*>(tiles.const_data_ptr());
-  const cuda::Outcome outcome = cuda::add_narrow_products(
+  const cuda::Outcome outcome = cuda::add_low_rank_gemms(
       {.terms = x.size(1),
        .columns = y.size(1),
        .num_tiles = tiles.numel() / static_cast<int64_t>(sizeof(cuda::AdapterTile)),
@@ -345,32 +342,31 @@ void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& 
   const at::Tensor a = of_pass(matrix.a, width, matrix.inputs);
   const at::Tensor left = left_of(matrix, 0, x);
   const at::Tensor u = std::exchange(between_[matrix.a], at::Tensor());
-  // One product of all parts: what it makes of one's slopes and another's u is left.
+  // One GEMM of all parts: what it makes of one's gradients and another's u is left.
   const int64_t first = matrix.parts.front().column;
   const int64_t end = matrix.parts.back().column + matrix.parts.back().outputs;
   const at::Tensor made = at::_grouped_mm(dy.narrow(1, first, end - first).t(), u, run_ends_);
-  std::vector<at::Tensor> slopes;  // [rows, rank] each
+  std::vector<at::Tensor> grads;  // [rows, rank] each
   for (const auto& part : matrix.parts) {
     add_gradients(part.b, part.outputs, rank_,
                   made.narrow(1, part.column - first, part.outputs)
-                      .narrow(2, std::ssize(slopes) * rank_, rank_));
-    slopes.push_back(at::_grouped_mm(dy.narrow(1, part.column, part.outputs),
-                                     of_pass(part.b, part.outputs, rank_), ends_));
+                      .narrow(2, std::ssize(grads) * rank_, rank_));
+    grads.push_back(at::_grouped_mm(dy.narrow(1, part.column, part.outputs),
+                                    of_pass(part.b, part.outputs, rank_), ends_));
   }
-  const at::Tensor du = (slopes.size() == 1 ? slopes.front() : at::cat(slopes, 1)).mul_(scalings_);
+  const at::Tensor du = (grads.size() == 1 ? grads.front() : at::cat(grads, 1)).mul_(scalings_);
   add_gradients(matrix.a, width, matrix.inputs, at::_grouped_mm(du.t(), left, run_ends_));
-  if (!dropped_.defined()) return add_narrow(tiles_, block_of(matrix), true, du, dx);
+  if (!dropped_.defined()) return add_low_rank(tiles_, block_of(matrix), true, du, dx);
   const at::Tensor added = at::zeros(dx.sizes(), dx.options());
-  add_narrow(tiles_, block_of(matrix), true, du, added);
+  add_low_rank(tiles_, block_of(matrix), true, du, added);
   drop_rows(matrix, 0, added, dx, true);
 }
 
 void LearnerAdapters::add_gradients(int64_t offset, int64_t rows, int64_t width,
                                     const at::Tensor& made) const {
   const at::Tensor all = of_slots(gradients_, offset, rows, width);
-  for (const Neighbours& some : neighbours_)
-    all.narrow(0, some.first_slot, some.count)
-        .add_(made.narrow(0, some.first_run, some.count));
+  for (const SlotRange& some : slot_ranges_)
+    all.narrow(0, some.first_slot, some.count).add_(made.narrow(0, some.first_run, some.count));
 }
 
 }  // namespace primerl

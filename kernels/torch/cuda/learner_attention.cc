@@ -51,9 +51,9 @@ at::Tensor weights_of(const at::Tensor& q, const at::Tensor& k, double scale, in
   at::Tensor scores =
       at::bmm(q, k.transpose(1, 2)).mul_(scale).view({kv_heads, shared, count, num_keys});
   const auto options = at::TensorOptions(q.device()).dtype(at::kLong);
-  const at::Tensor places = at::arange(num_keys, options);
+  const at::Tensor indices = at::arange(num_keys, options);
   const at::Tensor seen = at::arange(num_seen, num_seen + count, options);
-  scores.masked_fill_(places.unsqueeze(0).ge(seen.unsqueeze(1)),
+  scores.masked_fill_(indices.unsqueeze(0).ge(seen.unsqueeze(1)),
                       -std::numeric_limits<float>::infinity());
   return at::softmax(scores, -1).view({kv_heads, shared * count, num_keys});
 }
@@ -66,22 +66,22 @@ int64_t dense_length(int64_t num_rows) {
   return (num_rows + unit - 1) / unit * unit;
 }
 
-GroupedPlaces group_places(const std::vector<int32_t>& numbers) {
-  std::vector<int32_t> places(numbers.size());
-  std::iota(places.begin(), places.end(), 0);
-  std::ranges::stable_sort(places, {}, [&](int32_t i) { return numbers[static_cast<size_t>(i)]; });
+GroupedIndices group_indices(const std::vector<int32_t>& numbers) {
+  std::vector<int32_t> indices(numbers.size());
+  std::iota(indices.begin(), indices.end(), 0);
+  std::ranges::stable_sort(indices, {}, [&](int32_t i) { return numbers[static_cast<size_t>(i)]; });
   std::vector<int32_t> offsets;
-  GroupedPlaces grouped;
-  for (size_t i = 0; i < places.size(); ++i) {
-    const int32_t number = numbers[static_cast<size_t>(places[i])];
+  GroupedIndices grouped;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const int32_t number = numbers[static_cast<size_t>(indices[i])];
     if (i > 0 && number == grouped.all.back()) continue;
     grouped.all.push_back(number);
     offsets.push_back(static_cast<int32_t>(i));
   }
   grouped.num_ids = std::ssize(grouped.all);
-  offsets.push_back(static_cast<int32_t>(places.size()));
+  offsets.push_back(static_cast<int32_t>(indices.size()));
   grouped.all.insert(grouped.all.end(), offsets.begin(), offsets.end());
-  grouped.all.insert(grouped.all.end(), places.begin(), places.end());
+  grouped.all.insert(grouped.all.end(), indices.begin(), indices.end());
   return grouped;
 }
 
@@ -89,7 +89,7 @@ double TrainingAttention::scale() const {
   return 1.0 / std::sqrt(static_cast<double>(spec_.head_dim));
 }
 
-/// A document whose shared prompt lies just before it is one with that prompt.
+/// A document that follows its shared prompt directly is merged with that prompt.
 std::vector<TrainingAttention::Document> TrainingAttention::documents_of(
     const RowBatch& batch) const {
   std::vector<Document> all;
@@ -152,7 +152,7 @@ void TrainingAttention::finish(Part part, const RowBatch& batch) {
   part.key_ends = stream_.ints(key_ends);
   if (part.is_gathered) {
     part.key_rows = stream_.ints(key_rows);
-    const GroupedPlaces grouped = group_places(key_rows);
+    const GroupedIndices grouped = group_indices(key_rows);
     part.num_ids = grouped.num_ids;
     part.sums = stream_.ints(grouped.all);
   }
@@ -222,8 +222,8 @@ void TrainingAttention::forward_exact(const Part& part, const AttentionRows& row
       const at::Tensor weights =
           weights_of(by_kv_head(q.narrow(0, first_row + begin, count), spec_.num_kv_heads), k,
                      scale(), count, document.num_cached + begin + 1);
-      at::Tensor place = to.narrow(0, first_row + begin, count);
-      place.copy_(by_row(at::bmm(weights, v), count));
+      at::Tensor rows_of_part = to.narrow(0, first_row + begin, count);
+      rows_of_part.copy_(by_row(at::bmm(weights, v), count));
     }
     first_key += num_keys;
     first_row += document.num_queries;
@@ -255,8 +255,8 @@ AttentionRows TrainingAttention::backward_dense(const Part& part, const Attentio
       padded(rows.keys, part, spec_.num_kv_heads), padded(rows.values, part, spec_.num_kv_heads),
       padded(attended, part, spec_.num_heads), kept.log_sum_exp, kept.seed, kept.offset,
       at::Tensor(), at::Tensor(), at::Tensor(), length, length, 0.0, true, scale());
-  const auto back = [&](const at::Tensor& slope) {
-    return slope.transpose(1, 2).squeeze(0).narrow(0, 0, part.num_rows);
+  const auto back = [&](const at::Tensor& grad) {
+    return grad.transpose(1, 2).squeeze(0).narrow(0, 0, part.num_rows);
   };
   return {back(dq), back(dk), back(dv)};
 }
@@ -279,39 +279,39 @@ AttentionRows TrainingAttention::backward_exact(const Part& part, const Attentio
   const at::Tensor out = heads(attended, part, spec_.num_heads);
   const at::Tensor dout = heads(dattended, part, spec_.num_heads);
   const at::Tensor keys = keys_of(rows.keys, part), values = keys_of(rows.values, part);
-  AttentionRows slopes{at::zeros(q.sizes(), q.options()), at::zeros(keys.sizes(), keys.options()),
-                       at::zeros(values.sizes(), values.options())};
+  AttentionRows grads{at::zeros(q.sizes(), q.options()), at::zeros(keys.sizes(), keys.options()),
+                      at::zeros(values.sizes(), values.options())};
   int64_t first_key = 0, first_row = 0;
   for (const Document& document : part.documents) {
     const int64_t num_keys = document.num_keys();
     const at::Tensor k = keys.narrow(0, first_key, num_keys).transpose(0, 1);
     const at::Tensor v = values.narrow(0, first_key, num_keys).transpose(0, 1);
-    at::Tensor dk = slopes.keys.narrow(0, first_key, num_keys).transpose(0, 1);
-    at::Tensor dv = slopes.values.narrow(0, first_key, num_keys).transpose(0, 1);
+    at::Tensor dk = grads.keys.narrow(0, first_key, num_keys).transpose(0, 1);
+    at::Tensor dv = grads.values.narrow(0, first_key, num_keys).transpose(0, 1);
     const int64_t most = std::max<int64_t>(1, kScoresOfPartMax / (spec_.num_heads * num_keys));
     for (int64_t begin = 0; begin < document.num_queries; begin += most) {
       const int64_t count = std::min(most, document.num_queries - begin);
       const auto some = [&](const at::Tensor& all) {
         return by_kv_head(all.narrow(0, first_row + begin, count), spec_.num_kv_heads);
       };
-      const at::Tensor queries = some(q), slope = some(dout);
+      const at::Tensor queries = some(q), grad = some(dout);
       const at::Tensor weights =
           weights_of(queries, k, scale(), count, document.num_cached + begin + 1);
-      dv.add_(at::bmm(weights.transpose(1, 2), slope));
-      const at::Tensor dot = at::sum(at::mul(slope, some(out)), {-1}, true);
+      dv.add_(at::bmm(weights.transpose(1, 2), grad));
+      const at::Tensor dot = at::sum(at::mul(grad, some(out)), {-1}, true);
       const at::Tensor dscores =
-          at::bmm(slope, v.transpose(1, 2)).sub_(dot).mul_(weights).mul_(scale());
-      at::Tensor place = slopes.queries.narrow(0, first_row + begin, count);
-      place.copy_(by_row(at::bmm(dscores, k), count));
+          at::bmm(grad, v.transpose(1, 2)).sub_(dot).mul_(weights).mul_(scale());
+      at::Tensor rows_of_part = grads.queries.narrow(0, first_row + begin, count);
+      rows_of_part.copy_(by_row(at::bmm(dscores, k), count));
       dk.add_(at::bmm(dscores.transpose(1, 2), queries));
     }
     first_key += num_keys;
     first_row += document.num_queries;
   }
-  return slopes;
+  return grads;
 }
 
-/// to [rows, kv width] fp32 += the slopes of a part's keys, each where its key lies.
+/// to [rows, kv width] fp32 += the gradients of a part's keys, each at its key's row.
 Status TrainingAttention::add_keys(const Part& part, const at::Tensor& from,
                                    const at::Tensor& to) const {
   if (!part.is_gathered) {
@@ -320,25 +320,22 @@ Status TrainingAttention::add_keys(const Part& part, const at::Tensor& from,
   }
   const at::Tensor dense = from.contiguous();
   const auto* ids = part.sums.const_data_ptr<int32_t>();
-  return launched(
-      cuda::embedding_backward(
-          {.num_ids = part.num_ids,
-           .width = int64_t{spec_.num_kv_heads} * spec_.head_dim,
-           .type = op_type(dense.scalar_type()),
-           .ids = ids,
-           .offsets = ids + part.num_ids,
-           .places = ids + 2 * part.num_ids + 1,
-           .dy = dense.const_data_ptr(),
-           .dtable = to.mutable_data_ptr<float>()},
-          stream_.raw()),
-      "slopes of shared keys");
+  return launched(cuda::embedding_backward({.num_ids = part.num_ids,
+                                            .width = int64_t{spec_.num_kv_heads} * spec_.head_dim,
+                                            .type = op_type(dense.scalar_type()),
+                                            .ids = ids,
+                                            .offsets = ids + part.num_ids,
+                                            .row_indices = ids + 2 * part.num_ids + 1,
+                                            .dy = dense.const_data_ptr(),
+                                            .dtable = to.mutable_data_ptr<float>()},
+                                           stream_.raw()),
+                  "gradients of shared keys");
 }
 
 AttentionRows TrainingAttention::backward_part(const Part& part, const AttentionRows& rows,
                                                const at::Tensor& attended, const Kept& kept,
                                                const at::Tensor& dattended) const {
-  if (attended.scalar_type() == at::kFloat)
-    return backward_exact(part, rows, attended, dattended);
+  if (attended.scalar_type() == at::kFloat) return backward_exact(part, rows, attended, dattended);
   return part.is_dense ? backward_dense(part, rows, attended, kept, dattended)
                        : backward_packed(part, rows, attended, kept, dattended);
 }
@@ -355,24 +352,24 @@ Result<AttentionRows> TrainingAttention::backward(const AttentionRows& rows,
   // What reaches a shared key comes from several documents: it is added up in fp32.
   const at::TensorOptions options = attended.options();
   const auto of_keys = options.dtype(has_gathered_ ? at::kFloat : attended.scalar_type());
-  AttentionRows slopes{at::empty(rows.queries.sizes(), options),
-                       at::zeros(rows.keys.sizes(), of_keys),
-                       at::zeros(rows.values.sizes(), of_keys)};
+  AttentionRows grads{at::empty(rows.queries.sizes(), options),
+                      at::zeros(rows.keys.sizes(), of_keys),
+                      at::zeros(rows.values.sizes(), of_keys)};
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     const AttentionRows made = backward_part(part, rows, attended, kept[i], dattended);
-    heads(slopes.queries, part, spec_.num_heads).copy_(made.queries);
+    heads(grads.queries, part, spec_.num_heads).copy_(made.queries);
     if (has_gathered_) {
-      RETURN_IF_ERROR(add_keys(part, made.keys, slopes.keys));
-      RETURN_IF_ERROR(add_keys(part, made.values, slopes.values));
+      RETURN_IF_ERROR(add_keys(part, made.keys, grads.keys));
+      RETURN_IF_ERROR(add_keys(part, made.values, grads.values));
     } else {
-      heads(slopes.keys, part, spec_.num_kv_heads).copy_(made.keys);
-      heads(slopes.values, part, spec_.num_kv_heads).copy_(made.values);
+      heads(grads.keys, part, spec_.num_kv_heads).copy_(made.keys);
+      heads(grads.values, part, spec_.num_kv_heads).copy_(made.values);
     }
   }
-  slopes.keys = slopes.keys.to(attended.scalar_type());
-  slopes.values = slopes.values.to(attended.scalar_type());
-  return slopes;
+  grads.keys = grads.keys.to(attended.scalar_type());
+  grads.values = grads.values.to(attended.scalar_type());
+  return grads;
 }
 
 }  // namespace primerl

@@ -1,10 +1,10 @@
 /// Attention of training over packed rows on a CUDA device, forward and backward.
 ///
-/// A document that stands alone and is long goes through cuDNN, dense, padded to one of few lengths
-/// since each new length costs a plan. All other bf16 documents go through libtorch's flash
-/// attention of variable lengths, with gathered keys where a prompt is shared. fp32, which both
-/// have not, goes through products and a softmax. What forward keeps for backward is its output and
-/// a Kept for each part. One thread, under a CardStream::Use.
+/// A long document without a shared prompt uses dense cuDNN, padded to one of few lengths, since
+/// each new length needs a plan. All other bf16 documents go through libtorch's flash attention of
+/// variable lengths, with gathered keys where a prompt is shared. fp32, which both have not, goes
+/// through GEMMs and a softmax. What forward keeps for backward is its output and a Kept for each
+/// part. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,21 +24,22 @@ struct AttentionRows {
 
 class TrainingAttention {
  public:
-  /// Of one part of a batch.
+  /// The state of one part of a batch.
   struct Kept {
     at::Tensor log_sum_exp, seed, offset;
   };
   using KeptParts = std::vector<Kept>;
 
-  /// Both outlive it. `is_repeatable`: cuDNN, whose backward adds in any order, is left out.
-  TrainingAttention(const AttentionSpec& spec, const CardStream& stream, bool is_repeatable)
+  /// Both must stay valid while it exists. `is_repeatable`: cuDNN, whose backward adds in any
+  /// order, is left out.
+  TrainingAttention(const AttentionSpec& spec, const CudaStream& stream, bool is_repeatable)
       : spec_(spec), stream_(stream), is_repeatable_(is_repeatable) {}
 
   /// Prepares for a batch whose blocks are of one row, as pack() makes it.
   void begin(const RowBatch& batch, at::ScalarType type);
-  /// Of the last begin(). `attended` [rows, num_heads * head_dim] is written.
+  /// Computes the batch of the last begin(). `attended` [rows, num_heads * head_dim] is written.
   KeptParts forward(const AttentionRows& rows, const at::Tensor& attended) const;
-  /// The slopes of `rows`, all dense, from `dattended`.
+  /// The gradients of `rows`, all dense, from `dattended`.
   Result<AttentionRows> backward(const AttentionRows& rows, const at::Tensor& attended,
                                  const KeptParts& kept, const at::Tensor& dattended) const;
 
@@ -59,9 +60,9 @@ class TrainingAttention {
     int64_t queries_max = 0, keys_max = 0;
     at::Tensor query_ends, key_ends;  // [documents + 1] on the device
     at::Tensor key_rows;              // [num_keys] where they are gathered
-    // The same by row: who adds up what reaches a row's key.
+    // The same by row: the gradients that are added to a row's key.
     int64_t num_ids = 0;
-    at::Tensor sums;  // ids, offsets, places (EmbeddingBackwardArgs)
+    at::Tensor sums;  // ids, offsets, row indices (EmbeddingBackwardArgs)
   };
 
   std::vector<Document> documents_of(const RowBatch& batch) const;
@@ -74,7 +75,7 @@ class TrainingAttention {
   Kept forward_dense(const Part& part, const AttentionRows& rows, at::Tensor to) const;
   Kept forward_packed(const Part& part, const AttentionRows& rows, at::Tensor to) const;
   void forward_exact(const Part& part, const AttentionRows& rows, const at::Tensor& to) const;
-  /// Of the part's rows and keys alone: [any, heads, head_dim].
+  /// Only the part's rows and keys: [any, heads, head_dim].
   AttentionRows backward_part(const Part& part, const AttentionRows& rows,
                               const at::Tensor& attended, const Kept& kept,
                               const at::Tensor& dattended) const;
@@ -90,9 +91,9 @@ class TrainingAttention {
   double scale() const;
 
   const AttentionSpec& spec_;
-  const CardStream& stream_;
+  const CudaStream& stream_;
   const bool is_repeatable_;
-  // Of the batch.
+  // For the current batch.
   std::vector<Part> parts_;
   bool has_gathered_ = false;
 };
@@ -100,12 +101,12 @@ class TrainingAttention {
 /// Rounds up so that there are at most 8 lengths between two powers of two.
 int64_t dense_length(int64_t num_rows);
 
-/// Groups the places of equal numbers for EmbeddingBackwardArgs: the numbers in order, their
-/// offsets, one more than there are of them, then the places.
-struct GroupedPlaces {
+/// Groups the indices of equal numbers for EmbeddingBackwardArgs: the numbers in order, then their
+/// offsets (one more than numbers), then the indices.
+struct GroupedIndices {
   std::vector<int32_t> all;
   int64_t num_ids = 0;
 };
-GroupedPlaces group_places(const std::vector<int32_t>& numbers);
+GroupedIndices group_indices(const std::vector<int32_t>& numbers);
 
 }  // namespace primerl

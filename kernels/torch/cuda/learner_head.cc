@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kTargetsOfChunk = 1024;
 constexpr size_t kKeptIdsMax = size_t{1} << 23;  // that are copied at a time
-constexpr double kTakenOut = -1e30;              // a logit whose weight is 0, and its slope
+constexpr double kExcludedLogit = -1e30;         // a logit whose weight is 0, and its gradient
 
 /// The first targets that one chunk can have.
 size_t chunk_size(std::span<const TrainTarget> targets) {
@@ -29,27 +29,27 @@ size_t chunk_size(std::span<const TrainTarget> targets) {
 
 }  // namespace
 
-CardTrainingHead::CardTrainingHead(const ModelConfig& config, const CardParameters& parameters,
-                                   at::ScalarType type, const CardStream& stream)
+CudaTrainingHead::CudaTrainingHead(const ModelConfig& config, const CudaParameters& parameters,
+                                   at::ScalarType type, const CudaStream& stream)
     : config_(config),
       stream_(stream),
       type_(type),
       head_(parameters(config.is_tied ? "embedding" : "head")) {}
 
-double CardTrainingHead::bytes_needed(const ModelConfig& config, at::ScalarType type) {
-  const double of_logit = type == at::kFloat ? 4 : 6;  // bf16 slopes beside fp32 logits
+double CudaTrainingHead::bytes_needed(const ModelConfig& config, at::ScalarType type) {
+  const double of_logit = type == at::kFloat ? 4 : 6;  // bf16 gradients beside fp32 logits
   return kTargetsOfChunk * (of_logit * config.vocab_size + 8.0 * config.hidden_size);
 }
 
-void CardTrainingHead::begin(std::span<const TrainTarget> targets,
+void CudaTrainingHead::begin(std::span<const TrainTarget> targets,
                              std::span<const LearnedPart> parts) {
   sort(targets, parts);
   chunks_.clear();
   std::vector<int32_t> all, rows;
   const auto add = [&](const std::vector<int32_t>& values) {
-    const auto place = std::ssize(all);
+    const auto offset = std::ssize(all);
     all.insert(all.end(), values.begin(), values.end());
-    return place;
+    return offset;
   };
   for (size_t first = 0; first < targets_.size();) {
     const auto some = std::span(targets_).subspan(first);
@@ -64,7 +64,7 @@ void CardTrainingHead::begin(std::span<const TrainTarget> targets,
       labels.push_back(target.label);
     }
     // Samples that share a prompt share the row that predicts their first tokens.
-    const GroupedPlaces grouped = group_places(rows);
+    const GroupedIndices grouped = group_indices(rows);
     chunk.rows = add(rows);
     chunk.labels = add(labels);
     chunk.sums = add(grouped.all);
@@ -77,7 +77,7 @@ void CardTrainingHead::begin(std::span<const TrainTarget> targets,
         at::empty({kTargetsOfChunk}, at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
 }
 
-void CardTrainingHead::sort(std::span<const TrainTarget> targets,
+void CudaTrainingHead::sort(std::span<const TrainTarget> targets,
                             std::span<const LearnedPart> parts) {
   parts_.assign(parts.begin(), parts.end());
   std::vector<const LearnedPart*> part_of;
@@ -93,18 +93,18 @@ void CardTrainingHead::sort(std::span<const TrainTarget> targets,
   }
 }
 
-Result<CardTrainingHead::Logits> CardTrainingHead::logits_of(const Chunk& chunk,
+Result<CudaTrainingHead::Logits> CudaTrainingHead::logits_of(const Chunk& chunk,
                                                              const at::Tensor& normed,
                                                              const at::Tensor& scratch) const {
-  const auto on_card = at::TensorOptions(stream_.device());
+  const auto on_cuda = at::TensorOptions(stream_.device());
   const int64_t bytes = chunk.count * config_.vocab_size * int64_t{sizeof(float)};
   Logits made;
-  made.picked = at::empty({chunk.count, config_.hidden_size}, on_card.dtype(type_));
+  made.picked = at::empty({chunk.count, config_.hidden_size}, on_cuda.dtype(type_));
   made.logits =
       scratch.defined() && scratch.numel() >= bytes
           ? scratch.narrow(0, 0, bytes).view(at::kFloat).view({chunk.count, config_.vocab_size})
-          : at::empty({chunk.count, config_.vocab_size}, on_card.dtype(at::kFloat));
-  made.numbers = at::empty({3, chunk.count}, on_card.dtype(at::kFloat));
+          : at::empty({chunk.count, config_.vocab_size}, on_cuda.dtype(at::kFloat));
+  made.numbers = at::empty({3, chunk.count}, on_cuda.dtype(at::kFloat));
   RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = chunk.count,
                                               .width = config_.hidden_size,
                                               .type = op_type(type_),
@@ -121,23 +121,23 @@ Result<CardTrainingHead::Logits> CardTrainingHead::logits_of(const Chunk& chunk,
 }
 
 /// A few targets at a time: a kept set may be the whole vocabulary.
-void CardTrainingHead::cut(const Chunk& chunk, const at::Tensor& logits) const {
+void CudaTrainingHead::cut(const Chunk& chunk, const at::Tensor& logits) const {
   const auto targets = targets_of(chunk);
   const int64_t vocab = config_.vocab_size;
   at::Tensor flat = logits.view({-1});
   std::vector<int32_t> ids;
-  std::vector<int64_t> places, rows;
-  const auto take_out = [&] {
+  std::vector<int64_t> indices, rows;
+  const auto exclude = [&] {
     if (rows.empty()) return;
     const auto on_device = [&](std::vector<int64_t>& values) {
       return at::from_blob(values.data(), {std::ssize(values)}, at::kLong).to(stream_.device());
     };
-    const at::Tensor at_places = on_device(places), at_rows = on_device(rows);
-    const at::Tensor kept = flat.index_select(0, at_places);
+    const at::Tensor at_indices = on_device(indices), at_rows = on_device(rows);
+    const at::Tensor kept = flat.index_select(0, at_indices);
     at::Tensor all = logits;
-    all.index_fill_(0, at_rows, kTakenOut);
-    flat.index_copy_(0, at_places, kept);
-    places.clear();
+    all.index_fill_(0, at_rows, kExcludedLogit);
+    flat.index_copy_(0, at_indices, kept);
+    indices.clear();
     rows.clear();
   };
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -145,13 +145,13 @@ void CardTrainingHead::cut(const Chunk& chunk, const at::Tensor& logits) const {
     targets[i].kept.list(ids);
     const auto row = static_cast<int64_t>(i);
     rows.push_back(row);
-    for (const int32_t id : ids) places.push_back(row * vocab + id);
-    if (places.size() >= kKeptIdsMax) take_out();
+    for (const int32_t id : ids) indices.push_back(row * vocab + id);
+    if (indices.size() >= kKeptIdsMax) exclude();
   }
-  take_out();
+  exclude();
 }
 
-Status CardTrainingHead::softmax(const Chunk& chunk, const Logits& made) const {
+Status CudaTrainingHead::softmax(const Chunk& chunk, const Logits& made) const {
   auto* numbers = made.numbers.mutable_data_ptr<float>();
   return launched(
       cuda::cross_entropy({.rows = chunk.count,
@@ -168,13 +168,13 @@ Status CardTrainingHead::softmax(const Chunk& chunk, const Logits& made) const {
       "cross_entropy");
 }
 
-Status CardTrainingHead::backward(const Chunk& chunk, const Logits& made,
+Status CudaTrainingHead::backward(const Chunk& chunk, const Logits& made,
                                   const at::Tensor& dnormed) const {
   const bool is_rounded = type_ != at::kFloat;
   const at::Tensor scales = at::empty({chunk.count}, made.numbers.options());
   RETURN_IF_ERROR(stream_.copy(scales.mutable_data_ptr(), coefficients_.const_data_ptr(),
                                static_cast<size_t>(chunk.count) * sizeof(float)));
-  const at::Tensor slopes =
+  const at::Tensor grads =
       is_rounded ? at::empty(made.logits.sizes(), made.logits.options().dtype(type_)) : made.logits;
   RETURN_IF_ERROR(
       launched(cuda::cross_entropy_backward(
@@ -187,29 +187,29 @@ Status CardTrainingHead::backward(const Chunk& chunk, const Logits& made,
                     .coefficients = scales.const_data_ptr<float>(),
                     .log_normalizers = made.numbers.select(0, 2).const_data_ptr<float>(),
                     .logits = made.logits.mutable_data_ptr(),
-                    .bf16_slopes = is_rounded ? slopes.mutable_data_ptr() : nullptr},
+                    .bf16_gradients = is_rounded ? grads.mutable_data_ptr() : nullptr},
                    stream_.raw()),
                "cross_entropy_backward"));
   at::Tensor gradient = head_.gradient;
   if (gradient.defined() && is_rounded)
-    at::addmm_out(gradient, gradient, slopes.t(), made.picked, at::kFloat);
+    at::addmm_out(gradient, gradient, grads.t(), made.picked, at::kFloat);
   else if (gradient.defined())
-    at::addmm_out(gradient, gradient, slopes.t(), made.picked);
-  const at::Tensor dpicked = at::mm(slopes, head_.weight);
+    at::addmm_out(gradient, gradient, grads.t(), made.picked);
+  const at::Tensor dpicked = at::mm(grads, head_.weight);
   const int32_t* ids = ints(chunk.sums);
   return launched(cuda::embedding_backward({.num_ids = chunk.num_ids,
                                             .width = config_.hidden_size,
                                             .type = op_type(type_),
                                             .ids = ids,
                                             .offsets = ids + chunk.num_ids,
-                                            .places = ids + 2 * chunk.num_ids + 1,
+                                            .indices = ids + 2 * chunk.num_ids + 1,
                                             .dy = dpicked.const_data_ptr(),
                                             .dtable = dnormed.mutable_data_ptr<float>()},
                                            stream_.raw()),
-                  "slopes of rows with a loss");
+                  "gradients of rows with a loss");
 }
 
-Status CardTrainingHead::learn(const at::Tensor& normed, const at::Tensor& dnormed,
+Status CudaTrainingHead::learn(const at::Tensor& normed, const at::Tensor& dnormed,
                                const at::Tensor& scratch) {
   auto* coefficients = coefficients_.mutable_data_ptr<float>();
   for (const Chunk& chunk : chunks_) {
@@ -231,7 +231,7 @@ Status CardTrainingHead::learn(const at::Tensor& normed, const at::Tensor& dnorm
   return ok();
 }
 
-Status CardTrainingHead::score(const at::Tensor& normed, std::vector<float>& logprobs) {
+Status CudaTrainingHead::score(const at::Tensor& normed, std::vector<float>& logprobs) {
   for (const Chunk& chunk : chunks_) {
     ASSIGN_OR_RETURN(const Logits made, logits_of(chunk, normed, {}));
     RETURN_IF_ERROR(softmax(chunk, made));

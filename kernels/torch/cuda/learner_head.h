@@ -1,10 +1,10 @@
-/// The head of a training step on a CUDA device: log-probabilities, losses and their gradients, of
-/// the tokens that have a loss alone.
+/// The head of a training step on a CUDA device: log-probabilities, losses and their gradients,
+/// only for tokens that have a loss.
 ///
 /// In chunks, so that [loss tokens, vocab_size] never exists. Logits and softmax are fp32, as the
 /// engine's. The losses themselves are the CPU's (loss.h): each chunk's log-probabilities come to
-/// the host, one number a token goes back. Of a token with a kept set all other logits are taken
-/// out first. One thread, under a CardStream::Use.
+/// the host, one number a token goes back. If a token has a kept set, all other logits are excluded
+/// first. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,26 +17,27 @@
 
 namespace primerl {
 
-class CardTrainingHead {
+class CudaTrainingHead {
  public:
-  /// All outlive it but `parameters`, which are of `type`.
-  CardTrainingHead(const ModelConfig& config, const CardParameters& parameters,
-                   at::ScalarType type, const CardStream& stream);
+  /// All arguments must stay valid while it exists but `parameters`, which are of `type`.
+  CudaTrainingHead(const ModelConfig& config, const CudaParameters& parameters, at::ScalarType type,
+                   const CudaStream& stream);
 
   /// Bytes of a chunk.
   static double bytes_needed(const ModelConfig& config, at::ScalarType type);
 
-  /// What a batch's targets are on the device; waits for what was launched. They are sorted by
-  /// temperature, since a chunk has one. `parts` follow each other and cover all that are learned.
+  /// Copies a batch's targets to the device; waits for earlier launches. Targets are sorted by
+  /// temperature, since a chunk has one. `parts` are adjacent and cover all learned targets.
   void begin(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts = {});
-  /// Of the last begin(). As TrainingHead::learn(); `dnormed` [rows, hidden] is fp32. `scratch`,
-  /// bytes or undefined, is used where a chunk's logits fit into it.
+  /// For the batch of the last begin(), as TrainingHead::learn(); `dnormed` [rows, hidden] is fp32.
+  /// `scratch`, bytes or undefined, is used if a chunk's logits fit into it.
   Status learn(const at::Tensor& normed, const at::Tensor& dnormed, const at::Tensor& scratch);
-  /// Of the last begin(), whose targets are of one temperature. As TrainingHead::score().
+  /// For the batch of the last begin(), whose targets have one temperature, as
+  /// TrainingHead::score().
   Status score(const at::Tensor& normed, std::vector<float>& logprobs);
 
  private:
-  /// Targets [first, first + count), and where begin() put what they are.
+  /// Targets [first, first + count), and the offsets at which begin() stored their data.
   struct Chunk {
     int64_t first = 0, count = 0;
     int64_t rows = 0, labels = 0;   // [count] each
@@ -54,21 +55,21 @@ class CardTrainingHead {
     return std::span(targets_).subspan(static_cast<size_t>(chunk.first),
                                        static_cast<size_t>(chunk.count));
   }
-  const int32_t* ints(int64_t place) const { return ints_.const_data_ptr<int32_t>() + place; }
+  const int32_t* ints(int64_t offset) const { return ints_.const_data_ptr<int32_t>() + offset; }
   Result<Logits> logits_of(const Chunk& chunk, const at::Tensor& normed,
                            const at::Tensor& scratch) const;
-  /// Takes out what was not kept.
+  /// Excludes logits that were not kept.
   void cut(const Chunk& chunk, const at::Tensor& logits) const;
   Status softmax(const Chunk& chunk, const Logits& made) const;
-  /// Slopes of the logits, by `coefficients_`, reach `dnormed`, and the head's weights where they
-  /// are not frozen.
+  /// Propagates the gradients of the logits, by `coefficients_`, to `dnormed`, and to the head's
+  /// weights unless they are frozen.
   Status backward(const Chunk& chunk, const Logits& made, const at::Tensor& dnormed) const;
 
   const ModelConfig& config_;
-  const CardStream& stream_;
+  const CudaStream& stream_;
   const at::ScalarType type_;
-  CardParameter head_;
-  // Of the batch.
+  CudaParameter head_;
+  // For the current batch.
   std::vector<TrainTarget> targets_;
   std::vector<LearnedPart> parts_;
   std::vector<const LearnedPart*> part_of_;  // of each target

@@ -1,12 +1,12 @@
 /// A mixture of experts in a training pass on a CUDA device: router, rows sorted by expert, grouped
-/// products, their weighted sum, and the shared expert beside them; forward and backward.
+/// GEMMs, their weighted sum, and the shared expert beside them; forward and backward.
 ///
-/// The router's logits, scores and weights are fp32, made of the operands that products read, and
-/// so are its gradients. Experts are chosen as on the CPU (ops.h) and are constant to the gradient.
-/// What forward leaves is allocated anew each time. bf16 takes _grouped_mm, whose gradients of
-/// weights are rounded to bf16 before they are added to the fp32 ones; fp32 takes one product an
-/// expert and waits for the device. Adapters add to the products of weights that are frozen then,
-/// the shared expert's too. One thread, under a CardStream::Use.
+/// The router's logits, scores and weights are fp32, made of the operands that GEMMs read, and so
+/// are its gradients. Experts are chosen as on the CPU (ops.h) and are constant to the gradient.
+/// The state that forward keeps is allocated anew each time. bf16 takes _grouped_mm, whose
+/// gradients of weights are rounded to bf16 before they are added to the fp32 ones; fp32 takes one
+/// GEMM an expert and waits for the device. Adapters add to the GEMMs of weights that are frozen
+/// then, the shared expert's too. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,36 +20,38 @@
 
 namespace primerl {
 
-class CardMixture {
+class CudaTrainingMixture {
  public:
-  /// Of one layer.
+  /// The weights of one layer.
   struct Weights {
-    CardParameter router, selection_bias, gate_up, down, shared_gate_up, shared_down;
+    CudaParameter router, selection_bias, gate_up, down, shared_gate_up, shared_down;
   };
-  /// What forward leaves for backward. Places are rows in the order of their expert, of equal
-  /// experts in the order of the rows; pair i is choice i % experts_per_token of a row.
+  /// The state that forward keeps for backward. Sorted rows are in the order of their expert; rows
+  /// of one expert keep their order. Pair i is choice i % experts_per_token of a row.
   struct Rows {
-    at::Tensor scores;             // [rows, experts] fp32
-    at::Tensor experts;            // [rows, experts_per_token] int32
-    at::Tensor weights;            // [rows, experts_per_token] fp32
-    at::Tensor places, sources;    // of SortByExpertArgs
-    at::Tensor ends;               // [experts] int32: where the places of each end
-    std::vector<int64_t> on_host;  // the same, in fp32
-    at::Tensor gathered;           // [places, hidden]
-    at::Tensor gate_up;            // [places, 2 width]; backward overwrites it
-    at::Tensor activated;          // [places, width]
+    at::Tensor scores;                // [rows, experts] fp32
+    at::Tensor experts;               // [rows, experts_per_token] int32
+    at::Tensor weights;               // [rows, experts_per_token] fp32
+    at::Tensor permutation, sources;  // of SortByExpertArgs
+    at::Tensor ends;                  // [experts] int32: the end of each expert's sorted rows
+    std::vector<int64_t> on_host;     // the same, in fp32
+    at::Tensor gathered;              // [pairs, hidden]
+    at::Tensor gate_up;               // [pairs, 2 width]; backward overwrites it
+    at::Tensor activated;             // [pairs, width]
     at::Tensor shared_gate_up, shared_activated;
-    LearnerAdapters::Places adapters;  // where adapters add to experts
+    LearnerAdapters::ExpertRows adapters;  // where adapters add to experts
   };
 
-  /// All outlive it. `adapters`: null, or those that are put on the weights.
-  CardMixture(const ModelConfig& config, at::ScalarType type, LearnerAdapters* adapters,
-              const CardStream& stream);
+  /// All arguments must stay valid while it exists. `adapters`: null, or those that are put on the
+  /// weights.
+  CudaTrainingMixture(const ModelConfig& config, at::ScalarType type, LearnerAdapters* adapters,
+                      const CudaStream& stream);
 
-  /// Of a row: what forward leaves, and what it and backward allocate beside that.
+  /// Bytes of a row: those that forward keeps, and those that forward and backward allocate
+  /// temporarily.
   static double bytes_of_rows(const ModelConfig& config, at::ScalarType type);
   static double bytes_of_scratch(const ModelConfig& config, at::ScalarType type);
-  /// What the gradient of a layer's experts takes before it is added.
+  /// Bytes of the gradient of a layer's experts before it is added.
   static double bytes_of_gradients(const ModelConfig& config, at::ScalarType type);
 
   /// y = the mixture of x, [rows, hidden] both; y undefined: its rows alone.
@@ -62,15 +64,15 @@ class CardMixture {
   cuda::Type type() const;
   Status route(const Weights& weights, const at::Tensor& x, Rows& rows) const;
   Status sort(Rows& rows) const;
-  /// y [places, columns] of x [places, terms] and weight [experts, terms, columns].
+  /// y [pairs, columns] of x [pairs, terms] and weight [experts, terms, columns].
   at::Tensor grouped(const Rows& rows, const at::Tensor& x, const at::Tensor& weight) const;
-  /// gradient [experts, columns, terms] += dy' x, by the places of each.
+  /// gradient [experts, columns, terms] += dy' x, by the sorted rows of each.
   void add_gradient(const Rows& rows, const at::Tensor& dy, const at::Tensor& x,
                     const at::Tensor& gradient) const;
   /// y = x times a weight of the shared expert, and what adapters add to it.
-  void product(const at::Tensor& x, const CardParameter& weight, const at::Tensor& y) const;
+  void gemm(const at::Tensor& x, const CudaParameter& weight, const at::Tensor& y) const;
   Status gather(const at::Tensor& x, const at::Tensor& sources, const at::Tensor& y) const;
-  /// y [rows, hidden] += x [places, hidden], by pair; with `weights` times these.
+  /// y [rows, hidden] += x [pairs, hidden], by pair; with `weights` times these.
   Status combine(const Rows& rows, const at::Tensor& x, const at::Tensor& weights,
                  const at::Tensor& y) const;
   /// dx = the router's part; adds the gradient of its weights.
@@ -78,14 +80,14 @@ class CardMixture {
                         const at::Tensor& x, const at::Tensor& dx) const;
   Status backward_shared(const Weights& weights, const Rows& rows, const at::Tensor& x,
                          const at::Tensor& dy, const at::Tensor& dx) const;
-  void add_product(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gradient) const;
+  void add_gemm(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gradient) const;
 
   const ModelConfig& config_;
   const MoeSpec& spec_;
   const RouterShape shape_;
   const at::ScalarType type_;
   LearnerAdapters* const adapters_;
-  const CardStream& stream_;
+  const CudaStream& stream_;
 };
 
 }  // namespace primerl

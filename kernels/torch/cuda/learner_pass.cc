@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "kernels/models/rope.h"
-#include "kernels/torch/cuda/gates.h"
+#include "kernels/torch/cuda/swiglu.h"
 
 namespace primerl {
 namespace {
@@ -22,9 +22,9 @@ HeadShape heads_of_layer(const ModelConfig& config) {
 
 }  // namespace
 
-CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParameters& parameters,
+CudaTrainingPass::CudaTrainingPass(const ModelConfig& config, const CudaParameters& parameters,
                                    at::ScalarType type, LearnerAdapters* adapters,
-                                   const CardStream& stream, Recompute recompute,
+                                   const CudaStream& stream, Recompute recompute,
                                    bool is_repeatable)
     : config_(config),
       stream_(stream),
@@ -32,7 +32,7 @@ CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParamete
       recompute_(recompute),
       adapters_(adapters),
       mixture_(config.moe.has_value()
-                   ? std::make_unique<CardMixture>(config, type, adapters, stream)
+                   ? std::make_unique<CudaTrainingMixture>(config, type, adapters, stream)
                    : nullptr),
       attention_(config.attention, stream, is_repeatable),
       embedding_(parameters("embedding")),
@@ -42,8 +42,8 @@ CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParamete
   for (int32_t i = 0; i < config.num_layers(); ++i) layers_.push_back(layer_of(i, parameters));
 }
 
-CardTrainingPass::Layer CardTrainingPass::layer_of(int32_t index,
-                                                   const CardParameters& parameters) const {
+CudaTrainingPass::Layer CudaTrainingPass::layer_of(int32_t index,
+                                                   const CudaParameters& parameters) const {
   const bool is_mixture = is_mixture_layer(config_, static_cast<size_t>(index));
   const auto of_attention = [&](std::string_view name) {
     return parameters(fmt::format("layers.{}.attention.{}", index, name));
@@ -73,7 +73,7 @@ CardTrainingPass::Layer CardTrainingPass::layer_of(int32_t index,
 }
 
 /// The CPU's angles (kernels/torch/decoder.cc).
-void CardTrainingPass::make_angles(int64_t positions) {
+void CudaTrainingPass::make_angles(int64_t positions) {
   if (cosine_.defined() && positions <= cosine_.size(0)) return;
   const auto count = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));
   const auto frequencies = rope_frequencies(config_.rope, config_.attention.rotary_dim);
@@ -86,11 +86,9 @@ void CardTrainingPass::make_angles(int64_t positions) {
   sine_ = sine.to(stream_.device());
 }
 
-cuda::Type CardTrainingPass::type() const {
-  return op_type(type_);
-}
+cuda::Type CudaTrainingPass::type() const { return op_type(type_); }
 
-Status CardTrainingPass::begin(const RowBatch& batch) {
+Status CudaTrainingPass::begin(const RowBatch& batch) {
   num_rows_ = batch.num_rows();
   grow(num_rows_);
   make_angles(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
@@ -108,12 +106,12 @@ Status CardTrainingPass::begin(const RowBatch& batch) {
                   "embedding");
 }
 
-void CardTrainingPass::show(const std::string& name, const at::Tensor& rows) const {
+void CudaTrainingPass::show(const std::string& name, const at::Tensor& rows) const {
   if (visitor_) visitor_(name, some(rows));
 }
 
-Status CardTrainingPass::norm(const at::Tensor& x, const at::Tensor& delta,
-                              const CardParameter& weight, const at::Tensor& sum,
+Status CudaTrainingPass::norm(const at::Tensor& x, const at::Tensor& delta,
+                              const CudaParameter& weight, const at::Tensor& sum,
                               const at::Tensor& y, const at::Tensor& inverse_rms) const {
   const bool has_delta = delta.defined();
   return launched(cuda::rms_norm({.rows = num_rows_,
@@ -130,9 +128,9 @@ Status CardTrainingPass::norm(const at::Tensor& x, const at::Tensor& delta,
                   "rms_norm");
 }
 
-Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x,
-                                       const CardParameter& weight, const at::Tensor& inverse_rms,
-                                       const at::Tensor& slope, bool adds) const {
+Status CudaTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x,
+                                       const CudaParameter& weight, const at::Tensor& inverse_rms,
+                                       const at::Tensor& grad, bool adds) const {
   return launched(cuda::rms_norm_backward({.rows = num_rows_,
                                            .width = config_.hidden_size,
                                            .type = type(),
@@ -140,19 +138,19 @@ Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x
                                            .x = x.const_data_ptr(),
                                            .weight = weight.data(),
                                            .inverse_rms = inverse_rms.const_data_ptr<float>(),
-                                           .dsum = adds ? slope.const_data_ptr() : nullptr,
-                                           .dx = slope.mutable_data_ptr(),
-                                           .dweight = slope_of(weight),
+                                           .dsum = adds ? grad.const_data_ptr() : nullptr,
+                                           .dx = grad.mutable_data_ptr(),
+                                           .dweight = gradient_of(weight),
                                            .workspace = workspace_.mutable_data_ptr<float>()},
                                           stream_.raw()),
                   "rms_norm_backward");
 }
 
-void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
-                               const CardParameter& bias, const at::Tensor& y) const {
+void CudaTrainingPass::gemm(const at::Tensor& x, const CudaParameter& weight,
+                            const CudaParameter& bias, const at::Tensor& y) const {
   at::Tensor to = some(y);
   if (weight.fp8 != nullptr) {
-    fp8_product(num_rows_, x, weight.fp8->forward, y, stream_);
+    fp8_gemm(num_rows_, x, weight.fp8->forward, y, stream_);
     if (bias.weight.defined()) to.add_(bias.weight);
   } else if (bias.weight.defined()) {
     at::addmm_out(to, bias.weight, some(x), weight.weight.t());
@@ -162,32 +160,32 @@ void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
   if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, some(x), to);
 }
 
-/// The products of bf16 add to the fp32 gradients themselves.
-void CardTrainingPass::product_backward(const at::Tensor& x, const at::Tensor& dy,
-                                        const CardParameter& weight, const CardParameter& bias,
-                                        const at::Tensor& dx) const {
-  const at::Tensor slope = some(dy);
+/// The GEMMs of bf16 add to the fp32 gradients themselves.
+void CudaTrainingPass::gemm_backward(const at::Tensor& x, const at::Tensor& dy,
+                                     const CudaParameter& weight, const CudaParameter& bias,
+                                     const at::Tensor& dx) const {
+  const at::Tensor grad = some(dy);
   at::Tensor gradient = weight.gradient, to = some(dx);
   if (gradient.defined() && type_ == at::kFloat)
-    at::addmm_out(gradient, gradient, slope.t(), some(x));
+    at::addmm_out(gradient, gradient, grad.t(), some(x));
   else if (gradient.defined())
-    at::addmm_out(gradient, gradient, slope.t(), some(x), at::kFloat);
+    at::addmm_out(gradient, gradient, grad.t(), some(x), at::kFloat);
   if (bias.gradient.defined()) {
     at::Tensor of_bias = bias.gradient;
-    of_bias.add_(at::sum(slope, {0}, false, at::kFloat));
+    of_bias.add_(at::sum(grad, {0}, false, at::kFloat));
   }
   if (weight.fp8 != nullptr)
-    fp8_product(num_rows_, dy, weight.fp8->backward, dx, stream_);
+    fp8_gemm(num_rows_, dy, weight.fp8->backward, dx, stream_);
   else
-    at::mm_out(to, slope, weight.weight);
-  if (weight.adapters != nullptr) adapters_->backward(*weight.adapters, some(x), slope, to);
+    at::mm_out(to, grad, weight.weight);
+  if (weight.adapters != nullptr) adapters_->backward(*weight.adapters, some(x), grad, to);
 }
 
-float* CardTrainingPass::slope_of(const CardParameter& weight) const {
-  return weight.gradient.defined() ? weight.slope() : unread_.mutable_data_ptr<float>();
+float* CudaTrainingPass::gradient_of(const CudaParameter& weight) const {
+  return weight.gradient.defined() ? weight.grad() : unread_.mutable_data_ptr<float>();
 }
 
-Status CardTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
+Status CudaTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
   const int32_t d = config_.attention.head_dim;
   const int64_t kv = key_columns(config_);
   return launched(cuda::rotary({.rows = num_rows_,
@@ -202,7 +200,7 @@ Status CardTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
                                 .cosine = cosine_.const_data_ptr<float>(),
                                 .sine = sine_.const_data_ptr<float>(),
                                 .q = rows.q.mutable_data_ptr(),
-                                // Values are read where the product wrote them.
+                                // Values are read where the GEMM wrote them.
                                 .cache = {.keys = rows.keys.mutable_data_ptr(),
                                           .values = nullptr,
                                           .block_size = 1,
@@ -213,47 +211,47 @@ Status CardTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
                   "rotary");
 }
 
-AttentionRows CardTrainingPass::attention_rows(const Rows& rows) const {
+AttentionRows CudaTrainingPass::attention_rows(const Rows& rows) const {
   const int64_t q = query_columns(config_), kv = key_columns(config_);
   return {some(rows.q), some(rows.keys), some(rows.qkv).narrow(1, q + kv, kv)};
 }
 
-Status CardTrainingPass::attention_stage(size_t index, Run run) {
+Status CudaTrainingPass::attention_stage(size_t index, Run run) {
   LayerRows& layer = rows_[index];
   const Rows& rows = layer.rows;
   const Layer& weights = layers_[index];
   const bool continues = run == Run::kForward && index > 0;
   RETURN_IF_ERROR(norm(continues ? rows_[index - 1].rows.between : layer.input,
-                       continues ? addend_ : at::Tensor(), weights.attention_norm, layer.input,
+                       continues ? delta_ : at::Tensor(), weights.attention_norm, layer.input,
                        rows.normed, rows.inverse_rms));
-  product(rows.normed, weights.qkv, weights.qkv_bias, rows.qkv);
+  gemm(rows.normed, weights.qkv, weights.qkv_bias, rows.qkv);
   RETURN_IF_ERROR(rotate(weights, rows));
   if (run != Run::kAgainWithoutAttention)
     layer.kept = attention_.forward(attention_rows(rows), some(rows.attended));
   if (run == Run::kForward && recompute_ == Recompute::kFull) layer.kept.clear();
-  product(rows.attended, weights.out, weights.out_bias, addend_);
+  gemm(rows.attended, weights.out, weights.out_bias, delta_);
   return ok();
 }
 
-Status CardTrainingPass::mlp_stage(size_t index, Run run) {
+Status CudaTrainingPass::mlp_stage(size_t index, Run run) {
   LayerRows& layer = rows_[index];
   const Rows& rows = layer.rows;
   const Layer& weights = layers_[index];
-  RETURN_IF_ERROR(norm(layer.input, addend_, weights.mlp_norm, rows.between, rows.mlp_normed,
+  RETURN_IF_ERROR(norm(layer.input, delta_, weights.mlp_norm, rows.between, rows.mlp_normed,
                        rows.mlp_inverse_rms));
   if (weights.is_mixture) return mixture_stage(index, run);
-  product(rows.mlp_normed, weights.gate_up, weights.gate_up_bias, rows.gate_up);
-  RETURN_IF_ERROR(open_gates(num_rows_, rows.gate_up, rows.activated, stream_));
-  if (run == Run::kForward) product(rows.activated, weights.down, weights.down_bias, addend_);
+  gemm(rows.mlp_normed, weights.gate_up, weights.gate_up_bias, rows.gate_up);
+  RETURN_IF_ERROR(apply_swiglu(num_rows_, rows.gate_up, rows.activated, stream_));
+  if (run == Run::kForward) gemm(rows.activated, weights.down, weights.down_bias, delta_);
   return ok();
 }
 
-Status CardTrainingPass::mixture_stage(size_t index, Run run) {
+Status CudaTrainingPass::mixture_stage(size_t index, Run run) {
   LayerRows& layer = rows_[index];
   const bool is_forward = run == Run::kForward;
   ASSIGN_OR_RETURN(layer.mixture,
                    mixture_->forward(layers_[index].mixture, some(layer.rows.mlp_normed),
-                                     is_forward ? some(addend_) : at::Tensor()));
+                                     is_forward ? some(delta_) : at::Tensor()));
   if (is_forward && visitor_) {
     const std::string prefix = fmt::format("layers.{}.moe.", index);
     visitor_(prefix + "scores", layer.mixture.scores);
@@ -265,7 +263,7 @@ Status CardTrainingPass::mixture_stage(size_t index, Run run) {
   return ok();
 }
 
-Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
+Result<at::Tensor> CudaTrainingPass::forward(const RowBatch& batch) {
   RETURN_IF_ERROR(begin(batch));
   show("embedding.output", rows_.front().input);
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -283,48 +281,47 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
     show(mlp + "normed", rows.mlp_normed);
     if (!is_mixture) show(mlp + "gate_up", rows.gate_up);
     if (!is_mixture) show(mlp + "activated", rows.activated);
-    if (visitor_) show(mlp + "output", at::add(rows.between, addend_));
+    if (visitor_) show(mlp + "output", at::add(rows.between, delta_));
   }
   RETURN_IF_ERROR(
-      norm(rows_.back().rows.between, addend_, final_norm_, last_, normed_, last_inverse_rms_));
+      norm(rows_.back().rows.between, delta_, final_norm_, last_, normed_, last_inverse_rms_));
   show("final_norm.output", normed_);
   if (!embedding_.gradient.defined()) return some(normed_);
   // While the device computes.
-  const GroupedPlaces grouped = group_places(batch.tokens);
+  const GroupedIndices grouped = group_indices(batch.tokens);
   num_ids_ = grouped.num_ids;
   tokens_by_id_ = stream_.ints(grouped.all);
   return some(normed_);
 }
 
-/// `slope` [rows, hidden]: of the stage's output; becomes that of its input.
-Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) const {
+/// `grad` [rows, hidden]: of the stage's output; becomes that of its input.
+Status CudaTrainingPass::mlp_backward(size_t index, const at::Tensor& grad) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
   if (weights.is_mixture) {
-    RETURN_IF_ERROR(mixture_->backward(weights.mixture, rows_[index].mixture,
-                                       some(rows.mlp_normed), some(slope), some(addend_)));
-    return norm_backward(addend_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope,
-                         true);
+    RETURN_IF_ERROR(mixture_->backward(weights.mixture, rows_[index].mixture, some(rows.mlp_normed),
+                                       some(grad), some(delta_)));
+    return norm_backward(delta_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, grad, true);
   }
   const at::Tensor dactivated = block(config_.mlp.width);
-  product_backward(rows.activated, slope, weights.down, weights.down_bias, dactivated);
-  RETURN_IF_ERROR(open_gates_backward(num_rows_, rows.gate_up, dactivated, stream_));
+  gemm_backward(rows.activated, grad, weights.down, weights.down_bias, dactivated);
+  RETURN_IF_ERROR(apply_swiglu_backward(num_rows_, rows.gate_up, dactivated, stream_));
   const at::Tensor& dgate_up = rows.gate_up;
-  product_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, addend_);
-  return norm_backward(addend_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope, true);
+  gemm_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, delta_);
+  return norm_backward(delta_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, grad, true);
 }
 
-Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slope) const {
+Status CudaTrainingPass::attention_backward(size_t index, const at::Tensor& grad) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
   const int64_t q = query_columns(config_), kv = key_columns(config_);
   // The rows of the mlp are not needed any more.
-  const at::Tensor dattended = in_place_of(rows.activated, q);
-  product_backward(rows.attended, slope, weights.out, weights.out_bias, dattended);
-  ASSIGN_OR_RETURN(const AttentionRows slopes,
-                   attention_.backward(attention_rows(rows), some(rows.attended),
-                                       rows_[index].kept, some(dattended)));
-  const at::Tensor dqkv = in_place_of(rows.gate_up, q + 2 * kv);
+  const at::Tensor dattended = reused_rows(rows.activated, q);
+  gemm_backward(rows.attended, grad, weights.out, weights.out_bias, dattended);
+  ASSIGN_OR_RETURN(const AttentionRows grads,
+                   attention_.backward(attention_rows(rows), some(rows.attended), rows_[index].kept,
+                                       some(dattended)));
+  const at::Tensor dqkv = reused_rows(rows.gate_up, q + 2 * kv);
   RETURN_IF_ERROR(
       launched(cuda::rotary_backward({.rows = num_rows_,
                                       .heads = heads_of_layer(config_),
@@ -337,32 +334,32 @@ Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slop
                                       .positions = positions_.const_data_ptr<int32_t>(),
                                       .cosine = cosine_.const_data_ptr<float>(),
                                       .sine = sine_.const_data_ptr<float>(),
-                                      .dq = slopes.queries.const_data_ptr(),
-                                      .dkeys = slopes.keys.const_data_ptr(),
-                                      .dvalues = slopes.values.const_data_ptr(),
+                                      .dq = grads.queries.const_data_ptr(),
+                                      .dkeys = grads.keys.const_data_ptr(),
+                                      .dvalues = grads.values.const_data_ptr(),
                                       .dqkv = dqkv.mutable_data_ptr(),
-                                      .dq_weight = slope_of(weights.q_norm),
-                                      .dk_weight = slope_of(weights.k_norm),
+                                      .dq_weight = gradient_of(weights.q_norm),
+                                      .dk_weight = gradient_of(weights.k_norm),
                                       .workspace = workspace_.mutable_data_ptr<float>()},
                                      stream_.raw()),
                "rotary_backward"));
-  product_backward(rows.normed, dqkv, weights.qkv, weights.qkv_bias, addend_);
-  return norm_backward(addend_, rows_[index].input, weights.attention_norm, rows.inverse_rms, slope,
+  gemm_backward(rows.normed, dqkv, weights.qkv, weights.qkv_bias, delta_);
+  return norm_backward(delta_, rows_[index].input, weights.attention_norm, rows.inverse_rms, grad,
                        true);
 }
 
-Status CardTrainingPass::backward() {
-  const at::Tensor& slope = normed_;  // of the residual stream, layer by layer
-  RETURN_IF_ERROR(norm_backward(slope, last_, final_norm_, last_inverse_rms_, slope, false));
+Status CudaTrainingPass::backward() {
+  const at::Tensor& grad = normed_;  // of the residual stream, layer by layer
+  RETURN_IF_ERROR(norm_backward(grad, last_, final_norm_, last_inverse_rms_, grad, false));
   const Run run = recompute_ == Recompute::kFull ? Run::kAgain : Run::kAgainWithoutAttention;
   for (size_t i = layers_.size(); i-- > 0;) {
     if (recompute_ != Recompute::kNone) {
       RETURN_IF_ERROR(attention_stage(i, run));
       RETURN_IF_ERROR(mlp_stage(i, run));
     }
-    RETURN_IF_ERROR(mlp_backward(i, slope));
+    RETURN_IF_ERROR(mlp_backward(i, grad));
     rows_[i].mixture = {};
-    RETURN_IF_ERROR(attention_backward(i, slope));
+    RETURN_IF_ERROR(attention_backward(i, grad));
     rows_[i].kept.clear();
   }
   if (!embedding_.gradient.defined()) return ok();
@@ -372,9 +369,9 @@ Status CardTrainingPass::backward() {
                                             .type = type(),
                                             .ids = ids,
                                             .offsets = ids + num_ids_,
-                                            .places = ids + 2 * num_ids_ + 1,
-                                            .dy = slope.const_data_ptr(),
-                                            .dtable = embedding_.slope()},
+                                            .row_indices = ids + 2 * num_ids_ + 1,
+                                            .dy = grad.const_data_ptr(),
+                                            .dtable = embedding_.grad()},
                                            stream_.raw()),
                   "embedding_backward");
 }

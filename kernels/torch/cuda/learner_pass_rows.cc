@@ -1,4 +1,4 @@
-// The memory of CardTrainingPass: its rows, and what they take.
+// The memory of CudaTrainingPass: its rows and their bytes.
 #include "kernels/torch/cuda/learner_pass.h"
 
 #include <ATen/ops/empty.h>
@@ -12,55 +12,55 @@ constexpr int64_t kBlockAlignment = 256;  // bytes, as libtorch aligns
 
 }  // namespace
 
-double CardTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType type,
+double CudaTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType type,
                                       Recompute recompute, int64_t rows) {
   const double hidden = config.hidden_size, layers = config.num_layers();
   const auto q = static_cast<double>(query_columns(config));
   const auto kv = static_cast<double>(key_columns(config));
   const double size = type == at::kFloat ? 4 : 2;
   double of_rows = 0, largest = 0, width = 0;  // of layers; bytes of a row
-  double slopes = 6 * q + 4 * kv;              // those of attention, with its library's own
+  double grads = 6 * q + 4 * kv;               // those of attention, with its library's own
   double mixture = 0;
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const bool is_mixture = is_mixture_layer(config, i);
     if (!is_mixture) width = config.mlp.width;
     double of_layer = (3 * hidden + 3 * q + 3 * kv + (is_mixture ? 0 : 3 * width)) * size;
-    if (is_mixture) of_layer += CardMixture::bytes_of_rows(config, type);
-    if (is_mixture) mixture = CardMixture::bytes_of_scratch(config, type);
+    if (is_mixture) of_layer += CudaTrainingMixture::bytes_of_rows(config, type);
+    if (is_mixture) mixture = CudaTrainingMixture::bytes_of_scratch(config, type);
     of_rows += of_layer;
     largest = std::max(largest, of_layer);
   }
   // The gradient of the rows before the head, in fp32, is gone by then.
-  slopes = std::max({width * size, slopes * size, 2 * hidden * size, mixture});
-  double bytes = (layers + 3) * hidden * size + slopes;
+  grads = std::max({width * size, grads * size, 2 * hidden * size, mixture});
+  double bytes = (layers + 3) * hidden * size + grads;
   bytes += recompute == Recompute::kNone ? of_rows : largest;
   if (recompute == Recompute::kAttention) bytes += layers * q * size;
   const double of_gradients =
-      config.moe.has_value() ? CardMixture::bytes_of_gradients(config, type) : 0;
+      config.moe.has_value() ? CudaTrainingMixture::bytes_of_gradients(config, type) : 0;
   return static_cast<double>(rows) * bytes + of_gradients;
 }
 
-void CardTrainingPass::release() {
+void CudaTrainingPass::release() {
   rows_.clear();
-  for (at::Tensor* tensor : {&shared_, &addend_, &last_, &last_inverse_rms_, &normed_, &workspace_})
+  for (at::Tensor* tensor : {&shared_, &delta_, &last_, &last_inverse_rms_, &normed_, &workspace_})
     tensor->reset();
   capacity_ = 0;
 }
 
-at::Tensor CardTrainingPass::block(int64_t width) const {
+at::Tensor CudaTrainingPass::block(int64_t width) const {
   return at::empty({capacity_, width}, at::TensorOptions(stream_.device()).dtype(type_));
 }
 
-at::Tensor CardTrainingPass::in_place_of(const at::Tensor& rows, int64_t width) const {
+at::Tensor CudaTrainingPass::reused_rows(const at::Tensor& rows, int64_t width) const {
   if (rows.size(1) < width) return block(width);
   return rows.view({-1}).narrow(0, 0, capacity_ * width).view({capacity_, width});
 }
 
-at::Tensor CardTrainingPass::floats() const {
+at::Tensor CudaTrainingPass::floats() const {
   return at::empty({capacity_}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
 }
 
-CardTrainingPass::Rows CardTrainingPass::make_rows(bool is_mixture) const {
+CudaTrainingPass::Rows CudaTrainingPass::make_rows(bool is_mixture) const {
   Rows rows;
   for (const auto& [tensor, width] : widths_of(rows, is_mixture ? 0 : config_.mlp.width))
     *tensor = block(width);
@@ -69,15 +69,14 @@ CardTrainingPass::Rows CardTrainingPass::make_rows(bool is_mixture) const {
   return rows;
 }
 
-int64_t CardTrainingPass::shared_bytes() const {
+int64_t CudaTrainingPass::shared_bytes() const {
   Rows rows;
   int64_t bytes = 0;
-  for (const auto& [tensor, width] : widths_of(rows, dense_width()))
-    bytes += bytes_of_block(width);
+  for (const auto& [tensor, width] : widths_of(rows, dense_width())) bytes += bytes_of_block(width);
   return bytes;
 }
 
-CardTrainingPass::Rows CardTrainingPass::make_rows_in(const at::Tensor& bytes) const {
+CudaTrainingPass::Rows CudaTrainingPass::make_rows_in(const at::Tensor& bytes) const {
   Rows rows;
   int64_t begin = 0;
   for (const auto& [tensor, width] : widths_of(rows, dense_width())) {
@@ -90,18 +89,18 @@ CardTrainingPass::Rows CardTrainingPass::make_rows_in(const at::Tensor& bytes) c
   return rows;
 }
 
-int64_t CardTrainingPass::bytes_of_block(int64_t width) const {
+int64_t CudaTrainingPass::bytes_of_block(int64_t width) const {
   const int64_t size = capacity_ * width * static_cast<int64_t>(at::elementSize(type_));
   return (size + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
 
 /// 0: all layers are mixtures.
-int64_t CardTrainingPass::dense_width() const {
+int64_t CudaTrainingPass::dense_width() const {
   const auto is_dense = [](const Layer& layer) { return !layer.is_mixture; };
   return std::ranges::any_of(layers_, is_dense) ? config_.mlp.width : 0;
 }
 
-std::vector<std::pair<at::Tensor*, int64_t>> CardTrainingPass::widths_of(Rows& rows,
+std::vector<std::pair<at::Tensor*, int64_t>> CudaTrainingPass::widths_of(Rows& rows,
                                                                          int64_t width) const {
   const int64_t hidden = config_.hidden_size, q = query_columns(config_);
   const int64_t kv = key_columns(config_);
@@ -110,7 +109,7 @@ std::vector<std::pair<at::Tensor*, int64_t>> CardTrainingPass::widths_of(Rows& r
           {&rows.gate_up, 2 * width}, {&rows.activated, width}};
 }
 
-void CardTrainingPass::grow(int64_t rows) {
+void CudaTrainingPass::grow(int64_t rows) {
   if (rows <= capacity_) return;
   release();
   capacity_ = fp8_rows(rows);
@@ -128,13 +127,14 @@ void CardTrainingPass::grow(int64_t rows) {
     if (i == 0 || recompute_ != Recompute::kFull) attended = block(query_columns(config_));
     layer.rows.attended = attended;
   }
-  addend_ = block(hidden);
+  delta_ = block(hidden);
   last_ = block(hidden);
   last_inverse_rms_ = floats();
   normed_ = block(hidden);
-  const int64_t room = std::max(cuda::rms_norm_workspace(capacity_, hidden),
-                                cuda::rotary_workspace(capacity_, config_.attention.head_dim));
-  workspace_ = at::empty({room}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
+  const int64_t workspace_floats =
+      std::max(cuda::rms_norm_workspace(capacity_, hidden),
+               cuda::rotary_workspace(capacity_, config_.attention.head_dim));
+  workspace_ = at::empty({workspace_floats}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
 }
 
 }  // namespace primerl

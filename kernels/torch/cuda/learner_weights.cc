@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kPartOfNorm = int64_t{1} << 22;  // summed in fp32; the parts in double, in order
 
-at::Tensor zeros_on(const CardStream& stream, int64_t count, at::ScalarType type) {
+at::Tensor zeros_on(const CudaStream& stream, int64_t count, at::ScalarType type) {
   return at::zeros({count}, at::TensorOptions(stream.device()).dtype(type));
 }
 
@@ -26,7 +26,7 @@ DataType data_type_of(const at::Tensor& flat) {
   return flat.scalar_type() == at::kFloat ? DataType::kF32 : DataType::kBF16;
 }
 
-/// Where a tensor begins in a flat buffer, and how long it is.
+/// The offset and length in bytes of a tensor in a flat buffer.
 std::pair<uint64_t, uint64_t> bytes_of(const TensorSlice& slice, DataType type) {
   const uint64_t size = size_in_bytes(type);
   return {static_cast<uint64_t>(slice.offset) * size, static_cast<uint64_t>(slice.count) * size};
@@ -34,7 +34,8 @@ std::pair<uint64_t, uint64_t> bytes_of(const TensorSlice& slice, DataType type) 
 
 }  // namespace
 
-CardTrained::CardTrained(const TensorTable& table, at::ScalarType type, const CardStream& stream)
+CudaTrainedWeights::CudaTrainedWeights(const TensorTable& table, at::ScalarType type,
+                                       const CudaStream& stream)
     : table_(table),
       files_(table),
       type_(type),
@@ -47,8 +48,9 @@ CardTrained::CardTrained(const TensorTable& table, at::ScalarType type, const Ca
       norms_(
           zeros_on(stream, (table.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {}
 
-CardTrained::CardTrained(const PaddedAdapters& padded, const AdapterTable& adapter,
-                         at::Tensor weights, at::Tensor gradients, const CardStream& stream)
+CudaTrainedWeights::CudaTrainedWeights(const PaddedAdapters& padded, const AdapterTable& adapter,
+                                       at::Tensor weights, at::Tensor gradients,
+                                       const CudaStream& stream)
     : table_(padded.tensors()),
       files_(adapter.tensors()),
       padded_(&padded),
@@ -60,18 +62,18 @@ CardTrained::CardTrained(const PaddedAdapters& padded, const AdapterTable& adapt
       gradients_(std::move(gradients)),
       first_moments_(zeros_on(stream, table_.count(), at::kFloat)),
       second_moments_(zeros_on(stream, table_.count(), at::kFloat)),
-      norms_(zeros_on(stream, (table_.trained_count() + kPartOfNorm - 1) / kPartOfNorm,
-                      at::kFloat)) {
+      norms_(
+          zeros_on(stream, (table_.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {
   const at::Tensor host = zero_floats(files_.count());
   initialize_adapter(adapter, host.mutable_data_ptr<float>());
   take_weights(host);
 }
 
-double CardTrained::bytes_of_parameter(at::ScalarType type) {
+double CudaTrainedWeights::bytes_of_parameter(at::ScalarType type) {
   return 4.0 * sizeof(float) + (type == at::kFloat ? 0.0 : 2.0);
 }
 
-CardParameter CardTrained::parameter(std::string_view name) const {
+CudaParameter CudaTrainedWeights::parameter(std::string_view name) const {
   const Parameter* found = table_.find(name);
   if (found == nullptr) return {};
   const auto view = [&](const at::Tensor& flat) {
@@ -80,27 +82,27 @@ CardParameter CardTrained::parameter(std::string_view name) const {
   return {view(weights_), view(gradients_), nullptr, view(masters_)};
 }
 
-void CardTrained::take_weights(const at::Tensor& host) {
+void CudaTrainedWeights::take_weights(const at::Tensor& host) {
   masters_.copy_(in_layout(host));
   if (type_ != at::kFloat) weights_.copy_(masters_);
 }
 
-Status CardTrained::fill(const std::vector<WeightTensor>& tensors) {
+Status CudaTrainedWeights::fill(const std::vector<WeightTensor>& tensors) {
   const at::Tensor host = zero_floats(files_.count());
   RETURN_IF_ERROR(fill_parameters(files_, tensors, host.mutable_data_ptr<float>()));
   take_weights(host);
   return stream_.wait();
 }
 
-void CardTrained::randomize(uint64_t seed, double deviation) {
+void CudaTrainedWeights::randomize(uint64_t seed, double deviation) {
   const at::Tensor host = zero_floats(table_.count());
   randomize_parameters(table_, seed, deviation, host.mutable_data_ptr<float>());
   take_weights(host);
 }
 
-void CardTrained::clear_gradients() { gradients_.zero_(); }
+void CudaTrainedWeights::clear_gradients() { gradients_.zero_(); }
 
-double CardTrained::gradient_norm() {
+double CudaTrainedWeights::gradient_norm() {
   const int64_t count = table_.trained_count();
   for (int64_t i = 0; i < norms_.numel(); ++i) {
     at::Tensor to = norms_.select(0, i);
@@ -118,7 +120,7 @@ double CardTrained::gradient_norm() {
 }
 
 /// An adapter comes to the host whole, of whole weights the tensor that is broken.
-std::string CardTrained::broken_gradient() const {
+std::string CudaTrainedWeights::broken_gradient() const {
   const at::Tensor all = padded_ == nullptr ? gradients_ : on_host(gradients_);
   for (const auto& slice : files_.slices()) {
     const at::Tensor values = all.narrow(0, slice.offset, slice.count);
@@ -132,7 +134,7 @@ std::string CardTrained::broken_gradient() const {
   return "none of the tensors";
 }
 
-Status CardTrained::update(const OptimizerOptions& options, TrainReport& report) {
+Status CudaTrainedWeights::update(const OptimizerOptions& options, TrainReport& report) {
   report.grad_norm = gradient_norm();
   if (!std::isfinite(report.grad_norm) || !std::isfinite(report.loss)) {
     report.skipped = true;
@@ -153,7 +155,7 @@ Status CardTrained::update(const OptimizerOptions& options, TrainReport& report)
   return stream_.wait();
 }
 
-at::Tensor CardTrained::on_host(const at::Tensor& flat) const {
+at::Tensor CudaTrainedWeights::on_host(const at::Tensor& flat) const {
   at::Tensor host = zero_floats(table_.count());
   host.copy_(flat);
   if (padded_ == nullptr) return host;
@@ -162,14 +164,14 @@ at::Tensor CardTrained::on_host(const at::Tensor& flat) const {
   return cut;
 }
 
-at::Tensor CardTrained::in_layout(const at::Tensor& host) const {
+at::Tensor CudaTrainedWeights::in_layout(const at::Tensor& host) const {
   if (padded_ == nullptr) return host;
   const at::Tensor padded = zero_floats(table_.count());
   padded_->pad(*adapter_, host.const_data_ptr<float>(), padded.mutable_data_ptr<float>());
   return padded;
 }
 
-std::vector<WeightTensor> CardTrained::copies_of(const at::Tensor& flat) const {
+std::vector<WeightTensor> CudaTrainedWeights::copies_of(const at::Tensor& flat) const {
   const auto host = std::make_shared<const at::Tensor>(
       flat.scalar_type() == at::kFloat ? on_host(flat) : flat.cpu());
   const std::span all(static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes());
@@ -183,8 +185,8 @@ std::vector<WeightTensor> CardTrained::copies_of(const at::Tensor& flat) const {
   return tensors;
 }
 
-Status CardTrained::publish(std::shared_ptr<DeviceBuffer> buffer, DeviceWeights::Buffers next,
-                            WeightSnapshot& snapshot) const {
+Status CudaTrainedWeights::publish(std::shared_ptr<DeviceBuffer> buffer,
+                                   DeviceWeights::Buffers next, WeightSnapshot& snapshot) const {
   if (buffer->num_bytes() != published_bytes())
     return error(Code::kInvalid, "a buffer of {} bytes is not for weights of {}",
                  buffer->num_bytes(), published_bytes());
@@ -196,12 +198,12 @@ Status CardTrained::publish(std::shared_ptr<DeviceBuffer> buffer, DeviceWeights:
     offsets.push_back(bytes_of(slice, type).first);
   }
   RETURN_IF_ERROR(stream_.copy(buffer->data(), weights_.const_data_ptr(), published_bytes()));
-  snapshot.device = std::make_shared<const DeviceWeights>(std::move(buffer), std::move(offsets),
-                                                          std::move(next));
+  snapshot.device =
+      std::make_shared<const DeviceWeights>(std::move(buffer), std::move(offsets), std::move(next));
   return stream_.wait();
 }
 
-std::vector<WeightTensor> CardTrained::copy_gradients() const {
+std::vector<WeightTensor> CudaTrainedWeights::copy_gradients() const {
   auto all = copies_of(gradients_);
   // One tensor a slice, in their order.
   size_t next = 0;
@@ -211,14 +213,14 @@ std::vector<WeightTensor> CardTrained::copy_gradients() const {
   return all;
 }
 
-Status CardTrained::save(const std::filesystem::path& folder) const {
+Status CudaTrainedWeights::save(const std::filesystem::path& folder) const {
   const at::Tensor first = on_host(first_moments_), second = on_host(second_moments_);
   return write_optimizer_state(
       folder, files_, {num_steps_, first.const_data_ptr<float>(), second.const_data_ptr<float>()});
 }
 
-Status CardTrained::load(const std::vector<WeightTensor>& tensors,
-                         const std::filesystem::path& folder) {
+Status CudaTrainedWeights::load(const std::vector<WeightTensor>& tensors,
+                                const std::filesystem::path& folder) {
   const at::Tensor weights = zero_floats(files_.count());
   const at::Tensor first = zero_floats(files_.count());
   const at::Tensor second = zero_floats(files_.count());

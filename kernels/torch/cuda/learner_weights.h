@@ -1,10 +1,10 @@
-/// What a learner on a CUDA device trains: fp32 masters, gradients and AdamW moments, and the copy
-/// of the weights that products read; flat buffers of the table's layout. Whole weights, or one
-/// adapter among others that are alike (padded_adapters.h).
+/// The trained state of a learner on a CUDA device: fp32 masters, gradients and AdamW moments, and
+/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: whole
+/// weights, or one adapter among others of the same shape (padded_adapters.h).
 ///
 /// Computing in bf16 there is such a copy, which each update writes; in fp32 the masters are it.
 /// Tensors come to the host whole: files and snapshots are those of a learner on the CPU. One
-/// thread, under a CardStream::Use.
+/// thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,31 +25,32 @@
 
 namespace primerl {
 
-/// A weight as products read it, and the fp32 gradient that is added to. Undefined: the model has
+/// A weight as GEMMs read it, and the fp32 gradient that is added to. Undefined: the model has
 /// none of that name; a gradient, too, of what is frozen.
-struct CardParameter {
+struct CudaParameter {
   at::Tensor weight;
   at::Tensor gradient;
   const PaddedAdapters::Matrix* adapters = nullptr;  // null: none is put on it
-  at::Tensor exact = {};  // the fp32 weight, where there is one
-  std::shared_ptr<const Fp8Weight> fp8 = {};  // null: products read `weight`
+  at::Tensor exact = {};                             // the fp32 weight, where there is one
+  std::shared_ptr<const Fp8Weight> fp8 = {};         // null: GEMMs read `weight`
 
   const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
-  float* slope() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }
+  float* grad() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }
 };
 
 /// That of a name (tensors.h).
-using CardParameters = std::function<CardParameter(std::string_view name)>;
+using CudaParameters = std::function<CudaParameter(std::string_view name)>;
 
-class CardTrained {
+class CudaTrainedWeights {
  public:
-  /// `table` and `stream` outlive it; `type` is kFloat or kBFloat16. All weights are 0.
-  CardTrained(const TensorTable& table, at::ScalarType type, const CardStream& stream);
-  /// Of an adapter, which begins as initialize_adapter() has it: `weights`, of their type, and
+  /// `table` and `stream` must stay valid while it exists; `type` is kFloat or kBFloat16. All
+  /// weights are 0.
+  CudaTrainedWeights(const TensorTable& table, at::ScalarType type, const CudaStream& stream);
+  /// For an adapter, which begins as initialize_adapter() says: `weights`, of their type, and
   /// `gradients` are [padded.tensors().count()] of memory that all adapters share. Its files and
-  /// snapshots are those of `adapter`. All outlive it.
-  CardTrained(const PaddedAdapters& padded, const AdapterTable& adapter, at::Tensor weights,
-              at::Tensor gradients, const CardStream& stream);
+  /// snapshots are those of `adapter`. All arguments must stay valid while it exists.
+  CudaTrainedWeights(const PaddedAdapters& padded, const AdapterTable& adapter, at::Tensor weights,
+                     at::Tensor gradients, const CudaStream& stream);
 
   /// Bytes a parameter.
   static double bytes_of_parameter(at::ScalarType type);
@@ -57,7 +58,7 @@ class CardTrained {
   at::ScalarType type() const { return type_; }
   int64_t num_steps() const { return num_steps_; }
   /// Views of the parameter's shape.
-  CardParameter parameter(std::string_view name) const;
+  CudaParameter parameter(std::string_view name) const;
 
   /// Takes `tensors` (tensors.h) as the weights; all or nothing.
   Status fill(const std::vector<WeightTensor>& tensors);
@@ -69,7 +70,7 @@ class CardTrained {
 
   /// Copies on the host, in fp32.
   std::vector<WeightTensor> copy_weights() const { return copies_of(masters_); }
-  /// Of whole weights what engines get: those that products read, in their type. As copies on the
+  /// Publishes whole weights for engines: those that GEMMs read, in their type. As copies on the
   /// host,
   std::vector<WeightTensor> copy_published() const { return copies_of(weights_); }
   /// or in `buffer`, which has published_bytes(); they are there when this returns. `next`: where
@@ -98,10 +99,10 @@ class CardTrained {
   const PaddedAdapters* const padded_ = nullptr;  // of whole weights both are the same table
   const AdapterTable* const adapter_ = nullptr;
   const at::ScalarType type_;
-  const CardStream& stream_;
+  const CudaStream& stream_;
   // [table.count()] each, on the device.
   at::Tensor masters_;
-  at::Tensor weights_;  // those that products read
+  at::Tensor weights_;  // those that GEMMs read
   at::Tensor gradients_;
   at::Tensor first_moments_;
   at::Tensor second_moments_;

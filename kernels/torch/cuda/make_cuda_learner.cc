@@ -1,42 +1,42 @@
-// How a learner on a CUDA device is made of a folder, where there is room for it.
+// Constructs the learner of a folder on a CUDA device with enough free memory.
 #include "kernels/torch/boundary.h"
-#include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/decoder.h"
+#include "kernels/torch/cuda/device.h"
 #include "kernels/torch/cuda/learner.h"
-#include "kernels/torch/cuda/learner_room.h"
+#include "kernels/torch/cuda/learner_memory.h"
 #include "kernels/torch/memory.h"
 
 namespace primerl {
 namespace {
 
-Status check_room(const LearnerOptions& options, const ModelConfig& config,
-                  std::span<const AdapterTraining> adapters, bool is_base_there) {
-  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
+Status check_free_memory(const LearnerOptions& options, const ModelConfig& config,
+                         std::span<const AdapterTraining> adapters, bool is_base_there) {
+  ASSIGN_OR_RETURN(const CudaDeviceFacts facts,
+                   cuda_device_facts(cuda_device_index(options.device)));
   const int64_t rows = options.micro_batch_tokens;
   LearnerBytes bytes = learner_bytes(options, config, adapters, rows);
   if (is_base_there) bytes.weights -= frozen_bytes(options, config, adapters);
-  if (bytes.all() <= card.free_bytes) return ok();
-  return too_large(options, adapters, bytes, rows, card, is_base_there);
+  if (bytes.all() <= facts.free_bytes) return ok();
+  return too_large(options, adapters, bytes, rows, facts, is_base_there);
 }
 
-/// Random ones, where there are no `tensors`, are nobody else's.
-Result<std::shared_ptr<const CardBase>> frozen_base(const LearnerOptions& options,
-                                                    const ModelConfig& config,
-                                                    const std::vector<WeightTensor>* tensors,
-                                                    const std::string& folder,
-                                                    std::span<const AdapterTraining> adapters,
-                                                    const CardStream& stream, FrozenBases* bases) {
+/// Random weights, used without `tensors`, are not shared.
+Result<std::shared_ptr<const CudaFrozenBase>> frozen_base(
+    const LearnerOptions& options, const ModelConfig& config,
+    const std::vector<WeightTensor>* tensors, const std::string& folder,
+    std::span<const AdapterTraining> adapters, const CudaStream& stream, FrozenBases* bases) {
   const auto look = [&](bool is_base_there) {
-    return check_room(options, config, adapters, is_base_there);
+    return check_free_memory(options, config, adapters, is_base_there);
   };
   const at::ScalarType type = type_named(options.dtype);
-  if (tensors != nullptr) return card_base(bases, folder, config, *tensors, type, stream, look);
+  if (tensors != nullptr)
+    return cuda_frozen_base(bases, folder, config, *tensors, type, stream, look);
   const TensorTable table(config);
   const at::Tensor host = zero_floats(table.count());
   randomize_parameters(table, static_cast<uint64_t>(options.init_seed), config.initializer_range,
                        host.mutable_data_ptr<float>());
-  return card_base(nullptr, folder, config, view_parameters(table, host.const_data_ptr<float>()),
-                   type, stream, look);
+  return cuda_frozen_base(nullptr, folder, config,
+                          view_parameters(table, host.const_data_ptr<float>()), type, stream, look);
 }
 
 Status start(CudaLearner& learner, const LearnerOptions& options,
@@ -64,16 +64,16 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                                                    const std::string& base,
                                                    std::span<const AdapterTraining> adapters,
                                                    FrozenBases* bases) {
-  RETURN_IF_ERROR(check_card_model(model.config));
+  RETURN_IF_ERROR(check_cuda_model(model.config));
   if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   RETURN_IF_ERROR(check_products(options.products, options.dtype, model.config, options.device));
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
-    const CardStream stream(card_index(options.device));
-    const CardStream::Use use(stream);
-    std::shared_ptr<const CardBase> frozen;
+    const CudaStream stream(cuda_device_index(options.device));
+    const CudaStream::Use use(stream);
+    std::shared_ptr<const CudaFrozenBase> frozen;
     if (adapters.empty()) {
-      RETURN_IF_ERROR(check_room(options, model.config, adapters, false));
+      RETURN_IF_ERROR(check_free_memory(options, model.config, adapters, false));
     } else {
       ASSIGN_OR_RETURN(frozen,
                        frozen_base(options, model.config, tensors, base, adapters, stream, bases));

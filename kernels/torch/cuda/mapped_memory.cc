@@ -33,8 +33,8 @@ template <class Function>
 Status find(const char* name, Function*& function) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
-  const cudaError_t asked = cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion,
-                                                             cudaEnableDefault, &result);
+  const cudaError_t asked =
+      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
   if (asked != cudaSuccess) static_cast<void>(cudaGetLastError());
   if (asked != cudaSuccess || result != cudaDriverEntryPointSuccess)
     return error(Code::kUnavailable, "the driver has no {}", name);
@@ -64,7 +64,7 @@ const Result<Driver>& driver() {
   return found;
 }
 
-/// `what` of the driver, which was found.
+/// The driver's function `what`, which must exist.
 Status available(CUresult code, std::string_view what) {
   if (code == CUDA_SUCCESS) return ok();
   const char* text = nullptr;
@@ -73,35 +73,36 @@ Status available(CUresult code, std::string_view what) {
                "{}: {} (error {} of the driver)", what, text, static_cast<int>(code));
 }
 
-/// Of a card whose memory cannot be sent it is mapped all the same, for its own process.
-Result<CUmemAllocationProp> kind_of_memory(int32_t card) {
+/// If a device's memory cannot be shared with other processes, it is still mapped for this one.
+Result<CUmemAllocationProp> kind_of_memory(int32_t device_index) {
   CUmemAllocationProp kind{};
   kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  kind.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = card};
+  kind.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device_index};
   int can_share = 0;
-  RETURN_IF_ERROR(available(
-      driver()->attribute(&can_share,
-                          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, card),
-      "a device's attribute"));
+  RETURN_IF_ERROR(
+      available(driver()->attribute(&can_share,
+                                    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                    device_index),
+                "a device's attribute"));
   kind.requestedHandleTypes = can_share != 0 ? kHandleType : CU_MEM_HANDLE_TYPE_NONE;
   return kind;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<MappedMemory>> MappedMemory::make(int32_t card, uint64_t num_bytes) {
+Result<std::unique_ptr<MappedMemory>> MappedMemory::make(int32_t device_index, uint64_t num_bytes) {
   if (!driver().ok()) return driver().error();
-  ASSIGN_OR_RETURN(const CUmemAllocationProp kind, kind_of_memory(card));
+  ASSIGN_OR_RETURN(const CUmemAllocationProp kind, kind_of_memory(device_index));
   size_t unit = 0;
   RETURN_IF_ERROR(available(
       driver()->granularity(&unit, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "memory"));
   const uint64_t rounded = (num_bytes + unit - 1) / unit * unit;
   CUmemGenericAllocationHandle allocation = 0;
   RETURN_IF_ERROR(available(driver()->create(&allocation, rounded, &kind, 0),
-                            fmt::format("{} bytes of cuda:{}", rounded, card)));
+                            fmt::format("{} bytes of cuda:{}", rounded, device_index)));
   std::unique_ptr<MappedMemory> made(new MappedMemory(allocation, rounded));
   RETURN_IF_ERROR(made->map());
-  RETURN_IF_ERROR(made->let_use(card));
+  RETURN_IF_ERROR(made->let_use(device_index));
   return made;
 }
 
@@ -110,8 +111,8 @@ Result<std::unique_ptr<MappedMemory>> MappedMemory::take(const Descriptor& sent,
   if (!driver().ok()) return driver().error();
   CUmemGenericAllocationHandle allocation = 0;
   auto* const number = reinterpret_cast<void*>(static_cast<intptr_t>(sent.get()));
-  RETURN_IF_ERROR(available(driver()->take(&allocation, number, kHandleType),
-                            "memory of another process"));
+  RETURN_IF_ERROR(
+      available(driver()->take(&allocation, number, kHandleType), "memory of another process"));
   std::unique_ptr<MappedMemory> made(new MappedMemory(allocation, num_bytes));
   RETURN_IF_ERROR(made->map());
   RETURN_IF_ERROR(made->let_use(reader));
@@ -136,15 +137,15 @@ MappedMemory::~MappedMemory() {
 
 void* MappedMemory::data() const { return reinterpret_cast<void*>(address_); }
 
-Status MappedMemory::let_use(int32_t card) {
+Status MappedMemory::let_use(int32_t device_index) {
   const std::lock_guard lock(mutex_);
-  if (users_.contains(card)) return ok();
+  if (users_.contains(device_index)) return ok();
   CUmemAccessDesc access{};
-  access.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = card};
+  access.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device_index};
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   RETURN_IF_ERROR(available(driver()->set_access(address_, num_bytes_, &access, 1),
-                            fmt::format("access of cuda:{}", card)));
-  users_.insert(card);
+                            fmt::format("access of cuda:{}", device_index)));
+  users_.insert(device_index);
   return ok();
 }
 

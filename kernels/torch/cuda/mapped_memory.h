@@ -18,22 +18,23 @@ namespace primerl {
 
 class MappedMemory {
  public:
-  /// At least `num_bytes` of a card. kExhausted: it has not so much left.
-  static Result<std::unique_ptr<MappedMemory>> make(int32_t card, uint64_t num_bytes);
-  /// What share() of another process has sent, all `num_bytes` of it, for `reader` to read.
+  /// At least `num_bytes` of a CUDA device. kExhausted: it has less free memory.
+  static Result<std::unique_ptr<MappedMemory>> make(int32_t device_index, uint64_t num_bytes);
+  /// Maps the memory that share() of another process has sent, `num_bytes` in all, for `reader` to
+  /// read.
   static Result<std::unique_ptr<MappedMemory>> take(const Descriptor& sent, int32_t reader,
                                                     uint64_t num_bytes);
-  /// Whoever used it has waited for what was launched.
+  /// Users must have waited for their launches.
   ~MappedMemory();
   MappedMemory(const MappedMemory&) = delete;
   MappedMemory& operator=(const MappedMemory&) = delete;
 
   void* data() const;
-  /// Of the mapping: the next multiple of what the driver gives at once.
+  /// Bytes of the mapping: the next multiple of the driver's granularity.
   uint64_t num_bytes() const { return num_bytes_; }
-  /// Lets operations of a card read and write it.
-  Status let_use(int32_t card);
-  /// For take() of another process. kUnavailable says why the system has no such thing.
+  /// Allows operations of a CUDA device to read and write it.
+  Status let_use(int32_t device_index);
+  /// For take() of another process. kUnavailable says why the system does not support it.
   Result<Descriptor> share() const;
 
  private:

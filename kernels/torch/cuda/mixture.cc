@@ -7,18 +7,16 @@
 
 #include <algorithm>
 
-#include "kernels/ops/cuda_places.h"
-#include "kernels/torch/cuda/gates.h"
-#include "kernels/torch/cuda/product.h"
+#include "kernels/ops/cuda_expert_tiles.h"
+#include "kernels/torch/cuda/gemm.h"
+#include "kernels/torch/cuda/swiglu.h"
 #include "kernels/torch/stages/stage.h"
 
 namespace primerl {
-namespace {
+namespace {}  // namespace
 
-}  // namespace
-
-EngineMixture::EngineMixture(const ModelConfig& config, const CardWeights& weights,
-                             const CardAdapters* adapters, const CardStream& stream,
+EngineMixture::EngineMixture(const ModelConfig& config, const CudaWeights& weights,
+                             const CudaAdapterSlots* adapters, const CudaStream& stream,
                              int64_t rows_max)
     : config_(config),
       spec_(*config.moe),
@@ -39,7 +37,7 @@ EngineMixture::EngineMixture(const ModelConfig& config, const CardWeights& weigh
   scores_ = of(at::kFloat, {rows_max_, spec_.num_experts});
   weights_of_ = of(at::kFloat, {rows_max_, k});
   chosen_ = of(at::kInt, {rows_max_, k});
-  places_ = of(at::kInt, {rows_max_, k});
+  permutation_ = of(at::kInt, {rows_max_, k});
   sources_ = of(at::kInt, {pairs});
   ends_ = of(at::kInt, {spec_.num_experts});
   gathered_ = of(type_, {pairs, config.hidden_size});
@@ -49,7 +47,7 @@ EngineMixture::EngineMixture(const ModelConfig& config, const CardWeights& weigh
   shared_activated_ = of(type_, {rows_max, spec_.shared_width});
 }
 
-/// What grouped products allocate is of it.
+/// What grouped GEMMs allocate is of it.
 double EngineMixture::bytes_needed(const ModelConfig& config, int64_t element_size,
                                    int64_t rows_max) {
   const MoeSpec& spec = *config.moe;
@@ -90,9 +88,7 @@ Status EngineMixture::take_biases(const TensorTable& table,
   return stream_.wait();
 }
 
-cuda::Type EngineMixture::type() const {
-  return op_type(type_);
-}
+cuda::Type EngineMixture::type() const { return op_type(type_); }
 
 Status EngineMixture::route(int64_t rows, const Layer& layer, const at::Tensor& x) const {
   RETURN_IF_ERROR(multiply(rows, x, layer.router, scores_, stream_));
@@ -109,7 +105,7 @@ Status EngineMixture::route(int64_t rows, const Layer& layer, const at::Tensor& 
                                         .experts_per_token = spec_.experts_per_token,
                                         .num_experts = spec_.num_experts,
                                         .experts = chosen_.const_data_ptr<int32_t>(),
-                                        .places = places_.mutable_data_ptr<int32_t>(),
+                                        .permutation = permutation_.mutable_data_ptr<int32_t>(),
                                         .sources = sources_.mutable_data_ptr<int32_t>(),
                                         .ends = ends_.mutable_data_ptr<int32_t>()},
                                        stream_.raw()),
@@ -130,56 +126,56 @@ at::Tensor EngineMixture::grouped(const at::Tensor& x, const at::Tensor& weight)
   return y;
 }
 
-Status EngineMixture::add(const CardAdapters::Linear* linear, const CardAdapterRows& adapters,
+Status EngineMixture::add(const CudaAdapterSlots::Linear* linear, const CudaAdapterRows& adapters,
                           const at::Tensor& x, const at::Tensor& y) const {
   if (linear == nullptr || !adapters.are_there()) return ok();
   return adapters_->add(*linear, adapters, x, y);
 }
 
-Status EngineMixture::forward_shared(int64_t rows, const CardAdapterRows& adapters,
+Status EngineMixture::forward_shared(int64_t rows, const CudaAdapterRows& adapters,
                                      const Layer& layer, const at::Tensor& x,
                                      const at::Tensor& y) const {
   RETURN_IF_ERROR(multiply(rows, x, layer.shared_gate_up, shared_gate_up_, stream_));
   RETURN_IF_ERROR(add(layer.on_shared_gate_up, adapters, x, shared_gate_up_));
-  RETURN_IF_ERROR(open_gates(rows, shared_gate_up_, shared_activated_, stream_));
+  RETURN_IF_ERROR(apply_swiglu(rows, shared_gate_up_, shared_activated_, stream_));
   RETURN_IF_ERROR(multiply(rows, shared_activated_, layer.shared_down, y, stream_));
   return add(layer.on_shared_down, adapters, shared_activated_, y);
 }
 
-Result<CardAdapterRows> EngineMixture::tile(int64_t first, int64_t rows,
-                                            const CardAdapterRows& adapters) const {
+Result<CudaAdapterRows> EngineMixture::tile(int64_t first, int64_t rows,
+                                            const CudaAdapterRows& adapters) const {
   const auto runs = adapters.known_runs;  // where they are known, those with some of the rows
   const auto is_before = [&](const auto& run) { return run.first + run.rows <= first; };
   const auto is_within = [&](const auto& run) { return run.first < first + rows; };
   const auto begin = std::ranges::partition_point(runs, is_before) - runs.begin();
   const auto end = std::ranges::partition_point(runs, is_within) - runs.begin();
   const int64_t num_runs = runs.empty() ? adapters.num_expert_runs : end - begin;
-  if (num_runs <= 0) return CardAdapterRows();
-  const int64_t places = rows * spec_.experts_per_token;
-  const int64_t tile_rows = expert_tile_rows(places, spec_.num_experts);
+  if (num_runs <= 0) return CudaAdapterRows();
+  const int64_t num_pairs = rows * spec_.experts_per_token;
+  const int64_t tile_rows = expert_tile_rows(num_pairs, spec_.num_experts);
   const int64_t num_tiles =
-      cuda::tiles_of_places(places, spec_.num_experts, num_runs, tile_rows);
+      cuda::num_expert_tiles_of(num_pairs, spec_.num_experts, num_runs, tile_rows);
   auto* tiles = static_cast<cuda::AdapterTile*>(tiles_.mutable_data_ptr());
-  RETURN_IF_ERROR(launched(cuda::tile_places({.places = places,
-                                              .num_experts = spec_.num_experts,
-                                              .ends = ends_.const_data_ptr<int32_t>(),
-                                              .sources = sources_.const_data_ptr<int32_t>(),
-                                              .first_row = first,
-                                              .runs = adapters.expert_runs + begin,
-                                              .num_runs = num_runs,
-                                              .tile_rows = tile_rows,
-                                              .num_tiles = num_tiles,
-                                              .tiles = tiles},
-                                             stream_.raw()),
+  RETURN_IF_ERROR(launched(cuda::make_expert_tiles({.num_pairs = num_pairs,
+                                                    .num_experts = spec_.num_experts,
+                                                    .ends = ends_.const_data_ptr<int32_t>(),
+                                                    .sources = sources_.const_data_ptr<int32_t>(),
+                                                    .first_row = first,
+                                                    .runs = adapters.expert_runs + begin,
+                                                    .num_runs = num_runs,
+                                                    .tile_rows = tile_rows,
+                                                    .num_tiles = num_tiles,
+                                                    .tiles = tiles},
+                                                   stream_.raw()),
                            "tiles of experts"));
-  return CardAdapterRows{tiles, num_tiles};
+  return CudaAdapterRows{tiles, num_tiles};
 }
 
-Status EngineMixture::forward_some(int64_t first, int64_t rows, const CardAdapterRows& adapters,
+Status EngineMixture::forward_some(int64_t first, int64_t rows, const CudaAdapterRows& adapters,
                                    const Layer& layer, const at::Tensor& x,
                                    const at::Tensor& y) const {
   RETURN_IF_ERROR(route(rows, layer, x));
-  ASSIGN_OR_RETURN(const CardAdapterRows tiles, tile(first, rows, adapters));
+  ASSIGN_OR_RETURN(const CudaAdapterRows tiles, tile(first, rows, adapters));
   const int64_t pairs = rows * spec_.experts_per_token;
   RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = pairs,
                                               .width = config_.hidden_size,
@@ -191,7 +187,7 @@ Status EngineMixture::forward_some(int64_t first, int64_t rows, const CardAdapte
                            "rows of experts"));
   const at::Tensor gate_up = grouped(gathered_.narrow(0, 0, pairs), layer.gate_up);
   RETURN_IF_ERROR(add(layer.on_gate_up, tiles, gathered_, gate_up));
-  RETURN_IF_ERROR(open_gates(pairs, gate_up, activated_, stream_));
+  RETURN_IF_ERROR(apply_swiglu(pairs, gate_up, activated_, stream_));
   const at::Tensor outputs = grouped(activated_.narrow(0, 0, pairs), layer.down);
   RETURN_IF_ERROR(add(layer.on_down, tiles, activated_, outputs));
   return launched(cuda::combine_rows({.rows = rows,
@@ -199,14 +195,14 @@ Status EngineMixture::forward_some(int64_t first, int64_t rows, const CardAdapte
                                       .terms = spec_.experts_per_token,
                                       .type = type(),
                                       .x = outputs.const_data_ptr(),
-                                      .places = places_.const_data_ptr<int32_t>(),
+                                      .row_indices = permutation_.const_data_ptr<int32_t>(),
                                       .weights = weights_of_.const_data_ptr<float>(),
                                       .y = y.mutable_data_ptr()},
                                      stream_.raw()),
                   "sum over experts");
 }
 
-Status EngineMixture::forward(int64_t rows, const CardAdapterRows& adapters, const Layer& layer,
+Status EngineMixture::forward(int64_t rows, const CudaAdapterRows& adapters, const Layer& layer,
                               const at::Tensor& x, const at::Tensor& y) const {
   if (spec_.shared_width > 0)
     RETURN_IF_ERROR(forward_shared(rows, adapters, layer, x, y));

@@ -1,8 +1,8 @@
-/// The buffers of a CUDA device from which engines take a learner's weights. They are not counted
-/// as needed: they are made where the device has room for them beside what the learner's steps
-/// take, all with the first snapshot, so that engines open them before their first step; one that
-/// was given back since, when it is needed.
-/// One thread; what is lent may die on any.
+/// The buffers of a CUDA device from which engines copy a learner's weights. They are not part of
+/// the required memory: they are made if the device has free memory beside the learner's steps. All
+/// are made with the first snapshot, so that engines open them before their first step. A buffer
+/// that was freed since is made again when it is needed. One thread; a lent buffer may be released
+/// on any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +15,27 @@ namespace primerl {
 
 class SnapshotBuffers {
  public:
-  /// At most `buffers_max` of `num_bytes`. `kept_bytes` stay free for whatever comes, and until
-  /// has_stepped() `first_step_bytes` beside them.
-  SnapshotBuffers(int32_t card, uint64_t num_bytes, int32_t buffers_max, double kept_bytes,
+  /// At most `buffers_max` of `num_bytes`. `kept_bytes` always stay free; until has_stepped() also
+  /// `first_step_bytes`.
+  SnapshotBuffers(int32_t device_index, uint64_t num_bytes, int32_t buffers_max, double kept_bytes,
                   double first_step_bytes);
 
-  /// Null: all are held, or there is no room for another; the snapshot goes through the host, which
-  /// is counted.
+  /// Null: all are in use, and there is no free memory for another. The snapshot goes through the
+  /// host, which is counted.
   std::shared_ptr<DeviceBuffer> take();
-  /// Where later snapshots will lie.
+  /// The address of later snapshots.
   DeviceWeights::Buffers next() const { return pool_.free(); }
   void has_stepped() { first_step_bytes_ = 0; }
-  /// Those that nobody holds go back to the device.
+  /// Frees the unused ones.
   void release_free() { pool_.release_free(); }
   /// "3 buffers for engines, 0 snapshots by the host".
   std::string text() const;
 
  private:
-  bool has_room() const;
+  bool has_space() const;
   void make_all();
 
-  const int32_t card_;
+  const int32_t device_index_;
   const uint64_t num_bytes_;
   const double kept_bytes_;
   double first_step_bytes_;

@@ -37,27 +37,27 @@ at::TensorOptions pinned(at::ScalarType type) {
 }  // namespace
 
 StepMemory::StepMemory(int64_t rows_max, int64_t blocks_max, int64_t vocab_size,
-                       const CardStream& stream)
+                       const CudaStream& stream)
     : rows_max_(rows_max), vocab_size_(vocab_size), stream_(stream) {
-  const auto on_card = [&](at::ScalarType type) {
+  const auto on_cuda = [&](at::ScalarType type) {
     return at::TensorOptions(stream.device()).dtype(type);
   };
-  device_bytes_ = at::zeros({rows_max * kBytesOfRow}, on_card(at::kByte));
+  device_bytes_ = at::zeros({rows_max * kBytesOfRow}, on_cuda(at::kByte));
   device_ = arrays_of(device_bytes_, rows_max);
   table_.resize(static_cast<size_t>(rows_max * blocks_max), 0);
-  device_table_ = at::zeros({rows_max, blocks_max}, on_card(at::kInt));
-  device_drawn_ = at::zeros({2, rows_max}, on_card(at::kInt));
-  workspace_ = at::zeros({cuda::sample_workspace(rows_max)}, on_card(at::kByte));
-  device_kept_ = at::zeros({rows_max, cuda::kept_words(vocab_size)}, on_card(at::kInt));
-  for (half_ = 0; half_ < halves_.size(); ++half_) {
-    Half& half = halves_[half_];
-    half.bytes = at::empty({rows_max * kBytesOfRow}, pinned(at::kByte));
-    half.arrays = arrays_of(half.bytes, rows_max);
-    half.table = at::empty({rows_max, blocks_max}, pinned(at::kInt));
-    half.drawn = at::empty({2, rows_max}, pinned(at::kInt));
+  device_table_ = at::zeros({rows_max, blocks_max}, on_cuda(at::kInt));
+  device_drawn_ = at::zeros({2, rows_max}, on_cuda(at::kInt));
+  workspace_ = at::zeros({cuda::sample_workspace(rows_max)}, on_cuda(at::kByte));
+  device_kept_ = at::zeros({rows_max, cuda::kept_words(vocab_size)}, on_cuda(at::kInt));
+  for (buffer_index_ = 0; buffer_index_ < buffers_.size(); ++buffer_index_) {
+    HostBuffers& buffer_index = buffers_[buffer_index_];
+    buffer_index.bytes = at::empty({rows_max * kBytesOfRow}, pinned(at::kByte));
+    buffer_index.arrays = arrays_of(buffer_index.bytes, rows_max);
+    buffer_index.table = at::empty({rows_max, blocks_max}, pinned(at::kInt));
+    buffer_index.drawn = at::empty({2, rows_max}, pinned(at::kInt));
     for (int64_t row = 0; row < rows_max; ++row) clear(row);
   }
-  half_ = 0;
+  buffer_index_ = 0;
 }
 
 void StepMemory::sample(int64_t row, const Sequence& sequence, int32_t index) {
@@ -97,7 +97,7 @@ void StepMemory::clear(int64_t row) {
 }
 
 Status StepMemory::upload() {
-  const at::Tensor& bytes = halves_[half_].bytes;
+  const at::Tensor& bytes = buffers_[buffer_index_].bytes;
   RETURN_IF_ERROR(stream_.copy(device_bytes_.mutable_data_ptr(), bytes.const_data_ptr(),
                                static_cast<size_t>(bytes.numel())));
   return upload_table();
@@ -106,14 +106,13 @@ Status StepMemory::upload() {
 Status StepMemory::upload_table() {
   const auto [begin, end, width] = std::exchange(changed_, {});
   if (width == 0) return ok();
-  auto* sent = halves_[half_].table.mutable_data_ptr<int32_t>();
+  auto* sent = buffers_[buffer_index_].table.mutable_data_ptr<int32_t>();
   for (int64_t row = begin; row < end; ++row)
     std::copy_n(table_.data() + row * table_stride(), width, sent + row * table_stride());
-  return stream_.copy_rows(device_table_.mutable_data_ptr<int32_t>() + begin * table_stride(),
-                           sent + begin * table_stride(),
-                           static_cast<size_t>(table_stride()) * sizeof(int32_t),
-                           static_cast<size_t>(width) * sizeof(int32_t),
-                           static_cast<size_t>(end - begin));
+  return stream_.copy_rows(
+      device_table_.mutable_data_ptr<int32_t>() + begin * table_stride(),
+      sent + begin * table_stride(), static_cast<size_t>(table_stride()) * sizeof(int32_t),
+      static_cast<size_t>(width) * sizeof(int32_t), static_cast<size_t>(end - begin));
 }
 
 Status StepMemory::draw(int64_t rows, const at::Tensor& logits, bool has_kept) const {
@@ -148,31 +147,33 @@ Status StepMemory::score(int64_t rows, const at::Tensor& logits) const {
 }
 
 Status StepMemory::download(int64_t rows, bool has_kept) {
-  Half& half = halves_[half_];
-  RETURN_IF_ERROR(stream_.copy(half.drawn.mutable_data_ptr(), device_drawn_.const_data_ptr(),
-                               static_cast<size_t>(half.drawn.numel()) * sizeof(int32_t)));
+  HostBuffers& buffer_index = buffers_[buffer_index_];
+  RETURN_IF_ERROR(stream_.copy(buffer_index.drawn.mutable_data_ptr(),
+                               device_drawn_.const_data_ptr(),
+                               static_cast<size_t>(buffer_index.drawn.numel()) * sizeof(int32_t)));
   if (has_kept) {
     // Few engines are ever asked for kept sets: the host's part is made for the first that is.
-    if (!half.kept.defined()) half.kept = at::empty(device_kept_.sizes(), pinned(at::kInt));
-    const auto words = static_cast<size_t>(rows * half.kept.size(1));
-    RETURN_IF_ERROR(stream_.copy(half.kept.mutable_data_ptr(), device_kept_.const_data_ptr(),
-                                 words * sizeof(int32_t)));
+    if (!buffer_index.kept.defined())
+      buffer_index.kept = at::empty(device_kept_.sizes(), pinned(at::kInt));
+    const auto words = static_cast<size_t>(rows * buffer_index.kept.size(1));
+    RETURN_IF_ERROR(stream_.copy(buffer_index.kept.mutable_data_ptr(),
+                                 device_kept_.const_data_ptr(), words * sizeof(int32_t)));
   }
-  stream_.record(half.is_there);
+  stream_.record(buffer_index.is_there);
   return ok();
 }
 
-std::span<const int32_t> StepMemory::tokens(size_t half) const {
-  return {halves_[half].drawn.const_data_ptr<int32_t>(), static_cast<size_t>(rows_max_)};
+std::span<const int32_t> StepMemory::tokens(size_t buffer_index) const {
+  return {buffers_[buffer_index].drawn.const_data_ptr<int32_t>(), static_cast<size_t>(rows_max_)};
 }
 
-std::span<const float> StepMemory::logprobs(size_t half) const {
-  const int32_t* bits = halves_[half].drawn.const_data_ptr<int32_t>() + rows_max_;
+std::span<const float> StepMemory::logprobs(size_t buffer_index) const {
+  const int32_t* bits = buffers_[buffer_index].drawn.const_data_ptr<int32_t>() + rows_max_;
   return {reinterpret_cast<const float*>(bits), static_cast<size_t>(rows_max_)};
 }
 
-std::span<const uint32_t> StepMemory::kept(size_t half, int64_t row) const {
-  const at::Tensor& all = halves_[half].kept;
+std::span<const uint32_t> StepMemory::kept(size_t buffer_index, int64_t row) const {
+  const at::Tensor& all = buffers_[buffer_index].kept;
   const auto words = static_cast<size_t>(all.size(1));
   const auto* first = reinterpret_cast<const uint32_t*>(all.const_data_ptr<int32_t>());
   return {first + static_cast<size_t>(row) * words, words};

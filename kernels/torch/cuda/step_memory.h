@@ -1,11 +1,11 @@
-/// What a step on a CUDA device is told and what it answers: rows to decode, how they are sampled,
-/// and the tokens that were drawn.
+/// The inputs and outputs of a step on a CUDA device: rows to decode, their sampling settings, and
+/// the sampled tokens.
 ///
 /// Owns pinned memory on the host and its like on the device, both of fixed size and address: a
 /// captured graph reads and writes the device's. The host writes, upload() copies, the step runs,
-/// download() copies back, wait() waits for that. Of the host's there are two halves, which steps
-/// take in turn: one may be written while the step of the other is under way. Who begins a step has
-/// waited for the one before the last. One thread, under a CardStream::Use.
+/// download() copies back, wait() waits for that. The host has two buffers, which steps use
+/// alternately: one may be written while the step of the other runs. Before a step begins, its
+/// caller has waited for the step before the last. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,26 +39,26 @@ struct StepArrays {
 
 class StepMemory {
  public:
-  /// `stream` outlives it. A row has up to `blocks_max` blocks.
-  StepMemory(int64_t rows_max, int64_t blocks_max, int64_t vocab_size, const CardStream& stream);
+  /// `stream` must stay valid while it exists. A row has up to `blocks_max` blocks.
+  StepMemory(int64_t rows_max, int64_t blocks_max, int64_t vocab_size, const CudaStream& stream);
 
   int64_t rows_max() const { return rows_max_; }
-  const StepArrays& host() const { return halves_[half_].arrays; }
+  const StepArrays& host() const { return buffers_[buffer_index_].arrays; }
   const StepArrays& device() const { return device_; }
   const int32_t* block_table() const { return device_table_.const_data_ptr<int32_t>(); }
   int64_t table_stride() const { return device_table_.size(1); }
-  /// On the device: what the last draw() drew, row by row.
+  /// On the device: the tokens of the last draw(), row by row.
   const int32_t* drawn() const { return device_drawn_.const_data_ptr<int32_t>(); }
 
-  /// A step begins: all below is about the half that it gets.
-  void begin() { half_ = 1 - half_; }
-  size_t half() const { return half_; }
+  /// Begins a step: all functions below use its buffer.
+  void begin() { buffer_index_ = 1 - buffer_index_; }
+  size_t buffer_index() const { return buffer_index_; }
 
   /// Row `row` samples token `index` of those that `sequence` generates.
   void sample(int64_t row, const Sequence& sequence, int32_t index);
   /// Row `row` is that of a decoded span: its token, key and length.
   void decode(int64_t row, const RowBatch& batch, const RowSpan& span);
-  /// A row that pads a batch: it has no key, and what is drawn from it is nobody's.
+  /// A row that pads a batch: it has no key, and its sampled token is discarded.
   void clear(int64_t row);
 
   /// All arrays, and the rows of the block table that have changed.
@@ -70,20 +70,20 @@ class StepMemory {
   Status score(int64_t rows, const at::Tensor& logits) const;
   Status download(int64_t rows, bool has_kept);
 
-  /// Until what was downloaded to `half` is there: tokens(), logprobs() and kept() of its step.
-  Status wait(size_t half) const { return stream_.wait(halves_[half].is_there); }
-  std::span<const int32_t> tokens(size_t half) const;
-  std::span<const float> logprobs(size_t half) const;
+  /// Waits for the download to buffer `buffer_index`: tokens(), logprobs() and kept() of its step.
+  Status wait(size_t buffer_index) const { return stream_.wait(buffers_[buffer_index].is_there); }
+  std::span<const int32_t> tokens(size_t buffer_index) const;
+  std::span<const float> logprobs(size_t buffer_index) const;
   /// [kept_words(vocab_size)]
-  std::span<const uint32_t> kept(size_t half, int64_t row) const;
+  std::span<const uint32_t> kept(size_t buffer_index, int64_t row) const;
 
  private:
-  struct Half {
+  struct HostBuffers {
     at::Tensor bytes;  // the arrays
     StepArrays arrays;
     at::Tensor table;  // [rows_max, blocks_max], of which the rows that are sent are up to date
     at::Tensor drawn;  // [2, rows_max] tokens, bits of log-probabilities
-    at::Tensor kept;   // [rows_max, words], once somebody wants it
+    at::Tensor kept;   // [rows_max, words], made on first use
     c10::Event is_there{c10::DeviceType::CUDA};
   };
   /// Rows [begin, end) and columns [0, width) of the block table.
@@ -95,9 +95,9 @@ class StepMemory {
 
   const int64_t rows_max_;
   const int64_t vocab_size_;
-  const CardStream& stream_;
-  std::array<Half, 2> halves_;
-  size_t half_ = 0;
+  const CudaStream& stream_;
+  std::array<HostBuffers, 2> buffers_;
+  size_t buffer_index_ = 0;
   std::vector<int32_t> table_;  // the device's, once all that was launched is done
   Changed changed_;             // of it, and not sent yet
   at::Tensor device_bytes_;

@@ -5,7 +5,7 @@
 
 #include "graph/base/real_clock.h"
 #include "kernels/torch/boundary.h"
-#include "kernels/torch/cards.h"
+#include "kernels/torch/cuda_devices.h"
 
 namespace primerl {
 
@@ -33,28 +33,28 @@ void release_kept_memory() {
   }));
 }
 
-at::Tensor CardStream::ints(const std::vector<int32_t>& values) const {
+at::Tensor CudaStream::ints(const std::vector<int32_t>& values) const {
   auto* data = const_cast<int32_t*>(values.data());  // only read
   return at::from_blob(data, {std::ssize(values)}, at::kInt).to(device());
 }
 
-at::Tensor CardStream::bytes(std::span<const std::byte> bytes) const {
+at::Tensor CudaStream::bytes(std::span<const std::byte> bytes) const {
   auto* data = const_cast<std::byte*>(bytes.data());  // only read
   return at::from_blob(data, {std::ssize(bytes)}, at::kByte).to(device());
 }
 
-Status CardStream::copy(void* to, const void* from, size_t bytes) const {
+Status CudaStream::copy(void* to, const void* from, size_t bytes) const {
   return done(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, raw()), "a copy to the device");
 }
 
-Status CardStream::copy_rows(void* to, const void* from, size_t stride, size_t width,
+Status CudaStream::copy_rows(void* to, const void* from, size_t stride, size_t width,
                              size_t rows) const {
   return done(cudaMemcpy2DAsync(to, stride, from, stride, width, rows, cudaMemcpyDefault, raw()),
               "a copy of rows to the device");
 }
 
-/// What a capture that failed leaves behind says nothing of the device.
-Status CardStream::check_device(std::string_view doing) const {
+/// The error that a failed capture leaves says nothing about the device.
+Status CudaStream::check_device(std::string_view doing) const {
   static_cast<void>(cudaGetLastError());
   const cudaError_t code = cudaStreamQuery(raw());
   const bool is_capture =
@@ -63,7 +63,7 @@ Status CardStream::check_device(std::string_view doing) const {
   return device_lost(doing, cudaGetErrorName(code), cudaGetErrorString(code));
 }
 
-Status CardStream::outcome_of(std::string_view doing, Status outcome) const {
+Status CudaStream::outcome_of(std::string_view doing, Status outcome) const {
   if (outcome.ok()) return outcome;
   RETURN_IF_ERROR(check_device(doing));
   return outcome;
@@ -71,18 +71,18 @@ Status CardStream::outcome_of(std::string_view doing, Status outcome) const {
 
 /// Asks again and again: a wait that sleeps would add its waking time to every token.
 template <class IsDone>
-Status CardStream::wait_until(const IsDone& is_done) const {
-  const auto deadline = deadline_after(kCardWaitMax);
+Status CudaStream::wait_until(const IsDone& is_done) const {
+  const auto deadline = deadline_after(kCudaWaitMax);
   for (;;) {
     ASSIGN_OR_RETURN(const bool has_happened, is_done());
     if (has_happened) return ok();
     if (std::chrono::steady_clock::now() < deadline) continue;
     return error(Code::kDeadline, "the device has been busy with one step for {} s",
-                 kCardWaitMax.to_seconds());
+                 kCudaWaitMax.to_seconds());
   }
 }
 
-Status CardStream::wait() const {
+Status CudaStream::wait() const {
   return wait_until([this]() -> Result<bool> {
     const cudaError_t code = cudaStreamQuery(raw());
     if (code == cudaErrorNotReady) return false;
@@ -91,8 +91,8 @@ Status CardStream::wait() const {
   });
 }
 
-/// What the device says of an event is an exception where the device has failed.
-Status CardStream::wait(const c10::Event& event) const {
+/// Querying an event throws if the device has failed.
+Status CudaStream::wait(const c10::Event& event) const {
   return wait_until([&]() -> Result<bool> { return event.query(); });
 }
 

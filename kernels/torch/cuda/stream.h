@@ -1,8 +1,8 @@
-/// CardStream: the order in which one engine's work is done on its device.
+/// CudaStream: the order in which one engine's work is done on its device.
 ///
-/// Owns a stream of libtorch's pool. What an engine does to its device it does under a Use, on the
-/// engine's thread: libtorch's operations and those of cuda_ops.h then go to this stream, one after
-/// the other. Copies wait for what was launched before them, and the host waits for both in wait().
+/// Owns a stream of libtorch's pool. An engine works on its device under a Use, on the engine's
+/// thread: libtorch's operations and those of cuda_ops.h then go to this stream, one after the
+/// other. Copies wait for what was launched before them, and the host waits for both in wait().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,32 +22,32 @@
 namespace primerl {
 
 /// The longest that one step may keep a device busy.
-inline constexpr Duration kCardWaitMax = Duration::seconds(300);
+inline constexpr Duration kCudaWaitMax = Duration::seconds(300);
 
-/// What an operation or a call of the runtime says; `what` names it.
+/// Converts the outcome of an operation or of a runtime call to a Status; `what` names it.
 Status launched(cuda::Outcome outcome, std::string_view what);
 Status done(cudaError_t code, std::string_view what);
 
-/// The operations' word for fp32 or bf16, which are all that they take.
+/// The operations' type for fp32 or bf16; they support no other.
 cuda::Type op_type(at::ScalarType type);
 
-/// Gives devices back what libtorch keeps of freed tensors, so that others may have it. What
-/// fails here fails again in the next call, which says so.
+/// Returns memory that libtorch caches of freed tensors to the devices. An error here occurs again
+/// in the next call, which reports it.
 void release_kept_memory();
 
-class CardStream {
+class CudaStream {
  public:
-  /// Work of a low one waits where the device has not room for both.
+  /// Work of low urgency waits if the device cannot run both.
   enum class Urgency { kHigh, kLow };
 
-  explicit CardStream(int32_t card, Urgency urgency = Urgency::kHigh)
+  explicit CudaStream(int32_t device_index, Urgency urgency = Urgency::kHigh)
       : stream_(c10::cuda::getStreamFromPool(urgency == Urgency::kHigh,
-                                             static_cast<c10::DeviceIndex>(card))) {}
+                                             static_cast<c10::DeviceIndex>(device_index))) {}
 
   /// Makes the device and the stream the calling thread's, until it dies.
   class Use {
    public:
-    explicit Use(const CardStream& stream) : guard_(stream.stream_) {}
+    explicit Use(const CudaStream& stream) : guard_(stream.stream_) {}
 
    private:
     const c10::cuda::CUDAStreamGuard guard_;
@@ -71,9 +71,9 @@ class CardStream {
 
   /// `event` happens when what was launched so far is done.
   void record(c10::Event& event) const { event.record(stream_.unwrap()); }
-  /// What is launched from now on waits, on the device, until `event` has happened.
+  /// Later launches wait, on the device, until `event` has happened.
   void wait_for(c10::Event& event) const { event.block(stream_.unwrap()); }
-  /// Until all that was launched is done; kDeadline after kCardWaitMax.
+  /// Until all that was launched is done; kDeadline after kCudaWaitMax.
   Status wait() const;
   /// Until `event` has happened, likewise.
   Status wait(const c10::Event& event) const;

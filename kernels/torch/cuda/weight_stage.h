@@ -1,7 +1,7 @@
-/// A second set of an engine's weights, which is filled while steps go on.
+/// A second set of an engine's weights, which is filled while steps continue.
 ///
 /// Owns the buffer and the thread that fills it; begin(), holds() and wait() are the engine's
-/// thread's. What was begun keeps its snapshot, so that the same bytes are known by their address.
+/// thread's. begin() retains its snapshot, so that the same bytes are recognised by their address.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,11 @@
 
 namespace primerl {
 
-/// Of mixtures: biases that fp32 alone has exactly, also beside weights of bf16.
+/// Whether a mixture has biases of expert choice, which are exact only in fp32, also with bf16
+/// weights.
 bool has_selection_biases(const TensorTable& table);
-/// The type of a snapshot on a device whose buffer is the flat one of `table`; none: it lies
-/// otherwise, or on the host.
+/// The type of a snapshot on a device whose buffer is the flat one of `table`; none: it has another
+/// layout, or is on the host.
 std::optional<at::ScalarType> type_on_device(const TensorTable& table,
                                              const WeightSnapshot& snapshot);
 /// Whether one copy of its buffer fills a flat one of `type`.
@@ -27,14 +28,14 @@ bool lies_alike(const TensorTable& table, at::ScalarType type, const WeightSnaps
 
 class WeightStage {
  public:
-  /// `table` and `upload` outlive it; nobody else uses `upload` between begin() and wait() or
-  /// stop().
+  /// `table` and `upload` must stay valid while it exists. Only this object uses `upload` between
+  /// begin() and wait() or stop().
   WeightStage(const TensorTable& table, const at::Tensor& like, WeightUpload& upload);
   ~WeightStage() { stop(); }
 
-  /// Fills the buffer with `snapshot`, on another thread, from the host or from another device;
-  /// what was begun before is given up. Tensors on the host that are not the model's: nothing is
-  /// begun. Of those on a device wait() says so, as they have no bytes to be checked before.
+  /// Fills the buffer with `snapshot`, on another thread, from the host or from another device; an
+  /// earlier fill is cancelled. If host tensors are not the model's, nothing is begun. For tensors
+  /// on a device wait() reports that, since their bytes cannot be checked before.
   Status begin(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// Whether the tensors of `snapshot` are those that were begun, in the same memory.
   bool holds(const WeightSnapshot& snapshot) const;
@@ -44,9 +45,9 @@ class WeightStage {
   }
   /// Whether wait() would not wait.
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
-  /// Until the buffer is filled; what came of it. It holds nothing if that failed.
+  /// Waits until the buffer is filled and returns the result. After a failure the buffer is empty.
   Status wait();
-  /// Gives up what was begun; it holds nothing.
+  /// Cancels the fill; the buffer is empty.
   void stop();
 
   const at::Tensor& flat() const { return flat_; }

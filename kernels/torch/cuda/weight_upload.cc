@@ -23,7 +23,7 @@ at::ScalarType type_of(DataType type) {
 }  // namespace
 
 WeightUpload::WeightUpload(at::ScalarType type, c10::Device device)
-    : type_(type), stream_(device.index(), CardStream::Urgency::kLow) {
+    : type_(type), stream_(device.index(), CudaStream::Urgency::kLow) {
   for (Part& part : parts_) {
     part.host = at::empty({kPartBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
     part.device = at::empty({kPartBytes}, at::TensorOptions(device).dtype(at::kByte));
@@ -34,7 +34,7 @@ double WeightUpload::bytes_needed() { return 2.0 * kPartBytes; }
 
 Status WeightUpload::run(const TensorMatch& match, const at::Tensor& flat,
                          const std::stop_token& stop) {
-  const CardStream::Use use(stream_);
+  const CudaStream::Use use(stream_);
   used_ = 0;
   for (Part& part : parts_) RETURN_IF_ERROR(await(part.is_read));
   Status copied;
@@ -77,7 +77,7 @@ Status WeightUpload::copy(const TensorMatch::Source& source, const at::Tensor& f
 
 Status WeightUpload::take(const DeviceBuffer& buffer, const at::Tensor& flat) {
   RETURN_IF_ERROR(buffer.reach_from(stream_.device().index()));
-  const CardStream::Use use(stream_);
+  const CudaStream::Use use(stream_);
   RETURN_IF_ERROR(
       stream_.copy(flat.mutable_data_ptr(), buffer.data(), static_cast<size_t>(flat.nbytes())));
   c10::Event is_copied{c10::DeviceType::CUDA};
@@ -87,11 +87,11 @@ Status WeightUpload::take(const DeviceBuffer& buffer, const at::Tensor& flat) {
 
 /// Sleeps between two looks: an engine's steps need the processor more.
 Status WeightUpload::await(const c10::Event& is_done) {
-  const auto deadline = deadline_after(kCardWaitMax);
+  const auto deadline = deadline_after(kCudaWaitMax);
   while (!is_done.query()) {
     if (std::chrono::steady_clock::now() >= deadline)
       return error(Code::kDeadline, "the device has been busy with a part of new weights for {} s",
-                   kCardWaitMax.to_seconds());
+                   kCudaWaitMax.to_seconds());
     std::this_thread::sleep_for(kUploadPoll);
   }
   return ok();

@@ -1,9 +1,9 @@
-/// Brings weights into a flat buffer of a CUDA device, from the host's memory or from a buffer of a
+/// Copies weights to a flat buffer of a CUDA device, from the host's memory or from a buffer of a
 /// device.
 ///
 /// Owns a stream and two pinned parts: while one is copied to the device the host fills the other,
 /// so that pageable memory is read at the speed of the host and nothing waits for a copy of it.
-/// What comes in another type is converted on the device. One thread at a time.
+/// Weights of another type are converted on the device. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +23,8 @@ class WeightUpload {
   /// Into buffers of `type` (kFloat or kBFloat16) on `device`.
   WeightUpload(at::ScalarType type, c10::Device device);
 
-  /// Fills `flat`, which nobody uses meanwhile; all of it is there when this returns ok. Gives up
-  /// between two parts when `stop` asks for it (kUnavailable). Uses the calling thread's device.
+  /// Fills `flat`, which must be unused meanwhile; it is complete when this returns ok. Stops
+  /// between two parts if `stop` is requested (kUnavailable). Uses the calling thread's device.
   Status run(const TensorMatch& match, const at::Tensor& flat, const std::stop_token& stop);
 
   /// Copies a buffer of the same layout and type into `flat`; all of it is there when this returns
@@ -34,8 +34,7 @@ class WeightUpload {
   /// Bytes that it allocates on the device.
   static double bytes_needed();
 
-  /// Until what `is_done` was recorded after has been done, asleep between looks; kDeadline after
-  /// kCardWaitMax. Any thread.
+  /// Waits for the event `is_done`, asleep between polls; kDeadline after kCudaWaitMax. Any thread.
   static Status await(const c10::Event& is_done);
 
  private:
@@ -48,7 +47,7 @@ class WeightUpload {
               const std::stop_token& stop);
 
   const at::ScalarType type_;
-  const CardStream stream_;
+  const CudaStream stream_;
   std::array<Part, 2> parts_;
   size_t now_ = 0;    // the part that is filled
   int64_t used_ = 0;  // bytes of it

@@ -10,70 +10,71 @@
 #include "kernels/torch/boundary.h"
 
 namespace primerl {
-CardWeights::CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream,
-                         bool has_room_for_second_set)
+CudaWeights::CudaWeights(const TensorTable& table, at::ScalarType type, const CudaStream& stream,
+                         bool has_space_for_second_set)
     : table_(table),
       type_(type),
       stream_(stream),
       flat_(at::zeros({table.count()}, at::TensorOptions(stream.device()).dtype(type))),
       upload_(type, stream.device()),
-      has_room_(has_room_for_second_set) {}
+      has_space_(has_space_for_second_set) {}
 
-at::Tensor CardWeights::tensor(std::string_view name) const {
+at::Tensor CudaWeights::tensor(std::string_view name) const {
   const Parameter* parameter = table_.find(name);
   if (parameter == nullptr) return {};
   return flat_.narrow(0, parameter->offset, parameter->count).view(parameter->shape);
 }
 
-const void* CardWeights::data(std::string_view name) const {
+const void* CudaWeights::data(std::string_view name) const {
   const at::Tensor found = tensor(name);
   return found.defined() ? found.const_data_ptr() : nullptr;
 }
 
-CardLinear CardWeights::linear(std::string_view name) const {
+CudaLinear CudaWeights::linear(std::string_view name) const {
   const at::Tensor matrix = tensor(name);
   if (!matrix.defined()) return {};
   return {matrix.t(), tensor(std::string(name) + "_bias")};
 }
 
-/// The upload has a stream of its own: the buffer must be nobody's by then.
-Status CardWeights::load(const std::vector<WeightTensor>& tensors) {
+/// The upload has a stream of its own: the buffer must be unused by then.
+Status CudaWeights::load(const std::vector<WeightTensor>& tensors) {
   if (stage_.has_value()) stage_->stop();
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
   RETURN_IF_ERROR(stream_.wait());
   return upload_.run(match, flat_, {});
 }
 
-std::optional<at::ScalarType> CardWeights::type_beside(const WeightSnapshot& snapshot) const {
-  if (snapshot.device == nullptr || snapshot.device->buffer().card() != stream_.device().index())
+std::optional<at::ScalarType> CudaWeights::type_beside(const WeightSnapshot& snapshot) const {
+  if (snapshot.device == nullptr ||
+      snapshot.device->buffer().device_index() != stream_.device().index())
     return std::nullopt;
   return type_on_device(table_, snapshot);
 }
 
-/// Others may have taken the memory since the engine was made.
-bool CardWeights::has_stage() {
-  if (stage_.has_value() || !has_room_) return stage_.has_value();
+/// Other users may have allocated the memory since the engine was made.
+bool CudaWeights::has_stage() {
+  if (stage_.has_value() || !has_space_) return stage_.has_value();
   try {
-    const CardStream::Use use(stream_);
+    const CudaStream::Use use(stream_);
     stage_.emplace(table_, flat_, upload_);
-    has_room_ = stream_.wait().ok();
+    has_space_ = stream_.wait().ok();
   } catch (const c10::OutOfMemoryError&) {
-    has_room_ = false;
+    has_space_ = false;
   }
-  if (!has_room_) stage_.reset();
+  if (!has_space_) stage_.reset();
   return stage_.has_value();
 }
 
 /// A device that is lost is for the next step to say.
-bool CardWeights::is_being_read() const {
+bool CudaWeights::is_being_read() const {
   const auto is_copied =
       at_boundary("new weights", [&]() -> Result<bool> { return is_copied_.query(); });
   return is_copied.ok() && !*is_copied;
 }
 
 /// A snapshot that is not the model's is apply()'s to refuse, and one that is older than what is
-/// being prepared is applied as it is: two actors may be behind each other for a while.
-bool CardWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
+/// being prepared is applied as it is: one actor may lag behind another for a while.
+bool CudaWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (type_beside(*snapshot).has_value() || !has_stage()) return true;
   if (stage_->holds(*snapshot)) return stage_->is_done();
   if (stage_->is_newer_than(*snapshot)) return true;
@@ -82,7 +83,7 @@ bool CardWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
 }
 
 /// A copy within the device reads and writes each byte once.
-Status CardWeights::copy_within(const void* from, at::ScalarType type) {
+Status CudaWeights::copy_within(const void* from, at::ScalarType type) {
   if (keeping_.joinable()) keeping_.join();  // of the version before: done, or about to be
   if (type == type_) {
     RETURN_IF_ERROR(
@@ -97,11 +98,11 @@ Status CardWeights::copy_within(const void* from, at::ScalarType type) {
 
 /// A device that is lost copies nothing any more. Without a thread the caller waits, who has the
 /// buffer as well.
-Status CardWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer) {
+Status CudaWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer) {
   try {
     keeping_ = std::jthread([this, buffer = std::move(buffer)]() mutable {
       static_cast<void>(at_boundary("a copy of new weights", [&] {
-        const CardStream::Use use(stream_);
+        const CudaStream::Use use(stream_);
         return WeightUpload::await(is_copied_);
       }));
       buffer = nullptr;
@@ -113,7 +114,7 @@ Status CardWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer
 }
 
 /// The second set stays as it is until the copy is done: prepare() looks.
-Status CardWeights::apply(const WeightSnapshot& snapshot) {
+Status CudaWeights::apply(const WeightSnapshot& snapshot) {
   if (const auto type = type_beside(snapshot)) {
     RETURN_IF_ERROR(copy_within(snapshot.device->buffer().data(), *type));
     const Status kept = keep_until_copied(snapshot.device->shared_buffer());

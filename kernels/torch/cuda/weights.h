@@ -1,10 +1,11 @@
 /// The weights of an engine on a CUDA device: all parameters in one flat buffer of one type, laid
 /// out as the table says (models/tensors.h).
 ///
-/// Addresses are fixed for life, so that captured graphs see new weights. A snapshot that lies on
-/// the same device is taken by one copy. For any other, where there is room for a second set, it is
-/// made when the first comes; prepare() fills it while steps go on, and apply() is then such a copy
-/// as well. The copy is a part of the stream's order: the host does not wait for it. One thread.
+/// Addresses are fixed for life, so that captured graphs see new weights. A snapshot on the same
+/// device is applied by one copy. For any other snapshot a second set of weights is used, if the
+/// device has space for it; the first such snapshot allocates it. prepare() fills the second set
+/// while steps continue, and apply() is then one copy as well. The copy is ordered on the stream:
+/// the host does not wait for it. One thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,18 +23,19 @@
 
 namespace primerl {
 
-/// One matrix as products on a device read it.
-struct CardLinear {
-  at::Tensor transposed;  // [terms, columns], a view; undefined: there is none
-  at::Tensor bias;        // [columns], or undefined
-  std::shared_ptr<const Fp8Weight> fp8 = {};  // null: products read `transposed`
+/// One matrix as GEMMs on a device read it.
+struct CudaLinear {
+  at::Tensor transposed;                      // [terms, columns], a view; undefined: there is none
+  at::Tensor bias;                            // [columns], or undefined
+  std::shared_ptr<const Fp8Weight> fp8 = {};  // null: GEMMs read `transposed`
 };
 
-class CardWeights {
+class CudaWeights {
  public:
-  /// `table` and `stream` outlive it; `type` is kFloat or kBFloat16. All weights are 0.
-  CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream,
-              bool has_room_for_second_set);
+  /// `table` and `stream` must stay valid while it exists; `type` is kFloat or kBFloat16. All
+  /// weights are 0.
+  CudaWeights(const TensorTable& table, at::ScalarType type, const CudaStream& stream,
+              bool has_space_for_second_set);
 
   const TensorTable& table() const { return table_; }
   at::ScalarType type() const { return type_; }
@@ -41,39 +43,40 @@ class CardWeights {
   at::Tensor tensor(std::string_view name) const;
   /// Null: the model has none of that name.
   const void* data(std::string_view name) const;
-  CardLinear linear(std::string_view name) const;
+  CudaLinear linear(std::string_view name) const;
 
-  /// False also when there was room and it is gone.
-  bool has_room_for_second_set() const { return has_room_; }
-  /// Takes what a folder has; all or nothing (tensors.h). Has read all of it when it returns.
+  /// False also if the space was available earlier and is not any more.
+  bool has_space_for_second_set() const { return has_space_; }
+  /// Loads the tensors of a folder; all or nothing (tensors.h). Has read all of them when it
+  /// returns.
   Status load(const std::vector<WeightTensor>& tensors);
-  /// Begins to fill the second set, or goes on with it; whether there is nothing to wait for.
+  /// Begins or continues to fill the second set; returns whether there is nothing to wait for.
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// As load(), from the device that has it, or from the second set if that has been prepared from
-  /// the same memory. What is launched on the stream from now on sees the new weights; what the
-  /// copy reads is kept until it is done.
+  /// the same memory. Later launches on the stream see the new weights; the source of the copy is
+  /// retained until it is done.
   Status apply(const WeightSnapshot& snapshot);
 
  private:
-  /// Of a snapshot whose flat buffer lies on this device: its type.
+  /// The type of a snapshot whose flat buffer is on this device.
   std::optional<at::ScalarType> type_beside(const WeightSnapshot& snapshot) const;
   bool has_stage();
   /// Whether a copy out of the second set, or out of a buffer, is under way.
   bool is_being_read() const;
   /// Launches it; `from` is as long as the buffer.
   Status copy_within(const void* from, at::ScalarType type);
-  /// Keeps what the copy reads until it is done, on another thread: to let go may be to free it.
+  /// Retains the source of the copy until it is done, on another thread: releasing it may free it.
   Status keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer);
 
   const TensorTable& table_;
   const at::ScalarType type_;
-  const CardStream& stream_;
+  const CudaStream& stream_;
   at::Tensor flat_;  // [table.count()]
   WeightUpload upload_;
-  bool has_room_;
-  std::optional<WeightStage> stage_;  // after what it uses; the second set
+  bool has_space_;
+  std::optional<WeightStage> stage_;             // after what it uses; the second set
   c10::Event is_copied_{c10::DeviceType::CUDA};  // the last copy within the device
-  std::jthread keeping_;                         // of what that reads; after what it uses
+  std::jthread keeping_;  // retains the source of that copy; declared after what it uses
 };
 
 }  // namespace primerl

@@ -271,7 +271,7 @@ bool is_random(const LearnerOptions& options, const Error& fault) {
 }
 
 #ifdef PRIMERL_CUDA_ENGINE
-Result<std::unique_ptr<Learner>> make_on_card(const LearnerOptions& options, ModelFolder model,
+Result<std::unique_ptr<Learner>> make_on_cuda(const LearnerOptions& options, ModelFolder model,
                                               std::span<const AdapterTraining> adapters,
                                               const std::filesystem::path& model_folder,
                                               FrozenBases* bases) {
@@ -290,7 +290,7 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
   ASSIGN_OR_RETURN(auto model, check_folder(options, model_folder, {}));
 #ifdef PRIMERL_CUDA_ENGINE
   if (options.device != "cpu")
-    return make_on_card(options, std::move(model), {}, model_folder, nullptr);
+    return make_on_cuda(options, std::move(model), {}, model_folder, nullptr);
 #endif
   const auto tensors = read_model_tensors(model_folder);
   const bool random = !tensors.ok() && is_random(options, tensors.error());
@@ -326,7 +326,7 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
   ASSIGN_OR_RETURN(auto model, check_folder(options, model_folder, adapters));
 #ifdef PRIMERL_CUDA_ENGINE
   if (options.device != "cpu")
-    return make_on_card(options, std::move(model), adapters, model_folder, bases);
+    return make_on_cuda(options, std::move(model), adapters, model_folder, bases);
 #endif
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);

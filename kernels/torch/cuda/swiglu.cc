@@ -1,9 +1,9 @@
-#include "kernels/torch/cuda/gates.h"
+#include "kernels/torch/cuda/swiglu.h"
 
 namespace primerl {
 
-Status open_gates(int64_t rows, const at::Tensor& gate_up, const at::Tensor& activated,
-                  const CardStream& stream, const cuda::AdapterAddend* added) {
+Status apply_swiglu(int64_t rows, const at::Tensor& gate_up, const at::Tensor& activated,
+                    const CudaStream& stream, const cuda::LoraDelta* added) {
   return launched(cuda::swiglu({.rows = rows,
                                 .width = activated.size(1),
                                 .type = op_type(activated.scalar_type()),
@@ -14,8 +14,8 @@ Status open_gates(int64_t rows, const at::Tensor& gate_up, const at::Tensor& act
                   "swiglu");
 }
 
-Status open_gates_backward(int64_t rows, const at::Tensor& gate_up, const at::Tensor& dactivated,
-                           const CardStream& stream) {
+Status apply_swiglu_backward(int64_t rows, const at::Tensor& gate_up, const at::Tensor& dactivated,
+                             const CudaStream& stream) {
   return launched(cuda::swiglu_backward({.rows = rows,
                                          .width = dactivated.size(1),
                                          .type = op_type(dactivated.scalar_type()),

@@ -1,21 +1,21 @@
-// Tiles of the places of adapters' rows, found on the host.
+// Tiles of adapter rows among sorted expert rows, computed on the host.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "kernels/ops/cuda_places.h"
+#include "kernels/ops/cuda_expert_tiles.h"
 #include "kernels/torch/aten/on_stream.h"
 
 namespace primerl::cuda {
 namespace {
 
-/// The places of one expert and one run, [begin, end).
-void cut(const TilePlacesArgs& args, const AdapterTile& run, int64_t expert, int64_t number,
+/// The sorted rows of one expert and one run, [begin, end).
+void cut(const ExpertTilesArgs& args, const AdapterTile& run, int64_t expert, int64_t number,
          int64_t begin, int64_t end, std::vector<AdapterTile>& tiles) {
   for (int64_t first = begin; first < end; first += args.tile_rows) {
-    const int64_t at = args.num_tiles == args.places
+    const int64_t at = args.num_tiles == args.num_pairs
                            ? first
                            : begin / args.tile_rows + expert * args.num_runs + number +
                                  (first - begin) / args.tile_rows;
@@ -29,14 +29,14 @@ void cut(const TilePlacesArgs& args, const AdapterTile& run, int64_t expert, int
 
 }  // namespace
 
-Outcome tile_places(const TilePlacesArgs& args, Stream stream) {
-  if (args.places == 0) return {};
+Outcome make_expert_tiles(const ExpertTilesArgs& args, Stream stream) {
+  if (args.num_pairs == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
   constexpr auto kTileBytes = static_cast<int64_t>(sizeof(AdapterTile));
   const at::Tensor on_runs = on.on_host(on.bytes(args.runs, args.num_runs * kTileBytes));
   const at::Tensor on_ends = on.on_host(on.ints(args.ends, {args.num_experts}));
-  const at::Tensor on_sources = on.on_host(on.ints(args.sources, {args.places}));
+  const at::Tensor on_sources = on.on_host(on.ints(args.sources, {args.num_pairs}));
   const auto* runs = static_cast<const AdapterTile*>(on_runs.const_data_ptr());
   const auto* ends = on_ends.const_data_ptr<int32_t>();
   const auto* sources = on_sources.const_data_ptr<int32_t>();

@@ -1,6 +1,6 @@
-#include "kernels/torch/cuda/learner_room.h"
+#include "kernels/torch/cuda/learner_memory.h"
 
-#include "kernels/torch/cuda/card_base.h"
+#include "kernels/torch/cuda/frozen_base.h"
 #include "kernels/torch/cuda/learner_adapters.h"
 #include "kernels/torch/cuda/learner_head.h"
 #include "kernels/torch/cuda/learner_pass.h"
@@ -15,9 +15,9 @@ LearnerBytes learner_bytes(const LearnerOptions& options, const ModelConfig& con
   const auto count = static_cast<double>(table.count());
   const double fp8 = options.products == "fp8" ? fp8_bytes(config, true) : 0.0;
   LearnerBytes bytes = {
-      count * CardTrained::bytes_of_parameter(type) + fp8,
-      CardTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),
-      CardTrainingHead::bytes_needed(config, type)};
+      count * CudaTrainedWeights::bytes_of_parameter(type) + fp8,
+      CudaTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),
+      CudaTrainingHead::bytes_needed(config, type)};
   if (adapters.empty()) return bytes;
   bytes.weights = frozen_bytes(options, config, adapters) + fp8 +
                   LearnerAdapters::bytes_needed(table, adapters, type);
@@ -34,7 +34,7 @@ double frozen_bytes(const LearnerOptions& options, const ModelConfig& config,
 }
 
 Error too_large(const LearnerOptions& options, std::span<const AdapterTraining> adapters,
-                const LearnerBytes& bytes, int64_t rows, const CardFacts& card,
+                const LearnerBytes& bytes, int64_t rows, const CudaDeviceFacts& facts,
                 bool is_base_there) {
   constexpr double kGiga = 1e9;
   const std::string what =
@@ -47,7 +47,7 @@ Error too_large(const LearnerOptions& options, std::span<const AdapterTraining> 
                "free",
                bytes.all() / kGiga, options.device, rows, what, bytes.weights / kGiga,
                bytes.rows / kGiga, bytes.head / kGiga, kLearnerReserveBytes / kGiga,
-               card.free_bytes / kGiga, card.total_bytes / kGiga)
+               facts.free_bytes / kGiga, facts.total_bytes / kGiga)
       .note(
           "lower 'micro_batch_tokens', say recompute = \"keep_attention\" or \"full\", or end "
           "what holds the rest");

@@ -1,11 +1,11 @@
-// Products of few terms by ATen, tile by tile.
+// GEMMs of few terms by ATen, tile by tile.
 #include <ATen/ops/matmul.h>
 
 #include "kernels/torch/aten/on_stream.h"
 
 namespace primerl::cuda {
 
-Outcome add_narrow_products(const NarrowProductsArgs& args, Stream stream) {
+Outcome add_low_rank_gemms(const LowRankGemmArgs& args, Stream stream) {
   if (args.num_tiles == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);

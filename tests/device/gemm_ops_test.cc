@@ -1,4 +1,4 @@
-// Products of a few rows against sums in double on the host.
+// GEMMs of a few rows against sums in double on the host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ struct FewRowsCase {
   bool has_bias;
 };
 
-void expect_product(const FewRowsCase& one, Type type) {
+void expect_gemm(const FewRowsCase& one, Type type) {
   SCOPED_TRACE(::testing::Message() << one.rows << " rows of " << one.terms << " terms, "
                                     << one.columns << " columns, " << cuda_test::name_of(type));
   const Floats x = rounded(Type::kBfloat16, random_floats(one.rows * one.terms, 1));
@@ -45,15 +45,15 @@ void expect_product(const FewRowsCase& one, Type type) {
   const Buffer y(type, Floats(want.size(), 7));
   expect_one_answer(
       [&](Stream stream) {
-        return few_rows_product({.rows = one.rows,
-                                 .terms = one.terms,
-                                 .columns = one.columns,
-                                 .x = on_x.get(),
-                                 .weight = on_weight.get(),
-                                 .bias = one.has_bias ? on_bias.get() : nullptr,
-                                 .y = y.get(),
-                                 .type = type},
-                                stream);
+        return few_rows_gemm({.rows = one.rows,
+                              .terms = one.terms,
+                              .columns = one.columns,
+                              .x = on_x.get(),
+                              .weight = on_weight.get(),
+                              .bias = one.has_bias ? on_bias.get() : nullptr,
+                              .y = y.get(),
+                              .type = type},
+                             stream);
       },
       {&y});
   // Terms up to 1: what cancels is of the order of the root of their number.
@@ -65,24 +65,24 @@ TEST(CudaFewRows, MultiplyLikeTheHost) {
     for (const FewRowsCase& one : {FewRowsCase{1, 8, 1, false}, FewRowsCase{1, 1024, 4096, false},
                                    FewRowsCase{2, 1032, 33, true}, FewRowsCase{3, 264, 100, true},
                                    FewRowsCase{4, 3072, 1024, true}})
-      expect_product(one, type);
+      expect_gemm(one, type);
 }
 
 TEST(CudaFewRows, AreUpToFourOfMultiplesOfEight) {
-  EXPECT_TRUE(few_rows_product({}, nullptr).is_ok());
-  EXPECT_STREQ(few_rows_product({.rows = 5, .terms = 8, .columns = 1}, nullptr).fault,
+  EXPECT_TRUE(few_rows_gemm({}, nullptr).is_ok());
+  EXPECT_STREQ(few_rows_gemm({.rows = 5, .terms = 8, .columns = 1}, nullptr).fault,
                "rows must be from 0 to 4");
-  EXPECT_STREQ(few_rows_product({.rows = 1, .terms = 9, .columns = 1}, nullptr).fault,
+  EXPECT_STREQ(few_rows_gemm({.rows = 1, .terms = 9, .columns = 1}, nullptr).fault,
                "terms must be a multiple of 8, x and weight at addresses of 16 bytes");
 }
 
-struct SkinnyCase {
+struct SmallMCase {
   int64_t rows, terms, columns;
   int32_t num_parts;
 };
 
 /// [num_parts, rows, columns], sums in double.
-Floats products_in_parts(const SkinnyCase& one, const Floats& x, const Floats& weight) {
+Floats gemm_in_parts(const SmallMCase& one, const Floats& x, const Floats& weight) {
   const int64_t of_part = one.terms / one.num_parts;
   Floats parts;
   for (int64_t part = 0; part < one.num_parts; ++part)
@@ -97,40 +97,40 @@ Floats products_in_parts(const SkinnyCase& one, const Floats& x, const Floats& w
   return parts;
 }
 
-void expect_skinny(const SkinnyCase& one) {
+void expect_small_m(const SmallMCase& one) {
   SCOPED_TRACE(::testing::Message() << one.rows << " rows of " << one.terms << " terms, "
                                     << one.columns << " columns, " << one.num_parts << " parts");
   const Type bf16 = Type::kBfloat16;
   const Floats x = rounded(bf16, random_floats(one.rows * one.terms, 1));
   const Floats weight = rounded(bf16, random_floats(one.columns * one.terms, 2, 0.25));
-  const Floats want = products_in_parts(one, x, weight);
+  const Floats want = gemm_in_parts(one, x, weight);
   const Buffer on_x(bf16, x), on_weight(bf16, weight), parts(Floats(want.size(), NAN));
   expect_one_answer(
       [&](Stream stream) {
-        return skinny_product({.rows = one.rows,
-                               .terms = one.terms,
-                               .columns = one.columns,
-                               .x = on_x.get(),
-                               .weight = on_weight.get(),
-                               .num_parts = one.num_parts,
-                               .parts = parts.as<float>()},
-                              stream);
+        return small_m_gemm({.rows = one.rows,
+                             .terms = one.terms,
+                             .columns = one.columns,
+                             .x = on_x.get(),
+                             .weight = on_weight.get(),
+                             .num_parts = one.num_parts,
+                             .parts = parts.as<float>()},
+                            stream);
       },
       {&parts});
   expect_near(parts.floats(), want, cuda_test::tolerance_of(Type::kFloat32, 1e-4), "parts");
 }
 
 /// Parts of up to 6 chunks of 128 terms are on their way at once: more, as many, and fewer.
-TEST(CudaSkinnyProduct, MultipliesLikeTheHost) {
-  for (const SkinnyCase& one :
-       {SkinnyCase{1, 128, 32, 1}, SkinnyCase{5, 256, 64, 2}, SkinnyCase{33, 2048, 64, 1},
-        SkinnyCase{64, 896, 96, 1}, SkinnyCase{64, 2048, 1024, 4}, SkinnyCase{64, 3072, 1024, 4},
-        SkinnyCase{40, 2048, 32, 8}})
-    expect_skinny(one);
+TEST(CudaSmallMGemm, MultipliesLikeTheHost) {
+  for (const SmallMCase& one :
+       {SmallMCase{1, 128, 32, 1}, SmallMCase{5, 256, 64, 2}, SmallMCase{33, 2048, 64, 1},
+        SmallMCase{64, 896, 96, 1}, SmallMCase{64, 2048, 1024, 4}, SmallMCase{64, 3072, 1024, 4},
+        SmallMCase{40, 2048, 32, 8}})
+    expect_small_m(one);
 }
 
 /// A row has the bits that it has alone.
-TEST(CudaSkinnyProduct, GivesARowTheSameBitsInAnyBatch) {
+TEST(CudaSmallMGemm, GivesARowTheSameBitsInAnyBatch) {
   constexpr int64_t kRows = 64, kTerms = 1024, kColumns = 96;
   const Type bf16 = Type::kBfloat16;
   const Buffer x(bf16, random_floats(kRows * kTerms, 1));
@@ -140,13 +140,13 @@ TEST(CudaSkinnyProduct, GivesARowTheSameBitsInAnyBatch) {
     const auto* from = static_cast<const std::byte*>(x.get()) + first * kTerms * 2;
     expect_one_answer(
         [&](Stream stream) {
-          return skinny_product({.rows = rows,
-                                 .terms = kTerms,
-                                 .columns = kColumns,
-                                 .x = from,
-                                 .weight = weight.get(),
-                                 .parts = parts.as<float>()},
-                                stream);
+          return small_m_gemm({.rows = rows,
+                               .terms = kTerms,
+                               .columns = kColumns,
+                               .x = from,
+                               .weight = weight.get(),
+                               .parts = parts.as<float>()},
+                              stream);
         },
         {&parts});
     return parts.floats();
@@ -155,18 +155,19 @@ TEST(CudaSkinnyProduct, GivesARowTheSameBitsInAnyBatch) {
   for (const int64_t first : {0, 17, 63}) {
     SCOPED_TRACE(first);
     const auto begin = all.begin() + first * kColumns;
-    // ATen's products promise no bits.
+    // ATen's GEMMs promise no bits.
     const Tolerance tolerance{has_own_kernels() ? 0 : 1e-4, has_own_kernels() ? 0 : 1e-5};
     expect_near(rows_of(first, 1), Floats(begin, begin + kColumns), tolerance, "row");
   }
 }
 
-TEST(CudaSkinnyProduct, RefusesWhatItCannotHold) {
-  EXPECT_TRUE(skinny_product({}, nullptr).is_ok()) << "no rows are no work";
+TEST(CudaSmallMGemm, RefusesShapesItDoesNotSupport) {
+  EXPECT_TRUE(small_m_gemm({}, nullptr).is_ok()) << "no rows are no work";
   alignas(16) float room[4] = {};
-  const SkinnyArgs args{.rows = 64, .terms = 1024, .columns = 96, .num_parts = 8, .parts = room};
+  const SmallMGemmArgs args{
+      .rows = 64, .terms = 1024, .columns = 96, .num_parts = 8, .parts = room};
   const auto fault = [&](auto change) {
-    SkinnyArgs changed = args;
+    SmallMGemmArgs changed = args;
     change(changed);
     return fault_of(changed);
   };
@@ -181,24 +182,24 @@ TEST(CudaSkinnyProduct, RefusesWhatItCannotHold) {
 
 /// The matrices of Qwen3's 0.6B that few columns have: 128 blocks each. Those of 8B are the
 /// library's.
-TEST(CudaSkinnyProduct, HasPartsForMatricesThatFitTheDeviceAtOnce) {
-  EXPECT_EQ(skinny_parts(2048, 1024), 4);
-  EXPECT_EQ(skinny_parts(3072, 1024), 4);
-  EXPECT_EQ(skinny_parts(128, 32), 1);
-  EXPECT_EQ(skinny_parts(4096, 4096), 0);
-  EXPECT_EQ(skinny_parts(100, 1024), 0) << "no whole chunks of terms";
-  EXPECT_EQ(skinny_parts(128, 33), 0) << "no whole tiles of columns";
-  EXPECT_EQ(skinny_parts(0, 1024), 0) << "no matrix";
+TEST(CudaSmallMGemm, HasPartsForMatricesThatFitTheDeviceAtOnce) {
+  EXPECT_EQ(small_m_parts(2048, 1024), 4);
+  EXPECT_EQ(small_m_parts(3072, 1024), 4);
+  EXPECT_EQ(small_m_parts(128, 32), 1);
+  EXPECT_EQ(small_m_parts(4096, 4096), 0);
+  EXPECT_EQ(small_m_parts(100, 1024), 0) << "no whole chunks of terms";
+  EXPECT_EQ(small_m_parts(128, 33), 0) << "no whole tiles of columns";
+  EXPECT_EQ(small_m_parts(0, 1024), 0) << "no matrix";
 }
 
-struct NarrowCase {
+struct LowRankCase {
   int64_t terms, columns, x_stride, y_stride;
   bool is_transposed;
 };
 
-/// Three slots of two groups each, one tile full, one of a row and one of nobody; rows of nobody
-/// between.
-void expect_narrow_products(const NarrowCase& one) {
+/// Three slots of two groups each, one tile full, one of a row and one empty; rows without a tile
+/// between them.
+void expect_low_rank_gemms(const LowRankCase& one) {
   SCOPED_TRACE(::testing::Message() << one.terms << " terms, " << one.columns << " columns"
                                     << (one.is_transposed ? ", transposed" : ""));
   std::vector<AdapterTile> tiles = {{0, 64, 2}, {64, 1, 2}, {}, {70, 37, 0}, {107, 20, 1}};
@@ -216,52 +217,51 @@ void expect_narrow_products(const NarrowCase& one) {
       for (int64_t column = 0; column < one.columns; ++column) {
         double sum = want[static_cast<size_t>(row * one.y_stride + column)];
         for (int64_t t = 0; t < one.terms; ++t) {
-          const int64_t at =
-              one.is_transposed ? t * one.columns + column : column * one.terms + t;
+          const int64_t at = one.is_transposed ? t * one.columns + column : column * one.terms + t;
           sum += double{x[static_cast<size_t>(row * one.x_stride + t)]} *
-                 weights[static_cast<size_t>(tile.slot * slot_stride +
-                                             tile.group * group_stride + at)];
+                 weights[static_cast<size_t>(tile.slot * slot_stride + tile.group * group_stride +
+                                             at)];
         }
         want[static_cast<size_t>(row * one.y_stride + column)] = static_cast<float>(sum);
       }
   const Buffer on_x(type, x), on_weights(type, weights), on_tiles(tiles), y(type, before);
   expect_one_answer(
       [&](Stream stream) {
-        return add_narrow_products({.terms = one.terms,
-                                    .columns = one.columns,
-                                    .num_tiles = std::ssize(tiles),
-                                    .tiles = on_tiles.as<AdapterTile>(),
-                                    .x = on_x.get(),
-                                    .x_stride = one.x_stride,
-                                    .weights = on_weights.get(),
-                                    .slot_stride = slot_stride,
-                                    .group_stride = group_stride,
-                                    .is_transposed = one.is_transposed,
-                                    .y = y.get(),
-                                    .y_stride = one.y_stride},
-                                   stream);
+        return add_low_rank_gemms({.terms = one.terms,
+                                   .columns = one.columns,
+                                   .num_tiles = std::ssize(tiles),
+                                   .tiles = on_tiles.as<AdapterTile>(),
+                                   .x = on_x.get(),
+                                   .x_stride = one.x_stride,
+                                   .weights = on_weights.get(),
+                                   .slot_stride = slot_stride,
+                                   .group_stride = group_stride,
+                                   .is_transposed = one.is_transposed,
+                                   .y = y.get(),
+                                   .y_stride = one.y_stride},
+                                  stream);
       },
       {&y});
   expect_near(y.floats(type), want, cuda_test::tolerance_of(type, 1e-4), "y");
 }
 
-TEST(CudaNarrowProducts, AddToWhatIsThere) {
+TEST(CudaLowRankGemm, AddToWhatIsThere) {
   for (const bool is_transposed : {false, true})
-    for (const NarrowCase& one :
-         {NarrowCase{16, 128, 16, 128, is_transposed}, NarrowCase{48, 200, 64, 304, is_transposed},
-          NarrowCase{64, 8, 64, 8, is_transposed}, NarrowCase{112, 264, 120, 264, is_transposed}})
-      expect_narrow_products(one);
+    for (const LowRankCase& one :
+         {LowRankCase{16, 128, 16, 128, is_transposed},
+          LowRankCase{48, 200, 64, 304, is_transposed}, LowRankCase{64, 8, 64, 8, is_transposed},
+          LowRankCase{112, 264, 120, 264, is_transposed}})
+      expect_low_rank_gemms(one);
 }
 
-TEST(CudaNarrowProducts, AreOfMultiples) {
-  EXPECT_TRUE(add_narrow_products({}, nullptr).is_ok());
-  EXPECT_STREQ(add_narrow_products({.terms = 8, .columns = 8, .num_tiles = 1}, nullptr).fault,
+TEST(CudaLowRankGemm, AreOfMultiples) {
+  EXPECT_TRUE(add_low_rank_gemms({}, nullptr).is_ok());
+  EXPECT_STREQ(add_low_rank_gemms({.terms = 8, .columns = 8, .num_tiles = 1}, nullptr).fault,
                "terms must be a multiple of 16");
-  EXPECT_STREQ(add_narrow_products({.terms = 16, .columns = 12, .num_tiles = 1}, nullptr).fault,
+  EXPECT_STREQ(add_low_rank_gemms({.terms = 16, .columns = 12, .num_tiles = 1}, nullptr).fault,
                "columns must be a multiple of 8, up to 8388480");
   EXPECT_STREQ(
-      add_narrow_products({.terms = 16, .columns = 8, .num_tiles = 1, .x_stride = 4}, nullptr)
-          .fault,
+      add_low_rank_gemms({.terms = 16, .columns = 8, .num_tiles = 1, .x_stride = 4}, nullptr).fault,
       "strides must be multiples of 8, x, weights and y at addresses of 16 bytes");
 }
 

@@ -1,8 +1,8 @@
-// Tiles of the places of adapters' rows among rows sorted by expert: a thread a place, which finds
-// its expert, its run and the first place of both by halving. Where experts and runs end is in
+// Tiles of adapter rows among rows sorted by expert. A thread has one sorted row; it finds its
+// expert, its run and the first row of both by binary search. The ends of experts and runs are in
 // shared memory.
 #include "kernels/ops/cuda/device.cuh"
-#include "kernels/ops/cuda_places.h"
+#include "kernels/ops/cuda_expert_tiles.h"
 
 namespace primerl::cuda {
 namespace {
@@ -22,10 +22,10 @@ __device__ __forceinline__ int32_t first_from(const int32_t* values, int32_t beg
   return begin;
 }
 
-/// `is_by_place`: tile i begins at place i, or is of nobody; else tiles follow each other, with one
-/// to spare for each run of an expert, and those that no place fills are of nobody before.
-__global__ void __launch_bounds__(kThreads) tile_places_kernel(TilePlacesArgs args,
-                                                               bool is_by_place) {
+/// `is_tile_per_row`: tile i begins at sorted row i, or is empty. Otherwise tiles are adjacent,
+/// with one spare tile for each run of an expert; unused tiles were cleared before.
+__global__ void __launch_bounds__(kThreads)
+    expert_tiles_kernel(ExpertTilesArgs args, bool is_tile_per_row) {
   extern __shared__ int32_t shared[];
   const auto num_runs = static_cast<int32_t>(args.num_runs);
   int32_t* ends = shared;
@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(kThreads) tile_places_kernel(TilePlacesArgs ar
   const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   if (args.run_ends != nullptr && i < args.num_experts * num_runs) {
     const int32_t expert = i / num_runs;
-    args.run_ends[i] = first_from(args.sources, begin_of(expert), ends[expert],
-                                  row_ends[i - expert * num_runs]);
+    args.run_ends[i] =
+        first_from(args.sources, begin_of(expert), ends[expert], row_ends[i - expert * num_runs]);
   }
-  if (i >= args.places) return;
+  if (i >= args.num_pairs) return;
   const int32_t expert = first_from(ends, 0, args.num_experts, i + 1);
   const int32_t row = args.sources[i];
   const int32_t run = first_from(row_ends, 0, num_runs, row + 1);
@@ -58,33 +58,31 @@ __global__ void __launch_bounds__(kThreads) tile_places_kernel(TilePlacesArgs ar
     if (before * size == i - begin) {
       tile = args.runs[run];
       tile.first = i;
-      tile.rows =
-          first_from(args.sources, i, min(ends[expert], i + size), row_ends[run]) - i;
+      tile.rows = first_from(args.sources, i, min(ends[expert], i + size), row_ends[run]) - i;
       tile.group = expert;
     }
-    if (!is_by_place) at = begin / size + expert * num_runs + run + before;
+    if (!is_tile_per_row) at = begin / size + expert * num_runs + run + before;
   }
-  if (is_by_place || tile.rows > 0) args.tiles[at] = tile;
+  if (is_tile_per_row || tile.rows > 0) args.tiles[at] = tile;
 }
 
 }  // namespace
 
-Outcome tile_places(const TilePlacesArgs& args, Stream stream) {
-  if (args.places == 0) return {};
+Outcome make_expert_tiles(const ExpertTilesArgs& args, Stream stream) {
+  if (args.num_pairs == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  const bool is_by_place = args.num_tiles == args.places;
-  if (!is_by_place) {
+  const bool is_tile_per_row = args.num_tiles == args.num_pairs;
+  if (!is_tile_per_row) {
     const size_t size = static_cast<size_t>(args.num_tiles) * sizeof(AdapterTile);
     const cudaError_t cleared = cudaMemsetAsync(args.tiles, 0, size, stream);
     if (cleared != cudaSuccess) return {cudaGetErrorString(cleared)};
   }
-  int64_t threads = args.places;
+  int64_t threads = args.num_pairs;
   if (args.run_ends != nullptr && threads < args.num_experts * args.num_runs)
     threads = args.num_experts * args.num_runs;
-  const auto shared =
-      static_cast<size_t>(args.num_experts + 2 * args.num_runs) * sizeof(int32_t);
-  tile_places_kernel<<<static_cast<unsigned>(divide_up(threads, kThreads)), kThreads, shared,
-                       stream>>>(args, is_by_place);
+  const auto shared = static_cast<size_t>(args.num_experts + 2 * args.num_runs) * sizeof(int32_t);
+  expert_tiles_kernel<<<static_cast<unsigned>(divide_up(threads, kThreads)), kThreads, shared,
+                        stream>>>(args, is_tile_per_row);
   return launched();
 }
 

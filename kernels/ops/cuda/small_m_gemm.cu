@@ -1,7 +1,7 @@
-// Products of up to 64 rows in parts: a block a few columns and the terms of a part, chunk by
-// chunk. The first chunks of its matrix are asked for before the rows, which the kernel before this
-// one may still be writing. Eight warps: two halves of the rows, four quarters of the terms of each
-// chunk; their sums are put together in order.
+// GEMMs of up to 64 rows in parts: a block has a few columns and the terms of a part, chunk by
+// chunk. It loads the first chunks of its matrix before the rows, which the kernel before this one
+// may still be writing. Eight warps: two halves of the rows, four quarters of the terms of each
+// chunk; their sums are added in order.
 #include <algorithm>
 
 #include "kernels/ops/cuda/launch.cuh"
@@ -10,21 +10,21 @@ namespace primerl::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = static_cast<int>(kSkinnyRowsMax);
+constexpr int kRows = static_cast<int>(kSmallMRowsMax);
 constexpr int kHalfRows = kRows / 2;
-constexpr int kColumns = static_cast<int>(kSkinnyColumns);
-constexpr int kChunk = static_cast<int>(kSkinnyTerms);
+constexpr int kColumns = static_cast<int>(kSmallMColumns);
+constexpr int kChunk = static_cast<int>(kSmallMTerms);
 constexpr int kPieces = kChunk / kVector<Bf16>;  // of 16 bytes, in a row of a chunk
 constexpr int kStep = 16;                        // terms of an instruction
 constexpr int kQuarters = 4;
 constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
-// Chunks on their way: all that a block reads, where skinny_parts() made the parts. Where it may
-// have less shared memory (compute capability 8.6, say) it is the fewest.
+// Chunks in flight: all input of a block if small_m_parts() chose the parts. With less shared
+// memory (compute capability 8.6, for example) it is the smaller number.
 constexpr int kStagesMost = 6;
 constexpr int kStagesFewest = 4;
 
 /// Pieces of a row are permuted so that eight rows have different banks.
-__device__ __forceinline__ int place_of(int row, int piece) {
+__device__ __forceinline__ int swizzled(int row, int piece) {
   return row * kPieces + (piece ^ (row % 8));
 }
 
@@ -47,29 +47,30 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&
 }
 
 /// The chunk that begins with term `first`, to `memory`.
-__device__ __forceinline__ void ask_weights(const SkinnyArgs& args, int64_t first, uint4* memory) {
+__device__ __forceinline__ void ask_weights(const SmallMGemmArgs& args, int64_t first,
+                                            uint4* memory) {
   const Bf16* weight = static_cast<const Bf16*>(args.weight) +
                        static_cast<int64_t>(blockIdx.x) * kColumns * args.terms + first;
 #pragma unroll
   for (int i = threadIdx.x; i < kColumns * kPieces; i += kThreads) {
     const int column = i / kPieces, piece = i % kPieces;
-    copy_ahead(memory + place_of(column, piece),
-               weight + column * args.terms + piece * kVector<Bf16>);
+    cp_async(memory + swizzled(column, piece),
+             weight + column * args.terms + piece * kVector<Bf16>);
   }
 }
-__device__ __forceinline__ void ask_rows(const SkinnyArgs& args, int64_t first, uint4* memory) {
+__device__ __forceinline__ void ask_rows(const SmallMGemmArgs& args, int64_t first, uint4* memory) {
   const Bf16* x = static_cast<const Bf16*>(args.x) + first;
 #pragma unroll
   for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
     const int row = i / kPieces, piece = i % kPieces;
     // Rows beyond the last have what was there: no row sees another's numbers.
     if (row < args.rows)
-      copy_ahead(memory + place_of(row, piece), x + row * args.terms + piece * kVector<Bf16>);
+      cp_async(memory + swizzled(row, piece), x + row * args.terms + piece * kVector<Bf16>);
   }
 }
 
-/// Where the sums of the quarters of a block lie: [kQuarters, kRows, kColumns], rows so far apart
-/// that the lanes of a warp write to different banks.
+/// The address of the sums of a block's quarters: [kQuarters, kRows, kColumns]. The row stride lets
+/// the lanes of a warp write to different banks.
 constexpr int kSumStride = kColumns + 8;
 constexpr size_t kSumBytes = sizeof(float) * kQuarters * kRows * kSumStride;
 __device__ __forceinline__ float* sums_at(float* memory, int quarter, int row, int column) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ float* sums_at(float* memory, int quarter, int row, i
 }
 
 /// Adds the quarters up in order.
-__device__ __forceinline__ void write(const SkinnyArgs& args, float* sums) {
+__device__ __forceinline__ void write(const SmallMGemmArgs& args, float* sums) {
   constexpr int kVec = 4, kVectors = kColumns / kVec;
   for (int i = threadIdx.x; i < static_cast<int>(args.rows) * kVectors; i += kThreads) {
     const int row = i / kVectors, column = i % kVectors * kVec;
@@ -97,7 +98,7 @@ __device__ __forceinline__ void write(const SkinnyArgs& args, float* sums) {
 }
 
 template <int kStages>
-__global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
+__global__ void __launch_bounds__(kThreads) small_m_kernel(SmallMGemmArgs args) {
   constexpr int kStage = (kColumns + kRows) * kPieces;  // pieces: weights, then rows
   extern __shared__ uint4 memory[];
   const int64_t terms = args.terms / gridDim.y, first = blockIdx.y * terms;
@@ -117,24 +118,24 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
 #pragma unroll 1
   for (int chunk = 0; chunk < kStages; ++chunk) {
     ask_rows_of(chunk);
-    close_copies();
+    cp_async_commit();
   }
 
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int half = warp % 2, quarter = warp / 2;
   constexpr int kTiles = kColumns / 8;
   float sums[2][kTiles][4] = {};
-  // Of this lane, for load_matrices(): 16 rows and two pieces; 16 columns and two pieces.
+  // This lane's addresses for load_matrices(): 16 rows and two pieces; 16 columns and two pieces.
   const int row = half * kHalfRows + lane % 16, row_piece = lane / 16;
   const int column = lane % 8 + lane / 16 * 8, column_piece = lane / 8 % 2;
 #pragma unroll 1
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    wait_for_copies<kStages - 2>();
+    cp_async_wait<kStages - 2>();
     __syncthreads();
     if (chunk > 0) {  // all have used the chunk before
       ask_weights_of(chunk + kStages - 1);
       ask_rows_of(chunk + kStages - 1);
-      close_copies();
+      cp_async_commit();
     }
     const uint4* weights = stage(chunk);
     const uint4* rows = weights + kColumns * kPieces;
@@ -144,10 +145,10 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
       uint32_t a[2][4], b[kTiles / 2][4];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        load_matrices(rows + place_of(row + i * 16, piece + row_piece), a[i]);
+        load_matrices(rows + swizzled(row + i * 16, piece + row_piece), a[i]);
 #pragma unroll
       for (int j = 0; j < kTiles / 2; ++j)
-        load_matrices(weights + place_of(column + j * 16, piece + column_piece), b[j]);
+        load_matrices(weights + swizzled(column + j * 16, piece + column_piece), b[j]);
 #pragma unroll
       for (int j = 0; j < kTiles; ++j)
 #pragma unroll
@@ -173,29 +174,29 @@ __global__ void __launch_bounds__(kThreads) skinny_kernel(SkinnyArgs args) {
 }
 
 template <int kStages>
-Outcome start(const SkinnyArgs& args, Stream stream) {
+Outcome start(const SmallMGemmArgs& args, Stream stream) {
   constexpr size_t kStageBytes = sizeof(uint4) * (kColumns + kRows) * kPieces;
   constexpr size_t kBytesMax = std::max(kStages * kStageBytes, kSumBytes);
   const int64_t chunks = args.terms / args.num_parts / kChunk;
   const auto stages = static_cast<size_t>(std::min<int64_t>(kStages, chunks));
   // The limit is one for all shapes, since other threads may start this kernel for other ones.
-  const cudaError_t has_room = cudaFuncSetAttribute(
-      skinny_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
-  if (has_room != cudaSuccess) {
+  const cudaError_t has_space = cudaFuncSetAttribute(
+      small_m_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
+  if (has_space != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
     if constexpr (kStages > kStagesFewest) return start<kStagesFewest>(args, stream);
-    return {"the device has too little shared memory for a skinny product"};
+    return {"the device has too little shared memory for a small-M GEMM"};
   }
   const dim3 blocks(static_cast<unsigned>(args.columns / kColumns),
                     static_cast<unsigned>(args.num_parts));
-  launch(skinny_kernel<kStages>, blocks, kThreads, std::max(stages * kStageBytes, kSumBytes),
+  launch(small_m_kernel<kStages>, blocks, kThreads, std::max(stages * kStageBytes, kSumBytes),
          stream, args);
   return launched();
 }
 
 }  // namespace
 
-Outcome skinny_product(const SkinnyArgs& args, Stream stream) {
+Outcome small_m_gemm(const SmallMGemmArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   return start<kStagesMost>(args, stream);

@@ -1,5 +1,5 @@
-// Products of few terms, added to what is there: a block a tile of rows and 128 columns, on tensor
-// cores. Reading and writing y is what bounds it.
+// GEMMs of few terms that add to y: one block per tile of rows and 128 columns, on tensor cores.
+// Reading and writing y bounds the speed.
 #include <mma.h>
 
 #include "kernels/ops/cuda/device.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int kRows = kNarrowTileRows;
+constexpr int kRows = kLowRankTileRows;
 constexpr int kColumns = 128;
 constexpr int kTerms = 64;  // at a time
 constexpr int kSide = 16;   // of a fragment
@@ -25,8 +25,8 @@ constexpr int kSumsStride = kColumns + 4;
 struct Operands {
   Bf16 x[kRows * kTermsStride];
   // [columns, terms], or [terms, columns].
-  Bf16 weights[kColumns * kTermsStride > kTerms * kColumnsStride ? kColumns * kTermsStride
-                                                                 : kTerms * kColumnsStride];
+  Bf16 weights[kColumns * kTermsStride > kTerms* kColumnsStride ? kColumns* kTermsStride
+                                                                : kTerms* kColumnsStride];
 };
 union Shared {
   Operands operands;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply(
 }
 
 template <bool kIsTransposed>
-__global__ void __launch_bounds__(kThreads) narrow_products_kernel(NarrowProductsArgs args) {
+__global__ void __launch_bounds__(kThreads) low_rank_gemm_kernel(LowRankGemmArgs args) {
   __shared__ alignas(32) Shared shared;
   const AdapterTile tile = args.tiles[blockIdx.x];
   if (tile.rows == 0) return;
@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(kThreads) narrow_products_kernel(NarrowProduct
   for (int64_t t = 0; t < args.terms; t += kTerms) {
     const int64_t terms = args.terms - t;
     __syncthreads();
-    copy_in<kRows, kTerms, kTermsStride>(x + t, args.x_stride, tile.rows, terms,
-                                         shared.operands.x);
+    copy_in<kRows, kTerms, kTermsStride>(x + t, args.x_stride, tile.rows, terms, shared.operands.x);
     if constexpr (kIsTransposed)
       copy_in<kTerms, kColumns, kColumnsStride>(weights + t * args.columns + column, args.columns,
                                                 terms, num_columns, shared.operands.weights);
@@ -121,15 +120,15 @@ __global__ void __launch_bounds__(kThreads) narrow_products_kernel(NarrowProduct
 
 }  // namespace
 
-Outcome add_narrow_products(const NarrowProductsArgs& args, Stream stream) {
+Outcome add_low_rank_gemms(const LowRankGemmArgs& args, Stream stream) {
   if (args.num_tiles == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const dim3 blocks(static_cast<unsigned>(args.num_tiles),
                     static_cast<unsigned>(divide_up(args.columns, kColumns)));
   if (args.is_transposed)
-    narrow_products_kernel<true><<<blocks, kThreads, 0, stream>>>(args);
+    low_rank_gemm_kernel<true><<<blocks, kThreads, 0, stream>>>(args);
   else
-    narrow_products_kernel<false><<<blocks, kThreads, 0, stream>>>(args);
+    low_rank_gemm_kernel<false><<<blocks, kThreads, 0, stream>>>(args);
   return launched();
 }
 

@@ -1,6 +1,6 @@
 // Frozen weights that the engine and the learner of a process hold together on a CUDA device: once,
 // and the same answers as from sets of their own.
-#include "kernels/torch/cuda/card_base.h"
+#include "kernels/torch/cuda/frozen_base.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <gmock/gmock.h>
@@ -14,16 +14,16 @@
 namespace primerl {
 namespace {
 
-using card_test::Ends;
-using card_test::request_of;
-using card_test::run_all;
+using device_test::Ends;
+using device_test::request_of;
+using device_test::run_all;
 
 constexpr TenantSlot kTenant(0);
 
 std::vector<AdapterTraining> training() { return {{kTenant, {.rank = 8, .alpha = 8}, {}, {}}}; }
 
 EngineOptions with_slots(const std::string& dtype) {
-  EngineOptions options = card_test::options_on("cuda:0");
+  EngineOptions options = device_test::options_on("cuda:0");
   options.adapter_slots = 2;
   options.dtype = dtype;
   return options;
@@ -58,7 +58,7 @@ void train(Learner& learner) {
 
 /// What it says with `adapter`, tokens and log-probabilities.
 Ends answers(Engine& engine, const WeightSnapshot& adapter) {
-  card_test::apply(engine, adapter);
+  device_test::apply(engine, adapter);
   std::vector<SequenceRequest> all;
   for (uint64_t number = 0; number < 9; ++number)
     all.push_back(request_of(number, static_cast<int32_t>(3 + 5 * number), 12, 1));
@@ -72,7 +72,7 @@ void expect_equal(const Ends& got, const Ends& want) {
   }
 }
 
-int64_t bytes_on_card() {
+int64_t bytes_on_cuda() {
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
   return stats.allocated_bytes[0].current;
 }
@@ -80,14 +80,14 @@ int64_t bytes_on_card() {
 /// Large enough for its weights to be seen among all else.
 std::filesystem::path folder_of_model() { return testing::make_folder({.head_dim = 64}); }
 
-TEST(CardBase, IsHeldOnceByTheEngineAndTheLearnerOfAProcess) {
+TEST(CudaFrozenBase, IsHeldOnceByTheEngineAndTheLearnerOfAProcess) {
   const auto folder = folder_of_model();
   const TensorTable table(read_model_config(folder).value());
   const auto bytes_of_learner = [&](FrozenBases* bases) {
     const auto engine = engine_of(folder, bases);
-    const int64_t before = bytes_on_card();
+    const int64_t before = bytes_on_cuda();
     const auto learner = learner_of(folder, bases);
-    return bytes_on_card() - before;
+    return bytes_on_cuda() - before;
   };
   FrozenBases bases;
   const int64_t alone = bytes_of_learner(nullptr), shared = bytes_of_learner(&bases);
@@ -100,7 +100,7 @@ TEST(CardBase, IsHeldOnceByTheEngineAndTheLearnerOfAProcess) {
   EXPECT_EQ(bases.size(), 2U) << "of another type of numbers";
 }
 
-TEST(CardBase, ChangesNoBitOfWhatTheyAnswer) {
+TEST(CudaFrozenBase, ChangesNoBitOfWhatTheyAnswer) {
   const auto folder = folder_of_model();
   const auto alone = learner_of(folder, nullptr);
   const auto engine_alone = engine_of(folder, nullptr);
@@ -119,7 +119,7 @@ TEST(CardBase, ChangesNoBitOfWhatTheyAnswer) {
   expect_equal(answers(*engine, *adapter), want);
 }
 
-TEST(CardBase, OutlivesWhoeverLoadedIt) {
+TEST(CudaFrozenBase, StaysAfterItsLoaderEnds) {
   const auto folder = folder_of_model();
   FrozenBases bases;
   auto first = engine_of(folder, &bases);
@@ -136,7 +136,7 @@ TEST(CardBase, OutlivesWhoeverLoadedIt) {
   expect_equal(answers(*second, *adapter), want);
 }
 
-TEST(CardBase, LeavesNothingBehindWhereThereIsNoRoom) {
+TEST(CudaFrozenBase, LeavesNothingWhenMemoryIsFull) {
   const auto folder = folder_of_model();
   FrozenBases bases;
   EngineOptions huge = with_slots("bfloat16");

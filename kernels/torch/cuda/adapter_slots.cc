@@ -1,4 +1,4 @@
-#include "kernels/torch/cuda/card_adapters.h"
+#include "kernels/torch/cuda/adapter_slots.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -10,24 +10,22 @@
 #include <utility>
 
 #include "graph/base/real_clock.h"
-#include "kernels/ops/cuda_places.h"
+#include "kernels/ops/cuda_expert_tiles.h"
 #include "kernels/torch/boundary.h"
 
 namespace primerl {
 namespace {
 
-constexpr int64_t kAlignment = 8;                          // elements
-constexpr int64_t kExpertRows = 4096;            // of 128 experts and 8 a token, each has 256
-constexpr int64_t kExpertTilesMax = 65535;       // of add_adapters()
-constexpr int64_t kPlacesOfWideTiles = 32;       // of an expert, on average
+constexpr int64_t kAlignment = 8;           // elements
+constexpr int64_t kExpertRows = 4096;       // of 128 experts and 8 a token, each has 256
+constexpr int64_t kExpertTilesMax = 65535;  // of add_adapters()
+constexpr int64_t kRowsOfWideTiles = 32;    // of an expert, on average
 constexpr auto kFreePoll = std::chrono::microseconds(20);  // a step takes 1 ms or more
 
 int64_t aligned(int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// "q_proj" of "model.layers.0.self_attn.q_proj".
-std::string_view leaf_of(std::string_view module) {
-  return module.substr(module.rfind('.') + 1);
-}
+std::string_view leaf_of(std::string_view module) { return module.substr(module.rfind('.') + 1); }
 
 /// Of all linears that the engine's adapters may have.
 AdapterTable table_of_rank_one(const TensorTable& model, const EngineOptions& options) {
@@ -42,26 +40,26 @@ bool is_of_experts(const TensorTable& model, const AdapterLinear& linear) {
 
 }  // namespace
 
-/// Tiles of 8 places, or of 64 where experts have many rows each.
-int64_t expert_tile_rows(int64_t places, int32_t num_experts) {
-  return places < kPlacesOfWideTiles * num_experts ? kDecodeTileRows : cuda::kAdapterTileRows;
+/// Tiles of 8 sorted rows, or of 64 if experts have many rows each.
+int64_t expert_tile_rows(int64_t num_pairs, int32_t num_experts) {
+  return num_pairs < kRowsOfWideTiles * num_experts ? kDecodeTileRows : cuda::kAdapterTileRows;
 }
 
 int64_t expert_rows_max(int64_t rows_max, int32_t experts_per_token) {
   return std::min({rows_max, kExpertRows, kExpertTilesMax / experts_per_token});
 }
 
-/// Of the tiles of both sizes.
+/// The larger count of the two tile sizes.
 int64_t expert_tiles_max(int64_t rows_max, int32_t experts_per_token, int32_t num_experts,
                          int64_t num_runs) {
-  const int64_t places = expert_rows_max(rows_max, experts_per_token) * experts_per_token;
-  const int64_t narrow = std::min(places, kPlacesOfWideTiles * num_experts - 1);
-  return std::max(
-      cuda::tiles_of_places(narrow, num_experts, num_runs, kDecodeTileRows),
-      cuda::tiles_of_places(places, num_experts, num_runs, expert_tile_rows(places, num_experts)));
+  const int64_t num_pairs = expert_rows_max(rows_max, experts_per_token) * experts_per_token;
+  const int64_t small = std::min(num_pairs, kRowsOfWideTiles * num_experts - 1);
+  return std::max(cuda::num_expert_tiles_of(small, num_experts, num_runs, kDecodeTileRows),
+                  cuda::num_expert_tiles_of(num_pairs, num_experts, num_runs,
+                                            expert_tile_rows(num_pairs, num_experts)));
 }
 
-Status CardAdapters::check(const TensorTable& model, const EngineOptions& options) {
+Status CudaAdapterSlots::check(const TensorTable& model, const EngineOptions& options) {
   if (options.max_adapter_rank > cuda::kAdapterRowsRankMax)
     return error(Code::kUnavailable, "adapters may have rank {}: engines on {} take ranks up to {}",
                  options.max_adapter_rank, options.device, cuda::kAdapterRowsRankMax)
@@ -76,9 +74,9 @@ Status CardAdapters::check(const TensorTable& model, const EngineOptions& option
   return ok();
 }
 
-/// Between A and B lies what experts' tiles have, and what a decode step's rows have.
-double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions& options,
-                                  int64_t element_size, int32_t experts_per_token) {
+/// Bytes of u between A and B, for tiles of experts and for the rows of a decode step.
+double CudaAdapterSlots::bytes_needed(const TensorTable& model, const EngineOptions& options,
+                                      int64_t element_size, int32_t experts_per_token) {
   double of_rank = 0, between = 0, decoded = 0;
   const AdapterTable table = table_of_rank_one(model, options);
   for (const AdapterLinear& linear : table.linears()) {
@@ -88,8 +86,9 @@ double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions&
       const cuda::AddAdaptersArgs any{.terms = linear.inputs,
                                       .rank_max = options.max_adapter_rank,
                                       .num_parts = cuda::kAdapterPartsMax};
-      decoded = std::max(decoded, static_cast<double>(cuda::addend_workspace(
-                                      {any, options.max_running, nullptr})));
+      decoded = std::max(
+          decoded,
+          static_cast<double>(cuda::lora_delta_workspace({any, options.max_running, nullptr})));
       continue;
     }
     const int64_t rows = std::max(options.max_batched_tokens, options.max_running);
@@ -106,42 +105,42 @@ double CardAdapters::bytes_needed(const TensorTable& model, const EngineOptions&
          (decoded + between) * sizeof(float) + WeightUpload::bytes_needed();
 }
 
-CardAdapters::CardAdapters(const TensorTable& model, const EngineOptions& options,
-                           at::ScalarType type, const CardStream& stream)
+CudaAdapterSlots::CudaAdapterSlots(const TensorTable& model, const EngineOptions& options,
+                                   at::ScalarType type, const CudaStream& stream)
     : model_(model),
       type_(type),
       stream_(stream),
       slots_(static_cast<size_t>(options.adapter_slots)),
       spare_(options.adapter_slots),
-      side_(stream.device().index(), CardStream::Urgency::kLow),
+      side_(stream.device().index(), CudaStream::Urgency::kLow),
       upload_(type, stream.device()) {
   lay_out(table_of_rank_one(model, options));
-  places_ = at::zeros({options.adapter_slots + 1, elements_of_rank_ * options.max_adapter_rank},
-                      at::TensorOptions(stream.device()).dtype(type));
-  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].place = static_cast<int32_t>(i);
+  buffers_ = at::zeros({options.adapter_slots + 1, elements_of_rank_ * options.max_adapter_rank},
+                       at::TensorOptions(stream.device()).dtype(type));
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].buffer_index = static_cast<int32_t>(i);
   for (auto& [parameter, linear] : linears_) {
     linear.rank_max = options.max_adapter_rank;
-    linear.slots = places_.const_data_ptr();
-    linear.slot_stride = places_.stride(0);
+    linear.slots = buffers_.const_data_ptr();
+    linear.slot_stride = buffers_.stride(0);
   }
-  make_room(options.max_running);
+  reserve_u(options.max_running);
 }
 
-/// Of the matrix that needs most, but for experts.
-void CardAdapters::make_room(int64_t rows) {
+/// Allocates u for the matrix that needs most, experts excluded.
+void CudaAdapterSlots::reserve_u(int64_t rows) {
   int64_t floats = 0;
   for (const auto& [parameter, linear] : linears_)
     if (linear.group_stride == 0)
-      floats = std::max(floats, cuda::addend_workspace({linear, rows, nullptr}));
+      floats = std::max(floats, cuda::lora_delta_workspace({linear, rows, nullptr}));
   u_ = at::empty({floats}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
 }
 
-CardAdapters::~CardAdapters() {
+CudaAdapterSlots::~CudaAdapterSlots() {
   thread_.request_stop();
   static_cast<void>(wait());
 }
 
-uint32_t CardAdapters::target_of(const AdapterLinear& linear) {
+uint32_t CudaAdapterSlots::target_of(const AdapterLinear& linear) {
   const auto leaf = leaf_of(linear.module);
   auto known = std::ranges::find(targets_, leaf);
   if (known == targets_.end()) known = targets_.emplace(known, leaf);
@@ -152,7 +151,7 @@ uint32_t CardAdapters::target_of(const AdapterLinear& linear) {
 
 /// All A of a matrix, then all B; so of each expert, one after the other. No matrix is made of more
 /// linears than q, k and v.
-void CardAdapters::lay_out(const AdapterTable& largest) {
+void CudaAdapterSlots::lay_out(const AdapterTable& largest) {
   Linear *made = nullptr, *before = nullptr;  // whose pass comes before the one that is laid out
   for (auto rest = largest.linears(); !rest.empty();) {
     const auto is_beside = [&](const AdapterLinear& linear) {
@@ -181,7 +180,7 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
     const int64_t begin = std::exchange(elements_of_rank_, b);
     if (is_of_experts(model_, first)) {
       made->group_stride = b - begin;
-      before = nullptr;  // which expert comes next nobody knows
+      before = nullptr;  // the next expert is unknown
       continue;
     }
     // B of a matrix, and then A of the next one: they follow each other.
@@ -192,7 +191,7 @@ void CardAdapters::lay_out(const AdapterTable& largest) {
   }
 }
 
-const CardAdapters::Linear* CardAdapters::find(std::string_view matrix) const {
+const CudaAdapterSlots::Linear* CudaAdapterSlots::find(std::string_view matrix) const {
   const Parameter* parameter = model_.find(matrix);
   if (parameter == nullptr) return nullptr;
   const auto found = linears_.find(static_cast<size_t>(parameter - model_.parameters().data()));
@@ -200,112 +199,112 @@ const CardAdapters::Linear* CardAdapters::find(std::string_view matrix) const {
 }
 
 /// The tensors' own table names them; they go where this engine's layout says.
-Result<CardAdapters::Held> CardAdapters::match(const AdapterConfig& config,
-                                               const WeightSnapshot& snapshot) {
+Result<CudaAdapterSlots::LoadedAdapter> CudaAdapterSlots::match(const AdapterConfig& config,
+                                                                const WeightSnapshot& snapshot) {
   const AdapterTable table(model_, config);
   ASSIGN_OR_RETURN(const TensorMatch named, match_tensors(table.tensors(), snapshot.tensors));
-  Held held{.rank = config.rank};
+  LoadedAdapter loaded{.rank = config.rank};
   std::vector<int64_t> offsets(table.tensors().parameters().size(), -1);
   for (const AdapterLinear& linear : table.linears()) {
     const auto where_is = [](const auto& one) {
       return std::tuple(one.parameter, one.group, one.column);
     };
-    const auto place = std::ranges::lower_bound(layout_, where_is(linear), {}, where_is);
-    if (place == layout_.end() || where_is(*place) != where_is(linear))
+    const auto buffer_index = std::ranges::lower_bound(layout_, where_is(linear), {}, where_is);
+    if (buffer_index == layout_.end() || where_is(*buffer_index) != where_is(linear))
       return error(Code::kInvalid,
                    "the adapter of {} adds to '{}', which this engine has no room for",
                    snapshot.key, linear.module)
           .note(fmt::format("its adapters add to {}", fmt::join(targets_, ", ")));
-    held.targets |= place->target;
-    offsets[linear.a] = place->a * config.rank;
-    offsets[linear.b] = place->b * config.rank;
+    loaded.targets |= buffer_index->target;
+    offsets[linear.a] = buffer_index->a * config.rank;
+    offsets[linear.b] = buffer_index->b * config.rank;
   }
   slices_.clear();
   slices_.reserve(named.sources.size());
   match_ = {};
   for (const auto& [tensor, slice] : named.sources) {
     if (offsets[slice->parameter] < 0) {
-      convert_to_f32(*tensor, 0, 1, &held.scaling);
+      convert_to_f32(*tensor, 0, 1, &loaded.scaling);
       continue;
     }
     slices_.push_back(*slice);
     slices_.back().offset = offsets[slice->parameter];
     match_.sources.push_back({tensor, &slices_.back()});
   }
-  return held;
+  return loaded;
 }
 
-Status CardAdapters::begin(std::optional<int32_t> slot, const AdapterConfig& config,
-                           std::shared_ptr<const WeightSnapshot> snapshot) {
+Status CudaAdapterSlots::begin(std::optional<int32_t> slot, const AdapterConfig& config,
+                               std::shared_ptr<const WeightSnapshot> snapshot) {
   static_cast<void>(wait());
   snapshot_ = nullptr;
   ASSIGN_OR_RETURN(coming_, match(config, *snapshot));
   is_for_spare_ = !slot.has_value();
-  coming_.place = spare_;
+  coming_.buffer_index = spare_;
   if (slot.has_value()) {
-    Held& before = slots_[static_cast<size_t>(*slot)];
+    LoadedAdapter& before = slots_[static_cast<size_t>(*slot)];
     before.rank = 0;
-    coming_.place = before.place;
+    coming_.buffer_index = before.buffer_index;
   }
   snapshot_ = std::move(snapshot);
   stream_.record(is_free_);
   is_done_.store(false, std::memory_order_release);
   thread_ = std::jthread([this](const std::stop_token& stop) {
     outcome_ = at_boundary("a new adapter", [&]() -> Status {
-      const auto deadline = deadline_after(kCardWaitMax);
+      const auto deadline = deadline_after(kCudaWaitMax);
       while (!is_free_.query()) {
         if (std::chrono::steady_clock::now() >= deadline)
           return error(Code::kDeadline, "the device has been busy with one step for {} s",
-                       kCardWaitMax.to_seconds());
+                       kCudaWaitMax.to_seconds());
         std::this_thread::sleep_for(kFreePoll);
       }
-      return upload_.run(match_, numbers(coming_.place), stop);
+      return upload_.run(match_, numbers(coming_.buffer_index), stop);
     });
     is_done_.store(true, std::memory_order_release);
   });
   return ok();
 }
 
-bool CardAdapters::holds(const WeightSnapshot& snapshot) const {
+bool CudaAdapterSlots::holds(const WeightSnapshot& snapshot) const {
   const auto bytes = [](const WeightTensor& tensor) { return tensor.bytes.bytes().data(); };
   return snapshot_ != nullptr && is_for_spare_ && snapshot_->name() == snapshot.name() &&
          std::ranges::equal(snapshot_->tensors, snapshot.tensors, {}, bytes, bytes);
 }
 
 /// The thread ends by itself: each of its waits has a deadline.
-Status CardAdapters::wait() {
+Status CudaAdapterSlots::wait() {
   if (thread_.joinable()) thread_.join();
   return std::exchange(outcome_, ok());
 }
 
-Status CardAdapters::take(int32_t slot) {
+Status CudaAdapterSlots::take(int32_t slot) {
   const Status there = wait();
   snapshot_ = nullptr;
   RETURN_IF_ERROR(there);
-  Held& held = slots_[static_cast<size_t>(slot)];
-  if (is_for_spare_) spare_ = held.place;
-  held = coming_;
+  LoadedAdapter& loaded = slots_[static_cast<size_t>(slot)];
+  if (is_for_spare_) spare_ = loaded.buffer_index;
+  loaded = coming_;
   return ok();
 }
 
 /// Each adapter has up to one tile that is not full, so have rows without one and those that pad,
 /// and each tile has a row.
-int64_t CardAdapters::num_tiles(int64_t rows) const {
+int64_t CudaAdapterSlots::num_tiles(int64_t rows) const {
   return std::min(rows, rows / kDecodeTileRows + std::ssize(slots_) + 2);
 }
 
-void CardAdapters::begin_experts(const RowBatch& batch) {
+void CudaAdapterSlots::begin_experts(const RowBatch& batch) {
   expert_runs_.clear();
   bool adds_to_experts = false;
   int32_t last = -1;  // whose the last run is
   for (const RowSpan& span : batch.spans) {
     if (span.adapter < 0 || slots_[static_cast<size_t>(span.adapter)].rank == 0) continue;
-    const Held& held = slots_[static_cast<size_t>(span.adapter)];
-    adds_to_experts = adds_to_experts || (held.targets & expert_targets_) != 0;
+    const LoadedAdapter& loaded = slots_[static_cast<size_t>(span.adapter)];
+    adds_to_experts = adds_to_experts || (loaded.targets & expert_targets_) != 0;
     const cuda::AdapterTile* run = expert_runs_.empty() ? nullptr : &expert_runs_.back();
     if (run == nullptr || last != span.adapter || run->first + run->rows != span.query_begin)
       expert_runs_.push_back(
-          {span.query_begin, 0, held.place, held.rank, held.targets, held.scaling});
+          {span.query_begin, 0, loaded.buffer_index, loaded.rank, loaded.targets, loaded.scaling});
     expert_runs_.back().rows += span.num_queries;
     last = span.adapter;
   }
@@ -313,25 +312,27 @@ void CardAdapters::begin_experts(const RowBatch& batch) {
 }
 
 /// Rows of one adapter that follow each other share tiles.
-void CardAdapters::begin_step(const RowBatch& batch, int64_t tile_rows) {
+void CudaAdapterSlots::begin_step(const RowBatch& batch, int64_t tile_rows) {
   begin_experts(batch);
   tiles_.clear();
   int32_t last = -1;  // whose the last tile is
   for (const RowSpan& span : batch.spans) {
     if (span.adapter < 0 || slots_[static_cast<size_t>(span.adapter)].rank == 0) continue;
-    const Held& held = slots_[static_cast<size_t>(span.adapter)];
+    const LoadedAdapter& loaded = slots_[static_cast<size_t>(span.adapter)];
     for (int32_t row = span.query_begin; row < span.query_begin + span.num_queries; ++row) {
       const cuda::AdapterTile* tile = tiles_.empty() ? nullptr : &tiles_.back();
       const bool is_next = tile != nullptr && last == span.adapter && tile->rows < tile_rows &&
                            tile->first + tile->rows == row;
-      if (!is_next) tiles_.push_back({row, 0, held.place, held.rank, held.targets, held.scaling});
+      if (!is_next)
+        tiles_.push_back(
+            {row, 0, loaded.buffer_index, loaded.rank, loaded.targets, loaded.scaling});
       ++tiles_.back().rows;
       last = span.adapter;
     }
   }
 }
 
-void CardAdapters::cover(int64_t rows) {
+void CudaAdapterSlots::cover(int64_t rows) {
   std::vector<cuda::AdapterTile> all;
   int64_t next = 0;
   const auto skip_to = [&](int64_t end) {
@@ -348,8 +349,8 @@ void CardAdapters::cover(int64_t rows) {
   tiles_ = std::move(all);
 }
 
-Status CardAdapters::add(const Linear& linear, const CardAdapterRows& rows, const at::Tensor& x,
-                         const at::Tensor& y) const {
+Status CudaAdapterSlots::add(const Linear& linear, const CudaAdapterRows& rows, const at::Tensor& x,
+                             const at::Tensor& y) const {
   Linear args = linear;
   args.num_tiles = rows.num_tiles;
   args.tiles = rows.tiles;
@@ -361,9 +362,10 @@ Status CardAdapters::add(const Linear& linear, const CardAdapterRows& rows, cons
   return launched(cuda::add_adapters(args, stream_.raw()), "add_adapters");
 }
 
-Result<cuda::AdapterAddend> CardAdapters::addend(const Linear& linear, const CardAdapterRows& rows,
-                                                 const at::Tensor& x) {
-  cuda::AdapterAddend made{linear, rows.num_rows, rows.rows};
+Result<cuda::LoraDelta> CudaAdapterSlots::lora_delta(const Linear& linear,
+                                                     const CudaAdapterRows& rows,
+                                                     const at::Tensor& x) {
+  cuda::LoraDelta made{linear, rows.num_rows, rows.rows};
   made.of.num_tiles = rows.num_tiles;
   made.of.tiles = rows.tiles;
   made.of.x = x.const_data_ptr();

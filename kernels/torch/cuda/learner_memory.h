@@ -1,5 +1,5 @@
-/// What a learner on a CUDA device needs of its memory, and the error where there is less. Plain
-/// functions of options, any thread; bytes as doubles.
+/// The memory that a learner needs on a CUDA device, and the error if less is free. Plain functions
+/// of options, any thread; bytes as doubles.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 #include "graph/base/result.h"
 #include "kernels/models/config.h"
-#include "kernels/torch/cards.h"
+#include "kernels/torch/cuda_devices.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/options.h"
 
 namespace primerl {
 
-/// Of libtorch's workspaces, and of what its pool rounds up.
+/// Bytes of libtorch's workspaces, and of the rounding of its pool.
 inline constexpr double kLearnerReserveBytes = 1e9;
 
 struct LearnerBytes {
@@ -21,18 +21,18 @@ struct LearnerBytes {
   double all() const { return weights + rows + head + kLearnerReserveBytes; }
 };
 
-/// For micro-batches of `rows` rows. Without `adapters` it trains the whole weights.
+/// The bytes for micro-batches of `rows` rows. Without `adapters` it trains the whole weights.
 LearnerBytes learner_bytes(const LearnerOptions& options, const ModelConfig& config,
                            std::span<const AdapterTraining> adapters, int64_t rows);
 
-/// Of `weights`, those that stay as they are; without adapters there are none.
+/// The part of `weights` that is frozen; 0 without adapters.
 double frozen_bytes(const LearnerOptions& options, const ModelConfig& config,
                     std::span<const AdapterTraining> adapters);
 
-/// kExhausted: `bytes`, beside what `card` has free. `is_base_there`: the frozen weights are not
-/// among them, since somebody else has brought them there.
+/// kExhausted: compares `bytes` with the free memory in `facts`. `is_base_there`: the frozen
+/// weights are not counted, since another engine or learner has loaded them.
 Error too_large(const LearnerOptions& options, std::span<const AdapterTraining> adapters,
-                const LearnerBytes& bytes, int64_t rows, const CardFacts& card,
+                const LearnerBytes& bytes, int64_t rows, const CudaDeviceFacts& facts,
                 bool is_base_there = false);
 
 }  // namespace primerl

@@ -1,4 +1,4 @@
-#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device.h"
 
 #include <cuda_runtime_api.h>
 
@@ -7,26 +7,26 @@
 namespace primerl {
 namespace {
 
-/// Asks the device itself, which fails where somebody else has it alone.
-cudaError_t ask_for_memory(int32_t card, size_t& free_bytes, size_t& total_bytes) {
+/// Asks the device itself, which fails if another process uses it exclusively.
+cudaError_t ask_for_memory(int32_t device_index, size_t& free_bytes, size_t& total_bytes) {
   int before = 0;
   cudaError_t fault = cudaGetDevice(&before);
-  if (fault == cudaSuccess) fault = cudaSetDevice(card);
+  if (fault == cudaSuccess) fault = cudaSetDevice(device_index);
   if (fault == cudaSuccess) fault = cudaMemGetInfo(&free_bytes, &total_bytes);
-  // The fault of one device must not be taken for that of the next call.
+  // The error of one device must not be reported for the next call.
   if (fault != cudaSuccess) static_cast<void>(cudaGetLastError());
   static_cast<void>(cudaSetDevice(before));
   return fault;
 }
 
-class DriverCards final : public CardSource {
+class DriverDevices final : public CudaDeviceSource {
  public:
-  CardDriver driver() override {
-    CardDriver driver;
+  CudaDriver driver() override {
+    CudaDriver driver;
     driver.built_for = CUDART_VERSION;
     if (cudaDriverGetVersion(&driver.version) != cudaSuccess) driver.version = 0;
-    const cudaError_t fault = cudaGetDeviceCount(&driver.num_cards);
-    if (fault != cudaSuccess) driver.num_cards = 0;
+    const cudaError_t fault = cudaGetDeviceCount(&driver.num_cuda_devices);
+    if (fault != cudaSuccess) driver.num_cuda_devices = 0;
     if (fault != cudaSuccess && fault != cudaErrorNoDevice)
       driver.fault = cudaGetErrorString(fault);
     static_cast<void>(cudaGetLastError());
@@ -35,8 +35,8 @@ class DriverCards final : public CardSource {
     return driver;
   }
 
-  CardFacts card(int32_t index) override {
-    CardFacts facts;
+  CudaDeviceFacts facts(int32_t index) override {
+    CudaDeviceFacts facts;
     size_t free_bytes = 0, total_bytes = 0;
     cudaError_t fault = ask_for_memory(index, free_bytes, total_bytes);
     cudaDeviceProp properties{};
@@ -57,14 +57,15 @@ class DriverCards final : public CardSource {
 
 }  // namespace
 
-std::string why_no_card(std::string_view device) {
-  DriverCards cards;
-  return why_not_on_card(cards, device);
+std::string why_no_cuda_device(std::string_view device) {
+  DriverDevices devices;
+  return why_not_on_cuda_device(devices, device);
 }
 
-Result<CardFacts> card_facts(int32_t card) {
-  CardFacts facts = DriverCards().card(card);
-  if (!facts.fault.empty()) return error(Code::kUnavailable, "cuda:{}: {}", card, facts.fault);
+Result<CudaDeviceFacts> cuda_device_facts(int32_t device_index) {
+  CudaDeviceFacts facts = DriverDevices().facts(device_index);
+  if (!facts.fault.empty())
+    return error(Code::kUnavailable, "cuda:{}: {}", device_index, facts.fault);
   return facts;
 }
 

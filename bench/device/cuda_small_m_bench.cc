@@ -1,9 +1,9 @@
-// Products of a decode step's rows, the library's beside skinny_product().
+// GEMMs of a decode step's rows, the library's beside small_m_gemm().
 //
-//   cuda_skinny_bench
+//   cuda_small_m_bench
 //
 // 28 layers of Qwen3's 0.6B shape with weights of their own, as a step has them but for attention:
-// norm, qkv, out, norm, gate and up, SwiGLU, down; and the two products that are made in parts
+// norm, qkv, out, norm, gate and up, SwiGLU, down; and the two GEMMs that are made in parts
 // alone. All in one CUDA graph, so that no launch waits for the host and weights come from memory.
 // Bound: the weights of a layer, 31 MB, at 4.2 TB/s: 7.5 us. Microseconds a layer, medians of 30
 // [least, most].
@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops/cuda_products.h"
+#include "kernels/ops/cuda_gemms.h"
 
 namespace primerl::bench {
 namespace {
@@ -46,10 +46,10 @@ class Layers {
     for (int i = 0; i < kLayers; ++i)
       layers_.push_back({random({kHidden}), random({kQkv, kHidden}), random({kHidden, kAttended}),
                          random({2 * kInner, kHidden}), random({kHidden, kInner})});
-    parts_ = at::zeros({cuda::kSkinnyPartsMax * kRowsMax * kHidden}, options().dtype(at::kFloat));
+    parts_ = at::zeros({cuda::kSmallMPartsMax * kRowsMax * kHidden}, options().dtype(at::kFloat));
   }
 
-  /// A layer's products; those with few columns in parts, or the library's.
+  /// A layer's GEMMs; those with few columns in parts, or the library's.
   void all(int64_t rows, bool is_in_parts) {
     for (const Layer& layer : layers_) {
       norm(rows, layer, is_in_parts);
@@ -82,16 +82,16 @@ class Layers {
     at::mm_out(to, x.narrow(0, 0, rows), weight.t());
   }
   void add(int64_t rows, const at::Tensor& x, const at::Tensor& weight, bool is_in_parts) {
-    if (!is_in_parts) return multiply(rows, x, weight, addend_);
+    if (!is_in_parts) return multiply(rows, x, weight, delta_);
     const int64_t terms = weight.size(1), columns = weight.size(0);
-    done(cuda::skinny_product({.rows = rows,
-                               .terms = terms,
-                               .columns = columns,
-                               .x = x.data_ptr(),
-                               .weight = weight.data_ptr(),
-                               .num_parts = cuda::skinny_parts(terms, columns),
-                               .parts = parts_.data_ptr<float>()},
-                              stream()));
+    done(cuda::small_m_gemm({.rows = rows,
+                             .terms = terms,
+                             .columns = columns,
+                             .x = x.data_ptr(),
+                             .weight = weight.data_ptr(),
+                             .num_parts = cuda::small_m_parts(terms, columns),
+                             .parts = parts_.data_ptr<float>()},
+                            stream()));
   }
   void norm(int64_t rows, const Layer& layer, bool is_in_parts) {
     done(cuda::rms_norm({.rows = rows,
@@ -99,7 +99,7 @@ class Layers {
                          .epsilon = 1e-6F,
                          .type = kType,
                          .x = x_.data_ptr(),
-                         .delta = is_in_parts ? nullptr : addend_.data_ptr(),
+                         .delta = is_in_parts ? nullptr : delta_.data_ptr(),
                          .weight = layer.norm.data_ptr(),
                          .sum = x_.data_ptr(),
                          .y = normed_.data_ptr(),
@@ -109,7 +109,7 @@ class Layers {
   }
 
   std::vector<Layer> layers_;
-  at::Tensor x_ = rows_of(kHidden), addend_ = rows_of(kHidden), normed_ = rows_of(kHidden);
+  at::Tensor x_ = rows_of(kHidden), delta_ = rows_of(kHidden), normed_ = rows_of(kHidden);
   at::Tensor qkv_ = rows_of(kQkv), attended_ = rows_of(kAttended);
   at::Tensor gate_up_ = rows_of(2 * kInner), activated_ = rows_of(kInner), parts_;
 };

@@ -1,4 +1,4 @@
-#include "kernels/torch/cards.h"
+#include "kernels/torch/cuda_devices.h"
 
 #include <algorithm>
 #include <charconv>
@@ -14,20 +14,22 @@ std::string version_text(int32_t version) {
 }
 
 /// A driver runs programs of its own major version and of older ones.
-bool is_too_old(const CardDriver& driver) {
+bool is_too_old(const CudaDriver& driver) {
   return driver.version / 1000 < driver.built_for / 1000;
 }
 
-/// Slices are named like their card, then "MIG 1g.10gb".
-bool is_slice(const CardFacts& card) { return card.name.find(" MIG ") != std::string::npos; }
+/// A slice has the name of its device, then "MIG 1g.10gb".
+bool is_slice(const CudaDeviceFacts& facts) {
+  return facts.name.find(" MIG ") != std::string::npos;
+}
 
-std::string cards_text(int32_t count) {
+std::string devices_text(int32_t count) {
   if (count == 0) return "it has no CUDA device";
   if (count == 1) return "it has 1 CUDA device, cuda:0";
   return fmt::format("it has {} CUDA devices, up to cuda:{}", count, count - 1);
 }
 
-std::string visible_text(const CardDriver& driver) {
+std::string visible_text(const CudaDriver& driver) {
   if (!driver.visible.has_value()) return {};
   return fmt::format("; CUDA_VISIBLE_DEVICES is '{}', and no other device is seen",
                      *driver.visible);
@@ -39,13 +41,14 @@ struct Advice {
 };
 
 constexpr std::string_view kKernelAdvice =
-    "a kernel did it, not the card: run again with CUDA_LAUNCH_BLOCKING=1 in the place's "
+    "a kernel did it, not the device: run again with CUDA_LAUNCH_BLOCKING=1 in the place's "
     "'variables', which makes the log name the operation, and report it";
 constexpr std::string_view kHardwareAdvice =
-    "the card or its link did it: look for \"Xid\" in the kernel's log (dmesg) and at 'nvidia-smi "
-    "-q'; if it comes again, take the card out of service";
+    "the device or its link did it: look for \"Xid\" in the kernel's log (dmesg) and at "
+    "'nvidia-smi "
+    "-q'; if it comes again, take the device out of service";
 constexpr std::string_view kUnknownAdvice =
-    "look for \"Xid\" in the kernel's log (dmesg), and at 'nvidia-smi' whether the card is still "
+    "look for \"Xid\" in the kernel's log (dmesg), and at 'nvidia-smi' whether the device is still "
     "there";
 
 constexpr Advice kAdvice[] = {
@@ -61,12 +64,13 @@ constexpr Advice kAdvice[] = {
     {"cudaErrorNvlinkUncorrectable", kHardwareAdvice},
     {"cudaErrorContained", kHardwareAdvice},
     {"cudaErrorLaunchTimeout",
-     "the card also draws a screen, and its driver ends what takes seconds: use one that does not"},
+     "the device also draws a screen, and its driver ends what takes seconds: use one that does "
+     "not"},
 };
 
 }  // namespace
 
-int32_t card_index(std::string_view device) {
+int32_t cuda_device_index(std::string_view device) {
   if (!device.starts_with(kCudaPrefix)) return -1;
   const std::string_view digits = device.substr(kCudaPrefix.size());
   int32_t index = -1;
@@ -75,10 +79,10 @@ int32_t card_index(std::string_view device) {
   return is_whole && index >= 0 ? index : -1;
 }
 
-std::string why_not_on_card(CardSource& cards, std::string_view device) {
-  const int32_t index = card_index(device);
+std::string why_not_on_cuda_device(CudaDeviceSource& devices, std::string_view device) {
+  const int32_t index = cuda_device_index(device);
   if (index < 0) return "is no device's name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are";
-  const CardDriver driver = cards.driver();
+  const CudaDriver driver = devices.driver();
   if (driver.version == 0)
     return "this machine has not: it has no NVIDIA driver, or 'nvidia-smi' does not find it";
   if (is_too_old(driver))
@@ -87,19 +91,20 @@ std::string why_not_on_card(CardSource& cards, std::string_view device) {
         "programs of up to {}; install a newer driver, or build with PyTorch for CUDA {}",
         version_text(driver.built_for), version_text(driver.version), driver.version / 1000);
   if (!driver.fault.empty()) return fmt::format("this machine cannot use: {}", driver.fault);
-  if (index >= driver.num_cards)
-    return fmt::format("this machine has not: {}{}", cards_text(driver.num_cards),
+  if (index >= driver.num_cuda_devices)
+    return fmt::format("this machine has not: {}{}", devices_text(driver.num_cuda_devices),
                        visible_text(driver));
-  const CardFacts card = cards.card(index);
-  if (!card.fault.empty()) return fmt::format("cannot be used now: {}", card.fault);
-  if (card.capability_major < kCardCapabilityMin)
+  const CudaDeviceFacts facts = devices.facts(index);
+  if (!facts.fault.empty()) return fmt::format("cannot be used now: {}", facts.fault);
+  if (facts.capability_major < kCudaCapabilityMin)
     return fmt::format("is too old: its compute capability is {}.x, {}.0 is the least",
-                       card.capability_major, kCardCapabilityMin);
-  if (is_slice(card))
+                       facts.capability_major, kCudaCapabilityMin);
+  if (is_slice(facts))
     return fmt::format(
-        "is a MIG slice ({}): engines and learners want a whole card; name one that is not divided "
+        "is a MIG slice ({}): engines and learners want a whole device; name one that is not "
+        "divided "
         "in CUDA_VISIBLE_DEVICES, or have its administrator turn MIG off",
-        card.name);
+        facts.name);
   return {};
 }
 

@@ -1,8 +1,8 @@
-/// What a machine says of its CUDA devices, which of them engines and learners can use, and what an
-/// error of one means.
+/// The facts of a machine's CUDA devices, which of them engines and learners can use, and advice
+/// for their errors.
 ///
 /// Pure rules over facts, any thread, without CUDA and libtorch: where there is a driver the facts
-/// are its own (cuda/card.h), in tests they are made up.
+/// are its own (cuda/device.h), in tests they are made up.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace primerl {
 
-/// What the operations are compiled for at least (cmake/cuda.cmake).
-inline constexpr int32_t kCardCapabilityMin = 8;
+/// The lowest compute capability that the operations are compiled for (cmake/cuda.cmake).
+inline constexpr int32_t kCudaCapabilityMin = 8;
 
-struct CardFacts {
+struct CudaDeviceFacts {
   double free_bytes = 0;   // now; others may take them
   double total_bytes = 0;  // of the device
   int32_t num_processors = 0;
@@ -27,31 +27,31 @@ struct CardFacts {
 };
 
 /// Versions are as CUDA writes them: 13000 is 13.0.
-struct CardDriver {
+struct CudaDriver {
   int32_t version = 0;    // the newest CUDA that the driver runs; 0: there is no driver
   int32_t built_for = 0;  // the CUDA that this program was built for
-  int32_t num_cards = 0;
-  std::string fault{};  // why the cards cannot be counted; "": they were
-  /// CUDA_VISIBLE_DEVICES, where it is set: cards that it does not name are not counted.
+  int32_t num_cuda_devices = 0;
+  std::string fault{};  // why the CUDA devices cannot be counted; "": they were
+  /// CUDA_VISIBLE_DEVICES, where it is set: CUDA devices that it does not name are not counted.
   std::optional<std::string> visible{};
 };
 
 /// The CUDA devices of one machine.
-class CardSource {
+class CudaDeviceSource {
  public:
-  virtual ~CardSource() = default;
-  virtual CardDriver driver() = 0;
-  /// Of card [0, num_cards). May make this process known to the card, which costs some of the
-  /// card's memory: asked of one that is to be used.
-  virtual CardFacts card(int32_t index) = 0;
+  virtual ~CudaDeviceSource() = default;
+  virtual CudaDriver driver() = 0;
+  /// Of CUDA device [0, num_cuda_devices). May make this process known to the CUDA device, which
+  /// costs some of the device's memory: asked of one that must be used.
+  virtual CudaDeviceFacts facts(int32_t index) = 0;
 };
 
 /// N of "cuda:N"; -1 of anything else.
-int32_t card_index(std::string_view device);
+int32_t cuda_device_index(std::string_view device);
 
-/// Why engines and learners cannot compute on `device` ("cuda:0") of these cards, as what follows
-/// "which ..."; "" where they can. Whether a model fits is another question.
-std::string why_not_on_card(CardSource& cards, std::string_view device);
+/// Why engines and learners cannot compute on `device` ("cuda:0") of these CUDA devices, as what
+/// follows "which ..."; "" where they can. Whether a model fits is another question.
+std::string why_not_on_cuda_device(CudaDeviceSource& devices, std::string_view device);
 
 /// Code::kDeviceLost: an error after which every later call of this process fails alike. `doing` is
 /// what was computed, `name` CUDA's name of the error ("cudaErrorIllegalAddress"), `text` its

@@ -1,5 +1,5 @@
-/// Norm and rotary embedding of one head by a warp: lane i has the channels i, i + 32, ... Partners
-/// of a turn meet in shared memory.
+/// Norm and rotary embedding of one head by a warp: lane i has the channels i, i + 32, ... The two
+/// channels of a RoPE pair are exchanged through shared memory.
 #pragma once
 
 #include "kernels/ops/cuda/adapters.cuh"
@@ -16,47 +16,47 @@ __device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,
     x[i] = channel < head_dim ? to_float(from[channel]) : 0.0F;
   }
 }
-/// What adapters add to a head of a row, which begins at `column` of qkv: B is asked for at once, u
-/// when it is there.
+/// The LoRA delta of a head of a row, which begins at `column` of qkv: B is loaded at once, u as
+/// soon as it is available.
 template <class T, int kSlots>
-class AddedToHead {
+class LoraDeltaOfHead {
  public:
-  __device__ __forceinline__ AddedToHead(const AdapterAddend& addend, int64_t row, int64_t column,
-                                         int head_dim)
-      : adapter_(addend.rows[row]),
-        columns_(addend.of, adapter_, column),
+  __device__ __forceinline__ LoraDeltaOfHead(const LoraDelta& lora_delta, int64_t row,
+                                             int64_t column, int head_dim)
+      : adapter_(lora_delta.rows[row]),
+        columns_(lora_delta.of, adapter_, column),
         head_dim_(head_dim),
         warp_(warp()) {}
 
-  __device__ __forceinline__ ShrunkRow ask(const AdapterAddend& addend, int64_t row) const {
-    return {addend, columns_.part, row, adapter_.scaling};
+  __device__ __forceinline__ LoraShrinkRow ask(const LoraDelta& lora_delta, int64_t row) const {
+    return {lora_delta, columns_.part, row, adapter_.scaling};
   }
   /// x += it. `shared` [kSlots * kWarp] is the warp's, at an address of 16 bytes.
-  __device__ __forceinline__ void add_to(const ShrunkRow& row, int lane, float (&x)[kSlots],
+  __device__ __forceinline__ void add_to(const LoraShrinkRow& row, int lane, float (&x)[kSlots],
                                          float* shared) const {
     if (!columns_.are_there()) return;
-    if constexpr (kHasProducts)
-      if (adapter_.rank % 4 == 0) return add_products(row, lane, x, shared);
+    if constexpr (kUsesMma)
+      if (adapter_.rank % 4 == 0) return add_gemms(row, lane, x, shared);
     const int count = (head_dim_ - lane + kWarp - 1) / kWarp;
     add_columns(columns_.b + lane * adapter_.rank, adapter_.rank, kWarp, count, row, x);
   }
 
  private:
-  static constexpr bool kHasProducts = sizeof(T) == sizeof(Bf16);
+  static constexpr bool kUsesMma = sizeof(T) == sizeof(Bf16);
   static constexpr int kGroups = kSlots * kWarp / kWarpColumns;
-  struct NoProducts {};
-  using Warp = std::conditional_t<kHasProducts, RowOfWarp<kGroups, true>, NoProducts>;
+  struct NoMma {};
+  using Warp = std::conditional_t<kUsesMma, RowOfWarp<kGroups, true>, NoMma>;
 
   __device__ __forceinline__ Warp warp() const {
-    if constexpr (kHasProducts) {
+    if constexpr (kUsesMma) {
       const bool is_there = columns_.are_there() && adapter_.rank % 4 == 0;
       return {columns_.b, adapter_.rank, is_there ? head_dim_ : 0};
     } else {
       return {};
     }
   }
-  __device__ __forceinline__ void add_products(const ShrunkRow& row, int lane, float (&x)[kSlots],
-                                               float* shared) const {
+  __device__ __forceinline__ void add_gemms(const LoraShrinkRow& row, int lane, float (&x)[kSlots],
+                                            float* shared) const {
     float added[kLaneColumns] = {};
     warp_.add_to(row, added);
     __syncwarp();
@@ -91,10 +91,11 @@ __device__ __forceinline__ float inverse_rms(const float (&x)[kSlots], int head_
   return 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + epsilon);
 }
 
-/// Turns the pairs (i, i + rotary_dim / 2); `direction` -1 turns back. `shared` is the warp's.
+/// Rotates the pairs (i, i + rotary_dim / 2); `direction` -1 rotates back. `shared` is the warp's.
 template <int kSlots>
-__device__ __forceinline__ void turn(float (&x)[kSlots], const float* cosine, const float* sine,
-                                     int rotary_dim, int lane, float direction, float* shared) {
+__device__ __forceinline__ void apply_rope(float (&x)[kSlots], const float* cosine,
+                                           const float* sine, int rotary_dim, int lane,
+                                           float direction, float* shared) {
   const int half = rotary_dim / 2;
   __syncwarp();
 #pragma unroll
@@ -111,10 +112,10 @@ __device__ __forceinline__ void turn(float (&x)[kSlots], const float* cosine, co
   }
 }
 
-/// Of a query or a key: the norm where there is a weight, then the turn to `position`. `shared` is
-/// the warp's.
+/// For a query or a key: the norm if there is a weight, then RoPE for `position`. `shared` is the
+/// warp's.
 template <class T, int kSlots>
-__device__ __forceinline__ void norm_and_turn(const PagedRotaryArgs& args, const void* weight,
+__device__ __forceinline__ void norm_and_rope(const PagedRotaryArgs& args, const void* weight,
                                               int32_t position, int lane, float (&x)[kSlots],
                                               float* shared) {
   if (weight != nullptr) {
@@ -126,7 +127,7 @@ __device__ __forceinline__ void norm_and_turn(const PagedRotaryArgs& args, const
     for (int i = 0; i < kSlots; ++i) x[i] = (x[i] * inverse) * w[i];
   }
   const int64_t angle = static_cast<int64_t>(position) * (args.rotary_dim / 2);
-  turn(x, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, 1.0F, shared);
+  apply_rope(x, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, 1.0F, shared);
 }
 
 }  // namespace primerl::cuda
