@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "graph/base/terminal_text.h"
+
 namespace primerl {
 namespace {
 
@@ -42,11 +44,18 @@ std::string caret_of(std::string_view line, const Span& span) {
   return "^" + std::string(width > 1 ? width - 1 : 0, '~');
 }
 
-/// Control characters would move the terminal's cursor.
+/// Each byte that a terminal would not print is a '?', so that the caret stays under its column.
 std::string shown(std::string_view line) {
-  std::string text;
-  for (const char c : line)
-    text += (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f ? '?' : c;
+  std::string text(line);
+  for (size_t i = 0; i < text.size(); ++i) {
+    size_t end = i + 1;
+    while (end < text.size() && is_continuation(text[end])) ++end;
+    const std::string_view character = line.substr(i, end - i);
+    if (line[i] != '\t' && terminal_text(character) != character)
+      std::fill(text.begin() + static_cast<ptrdiff_t>(i),
+                text.begin() + static_cast<ptrdiff_t>(end), '?');
+    i = end - 1;
+  }
   return text;
 }
 
@@ -103,17 +112,7 @@ std::string where_of(const Span& span, const Sources& sources) {
 std::string shown_text(std::string_view text, size_t bytes_max) {
   size_t end = std::min(text.size(), bytes_max);
   while (end < text.size() && end > 0 && is_continuation(text[end])) --end;
-  std::string shown;
-  for (size_t i = 0; i < end; ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    // U+0080 to U+009F are control characters, too.
-    const bool is_high = c == 0xC2 && i + 1 < end && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (c >= 0x20 && c != 0x7f && !is_high) {
-      shown += text[i];
-      continue;
-    }
-    shown += fmt::format("\\u{:04X}", is_high ? static_cast<unsigned char>(text[++i]) : c);
-  }
+  const std::string shown = terminal_text(text.substr(0, end), false);
   return end < text.size() ? shown + std::string(kCut) : shown;
 }
 

@@ -258,6 +258,11 @@ std::optional<Table> parse_toml(const Sources& sources, SourceId source, Diagnos
                       text.size(), kTomlBytesMax);
     return std::nullopt;
   }
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    diagnostics.error("G001", {source, {}, {}}, "the text is in UTF-16, and TOML is UTF-8")
+        .suggest("save the file as UTF-8");
+    return std::nullopt;
+  }
   if (report_depth(text, source, diagnostics)) return std::nullopt;
   for (int repairs = 0; repairs <= kRepairsMax; ++repairs) {
     const Positions positions(text);

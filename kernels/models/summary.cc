@@ -38,16 +38,20 @@ std::vector<std::string> in_words(const LayerSpec& layer) {
   return words;
 }
 
-std::string count_text(double count) {
-  const std::array<const char*, 5> units = {"", " k", " M", " B", " T"};
+using Units = std::array<const char*, 5>;
+
+/// The first of `units` is that of numbers below 1,000.
+std::string scaled_text(double number, const Units& units) {
   size_t unit = 0;
-  for (; count >= 1000 && unit + 1 < units.size(); ++unit) count /= 1000;
-  return unit == 0 ? fmt::format("{:.0f}", count) : fmt::format("{:.2f}{}", count, units[unit]);
+  for (; number >= 1000 && unit + 1 < units.size(); ++unit) number /= 1000;
+  return fmt::format("{:.{}f}{}", number, unit == 0 ? 0 : 2, units[unit]);
 }
 
+/// "2.15 B" are billions, as parameters are counted.
+std::string count_text(double count) { return scaled_text(count, {"", " k", " M", " B", " T"}); }
+
 std::string bytes_text(double bytes) {
-  const std::string text = count_text(bytes);
-  return text + (text.find(' ') == std::string::npos ? " B" : "B");
+  return scaled_text(bytes, {" B", " kB", " MB", " GB", " TB"});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "actors/messages/catalog.h"
+#include "graph/base/shell_word.h"
 #include "kernels/weights/channel.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
@@ -49,7 +50,7 @@ Result<FrameKeys> read_agent_keys(const AgentArguments& arguments) {
   if (keys.allowed.empty())
     return error(Code::kInvalid, "'{}' lets no control plane in", arguments.allow)
         .note(fmt::format("primerl-graph keys allow KEY --process {} --list {}", kControlName,
-                          arguments.allow));
+                          shell_word(arguments.allow)));
   return keys;
 }
 

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "graph/base/files.h"
+#include "graph/base/shell_word.h"
 #include "graph/base/suggest.h"
 #include "runtime/cli/commands.h"
 #include "runtime/program/exit_code.h"
@@ -137,7 +138,8 @@ int run_init(const InitArguments& arguments) {
     print_text(
         fmt::format("made {} from template {}; next:\n{}  primerl-graph check {}\n"
                     "  primerl-graph run {}\n",
-                    arguments.folder, name, first_step(arguments.folder), graph, graph));
+                    arguments.folder, name, first_step(arguments.folder), shell_word(graph),
+                    shell_word(graph)));
   return kExitDone;
 }
 

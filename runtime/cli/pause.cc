@@ -3,6 +3,7 @@
 
 #include "actors/common/engine_holds.h"
 #include "graph/base/real_clock.h"
+#include "graph/base/shell_word.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/run_facts.h"
 #include "runtime/program/exit_code.h"
@@ -25,11 +26,11 @@ struct PauseArguments {
 
 Error not_running(const std::filesystem::path& folder, const Json& facts) {
   if (const std::string end = text_member(facts, "end"); end != "running")
-    return error(Code::kInvalid, "the run in '{}' has ended ({}, at {}): it has no engine any more",
+    return error(Code::kInvalid, "the run in '{}' has ended ({}, at {}): its engines are gone",
                  folder.string(), end, text_member(facts, "ended"));
-  return error(Code::kUnavailable, "the run in '{}' goes on no more: its control plane is gone",
-               folder.string())
-      .note(fmt::format("to go on with it: primerl-graph run --resume {}", folder.string()));
+  return error(Code::kUnavailable,
+               "the run in '{}' is not running: its primerl-graph process ended", folder.string())
+      .note("resume it: primerl-graph run --resume " + shell_word(folder.string()));
 }
 
 Result<Json> ask_for_hold(const std::filesystem::path& folder, const PauseArguments& arguments,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "graph/base/shell_word.h"
 #include "runtime/monitor/curve.h"
 #include "runtime/store/checkpoint.h"
 
@@ -39,9 +40,10 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
   const ScoreEnds ends = score_ends(scores);
   std::string text;
   if (plan.tenants.size() > 1) text += fmt::format("  tenant {}\n", tenant.name);
-  text += fmt::format("  step {} of {}, {} {:.3f} -> {:.3f} (means of {} steps)\n", newest->step,
-                      tenant.max_steps, is_supervised(plan) ? "loss" : "reward", ends.first,
-                      ends.last, std::min(kEndSteps, scores.size()));
+  const size_t num_averaged = std::min(kEndSteps, scores.size());
+  text += fmt::format("  step {} of {}, {} {:.3f} -> {:.3f}{}\n", newest->step, tenant.max_steps,
+                      is_supervised(plan) ? "loss" : "reward", ends.first, ends.last,
+                      num_averaged == 1 ? "" : fmt::format(" (means of {} steps)", num_averaged));
   CurveStyle style;
   style.utf8 = terminal.utf8;
   style.width = std::clamp(terminal.columns - 16, 20, 72);
@@ -54,6 +56,17 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
   const auto found = find_checkpoints(
       checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()), CheckpointDepth::kSizes);
   if (found.newest) text += fmt::format("  checkpoint  {}\n", shown_path(found.newest->folder));
+  return text;
+}
+
+/// The files of a run that a person reads, those that this run wrote.
+std::string files_text(const std::filesystem::path& folder) {
+  std::string text;
+  for (const char* name : {"metrics.jsonl", "rollouts.jsonl", "rollouts/", "logs/", "tb/"}) {
+    std::error_code fault;
+    if (!std::filesystem::exists(folder / name, fault)) continue;
+    text += (text.empty() ? "" : ", ") + std::string(name);
+  }
   return text;
 }
 
@@ -75,9 +88,8 @@ std::string summary_text(const Plan& plan, const RunFolder& folder, const Metric
     for (const auto& tenant : plan.tenants)
       text += tenant_text(plan, tenant, folder, *metrics, terminal);
   const std::string where = shown_path(folder.path());
-  text += fmt::format("  files       {}/ (metrics.jsonl, {}, logs/, tb/)\n", where,
-                      plan.tenants.size() > 1 ? "rollouts/" : "rollouts.jsonl");
-  text += fmt::format("  tensorboard --logdir {}/tb\n", where);
+  text += fmt::format("  files       {}/ ({})\n", where, files_text(folder.path()));
+  text += fmt::format("  tensorboard --logdir {}\n", shell_word(where + "/tb"));
   if (!resume.empty()) text += fmt::format("  to resume   {}\n", resume);
   return text;
 }

@@ -21,7 +21,6 @@ namespace primerl {
 namespace {
 
 constexpr Duration kAwayMin = Duration::seconds(1);  // between turns; longer: was stopped
-constexpr uint32_t kLinesShownMax = 50;              // log lines on the terminal
 
 }  // namespace
 
@@ -159,13 +158,9 @@ void RunSession::show_log(ProcessId process, const LogLine& line) {
   merge_log(process, line);
   const auto level = static_cast<LogLevel>(line.level);
   if (level != LogLevel::kWarning && level != LogLevel::kError) return;
-  if (num_lines_shown_ >= kLinesShownMax) {
-    ++num_lines_hidden_;
-    return;
-  }
-  ++num_lines_shown_;
-  say(fmt::format("{}: {}: {}", level == LogLevel::kError ? "error" : "warning",
-                  speaker(process, line.instance), line.text));
+  const std::string text =
+      fmt::format("{}: {}: {}", to_string(level), speaker(process, line.instance), line.text);
+  if (warnings_.shows(text)) say(text);
 }
 
 void RunSession::take_steps(Worker& worker) {
@@ -343,9 +338,8 @@ Status RunSession::check_end() const {
 }
 
 RunResult RunSession::result() {
-  if (num_lines_hidden_ > 0)
-    terminal_.say(fmt::format("{} more warnings are in {}", num_lines_hidden_,
-                              folder_.logs_folder().string()));
+  for (const auto& line : warnings_.hidden())
+    terminal_.say(fmt::format("note: {} (in {})", line, folder_.logs_folder().string()));
   std::string why = lifecycle_.fault();
   bool is_stalled = false;
   bool has_died =

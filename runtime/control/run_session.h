@@ -17,6 +17,7 @@
 #include "runtime/control/run_hosts.h"
 #include "runtime/control/run_lifecycle.h"
 #include "runtime/control/run_preparation.h"
+#include "runtime/control/warning_filter.h"
 #include "runtime/monitor/metrics_log.h"
 #include "runtime/monitor/status_line.h"
 #include "runtime/monitor/status_store.h"
@@ -165,8 +166,7 @@ class RunSession {
   size_t num_recovered_ = 0;  // workers that have followed their records
   RunRecovered recovered_;    // the sum of what they report
   std::string said_;          // warnings and errors shown so far
-  uint32_t num_lines_shown_ = 0;
-  uint64_t num_lines_hidden_ = 0;
+  WarningFilter warnings_;
   TenantSlot shown_tenant_ = TenantSlot(0);
   Time last_turn_;  // of watch()
 };

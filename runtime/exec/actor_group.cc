@@ -84,8 +84,10 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
   set_now(now);
   const Plan& plan = *setup().plan;
   for (int32_t resource : planned_.resources) {
-    ASSIGN_OR_RETURN(auto made, setup().factory(plan, resource));
-    common_->owned.push_back(std::move(made));
+    auto made = setup().factory(plan, resource);
+    if (!made.ok())
+      return Error(made.error()).while_doing(fmt::format("starting '{}'", planned_.name));
+    common_->owned.push_back(std::move(made).value());
   }
   if (from != nullptr) RETURN_IF_ERROR(restore_resources(*from));
   for (uint32_t i = 0; i < slots_.size(); ++i) {

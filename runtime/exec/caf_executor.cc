@@ -133,9 +133,7 @@ Status CafExecutor::Core::start_groups() {
     for (auto* cell : here_) {
       auto& status = started_[cell->group().id().index()];
       changed_.wait(lock, [&status] { return status.has_value(); });
-      if (failure.ok() && !status->ok())
-        failure =
-            Error(status->error()).while_doing(fmt::format("starting '{}'", cell->group().name()));
+      if (failure.ok() && !status->ok()) failure = *status;
     }
     if (failure.ok() && phase_ == Phase::kNew) phase_ = Phase::kRunning;
   }

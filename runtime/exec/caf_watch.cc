@@ -3,6 +3,7 @@
 
 #include "graph/tenant.h"
 #include "runtime/exec/caf_core.h"
+#include "runtime/exec/handler_watch.h"
 #include "runtime/exec/stall.h"
 
 namespace primerl {
@@ -64,10 +65,10 @@ void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now
   if (num_abandoned >= plan.settings.abandoned_max) {
     const Error why =
         error(Code::kExhausted,
-              "'{}' has been in one handler for {}, and {} stuck handlers have been given up "
-              "already",
-              cell.group().name(), to_string(now - view.running_since), num_abandoned)
-            .note("[graph] abandoned_max says how many may be");
+              "'{}' has been in one handler for {}, and {} stuck handler{} given up before",
+              cell.group().name(), rounded_text(now - view.running_since), num_abandoned,
+              num_abandoned == 1 ? " was" : "s were")
+            .note("[graph] abandoned_max is the most that may be given up");
     // A run that ends needs its threads no more: however many are stuck, none keeps it.
     if (tenant.is_none() && !is_draining) return end(RunEnd::kFailed, why);
     cell.refuse();

@@ -302,7 +302,7 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
   num_restarts_.add(1);
   if (auto status = replace(running.index(), true, now); !status.ok())
     give_up(running, tenant_of(running.index()),
-            Error(status.error()).while_doing(fmt::format("restarting '{}'", name)));
+            Error(status.error()).while_doing("its restart after an error failed"));
 }
 
 /// Where several tenants share the run, what is of one of them costs the others nothing.
@@ -358,9 +358,8 @@ Status ActorGroup::Body::abandon_step(Time now) {
   }
   RETURN_IF_ERROR(replace(current_, true, now));
   auto& fresh = *slots_[current_].running;
-  fresh.log(LogLevel::kWarning,
-            fmt::format("gave up a handler that was stuck for {:.3f} s",
-                        (now - stuck->now()).to_seconds()));
+  fresh.log(LogLevel::kWarning, fmt::format("gave up a handler that was stuck for {:.3f} s",
+                                            (now - stuck->now()).to_seconds()));
   fresh.prepare(std::move(input), num_steps_.get(), now);
   fresh.fail(late);
   if (fresh.input().kind == StepKind::kMessage) fresh.refuse(late);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/exec/handler_watch.h"
+
 namespace primerl {
 namespace {
 
@@ -97,8 +99,7 @@ StallReport make_stall_report(const Plan& plan, const Wiring& wiring,
     stalled.paused_edges = names_of(plan, wiring, view.paused, false);
     if (view.num_waiting > 0) stalled.oldest = now - view.oldest_arrival;
     if (view.is_running) {
-      const auto since =
-          to_string(Duration::milliseconds((now - view.running_since).to_milliseconds()));
+      const auto since = rounded_text(now - view.running_since);
       stalled.handling = view.handling.is_none()
                              ? fmt::format("work for {}", since)
                              : fmt::format("{}: {} for {}", plan.instance(view.handling).name,
@@ -220,9 +221,7 @@ std::string StallReport::text() const {
     };
     add("full", group.full_edges);
     add("paused", group.paused_edges);
-    const auto oldest = group.num_waiting == 0
-                            ? std::string("-")
-                            : to_string(Duration::milliseconds(group.oldest.to_milliseconds()));
+    const auto oldest = group.num_waiting == 0 ? std::string("-") : rounded_text(group.oldest);
     text += fmt::format("{}{:<{}}  {:>7}  {:>8}  {}\n", process_column(group.process), group.name,
                         width, group.num_waiting, oldest, at.empty() ? "-" : at);
   }

@@ -208,6 +208,11 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
       .set("engines", std::move(engines));
 }
 
+/// Whether a source fills the edge ahead of need: it is full whenever all is well.
+bool is_prefetched(const Plan& plan, const PlanEdge& edge) {
+  return plan.node(edge.from).contract->is_source && !edge.feedback;
+}
+
 Json edge_json(const Plan& plan, const RunSnapshot& picture, size_t index) {
   const PlanEdge& edge = plan.edges[index];
   EdgeLedger sum;
@@ -231,10 +236,13 @@ Json edge_json(const Plan& plan, const RunSnapshot& picture, size_t index) {
       load.blocked_ns += part.blocked_ns;
     }
   }
+  // Processes report at different moments, and one that was started again counts from 0.
+  sum.sent = std::max(sum.sent, sum.handled + sum.failed + sum.returned + sum.dropped);
   const auto capacity = static_cast<uint64_t>(edge.capacity);
   return Json::object()
       .set("name", edge.name)
       .set("feedback", edge.feedback)
+      .set("prefetched", is_prefetched(plan, edge))
       .set("transport", to_string(edge.transport))
       .set("sent", sum.sent)
       .set("handled", sum.handled)

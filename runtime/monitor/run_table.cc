@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "graph/base/shell_word.h"
 #include "runtime/monitor/status_line.h"
 
 namespace primerl {
@@ -42,6 +43,11 @@ std::string text_of(const Json& object, std::string_view key) {
   if (value == nullptr || value->is_null()) return "-";
   if (value->is_string()) return value->as_string();
   return value->dump();
+}
+
+bool is_set(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value != nullptr && value->is_bool() && value->as_bool();
 }
 
 std::string seconds_text(const Json& object, std::string_view key) {
@@ -163,7 +169,7 @@ std::string holds_of(const Json& status) {
   std::vector<std::string> names;
   for (const Json& engine : list_of(status, "held_engines"))
     if (engine.is_string()) names.push_back(engine.as_string());
-  if (!names.empty()) text += fmt::format("engines that stand still: {}\n", fmt::join(names, " "));
+  if (!names.empty()) text += fmt::format("paused engines: {}\n", fmt::join(names, " "));
   return text;
 }
 
@@ -218,12 +224,12 @@ std::string edges_of(const Json& status) {
   if (list_of(status, "edges").empty()) return "";
   TextTable table({"edge", "", "sent", "handled", "waiting", "credit", "blocked"}, 2);
   for (const Json& edge : list_of(status, "edges")) {
-    const Json* feedback = edge.find("feedback");
-    const bool is_feedback = feedback != nullptr && feedback->is_bool() && feedback->as_bool();
-    table.add({text_of(edge, "name"), is_feedback ? "feedback" : "", text_of(edge, "sent"),
-               text_of(edge, "handled"), text_of(edge, "waiting"),
-               text_of(edge, "credit") + "/" + text_of(edge, "capacity"),
-               is_feedback ? "-" : seconds_text(edge, "blocked_seconds")});
+    const std::string kind = is_set(edge, "feedback")     ? "feedback"
+                             : is_set(edge, "prefetched") ? "prefetched"
+                                                          : "";
+    table.add({text_of(edge, "name"), kind, text_of(edge, "sent"), text_of(edge, "handled"),
+               text_of(edge, "waiting"), text_of(edge, "credit") + "/" + text_of(edge, "capacity"),
+               kind.empty() ? seconds_text(edge, "blocked_seconds") : "-"});
   }
   return "\n" + table.text();
 }
@@ -238,20 +244,20 @@ std::string ended_text(const Json& status) {
 }
 
 std::string lost_text(const Json& status) {
-  std::string text =
-      fmt::format("{}: its control plane is gone without a word", text_of(status, "name"));
+  std::string text = fmt::format("{}: its primerl-graph process ended without reporting how",
+                                 text_of(status, "name"));
   if (const std::string pid = text_of(status, "pid"); pid != "-") text += " (pid " + pid + ")";
   text += "\n";
   const auto& processes = list_of(status, "processes");
   for (const Json& process : processes)
-    text += fmt::format("left behind: process '{}' (pid {}) lives\n", text_of(process, "name"),
+    text += fmt::format("left behind: process '{}' (pid {}) still runs\n", text_of(process, "name"),
                         text_of(process, "pid"));
   const std::string sockets = text_of(status, "sockets");
   if (sockets != "-")
     text += fmt::format("left behind: sockets in {}, which the next run removes\n", sockets);
-  if (processes.empty() && sockets == "-") text += "nothing of it is left\n";
-  return text + fmt::format("to go on with it: primerl-graph run --resume {}\n",
-                            text_of(status, "folder"));
+  if (processes.empty() && sockets == "-") text += "none of its processes or sockets are left\n";
+  return text + fmt::format("resume it: primerl-graph run --resume {}\n",
+                            shell_word(text_of(status, "folder")));
 }
 
 }  // namespace

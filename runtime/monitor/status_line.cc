@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "graph/base/terminal_text.h"
+
 namespace primerl {
 namespace {
 
@@ -93,11 +95,9 @@ void StatusLine::update(Time now, const StatusFacts& facts) {
 }
 
 void StatusLine::say(std::string_view line) {
-  if (shown_.empty()) {
-    write(std::string(line) + "\n");
-    return;
-  }
-  write("\r\x1b[K" + std::string(line) + "\n" + shown_);
+  const std::string text = terminal_text(line) + "\n";
+  if (shown_.empty()) return write(text);
+  write("\r\x1b[K" + text + shown_);
 }
 
 void StatusLine::clear() {

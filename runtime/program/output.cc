@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "graph/base/terminal_text.h"
+
 namespace primerl {
 namespace {
 
@@ -32,8 +34,8 @@ void complain_text(std::string_view text) {
 }
 
 int fail(const Error& error, int exit_code) {
-  complain("error: {}\n", error.message());
-  for (const auto& note : error.notes()) complain("  help: {}\n", note);
+  complain("error: {}\n", terminal_text(error.message()));
+  for (const auto& note : error.notes()) complain("  help: {}\n", terminal_text(note));
   return exit_code;
 }
 

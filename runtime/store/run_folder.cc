@@ -12,6 +12,7 @@
 #include <map>
 #include <system_error>
 
+#include "graph/base/shell_word.h"
 #include "runtime/store/checkpoint.h"
 
 namespace primerl {
@@ -102,9 +103,14 @@ Result<std::unique_ptr<RunFolder>> RunFolder::create(const fs::path& base, const
     std::error_code fault;
     const bool is_empty = fs::is_empty(folder, fault);
     if (fault) return io_error("reading", folder, fault.value());
+    const bool is_run = fs::exists(folder / "run.json", fault);
+    if (!is_empty && is_run)
+      return error(Code::kExists, "--out: '{}' already holds a run", folder.string())
+          .note("give a new folder, or resume that run: primerl-graph run --resume " +
+                shell_word(folder.string()));
     if (!is_empty)
-      return error(Code::kExists, "run folder '{}' is not empty", folder.string())
-          .note("choose another folder, or go on with that run: --resume " + folder.string());
+      return error(Code::kExists, "--out: '{}' is not empty, and holds no run", folder.string())
+          .note("give a new or an empty folder");
   }
   ASSIGN_OR_RETURN(auto taken, take(folder));
   taken->is_new_ = true;

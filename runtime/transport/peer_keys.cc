@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "graph/base/shell_word.h"
 #include "runtime/transport/zmq_transport.h"
 
 namespace primerl {
@@ -105,12 +106,11 @@ Result<std::optional<PeerKeys>> read_peer_keys(const PeerKeyFiles& files, const 
                  (process.machine != machine || each.public_key == keys.own.public_key);
         });
     if (is_in) continue;
-    return error(Code::kInvalid,
-                 "'{}' lets process '{}' in with another key than '{}' has, or none", files.allow,
-                 process.name, files.keys)
-        .note(fmt::format("primerl-graph keys allow '{}' --process {} --list {}",
-                          keys.own.public_key, process.name.substr(0, process.name.find('#')),
-                          files.allow));
+    return error(Code::kInvalid, "'{}' does not list process '{}' with the public key of '{}'",
+                 files.allow, process.name, files.keys)
+        .note(fmt::format(
+            "primerl-graph keys allow {} --process {} --list {}", shell_word(keys.own.public_key),
+            shell_word(process.name.substr(0, process.name.find('#'))), shell_word(files.allow)));
   }
   return std::optional<PeerKeys>(std::move(keys));
 }

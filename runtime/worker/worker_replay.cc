@@ -6,6 +6,7 @@
 #include <iostream>
 #include <utility>
 
+#include "graph/base/shell_word.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/replay_options.h"
@@ -96,7 +97,7 @@ std::string text_of(const ReplaySession& session, const ReplayReport& report, do
   for (size_t i = 1; i < report.divergences.size(); ++i)
     text += divergence_text(plan, report.divergences[i]);
   return text + fmt::format("see `primerl-graph trace why {} {}:{}`\n",
-                            session.trace->folder().parent_path().string(),
+                            shell_word(session.trace->folder().parent_path().string()),
                             plan.group(report.divergences.front().group).name,
                             report.divergences.front().step);
 }
@@ -218,7 +219,7 @@ int run_bisect(const BisectArguments& arguments) {
     for (const auto& note : result->notes) fmt::print("note: {}\n", note);
     if (found)
       fmt::print("{}: {} = {}\nsee `primerl-graph trace why {} {}`\n", name, found->what,
-                 found->value, arguments.run, name);
+                 found->value, shell_word(arguments.run), shell_word(name));
     else
       fmt::print("never: looked at {} values of '{}.{}'\n", result->num_looked_at, predicate->node,
                  predicate->path);

@@ -198,8 +198,7 @@ fails = true
 [edges]
 )"));
   ASSERT_FALSE(started.ok());
-  EXPECT_THAT(started.error().message(), testing::HasSubstr("sulker"));
-  EXPECT_THAT(started.error().message(), testing::HasSubstr("does not like it here"));
+  EXPECT_EQ(started.error().message(), "starting 'sulker': the owner does not like it here");
   this->executor_.reset();
   EXPECT_THAT(
       ResourceDiary::get().events,

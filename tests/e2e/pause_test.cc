@@ -75,7 +75,7 @@ TEST_F(PausedRun, StandsStillForItsOwnersAndReplaysWithTheSamePauses) {
                 "paused for 1h by 'anna': decode");
   expect_paused(say({"pause", "--owner", "bert"}), "paused for 10m by 'bert': decode");
   expect_paused(say({"pause", "--owner", "bert"}), "paused for 10m by 'bert': decode");
-  expect_table_says("engines that stand still: ");
+  expect_table_says("paused engines: ");
   EXPECT_THAT(table(), AllOf(HasSubstr("paused by 'anna' for another "),
                              HasSubstr("paused by 'bert' for another ")));
   const auto status = say({"ps", "--json"});
@@ -127,7 +127,7 @@ TEST_F(PausedRun, OfSeveralProcessesStandsStillInAllOfThem) {
   Program run(endless(kSplit), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   expect_paused(say({"pause"}), "decode#0, decode#1");
-  expect_table_says("engines that stand still: ");
+  expect_table_says("paused engines: ");
   expect_paused(say({"unpause"}), "decode#0, decode#1");
   expect_it_goes_on();
   end_well(run);
@@ -172,7 +172,7 @@ TEST_P(KilledAndTakenUp, StandsStillForTheOwnersFromBefore) {
   EXPECT_THAT(gone.err, AllOf(HasSubstr("its control plane is gone"), HasSubstr("run --resume")));
   Program again({"primerl-graph", "run", "--resume", folder_.string()}, variables());
   ASSERT_TRUE(again.wait_until_said("going on live"));
-  expect_table_says("engines that stand still: ");
+  expect_table_says("paused engines: ");
   expect_table_says("paused by 'anna' for another ");
   expect_table_says("paused by 'bert' for another ");
   const size_t before = num_rollouts();
@@ -231,7 +231,7 @@ TEST_F(PausedRun, OfSeveralTenantsSaysWhoSharesTheEngine) {
               HasSubstr("no tenant 'revers' in this run\n   its tenants: arithmetic and reverse"));
   EXPECT_THAT(table(), Not(HasSubstr("paused")));
   expect_paused(say({"pause"}), "paused for 10m by 'operator': decode");
-  expect_table_says("engines that stand still: ");
+  expect_table_says("paused engines: ");
   EXPECT_THAT(table(), HasSubstr("paused by 'operator' for another "));
   expect_paused(say({"unpause"}), "'operator' holds no longer: decode");
   EXPECT_TRUE(run.is_running());

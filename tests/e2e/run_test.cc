@@ -93,6 +93,16 @@ TEST(Run, JsonSummaryNamesFolderAndSteps) {
   EXPECT_EQ(*summary->find("tenants")->as_array()[0].get_int("step"), 3);
 }
 
+TEST(Run, SummaryOfOneStepAveragesNothingAndQuotesThePath) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "my run";
+  const auto end = run_graph_program(scripted_run(folder, {"--max-steps", "1"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("step 1 of 1, reward "), Not(HasSubstr("means of"))));
+  EXPECT_THAT(end.out, HasSubstr("/ (metrics.jsonl, rollouts.jsonl, logs/, tb/)\n"));
+  EXPECT_THAT(end.out, HasSubstr("my run/tb'\n"));
+}
+
 TEST(Run, TheDefaultFolderIsUnderRunsAndLatestPointsToIt) {
   ScratchFolder scratch;
   const auto end = Program({"primerl-graph", "run", source_path("tests/cli/graphs/scripted.toml"),
@@ -124,6 +134,7 @@ TEST(Sft, TakesItsStepsAndShowsTheLoss) {
       {"sft", source_path("tests/cli/graphs/supervised.toml"), "--out", folder.string()});
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.out, AllOf(HasSubstr("step 5 of 5, loss "), Not(HasSubstr("staleness"))));
+  EXPECT_THAT(end.out, HasSubstr("/ (metrics.jsonl, logs/, tb/)\n"));
   EXPECT_EQ(lines_of(folder / "metrics.jsonl").size(), 5U);
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step_5" / "manifest.json"));
   EXPECT_EQ(json_file(folder / "run.json").find("first_token_seconds"), nullptr);

@@ -132,10 +132,11 @@ TEST_F(WatchedRun, KilledItIsLostAndPsNamesWhatIsLeft) {
   }
   const auto lost = ps();
   EXPECT_EQ(lost.code, 1);
-  EXPECT_THAT(lost.out, AllOf(HasSubstr("split: its control plane is gone without a word (pid " +
-                                        std::to_string(control) + ")"),
-                              HasSubstr("left behind: sockets in " + scratch_.path().string()),
-                              HasSubstr("primerl-graph run --resume " + folder_.string())));
+  EXPECT_THAT(lost.out,
+              AllOf(HasSubstr("split: its primerl-graph process ended without reporting how (pid " +
+                              std::to_string(control) + ")"),
+                    HasSubstr("left behind: sockets in " + scratch_.path().string()),
+                    HasSubstr("primerl-graph run --resume " + folder_.string())));
 }
 
 TEST_F(WatchedRun, PsSaysWholePathsWhereverItIsAsked) {

@@ -179,6 +179,19 @@ TEST(Diagnostics, ShowsControlCharactersOfAValueAsText) {
   for (const char c : seen) EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 0x20) << +c;
 }
 
+TEST(Diagnostics, ShowsNoBytesThatATerminalCannotPrint) {
+  const Folder folder;
+  std::string wide = "\xFF\xFE";  // as an editor saves UTF-16
+  for (const char c : demo_text()) wide += {c, '\0'};
+  const auto utf16 = findings(load(folder.write("wide.toml", wide)));
+  EXPECT_THAT(utf16, HasSubstr("wide.toml: error[G001]: the text is in UTF-16, and TOML is UTF-8"));
+  EXPECT_THAT(utf16, HasSubstr("help: save the file as UTF-8"));
+  const auto latin1 = findings(load(folder.write("latin1.toml", "[graph]\nname = \"l\xE4uft\"\n")));
+  EXPECT_THAT(latin1, HasSubstr("    2 | name = \"l?uft\"\n"));
+  for (const auto& text : {utf16, latin1})
+    EXPECT_TRUE(std::all_of(text.begin(), text.end(), [](char c) { return c > 0; })) << text;
+}
+
 TEST(Diagnostics, CutsLongValuesAndLongLines) {
   const std::string word(100'000, 'x');
   const std::string text = "title = \"" + word + "\"; y";

@@ -71,7 +71,7 @@ TEST(RunTable, ShowsWhoHoldsTheRunAndWhatStandsStill) {
   EXPECT_THAT(text, HasSubstr("demo is training\n"
                               "paused by 'anna' for another 9m41s\n"
                               "engines of tenant other: paused by 'bert' for another 4.2s\n"
-                              "engines that stand still: decode#0 decode#1\n"));
+                              "paused engines: decode#0 decode#1\n"));
 }
 
 TEST(RunStatus, HasTheHoldsAndTheEnginesThatStandStill) {

@@ -100,6 +100,15 @@ TEST(StatusLine, ANewPhaseIsShownAtOnce) {
   EXPECT_EQ(screen.text(), "starting  step 0/200\nstep 0/200\n");
 }
 
+TEST(StatusLine, TalkOfAModelCannotMoveTheCursor) {
+  Screen screen;
+  {
+    StatusLine line(screen.fd(), {});
+    line.say("env: '\x1b[2J\xFF' is no answer");
+  }
+  EXPECT_EQ(screen.text(), "env: '\\u001B[2J\\xFF' is no answer\n");
+}
+
 TEST(StatusLine, TalkAppearsAboveTheRewrittenLine) {
   Screen screen;
   {

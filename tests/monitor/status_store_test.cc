@@ -256,13 +256,18 @@ TEST(RunTable, ShowsProcessesAndEdges) {
               HasSubstr("\ntraining     running  trainer broadcaster           103            "
                         "1        -   4711     1m15s\n"));
   EXPECT_THAT(text, HasSubstr("\n\n"
-                              "edge                                               sent  handled  "
+                              "edge                                                 sent  handled  "
                               "waiting  credit  blocked\n"));
+  // `handled` is reported after `sent`, which is at least as many.
   EXPECT_THAT(text,
-              HasSubstr("\nrollout.group -> trainer.group                        0       12   "
+              HasSubstr("\nrollout.group -> trainer.group                          12       12   "
                         "     0   64/64     0.0s\n"));
   EXPECT_THAT(text,
-              HasSubstr("\nrouter.abort -> decode.abort             feedback     0        0   "
+              HasSubstr("\nrouter.abort -> decode.abort             feedback       0        0   "
+                        "     0   64/64        -\n"));
+  // A source fills it ahead of need: that it is full says nothing.
+  EXPECT_THAT(text,
+              HasSubstr("\nenv.task -> rollout.task                 prefetched     0        0   "
                         "     0   64/64        -\n"));
 }
 
@@ -274,16 +279,16 @@ TEST(RunTable, SaysHowARunEndedAndWhatALostOneLeft) {
             "split: failed, exit code 1, at 2026-11-21T06:24:45Z\n"
             "process 'training' was killed\n");
   Json lost = Json::object();
-  lost.set("state", "lost").set("name", "split").set("folder", "/runs/x").set("pid", 41);
+  lost.set("state", "lost").set("name", "split").set("folder", "/my runs/x").set("pid", 41);
   lost.set("processes", Json::array());
   EXPECT_EQ(run_table(lost),
-            "split: its control plane is gone without a word (pid 41)\n"
-            "nothing of it is left\n"
-            "to go on with it: primerl-graph run --resume /runs/x\n");
+            "split: its primerl-graph process ended without reporting how (pid 41)\n"
+            "none of its processes or sockets are left\n"
+            "resume it: primerl-graph run --resume '/my runs/x'\n");
   Json process = Json::object();
   process.set("name", "training").set("pid", 42);
   lost.set("processes", Json(Json::Array{process})).set("sockets", "/tmp/s");
-  EXPECT_THAT(run_table(lost), HasSubstr("left behind: process 'training' (pid 42) lives\n"
+  EXPECT_THAT(run_table(lost), HasSubstr("left behind: process 'training' (pid 42) still runs\n"
                                          "left behind: sockets in /tmp/s, which the next run"));
 }
 

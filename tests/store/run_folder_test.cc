@@ -12,6 +12,7 @@ namespace primerl {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 namespace fs = std::filesystem;
 
 TEST(RunFolder, TheDefaultIsNamedByTimeAndLatestPointsToIt) {
@@ -128,8 +129,19 @@ TEST(RunFolder, AnOutFolderWithFilesIsRefused) {
   write_text(scratch.path() / "precious.txt", "x");
   const auto folder = RunFolder::create(".", scratch.path(), "a", "t");
   ASSERT_FALSE(folder.ok());
-  EXPECT_THAT(folder.error().text(), HasSubstr("is not empty"));
-  EXPECT_THAT(folder.error().text(), HasSubstr("--resume"));
+  EXPECT_THAT(folder.error().text(), HasSubstr("is not empty, and holds no run"));
+  EXPECT_THAT(folder.error().text(), Not(HasSubstr("--resume")));
+}
+
+TEST(RunFolder, AnOutFolderThatHoldsARunIsRefusedWithTheCommandThatResumesIt) {
+  ScratchFolder scratch;
+  const fs::path run = scratch.path() / "my run";
+  fs::create_directory(run);
+  write_text(run / "run.json", "{}");
+  const auto folder = RunFolder::create(".", run, "a", "t");
+  ASSERT_FALSE(folder.ok());
+  EXPECT_THAT(folder.error().text(),
+              HasSubstr("primerl-graph run --resume '" + run.string() + "'"));
 }
 
 TEST(RunFolder, AnUnwritableOutFolderIsSaidWithWhatToDo) {
