@@ -142,7 +142,7 @@ std::string toml_text(const std::string& value);
 std::string toml_text(double value);
 std::string toml_text(const std::vector<std::string>& values);
 std::string toml_text(const std::vector<int64_t>& values);
-/// Of a size: "8GiB" in quotes where a unit divides it, else the number.
+/// A size: "8GiB" in quotes if a unit divides it, else the number.
 std::string toml_size(int64_t bytes);
 template <class M>
 std::string print_option(const M& value) {

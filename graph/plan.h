@@ -181,8 +181,8 @@ struct Overrides {
   std::vector<std::string> sets;
   std::vector<std::string> overlays;
   int32_t cores = 0;  // shared among compute resources without `threads`; 0 = this machine's
-  /// Of a graph that is about to run from this machine: what its processes here would open and need
-  /// before their first step is looked at too.
+  /// The graph is about to run from this machine: the rules also read what its processes here would
+  /// open and need before their first step.
   bool for_run = false;
   /// Of a record that is read: what weights computed is in it.
   bool may_lack_weights = false;

@@ -57,7 +57,7 @@ Result<int64_t> parse_bytes(std::string_view text) {
   const std::string_view number = text.substr(0, number_end);
   const size_t num_points = static_cast<size_t>(std::count(number.begin(), number.end(), '.'));
   if (number.size() == num_points || num_points > 1)
-    return error(Code::kInvalid, "'{}' is no size", text)
+    return error(Code::kInvalid, "'{}' does not begin with a number", text)
         .note("write a number and a unit, e.g. \"2GiB\", \"512MiB\" or \"1.5GB\"");
   const size_t unit_begin = std::min(text.find_first_not_of(' ', number_end), text.size());
   const std::string_view unit = text.substr(unit_begin);

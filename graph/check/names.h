@@ -25,7 +25,7 @@ void tell(Draft& draft, const std::string& what, Diagnostic& found);
 /// Where the value of `key` stands, or else the name of the table.
 Span value_span(const NamedTable& spec, std::string_view key);
 
-/// Where the value of "sampling.temperature" stands, or else the innermost part that is written.
+/// The place of the value of "sampling.temperature", or of the innermost part that is written.
 Span nested_span(const NamedTable& spec, std::string_view path);
 
 /// The string at `key`; empty where there is none.

@@ -11,7 +11,7 @@ bool holds(std::span<const int32_t> ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-/// Where the stop text begins that is complete first behind `begin`; npos: none is.
+/// The begin of the stop text that is complete first after `begin`; npos: none is.
 size_t first_stop(std::string_view text, size_t begin, std::span<const std::string> stops) {
   size_t first = std::string_view::npos, end = text.size() + 1;
   for (const std::string& stop : stops) {

@@ -125,7 +125,7 @@ Status RunFolder::become_latest() {
   return latest_.empty() ? ok() : point_to(path_, latest_);
 }
 
-/// What a full or broken disk does not let go only takes space.
+/// Files that a broken disk does not remove stay; they only take space.
 void RunFolder::discard() {
   std::error_code ignored;
   for (fs::directory_iterator at(path_, ignored), end; at != end; at.increment(ignored)) {

@@ -29,7 +29,7 @@ TEST_F(RolloutEndTest, TrainedSaysStepRewardAndStaleness) {
   EXPECT_EQ(*line.get_int("staleness"), 1);
   EXPECT_EQ(line.find("reward")->as_double(), 1);
   EXPECT_EQ(*line.get_string("prompt"), "ab");
-  EXPECT_EQ(*line.get_string("completion"), "xy\n");
+  EXPECT_EQ(*line.get_string("completion"), "xy") << "as the environment read it";
   EXPECT_EQ(line.find("versions")->dump(), R"([{"version":0,"begin":2,"end":5}])");
   EXPECT_EQ(line.find("tokens"), nullptr);
   EXPECT_TRUE(rollout.idle());

@@ -176,6 +176,7 @@ TEST(RunFolder, FactsAreKeptAndReplacedOneByOne) {
     ASSERT_TRUE(folder.ok());
     ASSERT_TRUE((*folder)->note(Json::object().set("name", "a").set("end", "running")).ok());
     ASSERT_TRUE((*folder)->note(Json::object().set("end", "finished")).ok());
+    (*folder)->keep();
   }
   const auto again = RunFolder::open(scratch.path() / "run");
   ASSERT_TRUE(again.ok()) << again.error().text();
