@@ -1,10 +1,17 @@
 #include "runtime/store/checkpoint.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <span>
 #include <system_error>
+#include <vector>
 
 #include "graph/base/crc32c.h"
+#include "graph/base/descriptor.h"
+#include "graph/base/files.h"
 
 namespace primerl {
 namespace {
@@ -13,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSchema = "primerl.checkpoint/2";
 constexpr std::string_view kChecksum = "crc32c";
+constexpr size_t kPieceBytes = size_t{1} << 20;  // of a file that is checked
 
 /// N of "step_N", or nothing.
 std::optional<int64_t> step_of(const std::string& name) {
@@ -58,9 +66,18 @@ std::vector<std::pair<int64_t, fs::path>> step_folders(const fs::path& folder) {
 
 std::string checksum_text(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
 
+/// Reads piece by piece: a mapped file would count as memory of the process as a whole.
 Result<std::string> checksum_of(const fs::path& file) {
-  ASSIGN_OR_RETURN(const MappedFile mapped, map_file(file));
-  return checksum_text(crc32c(mapped.bytes));
+  ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
+  std::vector<std::byte> piece(kPieceBytes);
+  uint32_t checksum = 0;
+  while (true) {
+    const ssize_t count = ::read(opened.get(), piece.data(), piece.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return io_error("reading", file, errno);
+    if (count == 0) return checksum_text(checksum);
+    checksum = crc32c(std::span(piece.data(), static_cast<size_t>(count)), checksum);
+  }
 }
 
 /// Of all members but the checksum itself.
