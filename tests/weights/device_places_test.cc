@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/weights/shm_directory.h"
 #include "tests/weights/device_fixture.h"
 
 namespace primerl {
