@@ -156,7 +156,7 @@ TEST(TorchLearner, RefusesAModelThatIsLargerThanTheMachine) {
   const auto learner = make_torch_learner(options, folder);
   ASSERT_FALSE(learner.ok());
   EXPECT_THAT(learner.error().text(), HasSubstr("needs 13"));
-  EXPECT_THAT(learner.error().text(), HasSubstr(" GB, this machine has "));
+  EXPECT_THAT(learner.error().text(), HasSubstr(" GB of memory, the limit is "));
 }
 
 }  // namespace
