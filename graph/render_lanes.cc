@@ -53,15 +53,15 @@ void Obstacles::set_clear(int left, int right, bool from_left, DrawnBox& label) 
   }
 }
 
-int Lane::label_left() const {
+int EdgeLane::label_left() const {
   if (begin == end) return begin + 4;  // it drops: the label stands to its right
   return (begin + end - label_width) / 2;
 }
-int Lane::left() const {
+int EdgeLane::left() const {
   const int line = std::min(begin, end);
   return label_width == 0 ? line : std::min(line, label_left());
 }
-int Lane::right() const {
+int EdgeLane::right() const {
   const int line = std::max(begin, end);
   return label_width == 0 ? line : std::max(line, label_left() + label_width);
 }
@@ -70,7 +70,7 @@ void Zone::take_tracks() {
   std::vector<size_t> order(lanes_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-    const Lane &one = lanes_[a], &two = lanes_[b];
+    const EdgeLane &one = lanes_[a], &two = lanes_[b];
     if (one.is_arc != two.is_arc) return one.is_arc;
     const int length = one.right() - one.left(), other = two.right() - two.left();
     return one.is_arc ? length < other : length > other;
@@ -78,7 +78,7 @@ void Zone::take_tracks() {
   tracks_.resize(lanes_.size());
   std::vector<std::vector<size_t>> taken;  // lanes by track
   for (const size_t index : order) {
-    const Lane& lane = lanes_[index];
+    const EdgeLane& lane = lanes_[index];
     const auto fits = [&](const std::vector<size_t>& track) {
       return std::none_of(track.begin(), track.end(), [&](size_t other) {
         return lane.left() < lanes_[other].right() + kLaneGap &&
@@ -107,14 +107,14 @@ void Zone::place(int top, bool is_above) {
 }
 
 bool Zone::has_label(size_t edge) const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [edge](const Lane& lane) {
+  return std::any_of(lanes_.begin(), lanes_.end(), [edge](const EdgeLane& lane) {
     return lane.edge == edge && lane.label_width > 0;
   });
 }
 
 void Zone::set_label(size_t edge, const Obstacles& obstacles, DrawnBox& label) const {
   const auto lane = std::find_if(lanes_.begin(), lanes_.end(),
-                                 [edge](const Lane& one) { return one.edge == edge; });
+                                 [edge](const EdgeLane& one) { return one.edge == edge; });
   label.y = y_of(edge) - label.height - 3;
   label.x = lane->label_left();
   const int left = std::min(lane->begin, lane->end), right = std::max(lane->begin, lane->end);

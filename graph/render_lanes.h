@@ -28,7 +28,7 @@ class Obstacles {
   std::vector<Upright> lines_;
 };
 
-struct Lane {
+struct EdgeLane {
   size_t edge = 0;
   int begin = 0, end = 0;  // x; it leads from begin to end
   int label_width = 0;     // 0: its label is elsewhere
@@ -41,7 +41,7 @@ struct Lane {
 
 class Zone {
  public:
-  void add(const Lane& lane) { lanes_.push_back(lane); }
+  void add(const EdgeLane& lane) { lanes_.push_back(lane); }
   /// The tracks nearest to the row for arcs, short ones first: they nest.
   void take_tracks();
   /// Its upper end; whether its row lies below it.
@@ -52,7 +52,7 @@ class Zone {
   void set_label(size_t edge, const Obstacles& obstacles, DrawnBox& label) const;
 
  private:
-  std::vector<Lane> lanes_;
+  std::vector<EdgeLane> lanes_;
   std::vector<size_t> tracks_;  // by lane; 0 is nearest to the row
   size_t num_tracks_ = 0;
   std::map<size_t, int> y_;  // by edge

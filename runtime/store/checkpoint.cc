@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSchema = "primerl.checkpoint/2";
-constexpr std::string_view kChecksum = "crc32c";
 constexpr size_t kPieceBytes = size_t{1} << 20;  // of a file that is checked
 
 /// N of "step_N", or nothing.

@@ -51,6 +51,8 @@ class CheckpointStore {
   std::optional<int64_t> kept_step_;
 };
 
+/// The member of a manifest that has the checksum.
+inline constexpr std::string_view kChecksum = "crc32c";
 /// A manifest as it is written: with the checksum of all else that is in it.
 std::string manifest_text(const Json& manifest);
 /// kCorrupt when a manifest, the file `name`, lacks the checksum of all else that is in it.

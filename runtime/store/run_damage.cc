@@ -37,7 +37,8 @@ class Search {
     if (!text.ok()) return add(file, text.error());
     const auto facts = parse_json(*text, "run.json");
     if (!facts.ok()) return add(file, facts.error());
-    if (const Status intact = check_manifest(*facts, "its text"); !intact.ok()) add(file, intact.error());
+    const Status intact = check_manifest(*facts, "its text");
+    if (!intact.ok()) add(file, intact.error());
   }
 
   void check_graph() {

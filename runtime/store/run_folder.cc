@@ -147,7 +147,8 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const fs::path& folder) {
   ASSIGN_OR_RETURN(Json facts, parse_json(text, (folder / "run.json").string()));
   if (!facts.is_object())
     return error(Code::kCorrupt, "'{}' holds no object", (folder / "run.json").string());
-  taken->facts_ = std::move(facts);
+  for (const auto& [key, value] : facts.as_object())
+    if (key != kChecksum) taken->facts_.set(key, value);
   RETURN_IF_ERROR(make_layout(folder));
   return taken;
 }

@@ -42,8 +42,8 @@ class RunFolder {
   /// There is something in the folder to look at, or to resume.
   void keep() { is_new_ = false; }
   bool is_kept() const { return !is_new_; }
-  /// For a run that has begun: keep(), and the symlink `runs/latest` below `base` points to a folder
-  /// that create() has made, also when `out` is elsewhere.
+  /// For a run that has begun: keep(), and the symlink `runs/latest` below `base` points to a
+  /// folder that create() has made, also when `out` is elsewhere.
   Status become_latest();
 
   const std::filesystem::path& path() const { return path_; }

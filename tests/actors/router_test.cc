@@ -1,72 +1,23 @@
+// How Router chooses an engine, and the requests that it holds.
 #include <algorithm>
 
-#include "actors/router/router.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "graph/testing/node_runner.h"
-#include "tests/actors/fakes.h"
+#include "tests/actors/router_story.h"
 
 namespace primerl {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr InstanceId kPrefillA(10), kPrefillB(11), kDecodeA(20), kDecodeB(21);
-
-GenerateRequest a_request(uint64_t request, uint64_t session = 1, int64_t version = 0) {
-  GenerateRequest made;
-  made.request = request;
-  made.session = session;
-  made.version = PolicyVersion(version);
-  made.prompt_tokens = {1, 2, 3};
-  return made;
-}
-
-/// It has applied this version of both tenants.
-EngineLoad a_load(InstanceId engine, int64_t applied, uint64_t num_finished = 0) {
-  EngineLoad load;
-  load.engine = engine;
-  for (const uint32_t tenant : {0U, 1U})
-    CHECK(load.applied.set({TenantSlot(tenant)}, PolicyVersion(applied)), "too many keys");
-  load.num_finished = num_finished;
-  load.num_received = num_finished;
-  load.num_room = 1000;
-  return load;
-}
-
-/// It has received `received` requests and queues `room` more.
-EngineLoad a_full_load(InstanceId engine, uint64_t received, int32_t room) {
-  EngineLoad load = a_load(engine, 0);
-  load.num_received = received;
-  load.num_room = room;
-  return load;
-}
-
-struct RouterStory : ::testing::Test {
-  explicit RouterStory(RouterOptions options = {}) : router(std::move(options)) {
-    router.set_targets("prefill", {kPrefillA, kPrefillB});
-    router.set_targets("abort", {kPrefillA, kPrefillB, kDecodeA, kDecodeB});
-  }
-  void ready(int64_t version = 0) {
-    ASSERT_TRUE(router.give("load", a_load(kPrefillA, version)).ok());
-    ASSERT_TRUE(router.give("load", a_load(kPrefillB, version)).ok());
-  }
-  void ask(GenerateRequest request) {
-    EXPECT_TRUE(router.give("generate", std::move(request), rollout).ok());
-  }
-  Given rollout{.tenant = TenantSlot(0), .sender = InstanceId(3), .origin = InstanceId(3)};
-  NodeRunner<Router> router;
-};
-
-struct SmallRouterStory : RouterStory {
-  SmallRouterStory() : RouterStory({.policy = "round_robin", .sessions_max = 2}) {}
-};
+using testing::a_full_load;
+using testing::a_load;
+using testing::a_request;
+using testing::kDecodeA;
+using testing::kDecodeB;
+using testing::kPrefillA;
+using testing::kPrefillB;
+using testing::RouterStory;
 
 TEST_F(RouterStory, HoldsARequestUntilAnEngineHasItsVersion) {
   ask(a_request(1, 1, 1));
@@ -421,109 +372,6 @@ TEST_F(HashedRouterStory, AnEngineThatStaysBehindForOneTenantKeepsTheSessionsOfA
   EXPECT_TRUE(router.idle()) << "they went to the other engine";
   rollout.tenant = TenantSlot(1);
   for (uint64_t session = 0; session < 40; ++session) EXPECT_EQ(engine_of(session), homes[session]);
-}
-
-TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
-  ready();
-  for (uint64_t i = 0; i < 4; ++i) ask(a_request(i, i));
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
-  const auto lost = router.sent<Completion>("refused");
-  ASSERT_THAT(lost, SizeIs(2));
-  for (const auto& completion : lost) EXPECT_EQ(completion.end, FinishReason::kEngineLost);
-  router.forget_sent();
-  for (uint64_t i = 10; i < 14; ++i) ask(a_request(i, i));
-  EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
-}
-
-TEST_F(RouterStory, AnEngineThatDiedHasNotLostWhatWasAnsweredLongAgo) {
-  ready();
-  for (uint64_t i = 0; i < 6; ++i) ask(a_request(i, i));
-  // All but the last were answered; some request of the tenant says so.
-  auto last = a_request(6, 6);
-  last.answered = {0, 1, 2, 3, 4, 77};
-  ask(last);
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillB, 1}).ok());
-  std::vector<uint64_t> lost;
-  for (const auto& each : router.sent<Completion>("refused")) lost.push_back(each.request);
-  EXPECT_THAT(lost, ::testing::UnorderedElementsAre(5, 6));
-  for (const auto& request : router.sent<GenerateRequest>("prefill"))
-    EXPECT_THAT(request.answered, IsEmpty()) << "the engines need not know";
-}
-
-TEST_F(RouterStory, ALaterTurnOfAnOldSessionGoesToAnotherEngine) {
-  ready();
-  ask(a_request(1, 1));
-  const InstanceId first = router.targets_of("prefill").front();
-  auto second = a_request(2, 2);
-  second.answered = {1};
-  ask(second);
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, first, 1}).ok());
-  router.forget_sent();
-  ask(a_request(3, 1));
-  EXPECT_THAT(router.targets_of("prefill"),
-              ElementsAre(first == kPrefillA ? kPrefillB : kPrefillA));
-  EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
-}
-
-/// What an engine says of itself may be heard when its answer is lost: after a kill, say.
-TEST_F(RouterStory, OnlyTheAskerKnowsWhetherAnAnswerHasArrived) {
-  ready();
-  ask(a_request(1));
-  const InstanceId engine = router.targets_of("prefill").front();
-  ASSERT_TRUE(router.give("load", a_load(engine, 0, 1)).ok());
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, engine, 1}).ok());
-  const auto refused = router.sent<Completion>("refused");
-  ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].end, FinishReason::kEngineLost);
-}
-
-TEST_F(RouterStory, LosesManyAFewAtATime) {
-  ready();
-  for (uint64_t i = 0; i < 300; ++i) ask(a_request(i, i));
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
-  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(kCancelRequestsMax));
-  EXPECT_FALSE(router.idle());
-  ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
-  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(150));
-  EXPECT_TRUE(router.idle());
-}
-
-/// What may wait at the asker is bounded by what it has open, but an engine's loads may say late
-/// what it has ended: it lost fewer than were open by them.
-TEST_F(RouterStory, AnswersWhatAnEngineLostAsFastAsTheAskerTakesIt) {
-  ready();
-  for (uint64_t i = 0; i < 20; ++i) ask(a_request(i, i));
-  router.set_room("refused", 4);
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
-  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(4));
-  router.set_room("refused", 0);
-  ASSERT_TRUE(router.advance(Duration::milliseconds(5)).ok());
-  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(4));
-  EXPECT_FALSE(router.idle());
-  router.set_room("refused", 100);
-  ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
-  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(10));
-  EXPECT_TRUE(router.idle());
-}
-
-TEST_F(RouterStory, ReleasesManyHeldRequestsAFewAtATimeAndInOrder) {
-  for (uint64_t i = 0; i < 50; ++i) ask(a_request(i, i));
-  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
-  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(16));
-  ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
-  const auto sent = router.sent<GenerateRequest>("prefill");
-  ASSERT_THAT(sent, SizeIs(50));
-  for (uint64_t i = 0; i < 50; ++i) EXPECT_EQ(sent[i].request, i);
-}
-
-TEST_F(SmallRouterStory, ForgetsTheOldestSession) {
-  ready();
-  for (uint64_t i = 0; i < 3; ++i) ask(a_request(i, i));
-  ASSERT_TRUE(router.give("cancel", Cancel{{0, 1, 2}}, rollout).ok());
-  std::vector<uint64_t> aborted;
-  for (const auto& abort : router.sent<Abort>("abort")) aborted.push_back(abort.request);
-  EXPECT_THAT(aborted, ElementsAre(1, 1, 2, 2));
 }
 
 }  // namespace

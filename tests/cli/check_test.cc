@@ -218,7 +218,8 @@ targets = ["q_proj", "z_proj"]
 TEST_F(AModelFolder, OnACpuThatIsNotThereIsRefused) {
   std::ofstream(graph(), std::ios::app) << R"(
 [place]
-all = { nodes = ["prefill", "decode", "trainer", "broadcaster", "rollout", "env", "router"], cpus = "1023" }
+all = { cpus = "1023", nodes = ["prefill", "decode", "trainer", "broadcaster", "rollout", "env",
+  "router"] }
 )";
   expect_refusal(check(), "error[G057]: 'cpus' of place 'all' names CPU 1023, which processes",
                  "note: they may use: 0");

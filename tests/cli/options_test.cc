@@ -11,7 +11,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Json parsed(const std::string& text) {
+Json parsed_options(const std::string& text) {
   auto json = parse_json(text, "output");
   EXPECT_TRUE(json.ok()) << (json.ok() ? "" : json.error().text()) << "\n" << text;
   return json.ok() ? *json : Json();
@@ -71,10 +71,10 @@ TEST(OptionsCommand, SuggestsANearName) {
 }
 
 TEST(OptionsCommand, PrintsJson) {
-  const Json all = parsed(run_graph_program({"options", "--json"}).out);
+  const Json all = parsed_options(run_graph_program({"options", "--json"}).out);
   EXPECT_EQ(*all.get_string("schema"), "primerl.options/1");
   EXPECT_GE(all.find("groups")->as_array().size(), 30U);
-  const Json one = parsed(run_graph_program({"options", "trace", "--json"}).out);
+  const Json one = parsed_options(run_graph_program({"options", "trace", "--json"}).out);
   ASSERT_EQ(one.find("groups")->as_array().size(), 1U);
   const Json& group = one.find("groups")->as_array().front();
   EXPECT_EQ(*group.get_string("where"), "[trace]");

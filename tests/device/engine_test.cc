@@ -246,7 +246,7 @@ TEST(CudaEngineRefuses, WhatItCannotDoByName) {
   const auto folder = testing::make_folder(model_of(64));
   EngineOptions options = options_on("cuda:0");
   options.numerics = "invariant";
-  EXPECT_THAT(refusal(options, folder), HasSubstr("say numerics = \"fast\""));
+  EXPECT_THAT(refusal(options, folder), HasSubstr("write numerics = \"fast\""));
   options = options_on("cuda:0");
   options.kv_blocks = 100'000'000;
   EXPECT_THAT(refusal(options, folder), HasSubstr("GB free"));

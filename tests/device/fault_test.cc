@@ -256,6 +256,7 @@ TEST(TheFirstDevice, IsDescribedByItsDriver) {
 TEST(TheFirstDevice, IsAskedForMoreByLargerOptions) {
   const auto folder = make_folder(kModel);
   EngineOptions engine;
+  engine.numerics = "fast";
   engine.device = "cuda:0";
   const double less = engine_device_bytes(engine, folder).value().all;
   engine.kv_blocks *= 2;

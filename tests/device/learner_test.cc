@@ -332,7 +332,7 @@ TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
   const auto folder = make_folder({.head_dim = 64});
   LearnerOptions options = options_of("auto");
   options.numerics = "invariant";
-  EXPECT_THAT(refusal_of(options, folder), HasSubstr("say numerics = \"fast\""));
+  EXPECT_THAT(refusal_of(options, folder), HasSubstr("write numerics = \"fast\""));
   options = options_of("auto");
   options.micro_batch_tokens = 1 << 30;
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("for micro-batches of 1073741824 tokens"));

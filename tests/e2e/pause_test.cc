@@ -92,7 +92,7 @@ TEST_F(PausedRun, StandsStillForItsOwnersAndReplaysWithTheSamePauses) {
   expect_paused(say({"unpause", "--owner", "bert"}), "'bert' holds no longer: decode");
   expect_paused(say({"unpause", "--owner", "bert"}), "'bert' holds nothing: decode");
   expect_it_goes_on();
-  EXPECT_THAT(table(), Not(HasSubstr("paused")));
+  EXPECT_THAT(table(), Not(HasSubstr("paused by")));
   end_well(run);
   expect_steps_and_rollouts_once(folder_);
   const auto steps = run_graph_program(
@@ -169,7 +169,7 @@ TEST_P(KilledAndTakenUp, StandsStillForTheOwnersFromBefore) {
   }
   const auto gone = say({"pause"});
   EXPECT_EQ(gone.code, 1);
-  EXPECT_THAT(gone.err, AllOf(HasSubstr("its control plane is gone"), HasSubstr("run --resume")));
+  EXPECT_THAT(gone.err, AllOf(HasSubstr("is not running: its primerl-graph process ended"), HasSubstr("run --resume")));
   Program again({"primerl-graph", "run", "--resume", folder_.string()}, variables());
   ASSERT_TRUE(again.wait_until_said("going on live"));
   expect_table_says("paused engines: ");
@@ -182,7 +182,7 @@ TEST_P(KilledAndTakenUp, StandsStillForTheOwnersFromBefore) {
   EXPECT_EQ(num_rollouts(), before) << "bert holds it";
   expect_paused(say({"unpause", "--owner", "bert"}), "'bert' holds no longer: decode");
   expect_it_goes_on();
-  EXPECT_THAT(table(), Not(HasSubstr("paused")));
+  EXPECT_THAT(table(), Not(HasSubstr("paused by")));
   end_well(again);
   expect_steps_and_rollouts_once(folder_);
 }
@@ -229,7 +229,7 @@ TEST_F(PausedRun, OfSeveralTenantsSaysWhoSharesTheEngine) {
   EXPECT_EQ(unknown.code, 3);
   EXPECT_THAT(unknown.err,
               HasSubstr("no tenant 'revers' in this run\n   its tenants: arithmetic and reverse"));
-  EXPECT_THAT(table(), Not(HasSubstr("paused")));
+  EXPECT_THAT(table(), Not(HasSubstr("paused by")));
   expect_paused(say({"pause"}), "paused for 10m by 'operator': decode");
   expect_table_says("paused engines: ");
   EXPECT_THAT(table(), HasSubstr("paused by 'operator' for another "));
@@ -268,7 +268,7 @@ TEST_F(PausedRun, SaysWhatIsWrongWithAQuestion) {
   EXPECT_EQ(run.wait().code, 0);
   const auto ended = say({"unpause"});
   EXPECT_EQ(ended.code, 2);
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("has ended (finished"), HasSubstr("no engine any more")));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("has ended (finished"), HasSubstr("its engines are gone")));
 }
 
 }  // namespace

@@ -145,8 +145,8 @@ TEST(Demo, ATurnEndsAtItsStopTextAndKeepsItsTokens) {
         .sets = {"tenant.main.sampling={ max_tokens = 60, stop = [\"e\", \"never\"], "
                  "include_stop = " +
                      include_stop + " }",
-                 "node.rollout.log_tokens=true", "resource.engine.new_tokens_min=60",
-                 "resource.engine.new_tokens_max=60"}};
+                 "node.rollout.log_tokens=true", "resource.engine.new_tokens_min=64",
+                 "resource.engine.new_tokens_max=64"}};
     const auto result = run_demo(demo);
     ASSERT_TRUE(result.violations.empty()) << words(demo, result);
     int num_stopped = 0;

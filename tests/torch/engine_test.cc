@@ -63,10 +63,11 @@ TEST(TorchEngine, RefusesAFolderThatIsNoModel) {
 
 TEST(TorchEngine, SaysHowMuchMemoryItsBlocksWouldNeed) {
   const auto folder = make_folder({});
-  for (const int32_t kv_blocks : {INT32_MAX / 1024, INT32_MAX}) {
+  for (const int32_t block_size : {16, 1024}) {  // of as many tokens as there may be
+    const int32_t kv_blocks = INT32_MAX / block_size;
     EngineOptions options;
     options.kv_blocks = kv_blocks;
-    options.block_size = 1 << 20;
+    options.block_size = block_size;
     const std::string text = refusal(options, folder);
     EXPECT_THAT(text, HasSubstr(fmt::format("no memory for {} KV blocks: they need ", kv_blocks)));
     EXPECT_THAT(text, HasSubstr("lower 'kv_blocks'"));
@@ -88,7 +89,7 @@ TEST(TorchEngine, HasNoFp8OnTheCpu) {
   EngineOptions options;
   options.products = "fp8";
   EXPECT_THAT(refusal(options, testing::make_folder({})),
-              HasSubstr("products is \"fp8\", an engine on the CPU"));
+              HasSubstr("'products' is \"fp8\": an engine on the CPU has products in float32"));
 }
 
 TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {

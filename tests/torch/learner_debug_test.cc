@@ -72,7 +72,8 @@ TEST(TorchLearner, HasNoFp8OnTheCpu) {
   options.products = "fp8";
   const auto learner = make_torch_learner(options, make_folder({}));
   ASSERT_FALSE(learner.ok());
-  EXPECT_THAT(learner.error().text(), HasSubstr("products is \"fp8\", a learner on the CPU"));
+  EXPECT_THAT(learner.error().text(),
+              HasSubstr("'products' is \"fp8\": a learner on the CPU has products in float32"));
 }
 
 TEST(TorchLearner, NamesTheFirstActivationThatIsNotANumber) {
