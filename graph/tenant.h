@@ -110,6 +110,7 @@ struct Tenant {
   int64_t turns_max = 8;             // turns of one trajectory
   int64_t checkpoint_every = 0;      // steps; 0 = only at the end
   int64_t keep_last = 2;             // checkpoints kept; 0 = all
+  int64_t keep_every = 0;            // every K-th checkpoint is never removed; 0 = none
   int64_t straggler_wait_ms = 0;     // how long a batch waits for an older group
   int64_t inflight = 0;              // rollouts at once; 0 = `max_inflight` of the node alone
   /// Of engines and learner, in tokens, while others want them too. 0 in a file: an equal part of

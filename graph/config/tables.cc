@@ -111,6 +111,9 @@ OptionSet make_tenant_options() {
                  "steps between checkpoints; 0 writes one at the end only")
           .field("keep_last", &T::keep_last, count_from(0) | unit("checkpoints"),
                  "checkpoints kept; 0 keeps all")
+          .field("keep_every", &T::keep_every, count_from(0) | unit("checkpoints"),
+                 "K: every K-th checkpoint is never removed; 0 removes all that keep_last does not "
+                 "keep")
           .field("straggler_wait_ms", &T::straggler_wait_ms, count_from(0) | unit("ms"),
                  "how long a batch waits for an older group")
           .field("inflight", &T::inflight, count_from(0) | unit("rollouts"),

@@ -306,11 +306,12 @@ Error no_fork_step(const Plan& plan, const ResumeChoice& choice,
     if (steps[slot].empty()) continue;
     const std::string who = is_one ? "it" : fmt::format("tenant '{}'", plan.tenants[slot].name);
     (void)std::move(none).note(
-        fmt::format("{} has those of steps {}", who, fmt::join(steps[slot], ", ")));
+        fmt::format("{} can be forked at steps {}", who, fmt::join(steps[slot], ", ")));
   }
-  if (std::ranges::all_of(steps, &std::vector<int64_t>::empty))
-    (void)std::move(none).note("it has none: tenant.NAME.checkpoint_every makes them");
-  return none;
+  const bool has_none = std::ranges::all_of(steps, &std::vector<int64_t>::empty);
+  return std::move(none).note(
+      has_none ? "it has no complete one: tenant.NAME.checkpoint_every makes them"
+               : "tenant.NAME.keep_every = K keeps every K-th checkpoint, beside keep_last");
 }
 
 /// Who has no checkpoint of the step begins as the other run had left off before: from the newest
@@ -319,7 +320,7 @@ Status read_fork_points(const Plan& plan, ResumeChoice& choice) {
   std::vector<std::vector<int64_t>> steps;
   for (const auto& tenant : plan.tenants)
     steps.push_back(
-        checkpoint_steps(checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size())));
+        complete_steps(checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size())));
   const auto has_it = [&](const std::vector<int64_t>& of_one) {
     return std::ranges::find(of_one, choice.fork_step) != of_one.end();
   };

@@ -112,11 +112,8 @@ Status check_files(const fs::path& folder, const Json& manifest, CheckpointDepth
 }  // namespace
 
 CheckpointStore::CheckpointStore(FileOps& files, fs::path folder, std::string tenant,
-                                 int64_t keep_last)
-    : files_(files),
-      folder_(std::move(folder)),
-      tenant_(std::move(tenant)),
-      keep_last_(keep_last) {}
+                                 KeptCheckpoints kept)
+    : files_(files), folder_(std::move(folder)), tenant_(std::move(tenant)), kept_(kept) {}
 
 fs::path CheckpointStore::filling(int64_t step) const {
   return folder_ / fmt::format(".step_{}.tmp", step);
@@ -182,15 +179,15 @@ Status CheckpointStore::publish(int64_t step, const Json& state) {
 }
 
 Status CheckpointStore::prune() {
-  if (keep_last_ <= 0) return ok();
-  int64_t kept = 0;
+  if (kept_.last <= 0) return ok();
+  int64_t num_newest = 0;
   for (const auto& [step, path] : step_folders(folder_)) {
-    if (kept < keep_last_) {
+    if (num_newest < kept_.last) {
       // No run can resume from an incomplete folder, so it does not count.
-      kept += read_checkpoint(path, CheckpointDepth::kSizes).ok() ? 1 : 0;
+      num_newest += read_checkpoint(path, CheckpointDepth::kSizes).ok() ? 1 : 0;
       continue;
     }
-    if (step == kept_step_) continue;
+    if (step == kept_step_ || kept_.keeps(step)) continue;
     RETURN_IF_ERROR(remove(step, path));
   }
   return ok();
@@ -264,6 +261,13 @@ Status take_over_checkpoint(const fs::path& from, const fs::path& to) {
 std::vector<int64_t> checkpoint_steps(const fs::path& folder) {
   std::vector<int64_t> steps;
   for (const auto& [step, path] : step_folders(folder)) steps.insert(steps.begin(), step);
+  return steps;
+}
+
+std::vector<int64_t> complete_steps(const fs::path& folder) {
+  std::vector<int64_t> steps;
+  for (const auto& [step, path] : step_folders(folder))
+    if (read_checkpoint(path, CheckpointDepth::kSizes).ok()) steps.insert(steps.begin(), step);
   return steps;
 }
 

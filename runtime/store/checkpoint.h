@@ -3,7 +3,8 @@
 ///   begin(N)   .step_N.tmp/ is made; the learner and the trainer fill it
 ///   commit(N)  sync every file and folder -> manifest.json with sizes and checksums last, synced
 ///              -> rename to step_N, or exchange with a step_N that is there -> sync -> remove what
-///              keep_last no longer covers (each is renamed first: no step_N is ever incomplete)
+///              neither `last` nor `every` keeps (each is renamed first: no step_N is ever
+///              incomplete)
 ///
 /// A folder counts as complete when its manifest.json can be read and every file it lists has the
 /// size and the checksum it lists. Owned by the process of the trainer; not thread-safe.
@@ -20,14 +21,25 @@
 
 namespace primerl {
 
+/// Which checkpoints of a tenant stay when a newer one is written.
+struct KeptCheckpoints {
+  int64_t last = 2;      // the newest complete ones; 0 keeps all
+  int64_t interval = 0;  // steps between two checkpoints (checkpoint_every); 0: only at the end
+  int64_t every = 0;     // each checkpoint of a step N * every * interval stays for good; 0: none
+
+  /// Whether the checkpoint of this step stays for good.
+  bool keeps(int64_t step) const {
+    return interval > 0 && every > 0 && step % interval == 0 && step / interval % every == 0;
+  }
+};
+
 class CheckpointStore {
  public:
-  /// `folder` is `checkpoints/` (made when needed); `keep_last` 0 keeps all.
+  /// `folder` is `checkpoints/` (made when needed).
   CheckpointStore(FileOps& files, std::filesystem::path folder, std::string tenant,
-                  int64_t keep_last);
+                  KeptCheckpoints kept);
 
-  /// Keeps the checkpoint of this step too, whatever `keep_last` says: the record of the running
-  /// start begins from it. Without a call no other is kept.
+  /// Keeps the checkpoint of this step too, because the record of the running start begins from it.
   void keep(int64_t step) { kept_step_ = step; }
 
   /// A fresh empty folder to fill; what an earlier crash left behind is removed.
@@ -47,7 +59,7 @@ class CheckpointStore {
   FileOps& files_;
   const std::filesystem::path folder_;
   const std::string tenant_;
-  const int64_t keep_last_;
+  const KeptCheckpoints kept_;
   std::optional<int64_t> kept_step_;
 };
 
@@ -72,6 +84,8 @@ FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, Checkpoin
 
 /// Steps of all `step_N` folders below, ascending, whatever is in them.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
+/// Those of them whose files are there with their sizes, ascending.
+std::vector<int64_t> complete_steps(const std::filesystem::path& folder);
 
 /// Makes `to`, a `step_N` that is not there, with the files of the complete checkpoint `from`: as
 /// further names of them where the file system can, as copies elsewhere. Complete or not there.

@@ -14,7 +14,10 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
   for (const auto& tenant : plan.tenants)
     checkpoints_.push_back(std::make_unique<CheckpointStore>(
         system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
-        tenant.name, tenant.keep_last));
+        tenant.name,
+        KeptCheckpoints{.last = tenant.keep_last,
+                        .interval = tenant.checkpoint_every,
+                        .every = tenant.keep_every}));
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
     const auto& name = plan.tenants[tenant.is_none() ? 0 : tenant.index()].name;

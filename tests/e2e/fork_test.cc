@@ -65,10 +65,35 @@ TEST_F(AFork, NeedsTheOtherRunNoMore) {
   EXPECT_THAT(beyond.err, HasSubstr("which ends with training step 12"));
 }
 
+TEST_F(AFork, BeginsAtACheckpointThatKeepEveryKept) {
+  const fs::path sparse = scratch_->path() / "sparse", folder = scratch_->path() / "from_sparse";
+  const auto end = run_graph_program(
+      scripted_run(sparse, {"--max-steps", "13", "--set", "tenant.main.checkpoint_every=2", "--set",
+                            "tenant.main.keep_last=1", "--set", "tenant.main.keep_every=3"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto removed = fork(sparse.string() + "@step=8");
+  EXPECT_EQ(removed.code, 2) << removed.err;
+  EXPECT_THAT(removed.err, HasSubstr("it can be forked at steps 6, 12, 13"));
+  EXPECT_THAT(removed.err, HasSubstr("tenant.NAME.keep_every = K keeps every K-th checkpoint"));
+  const auto kept = fork(sparse.string() + "@step=6", {"--out", folder.string()});
+  ASSERT_EQ(kept.code, 0) << kept.err;
+  EXPECT_EQ(*lines_of(folder / "metrics.jsonl").front().get_int("step"), 7);
+}
+
+TEST_F(AFork, IsNotOfferedAnIncompleteCheckpoint) {
+  const fs::path damaged = scratch_->path() / "damaged";
+  fs::copy(run(), damaged, fs::copy_options::recursive);
+  fs::remove(damaged / "checkpoints" / "step_10" / "manifest.json");
+  const auto end = fork(damaged.string() + "@step=10");
+  EXPECT_EQ(end.code, 2) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("has no checkpoint of step 10"));
+  EXPECT_THAT(end.err, HasSubstr("it can be forked at steps 5, 12"));
+}
+
 TEST_F(AFork, FromWhatIsNotThereIsRefusedWithWhatThereIs) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {run().string() + "@step=7", "has no checkpoint of step 7"},
-      {run().string() + "@step=7", "it has those of steps 5, 10, 12"},
+      {run().string() + "@step=7", "it can be forked at steps 5, 10, 12"},
       {run().string() + "@step=0", "names no step of a run"},
       {run().string() + "@step=5x", "names no step of a run"},
       {run().string(), "write it as in --fork runs/latest@step=40"},

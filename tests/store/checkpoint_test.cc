@@ -25,8 +25,8 @@ void fill(const fs::path& folder, int64_t step) {
   write_text(folder / "learner" / "optimizer.safetensors", "moments");
 }
 
-Status save(FileOps& files, const fs::path& folder, int64_t step, int64_t keep_last = 2) {
-  CheckpointStore store(files, folder, "main", keep_last);
+Status save(FileOps& files, const fs::path& folder, int64_t step, KeptCheckpoints kept = {}) {
+  CheckpointStore store(files, folder, "main", kept);
   ASSIGN_OR_RETURN(const fs::path filling, store.begin(step));
   fill(filling, step);
   return store.commit(step, state_of(step));
@@ -107,7 +107,7 @@ TEST(Checkpoint, ACommittedStepIsFoundWithItsState) {
 
 TEST(Checkpoint, AFolderBeingFilledIsNoCheckpoint) {
   ScratchFolder scratch;
-  CheckpointStore store(system_files(), scratch.path(), "main", 2);
+  CheckpointStore store(system_files(), scratch.path(), "main", {});
   const auto filling = store.begin(10);
   ASSERT_TRUE(filling.ok());
   fill(*filling, 10);
@@ -131,7 +131,7 @@ TEST(Checkpoint, AMissingOrTornManifestIsIgnored) {
   ScratchFolder scratch;
   ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
   ASSERT_TRUE(save(system_files(), scratch.path(), 20).ok());
-  ASSERT_TRUE(save(system_files(), scratch.path(), 30, 3).ok());
+  ASSERT_TRUE(save(system_files(), scratch.path(), 30, {.last = 3}).ok());
   fs::remove(scratch.path() / "step_30" / "manifest.json");
   write_text(scratch.path() / "step_20" / "manifest.json", "{\"schema\": \"primerl.che");
   const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
@@ -140,11 +140,28 @@ TEST(Checkpoint, AMissingOrTornManifestIsIgnored) {
   EXPECT_EQ(found.ignored.size(), 2U);
 }
 
+TEST(Checkpoint, KeepEveryNeverRemovesEachThirdOne) {
+  ScratchFolder scratch;
+  const KeptCheckpoints kept{.last = 1, .interval = 10, .every = 3};
+  for (int64_t step = 10; step <= 110; step += 10)
+    ASSERT_TRUE(save(system_files(), scratch.path(), step, kept).ok());
+  ASSERT_TRUE(save(system_files(), scratch.path(), 115, kept).ok());  // at the end of the run
+  EXPECT_THAT(checkpoint_steps(scratch.path()), ElementsAre(30, 60, 90, 115));
+}
+
+TEST(Checkpoint, KeepEveryWithoutCheckpointsAtIntervalsKeepsNoMore) {
+  ScratchFolder scratch;
+  const KeptCheckpoints kept{.last = 1, .interval = 0, .every = 3};
+  for (const int64_t step : {3, 9})
+    ASSERT_TRUE(save(system_files(), scratch.path(), step, kept).ok());
+  EXPECT_THAT(checkpoint_steps(scratch.path()), ElementsAre(9));
+}
+
 TEST(Checkpoint, KeepLastRemovesTheOldestAndZeroKeepsAll) {
   ScratchFolder two, all;
   for (const int64_t step : {10, 20, 30}) {
-    ASSERT_TRUE(save(system_files(), two.path(), step, 2).ok());
-    ASSERT_TRUE(save(system_files(), all.path(), step, 0).ok());
+    ASSERT_TRUE(save(system_files(), two.path(), step).ok());
+    ASSERT_TRUE(save(system_files(), all.path(), step, {.last = 0}).ok());
   }
   const auto names = [](const fs::path& folder) {
     std::set<std::string> found;
@@ -160,7 +177,7 @@ TEST(Checkpoint, TheOneThatARecordBeginsFromIsKeptBesideTheLast) {
   ScratchFolder scratch;
   ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
   ASSERT_TRUE(save(system_files(), scratch.path(), 20).ok());
-  CheckpointStore store(system_files(), scratch.path(), "main", 2);
+  CheckpointStore store(system_files(), scratch.path(), "main", {});
   store.keep(20);
   for (const int64_t step : {30, 40, 50}) {
     const auto filling = store.begin(step);
@@ -177,7 +194,7 @@ TEST(Checkpoint, TheOneThatARecordBeginsFromIsKeptBesideTheLast) {
 TEST(Checkpoint, TheSameStepAgainReplacesTheOldOne) {
   ScratchFolder scratch;
   ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
-  CheckpointStore store(system_files(), scratch.path(), "main", 2);
+  CheckpointStore store(system_files(), scratch.path(), "main", {});
   const auto filling = store.begin(10);
   ASSERT_TRUE(filling.ok());
   fill(*filling, 11);
@@ -193,9 +210,9 @@ TEST(Checkpoint, ACrashAtAnyPointLeavesTheOldOneOrTheNew) {
   for (int operations = 0; !finished; ++operations) {
     ASSERT_LT(operations, 200);
     ScratchFolder scratch;
-    ASSERT_TRUE(save(system_files(), scratch.path(), 10, 1).ok());
+    ASSERT_TRUE(save(system_files(), scratch.path(), 10, {.last = 1}).ok());
     CrashingFiles files(operations);
-    const Status saved = save(files, scratch.path(), 20, 1);
+    const Status saved = save(files, scratch.path(), 20, {.last = 1});
     finished = !files.crashed();
     num_crashes += files.crashed() ? 1 : 0;
     EXPECT_EQ(saved.ok(), finished) << operations;
@@ -209,7 +226,7 @@ TEST(Checkpoint, ACrashAtAnyPointLeavesTheOldOneOrTheNew) {
     EXPECT_EQ(*weights, "weights of step " + std::to_string(step));
     EXPECT_TRUE(step == 20 || !finished);
     // The next run goes on from what is there.
-    ASSERT_TRUE(save(system_files(), scratch.path(), 30, 1).ok());
+    ASSERT_TRUE(save(system_files(), scratch.path(), 30, {.last = 1}).ok());
     EXPECT_EQ(find_checkpoints(scratch.path(), CheckpointDepth::kContents).newest->step, 30);
   }
   EXPECT_GT(num_crashes, 10);
@@ -220,9 +237,9 @@ TEST(Checkpoint, ACrashWhileAStepIsWrittenAgainLeavesTheOldOneOrTheNew) {
   for (int operations = 0; !finished; ++operations) {
     ASSERT_LT(operations, 200);
     ScratchFolder scratch;
-    ASSERT_TRUE(save(system_files(), scratch.path(), 10, 1).ok());
+    ASSERT_TRUE(save(system_files(), scratch.path(), 10, {.last = 1}).ok());
     CrashingFiles files(operations);
-    CheckpointStore store(files, scratch.path(), "main", 1);
+    CheckpointStore store(files, scratch.path(), "main", {.last = 1});
     const auto again = [&]() -> Status {
       ASSIGN_OR_RETURN(const fs::path filling, store.begin(10));
       fill(filling, 11);
