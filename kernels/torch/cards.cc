@@ -22,9 +22,9 @@ bool is_too_old(const CardDriver& driver) {
 bool is_slice(const CardFacts& card) { return card.name.find(" MIG ") != std::string::npos; }
 
 std::string cards_text(int32_t count) {
-  if (count == 0) return "it has no CUDA device";
-  if (count == 1) return "it has 1 CUDA device, cuda:0";
-  return fmt::format("it has {} CUDA devices, up to cuda:{}", count, count - 1);
+  if (count == 0) return "this machine has no CUDA device";
+  if (count == 1) return "this machine has 1 CUDA device, cuda:0";
+  return fmt::format("this machine has {} CUDA devices, up to cuda:{}", count, count - 1);
 }
 
 std::string visible_text(const CardDriver& driver) {
@@ -39,7 +39,7 @@ struct Advice {
 };
 
 constexpr std::string_view kKernelAdvice =
-    "a kernel did it, not the card: run again with CUDA_LAUNCH_BLOCKING=1 in the place's "
+    "a kernel did it, not the device: run again with CUDA_LAUNCH_BLOCKING=1 in the place's "
     "'variables', which makes the log name the operation, and report it";
 constexpr std::string_view kHardwareAdvice =
     "the card or its link did it: look for \"Xid\" in the kernel's log (dmesg) and at 'nvidia-smi "
@@ -61,7 +61,7 @@ constexpr Advice kAdvice[] = {
     {"cudaErrorNvlinkUncorrectable", kHardwareAdvice},
     {"cudaErrorContained", kHardwareAdvice},
     {"cudaErrorLaunchTimeout",
-     "the card also draws a screen, and its driver ends what takes seconds: use one that does not"},
+     "the device also drives a screen, so its driver ends long kernels: use another device"},
 };
 
 }  // namespace
@@ -77,18 +77,18 @@ int32_t card_index(std::string_view device) {
 
 std::string why_not_on_card(CardSource& cards, std::string_view device) {
   const int32_t index = card_index(device);
-  if (index < 0) return "is no device's name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are";
+  if (index < 0) return "is not a device name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are";
   const CardDriver driver = cards.driver();
   if (driver.version == 0)
-    return "this machine has not: it has no NVIDIA driver, or 'nvidia-smi' does not find it";
+    return "is not available: this machine has no NVIDIA driver, or 'nvidia-smi' does not find it";
   if (is_too_old(driver))
     return fmt::format(
-        "this program cannot use: it was built for CUDA {}, the driver of this machine runs "
+        "cannot be used: this program was built for CUDA {}, the driver of this machine runs "
         "programs of up to {}; install a newer driver, or build with PyTorch for CUDA {}",
         version_text(driver.built_for), version_text(driver.version), driver.version / 1000);
-  if (!driver.fault.empty()) return fmt::format("this machine cannot use: {}", driver.fault);
+  if (!driver.fault.empty()) return fmt::format("cannot be used: {}", driver.fault);
   if (index >= driver.num_cards)
-    return fmt::format("this machine has not: {}{}", cards_text(driver.num_cards),
+    return fmt::format("is not available: {}{}", cards_text(driver.num_cards),
                        visible_text(driver));
   const CardFacts card = cards.card(index);
   if (!card.fault.empty()) return fmt::format("cannot be used now: {}", card.fault);
@@ -97,7 +97,8 @@ std::string why_not_on_card(CardSource& cards, std::string_view device) {
                        card.capability_major, kCardCapabilityMin);
   if (is_slice(card))
     return fmt::format(
-        "is a MIG slice ({}): engines and learners want a whole card; name one that is not divided "
+        "is a MIG slice ({}): engines and learners need a whole device; name one that is not "
+        "divided "
         "in CUDA_VISIBLE_DEVICES, or have its administrator turn MIG off",
         card.name);
   return {};

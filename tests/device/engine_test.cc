@@ -14,7 +14,6 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using card_test::Ends;
 using card_test::expect_alike;
 using card_test::kLogprobTolerance;
@@ -22,6 +21,7 @@ using card_test::made;
 using card_test::options_on;
 using card_test::request_of;
 using card_test::run_all;
+using ::testing::HasSubstr;
 using testing::TinyModel;
 
 TinyModel model_of(int32_t head_dim) { return {.head_dim = head_dim}; }
@@ -250,7 +250,7 @@ TEST(CudaEngineRefuses, WhatItCannotDoByName) {
   options.kv_blocks = 100'000'000;
   EXPECT_THAT(refusal(options, folder), HasSubstr("GB free"));
   options = options_on("cuda:99");
-  EXPECT_THAT(refusal(options, folder), HasSubstr("which this machine has not: it has "));
+  EXPECT_THAT(refusal(options, folder), HasSubstr("which is not available: this machine has "));
   options = options_on("cpu");
   options.dtype = "bfloat16";
   EXPECT_THAT(refusal(options, folder), HasSubstr("computes in float32"));

@@ -199,9 +199,9 @@ TEST(AFullCard, FailsTheSequencesOfOneStepOfAnEngineWithThePlansFigures) {
     ASSERT_TRUE(status.ok()) << status.error().text();
   }
   EXPECT_EQ(ends.at(2).reason, FinishReason::kFailed);
-  EXPECT_THAT(ends.at(2).detail,
-              HasSubstr(fmt::format("found no memory for {} rows on cuda:0, of which",
-                                    kManyTokens)));
+  EXPECT_THAT(
+      ends.at(2).detail,
+      HasSubstr(fmt::format("found no memory for {} rows on cuda:0, of which", kManyTokens)));
   EXPECT_THAT(ends.at(2).detail, HasSubstr("the engine was planned to need"));
   EXPECT_THAT(ends.at(2).detail, HasSubstr("lower 'kv_blocks' or 'max_batched_tokens'"));
   ASSERT_TRUE(engine->submit(request_of(3, kManyTokens)).ok());
@@ -218,9 +218,9 @@ TEST(AFullCard, FailsOneStepOfALearnerWithThePlansFigures) {
     ASSERT_FALSE(report.ok());
     EXPECT_EQ(report.error().code(), Code::kExhausted) << report.error().text();
     // A row for each token that predicts another: the last predicts none.
-    EXPECT_THAT(report.error().text(),
-                HasSubstr(fmt::format("GB of cuda:0 for micro-batches of {} tokens",
-                                      kManyTokens - 1)));
+    EXPECT_THAT(
+        report.error().text(),
+        HasSubstr(fmt::format("GB of cuda:0 for micro-batches of {} tokens", kManyTokens - 1)));
   }
   const auto report = learner->step(batch_of(kManyTokens), never);
   EXPECT_TRUE(report.ok()) << report.error().text();
@@ -247,7 +247,7 @@ TEST(TheFirstCard, IsDescribedByItsDriver) {
   EXPECT_GT(card->num_processors, 0);
   EXPECT_GT(card->free_bytes, 0);
   EXPECT_LE(card->free_bytes, card->total_bytes);
-  EXPECT_THAT(why_no_card("cuda:63"), HasSubstr("this machine has not: it has "));
+  EXPECT_THAT(why_no_card("cuda:63"), HasSubstr("is not available: this machine has "));
   const auto room = room_on("cuda:0");
   ASSERT_TRUE(room.ok()) << room.error().text();
   EXPECT_EQ(room->total_bytes, card->total_bytes);

@@ -25,11 +25,11 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::all_experts_folder;
 using testing::are_equal;
 using testing::expect_close;
 using testing::expect_like;
+using ::testing::HasSubstr;
 using testing::make_folder;
 using testing::mixed_batch;
 using testing::must_step;
@@ -336,7 +336,7 @@ TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("for micro-batches of 1073741824 tokens"));
   options = options_of("auto");
   options.device = "cuda:99";
-  EXPECT_THAT(refusal_of(options, folder), HasSubstr("which this machine has not: it has "));
+  EXPECT_THAT(refusal_of(options, folder), HasSubstr("which is not available: this machine has "));
   options = options_of("bfloat16");
   options.device = "cpu";
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("computes in float32"));
