@@ -260,7 +260,7 @@ TEST(RunTable, ShowsProcessesAndEdges) {
                               "waiting  credit  blocked\n"));
   // `handled` is reported after `sent`, which is at least as many.
   EXPECT_THAT(text,
-              HasSubstr("\nrollout.group -> trainer.group                          12       12   "
+              HasSubstr("\nrollout.group -> trainer.group                         12       12   "
                         "     0   64/64     0.0s\n"));
   EXPECT_THAT(text,
               HasSubstr("\nrouter.abort -> decode.abort             feedback       0        0   "
