@@ -17,7 +17,7 @@ Entry* Table::find(std::string_view key) {
 std::string_view Value::kind() const {
   if (is_bool()) return "a boolean";
   if (is_integer()) return "an integer";
-  if (is_number()) return "a number";
+  if (is_number()) return "a decimal number";
   if (is_string()) return "a string";
   if (is_array()) return "a list";
   if (is_table()) return "a table";

@@ -24,9 +24,9 @@ bool is_slice(const CudaDeviceFacts& facts) {
 }
 
 std::string devices_text(int32_t count) {
-  if (count == 0) return "it has no CUDA device";
-  if (count == 1) return "it has 1 CUDA device, cuda:0";
-  return fmt::format("it has {} CUDA devices, up to cuda:{}", count, count - 1);
+  if (count == 0) return "this machine has no CUDA device";
+  if (count == 1) return "this machine has 1 CUDA device, cuda:0";
+  return fmt::format("this machine has {} CUDA devices, up to cuda:{}", count, count - 1);
 }
 
 std::string visible_text(const CudaDriver& driver) {
@@ -64,8 +64,7 @@ constexpr Advice kAdvice[] = {
     {"cudaErrorNvlinkUncorrectable", kHardwareAdvice},
     {"cudaErrorContained", kHardwareAdvice},
     {"cudaErrorLaunchTimeout",
-     "the device also draws a screen, and its driver ends what takes seconds: use one that does "
-     "not"},
+     "the device also drives a screen, so its driver ends long kernels: use another device"},
 };
 
 }  // namespace
@@ -81,18 +80,18 @@ int32_t cuda_device_index(std::string_view device) {
 
 std::string why_not_on_cuda_device(CudaDeviceSource& devices, std::string_view device) {
   const int32_t index = cuda_device_index(device);
-  if (index < 0) return "is no device's name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are";
+  if (index < 0) return "is not a device name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are";
   const CudaDriver driver = devices.driver();
   if (driver.version == 0)
-    return "this machine has not: it has no NVIDIA driver, or 'nvidia-smi' does not find it";
+    return "is not available: this machine has no NVIDIA driver, or 'nvidia-smi' does not find it";
   if (is_too_old(driver))
     return fmt::format(
-        "this program cannot use: it was built for CUDA {}, the driver of this machine runs "
+        "cannot be used: this program was built for CUDA {}, the driver of this machine runs "
         "programs of up to {}; install a newer driver, or build with PyTorch for CUDA {}",
         version_text(driver.built_for), version_text(driver.version), driver.version / 1000);
-  if (!driver.fault.empty()) return fmt::format("this machine cannot use: {}", driver.fault);
+  if (!driver.fault.empty()) return fmt::format("cannot be used: {}", driver.fault);
   if (index >= driver.num_cuda_devices)
-    return fmt::format("this machine has not: {}{}", devices_text(driver.num_cuda_devices),
+    return fmt::format("is not available: {}{}", devices_text(driver.num_cuda_devices),
                        visible_text(driver));
   const CudaDeviceFacts facts = devices.facts(index);
   if (!facts.fault.empty()) return fmt::format("cannot be used now: {}", facts.fault);
@@ -101,7 +100,7 @@ std::string why_not_on_cuda_device(CudaDeviceSource& devices, std::string_view d
                        facts.capability_major, kCudaCapabilityMin);
   if (is_slice(facts))
     return fmt::format(
-        "is a MIG slice ({}): engines and learners want a whole device; name one that is not "
+        "is a MIG slice ({}): engines and learners need a whole device; name one that is not "
         "divided "
         "in CUDA_VISIBLE_DEVICES, or have its administrator turn MIG off",
         facts.name);

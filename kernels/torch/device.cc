@@ -11,9 +11,10 @@ namespace primerl {
 std::string why_not_on(std::string_view device) {
   if (device == "cpu") return {};
 #if !defined(PRIMERL_LIBTORCH_CUDA)
-  return "this build of libtorch has not: built for CPU";
+  return "is not available: libtorch was built for the CPU";
 #elif !defined(PRIMERL_CUDA_ENGINE)
-  return "this build cannot use: built without nvcc and without the headers of the CUDA runtime "
+  return "cannot be used: this program was built without nvcc and without the headers of the CUDA "
+         "runtime "
          "(pip install nvidia-cuda-crt)";
 #else
   return why_no_cuda_device(device);

@@ -134,7 +134,7 @@ OptionsOf<EngineOptions> torch_engine_options() {
              "numbers of weights and KV; \"auto\": float32 on the CPU, which has no other, "
              "bfloat16 on a CUDA device")
       .field("products", &EngineOptions::products, one_of({"dtype", "fp8"}), kProductsDoc)
-      .table("debug", &EngineOptions::debug, debug, "for who looks for a broken number");
+      .table("debug", &EngineOptions::debug, debug, "for finding the first NaN or infinity");
 }
 
 OptionSet learner_debug_options() {
@@ -162,7 +162,7 @@ OptionsOf<LearnerOptions> torch_learner_options() {
       .field("device_snapshots", &L::device_snapshots, between(0, 17) | unit("copies"),
              "on a CUDA device, copies of the weights that engines take from there: one more than "
              "'versions_max' of the weight channel; what finds none free goes through the host")
-      .table("debug", &L::debug, learner_debug_options(), "for who looks for a broken number")
+      .table("debug", &L::debug, learner_debug_options(), "for finding the first NaN or infinity")
       .field("init_seed", &L::init_seed, at_least(-1),
              "a folder without weights starts from random ones of this seed; -1 = is refused");
 }

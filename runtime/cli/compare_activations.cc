@@ -137,7 +137,12 @@ int run_compare(const CompareArguments& arguments) {
 Command compare_activations_command() {
   auto arguments = std::make_shared<CompareArguments>();
   return {"compare-activations", "names the first number of two training steps that differs",
-          "primerl-graph compare-activations dump_a dump_b",
+          "primerl-graph run examples/reverse_text/graph.toml --max-steps 1 --out runs/one "
+          "--set resource.learner.debug.batch_folder=one\n"
+          "for numerics in fast invariant; do primerl-graph train-step --model "
+          "examples/reverse_text/model --batch one/step_000001.safetensors --numerics $numerics "
+          "--dump $numerics; done\n"
+          "primerl-graph compare-activations fast invariant",
           [arguments](Arguments& flags) {
             flags.positional(arguments->left, "A", "a folder of `train-step --dump`");
             flags.positional(arguments->right, "B", "another one");

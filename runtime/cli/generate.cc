@@ -16,6 +16,7 @@ Command generate_command() {
 Command score_command() {
   auto arguments = std::make_shared<ScoreArguments>();
   return {"score", "prints the learner's log-probability of every token after the first",
+          "echo 5,6,7,8 > ids.txt\n"
           "primerl-graph score --model examples/reverse_text/model --ids-file ids.txt --json",
           [arguments](Arguments& flags) { arguments->declare(flags); },
           [arguments] { return hand_over(*arguments); }};
@@ -24,8 +25,10 @@ Command score_command() {
 Command train_step_command() {
   auto arguments = std::make_shared<TrainStepArguments>();
   return {"train-step", "takes one training step on a batch that a run kept",
+          "primerl-graph run examples/reverse_text/graph.toml --max-steps 3 --out runs/kept "
+          "--set resource.learner.debug.batch_folder=batches\n"
           "primerl-graph train-step --model examples/reverse_text/model --batch "
-          "step_000003.safetensors",
+          "batches/step_000003.safetensors",
           [arguments](Arguments& flags) { arguments->declare(flags); },
           [arguments] { return hand_over(*arguments); }};
 }

@@ -87,7 +87,7 @@ Command new_action() {
 Command allow_action() {
   auto arguments = std::make_shared<AllowArguments>();
   return {"allow", "lets a public key in, for the processes of a place",
-          "primerl-graph keys allow \"$(cat key.public)\" --process training",
+          "primerl-graph keys allow 'rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7' --process training",
           [arguments](Arguments& flags) {
             flags.positional(arguments->key, "PUBLIC_KEY", "40 characters, of `keys new`");
             flags.text(

@@ -51,8 +51,10 @@ Status merge(const MergeArguments& arguments) {
 Command merge_command() {
   auto arguments = std::make_shared<MergeArguments>();
   return {"merge", "adds an adapter to the weights of its model",
+          "primerl-graph run examples/reverse_text/graph.toml --max-steps 5 --out runs/adapter "
+          "--set tenant.main.adapter.rank=16\n"
           "primerl-graph merge --model examples/reverse_text/model --adapter "
-          "runs/latest/checkpoints/step_50/weights --out merged",
+          "runs/adapter/checkpoints/step_5/weights --out merged",
           [arguments](Arguments& flags) {
             flags.text(arguments->model, "--model", "DIR", "a Hugging Face folder");
             flags.text(arguments->adapter, "--adapter", "DIR", "a PEFT folder of that model");

@@ -14,7 +14,7 @@ Command replay_command() {
 Command bisect_command() {
   auto arguments = std::make_shared<BisectArguments>();
   return {"bisect", "finds the first step of a recorded run where something holds",
-          "primerl-graph bisect runs/latest --until 'trainer.mismatch_kl > 0.1'",
+          "primerl-graph bisect runs/latest --until 'trainer.reward/all/mean > 0.1'",
           [arguments](Arguments& flags) { arguments->declare(flags); },
           [arguments] { return hand_over(*arguments); }};
 }

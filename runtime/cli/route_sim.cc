@@ -127,7 +127,9 @@ int run_route_sim(const RouteSimArguments& arguments) {
 Command route_sim_command() {
   auto arguments = std::make_shared<RouteSimArguments>();
   return {"route-sim", "tries every routing policy on the prompts of a trace or a run",
-          "primerl-graph route-sim runs/latest --engines 8 --policy cache_aware",
+          "primerl-graph run examples/reverse_text/graph.toml --max-steps 5 --out runs/prompts "
+          "--set node.rollout.log_tokens=true\n"
+          "primerl-graph route-sim runs/prompts --engines 8 --policy cache_aware",
           [arguments](Arguments& flags) {
             auto& engines = arguments->engines;
             flags.positional(arguments->sessions, "SESSIONS",

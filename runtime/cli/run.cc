@@ -356,9 +356,9 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
   flags.text(arguments.place.out, "--out", "DIR",
              "the run folder; default runs/<time>-<name>; runs/latest points to it");
   flags.text(arguments.place.resume, "--resume", "DIR",
-             "goes on with a run folder, or with a new run from checkpoints/step_N");
+             "a run folder: continues that run; or checkpoints/step_N: starts a new run from it");
   flags.text(arguments.place.fork, "--fork", "RUN@step=N",
-             "begins a new run where RUN had its checkpoint of step N; --set changes the graph");
+             "starts a new run from the checkpoint of step N of RUN; --set changes the graph");
   flags.flag(arguments.place.from_checkpoint, "--from-checkpoint",
              "resumes after the newest checkpoint, without what was recorded after it");
   flags.text(arguments.peer_keys.keys, "--keys", "FILE",
@@ -377,7 +377,7 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
 Command run_command() {
   auto arguments = std::make_shared<RunArguments>();
   return {"run", "trains: runs a graph until its tenants have taken their steps",
-          "primerl-graph run examples/reverse_text/graph.toml --max-steps 50",
+          "primerl-graph run examples/reverse_text/graph.toml --max-steps 20",
           [arguments](Arguments& flags) { declare_run(*arguments, flags); },
           [arguments] { return run_graph(*arguments); }};
 }

@@ -51,7 +51,7 @@ int run_sft(const RunArguments& arguments) {
 Command sft_command() {
   auto arguments = std::make_shared<RunArguments>();
   return {"sft", "trains a model on given answers: a graph whose loss is cross-entropy",
-          "primerl-graph sft examples/reverse_text/sft.toml --out runs/sft",
+          "primerl-graph sft examples/reverse_text/sft.toml --max-steps 5 --out runs/sft",
           [arguments](Arguments& flags) { declare_run(*arguments, flags); },
           [arguments] { return run_sft(*arguments); }};
 }

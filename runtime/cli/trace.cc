@@ -80,7 +80,7 @@ int run_stat(const StatArguments& arguments) {
 Command list_action() {
   auto arguments = std::make_shared<ListArguments>();
   return {"ls", "lists steps, one a line, in order of time",
-          "primerl-graph trace ls runs/latest --node trainer --step 400..420",
+          "primerl-graph trace ls runs/latest --node trainer --step 10..20",
           [arguments](Arguments& flags) {
             arguments->trace.declare(flags);
             arguments->filter.declare(flags, false);
@@ -104,10 +104,10 @@ Command grep_action() {
 Command cat_action() {
   auto arguments = std::make_shared<StepArguments>();
   return {"cat", "shows one step whole: input, what it emitted, what it was told",
-          "primerl-graph trace cat runs/latest trainer:412",
+          "primerl-graph trace cat runs/latest trainer:12",
           [arguments](Arguments& flags) {
             arguments->trace.declare(flags);
-            flags.positional(arguments->step, "STEP", "as in trainer:412");
+            flags.positional(arguments->step, "STEP", "as in trainer:12");
           },
           [arguments] { return run_cat(*arguments); }};
 }

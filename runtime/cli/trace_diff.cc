@@ -31,7 +31,9 @@ int run_diff(const DiffArguments& arguments) {
 Command diff_action() {
   auto arguments = std::make_shared<DiffArguments>();
   return {"diff", "compares two runs step by step and tells the cause from its victims",
-          "primerl-graph trace diff runs/a runs/b",
+          "for seed in 1 2; do primerl-graph run examples/reverse_text/graph.toml --max-steps 2 "
+          "--set graph.seed=$seed --out runs/seed_$seed; done\n"
+          "primerl-graph trace diff runs/seed_1 runs/seed_2",
           [arguments](Arguments& flags) {
             flags.positional(arguments->a, "A", "a run folder");
             flags.positional(arguments->b, "B", "another one");

@@ -16,7 +16,7 @@ struct ChainArguments {
 
   void declare(Arguments& flags) {
     trace.declare(flags);
-    flags.positional(step, "STEP", "as in trainer:412");
+    flags.positional(step, "STEP", "as in trainer:12");
     flags.integer(limit, "--limit", "N", "shows at most so many steps", 1, INT64_MAX);
   }
 };
@@ -45,7 +45,7 @@ int run_chain(const ChainArguments& arguments, bool is_back) {
 Command why_action() {
   auto arguments = std::make_shared<ChainArguments>();
   return {"why", "walks the causes of a step back to the sources",
-          "primerl-graph trace why runs/latest trainer:412",
+          "primerl-graph trace why runs/latest trainer:12",
           [arguments](Arguments& flags) {
             arguments->declare(flags);
             flags.integer(arguments->program_order, "--program-order", "N",

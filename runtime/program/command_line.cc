@@ -168,13 +168,20 @@ struct Parser {
   CLI::App* app;
 };
 
+/// Every line of `text` two columns to the right.
+std::string indented(const std::string& text) {
+  std::string lines = "  ";
+  for (const char c : text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  return lines;
+}
+
 /// Declares commands, and the actions of those that have some; leaves are what can be run.
 void add_parsers(CLI::App& parent, const std::vector<Command>& commands,
                  std::vector<Parser>& leaves) {
   parent.require_subcommand(1);
   for (const auto& command : commands) {
     CLI::App* app = parent.add_subcommand(command.name, command.doc);
-    app->footer("Example:\n  " + command.example);
+    app->footer("Example:\n" + indented(command.example));
     if (!command.actions.empty()) {
       add_parsers(*app, command.actions, leaves);
       continue;

@@ -61,7 +61,7 @@ class Arguments {
 struct Command {
   std::string name;
   std::string doc;      // one sentence, lower case
-  std::string example;  // one line that can be pasted
+  std::string example;  // lines that can be pasted; runs/latest is a run of the demo
   std::function<void(Arguments&)> declare;
   std::function<int()> run;
   std::vector<Command> actions = {};

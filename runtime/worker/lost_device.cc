@@ -98,7 +98,7 @@ class WatchedLearner final : public Learner {
 OnDeviceLost end_of_process(const Plan& plan, Log& log) {
   return [&plan, &log](GroupId owner, const Error& why) {
     log.write_last(LogLevel::kError, plan.group(owner).name,
-                   why.text() + "\n   this process ends; the run goes on as after its death");
+                   why.text() + "\n   this process ends; the run continues as after its death");
     std::_Exit(kExitDeviceLost);
   };
 }

@@ -61,7 +61,7 @@ TEST(Devices, WeightsStayOnThemWhereAllWhoUseTheChannelComputeOnOne) {
 /// Engines on the first card, learners on none.
 std::string first_gpu_alone(const std::string& device, const std::string& kind) {
   const bool is_usable = device == "cpu" || (device == "cuda:0" && kind == "engine");
-  return is_usable ? "" : "this build of libtorch has not: built so";
+  return is_usable ? "" : "is not available: built so";
 }
 
 std::string fault_of(const Plan& plan, uint32_t process) {
@@ -83,7 +83,7 @@ TEST(Devices, OneThatTheBackendCannotUseIsNamedWithResourceAndProcess) {
   EXPECT_EQ(fault_of(plan, 1), "");
   EXPECT_THAT(fault_of(plan, 2),
               HasSubstr("resource 'engine' of process 'inference#1' is placed on 'cuda:1', which "
-                        "this build of libtorch has not: built so"));
+                        "is not available: built so"));
   EXPECT_EQ(fault_of(plan, 3), "");
 }
 

@@ -251,7 +251,7 @@ TEST(CudaEngineRefuses, WhatItCannotDoByName) {
   options.kv_blocks = 100'000'000;
   EXPECT_THAT(refusal(options, folder), HasSubstr("GB free"));
   options = options_on("cuda:99");
-  EXPECT_THAT(refusal(options, folder), HasSubstr("which this machine has not: it has "));
+  EXPECT_THAT(refusal(options, folder), HasSubstr("which is not available: this machine has "));
   options = options_on("cpu");
   options.dtype = "bfloat16";
   EXPECT_THAT(refusal(options, folder), HasSubstr("computes in float32"));

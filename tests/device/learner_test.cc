@@ -338,7 +338,7 @@ TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("for micro-batches of 1073741824 tokens"));
   options = options_of("auto");
   options.device = "cuda:99";
-  EXPECT_THAT(refusal_of(options, folder), HasSubstr("which this machine has not: it has "));
+  EXPECT_THAT(refusal_of(options, folder), HasSubstr("which is not available: this machine has "));
   options = options_of("bfloat16");
   options.device = "cpu";
   EXPECT_THAT(refusal_of(options, folder), HasSubstr("computes in float32"));

@@ -65,7 +65,7 @@ TEST_F(DeviceFault, AnEnginesProcessIsStartedAgainAndNothingIsTrainedTwice) {
   ASSERT_EQ(said.size(), 1U);
   EXPECT_THAT(said[0], HasSubstr("inference"));
   EXPECT_THAT(said[0], HasSubstr("scriptedDeviceLost"));
-  EXPECT_THAT(said[0], HasSubstr("this process ends; the run goes on as after its death"));
+  EXPECT_THAT(said[0], HasSubstr("this process ends; the run continues as after its death"));
 }
 
 TEST_F(DeviceFault, ATrainersProcessIsResumedFromTheRecord) {

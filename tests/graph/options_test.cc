@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Options, SayWhatIsWrongWithAValue) {
   EXPECT_THAT(bind("numbers = [1, 1.5, 2.5]").text,
               HasSubstr("x.toml:1:15: error[G021]: 'numbers' of the sample must be a list of "
-                        "integers, but item 2 is a number"));
+                        "integers, but item 2 is a decimal number"));
   EXPECT_THAT(bind("many = 5000000000000000000").text,
               HasSubstr("'many' must be at least 0, at most 2147483648"));
   EXPECT_THAT(bind("inner = { rate = inf }").text, HasSubstr("'rate' must be a finite number"));

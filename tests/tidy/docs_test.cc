@@ -2,24 +2,29 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <regex>
+#include <set>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/store/scratch_folder.h"
-#include "tests/tidy/markdown.h"
+#include "tests/tidy/page_script.h"
 
 namespace primerl::tidy {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const fs::path kRoot(PRIMERL_SOURCE_DIR);
 
@@ -65,10 +70,6 @@ std::vector<CodeBlock> all_blocks() {
   return blocks;
 }
 
-std::string place_of(const CodeBlock& block) {
-  return block.path + ":" + std::to_string(block.line);
-}
-
 TEST(Markdown, BlocksCarryTheirMarker) {
   const auto blocks = code_blocks(
       source_from_text("x.md", "<!-- run exit=2 -->\n```sh\nls\n```\ntext\n```toml\na = 1\n```\n"));
@@ -100,21 +101,149 @@ TEST(Documents, GraphsCheck) {
   EXPECT_GT(num_checked, 0);
 }
 
-TEST(Documents, MarkedCommandsRun) {
-  const std::regex marked("run(?: exit=([0-9]+))?");
-  int64_t num_run = 0;
+/// Every document with a step that is run. One test each.
+std::vector<SourceFile> pages() {
+  std::vector<SourceFile> found;
+  for (auto& document : documents())
+    if (std::ranges::any_of(steps_of(document), [](const PageStep& step) {
+          return step.kind != PageStep::Kind::kNotRun && step.block.language == "sh";
+        }))
+      found.push_back(std::move(document));
+  return found;
+}
+
+std::string test_name(const ::testing::TestParamInfo<SourceFile>& page) {
+  std::string name;
+  for (const char c : page.param.path)
+    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+class Pages : public ::testing::TestWithParam<SourceFile> {};
+
+TEST_P(Pages, WorkWhenTheyAreFollowedToTheLetter) {
+  Desk desk;
+  const auto outcome = desk.run(script_of(steps_of(GetParam())));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Pages, ::testing::ValuesIn(pages()), test_name);
+
+TEST(Documents, BlocksThatAreNotRunSayWhy) {
+  std::string reasons;
+  int64_t num_left_out = 0;
+  for (const auto& document : documents())
+    for (const PageStep& step : steps_of(document)) {
+      if (step.kind != PageStep::Kind::kNotRun) continue;
+      EXPECT_NE(step.reason, "") << place_of(step.block) << ": unknown marker '"
+                                 << step.block.marker << "'";
+      reasons += fmt::format("{}: {}\n", place_of(step.block), step.reason);
+      ++num_left_out;
+    }
+  fmt::print("{} blocks of commands are not run:\n{}", num_left_out, reasons);
+}
+
+/// A command in a block of another language would not be run.
+TEST(Documents, CommandsAreInBlocksOfTheShell) {
   for (const auto& block : all_blocks()) {
-    std::smatch match;
-    if (!std::regex_match(block.marker, match, marked)) continue;
-    const int expected = match[1].matched ? std::stoi(match[1]) : 0;
-    Desk desk;
-    const auto outcome = desk.run(block.text);
-    EXPECT_EQ(outcome.exit_code, expected) << place_of(block) << ":\n"
-                                           << block.text << "\n"
-                                           << outcome.text;
-    ++num_run;
+    if (block.language != "" && block.language != "text") continue;
+    EXPECT_FALSE(block.text.starts_with("primerl-graph ")) << place_of(block);
   }
-  EXPECT_GT(num_run, 0);
+}
+
+TEST(PageScript, RunsTheBlocksOfAPageInOneFolderAndSession) {
+  Desk desk;
+  const auto outcome = desk.run(script_of(steps_of(
+      source_from_text("x.md",
+                       "<!-- file: a/b -->\n```toml\nx = 1\n```\n```sh\nhere=$(cat a/b)\n```\n"
+                       "<!-- run exit=3 -->\n```sh\ntest \"$here\" = 'x = 1'\nexit 3\n```\n"
+                       "<!-- run with: s/200/4/ -->\n```sh\necho steps: 200\n```\n"
+                       "<!-- not run: needs a reason -->\n```sh\nfalse\n```\n"))));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("steps: 4\n"));
+}
+
+TEST(PageScript, FailsAtTheFirstBlockThatDoes) {
+  const auto outcome_of = [](const std::string& page) {
+    return Desk().run(script_of(steps_of(source_from_text("x.md", page))));
+  };
+  const auto failed = outcome_of("```sh\nfalse\n```\n```sh\necho later\n```\n");
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_THAT(failed.text, AllOf(HasSubstr("@@ x.md:1\n"), Not(HasSubstr("later"))));
+  EXPECT_NE(outcome_of("<!-- run exit=3 -->\n```sh\ntrue\n```\n").exit_code, 0);
+  EXPECT_NE(outcome_of("<!-- run with: s/a/b/ -->\n```sh\ntrue\n```\n").exit_code, 0);
+  EXPECT_NE(outcome_of("<!-- background -->\n```sh\necho no step\n```\n").exit_code, 0);
+}
+
+TEST(PageScript, LeavesOutABlockWithAnUnknownMarkerWithoutAReason) {
+  const auto steps = steps_of(source_from_text("x.md", "<!-- rum -->\n```sh\nls\n```\n"));
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].kind, PageStep::Kind::kNotRun);
+  EXPECT_EQ(steps[0].reason, "");
+}
+
+TEST(Documents, TheIndexListsEveryPage) {
+  std::set<std::string> listed = {"docs/README.md"};
+  for (const auto& document : documents())
+    if (document.path == "docs/README.md")
+      for (const auto& link : file_links(document)) listed.insert("docs/" + link.target);
+  for (const auto& document : documents()) {
+    if (!document.path.starts_with("docs/")) continue;
+    EXPECT_TRUE(listed.contains(document.path)) << "docs/README.md lacks " << document.path;
+  }
+}
+
+/// The lines under "Example:" of `primerl-graph COMMAND --help`.
+std::string example_of(const std::string& help) {
+  const size_t at = help.find("\nExample:\n");
+  return at == std::string::npos ? "" : help.substr(at + 10);
+}
+
+/// Commands in the order of `primerl-graph --help`, actions as "trace ls".
+std::vector<std::string> all_commands(Desk& desk, const std::string& parent = "") {
+  const std::string help = desk.run("primerl-graph " + parent + " --help").text;
+  std::vector<std::string> found;
+  const size_t at = help.find("\nSubcommands:\n");
+  if (at == std::string::npos) return found;
+  const std::string list = help.substr(at, help.find("\n\n", at + 1) - at);
+  static const std::regex line(R"(\n  ([a-z-]+) )");
+  for (std::sregex_iterator it(list.begin(), list.end(), line), end; it != end; ++it) {
+    const std::string name = parent + std::string((*it)[1]);
+    const auto actions = all_commands(desk, name + " ");
+    found.insert(found.end(), actions.begin(), actions.end());
+    if (actions.empty()) found.push_back(name);
+  }
+  return found;
+}
+
+TEST(Help, ExamplesWorkOneAfterTheOther) {
+  Desk desk;
+  // Each runs until it is stopped, or asks a run that trains.
+  const std::map<std::string, std::string> left_out = {
+      {"agent", "runs until it is stopped: hosts_test"},
+      {"pause", "needs a run that trains: docs/how-to/pause-a-run.md"},
+      {"unpause", "needs a run that trains: docs/how-to/pause-a-run.md"},
+      {"trace dump", "needs a run that trains: docs/how-to/read-a-trace.md"}};
+  const std::map<std::string, int> codes = {{"compare-activations", 1}, {"trace diff", 4}};
+  auto commands = all_commands(desk);
+  EXPECT_GT(commands.size(), 30U);
+  std::map<std::string, std::string> examples;
+  for (const auto& command : commands) {
+    examples[command] = example_of(desk.run("primerl-graph " + command + " --help").text);
+    EXPECT_THAT(examples[command], HasSubstr("primerl-graph " + command)) << command;
+  }
+  // What starts further runs comes last: the others read the first one, runs/latest.
+  std::ranges::stable_partition(commands, [&examples](const std::string& command) {
+    return command != "sft" &&
+           (command == "run" || examples[command].find("primerl-graph run ") == std::string::npos);
+  });
+  for (const auto& command : commands) {
+    if (left_out.contains(command)) continue;
+    const int expected = codes.contains(command) ? codes.at(command) : 0;
+    const auto outcome = desk.run(examples[command]);
+    EXPECT_EQ(outcome.exit_code, expected) << examples[command] << outcome.text;
+  }
+  for (const auto& [command, reason] : left_out) fmt::print("not run: {}: {}\n", command, reason);
 }
 
 TEST(Documents, ShownOutputIsWhatTheCommandPrints) {

@@ -1,7 +1,5 @@
 /// Code blocks, tables and links of the project's documents, with the marker line that may stand
-/// above a block: `<!-- check -->`, `<!-- run -->`, `<!-- run exit=2 -->`, `<!-- output: command
-/// -->`,
-/// `<!-- file: path -->`.
+/// above a block: `<!-- check -->`, `<!-- output: command -->`, and those of page_script.h.
 #pragma once
 
 #include <string>

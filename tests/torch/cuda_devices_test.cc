@@ -51,10 +51,11 @@ TEST(CudaDevices, OneThatIsThereAndFreeIsUsed) {
 }
 
 TEST(CudaDevices, OneThatIsNotThereIsNamedWithThoseThatAre) {
-  EXPECT_EQ(why(machine_of(0)), "this machine has not: it has no CUDA device");
-  EXPECT_EQ(why(machine_of(1), "cuda:1"), "this machine has not: it has 1 CUDA device, cuda:0");
+  EXPECT_EQ(why(machine_of(0)), "is not available: this machine has no CUDA device");
+  EXPECT_EQ(why(machine_of(1), "cuda:1"),
+            "is not available: this machine has 1 CUDA device, cuda:0");
   EXPECT_EQ(why(machine_of(4), "cuda:4"),
-            "this machine has not: it has 4 CUDA devices, up to cuda:3");
+            "is not available: this machine has 4 CUDA devices, up to cuda:3");
 }
 
 TEST(CudaDevices, TheVariableThatHidesSomeIsNamedWithItsValue) {
@@ -62,19 +63,20 @@ TEST(CudaDevices, TheVariableThatHidesSomeIsNamedWithItsValue) {
   machine.driver_facts.visible = "7,MIG-1";
   EXPECT_EQ(why(machine), "");
   EXPECT_EQ(why(machine, "cuda:1"),
-            "this machine has not: it has 1 CUDA device, cuda:0; CUDA_VISIBLE_DEVICES is "
+            "is not available: this machine has 1 CUDA device, cuda:0; CUDA_VISIBLE_DEVICES is "
             "'7,MIG-1', and no other device is seen");
   machine = machine_of(0);
   machine.driver_facts.visible = "";
-  EXPECT_EQ(why(machine),
-            "this machine has not: it has no CUDA device; CUDA_VISIBLE_DEVICES is '', and no other "
-            "device is seen");
+  EXPECT_EQ(
+      why(machine),
+      "is not available: this machine has no CUDA device; CUDA_VISIBLE_DEVICES is '', and no other "
+      "device is seen");
 }
 
 TEST(CudaDevices, AnUnknownSpellingIsRefusedBeforeTheMachineIsAsked) {
   for (const char* name : {"cuda:x", "gpu:0", "cuda", "cuda:", "cuda:-1", "cuda:0 ", "CUDA:0"})
     EXPECT_EQ(why(machine_of(1), name),
-              "is no device's name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are")
+              "is not a device name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are")
         << name;
 }
 
@@ -82,7 +84,7 @@ TEST(CudaDevices, ADriverOlderThanTheBuildIsNamedWithBothVersions) {
   MadeUpDevices machine = machine_of(1);
   machine.driver_facts.version = 12040;
   EXPECT_EQ(why(machine),
-            "this program cannot use: it was built for CUDA 13.0, the driver of this machine runs "
+            "cannot be used: this program was built for CUDA 13.0, the driver of this machine runs "
             "programs of up to 12.4; install a newer driver, or build with PyTorch for CUDA 12");
   machine.driver_facts.version = 12080;
   machine.driver_facts.built_for = 12090;
@@ -94,14 +96,15 @@ TEST(CudaDevices, ADriverOlderThanTheBuildIsNamedWithBothVersions) {
 TEST(CudaDevices, AMachineWithoutADriverSaysSo) {
   MadeUpDevices machine = machine_of(0);
   machine.driver_facts.version = 0;
-  EXPECT_EQ(why(machine),
-            "this machine has not: it has no NVIDIA driver, or 'nvidia-smi' does not find it");
+  EXPECT_EQ(
+      why(machine),
+      "is not available: this machine has no NVIDIA driver, or 'nvidia-smi' does not find it");
 }
 
 TEST(CudaDevices, AFaultOfTheDriverIsKept) {
   MadeUpDevices machine = machine_of(1);
   machine.driver_facts.fault = "system not yet initialized";
-  EXPECT_EQ(why(machine), "this machine cannot use: system not yet initialized");
+  EXPECT_EQ(why(machine), "cannot be used: system not yet initialized");
 }
 
 TEST(CudaDevices, ABusyOneIsNamedWithItsReason) {
