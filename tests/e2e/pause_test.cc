@@ -169,7 +169,8 @@ TEST_P(KilledAndTakenUp, StandsStillForTheOwnersFromBefore) {
   }
   const auto gone = say({"pause"});
   EXPECT_EQ(gone.code, 1);
-  EXPECT_THAT(gone.err, AllOf(HasSubstr("is not running: its primerl-graph process ended"), HasSubstr("run --resume")));
+  EXPECT_THAT(gone.err, AllOf(HasSubstr("is not running: its primerl-graph process ended"),
+                              HasSubstr("run --resume")));
   Program again({"primerl-graph", "run", "--resume", folder_.string()}, variables());
   ASSERT_TRUE(again.wait_until_said("going on live"));
   expect_table_says("paused engines: ");
@@ -268,7 +269,8 @@ TEST_F(PausedRun, SaysWhatIsWrongWithAQuestion) {
   EXPECT_EQ(run.wait().code, 0);
   const auto ended = say({"unpause"});
   EXPECT_EQ(ended.code, 2);
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("has ended (finished"), HasSubstr("its engines are gone")));
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("has ended (finished"), HasSubstr("its engines are gone")));
 }
 
 }  // namespace
