@@ -268,7 +268,8 @@ TEST_F(PausedRun, SaysWhatIsWrongWithAQuestion) {
   EXPECT_EQ(run.wait().code, 0);
   const auto ended = say({"unpause"});
   EXPECT_EQ(ended.code, 2);
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("has ended (finished"), HasSubstr("no engine any more")));
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("has ended (finished"), HasSubstr("its engines are gone")));
 }
 
 }  // namespace
