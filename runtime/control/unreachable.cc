@@ -1,7 +1,5 @@
 #include "runtime/control/unreachable.h"
 
-#include "graph/base/shell_word.h"
-
 namespace primerl {
 
 Error unreachable(const std::string& who, const std::string& public_key, FrameDialer::Try newest) {
@@ -11,8 +9,8 @@ Error unreachable(const std::string& who, const std::string& public_key, FrameDi
           .note("start it on that machine: primerl-graph agent --listen ADDRESS:PORT");
     case FrameDialer::Try::kNotAllowed:
       return error(Code::kInvalid, "{} does not let this key in", who)
-          .note(fmt::format("on that machine: primerl-graph keys allow {} --process control",
-                            shell_word(public_key)));
+          .note(fmt::format("on that machine: primerl-graph keys allow '{}' --process control",
+                            public_key));
     case FrameDialer::Try::kHandshake:
       return error(Code::kInvalid, "{} does not speak as the hosts file says: the handshake failed",
                    who)

@@ -109,7 +109,7 @@ Result<std::optional<PeerKeys>> read_peer_keys(const PeerKeyFiles& files, const 
     return error(Code::kInvalid, "'{}' does not list process '{}' with the public key of '{}'",
                  files.allow, process.name, files.keys)
         .note(fmt::format(
-            "primerl-graph keys allow {} --process {} --list {}", shell_word(keys.own.public_key),
+            "primerl-graph keys allow '{}' --process {} --list {}", keys.own.public_key,
             shell_word(process.name.substr(0, process.name.find('#'))), shell_word(files.allow)));
   }
   return std::optional<PeerKeys>(std::move(keys));

@@ -130,8 +130,9 @@ TEST_F(KeysCommand, ARunNamesTheProcessThatIsNotLetInAndTheTenantsThatAreNone) {
   EXPECT_EQ(keys({"allow", key, "--process", "driver", "--list", in("allow")}).code, 0);
   const auto end = run("split.toml", {"--keys", in("key"), "--allow", in("allow")});
   EXPECT_EQ(end.code, 2);
-  EXPECT_THAT(end.err, AllOf(HasSubstr("lets process 'inference#0' in with another key"),
-                             HasSubstr("keys allow '" + key + "' --process inference")));
+  EXPECT_THAT(end.err,
+              AllOf(HasSubstr("does not list process 'inference#0' with the public key of"),
+                    HasSubstr("keys allow '" + key + "' --process inference")));
   for (const char* process : {"inference", "training"})
     EXPECT_EQ(
         keys({"allow", key, "--process", process, "--tenant", "nobody", "--list", in("allow")})
