@@ -94,13 +94,13 @@ void check_adapters(Draft& draft) {
     if (!model.facts || !usable_model(draft, resource, model).ok()) continue;
     for (const auto& tenant : draft.tenants) {
       const std::string& path = tenant.tenant.adapter.path;
-      std::error_code fault;
-      if (!tenant.tenant.adapter.is_there()) continue;
-      if (!path.empty() && !std::filesystem::is_directory(path, fault)) continue;
+      std::error_code fault;  // G046 reports a folder that is not there, G083 an unknown target
+      if (!tenant.tenant.adapter.is_there() || path.empty()) continue;
+      if (!std::filesystem::is_directory(path, fault)) continue;
       const Status usable = resource.contract->check_adapter(model.path, tenant.tenant);
       if (usable.ok()) continue;
       auto& found = draft.diagnostics.error(
-          "G044", nested_span(*tenant.spec, path.empty() ? "adapter.targets" : "adapter.path"),
+          "G044", nested_span(*tenant.spec, "adapter.path"),
           "the adapter of tenant '{}' cannot be used: {}", tenant.spec->name,
           usable.error().message());
       for (const auto& note : usable.error().notes()) found.note(note);

@@ -137,7 +137,7 @@ TEST(Options, SayWhatIsWrongWithASize) {
   EXPECT_THAT(
       bind("room = 4e9").text,
       HasSubstr("'room' of the sample must be a size such as \"2GiB\", or a whole number of "
-                "bytes, not a number"));
+                "bytes, not a decimal number"));
 }
 
 TEST(Options, AssignSizesAndPrintThemWithTheirUnit) {
