@@ -130,7 +130,10 @@ void RunSession::handle(const ControlEvent& event) {
   }
   if (as_if<GroupsReady>(event.message) != nullptr) desk_.process_back(event.peer, steady_now());
   if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
-  if (as_if<FirstToken>(event.message) != nullptr) note_first_token();
+  if (as_if<FirstToken>(event.message) != nullptr) {
+    begin();
+    note_first_token();
+  }
   if (const auto* recovered = as_if<RunRecovered>(event.message)) note_recovered(*recovered);
   if (const auto* ended = as_if<RunEnded>(event.message)) {
     worker.ended = *ended;
@@ -173,6 +176,7 @@ void RunSession::take_steps(Worker& worker) {
 }
 
 void RunSession::write_metrics(const StepLine& line) {
+  begin();  // a step that is shown is in runs/latest
   const auto tenant = std::find_if(plan_.tenants.begin(), plan_.tenants.end(),
                                    [&line](const Tenant& one) { return one.name == line.tenant; });
   if (tenant == plan_.tenants.end()) return;
