@@ -345,8 +345,9 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
   double bytes = 0;
   for (const MemoryPart& part : engine_memory(options, config))
     if (!part.is_optional) bytes += part.bytes;
-  if (bytes < kCacheBytesMax)
-    RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
+  const Status fits = check_memory("the engine (weights in fp32 and KV cache)", bytes);
+  if (!fits.ok() && 2 * cache_bytes(options, config) > bytes) return no_memory(options, config);
+  RETURN_IF_ERROR(fits);
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
     use_threads(options.threads);
     std::shared_ptr<const FrozenWeights> base;
