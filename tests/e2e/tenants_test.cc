@@ -182,8 +182,8 @@ TEST_F(TwoTenants, AForkTakesEachFromWhatThereWasOfHer) {
   EXPECT_THAT(steps_of(folder("fresh"), "arithmetic"), ElementsAre(4, 5, 6, 7));
   const auto none = fork("5", folder("none"));
   EXPECT_EQ(none.code, 2) << none.err;
-  EXPECT_THAT(none.err, HasSubstr("tenant 'reverse' has those of steps 4, 6"));
-  EXPECT_THAT(none.err, HasSubstr("tenant 'arithmetic' has those of steps 3, 6"));
+  EXPECT_THAT(none.err, HasSubstr("tenant 'reverse' can be forked at steps 4, 6"));
+  EXPECT_THAT(none.err, HasSubstr("tenant 'arithmetic' can be forked at steps 3, 6"));
   const auto replayed = run_graph_program({"replay", folder("fresh").string()});
   EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
 }
