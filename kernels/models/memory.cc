@@ -13,7 +13,7 @@ namespace {
 constexpr double kBytes = sizeof(float);
 
 /// Measured: the resident memory of a worker whose engine and learner have next to no weights.
-constexpr double kLibrariesBytes = 300.0 * (1 << 20);
+constexpr double kLibrariesBytes = 200.0 * (1 << 20);
 
 double bytes_of(const TensorTable& table) { return kBytes * static_cast<double>(table.count()); }
 

@@ -70,7 +70,7 @@ TEST_P(PlanOfMemory, IsWithin15PercentOfWhatTheWorkerHadAtMost) {
   const ScratchFolder scratch;
   const fs::path run = scratch.path() / "run";
   const auto end = run_graph_program(
-      with_model({"run", "--out", run.string(), "--max-steps", "2", "--no-rehearsal"},
+      with_model({"run", "--out", run.string(), "--max-steps", "4", "--no-rehearsal"},
                  make_model(GetParam()), GetParam().sets));
   ASSERT_EQ(end.code, 0) << end.err;
   const Json facts = json_file(run / "run.json");
@@ -179,23 +179,23 @@ TEST(Memory, ThatAGraphNeedsIsHeldAgainstWhatThereIsBeforeAnythingStarts) {
                    97,
                    {}};
   const fs::path model = make_model(huge);
-  const std::vector<std::string> sets = {"resource.engine.kv_blocks=1000000000"};
+  const std::vector<std::string> sets = {"resource.engine.kv_blocks=100000000"};
   const ScratchFolder scratch;
   const fs::path run = scratch.path() / "run";
   for (const auto& words : {std::vector<std::string>{"check"},
                             std::vector<std::string>{"run", "--out", run.string()}}) {
     const auto end = run_graph_program(with_model(words, model, sets));
     EXPECT_EQ(end.code, 2) << words[0];
-    EXPECT_THAT(end.err, AllOf(HasSubstr("error[G049]: the run needs 3.7 TiB of memory, and this "
+    EXPECT_THAT(end.err, AllOf(HasSubstr("error[G049]: the run needs 381.7 GiB of memory, and this "
                                          "machine has "),
-                               HasSubstr("1000000000 KV blocks: 3.7 TiB"), HasSubstr("kv_blocks")))
+                               HasSubstr("100000000 KV blocks: 381"), HasSubstr("kv_blocks")))
         << words[0];
   }
   EXPECT_FALSE(fs::exists(run)) << "nothing was made";
   const auto shown = run_graph_program(with_model({"show", "--plan"}, model, sets));
   EXPECT_EQ(shown.code, 0);
-  EXPECT_THAT(shown.out, HasSubstr("memory of all processes here: 3.7 TiB of "));
-  EXPECT_THAT(shown.err, HasSubstr("warning[G049]: the run needs 3.7 TiB of memory"));
+  EXPECT_THAT(shown.out, HasSubstr("memory of all processes here: 381.7 GiB of "));
+  EXPECT_THAT(shown.err, HasSubstr("warning[G049]: the run needs 381.7 GiB of memory"));
 }
 
 }  // namespace
