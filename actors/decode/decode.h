@@ -62,7 +62,7 @@ class Decode final : public EngineUser {
           "origin", &Known::origin);
     }
   };
-  /// What an answer takes of a FinishEvent; its own fields() leave out the kept sets.
+  /// The part of a FinishEvent that an answer needs; its own fields() leave out the kept sets.
   struct Finished : FinishEvent {
     template <class F>
     static void fields(F& f) {

@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-/// Of the processes that make the resource.
+/// The devices of the processes that make the resource.
 std::set<std::string> devices_of(const Draft& draft, const DraftResource& resource) {
   std::set<std::string> devices;
   for (const int32_t user : resource.users) {

@@ -18,7 +18,7 @@ class WarningFilter {
 
   /// Whether `line` is shown; else it is counted.
   bool shows(const std::string& line);
-  /// What was not shown, a line for each kind: "9 more like this: warning: ...".
+  /// One line for each kind of line that was not shown: "9 more like this: warning: ...".
   std::vector<std::string> hidden() const;
 
  private:

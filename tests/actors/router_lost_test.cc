@@ -58,7 +58,7 @@ TEST_F(RouterStory, ALaterTurnOfAnOldSessionGoesToAnotherEngine) {
   EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
 }
 
-/// What an engine says of itself may be heard when its answer is lost: after a kill, say.
+/// The load of an engine may arrive although its answer is lost, for example after a kill.
 TEST_F(RouterStory, OnlyTheAskerKnowsWhetherAnAnswerHasArrived) {
   ready();
   ask(a_request(1));

@@ -60,7 +60,7 @@ TEST_F(RouterStory, TakesRequestsAgainAsSoonAsOneOfThoseThatWaitHasLeft) {
   EXPECT_FALSE(router.is_paused("generate"));
 }
 
-/// What a restarted engine had of a session is gone: it goes where the least is to do.
+/// A restarted engine has lost its cache: the session goes to the engine with the least load.
 TEST_F(RouterStory, ASessionDoesNotStickToAnEngineThatWasRestarted) {
   ready();
   ask(a_request(1, 1));

@@ -119,7 +119,7 @@ TEST(TraceVerify, NamesEveryFileOfARunThatAResumeReadsAndIsDamaged) {
     for (int flip = 0; flip < kFlips; ++flip) {
       const auto& [file, named] = files[random.next() % files.size()];
       const std::string whole = bytes_of_file(file);
-      // Of a segment only what is written counts, not the room behind the end frame.
+      // A raw segment has unused space after its end frame: that is not damaged.
       const size_t size = kind == ".ptr" ? whole.find_last_not_of('\0') + 1 : whole.size();
       std::string damaged = whole;
       const size_t at = 1 + random.next() % (size - 1);

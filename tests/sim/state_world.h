@@ -27,7 +27,7 @@ struct WorldHooks {
   std::vector<WorldCut> cuts;  // by event
   /// Of another run: this one stops at the first mark that differs.
   const std::vector<uint64_t>* expected = nullptr;
-  /// Called after every event before the cuts of it; null = nobody looks.
+  /// Called after every event before the cuts of it; null = it is not called.
   std::function<void(VirtualExecutor& executor, uint64_t event)> look;
 };
 
@@ -41,7 +41,7 @@ struct WorldRun {
 
 inline constexpr uint64_t kWorldKinds = 9;
 std::shared_ptr<const Plan> world_plan(uint64_t world);
-/// What the world is, for a person.
+/// A description of the world for a person.
 std::string describe_world(uint64_t world);
 WorldRun run_world(uint64_t world, const WorldHooks& hooks = {});
 

@@ -201,7 +201,7 @@ Catalog catalog_of(const WorldSpec& spec) {
   return catalog;
 }
 
-/// What a learner of the plan leaves at a checkpoint.
+/// Writes the checkpoint of a learner of the plan.
 void save_learner(const Plan& plan) {
   std::filesystem::create_directories(resume_folder());
   for (size_t i = 0; i < plan.resources.size(); ++i) {

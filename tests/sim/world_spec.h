@@ -37,8 +37,8 @@ struct WorldSpec {
   bool refuses_weights = false;     // one engine cannot apply some versions
   uint64_t late_weights = 0;        // times a version's bytes have not come, or are not prepared
   uint64_t device_fault_every = 0;  // events, of engine and learner in turn; 0 = never
-  uint64_t holds_every = 0;         // events; 0 = nobody holds the engines
-  uint64_t death_every = 0;         // events; 0 = nobody dies
+  uint64_t holds_every = 0;         // events; 0 = the engines are never paused
+  uint64_t death_every = 0;         // events; 0 = no process dies
   uint64_t dead_for = 0;            // events
   bool is_resumed = false;
   bool never_prepares = false;  // engines say of every version that it is not prepared yet
@@ -59,7 +59,7 @@ WorldSpec spec_of(uint64_t number);
 
 /// A file there is a fault of the scripted device "engine" or "learner".
 std::filesystem::path fault_file(const std::string& of);
-/// What a learner left, for worlds that resume.
+/// The checkpoint of a learner, for worlds that resume.
 std::filesystem::path resume_folder();
 
 }  // namespace primerl::sim

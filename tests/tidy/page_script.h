@@ -29,7 +29,7 @@ struct PageStep {
   std::string file;    // of kFile
 };
 
-/// What the reader of `document` does, in order. An unknown marker of an `sh` block gives a step
+/// The steps of a reader of `document`, in order. An unknown marker of an `sh` block gives a step
 /// that is not run and whose reason is empty.
 std::vector<PageStep> steps_of(const SourceFile& document);
 
