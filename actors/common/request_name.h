@@ -49,8 +49,8 @@ inline RequestName request_of(SequenceId id) {
           id.value & ((uint64_t{1} << kRequestBits) - 1)};
 }
 
-/// The names of requests whose end was asked for. They are kept because a cancel (feedback) may overtake its
-/// request (forward). Request numbers are never used twice, so a name kept in vain does no harm;
+/// The names of requests whose end was asked for. They are kept because a cancel (feedback) may
+/// overtake its request (forward). Request numbers are never used twice, so a name kept in vain does no harm;
 /// the oldest are forgotten.
 template <class Known>
 class RequestsByAge {
