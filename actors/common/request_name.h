@@ -50,7 +50,8 @@ inline RequestName request_of(SequenceId id) {
 }
 
 /// The names of requests whose end was asked for. They are kept because a cancel (feedback) may
-/// overtake its request (forward). Request numbers are never used twice, so a name kept in vain does no harm;
+/// overtake its request (forward). Request numbers are never used twice, so a name kept in
+/// vain does no harm;
 /// the oldest are forgotten.
 template <class Known>
 class RequestsByAge {
