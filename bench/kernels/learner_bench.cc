@@ -185,8 +185,8 @@ void dropout(benchmark::State& state, const Shape& shape) {
 void packed(benchmark::State& state, const Shape& shape, int num_samples) {
   const auto folder = make_folder(shape);
   const ModelConfig config = read_model_config(folder).value();
-  const auto rows = std::make_shared<FrozenWeights>(config, Numerics::kInvariant,
-                                                    DecoderWeights::Use::kLearner);
+  const auto rows =
+      std::make_shared<FrozenWeights>(config, Numerics::kInvariant, DecoderWeights::Use::kLearner);
   CHECK(rows->weights().load(read_model_tensors(folder).value()).ok(), "not loaded");
   const std::vector<AdapterTraining> adapters = {
       {.tenant = TenantSlot(0), .adapter = {.rank = 8}, .rules = {}, .start = {}}};

@@ -99,10 +99,9 @@ void check_adapters(Draft& draft) {
       if (!std::filesystem::is_directory(path, fault)) continue;
       const Status usable = resource.contract->check_adapter(model.path, tenant.tenant);
       if (usable.ok()) continue;
-      auto& found = draft.diagnostics.error(
-          "G044", nested_span(*tenant.spec, "adapter.path"),
-          "the adapter of tenant '{}' cannot be used: {}", tenant.spec->name,
-          usable.error().message());
+      auto& found = draft.diagnostics.error("G044", nested_span(*tenant.spec, "adapter.path"),
+                                            "the adapter of tenant '{}' cannot be used: {}",
+                                            tenant.spec->name, usable.error().message());
       for (const auto& note : usable.error().notes()) found.note(note);
     }
   }

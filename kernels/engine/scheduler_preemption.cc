@@ -93,8 +93,7 @@ void BatchScheduler::preempt(Sequence& sequence) {
 
 void BatchScheduler::preempt_readers(const StepPlan& plan) {
   std::set<int32_t> written;
-  for (const int32_t row : plan.rows.cache_rows)
-    written.insert(row / limits_.options.block_size);
+  for (const int32_t row : plan.rows.cache_rows) written.insert(row / limits_.options.block_size);
   const auto was_to_be_written = [&written](int32_t block) { return written.contains(block); };
   std::vector<Sequence*> readers;
   for (const auto& prefill : prefilling_)

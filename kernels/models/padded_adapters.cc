@@ -48,8 +48,7 @@ TensorTable place(const AdapterTable& table) {
     const size_t parts = num_parts(linears);
     for (const auto& linear : linears) parameters.push_back(all[linear.a]);
     for (size_t part = 0; part < parts; ++part)
-      for (size_t i = part; i < linears.size(); i += parts)
-        parameters.push_back(all[linears[i].b]);
+      for (size_t i = part; i < linears.size(); i += parts) parameters.push_back(all[linears[i].b]);
   });
   parameters.push_back(all.back());  // the scaling
   return TensorTable(parameters);
@@ -79,8 +78,7 @@ PaddedAdapters::PaddedAdapters(const TensorTable& model, std::span<const Adapter
       Part& part = matrix.parts[i % parts];
       const int64_t b = part.b + linear.group * part.outputs * rank_;
       CHECK(linear.group == std::ssize(part.modules) && offset_of(linear.b) == b &&
-                offset_of(linear.a) ==
-                    matrix.a + static_cast<int64_t>(i) * rank_ * matrix.inputs,
+                offset_of(linear.a) == matrix.a + static_cast<int64_t>(i) * rank_ * matrix.inputs,
             fmt::format("'{}' does not follow the linear before it", linear.module));
       part.modules.push_back(linear.module);
     }

@@ -24,9 +24,8 @@ class WordLevel final : public Tokenizer {
   }
 
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
-    return vocabulary_.join(ids, skip_special, [this](int32_t id) {
-      return std::string_view(vocabulary_.token(id));
-    });
+    return vocabulary_.join(ids, skip_special,
+                            [this](int32_t id) { return std::string_view(vocabulary_.token(id)); });
   }
 
   std::string_view bytes_of(int32_t id) const override {

@@ -110,7 +110,7 @@ class AdapterProducts {
     float scaling = 0;
     size_t index = 0;  // of the part in its run
     AdapterDropout dropout;
-    const float* x = nullptr;   // [rows, terms], what A reads
+    const float* x = nullptr;  // [rows, terms], what A reads
     // With dropout:
     float* left = nullptr;      // where that lies: scratch from then on
     uint64_t* keys = nullptr;   // [rows]
@@ -138,7 +138,7 @@ class AdapterProducts {
   std::vector<Slot> slots_;
   // Of the step.
   std::vector<AdapterRun> runs_;
-  std::vector<int32_t> kinds_;   // by row, where there is a run
+  std::vector<int32_t> kinds_;  // by row, where there is a run
   std::vector<uint64_t> keys_;  // by row, of those with dropout
   // Scratch.
   std::vector<Job> jobs_;

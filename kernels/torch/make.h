@@ -31,7 +31,7 @@ Result<std::unique_ptr<Engine>> make_torch_engine(
 /// what is free there when it is made; none on the CPU. Without `adapters` it trains the whole
 /// weights.
 Result<DeviceBytes> engine_device_bytes(const EngineOptions& options,
-                                   const std::filesystem::path& model_folder);
+                                        const std::filesystem::path& model_folder);
 Result<DeviceBytes> learner_device_bytes(const LearnerOptions& options,
                                          std::span<const AdapterTraining> adapters,
                                          const std::filesystem::path& model_folder);

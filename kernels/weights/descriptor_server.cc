@@ -17,10 +17,10 @@
 namespace primerl {
 namespace {
 
-constexpr int kClientsMax = 64;           // that wait for their turn
-constexpr int kClientSeconds = 1;         // until one has asked
-constexpr int kAnswerSeconds = 10;        // until one has its answer
-constexpr size_t kReasonBytesMax = 1000;  // why there is none
+constexpr int kClientsMax = 64;                         // that wait for their turn
+constexpr int kClientSeconds = 1;                       // until one has asked
+constexpr int kAnswerSeconds = 10;                      // until one has its answer
+constexpr size_t kReasonBytesMax = 1000;                // why there is none
 constexpr auto kRetry = std::chrono::milliseconds(10);  // without room for another descriptor
 
 Error failed(std::string_view what) {

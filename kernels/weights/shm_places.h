@@ -61,7 +61,7 @@ class OfferedPlaces {
 /// A place that is to be opened.
 struct WantedPlace {
   ShmPlace place = 0;
-  KeyedVersion version;              // whose weights lie there
+  KeyedVersion version;  // whose weights lie there
   DeviceHandle handle;
   std::shared_ptr<const void> slot;  // which names the place, and is held
   std::unique_ptr<ShmSegment> lock;  // ShmDirectory::hold()

@@ -15,9 +15,9 @@ std::vector<PolicyVersion> versions_of(const ShmTable& table, WeightsKey key) {
 }
 
 Error lost(const KeyedVersion& version) {
-  return error(
-      Code::kUnavailable,
-      "{} lay in the memory of a device whose process has ended; another publishes again", version);
+  return error(Code::kUnavailable,
+               "{} lay in the memory of a device whose process has ended; another publishes again",
+               version);
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ class ShmSlot : public std::enable_shared_from_this<ShmSlot> {
 struct ShmSlotContent {
   uint64_t publication = 0;
   VersionRecord record;
-  std::span<const std::byte> manifest;  // encoded
+  std::span<const std::byte> manifest;           // encoded
   const std::atomic<uint64_t>* where = nullptr;  // in the slot
   bool is_on_device = false;
   std::span<const std::byte> data;  // tensors, or an encoded DevicePlace

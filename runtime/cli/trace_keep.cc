@@ -15,9 +15,8 @@ int run_verify(const TraceArguments& arguments) {
   auto report = verify_trace(arguments.run);
   if (!report.ok()) return fail(report.error(), kExitFailed);
   for (const DamagedFile& damaged : find_damage(arguments.run, report->graph_text))
-    report->faults.push_back({.kind = TraceFault::Kind::kDamage,
-                              .file = damaged.file.string(),
-                              .text = damaged.text});
+    report->faults.push_back(
+        {.kind = TraceFault::Kind::kDamage, .file = damaged.file.string(), .text = damaged.text});
   if (arguments.json) {
     Json faults = Json::array();
     for (const auto& fault : report->faults)

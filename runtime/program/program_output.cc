@@ -27,8 +27,8 @@ constexpr int kLookMs = 5;  // at a program that has closed what we read and not
 constexpr Duration kKilledWaitMax = Duration::seconds(1);
 
 int milliseconds_left(TimePoint deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-      deadline - std::chrono::steady_clock::now());
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
   return static_cast<int>(std::max<int64_t>(left.count(), 0));
 }
 
@@ -129,8 +129,7 @@ Result<ProgramOutput> output_of(const std::filesystem::path& program,
   Descriptor err_theirs(err[1]);
   streams[1].from = Descriptor(err[0]);
   pid_t pid = -1;
-  const int fault =
-      start(program.string(), arguments, out_theirs.get(), err_theirs.get(), pid);
+  const int fault = start(program.string(), arguments, out_theirs.get(), err_theirs.get(), pid);
   if (fault != 0)
     return error(Code::kIo, "'{}' cannot be started: {}", program.string(), std::strerror(fault));
   Child child(pid);

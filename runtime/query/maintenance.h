@@ -23,7 +23,7 @@ struct VerifyReport {
   uint64_t num_bytes = 0;  // of the segment files
   uint64_t num_frames = 0;
   uint64_t num_deliveries = 0;
-  uint64_t num_blobs = 0;          // of the content store that frames refer to
+  uint64_t num_blobs = 0;  // of the content store that frames refer to
   uint64_t num_indices = 0;
   uint64_t num_cuts = 0;
   std::string graph_text;          // of the newest start's catalog; "": the trace cannot be opened

@@ -170,8 +170,7 @@ Status check_training_step(const ReplayRecord& record, const ReplayRequest& requ
   const int64_t begun = begun_steps(*record.trace);
   ASSIGN_OR_RETURN(const auto folders, trace_folders(request.run));
   const SavedStates saved(*record.plan, *record.trace, folders);
-  const auto [at, taken] =
-      saved.newest_of_learner(learner).value_or(std::pair(uint64_t{0}, begun));
+  const auto [at, taken] = saved.newest_of_learner(learner).value_or(std::pair(uint64_t{0}, begun));
   const int64_t last = taken + num_recorded_steps(*record.trace, learner, at + 1)[TenantSlot(0)];
   if (step > last)
     return error(Code::kInvalid, "--from {} is beyond the record, which ends with training step {}",
@@ -211,8 +210,7 @@ Error nothing_before(const ReplaySession& session, SavedStates& saved,
 
 /// Chooses the saved state that the replay begins with.
 Status begin_from(const ReplayRequest& request, ReplaySession& session) {
-  ASSIGN_OR_RETURN(const RunMoment moment,
-                   moment_of({session.trace, session.plan}, request.from));
+  ASSIGN_OR_RETURN(const RunMoment moment, moment_of({session.trace, session.plan}, request.from));
   ASSIGN_OR_RETURN(const auto folders, trace_folders(request.run));
   SavedStates saved(*session.plan, *session.trace, folders);
   RunCuts cuts = saved.before(moment);

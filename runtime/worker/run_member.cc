@@ -189,12 +189,12 @@ void RunMember::leave_start(Time now) {
   has_left_start_ = true;
   // The others' drain counts on a process that came back to them: it cannot be completed without.
   const bool is_awaited = !stops_ && setup_.begins_at.has_value();
-  outcome_ = RunOutcome{is_awaited ? RunEnd::kFailed : RunEnd::kInterrupted,
-                        error(Code::kDeadline,
-                              "it was still loading {} after it was told to end, and was left",
-                              to_string(kStartLeftMax)),
-                        {},
-                        {}};
+  outcome_ = RunOutcome{
+      is_awaited ? RunEnd::kFailed : RunEnd::kInterrupted,
+      error(Code::kDeadline, "it was still loading {} after it was told to end, and was left",
+            to_string(kStartLeftMax)),
+      {},
+      {}};
 }
 
 void RunMember::stop() {

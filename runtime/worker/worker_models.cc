@@ -54,7 +54,7 @@ Status check_device(const std::string& device, std::string_view kind) {
   if (torch_backends() == nullptr) return without_torch();
   const std::string why = torch_backends()->why_not_on(device, std::string(kind));
   if (why.empty()) return ok();
-  return error(Code::kUnavailable, "--device {}, which {}", device, why)
+  return error(Code::kUnavailable, "--device {} {}", device, why)
       .note("--device cpu works everywhere; `primerl-graph doctor` says what this machine has");
 }
 

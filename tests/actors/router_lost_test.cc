@@ -5,14 +5,14 @@
 namespace primerl {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using testing::a_load;
 using testing::a_request;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using testing::kPrefillA;
 using testing::kPrefillB;
 using testing::RouterStory;
+using ::testing::SizeIs;
 using testing::SmallRouterStory;
 
 TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {

@@ -6,18 +6,18 @@
 namespace primerl {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using testing::a_full_load;
 using testing::a_load;
 using testing::a_request;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using testing::kDecodeA;
 using testing::kDecodeB;
 using testing::kPrefillA;
 using testing::kPrefillB;
 using testing::RouterStory;
+using ::testing::SizeIs;
 
 TEST_F(RouterStory, HoldsARequestUntilAnEngineHasItsVersion) {
   ask(a_request(1, 1, 1));

@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 /// Every way of reading says the same of it.
 void expect_refused(const fs::path& path, const std::string& what) {
   const std::string text = "'" + path.string() + "' is " + what + ", not a regular file";
-  for (const Error& fault : {open_regular_file(path).error(), read_text_file(path).error(),
-                             map_file(path).error()}) {
+  for (const Error& fault :
+       {open_regular_file(path).error(), read_text_file(path).error(), map_file(path).error()}) {
     EXPECT_EQ(fault.message(), text);
     EXPECT_EQ(fault.code(), Code::kInvalid);
   }

@@ -27,8 +27,7 @@ TEST(ProgramOutput, OfOneThatDoesNotEndIsAnErrorWhetherItCouldStillSpeakOrNot) {
   ASSERT_FALSE(silent.ok());
   EXPECT_EQ(silent.error().code(), Code::kDeadline);
   EXPECT_THAT(silent.error().text(), HasSubstr("'/bin/sh' has not ended within 1ms"));
-  const auto closed =
-      script("exec sleep 100000 >/dev/null 2>/dev/null", Duration::milliseconds(1));
+  const auto closed = script("exec sleep 100000 >/dev/null 2>/dev/null", Duration::milliseconds(1));
   ASSERT_FALSE(closed.ok());
   EXPECT_EQ(closed.error().code(), Code::kDeadline);
 }

@@ -223,7 +223,8 @@ TEST_P(ModelCommands, ComputeOnTheCpuWhereThatIsAskedForAndNameADeviceThatCannot
   EXPECT_EQ(generated({"--device", "cpu", "--dtype", "float32"}).out, generated({}).out);
   const auto narrow = generated({"--dtype", "bfloat16"});
   EXPECT_EQ(narrow.code, 2);
-  EXPECT_THAT(narrow.err, HasSubstr("dtype is \"bfloat16\", an engine on the CPU"));
+  EXPECT_THAT(narrow.err,
+              HasSubstr("'dtype' is \"bfloat16\": an engine on the CPU computes in float32"));
   ScratchFolder scratch;
   const std::string ids = (scratch.path() / "ids.txt").string();
   write_text(ids, "5,6,7\n");
@@ -231,7 +232,7 @@ TEST_P(ModelCommands, ComputeOnTheCpuWhereThatIsAskedForAndNameADeviceThatCannot
                           run_graph_program({"score", "--model", model(), "--ids-file", ids,
                                              "--device", "cuda:63"})}) {
     EXPECT_EQ(end.code, 2);
-    EXPECT_THAT(end.err, HasSubstr("--device cuda:63, which this "));
+    EXPECT_THAT(end.err, HasSubstr("--device cuda:63 is not available: "));
     EXPECT_THAT(end.err, HasSubstr("--device cpu works everywhere"));
   }
 }

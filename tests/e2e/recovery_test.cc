@@ -109,9 +109,9 @@ TEST(ARecoveredRun, AsksAgainForACheckpointThatAFullDiskRefused) {
     expect_replays(folder);
   };
   write_text(fault, "no space");
-  expect_full_disk(run_graph_program(scripted_run(
-      folder, {"--max-steps", "60", "--set", "tenant.main.checkpoint_every=20", "--set",
-               "resource.learner.device_fault_file=" + fault.string()})));
+  expect_full_disk(run_graph_program(
+      scripted_run(folder, {"--max-steps", "60", "--set", "tenant.main.checkpoint_every=20",
+                            "--set", "resource.learner.device_fault_file=" + fault.string()})));
   expect_resumed(resume(folder, "60"), "60");
   write_text(fault, "no space");
   expect_full_disk(resume(folder, "100"));

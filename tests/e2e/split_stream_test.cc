@@ -126,8 +126,9 @@ TEST_F(SplitStreamRun, ATrainerThatDiesIsTakenUpFromTheRecords) {
 #if PRIMERL_HAS_TORCH
 TEST_F(SplitStreamRun, ADeviceThatIsNotThereIsNamedBeforeAnythingIsStarted) {
   const auto end = run_graph_program(
-      words("examples/split/graph.toml", {"--set", "place.inference.device=cuda:0", "--set",
-                                         "resource.engine.numerics=fast"}), variables());
+      words("examples/split/graph.toml",
+            {"--set", "place.inference.device=cuda:0", "--set", "resource.engine.numerics=fast"}),
+      variables());
   EXPECT_EQ(end.code, 2);
   EXPECT_THAT(end.err, HasSubstr("resource 'engine' of process 'inference#0' is placed on "
                                  "'cuda:0', which "));

@@ -196,8 +196,7 @@ std::function<Result<bool>(Puppet&)> counts_to(int64_t count, bool finishes) {
 
 void make_source(Contract& contract) { contract.works = contract.is_source = true; }
 
-SmallGraph a_line(NodeSetup middle, std::function<Result<bool>(Puppet&)> on_work,
-                  int num_tenants) {
+SmallGraph a_line(NodeSetup middle, std::function<Result<bool>(Puppet&)> on_work, int num_tenants) {
   SmallGraph graph(num_tenants);
   graph.node("source", {.strings = {.on_work = std::move(on_work)}, .contract = make_source})
       .node("middle", std::move(middle))

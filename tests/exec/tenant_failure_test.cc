@@ -80,8 +80,7 @@ TEST(TenantFailure, WhatNoMessageBeganIsEverybodys) {
   // The source never says that it is done, so that the timer comes due before the end.
   const auto graph =
       a_line({.strings = strings, .on_error = OnError::kStop}, counts_to(6, false), 2);
-  EXPECT_EQ(failure_of(graph).message(),
-            "node 'middle': 'middle' (on_error = \"stop\"): no tick");
+  EXPECT_EQ(failure_of(graph).message(), "node 'middle': 'middle' (on_error = \"stop\"): no tick");
 }
 
 TEST(TenantFailure, AValueOfWhichTheNewestWinsIsEverybodys) {

@@ -209,8 +209,8 @@ TEST(TenantClaims, KeepWhatWasWantedLatelyAtEverySeed) {
       const auto count = static_cast<int32_t>(1 + random.below(4));
       const int32_t kept = is_kept((i + 1) % 3) + is_kept((i + 2) % 3);
       const bool may = claims.may_take(tenant, count);
-      ASSERT_EQ(may, taken[i] == 0 || taken[i] + count <= part(i) ||
-                         count + kept <= claims.num_free())
+      ASSERT_EQ(may,
+                taken[i] == 0 || taken[i] + count <= part(i) || count + kept <= claims.num_free())
           << "step " << step;
       if (may && count <= claims.num_free()) change(i, count);
       // Each stays away now and then.

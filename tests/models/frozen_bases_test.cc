@@ -30,8 +30,7 @@ Held broken() { return error(Code::kCorrupt, "no such tensor"); }
 TEST(FrozenBases, AFailedLoadLeavesNothingAndTheNextLoadsItself) {
   FrozenBases bases;
   EXPECT_EQ(bases.find_or_load<Numbers>(kKey, broken).error().code(), Code::kCorrupt);
-  EXPECT_THROW((void)bases.find_or_load<Numbers>(
-                   kKey, []() -> Held { throw std::bad_alloc(); }),
+  EXPECT_THROW((void)bases.find_or_load<Numbers>(kKey, []() -> Held { throw std::bad_alloc(); }),
                std::bad_alloc);
   EXPECT_EQ(bases.size(), 0U);
   const auto held = bases.find_or_load<Numbers>(kKey, [] { return numbers(3); });
@@ -64,9 +63,9 @@ TEST(FrozenBases, AreTheSameUnderEverySpellingOfTheFolderAlone) {
       bases.find_or_load<Numbers>({folder, "cpu", "float32"}, [] { return numbers(1); }).value();
   for (const auto& spelling : {scratch.path() / "link", scratch.path() / "x" / ".." / "model"})
     EXPECT_EQ(bases.find_or_load<Numbers>({spelling, "cpu", "float32"}, broken).value(), first);
-  for (const FrozenBases::Key& other : {FrozenBases::Key{scratch.path(), "cpu", "float32"},
-                                        FrozenBases::Key{folder, "cuda:0", "float32"},
-                                        FrozenBases::Key{folder, "cpu", "bfloat16"}})
+  for (const FrozenBases::Key& other :
+       {FrozenBases::Key{scratch.path(), "cpu", "float32"},
+        FrozenBases::Key{folder, "cuda:0", "float32"}, FrozenBases::Key{folder, "cpu", "bfloat16"}})
     EXPECT_NE(bases.find_or_load<Numbers>(other, [] { return numbers(2); }).value(), first);
 }
 

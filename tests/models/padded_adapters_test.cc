@@ -15,8 +15,8 @@ ModelConfig tiny() {
   const auto folder = new_scratch_folder();
   std::ofstream(folder / "config.json")
       << R"({"model_type":"qwen3","vocab_size":61,"hidden_size":24,"intermediate_size":40,)"
-      R"("num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,)"
-      R"("max_position_embeddings":64,"tie_word_embeddings":true,"eos_token_id":1})";
+         R"("num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,)"
+         R"("max_position_embeddings":64,"tie_word_embeddings":true,"eos_token_id":1})";
   return read_model_config(folder).value();
 }
 
@@ -25,17 +25,16 @@ ModelConfig tiny_mixture() {
   const auto folder = new_scratch_folder();
   std::ofstream(folder / "config.json")
       << R"({"model_type":"glm4_moe","vocab_size":61,"hidden_size":24,"intermediate_size":40,)"
-      R"("num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,)"
-      R"("moe_intermediate_size":16,"n_routed_experts":4,"num_experts_per_tok":2,)"
-      R"("n_shared_experts":1,"first_k_dense_replace":1,)"
-      R"("max_position_embeddings":64,"tie_word_embeddings":false,"eos_token_id":1})";
+         R"("num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,)"
+         R"("moe_intermediate_size":16,"n_routed_experts":4,"num_experts_per_tok":2,)"
+         R"("n_shared_experts":1,"first_k_dense_replace":1,)"
+         R"("max_position_embeddings":64,"tie_word_embeddings":false,"eos_token_id":1})";
   return read_model_config(folder).value();
 }
 
-const std::vector<AdapterConfig> kAdapters = {
-    {.rank = 3, .targets = {"q_proj", "v_proj"}},
-    {.rank = 12, .targets = {"down_proj", "v_proj"}},
-    {.rank = 16, .targets = {"k_proj"}}};
+const std::vector<AdapterConfig> kAdapters = {{.rank = 3, .targets = {"q_proj", "v_proj"}},
+                                              {.rank = 12, .targets = {"down_proj", "v_proj"}},
+                                              {.rank = 16, .targets = {"k_proj"}}};
 
 void expect_given_back(const TensorTable& model) {
   const PaddedAdapters padded(model, kAdapters);

@@ -125,9 +125,9 @@ TEST_F(HostileTenant, WhoseEnvironmentNeverAnswersIsSetAside) {
 
 TEST_F(HostileTenant, WhoseEnvironmentsProcessIsKilledCostsTheOtherNothing) {
   const fs::path run = folder("run");
-  auto all = words_of(graph("environment = { name = \"hostile\", fault_percent = 20 }\n", true),
-                      run, {"--set", "tenant.hostile.max_steps=30", "--set",
-                            "tenant.calm.max_steps=300"});
+  auto all =
+      words_of(graph("environment = { name = \"hostile\", fault_percent = 20 }\n", true), run,
+               {"--set", "tenant.hostile.max_steps=30", "--set", "tenant.calm.max_steps=300"});
   all.insert(all.begin(), "primerl-graph");
   Program going(all, {"XDG_RUNTIME_DIR=" + scratch_.path().string()});
   ASSERT_TRUE(going.wait_until_said("reward"));

@@ -256,10 +256,10 @@ TEST(AnAdapter, ThatATenantStartsFromIsReadBeforeAnythingStarts) {
   const auto folder = new_scratch_folder() / "adapter";
   const auto findings_with = [&](const std::string& more) {
     EXPECT_TRUE(write_adapter_folder(folder, table, "", numbers.data()).ok());
-    const CheckedGraph checked = checked_demo(
-        {"tenant.main.adapter.rank=4", "tenant.main.adapter.targets=[\"q_proj\"]",
-         "model.policy.path=" + model.string(), "tenant.main.adapter.path=" + folder.string(),
-         more});
+    const CheckedGraph checked =
+        checked_demo({"tenant.main.adapter.rank=4", "tenant.main.adapter.targets=[\"q_proj\"]",
+                      "model.policy.path=" + model.string(),
+                      "tenant.main.adapter.path=" + folder.string(), more});
     return render(checked.diagnostics, checked.sources);
   };
   EXPECT_EQ(findings_with("tenant.main.adapter.alpha=8"), "");

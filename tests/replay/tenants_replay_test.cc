@@ -185,9 +185,8 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
       ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
       num_shared_again += again.num_shared;
       // Where it went live nobody was in line any more: that is part of its record.
-      ASSERT_EQ(differences_of(
-                    replay_tenants(plan, resumed, ReplayDepth::kLearner, std::nullopt, 1)),
-                "")
+      ASSERT_EQ(
+          differences_of(replay_tenants(plan, resumed, ReplayDepth::kLearner, std::nullopt, 1)), "")
           << "killed after " << num_steps << " steps";
     }
   }

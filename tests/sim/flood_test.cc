@@ -27,7 +27,7 @@ constexpr size_t kTenants = 8, kFlooding = 0, kHanging = 1;
 constexpr size_t kFloodSteps = 60;  // of each neighbour
 /// After 110 of them the flood has its first batch, if it generates no more than its share.
 constexpr size_t kFloodStepsLong = 150;
-constexpr size_t kUnderWay = 10;    // steps until all of them are
+constexpr size_t kUnderWay = 10;  // steps until all of them are
 
 struct Troubles {
   bool floods = false;  // one has ten times the rollouts at once, batches and answers ten times

@@ -15,9 +15,9 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::adapter_bytes;
 using testing::bytes_of;
+using ::testing::HasSubstr;
 using testing::make_adapter_learner;
 using testing::make_folder;
 using testing::moved;

@@ -129,7 +129,7 @@ TEST(CudaDevices, ASliceIsRefused) {
   machine.devices[0].name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb";
   EXPECT_EQ(
       why(machine),
-      "is a MIG slice (NVIDIA H100 80GB HBM3 MIG 1g.10gb): engines and learners want a whole "
+      "is a MIG slice (NVIDIA H100 80GB HBM3 MIG 1g.10gb): engines and learners need a whole "
       "device; name one that is not divided in CUDA_VISIBLE_DEVICES, or have its administrator "
       "turn MIG off");
 }

@@ -17,8 +17,8 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::bytes_of;
+using ::testing::HasSubstr;
 using testing::make_folder;
 using testing::never;
 using testing::two_groups;
@@ -95,8 +95,8 @@ class FrozenWeightsOf : public ::testing::TestWithParam<std::string> {
 TEST_P(FrozenWeightsOf, ALearnerTrainsTheSameBitsOnPackedWeightsAsOnFlatOnes) {
   const auto base = folder();
   const auto config = read_model_config(base).value();
-  const auto flat = std::make_shared<FrozenWeights>(config, Numerics::kInvariant,
-                                                    DecoderWeights::Use::kLearner);
+  const auto flat =
+      std::make_shared<FrozenWeights>(config, Numerics::kInvariant, DecoderWeights::Use::kLearner);
   ASSERT_TRUE(flat->weights().load(read_model_tensors(base).value()).ok());
   for (const char* recompute : {"none", "keep_attention", "full"}) {
     LearnerOptions options;
@@ -200,11 +200,8 @@ double own_bytes() {
 
 // What the system counts, not what we think: 22 M parameters, 88 MB.
 TEST(FrozenWeightsMemory, ALearnerBesideAnEngineAddsNoSecondSet) {
-  const auto base = make_folder({.vocab_size = 4096,
-                                 .hidden_size = 512,
-                                 .num_layers = 6,
-                                 .head_dim = 64,
-                                 .deviation = 0.02});
+  const auto base = make_folder(
+      {.vocab_size = 4096, .hidden_size = 512, .num_layers = 6, .head_dim = 64, .deviation = 0.02});
   const double set = packed_bytes(TensorTable(read_model_config(base).value()));
   ASSERT_GT(set, 60e6);
   FrozenBases bases;

@@ -15,8 +15,8 @@
 namespace primerl {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::adapter_bytes;
+using ::testing::HasSubstr;
 using testing::make_adapter_learner;
 using testing::make_folder;
 using testing::never;
@@ -128,8 +128,7 @@ TEST_P(SharedPass, EachStepIsEqualToTheBitToItsOwn) {
     auto learner = make_adapter_learner(base, {all[i]}, options);
     for (uint64_t round = 0; round < kRounds; ++round)
       if (takes_part(round, i))
-        alone[i].reports.push_back(
-            learner->step(drawn_batch(all[i].tenant, round), never).value());
+        alone[i].reports.push_back(learner->step(drawn_batch(all[i].tenant, round), never).value());
     alone[i].weights = adapter_bytes(*learner, all[i].tenant);
   }
   for (const int threads : {1, 2, 4})
@@ -189,8 +188,7 @@ TEST_P(SharedPass, EachHasItsOwnLoss) {
     auto alone = make_adapter_learner(base, {all[i]});
     ASSERT_TRUE(alone->fill_adapter(all[i].tenant, testing::random_adapter(table, 9)).ok());
     expect_equal(*reports[i], alone->step(batches[i], never).value(), fmt::format("{}", i));
-    EXPECT_TRUE(adapter_bytes(*learner, all[i].tenant) ==
-                adapter_bytes(*alone, all[i].tenant));
+    EXPECT_TRUE(adapter_bytes(*learner, all[i].tenant) == adapter_bytes(*alone, all[i].tenant));
   }
   EXPECT_EQ(losses.size(), all.size());
 }
@@ -217,8 +215,7 @@ TEST_P(SharedPass, ANeighbourThatCannotTrainChangesNothing) {
     EXPECT_THAT(reports[5].error().text(), HasSubstr("tenant 4 has two batches in one pass"));
     expect_equal(*reports[4], alone->step(batches[4], never).value(), "the fifth");
   }
-  EXPECT_TRUE(adapter_bytes(*learner, all[4].tenant) ==
-              adapter_bytes(*alone, all[4].tenant));
+  EXPECT_TRUE(adapter_bytes(*learner, all[4].tenant) == adapter_bytes(*alone, all[4].tenant));
   EXPECT_TRUE(adapter_bytes(*learner, all[2].tenant) == before);
 }
 
@@ -239,8 +236,7 @@ TEST_P(SharedPass, WhatBreaksAPassIsOfOneStep) {
   const auto reports = together(*learner, batches);
   EXPECT_THAT(reports[0].error().text(), HasSubstr("has a number that is none"));
   expect_equal(*reports[1], alone->step(batches[1], never).value(), "the neighbour");
-  EXPECT_TRUE(adapter_bytes(*learner, all[3].tenant) ==
-              adapter_bytes(*alone, all[3].tenant));
+  EXPECT_TRUE(adapter_bytes(*learner, all[3].tenant) == adapter_bytes(*alone, all[3].tenant));
 }
 
 /// In line a step takes one pass at a time, and those of others come between; who leaves in the
@@ -329,8 +325,7 @@ TEST_P(SharedPass, WhatIsAskedBetweenPassesChangesNoBitOfAStep) {
       }
     EXPECT_GT(num_between, std::ssize(all)) << "steps are divided";
     std::vector<std::vector<std::byte>> adapters;
-    for (const auto& training : all)
-      adapters.push_back(adapter_bytes(*learner, training.tenant));
+    for (const auto& training : all) adapters.push_back(adapter_bytes(*learner, training.tenant));
     return adapters;
   };
   const auto asked = trained(true), unasked = trained(false);

@@ -18,7 +18,7 @@ struct TinyModel {
   int32_t max_positions = 256;
   int32_t eos_id = 1;
   int64_t seed = 1;
-  double deviation = 0.3;  // large enough that the next token matters
+  double deviation = 0.3;   // large enough that the next token matters
   int32_t num_experts = 8;  // of a mixture, three a token
 };
 

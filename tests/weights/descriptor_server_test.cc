@@ -54,8 +54,7 @@ Descriptor client_of(const DescriptorName& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, name.address.data(), name.address.size());
-  const auto size =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.address.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.address.size());
   EXPECT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
   return client;
 }
