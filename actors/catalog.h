@@ -1,4 +1,4 @@
-/// The standard actors: what a graph file may name in `actor = "..."`.
+/// The standard actors: the names that a graph file may use in `actor = "..."`.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-/// Plugin: what a shared library of one's own adds to a graph that lists it in `[graph] plugins`.
+/// Plugin: what your shared library adds to a graph that lists it in `[graph] plugins`.
 ///
 ///   extern "C" void primerl_plugin(primerl::Plugin& plugin) {
 ///     plugin.name = "word_games";
@@ -7,10 +7,10 @@
 ///     plugin.rewards = {reward_contract("brevity", ...)};
 ///   }
 ///
-/// The program calls that function once, as it reads the graph, on the thread that reads it; it
-/// must not start threads or touch files. Messages are found by the ports of the actors. What a
-/// plugin brings may not have a name that the program or another plugin has. It stays loaded until
-/// the program ends.
+/// The program calls this function once, while it reads the graph, on the thread that reads it. The
+/// function must not start threads or touch files. Message types are found through the ports of the
+/// actors. No name in a plugin may be a name of the program or of another plugin. A plugin stays
+/// loaded until the program ends.
 #pragma once
 
 #include <string>
@@ -26,18 +26,18 @@ namespace primerl {
 
 struct Plugin {
   std::string name;     // lower_snake
-  std::string version;  // of the plugin: any text; a record names it
+  std::string version;  // of the plugin, any text; it is written into the record
   std::vector<Contract> actors;
   std::vector<EnvironmentContract> environments;
   std::vector<RewardContract> rewards;
   std::vector<RoutePolicyContract> route_policies;
 };
 
-/// The program looks for this section before it loads the file.
+/// The program reads this section before it loads the file.
 [[gnu::section(".primerl_plugin"), gnu::used,
   gnu::retain]] alignas(kPluginBuildBytes) static constexpr PluginBuild kPluginBuild = this_build();
 
 }  // namespace primerl
 
-/// Every plugin defines it.
+/// Every plugin must define it.
 extern "C" [[gnu::visibility("default")]] void primerl_plugin(primerl::Plugin& plugin);

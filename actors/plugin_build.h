@@ -1,8 +1,5 @@
-/// PluginBuild: what a plugin and the program that loads it must have in common, as bytes that are
-/// read from the plugin's file before any of its code runs.
-///
-/// A plugin exchanges C++ objects with the program, so both must have been compiled from the same
-/// headers, by the same compiler, with the same standard library. Constant; any thread.
+/// PluginBuild: what must be equal in a plugin and in the program that loads it. The program reads
+/// it from the plugin's file before any code of the plugin runs.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,12 +15,12 @@ namespace primerl {
 /// The ELF section that holds one PluginBuild for each source that includes actors/plugin.h.
 inline constexpr std::string_view kPluginSection = ".primerl_plugin";
 inline constexpr std::string_view kPluginMagic = "primerl-plugin";
-/// Of each entry, also its alignment: those of several sources follow each other without a gap.
+/// Size and alignment of each entry, so entries of several sources follow each other without gaps.
 inline constexpr size_t kPluginBuildBytes = 128;
 
 struct PluginBuild {
   char magic[16] = {};      // kPluginMagic
-  uint32_t format = 1;      // of this struct; the fields below may be read where it is 1
+  uint32_t format = 1;      // of this struct; the fields below are valid where it is 1
   uint32_t size = 0;        // of this struct
   char version[16] = {};    // of primerl-graph: "0.1.0"
   char interface[24] = {};  // hash of the installed headers
@@ -47,7 +44,7 @@ static_assert(sizeof(PluginBuild) == kPluginBuildBytes);
 
 }  // namespace detail
 
-/// Of whatever is compiled now.
+/// The PluginBuild of the source that is being compiled.
 constexpr PluginBuild this_build() {
   PluginBuild build;
   build.size = sizeof(PluginBuild);

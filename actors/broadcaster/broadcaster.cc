@@ -5,7 +5,8 @@
 namespace primerl {
 namespace {
 
-/// An engine that comes or goes concerns the weights of every tenant.
+/// The burst of an output that sends one message per tenant: when an engine comes or goes, the
+/// weights of every tenant are concerned.
 Amount one_of_each_tenant() {
   return {[](const void*, std::span<const Tenant> tenants) {
             return std::max<int64_t>(static_cast<int64_t>(tenants.size()), 1);
@@ -105,7 +106,7 @@ void Broadcaster::settle(WeightsKey key, KeyRecord& record) {
       if (engine.applied < record.updating) return;
       has_one = true;
     }
-    // With every engine set aside nothing is live; the first one that applies makes it so.
+    // If every engine is set aside, no version becomes live until the first engine applies it.
     if (!has_one) return;
     record.live = record.updating;
     record.updating = PolicyVersion();
@@ -156,7 +157,8 @@ Status Broadcaster::on_peer(const PeerEvent& event) {
       record.engines.erase(event.instance);
       settle(key, record);
     } else if (is_engine) {
-      // Nobody waits for a newcomer; applying a version again does nothing to the others.
+      // A new engine is not waited for. Engines that have the version already ignore the repeated
+      // update.
       record.engines[event.instance] = {
           .applied = PolicyVersion(), .is_set_aside = true, .refused = {}};
       const PolicyVersion version = record.updating.is_none() ? record.live : record.updating;

@@ -1,15 +1,5 @@
-/// Makes new policy versions live: tells every engine, waits for all, then tells the rollouts.
-///
-///   weights  ->  [ broadcaster ]  ~~~> update, live
-///   applied ~~~>
-///
-/// Threads: pooled. State: the update in flight of each key. Order: one update of a key at a time;
-/// of those that come meanwhile only the newest follows. Keys do not wait for each other: tenants
-/// may share a broadcaster, and their versions may have equal numbers. An engine that has not
-/// answered within `applied_max` is set aside for that key: nobody waits for it until it has
-/// applied the live version again. When every engine says that it cannot apply an update, nothing
-/// that follows could go live: that tenant cannot go on, with the words of the one that said so
-/// last; what comes of her keys after that is left.
+/// Makes new policy versions live: sends an update to every engine, waits until all have applied
+/// it, then notifies the rollouts.
 #pragma once
 
 #include <map>
@@ -35,7 +25,7 @@ class Broadcaster final : public Actor {
   Status on_peer(const PeerEvent& event) override;
 
  private:
-  /// What one engine has of one key.
+  /// What one engine has applied for one key.
   struct EngineRecord {
     PolicyVersion applied;
     bool is_set_aside = false;
@@ -51,9 +41,9 @@ class Broadcaster final : public Actor {
     std::map<InstanceId, EngineRecord> engines;
     PolicyVersion live;
     PolicyVersion updating;       // none when no update is in flight
-    PolicyVersion newest;         // asked for
-    std::optional<Time> late_at;  // until then the update in flight is waited for
-    bool is_given_up = false;     // no engine could apply it: nothing of it goes live any more
+    PolicyVersion newest;         // newest version that the trainer published
+    std::optional<Time> late_at;  // when the engines that have not applied the update are set aside
+    bool is_given_up = false;     // no engine could apply a version: later versions are ignored
 
     template <class F>
     static void fields(F& f) {
@@ -68,11 +58,11 @@ class Broadcaster final : public Actor {
   Status on_timeout();
 
   void begin(WeightsKey key, KeyRecord& record, PolicyVersion version);
-  /// Makes the update live when nobody is waited for; begins the next one.
+  /// Makes the update live when every engine that counts has applied it; then begins the next one.
   void settle(WeightsKey key, KeyRecord& record);
   void set_late_aside(WeightsKey key, KeyRecord& record);
   void send_update(WeightsKey key, PolicyVersion version);
-  /// The one timer, for the update that is late first.
+  /// Sets the one timer to the earliest `late_at`.
   void arm();
   std::string name_of(WeightsKey key, PolicyVersion version) const;
 

@@ -1,8 +1,5 @@
-/// EngineHolds: who holds an engine still, and until when. The engine runs when nobody does.
-///
-/// A book of owners with leases; it has no clock and does nothing by itself: whoever keeps it says
-/// what time it is and asks when the next lease ends. Plain value, state of one actor. Threads:
-/// that actor's.
+/// EngineHolds: the owners that keep an engine paused, and until when. The engine runs when there
+/// are none.
 #pragma once
 
 #include <cstddef>
@@ -21,24 +18,25 @@ class EngineHolds {
  public:
   static constexpr size_t kOwnersMax = 16;
   static constexpr size_t kOwnerBytesMax = 64;
-  /// A longer one is renewed, by an owner that still lives.
+  /// Longest lease. An owner that needs more time renews it.
   static constexpr Duration kLeaseMax = Duration::seconds(3600);
 
-  /// `owner` holds it until `now` + `lease`, however long its last lease was. kInvalid: a name that
-  /// is empty or longer than kOwnerBytesMax, a lease that is not above 0 or above kLeaseMax.
-  /// kExhausted: a new owner beside kOwnersMax others. The book is then as before.
+  /// Pauses the engine for `owner` until `now` + `lease`; this replaces its last lease. kInvalid:
+  /// the name is empty or longer than kOwnerBytesMax, or the lease is not above 0 or is above
+  /// kLeaseMax. kExhausted: a new owner while there are kOwnersMax already. After an error the
+  /// table is unchanged.
   Status hold(const std::string& owner, Duration lease, Time now);
-  /// Whether `owner` held it: its lease may have ended before.
+  /// Removes `owner`. False if it had no lease, or its lease had ended.
   bool let_go(const std::string& owner) { return ends_.erase(owner) > 0; }
-  /// Takes out the owners whose lease has ended by `now`, and names them in order.
+  /// Removes the owners whose lease has ended by `now`, and returns their names in order.
   std::vector<std::string> expire(Time now);
   void clear() { ends_.clear(); }
 
   bool is_held() const { return !ends_.empty(); }
   std::optional<Time> next_end() const;
-  /// With the rest of their leases, in order.
+  /// All owners, in order of name, with the time that is left of their leases.
   std::vector<EngineHolder> holders(Time now) const;
-  /// "operator, sync".
+  /// The names of the owners, for example "operator, sync".
   std::string owners() const;
 
   template <class F>

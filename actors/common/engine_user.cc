@@ -12,7 +12,7 @@ Status EngineUser::start(Resources& resources) {
   return ok();
 }
 
-/// Weights that have not come by now are nobody's.
+/// Drops updates whose weights have not arrived: they are not applied any more.
 Status EngineUser::drain() {
   coming_.clear();
   return ok();
@@ -38,8 +38,8 @@ Status EngineUser::take_weights() {
   return ok();
 }
 
-/// Applies the version that is coming, or the channel's newest when that has been retired. The
-/// answer's `fault` is not empty when it failed and the engine keeps its weights.
+/// Applies the version that is coming, or the channel's newest version if that one was retired. If
+/// it fails, the engine keeps its weights and the answer's `fault` says why.
 std::optional<Duration> EngineUser::take(WeightsKey key) {
   Coming& coming = coming_.at(key);
   PolicyApplied answer;
@@ -66,7 +66,8 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
   }
   const StepRef cause = coming.cause;
   coming_.erase(key);
-  // The router learns it first: a group opened under this version finds an engine at once.
+  // The load is sent before the answer, so the router knows that this engine has the version before
+  // a group opens under it.
   tell_load(engine_->state());
   applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
   return std::nullopt;

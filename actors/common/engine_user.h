@@ -1,11 +1,5 @@
-/// EngineUser: what Prefill and Decode, the two users of an engine, have in common: they apply new
-/// weights between two steps and say how busy the engine is.
-///
-///   update ~~~>  [ ... ] ~~~> applied, load
-///
-/// An update is answered with one PolicyApplied, also when it fails; while it waits for its bytes,
-/// or until the engine has prepared them, a newer one of the same key takes its place. Keys do not
-/// wait for each other; one handler applies one of them. Threads: the engine's.
+/// EngineUser: the base class of Prefill and Decode, the two actors that use an engine. It applies
+/// new weights between two steps and reports the load of the engine.
 #pragma once
 
 #include <map>
@@ -19,12 +13,12 @@
 
 namespace primerl {
 
-/// How soon a version whose bytes have not come yet is asked for again; the engine goes on
-/// meanwhile.
+/// How long to wait before a version whose bytes have not arrived is fetched again. The engine
+/// keeps making steps meanwhile.
 inline constexpr Duration kWeightsRetry = Duration::milliseconds(20);
 
-/// How soon an engine that prepares a version is asked again, which makes steps meanwhile; and how
-/// often, before it has to apply it as it is.
+/// How long to wait before an engine that is preparing a version is asked again (it makes steps
+/// meanwhile), and how often to ask before the version is applied without preparation.
 inline constexpr Duration kPreparedRetry = Duration::milliseconds(1);
 inline constexpr int32_t kPreparationsMax = 60'000;
 
@@ -37,12 +31,12 @@ class EngineUser : public Actor {
  protected:
   Status on_update(const PolicyUpdate& update);
   Status take_weights();
-  /// Sends the load when it is news: a fresh one, in which the actor fills in what it counts
-  /// itself.
+  /// Sends a new EngineLoad when it differs from the last one. The derived actor fills in its own
+  /// counts.
   void tell_load(const EngineState& state);
   virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
   virtual bool is_news(const EngineLoad& told, const EngineLoad& now) const = 0;
-  /// What handlers change here, for the contract of the derived actor.
+  /// The members that handlers change here, for the contract of the derived actor.
   template <class F>
   static void engine_fields(F& f) {
     using E = EngineUser;
@@ -54,10 +48,10 @@ class EngineUser : public Actor {
   Out<EngineLoad> load_;
 
  private:
-  /// An update that waits for its bytes.
+  /// An update whose bytes have not arrived, or that the engine is preparing.
   struct Coming {
     PolicyVersion version;
-    StepRef cause;                 // the update
+    StepRef cause;                 // the step that delivered the update
     int32_t num_preparations = 0;  // how often the engine was asked
 
     template <class F>
@@ -66,13 +60,14 @@ class EngineUser : public Actor {
                                                               &Coming::num_preparations);
     }
   };
-  /// Nothing when it was answered; else when to try again.
+  /// Applies the update of `key` and answers it. Empty when it was answered, else how long to wait
+  /// before the next try.
   std::optional<Duration> take(WeightsKey key);
   Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                         Coming& coming);
 
   WeightChannel* weights_ = nullptr;
-  TenantSlot load_tenant_;  // any one: loads concern all tenants alike
+  TenantSlot load_tenant_;  // any tenant: a load concerns all of them
   // Touched only by handlers.
   VersionsByKey applied_;
   std::map<WeightsKey, Coming> coming_;

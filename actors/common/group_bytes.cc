@@ -21,13 +21,14 @@ int64_t group_bytes_max(const Tenant& tenant, GroupKind kind) {
   const int64_t empty = bytes_with(whole);
   whole.spans.resize(1);
   const int64_t span = bytes_with(whole) - empty;
-  // Of an array longer than that only its size is in the body; a shorter one may be larger there.
+  // A longer array is stored beside the body, which then has only its size. A shorter array may
+  // therefore take more bytes in the body.
   const auto in_body = [&](int64_t item_bytes) {
     return std::min(tenant.seq_len * item_bytes, static_cast<int64_t>(kArrayBytesInBodyMax));
   };
   const int64_t arrays =  // ids, whether sampled, log-probabilities
       in_body(sizeof(int32_t)) + in_body(1) + (is_sampled ? in_body(sizeof(float)) : 0);
-  // Spans end with a turn and with a new version; more versions than these make a group stale.
+  // A span ends with a turn or with a new version. A group with more versions than these is stale.
   const int64_t num_spans =
       is_sampled ? std::min(tenant.seq_len, tenant.turns_max + tenant.max_off_policy_steps + 2) : 0;
   const int64_t member = std::max(empty + arrays + num_spans * span, bytes_with(failed));

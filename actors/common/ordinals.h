@@ -1,4 +1,4 @@
-/// OrdinalSet: which tasks were consumed, as sorted ranges that do not touch. A plain value.
+/// OrdinalSet: the ordinals of consumed tasks, as sorted ranges that do not touch. A plain value.
 #pragma once
 
 #include <cstdint>

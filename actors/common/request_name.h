@@ -1,6 +1,6 @@
-/// How requests and sessions are named where several tenants meet: (tenant, request), and the
-/// engine's SequenceId made of both, so that Prefill and Decode name one sequence without asking
-/// each other.
+/// Names of requests and sessions that are unique across tenants: (tenant, request). The engine's
+/// SequenceId is computed from both, so Prefill and Decode use the same id without asking each
+/// other.
 #pragma once
 
 #include <compare>
@@ -36,7 +36,7 @@ struct SessionName {
 
 inline constexpr int kRequestBits = 48;
 
-/// False for a request number or slot that does not fit into a SequenceId.
+/// False if the request number or the tenant slot is too large for a SequenceId.
 inline bool is_nameable(RequestName name) {
   return name.request >> kRequestBits == 0 && name.tenant.value < (1U << (64 - kRequestBits));
 }
@@ -49,16 +49,15 @@ inline RequestName request_of(SequenceId id) {
           id.value & ((uint64_t{1} << kRequestBits) - 1)};
 }
 
-/// The names of requests whose end was asked for. They are kept because a cancel (feedback) may
-/// overtake its request (forward). Request numbers are never used twice, so a name kept in
-/// vain does no harm;
-/// the oldest are forgotten.
+/// Names of requests that were cancelled or aborted. They are kept because a cancel (feedback) may
+/// overtake its request (forward). Request numbers are never reused, so a name that is kept too
+/// long does no harm. Above kNamesMax names, the oldest is dropped.
 template <class Known>
 class RequestsByAge {
  public:
   static constexpr size_t kNamesMax = 4096;
 
-  /// Keeps what was known first of a name that is here already.
+  /// Adds a name. If it is present already, its first value is kept.
   void add(RequestName name, Known known = {}) {
     if (!index().emplace(name, known).second) return;
     order_.emplace_back(name, std::move(known));
@@ -66,7 +65,7 @@ class RequestsByAge {
     by_name_.erase(order_.front().first);
     order_.pop_front();
   }
-  /// Null for a name that is not here. Valid until the next call.
+  /// Null for an unknown name. Valid until the next call.
   const Known* find(RequestName name) const {
     const auto found = index().find(name);
     return found == index().end() ? nullptr : &found->second;
@@ -85,7 +84,7 @@ class RequestsByAge {
   }
 
   std::deque<std::pair<RequestName, Known>> order_;  // oldest first
-  mutable std::map<RequestName, Known> by_name_;     // follows from order_, so it is not saved
+  mutable std::map<RequestName, Known> by_name_;     // built from order_, so it is not saved
 };
 
 struct NothingKnown {

@@ -1,16 +1,4 @@
-/// Gives given answers to the trainer: supervised fine-tuning as a graph.
-///
-///            [ data ]  -> group
-///
-/// Examples come from a JSONL file (examples.h), or, without a file, from the tenant's environment:
-/// its tasks and how it demonstrates them. A group is `group_size` examples and has no policy
-/// version, so it never grows stale. The mask of an example covers what the policy says, each turn
-/// with its end token as a sampled one has; prompts and observations are only read.
-///
-/// One of it (per tenant): a second would give the same examples under the same ordinals.
-///
-/// Threads: own thread (it reads a file). State: the next ordinal; example n of the run is a
-/// function of n and the seed. Order: ordinals rise; those a resumed run has consumed are left out.
+/// Sends examples with given answers to the trainer: supervised fine-tuning as a graph.
 #pragma once
 
 #include <memory>
@@ -26,7 +14,7 @@
 namespace primerl {
 
 struct DataOptions {
-  std::string model;               // whose tokenizer; empty = the only one
+  std::string model;               // model whose tokenizer is used; empty = the only model
   std::string file;                // JSONL; empty = the environment demonstrates
   int64_t examples_max = 1000000;  // lines of the file
 };
@@ -36,7 +24,7 @@ class Data final : public Actor {
   using Options = DataOptions;
   static Contract contract();
   explicit Data(const DataOptions& options) : options_(options) {}
-  /// With an environment already made, whose demonstrations are taken instead of the file.
+  /// With an environment that exists already; its demonstrations are used instead of the file.
   Data(const DataOptions& options, std::unique_ptr<Environment> environment)
       : options_(options), environment_(std::move(environment)) {}
 
@@ -45,10 +33,11 @@ class Data final : public Actor {
 
  private:
   Result<DataExample> example(uint64_t index);
-  /// The example's tokens, masked; failed when they cannot be made or do not fit.
+  /// The example's tokens with their mask. The trajectory is failed if the tokens cannot be made or
+  /// do not fit into seq_len.
   Trajectory trajectory(uint64_t index, const DataExample& example) const;
   Status fill(Trajectory& trajectory, const DataExample& example) const;
-  /// `is_said`: by the policy, with an end token and under the mask.
+  /// `is_said`: the policy said the text, so it gets an end token and is under the mask.
   Status append(Trajectory& trajectory, const std::string& text, bool is_said) const;
 
   const DataOptions options_;
@@ -57,7 +46,7 @@ class Data final : public Actor {
   TenantSlot tenant_;
   OrdinalSet consumed_;
   std::vector<DataExample> examples_;         // of the file
-  std::unique_ptr<Environment> environment_;  // that demonstrates; null: the file is read
+  std::unique_ptr<Environment> environment_;  // gives demonstrations; null: the file is used
   uint64_t shuffle_key_ = 0;
   uint32_t attempt_ = 0;
   // Touched only by handlers.

@@ -87,8 +87,8 @@ Result<std::vector<DataExample>> read_examples(const std::string& file, int64_t 
 
 uint64_t shuffled_index(uint64_t index, uint64_t count, uint64_t key) {
   const uint64_t pass_key = mix(key, index / count);
-  // A Feistel network over the next even power of two is a permutation; walking its cycle until the
-  // value is in range makes it one of [0, count).
+  // A Feistel network over the next even power of two is a permutation. Applying it until the value
+  // is in range gives a permutation of [0, count).
   int half_bits = 1;
   while ((uint64_t{1} << (2 * half_bits)) < count) ++half_bits;
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;

@@ -1,13 +1,5 @@
-/// Examples of supervised training: a prompt, and in turn what the policy should say and what it
-/// reads next. They come from a JSONL file or from what an environment demonstrates.
-///
-/// Plain values and functions, no state, no thread of their own. A file has one object a line:
-///
-///   {"prompt": "r:abc>", "completion": "cba"}
-///   {"prompt": "a:1+2>", "turns": [{"completion": "c:1+2=", "observation": "3>"},
-///                                  {"completion": "3"}]}
-///
-/// `completion` alone is a conversation of one turn. Every turn but the last has an observation.
+/// Examples of supervised training: a prompt, then in each turn what the policy should say and what
+/// it reads next. They come from a JSONL file or from an environment's demonstrations.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +10,7 @@
 
 namespace primerl {
 
-/// One turn: what to learn, then what is only read.
+/// One turn: the text to learn, then the text that the policy reads.
 struct DataTurn {
   std::string completion;
   std::string observation;  // empty in the last turn
@@ -32,14 +24,14 @@ struct DataExample {
 /// Reads a JSONL file; an error names the line. More than `examples_max` lines are an error.
 Result<std::vector<DataExample>> read_examples(const std::string& file, int64_t examples_max);
 
-/// Plays the environment's own demonstration of `task`, so that every observation is the one a
-/// policy would read. At most `turns_max` turns; a demonstration that ends early or not at all is
-/// an error.
+/// Runs the environment's own demonstration of `task`, so that every observation is what a policy
+/// would read. At most `turns_max` turns. A demonstration that ends early or does not end is an
+/// error.
 Result<DataExample> demonstrate(Environment& environment, const EnvironmentTask& task,
                                 int64_t turns_max);
 
-/// Which of `count` examples is number `index` of the run: each pass over the file has an order of
-/// its own, keyed by `key`. A permutation of each pass.
+/// The index of the example, of `count`, that is number `index` of the run. Each pass over the file
+/// has its own order, a permutation that follows from `key`.
 uint64_t shuffled_index(uint64_t index, uint64_t count, uint64_t key);
 
 }  // namespace primerl

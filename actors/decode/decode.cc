@@ -7,8 +7,8 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kAnswersPerTurn = 64;
-/// How often it shows that it lives while its engine stands still: a run without any step for
-/// [graph] stall_after counts as stalled.
+/// How often decode reports progress while its engine is paused. A run without any step for [graph]
+/// stall_after counts as stalled.
 constexpr Duration kHeldSignEvery = Duration::seconds(1);
 
 }  // namespace
@@ -52,7 +52,7 @@ Status Decode::on_request(const PrefillDone& done) {
     return ok();
   }
   if (const Status taken = engine_->take_over(id); !taken.ok()) {
-    // It ended on the way here, or this is not the engine that has it.
+    // The sequence ended before this message arrived, or another engine has it.
     take_finished();
     const auto ended = ended_early_.extract(id);
     answer(ended.empty() ? refusal_of(taken.error()) : ended.mapped(), name, known);
@@ -98,7 +98,7 @@ Status Decode::on_hold(const EngineHold& hold) {
   if (hold.lease != Duration())
     RETURN_IF_ERROR(holds_.hold(hold.owner, hold.lease, services().now()));
   else if (!holds_.let_go(hold.owner) && services().delivery().sender.is_none())
-    // A person is told; for an actor whose lease has ended all is as it wants it.
+    // A person gets an error. For an actor whose lease has ended there is nothing left to do.
     return error(Code::kNotFound, "'{}' holds nothing", hold.owner);
   obey_holds();
   return ok();
@@ -114,7 +114,7 @@ Status Decode::on_hold_end() {
   return ok();
 }
 
-/// What is asked to end must be able to.
+/// A drain ends all pauses: a paused engine could not finish its sequences.
 Status Decode::drain() {
   holds_.clear();
   obey_holds();
@@ -144,7 +144,7 @@ void Decode::obey_holds() {
 }
 
 Result<bool> Decode::work() {
-  // Of an actor that goes on from saved state the engine may be a fresh one.
+  // An actor that resumed from saved state may have a new engine, which is not paused yet.
   engine_->set_paused(holds_.is_held());
   tell_first_token();
   take_finished();

@@ -1,20 +1,4 @@
-/// Takes prefilled sequences over, decodes them in the running batch and answers each request.
-///
-///   request ->  [ decode ]
-///   abort  ~~~>            ~~~> completion
-///   hold   ~~~>
-///   update ~~~>            ~~~> applied, load
-///
-/// Threads: the engine's. State: where answers go, per request. Order: completions follow the
-/// engine's order. Each request has one Completion, and who owes it is clear at every moment:
-///
-/// * until Prefill is told that the prompt is complete, the engine's FinishEvent is answered; what
-///   Decode does not know of such a one (session, attempt) is 0, the request number names it;
-/// * from then on the PrefillDone is: taken over, answered with the FinishEvent that came before
-///   it (an abort, an ended lease), or refused, when this engine knows nothing of the sequence.
-///
-/// `hold` makes the engine stand still for an owner with a lease. A timer ends the lease, so that a
-/// replay repeats it; a drain ends them all.
+/// Takes over prefilled sequences, decodes them in the running batch and answers each request.
 #pragma once
 
 #include <deque>
@@ -29,8 +13,8 @@
 
 namespace primerl {
 
-/// What decode logs, once and as information, when its engine has made the first token of this
-/// start: the runtime tells the control plane, which writes the time into run.json.
+/// Logged once, at info level, when the engine has made its first token since this start. The
+/// runtime reports it to the control plane, which writes the time into run.json.
 inline constexpr std::string_view kFirstTokenLine = "the first token is made";
 
 struct DecodeOptions {
@@ -49,7 +33,7 @@ class Decode final : public EngineUser {
   bool idle() const override;
 
  private:
-  /// What the answer must say besides the tokens.
+  /// The fields of the answer that the engine does not know.
   struct Known {
     uint64_t session = 0;
     uint32_t attempt = 0;
@@ -62,7 +46,7 @@ class Decode final : public EngineUser {
           "origin", &Known::origin);
     }
   };
-  /// The part of a FinishEvent that an answer needs; its own fields() leave out the kept sets.
+  /// The fields of a FinishEvent that an answer needs. Its own fields() leave out the kept sets.
   struct Finished : FinishEvent {
     template <class F>
     static void fields(F& f) {
@@ -74,13 +58,13 @@ class Decode final : public EngineUser {
   };
 
   Status on_request(const PrefillDone& done);
-  /// Why this decode cannot take the handle over, whatever its engine says; ok when it may.
+  /// An error if this decode cannot take the handle over, whatever its engine knows; else ok.
   Status check_handle(const KvHandle& kv, RequestName name) const;
   FinishEvent refusal_of(const Error& why);
   Status on_abort(const Abort& abort);
   Status on_hold(const EngineHold& hold);
   Status on_hold_end();
-  /// Makes the engine do what the book says, and arms the timer for the next end.
+  /// Pauses or resumes the engine as holds_ says, and sets the timer for the next end of a lease.
   void obey_holds();
 
   void take_finished();
@@ -92,14 +76,14 @@ class Decode final : public EngineUser {
 
   const DecodeOptions options_;
   // Touched only by handlers.
-  std::map<RequestName, Known> running_;  // taken over
+  std::map<RequestName, Known> running_;  // sequences that this decode took over
   RequestsByAge<Known> aborted_;          // aborted before they were taken over
-  /// Ended between PrefillDone's departure and its arrival, which is waited for: as many as the
-  /// edge holds.
+  /// Sequences that ended after PrefillDone was sent and before it arrived. At most as many as the
+  /// edge has messages.
   std::map<SequenceId, Finished> ended_early_;
-  std::deque<Finished> finished_;  // taken from the engine, not answered yet
+  std::deque<Finished> finished_;  // ended in the engine, not answered yet
   EngineHolds holds_;
-  std::optional<Time> held_since_;  // the engine stands still
+  std::optional<Time> held_since_;  // when the engine was paused; none while it runs
   StepRef last_cause_;
   uint64_t num_finished_ = 0;
   bool has_told_first_token_ = false;

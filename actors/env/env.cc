@@ -43,9 +43,9 @@ Contract Env::contract() {
       .source()
       .own_thread()
       .restartable()
-      .expendable_replicas()  // Rollout tells another one what the actions were
+      .expendable_replicas()  // Rollout sends all actions of a trajectory to another replica
       .one_tenant()
-      // What an environment keeps is not saved: it follows from the task and all actions so far.
+      // The state of an environment is not saved: it follows from the task and all actions so far.
       .state([](auto& f) {
         f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
             "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_)("is_draining",
@@ -87,14 +87,15 @@ Result<bool> Env::work() {
         fmt::format("{} tasks in a row failed, the last one was {}", num_task_faults_, ordinal));
   }
   num_task_faults_ = 0;
-  // A task answers nothing: its cause is the work turn itself.
+  // A task answers no message: its cause is the work call itself.
   task_.send({.ordinal = ordinal, .prompt = std::move(task->prompt)}, for_tenant(tenant_));
   return task_.room() > 0;
 }
 
 Result<EnvironmentStep> Env::judge(const Action& action, Worlds::Played& played) {
   ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
-  // The time that a call may take begins anew with each: a lost world is played again in many.
+  // Each call gets the full time limit. A lost world needs many calls, because it repeats all
+  // turns.
   const auto alive = [this] { (void)services().progress(); };
   ASSIGN_OR_RETURN(auto step, Worlds::play(
                                   played, [&] { return environment_->begin(task); }, alive));
@@ -109,8 +110,8 @@ Result<EnvironmentStep> Env::judge(const Action& action, Worlds::Played& played)
   return step;
 }
 
-/// Rollout has dropped, or drops now, all that is in flight: no action is worth a call any more.
-/// The end of a run waits for the calls that are out, and not for those that wait behind them.
+/// Rollout has dropped everything in flight, or does so now, so no action needs an answer. The end
+/// of a run waits for the calls that are running, not for actions that wait for their turn.
 Status Env::drain() {
   is_draining_ = true;
   return ok();

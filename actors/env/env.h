@@ -1,15 +1,7 @@
-/// Gives tasks to one tenant's rollouts and judges what the policy answers, by the tenant's
-/// environment and, where it names one, its reward. Of several replicas the first gives the tasks
-/// and the others judge: each serves one rollout at a time, so none waits for another's
-/// environment.
-///
-///            [ env ]  -> task
-///   action ~~~>       ~~~> observation
-///
-/// Threads: own thread (an environment may block). State: the next ordinal, the actions of the
-/// trajectories in play; everything else follows from these. Order: ordinals rise; those a resumed
-/// run has consumed are left out. Restartable: an instance stuck in a call is abandoned and
-/// replaced.
+/// Sends tasks to one tenant's rollouts and judges the policy's answers with the tenant's
+/// environment and, if it names one, its reward. If the node has replicas, the first gives the
+/// tasks and the others judge. Each replica serves one rollout at a time, so no rollout waits for
+/// another one's environment.
 #pragma once
 
 #include <memory>
@@ -26,7 +18,7 @@ namespace primerl {
 struct EnvOptions {
   int64_t task_faults_max = 100;              // tasks in a row that may fail before the node does
   int64_t worlds_max = 1024;                  // trajectories whose worlds are kept between turns
-  int64_t text_bytes_max = int64_t{4} << 20;  // of one answer of the environment, or one prompt
+  int64_t text_bytes_max = int64_t{4} << 20;  // longest answer of the environment, longest prompt
 };
 
 class Env final : public Actor {
@@ -34,7 +26,7 @@ class Env final : public Actor {
   using Options = EnvOptions;
   static Contract contract();
   explicit Env(const EnvOptions& options) : options_(options) {}
-  /// With an environment already made, for tests.
+  /// With an environment that exists already, for tests.
   Env(const EnvOptions& options, std::unique_ptr<Environment> environment)
       : options_(options), environment_(std::move(environment)) {}
 
@@ -55,11 +47,11 @@ class Env final : public Actor {
   OrdinalSet consumed_;
   // Touched only by handlers.
   std::unique_ptr<Environment> environment_;
-  std::unique_ptr<Reward> reward_;  // null: the environment's own counts
+  std::unique_ptr<Reward> reward_;  // null: the environment's own reward is used
   uint64_t next_ordinal_ = 0;
   int64_t num_task_faults_ = 0;  // in a row
   bool is_draining_ = false;
-  Worlds worlds_;  // die before their environment
+  Worlds worlds_;  // destroyed before their environment
   Out<Task> task_;
   Out<Observation> observation_;
 };

@@ -3,7 +3,7 @@
 namespace primerl {
 namespace {
 
-/// Of an Environment that keeps nothing between turns.
+/// The world of an Environment that keeps no state between turns.
 class StatelessWorld final : public World {
  public:
   StatelessWorld(Environment& environment, EnvironmentTask task)

@@ -1,8 +1,8 @@
-/// Reward: judges a finished trajectory in place of its environment.
+/// Reward: gives the reward of a finished trajectory instead of its environment.
 ///
-/// Called by the Env actor alone, on that actor's own thread, once for each trajectory that its
-/// environment has ended. Stateless, so that a replayed run gets equal rewards. A returned error
-/// costs the rollout it was for, not the run.
+/// Only the Env actor calls it, on that actor's own thread, once for each trajectory that its
+/// environment has ended. Stateless, so a replayed run gets equal rewards. A returned error fails
+/// its rollout, not the run.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@ namespace primerl {
 class Reward {
  public:
   virtual ~Reward() = default;
-  /// Any finite number of at most kRewardMax (actors/trainer/batch.h) in size; another one fails
-  /// the rollout. `actions` are the decoded texts of all
-  /// turns (>= 1), as step() of Environment gets them; `given` is what the environment gave.
+  /// A finite number with an absolute value of at most kRewardMax (actors/trainer/batch.h); any
+  /// other value fails the rollout. `actions` are the decoded texts of all turns (>= 1), the same
+  /// as in Environment::step(). `given` is the environment's own reward.
   virtual Result<double> score(const EnvironmentTask& task, const std::vector<std::string>& actions,
                                double given) = 0;
 };
 
-/// What the catalog says of a reward that `make` builds.
+/// The catalog entry of a reward that `make` builds.
 template <class Options>
 RewardContract reward_contract(std::string name, std::string doc, OptionSet options,
                                Result<std::unique_ptr<Reward>> (*make)(const Options& options)) {

@@ -3,7 +3,7 @@
 namespace primerl {
 namespace {
 
-/// The answer is one letter a turn.
+/// Expects one letter of the answer in each turn.
 class ScriptedEnvironment final : public Environment {
  public:
   Result<EnvironmentTask> task(uint64_t ordinal, RandomStream) override {

@@ -1,5 +1,5 @@
-/// An environment for rehearsals: short tasks, an observation in every second of them, and rewards
-/// that differ from rollout to rollout. Stateless; asks nothing of the world outside.
+/// An environment for rehearsals: short tasks, every second one with an observation, and rewards
+/// that differ from rollout to rollout. Stateless; uses no files and no network.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
-/// Worlds: those of the trajectories that an Env instance serves, kept between their turns.
+/// Worlds: the worlds of the trajectories that an Env instance serves, kept between turns.
 ///
-/// At most `worlds_max` of them: one more, and the one that was not used for longest goes; its
-/// next action must bring all turns again. Saved are the actions alone, not what an environment has
-/// made of them: after a restart a world plays them again before its next turn. A value; not
-/// thread-safe.
+/// At most `worlds_max` worlds. When there are more, the least recently used one is dropped, and
+/// the next action of its trajectory must bring all turns again. Only the actions are saved, not
+/// what an environment has made of them. After a restart a new world repeats the actions before its
+/// next turn. A value; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ namespace primerl {
 
 class Worlds {
  public:
-  /// All that is known of one trajectory.
+  /// What is known about one trajectory.
   struct Played {
-    uint64_t ordinal = 0;            // of its task
-    uint64_t last_use = 0;           // rises
+    uint64_t ordinal = 0;            // of the task
+    uint64_t last_use = 0;           // number of the last use; rises
     std::vector<std::string> texts;  // actions so far
-    std::shared_ptr<World> world;    // null: not made yet, or anew after a restart
+    std::shared_ptr<World> world;    // null: not made yet, or lost in a restart
 
     template <class F>
     static void fields(F& f) {
@@ -33,13 +33,13 @@ class Worlds {
     }
   };
 
-  /// The trajectory with the action's texts added; null when the turns before them are not known.
+  /// Adds the action's texts and returns the trajectory; null when the earlier turns are not known.
   Played* add(const Action& action, size_t worlds_max);
   void forget(uint64_t trajectory) { played_.erase(trajectory); }
   size_t size() const { return played_.size(); }
 
-  /// Plays the last action of `played`, in a world that `begin` makes where there is none: all
-  /// actions then. `before_call` is called before each call of the world.
+  /// Plays the last action of `played`. If there is no world, `begin` makes one and all actions are
+  /// played. `before_call` runs before each call of the world.
   static Result<EnvironmentStep> play(Played& played,
                                       const std::function<Result<std::unique_ptr<World>>()>& begin,
                                       const std::function<void()>& before_call);

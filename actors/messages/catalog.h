@@ -1,4 +1,4 @@
-/// Every message type of the standard actors: one line each. The round-trip test, `primerl-graph
+/// Every message type of the standard actors, one per line. The round-trip test, `primerl-graph
 /// messages` and the handshake hash read this list.
 #pragma once
 

@@ -1,10 +1,10 @@
-/// The conversation that turns a prompt into tokens:
+/// The messages that make tokens from a prompt:
 ///
 ///   rollout --GenerateRequest--> router --> prefill --PrefillDone--> decode
 ///   rollout <~~Completion~~ decode | prefill.refused | router.refused
 ///   rollout --Cancel~~> router --Abort~~> prefill, decode
 ///
-/// Every GenerateRequest gets exactly one Completion, whoever ends it.
+/// Every GenerateRequest gets exactly one Completion, whichever actor ends it.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@
 
 namespace primerl {
 
-/// How many of a prompt's first tokens two actors have in common, and a digest of them: a copy with
-/// another digest is another prompt.
+/// The number of first tokens of a prompt that two actors both have, and a digest of these tokens.
+/// A prompt with another digest is another prompt.
 struct TokenPrefix {
   int32_t num_tokens = 0;
   uint64_t digest = 0;
 
-  /// This one and `tokens` behind it.
+  /// This prefix, followed by `tokens`.
   TokenPrefix extended(std::span<const int32_t> tokens) const {
     TokenPrefix longer{num_tokens + static_cast<int32_t>(tokens.size()), digest};
     for (const int32_t token : tokens)
@@ -40,24 +40,26 @@ struct TokenPrefix {
   }
 };
 
-/// One turn of one trajectory. Request numbers are unique per tenant for ever, below 2^48; a
-/// re-issued turn gets a new one.
+/// One turn of one trajectory. Request numbers are unique per tenant for ever, and below 2^48; a
+/// repeated turn gets a new number.
 ///
-/// A later turn brings only what its prompt has beyond the session's last one, so that a trajectory
-/// of many turns costs what it has tokens. An engine without that beginning answers
-/// kUnknownSession, and the turn is asked for again with its whole prompt.
+/// A later turn sends only the tokens after the session's last prompt, so the cost of a trajectory
+/// grows with its tokens, not with its turns. An engine without that prefix answers
+/// kUnknownSession, and the turn is sent again with its whole prompt.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
   static constexpr uint32_t kVersion = 3;
 
   uint64_t request = 0;
-  uint64_t session = 0;   // the trajectory: turns of one session stay on one engine
-  uint32_t attempt = 0;   // of the rollout; a re-issued one counts up
-  PolicyVersion version;  // live when the group opened: the engine must have applied it
-  std::string salt;       // KV cache identity within the tenant: version of the group
-  TokenPrefix known;      // of the prompt: what came with the session's last turn
-  std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens - known.num_tokens]: what follows it
-  uint64_t seed = 0;                   // of the draws; keyed by position, never by timing
+  uint64_t session = 0;   // the trajectory: all turns of a session use one engine
+  uint32_t attempt = 0;   // of the rollout; rises when the turn is sent again
+  PolicyVersion version;  // live version when the group opened; the engine must have applied it
+  std::string salt;       // separates KV caches within the tenant: the version of the group
+  TokenPrefix known;      // the prefix that came with the session's last turn
+  std::vector<int32_t> prompt_tokens;  // the tokens after `known`: [num_prompt_tokens -
+                                       // known.num_tokens]
+  uint64_t seed = 0;                   // of the sampling; random numbers are keyed by position, not
+                                       // by timing
   double temperature = 1.0;
   double top_p = 1.0;
   double min_p = 0.0;
@@ -66,9 +68,9 @@ struct GenerateRequest {
   bool ignore_eos = false;
   std::vector<int32_t> stop_ids;
   std::vector<std::string> stop;             // texts
-  Duration time_left = Duration::forever();  // until the asker gives up
-  /// Requests of this tenant that the asker has an answer to, each told once, in any request after
-  /// it: so the router knows what an engine still owes.
+  Duration time_left = Duration::forever();  // until the sender gives up
+  /// Requests of this tenant that the sender has received answers to. Each is listed once, in any
+  /// later request, so the router knows which requests an engine still has to answer.
   std::vector<uint64_t> answered;
 
   int64_t num_prompt_tokens() const {
@@ -87,7 +89,8 @@ struct GenerateRequest {
   }
 };
 
-/// Where a finished prompt's KV lies. Only the owner resolves it; an expired lease frees it.
+/// Where the KV of a computed prompt is. Only the owner can resolve it. When the lease ends, the
+/// owner frees the KV.
 struct KvHandle {
   InstanceId owner;
   uint32_t incarnation = 0;
@@ -101,7 +104,7 @@ struct KvHandle {
   }
 };
 
-/// The prompt is computed: decode takes it from here.
+/// The prompt is computed: decode continues it.
 struct PrefillDone {
   static constexpr std::string_view kName = "PrefillDone";
   static constexpr uint32_t kVersion = 1;
@@ -130,11 +133,12 @@ struct Completion {
   uint64_t session = 0;
   uint32_t attempt = 0;
   FinishReason end = FinishReason::kRefused;
-  std::string detail;              // why, when refused, lost or failed
-  std::vector<int32_t> tokens;     // [num_new_tokens], with the token that stopped it
+  std::string detail;              // the reason, when refused, lost or failed
+  std::vector<int32_t> tokens;     // [num_new_tokens], with the stop token, if any
   std::vector<float> logprobs;     // [num_new_tokens], of the processed distribution
   std::vector<VersionSpan> spans;  // cover [0, num_new_tokens)
-  Blob kept;                       // kernels/engine/kept_sets.h: what each token was drawn from
+  Blob kept;                       // kernels/engine/kept_sets.h: the tokens that each token was
+                                   // sampled from
   int32_t num_cached_tokens = 0;
 
   template <class F>
@@ -146,10 +150,10 @@ struct Completion {
   }
 };
 
-/// Most requests of one Cancel; more are told in several.
+/// Most requests of one Cancel; for more, several are sent.
 inline constexpr int64_t kCancelRequestsMax = 64;
 
-/// Rollout no longer wants these requests; each still gets its Completion (`cancelled`).
+/// Rollout does not need these requests any more. Each still gets its Completion (`cancelled`).
 struct Cancel {
   static constexpr std::string_view kName = "Cancel";
   static constexpr uint32_t kVersion = 1;
@@ -162,8 +166,8 @@ struct Cancel {
   }
 };
 
-/// Router to the engine that holds the request. Unknown requests are ignored: the end may have
-/// crossed.
+/// The router sends it to the engine that has the request. An unknown request is ignored: it may
+/// have ended while the Abort was on its way.
 struct Abort {
   static constexpr std::string_view kName = "Abort";
   static constexpr uint32_t kVersion = 1;

@@ -1,4 +1,4 @@
-/// What an engine tells the router about itself, and how it is made to stand still.
+/// What an engine reports to the router, and how the engine is paused.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,29 @@
 
 namespace primerl {
 
-/// Running totals and a snapshot. Newest wins.
+/// Running totals and current counts. Only the newest message matters.
 struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
   static constexpr uint32_t kVersion = 4;
 
-  InstanceId engine;          // the prefill or decode instance that speaks
-  uint64_t num_finished = 0;  // requests ended here since the start: guard = sent - finished
-  uint64_t num_received = 0;  // requests that came here since the start, those included
-  /// Requests that it queues beyond those received. Of a prefill instance; whoever sent more than
-  /// it received holds the difference back.
+  InstanceId engine;          // the prefill or decode instance that sends this
+  uint64_t num_finished = 0;  // requests that ended here since the start; open requests = sent -
+                              // finished
+  uint64_t num_received = 0;  // requests that arrived here since the start, finished ones included
+  /// Requests that a prefill instance can queue beyond those received. A router that has sent more
+  /// than num_received counts the difference against it.
   int32_t num_room = 0;
-  /// Of the engine, since it was made: sequences that it ended as was asked (kStop, kLength), and
-  /// those that it could not compute (kFailed). What was refused, cancelled or had no room is in
-  /// neither.
+  /// Since the engine was created: sequences that ended as requested (kStop, kLength), and
+  /// sequences that it could not compute (kFailed). Refused and cancelled sequences, and those that
+  /// found no free space, are in neither.
   uint64_t num_completed = 0;
   uint64_t num_failed = 0;
   int32_t num_waiting = 0;
   int32_t num_running = 0;
   int32_t num_free_blocks = 0;
   int32_t num_blocks = 0;
-  VersionsByKey applied;  // the router uses an engine only from a key's live version on
+  VersionsByKey applied;  // the router uses an engine for a key once it has applied the live
+                          // version
 
   template <class F>
   static void fields(F& f) {
@@ -42,15 +44,15 @@ struct EngineLoad {
   }
 };
 
-/// Holds an engine still for `owner`, or lets it go: its sequences keep their KV and make no token
-/// until no owner holds it. Each owner has one lease, which the next message of that name replaces;
-/// one that is not renewed ends by itself.
+/// Pauses an engine for `owner`, or ends that pause. While any owner pauses it, its sequences keep
+/// their KV and make no tokens. Each owner has one lease; its next message replaces the lease, and
+/// a lease that is not renewed ends by itself.
 struct EngineHold {
   static constexpr std::string_view kName = "EngineHold";
   static constexpr uint32_t kVersion = 1;
 
   std::string owner;
-  Duration lease;  // from its arrival; 0: the owner lets go
+  Duration lease;  // counted from arrival; 0: the owner ends its pause
 
   template <class F>
   static void fields(F& f) {

@@ -1,10 +1,10 @@
-/// The conversation that makes a new policy version live:
+/// The messages that make a new policy version live:
 ///
 ///   trainer --WeightsReady--> broadcaster ~~PolicyUpdate~~> prefill, decode
 ///   broadcaster <~~PolicyApplied~~ prefill, decode;   broadcaster ~~PolicyLive~~> rollout
 ///
-/// Bytes travel through the weight channel; these messages only name versions: of the whole weights
-/// of the envelope's tenant. Versions of two tenants are told apart by that alone.
+/// The weights travel through the weight channel. These messages only name versions: of all weights
+/// of the envelope's tenant. Only the tenant distinguishes equal version numbers.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@
 
 namespace primerl {
 
-/// `version` lies in the weight channel.
+/// `version` is in the weight channel.
 struct WeightsReady {
   static constexpr std::string_view kName = "WeightsReady";
   static constexpr uint32_t kVersion = 1;
 
   PolicyVersion version;
-  bool is_last = false;  // no further version follows: the tenant has finished
+  bool is_last = false;  // no later version follows: the tenant has finished
 
   template <class F>
   static void fields(F& f) {

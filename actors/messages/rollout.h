@@ -1,5 +1,4 @@
-/// The conversations around a rollout: tasks and turns with the environment, groups with the
-/// trainer.
+/// The messages around a rollout: tasks and turns with the environment, groups with the trainer.
 ///
 ///   env --Task--> rollout --Action~~> env ~~Observation~~> rollout --TrajectoryGroup--> trainer
 ///   trainer ~~GroupEnded~~> rollout
@@ -17,8 +16,8 @@
 
 namespace primerl {
 
-/// Something to solve. Ordinals are dense from 0 per tenant, and the ordinal of a group is that of
-/// its task: a resumed run makes the same task again.
+/// Something to solve. Ordinals are dense from 0 per tenant. A group has the ordinal of its task,
+/// so a resumed run makes the same task again.
 struct Task {
   static constexpr std::string_view kName = "Task";
   static constexpr uint32_t kVersion = 1;
@@ -41,10 +40,11 @@ struct Action {
   uint64_t ordinal = 0;  // of the task
   uint32_t attempt = 0;
   int32_t turn = 0;                // from 0
-  int32_t first_turn = 0;          // of `texts`: the environment has those before it
+  int32_t first_turn = 0;          // of `texts`: the environment has the earlier ones already
   std::vector<std::string> texts;  // completions of the turns from first_turn to turn
-  bool is_truncated = false;       // the last one ran into max_tokens
-  /// Trajectories of this environment instance that ended before it said so, each told once.
+  bool is_truncated = false;       // the last completion was cut at max_tokens
+  /// Trajectories that this environment instance has not ended but that have ended. Each is listed
+  /// once.
   std::vector<uint64_t> ended;
 
   template <class F>
@@ -69,7 +69,7 @@ struct Observation {
   bool is_done = false;
   bool is_too_long = false;    // the text is left out; the trajectory ends as truncated
   bool needs_history = false;  // the earlier turns are not known: send all of them
-  std::string fault;           // not empty: the environment failed, the rollout with it
+  std::string fault;           // not empty: the environment failed, and so does the rollout
 
   template <class F>
   static void fields(F& f) {
@@ -80,7 +80,7 @@ struct Observation {
   }
 };
 
-/// Most bytes of Trajectory::fault; rollouts.jsonl has the whole text.
+/// Most bytes of Trajectory::fault. rollouts.jsonl has the whole text.
 inline constexpr size_t kFaultBytesMax = 256;
 
 /// One finished rollout as the trainer sees it. Arrays are parallel, [num_tokens].
@@ -90,9 +90,9 @@ struct Trajectory {
   std::string fault;
   std::vector<int32_t> tokens;     // prompts, completions and observations, as seen by the engine
   std::vector<uint8_t> sampled;    // 1 where the policy sampled the token
-  std::vector<float> logprobs;     // at sampling; 0 where not sampled
+  std::vector<float> logprobs;     // 0 where not sampled
   std::vector<VersionSpan> spans;  // of sampled tokens, positions in `tokens`
-  Blob kept;  // kernels/engine/kept_sets.h, one entry a sampled token; empty: all were kept
+  Blob kept;  // kernels/engine/kept_sets.h, one entry per sampled token; empty: all were kept
   double reward = 0;
   int32_t num_turns = 0;
   bool is_truncated = false;
@@ -114,8 +114,8 @@ struct TrajectoryGroup {
 
   uint64_t ordinal = 0;  // of the task; the group's name
   uint32_t attempt = 0;
-  PolicyVersion version;            // live when the group opened: its staleness counts from here
-  std::vector<Trajectory> members;  // group_size of them, failed ones included
+  PolicyVersion version;            // live when the group opened; staleness is counted from it
+  std::vector<Trajectory> members;  // group_size members, failed ones included
 
   template <class F>
   static void fields(F& f) {
@@ -125,13 +125,13 @@ struct TrajectoryGroup {
   }
 };
 
-/// How a rollout, or a group, ended. Rollout alone writes the end of a rollout.
+/// How a rollout, or a group, ended. Only Rollout writes the end of a rollout.
 enum class RolloutEnd : uint8_t { kTrained, kFiltered, kStale, kFailed, kCancelled };
 std::string_view to_string(RolloutEnd end);  // "trained", "filtered", ...
 
 /// A member that the trainer could not train on.
 struct RefusedMember {
-  uint32_t member = 0;  // its place in the group
+  uint32_t member = 0;  // its index in the group
   std::string fault;    // at most kFaultBytesMax
 
   template <class F>
@@ -141,8 +141,8 @@ struct RefusedMember {
   friend bool operator==(const RefusedMember&, const RefusedMember&) = default;
 };
 
-/// The trainer's one answer to a TrajectoryGroup. Refused members ended as `failed`, the others as
-/// the group did.
+/// The trainer's one answer to a TrajectoryGroup. Refused members end as `failed`; the others end
+/// as the group did.
 struct GroupEnded {
   static constexpr std::string_view kName = "GroupEnded";
   static constexpr uint32_t kVersion = 2;
@@ -151,7 +151,7 @@ struct GroupEnded {
   uint32_t attempt = 0;
   RolloutEnd end = RolloutEnd::kTrained;
   int64_t step = 0;    // of the batch it trained in; 0 when it did not
-  std::string reason;  // which filter, how stale
+  std::string reason;  // which filter refused it, or how stale it is
   std::vector<RefusedMember> refused = {};
 
   template <class F>

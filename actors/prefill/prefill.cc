@@ -6,7 +6,7 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kDonePerTurn = 64;
-/// Sessions remembered where the graph does not say how many rollouts may be in flight.
+/// Fewest sessions remembered, whatever the tenants' inflight_max.
 constexpr int64_t kSessionsAtLeast = 64;
 
 SequenceRequest sequence_for(const GenerateRequest& request, const std::vector<int32_t>& prompt,
@@ -45,7 +45,7 @@ Contract Prefill::contract() {
           refuse_with(&Prefill::refuse_request))
       .in("abort", &Prefill::on_abort, "a request that nobody wants any more", optional_port())
       .in("update", &Prefill::on_update, "a new policy version", optional_port(), latest_wins())
-      // No handler sends it, so aborts and updates do not add to its edge's bound.
+      // No handler sends `done`, so aborts and updates do not add to its edge's bound.
       .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(), burst(0),
            work_burst(kDonePerTurn), handles_of("engine"))
       .out("refused", &Prefill::refused_, "the answer to a request that the engine did not take",
@@ -72,7 +72,8 @@ Status Prefill::start(Resources& resources) {
   int64_t inflight = 0;
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
-  // One that waits for its environment is not pushed out by as many that came and ended meanwhile.
+  // Twice the rollouts in flight, so that a session that waits for its environment is kept even if
+  // as many other sessions begin and end meanwhile.
   sessions_max_ = static_cast<size_t>(std::max(2 * inflight, kSessionsAtLeast));
   return ok();
 }
@@ -97,7 +98,7 @@ Status Prefill::on_request(const GenerateRequest& request) {
   }
   const Status submitted = submit(request, *prompt, name, delivery.ref, delivery.origin);
   if (submitted.ok() || submitted.error().code() != Code::kExhausted) return submitted;
-  // There is room again when the engine has gone on: lack of it is no answer.
+  // A full queue is not an answer: the request waits until the engine has free space.
   parked_ = Parked{request, name, delivery.ref, delivery.origin};
   parked_->request.known = {};
   parked_->request.prompt_tokens = *prompt;
@@ -165,7 +166,7 @@ Status Prefill::on_abort(const Abort& abort) {
 
 Result<bool> Prefill::work() {
   for (const auto& event : engine_->take_prefilled()) {
-    // Not there: the prompt of somebody else who feeds this engine.
+    // If it is not there, another actor submitted the prompt to this engine.
     const auto found = submitted_.find(request_of(event.id));
     if (found == submitted_.end()) continue;
     done_waiting_.push_back({event, found->second});
@@ -177,14 +178,14 @@ Result<bool> Prefill::work() {
   }
   if (parked_) submit_parked();
   const EngineState state = engine_->state();
-  // A sequence may end in the engine before its prompt is complete; Decode answers it.
+  // A sequence may end in the engine before its prompt is complete. Decode answers it.
   if (done_waiting_.empty() && state.num_waiting == 0) submitted_.clear();
   if (state.num_held == 0) leases_.clear();
   tell_load(state);
   return engine_->has_work() || !done_waiting_.empty();
 }
 
-/// From here on whoever gets the handle owes the answer: it is passed on for an aborted sequence
+/// After this, the actor that receives the handle must answer. An aborted sequence is forwarded
 /// too.
 void Prefill::pass_on(const Done& done) {
   const RequestName name = request_of(done.event.id);
@@ -213,7 +214,7 @@ Status Prefill::on_lease() {
   for (; !leases_.empty() && leases_.front().ends <= now; leases_.pop_front())
     engine_->expire(leases_.front().id);
   if (leases_.empty()) return ok();
-  // Not once for each: a lease may last an eighth longer.
+  // One timer serves several leases, so a lease may last an eighth longer.
   const Duration least = Duration::nanoseconds(options_.lease.to_nanoseconds() / 8);
   is_lease_armed_ = true;
   services().set_timer("lease", std::max(leases_.front().ends - now, least));

@@ -1,16 +1,16 @@
-/// Hands prompts to its engine and passes each on when its KV is complete.
+/// Submits prompts to its engine and forwards each when its KV is complete.
 ///
 ///   request ->  [ prefill ]  -> done
 ///   abort  ~~~>              ~~~> refused
 ///   update ~~~>              ~~~> applied, load
 ///
-/// Threads: the engine's. State: where answers go, per request. Order: `done` follows the engine's
-/// order. A request that the engine took in is answered by Decode, also when it ends here: the
-/// engine tells the end of a sequence once, and Decode asks. Prefill answers only what the engine
-/// never took in. When the engine's queue is full, the newest request waits here and those behind
-/// it in the edge, until there is room. A finished prompt's KV is held under a lease: when nobody
-/// takes it over in time the engine frees it. Of each session the last prompt is kept
-/// (session_prompts.h), and a later turn brings what follows.
+/// Threads: the engine's. State: for each request, where its answer goes. Order: `done` follows the
+/// engine's order. Decode answers every request that the engine accepted, also one that ends here,
+/// because the engine reports the end of a sequence once, to Decode. Prefill answers only requests
+/// that the engine did not accept. When the engine's queue is full, the newest request waits here,
+/// and later ones wait in the edge. A finished prompt's KV is kept under a lease: if Decode does
+/// not take it over in time, the engine frees it. The last prompt of each session is kept
+/// (session_prompts.h); a later turn sends only what follows it.
 #pragma once
 
 #include <deque>
@@ -42,7 +42,7 @@ class Prefill final : public EngineUser {
   bool idle() const override;
 
  private:
-  /// What PrefillDone must say, kept until the prompt is complete.
+  /// The fields of PrefillDone, kept until the prompt is complete.
   struct Submitted {
     uint64_t session = 0;
     uint32_t attempt = 0;
@@ -57,7 +57,7 @@ class Prefill final : public EngineUser {
           "cause", &S::cause)("origin", &S::origin);
     }
   };
-  /// A finished prompt that was not passed on yet.
+  /// A finished prompt that was not forwarded yet.
   struct Done {
     PrefillEvent event;
     Submitted submitted;
@@ -97,7 +97,8 @@ class Prefill final : public EngineUser {
 
   Status submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
                 RequestName name, StepRef cause, InstanceId origin);
-  /// Tries the parked request again; in the end its answer, or the engine has it.
+  /// Submits the parked request again. Then the engine has it, or it is answered, or it stays
+  /// parked.
   void submit_parked();
   Parked unpark();
   void pass_on(const Done& done);
@@ -111,9 +112,9 @@ class Prefill final : public EngineUser {
   size_t sessions_max_ = 0;  // constant after start
   // Touched only by handlers.
   std::map<RequestName, Submitted> submitted_;
-  std::deque<Done> done_waiting_;  // taken from the engine, not passed on yet
-  std::optional<Parked> parked_;   // `request` is paused
-  std::deque<Lease> leases_;       // passed on, in the order of their ends
+  std::deque<Done> done_waiting_;  // prefilled in the engine, not forwarded yet
+  std::optional<Parked> parked_;   // the port `request` is paused
+  std::deque<Lease> leases_;       // of forwarded prompts, in the order of their ends
   bool is_lease_armed_ = false;
   CancelledEarly cancelled_;
   SessionPrompts sessions_;

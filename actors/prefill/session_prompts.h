@@ -1,7 +1,8 @@
-/// SessionPrompts: the last prompt of each session, so that a later turn brings its end alone.
+/// SessionPrompts: the last prompt of each session, so that a later turn sends only what follows
+/// it.
 ///
-/// A turn extends the session's last prompt exactly, by what was sampled and what the environment
-/// said. A value, part of Prefill's state; not thread-safe.
+/// A turn's prompt is the session's last prompt, followed by the sampled tokens and the
+/// environment's text. A value, part of Prefill's state; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,13 @@ inline constexpr int64_t kSessionTokensLimit = int64_t{1} << 28;
 
 class SessionPrompts {
  public:
-  /// The whole prompt of a turn: `known`, then `tokens`. None when the session's last prompt is not
-  /// `known`, or was forgotten; a turn that knows nothing is whole and always taken. Valid until
-  /// the next call.
+  /// The whole prompt of a turn: `known`, then `tokens`. Null when the session's last prompt is not
+  /// `known`, or was dropped. A turn with an empty `known` has its whole prompt and is always
+  /// accepted. Valid until the next call.
   ///
-  /// At most so many tokens and sessions are kept, and the newest prompt whatever its length: those
-  /// used least recently go first. Nobody tells when a session has ended.
+  /// At most `tokens_max` tokens and `sessions_max` sessions are kept, but always the newest
+  /// prompt. The least recently used ones are dropped first, because the end of a session is not
+  /// reported.
   const std::vector<int32_t>* take(SessionName name, const TokenPrefix& known,
                                    std::span<const int32_t> tokens, int64_t tokens_max,
                                    size_t sessions_max);
@@ -42,8 +44,8 @@ class SessionPrompts {
  private:
   struct Prompt {
     std::vector<int32_t> tokens;
-    TokenPrefix prefix;     // all of them
-    uint64_t last_use = 0;  // its key in by_age_
+    TokenPrefix prefix;     // of all tokens
+    uint64_t last_use = 0;  // the prompt's key in by_age_
     template <class F>
     static void fields(F& f) {
       f("tokens", &Prompt::tokens)("prefix", &Prompt::prefix)("last_use", &Prompt::last_use);

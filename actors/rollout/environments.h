@@ -1,8 +1,8 @@
 /// Environments: which instance of the environment serves which trajectory.
 ///
-/// A trajectory stays with the instance that has its earlier turns; a new one goes where the fewest
-/// are. The instance that gives the tasks judges only when there is no other: a slow judgement must
-/// not hold up new tasks. A value; not thread-safe.
+/// A trajectory stays with the instance that has its earlier turns. A new one goes to the instance
+/// with the fewest. The instance that gives the tasks judges only when there is no other: a slow
+/// judgement must not delay new tasks. A value; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@
 
 namespace primerl {
 
-/// Ended trajectories that wait for the next action to be told with; the oldest give way, and the
-/// environment forgets them by age.
+/// Most ended trajectories that wait to be sent with the next action. Above it the oldest are
+/// dropped; the environment then drops them as least recently used.
 inline constexpr size_t kEndedTrajectoriesMax = 1024;
 
 class Environments {
  public:
   void gives_tasks(InstanceId instance) { task_giver_ = instance; }
-  /// For a new trajectory; none when there is no target.
+  /// The instance for a new trajectory; none when there is no target.
   InstanceId choose(std::span<const InstanceId> targets) const;
 
   void begin(InstanceId environment) { ++served_[environment].num_trajectories; }
-  /// It serves one trajectory less.
+  /// The instance serves one trajectory less.
   void end(InstanceId environment);
-  /// It is told with its next action that the trajectory has ended.
+  /// Sends with the next action to this instance that the trajectory has ended.
   void tell_ended(InstanceId environment, uint64_t trajectory);
   std::vector<uint64_t> take_ended(InstanceId environment);
-  /// The instance is gone.
+  /// The instance has gone.
   void forget(InstanceId environment) { served_.erase(environment); }
 
   template <class F>

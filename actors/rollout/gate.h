@@ -6,8 +6,8 @@
 ///   opened - lost < v * G + depth,   depth <= (1 + max_off_policy_steps) * G
 ///   inflight + group_size <= max_inflight
 ///
-/// `depth` is the pace's (pace.h): once the pipe holds that many groups, G open for each version. A
-/// group that is lost makes room for another at once.
+/// `depth` comes from the pace (pace.h): once that many groups are in flight, G groups open for
+/// each version. When a group is lost, another may open at once.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@
 
 namespace primerl {
 
-/// What a tenant asks for; G = groups_per_batch.
+/// The limits of a tenant; G = groups_per_batch.
 struct GateLimits {
   int64_t groups_per_batch = 1;
   int64_t max_off_policy_steps = 0;
   int64_t group_size = 1;    // rollouts
   int64_t max_inflight = 1;  // rollouts
 
-  /// Groups that the pipe holds at least: a batch being trained, and the next one in the making.
+  /// Fewest groups in flight: the batch being trained, and the next one being generated.
   int64_t depth_min() const;
-  /// Groups that the pipe may hold by the staleness limit.
+  /// Most groups in flight that the staleness limit allows.
   int64_t depth_max() const;
 };
 
 struct GateCounts {
   int64_t opened = 0;     // groups
-  int64_t delivered = 0;  // groups that are not in flight any more, dropped ones included
-  int64_t lost = 0;       // groups that ended otherwise than trained
-  int64_t inflight = 0;   // rollouts; counted anew for each question
+  int64_t delivered = 0;  // groups that are no longer in flight, dropped ones included
+  int64_t lost = 0;       // groups that ended without training
+  int64_t inflight = 0;   // rollouts; counted again for each question
 
   template <class F>
   static void fields(F& f) {
@@ -44,16 +44,16 @@ struct GateCounts {
 
 enum class GateAnswer { kOpen, kNoPolicy, kOpenedLimit, kPaced, kInflightLimit };
 
-/// `live` is none before the first PolicyLive: then nothing opens. `depth` in groups, between
+/// `live` is none before the first PolicyLive; no group opens then. `depth` is in groups, between
 /// depth_min() and depth_max().
 GateAnswer ask_gate(const GateLimits& limits, const GateCounts& counts, int64_t depth,
                     PolicyVersion live);
 
-/// (N-1) - k, of a group opened under `opened_under` in the batch that makes `made` (N).
+/// (N-1) - k, for a group opened under `opened_under` (k) in the batch that makes `made` (N).
 int64_t staleness(PolicyVersion made, PolicyVersion opened_under);
 
-/// Whether a group opened under `opened_under` can train in any batch once `latest` is made: the
-/// next batch is latest + 1, and later ones are staler.
+/// Whether a group opened under `opened_under` can train in any batch after `latest`: the next
+/// batch makes latest + 1, and in later ones the group is staler.
 bool can_train(PolicyVersion latest, PolicyVersion opened_under, int64_t max_off_policy_steps);
 
 }  // namespace primerl

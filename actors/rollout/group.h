@@ -1,4 +1,4 @@
-/// Group and Member: what Rollout knows of the rollouts of one task. Plain values.
+/// Group and Member: Rollout's state of the rollouts of one task. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ struct Member {
 
   Trajectory trajectory;  // what the trainer will see
   State state = State::kGenerating;
-  uint32_t attempt = 0;  // counts up with every re-issued turn
+  uint32_t attempt = 0;  // rises with every turn that is sent again
   uint64_t seed = 0;
   std::vector<std::string> texts;  // completions of all turns
-  std::vector<Blob> kept;          // of each turn; the trajectory has them when it ends
+  std::vector<Blob> kept;          // of each turn; joined in the trajectory when it ends
   uint64_t request = 0;            // while generating
   TokenPrefix asked;               // the whole prompt of `request`
-  TokenPrefix known;               // the prompt of the last completion: its engine has it
+  TokenPrefix known;               // the prompt of the last completion; its engine has it
   Time deadline;                   // of the rollout
   std::optional<Time> environment_deadline;
-  InstanceId environment;         // that has its earlier turns; none before the first
-  int32_t num_turns_told = 0;     // to `environment`
+  InstanceId environment;         // the instance with its earlier turns; none before the first
+  int32_t num_turns_told = 0;     // turns sent to `environment`
   int32_t told_from = 0;          // first turn of the last action
   std::optional<RolloutEnd> end;  // written already
 

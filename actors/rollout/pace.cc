@@ -5,8 +5,9 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kWaitShare = 25;  // waiting for less than a 25th of the time is no waiting
-// Laps of rest after a trial that failed: the first, and the longest.
+constexpr int64_t kWaitShare = 25;  // The trainer counts as waiting if it waits for more than 1/25
+                                    // of the time.
+// Laps without a trial after a trial that failed: the first time, and at most.
 constexpr int64_t kRestMin = 4, kRestMax = 64;
 
 Duration per_version(Duration took, int64_t num_versions) {
@@ -36,7 +37,8 @@ void Pace::see_made(const GateLimits& limits, const GateCounts& counts, PolicyVe
     lap_.took += now - *free_at_;
     if (ready_at_ && *ready_at_ > *free_at_) {
       lap_.waited += *ready_at_ - *free_at_;
-      // What opened late for another reason (slots, tasks) would come no sooner from a deeper pipe.
+      // Groups that opened late for another reason (in-flight limit, no tasks) would not come
+      // sooner if the depth were larger.
       if (is_paced_) lap_.waited_paced += *ready_at_ - *free_at_;
     }
     const int64_t ready = counts.delivered - counts.lost - made.value * batch;
@@ -85,7 +87,7 @@ void Pace::try_depth(const GateLimits& limits, int64_t depth) {
   depth_before_ = this->depth(limits);
   depth_ = std::clamp(depth, limits.depth_min(), limits.depth_max());
   if (depth_ == depth_before_)
-    is_shallower_ = false;  // at its least, or its most: look again after the next lap
+    is_shallower_ = false;  // at a limit already: decide again after the next lap
   else
     trial_ = Trial::kSettles;
 }
@@ -93,7 +95,7 @@ void Pace::try_depth(const GateLimits& limits, int64_t depth) {
 void Pace::judge(const GateLimits& limits, Duration took) {
   trial_ = Trial::kNone;
   const int64_t before = took_before_.to_nanoseconds();
-  // Were the pipe merely too short, a version would take time in inverse proportion to the depth.
+  // If only the depth limits the rate, the time per version is inversely proportional to the depth.
   const int64_t expected = before * depth_before_ / depth(limits);
   const int64_t limit =
       is_shallower_ ? before + (expected - before) / 4 : before - (before - expected) / 2;

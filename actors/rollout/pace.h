@@ -1,21 +1,15 @@
-/// Pace: how many groups the pipe from opening to training holds. As few as keep the trainer busy:
-/// every batch's worth more makes every group a version staler.
+/// Pace: how many groups may be between opening and training (the depth). It keeps the depth as
+/// small as possible while the trainer stays busy: each batch more makes every group one version
+/// staler.
 ///
-/// It begins at depth_min() and measures, version by version, how long the trainer waited for its
-/// batch while the pace alone kept the gate shut. Once a lap, when all groups that were open at its
-/// beginning have had their batch, the depth is judged:
+/// It begins at depth_min(). For each version it measures how long the trainer waited for its batch
+/// while only the pace kept the gate closed. A lap ends when all groups that were open at its
+/// beginning have had their batch. Then the depth changes:
 ///
-///   more than a batch was ready all the lap   it shrinks by what was spare
-///   the trainer waited                        a deeper pipe is tried, in proportion, at most twice
-///                                             as deep
-///   else, and after a trial that failed       a shallower one is tried, by a quarter
-///
-/// A trial has a lap to settle and one to be measured. Of what a version would take less in a pipe
-/// that is merely too short, a deeper one must have won half (engines that are busy win nothing);
-/// of what it would take more, a shallower one may have cost a quarter. Else the depth goes back
-/// and rests, twice as long after each failure.
-///
-/// Times are those of deliveries, which the record has: it decides the same when it is replayed.
+/// more than a batch was ready all the lap   it shrinks by the groups that were spare
+/// the trainer waited                        a larger depth is tried, in proportion to
+/// the wait, at most twice as large
+/// else, and after a trial that failed       a smaller depth is tried, by a quarter
 #pragma once
 
 #include <cstdint>
@@ -30,9 +24,9 @@ class Pace {
  public:
   /// Groups, between the limits' depth_min() and depth_max().
   int64_t depth(const GateLimits& limits) const;
-  /// After every change of `counts`: notes when the next batch was ready.
+  /// Call it after every change of `counts`: notes when the next batch was ready.
   void see_counts(const GateLimits& limits, const GateCounts& counts, PolicyVersion made, Time now);
-  /// Version `made` is known to be made; once for each that the rollout learns of.
+  /// Call it once for each version that the rollout learns of: `made` exists.
   void see_made(const GateLimits& limits, const GateCounts& counts, PolicyVersion live,
                 PolicyVersion made, Time now);
 
@@ -47,14 +41,14 @@ class Pace {
  private:
   enum class Trial : uint8_t { kNone, kSettles, kIsMeasured };
 
-  /// What the versions of a lap came to.
+  /// Measurements of one lap.
   struct Lap {
-    int64_t end = 0;  // groups, of opened - lost
+    int64_t end = 0;  // the lap ends when this many groups have trained; counted like opened - lost
     int64_t num_versions = 0;
-    int64_t num_spare = 0;  // groups ready beyond a batch, the fewest
+    int64_t num_spare = 0;  // fewest groups ready beyond a batch
     Duration took;
     Duration waited;        // by the trainer, for its batch
-    Duration waited_paced;  // the part of it while the pace kept the gate shut
+    Duration waited_paced;  // the part while only the pace kept the gate closed
 
     template <class F>
     static void fields(F& f) {
@@ -70,14 +64,14 @@ class Pace {
   int64_t depth_ = 0;  // 0 = not changed yet
   Lap lap_;
   std::optional<Time> free_at_;   // when the last version was made
-  std::optional<Time> ready_at_;  // when the batch after it was there
-  bool is_paced_ = false;         // the pace kept the gate shut at that time
-  // Of a trial: what it began from.
+  std::optional<Time> ready_at_;  // when the next batch was complete
+  bool is_paced_ = false;         // only the pace kept the gate closed at that time
+  // The running trial, and the state before it.
   Trial trial_ = Trial::kNone;
   bool is_shallower_ = false;
   int64_t depth_before_ = 0;
   Duration took_before_;  // of one version
-  int64_t rest_ = 0;      // laps before the next one
+  int64_t rest_ = 0;      // laps before the next trial
   int64_t next_rest_ = 0;
 };
 

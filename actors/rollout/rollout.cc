@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::string_view kFile = "rollouts.jsonl";
 
-/// Groups that may wait for their end at once: those the gate lets live, and one being delivered.
+/// Most groups that wait for their end at once: those that the gate allows, and one that is being
+/// delivered.
 Amount groups_alive_max() {
   return {[](const void*, std::span<const Tenant> tenants) {
             int64_t most = 1;
@@ -86,7 +87,7 @@ Status Rollout::start(Resources& resources) {
   if (const auto* resume = services().resume_point(tenant_)) {
     ASSIGN_OR_RETURN(const int64_t resumes, resume->manifest.get_int("resumes"));
     base_attempt_ = static_cast<uint32_t>(resumes + 1);
-    // The gate counts from the resumed version on, as if its batches had been trained here.
+    // The gate counts from the resumed version on, as if its batches had been trained in this run.
     counts_.opened = counts_.delivered = resume->version.value * tenant().groups_per_batch();
     made_ = resume->version;
   }
@@ -125,7 +126,7 @@ void Rollout::open_held_task() {
     return;
   }
   if (num_asked_ > 0) {
-    // A step asks for a group at most: the next one opens it.
+    // One step opens at most one group: the next step opens this one.
     services().pause("task");
     services().set_timer("reissue", Duration());
     return;
@@ -214,7 +215,7 @@ Status Rollout::on_ended(const GroupEnded& ended) {
   if (!is_trained) ++counts_.lost;
   groups_.erase(found);
   if (is_trained) learn_made(batch);
-  // The trainer takes no more groups: other tenants may go on for long.
+  // The trainer accepts no more groups. Other tenants may continue for a long time.
   if (ended.end == RolloutEnd::kCancelled && !std::exchange(has_ended_, true))
     drop_open(ended.reason);
   return settle();
@@ -222,7 +223,7 @@ Status Rollout::on_ended(const GroupEnded& ended) {
 
 Status Rollout::on_policy(const PolicyLive& live) {
   if (live.version <= live_) return ok();
-  // The version that the run starts from was made by no batch of it.
+  // No batch of this run made the version that the run starts from.
   if (live_.is_none()) made_ = std::max(made_, live.version);
   learn_made(live.version);
   live_ = live.version;
@@ -268,7 +269,7 @@ void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
   const Status written = services().files().append_line(
       kFile, rollout_line(tenant().name, group, index, ended, options_.log_tokens));
   if (written.ok() || told_file_fault_) return;
-  // Training without its record is worth nothing: say it once and end the run.
+  // Training without this file is useless: report the error once and end the run.
   told_file_fault_ = true;
   services().log(LogLevel::kError, fmt::format("{}: {}", kFile, written.error().text()));
   services().finish(tenant_);

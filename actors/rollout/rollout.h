@@ -1,13 +1,13 @@
-/// Turns tasks into groups of rollouts: asks for tokens turn by turn, acts on the environment,
-/// hands finished groups to the trainer and writes how every rollout ended.
+/// Makes groups of rollouts from tasks: requests tokens turn by turn, sends actions to the
+/// environment, sends finished groups to the trainer and writes how every rollout ended.
 ///
 ///   task       ->  [ rollout ]  -> generate, group
 ///   completion, observation ~~~>   ~~~> action, cancel
 ///   ended, policy           ~~~>
 ///
-/// Threads: pooled. State: all rollouts of one tenant. Order: groups open in task order, under the
-/// gate (gate.h). The token prefix of a turn is extended exactly, never tokenised again. Every
-/// rollout ends exactly once, and this actor alone writes that end to rollouts.jsonl.
+/// Threads: pooled. State: all rollouts of one tenant. Order: groups open in task order, when the
+/// gate (gate.h) allows it. Each turn appends to the same tokens; they are never tokenised again.
+/// Every rollout ends exactly once, and only this actor writes that end to rollouts.jsonl.
 #pragma once
 
 #include <map>
@@ -26,10 +26,10 @@
 namespace primerl {
 
 struct RolloutOptions {
-  std::string model;          // whose tokenizer; empty = the only one
+  std::string model;          // model whose tokenizer is used; empty = the only model
   int64_t max_inflight = 64;  // rollouts at once
-  int64_t attempts_max = 3;   // times an engine may be lost, or fail, under one rollout
-  bool log_tokens = false;    // token ids and log-probabilities into rollouts.jsonl
+  int64_t attempts_max = 3;   // engine losses or failures that one rollout survives
+  bool log_tokens = false;    // write token ids and log-probabilities into rollouts.jsonl
 };
 
 class Rollout final : public Actor {
@@ -44,7 +44,7 @@ class Rollout final : public Actor {
   Status on_peer(const PeerEvent& event) override;
 
  private:
-  /// A rollout by its group's ordinal and its place in the group.
+  /// A rollout: the ordinal of its group and its index in the group.
   struct Place {
     uint64_t ordinal = 0;
     size_t member = 0;
@@ -64,14 +64,16 @@ class Rollout final : public Actor {
   Status on_reissue();
 
   // rollout.cc: groups
-  /// Ends every handler: cancels, opens what the gate allows, arms the timer.
+  /// The last call of every handler: sends cancels, opens the waiting task if the gate allows it,
+  /// sets the timer.
   Status settle();
   void open_held_task();
   void open(const Task& task);
   void deliver_if_done(uint64_t ordinal);
-  /// The trainer has made `version`: the pace looks at it, and what no batch can take is dropped.
+  /// The trainer has made `version`: updates the pace and drops groups that no batch can use any
+  /// more.
   void learn_made(PolicyVersion version);
-  /// Drops every group in flight that no batch can take any more.
+  /// Drops every group in flight that no batch can use any more.
   void drop_stale();
   /// Ends all groups that are not delivered as cancelled.
   void drop_open(const std::string& reason);
@@ -87,20 +89,22 @@ class Rollout final : public Actor {
   void send_request(Place place);
   Result<std::string> text_of(const Completion& completion) const;
   void take_tokens(Place place, const Completion& completion);
-  /// From now on its environment has the time of so many calls.
+  /// Restarts the time limit of its environment: the time of `num_calls` calls.
   void begin_environment_time(Place place, int64_t num_calls);
-  /// Tells its environment the turns that it does not know yet; later, when there is none now.
+  /// Sends the turns that its environment does not have yet. If there is no environment, it sends
+  /// them later.
   void send_action(Place place);
-  /// The rollout needs its environment no more.
+  /// The rollout does not need its environment any more.
   void let_go_of_environment(Member& member);
-  /// What an environment instance had is gone with it.
+  /// An environment instance has gone, and the state of its trajectories with it.
   void leave_environment(InstanceId environment);
   void issue_again(Place place, const std::string& why);
-  /// The turn again: its engine does not have the session's earlier turns.
+  /// Sends the turn again with its whole prompt: the engine does not have the session's earlier
+  /// turns.
   void send_whole(Place place);
   void finish(Place place, double reward, bool is_truncated);
   void fail(Place place, std::string fault);
-  /// Stops waiting for whatever the rollout waits for.
+  /// Cancels whatever the rollout is waiting for.
   void abandon(Place place);
   Member& member_at(Place place) { return groups_.at(place.ordinal).members[place.member]; }
 
@@ -118,30 +122,30 @@ class Rollout final : public Actor {
   uint32_t base_attempt_ = 0;  // times this run was resumed
   // Touched only by handlers.
   PolicyVersion live_;
-  PolicyVersion made_;  // newest version that the trainer is known to have made
+  PolicyVersion made_;  // newest version that the trainer has made, as far as known
   GateCounts counts_;
   Pace pace_;
   std::map<uint64_t, Group> groups_;  // by ordinal: in flight, or with the trainer
   std::map<uint64_t, Place> requests_;
   std::map<uint64_t, Place> trajectories_;  // waiting for an observation
-  std::set<uint64_t> cancelled_;            // requests without an owner, still to be answered
-  /// Trajectories that ended before their action was answered, and who has it. They count as in
-  /// flight until then: a stuck environment would else be sent more actions than the edge is bound
-  /// to hold.
+  std::set<uint64_t> cancelled_;            // cancelled requests that are not answered yet
+  /// Trajectories that ended before their action was answered, with the instance that has the
+  /// action. They count as in flight until it answers. Otherwise a stuck environment could get more
+  /// actions than the edge's bound.
   std::map<uint64_t, InstanceId> abandoned_actions_;
   Environments environments_;
-  std::set<Place> to_act_;           // whose environment went away
-  std::vector<uint64_t> to_cancel_;  // requests of this handler
-  std::vector<uint64_t> answered_;   // the router is told with the next request
+  std::set<Place> to_act_;           // their environment has gone; actions to send again
+  std::vector<uint64_t> to_cancel_;  // requests cancelled by this handler
+  std::vector<uint64_t> answered_;   // to be reported to the router with the next request
   std::set<Place> to_reissue_;
   std::set<std::pair<Time, Place>> deadlines_;
   std::optional<Time> armed_;
   std::optional<Task> held_task_;
   uint64_t next_request_ = 0;
-  int64_t num_asked_ = 0;  // requests of this handler
+  int64_t num_asked_ = 0;  // requests sent by this handler
   uint64_t next_trajectory_ = 0;
   std::set<InstanceId> routers_;
-  bool has_ended_ = false;  // the trainer takes no more groups
+  bool has_ended_ = false;  // the trainer accepts no more groups
   bool is_draining_ = false;
   bool told_file_fault_ = false;
   Out<GenerateRequest> generate_;

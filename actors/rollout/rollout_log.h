@@ -11,7 +11,7 @@ namespace primerl {
 struct RolloutEnded {
   RolloutEnd end = RolloutEnd::kFailed;
   int64_t step = 0;       // of the batch it trained in; 0 when it did not
-  int64_t staleness = 0;  // of that batch, else against the newest version known
+  int64_t staleness = 0;  // in that batch, else against the newest version known
   std::string reason;
 };
 

@@ -11,8 +11,8 @@
 namespace primerl {
 namespace {
 
-/// Whether the completion has kept sets just where they were asked for, and of its own tokens. Ids
-/// beyond the vocabulary are the learner's to refuse.
+/// Checks that the completion has kept sets exactly when they were requested, and that they contain
+/// its tokens. The learner refuses ids beyond the vocabulary.
 Status check_kept_of(const Completion& completion, const TenantSampling& sampling) {
   const bool is_wanted =
       has_kept_sets(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p);
@@ -27,7 +27,7 @@ Status check_kept_of(const Completion& completion, const TenantSampling& samplin
   return check_kept(completion.kept.bytes(), completion.tokens, INT32_MAX);
 }
 
-/// The kept sets of all turns as one Blob; of one turn without a copy.
+/// The kept sets of all turns as one Blob; the sets of a single turn are not copied.
 Result<Blob> joined(const std::vector<Blob>& turns) {
   if (turns.size() == 1) return turns.front();
   size_t size = 0;
@@ -76,7 +76,7 @@ void Rollout::send_request(Place place) {
   request.prompt_tokens.assign(trajectory.tokens.begin() + member.known.num_tokens,
                                trajectory.tokens.end());
   member.asked = member.known.extended(request.prompt_tokens);
-  // A turn that is issued again draws the same numbers.
+  // A turn that is sent again gets the same seed, and so samples the same tokens.
   request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
   request.temperature = sampling.temperature;
   request.top_p = sampling.top_p;
@@ -124,7 +124,7 @@ Status Rollout::on_completion(const Completion& completion) {
   return settle();
 }
 
-/// What environment and reward read of a turn.
+/// The text of a turn that environment and reward read.
 Result<std::string> Rollout::text_of(const Completion& completion) const {
   const TenantSampling& sampling = tenant().sampling;
   if (completion.end != FinishReason::kStop || sampling.include_stop)
@@ -178,7 +178,7 @@ void Rollout::send_action(Place place) {
   Member& member = member_at(place);
   if (member.environment.is_none()) {
     const InstanceId chosen = environments_.choose(action_.targets(tenant_));
-    // Its deadline ends it when none comes back.
+    // If no environment comes back, the rollout ends at its deadline.
     if (chosen.is_none()) return void(to_act_.insert(place));
     member.environment = chosen;
     member.num_turns_told = 0;
@@ -195,7 +195,7 @@ void Rollout::send_action(Place place) {
   member.told_from = action.first_turn;
   action.texts.assign(member.texts.begin() + action.first_turn, member.texts.end());
   action.is_truncated = trajectory.is_truncated;
-  // Sent again, it is played again: a call for each turn.
+  // An environment that gets several turns plays all of them, so each gets the time of a call.
   begin_environment_time(place, static_cast<int64_t>(action.texts.size()));
   action.ended = environments_.take_ended(member.environment);
   auto options = mine();
@@ -247,7 +247,7 @@ Status Rollout::on_observation(const Observation& observation) {
   }
   unwatch(place);
   if (observation.is_done && !member.environment.is_none()) {
-    // It has forgotten the trajectory itself.
+    // The environment has dropped the trajectory already.
     environments_.end(std::exchange(member.environment, {}));
   }
   if (observation.needs_history) {
@@ -265,8 +265,8 @@ Status Rollout::on_observation(const Observation& observation) {
     fail(place, "the observation: " + tokens.error().text());
   } else if (const auto length = trajectory.tokens.size() + tokens->size();
              static_cast<int64_t>(length) >= tenant().seq_len) {
-    // Nothing could be sampled after it, so nothing of it could train: it is left out whole, and
-    // the trajectory ends with what the policy said last.
+    // No token could be sampled after this observation, so it could not train. It is left out
+    // whole, and the trajectory ends with the policy's last turn.
     services().count("observations_too_long", 1);
     finish(place, 0, true);
   } else {
@@ -320,7 +320,7 @@ void Rollout::issue_again(Place place, const std::string& why) {
 
 void Rollout::send_whole(Place place) {
   Member& member = member_at(place);
-  // Nobody needs a session for a whole prompt: whoever says so would say it for ever.
+  // A whole prompt needs no session. An engine that refuses one would refuse it again every time.
   if (member.known.num_tokens == 0)
     return fail(place, "the engine says of a whole prompt that it does not know its beginning");
   member.known = {};
@@ -339,7 +339,7 @@ void Rollout::abandon(Place place) {
   }
   to_act_.erase(place);
   if (trajectories_.erase(member.trajectory.trajectory) > 0) {
-    // Its environment may be stuck in that action: no other trajectory should wait there.
+    // The environment may be stuck in that action: no other trajectory should wait for it.
     abandoned_actions_[member.trajectory.trajectory] = member.environment;
     environments_.tell_ended(member.environment, member.trajectory.trajectory);
     member.environment = {};
@@ -375,7 +375,8 @@ void Rollout::unwatch(Place place) {
 void Rollout::arm_deadline() {
   std::optional<Time> first;
   if (!deadlines_.empty()) first = deadlines_.begin()->first;
-  // An early firing finds nothing and arms again; a late one would be a deadline missed.
+  // If the timer is early, it finds nothing and is set again. If it were late, a deadline would be
+  // missed.
   if (!first || (armed_ && *armed_ <= *first)) return;
   armed_ = first;
   services().set_timer("deadline", std::max(*first - services().now(), Duration()));
@@ -385,7 +386,8 @@ Status Rollout::on_deadline() {
   armed_.reset();
   const Time now = services().now();
   if (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    // One group a firing, so that what a firing sends is bounded; the rest fires at once.
+    // One group per timer event, so the number of messages is bounded; the timer then fires at once
+    // for the next group.
     const uint64_t ordinal = deadlines_.begin()->second.ordinal;
     for (size_t i = 0; i < groups_.at(ordinal).members.size(); ++i) {
       const Member& member = member_at({ordinal, i});
@@ -404,9 +406,9 @@ Status Rollout::on_deadline() {
 Status Rollout::on_peer(const PeerEvent& event) {
   if (event.kind == PeerEvent::Kind::kDown) leave_environment(event.instance);
   if (!to_act_.empty()) services().set_timer("reissue", Duration());
-  // Rollouts that waited for that environment alone are in flight no more.
+  // Rollouts that only waited for that environment are no longer in flight.
   if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return settle();
-  // What the router knew is gone: no answer will come for anything that is out.
+  // The router's state is gone, so no request in flight will be answered.
   cancelled_.clear();
   answered_.clear();
   for (const auto& [request, place] : requests_) to_reissue_.insert(place);
@@ -416,7 +418,7 @@ Status Rollout::on_peer(const PeerEvent& event) {
 }
 
 Status Rollout::on_reissue() {
-  // One group a firing, so that what a firing sends is bounded.
+  // One group per timer event, so the number of messages is bounded.
   if (!to_act_.empty() && !action_.targets(tenant_).empty()) {
     const uint64_t ordinal = to_act_.begin()->ordinal;
     while (!to_act_.empty() && to_act_.begin()->ordinal == ordinal) {

@@ -54,7 +54,7 @@ HeldRequests::Lanes::iterator HeldRequests::oldest_open(Lanes& lanes) const {
 bool HeldRequests::offer(int64_t most, const std::function<bool(const HeldRequest&)>& go) {
   ++offers_;
   TenantSlot last = served_last_;
-  // Once around the tenants without an open lane, and there is none.
+  // Ends after one round over all tenants in which none had an open lane.
   for (size_t num_passed = 0; num_passed < lanes_.size();) {
     auto tenant = lanes_.upper_bound(last);
     if (tenant == lanes_.end()) tenant = lanes_.begin();

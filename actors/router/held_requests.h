@@ -1,8 +1,8 @@
-/// HeldRequests: what waits at the router until an engine can take it.
+/// HeldRequests: requests that wait at the router until an engine can accept them.
 ///
-/// A request waits in the lane of what it waits for, behind those that came before it: any engine
-/// with its tenant's policy version, or the one engine that alone may take it. Lanes do not block
-/// each other and tenants go in turn; requests of one session keep their order. Not thread-safe.
+/// A lane has the requests that wait for the same thing, oldest first: for any engine with the
+/// tenant's policy version, or for one particular engine. Lanes do not block each other, and
+/// tenants are served in turn. Requests of one session keep their order. Not thread-safe.
 #pragma once
 
 #include <compare>
@@ -39,7 +39,7 @@ struct HeldRequest {
 /// What a request waits for.
 struct HeldLane {
   PolicyVersion version;  // the engine must have applied it
-  InstanceId home;        // the engine that alone may take it; none = any
+  InstanceId home;        // the only engine that may get the request; none = any engine
   friend constexpr auto operator<=>(const HeldLane&, const HeldLane&) = default;
   template <class F>
   static void fields(F& f) {
@@ -52,14 +52,16 @@ class HeldRequests {
   bool is_empty() const { return names_.empty(); }
   size_t size() const { return names_.size(); }
 
-  /// Behind all of its lane. A later request of a session that waits joins that one's lane.
+  /// Adds a request at the end of its lane. If its session has a waiting request, it joins that
+  /// lane.
   void add(HeldRequest held, HeldLane lane);
-  /// Takes one out, wherever it waits.
+  /// Removes a request, in whichever lane it waits.
   std::optional<HeldRequest> take(RequestName name);
-  /// Offers heads of lanes, tenants in turn and a tenant's oldest first, until `most` were taken or
-  /// every lane was refused once. True when a lane that was not refused is left.
+  /// Calls `go` with the first request of a lane: tenants in turn, and for each tenant the oldest
+  /// request. `go` returns whether an engine accepted it. Ends after `most` accepted requests, or
+  /// when every lane was refused once. True if a lane is left that was not refused.
   bool offer(int64_t most, const std::function<bool(const HeldRequest&)>& go);
-  /// Everything waits for something else now: `lane_of` says for what. Keeps the order.
+  /// Sorts all requests into lanes again, as `lane_of` says. Keeps their order.
   void assign(const std::function<HeldLane(const HeldRequest&)>& lane_of);
 
   template <class F>
@@ -80,7 +82,8 @@ class HeldRequests {
   };
   struct Lane {
     std::deque<Waiting> waiting;  // never empty
-    uint64_t refused_in = 0;      // the offer() that found no engine
+    uint64_t refused_in = 0;      // number of the offer() in which no engine accepted its first
+                                  // request
     template <class F>
     static void fields(F& f) {
       f("waiting", &Lane::waiting)("refused_in", &Lane::refused_in);
@@ -100,7 +103,7 @@ class HeldRequests {
   Waiting take_from(TenantSlot tenant, Lanes::iterator lane, std::deque<Waiting>::iterator which);
   Lanes::iterator oldest_open(Lanes& lanes) const;
 
-  std::map<TenantSlot, Lanes> lanes_;  // no tenant without a lane
+  std::map<TenantSlot, Lanes> lanes_;  // every tenant here has a lane
   std::map<RequestName, HeldLane> names_;
   std::map<SessionName, SessionHere> sessions_;
   TenantSlot served_last_;

@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-// Names whose slots are on their way from memory while one is looked up.
+// Names whose slots are prefetched while one name is looked up.
 constexpr size_t kLookAhead = 8;
 
 }  // namespace
@@ -34,7 +34,8 @@ size_t PrefixTable::num_known(std::span<const uint64_t> names) const {
 }
 
 void PrefixTable::add(std::span<const uint64_t> names, size_t blocks_max) {
-  // A block counts only with all before it, so the first ones must be forgotten last.
+  // A block counts only together with all blocks before it, so the first blocks must be forgotten
+  // last.
   const size_t count = std::min(names.size(), blocks_max);
   blocks_.expect_all(names.first(count), blocks_max);
   for (size_t i = count; i-- > 0;) blocks_.put(names[i], {}, blocks_max);

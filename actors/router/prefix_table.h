@@ -1,11 +1,12 @@
-/// PrefixTable: the beginnings of prompts that one engine was sent last, which it may still have in
-/// its cache. What the policy `cache_aware` goes by.
+/// PrefixTable: the prompt prefixes that one engine was sent most recently, which may still be in
+/// its cache. The policy `cache_aware` uses it.
 ///
-/// Prompts are compared by names of blocks of kRouteBlockTokens tokens, chained as an engine's own
-/// (kernels/engine/block_hash.h): a name stands for all tokens up to its end, their tenant and
-/// salt, so equal names are equal beginnings. The size is the router's alone: smaller blocks tell
-/// shorter beginnings apart and cost more to name; 32 tokens are about 0.2 us. Of a name 64 bits
-/// are kept: two that are alike by chance send one request to the wrong engine. Not thread-safe.
+/// Prompts are compared by names of blocks of kRouteBlockTokens tokens. The names are chained, as
+/// in an engine (kernels/engine/block_hash.h): a name stands for all tokens up to the block's end,
+/// the tenant and the salt, so equal names mean equal prefixes. The block size is the router's own.
+/// Smaller blocks find shorter common prefixes and cost more to name; naming 32 tokens takes about
+/// 0.2 us. Only 64 bits of a name are kept. A hash collision sends one request to the wrong engine.
+/// Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,15 @@
 namespace primerl {
 
 inline constexpr int32_t kRouteBlockTokens = 32;
-/// Blocks of a prompt that are named: the first 32,768 tokens. Who shares those shares enough.
+/// Most blocks of a prompt that are named: its first 32,768 tokens. A longer common prefix would
+/// not change the choice.
 inline constexpr size_t kRouteBlocksMax = 1024;
 
-/// Names the beginnings of prompts.
+/// Makes the block names of prompts.
 class RouteBlockNamer {
  public:
   RouteBlockNamer() : hasher_("primerl-graph/route", "", kRouteBlockTokens) {}
-  /// Of all full blocks, at most kRouteBlocksMax.
+  /// The names of all full blocks, at most kRouteBlocksMax.
   std::vector<uint64_t> names_of(std::span<const int32_t> tokens, const BlockScope& scope);
 
  private:
@@ -34,10 +36,10 @@ class RouteBlockNamer {
 
 class PrefixTable {
  public:
-  /// How many of the leading blocks were sent.
+  /// How many of the leading blocks were sent to this engine.
   size_t num_known(std::span<const uint64_t> names) const;
-  /// They were sent now. When there are more than `blocks_max` in all, those that were not sent for
-  /// longest are forgotten, of one prompt the last blocks first.
+  /// Adds blocks that were sent now. Above `blocks_max` in all, the blocks that were sent longest
+  /// ago are forgotten; for one prompt, its last blocks first.
   void add(std::span<const uint64_t> names, size_t blocks_max);
   size_t size() const { return blocks_.size(); }
 
@@ -52,7 +54,7 @@ class PrefixTable {
     static void fields(F&) {}
   };
   struct Hash {
-    size_t operator()(uint64_t name) const { return name; }  // a hash itself
+    size_t operator()(uint64_t name) const { return name; }  // the name is a hash already
   };
   RecentTable<uint64_t, Sent, Hash> blocks_;
 };

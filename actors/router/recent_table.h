@@ -1,8 +1,8 @@
-/// RecentTable: values by name, for the names that were used last.
+/// RecentTable: values by name, for the most recently used names.
 ///
-/// As a cut must copy it within a few milliseconds, all entries are in one block of memory, linked
-/// by age. They are found by open addressing, which is one or two cache misses a name and allocates
-/// nothing once the table is full. A value; not thread-safe.
+/// All entries are in one block of memory, linked by age, because a cut must copy the table within
+/// a few milliseconds. Look-up is by open addressing: one or two cache misses per name, and no
+/// allocation once the table is full. A value; not thread-safe.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ namespace primerl {
 template <class Name, class Value, class Hash>
 class RecentTable {
  public:
-  /// None for a name that is not known, or was forgotten. Does not make it newer.
+  /// Null for an unknown or forgotten name. Does not change its age.
   const Value* find(const Name& name) const {
     if (entries_.empty()) return nullptr;
     index();
@@ -25,8 +25,8 @@ class RecentTable {
     return place == kNone ? nullptr : &entries_[place].value;
   }
 
-  /// The newest name from now on. When there are more than `entries_max`, the one that was not used
-  /// for longest is forgotten.
+  /// Sets the value; the name becomes the newest. Above `entries_max` names, the oldest is
+  /// forgotten.
   void put(const Name& name, Value value, size_t entries_max) {
     index();
     uint32_t place = slots_[slot_of(name)].place;
@@ -48,16 +48,17 @@ class RecentTable {
     link_newest(place);
   }
 
-  /// find() and put() of `name` come soon: its slot is fetched meanwhile. Changes nothing:
-  /// gcc would leave out a call that is not inlined, as one without effect.
+  /// Prefetches the slot of `name` for a later find() or put(). Changes nothing. Always inlined,
+  /// because gcc would remove a call to a function without effect.
   [[gnu::always_inline]] void expect(const Name& name) const {
     if (!slots_.empty()) __builtin_prefetch(&slots_[home_of(mark_of(name))], 1);
   }
-  /// put() of all `names` comes next. What it will read and write lies all over memory: it is
-  /// fetched at once here, instead of one after the other there. Inlined for the same reason.
+  /// Prefetches everything that the next put() of all `names` reads and writes. That memory is
+  /// scattered; here the cache misses overlap, in put() they would follow each other. Inlined for
+  /// the same reason.
   [[gnu::always_inline]] void expect_all(std::span<const Name> names, size_t entries_max) const {
     for (const Name& name : names) expect(name);
-    // The slots of those that may be forgotten for them.
+    // The slots of the entries that may be forgotten for the new ones.
     uint32_t place = entries_.size() < entries_max ? kNone : oldest_;
     for (size_t i = 0; i < names.size() && place != kNone; ++i, place = entries_[place].newer)
       expect(entries_[place].name);
@@ -88,10 +89,10 @@ class RecentTable {
     }
   };
 
-  /// With the mark no entry is read for a name that is not the one looked for.
+  /// A look-up reads an entry only if the mark in its slot equals the mark of the name.
   struct Slot {
-    uint32_t place = kNone;  // of an entry
-    uint32_t mark = 0;       // of its name
+    uint32_t place = kNone;  // index of an entry
+    uint32_t mark = 0;       // mark of its name
   };
 
   void unlink(uint32_t place) {
@@ -105,13 +106,14 @@ class RecentTable {
     (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
     newest_ = place;
   }
-  /// Half of a name's hash. Names may differ in a few bits only: the product spreads them.
+  /// Half of a name's hash. Names may differ in few bits; the multiplication spreads them.
   static uint32_t mark_of(const Name& name) {
     constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
     return static_cast<uint32_t>((uint64_t{Hash()(name)} * kSpread) >> 32);
   }
   size_t home_of(uint32_t mark) const { return mark >> (32 - std::countr_zero(slots_.size())); }
-  /// Where the name is, or would be. A slot in two is empty, so it is found soon.
+  /// The slot of the name, or the free slot where it would be. Half of the slots are empty, so the
+  /// search is short.
   size_t slot_of(const Name& name) const {
     const uint32_t mark = mark_of(name);
     size_t slot = home_of(mark);
@@ -121,7 +123,7 @@ class RecentTable {
     return slot;
   }
   size_t after(size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
-  /// Those behind it that would not be found over the gap move into it.
+  /// Empties a slot. Later entries that could not be found across the gap are moved into it.
   void empty_slot(size_t gap) {
     const size_t mask = slots_.size() - 1;
     for (size_t slot = after(gap); slots_[slot].place != kNone; slot = after(slot)) {
@@ -132,7 +134,8 @@ class RecentTable {
     }
     slots_[gap] = {};
   }
-  /// Takes in the entries that have no slot yet: a new one, or all of a table read from a cut.
+  /// Adds the entries that have no slot yet: a new entry, or all entries of a table that was read
+  /// from a cut.
   void index() const {
     if (num_indexed_ == entries_.size() && !slots_.empty()) return;
     if (slots_.size() < 2 * entries_.size() || slots_.empty()) {
@@ -147,9 +150,9 @@ class RecentTable {
 
   std::vector<Entry> entries_;
   uint32_t oldest_ = kNone, newest_ = kNone;
-  // Follows from entries_, so it is not saved; made when it is needed.
+  // Built from entries_ when needed, so it is not saved.
   static constexpr size_t kSlotsMin = 16;
-  mutable std::vector<Slot> slots_;  // a power of two
+  mutable std::vector<Slot> slots_;  // the size is a power of two
   mutable size_t num_indexed_ = 0;
 };
 

@@ -7,16 +7,18 @@ namespace {
 
 constexpr int64_t kReleasedPerHandler = 16;
 constexpr Duration kLookForRoomEvery = Duration::milliseconds(1);
-/// Held at once where the graph does not say how many requests may be in flight.
+/// Fewest requests that may be held, whatever the tenants' inflight_max.
 constexpr int64_t kHeldAtLeast = 64;
-/// A live version has been applied by every engine that Broadcaster has not set aside; its load may
-/// come a little later. One that has not told of it for this long was set aside.
+/// A live version has been applied by every engine that Broadcaster has not set aside. The load
+/// that reports it may arrive a little later. An engine that has not reported it for this long
+/// counts as set aside.
 constexpr Duration kLeftBehindAfter = Duration::seconds(10);
 
-/// Aborts that may wait at one engine. A rollout keeps its place in flight until its request is
-/// answered, and an engine that has not handled an abort answers nothing more: each place has at
-/// most one request there that is unanswered, and one whose answer crossed its abort. A request
-/// that took such a freed place comes after that abort, on the same path.
+/// Most aborts that may wait at one engine. A rollout counts as in flight until its request is
+/// answered, and an engine answers nothing more until it has handled the abort. Each rollout in
+/// flight therefore has at most one unanswered request there, and one whose answer crossed its
+/// abort. A request that reuses the freed in-flight slot is sent after that abort, on the same
+/// path.
 Amount aborts_in_flight() {
   return {[](const void*, std::span<const Tenant> tenants) {
             int64_t sum = 0;
@@ -85,7 +87,7 @@ Status Router::on_generate(const GenerateRequest& request) {
     refuse(std::move(held), FinishReason::kCancelled, "cancelled before it reached the router");
     return ok();
   }
-  // Held ones go first: a session's requests keep their order.
+  // Held requests go first, so that a session's requests keep their order.
   const bool is_first = held_.is_empty();
   if (is_first) update_in_use();
   if (is_first && route(held)) return ok();
@@ -105,7 +107,7 @@ void Router::hold(HeldRequest held) {
   held_.add(std::move(held), lane);
   services().count("requests_held", 1);
   if (held_.size() < held_max_ || is_paused_) return;
-  // More than may be in flight: whoever sends them waits, as at any full edge.
+  // More requests than the tenants may have in flight: the sender waits, as at any full edge.
   is_paused_ = true;
   services().pause("generate");
 }
@@ -119,7 +121,8 @@ RouteQuestion Router::question_of(const HeldRequest& held) const {
 }
 
 std::vector<uint64_t> Router::block_names_of(const HeldRequest& held) {
-  // A later turn brings its end alone, which has no name without the beginning.
+  // A later turn sends only the end of its prompt, and that has no block names without its
+  // beginning.
   if (!namer_ || held.request.known.num_tokens > 0) return {};
   const BlockScope scope{held.key(), held.request.salt, held.request.version};
   return namer_->names_of(held.request.prompt_tokens, scope);
@@ -173,7 +176,7 @@ bool Router::route(const HeldRequest& held) {
   RouteQuestion question = question_of(held);
   const SessionPlace* session = sessions_.find(held.session());
   const InstanceId home = home_of(held);
-  // A later attempt: the engine was lost, or failed the one before. It may fail this one, too.
+  // A later attempt: the engine of the attempt before was lost or failed it, and may fail it again.
   const bool is_again = session != nullptr && held.request.attempt > session->attempt;
   std::optional<EngineView> last_choice;
   for (const InstanceId engine : prefill_.targets()) {
@@ -222,14 +225,14 @@ void Router::remember(const HeldRequest& held, InstanceId engine) {
                 static_cast<size_t>(options_.sessions_max));
   requests_[held.name()] = {engine, held.request.session, held.request.attempt, held.cause,
                             held.origin};
-  // Of an asker that tells no answers.
+  // The sender never reports answers: keep the table bounded.
   if (static_cast<int64_t>(requests_.size()) > options_.sessions_max)
     requests_.erase(requests_.begin());
 }
 
 Status Router::on_load(const EngineLoad& load) {
   const auto targets = prefill_.targets();
-  // A decode engine's load says nothing that its prefill half does not.
+  // The load of a decode instance has nothing that its prefill instance's load lacks.
   if (std::find(targets.begin(), targets.end(), load.engine) == targets.end()) return ok();
   const auto [found, is_new] = engines_.try_emplace(load.engine);
   EngineRecord& record = found->second;
@@ -268,7 +271,9 @@ void Router::tell(CircuitBreaker::Change change, const EngineLoad& load) {
 void Router::update_in_use() {
   const Time now = services().now();
   for (auto& [engine, record] : engines_) {
-    if (record.breaker.half_opens_at()) is_in_use_old_ = true;  // time may have changed it
+    if (record.breaker.half_opens_at())
+      is_in_use_old_ = true;  // the breaker may have half-opened
+                              // since
     for (auto& [key, behind] : record.behind)
       if (!behind.is_too_long && now - behind.since >= kLeftBehindAfter)
         behind.is_too_long = is_in_use_old_ = true;
@@ -314,8 +319,8 @@ bool Router::release_held() {
   return has_more || (is_in_use_old_ && !held_.is_empty());
 }
 
-/// Another turn: at once, when there may be room for refusals again, when an engine has been behind
-/// for too long, or when a breaker half-opens.
+/// Sets the timer for the next release. At once if more can go; soon if refusals wait for free
+/// space; when an engine will have been behind for too long; or when a breaker half-opens.
 void Router::arm(bool has_more) {
   std::optional<Duration> delay;
   if (has_more)
@@ -402,7 +407,7 @@ void Router::send_abort(RequestName name, const Owed& owed) {
   const auto engines = prefill_.targets();
   const auto holders = abort_.targets();
   const auto index = std::find(engines.begin(), engines.end(), owed.engine) - engines.begin();
-  // The decode half of an engine is the one at the same place among the instances that only abort.
+  // The decode instance of an engine has the same index among the instances that only abort.
   std::ptrdiff_t others = 0;
   for (const InstanceId holder : holders) {
     const bool is_prefill = std::find(engines.begin(), engines.end(), holder) != engines.end();
@@ -418,8 +423,8 @@ Status Router::on_peer(const PeerEvent& event) {
   const bool is_down = event.kind == PeerEvent::Kind::kDown;
   const auto found = engines_.find(event.instance);
   if (found == engines_.end()) return ok();
-  // One that was answered since the asker last said so is answered twice: the asker knows it no
-  // more.
+  // A request that was answered after the sender's last report is answered twice. The sender
+  // ignores the second answer.
   for (auto owed = requests_.begin(); owed != requests_.end();) {
     if (owed->second.engine != event.instance) {
       ++owed;

@@ -1,18 +1,19 @@
-/// Chooses the engine that already holds a request's prefix.
+/// Chooses an engine for each request, if possible the one that has its prefix.
 ///
 ///   generate ->  [ router ]  -> prefill
 ///   cancel  ~~~>             ~~~> abort
 ///   load    ~~~>             ~~~> refused
 ///
-/// Threads: pooled. State: sessions, load guards, held requests. Order: requests of one session
-/// keep their order. A request waits here until an engine has applied its tenant's policy version
-/// and has room in its queue, and where the policy gives a session one engine, until that one has.
-/// As many wait as all tenants may have in flight; nothing is refused for lack of room. A guard is
-/// taken before the send and released by the engine's own count of requests it has ended: guard =
-/// sent - finished. An engine that fails what it gets has an open circuit breaker: while another
-/// can serve, new requests go there, and those it owes stay. What an engine owes is known by
-/// request: whoever asks tells which ones were answered, so that an engine's death is answered for
-/// the rest alone.
+/// Threads: pooled. State: sessions, open requests of each engine, held requests. Order: requests
+/// of one session keep their order.
+/// A request waits here until an engine has applied its tenant's policy version and has free space
+/// in its queue; if the policy gives a session one engine, it waits for that engine. As many
+/// requests wait as all tenants may have in flight; none is refused because the engines are full.
+/// The open requests of an engine are sent - finished: a request counts before it is sent, and
+/// until the engine reports that it has ended. If an engine fails its requests, its circuit breaker
+/// opens: new requests go to other engines while one can serve, and its open requests stay.
+/// The router knows each unanswered request of an engine, because the senders report which ones
+/// were answered. If an engine dies, the router answers exactly the unanswered requests.
 #pragma once
 
 #include <deque>
@@ -36,13 +37,13 @@ namespace primerl {
 struct RouterOptions {
   std::string policy = "sticky_least_loaded";
   int64_t sessions_max = 100000;      // sessions remembered; the oldest is forgotten
-  int64_t prefix_blocks_max = 32768;  // of each engine, 32 tokens each; for `cache_aware`
+  int64_t prefix_blocks_max = 32768;  // blocks of 32 tokens per engine; for `cache_aware`
 };
 
 class Router final : public Actor {
  public:
   using Options = RouterOptions;
-  /// `policies` are what the option `policy` may name.
+  /// `policies` are the possible values of the option `policy`.
   static Contract contract(std::vector<RoutePolicyContract> policies = route_policies());
   explicit Router(const RouterOptions& options,
                   const std::vector<RoutePolicyContract>& policies = route_policies());
@@ -52,7 +53,7 @@ class Router final : public Actor {
   bool idle() const override { return held_.is_empty() && refusals_.empty(); }
 
  private:
-  /// A request that an engine owes an answer.
+  /// A request that an engine has not answered yet.
   struct Owed {
     InstanceId engine;
     uint64_t session = 0;
@@ -65,7 +66,7 @@ class Router final : public Actor {
           "cause", &Owed::cause)("origin", &Owed::origin);
     }
   };
-  /// A request waits for an engine to apply a version.
+  /// Since when a request has waited for an engine to apply a version.
   struct Behind {
     Time since;
     bool is_too_long = false;  // the engine is not used for this key
@@ -86,7 +87,7 @@ class Router final : public Actor {
     bool is_down = false;
     std::map<WeightsKey, Behind> behind;
     CircuitBreaker breaker;
-    PrefixTable prefixes;  // sent to this incarnation; empty unless the policy wants it
+    PrefixTable prefixes;  // prefixes sent to this incarnation; empty unless the policy uses them
     template <class F>
     static void fields(F& f) {
       using R = EngineRecord;
@@ -97,7 +98,7 @@ class Router final : public Actor {
           "breaker", &R::breaker)("prefixes", &R::prefixes);
     }
   };
-  /// An answer from here. Without prompt tokens.
+  /// A Completion that the router itself will send; its request has no prompt tokens.
   struct Refusal {
     HeldRequest held;
     FinishReason end = FinishReason::kRefused;
@@ -114,32 +115,32 @@ class Router final : public Actor {
   Status on_release();
   void refuse_generate(const GenerateRequest& request, const Error& error);
 
-  /// True when an engine took it.
+  /// True if an engine accepted it.
   bool route(const HeldRequest& held);
   bool can_take(InstanceId engine, const EngineRecord& record, const HeldRequest& held) const;
-  /// Whether its breaker allows it another request; half-open it has one at a time.
+  /// Whether the engine's breaker allows another request; a half-open one allows one at a time.
   bool is_allowed(const EngineRecord& record) const;
-  /// Whether there is an engine with a closed breaker that could serve the request, with room or
-  /// without. If not, breakers are not heeded: they move work and never stop it.
+  /// Whether an engine with a closed breaker could serve the request, with or without free space.
+  /// If there is none, breakers are ignored: they move work and never stop it.
   bool has_sound_engine(const HeldRequest& held) const;
   void tell(CircuitBreaker::Change change, const EngineLoad& load);
   RouteQuestion question_of(const HeldRequest& held) const;
-  /// Empty unless the policy wants to know what engines were sent.
+  /// Empty unless the policy uses num_known_tokens.
   std::vector<uint64_t> block_names_of(const HeldRequest& held);
   InstanceId home_of(const HeldRequest& held);
-  /// What the policy answered, or the first engine when there is none of that index: a policy of a
-  /// plugin may be wrong. Told once.
+  /// `index`, or 0 if it is not below `count`: a plugin's policy may be wrong. The first time it is
+  /// logged.
   size_t checked(size_t index, size_t count);
   HeldLane lane_of(const HeldRequest& held);
   void hold(HeldRequest held);
-  /// Engines that sessions of a tenant may belong to, without those whose breakers keep them out;
-  /// when they are others than before, what waits is sorted anew.
+  /// Updates the engines that sessions of a tenant may use, without those that a breaker excludes.
+  /// If the set changed, the held requests are sorted into lanes again.
   void update_in_use();
   std::map<WeightsKey, std::vector<InstanceId>> engines_in_use() const;
-  /// Sends held requests that an engine can take now, at most a handler's burst. True when more
-  /// could go.
+  /// Sends held requests that an engine can accept now, at most the burst of a handler. True if
+  /// more could be sent.
   bool release_held();
-  /// Sends refusals for which there is room, at most `most`. True when more could go.
+  /// Sends refusals while there is free space, at most `most`. True if more could be sent.
   bool answer_refused(int64_t most);
   void refuse_later(HeldRequest held, FinishReason end, std::string detail);
   void refuse(HeldRequest held, FinishReason end, std::string detail);
@@ -151,9 +152,9 @@ class Router final : public Actor {
   // Constant after start.
   size_t held_max_ = 0;
   // Touched only by handlers.
-  std::optional<RouteBlockNamer> namer_;  // of a policy that wants it; has no state
+  std::optional<RouteBlockNamer> namer_;  // only for a policy that uses it; has no state
   std::unique_ptr<RoutePolicy> policy_;
-  bool has_told_fault_ = false;  // of the policy
+  bool has_told_fault_ = false;  // a wrong choice of the policy was logged
   std::map<InstanceId, EngineRecord> engines_;
   std::map<WeightsKey, std::vector<InstanceId>> in_use_;
   bool is_in_use_old_ = false;
@@ -161,8 +162,8 @@ class Router final : public Actor {
   std::map<RequestName, Owed> requests_;
   HeldRequests held_;
   bool is_paused_ = false;
-  /// By who asked, oldest first. Those of a lost engine may be more than may wait at who asked, so
-  /// they go as that one takes them.
+  /// By the instance that sent the request, oldest first. A lost engine may leave more refusals
+  /// than its edge has space for; they are sent as space becomes free.
   std::map<InstanceId, std::deque<Refusal>> refusals_;
   CancelledEarly cancelled_;
   Out<GenerateRequest> prefill_;

@@ -1,4 +1,4 @@
-/// SessionTable: which engine has the prefix of a session, for the sessions that were used last.
+/// SessionTable: which engine has the prefix of a session, for the most recently used sessions.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace primerl {
 struct SessionPlace {
   InstanceId engine;
   uint64_t incarnation = 0;  // of that engine: a restarted one has no prefix
-  uint32_t attempt = 0;      // of the rollout when it was sent there
+  uint32_t attempt = 0;      // attempt of the rollout when the request was sent there
   template <class F>
   static void fields(F& f) {
     f("engine", &SessionPlace::engine)("incarnation", &SessionPlace::incarnation)(

@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-/// What the loss sees of a member, with one advantage for all its tokens.
+/// The member as the loss needs it, with one advantage for all its tokens.
 TrainSample sample_of(const Trajectory& member, float advantage, const Tenant& tenant,
                       LossKind loss) {
   TrainSample sample;
@@ -42,7 +42,7 @@ Status check_member(const Trajectory& member, const Tenant& tenant, LossKind los
                           : "its tokens were drawn from sets that nobody asked for");
   const TrainSample sample = sample_of(member, 0, tenant, loss);
   RETURN_IF_ERROR(check_sample(sample, loss, limits));
-  // Nothing predicts the first token.
+  // The first token has no prediction.
   if (std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), 1) == 0)
     return error(Code::kInvalid, "none of its {} tokens can be learnt", sample.tokens.size());
   return ok();

@@ -1,5 +1,5 @@
-/// What the trainer does with groups before the learner sees them: the filters, the batch, and the
-/// numbers it tells about both. Pure functions.
+/// What the trainer does with groups before the learner gets them: filters, batches and their
+/// metrics. Pure functions.
 #pragma once
 
 #include <map>
@@ -14,29 +14,31 @@
 
 namespace primerl {
 
-/// Why a group cannot train.
+/// Why a group does not train.
 struct Verdict {
   RolloutEnd end = RolloutEnd::kFailed;
   std::string reason;
 };
 
-/// Rewards are in [-kRewardMax, kRewardMax]: a larger one would make no finite gradient.
+/// Rewards must be in [-kRewardMax, kRewardMax]; with a larger one the gradient would not be
+/// finite.
 inline constexpr double kRewardMax = 1e6;
 
-/// Marks every member that the learner could not take (too long, arrays that are not parallel,
-/// numbers out of range, nothing sampled, kept sets that are missing or not of its tokens) as
-/// failed, and says which those were. One by one, before a batch is formed: the learner refuses a
-/// batch as a whole.
+/// Marks every member that the learner would refuse as failed, and returns these members. Reasons:
+/// too long, arrays of different lengths, values out of range, no sampled token, kept sets missing
+/// or without its tokens. Members are checked one by one before a batch is made, because the
+/// learner refuses a batch as a whole.
 std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& tenant,
                                           LossKind loss, const SampleLimits& limits);
 
-/// Empty when the group may train. Supervised groups need one survivor and no spread of rewards.
+/// Empty if the group may train. A supervised group needs one member that did not fail; equal
+/// rewards do not matter there.
 std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant, LossKind loss);
 
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
                               LossKind loss);
 
-/// Rewards of rollouts, added up.
+/// Sums of rollout rewards.
 struct RewardTotals {
   double sum = 0;
   double min = 0;
@@ -57,19 +59,20 @@ struct RewardTotals {
   }
 };
 
-/// reward/*, off_policy/*, seq_len/*, of the batch that makes `version`. `filtered` are the groups
-/// that the filters took out since the last step: reward/all/* has them too, or a policy that gets
-/// good would look worse than it is, because its perfect groups do not train.
+/// reward/*, off_policy/* and seq_len/* of the batch that makes `version`. `filtered` are the
+/// groups that were filtered out since the last step. reward/all/* includes them: without its
+/// perfect groups, which do not train, a good policy would look worse than it is.
 MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
                            PolicyVersion version);
 
-/// Why groups in a row did not train: how often each reason was given, whatever its numbers.
+/// Counts why groups in a row did not train. Reasons that differ only in numbers count as one.
 class LossReasons {
  public:
-  static constexpr size_t kReasonsMax = 64;  // later ones that are new are not told apart
+  static constexpr size_t kReasonsMax = 64;  // further reasons are not counted
   void add(RolloutEnd end, const std::string& reason);
   void clear() { told_.clear(); }
-  /// "700 of them as filtered: all rewards are equal", in the words of the first such group.
+  /// For example "700 of them as filtered: all rewards are equal", with the reason of the first
+  /// such group.
   std::string most_frequent() const;
 
   template <class F>
@@ -87,7 +90,7 @@ class LossReasons {
       f("count", &Told::count)("first", &Told::first);
     }
   };
-  std::map<std::string, Told> told_;  // by the reason without digits
+  std::map<std::string, Told> told_;  // by reason without its digits
 };
 
 int64_t num_sampled_tokens(const TrajectoryGroup& group);

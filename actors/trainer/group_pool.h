@@ -1,7 +1,7 @@
 /// GroupPool: the groups that may train, oldest first, and the rule that makes batches of them.
 ///
-/// Pure bookkeeping, no messages, no time. Order: (policy version, ordinal). A group without a
-/// version (supervised data) never grows stale.
+/// Plain data, no messages, no time. Order: (policy version, ordinal). A group without a version
+/// (supervised data) never becomes stale.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace primerl {
 struct PooledGroup {
   TrajectoryGroup group;
   StepRef cause;      // the delivery that brought it
-  InstanceId origin;  // who is told its end
+  InstanceId origin;  // the instance that gets its GroupEnded
   std::vector<RefusedMember> refused = {};
 
   template <class F>
@@ -30,17 +30,18 @@ struct PooledGroup {
 
 class GroupPool {
  public:
-  /// False: a group of this ordinal is here already, and nothing is added.
+  /// False if the pool has a group with this ordinal already; then nothing is added.
   [[nodiscard]] bool add(PooledGroup group);
   size_t size() const { return groups_.size(); }
-  /// Removes and returns every group that batch `made` + 1 cannot take any more.
+  /// Removes and returns every group that batch `made` + 1 cannot use any more.
   std::vector<PooledGroup> take_stale(PolicyVersion made, int64_t max_off_policy_steps);
-  /// Removes and returns the `count` oldest; there are that many.
+  /// Removes and returns the `count` oldest groups; the pool must have that many.
   std::vector<PooledGroup> take_oldest(size_t count);
   std::vector<PooledGroup> take_all();
-  /// Whether an ordinal below the newest of the `count` oldest groups has not been seen (`consumed`
-  /// or here) and could still train: a straggler that a batch may wait for. A group opens no later
-  /// than one of a higher ordinal, so the next ordinal's version bounds its own.
+  /// Whether a group is missing that a batch may wait for (a straggler): its ordinal is below the
+  /// newest of the `count` oldest groups, it is neither `consumed` nor in the pool, and it could
+  /// still train. Its version is at most that of the next ordinal in the pool, because groups open
+  /// in ordinal order.
   template <class IsConsumed>
   bool has_straggler(size_t count, PolicyVersion made, int64_t max_off_policy_steps,
                      IsConsumed is_consumed) const;
@@ -53,7 +54,7 @@ class GroupPool {
  private:
   using Key = std::pair<PolicyVersion, uint64_t>;
   std::map<Key, PooledGroup> groups_;
-  std::map<uint64_t, PolicyVersion> ordinals_;  // of groups here
+  std::map<uint64_t, PolicyVersion> ordinals_;  // of groups in the pool
 };
 
 template <class IsConsumed>

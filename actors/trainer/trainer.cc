@@ -46,7 +46,7 @@ std::string fault_of_top_k(const TrainerOptions& options, const Tenant& tenant) 
 }
 
 std::string fault_of_top_p(const TrainerOptions& options, const Tenant& tenant) {
-  // The likeliest of so many tokens has this mass by itself.
+  // Of 2^20 tokens, the likeliest has at least this probability, so top_p leaves that token alone.
   constexpr double kOneTokenMass = 1.0 / (1 << 20);
   if (loss_of(options, tenant) != LossKind::kDppo || tenant.sampling.top_p > kOneTokenMass)
     return {};
@@ -158,7 +158,7 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
     end_group(pooled, RolloutEnd::kCancelled, "the last step is taken");
     return ok();
   }
-  // Asked within a delivery, so that the record has the answer.
+  // Asked within a delivery, so the record has the answer.
   if (!limits_) limits_ = learner_->limits();
   pooled.refused = refuse_members(pooled.group, tenant(), loss_, *limits_);
   if (!pooled.refused.empty())
@@ -188,7 +188,7 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
 
 Status Trainer::on_straggler() {
   is_waiting_ = false;
-  waited_ = true;  // the work turn that follows takes the batch
+  waited_ = true;  // the work call that follows makes the batch
   return ok();
 }
 
@@ -209,7 +209,7 @@ Result<bool> Trainer::work() {
   const bool is_due = is_last || (tenant().checkpoint_every > 0 && version_.value > 0 &&
                                   version_.value % tenant().checkpoint_every == 0);
   if (is_due && checkpointed_ != version_.value && !is_done_) {
-    // A turn of its own: when the disk is full, what the step said has already left.
+    // A work call of its own: if the disk is full, the messages of the step have been sent already.
     const Status saved = checkpoint();
     if (!saved.ok()) give_up(saved.error());
     return true;
@@ -266,7 +266,7 @@ std::optional<Result<TrainReport>> Trainer::step() {
   return learner_->step_in_line(batch_, services().delivery().ref.step, stop);
 }
 
-/// Other tenants may have a batch for the same learner.
+/// Leaves the learner's queue: other tenants may have a batch for it.
 void Trainer::leave_line() {
   if (std::exchange(is_in_line_, false)) learner_->leave_line(tenant_);
 }
@@ -325,7 +325,7 @@ void Trainer::end_skipped(const std::vector<PooledGroup>& groups, const std::str
 
 void Trainer::end_group(const PooledGroup& pooled, RolloutEnd end, const std::string& reason) {
   const TrajectoryGroup& group = pooled.group;
-  // Cancelled groups were not judged: a resumed run opens them again.
+  // Cancelled groups were not judged; a resumed run opens them again.
   if (end != RolloutEnd::kCancelled) consumed_.add(group.ordinal);
   if (end == RolloutEnd::kStale) {
     const int64_t num_tokens = num_sampled_tokens(group);
@@ -380,7 +380,7 @@ void Trainer::tell_taken() {
   if (!taken_) return;
   const Taken taken = *std::exchange(taken_, std::nullopt);
   const Time ended = services().now();
-  // Of its last pass, by tokens: above 1 of a step that had several.
+  // The tenant's share of the last pass, by tokens. It is above 1 for a step of several passes.
   const double part = taken.num_pass_tokens == 0 ? 1
                                                  : static_cast<double>(taken.num_tokens) /
                                                        static_cast<double>(taken.num_pass_tokens);
@@ -390,7 +390,7 @@ void Trainer::tell_taken() {
     all.emplace_back(std::move(name), value);
   };
   add("perf/train_tokens_per_second", busy > 0 ? static_cast<double>(taken.num_tokens) / busy : 0);
-  // What the engines made and the trainer got: not what was dropped on the way.
+  // Tokens that the trainer received; tokens dropped on the way do not count.
   const double elapsed = (ended - last_end_).to_seconds();
   add("perf/decode_tokens_per_second",
       elapsed > 0 ? static_cast<double>(num_sampled_tokens_) / elapsed : 0);
@@ -419,7 +419,7 @@ Status Trainer::checkpoint() {
   return ok();
 }
 
-/// With data that no gate holds back, the edge does.
+/// Pauses the edge when the pool is full. Data without a gate is limited only by this.
 void Trainer::update_flow() {
   const bool is_full = !is_done_ && static_cast<int64_t>(num_groups_here()) >= pool_max(tenant());
   if (is_full)

@@ -3,20 +3,20 @@
 ///   group ->  [ trainer ]  -> weights
 ///                          ~~~> ended
 ///
-/// Threads: the learner's. State: one tenant's version, groups that wait, consumed ordinals. Order:
-/// batch N holds the G oldest groups (version, then ordinal) that passed the filters and makes
-/// version N. The version it starts from (0, or the resumed one) is published by the first work
-/// turn, so that engines and learner agree before the first group opens.
+/// Threads: the learner's. State: one tenant's version, waiting groups, consumed ordinals. Order:
+/// batch N has the G oldest groups (by version, then ordinal) that passed the filters, and makes
+/// version N. The first work call publishes the version that the run starts from (0, or the resumed
+/// one), so engines and learner agree before the first group opens.
 ///
-/// Members are judged one by one as their group comes, by the learner's limits: one that cannot
-/// train fails alone, and the group goes on with the others while two are left (supervised: one).
+/// Each member is checked when its group arrives, against the learner's limits. A member that
+/// cannot train fails alone; the group continues while two members are left (supervised: one).
 ///
-/// Where several tenants share the learner, a complete batch leaves the pool and waits for its turn
-/// (learner_turns.h).
+/// If several tenants share the learner, a complete batch leaves the pool and waits until the
+/// learner accepts it (learner_turns.h).
 ///
-/// A step that the learner skips (a gradient that is not finite) ends its groups as failed and
-/// makes no version: the groups count as lost, so the gate lets as many new ones open under the
-/// live version and the batch is collected again. After `skipped_max` of them in a row the node
+/// If the learner skips a step (NaN or infinity in the gradient), its groups end as failed and no
+/// version is made. These groups count as lost, so the gate opens as many new ones under the live
+/// version and the batch is collected again. After `skipped_max` such steps in a row the node
 /// fails.
 #pragma once
 
@@ -36,9 +36,9 @@ namespace primerl {
 struct TrainerOptions {
   std::string learner;
   std::string weights;
-  std::string loss = "dppo";       // must be the learner's
+  std::string loss = "dppo";       // must be a loss of the learner
   int64_t skipped_max = 10;        // steps in a row
-  int64_t lost_batches_max = 100;  // batches' worth of groups in a row that end untrained
+  int64_t lost_batches_max = 100;  // batches' worth of groups in a row that end without training
 };
 
 class Trainer final : public Actor {
@@ -53,12 +53,12 @@ class Trainer final : public Actor {
   bool idle() const override { return num_groups_here() == 0; }
 
  private:
-  /// A step taken whose time is known only at the next delivery.
+  /// A finished step whose duration is known only at the next delivery.
   struct Taken {
     MetricValues values;
     Time began;
     int64_t num_tokens = 0, num_loss_tokens = 0;
-    int64_t num_pass_tokens = 0;  // of all tenants in its last pass; 0: it had one for itself
+    int64_t num_pass_tokens = 0;  // of all tenants in its last pass; 0: the pass was not shared
 
     template <class F>
     static void fields(F& f) {
@@ -67,7 +67,8 @@ class Trainer final : public Actor {
     }
   };
 
-  /// Why the tenant cannot go on: what a handler said before it has left when work() returns it.
+  /// Why the tenant cannot continue. It is saved, so that the messages of a handler are sent before
+  /// work() returns the error.
   struct Fault {
     uint8_t code = 0;  // Code
     std::string message;
@@ -88,28 +89,27 @@ class Trainer final : public Actor {
   Status resume(const ResumePoint& point);
   Status publish(bool is_last);
   bool batch_is_ready();
-  /// The oldest groups become the batch that is trained next.
+  /// Moves the oldest groups from the pool into the next batch.
   void take_batch();
-  /// Its step; nothing yet: it is the turn of others.
+  /// Runs the step of the batch. Empty: other tenants use the learner first.
   std::optional<Result<TrainReport>> step();
   void end_step(const Result<TrainReport>& report);
   void leave_line();
   bool shares_learner() const { return tenant().share > 0 && tenant().share < 1; }
   size_t num_groups() const { return static_cast<size_t>(tenant().groups_per_batch()); }
-  /// That wait, in the pool or in the batch.
+  /// Groups in the pool and in the batch.
   size_t num_groups_here() const { return pool_.size() + batch_groups_.size(); }
-  /// Takes all of them.
+  /// Removes and returns all of them.
   std::vector<PooledGroup> take_groups_here();
   void end_skipped(const std::vector<PooledGroup>& groups, const std::string& reason);
   void end_group(const PooledGroup& group, RolloutEnd end, const std::string& reason);
   void end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std::string& reason);
   Status fail_when_nothing_trains();
-  /// Publishes the last step's metrics, now that its end is known.
+  /// Publishes the last step's metrics, once its end is known.
   void tell_taken();
   Status checkpoint();
   void update_flow();
-  /// Nothing more is trained. work() returns the fault: the run ends as failed, or goes on for the
-  /// other tenants.
+  /// Stops training. work() returns the error: the run fails, or continues for the other tenants.
   void give_up(Error fault);
   const Tenant& tenant() const { return services().tenant(tenant_); }
 
@@ -120,26 +120,26 @@ class Trainer final : public Actor {
   WeightChannel* weights_ = nullptr;
   TenantSlot tenant_;
   int64_t num_resumes_ = 0;
-  std::optional<SampleLimits> limits_;  // of the learner; asked by the first group
+  std::optional<SampleLimits> limits_;  // of the learner; read when the first group arrives
   // Touched only by handlers.
-  PolicyVersion version_{0};  // made last; also the number of steps taken
+  PolicyVersion version_{0};  // last version made; also the number of steps
   GroupPool pool_;
-  std::vector<PooledGroup> batch_groups_;  // of the batch that is trained next; none: not complete
-  std::shared_ptr<const TrainBatch> batch_;  // made of them; null: to be made again
+  std::vector<PooledGroup> batch_groups_;    // of the next batch; empty: it is not complete
+  std::shared_ptr<const TrainBatch> batch_;  // made from them; null: to be made again
   OrdinalSet consumed_;
   std::optional<Taken> taken_;
   Time last_end_;
   RewardTotals filtered_;           // groups filtered since the last step
-  int64_t num_sampled_tokens_ = 0;  // that arrived since the last step
+  int64_t num_sampled_tokens_ = 0;  // received since the last step
   int64_t num_stale_tokens_ = 0;    // since the last step
   int64_t num_skipped_ = 0;         // in a row
   int64_t num_lost_ = 0;            // groups in a row
-  LossReasons why_lost_;            // of those
+  LossReasons why_lost_;            // why these did not train
   int64_t checkpointed_ = -1;       // step of the newest checkpoint
   bool is_published_ = false;
-  bool is_waiting_ = false;  // for a straggler, timer armed
-  bool waited_ = false;      // the next batch waits no more
-  bool is_in_line_ = false;  // of a learner that others share
+  bool is_waiting_ = false;  // for a straggler; the timer is set
+  bool waited_ = false;      // the next batch does not wait for a straggler
+  bool is_in_line_ = false;  // in the queue of a shared learner
   bool is_done_ = false;
   std::optional<Fault> fault_;
   Out<WeightsReady> weights_out_;

@@ -28,7 +28,8 @@ int64_t value_of(const Expression& expression) {
   }
 }
 
-/// Takes digits off the front; at most kOperandMax, so that no product leaves 64 bits.
+/// Removes a number from the front of `text`. At most kOperandMax, so that a multiplication fits
+/// into 64 bits.
 std::optional<int64_t> take_number(std::string_view& text) {
   int64_t number = 0;
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -54,7 +55,7 @@ std::optional<Expression> parse_expression(std::string_view text) {
 
 bool is_call(std::string_view action) { return action.substr(0, 2) == "c:"; }
 
-/// The expression of a call `c:12+34=`; none when it cannot be read.
+/// The expression of a call such as `c:12+34=`; empty if it cannot be parsed.
 std::optional<Expression> parse_call(std::string_view action) {
   if (!is_call(action) || action.back() != '=') return std::nullopt;
   return parse_expression(action.substr(2, action.size() - 3));
@@ -95,7 +96,7 @@ class ArithmeticTool final : public Environment {
   }
 
  private:
-  /// `12+34` of the prompt `a:12+34>`; empty when it is too short to be one.
+  /// `12+34` for the prompt `a:12+34>`; empty when the prompt is too short.
   static std::string asked_in(const EnvironmentTask& task) {
     if (task.prompt.size() < 3) return "";
     return task.prompt.substr(2, task.prompt.size() - 3);

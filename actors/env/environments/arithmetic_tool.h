@@ -19,8 +19,8 @@
 namespace primerl {
 
 struct ArithmeticToolOptions {
-  std::string operators = "+-";  // of "+-*"
-  int32_t operand_max = 99;      // operands are drawn from [0, operand_max]
+  std::string operators = "+-";  // any of "+-*"
+  int32_t operand_max = 99;      // operands are random in [0, operand_max]
   int32_t turns_max = 3;         // actions of one trajectory, calls included; >= 2
   double call_reward = 0.2;      // in [0, 1)
 };

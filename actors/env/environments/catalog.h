@@ -1,5 +1,5 @@
-/// The environments a graph file may name: `[tenant.x] environment = { name = "reverse_text" }`.
-/// A new one is one pair of files and one entry in catalog.cc.
+/// The environments that a graph file may name: `[tenant.x] environment = { name = "reverse_text"
+/// }`. To add one, write one pair of files and one entry in catalog.cc.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace primerl {
 
-/// Name, doc and options of every environment, for the checker and the reference.
+/// Name, doc and options of every environment, for `check` and for the reference pages.
 std::vector<EnvironmentContract> environment_contracts();
 
-/// Builds what a tenant asks for. `environment.options` is what its contract bound; null means the
-/// defaults.
+/// Builds the environment that a tenant names. `environment.options` are the options that its
+/// contract has parsed; null means the defaults.
 Result<std::unique_ptr<Environment>> make_environment(const TenantEnvironment& environment);
 
 }  // namespace primerl

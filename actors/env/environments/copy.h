@@ -1,5 +1,5 @@
-/// Write a word again: `c:abcdefgh>` wants `abcdefgh`. One turn; the reward is the share of
-/// positions that are right, over the longer of the two texts: 1 only for the exact answer.
+/// Write a word again: the answer to `c:abcdefgh>` is `abcdefgh`. One turn. The reward is the share
+/// of positions that are right, over the longer of the two texts: 1 only for the exact answer.
 #pragma once
 
 #include <memory>

@@ -12,7 +12,7 @@ constexpr uint64_t kNumbers = 10'000;
 
 char letter_of(uint64_t byte) { return static_cast<char>('a' + (byte * 26 >> 8)); }
 
-/// Letters in words of eight: one draw makes a word and the space behind it.
+/// Words of seven letters: one random number makes a word and the space after it.
 std::string random_letters(size_t size, RandomStream random) {
   std::string text;
   text.reserve(size + 8);
@@ -56,7 +56,7 @@ class FindInPages final : public Environment {
   static double reward_of(const std::string& said, const std::string& answer) {
     return said == answer ? 1 : kNearReward * equal_share(said, answer);
   }
-  /// `kqzt` of the prompt `f:kqzt>`; of another length when it is none.
+  /// `kqzt` for the prompt `f:kqzt>`. The length is not kKeyLetters if the prompt has another form.
   static std::string_view key_of(const EnvironmentTask& task) {
     const std::string_view prompt = task.prompt;
     return prompt.size() < 3 ? "" : prompt.substr(2, prompt.size() - 3);

@@ -1,6 +1,7 @@
-/// Write a word backwards: `r:abcdefgh>` wants `hgfedcba`. One turn; the reward is the share of
-/// positions that are right, over the longer of the two texts: 1 only for the exact answer. For
-/// lessons in finding faults, tasks from an ordinal on can have a wrong answer key.
+/// Write a word backwards: the answer to `r:abcdefgh>` is `hgfedcba`. One turn. The reward is the
+/// share of positions that are right, over the longer of the two texts: 1 only for the exact
+/// answer. For exercises in finding faults, tasks from a given ordinal on can have a wrong answer
+/// key.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,7 @@
 namespace primerl {
 
 struct ReverseTextOptions : LetterOptions {
-  int64_t wrong_key_from =
-      -1;  // ordinal of the first task judged by the word as it stands; -1: none
+  int64_t wrong_key_from = -1;  // first task that is judged with the unreversed word; -1: none
 };
 
 Result<std::unique_ptr<Environment>> make_reverse_text(const ReverseTextOptions& options);

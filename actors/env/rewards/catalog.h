@@ -1,5 +1,5 @@
-/// The rewards a graph file may name: `[tenant.x] reward = { name = "exact" }`.
-/// A new one is one pair of files and one entry in catalog.cc.
+/// The rewards that a graph file may name: `[tenant.x] reward = { name = "exact" }`. To add one,
+/// write one pair of files and one entry in catalog.cc.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace primerl {
 
-/// Name, doc and options of every reward, for the checker and the reference.
+/// Name, doc and options of every reward, for `check` and for the reference pages.
 std::vector<RewardContract> reward_contracts();
 
-/// Builds what a tenant asks for; null when it names no reward.
+/// Builds the reward that a tenant names; null when it names none.
 Result<std::unique_ptr<Reward>> make_reward(const TenantReward& reward);
 
 }  // namespace primerl

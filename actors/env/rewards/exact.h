@@ -1,4 +1,4 @@
-/// The reward that knows right and wrong alone: 1 when the last turn is the task's answer, else 0.
+/// A reward of 1 when the last turn equals the task's answer, else 0.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,8 @@
 namespace primerl {
 namespace {
 
-/// Highest random weight: every router agrees, and an engine that leaves moves only its sessions.
+/// Rendezvous hashing: every router chooses the same engine, and when an engine leaves, only its
+/// own sessions move.
 uint64_t weight(uint64_t session_key, InstanceId engine) { return mix(session_key, engine.value); }
 
 size_t least_loaded(const RouteQuestion& question, std::span<const EngineView> engines) {
@@ -30,8 +31,8 @@ double used_share(const EngineView& engine) {
   return 1.0 - static_cast<double>(engine.num_free_blocks) / engine.num_blocks;
 }
 
-/// A session stays where its prefix is, unless that engine's KV is nearly full and another's is
-/// not.
+/// A session stays on the engine with its prefix, unless that engine's KV cache is nearly full and
+/// another engine's is not.
 class StickyLeastLoaded final : public RoutePolicy {
  public:
   size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
@@ -54,7 +55,7 @@ class LeastLoaded final : public RoutePolicy {
   }
 };
 
-/// A policy that counts its choices.
+/// A policy whose state is the number of its choices.
 class Counting : public RoutePolicy {
  public:
   std::string state() const override { return std::to_string(next_); }
@@ -75,7 +76,7 @@ class RoundRobin final : public Counting {
   }
 };
 
-/// Drawn by counting, so that a replay draws the same.
+/// The random number depends on the number of the choice, so a replay chooses the same.
 class Random final : public Counting {
  public:
   size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
@@ -92,7 +93,7 @@ class PowerOfTwo final : public Counting {
     const uint64_t draw = mix(kPowerOfTwoStream, next_++);
     const auto one = static_cast<size_t>((draw & 0xFFFFFFFF) % engines.size());
     if (engines.size() == 1) return one;
-    // Another one: a step of 1 to size - 1 from it.
+    // A different engine: 1 to size - 1 positions after the first.
     const auto step = 1 + static_cast<size_t>((draw >> 32) % (engines.size() - 1));
     const size_t other = (one + step) % engines.size();
     return engines[other].num_requests < engines[one].num_requests ? other : one;
@@ -102,8 +103,8 @@ class PowerOfTwo final : public Counting {
   static constexpr uint64_t kPowerOfTwoStream = 0x706f776572;
 };
 
-/// A session's engine follows from the engines in use alone: it waits for that one, and moves when
-/// that one leaves or a joining one outweighs it.
+/// A session's engine depends only on the set of engines in use. The session waits for that engine.
+/// It moves when that engine leaves, or when a new engine has a larger weight.
 class ConsistentHash final : public RoutePolicy {
  public:
   std::optional<size_t> home(const RouteQuestion& question,
@@ -121,7 +122,8 @@ class ConsistentHash final : public RoutePolicy {
   }
 };
 
-/// Prompt tokens still to compute there plus what is running, both in tokens.
+/// The cost is the number of prompt tokens still to compute there plus the running requests, both
+/// in tokens.
 class Cost final : public RoutePolicy {
  public:
   size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
@@ -137,8 +139,9 @@ class Cost final : public RoutePolicy {
   }
 
  private:
-  static constexpr double kMissShare = 0.25;       // of a session's prompt that is new each turn
-  static constexpr double kTokensPerRequest = 64;  // decode work that one running request means
+  static constexpr double kMissShare = 0.25;       // share of a session's prompt that is new in
+                                                   // each turn
+  static constexpr double kTokensPerRequest = 64;  // decode work of one running request
   static double cost(const RouteQuestion& question, std::span<const EngineView> engines,
                      size_t index) {
     const double share = question.sticky == static_cast<int32_t>(index) ? kMissShare : 1.0;
@@ -149,9 +152,9 @@ class Cost final : public RoutePolicy {
   }
 };
 
-/// Where the longest beginning of the prompt was sent before, as long as no engine has much more to
-/// do than another. An engine that is far ahead gets nothing for its prefixes: else it would get
-/// ever more.
+/// The engine that was sent the longest prefix of the prompt, as long as the engines have similar
+/// loads. An engine with much more load than another is not chosen for its prefixes; it would get
+/// even more load.
 class CacheAware final : public RoutePolicy {
  public:
   bool wants_known_tokens() const override { return true; }
