@@ -6,10 +6,10 @@
 /// while only the pace kept the gate closed. A lap ends when all groups that were open at its
 /// beginning have had their batch. Then the depth changes:
 ///
-/// more than a batch was ready all the lap   it shrinks by the groups that were spare
-/// the trainer waited                        a larger depth is tried, in proportion to
-/// the wait, at most twice as large
-/// else, and after a trial that failed       a smaller depth is tried, by a quarter
+///   more than a batch was ready all the lap   it shrinks by the groups that were spare
+///   the trainer waited                        a larger depth is tried, in proportion to the wait,
+///                                             at most twice as large
+///   else, and after a trial that failed       a smaller depth is tried, by a quarter
 #pragma once
 
 #include <cstdint>
