@@ -1,5 +1,8 @@
 /// PluginBuild: what must be equal in a plugin and in the program that loads it. The program reads
 /// it from the plugin's file before any code of the plugin runs.
+///
+/// A plugin exchanges C++ objects with the program, so both must have been compiled from the same
+/// headers, by the same compiler, with the same standard library. Constant; any thread.
 #pragma once
 
 #include <fmt/core.h>

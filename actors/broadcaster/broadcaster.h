@@ -1,5 +1,16 @@
 /// Makes new policy versions live: sends an update to every engine, waits until all have applied
 /// it, then notifies the rollouts.
+///
+///   weights  ->  [ broadcaster ]  ~~~> update, live
+///   applied ~~~>
+///
+/// Threads: pooled. State: the update in flight of each key (WeightsKey: tenant and adapter).
+/// Order: one update of a key at a time; of the versions that arrive meanwhile only the newest
+/// follows. Keys do not wait for each other: tenants may share a broadcaster, and their versions
+/// may have equal numbers. An engine that has not answered within `applied_max` is set aside for
+/// that key: it is not waited for until it has applied the live version again. If every engine
+/// reports that it cannot apply an update, no later version could become live. The tenant then
+/// fails with the text of the last report, and later messages for its keys are ignored.
 #pragma once
 
 #include <map>

@@ -1,5 +1,8 @@
 /// EngineHolds: the owners that keep an engine paused, and until when. The engine runs when there
 /// are none.
+///
+/// A table of owners with leases. It has no clock and no timer: the caller passes the time and asks
+/// when the next lease ends. Plain value, state of one actor. Threads: that actor's.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,12 @@
 /// EngineUser: the base class of Prefill and Decode, the two actors that use an engine. It applies
 /// new weights between two steps and reports the load of the engine.
+///
+///   update ~~~>  [ ... ] ~~~> applied, load
+///
+/// Every update is answered with one PolicyApplied, also when it fails. While an update waits for
+/// its bytes, or until the engine has prepared them, a newer update of the same key replaces it.
+/// Keys do not wait for each other. One handler call applies at most one of them. Threads: the
+/// engine's.
 #pragma once
 
 #include <map>

@@ -1,4 +1,17 @@
 /// Sends examples with given answers to the trainer: supervised fine-tuning as a graph.
+///
+///            [ data ]  -> group
+///
+/// Examples come from a JSONL file (examples.h). Without a file, they come from the tasks and
+/// demonstrations of the tenant's environment. A group is `group_size` examples and has no policy
+/// version, so it never becomes stale. The mask of an example covers the policy's text; each turn
+/// ends with an end token, as a sampled turn does. Prompts and observations are not under the mask.
+///
+/// One instance per tenant: a second one would send the same examples under the same ordinals.
+///
+/// Threads: own thread (it reads a file). State: the next ordinal; example n of the run is a
+/// function of n and the seed. Order: ordinals rise; a resumed run skips those that it has
+/// consumed.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,14 @@
 /// Examples of supervised training: a prompt, then in each turn what the policy should say and what
 /// it reads next. They come from a JSONL file or from an environment's demonstrations.
+///
+/// Plain values and functions, without state or threads. A file has one object per line:
+///
+///   {"prompt": "r:abc>", "completion": "cba"}
+///   {"prompt": "a:1+2>", "turns": [{"completion": "c:1+2=", "observation": "3>"},
+///                                  {"completion": "3"}]}
+///
+/// `completion` without `turns` is a conversation of one turn. Every turn except the last has an
+/// observation.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,14 @@
 /// environment and, if it names one, its reward. If the node has replicas, the first gives the
 /// tasks and the others judge. Each replica serves one rollout at a time, so no rollout waits for
 /// another one's environment.
+///
+///            [ env ]  -> task
+///   action ~~~>       ~~~> observation
+///
+/// Threads: own thread (an environment may block). State: the next ordinal, and the actions of
+/// unfinished trajectories; everything else follows from these. Order: ordinals rise; a resumed run
+/// skips those that it has consumed. Restartable: an instance stuck in a call is abandoned and
+/// replaced.
 #pragma once
 
 #include <memory>

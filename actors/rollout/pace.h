@@ -10,6 +10,14 @@
 ///   the trainer waited                        a larger depth is tried, in proportion to the wait,
 ///                                             at most twice as large
 ///   else, and after a trial that failed       a smaller depth is tried, by a quarter
+///
+/// A trial has one lap to settle and one lap that is measured. Assume that only the depth limits
+/// the rate; then the time per version changes in inverse proportion to the depth. A larger depth
+/// is kept if it saves at least half of the expected time (busy engines save nothing). A smaller
+/// depth is kept if it costs at most a quarter of the expected extra time. Otherwise the old depth
+/// returns and no trial starts for some laps, twice as many after each failure.
+///
+/// Times are delivery times, which are in the record, so a replay decides the same.
 #pragma once
 
 #include <cstdint>
