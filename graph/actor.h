@@ -1,11 +1,10 @@
 /// Actor: a plain class with state and handlers that handles one message at a time.
 ///
-/// What the runtime promises: the constructor gets bound options; then the group wires services and
-/// outputs and calls start() once; after that handlers, timers, work() and on_peer() run one at a
-/// time, never two at once, always on the same actor group. An error returned by a handler stops
-/// that message only. drain() is called once when the run ends early or late; afterwards the actor
-/// starts nothing new but still handles what arrives. Actors start no thread, hold no lock, read no
-/// clock.
+/// The runtime guarantees: the constructor gets parsed options; then the actor group sets services
+/// and outputs and calls start() once; after that handlers, timers, work() and on_peer() run one at
+/// a time, always in the same actor group. If a handler returns an error, only that message stops.
+/// drain() is called once when the run ends, early or not; after it the actor starts nothing new
+/// but still handles messages that arrive. Actors start no thread, hold no lock and read no clock.
 #pragma once
 
 #include <string>
@@ -17,7 +16,7 @@
 
 namespace primerl {
 
-/// The resources a contract declared with `.uses<R>(name, ...)`, by that name.
+/// The resources that a contract declared with `.uses<R>(name, ...)`, by that name.
 class Resources {
  public:
   virtual ~Resources() = default;
@@ -32,7 +31,7 @@ class Resources {
   virtual Resource* find(std::string_view use) = 0;
 };
 
-/// A neighbour's process died or came back.
+/// The process of a connected instance died or came back.
 struct PeerEvent {
   enum class Kind { kDown, kUp } kind = Kind::kDown;
   InstanceId instance;
@@ -46,24 +45,26 @@ class Actor {
   Actor& operator=(const Actor&) = delete;
   virtual ~Actor() = default;
 
-  /// Receives resources; may set timers; may not send.
+  /// Gets the resources. May set timers; must not send.
   virtual Status start(Resources& resources) {
     (void)resources;
     return ok();
   }
-  /// One bounded unit of own work; true = there is more. Only called when the contract says
-  /// works(). Re-armed by every handler of the actor group and when an outgoing edge gets room.
+  /// One bounded unit of the actor's own work; true = there is more. Called only if the contract
+  /// says works(). It is scheduled by every handler of the actor group, and when an outgoing edge
+  /// gets free space.
   virtual Result<bool> work() { return false; }
-  /// The run ends: start nothing new, cancel what is in flight. idle() tells when that is done.
+  /// The run ends: start nothing new, cancel what is in flight. idle() then reports when it is
+  /// done.
   virtual Status drain() { return ok(); }
-  /// False while the actor still waits for answers it must not lose (asked only while draining).
+  /// False while the actor waits for answers that it must not lose. Asked only during a drain.
   virtual bool idle() const { return true; }
   virtual Status on_peer(const PeerEvent& event) {
     (void)event;
     return ok();
   }
 
-  /// Called by the group, once, before start().
+  /// Called once by the actor group, before start().
   void attach(Services* services) { services_ = services; }
 
  protected:

@@ -1,8 +1,9 @@
-// The most messages that can ever wait on an edge, per source and target instance.
+// Computes the largest number of messages that can wait on an edge, per source and target instance.
 //
-// A forward edge is full at its capacity; while it is full its sender gets no forward input and no
-// work turn. What may still arrive: the rest of the burst that filled it, one work turn given just
-// before, and what feedback and timers make the sender say, since those are never held back.
+// A forward edge is full at its capacity. While it is full, its sender gets no forward input and no
+// work call. More messages may still arrive: the rest of the burst that filled it, one work call
+// that started just before, and what the sender emits for feedback and timers, which are never held
+// back.
 #include <algorithm>
 #include <limits>
 
@@ -16,8 +17,8 @@ constexpr int64_t kBoundMax = std::numeric_limits<int64_t>::max() / 4;
 int64_t plus(int64_t a, int64_t b) { return a >= kBoundMax - b ? kBoundMax : a + b; }
 int64_t times(int64_t a, int64_t b) { return a > 0 && b > kBoundMax / a ? kBoundMax : a * b; }
 
-/// Instances of `from` that one instance of `to` hears: of equal slots where both have slots, and
-/// of its own replica where they share a place.
+/// Instances of `from` that send to one instance of `to`: the same tenant slot if both have slots,
+/// and the same replica if they share a place.
 int64_t count_senders(const Draft& draft, const DraftNode& from, const DraftNode& to) {
   int64_t senders = count_instances(draft, from);
   if (from.common.per_tenant && to.common.per_tenant)
@@ -25,10 +26,11 @@ int64_t count_senders(const Draft& draft, const DraftNode& from, const DraftNode
   return from.place == to.place ? senders / place_replicas(draft, from) : senders;
 }
 
-/// Feedback messages that may be on their way to one instance of each node, all inputs together.
+/// For each node, the feedback messages that may be in flight to one instance, summed over its
+/// inputs.
 std::vector<int64_t> feedback_inputs(const Draft& draft, const std::vector<Tenant>& tenants) {
-  // By node and input: a number of the input itself counts once however many edges feed it; numbers
-  // of outputs and of latest_wins count for every sender.
+  // By node and input. A bound that the input states counts once, however many edges end there;
+  // bounds of outputs and of latest_wins count for every sender.
   std::vector<std::vector<int64_t>> by_input(draft.nodes.size());
   for (size_t i = 0; i < draft.nodes.size(); ++i)
     by_input[i].resize(draft.nodes[i].contract->inputs.size());

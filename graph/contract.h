@@ -1,5 +1,5 @@
-/// Contract: all an actor says about itself. Checking, wiring, replay, schema and docs read this
-/// one value and nothing else; there is no macro, no string switch and no static registration.
+/// Contract: everything that an actor declares about itself. Checks, wiring, replay, schema and
+/// docs read only this value. There is no macro, no string switch and no static registration.
 ///
 ///   return ContractOf<Router, RouterOptions>("router", "chooses an engine for each request")
 ///       .option("policy", &RouterOptions::policy, one_of(route_policies()), "how an engine is
@@ -22,15 +22,15 @@
 
 namespace primerl {
 
-/// How an output with several targets chooses. `kToOne` may have only one target.
+/// How an output with several targets selects among them. `kToOne` must have only one target.
 enum class Routing { kToOne, kBroadcast, kAddressed, kKeyed, kToOrigin };
 std::string_view to_string(Routing routing);
 
-/// `pooled` actors must return quickly; `own_thread` ones may block.
+/// `pooled` actors must return quickly; `own_thread` actors may block.
 enum class ThreadClass { kPooled, kOwnThread };
 
-/// A number known when the plan is made: a constant, an option of the node, or a fact of the
-/// tenants.
+/// A number that is known when the plan is made: a constant, an option of the node, or a value
+/// computed from the tenants.
 struct Amount {
   std::function<int64_t(const void* options, std::span<const Tenant> tenants)> value;
   std::string text;  // "1", "max_inflight", "largest group_size"
@@ -51,11 +51,12 @@ struct InputPort {
   std::string doc;
   const MessageType* type = nullptr;
   bool is_optional = false;       // may stay unconnected
-  std::optional<Amount> at_most;  // messages in flight, when fed by a feedback edge
-  bool latest_wins = false;       // one per sender and tenant; overwritten values are counted
-  std::string handles_of;         // a use; see handles_of()
+  std::optional<Amount> at_most;  // most messages in flight, for a feedback edge
+  bool latest_wins = false;       // only the newest is kept, per sender and tenant; replaced ones
+                                  // are counted
+  std::string handles_of;         // name of a resource use; see handles_of()
   std::function<Status(Actor&, const void* message)> handle;
-  /// Answers a message whose handler failed; empty when it owes no answer.
+  /// Answers a message whose handler failed; empty if no answer is needed.
   std::function<void(Actor&, const void* message, const Error& error)> refuse;
 };
 
@@ -65,13 +66,14 @@ struct OutputPort {
   const MessageType* type = nullptr;
   bool is_optional = false;
   bool is_recorded = false;  // see recorded()
-  std::string handles_of;    // a use; see handles_of()
+  std::string handles_of;    // name of a resource use; see handles_of()
   Routing routing = Routing::kToOne;
-  Amount burst = exactly(1);                         // most emissions of one handler
-  Amount work_burst = exactly(0);                    // most emissions of one work turn
-  std::optional<Amount> at_most;                     // in flight, when it feeds a feedback edge
-  std::optional<Amount> bytes_max;                   // of one message of one tenant, without Blobs
-  std::function<uint64_t(const void* message)> key;  // of kKeyed
+  Amount burst = exactly(1);                         // most messages of one handler
+  Amount work_burst = exactly(0);                    // most messages of one work call
+  std::optional<Amount> at_most;                     // most messages in flight, for a feedback edge
+  std::optional<Amount> bytes_max;                   // most bytes of one message of one tenant,
+                                                     // without Blobs
+  std::function<uint64_t(const void* message)> key;  // for kKeyed
   std::function<OutBase&(Actor&)> bind;
 };
 
@@ -82,37 +84,38 @@ struct TimerPort {
 };
 
 struct ResourceUse {
-  std::string name;  // asked for in start(): resources.get<Engine>("engine")
+  std::string name;  // used in start(): resources.get<Engine>("engine")
   std::string kind;  // R::kResourceKind
   std::function<std::string(const void* options)>
-      reference;  // the name in the file; empty = the only one
+      reference;  // the name in the file; empty = the only resource of that kind
 };
 
-/// What a node asks of each of its tenants, beyond the range of the tenant's own option.
+/// What a node requires of each of its tenants, beyond the range of the tenant's own option.
 struct TenantDemand {
-  std::string key;  // of `[tenant.x]`, "group_size": where an error points
-  /// What is wrong, e.g. "has one rollout a group"; empty when nothing is.
+  std::string key;  // in `[tenant.x]`, for example "group_size"; an error points there
+  /// The fault, e.g. "has one rollout a group"; empty if there is none.
   std::function<std::string(const void* options, const Tenant& tenant)> fault;
   std::string help;  // what to write instead
 };
 
-/// A file that start() reads, which `check` reads too.
+/// A file that start() reads; `check` reads it too.
 struct FileCheck {
-  std::string option;  // that names it
-  /// The error that start() would end with; it names the file and the place in it.
+  std::string option;  // the option that names the file
+  /// The error that start() would return; it names the file and the position in it.
   std::function<Status(const void* options)> fault;
 };
 
-/// What a cut holds of an actor (docs/design/recovery.md): all that its handlers change.
+/// The state of an actor that a cut saves (docs/design/recovery.md): everything that its handlers
+/// change.
 struct StateOfActor {
   enum class Kind {
-    kUnsaid,  // a contract like this is refused
+    kUnsaid,  // not stated: such a contract is refused
     kNone,    // stateless()
-    kFields,  // state(): written between two steps, read by a fresh actor after its start()
+    kFields,  // state(): saved between two steps, read by a new actor after its start()
   };
   Kind kind = Kind::kUnsaid;
-  std::string schema;  // of kFields, as MessageType::schema
-  void (*write)(FieldWriter& out, const Actor& actor) = nullptr;  // of kFields
+  std::string schema;  // for kFields, like MessageType::schema
+  void (*write)(FieldWriter& out, const Actor& actor) = nullptr;  // for kFields
   void (*read)(FieldReader& in, Actor& actor) = nullptr;
 };
 
@@ -127,20 +130,22 @@ struct Contract {
   std::vector<ResourceUse> resources;
   ThreadClass thread_class = ThreadClass::kPooled;
   bool works = false;           // has work()
-  bool is_source = false;       // its work() starts rollouts: stopped first by a drain
+  bool is_source = false;       // its work() starts rollouts; a drain stops it first
   bool is_single = false;       // one instance (per tenant)
-  bool is_one_tenant = false;   // an instance serves one tenant: several need `per_tenant`
-  bool is_restartable = false;  // one that failed or is stuck is replaced, with its last state
-  bool stops_on_error = false;  // a failed handler ends the run, unless the graph says otherwise
-  /// Of a node with several, all instances but the first hold nothing that anybody needs: a process
-  /// that has only those is restarted alone.
+  bool is_one_tenant = false;   // an instance serves one tenant; several tenants need `per_tenant`
+  bool is_restartable = false;  // an instance that failed or is stuck is replaced, with its last
+                                // state
+  bool stops_on_error = false;  // a failed handler ends the run, unless the graph sets `on_error`
+  /// If the node has several instances, all except the first have no state that is needed: a
+  /// process that has only such instances is restarted alone.
   bool replicas_are_expendable = false;
   std::vector<TenantDemand> demands;
   std::vector<FileCheck> file_checks;
-  /// Whether it takes tasks from its tenant's environment; empty = it does not.
+  /// Whether it gets tasks from its tenant's environment; empty = it does not.
   std::function<bool(const void* options)> takes_tasks;
   std::function<std::unique_ptr<Actor>(const void* options)> make;
-  /// The same actor with a scripted world behind it; empty for one that reaches nothing outside.
+  /// The same actor with a scripted environment or file; empty for an actor that uses nothing
+  /// outside.
   std::function<std::unique_ptr<Actor>(const void* options)> make_scripted;
 
   const InputPort* find_input(std::string_view port) const;
@@ -149,7 +154,7 @@ struct Contract {
   std::vector<std::string> output_names() const;
 };
 
-// Attributes of ports, given after the doc text.
+// Attributes of ports, written after the doc text.
 struct PortAttribute {
   std::function<void(InputPort&)> on_input;
   std::function<void(OutputPort&)> on_output;
@@ -165,20 +170,23 @@ PortAttribute work_burst(int64_t amount);
 PortAttribute at_most(Amount amount);
 PortAttribute at_most(int64_t amount);
 PortAttribute latest_wins();
-/// Of an output: its messages cannot be recomputed cheaply or at all (an environment, an engine, a
-/// learner made them), so the trace stores their payloads at birth unless an edge says otherwise.
+/// For an output whose messages cannot be computed again cheaply or at all (an environment, an
+/// engine or a learner made them). The trace stores their payloads when they are sent, unless an
+/// edge says otherwise.
 PortAttribute recorded();
-/// Its messages carry handles into the resource that the actor uses under this name: `check` wants
-/// both ends of an edge to use the same copy of it, because a handle means nothing elsewhere.
+/// The messages carry handles into the resource that the actor uses under this name. `check`
+/// requires both ends of an edge to use the same copy of it, because other copies cannot resolve a
+/// handle.
 PortAttribute handles_of(std::string use);
-/// A message that grows with the tenant's numbers: `check` holds it against kMessageBytesMax.
+/// For a message whose size depends on the tenant's numbers: `check` compares it with
+/// kMessageBytesMax.
 PortAttribute message_bytes(Amount amount);
 
 template <class S, class M>
 PortAttribute at_most(M S::*member, std::string text) {
   return at_most(option_value(member, std::move(text)));
 }
-/// Routes by a field of the message: equal keys reach the same instance, in order.
+/// Routes by a field of the message: equal keys go to the same instance, in order.
 template <Message T, class M>
 PortAttribute keyed_by(M T::*field) {
   PortAttribute attribute;
@@ -196,7 +204,7 @@ PortAttribute keyed_by(M T::*field) {
   };
   return attribute;
 }
-/// The group calls `member` with the message and the error when the handler fails.
+/// If the handler fails, the group calls `member` with the message and the error.
 template <class A, Message T>
 PortAttribute refuse_with(void (A::*member)(const T&, const Error&)) {
   PortAttribute attribute;
@@ -209,8 +217,8 @@ PortAttribute refuse_with(void (A::*member)(const T&, const Error&)) {
   return attribute;
 }
 
-/// Builds the Contract of actor class A, constructed from options S. It must say what the actor's
-/// state is: state() or stateless().
+/// Builds the Contract of actor class A, which is constructed from options S. It must state what
+/// the actor's state is: state() or stateless().
 template <class A, class S, bool kSaysState = false>
 class ContractOf {
  public:
@@ -222,8 +230,8 @@ class ContractOf {
       return std::make_unique<A>(*static_cast<const S*>(options));
     };
   }
-  /// Everything that handlers change, by name; what start() makes need not be in it. `fields` is a
-  /// lambda without captures, in the words of fields() of a message:
+  /// Everything that handlers change, by name; members that start() sets may be left out. `fields`
+  /// is a lambda without captures, written like fields() of a message:
   ///
   ///   .state([](auto& f) { f("live", &Rollout::live_)("groups", &Rollout::groups_); })
   template <class Fields>
@@ -251,7 +259,7 @@ class ContractOf {
     };
     return ContractOf<A, S, true>(std::move(contract_));
   }
-  /// Its handlers change nothing that a later one reads.
+  /// No handler changes anything that a later one reads.
   ContractOf<A, S, true> stateless() && {
     contract_.state.kind = StateOfActor::Kind::kNone;
     return ContractOf<A, S, true>(std::move(contract_));
@@ -264,7 +272,7 @@ class ContractOf {
     contract_.options.fields.push_back(std::move(one.fields.front()));
     return std::move(*this);
   }
-  /// `handler` and `member` are A's, or of a base of it.
+  /// `handler` and `member` belong to A or to a base class of A.
   template <class B, class T, class... Attributes>
   ContractOf&& in(std::string name, Status (B::*handler)(const T&), std::string doc,
                   Attributes... attributes) && {
@@ -298,7 +306,7 @@ class ContractOf {
                                 }});
     return std::move(*this);
   }
-  /// `member` holds the name given in the file; the option is declared here too.
+  /// `member` has the name from the file; this call also declares the option.
   template <class R>
   ContractOf&& uses(std::string name, std::string S::*member, std::string doc) && {
     const std::string kind(R::kResourceKind);
@@ -310,7 +318,7 @@ class ContractOf {
     return std::move(*this).option(kind == "tokenizer" ? "model" : std::move(name), member,
                                    refers_to(target), std::move(doc));
   }
-  /// `fault(options, tenant)` says what is wrong with `[tenant.x] key`, or nothing.
+  /// `fault(options, tenant)` returns the fault of `[tenant.x] key`, or an empty string.
   template <class Fault>
   ContractOf&& demands(std::string key, Fault fault, std::string help) && {
     contract_.demands.push_back({std::move(key),
@@ -320,29 +328,30 @@ class ContractOf {
                                  std::move(help)});
     return std::move(*this);
   }
-  /// `read(options)` reads the file that `option` names as start() does, and says what is wrong.
+  /// `read(options)` reads the file that `option` names, as start() does, and returns its error.
   ContractOf&& reads_file(std::string option, Status (*read)(const S& options)) && {
     contract_.file_checks.push_back({std::move(option), [read](const void* options) {
                                        return read(*static_cast<const S*>(options));
                                      }});
     return std::move(*this);
   }
-  /// How the actor is made for a rehearsal (`check`, `run`): files, processes and whatever else is
-  /// outside are scripted, its messages stay as they are.
+  /// How the actor is created for a rehearsal (`check`, `run`): files, processes and everything
+  /// else outside are scripted; its messages are unchanged.
   ContractOf&& scripted(std::unique_ptr<Actor> (*make)(const S& options)) && {
     contract_.make_scripted = [make](const void* options) {
       return make(*static_cast<const S*>(options));
     };
     return std::move(*this);
   }
-  /// How the actor is made, where its options alone do not say it.
+  /// How the actor is created, if its options are not enough.
   ContractOf&& made_by(std::function<std::unique_ptr<Actor>(const S& options)> make) && {
     contract_.make = [make = std::move(make)](const void* options) {
       return make(*static_cast<const S*>(options));
     };
     return std::move(*this);
   }
-  /// Its tenants' tasks go through it: `check` looks at some. `when(options)` says whether they do.
+  /// It sends its tenants' tasks; `check` reads some of them. `when(options)` returns whether it
+  /// does.
   ContractOf&& takes_tasks(bool (*when)(const S& options) = nullptr) && {
     contract_.takes_tasks = [when](const void* options) {
       return when == nullptr || when(*static_cast<const S*>(options));

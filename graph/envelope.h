@@ -1,5 +1,5 @@
-/// Envelope: a message with everything the runtime must know to deliver it once and in order.
-/// A plain value; copying shares the payload. The ledger of an edge counts envelopes.
+/// Envelope: a message with everything that the runtime needs to deliver it once and in order. A
+/// plain value; a copy shares the payload. The ledger of an edge counts envelopes.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct Envelope {
   InstanceId sender;
   InstanceId target;
   TenantSlot tenant;
-  InstanceId origin;         // who began the conversation
+  InstanceId origin;         // the instance that began the conversation
   uint32_t incarnation = 0;  // incarnation of the sender's process
   uint64_t sequence = 0;     // from 1, dense per (edge, sender, target)
-  uint64_t sender_step = 0;  // of the sender's group: the step that emitted it
-  StepRef cause;             // the delivery this answers, else the step that emitted it
+  uint64_t sender_step = 0;  // step of the sender's group that emitted it
+  StepRef cause;             // the delivery that this answers, else the step that emitted it
   Time sent_at;
   uint64_t blob_bytes = 0;  // charged to the edge's byte credit
   Payload payload;

@@ -1,4 +1,4 @@
-/// Message: what makes a struct one.
+/// Message: the requirements for a message struct.
 ///
 /// A message is a struct of values with a name, a version and one `fields()`:
 ///
@@ -29,8 +29,8 @@ concept Message =
 };
 
 inline constexpr size_t kMessageBytesMax = size_t{1} << 20;
-/// Longer runs of numbers and longer texts lie beside the body like Blobs (FieldWriter::array), so
-/// that a message may carry a context of any length.
+/// Longer arrays of numbers and longer texts are stored beside the body, like Blobs
+/// (FieldWriter::array), so a message may have a context of any length.
 inline constexpr size_t kArrayBytesInBodyMax = size_t{1} << 10;
 inline constexpr size_t kTextBytesInBodyMax = size_t{16} << 10;
 

@@ -6,7 +6,7 @@
 namespace primerl::detail {
 namespace {
 
-/// Ignores everything but what lies beside the body.
+/// Counts only the bytes that are stored beside the body.
 class BlobCounter final : public FieldWriter {
  public:
   size_t total() const { return total_; }
@@ -32,7 +32,7 @@ class BlobCounter final : public FieldWriter {
   size_t total_ = 0;
 };
 
-/// Numbers at their full width, lengths as four bytes, one byte of type before each.
+/// Counts numbers at their full width, lengths as four bytes, and one byte of type before each.
 class BodyBound final : public FieldWriter {
  public:
   size_t total() const { return total_; }

@@ -1,7 +1,7 @@
-/// MessageType: a message struct as a value the runtime can hold: name, schema, codec hooks.
+/// MessageType: a message struct as a value of the runtime: name, schema, codec functions.
 ///
-/// One per struct, made on first use and never destroyed; equal types compare by address inside a
-/// process and by (name, schema hash) between processes.
+/// One per struct, made on first use and never destroyed. Equal types are compared by address
+/// inside a process, and by (name, schema hash) between processes.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ struct MessageType {
   uint64_t schema_hash = 0;   // of name, version and schema
   size_t size_in_memory = 0;  // of the struct itself
   void (*write)(FieldWriter& out, const void* message) = nullptr;
-  /// The message, or null when the reader failed.
+  /// The message, or null if the reader failed.
   std::shared_ptr<const void> (*read)(FieldReader& in) = nullptr;
-  /// Of its Blobs, long arrays and long texts: charged to the edge's byte credit.
+  /// Bytes of its Blobs, long arrays and long texts; they are charged to the edge's byte credit.
   size_t (*blob_bytes)(const void* message) = nullptr;
 };
 
 template <Message T>
 const MessageType& message_type();
 
-/// A message on its way: type and shared immutable value. Copying copies a pointer.
+/// A message in transit: its type and a shared immutable value. Copying copies a pointer.
 struct Payload {
   const MessageType* type = nullptr;
   std::shared_ptr<const void> message;
@@ -42,7 +42,7 @@ struct Payload {
   const T& as() const;
 };
 
-/// The most bytes that any codec's body of the message has; Blobs, long arrays and long texts
+/// The most bytes that the message's body has in any codec. Blobs, long arrays and long texts
 /// travel beside the body.
 template <Message T>
 size_t body_bytes_max(const T& message);
@@ -51,7 +51,7 @@ namespace detail {
 
 size_t bound_body_bytes(void (*write)(FieldWriter&, const void*), const void* message);
 size_t count_blob_bytes(void (*write)(FieldWriter&, const void*), const void* message);
-/// Whether a message of this schema has a Blob, an array or a text anywhere.
+/// Whether a message of this schema has any Blob, array or text.
 bool may_lie_beside_body(std::string_view schema);
 
 template <Message T>
@@ -72,7 +72,7 @@ MessageType make_message_type() {
     wire::read(in, *message);
     return in.ok() ? message : nullptr;
   };
-  // Types of which nothing can lie beside the body skip the walk.
+  // A type that has nothing beside the body needs no count.
   if (!may_lie_beside_body(type.schema))
     type.blob_bytes = [](const void*) -> size_t { return 0; };
   else

@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-/// "resource:engine" as a person says it.
+/// "resource:engine" in words.
 std::string reference_text(const std::string& kind) {
   if (kind.rfind("resource:", 0) == 0) return "a resource of kind " + kind.substr(9);
   if (kind == "file") return "a file, relative to this one";
@@ -63,7 +63,7 @@ std::string constraint_text(const Constraint& constraint, OptionType type) {
                            : type == OptionType::kIntegerList ? "items"
                                                               : "";
   const auto shown = [type](double number) { return limit_text(type, number); };
-  // The limits of the C++ type are no news to a reader, unless they are all there is.
+  // The limits of the C++ type are obvious to a reader, unless there are no others.
   const auto is_limit = [](const std::optional<double>& bound) {
     return bound && std::abs(*bound) < 2e9;
   };

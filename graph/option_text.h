@@ -1,4 +1,4 @@
-/// Options in words: types, limits and ranges, the same in errors, pages and on the terminal. Plain
+/// Options in words: types, limits and ranges, equal in errors, pages and on the terminal. Plain
 /// functions.
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace primerl {
 
-/// "integer", "duration", "list of strings".
+/// For example "integer", "duration", "list of strings".
 std::string_view type_name(OptionType type);
-/// "8", "0.25".
+/// For example "8", "0.25".
 std::string number_text(double number);
-/// A limit as a reader compares it with what was written: of a size "4MiB", else the number.
+/// A limit in the form of the option's values: "4MiB" for a size, else the number.
 std::string limit_text(OptionType type, double number);
-/// constraint_text() of an option, or where that is empty its unit or what it names; may be empty.
+/// constraint_text() of an option; if that is empty, its unit or what it names. May be empty.
 std::string range_text(const OptionField& field);
 
 }  // namespace primerl

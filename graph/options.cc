@@ -21,7 +21,7 @@ Constraint bounded(std::optional<double> min, bool min_excluded, std::optional<d
   return constraint;
 }
 
-/// What the value should have been: "an integer", "a duration such as \"30s\"".
+/// The expected kind of value: "an integer", "a duration such as \"30s\"".
 std::string_view expected(OptionType type) {
   switch (type) {
     case OptionType::kBool:
@@ -79,7 +79,7 @@ bool has_type(OptionType type, const Value& value) {
                      [type](const Value& item) { return is_item(type, item); });
 }
 
-/// One binding of one table: the field names and where the findings go.
+/// One binding of one table: its name in errors, and where findings go.
 struct Binder {
   std::string_view what;
   Diagnostics& diagnostics;
@@ -93,7 +93,7 @@ struct Binder {
     if (!std::isfinite(number)) return refuse_range(field, shown, span, "a finite number");
     if ((!low && !high) || (constraint.zero_is_apart && number == 0)) return true;
     std::string range = constraint_text(constraint, field.type);
-    // A limit that goes without saying is news to who went beyond it.
+    // Even an obvious limit is stated when a value exceeds it.
     const std::string most = high ? limit_text(field.type, *constraint.max) : "";
     if (high && range.find(most) == std::string::npos)
       range += fmt::format("{}at most {}", range.empty() ? "" : ", ", most);
@@ -124,7 +124,7 @@ struct Binder {
   bool check_duration(const OptionField& field, const Value& value) {
     const auto duration = parse_duration(value.as_string());
     if (duration.ok()) {
-      // Divided, not multiplied by 1e-9: whole seconds stay whole.
+      // Divided, not multiplied by 1e-9, so that whole seconds stay whole.
       const double seconds = static_cast<double>(duration->to_nanoseconds()) / 1e9;
       return check_range(field, seconds, value.as_string(), value.span);
     }
@@ -151,7 +151,7 @@ struct Binder {
     return false;
   }
 
-  /// The first item of the wrong type; there is one.
+  /// Reports the first item of the wrong type; there must be one.
   bool refuse_item(const OptionField& field, const Value::Array& items) {
     const auto wrong = std::find_if(items.begin(), items.end(),
                                     [&](const Value& item) { return !is_item(field.type, item); });
@@ -213,7 +213,7 @@ struct Binder {
   }
 };
 
-/// The name that was meant: rather one that is missing from the table than one that is there.
+/// The name that was probably meant; a name that the table lacks is preferred.
 std::string meant_name(const Table& table, std::string_view key,
                        const std::vector<std::string>& known) {
   std::vector<std::string> missing;
@@ -340,7 +340,8 @@ void OptionSet::bind(Table& table, std::string_view what, const std::vector<std:
   for (auto& entry : table.entries) {
     if (std::find(ignore.begin(), ignore.end(), entry.key) != ignore.end()) continue;
     const OptionField* field = find(entry.key);
-    // A guess is reported already: its value counts if it fits, and is no finding if not.
+    // A corrected key was reported already: its value is used if it is valid, else ignored
+    // silently.
     Diagnostics unsaid;
     Binder binder{what, entry.is_guess ? unsaid : diagnostics};
     if (!binder.check(*field, entry.value)) continue;
@@ -390,7 +391,7 @@ std::string toml_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   std::string text = fmt::format("{}", value);
-  // A TOML float has a point or an exponent.
+  // A TOML float has a decimal point or an exponent.
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }

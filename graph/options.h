@@ -1,4 +1,4 @@
-/// Options: how a plain C++ struct of defaults becomes a checked, documented TOML table.
+/// Options: makes a checked, documented TOML table from a plain C++ struct of defaults.
 ///
 ///   auto options = OptionsOf<RouterOptions>()
 ///       .field("policy", &RouterOptions::policy, one_of({"round_robin", "random"}), "how an engine
@@ -6,7 +6,7 @@
 ///       remembered");
 ///
 /// One registry drives parser, errors, `--help`, generated docs, JSON Schema and completion. The
-/// struct's own initialisers are the defaults; nothing states them twice.
+/// struct's own initialisers are the defaults; they are stated nowhere else.
 #pragma once
 
 #include <functional>
@@ -36,16 +36,16 @@ enum class OptionType {
   kTable
 };
 
-/// What a string option names; `check` resolves it, an empty string means "the only one there is".
+/// What a string option names. `check` resolves it; an empty string means the only one that exists.
 struct Refers {
   std::string kind;  // "model", "resource:engine", "environment", ... empty = plain text
 };
 
-/// Ranges and choices of one option. Combine with `|`: `at_least(1) | unit("tokens")`.
+/// Range and choices of one option. Combine with `|`: `at_least(1) | unit("tokens")`.
 struct Constraint {
   std::optional<double> min, max;
   bool min_excluded = false, max_excluded = false;
-  bool zero_is_apart = false;  // 0 is taken, too, below `min`
+  bool zero_is_apart = false;  // 0 is valid too, below `min`
   std::vector<std::string> choices;
   std::string unit;
   Refers refers;
@@ -60,14 +60,14 @@ Constraint between(double min, double max);      // both included
 Constraint above_up_to(double min, double max);  // (min, max]
 Constraint from_below(double min, double max);   // [min, max)
 Constraint zero_or(Constraint range);            // 0, or in a range above it
-/// For numbers that others are multiplied with: whole, up to kCountMax.
+/// For counts that are multiplied with others: whole numbers up to kCountMax.
 Constraint count_from(double min);
 inline constexpr double kCountMax = 2147483648.0;  // 2^31
 Constraint one_of(std::vector<std::string> choices);
 Constraint unit(std::string name);
 Constraint refers_to(std::string kind);
 Constraint required();
-/// "from 1 to 8 tokens", "above 0", "one of a and b"; empty when anything goes.
+/// For example "from 1 to 8 tokens", "above 0", "one of a and b"; empty if every value is valid.
 std::string constraint_text(const Constraint& constraint, OptionType type);
 
 struct OptionSet;
@@ -78,12 +78,12 @@ struct OptionField {
   Constraint constraint;
   std::string doc;
   std::string default_text;          // as TOML, from the struct's initialiser
-  std::shared_ptr<OptionSet> table;  // of a kTable option
-  /// Stores a value that was already checked against type and constraint.
+  std::shared_ptr<OptionSet> table;  // for a kTable option
+  /// Stores a value whose type and constraint were checked.
   std::function<void(void* options, const Value& value)> assign;
-  /// The current value as TOML text, from a bound struct: `show --resolved`.
+  /// The current value of a bound struct as TOML text, for `show --resolved`.
   std::function<std::string(const void* options)> print;
-  /// The string a `refers` option holds now; empty function otherwise.
+  /// The string that a `refers` option has now; otherwise an empty function.
   std::function<std::string*(void* options)> reference;
   /// The nested struct of a kTable option.
   std::function<void*(void* options)> nested;
@@ -92,25 +92,25 @@ struct OptionField {
 /// The fields of one struct, type-erased.
 struct OptionSet {
   std::vector<OptionField> fields;
-  std::function<std::shared_ptr<void>()> make;  // a struct of defaults
+  std::function<std::shared_ptr<void>()> make;  // a struct with the defaults
 
   const OptionField* find(std::string_view name) const;
   std::vector<std::string> names() const;
-  /// Checks every entry of `table` (unknown keys, types, units, ranges: codes G02x) and assigns
-  /// what is right into `options`. `what` names the table in errors ("node 'router'"); keys in
-  /// `ignore` belong to somebody else. Misspelt keys are corrected in place, see correct_keys.
+  /// Checks every entry of `table` (unknown keys, types, units, ranges: codes G02x) and assigns the
+  /// valid ones to `options`. `what` names the table in errors ("node 'router'"). Keys in `ignore`
+  /// are read elsewhere. Misspelt keys are corrected in place, see correct_keys.
   void bind(Table& table, std::string_view what, const std::vector<std::string>& ignore,
             void* options, Diagnostics& diagnostics) const;
 };
 
-/// Reports the keys of `table` that nobody knows (G020), each with the known one it is near to.
-/// Where that one is missing, the entry takes its name, so that the rest of a check reads what was
-/// meant and one slip is one error; the other unknown entries leave the table.
+/// Reports the unknown keys of `table` (G020), each with the nearest known key. If the table lacks
+/// that key, the entry is renamed to it, so that later rules read what was meant and one mistake
+/// gives one error. Other unknown entries are removed.
 void correct_keys(Table& table, std::string_view what, const std::vector<std::string>& known,
                   Diagnostics& diagnostics);
 
-/// The same for the one key that tells which others there are (`actor` of a node, `kind` of a
-/// resource), before those are known: a string whose key is near to it stands for it.
+/// The same for the one key that determines which others exist (`actor` of a node, `kind` of a
+/// resource), before those are known: a string entry with a similar key is renamed to it.
 void correct_key(Table& table, std::string_view what, const OptionField& field,
                  const std::vector<std::string>& others, Diagnostics& diagnostics);
 
@@ -137,7 +137,7 @@ OptionType option_type() {
   }
 }
 
-/// Quoted and escaped as a TOML basic string.
+/// The string quoted and escaped as a TOML basic string.
 std::string toml_text(const std::string& value);
 std::string toml_text(double value);
 std::string toml_text(const std::vector<std::string>& values);
@@ -203,7 +203,7 @@ class OptionsOf {
       if (!constraint.max) constraint.max = highest;
       if (constraint.unit == "bytes") field.type = OptionType::kBytes;
     }
-    // Seconds; added up and multiplied it stays a Duration.
+    // In seconds. The bound keeps sums and multiples within a Duration.
     if constexpr (std::is_same_v<M, Duration>)
       if (!constraint.max) constraint.max = kCountMax;
     field.constraint = std::move(constraint);

@@ -15,7 +15,7 @@ std::string instance_name(const Plan& plan, const PlanNode& node, TenantSlot slo
   return name;
 }
 
-/// The process of every instance.
+/// Adds the instances, and returns the process of each.
 std::vector<uint32_t> add_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
   std::vector<uint32_t> process_of;
   for (size_t index = 0; index < plan.nodes.size(); ++index) {
@@ -47,7 +47,7 @@ GroupId new_group(Plan& plan, ProcessId process) {
   return id;
 }
 
-/// The resources an actor group owns, and whether it needs a thread of its own.
+/// Adds the resources that an actor group owns, and notes whether it needs a thread of its own.
 void add_owned(Plan& plan, PlanGroup& group, const PlanInstance& instance) {
   if (plan.node(instance.node).contract->thread_class == ThreadClass::kOwnThread)
     group.own_thread = true;
@@ -87,7 +87,7 @@ void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
     for (const InstanceId id : plan.nodes[index].instances) {
       auto& instance = plan.instances[id.index()];
       const uint32_t process = process_of[id.index()];
-      // Instances of one node that holds an engine share its thread too.
+      // Instances of one node that uses an engine also share its thread.
       const bool owns =
           std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
             return is_exclusive(plan.resources[static_cast<size_t>(used)].kind);

@@ -29,7 +29,7 @@ std::map<std::string, Span, std::less<>> tables_of(const GraphSpec& spec) {
   return tables;
 }
 
-/// What is wrong with the list itself, as for any option of [graph].
+/// Reports errors in the list itself, as for any option of [graph].
 void check_plugin_list(const Entry& list, Diagnostics& diagnostics) {
   Table alone;
   alone.span = list.value.span;
@@ -39,13 +39,13 @@ void check_plugin_list(const Entry& list, Diagnostics& diagnostics) {
   graph_options().bind(alone, "[graph]", {}, &unused, diagnostics);
 }
 
-/// The catalog with what the file's plugins bring; null when one of them cannot be used: then
-/// nobody knows which names of the file are right, and the rest is not checked.
+/// The catalog with the entries of the file's plugins. Null if one of them cannot be used: then the
+/// valid names are unknown, and the rest is not checked.
 std::shared_ptr<const Catalog> with_plugins(const GraphFile& file, const Catalog& catalog,
                                             Diagnostics& diagnostics) {
   const std::shared_ptr<const Catalog> as_it_is(std::shared_ptr<const void>(), &catalog);
   const Entry* list = plugin_list(file);
-  if (list == nullptr) return as_it_is;  // the caller's
+  if (list == nullptr) return as_it_is;  // the caller's catalog
   const size_t num_errors = diagnostics.num_errors();
   check_plugin_list(*list, diagnostics);
   if (diagnostics.num_errors() > num_errors) return nullptr;
@@ -95,7 +95,7 @@ void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides
   try {
     if (catalog != nullptr) check_with(*file, catalog, overrides, result);
   } catch (const std::exception& exception) {
-    // Our own code throws nothing: it came from a contract that a plugin brings.
+    // Our own code throws nothing: the exception comes from a plugin's contract.
     if (catalog->plugins.empty()) throw;
     result.plan = nullptr;
     result.diagnostics.error("G088", plugin_list(*file)->value.span,

@@ -1,11 +1,10 @@
 /// Plan: a checked graph, resolved to numbers, immutable. Every process builds the same Plan from
-/// the same file and catalog (graph_hash proves it); nothing is looked up by string after this
-/// point.
+/// the same file and catalog; graph_hash proves it. After this, nothing is looked up by name.
 ///
-/// Indices are dense from 0, so an id is an index into the vectors below. Their order follows from
-/// the names and edges alone, never from the order of the file: nodes along the forward edges (ties
-/// by name), edges by their nodes, tenants, models, resources and processes by name. So a file and
-/// its resolved form give the same ids.
+/// Ids are dense from 0, so an id is an index into the vectors below. Their order follows from the
+/// names and edges alone, not from the order of the file: nodes along the forward edges (ties by
+/// name), edges by their nodes; tenants, models, resources and processes by name. A file and its
+/// resolved form therefore give the same ids.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +24,9 @@ enum class OnError { kDrop, kStop, kRestart };
 
 /// What the trace keeps of an edge's messages.
 enum class RecordPolicy {
-  kNone,     // that one was handled; neither its payload nor a check of it
-  kHeader,   // and the payload's size and 64-bit check
-  kInput,    // and the payload itself, where it is handled, unless it has large Blobs
+  kNone,     // that a message was handled; neither its payload nor a checksum
+  kHeader,   // and the payload's size and 64-bit checksum
+  kInput,    // and the payload itself, when it is handled, unless it has large Blobs
   kPayload,  // and the payload itself, once, when it is sent
 };
 std::string_view to_string(RecordPolicy policy);  // "none", "header", "input", "payload"
@@ -45,7 +44,7 @@ struct PlanResource {
   std::shared_ptr<const void> options;         // bound to contract->options
   int32_t model = -1;                          // index into Plan::models, -1 = none
   int32_t threads = 1;                         // compute threads
-  std::vector<MemoryPart> memory;              // of one copy; empty: not known
+  std::vector<MemoryPart> memory;              // of one copy; empty: unknown
 };
 
 struct PlanNode {
@@ -57,7 +56,7 @@ struct PlanNode {
   OnError on_error = OnError::kDrop;
   int32_t restarts_max = 5;  // within restart_window, for kRestart
   Duration restart_window = Duration::seconds(60);
-  ProcessId process;                  // the first one of its place
+  ProcessId process;                  // the first process of its place
   std::vector<InstanceId> instances;  // slot-major, then replica
 };
 
@@ -65,13 +64,13 @@ struct PlanInstance {
   std::string name;  // "router", "rollout.main", "decode#1"
   NodeId node;
   TenantSlot tenant;    // none for shared nodes
-  int32_t replica = 0;  // of its node: those in the first replica of the place come first
+  int32_t replica = 0;  // of its node; the first replica of the place has the lowest numbers
   GroupId group;
   std::vector<int32_t> resources;  // index into Plan::resources, parallel to contract->resources
 };
 
-/// How the messages of an edge travel. Nodes of one place share a process in each of its replicas,
-/// so an edge crosses processes with all its pairs of instances or with none.
+/// How the messages of an edge travel. In each replica of a place, its nodes share a process. So
+/// either all pairs of instances of an edge are in different processes, or none.
 enum class EdgeTransport { kMemory, kIpc, kTcp };
 std::string_view to_string(EdgeTransport transport);  // "memory", "ipc", "tcp"
 
@@ -84,30 +83,31 @@ struct PlanEdge {
   bool latest_wins = false;
   int64_t capacity = 64;                   // messages per (source, target) instance
   int64_t bytes_max = int64_t{256} << 20;  // Blob bytes per (source, target) instance
-  int64_t at_most = 0;                     // of a feedback edge
+  int64_t at_most = 0;                     // for a feedback edge
   RecordPolicy record = RecordPolicy::kHeader;
-  int64_t bound = 0;  // most messages ever waiting per (source, target) instance
+  int64_t bound = 0;  // most messages that can wait per (source, target) instance
   EdgeTransport transport = EdgeTransport::kMemory;
 };
 
-/// The unit of scheduling and of replay: one thread of control, one inbox.
+/// The unit of scheduling and replay: one thread of control, one inbox.
 struct PlanGroup {
-  std::string name;  // of its first instance, or "prefill+decode"
+  std::string name;  // the name of its first instance, or "prefill+decode"
   ProcessId process;
   std::vector<InstanceId> instances;
   std::vector<int32_t> resources;  // owned: created, used and destroyed on this group's thread
   bool own_thread = false;         // has a compute resource or an own_thread actor
 };
 
-/// One replica of a place, as a process of its own.
+/// One replica of a place: a process.
 struct PlanProcess {
   std::string name;  // "main" without [place]; "inference#1" where the place has replicas
   std::string device = "cpu";
   std::vector<GroupId> groups;
   int32_t place = -1;  // equal in all replicas of a place; -1 without [place]
   int32_t replica = 0;
-  std::string machine{};                 // where it runs; "" = where the run was started
-  std::vector<int32_t> cpus{};           // that its threads may use; empty = all
+  std::string machine{};                 // the machine of the process; "" = where the run was
+                                         // started
+  std::vector<int32_t> cpus{};           // CPUs that its threads may use; empty = all
   std::vector<std::string> variables{};  // "NAME=value", set before it starts
   int64_t memory_max = 0;                // bytes that its resources may keep; 0 = no limit
 };
@@ -124,7 +124,7 @@ struct GraphSettings {
   Duration handler_alarm_after = Duration::seconds(10);  // 0 = off
   Duration drain_max = Duration::seconds(60);            // more than any environment_timeout
   Duration dead_after = Duration::seconds(15);
-  int64_t abandoned_max = 4;  // stuck environment threads replaced
+  int64_t abandoned_max = 4;  // most stuck environment threads that are replaced
   int64_t memory_max = 0;     // bytes that the resources of a process may keep; 0 = no limit
   int64_t restarts_max = 5;   // within restart_window, of a process and of the run
   Duration restart_window = Duration::seconds(60);
@@ -146,7 +146,7 @@ struct TraceSettings {
 };
 
 struct Plan {
-  /// What the contracts below belong to: the program's, and what the plugins bring.
+  /// The catalog that the contracts below belong to: the program's, with the plugins' entries.
   std::shared_ptr<const Catalog> catalog;
   GraphSettings settings;
   TraceSettings trace;
@@ -158,8 +158,9 @@ struct Plan {
   std::vector<PlanInstance> instances;
   std::vector<PlanGroup> groups;
   std::vector<PlanProcess> processes;
-  std::string resolved_toml;  // canonical text: absolute paths, no includes, defaults stated
-  uint64_t graph_hash = 0;    // of all of resolved_toml, [trace] and `record` included
+  std::string resolved_toml;  // canonical text: absolute paths, no includes, all defaults written
+                              // out
+  uint64_t graph_hash = 0;    // of the whole resolved_toml, [trace] and `record` included
 
   const PlanNode& node(NodeId id) const { return nodes[id.index()]; }
   const PlanEdge& edge(EdgeId id) const { return edges[id.index()]; }
@@ -168,52 +169,51 @@ struct Plan {
   const PlanProcess& process(ProcessId id) const { return processes[id.index()]; }
   const Contract& contract_of(InstanceId id) const { return *node(instance(id).node).contract; }
   ProcessId process_of(InstanceId id) const { return group(instance(id).group).process; }
-  /// Whether all its nodes use an engine: what such a process knew can be made again, and its
-  /// neighbours ask again.
+  /// Whether all nodes of the process use an engine: then its state can be computed again, and
+  /// connected processes send their requests again.
   bool is_restartable(ProcessId id) const;
-  /// Whether an edge between their nodes has a link between these two instances: equal slots where
-  /// both have one, and in a place with replicas the same replica.
+  /// Whether an edge between their nodes has a link between these two instances: equal slots if
+  /// both have one, and the same replica in a place with replicas.
   bool are_joined(InstanceId sender, InstanceId target) const;
 };
 
-/// Where values may come from besides the file: `--set a.b=v` and `--overlay FILE`, in order.
+/// Values that are added to the file: `--set a.b=v` and `--overlay FILE`, in order.
 struct Overrides {
   std::vector<std::string> sets;
   std::vector<std::string> overlays;
   int32_t cores = 0;  // shared among compute resources without `threads`; 0 = this machine's
-  /// The graph is about to run from this machine: the rules also read what its processes here would
-  /// open and need before their first step.
+  /// The graph will run from this machine: the rules also read what its processes here will open
+  /// and need before their first step.
   bool for_run = false;
-  /// Of a record that is read: what weights computed is in it.
+  /// The graph belongs to a record that is only read: the results of the weights are in it.
   bool may_lack_weights = false;
 };
 
-/// One value of the resolved graph and where it came from: `show --resolved --origin`.
+/// One value of the resolved graph and its origin, for `show --resolved --origin`.
 struct ResolvedValue {
   std::string path;    // "tenant.main.group_size"
   std::string value;   // as TOML
   std::string origin;  // "graph.toml:7:14", "--set", or "default"
 };
 
-/// What reading and checking a graph gives: always all findings; a plan only when there are no
-/// errors.
+/// The result of reading and checking a graph: always all findings; a plan only without errors.
 struct CheckedGraph {
   Sources sources;
   Diagnostics diagnostics;
-  /// Where "graph", "tenant.main", "node.router", "resource.engine" are written: what a finding
-  /// made from the plan points at.
+  /// The positions of "graph", "tenant.main", "node.router", "resource.engine": findings that are
+  /// made from the plan point there.
   std::map<std::string, Span, std::less<>> tables;
-  std::shared_ptr<const Plan> plan;     // null when diagnostics has errors
+  std::shared_ptr<const Plan> plan;     // null if there are errors
   std::vector<ResolvedValue> resolved;  // in the order of Plan::resolved_toml; empty without a plan
 };
 
 inline constexpr size_t kPluginsMax = 64;  // of one graph
 
-/// Reads a file (with includes), applies overrides, loads the plugins that it names, checks
-/// everything, never starts anything. The catalog must outlive the plan.
+/// Reads a file with its includes, applies overrides, loads its plugins and checks everything.
+/// Starts nothing. The catalog must stay valid while the plan exists.
 CheckedGraph load_graph(const std::string& path, const Overrides& overrides,
                         const Catalog& catalog);
-/// The same from text, for tests; relative paths resolve against `folder`.
+/// The same from a text, for tests; relative paths start from `folder`.
 CheckedGraph load_graph_text(std::string_view text, const std::string& name,
                              const std::string& folder, const Overrides& overrides,
                              const Catalog& catalog);

@@ -14,14 +14,14 @@ std::string owner_text(const PlanResource& resource) {
   return fmt::format("{} '{}'", resource.kind, resource.name);
 }
 
-/// A part of one process of a machine.
+/// A part in one process of a machine.
 struct MachinePart {
   MemoryPart part;
   std::string owner;  // owner_text() of the first resource that has it
   std::string what;   // "engine 'engine' of process 'main': 512 KV blocks"
 };
 
-/// The parts of all processes of a machine; a part in shared memory is listed once.
+/// The parts of all processes of a machine. A part in shared memory is listed once.
 std::vector<MachinePart> parts_on(const Plan& plan, std::string_view machine) {
   std::vector<MachinePart> parts;
   std::set<std::string> in_shared_memory;

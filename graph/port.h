@@ -1,9 +1,10 @@
-/// Out<T>: a typed output port, the only way an actor speaks. In ports are handlers (contract.h).
+/// Out<T>: a typed output port, the only way for an actor to send. Input ports are handlers
+/// (contract.h).
 ///
-/// An Out is a member of its actor and is wired by the group before start(). send() never blocks
-/// and never fails: emissions are buffered and leave together when the handler returns, whole or
-/// not at all. Flow control is the group's: it gives no forward input and no work turn while an
-/// outgoing forward edge is full.
+/// An Out is a member of its actor, and the group connects it before start(). send() never blocks
+/// and never fails: messages are buffered and leave together when the handler returns, or not at
+/// all if it fails. The group does the flow control: while an outgoing forward edge is full, it
+/// delivers no forward input and makes no work call.
 #pragma once
 
 #include <optional>
@@ -14,12 +15,13 @@
 
 namespace primerl {
 
-/// Where, for whom and in answer to what an emission goes. Chain: `to(engine).answering(ref)`.
+/// The target and tenant of a message, and what it answers. Can be chained:
+/// `to(engine).answering(ref)`.
 struct SendOptions {
   InstanceId target;  // for addressed() outputs
-  TenantSlot tenant;  // none = the handled message's
-  StepRef cause;      // none = this step's own input
-  InstanceId origin;  // none = the handled message's origin, else this instance
+  TenantSlot tenant;  // none = the tenant of the handled message
+  StepRef cause;      // none = the input of this step
+  InstanceId origin;  // none = the origin of the handled message, else this instance
 
   SendOptions for_tenant(TenantSlot slot) const {
     auto copy = *this;
@@ -46,19 +48,20 @@ inline SendOptions to(InstanceId target) {
 inline SendOptions for_tenant(TenantSlot slot) { return SendOptions().for_tenant(slot); }
 inline SendOptions answering(StepRef ref) { return SendOptions().answering(ref); }
 
-/// What a group (or a NodeRunner) gives an actor's outputs to speak into.
+/// Where the outputs of an actor send to; implemented by a group, or by a NodeRunner.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
   virtual void emit(uint32_t output, Payload payload, const SendOptions& options) = 0;
-  /// Messages that still fit before the edge to `target` is full; the largest over all edges when
-  /// none.
+  /// How many messages still fit before the edge to `target` is full; without a target, the largest
+  /// number over all edges.
   virtual int64_t room(uint32_t output, InstanceId target) const = 0;
-  /// Live instances this output can reach, in instance order; the tenant's only, when given.
+  /// Live instances that this output can reach, in instance order; if a tenant is given, only its
+  /// own.
   virtual std::span<const InstanceId> targets(uint32_t output, TenantSlot tenant) const = 0;
 };
 
-/// The untyped half that the group wires.
+/// The untyped half, which the group connects.
 class OutBase {
  public:
   void wire(OutputSink* sink, uint32_t output) {
@@ -88,7 +91,7 @@ class Out final : public OutBase {
   void send(T message, const SendOptions& options = {}) {
     sink().emit(output_, Payload::of(std::move(message)), options);
   }
-  /// Sends one shared message again without copying it (to several addressed targets).
+  /// Sends a shared message again without copying it (to several addressed targets).
   void send(const Payload& payload, const SendOptions& options = {}) {
     CHECK(payload.type == &message_type<T>(), "a payload was sent as another type");
     sink().emit(output_, payload, options);

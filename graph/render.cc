@@ -36,7 +36,7 @@ Box box_of(const Plan& plan, size_t index) {
   return box;
 }
 
-/// Boxes side by side, as many as fit a line.
+/// Boxes side by side, as many as fit into one line.
 std::string row_of(const std::vector<Box>& boxes) {
   std::string text;
   for (size_t begin = 0; begin < boxes.size();) {
@@ -64,19 +64,19 @@ std::string counted(size_t count, std::string_view what, std::string_view plural
   return fmt::format("{} {}", count, count == 1 ? what : plural);
 }
 
-/// Quotes and newlines would end a label of Mermaid or DOT.
+/// Removes quotes and newlines, which would end a label of Mermaid or DOT.
 std::string label(std::string_view text) {
   std::string clean;
   for (const char c : text) clean += c == '"' || c == '\n' || c == '\\' ? ' ' : c;
   return clean;
 }
 
-/// Without the replica, whose '#' would begin an entity of Mermaid.
+/// The name without the replica: its '#' would begin an entity of Mermaid.
 std::string place_name(const PlanProcess& process) {
   return process.name.substr(0, process.name.find('#'));
 }
 
-/// The replicas of a place are drawn once.
+/// Calls the functions for each place once, not for each replica.
 template <class Open, class Node, class Close>
 void by_process(const Plan& plan, Open open, Node node, Close close) {
   for (size_t process = 0; process < plan.processes.size(); ++process) {

@@ -1,5 +1,5 @@
 /// A Plan as a picture: text boxes for a terminal, Mermaid and DOT for documents, SVG for a
-/// browser, JSON for programs. Pure functions of the plan: equal plans give equal bytes.
+/// browser, JSON for programs. Pure functions: equal plans give equal bytes.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace primerl {
 
-/// Nodes as boxes from left to right along the forward edges, then every edge with what it carries.
+/// Nodes as boxes from left to right along the forward edges, then every edge with its message
+/// type.
 std::string render_text(const Plan& plan);
 std::string render_mermaid(const Plan& plan);
 std::string render_dot(const Plan& plan);
@@ -17,11 +18,11 @@ std::string render_svg(const Plan& plan);
 /// {"schema": "primerl.graph/1", ...}: nodes, edges, resources, tenants, processes.
 Json render_json(const Plan& plan);
 
-/// `show --plan`: processes, actor groups, compute threads; capacity, bound and memory of every
+/// `show --plan`: processes, actor groups and compute threads; capacity, bound and memory of every
 /// edge.
 std::string render_plan(const Plan& plan);
 
-/// `show --resolved`: the canonical text; with origins, every value and where it came from.
+/// `show --resolved`: the canonical text. With origins: every value and its origin.
 std::string render_resolved(const CheckedGraph& graph, bool with_origin);
 Json resolved_json(const CheckedGraph& graph);
 

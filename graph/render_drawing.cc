@@ -15,12 +15,12 @@ namespace {
 constexpr int kMargin = 24, kHeadingHeight = 34, kLegendHeight = 30;
 constexpr int kNodeWidthMin = 130, kNodePadding = 12, kNodeHeightMin = 46;
 constexpr int kSlotPitch = 20, kTrackPitch = 12, kPortPitch = 14;
-constexpr int kGutterPadding = 26;               // on both sides: borders of places lie in it
+constexpr int kGutterPadding = 26;               // on both sides, for the borders of places
 constexpr int kPlacePadding = 14;                // from a node to the border
-constexpr int kPlaceStrip = 26, kPlaceGap = 14;  // a place's name; between two places
+constexpr int kPlaceStrip = 26, kPlaceGap = 14;  // height of a place's name; gap between two places
 constexpr int kTraitHeight = 13;
 
-/// Makes a Drawing step by step: each step needs only what the steps before it have set.
+/// Makes a Drawing step by step. Each step reads only results of earlier steps.
 class Draftsman {
  public:
   explicit Draftsman(const Plan& plan)
@@ -47,7 +47,7 @@ class Draftsman {
     int x = 0, label_width = 0, width = 0;
   };
   struct Row {
-    int top = 0, height = kNodeHeightMin;  // of its nodes
+    int top = 0, height = kNodeHeightMin;  // height of its nodes
   };
 
   void name_places();
@@ -104,7 +104,7 @@ int widest_trait(const std::string& traits) {
   return width;
 }
 
-/// "inference on cuda:0, 2 replicas, machine gpu1"
+/// For example "inference on cuda:0, 2 replicas, machine gpu1".
 void Draftsman::name_places() {
   for (const GridArea& area : grid_.areas) {
     const PlanProcess& process = plan_.processes[area.process];
@@ -145,11 +145,11 @@ void Draftsman::set_columns() {
   for (size_t i = 0; i < gutters_.size(); ++i)
     gutters_[i].width = 2 * kGutterPadding + gutters_[i].label_width +
                         kTrackPitch * static_cast<int>(routes_.num_tracks[i]);
-  // A label that is longer than its lane reaches beyond it on both sides.
+  // A label that is longer than its lane extends on both sides.
   for (Gutter* outer : {&gutters_.front(), &gutters_.back()})
     outer->width = std::max(outer->width, widest / 2);
   place_columns();
-  // A place's name fits into its box.
+  // The box of a place is at least as wide as its name.
   for (size_t i = 0; i < grid_.areas.size(); ++i) {
     const GridArea& area = grid_.areas[i];
     Column& last = columns_[area.last_column];
@@ -173,7 +173,7 @@ void Draftsman::place_columns() {
   drawing_.width = x + kMargin;
 }
 
-/// A label beside a line that drops widens its pool.
+/// A label beside a vertical line makes its pool wider.
 int Draftsman::pool_width(const PortPool& pool) const {
   int width = 0;
   for (const size_t edge : routes_.ports.at(pool))
@@ -222,7 +222,7 @@ void Draftsman::set_lanes() {
     const int middle = has_two ? run_x(route) : to_x(edge);
     const int end = to_x(edge);
     const bool is_arc = !route.gutter && from(edge).row == to(edge).row;
-    // The label lies on the longer lane.
+    // The label is on the longer lane.
     const bool on_last = has_two && std::abs(end - middle) > std::abs(middle - begin);
     const int label = has_slot_label(edge) ? 0 : label_width(edge);
     zones_[*route.first_zone].add({edge, begin, middle, on_last ? 0 : label, is_arc});

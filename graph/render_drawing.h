@@ -1,10 +1,10 @@
-/// Drawing: where everything of a plan's picture stands, before it is written as SVG. Numbers are
-/// pixels from the top left corner.
+/// Drawing: the position of everything in a plan's picture, before it is written as SVG. Numbers
+/// are pixels from the top left corner.
 ///
-/// Nodes stand in columns along the forward edges, in rows of chains, within the box of their
-/// place. Between neighbours of a row lines are straight. All others go around: forward edges above
-/// their rows or down the gutters, feedback below. No line crosses a node, no two lines lie on each
-/// other, no two labels overlap; labels lie where the fewest lines cross them.
+/// Nodes are in columns along the forward edges, in rows of chains, inside the box of their place.
+/// Lines between neighbours of a row are straight. All others go around: forward edges above their
+/// rows or down the gutters, feedback edges below. No line crosses a node, no line covers another,
+/// and no labels overlap; labels are where the fewest lines cross them.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct DrawnBox {
 
 struct Drawing {
   struct Place {
-    size_t process = 0;  // of the plan: the first replica
+    size_t process = 0;  // of the plan; its first replica
     DrawnBox box;
     DrawnBox label;
     std::string text;  // "inference on cuda:0, 2 replicas"
@@ -54,12 +54,12 @@ struct Drawing {
   std::vector<Edge> edges;  // by edge of the plan
 };
 
-/// Of text; names of nodes and places are bold.
+/// Font sizes; names of nodes and places are bold.
 inline constexpr int kNameSize = 14, kTraitSize = 10, kLabelSize = 11, kPlaceSize = 12;
 
 Drawing draw(const Plan& plan);
 
-/// Pixels of a text, at least: as wide as the widest of the common sans-serif fonts.
+/// A lower bound of the width of a text in pixels, in the widest of the common sans-serif fonts.
 int text_width(std::string_view text, int font_size);
 
 }  // namespace primerl

@@ -12,15 +12,16 @@ constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
 using Chain = std::vector<size_t>;  // nodes, each fed by the one before it
 
-/// For each node the next one of its longest forward chain within its place.
+/// For each node, the next node of its longest forward chain within its place.
 std::vector<size_t> next_in_chain(const Plan& plan) {
   std::vector<size_t> length(plan.nodes.size(), 1), next(plan.nodes.size(), kNone);
-  // Edges are sorted by source in forward order: from the last edge on, every target is settled.
+  // Edges are sorted by source in forward order. Going from the last edge back, the length of every
+  // target is final.
   for (size_t i = plan.edges.size(); i-- > 0;) {
     const auto& edge = plan.edges[i];
     const size_t from = edge.from.index(), to = edge.to.index();
     if (edge.feedback || plan.nodes[from].process != plan.nodes[to].process) continue;
-    // Of equal ones the first edge, which is met last.
+    // Of equally long chains the first edge is used, which comes last here.
     if (length[to] + 1 < length[from]) continue;
     length[from] = length[to] + 1;
     next[from] = to;
@@ -28,7 +29,8 @@ std::vector<size_t> next_in_chain(const Plan& plan) {
   return next;
 }
 
-/// All nodes as chains, each within one place; a chain begins at the first node that is left.
+/// All nodes as chains, each within one place. A chain begins at the first node that has no chain
+/// yet.
 std::vector<Chain> chains_of(const Plan& plan) {
   std::vector<Chain> chains;
   std::vector<bool> is_taken(plan.nodes.size());
@@ -44,7 +46,7 @@ std::vector<Chain> chains_of(const Plan& plan) {
   return chains;
 }
 
-/// Rows of one place: each chain goes into the first row where its columns are free.
+/// The rows of one place. Each chain is put into the first row where its columns are free.
 struct PlaceRows {
   struct Span {
     size_t first, last;
@@ -63,7 +65,7 @@ struct PlaceRows {
   }
 };
 
-/// Moves an area down to the first row where it meets none of the areas before it.
+/// Moves an area down to the first row where it overlaps no earlier area.
 void settle(std::vector<GridArea>& areas, size_t index) {
   GridArea& area = areas[index];
   for (bool moved = true; moved;) {
@@ -97,7 +99,7 @@ Grid grid_of(const Plan& plan) {
   for (size_t layer = 0; layer < layers.size(); ++layer)
     for (const size_t node : layers[layer]) grid.cells[node].column = layer;
   std::vector<PlaceRows> places(plan.processes.size());
-  std::vector<size_t> order;  // of processes, as their first nodes stand
+  std::vector<size_t> order;  // of processes, in the order of their first nodes
   for (const Chain& chain : chains_of(plan)) {
     const size_t process = plan.nodes[chain.front()].process.index();
     if (places[process].rows.empty()) order.push_back(process);

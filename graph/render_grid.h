@@ -1,5 +1,5 @@
 /// Cells for the nodes of a plan's picture: a column for each layer, rows of forward chains, and
-/// for each place a rectangle of cells that holds its nodes and no other place's.
+/// for each place a rectangle of cells with only its own nodes.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ struct Grid {
   std::vector<GridCell> cells;  // by node
   std::vector<GridArea> areas;  // of places that have nodes, by process
 
-  /// The node of a cell, if it has one.
+  /// The node of a cell; empty if it has none.
   std::optional<size_t> node_at(GridCell cell) const;
-  /// Whether no node stands between two cells of a row.
+  /// Whether there is no node between two cells of a row.
   bool sees(GridCell left, GridCell right) const;
 
   std::vector<std::optional<size_t>> nodes;  // row-major

@@ -7,10 +7,10 @@ namespace primerl {
 namespace {
 
 constexpr int kLanePitch = 20, kZonePadding = 14;
-constexpr int kLaneGap = 10;   // between two lanes of a track
+constexpr int kLaneGap = 10;   // between two lanes in one track
 constexpr int kCornerGap = 7;  // between a label and the end of its lane
 constexpr int kClearance = 4;  // between a label and a line beside it
-constexpr int kTries = 64;     // places tried for a label
+constexpr int kTries = 64;     // positions tried for a label
 
 }  // namespace
 
@@ -54,7 +54,7 @@ void Obstacles::set_clear(int left, int right, bool from_left, DrawnBox& label) 
 }
 
 int EdgeLane::label_left() const {
-  if (begin == end) return begin + 4;  // it drops: the label stands to its right
+  if (begin == end) return begin + 4;  // vertical: the label is to its right
   return (begin + end - label_width) / 2;
 }
 int EdgeLane::left() const {
@@ -99,7 +99,7 @@ int Zone::height() const {
 
 void Zone::place(int top, bool is_above) {
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    // Labels stand on their lanes.
+    // Labels are on their lanes.
     const int depth =
         kLanePitch * static_cast<int>(is_above ? num_tracks_ - tracks_[i] : tracks_[i] + 1);
     y_[lanes_[i].edge] = top + depth;

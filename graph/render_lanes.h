@@ -1,5 +1,5 @@
-/// Lanes of one zone of a plan's picture: horizontal lines with their labels, in tracks; and what a
-/// label should not lie on.
+/// Lanes of one zone of a plan's picture: horizontal lines with their labels, in tracks; and the
+/// lines that a label should not cover.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ class Obstacles {
   void add_line(const std::vector<DrawnPoint>& corners);
   void add_sides(const DrawnBox& box);
   void sort();
-  /// Sets `label`.x between `left` and `right` so that few lines cross it; the first such place
-  /// from the left, or from the right.
+  /// Sets `label`.x between `left` and `right` so that few lines cross the label; the first such
+  /// position from the left, or from the right.
   void set_clear(int left, int right, bool from_left, DrawnBox& label) const;
 
  private:
@@ -30,21 +30,21 @@ class Obstacles {
 
 struct EdgeLane {
   size_t edge = 0;
-  int begin = 0, end = 0;  // x; it leads from begin to end
-  int label_width = 0;     // 0: its label is elsewhere
-  bool is_arc = false;     // both ends in the row beside its zone
+  int begin = 0, end = 0;  // x of both ends, in its direction
+  int label_width = 0;     // 0: its label is somewhere else
+  bool is_arc = false;     // both ends are in the row beside its zone
   int left() const;
   int right() const;
-  /// x of the label's middle while no better place is known.
+  /// x of the label's middle until a better position is known.
   int label_left() const;
 };
 
 class Zone {
  public:
   void add(const EdgeLane& lane) { lanes_.push_back(lane); }
-  /// The tracks nearest to the row for arcs, short ones first: they nest.
+  /// Assigns tracks. Arcs get the tracks nearest to the row, short ones first, so that they nest.
   void take_tracks();
-  /// Its upper end; whether its row lies below it.
+  /// Sets the upper end of the zone, and whether its row is below it.
   void place(int top, bool is_above);
   int height() const;
   int y_of(size_t edge) const { return y_.at(edge); }

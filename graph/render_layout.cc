@@ -8,7 +8,7 @@ namespace primerl {
 
 std::vector<std::vector<size_t>> layers_of(const Plan& plan) {
   std::vector<size_t> layer(plan.nodes.size());
-  // Nodes stand in forward order and edges are sorted by source, so one pass settles all.
+  // Nodes are in forward order and edges are sorted by source, so one pass is enough.
   for (const auto& edge : plan.edges)
     if (!edge.feedback)
       layer[edge.to.index()] = std::max(layer[edge.to.index()], layer[edge.from.index()] + 1);

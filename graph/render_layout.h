@@ -1,5 +1,5 @@
-/// Layers of a plan for drawing: a node stands one layer behind the last node that feeds it
-/// forward.
+/// Layers of a plan for drawing: a node is one layer after the last node that feeds it by a forward
+/// edge.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace primerl {
 
 /// Node indices by layer, in plan order within a layer.
 std::vector<std::vector<size_t>> layers_of(const Plan& plan);
-/// "per tenant, 2 replicas, own thread, engine 'engine'": what a box says under its name.
+/// The text under a node's name, for example "per tenant, 2 replicas, own thread, engine 'engine'".
 std::string traits_of(const Plan& plan, const PlanNode& node);
 std::string_view output_name(const Plan& plan, const PlanEdge& edge);
 std::string_view input_name(const Plan& plan, const PlanEdge& edge);

@@ -1,4 +1,4 @@
-// `show --plan` and `show --resolved`: the plan in numbers.
+// `show --plan` and `show --resolved`: the plan as text and numbers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace primerl {
 namespace {
 
-/// Columns as wide as their widest cell; the first `left` are flush left, the others right.
+/// A table with columns as wide as their widest cell. The first `left` columns are aligned left,
+/// the others right.
 std::string table_text(const std::vector<std::vector<std::string>>& rows, size_t left) {
   std::vector<size_t> width;
   for (const auto& row : rows) {
@@ -43,7 +44,7 @@ std::string resources_of(const Plan& plan, const PlanGroup& group) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// ", machine gpu1, cpus 0-3, with OMP_PROC_BIND=close"
+/// For example ", machine gpu1, cpus 0-3, with OMP_PROC_BIND=close".
 std::string where_text(const PlanProcess& process) {
   std::string text;
   if (!process.machine.empty()) text += ", machine " + process.machine;
@@ -53,9 +54,10 @@ std::string where_text(const PlanProcess& process) {
   return text;
 }
 
-constexpr size_t kShownPartsMax = 12;  // of the memory of a process
+constexpr size_t kShownPartsMax = 12;  // most lines for the memory of a process
 
-/// ", held again in process 'learner'": what only users in one process have together.
+/// For example ", held again in process 'learner'", for memory that only users in one process
+/// share.
 std::string again_text(const Plan& plan, const PlanProcess& process,
                        const ProcessMemory::Held& held) {
   for (const PlanProcess& other : plan.processes)
@@ -65,7 +67,7 @@ std::string again_text(const Plan& plan, const PlanProcess& process,
   return {};
 }
 
-/// What its engines and learners keep, in the order of the resources.
+/// Adds the memory of its engines and learners, in the order of the resources.
 void add_memory(const Plan& plan, const PlanProcess& process, std::string& text) {
   const ProcessMemory memory = memory_of(plan, process);
   const double bytes = memory.bytes();
@@ -108,7 +110,7 @@ void add_process(const Plan& plan, const PlanProcess& process, std::string& text
   add_memory(plan, process, text);
 }
 
-/// (source, target) instances that an edge joins.
+/// The number of (source, target) instances that an edge connects.
 size_t count_pairs(const Plan& plan, const PlanEdge& edge) {
   size_t pairs = 0;
   for (const InstanceId sender : plan.node(edge.from).instances)
@@ -159,7 +161,7 @@ std::string render_plan(const Plan& plan) {
              : "-"});
   }
   const bool is_placed = plan.processes.size() > 1;
-  if (!is_placed)  // nothing crosses: the column would say "memory" all the way down
+  if (!is_placed)  // no edge crosses processes: every row would say "memory"
     for (auto& row : rows) row.erase(row.begin() + 3);
   text += "\n" + table_text(rows, is_placed ? 5 : 4);
   if (is_placed) text += "\n  " + crossing_line(plan);
@@ -180,7 +182,7 @@ std::string render_resolved(const CheckedGraph& graph, bool with_origin) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& value : graph.resolved)
     rows.push_back({fmt::format("{} = {}", value.path, value.value), value.origin});
-  // One long edge must not push every origin out of sight.
+  // One long edge must not move every origin far to the right.
   constexpr size_t kColumn = 60;
   std::string text;
   for (const auto& row : rows) text += fmt::format("{:<{}}  # {}\n", row[0], kColumn, row[1]);

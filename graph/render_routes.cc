@@ -15,8 +15,8 @@ Route straight(GridCell from, GridCell to) {
   return route;
 }
 
-/// Forward into another row: down or up the gutter behind its sender, then into its receiver's side
-/// or, when that is further off, along the lanes above it.
+/// A forward edge to another row. It goes down or up the gutter after its sender, then into its
+/// receiver's side; if the receiver is further away, along the lanes above it.
 Route step(GridCell from, GridCell to) {
   Route route;
   route.gutter = from.column + 1;
@@ -33,7 +33,7 @@ Route arc(size_t row, bool feedback) {
   return route;
 }
 
-/// Feedback into another row: from and to the sides that face each other.
+/// A feedback edge to another row, between the sides that face each other.
 Route across(GridCell from, GridCell to) {
   Route route;
   const bool goes_down = from.row < to.row;
@@ -57,7 +57,8 @@ Route route_of(const Grid& grid, GridCell from, GridCell to, bool feedback) {
   return feedback ? across(from, to) : step(from, to);
 }
 
-/// Lines that must not lie on each other get the first number that is free over their whole length.
+/// Numbers for lines that must not cover each other: each gets the first number that is free over
+/// its whole length.
 class Tracks {
  public:
   size_t take(size_t first, size_t last) {
@@ -78,7 +79,7 @@ class Tracks {
   std::vector<std::vector<std::pair<size_t, size_t>>> taken_;
 };
 
-/// Forward lines first, so that a row's chain is a straight line along its top.
+/// Forward lines get numbers first, so that a row's chain is a straight line along its top.
 void take_slots(const Plan& plan, const Grid& grid, Routes& all) {
   std::vector<Tracks> rows(grid.num_rows);
   const auto take = [&](size_t index) {
@@ -102,7 +103,8 @@ void take_slots(const Plan& plan, const Grid& grid, Routes& all) {
   for (const Tracks& row : rows) all.num_slots.push_back(row.size());
 }
 
-/// The height at which a run ends, from top to bottom: lanes above a row, the row, lanes below it.
+/// A number for the height at which a run ends, rising from top to bottom: lanes above a row, the
+/// row, lanes below it.
 size_t height_of(size_t row, std::optional<size_t> zone) {
   return zone ? 3 * (*zone / 2) + 2 * (*zone % 2) : 3 * row + 1;
 }
@@ -122,15 +124,16 @@ void take_tracks(const Plan& plan, const Grid& grid, Routes& all) {
   for (const Tracks& gutter : gutters) all.num_tracks.push_back(gutter.size());
 }
 
-/// One end of an edge at the top or bottom of a node, or both ends of one that drops.
+/// One end of an edge at the top or bottom of a node; a vertical line between two nodes is both
+/// ends.
 struct PortEnd {
   size_t edge;
   bool is_from;
-  int64_t ahead;  // columns to where its lane leads
+  int64_t ahead;  // columns to the other end of its lane
 };
 
-/// From left to right: what leads left with the nearest first, what stays, what leads right with
-/// the nearest last. So lines that leave a node do not cross each other.
+/// Order from left to right: edges that go left, the nearest first; edges that stay; edges that go
+/// right, the nearest last. So edges of one node do not cross.
 std::tuple<int, int64_t> place_in_pool(const PortEnd& end) {
   const int direction = end.ahead < 0 ? 0 : end.ahead == 0 ? 1 : 2;
   return {direction, -end.ahead};
@@ -144,7 +147,7 @@ void take_ports(const Plan& plan, const Grid& grid, Routes& all) {
     const GridCell to = grid.cells[plan.edges[i].to.index()];
     const int64_t ahead = static_cast<int64_t>(to.column) - static_cast<int64_t>(from.column);
     if (!is_sideways(route.from)) pools[pool_of(from, route.from)].push_back({i, true, ahead});
-    // A run turns off right before a column: what comes from it comes from the left.
+    // A run is left of its column, so its edge arrives from the left.
     if (!is_sideways(route.to) && !route.drops)
       pools[pool_of(to, route.to)].push_back({i, false, -ahead});
   }

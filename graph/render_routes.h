@@ -1,12 +1,12 @@
-/// The way of each edge of a plan's picture through the space between its nodes, before anything
-/// has a coordinate.
+/// The route of each edge of a plan's picture through the space between its nodes, before
+/// coordinates are known.
 ///
 ///   slot   a horizontal line between the facing sides of neighbours in a row
 ///   lane   a horizontal line above a row (forward) or below it (feedback)
 ///   run    a vertical line in the gutter left of a column
 ///   port   where a vertical line meets the top or bottom of a node
 ///
-/// Lines cross at right angles only: no two share a slot, a track of a run or a port. Lanes get
+/// Lines cross only at right angles: no two share a slot, a track of a run or a port. Lanes get
 /// their tracks when their ends have coordinates (graph/render_drawing.cc).
 #pragma once
 
@@ -24,15 +24,16 @@ enum class Side { kLeft, kRight, kTop, kBottom };
 
 struct Route {
   Side from = Side::kRight, to = Side::kLeft;
-  size_t from_slot = 0, to_slot = 0;            // of the row; for kLeft and kRight
-  size_t from_port = 0, to_port = 0;            // of the pool; for kTop and kBottom
-  std::optional<size_t> first_zone, last_zone;  // of its lanes; equal when it has one lane
+  size_t from_slot = 0, to_slot = 0;            // in the row; for kLeft and kRight
+  size_t from_port = 0, to_port = 0;            // in the pool; for kTop and kBottom
+  std::optional<size_t> first_zone, last_zone;  // of its lanes; equal if it has one lane
   std::optional<size_t> gutter;                 // of its run
   size_t track = 0;                             // of its run
-  bool drops = false;                           // straight to the node below or above: one port
+  bool drops = false;                           // a straight line to the node below or above: one
+                                                // port
 };
 
-/// Zones of lanes: two for each row.
+/// Zones of lanes: two per row.
 inline size_t zone_above(size_t row) { return 2 * row; }
 inline size_t zone_below(size_t row) { return 2 * row + 1; }
 
@@ -50,7 +51,7 @@ struct Routes {
   std::vector<Route> routes;       // by edge
   std::vector<size_t> num_slots;   // by row
   std::vector<size_t> num_tracks;  // by gutter: one left of each column, one after the last
-  std::map<PortPool, std::vector<size_t>> ports;  // their edges
+  std::map<PortPool, std::vector<size_t>> ports;  // the edges of each pool
 };
 
 Routes routes_of(const Plan& plan, const Grid& grid);

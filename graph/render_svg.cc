@@ -1,4 +1,4 @@
-// The drawing of a plan as SVG: forward edges solid, feedback dashed, in the colour of their
+// The drawing of a plan as SVG: forward edges solid, feedback edges dashed, in the colour of their
 // sender.
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-// Dark enough to be read on white, and told apart by people who do not see red and green.
+// Dark enough on white, and distinguishable by people who do not see red and green.
 constexpr std::array<std::string_view, 7> kColours = {"#0b5394", "#b45309", "#0f766e", "#9d174d",
                                                       "#4d7c0f", "#6d28d9", "#57534e"};
 
@@ -118,7 +118,7 @@ std::string node_text(const Plan& plan, const Drawing& drawing, size_t index) {
   return text;
 }
 
-/// What solid and dashed lines mean.
+/// The meaning of solid and dashed lines.
 std::string legend(const Drawing& drawing) {
   const int y = drawing.height - 24;
   std::string text;

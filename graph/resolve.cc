@@ -12,7 +12,7 @@ const std::string& name_of(const Draft& draft, int32_t node) {
   return draft.nodes[static_cast<size_t>(node)].spec->name;
 }
 
-/// Along the forward edges, the smallest name first among those that are ready.
+/// Topological order along the forward edges; of the ready nodes, the smallest name first.
 std::vector<int32_t> order_nodes(const Draft& draft) {
   std::vector<int32_t> waiting(draft.nodes.size());
   std::vector<std::vector<int32_t>> leaving(draft.nodes.size());
@@ -73,7 +73,7 @@ void fill_tenants_and_models(const Draft& draft, Plan& plan) {
   }
 }
 
-/// Every replica of every place, a process each.
+/// One process for every replica of every place.
 void fill_processes(const Draft& draft, const PlanOrder& order, Plan& plan) {
   if (draft.places.empty()) {
     plan.processes.emplace_back().name = "main";
@@ -92,7 +92,7 @@ void fill_processes(const Draft& draft, const PlanOrder& order, Plan& plan) {
       if (!from.options.device.empty()) process.device = from.options.device;
       if (!from.options.devices.empty()) process.device = from.options.devices[replica];
       if (from.is_elsewhere()) process.machine = from.options.host;
-      // Neighbours in the list go together; the first replicas take what is left over.
+      // Adjacent CPUs of the list go to one replica; the remainder is spread over the replicas.
       const auto first = from.cpus.begin();
       process.cpus.assign(
           first + static_cast<ptrdiff_t>(from.cpus.size() * replica / replicas),

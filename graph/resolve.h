@@ -9,21 +9,21 @@
 
 namespace primerl {
 
-/// Where a draft's nodes, models and resources went in the plan.
+/// The order of a draft's nodes, edges and places in the plan.
 struct PlanOrder {
   std::vector<int32_t> nodes;   // draft indices, along the forward edges, ties by name
   std::vector<int32_t> edges;   // draft indices: forward before feedback, then by nodes and ports
   std::vector<int32_t> places;  // draft indices by name; {0} without [place]
-  std::vector<uint32_t> first_process;  // by draft place: that of its first replica
+  std::vector<uint32_t> first_process;  // by draft place: process of its first replica
 };
 
 PlanOrder order_of(const Draft& draft);
 
-/// Tenants, models, processes, nodes and edges without what follows from placement.
+/// Tenants, models, processes, nodes and edges, without the fields that depend on placement.
 void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan);
 /// Resources, instances and actor groups.
 void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan);
-/// Every copy of every resource, and which of them each instance uses.
+/// Every copy of every resource, and the copies that each instance uses.
 void make_resources(const Draft& draft, const PlanOrder& order,
                     const std::vector<uint32_t>& process_of, Plan& plan);
 /// at_most and bound of every edge.

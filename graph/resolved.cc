@@ -1,5 +1,6 @@
-// The canonical text of a plan: every value stated, paths absolute, nothing included, in an order
-// that the input's order does not change. Reading it back gives the same plan and the same hash.
+// The canonical text of a plan: every value written out, absolute paths, no includes, in an order
+// that does not depend on the input's order. Reading it again gives the same plan and the same
+// hash.
 #include <algorithm>
 
 #include "graph/base/random.h"
@@ -22,7 +23,8 @@ class Writer {
     const Entry* entry = written != nullptr ? written->find(key) : nullptr;
     add(path_ + "." + key, value, entry);
   }
-  /// Every option of a bound struct; nested tables inline. Keys in `skip` are written elsewhere.
+  /// Writes every option of a bound struct; nested tables inline. Keys in `skip` are written
+  /// elsewhere.
   void options(const OptionSet& set, const void* bound, const Table* written,
                const std::vector<std::string>& skip = {}) {
     for (const auto& field : set.fields) {
@@ -39,7 +41,7 @@ class Writer {
                                         nested, path_ + "." + field.name, {}));
     }
   }
-  /// "{ a = 1, b = 2 }", and a resolved value for each.
+  /// Returns "{ a = 1, b = 2 }", and adds a resolved value for each key.
   std::string inline_table(const OptionSet& set, const void* bound, const Table* written,
                            const std::string& path, std::vector<std::string> first) {
     std::vector<std::string> parts = std::move(first);
@@ -87,7 +89,7 @@ const T& by_name(const std::vector<T>& items, const std::string& name) {
   return items.front();
 }
 
-/// Of a tenant: "environment = { name = "copy", ... }"; nothing where it has none.
+/// For a tenant, for example "environment = { name = "copy", ... }"; nothing if it names none.
 void write_choice(Writer& writer, const std::string& key, const auto& chosen, const Tenant& tenant,
                   const Table* written) {
   if (chosen.contract == nullptr) return;
@@ -130,7 +132,7 @@ void write_edges(Writer& writer, const Draft& draft, const PlanOrder& order, con
       if (edge.feedback != feedback) continue;
       const EdgeSpec& from = *draft.edges[static_cast<size_t>(order.edges[i])].spec;
       const Value* path = from.path;
-      // `auto` follows from the places, whatever they are: it is left out.
+      // `auto` is left out: the transport then follows from the places.
       const std::string transport =
           from.transport == "auto" ? "" : fmt::format(", transport = \"{}\"", from.transport);
       const std::string text =
@@ -145,7 +147,7 @@ void write_edges(Writer& writer, const Draft& draft, const PlanOrder& order, con
   }
 }
 
-/// What is left at its default is left out: most of it is nothing to choose.
+/// Values at their default are left out.
 std::string place_text(const DraftPlace& place, const std::vector<std::string>& nodes) {
   const PlaceOptions defaults;
   std::vector<std::string> parts{"nodes = " + detail::toml_text(nodes)};
@@ -189,7 +191,7 @@ std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& o
   }
   const PlanResource* last = nullptr;
   for (const auto& resource : plan.resources) {
-    // Copies of one resource stand together; a tokenizer has no table.
+    // Copies of one resource are adjacent; a tokenizer has no table.
     if (resource.contract != nullptr && (last == nullptr || last->name != resource.name))
       write_resource(writer, draft, resource);
     last = &resource;

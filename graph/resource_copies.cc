@@ -1,4 +1,5 @@
-// The resources of a plan: one copy in each process that uses it, weight channels one for all.
+// The resources of a plan: one copy in each process that uses it, except weight channels, which
+// have one for all.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -68,8 +69,8 @@ class ResourceCopies {
     return processes;
   }
 
-  /// What all copies get that do not say it themselves: the least of what its processes have to
-  /// give, each process its cores divided by its compute resources, at least 1.
+  /// The threads of each copy, if the resource does not state them. Each process has its cores
+  /// divided by its compute resources, at least 1; the smallest of these is used for all copies.
   int32_t threads_of(const DraftResource& resource) const {
     if (resource.common.threads > 0) return static_cast<int32_t>(resource.common.threads);
     if (!resource.contract->computes) return 1;
@@ -77,7 +78,7 @@ class ResourceCopies {
     for (const auto& other : draft_.resources)
       if (other.contract->computes)
         for (const uint32_t process : processes_of(other)) ++computing[process];
-    std::map<std::string_view, int32_t> sharing;  // processes that divide a machine's cores evenly
+    std::map<std::string_view, int32_t> sharing;  // processes that share a machine's cores evenly
     for (const auto& [process, count] : computing)
       if (cores_of(process) == 0) ++sharing[plan_.processes[process].machine];
     int32_t threads = draft_.cores;
@@ -90,7 +91,7 @@ class ResourceCopies {
     return std::max(threads, 1);
   }
 
-  /// What the place says; 0 = a share of the machine.
+  /// The cores that the place states; 0 = a share of the machine's.
   int32_t cores_of(uint32_t process) const {
     const PlanProcess& placed = plan_.processes[process];
     if (placed.place < 0) return 0;

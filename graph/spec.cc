@@ -52,7 +52,7 @@ std::string_view trimmed(std::string_view text, size_t& offset) {
   return text;
 }
 
-/// "node.port", standing at `offset` of the edge's text.
+/// Parses "node.port", which begins at `offset` of the edge's text.
 bool read_end(std::string_view text, size_t offset, EdgeEnd& end) {
   text = trimmed(text, offset);
   const size_t dot = text.find('.');
@@ -139,8 +139,8 @@ void read_edges(GraphSpec& spec, Diagnostics& diagnostics) {
   }
 }
 
-/// Reports what no graph has at its top level. What stands in a table whose name is misspelt is
-/// read as if it stood where it was meant.
+/// Reports unknown top-level tables. A table whose name is misspelt is read under the name that was
+/// meant.
 void correct_top_level(Table& root, Diagnostics& diagnostics) {
   const std::vector<std::string> known = {"graph", "trace", "tenant", "model",  "resource",
                                           "node",  "edges", "place",  "include"};

@@ -1,7 +1,7 @@
-/// GraphSpec: a graph as written, cut into its tables, every part with its span. Nothing is
-/// resolved and no default is filled in; of what is misspelt the report stands in the diagnostics,
-/// and the name that was meant stands here. Points into the GraphFile it was read from, which must
-/// outlive it.
+/// GraphSpec: a graph as written, divided into its tables, every part with its span. Nothing is
+/// resolved and no default is filled in. A misspelt name is reported in the diagnostics, and the
+/// name that was meant is here. Points into the GraphFile it was read from, which must stay valid
+/// while the GraphSpec is used.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@
 
 namespace primerl {
 
-/// `[node.router]`: its name and what stands in it.
+/// A table such as `[node.router]`: its name and its content.
 struct NamedTable {
   std::string name;
   Span name_span;
-  Table* table = nullptr;  // misspelt keys are corrected in it as they are found
+  Table* table = nullptr;  // misspelt keys are corrected in it when they are found
 };
 
-/// One end of an edge: where in its text it stands.
+/// One end of an edge, with the position of its names in the edge's text.
 struct EdgeEnd {
   std::string_view node, port;
   size_t node_offset = 0, port_offset = 0;
@@ -34,7 +34,7 @@ struct EdgeSpec {
   int64_t capacity = 64;
   int64_t bytes_max = int64_t{256} << 20;
   std::string record = "auto";
-  Span record_span;  // of its value, where it is written
+  Span record_span;  // position of its value, if the file has one
   std::string transport = "auto";
   Span transport_span;
 };
@@ -44,18 +44,19 @@ struct GraphSpec {
   Table* trace = nullptr;   // `[trace]`
   Table* edges = nullptr;   // `[edges]`
   Table* places = nullptr;  // `[place]`; null = one process
-  Span whole;               // the file, for what is missing from it
+  Span whole;               // the file: the position of anything that is missing
   std::vector<NamedTable> tenants, models, resources, nodes, place;
   std::vector<EdgeSpec> edge_list;
-  std::vector<std::string> broken_edges;  // texts that are no edge: what they join is not known
-  bool has_lost_edges = false;            // of which not even the text is known
+  std::vector<std::string> broken_edges;  // texts that are not valid edges: their nodes are not
+                                          // known
+  bool has_lost_edges = false;            // not even the text is known
 };
 
-/// a-z, 0-9 and _, a letter first, at most 64 bytes: names of nodes, actors, options, ...
+/// a-z, 0-9 and _, beginning with a letter, at most 64 bytes: names of nodes, actors, options, ...
 bool is_lower_snake(std::string_view name);
 
-/// Cuts the tree up. Reports unknown top-level keys (G006), names that are no lower_snake (G017),
-/// what should be a table (G021) and malformed edges (G030).
+/// Divides the tree. Reports unknown top-level keys (G006), names that are not lower_snake (G017),
+/// values that should be a table (G021) and malformed edges (G030).
 GraphSpec read_spec(GraphFile& file, Diagnostics& diagnostics);
 
 }  // namespace primerl

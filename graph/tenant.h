@@ -1,5 +1,6 @@
-/// Tenant: who trains. The typed form of one `[tenant.<name>]` table, read by actors through
-/// `services().tenant(slot)`. Immutable during a run; tenants share no mutable state.
+/// Tenant: one training, with tasks, versions and checkpoints of its own. The typed form of one
+/// `[tenant.<name>]` table; actors read it through `services().tenant(slot)`. Immutable during a
+/// run; tenants share no mutable state.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace primerl {
 struct EnvironmentContract;  // graph/catalog.h
 struct RewardContract;
 
-/// `[tenant.x] sampling = { ... }`; the meaning is SamplingParams' (kernels/engine/engine.h).
+/// `[tenant.x] sampling = { ... }`; the meanings are those of SamplingParams
+/// (kernels/engine/engine.h).
 struct TenantSampling {
   double temperature = 1.0;
   int64_t top_k = 0;
@@ -25,42 +27,44 @@ struct TenantSampling {
   double min_p = 0.0;
   int64_t max_tokens = 16;        // new tokens of one turn
   std::vector<std::string> stop;  // texts that end a turn
-  std::vector<int64_t> stop_ids;  // tokens that end a turn, besides the model's
+  std::vector<int64_t> stop_ids;  // token ids that end a turn, besides the model's
   bool ignore_eos = false;
-  bool include_stop = false;  // in the text that environment and reward read
+  bool include_stop = false;  // the stop text is part of the text that environment and reward read
 };
 
-/// `[tenant.x] environment = { name = "reverse_text", ... }`; the other keys are the environment's
-/// own options, checked against its contract and kept as bound options.
+/// `[tenant.x] environment = { name = "reverse_text", ... }`. The other keys are the environment's
+/// own options, checked against its contract and stored as bound options.
 struct TenantEnvironment {
   std::string name;
-  std::shared_ptr<const void> options;            // of the type the environment's contract declares
-  const EnvironmentContract* contract = nullptr;  // null: the built-in one of this name
+  std::shared_ptr<const void> options;            // of the type that the environment's contract
+                                                  // declares
+  const EnvironmentContract* contract = nullptr;  // null: the built-in environment of this name
 };
 
-/// `[tenant.x] reward = { name = "exact", ... }`, likewise; without a name, the reward is what the
-/// environment gives.
+/// `[tenant.x] reward = { name = "exact", ... }`, in the same way. Without a name, the
+/// environment's own reward is used.
 struct TenantReward {
   std::string name;
   std::shared_ptr<const void> options;
-  const RewardContract* contract = nullptr;  // null: the built-in one of this name
+  const RewardContract* contract = nullptr;  // null: the built-in reward of this name
 };
 
-/// `[tenant.x.adapter]`: the tenant trains a LoRA adapter on the learner's model, whose weights
-/// stay as they are. The meaning is AdapterConfig's (kernels/models/adapter.h).
+/// `[tenant.x.adapter]`: the tenant trains a LoRA adapter on the learner's model, whose weights do
+/// not change. The meanings are those of AdapterConfig (kernels/models/adapter.h).
 struct TenantAdapter {
-  int64_t rank = 0;    // 0 = no adapter: the whole weights train
+  int64_t rank = 0;    // 0 = no adapter: all weights train
   double alpha = 0.0;  // 0 = twice the rank
   std::vector<std::string> targets = {"all-linear"};
   bool rslora = false;
-  double dropout = 0;  // of what A reads, in training steps alone; [0, 1)
-  std::string path;    // absolute: the PEFT folder it starts from; "" = it adds nothing at first
+  double dropout = 0;  // on the input of A, only in training steps; [0, 1)
+  std::string path;    // absolute path of the PEFT folder it starts from; "" = the output of a new
+                       // adapter is 0
 
   bool is_there() const { return rank > 0; }
 };
 
-/// `[tenant.x] loss = { ... }`: what differs from the learner's loss. A number below 0 is the
-/// learner's; an empty kind is that of the trainer node.
+/// `[tenant.x] loss = { ... }`: values that differ from the learner's loss. A number below 0 means
+/// the learner's value; an empty kind means that of the trainer node.
 struct TenantLoss {
   std::string kind;
   double clip_low = -1;
@@ -69,16 +73,16 @@ struct TenantLoss {
   double kl_weight = -1;
 };
 
-/// `[tenant.x] optimizer = { ... }`: what differs from the learner's optimizer. A number below 0 is
-/// the learner's.
+/// `[tenant.x] optimizer = { ... }`: values that differ from the learner's optimizer. A number
+/// below 0 means the learner's value.
 struct TenantOptimizer {
   double lr = -1;
   double weight_decay = -1;
   double max_norm = -1;
 };
 
-/// `[tenant.x] schedule = { ... }`: what differs from the learner's schedule; likewise, and an
-/// empty kind.
+/// `[tenant.x] schedule = { ... }`: values that differ from the learner's schedule. A number below
+/// 0 or an empty kind means the learner's value.
 struct TenantSchedule {
   std::string kind;
   int64_t warmup_steps = -1;
@@ -88,7 +92,7 @@ struct TenantSchedule {
 
 /// Which groups train. A filtered group ends as `filtered` and is replaced by a new one.
 struct TenantFilters {
-  bool zero_advantage = true;  // drop groups whose rewards are all equal
+  bool zero_advantage = true;  // filter out groups whose rewards are all equal
 };
 
 struct Tenant {
@@ -112,20 +116,22 @@ struct Tenant {
   int64_t keep_last = 2;             // checkpoints kept; 0 = all
   int64_t keep_every = 0;            // every K-th checkpoint is never removed; 0 = none
   int64_t straggler_wait_ms = 0;     // how long a batch waits for an older group
-  int64_t inflight = 0;              // rollouts at once; 0 = `max_inflight` of the node alone
-  /// Of engines and learner, in tokens, while others want them too. 0 in a file: an equal part of
-  /// what the other tenants leave; here the part itself, above 0.
+  int64_t inflight = 0;              // most rollouts at once; 0 = only `max_inflight` of the node
+                                     // limits them
+  /// Share of engines and learner, by tokens, while other tenants need them too. 0 in a file means
+  /// an equal part of what the other tenants leave; here that part is filled in, above 0.
   double share = 0;
-  // Not a key: most rollouts at once, the sum over the nodes that open them.
+  // Not a key: most rollouts at once, summed over the nodes that open them.
   int64_t inflight_max = 0;
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward
-  Duration environment_timeout = Duration::seconds(30);  // of one environment call
+  Duration environment_timeout = Duration::seconds(30);  // time limit of one environment call
 
   /// Groups of one batch, G.
   int64_t groups_per_batch() const { return batch_size / group_size; }
 };
 
-/// No tenant of this name; `where` as in "this trace". There are few: all are said.
+/// The error for an unknown tenant; `where` is for example "this trace". It lists all tenants,
+/// because there are few.
 Error unknown_tenant(std::string_view name, const std::vector<std::string>& names,
                      std::string_view where);
 

@@ -1,5 +1,5 @@
-/// Value: what a graph file says, with the place it was said at. The torch- and TOML-free form of a
-/// TOML document; `graph/config/toml_source` makes it, `check` and option binding read it.
+/// Value: a value of a graph file with its position. A TOML document without toml++ types;
+/// `graph/config/toml_source` makes it, `check` and option binding read it.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace primerl {
 
-/// Names a text errors can point into: a graph file, an overlay, or a `--set` flag.
+/// Names a text that errors can point into: a graph file, an overlay, or a `--set` flag.
 using SourceId = uint32_t;
 
 struct Position {
-  uint32_t line = 0;    // from 1; 0 = nowhere
+  uint32_t line = 0;    // from 1; 0 = no position
   uint32_t column = 0;  // from 1, in bytes
 };
 
@@ -31,7 +31,7 @@ struct Span {
 class Value;
 struct Entry;
 
-/// Keys in the order written; no duplicates (the parser refuses them).
+/// Keys in the order of the file, without duplicates (the parser refuses them).
 struct Table {
   std::vector<Entry> entries;
   Span span;
@@ -83,7 +83,7 @@ struct Entry {
   std::string key;
   Span key_span;
   Value value;
-  bool is_guess = false;  // the key was misspelt, which was reported: `key` is what was meant
+  bool is_guess = false;  // the key was misspelt and reported; `key` is the one that was meant
 };
 
 }  // namespace primerl

@@ -19,7 +19,7 @@ std::vector<ProcessId> processes_of(const Plan& plan, int32_t index) {
 Result<std::string> weight_backend(const Plan& plan, int32_t index) {
   const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
   const auto processes = processes_of(plan, index);
-  std::set<std::string> machines;  // "" is the one where the run was started
+  std::set<std::string> machines;  // "" is the machine where the run was started
   std::vector<std::string> names;
   for (const ProcessId id : processes) {
     machines.insert(plan.process(id).machine);

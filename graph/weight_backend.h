@@ -1,4 +1,4 @@
-/// Which processes a weight channel joins, and by which backend: what "auto" comes to.
+/// Which processes a weight channel connects, and by which backend: how "auto" is resolved.
 ///
 ///   backend   joins
 ///   memory    one process
@@ -16,15 +16,16 @@
 
 namespace primerl {
 
-/// The processes with a user of the resource at `index` of plan.resources, ascending.
+/// The processes that have a user of the resource at `index` of plan.resources, ascending.
 std::vector<ProcessId> processes_of(const Plan& plan, int32_t index);
 
-/// Of the weight channel at `index` of plan.resources: its own backend, or the first of memory, shm
-/// and stream that joins its processes for "auto". kInvalid where it names one that cannot.
+/// The backend of the weight channel at `index` of plan.resources. For "auto" it is the first of
+/// memory, shm and stream that can connect its processes. kInvalid if the channel names a backend
+/// that cannot.
 Result<std::string> weight_backend(const Plan& plan, int32_t index);
 
 /// Whether weights travel between the two by a channel of backend stream: one of them has the
-/// learner that publishes (or nobody has).
+/// learner that publishes, or no process has one.
 bool are_joined_by_weights(const Plan& plan, ProcessId one, ProcessId other);
 
 }  // namespace primerl

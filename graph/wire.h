@@ -1,5 +1,5 @@
-/// FieldWriter and FieldReader: how a message's `fields()` meets bytes, without either knowing the
-/// other. The msgpack codec and the payload check (runtime/wire) implement them.
+/// FieldWriter and FieldReader: connect a message's `fields()` to bytes; neither side knows the
+/// other. The msgpack codec and the payload checksum (runtime/wire) implement them.
 ///
 /// A message lists its members once:
 ///
@@ -7,10 +7,10 @@
 ///   &PolicyLive::salt); }
 ///
 /// Member types: bool, integers, double, float, enums over integers, std::string, ids,
-/// PolicyVersion, StepRef, Duration, Time, Blob, vectors of int32_t/float/uint8_t (one run of raw
-/// bytes), and of any of these: vectors, deques, sets, maps (a list of {key, value}), pairs,
-/// optionals (a list of none or one), nested structs that have fields() themselves, and parts
-/// behind an interface that say their state as text (HasTextState).
+/// PolicyVersion, StepRef, Duration, Time, Blob, vectors of int32_t/float/uint8_t (stored as raw
+/// bytes). Also, of any of these: vectors, deques, sets, maps (a list of {key, value}), pairs,
+/// optionals (a list of none or one), nested structs that have fields() themselves, and objects
+/// that give their state as text (HasTextState).
 #pragma once
 
 #include <cstddef>
@@ -48,11 +48,11 @@ class FieldWriter {
   virtual void text(std::string_view value) = 0;
   virtual void bytes(std::span<const std::byte> value) = 0;  // inside the body
   virtual void blob(const Blob& value) = 0;                  // a raw frame beside the body
-  /// A vector of numbers; a codec may put a long one beside the body, as it may a long text.
+  /// A vector of numbers. A codec may store a long array beside the body, as it may a long text.
   virtual void array(std::span<const std::byte> value) { bytes(value); }
 };
 
-/// Reads what a FieldWriter wrote. The first fault sticks: later calls return zeros and ok() is
+/// Reads what a FieldWriter wrote. The first fault is kept: later calls return zeros and ok() is
 /// false.
 class FieldReader {
  public:
@@ -63,7 +63,7 @@ class FieldReader {
   virtual void begin_struct(size_t num_fields) = 0;  // checks the count
   virtual void name(std::string_view field) = 0;     // checks the name
   virtual void end_struct() = 0;
-  virtual size_t begin_list() = 0;  // never more than the bytes left could hold
+  virtual size_t begin_list() = 0;  // never more than the remaining bytes can contain
   virtual void end_list() = 0;
   virtual bool boolean() = 0;
   virtual int64_t integer() = 0;
@@ -72,13 +72,13 @@ class FieldReader {
   virtual std::string text() = 0;
   virtual std::span<const std::byte> bytes() = 0;  // valid until the next call
   virtual Blob blob() = 0;
-  /// What FieldWriter::array() was given; valid until the next call.
+  /// The bytes that were passed to FieldWriter::array(); valid until the next call.
   virtual Blob array() { return {nullptr, bytes()}; }
 };
 
 namespace wire {
 
-/// A stable description of a member's type, e.g. "list<i32>"; enters the schema hash.
+/// A stable description of a member's type, e.g. "list<i32>"; it is part of the schema hash.
 template <class T>
 std::string type_text();
 template <class T>

@@ -1,4 +1,4 @@
-/// The template half of wire.h: picks the FieldWriter call for each member type. Include wire.h.
+/// The template half of wire.h: selects the FieldWriter call for each member type. Include wire.h.
 #pragma once
 
 #include <cstring>
@@ -36,14 +36,14 @@ struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
-/// A part behind an interface, owned and never null, whose state is a text of its own making.
+/// An owned object, never null, whose state is a text that it writes and reads itself.
 template <class T>
 concept HasTextState = requires(const T& saved, T& restored) {
   { saved->state() } -> std::convertible_to<std::string>;
   { restored->restore(std::string_view()) } -> std::same_as<Status>;
 };
 
-/// Element types that travel as one run of bytes: token ids, log-probabilities, masks.
+/// Element types that are stored as raw bytes: token ids, log-probabilities, masks.
 template <class T>
 inline constexpr bool kIsRawElement =
     std::is_same_v<T, int32_t> || std::is_same_v<T, float> || std::is_same_v<T, uint8_t>;
@@ -83,7 +83,7 @@ template <class T>
 struct Put {
   FieldWriter& out;
   const T& value;
-  template <class M, class B>  // B is T, or a base of it
+  template <class M, class B>  // B is T, or a base class of it
   Put& operator()(std::string_view name, M B::*member) {
     out.name(name);
     write(out, value.*member);

@@ -9,11 +9,11 @@
 /// the engine's order. Each request has exactly one Completion:
 ///
 /// * until the engine has reported to Prefill that the prompt is complete, Decode answers with the
-/// engine's FinishEvent. Decode does not know the session and attempt of such a request and sends
-/// 0; the request number names it.
+///   engine's FinishEvent. Decode does not know the session and attempt of such a request and sends
+///   0; the request number names it.
 /// * after that, Decode answers the PrefillDone: with the completion of the sequence that it took
-/// over, with a FinishEvent that came before it (an abort, an ended lease), or with a refusal, if
-/// this engine does not know the sequence.
+///   over, with a FinishEvent that came before it (an abort, an ended lease), or with a refusal, if
+///   this engine does not know the sequence.
 ///
 /// `hold` pauses the engine for an owner with a lease. A timer ends the lease, so a replay repeats
 /// it. A drain ends all leases.

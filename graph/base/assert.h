@@ -1,15 +1,15 @@
-/// CHECK: a broken promise between our own functions ends the process, with its words.
+/// CHECK: ends the process with a message when our own code breaks an invariant.
 ///
-/// Never for input, files, peers or anything a user can cause: those are Errors (result.h).
-/// Always on, also in release builds: a run that goes on after a broken invariant trains garbage.
+/// Never for input, files, peers or anything a user can cause: those are Errors (result.h). Always
+/// on, also in release builds: a run that continued after a broken invariant would train garbage.
 #pragma once
 
 #include <string_view>
 
 namespace primerl {
 
-/// Called with the text of every failed CHECK before the process aborts (a flight recorder, the
-/// virtual executor's "repeat with" line). One per process; the last one set counts.
+/// Called with the text of a failed CHECK before the process aborts (for a flight recorder, or the
+/// virtual executor's "repeat with" line). One per process; the last one set is used.
 using CheckObserver = void (*)(std::string_view text);
 void set_check_observer(CheckObserver observer);
 

@@ -14,7 +14,7 @@ struct SizeUnit {
   int64_t bytes;
 };
 
-/// From the largest down.
+/// The largest unit first.
 constexpr std::array<SizeUnit, 10> kSizeUnits = {{{"TiB", int64_t{1} << 40},
                                                   {"TB", 1'000'000'000'000},
                                                   {"GiB", int64_t{1} << 30},
@@ -32,7 +32,7 @@ Error size_too_large(std::string_view text) {
                std::numeric_limits<int64_t>::max());
 }
 
-/// The number alone, whole or not; bytes are counted exactly where it is whole.
+/// The number with its unit, as bytes. A whole number is converted exactly.
 Result<int64_t> counted_bytes(std::string_view number, int64_t unit, std::string_view text) {
   const char* const end = number.data() + number.size();
   int64_t whole = 0;

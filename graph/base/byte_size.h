@@ -1,4 +1,4 @@
-/// Sizes in bytes as a person writes them: "2GiB", "512 MiB", "1.5GB". Plain functions, any thread.
+/// Sizes in bytes as people write them: "2GiB", "512 MiB", "1.5GB". Plain functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace primerl {
 
-/// Reads a number and a unit: B; kB, MB, GB, TB (powers of 1000); KiB, MiB, GiB, TiB (powers of
-/// 1024). A fraction is rounded to whole bytes. Errors name the units; a bare number is one.
+/// Parses a number and a unit: B; kB, MB, GB, TB (powers of 1000); KiB, MiB, GiB, TiB (powers of
+/// 1024). A fraction is rounded to whole bytes. A number without a unit is an error. Errors list
+/// the units.
 Result<int64_t> parse_bytes(std::string_view text);
 /// The shortest exact form, with the largest unit that divides `bytes`: "8GiB", "1500MB", "17B".
 /// `bytes` >= 0.

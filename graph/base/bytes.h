@@ -1,4 +1,4 @@
-/// Numbers as little-endian bytes at a place that the caller has checked. Any thread.
+/// Numbers as little-endian bytes at a position that the caller has checked. Any thread.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-/// Time as values: `Duration` and `Time`, in nanoseconds. Nothing here reads a clock: actors ask
-/// `services().now()`, and only the executors own a real or a virtual clock.
+/// Time as values: `Duration` and `Time`, in nanoseconds. No function here reads a clock: actors
+/// call `services().now()`, and only the executors own a real or a virtual clock.
 #pragma once
 
 #include <compare>
@@ -11,7 +11,7 @@
 
 namespace primerl {
 
-/// A span of time. Constructors carry the unit in their name.
+/// A span of time. The constructors name their unit.
 class Duration {
  public:
   constexpr Duration() = default;
@@ -19,7 +19,7 @@ class Duration {
   static constexpr Duration microseconds(int64_t n) { return Duration(n * 1'000); }
   static constexpr Duration milliseconds(int64_t n) { return Duration(n * 1'000'000); }
   static constexpr Duration seconds(int64_t n) { return Duration(n * 1'000'000'000); }
-  /// The nearest end of the range for what is beyond it; 0 for what is no number.
+  /// A value out of range becomes the nearest end of the range; NaN becomes 0.
   static constexpr Duration from_seconds(double n) {
     constexpr double kLimit = 9223372036854775808.0;  // 2^63
     const double total = n * 1e9;
@@ -52,12 +52,14 @@ class Duration {
   int64_t nanoseconds_ = 0;
 };
 
-/// Reads "250ms", "30 s", "5m", "2h", "10us". A bare number is an error that names the units.
+/// Parses "250ms", "30 s", "5m", "2h", "10us". A number without a unit is an error that lists the
+/// units.
 Result<Duration> parse_duration(std::string_view text);
 /// The shortest exact form: "250ms", "30s".
 std::string to_string(Duration duration);
 
-/// A moment, counted from the start of the run (virtual executor) or of the machine's steady clock.
+/// A point in time, counted from the start of the run (virtual executor) or of the machine's steady
+/// clock.
 class Time {
  public:
   constexpr Time() = default;

@@ -26,7 +26,7 @@ constexpr auto kTable = make_table();
 
 #if defined(__x86_64__)
 
-// A linear map of CRC registers: row i is what bit i becomes.
+// A linear map of CRC registers: row i is the result for bit i.
 using Matrix = std::array<uint32_t, 32>;
 
 constexpr uint32_t times(const Matrix& matrix, uint32_t value) {
@@ -36,7 +36,7 @@ constexpr uint32_t times(const Matrix& matrix, uint32_t value) {
   return sum;
 }
 
-// The register after 2^doublings zero bits, looked up byte by byte.
+// The register after 2^doublings zero bits, by table look-up per byte.
 struct Skip {
   std::array<std::array<uint32_t, 256>, 4> table{};
   uint32_t operator()(uint32_t crc) const {
@@ -71,7 +71,8 @@ uint64_t word_at(const std::byte* at) {
   return word;
 }
 
-// Three streams of `stride` bytes each, joined: the instruction takes one operand a cycle.
+// Three interleaved streams of `stride` bytes each, then combined: the instruction accepts one
+// operand per cycle.
 __attribute__((target("sse4.2"))) inline uint64_t three_streams(const std::byte*& at, size_t& left,
                                                                 size_t stride, const Skip& skip,
                                                                 uint64_t crc) {

@@ -1,6 +1,6 @@
 /// Descriptor: an open file, socket or folder of the operating system that closes itself.
 ///
-/// One owner; may be moved, and handed between threads like any value.
+/// One owner. It can be moved, also to another thread.
 #pragma once
 
 #include <unistd.h>
@@ -22,9 +22,9 @@ class Descriptor {
   }
   /// Negative: nothing is open.
   int get() const { return fd_; }
-  /// Gives it away: the caller closes it.
+  /// Gives up ownership: the caller closes it.
   int release() { return std::exchange(fd_, -1); }
-  /// Closes now; false when the system could not, as when a network disk is full.
+  /// Closes now; false if the system could not, for example because a network disk is full.
   bool close() { return ::close(release()) == 0; }
 
  private:

@@ -6,10 +6,10 @@
 
 namespace primerl {
 
-/// "cpu", or "cuda:0" to "cuda:63"; whether a machine has it is another question.
+/// True for "cpu" and "cuda:0" to "cuda:63". It does not check that the machine has the device.
 bool is_device_name(std::string_view text);
 
-/// What "gpu:1", "cuda1" or "GPU" was meant to be; "" where that is not clear.
+/// The valid name that "gpu:1", "cuda1" or "GPU" probably means; "" if that is not clear.
 std::string meant_device(std::string_view text);
 
 }  // namespace primerl

@@ -1,14 +1,16 @@
-/// FairShares: who of several tenants is served next, by deficit in tokens.
+/// FairShares: which tenant is served next, by tokens served.
 ///
-/// Every tenant has a share, a number above 0 that means something only beside the others'. What is
-/// served to one is counted in tokens and divided by the share; next is who has the smallest count.
-/// So tenants that all have work get tokens in the proportion of their shares, whatever the size of
-/// one piece of work, and who is alone gets everything. Who comes back after a pause starts level
-/// with the least served of those who are there, and where nobody is with the most served of those
-/// who were: what was idle was lent, and is not owed, to whoever comes first as well. (Start-time
-/// fair queueing, Goyal, Vin and Cheng 1996: deficit round robin without the rounds.)
+/// Every tenant has a share, a number above 0; only the ratio of shares matters. The tokens that a
+/// tenant was served are divided by its share, and the tenant with the smallest quotient is next.
+/// Tenants that all have work therefore get tokens in proportion to their shares, whatever the size
+/// of one piece of work, and a tenant alone gets everything.
 ///
-/// A value; not thread-safe. Grows with the largest slot it was asked for.
+/// A tenant that returns after a pause starts with the quotient of the least served active tenant.
+/// If no tenant is active, it starts with the quotient of the most served one. Unused capacity is
+/// therefore not credited to it later. This is start-time fair queueing (Goyal, Vin and Cheng
+/// 1996): deficit round robin without the rounds.
+///
+/// A value; not thread-safe. Its size grows with the largest slot that it was called with.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +24,19 @@ namespace primerl {
 class FairShares {
  public:
   FairShares() = default;
-  /// Index: tenant slot. A tenant beyond has share 1.
+  /// Index: tenant slot. A tenant beyond the end has share 1.
   explicit FairShares(const std::vector<double>& shares);
 
-  /// One more piece of work of `tenant` is there, or one less.
+  /// `tenant` has one more piece of work, or one less.
   void enter(TenantSlot tenant);
   void leave(TenantSlot tenant);
   void charge(TenantSlot tenant, int64_t num_tokens);
-  /// Tokens served, divided by the share. The smallest is next.
+  /// Tokens served, divided by the share. The tenant with the smallest value is next.
   double served(TenantSlot tenant) const {
     return tenant.index() < tenants_.size() ? tenants_[tenant.index()].served : 0;
   }
-  /// Tokens that `tenant` has had beyond its share, beside somebody who was served `served`.
+  /// Tokens that `tenant` has had beyond its share, compared with a tenant whose served() is
+  /// `served`.
   double tokens_ahead(TenantSlot tenant, double served) const {
     if (tenant.index() >= tenants_.size()) return -served;
     const One& one = tenants_[tenant.index()];
@@ -51,7 +54,7 @@ class FairShares {
   std::optional<double> least_served() const;
 
   std::vector<One> tenants_;
-  double most_served_ = 0;  // of all
+  double most_served_ = 0;  // largest of all tenants
 };
 
 }  // namespace primerl

@@ -1,5 +1,5 @@
 /// FileLock: an exclusive lock (flock) of a file or a folder, against other processes and other
-/// locks of this one; it ends with the object, or with its process.
+/// locks of this process. It ends with the object, or with its process.
 #pragma once
 
 #include <fcntl.h>
@@ -14,14 +14,18 @@ namespace primerl {
 
 class FileLock {
  public:
-  enum class When { kNow, kFree };  // fails when it is not free; waits until it is
+  enum class When {
+    kNow,
+    kFree
+  };  // kNow: fails if another lock exists; kFree: waits until it is
+      // free
 
   FileLock(const std::filesystem::path& path, When when) : file_(opened(path)) {
     const int how = when == When::kNow ? LOCK_EX | LOCK_NB : LOCK_EX;
     is_held_ = is_open() && ::flock(file_.get(), how) == 0;
   }
   bool is_held() const { return is_held_; }
-  /// There is such a file: on a file system without locks that is all.
+  /// The file exists. On a file system without locks, that is all that can be known.
   bool is_open() const { return file_.get() >= 0; }
 
  private:
@@ -35,7 +39,7 @@ class FileLock {
   bool is_held_ = false;
 };
 
-/// Whether somebody holds an exclusive lock of the file; false when it cannot be opened.
+/// Whether the file is locked exclusively; false if it cannot be opened.
 inline bool is_locked(const std::filesystem::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   return file.get() >= 0 && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0;

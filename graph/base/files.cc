@@ -14,7 +14,7 @@
 namespace primerl {
 namespace {
 
-/// The reason is errno's.
+/// The reason comes from errno.
 Error failed(std::string_view doing, const std::filesystem::path& path) {
   return io_error(doing, path, errno);
 }
@@ -56,7 +56,7 @@ class SystemFiles final : public FileOps {
   Status sync(const std::filesystem::path& path) override {
     const Descriptor opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (opened.get() < 0) return failed("syncing", path);
-    // Some file systems cannot sync a folder and say so with EINVAL; there is nothing to wait for.
+    // Some file systems cannot sync a folder and return EINVAL; then there is nothing to wait for.
     if (::fsync(opened.get()) != 0 && errno != EINVAL) return failed("syncing", path);
     return ok();
   }
@@ -116,7 +116,8 @@ Status write_file_synced(const std::filesystem::path& file,
 
 Result<Descriptor> open_regular_file(const std::filesystem::path& file, int more_flags) {
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY;
-  // open() waits until somebody writes to a pipe; of a regular file O_NONBLOCK changes nothing.
+  // Without O_NONBLOCK, open() of a pipe waits for a writer. For a regular file O_NONBLOCK changes
+  // nothing.
   Descriptor opened(::open(file.c_str(), kFlags | O_NONBLOCK | more_flags));
   if (opened.get() < 0 && errno == ENXIO) return not_regular(file, S_IFSOCK);
   if (opened.get() < 0) return failed("reading", file);
@@ -129,7 +130,7 @@ Result<Descriptor> open_regular_file(const std::filesystem::path& file, int more
 Result<std::string> read_text_file(const std::filesystem::path& file, size_t bytes_max) {
   ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
   std::string text;
-  // Files of /proc say that they are empty: what is read counts, not what is told.
+  // Files of /proc report size 0, so the loop reads until the end and ignores the size.
   for (constexpr size_t kPieceBytes = 64 << 10;;) {
     const size_t filled = text.size();
     text.resize(filled + kPieceBytes);

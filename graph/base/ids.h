@@ -1,8 +1,7 @@
-/// The small numbers that name things at run time; names are resolved to them when the plan is
-/// made.
+/// The small numbers that name things at run time; the plan resolves names to them.
 ///
-/// Each is its own type, so a node cannot be passed where an edge is meant. All are dense from 0
-/// inside one Plan and equal in every process, because every process builds the same Plan.
+/// Each is a type of its own, so a node cannot be passed as an edge. All are dense from 0 inside
+/// one Plan and equal in every process, because every process builds the same Plan.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,9 +33,9 @@ using InstanceId = Id<struct InstanceTag>;  // (node, tenant slot, replica)
 using EdgeId = Id<struct EdgeTag>;          // an edge of the graph, not one per instance
 using GroupId = Id<struct GroupTag>;        // an actor group
 using ProcessId = Id<struct ProcessTag>;    // a process of the plan
-using TenantSlot = Id<struct TenantTag>;    // slot 0..tenants_max-1; none = shared traffic
+using TenantSlot = Id<struct TenantTag>;    // slot 0..tenants_max-1; none = for all tenants
 
-/// Count of published weights of one tenant; 0 is what was loaded, -1 is "none yet".
+/// The number of published weights of one tenant; 0 is what was loaded, -1 means none yet.
 struct PolicyVersion {
   constexpr PolicyVersion() = default;
   constexpr explicit PolicyVersion(int64_t number) : value(number) {}
@@ -47,7 +46,7 @@ struct PolicyVersion {
   int64_t value = -1;
 };
 
-/// One step of one instance's group: the name of a cause.
+/// One step of the actor group of one instance; it names a cause.
 struct StepRef {
   InstanceId instance;
   uint64_t step = 0;  // dense from 1 within the actor group; 0 = none

@@ -106,7 +106,7 @@ Tree to_tree(const Json& json) {
   return Tree();
 }
 
-// nlohmann's own text repeats its class names; keep what a person needs.
+// nlohmann's text repeats its class names; keep only the part for people.
 std::string plain(std::string text) {
   if (const auto colon = text.find("column "); colon != std::string::npos)
     if (const auto start = text.find(": ", colon); start != std::string::npos)
@@ -236,7 +236,7 @@ Result<Json> parse_json(std::string_view text, std::string_view what, const Json
   if (text.size() > limits.bytes_max)
     return error(Code::kExhausted, "{}: {} bytes of JSON are more than the limit of {}", what,
                  text.size(), limits.bytes_max);
-  // The parser takes it for the end of the text.
+  // The parser would end at this byte.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     return error(Code::kInvalid, "{}: byte {} is 0, which no JSON text has", what, zero);
   Builder builder(limits);

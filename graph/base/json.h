@@ -1,8 +1,9 @@
-/// JSON values: read model configs, tokenizers and manifests, write metrics and `--json` output.
+/// JSON values: model configs, tokenizers and manifests are read, metrics and `--json` output
+/// written.
 ///
-/// A plain value; objects keep the order they were written in, so that output is stable. Parsing is
-/// strict (RFC 8259), bounded (`JsonLimits`) and reports line and column. Integers that fit 64 bits
-/// stay exact.
+/// A plain value. Objects keep the order in which they were written, so output is stable. Parsing
+/// is strict (RFC 8259), bounded (`JsonLimits`) and reports line and column. Integers that fit into
+/// 64 bits stay exact.
 #pragma once
 
 #include <cstdint>
@@ -57,9 +58,10 @@ class Json {
   /// "null", "boolean", "number", ... for error texts.
   std::string_view kind() const;
 
-  /// Asking for the wrong kind is a CHECK failure: test with is_*() or use the typed getters below.
+  /// A value of another kind is a CHECK failure: call is_*() before, or use the typed getters
+  /// below.
   bool as_bool() const;
-  int64_t as_int() const;  // also a double that is a whole number
+  int64_t as_int() const;  // a double that is a whole number, too
   double as_double() const;
   const std::string& as_string() const;
   const Array& as_array() const;
@@ -67,19 +69,19 @@ class Json {
   Array& as_array();
   Object& as_object();
 
-  /// The member, or null when absent or when this is no object.
+  /// The member; null if it is missing or this is not an object.
   const Json* find(std::string_view key) const;
-  /// Sets or replaces a member; turns null into an object. Returns *this so that calls chain.
+  /// Sets or replaces a member; null becomes an object. Returns *this so that calls can be chained.
   Json& set(std::string_view key, Json value);
   void push_back(Json value);
 
-  /// Typed reads with an error that names the key and what was there.
+  /// Typed reads. The error names the key and the value that it has.
   Result<int64_t> get_int(std::string_view key) const;
   Result<double> get_double(std::string_view key) const;
   Result<std::string> get_string(std::string_view key) const;
   Result<bool> get_bool(std::string_view key) const;
 
-  /// One line when indent < 0, else pretty. Doubles are written with the shortest exact digits.
+  /// One line if indent < 0, else several. Doubles have the shortest exact digits.
   std::string dump(int indent = -1) const;
 
   friend bool operator==(const Json&, const Json&) = default;

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kGroupDepthMax = 64;  // of nested control groups
-constexpr double kNearLimit = 0.8;     // a peak above this part of the limit is near it
+constexpr double kNearLimit = 0.8;     // a peak above this part of the limit counts as near it
 
 /// A control group with a memory controller.
 struct MemoryGroup {
@@ -40,7 +40,7 @@ std::optional<uint64_t> number_of(std::string_view text) {
   return number;
 }
 
-/// The number after `key` on a line of its own.
+/// The number that follows `key` on a line of the file.
 std::optional<uint64_t> number_after(const fs::path& file, std::string_view key) {
   std::ifstream stream(file);
   for (std::string name, value; stream >> name >> value;)
@@ -57,7 +57,7 @@ bool has_word(std::string_view list, std::string_view word) {
   return false;
 }
 
-/// The path in /proc/self/cgroup of the v1 memory controller, or of v2.
+/// The path of the v1 memory controller, or of v2, in /proc/self/cgroup.
 std::optional<std::string> group_path(const fs::path& root, bool is_version_2) {
   std::ifstream stream(root / "proc/self/cgroup");
   for (std::string line; std::getline(stream, line);) {  // hierarchy:controllers:path
@@ -72,7 +72,7 @@ std::optional<std::string> group_path(const fs::path& root, bool is_version_2) {
   return std::nullopt;
 }
 
-/// A mounted hierarchy of control groups, by its line of /proc/self/mountinfo.
+/// A mounted hierarchy of control groups, from one line of /proc/self/mountinfo.
 struct GroupMount {
   std::string top;    // the control group that is mounted
   std::string where;  // the folder
@@ -95,8 +95,8 @@ std::optional<GroupMount> group_mount(const fs::path& root, bool is_version_2) {
   return std::nullopt;
 }
 
-/// Below `root`. In a container the path may name a group that its mount does not show: then the
-/// mounted one is what is known.
+/// The control group below `root`. In a container the path may name a group that the mount does not
+/// show; then the mounted group is used.
 std::optional<MemoryGroup> memory_group(const fs::path& root, bool is_version_2) {
   const auto path = group_path(root, is_version_2);
   const auto mount = group_mount(root, is_version_2);
@@ -116,7 +116,7 @@ void take_smaller(MemoryLimit& limit, std::optional<uint64_t> bytes, const std::
   if (limit.bytes == 0 || value < limit.bytes) limit = {value, source};
 }
 
-/// As people write it: without the root of a test.
+/// The path as people write it, without a test's root.
 std::string shown(const fs::path& file, const fs::path& root) {
   return "/" + file.lexically_relative(root).string();
 }
@@ -131,7 +131,7 @@ void take_group(MemoryLimit& limit, const MemoryGroup& group, const fs::path& ro
     folder = folder.parent_path();
   }
   if (group.is_version_2) return;
-  // Of ancestors that are not mounted, too.
+  // This limit includes ancestors that are not mounted.
   const fs::path file = group.folder / "memory.stat";
   take_smaller(limit, number_after(file, "hierarchical_memory_limit"),
                shown(file, root) + " hierarchical_memory_limit");

@@ -1,5 +1,5 @@
-/// The memory that this process may use: that of the machine, or of its control groups where they
-/// allow less; and whether a process was killed for want of it. Any thread; reads /proc and
+/// The memory that this process may use: the RAM of the machine, or less if its control groups have
+/// a limit; and whether a process was killed because memory was short. Any thread; reads /proc and
 /// /sys/fs/cgroup at each call.
 #pragma once
 
@@ -11,26 +11,26 @@
 namespace primerl {
 
 struct MemoryLimit {
-  double bytes = 0;    // 0: the system does not say
+  double bytes = 0;    // 0: unknown
   std::string source;  // "RAM of this machine", "/sys/fs/cgroup/job/memory.max"
 
-  /// "4 GiB (/sys/fs/cgroup/job/memory.max)".
+  /// For example "4 GiB (/sys/fs/cgroup/job/memory.max)".
   std::string text() const;
 };
 
-/// The smallest of the RAM and the limits of this process's control group and its ancestors, of
-/// cgroup v2 (memory.max) and v1 (memory.limit_in_bytes). `root`: where /proc and /sys are looked
-/// for, for tests.
+/// The smallest of the RAM and the limits of this process's control group and its ancestors, in
+/// cgroup v2 (memory.max) and v1 (memory.limit_in_bytes). `root` is the folder of /proc and /sys,
+/// for tests.
 MemoryLimit memory_limit(const std::filesystem::path& root = "/");
 
-/// Processes that the kernel has killed for want of memory, in the control group of this process
-/// or, where that has no count, on this machine; none where neither is known. Two readings around
-/// the death of a child tell whether it was one of them.
+/// How many processes the kernel has killed because memory was short: in the control group of this
+/// process or, if that has no count, on this machine. None if neither is known. If the number rises
+/// while a child dies, the child may have been killed for that reason.
 std::optional<uint64_t> num_killed_for_memory(const std::filesystem::path& root = "/");
 
-/// Why a child that SIGKILL ended has probably died for want of memory; "": it has not, as far as
-/// the system says. `killed_before` is num_killed_for_memory() from before, `peak_bytes` its
-/// largest resident memory.
+/// Why a child that ended by SIGKILL was probably killed because memory was short; "" if the system
+/// does not indicate that. `killed_before` is num_killed_for_memory() from before, `peak_bytes` the
+/// child's largest resident memory.
 std::string why_killed_for_memory(std::optional<uint64_t> killed_before,
                                   std::optional<uint64_t> killed_now, double peak_bytes,
                                   const MemoryLimit& limit);

@@ -1,5 +1,5 @@
 /// MemoryPart: something that an engine, a learner or a weight channel keeps in memory at its peak,
-/// and its bytes. `check` adds parts up before anything is made. Plain values, any thread.
+/// and its size in bytes. `check` adds the parts before a run starts. Plain values, any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace primerl {
 
-/// Whether all of a process that have a part of one name have one together.
+/// Which resources share one copy of a part with the same name.
 enum class Sharing : uint8_t {
   kNone,
-  kModel,    // those of one model
-  kProcess,  // whatever their model
-  kMachine,  // likewise, and all processes of the machine, in shared memory
+  kModel,    // resources of one process with the same model
+  kProcess,  // resources of one process, whatever their model
+  kMachine,  // resources of all processes of the machine, in shared memory
 };
 
 struct MemoryPart {
   std::string what;  // "base weights", "adapter of tenant 'a' (rank 8), gradients and moments"
-  double bytes = 0;  // whole, and exact below 2^53
+  double bytes = 0;  // a whole number, exact below 2^53
   Sharing sharing = Sharing::kNone;
-  bool is_optional = false;  // left out where the memory is not enough: slower, but it works
+  bool is_optional = false;  // left out if memory is short: slower, but it works
 };
 
 inline double sum_of(std::span<const MemoryPart> parts) {
@@ -30,33 +30,33 @@ inline double sum_of(std::span<const MemoryPart> parts) {
                          [](double sum, const MemoryPart& part) { return sum + part.bytes; });
 }
 
-/// What the resources of one process keep: of a part that is shared, and its bytes, once.
+/// The memory of the resources of one process. A shared part is counted once.
 class ProcessMemory {
  public:
   struct Held {
     std::vector<std::string> owners;  // "engine 'engine'"
-    std::string model;                // a folder; empty: of none
+    std::string model;                // folder of the model; empty: none
     MemoryPart part;
 
     /// "engine 'engine' and learner 'learner'".
     std::string owners_text() const;
-    /// "base weights, held once".
+    /// The name of the part, and "held once" if several owners share it.
     std::string what_text() const;
   };
 
   void add(const std::string& owner, const std::string& model, std::span<const MemoryPart> parts);
-  const std::vector<Held>& all() const { return all_; }  // as they were added
+  const std::vector<Held>& all() const { return all_; }  // in the order in which they were added
   double bytes() const;
-  /// Of what is not optional.
+  /// The sum of the parts that are not optional.
   double needed_bytes() const;
-  /// Null: no part of this name and model is there to be shared.
+  /// The part of this name and model that can be shared; null if there is none.
   const Held* find_shared(const std::string& what, const std::string& model) const;
 
  private:
   std::vector<Held> all_;
 };
 
-/// "1.5 MiB".
+/// For example "1.5 MiB".
 std::string memory_text(double bytes);
 
 }  // namespace primerl

@@ -12,8 +12,8 @@ namespace primerl {
 int64_t start_ticks(int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text((std::istreambuf_iterator<char>(file)), {});
-  // The name in parentheses may hold anything; what follows are words: the state is the 3rd of all,
-  // the start the 22nd.
+  // The name in parentheses may contain anything. Words follow it: the state is field 3 of the
+  // line, the start is field 22.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream words(text.substr(name_end + 1));

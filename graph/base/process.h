@@ -1,12 +1,12 @@
-/// What the operating system says of a process. Any thread.
+/// Facts that the operating system knows about a process. Any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace primerl {
 
-/// When process `pid` was started, in clock ticks since the boot: with it a process number names
-/// one process. 0: there is none, or it has ended, or the system does not tell.
+/// When process `pid` started, in clock ticks since boot; with it, a process number identifies one
+/// process. 0: there is no such process, it has ended, or the system does not say.
 int64_t start_ticks(int64_t pid);
 
 }  // namespace primerl

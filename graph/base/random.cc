@@ -52,7 +52,7 @@ uint64_t RandomStream::next() { return draw(key_, index_++); }
 double RandomStream::uniform() { return static_cast<double>(next() >> 11) * kTwoToMinus53; }
 
 uint64_t RandomStream::below(uint64_t bound) {
-  // Rejects the first (2^64 mod bound) values, so that every residue is equally likely.
+  // Rejects the first (2^64 mod bound) values, so that every result is equally likely.
   const uint64_t reject_below = (0 - bound) % bound;
   uint64_t value = next();
   while (value < reject_below) value = next();

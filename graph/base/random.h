@@ -1,8 +1,9 @@
-/// Counter-based random numbers: a draw is a pure function of its key and its index.
+/// Counter-based random numbers: each is a pure function of a key and an index.
 ///
 /// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-/// SC'11). Nothing has state that timing could disturb, so batch mates, threads and the order of
-/// messages never change a draw, and a replay derives every draw again instead of recording it.
+/// SC'11). There is no state that timing could change. Other rows of a batch, threads and message
+/// order therefore never change a random number, and a replay computes it again instead of
+/// recording it.
 #pragma once
 
 #include <array>
@@ -18,15 +19,15 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint3
 uint64_t stable_hash(std::string_view text, uint64_t seed = 0);
 uint64_t mix(uint64_t a, uint64_t b);
 
-/// Draws 0, 1, 2, ... of one key. Copying it copies the position.
+/// The random numbers 0, 1, 2, ... of one key. A copy continues at the same position.
 class RandomStream {
  public:
   explicit RandomStream(uint64_t key) : key_(key) {}
 
   uint64_t next();
-  /// In [0, 1), 53 bits.
+  /// Uniform in [0, 1), 53 bits.
   double uniform();
-  /// In [0, bound), without bias. bound >= 1.
+  /// Uniform in [0, bound), without bias. bound >= 1.
   uint64_t below(uint64_t bound);
 
  private:

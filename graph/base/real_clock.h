@@ -1,5 +1,5 @@
-/// The machine's clocks: a steady one for waits and durations, and the one that people read. Actors
-/// never include this: they ask `services().now()`, which a recorded run can repeat.
+/// The machine's clocks: a steady one for waits and durations, and the wall clock. Actors never
+/// include this: they call `services().now()`, which a replay can repeat.
 ///
 /// Pure reads, any thread.
 #pragma once
@@ -11,15 +11,17 @@
 
 namespace primerl {
 
-/// Rises steadily while the machine runs (CLOCK_MONOTONIC); means nothing on another machine.
+/// Rises steadily while the machine runs (CLOCK_MONOTONIC). Values of two machines cannot be
+/// compared.
 Time steady_now();
 
-/// When a wait that begins now and may last `timeout`, at most a day, has to end.
+/// When a wait that begins now must end, after `timeout` but at most one day.
 std::chrono::steady_clock::time_point deadline_after(Duration timeout);
 
 /// Seconds since 1970, UTC.
 double wall_seconds();
-/// Of wall_seconds(), UTC: "20261121-062445" for names of folders, "2026-11-21T06:24:45Z" for text.
+/// The time `wall` of wall_seconds() in UTC: "20261121-062445" for names of folders,
+/// "2026-11-21T06:24:45Z" for text.
 std::string folder_time(double wall);
 std::string iso_time(double wall);
 

@@ -1,5 +1,6 @@
-/// What the runtime knows of a resource (engine, learner, weight channel, ...): it can be stepped,
-/// it has work or not, and on a virtual clock it says what a step would have cost.
+/// What the runtime knows about a resource (engine, learner, weight channel, ...): it can make
+/// steps, it may have work, and on a virtual clock it reports the time that a step would have
+/// taken.
 ///
 /// Created, used and destroyed on the one thread of the actor group that owns it. Typed interfaces
 /// (kernels/engine/engine.h, kernels/train/learner.h) derive from it.
@@ -17,24 +18,25 @@ class Resource {
  public:
   virtual ~Resource() = default;
 
-  /// One unit of own work (an engine: one mixed batch). Called once per work turn of the group
-  /// group, before its actors' work(). The default has none.
+  /// One unit of its own work (an engine: one mixed batch). Called once in each work call of the
+  /// actor group, before its actors' work(). The default has none.
   virtual Status step() { return ok(); }
   /// Whether step() would do something now.
   virtual bool has_work() const { return false; }
-  /// Time the calls since the last take_cost() would have needed: zero for real resources (their
-  /// time passes by itself), from the cost table for scripted ones. The virtual clock uses it.
+  /// The time that the calls since the last take_cost() would have taken. Zero for real resources,
+  /// whose time passes by itself; scripted ones take it from a cost table. Used by the virtual
+  /// clock.
   virtual Duration take_cost() { return Duration(); }
-  /// What its owner needs of it to go on with a fresh resource of the same kind: no more than what
-  /// calls have asked of it and were not answered. Not weights, not a KV cache: those come from a
-  /// checkpoint, or are computed again. Between two steps of its group; empty: nothing.
+  /// The state with which a new resource of the same kind continues: only requests that were made
+  /// and not answered. No weights and no KV cache: those come from a checkpoint, or are computed
+  /// again. Called between two steps of its group; empty: no state.
   virtual Blob save_state() const { return {}; }
-  /// Of a fresh one, before its first call.
+  /// Called on a new resource, before any other call.
   virtual Status restore_state(const Blob& state) {
     if (state.empty()) return ok();
     return error(Code::kCorrupt, "a resource that has no state got {} bytes of one", state.size());
   }
-  /// One line for stall reports: "12 running, 3 waiting, 40 of 512 blocks free".
+  /// One line for stall reports, for example "12 running, 3 waiting, 40 of 512 blocks free".
   virtual std::string describe() const { return {}; }
 };
 

@@ -1,8 +1,8 @@
 /// Errors as values: `Error`, `Result<T>` and `Status`.
 ///
-/// A function that can fail returns `Result<T>` (or `Status` when it has nothing to give). An Error
-/// says what happened in words a person can act on; `Code` is for programs. Not for our own
-/// mistakes: those end in CHECK (assert.h). Values, no threads, no global state.
+/// A function that can fail returns `Result<T>`, or `Status` if it has no value. An Error says what
+/// happened in words that a person can act on; `Code` is for programs. Our own mistakes are not
+/// Errors: they end in CHECK (assert.h). Values, no threads, no global state.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,19 +17,20 @@
 
 namespace primerl {
 
-/// What kind of failure, for programs. The text is for people.
+/// The kind of failure, for programs. The text is for people.
 enum class Code {
   kInvalid,      // the input is wrong and will stay wrong
   kNotFound,     // a named thing does not exist
-  kExists,       // a thing is there that must not be
+  kExists,       // a thing exists that must not exist
   kExhausted,    // a written limit was reached
   kDeadline,     // a wait ran out of time
-  kCancelled,    // someone asked for the end
+  kCancelled,    // the end was requested
   kUnavailable,  // may work later
-  kCorrupt,      // bytes that cannot be what they claim to be
+  kCorrupt,      // the bytes are not what they claim to be
   kIo,           // the operating system refused
-  kInternal,     // a bug or an exception; its text is kept
-  kDeviceLost,   // the device of this process computes nothing any more; a new process may
+  kInternal,     // a bug or an exception; the text is kept
+  kDeviceLost,   // the CUDA device of this process cannot compute any more; a new process may
+                 // succeed
 };
 
 /// The code's stable name, e.g. "invalid".
@@ -44,17 +45,17 @@ class [[nodiscard]] Error {
   const std::string& message() const { return message_; }
   const std::vector<std::string>& notes() const { return notes_; }
 
-  /// Adds a line under the message; returns itself so that calls chain.
+  /// Adds a line after the message; returns *this so that calls can be chained.
   Error&& note(std::string text) && {
     notes_.push_back(std::move(text));
     return std::move(*this);
   }
-  /// Puts what was being done in front: "reading 'x': <message>".
+  /// Prefixes the message with what was being done: "reading 'x': <message>".
   Error&& while_doing(std::string_view what) && {
     message_ = fmt::format("{}: {}", what, message_);
     return std::move(*this);
   }
-  /// Message and notes, one a line.
+  /// Message and notes, one per line.
   std::string text() const;
 
  private:
@@ -69,7 +70,7 @@ Error error(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// A value or an Error. Asking for the one that is not there is a CHECK failure.
+/// A value or an Error. Reading the one that it does not have is a CHECK failure.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -137,7 +138,7 @@ using Status = Result<void>;
 
 inline Status ok() { return {}; }
 
-/// Leaves the function with the error of `expression`, if it has one.
+/// Returns the error of `expression` from the function, if it has one.
 #define RETURN_IF_ERROR(expression)                                                    \
   do {                                                                                 \
     if (auto status_ = (expression); !status_.ok()) return std::move(status_).error(); \

@@ -1,8 +1,9 @@
-/// Services: everything an actor may know of the world besides its messages.
+/// Services: everything that an actor may know besides its messages.
 ///
-/// Handed to an actor by its host before start(); valid until the actor dies; used only from the
-/// actor's own handlers and work(). Because time, chance, files and the outside come in here, a
-/// recorded run replays bit for bit and the same actors run on a virtual clock.
+/// The runtime passes it to an actor before start(). It stays valid while the actor exists, and
+/// only the actor's own handlers and work() use it. Time, random numbers, files and the outside
+/// world come only from here, so a recorded run replays bit for bit and the same actors run on a
+/// virtual clock.
 #pragma once
 
 #include <filesystem>
@@ -22,43 +23,45 @@ namespace primerl {
 
 struct Tenant;  // graph/tenant.h
 
-/// What a handler may ask about the message (or timer, or work turn) it handles.
+/// What a handler may ask about the message, timer or work call that it handles.
 struct Delivery {
   TenantSlot tenant;  // none in work() and timers
   InstanceId sender;  // none in work() and timers
-  InstanceId origin;  // who began the conversation: where to_origin() answers
-  StepRef ref;        // this very step: keep it to answer later with answering(ref)
+  InstanceId origin;  // the instance that began the conversation; to_origin() answers it
+  StepRef ref;        // this step; keep it to answer later with answering(ref)
   Time sent_at;
 };
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-/// Answer of a long handler's progress() call.
+/// The answer to a long handler's progress() call.
 enum class Progress { kGoOn, kStopRequested };
 
-/// Named numbers of one trainer step, in the order they are written to metrics.jsonl.
+/// Named numbers of one trainer step, in the order in which metrics.jsonl has them.
 using MetricValues = std::vector<std::pair<std::string, double>>;
 
-/// Files below the run folder. Writes are synced as stated; an error is final for that file.
+/// Files below the run folder. Writes are synced as stated. After an error, no more is written to
+/// that file.
 class RunFiles {
  public:
   virtual ~RunFiles() = default;
-  /// Appends one line to an append-only file ("rollouts.jsonl"). Buffered; flushed at every step
-  /// end.
+  /// Appends one line to an append-only file ("rollouts.jsonl"). Buffered; flushed at the end of
+  /// every step.
   virtual Status append_line(std::string_view file, std::string_view line) = 0;
-  /// A fresh temporary folder to fill for the checkpoint of `step`.
+  /// A new temporary folder for the files of the checkpoint of `step`.
   virtual Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) = 0;
-  /// Writes manifest.json last, syncs, renames to `checkpoints/step_N`, then removes what keep_last
-  /// no longer covers. Before it returns ok nobody can mistake the folder for a complete one.
+  /// Writes manifest.json last, syncs, renames the folder to `checkpoints/step_N`, then removes
+  /// older checkpoints beyond keep_last. Until it returns ok, the folder has no name of a complete
+  /// checkpoint.
   virtual Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) = 0;
 };
 
-/// Where a resumed run goes on; the parsed manifest.json of the checkpoint.
+/// Where a resumed run continues, with the parsed manifest.json of the checkpoint.
 struct ResumePoint {
   std::filesystem::path folder;  // checkpoints/step_N
   int64_t step = 0;              // the last step taken
   PolicyVersion version;         // of the weights in the folder
-  Json manifest;                 // all that commit_checkpoint() was given
+  Json manifest;                 // as passed to commit_checkpoint()
 };
 
 class Services {
@@ -68,45 +71,47 @@ class Services {
   /// When the current delivery began; constant within a handler.
   virtual Time now() const = 0;
   virtual const Delivery& delivery() const = 0;
-  /// A stream keyed by (run seed, tenant, this node, purpose, index).
+  /// Random numbers keyed by (run seed, tenant, this node, purpose, index).
   virtual RandomStream random(TenantSlot tenant, std::string_view purpose,
                               uint64_t index) const = 0;
 
-  /// Arms the timer declared as `name` in the contract; arming again replaces it. Fires once, as an
-  /// input of this actor, not before now() + delay.
+  /// Sets the timer that the contract declares as `name`; setting it again replaces it. It fires
+  /// once, as an input of this actor, not before now() + delay.
   virtual void set_timer(std::string_view name, Duration delay) = 0;
   virtual void cancel_timer(std::string_view name) = 0;
 
-  /// Stops handing over messages of a forward input of this actor until resume(); the messages
+  /// Stops the delivery of messages of a forward input of this actor until resume(); the messages
   /// wait.
   virtual void pause(std::string_view input) = 0;
   virtual void resume(std::string_view input) = 0;
 
   virtual InstanceId self() const = 0;
   virtual std::string_view self_name() const = 0;  // "rollout.main", "decode#1"
-  /// Which replica of its node this instance is, from 0; those of another tenant do not count.
+  /// Which replica of its node this instance is, from 0, counted within its tenant.
   virtual int32_t replica() const = 0;
-  /// Incarnation of this instance's process: what an earlier one held is gone.
+  /// Incarnation of this instance's process. The state of an earlier incarnation is lost.
   virtual uint32_t incarnation() const = 0;
   virtual std::span<const TenantSlot> tenants()
-      const = 0;  // live slots, this instance's alone if per_tenant
+      const = 0;  // live slots; a per_tenant instance has only its own
   virtual const Tenant& tenant(TenantSlot slot) const = 0;
-  /// Where this tenant resumes; null in a fresh run.
+  /// Where this tenant resumes; null in a new run.
   virtual const ResumePoint* resume_point(TenantSlot slot) const = 0;
 
-  /// For handlers longer than a few milliseconds: tells the watchdog that they live, and asks.
+  /// For handlers longer than a few milliseconds: reports progress to the watchdog, and asks
+  /// whether to stop.
   virtual Progress progress() = 0;
-  /// The tenant has taken its last step: the run drains when all have.
+  /// The tenant has made its last step. The run drains when all tenants have.
   virtual void finish(TenantSlot tenant) = 0;
-  /// The tenant cannot go on, though this actor can: where others share the run she is set aside
-  /// for this reason and they go on, else the run ends as failed. The first reason counts.
+  /// The tenant cannot continue, although this actor can. If other tenants share the run, this one
+  /// is set aside for the reason `why` and the others continue; otherwise the run fails. The first
+  /// reason is kept.
   virtual void fail_tenant(TenantSlot tenant, Error why) = 0;
-  /// For an actor that cannot go on: from now on its errors end the run as failed, whatever the
-  /// node's `on_error` says.
+  /// For an actor that cannot continue: from now on its errors end the run as failed, whatever the
+  /// node's `on_error` is.
   virtual void stop_on_error() = 0;
 
   virtual RunFiles& files() = 0;
-  /// One line of metrics.jsonl; "step", "time" and "tenant" are added by the sink.
+  /// One line of metrics.jsonl; the runtime adds "step", "time" and "tenant".
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   /// Adds to a named counter of this instance (shown by `metrics.jsonl` and the stall report).
   virtual void count(std::string_view name, int64_t amount) = 0;

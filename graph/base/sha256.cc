@@ -37,7 +37,7 @@ Sha256Stream& Sha256Stream::operator=(Sha256Stream&&) noexcept = default;
 
 Sha256 Sha256Stream::hash(std::span<const std::byte> bytes) {
   Sha256 hash{};
-  // Without a type the context keeps the one it has.
+  // With a null type the context keeps its current type.
   const bool done = EVP_DigestInit_ex(context_->digest, nullptr, nullptr) == 1 &&
                     EVP_DigestUpdate(context_->digest, bytes.data(), bytes.size()) == 1 &&
                     EVP_DigestFinal_ex(context_->digest, bytes_of(hash), nullptr) == 1;

@@ -1,7 +1,7 @@
-/// SHA-256 (FIPS 180-4), made by libcrypto with the instructions of the machine.
+/// SHA-256 (FIPS 180-4) of libcrypto, which uses the machine's instructions for it.
 ///
-/// sha256() hashes one buffer. A Sha256Stream hashes many small ones and allocates for the first
-/// alone; it belongs to one thread at a time.
+/// sha256() hashes one buffer. A Sha256Stream hashes many small ones and allocates only for the
+/// first; it belongs to one thread at a time.
 #pragma once
 
 #include <array>

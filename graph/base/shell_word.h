@@ -1,4 +1,4 @@
-/// Names in commands that a message suggests: what a person pastes must be one word of a shell.
+/// Quoting of names in the commands that a message suggests: each must be one word of a shell.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace primerl {
 
-/// `text` as one word of bash, zsh or sh: unchanged when it is plain, else in single quotes.
+/// `text` as one word of bash, zsh or sh: unchanged if it is plain, else in single quotes.
 std::string shell_word(std::string_view text);
 
 }  // namespace primerl

@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-// Optimal string alignment distance, rows of three.
+// Optimal string alignment distance, with three rows of the table.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = j;

@@ -1,4 +1,4 @@
-// Binding of [graph], [tenant.*] and [model.*]: tables to typed values.
+// Binding of [graph], [tenant.*] and [model.*]: from tables to typed values.
 #include <algorithm>
 #include <filesystem>
 
@@ -17,14 +17,14 @@ bool is_file_character(char c) {
          c == '_' || c == '.';
 }
 
-/// A table of a tenant that chooses one of the program's environments or rewards by its name and
-/// holds that one's own options.
+/// A table of a tenant that names one of the program's environments or rewards, and has the options
+/// of that one.
 template <class Contract, class Chosen>
 struct NamedChoice {
   std::string_view key;  // "environment"
   const OptionSet& name_option;
   const std::vector<Contract>& all;
-  Chosen& chosen;  // name, options and contract of the tenant
+  Chosen& chosen;  // filled in: name, options and contract
 };
 
 std::vector<std::string> names_of(const auto& contracts) {
@@ -147,7 +147,7 @@ void bind_models(Draft& draft) {
   }
 }
 
-/// Relative to the file that says it, and there.
+/// Makes the path absolute: it is relative to the file that has it. The folder must exist.
 void bind_adapter_path(const NamedTable& tenant, TenantAdapter& adapter, Draft& draft) {
   const Entry* table = tenant.table->find("adapter");
   const Entry* entry =

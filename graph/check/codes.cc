@@ -312,7 +312,7 @@ constexpr ErrorCode kCodes[] = {
      "cannot be resumed from it."},
 };
 
-/// In lines of at most 80 columns, for a terminal.
+/// Broken into lines of at most 80 columns, for a terminal.
 std::string wrapped(std::string_view text) {
   constexpr size_t kColumns = 80;
   std::string lines;

@@ -1,4 +1,5 @@
-/// The table of every code a check can report: the one source of `explain CODE` and docs/errors.md.
+/// The table of every code that `check` can report. `explain CODE` and docs/errors.md are made from
+/// it.
 #pragma once
 
 #include <span>
@@ -13,13 +14,13 @@ struct ErrorCode {
   std::string_view text;   // what it means and what to do, one paragraph
 };
 
-/// In order of their codes.
+/// In order of codes.
 std::span<const ErrorCode> error_codes();
-/// Null when there is no such code; "g012" and "12" find G012 too.
+/// Null if there is no such code; "g012" and "12" find G012 too.
 const ErrorCode* find_error_code(std::string_view code);
-/// What `explain G012` prints.
+/// The text that `explain G012` prints.
 std::string explain(const ErrorCode& code);
-/// The whole of docs/errors.md.
+/// The whole text of docs/errors.md.
 std::string errors_markdown();
 
 }  // namespace primerl

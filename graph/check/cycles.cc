@@ -1,5 +1,5 @@
-// Forward edges form no cycle: then some node can always move, because a full edge holds back the
-// node that feeds it and no other.
+// Checks that forward edges form no cycle. Then some node can always continue, because a full edge
+// only stops the node that feeds it.
 #include <algorithm>
 #include <span>
 
@@ -14,7 +14,7 @@ struct Arc {
   const DraftEdge* edge = nullptr;
 };
 
-/// Finds for every node of a cycle one way round. Iterative: a chain may be long.
+/// Finds one cycle through every node that is in a cycle. Iterative, because a chain may be long.
 class CycleFinder {
  public:
   CycleFinder(size_t num_nodes, const std::vector<Arc>& arcs)
@@ -22,7 +22,7 @@ class CycleFinder {
     for (const auto& arc : arcs) leaving_[static_cast<size_t>(arc.from)].push_back(&arc);
   }
 
-  /// The arcs of each cycle found; one cycle for each set of nodes that wait for each other.
+  /// The arcs of each cycle found: one cycle for each set of nodes that wait for each other.
   std::vector<std::vector<const Arc*>> find() {
     for (size_t node = 0; node < state_.size(); ++node)
       if (state_[node] == State::kNew) visit(static_cast<int32_t>(node));

@@ -67,7 +67,7 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
                          : std::max<int64_t>(1, static_cast<int64_t>(draft.tenants.size()));
     number.text = "latest of each sender and tenant";
   } else if (output.at_most || input.at_most) {
-    // Two numbers are two promises: the smaller one holds.
+    // If both ports state a bound, the smaller one is used.
     number.at_most = std::numeric_limits<int64_t>::max();
     const auto take = [&](const Amount& amount, const void* options) {
       const int64_t value = amount.value(options, tenants);
@@ -90,7 +90,8 @@ RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge) {
   const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
   if (from.contract->outputs[static_cast<size_t>(edge.output)].is_recorded)
     return RecordPolicy::kPayload;
-  // With what others sent it, a process is taken up again without them.
+  // After a crash, a process resumes without the processes that sent to it, so their messages must
+  // be in its record.
   return from.place == draft.nodes[static_cast<size_t>(edge.to)].place ? RecordPolicy::kHeader
                                                                        : RecordPolicy::kInput;
 }
@@ -104,7 +105,7 @@ std::vector<int32_t> actor_groups(const Draft& draft) {
   };
   for (const auto& resource : draft.resources) {
     if (!is_exclusive(resource.common.kind)) continue;
-    // A copy in each process: only users in one process share a thread.
+    // There is one copy per process: only users in one process share a thread.
     std::map<int32_t, int32_t> first_of_place;
     for (const int32_t user : resource.users) {
       const int32_t place = draft.nodes[static_cast<size_t>(user)].place;

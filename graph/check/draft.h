@@ -1,6 +1,7 @@
-/// Draft: a graph while it is being checked. Tables are bound to typed structs and names resolved
-/// to indices of the vectors below; what could not be resolved stays -1 and later rules pass over
-/// it, so that one slip gives one error. A Draft without errors is all that a Plan is made from.
+/// Draft: a graph while it is being checked. Tables are bound to typed structs, and names are
+/// resolved to indices of the vectors below. A name that could not be resolved stays -1 and later
+/// rules skip it, so that one mistake gives one error. A Plan is made from a Draft without errors,
+/// and from nothing else.
 #pragma once
 
 #include <map>
@@ -28,7 +29,7 @@ struct DraftModel {
   std::string path;  // absolute
   Span path_span;
   std::optional<ModelFacts> facts;
-  bool is_named = false;  // by a resource or an actor
+  bool is_named = false;  // a resource or an actor names it
 };
 
 struct DraftResource {
@@ -37,8 +38,8 @@ struct DraftResource {
   const ResourceContract* contract = nullptr;
   std::shared_ptr<void> options;
   int32_t model = -1;
-  std::vector<int32_t> users;      // nodes, in file order, each once
-  std::vector<MemoryPart> memory;  // of one copy; empty: not known
+  std::vector<int32_t> users;      // nodes, in file order, no node twice
+  std::vector<MemoryPart> memory;  // of one copy; empty: unknown
 };
 
 struct DraftNode {
@@ -46,24 +47,24 @@ struct DraftNode {
   NodeOptions common;
   const Contract* contract = nullptr;
   std::shared_ptr<void> options;
-  std::vector<int32_t> uses;  // parallel to contract->resources: a resource, or of a tokenizer a
-                              // model; -1 = not resolved
-  int32_t place = -1;         // index into GraphSpec::place; 0 when there is none
+  std::vector<int32_t> uses;  // parallel to contract->resources: index of a resource, or of a model
+                              // for a tokenizer; -1 = not resolved
+  int32_t place = -1;         // index into GraphSpec::place; 0 if there is none
 };
 
 struct DraftEdge {
   const EdgeSpec* spec = nullptr;
   int32_t from = -1, to = -1;       // nodes
   int32_t output = -1, input = -1;  // ports of their contracts
-  bool is_mismatch = false;         // of message types
-  bool is_repeated = false;         // written twice
+  bool is_mismatch = false;         // the message types differ
+  bool is_repeated = false;         // the file has this edge twice
   bool is_whole() const { return output >= 0 && input >= 0; }
 };
 
 struct DraftPlace {
   const NamedTable* spec = nullptr;
   PlaceOptions options;
-  std::vector<int32_t> cpus;  // of all its replicas; empty = all of the machine
+  std::vector<int32_t> cpus;  // of all its replicas; empty = all CPUs of the machine
   bool is_elsewhere() const { return !options.host.empty() && options.host != "localhost"; }
 };
 
@@ -90,19 +91,20 @@ struct Draft {
   std::vector<DraftEdge> edges;
   std::vector<DraftPlace> places;
   std::unordered_map<std::string_view, int32_t> node_by_name;
-  std::vector<std::string> doubtful_kinds;     // of resources that a node failed to name
-  std::map<std::string, Diagnostic*> missing;  // "node 'x'": names that are not there, told once
+  std::vector<std::string> doubtful_kinds;     // kinds of resources that a node names wrongly
+  std::map<std::string, Diagnostic*> missing;  // "node 'x'": missing names, each reported once
 
   /// The tenants as values, for Amounts.
   std::vector<Tenant> tenant_values() const;
 };
 
-/// Resources that bind their users to one thread: all but the ones shared across threads.
+/// Whether users of such a resource must share one thread: true for all kinds except those that
+/// several threads may share.
 bool is_exclusive(std::string_view resource_kind);
 inline constexpr std::string_view kTokenizerKind = "tokenizer";
 inline constexpr std::string_view kWeightChannelKind = "weight_channel";
 
-/// The number a contract gives a feedback edge, e.g. "max_inflight" of its input; empty = none.
+/// The bound that a contract gives a feedback edge, e.g. "max_inflight" of its input; empty = none.
 struct FeedbackNumber {
   bool is_stated = false;
   bool latest_wins = false;
@@ -112,24 +114,26 @@ struct FeedbackNumber {
 FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
                                const std::vector<Tenant>& tenants);
 
-/// What the trace keeps of a whole edge's messages: as written, or as its output's contract says.
+/// What the trace keeps of an edge's messages: as the file says, or else as its output's contract
+/// says.
 RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge);
 
-/// Whether the node's processes run on the machine where the run starts: of another machine's files
-/// and memory nothing is known here.
+/// Whether the node's processes run on the machine where the run starts. Files and memory of other
+/// machines are unknown here.
 bool is_here(const Draft& draft, const DraftNode& node);
 /// Whether one of its users is_here().
 bool is_used_here(const Draft& draft, const DraftResource& resource);
 
-/// Instances of a node: its replicas and its place's, times the tenants of a per_tenant node.
+/// Number of instances: the node's replicas, times its place's replicas, times the tenants if it is
+/// per_tenant.
 int64_t count_instances(const Draft& draft, const DraftNode& node);
 /// Processes of the place that the node is in; 1 without one.
 int64_t place_replicas(const Draft& draft, const DraftNode& node);
-/// Of the edge's whole: memory in a process, ipc on a machine, tcp between two; where `transport`
-/// says something else that fits, that.
+/// The transport of an edge: memory within a process, ipc within a machine, tcp between machines;
+/// or the value of `transport`, if it is another one that fits.
 EdgeTransport transport_of(const Draft& draft, const DraftEdge& edge);
 
-/// Nodes that will share one actor group, as the smallest node index of each group.
+/// For each node, the smallest node index of the actor group that it will belong to.
 std::vector<int32_t> actor_groups(const Draft& draft);
 
 }  // namespace primerl

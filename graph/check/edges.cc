@@ -1,4 +1,4 @@
-// Resolution of [edges] to nodes and ports, and the rules about single edges and ports.
+// Resolves [edges] to nodes and ports, and checks single edges and ports.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -48,7 +48,7 @@ int32_t index_of(const std::vector<Port>& ports, std::string_view name) {
   return -1;
 }
 
-/// Suggests "node.port" for a near miss.
+/// Suggests "node.port" for a misspelt one.
 void suggest_port(Diagnostic& found, const EdgeEnd& end, const std::vector<std::string>& known) {
   if (const auto near = nearest_name(end.port, known); !near.empty())
     found.suggest(fmt::format("did you mean '{}.{}'?", end.node, near));
@@ -113,7 +113,7 @@ void check_types(Draft& draft, DraftEdge& edge) {
                            join_names(fitting)));
 }
 
-/// Per node and port: how many edges touch it.
+/// For each node and port, the number of edges.
 using Touched = std::vector<std::vector<int32_t>>;
 
 Touched count_edges(const Draft& draft, bool outputs) {
@@ -129,7 +129,7 @@ Touched count_edges(const Draft& draft, bool outputs) {
   return touched;
 }
 
-/// Nodes that a broken edge may have meant: their open ports are no finding of their own.
+/// Nodes that a broken edge may have meant: their unconnected ports are not reported.
 std::vector<bool> doubtful_nodes(const Draft& draft) {
   std::vector<bool> is_doubtful(draft.nodes.size());
   std::vector<std::string> names;
@@ -154,7 +154,7 @@ std::vector<bool> doubtful_nodes(const Draft& draft) {
   return is_doubtful;
 }
 
-/// Instances of one tenant that an edge reaches in a replica of its target's place; one where
+/// Instances of one tenant that an edge reaches in one replica of its target's place; 1 if the
 /// replicas are an error already.
 int64_t reach_of(const DraftNode& node) {
   const bool owns = std::any_of(node.contract->resources.begin(), node.contract->resources.end(),
@@ -162,8 +162,8 @@ int64_t reach_of(const DraftNode& node) {
   return node.contract->is_single || owns ? 1 : node.common.replicas;
 }
 
-/// Replicas of the target's place that an instance of its source reaches: inside a place each
-/// replica keeps to itself.
+/// Replicas of the target's place that one source instance reaches; inside a place each replica
+/// sends only to itself.
 int64_t replicas_reached(const Draft& draft, const DraftEdge& edge) {
   const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
   const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
@@ -236,7 +236,7 @@ void check_fan_out(Draft& draft) {
                                from.spec->name, place.spec->name));
       continue;
     }
-    // Slots of a per_tenant target are told apart by the envelope's tenant.
+    // The slots of a per_tenant target are distinguished by the envelope's tenant.
     auto& count = targets[{edge.from, edge.output}];
     const bool was_many = count > 1;
     count += reach_of(draft.nodes[static_cast<size_t>(edge.to)]);

@@ -1,5 +1,5 @@
-// The memory of engines and learners: counted for each process before anything is made, and held
-// against the limit that is written.
+// Computes the memory of engines and learners in each process before a run starts, and compares it
+// with the limit of the file.
 #include <algorithm>
 #include <set>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kNamedPartsMax = 5;
 
-/// The limit of a process, and where it is written.
+/// The memory limit of a process, and where the file states it.
 struct MemoryLimit {
   double bytes = 0;
   Span span;
@@ -26,14 +26,14 @@ MemoryLimit limit_of(const Draft& draft, const DraftPlace* place) {
           written != nullptr ? written->value.span : Span()};
 }
 
-/// Memory of a CUDA device is not that of the process.
+/// Memory of a CUDA device does not count as memory of the process.
 bool is_on_cpu(const DraftPlace* place) {
   if (place == nullptr) return true;
   const auto is_cpu = [](const std::string& device) { return device.empty() || device == "cpu"; };
   return is_cpu(place->options.device) && std::ranges::all_of(place->options.devices, is_cpu);
 }
 
-/// What the resources of one process of a place keep.
+/// The memory of the resources in one process of a place.
 ProcessMemory memory_of(const Draft& draft, int32_t place) {
   ProcessMemory memory;
   for (const auto& resource : draft.resources) {
@@ -76,7 +76,7 @@ void check_process(Draft& draft, const DraftPlace* place, int32_t index) {
       bytes));
 }
 
-/// The model of a resource; of a weight channel, which has none, that of the learner.
+/// The model of a resource; a weight channel has none and uses the learner's.
 int32_t model_of(const Draft& draft, const DraftResource& resource) {
   if (resource.model >= 0 || resource.common.kind != kWeightChannelKind) return resource.model;
   const auto learner = std::ranges::find_if(draft.resources, [](const DraftResource& each) {
@@ -95,7 +95,7 @@ void count_memory(Draft& draft) {
     const DraftModel& model = draft.models[static_cast<size_t>(index)];
     if (!model.facts) continue;
     auto parts = resource.contract->memory(resource.options.get(), model.path, tenants);
-    // A model that cannot be read is told by check_models().
+    // check_models() reports a model that cannot be read.
     if (parts.ok()) resource.memory = std::move(parts).value();
   }
 }

@@ -1,5 +1,5 @@
-// Tables whose own name is misspelt. Everything that names such a table would be an error of its
-// own, far from the slip: where several places agree on a name that is near, they are believed.
+// Finds tables whose own name is misspelt. Otherwise every reference to such a table would be an
+// error, far from the mistake. If several places use one similar name, that name is used.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// How many places name something, by the name.
+/// By name, how many places use it.
 using Named = std::map<std::string, int, std::less<>>;
 
 void count_text(const Value& value, Named& named) {
@@ -27,7 +27,7 @@ Named count_nodes(const GraphSpec& spec) {
   return named;
 }
 
-/// What options of nodes name, of kind "model" or "resource:...".
+/// The names in options of nodes that refer to `kind`: "model" or "resource:...".
 Named count_options(const GraphSpec& spec, const Catalog& catalog, std::string_view kind) {
   Named named;
   for (const auto& node : spec.nodes) {
@@ -63,7 +63,7 @@ void correct(std::vector<NamedTable>& tables, std::string_view what, std::string
     if (near.empty() || meant == tables.end()) continue;
     const std::string written = std::exchange(meant->name, name);
     unnamed.erase(std::find(unnamed.begin(), unnamed.end(), written));
-    // A name that is no name at all is reported already.
+    // An invalid name was reported already.
     if (has_finding(diagnostics, meant->name_span)) continue;
     diagnostics
         .error(code, meant->name_span, "nothing names {} '{}', but {} places name '{}'", what,

@@ -1,4 +1,4 @@
-// Rules about models: whether resources can compute them, tenants can put adapters on them, and
+// Rules about models: whether resources can compute them, tenants can train adapters on them, and
 // nodes can read their tokenizers.
 #include <algorithm>
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace primerl {
 
 namespace {
 
-/// Why the resource cannot compute its model; ok where nothing is known before it is made.
+/// An error if the resource cannot compute its model; ok if that is known only when it is created.
 Status usable_model(const Draft& draft, const DraftResource& resource, const DraftModel& model) {
   if (!resource.contract->check_model) return ok();
   Status usable = resource.contract->check_model(resource.options.get(), model.path);
@@ -21,7 +21,7 @@ Status usable_model(const Draft& draft, const DraftResource& resource, const Dra
   return draft.may_lack_weights || !is_used_here(draft, resource) ? ok() : std::move(usable);
 }
 
-/// The models whose tokenizers processes of this machine read, each with one that reads it.
+/// The models whose tokenizers are read by processes of this machine, each with one reader.
 std::map<int32_t, std::string> tokenizer_readers(const Draft& draft) {
   std::map<int32_t, std::string> readers;
   for (const auto& node : draft.nodes) {
@@ -40,8 +40,8 @@ std::map<int32_t, std::string> tokenizer_readers(const Draft& draft) {
   return readers;
 }
 
-/// Ids that the tokenizer makes and a model that computes here has no row for. One finding a pair
-/// of models.
+/// Reports token ids of the tokenizer that are not in the vocabulary of a model on this machine.
+/// One finding per pair of models.
 void check_ids(Draft& draft, const DraftModel& tokenizer, const TokenizerFacts& facts) {
   std::set<int32_t> seen;
   for (const auto& resource : draft.resources) {
@@ -68,7 +68,7 @@ void check_ids(Draft& draft, const DraftModel& tokenizer, const TokenizerFacts& 
 
 }  // namespace
 
-/// One finding a model, however many resources name it.
+/// One finding per model, however many resources name it.
 void check_models(Draft& draft) {
   std::set<int> refused;
   for (const auto& resource : draft.resources) {
@@ -84,8 +84,7 @@ void check_models(Draft& draft) {
   }
 }
 
-/// A folder that is not there is told by bind_tenants(), a model that cannot be used by
-/// check_models().
+/// bind_tenants() reports a missing folder, and check_models() an unusable model.
 void check_adapters(Draft& draft) {
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.contract->check_adapter || resource.model < 0)
@@ -94,7 +93,7 @@ void check_adapters(Draft& draft) {
     if (!model.facts || !usable_model(draft, resource, model).ok()) continue;
     for (const auto& tenant : draft.tenants) {
       const std::string& path = tenant.tenant.adapter.path;
-      std::error_code fault;  // G046 reports a folder that is not there, G083 an unknown target
+      std::error_code fault;  // G046 reports a missing folder, G083 an unknown target
       if (!tenant.tenant.adapter.is_there() || path.empty()) continue;
       if (!std::filesystem::is_directory(path, fault)) continue;
       const Status usable = resource.contract->check_adapter(model.path, tenant.tenant);
@@ -111,7 +110,7 @@ void check_tokenizers(Draft& draft) {
   if (!draft.for_run || !draft.catalog.tokenizer_facts) return;
   for (const auto& [index, reader] : tokenizer_readers(draft)) {
     const DraftModel& model = draft.models[static_cast<size_t>(index)];
-    if (!model.facts) continue;  // told already
+    if (!model.facts) continue;  // reported already
     const auto facts = draft.catalog.tokenizer_facts(model.path);
     if (facts.ok()) {
       check_ids(draft, model, *facts);

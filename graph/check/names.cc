@@ -92,7 +92,7 @@ int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::
   for (const auto& model : draft.models) known.push_back(model.spec->name);
   for (size_t i = 0; i < known.size(); ++i)
     if (known[i] == name || (name.empty() && known.size() == 1)) return static_cast<int32_t>(i);
-  // It may be the one that others name and is not there.
+  // It may be the missing model that other places name.
   const auto told = draft.missing.lower_bound("model '");
   if (name.empty() && known.empty() && told != draft.missing.end() &&
       told->first.rfind("model '", 0) == 0)
@@ -106,7 +106,7 @@ int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::
           .suggest(fmt::format("write model = \"{}\"", known.front()));
     return -1;
   }
-  // Any of them may have been meant: none is unused.
+  // Each of them may be the one that was meant, so none is reported as unused.
   for (auto& model : draft.models) model.is_named = true;
   const std::string missing = fmt::format("model '{}'", name);
   if (is_told(draft, missing, span)) return -1;
@@ -130,7 +130,7 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
       last = static_cast<int32_t>(i);
     }
     if (resource.spec->name != name) continue;
-    // One whose kind could not be read may be of any kind.
+    // A resource whose kind could not be read may be of any kind.
     if (resource.common.kind == kind || resource.contract == nullptr)
       return static_cast<int32_t>(i);
     of_kind.clear();
@@ -145,7 +145,9 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
   if (name.empty() && of_kind.size() == 1) return last;
   const bool is_known = std::all_of(draft.resources.begin(), draft.resources.end(),
                                     [](const auto& resource) { return resource.contract; });
-  if (name.empty() && of_kind.empty() && !is_known) return -1;  // it may be the one that has faults
+  if (name.empty() && of_kind.empty() && !is_known)
+    return -1;  // it may be the resource that has
+                // errors
   if (name.empty()) {
     auto& found = draft.diagnostics.error("G018", span, "{} names no {}", what, kind);
     if (of_kind.empty())

@@ -1,4 +1,4 @@
-/// Looking names up with the error a person needs: what was meant, what there is.
+/// Look-up of names, with errors that say what was meant and which names exist.
 #pragma once
 
 #include <span>
@@ -17,32 +17,32 @@ inline void suggest_name(Diagnostic& found, std::string_view word,
     found.suggest(fmt::format("did you mean '{}'?", near));
 }
 
-/// Whether `what`, "node 'x'", was told to be missing; where it is named again is a note then.
+/// Whether `what` ("node 'x'") was reported as missing already; then this place is added as a note.
 bool is_told(Draft& draft, const std::string& what, Span span);
-/// Remembers who told it.
+/// Remembers the finding that reported `what`.
 void tell(Draft& draft, const std::string& what, Diagnostic& found);
 
-/// Where the value of `key` stands, or else the name of the table.
+/// The position of the value of `key`, or else of the table's name.
 Span value_span(const NamedTable& spec, std::string_view key);
 
-/// The place of the value of "sampling.temperature", or of the innermost part that is written.
+/// The position of the value of "sampling.temperature", or of the innermost part that the file has.
 Span nested_span(const NamedTable& spec, std::string_view path);
 
-/// The string at `key`; empty where there is none.
+/// The string at `key`; empty if there is none.
 std::string text_of(const Table& table, std::string_view key);
 
-/// Makes the name of each refers_to("file") option whole, so that it means the same in every
-/// process and folder. It is relative to the file that says it. Reports G046 when it is no file.
-/// `table` was bound to `bound`; `what` is "node 'x'".
+/// Makes the path of each refers_to("file") option absolute, so that it means the same in every
+/// process and folder. A path is relative to the file that has it. Reports G046 if it is not a
+/// file. `table` was bound to `bound`; `what` is "node 'x'".
 void resolve_files(const OptionSet& options, const Table& table, void* bound,
                    const std::string& what, Draft& draft);
 
-/// Reports G085: each option of `table` is in its range, but together they were refused. Stands at
-/// the option that the fault quotes, else at `span`.
+/// Reports G085: each option of `table` is in its range, but they do not fit together. The position
+/// is the option that `fault` quotes, else `span`.
 void refuse_options(Draft& draft, const Table& table, Span span, const std::string& what,
                     const Error& fault);
 
-/// The entries with these keys: of a table whose other keys cannot be known.
+/// A table with only these keys, for a table whose other keys cannot be known.
 Table only(const Table& table, const std::vector<std::string>& keys);
 
 /// Index of the model called `name`; empty = the only one. -1 after an error (G014, G018).

@@ -19,7 +19,7 @@ void find_actor(DraftNode& node, Draft& draft) {
   suggest_name(found, node.common.actor, known);
 }
 
-/// Options that name something of the graph: the name is checked, and filled in when left out.
+/// Checks options that name something in the graph, and fills in those that are left out.
 void resolve_references(DraftNode& node, Draft& draft) {
   const std::string what = fmt::format("node '{}'", node.spec->name);
   for (const auto& field : node.contract->options.fields) {
@@ -51,7 +51,7 @@ void resolve_references(DraftNode& node, Draft& draft) {
   }
 }
 
-/// After the references hold names: indices, and who uses what.
+/// Called after resolve_references(): resolves resources to indices and notes their users.
 void resolve_uses(DraftNode& node, int32_t index, Draft& draft) {
   for (const auto& use : node.contract->resources) {
     const std::string name = use.reference(node.options.get());

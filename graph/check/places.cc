@@ -13,13 +13,13 @@
 namespace primerl {
 namespace {
 
-/// The value of a key of a place, or the place's name.
+/// The position of the value of a key of a place, or of the place's name.
 Span key_span(const DraftPlace& place, std::string_view key) {
   const Entry* entry = place.spec->table->find(key);
   return entry != nullptr ? entry->value.span : place.spec->name_span;
 }
 
-/// "0-3,8" as numbers, ascending; nothing when it is no such list.
+/// "0-3,8" as ascending numbers; empty if it is not such a list.
 std::optional<std::vector<int32_t>> read_cpus(std::string_view text) {
   constexpr int32_t kCpusMax = 1024;
   std::vector<int32_t> cpus;
@@ -45,7 +45,7 @@ std::optional<std::vector<int32_t>> read_cpus(std::string_view text) {
   }
 }
 
-/// "NAME=value" with a name that every shell takes.
+/// "NAME=value" with a name that every shell accepts.
 bool is_variable(std::string_view text) {
   const size_t name_end = text.find('=');
   if (name_end == std::string_view::npos || name_end == 0) return false;
@@ -83,7 +83,7 @@ void check_cpus(Draft& draft, DraftPlace& place) {
   place.cpus = *std::move(cpus);
 }
 
-/// The strings of `nodes = [...]`; empty where the value has another type, which was reported.
+/// The strings of `nodes = [...]`; empty if the value has another type, which was reported.
 std::vector<const Value*> listed_nodes(const NamedTable& spec) {
   std::vector<const Value*> values;
   const Entry* nodes = spec.table->find("nodes");
@@ -95,7 +95,7 @@ std::vector<const Value*> listed_nodes(const NamedTable& spec) {
 
 bool has_compute(const Draft& draft, int32_t place) {
   return std::any_of(draft.resources.begin(), draft.resources.end(), [&](const auto& resource) {
-    // What could not be resolved may compute.
+    // An unresolved resource may compute.
     if (resource.contract == nullptr) return true;
     return resource.contract->computes &&
            std::any_of(resource.users.begin(), resource.users.end(), [&](int32_t user) {
@@ -111,7 +111,7 @@ int32_t used_resource(const DraftNode& node, std::string_view use) {
   return -1;
 }
 
-/// Where the file puts the node into its place.
+/// Where the file assigns the node to its place.
 Span placed_span(const Draft& draft, const DraftNode& node) {
   for (const Value* value : listed_nodes(*draft.places[static_cast<size_t>(node.place)].spec))
     if (value->as_string() == node.spec->name) return value->span;
@@ -120,7 +120,7 @@ Span placed_span(const Draft& draft, const DraftNode& node) {
 
 std::string line_of(Span span) { return fmt::format("line {}", span.begin.line); }
 
-/// Both ends of an edge whose messages carry handles, in two engines or in two processes.
+/// Checks an edge whose messages carry handles: both ends must use one engine in one process.
 void check_handles_of(Draft& draft, const DraftEdge& edge) {
   const DraftNode& from = draft.nodes[static_cast<size_t>(edge.from)];
   const DraftNode& to = draft.nodes[static_cast<size_t>(edge.to)];
@@ -163,7 +163,8 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
       .suggest("put both into the nodes of one place; its 'replicas' give several");
 }
 
-/// Replicas share one resource of the graph and its options, which are of the CPU or of cards.
+/// Replicas share one resource of the graph and its options, which are either for the CPU or for
+/// CUDA devices.
 void check_device_list(Draft& draft, const DraftPlace& place, std::vector<std::string> devices) {
   const auto num_cpu = std::ranges::count(devices, "cpu");
   if (num_cpu > 0 && num_cpu < std::ssize(devices))
@@ -297,7 +298,7 @@ void check_place_sizes(Draft& draft) {
 }
 
 void check_transports(Draft& draft) {
-  std::map<std::pair<int32_t, int32_t>, const DraftEdge*> first;  // by the two places
+  std::map<std::pair<int32_t, int32_t>, const DraftEdge*> first;  // by pair of places
   for (const auto& edge : draft.edges) {
     if (!edge.is_whole()) continue;
     const int32_t from = draft.nodes[static_cast<size_t>(edge.from)].place;

@@ -1,4 +1,4 @@
-// Binding of [resource.*], and the rules about who uses what.
+// Binding of [resource.*], and the rules about the users of resources.
 #include <algorithm>
 #include <set>
 
@@ -26,7 +26,7 @@ std::vector<std::string> known_backends(const Catalog& catalog, std::string_view
 
 std::string default_backend(const Catalog& catalog, const std::string& kind) {
   const auto backends = known_backends(catalog, kind);
-  // "auto" is a backend of its own where somebody chooses for it later.
+  // Some kinds have a backend "auto", for which another one is chosen later.
   const bool has_auto = std::find(backends.begin(), backends.end(), "auto") != backends.end();
   const std::string usual = kind != kWeightChannelKind ? "torch" : has_auto ? "auto" : "memory";
   if (std::find(backends.begin(), backends.end(), usual) != backends.end()) return usual;
@@ -64,7 +64,7 @@ void find_model(DraftResource& resource, Draft& draft) {
   const Entry* model = resource.spec->table->find("model");
   if (!resource.contract->needs_model) {
     if (model == nullptr) return;
-    // Said, but no error: the same file may run with another backend by one flag.
+    // A warning, not an error: one flag may run the same file with another backend.
     draft.diagnostics.warning("G042", model->key_span,
                               "resource '{}' ({}, {}) reads no model: the line changes nothing",
                               resource.spec->name, resource.common.kind, resource.common.backend);
@@ -101,22 +101,22 @@ void bind_resource(DraftResource& resource, Draft& draft) {
   if (resource.contract->validate && draft.diagnostics.num_errors() == num_errors)
     if (const Status valid = resource.contract->validate(resource.options.get()); !valid.ok())
       refuse_options(draft, table, resource.spec->name_span, what, valid.error());
-  // A key of both (`threads`) is the table's own.
+  // A key that both have (`threads`) belongs to the table itself.
   std::vector<std::string> own = options.names();
   std::erase_if(own, [](const std::string& name) {
     return std::find(kCommon.begin(), kCommon.end(), name) != kCommon.end();
   });
   resource_options().bind(table, what, own, &resource.common, draft.diagnostics);
-  resource.common.backend = resource.contract->backend;  // where none is written, or "auto"
+  resource.common.backend = resource.contract->backend;  // if the file has none, or "auto"
   find_model(resource, draft);
 }
 
-/// The processes that host a user of the resource, and their places' names.
+/// The processes that have a user of the resource, and the names of their places.
 struct Homes {
   int64_t num_processes = 0;
-  int64_t num_here = 0;  // of those, on the machine where the run starts
+  int64_t num_here = 0;  // the number of these on the machine where the run starts
   std::vector<std::string> names;
-  std::set<std::string> machines;  // "" is the one where the run starts
+  std::set<std::string> machines;  // "" is the machine where the run starts
 };
 
 Homes homes_of(const Draft& draft, const DraftResource& resource) {
@@ -132,7 +132,7 @@ Homes homes_of(const Draft& draft, const DraftResource& resource) {
     homes.num_here += is_elsewhere ? 0 : replicas;
   }
   for (const int32_t place : places) {
-    if (static_cast<size_t>(place) >= draft.places.size()) break;  // without [place]
+    if (static_cast<size_t>(place) >= draft.places.size()) break;  // a graph without [place]
     const auto& placed = draft.places[static_cast<size_t>(place)];
     const int64_t replicas = placed.options.replicas;
     homes.machines.insert(placed.is_elsewhere() ? placed.options.host : "");

@@ -1,5 +1,5 @@
-/// The rules of a graph, one function each; every one reports all it finds and returns nothing.
-/// Order: binding first (it fills the Draft), then rules that look at several tables at once.
+/// The rules of a graph, one function each. Each reports all that it finds and returns nothing.
+/// Order: binding first (it fills the Draft), then rules that need several tables at once.
 #pragma once
 
 #include "graph/check/draft.h"
@@ -33,7 +33,7 @@ void check_stops(Draft& draft);             // G073
 void check_drain(Draft& draft);             // G068 (a warning)
 void check_recompute(Draft& draft);         // G089 (a warning)
 
-// Before a run: what its processes on this machine would open and need (Overrides::for_run).
+// Before a run: what its processes on this machine will open and need (Overrides::for_run).
 void check_tokenizers(Draft& draft);    // G044
 void check_files(Draft& draft);         // G046
 void check_setups(Draft& draft);        // G085

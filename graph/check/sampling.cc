@@ -1,4 +1,4 @@
-// Rules about [tenant.*] sampling: what options cannot say of the items of their lists.
+// Rules about [tenant.*] sampling: limits of the items of its lists, which options cannot state.
 #include <algorithm>
 #include <span>
 

@@ -1,5 +1,5 @@
-// What a run from this machine would fail at before its first step, as far as files and the machine
-// tell without a process.
+// Faults that would end a run before its first step, as far as files and this machine show them
+// without starting a process.
 #include <sched.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-/// The devices of the processes that make the resource.
+/// The devices of the processes that create the resource.
 std::set<std::string> devices_of(const Draft& draft, const DraftResource& resource) {
   std::set<std::string> devices;
   for (const int32_t user : resource.users) {
@@ -34,7 +34,7 @@ void check_file(Draft& draft, const DraftNode& node, const FileCheck& file) {
   if (written == nullptr || !written->value.is_string() || field == nullptr || !field->reference)
     return;
   const std::string& name = *field->reference(node.options.get());
-  std::error_code fault;  // a file that is not there is told by bind_nodes()
+  std::error_code fault;  // bind_nodes() reports a missing file
   if (name.empty() || !std::filesystem::is_regular_file(name, fault)) return;
   const Status usable = file.fault(node.options.get());
   if (usable.ok()) return;
@@ -61,7 +61,7 @@ void check_setups(Draft& draft) {
     ResourceContract::Setup setup;
     if (resource.model >= 0) {
       const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
-      if (!model.facts) continue;  // told already
+      if (!model.facts) continue;  // reported already
       setup.folder = model.path;
     }
     for (const std::string& device : devices_of(draft, resource)) {

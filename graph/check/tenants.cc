@@ -1,4 +1,4 @@
-// Rules about [tenant.*]: numbers that must go together, and with models and nodes.
+// Rules about [tenant.*]: numbers that must fit together, and fit models and nodes.
 #include <algorithm>
 #include <charconv>
 
@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// The value of an integer option of a node or a resource; empty where there is no such option.
+/// The value of an integer option of a node or a resource; empty if it has no such option.
 template <class Drafted>
 std::optional<int64_t> integer_option(const Drafted& drafted, std::string_view name) {
   const OptionField* field =
@@ -20,10 +20,10 @@ std::optional<int64_t> integer_option(const Drafted& drafted, std::string_view n
   return value;
 }
 
-/// Training steps that a resumed run may have to take again before `check` warns.
+/// `check` warns if a resumed run may have to repeat more training steps than this.
 constexpr int64_t kRecomputeStepsMax = 1000;
 
-/// The option of the nodes that open rollouts; empty for the others.
+/// The option of nodes that open rollouts; empty for other nodes.
 std::optional<int64_t> max_inflight_of(const DraftNode& node) {
   return integer_option(node, "max_inflight");
 }
@@ -34,8 +34,8 @@ const OutputPort* sized_output(const Contract& contract) {
   return nullptr;
 }
 
-/// The largest value of a tenant's field, below the present one, with which `bytes` keeps the
-/// limit; 0 when none does. `bytes` grows with the field.
+/// The largest value of a tenant's field, below the present one, with which `bytes` is within the
+/// limit; 0 if there is none. `bytes` must grow with the field.
 template <class Bytes>
 int64_t largest_fitting(Tenant tenant, int64_t Tenant::*field, const Bytes& bytes, int64_t limit) {
   int64_t fits = 0, too_large = tenant.*field;
@@ -119,7 +119,7 @@ void check_batches(Draft& draft) {
 void count_inflight(Draft& draft) {
   int64_t sum = 0;
   for (const auto& node : draft.nodes) sum += max_inflight_of(node).value_or(0);
-  int64_t num_nodes = 0;  // that open rollouts
+  int64_t num_nodes = 0;  // nodes that open rollouts
   for (const auto& node : draft.nodes) num_nodes += max_inflight_of(node) ? 1 : 0;
   for (auto& each : draft.tenants) {
     Tenant& tenant = each.tenant;
@@ -207,7 +207,7 @@ void check_model_lengths(Draft& draft) {
   }
 }
 
-/// Engines refuse longer prompts, learners longer samples.
+/// Engines refuse longer prompts, and learners refuse longer samples.
 void check_resource_lengths(Draft& draft) {
   for (auto& tenant : draft.tenants)
     for (const auto& resource : draft.resources) {
@@ -263,7 +263,7 @@ void check_message_sizes(Draft& draft) {
 }
 
 void check_recompute(Draft& draft) {
-  // Of a flight recorder nothing is followed.
+  // A run with a flight recorder ("ring") cannot be resumed from its record.
   if (!draft.trace.is_on() || draft.trace.level == "ring") return;
   for (const auto& [spec, tenant, seq_len_is_written] : draft.tenants) {
     const bool saves = tenant.checkpoint_every > 0;

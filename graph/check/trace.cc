@@ -1,4 +1,4 @@
-// [trace] and what single edges ask of it.
+// Rules about [trace] and the `record` of single edges.
 #include "graph/check/rules.h"
 
 namespace primerl {
@@ -9,7 +9,7 @@ void bind_trace(Draft& draft) {
   TraceSettings& trace = draft.trace;
   trace_options().bind(*written, "[trace]", {}, &trace, draft.diagnostics);
   if (trace.bytes_max / 2 >= trace.segment_bytes) return;
-  // One of the two is written: the defaults fit each other.
+  // The file has at least one of the two keys: the defaults fit each other.
   const Entry* bytes_max = written->find("bytes_max");
   const Entry* named = bytes_max != nullptr ? bytes_max : written->find("segment_bytes");
   draft.diagnostics

@@ -1,4 +1,5 @@
-// Rules about weights on their way: what a learner publishes must fit the engines that take it.
+// Rules about weight channels: weights that a learner publishes must fit the engines that apply
+// them.
 #include <algorithm>
 
 #include "graph/check/names.h"
@@ -22,7 +23,8 @@ const DraftModel* model_of(const Draft& draft, const DraftResource& resource) {
   return model.facts ? &model : nullptr;
 }
 
-/// "hidden_size is 64 and 128", of the first number that both state and that differs.
+/// For example "hidden_size is 64 and 128": the first number that both models state and that
+/// differs.
 std::string difference(const ModelFacts& one, const ModelFacts& other) {
   if (one.model_type != other.model_type)
     return fmt::format("model_type is '{}' and '{}'", one.model_type, other.model_type);

@@ -13,8 +13,8 @@ constexpr std::string_view kYellow = "\033[1;33m";
 constexpr std::string_view kCyan = "\033[36m";
 constexpr std::string_view kBold = "\033[1m";
 constexpr std::string_view kReset = "\033[0m";
-constexpr size_t kLineMax = 160;   // bytes shown of a source line
-constexpr size_t kTextMax = 4000;  // bytes of a message, a note or a help
+constexpr size_t kLineMax = 160;   // most bytes shown of a source line
+constexpr size_t kTextMax = 4000;  // most bytes of a message, a note or a help
 constexpr std::string_view kCut = "...";
 
 std::string paint(std::string_view text, std::string_view style, bool color) {
@@ -24,8 +24,8 @@ std::string paint(std::string_view text, std::string_view style, bool color) {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-/// Spaces that put the caret under byte `column` of `line`: tabs stay tabs, a multi-byte character
-/// is one place.
+/// Spaces that put the caret under byte `column` of `line`. Tabs stay tabs, and a multi-byte
+/// character takes one column.
 std::string lead_of(std::string_view line, uint32_t column) {
   std::string lead;
   for (size_t i = 0; i + 1 < column; ++i) {
@@ -44,7 +44,8 @@ std::string caret_of(std::string_view line, const Span& span) {
   return "^" + std::string(width > 1 ? width - 1 : 0, '~');
 }
 
-/// Each byte that a terminal would not print is a '?', so that the caret stays under its column.
+/// Replaces each byte that a terminal would not print with '?', so that the caret stays under its
+/// column.
 std::string shown(std::string_view line) {
   std::string text(line);
   for (size_t i = 0; i < text.size(); ++i) {
@@ -59,13 +60,13 @@ std::string shown(std::string_view line) {
   return text;
 }
 
-/// What is shown of a source line, and the span within it.
+/// The shown part of a source line, and the span within it.
 struct Window {
   std::string text;
   Span span;
 };
 
-/// A long line is cut around the caret, with "..." where something is left out.
+/// Cuts a long line around the caret, with "..." where text is left out.
 Window window_of(std::string_view line, Span span) {
   if (line.size() <= kLineMax) return {shown(line), span};
   const size_t at = std::min<size_t>(span.begin.column - 1, line.size());

@@ -1,4 +1,4 @@
-/// Diagnostic: one finding about a graph file, and how it is drawn for a person.
+/// Diagnostic: one finding about a graph file, and how it is printed for a person.
 ///
 ///   examples/x.toml:47:4: error[G012]: 'router' has no output port 'prefil'
 ///      47 |   "router.prefil       -> prefill.request",
@@ -42,15 +42,16 @@ struct Diagnostic {
   }
 };
 
-/// A text of somebody else as a line for a terminal: control characters as TOML writes them
-/// (\\u001B), more than `bytes_max` cut with "...".
+/// Text from elsewhere as one line for a terminal: control characters are written as in TOML
+/// (\\u001B), and text beyond `bytes_max` is cut with "...".
 std::string shown_text(std::string_view text, size_t bytes_max);
 
 namespace detail {
 
-inline constexpr size_t kShownBytesMax = 400;  // of one value in a message
+inline constexpr size_t kShownBytesMax = 400;  // most bytes of one value in a message
 
-/// What may hold the words of a file is shown as such; the rest stays as it is.
+/// Strings, which may come from a file, are passed through shown_text(); other arguments are
+/// unchanged.
 template <class T>
 decltype(auto) shown_argument(const T& value) {
   if constexpr (std::is_convertible_v<const T&, std::string_view>)
@@ -61,29 +62,29 @@ decltype(auto) shown_argument(const T& value) {
 
 }  // namespace detail
 
-/// The texts spans point into. Owns them; ids are dense from 0.
+/// The texts that spans point into. Owns them; ids are dense from 0.
 class Sources {
  public:
   struct Source {
-    std::string name;  // as the user wrote the path, or "--set"
+    std::string name;  // the path as the user wrote it, or "--set"
     std::string text;
   };
   SourceId add(std::string name, std::string text);
   const Source& get(SourceId id) const { return sources_[id]; }
   size_t size() const { return sources_.size(); }
-  /// Line `line` (from 1) without its newline; empty past the end.
+  /// Line `line` (from 1) without its newline; empty after the last line.
   std::string_view line(SourceId id, uint32_t line) const;
 
  private:
   std::vector<Source> sources_;
 };
 
-/// Collects every finding of a check; nothing stops at the first. References stay valid until
-/// sort(); at most kMax errors are kept, the rest counted.
+/// Collects every finding of a check, which does not stop at the first. References stay valid until
+/// sort(). At most kMax errors are kept; the rest are counted.
 class Diagnostics {
  public:
   static constexpr size_t kMax = 500;
-  /// Strings among `args` are shown as shown_text() does.
+  /// Strings in `args` are shown as by shown_text().
   template <class... Args>
   Diagnostic& error(std::string_view code, Span span, fmt::format_string<Args...> format,
                     Args&&... args) {
@@ -99,7 +100,7 @@ class Diagnostics {
   bool has_errors() const { return num_errors_ > 0; }
   size_t num_errors() const { return num_errors_; }
   const std::deque<Diagnostic>& all() const { return all_; }
-  /// File order: source, line, column, then code.
+  /// Sorts in file order: source, line, column, then code.
   void sort();
 
  private:
@@ -116,9 +117,10 @@ class Diagnostics {
   Diagnostic overflow_;
 };
 
-/// The caret drawing; tabs and multi-byte characters keep the caret under the right place.
+/// The finding with its source line and caret. Tabs and multi-byte characters keep the caret in the
+/// right column.
 std::string render(const Diagnostic& diagnostic, const Sources& sources, bool color = false);
-/// All of them plus "3 errors, 1 warning".
+/// All findings, and a last line such as "3 errors, 1 warning".
 std::string render(const Diagnostics& diagnostics, const Sources& sources, bool color = false);
 /// {"schema": "primerl.diagnostics/1", "diagnostics": [...]} for --json.
 Json to_json(const Diagnostics& diagnostics, const Sources& sources);

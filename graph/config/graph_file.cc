@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Tables whose keys are names a person chose: a flag may not invent one.
+// Tables whose keys are names that a person chose: a flag must not add a new one.
 constexpr std::string_view kNamedTables[] = {"tenant", "model", "resource", "node", "place"};
 
 constexpr size_t kReadBytes = size_t{64} << 10;
@@ -28,7 +28,7 @@ Result<std::string> read_text(const std::string& path) {
   if (fs::is_directory(status)) return error(Code::kInvalid, "'{}' is a folder", path);
   std::ifstream file(path, std::ios::binary);
   if (!file) return error(Code::kIo, "'{}' cannot be read: {}", path, std::strerror(errno));
-  // Of a device or a pipe only reading tells how long it is.
+  // The length of a device or a pipe is known only by reading it.
   std::string text;
   std::vector<char> part(kReadBytes);
   while (text.size() <= kTomlBytesMax && file) {
@@ -42,7 +42,7 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-/// Later values win; tables merge.
+/// Later values replace earlier ones; tables are merged.
 void merge(Table& into, Table from) {
   for (auto& entry : from.entries) {
     Entry* old = into.find(entry.key);
@@ -61,7 +61,7 @@ class Reader {
   Reader(Sources& sources, Diagnostics& diagnostics, GraphFile& file)
       : sources_(sources), diagnostics_(diagnostics), file_(file) {}
 
-  /// Parses a text that was read and merges what it includes under it.
+  /// Parses a text and merges it over the files that it includes.
   std::optional<Table> read(std::string text, const std::string& name, const std::string& folder) {
     const SourceId source = add(name, std::move(text), folder);
     auto table = parse_toml(sources_, source, diagnostics_);
@@ -120,7 +120,8 @@ class Reader {
           fs::path(file + 1 == open_.end() ? identity : *(file + 1)).filename().string()));
   }
 
-  /// What a misspelt `include` would have brought is not missing: it is brought.
+  /// Reads a misspelt `include` as well, so that the tables of its files are not reported as
+  /// missing.
   void correct_include(Table& table) {
     const std::vector<std::string> meant = {"include"};
     for (auto& entry : table.entries) {
@@ -166,7 +167,7 @@ class Reader {
   size_t num_files_ = 0;
 };
 
-/// A flag changes what the file names; a new name in a flag is almost always a slip.
+/// A flag changes names that exist in the file. A new name in a flag is almost always a mistake.
 bool names_exist(const Table& root, const Table& set, Diagnostics& diagnostics) {
   for (const auto& entry : set.entries) {
     const bool is_named = std::find(std::begin(kNamedTables), std::end(kNamedTables), entry.key) !=

@@ -1,6 +1,7 @@
-/// GraphFile: a graph as one tree of values, put together from the file, what it includes, the
-/// overlays and the `--set` flags, in that order; the later one wins. Tables merge key by key, any
-/// other value (also a list) is replaced. Every value keeps the span of the text it came from.
+/// GraphFile: a graph as one tree of values, from the file, the files that it includes, the
+/// overlays and the `--set` flags, in that order. Later values replace earlier ones. Tables are
+/// merged key by key; any other value, also a list, is replaced. Every value keeps the span of its
+/// text.
 #pragma once
 
 #include <optional>
@@ -15,30 +16,31 @@
 namespace primerl {
 
 inline constexpr int kIncludeDepthMax = 16;
-inline constexpr size_t kIncludesMax = 256;  // files of one graph
+inline constexpr size_t kIncludesMax = 256;  // most files of one graph
 
 struct GraphFile {
   Table root;                        // without `include`
-  std::vector<std::string> folders;  // by SourceId: what relative paths of that text start from
-  SourceId first_set = 0;            // sources from here on are --set flags
+  std::vector<std::string> folders;  // by SourceId: the folder to which paths of that text are
+                                     // relative
+  SourceId first_set = 0;            // from this source on, sources are --set flags
 };
 
-/// Nothing when the file itself cannot be read; faults of includes, overlays and flags are reported
-/// and left out.
+/// Empty if the file itself cannot be read. Errors in includes, overlays and flags are reported,
+/// and those texts are left out.
 std::optional<GraphFile> read_graph_file(const std::string& path, const Overrides& overrides,
                                          Sources& sources, Diagnostics& diagnostics);
 std::optional<GraphFile> read_graph_text(std::string_view text, const std::string& name,
                                          const std::string& folder, const Overrides& overrides,
                                          Sources& sources, Diagnostics& diagnostics);
 
-/// A path of the file as written, relative to the file it stands in (a flag: to the folder one is
-/// in).
+/// A path in the file, made absolute: it is relative to the file that has it (a flag: to the folder
+/// of the graph file).
 std::string absolute_path(const GraphFile& file, const Value& path);
 
-/// `[graph] plugins` as written; null when it is not. Also under a misspelt key: what such a list
-/// names is not unknown.
+/// `[graph] plugins` in the file; null if there is none. Also finds a misspelt key, so that names
+/// from these plugins are not reported as unknown.
 const Entry* plugin_list(const GraphFile& file);
-/// The absolute paths of its strings.
+/// The absolute paths in that list.
 std::vector<std::string> plugin_files(const GraphFile& file);
 
 }  // namespace primerl

@@ -13,7 +13,7 @@ constexpr std::string_view kGenerated =
     "Generated from the option registry; `primerl-graph` prints the same with `options`, `actors`, "
     "`messages` and `schema`.\n";
 
-/// `|` would end a cell.
+/// Escapes `|`, which would end a cell.
 std::string cell(std::string_view text) {
   std::string clean;
   for (const char c : text) clean += c == '|' ? std::string("\\|") : std::string(1, c);
@@ -167,7 +167,7 @@ std::string resources_page(const Catalog& catalog) {
   return text;
 }
 
-/// Environments, or rewards.
+/// The page of environments, or of rewards.
 std::string contracts_page(std::string_view title, const auto& contracts) {
   std::string text = fmt::format("# {}\n\n{}", title, kGenerated);
   for (const auto& contract : contracts)

@@ -1,5 +1,5 @@
-/// The generated reference: markdown pages made from the catalog and the option registry. The
-/// committed docs/reference/*.md are compared with these in a test.
+/// The generated reference: markdown pages made from the catalog and the option registry. A test
+/// compares the committed docs/reference/*.md with them.
 #pragma once
 
 #include <string>

@@ -21,9 +21,9 @@ Json number_text(double number) {
 }
 
 void add_limits(const Constraint& constraint, Json& schema) {
-  // Limits of a 64-bit integer are beyond what JSON numbers say exactly.
+  // JSON numbers cannot state the limits of a 64-bit integer exactly.
   if (constraint.min && std::abs(*constraint.min) < 9e15) {
-    // What lies between 0 and a lowest number apart from it is left to `check`.
+    // If 0 is valid below the minimum, `check` alone refuses the values between them.
     schema.set("minimum", number_text(constraint.zero_is_apart ? 0 : *constraint.min));
     if (constraint.min_excluded) schema.set("exclusiveMinimum", true);
   }
@@ -33,7 +33,7 @@ void add_limits(const Constraint& constraint, Json& schema) {
   }
 }
 
-/// The default as JSON; durations, sizes and strings lose their TOML quotes.
+/// The default as JSON; durations, sizes and strings without their TOML quotes.
 Json default_value(const OptionField& field) {
   const std::string& text = field.default_text;
   switch (field.type) {
@@ -78,7 +78,7 @@ Json field_schema(const OptionField& field) {
       schema.set("type", "string").set("pattern", kDurationPattern);
       break;
     case OptionType::kBytes: {
-      // The limits of a size that is written with a unit are left to `check`.
+      // Only `check` tests the limits of a size that is written with a unit.
       Json number = Json::object().set("type", "integer");
       add_limits(constraint, number);
       Json text = Json::object().set("type", "string").set("pattern", kBytesPattern);
@@ -121,7 +121,7 @@ Json closed_object(Json properties, Json required) {
   schema.set("type", "object")
       .set("properties", std::move(properties))
       .set("additionalProperties", false);
-  // Draft 04 has no empty `required`.
+  // Draft 04 does not allow an empty `required`.
   if (!required.as_array().empty()) schema.set("required", std::move(required));
   return schema;
 }
@@ -132,7 +132,7 @@ Json object_schema(const OptionSet& set) {
   return closed_object(std::move(properties), std::move(required));
 }
 
-/// `[node.<name>]`: any lower_snake name.
+/// A table `[node.<name>]` with any lower_snake name.
 Json named(Json schema) {
   return Json::object()
       .set("type", "object")
@@ -140,10 +140,10 @@ Json named(Json schema) {
       .set("additionalProperties", false);
 }
 
-/// A key that chooses a variant, and the values it has there.
+/// A key that selects a variant, and its values in that variant.
 using Choice = std::pair<std::string, std::vector<std::string>>;
 
-/// One variant of a table: the keys that choose it have these values.
+/// One variant of a table, in which the keys that select it have these values.
 Json variant(const OptionSet& common, const OptionSet& own, const std::vector<Choice>& chosen,
              std::string_view doc) {
   Json properties = Json::object(), required = Json::array();
@@ -177,11 +177,11 @@ Json resource_schema(const Catalog& catalog) {
     variants.push_back(variant(resource_options(), resource.options,
                                {{"kind", {resource.kind}}, {"backend", backends}}, resource.doc));
   }
-  // `backend` may be left out, so several variants can hold at once.
+  // `backend` may be left out, so several variants can match at once.
   return Json::object().set("anyOf", std::move(variants));
 }
 
-/// A table that names one of `contracts` and holds its options.
+/// A table that names one of `contracts` and has its options.
 Json choice_schema(const OptionSet& name_option, const auto& contracts) {
   Json variants = Json::array();
   for (const auto& contract : contracts)

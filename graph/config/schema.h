@@ -1,5 +1,5 @@
-/// A JSON Schema (draft-04, what TOML editors read) of graph files, made from the catalog: the same
-/// option registry that checks a file completes and documents it in an editor.
+/// A JSON Schema (draft-04, which TOML editors read) of graph files, made from the catalog. The
+/// option registry that checks a file also completes and documents it in an editor.
 #pragma once
 
 #include "graph/base/json.h"

@@ -1,5 +1,5 @@
-/// The options of the language's own tables: what every graph may say whatever its actors are.
-/// Parser, errors, schema and generated docs read these sets and nothing else.
+/// The options of the tables that every graph may have, whatever its actors are. Parser, errors,
+/// schema and generated docs read only these sets.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// `[node.x]`, beside the options of its actor.
+/// `[node.x]`, without the options of its actor.
 struct NodeOptions {
   std::string actor;
   bool per_tenant = false;
@@ -39,7 +39,7 @@ struct ModelOptions {
 struct PlaceOptions {
   std::vector<std::string> nodes;
   std::string device;
-  std::vector<std::string> devices;  // of the replicas
+  std::vector<std::string> devices;  // one per replica
   int64_t replicas = 1;
   std::string host;
   int64_t threads = 0;
@@ -48,7 +48,7 @@ struct PlaceOptions {
   int64_t memory_max = 0;
 };
 
-/// An edge written as a table.
+/// An edge that is written as a table.
 struct EdgeOptions {
   std::string path;
   int64_t capacity = 64;

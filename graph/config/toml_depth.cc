@@ -46,7 +46,7 @@ class DepthScan {
       in_header_ = true;
       header_ = 0;
     } else if (c == '[' && in_header_) {
-      // The second one of [[list of tables]].
+      // The second `]` of [[list of tables]].
     } else if (c == ']' && in_header_) {
       header_ += std::exchange(key_, 0);
     } else if (c == '[' || c == '{') {
@@ -62,7 +62,7 @@ class DepthScan {
     }
   }
 
-  /// The first thing of a key, or of what stands where one could.
+  /// Called for the first character of a key, or of anything that could be a key.
   void see_part() {
     if (in_key_) return;
     in_key_ = true;
@@ -88,7 +88,7 @@ class DepthScan {
     for (; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
       if (c == '\n') {
-        if (!is_long) return;  // not closed: the next line is another
+        if (!is_long) return;  // not closed: the line ends the string
         ++line_;
         line_start_ = at_ + 1;
       } else if (c == '\\' && quote == '"') {
@@ -101,7 +101,7 @@ class DepthScan {
   }
 
   Position place() const {
-    // A long string may have begun on a line above.
+    // A long string may have begun on an earlier line.
     const size_t column = begin_ >= line_start_ ? begin_ - line_start_ : 0;
     return {line_, static_cast<uint32_t>(column + 1)};
   }
@@ -110,14 +110,14 @@ class DepthScan {
   size_t at_ = 0;
   uint32_t line_ = 1;
   size_t line_start_ = 0;
-  size_t begin_ = 0;       // of the key
-  int header_ = 0;         // dots of the [header] above
+  size_t begin_ = 0;       // where the key begins
+  int header_ = 0;         // dots of the latest [header]
   int key_ = 0;            // dots of the key so far
   std::vector<int> open_;  // depth inside each open brace or bracket
   bool in_key_ = false;
-  bool is_past_equals_ = false;  // of this key
+  bool is_past_equals_ = false;  // within this key
   bool in_header_ = false;
-  bool in_value_ = false;  // after the equals sign, at the outermost level
+  bool in_value_ = false;  // after the equals sign, outside braces and brackets
 };
 
 }  // namespace

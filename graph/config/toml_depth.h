@@ -1,5 +1,5 @@
-/// How deep the keys of a TOML text nest, found without a parser: reading and keeping what is deep
-/// needs a stack as deep.
+/// How deep the keys of a TOML text nest, found without a parser: parsing and storing deep nesting
+/// would need an equally deep stack.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,12 @@
 
 namespace primerl {
 
-/// Tables and lists in each other: parts of dotted keys (quoted ones too) and of the header above
-/// them, and every open brace or bracket.
+/// Most tables and lists inside each other: parts of dotted keys (also quoted ones), parts of the
+/// latest header, and open braces and brackets.
 inline constexpr int kTomlDepthMax = 256;
 
-/// Where the first key stands that goes deeper; none in a text that may be read. Comments and
-/// strings count nothing. A text that is no TOML has an answer, too.
+/// Position of the first key that is nested deeper; none if the text may be parsed. Comments and
+/// strings do not count. A text that is not TOML gets an answer too.
 std::optional<Position> too_deep_key(std::string_view text);
 
 }  // namespace primerl

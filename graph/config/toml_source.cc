@@ -8,10 +8,10 @@
 namespace primerl {
 namespace {
 
-constexpr int kRepairsMax = 50;  // duplicate keys passed over in one text
+constexpr int kRepairsMax = 50;  // most duplicate keys removed from one text
 constexpr std::string_view kRepairedTable = "primerl-duplicate-";
 
-/// Turns toml++'s columns (code points) into bytes.
+/// Converts toml++'s columns (code points) to bytes.
 class Positions {
  public:
   explicit Positions(std::string_view text) : text_(text) {
@@ -70,7 +70,7 @@ struct Converter {
     result.entries.reserve(members.size());
     for (const auto& [key, node] : members)
       result.entries.push_back({std::string(key.str()), span(key.source()), value(node)});
-    // toml++ sorts by name; a person reads in the order written.
+    // toml++ sorts by name; here entries are in the order of the file.
     std::sort(result.entries.begin(), result.entries.end(), [](const Entry& a, const Entry& b) {
       return std::pair(a.key_span.begin.line, a.key_span.begin.column) <
              std::pair(b.key_span.begin.line, b.key_span.begin.column);
@@ -79,7 +79,7 @@ struct Converter {
   }
 };
 
-/// A key written twice: its name and where the second one stands.
+/// A key that the file has twice: its name, and the position of the second one.
 struct Duplicate {
   std::string name;
   Span span;
@@ -128,7 +128,7 @@ std::vector<std::string> split_path(std::string_view path) {
   return parts;
 }
 
-/// Where the first of two equal keys stands, from the part of the text before the second.
+/// Position of the first of two equal keys, from the part of the text before the second.
 Position find_first(const Duplicate& duplicate, std::string_view text, const Positions& positions) {
   std::vector<std::string> path;
   const size_t line_start = positions.offset({duplicate.span.begin.line, 1});
@@ -154,12 +154,13 @@ Position find_first(const Duplicate& duplicate, std::string_view text, const Pos
       if (table == nullptr) return {};
     }
   } catch (const toml::parse_error&) {
-    // The text before may be cut inside a list: then the note is left out.
+    // If the text before the second one ends inside a list, no position is known and the note is
+    // left out.
   }
   return {};
 }
 
-/// Reports a duplicate; true when it was taken out of `text` so that reading can go on.
+/// Reports a duplicate; true if it was removed from `text`, so that parsing can continue.
 bool repair_duplicate(const Duplicate& duplicate, std::string& text, const Sources& sources,
                       int repairs, Diagnostics& diagnostics) {
   const Positions positions(text);
@@ -192,7 +193,7 @@ void report_syntax(const toml::parse_error& fault, const Positions& positions, S
   Position begin = positions.to_bytes(fault.source().begin);
   if (begin.line == 0) begin = {1, 1};
   std::string words(fault.description());
-  // toml++ says "Error while parsing string: expected ..."; what was expected comes first.
+  // toml++ says "Error while parsing string: expected ..."; move the expected part to the front.
   constexpr std::string_view kLead = "Error while parsing ";
   const size_t colon = words.find(": ");
   if (words.rfind(kLead, 0) == 0 && colon != std::string::npos)
@@ -207,7 +208,7 @@ bool is_bare_key(char c) {
          c == '-';
 }
 
-/// `a.b.c=text` with the text as a string.
+/// `a.b.c=text` with the text as a string value.
 std::optional<Table> bare_set(std::string_view text, SourceId source) {
   const size_t equals = text.find('=');
   const auto at = [source](size_t begin, size_t end) {
@@ -240,7 +241,7 @@ std::optional<Table> bare_set(std::string_view text, SourceId source) {
   }
 }
 
-/// Reports a key that nests too deep; true when there is one.
+/// Reports a key that is nested too deep; true if there is one.
 bool report_depth(std::string_view text, SourceId source, Diagnostics& diagnostics) {
   const auto place = too_deep_key(text);
   if (!place) return false;

@@ -234,7 +234,7 @@ class NodeRunnerCore::World final : public Services,
     return hand_over_waiting();
   }
 
-  /// A step that fails says nothing.
+  /// A step that fails sends nothing.
   void forget_step() {
     for (size_t i = 0; i < sent_.size(); ++i) {
       sent_[i].resize(sent_[i].size() - static_cast<size_t>(step_emissions_[i]));

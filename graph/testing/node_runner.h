@@ -1,17 +1,17 @@
-/// NodeRunner: runs one actor by hand. Feed inputs, give work turns, move the clock, read outputs.
+/// NodeRunner: runs one actor by hand. Give inputs, make work calls, advance the clock, read
+/// outputs.
 ///
 ///   NodeRunner<Router> router({.policy = "round_robin"});
 ///   router.set_targets("prefill", {InstanceId(7), InstanceId(8)});
 ///   ASSERT_TRUE(router.give("generate", request).ok());
 ///   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(1));
 ///
-/// The actor is started by the first give(), run_work(), advance() or start(): set tenants,
-/// resources, rooms and the resume point before. Keeps the promises of a group: one handler at a
+/// The first give(), run_work(), advance() or start() starts the actor: set tenants, resources,
+/// free space and the resume point before. It behaves as an actor group does: one handler at a
 /// time, now() constant within it, paused inputs wait, timers fire once and in order of time, and a
-/// step that returns an error sends nothing (but what its refusal sends). It
-/// holds the actor to its contract as well: an emission beyond the declared burst, without a tenant
-/// outside a handler, or without a target on an addressed output is a failed CHECK. Not
-/// thread-safe.
+/// step that returns an error sends nothing (except what its refusal sends). It also checks the
+/// contract: a CHECK fails on a message beyond the declared burst, without a tenant outside a
+/// handler, or without a target on an addressed output. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -27,13 +27,13 @@
 
 namespace primerl {
 
-/// One message an actor sent, with its options completed as a group would.
+/// One message that an actor sent, with its options completed as a group would do.
 struct Emission {
   Payload payload;
   SendOptions options;
 };
 
-/// From whom and for whom a message is given.
+/// The sender and the tenant of a given message.
 struct Given {
   TenantSlot tenant = TenantSlot(0);
   InstanceId sender = InstanceId(900);
@@ -44,7 +44,7 @@ struct PublishedMetrics {
   TenantSlot tenant;
   int64_t step = 0;
   MetricValues values;
-  double at(std::string_view name) const;  // CHECKs that it is there
+  double at(std::string_view name) const;  // CHECKs that it exists
 };
 
 struct CommittedCheckpoint {
@@ -58,10 +58,10 @@ class NodeRunnerCore {
  public:
   static constexpr int64_t kUnlimitedRoom = int64_t{1} << 40;
   static constexpr uint32_t kIncarnation = 1;
-  /// The instance that the actor is.
+  /// The instance id of the actor.
   static constexpr InstanceId kSelf = InstanceId(500);
 
-  /// `actor` null: the contract makes it.
+  /// If `actor` is null, the contract creates it.
   NodeRunnerCore(Contract contract, std::shared_ptr<const void> options,
                  std::unique_ptr<Actor> actor = nullptr);
   ~NodeRunnerCore();
@@ -72,24 +72,25 @@ class NodeRunnerCore {
   void use(std::string_view name, Resource& resource);
   void set_resume_point(TenantSlot tenant, ResumePoint point);
   void set_seed(uint64_t seed);
-  /// Which replica of its node the actor is; 0 when never called.
+  /// Which replica of its node the actor is; 0 without a call.
   void set_replica(int32_t replica);
-  /// Where begin_checkpoint() makes its folders; without it checkpoints fail.
+  /// Where begin_checkpoint() makes its folders; without a call, checkpoints fail.
   void set_checkpoint_folder(std::filesystem::path folder);
 
   // At any time.
   void set_targets(std::string_view output, std::vector<InstanceId> targets);
   void set_room(std::string_view output, int64_t room);
   void set_stop_requested(bool requested);
-  /// Every later append_line() fails with this text; empty = works again.
+  /// Every later append_line() fails with this text; an empty text ends that.
   void fail_files(std::string text);
 
   Status start();
-  /// A paused input keeps the message and hands it over after resume(); ok then.
+  /// A paused input keeps the message and delivers it after resume(); the result is ok then.
   Status give(std::string_view input, Payload payload, Given given);
-  /// Steps the resources once, then work(). True = there is more.
+  /// Steps the resources once, then calls work(). True = there is more.
   Result<bool> run_work();
-  /// Work turns until one says that there is no more, at most `turns_max`; how many it took.
+  /// Makes work calls until one returns that there is no more, at most `turns_max`; returns their
+  /// number.
   Result<int> run_work_until_done(int turns_max = 1000);
   Status advance(Duration duration);
   Status drain();
@@ -100,7 +101,7 @@ class NodeRunnerCore {
   Actor& actor();
   const std::vector<Emission>& emissions(std::string_view output) const;
   std::vector<InstanceId> targets_of(std::string_view output) const;
-  /// Forgets what was sent so far: on one output, or on all.
+  /// Forgets the messages sent so far: on one output, or on all.
   void forget_sent(std::string_view output);
   void forget_sent();
   bool is_paused(std::string_view input) const;
@@ -112,7 +113,7 @@ class NodeRunnerCore {
   int64_t counter(std::string_view name) const;
   const std::vector<std::string>& log() const;  // "warning: text"
   bool is_finished(TenantSlot tenant) const;
-  const Error* failure_of(TenantSlot tenant) const;  // null: the actor named none
+  const Error* failure_of(TenantSlot tenant) const;  // null: the actor reported none
   bool stops_on_error() const;
 
  private:
@@ -127,7 +128,7 @@ class NodeRunner : public NodeRunnerCore {
 
   explicit NodeRunner(Options options = {})
       : NodeRunnerCore(A::contract(), std::make_shared<Options>(std::move(options))) {}
-  /// With an actor made by hand, from the same options.
+  /// With an actor that was created by hand, from the same options.
   NodeRunner(Options options, std::unique_ptr<A> actor)
       : NodeRunnerCore(A::contract(), std::make_shared<Options>(std::move(options)),
                        std::move(actor)) {}
