@@ -13,7 +13,7 @@
 
 namespace primerl {
 
-/// A number with a type. `Id()` is "none".
+/// A typed number. `Id()` means none.
 template <class Tag, class Rep = uint32_t>
 struct Id {
   static constexpr Rep kNone = std::numeric_limits<Rep>::max();

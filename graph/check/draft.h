@@ -127,7 +127,7 @@ bool is_used_here(const Draft& draft, const DraftResource& resource);
 /// Number of instances: the node's replicas, times its place's replicas, times the tenants if it is
 /// per_tenant.
 int64_t count_instances(const Draft& draft, const DraftNode& node);
-/// Processes of the place that the node is in; 1 without one.
+/// Number of processes of the node's place; 1 without a place.
 int64_t place_replicas(const Draft& draft, const DraftNode& node);
 /// The transport of an edge: memory within a process, ipc within a machine, tcp between machines;
 /// or the value of `transport`, if it is another one that fits.

@@ -67,7 +67,7 @@ class NodeRunnerCore {
   ~NodeRunnerCore();
 
   // Before start.
-  /// Tenants in slot order; one with the defaults when never called.
+  /// Tenants in slot order; without a call, there is one with the defaults.
   void set_tenants(std::vector<Tenant> tenants);
   void use(std::string_view name, Resource& resource);
   void set_resume_point(TenantSlot tenant, ResumePoint point);
