@@ -37,14 +37,14 @@ struct BroadcasterStory : ::testing::Test {
     for (const auto& one : node.sent<PolicyUpdate>("update")) versions.push_back(one.version.value);
     return versions;
   }
-  Given from;  // the tenant that is spoken of
+  Given from;  // the tenant of the messages
   NodeRunner<Broadcaster> node{{.applied_max = Duration::seconds(60)}};
 };
 
 struct TwoTenants : BroadcasterStory {
   TwoTenants() { node.set_tenants({testing::a_tenant(), testing::a_tenant()}); }
   void of(uint32_t tenant) { from.tenant = TenantSlot(tenant); }
-  /// Of whom the messages of an output speak.
+  /// The tenants of the messages of an output.
   std::vector<uint32_t> tenants(std::string_view output) {
     std::vector<uint32_t> slots;
     for (const auto& one : node.emissions(output)) slots.push_back(one.options.tenant.value);
@@ -90,7 +90,7 @@ TEST_F(BroadcasterStory, SetsAsideAnEngineThatDoesNotAnswerInTime) {
   ASSERT_TRUE(node.advance(Duration::milliseconds(1)).ok());
   EXPECT_THAT(live(), ElementsAre(0));
   EXPECT_EQ(node.counter("engines_set_aside"), 1);
-  // Nobody waits for it any more, until it has caught up.
+  // It is not waited for until it has caught up.
   ready(1);
   applied(kPrefill, 1);
   EXPECT_THAT(live(), ElementsAre(0, 1));
@@ -241,7 +241,7 @@ TEST_F(TwoTenants, WhatEveryEngineRefusesIsTheEndOfOneAndTheOtherGoesOn) {
   for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 1, "too large");
   EXPECT_NE(node.failure_of(TenantSlot(1)), nullptr);
   EXPECT_EQ(node.failure_of(TenantSlot(0)), nullptr);
-  // What was on its way for her is left, also for an engine that comes back.
+  // Later messages for this tenant are ignored, also when an engine comes back.
   ready(2);
   applied(kPrefill, 1);
   ASSERT_TRUE(node.peer({PeerEvent::Kind::kDown, kDecode, 1}).ok());

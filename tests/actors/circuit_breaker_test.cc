@@ -15,7 +15,7 @@ using Change = CircuitBreaker::Change;
 
 constexpr Duration kMoment = Duration::nanoseconds(1);
 
-/// A breaker, what its engine has told, and the time.
+/// A breaker, the totals that its engine has reported, and the time.
 struct Story {
   Change fault(uint64_t count = 1) { return breaker.take(num_good, num_faults += count, now); }
   Change good(uint64_t count = 1) { return breaker.take(num_good += count, num_faults, now); }
@@ -27,7 +27,7 @@ struct Story {
   Time now = Time() + Duration::seconds(1000);
 };
 
-/// By way of the bytes of a cut.
+/// Saves the breaker to the bytes of a cut and reads it again.
 CircuitBreaker saved_and_read(const CircuitBreaker& breaker) {
   MsgpackWriter writer;
   wire::write(writer, breaker);
@@ -145,7 +145,7 @@ TEST(CircuitBreaker, TotalsOfAnEngineMadeAnewBeginAtZero) {
   EXPECT_EQ(story.fault(), Change::kOpened) << "five and five";
 }
 
-/// The rules once more, on a list of all that ever happened.
+/// The same rules, computed from a list of all events.
 class Model {
  public:
   Change take(uint64_t good, uint64_t faults, Time now) {

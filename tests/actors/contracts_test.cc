@@ -16,7 +16,7 @@ const Contract* find(const std::vector<Contract>& catalog, const std::string& ac
 
 TEST(Contracts, HaveThePortsThatGraphFilesName) {
   const auto catalog = actor_catalog();
-  // The edges of the demo, as docs and examples write them.
+  // The edges of the demo, as docs and examples have them.
   const std::vector<std::array<std::string, 4>> edges = {
       {"env", "task", "rollout", "task"},
       {"rollout", "generate", "router", "generate"},

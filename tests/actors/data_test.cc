@@ -30,7 +30,7 @@ struct DataStory : ::testing::Test {
     if (!text.empty()) made.file = write(text);
     return made;
   }
-  /// Without a text, the environment's demonstrations.
+  /// If `text` is empty, the environment's demonstrations are used.
   explicit DataStory(const std::string& text = "{\"prompt\": \"ab\", \"completion\": \"c\"}\n",
                      const std::string& environment = "")
       : data(options(text)) {

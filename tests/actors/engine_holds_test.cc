@@ -1,4 +1,4 @@
-// An engine that stands still for its owners: the book of them, and Decode, which keeps it.
+// Pausing an engine: the table of owners (EngineHolds), and Decode, which uses it.
 #include "actors/common/engine_holds.h"
 
 #include <gmock/gmock.h>
@@ -59,7 +59,7 @@ TEST(EngineHolds, ALeaseEndsAtItsEndAndARenewedOneAtItsNewEnd) {
   EXPECT_EQ(holds.next_end(), std::nullopt);
 }
 
-/// Decode with a sequence that decodes for as long as the test lasts.
+/// Decode with one sequence that decodes during the whole test.
 struct HeldEngine : ::testing::Test {
   HeldEngine() : weights(make_memory_channel()) {
     ScriptedEngineOptions options;
@@ -86,7 +86,7 @@ struct HeldEngine : ::testing::Test {
   Status hold(const std::string& owner, Duration lease) {
     return decode.give("hold", EngineHold{owner, lease}, {.tenant = TenantSlot(0)});
   }
-  /// Tokens made in the next two work turns.
+  /// Tokens made in the next two work calls.
   uint64_t num_made() {
     const uint64_t before = engine->state().num_decode_tokens;
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(decode.run_work().ok());
@@ -135,7 +135,7 @@ TEST_F(HeldEngine, GoesOnWhenTheLastOfItsOwnersHasLetGoOrItsLeaseHasEnded) {
   EXPECT_EQ(decode.counter("engine_paused_ms"), 3000);
 }
 
-/// A run without any step for [graph] stall_after counts as stalled: a long lease has steps.
+/// A run without any step for [graph] stall_after counts as stalled, so a long lease makes steps.
 TEST_F(HeldEngine, ShowsThatItLivesWhileItStandsStill) {
   ASSERT_TRUE(hold("operator", EngineHolds::kLeaseMax).ok());
   for (int second = 0; second < 5; ++second) {
@@ -170,7 +170,7 @@ TEST_F(HeldEngine, ADrainLetsItGo) {
   EXPECT_EQ(num_made(), 2U);
 }
 
-/// An actor that goes on from saved state may have a fresh engine, which nobody has paused.
+/// An actor that resumes from saved state may have a new engine, which is not paused yet.
 TEST_F(HeldEngine, AWorkTurnPausesAnEngineThatForgot) {
   ASSERT_TRUE(hold("operator", kShortLease).ok());
   engine->set_paused(false);

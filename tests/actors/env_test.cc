@@ -27,8 +27,9 @@ Action turn_of(uint64_t trajectory, int32_t first_turn, std::vector<std::string>
   return action;
 }
 
-/// Task n is "n:<draw>"; an answer is judged by its last text: "reward 0.5" (or "nan", "inf"),
-/// "more", "fault"; 0.5 for any other.
+/// Task n is "n:<random number>". The last text of an answer decides: "reward 0.5" (or "nan",
+/// "inf") is the reward, "more" asks for another turn, "fault" fails, anything else has the reward
+/// 0.5.
 class Puzzle final : public Environment {
  public:
   Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
@@ -48,7 +49,7 @@ class Puzzle final : public Environment {
   uint64_t broken = UINT64_MAX;
   bool all_fail = false;
   std::string more = "go on";
-  std::string prompt;  // of all tasks, if not empty
+  std::string prompt;  // the prompt of all tasks, if not empty
   std::vector<std::string> judged;
 };
 
@@ -204,7 +205,7 @@ TEST_F(EnvStory, APromptThatIsTooLongIsATaskThatFailed) {
   }
 }
 
-// Else the end of a run would wait for one call after the other of those that nobody needs.
+// Otherwise the end of a run would wait for many calls whose results are not needed.
 TEST_F(EnvStory, OfARunThatEndsNoActionIsWorthACall) {
   ASSERT_TRUE(env->drain().ok());
   EXPECT_TRUE(env->give("action", turn_of(9, 0, {"reward"})).ok());
@@ -212,7 +213,7 @@ TEST_F(EnvStory, OfARunThatEndsNoActionIsWorthACall) {
   EXPECT_THAT(puzzle->judged, IsEmpty());
 }
 
-/// Counts what was played in it; "over" ends it.
+/// Counts the turns that were played; "over" ends the trajectory.
 class Counted final : public Environment {
  public:
   struct Sandbox final : World {
@@ -342,7 +343,7 @@ TEST_F(WorldStory, AnActionWhoseTurnsDoNotAddUpIsRefused) {
   EXPECT_THAT(act(turn_of(1, 0, {})).fault, HasSubstr("0 texts"));
 }
 
-/// An Env whose tenant names a reward.
+/// The observation from an Env whose tenant names a reward.
 Observation judged_by(TenantReward reward, const std::string& text) {
   Tenant tenant;
   tenant.environment.name = "copy";

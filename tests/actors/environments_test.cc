@@ -1,4 +1,4 @@
-// Which environment instance serves which trajectory, and what Rollout does when one goes.
+// Which environment instance serves which trajectory, and what Rollout does when an instance dies.
 #include "actors/rollout/environments.h"
 
 #include "tests/actors/rollout_story.h"
@@ -45,7 +45,7 @@ TEST(Environments, WhatEndedIsToldOnceAndTheOldestGiveWay) {
 
 struct ManyEnvironments : testing::RolloutStory {
   ManyEnvironments() { rollout.set_targets("action", {kFirst, kSecond, kThird}); }
-  /// The targets of the actions sent since the last call.
+  /// The targets of the actions that were sent since the last call.
   std::vector<InstanceId> sent_to() {
     std::vector<InstanceId> targets;
     for (const auto& emission : rollout.emissions("action"))
@@ -153,8 +153,8 @@ struct FullRollout : testing::RolloutStory {
   }
 };
 
-// Their places in flight are free at once, not with whatever comes next: that may ask for tokens
-// itself, and one step asks for a group at most.
+// The in-flight slots are free at once, not only with the next message. That message may send
+// requests itself, and one step opens at most one group.
 TEST_F(FullRollout, TheDeathOfAStuckEnvironmentMakesRoomForAGroup) {
   live(0);
   task(0);
@@ -176,8 +176,8 @@ TEST_F(FullRollout, TheDeathOfAStuckEnvironmentMakesRoomForAGroup) {
   EXPECT_FALSE(rollout.is_paused("task"));
 }
 
-// What asks again makes room as well when some of it has used up its attempts. The runner checks
-// what each step sends.
+// Sending requests again also frees slots, if some rollouts have used all attempts. The runner
+// checks the messages of each step.
 TEST_F(FullRollout, AStepAsksForAGroupAtMost) {
   live(0);
   task(0);
@@ -238,7 +238,7 @@ TEST_F(ManyEnvironments, ANewTrajectoryDoesNotWaitBehindAnActionThatNobodyAnswer
   const auto made = requests();
   complete(made[0], "x\n");
   EXPECT_THAT(sent_to(), ElementsAre(kThird));
-  observe(stuck[1], 1);  // too late, but it is free now
+  observe(stuck[1], 1);  // too late for its rollout, but the instance is free now
   EXPECT_EQ(actions().size(), 1U);
   complete(made[1], "x\n");
   EXPECT_THAT(sent_to(), ElementsAre(kSecond));

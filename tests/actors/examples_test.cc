@@ -83,7 +83,7 @@ TEST(ShuffledIndex, IsAPermutationOfEveryPass) {
   }
 }
 
-/// Says `said` whatever the task; the steps end with turn `last`.
+/// Says `said` for every task; the trajectory ends with turn `last`.
 class Show final : public Environment {
  public:
   Show(std::vector<std::string> said, size_t last) : said_(std::move(said)), last_(last) {}

@@ -1,4 +1,5 @@
-/// Resources and messages for tests of single actors: small, scripted by the test, no chance.
+/// Resources and messages for tests of single actors: small, scripted by the test, without
+/// randomness.
 #pragma once
 
 #include <deque>
@@ -32,8 +33,8 @@ inline Tenant a_tenant(int64_t group_size = 2, int64_t groups = 2, int64_t max_o
   return tenant;
 }
 
-/// One token a byte: its code. '!' cannot be encoded, ids below 9 cannot be decoded. Its special
-/// token is "<eos>".
+/// One token per byte, with the byte as its id. '!' cannot be encoded, and ids below 9 cannot be
+/// decoded. Its special token is "<eos>".
 class ByteTokenizer final : public Tokenizer {
  public:
   Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
@@ -78,7 +79,7 @@ class ByteTokenizer final : public Tokenizer {
   std::vector<int32_t> eos_{'\n'};
 };
 
-/// Does only what the test tells it.
+/// An engine that does only what the test calls.
 class FakeEngine final : public Engine {
  public:
   Status submit(SequenceRequest request) override {
@@ -157,17 +158,17 @@ class FakeEngine final : public Engine {
   std::vector<SequenceRequest> submitted;
   size_t max_waiting = 1000;
   std::set<SequenceId> waiting, held, running;
-  std::set<SequenceId> told;  // of their PrefillEvent
+  std::set<SequenceId> told;  // their PrefillEvent was reported
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
   VersionsByKey versions;
   uint64_t num_decode_tokens = 0, num_completed = 0, num_failed = 0;
-  int num_preparations = 0;     // asked for
-  int preparations_needed = 0;  // before the one that is the last
+  int num_preparations = 0;     // number of calls of apply_prepared()
+  int preparations_needed = 0;  // calls until a version counts as prepared
   std::string apply_fault;
 };
 
-/// Counts steps; what the next ones say is scripted.
+/// Counts steps; the test scripts the next reports.
 class FakeLearner final : public Learner {
  public:
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
@@ -213,7 +214,7 @@ class FakeLearner final : public Learner {
   std::filesystem::path loaded;
 };
 
-/// Member of a finished group: two prompt tokens, three sampled ones.
+/// A member of a finished group: two prompt tokens and three sampled ones.
 inline Trajectory a_trajectory(uint64_t id, double reward) {
   Trajectory trajectory;
   trajectory.trajectory = id;

@@ -1,5 +1,6 @@
-// Every interleaving of a small tenant: groups finish in any order, well or badly, the versions and
-// the trainer's answers arrive late. Nothing may ever stand still, and nothing stale may train.
+// Every interleaving of a small tenant: groups finish in any order, as trained or lost, and
+// versions and the trainer's answers arrive late. The run must always make progress, and no stale
+// group may train.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,17 +17,17 @@ namespace {
 struct Model {
   GateLimits limits;
   int64_t steps = 3;       // batches until the end
-  int64_t losses_max = 2;  // groups that may end badly
+  int64_t losses_max = 2;  // most groups that end without training
 };
 
 struct State {
   GateCounts counts;            // as the rollout knows them
-  int64_t depth = 0;            // the pace's
+  int64_t depth = 0;            // decided by the pace
   int64_t live = 0;             // version that the rollout opens under
   int64_t made = 0;             // version that the trainer made
   int64_t known = 0;            // made, as the rollout knows it
-  int64_t losses = 0;           // bad luck so far
-  int64_t lost_told = 0;        // ends on their way to the rollout
+  int64_t losses = 0;           // lost groups so far
+  int64_t lost_told = 0;        // ends of lost groups that the rollout has not received yet
   std::vector<int64_t> flight;  // versions, sorted
   std::vector<int64_t> pool;    // versions, sorted
 
@@ -54,7 +55,7 @@ void insert_sorted(std::vector<int64_t>& versions, int64_t version) {
   versions.insert(std::upper_bound(versions.begin(), versions.end(), version), version);
 }
 
-/// Whatever the pace decides within its limits, nothing may stand still.
+/// For every depth within the limits of the pace, some next state must exist.
 void add_with_any_depth(State state, const Model& model, std::vector<State>& next) {
   for (state.depth = model.limits.depth_min(); state.depth <= model.limits.depth_max();
        ++state.depth)
@@ -68,7 +69,7 @@ std::vector<State> successors(const State& state, const Model& model) {
   if (ask_gate(model.limits, counts, state.depth, PolicyVersion(state.live)) == GateAnswer::kOpen) {
     State after = state;
     ++after.counts.opened;
-    // The hard limit, whatever the pace.
+    // The hard limit, for any pace.
     EXPECT_LE(after.counts.opened - after.counts.lost,
               (state.live + 1 + model.limits.max_off_policy_steps) * model.limits.groups_per_batch);
     insert_sorted(after.flight, state.live);
@@ -112,13 +113,13 @@ std::vector<State> successors(const State& state, const Model& model) {
     ++after.counts.lost;
     next.push_back(after);
   }
-  if (state.known < state.made) {  // the trained groups' ends arrive
+  if (state.known < state.made) {  // the ends of the trained groups arrive
     State after = state;
     after.known = state.made;
     drop_stale(after, model);
     add_with_any_depth(after, model, next);
   }
-  if (state.live < state.made) {  // PolicyLive arrives, of the newest
+  if (state.live < state.made) {  // PolicyLive of the newest version arrives
     State after = state;
     after.live = state.made;
     after.known = std::max(after.known, after.live);
@@ -128,7 +129,7 @@ std::vector<State> successors(const State& state, const Model& model) {
   return next;
 }
 
-/// How many states there are; fails on one that stands still before the end.
+/// The number of states; fails on a state without successors before the end.
 size_t explore(const Model& model) {
   State first;
   first.depth = model.limits.depth_min();
@@ -177,7 +178,7 @@ TEST(GateModelControl, LosingTheEndsOfLostGroupsStandsStill) {
     state = opened.front();
   }
   state.flight.clear();
-  state.counts.delivered = 2;  // both filtered, and nobody says so
+  state.counts.delivered = 2;  // both were filtered, and the rollout does not know
   EXPECT_TRUE(successors(state, model).empty());
 }
 

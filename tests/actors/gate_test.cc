@@ -9,7 +9,7 @@ GateLimits limits(int64_t groups, int64_t max_off_policy) {
   return {groups, max_off_policy, 4, 64};
 }
 
-/// As deep a pipe as the limit allows: the other rules alone.
+/// With the largest depth, so that only the other rules decide.
 GateAnswer ask(const GateLimits& limits, const GateCounts& counts, PolicyVersion live) {
   return ask_gate(limits, counts, limits.depth_max(), live);
 }

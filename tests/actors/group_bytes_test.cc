@@ -25,7 +25,7 @@ Trajectory a_member(size_t num_tokens, size_t num_spans) {
 
 TEST(GroupBytes, TheLargestGroupOfATenantIsWhatTheContractSays) {
   Tenant tenant = testing::a_tenant(3);
-  tenant.seq_len = 256;  // whose ids are just as long as an array in a body may be
+  tenant.seq_len = 256;  // its token ids are as long as an array in the body may be
   tenant.turns_max = 4;
   tenant.max_off_policy_steps = 2;
   TrajectoryGroup group;
@@ -96,7 +96,7 @@ TEST(GroupBytes, AFaultIsCutAfterAWholeCharacter) {
   EXPECT_EQ(clipped_fault(wide), std::string(kFaultBytesMax - 1, 'x'));
 }
 
-/// Two members of one turn each, in which the weights changed more often than `check` lets through.
+/// Two members of one turn each, in which the weights changed more often than `check` allows.
 struct LargeGroups : testing::RolloutStory {
   static Tenant large() {
     Tenant tenant = testing::a_tenant();
@@ -123,7 +123,7 @@ struct LargeGroups : testing::RolloutStory {
     }
     for (const auto& action : actions()) observe(action, 1);
   }
-  /// Spans of each member in the largest group of two that fits.
+  /// The number of spans of each member in the largest group of two that fits.
   static size_t most_spans() {
     TrajectoryGroup group;
     group.members.assign(2, a_member(100'000, 0));

@@ -48,7 +48,7 @@ TEST_F(GroupPoolStory, TakesAnOrdinalOnceUntilItIsGone) {
 TEST_F(GroupPoolStory, WhatIsOneStepTooOldIsStale) {
   add(0, 3);
   add(1, 4);
-  add(2, -1);  // supervised: has no version, never ages
+  add(2, -1);  // supervised: without a version, never stale
   EXPECT_THAT(ordinals(pool.take_stale(PolicyVersion(5), 2)), ElementsAre());
   EXPECT_THAT(ordinals(pool.take_stale(PolicyVersion(6), 2)), ElementsAre(0));
   EXPECT_THAT(ordinals(pool.take_stale(PolicyVersion(100), 2)), ElementsAre(1));

@@ -1,5 +1,5 @@
-// From Prefill to Decode: whatever happens between them, a request has one Completion and its KV
-// blocks come back.
+// From Prefill to Decode: whatever happens between them, a request has exactly one Completion and
+// its KV blocks are freed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ std::unique_ptr<Engine> an_engine(int32_t max_waiting = 1000, int32_t max_runnin
   return *make_scripted_engine(options);
 }
 
-/// Prefill and Decode with the messages between them, which the test carries.
+/// Prefill and Decode; the test delivers the messages between them.
 class Pair {
  public:
   Pair(Engine& prefill_engine, Engine& decode_engine, Duration lease = Duration::seconds(30))
@@ -61,7 +61,7 @@ class Pair {
     prefill.forget_sent("done");
   }
   size_t num_underway() const { return underway_.size(); }
-  /// The oldest PrefillDone arrives, after `change`.
+  /// Delivers the oldest PrefillDone, after `change`.
   void deliver(const std::function<void(PrefillDone&, Given&)>& change = {}) {
     const Emission emission = underway_.front();
     underway_.erase(underway_.begin());
@@ -261,7 +261,7 @@ TEST(Handover, WhatIsImpossibleStaysRefusedAlsoWhenItWaited) {
   EXPECT_EQ(pair.answers()[0].end, FinishReason::kRefused);
 }
 
-/// Requests, aborts (at both halves, or at one), steps, work turns, arrivals of PrefillDone and
+/// Requests, aborts (at both actors, or at one), steps, work calls, arrivals of PrefillDone and
 /// ends of leases in any order.
 class RandomHandover {
  public:
@@ -311,7 +311,7 @@ class RandomHandover {
     }
   }
 
-  /// An abort may come before its request, to either half first, and to one alone.
+  /// An abort may arrive before its request, at either actor first, and at one of them only.
   void abort(uint64_t request, uint64_t where) {
     const Abort message{request, 2};
     if (where != 1) {

@@ -78,8 +78,9 @@ TEST(HeldRequests, ATakenOneLeavesItsLaneInOrder) {
   EXPECT_THAT(offer(held, 16, false, any), ElementsAre(0, 1, 3));
 }
 
-/// Random arrivals, cancels, engines that take some lanes, and homes that change: each request
-/// leaves once, those of a session in order, and no tenant waits while another goes twice.
+/// Random arrivals, cancels, engines that serve some lanes, and changes of the only allowed engine.
+/// Each request leaves once, the requests of a session leave in order, and no tenant waits while
+/// another one leaves twice.
 TEST(HeldRequests, KeepTheirPromisesInEveryOrder) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);

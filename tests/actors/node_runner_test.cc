@@ -16,7 +16,7 @@ struct EchoOptions {
   int64_t copies = 1;
 };
 
-/// Says what it hears, `copies` times; pauses on task 100; fails on task 13; an alarm says 7.
+/// Sends each task again, `copies` times; pauses on task 100; fails on task 13; its timer sends 7.
 class Echo final : public Actor {
  public:
   using Options = EchoOptions;

@@ -9,8 +9,8 @@ namespace {
 
 constexpr GateLimits kLimits{8, 9, 4, 1024};
 
-/// A pipe whose trainer takes 10 ms a batch and whose engines make a batch in what `generation`
-/// says of the depth, in milliseconds; the gate is always shut by the pace.
+/// A pipeline whose trainer takes 10 ms per batch. `generation` is the time in milliseconds in
+/// which the engines make a batch at a given depth. Only the pace keeps the gate closed.
 struct Pipe {
   GateLimits limits = kLimits;
   Pace pace = {};
@@ -19,7 +19,7 @@ struct Pipe {
   int64_t num_spare = 0;
   bool is_paced = true;
 
-  /// One version: the trainer is free `wait_ms` before its batch is there.
+  /// One version: the trainer waits `wait_ms` for its batch.
   void make(double wait_ms, double train_ms = 10) {
     const auto at = [](double ms) { return Duration::nanoseconds(static_cast<int64_t>(ms * 1e6)); };
     GateCounts counts;
@@ -53,7 +53,7 @@ TEST(Pace, StaysThereWhileTheTrainerDoesNotWait) {
 }
 
 TEST(Pace, APipeThatIsTooShortBecomesAsLongAsItMustBe) {
-  // A rollout takes 40 ms however many there are: four batches in the making keep the trainer busy.
+  // A rollout takes 40 ms at any load: with four batches in flight the trainer stays busy.
   Pipe pipe;
   int64_t shallow = 0, most = 0;
   for (int i = 0; i < 600; ++i) {
@@ -68,7 +68,7 @@ TEST(Pace, APipeThatIsTooShortBecomesAsLongAsItMustBe) {
 }
 
 TEST(Pace, EnginesThatAreBusyKeepItShallow) {
-  // A batch takes 20 ms of the engines whatever the depth: half the trainer's time is waiting.
+  // The engines need 20 ms per batch at any depth: the trainer waits half of the time.
   Pipe pipe;
   int64_t deep = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -101,7 +101,7 @@ TEST(Pace, ShrinksByWhatIsSpareAllTheLap) {
 
 TEST(Pace, WaitingForAnythingElseDoesNotDeepenIt) {
   Pipe pipe;
-  pipe.is_paced = false;  // slots or tasks are what is short
+  pipe.is_paced = false;  // in-flight slots or tasks are missing
   for (int i = 0; i < 200; ++i) {
     pipe.make(50);
     ASSERT_EQ(pipe.depth(), 16);

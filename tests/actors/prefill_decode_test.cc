@@ -45,7 +45,7 @@ struct EngineStory : ::testing::Test {
   void ask(uint64_t request) {
     ASSERT_TRUE(prefill.give("request", a_request(request), rollout).ok());
   }
-  /// Runs both work turns and carries PrefillDone over, as the actor group does.
+  /// Makes both work calls and delivers PrefillDone, as the actor group does.
   void turn() {
     ASSERT_TRUE(prefill.run_work().ok());
     for (const auto& emission : prefill.emissions("done"))
@@ -203,7 +203,7 @@ TEST_F(EngineStory, AnAbortDuringPrefillIsAnsweredOnce) {
 TEST_F(EngineStory, AnAbortBetweenPrefillAndDecodeIsAnsweredOnce) {
   ask(1);
   engine.prefill(id(1));
-  ASSERT_TRUE(prefill.run_work().ok());  // PrefillDone is on its way
+  ASSERT_TRUE(prefill.run_work().ok());  // PrefillDone was sent
   abort(1);
   turn();
   turn();
@@ -303,7 +303,7 @@ TEST_F(EngineStory, EqualVersionsOfTwoTenantsAreBothAppliedAndTold) {
 }
 
 TEST_F(EngineStory, ARetiredVersionIsReplacedByTheNewest) {
-  publish(9, TenantSlot(1));  // that of another tenant does not count
+  publish(9, TenantSlot(1));  // the version of another tenant does not count
   for (int64_t version = 0; version < 4; ++version) publish(version);
   ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
   EXPECT_EQ(prefill.sent<PolicyApplied>("applied")[0].version, PolicyVersion(3));
@@ -386,7 +386,7 @@ TEST_F(EngineStory, AnEngineThatIsNeverPreparedAppliesAnUpdateAsItIs) {
   EXPECT_THAT(decode.sent<PolicyApplied>("applied"), SizeIs(1));
 }
 
-/// A channel whose versions come when the test says so.
+/// A channel whose versions arrive when the test says so.
 class SlowChannel final : public WeightChannel {
  public:
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {

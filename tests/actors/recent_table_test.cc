@@ -12,19 +12,19 @@ namespace {
 struct Good {
   size_t operator()(uint64_t name) const { return name; }
 };
-/// Everything collides, with its neighbours too.
+/// A hash with many collisions, also of adjacent slots.
 struct Bad {
   size_t operator()(uint64_t name) const { return name % 3; }
 };
 
-// Against a list that is searched: names that collide, tables that grow and tables that forget.
+// Compares the table with a list: colliding names, growing tables, tables that forget.
 template <class Hash>
 void compare_with_a_list(uint64_t seed) {
   SCOPED_TRACE(seed);
   RandomStream draw(seed);
   const size_t entries_max = 1 + draw.below(40);
   const uint64_t num_names = 1 + draw.below(80);
-  // Sequential names, multiples of 2^32, or any.
+  // Sequential names, multiples of 2^32, or random ones.
   const uint64_t step = draw.below(3) == 0   ? 1
                         : draw.below(2) == 0 ? uint64_t{1} << 32
                                              : draw.next();

@@ -35,7 +35,7 @@ TEST_F(RolloutEndTest, TrainedSaysStepRewardAndStaleness) {
   EXPECT_TRUE(rollout.idle());
 }
 
-/// Its trainer has taken the last step; other tenants go on, and the engine is theirs.
+/// The tenant's trainer has made its last step. Other tenants continue and need the engine.
 TEST_F(RolloutEndTest, AfterACancelledGroupNoOtherIsOpened) {
   live(0);
   task(4);
@@ -133,7 +133,8 @@ TEST_F(RolloutEndTest, AnObservationThatCannotBeTokenizedFails) {
   EXPECT_THAT(end_names(), ElementsAre("failed"));
 }
 
-/// As often as engines may be lost or fail; `last` ends the first attempt and the last.
+/// Engines are lost or fail as often as attempts_max allows; `last` ends the first attempt and the
+/// last one.
 struct LostEngineTest : RolloutEndTest, ::testing::WithParamInterface<FinishReason> {};
 
 TEST_P(LostEngineTest, MeansAnotherAttemptAndThenTheEnd) {
@@ -173,11 +174,11 @@ TEST_F(RolloutEndTest, ALostRouterMeansThatEverythingGoesOutAgain) {
   const auto again = requests();
   ASSERT_THAT(again, SizeIs(3));
   for (const auto& request : again) EXPECT_EQ(request.attempt, 1U);
-  complete(made[1]);  // of the old router: nobody waits for it
+  complete(made[1]);  // of the old router: not waited for any more
   EXPECT_EQ(rollout.counter("completions_unknown"), 1);
 }
 
-/// Between the death of the router and the turn that sends everything again.
+/// Between the death of the router and the work call that sends everything again.
 TEST_F(RolloutEndTest, ARolloutThatEndedMeanwhileIsNotSentToTheNewRouter) {
   live(0);
   task(0);
@@ -190,7 +191,7 @@ TEST_F(RolloutEndTest, ARolloutThatEndedMeanwhileIsNotSentToTheNewRouter) {
   EXPECT_TRUE(rollout.idle());
 }
 
-/// Truncated is what ran into max_tokens: the environment hears of it, and so does the trainer.
+/// A turn that reached max_tokens is truncated; environment and trainer are notified.
 TEST_F(RolloutEndTest, ATurnThatRanIntoMaxTokensIsTruncated) {
   live(0);
   task(0);

@@ -1,4 +1,4 @@
-/// The stage for stories about Rollout: one tenant, a byte tokenizer, answers given by hand.
+/// The fixture for tests of Rollout: one tenant, a byte tokenizer, answers given by hand.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ struct RolloutStory : ::testing::Test {
   void end_without_tokens(const GenerateRequest& request, FinishReason end) {
     complete(request, "", end);
   }
-  /// The kept sets of a completion's tokens; a test that wants others sets it.
+  /// The kept sets of a completion's tokens; a test can replace them.
   std::function<Blob(const std::vector<int32_t>&)> kept = [](const auto&) { return Blob(); };
   std::vector<Action> actions() { return rollout.take<Action>("action"); }
   void observe(const Action& action, double reward, bool is_done = true,
@@ -66,7 +66,7 @@ struct RolloutStory : ::testing::Test {
     observation.fault = fault;
     ASSERT_TRUE(rollout.give("observation", observation).ok());
   }
-  /// Lets every rollout of the requests answer and be judged: member i gets reward i.
+  /// Answers every request and its action: member i gets reward i.
   void play(const std::vector<GenerateRequest>& made) {
     for (const auto& request : made) complete(request);
     double reward = 0;

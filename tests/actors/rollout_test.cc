@@ -1,4 +1,4 @@
-// Groups, turns and the gate of Rollout. How rollouts end is in rollout_end_test.cc.
+// Groups, turns and the gate of Rollout. rollout_end_test.cc tests how rollouts end.
 #include <set>
 
 #include "actors/env/rewards/exact.h"
@@ -65,7 +65,7 @@ TEST_F(RolloutTest, EqualSeedsDrawEqualNumbers) {
 }
 
 TEST_F(RolloutTest, TheGateShutsAfterTheLastGroupThatMayOpen) {
-  live(0);  // two groups a batch, one step of lead: four may be open
+  live(0);  // two groups per batch, one step of lead: four may be open
   for (uint64_t i = 0; i < 6; ++i) task(i);
   EXPECT_THAT(requests(), SizeIs(8));
   EXPECT_EQ(rollout.num_waiting("task"), 1U) << "one is held, one waits at the paused input";
@@ -143,7 +143,7 @@ TEST_F(RolloutTest, AnEngineWithoutTheSessionIsSentTheWholePromptOnce) {
   EXPECT_EQ(whole[0].attempt, end.attempt) << "no engine was lost";
   EXPECT_NE(whole[0].request, end.request);
   EXPECT_EQ(rollout.counter("prompts_sent_whole"), 1);
-  // From there on ends again.
+  // After that only the end of the prompt is sent again.
   complete(whole[0], "z\n");
   observe(actions().front(), 0, false, "e");
   const auto next = requests()[0];
@@ -202,7 +202,7 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
                                         VersionSpan{PolicyVersion(0), 7, 9}));
 }
 
-/// A turn ends with "</a>"; the environment reads what comes before, or all of it.
+/// A turn ends with "</a>". The environment reads the text before it, or the whole text.
 struct StoppedRollout : testing::RolloutStory {
   explicit StoppedRollout(bool include_stop = false) : RolloutStory({}, tenant(include_stop)) {}
   static Tenant tenant(bool include_stop) {
@@ -269,13 +269,13 @@ struct TruncatedRollout : testing::RolloutStory {
     tenant.sampling.top_p = 0.9;
     return tenant;
   }
-  /// Each token and the one after it.
+  /// For each token, a set of it and the next one.
   static Blob sets_of(const std::vector<int32_t>& tokens) {
     std::vector<std::byte> bytes;
     for (const int32_t token : tokens) append_kept(std::vector{token, token + 1}, 256, bytes);
     return Blob(std::move(bytes));
   }
-  /// Both members of a group answer, the first with these sets; its fault.
+  /// Answers both members of a group, the first with these sets; returns its fault.
   std::string fault_with(Blob sets) {
     live(0);
     task(0);
@@ -377,7 +377,7 @@ TEST_F(TightRollout, AnObservationThatLeavesRoomForOneTokenIsAppended) {
   const auto made = requests();
   EXPECT_EQ(made[0].max_tokens, 4);
   complete(made[0], "x");
-  observe(actions().front(), 0, false, "cd");  // five tokens, six are most
+  observe(actions().front(), 0, false, "cd");  // five tokens, six are allowed
   const auto second = requests();
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(second[0].max_tokens, 1);
@@ -395,7 +395,7 @@ TEST_F(TightRollout, AnObservationOneTokenLongerIsLeftOutAndEndsTheRolloutTrunca
   task(0, "ab");
   const auto made = requests();
   complete(made[0], "x");
-  observe(actions().front(), 0, false, "cde");  // six tokens: nothing could follow
+  observe(actions().front(), 0, false, "cde");  // six tokens: no token could follow
   EXPECT_THAT(requests(), IsEmpty());
   EXPECT_EQ(rollout.counter("observations_too_long"), 1);
   complete(made[1], "x");

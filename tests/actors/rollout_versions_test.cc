@@ -1,4 +1,4 @@
-// Policy versions as Rollout sees them: which version opens a group, and when the gate opens.
+// Policy versions in Rollout: the version under which a group opens, and when the gate opens.
 #include <set>
 
 #include "tests/actors/rollout_story.h"
@@ -23,7 +23,7 @@ TEST_F(RolloutVersions, NewVersionsOpenNewGroupsUnderNewSalts) {
   EXPECT_EQ(made[2].salt, "main:1");
 }
 
-/// The trainer has made version 1, but engines still load it: groups open under version 0.
+/// The trainer has made version 1, but engines are still applying it: groups open under version 0.
 TEST_F(RolloutVersions, AGroupOpensUnderTheLiveVersionWhileANewerOneIsMade) {
   live(0);
   task(0);

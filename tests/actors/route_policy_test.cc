@@ -27,7 +27,7 @@ RouteQuestion with_known(std::vector<int32_t> num_known_tokens) {
   return question;
 }
 
-/// Every policy keeps these: the conformance suite of route policies.
+/// Rules that every policy must follow: the conformance suite of route policies.
 struct EveryPolicy : ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryPolicy, ChoosesAnEngineThatIsThere) {
@@ -67,7 +67,7 @@ TEST(StickyLeastLoaded, StaysUntilTheEngineIsFullAndAnotherIsNot) {
   EXPECT_EQ(policy->choose(session(1, 0), views), 0U);
   views[0].num_free_blocks = 4;
   EXPECT_EQ(policy->choose(session(1, 0), views), 1U);
-  views[1].num_free_blocks = 30;  // 70 % used: not roomy any more
+  views[1].num_free_blocks = 30;  // 70 % used: too full to be preferred
   EXPECT_EQ(policy->choose(session(1, 0), views), 0U);
 }
 
@@ -169,7 +169,7 @@ TEST(CacheAware, AloneAsksWhatEnginesWereSent) {
 TEST(CacheAware, FollowsTheLongestPrefixWhileLoadsAreAlike) {
   auto policy = make_route_policy("cache_aware");
   EXPECT_EQ(policy->choose(with_known({0, 64, 32}), engines({0, 9, 1})), 1U);
-  // Of equal prefixes the engine with fewer requests.
+  // Of equal prefixes, the engine with fewer requests.
   EXPECT_EQ(policy->choose(with_known({64, 0, 64}), engines({9, 0, 8})), 2U);
   EXPECT_EQ(policy->choose(with_known({0, 0, 0}), engines({9, 3, 8})), 1U);
 }
@@ -182,7 +182,7 @@ TEST(CacheAware, LeavesThePrefixWhenLoadsDifferMuch) {
 
 TEST(CacheAware, ADifferenceThatIsSmallBesideTheLoadIsNoImbalance) {
   auto policy = make_route_policy("cache_aware");
-  // 40 more of 400: not imbalanced, but the engine with the prefix is more than 32 ahead.
+  // 40 more than 400 is not imbalanced, but the engine with the prefix is more than 32 ahead.
   EXPECT_EQ(policy->choose(with_known({64, 32, 0}), engines({440, 432, 400})), 1U);
   EXPECT_EQ(policy->choose(with_known({64, 0, 0}), engines({440, 432, 400})), 2U);
 }

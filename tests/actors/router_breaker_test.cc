@@ -1,4 +1,4 @@
-// Engines that fail what they get, as the router sees them: work moves elsewhere and never stops.
+// Engines that fail their requests, in the router: work moves to other engines and never stops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ struct RouterBreakerStory : ::testing::Test {
     for (const InstanceId engine : {kA, kB}) tell(engine);
   }
   void tell(InstanceId engine) { ASSERT_TRUE(router.give("load", loads[engine]).ok()); }
-  /// The engine ends all that it was sent, `num_failed` of it as failed.
+  /// The engine ends all its requests, `num_failed` of them as failed.
   void end_all(InstanceId engine, uint64_t num_failed) {
     EngineLoad& load = loads[engine];
     const uint64_t num_ended = num_owed[engine];
@@ -46,7 +46,7 @@ struct RouterBreakerStory : ::testing::Test {
     num_owed[engine] = 0;
     tell(engine);
   }
-  /// Opens the breaker of an engine, by faults with what others ask of it.
+  /// Opens the breaker of an engine by faults that other requests caused.
   void fail(InstanceId engine) {
     loads[engine].num_failed += CircuitBreaker::kFaultsToOpen;
     tell(engine);
@@ -60,7 +60,7 @@ struct RouterBreakerStory : ::testing::Test {
     request.prompt_tokens = {1, 2, 3};
     EXPECT_TRUE(router.give("generate", request, rollout).ok());
   }
-  /// Where what was not asked for before has gone.
+  /// The engines that got requests since the last call.
   std::vector<InstanceId> sent() {
     auto targets = router.targets_of("prefill");
     router.forget_sent();
@@ -92,7 +92,7 @@ TEST_F(RouterBreakerStory, WorkMovesFromAnEngineThatFailsAndComesBack) {
   EXPECT_THAT(ask_many(200, 220), Each(kB));
   advance(CircuitBreaker::kOpenFor - kMoment);
   EXPECT_THAT(ask_many(300, 310), Each(kB));
-  end_all(kA, 0);  // what it owed: it was asked before
+  end_all(kA, 0);  // its earlier requests
   end_all(kB, 0);
   EXPECT_THAT(ask_many(400, 410), Each(kB));
   advance(kMoment);
@@ -130,7 +130,7 @@ TEST_F(RouterBreakerStory, WhereAllEnginesFailAllAreUsed) {
   advance(CircuitBreaker::kOpenFor);
   EXPECT_THAT(ask_many(30, 50), AllOf(Contains(kA), Contains(kB), SizeIs(20)))
       << "half-open ones as well";
-  // The one that answers gets all.
+  // The engine that answers gets everything.
   end_all(kB, 0);
   EXPECT_EQ(router.counter("breakers_closed"), 1);
   EXPECT_THAT(ask_many(50, 70), Each(kB));
@@ -180,7 +180,7 @@ TEST_F(RouterBreakerStory, ARestartedEngineBeginsWithAClosedBreaker) {
 TEST_F(RouterBreakerStory, WhatWaitsWakesWhenABreakerHalfOpens) {
   ready();
   fail(kA);
-  loads[kB].num_room = 0;  // sound, but with no room
+  loads[kB].num_room = 0;  // works, but has no free space
   tell(kB);
   EXPECT_THAT(ask_many(0, 3), IsEmpty());
   advance(CircuitBreaker::kOpenFor - kMoment);
@@ -197,7 +197,7 @@ TEST_F(RouterBreakerStory, ACancelledTrialIsFollowedByAnother) {
   fail(kA);
   advance(CircuitBreaker::kOpenFor);
   EXPECT_THAT(ask_many(0, 10), Contains(kA).Times(1));
-  // It ended, neither as failed nor as was asked.
+  // It ended neither as failed nor as requested.
   ++loads[kA].num_received;
   ++loads[kA].num_finished;
   tell(kA);

@@ -1,6 +1,6 @@
-// A long random life of a router: requests, cancels, loads that come late, engines that die and
-// come back, engines that fail for a while what they get. Its guards are those of a count kept
-// beside it, at every choice, and 0 at the end.
+// A long random test of a router: requests, cancels, loads that arrive late, engines that die and
+// come back, engines that fail their requests for a while. At every choice the router's numbers of
+// open requests equal those of a separate count, and at the end they are 0.
 //
 // PRIMERL_ROUTER_REQUESTS=1000000 build/bin/actors_test --gtest_filter='*RouterChaos.*' takes ten
 // seconds.
@@ -23,14 +23,14 @@ namespace {
 
 constexpr uint32_t kEngines = 4;
 
-/// What was sent to an engine's present process, and what that one has told.
+/// What was sent to the current process of an engine, and what that process has reported.
 struct Books {
   uint64_t num_sent = 0;
-  uint64_t num_finished = 0;  // in the newest load that the router was given
+  uint64_t num_finished = 0;  // in the newest load that the router received
 };
 using AllBooks = std::map<InstanceId, Books>;
 
-/// Chooses as another policy does and compares guards on the way.
+/// Chooses like another policy, and compares the numbers of open requests.
 class Auditor final : public RoutePolicy {
  public:
   Auditor(std::string_view audited, AllBooks& books)
@@ -88,7 +88,7 @@ class Life {
       take_what_was_sent();
     }
   }
-  /// Engines do all there is to do.
+  /// Lets the engines do all their work.
   void end() {
     for (int round = 0; round < 10'000 && !open_.empty(); ++round) {
       for (uint32_t i = 0; i < kEngines; ++i) work(i, 1000), tell(i);
@@ -101,7 +101,7 @@ class Life {
   bool idle() { return router_.idle(); }
   int64_t num_opened() const { return router_.counter("breakers_opened"); }
   int64_t num_closed() const { return router_.counter("breakers_closed"); }
-  /// What every engine owes by the router's count, which the auditor holds to be this one.
+  /// The open requests of every engine, as the router counts them; the auditor compares them.
   std::vector<uint64_t> guards() {
     submit();
     take_what_was_sent();
@@ -114,7 +114,7 @@ class Life {
  private:
   struct FakeServer {
     bool is_up = true, is_failing = false;
-    std::deque<uint64_t> under_way;  // sent, not received
+    std::deque<uint64_t> under_way;  // sent, not received yet
     std::set<uint64_t> here;
     uint64_t num_received = 0, num_finished = 0, num_completed = 0, num_failed = 0;
   };
@@ -161,14 +161,14 @@ class Life {
       finish(server, *server.here.begin());
     }
   }
-  /// As was asked, as failed, or aborted, which is neither.
+  /// Ends as requested, as failed, or aborted, which counts as neither.
   void finish(FakeServer& server, uint64_t request) {
     server.here.erase(request);
     ++server.num_finished;
     answer(request);
   }
   void answer(uint64_t request) {
-    // One that a dead engine had answered may be answered again.
+    // A request that a dead engine had answered may be answered again.
     if (open_.erase(request) > 0) answered_[tenant_of(request)].push_back(request);
   }
   void tell(uint32_t index, int32_t room_min = 0) {
@@ -210,7 +210,7 @@ class Life {
     const auto aborts = router_.take<Abort>("abort");
     for (size_t i = 0; i < aborts.size(); ++i) {
       FakeServer& server = servers_[aborted[i].value - id(0).value];
-      receive(server, server.under_way.size());  // the same path: it came before
+      receive(server, server.under_way.size());  // the same path: it came first
       if (server.here.contains(aborts[i].request)) finish(server, aborts[i].request);
     }
     for (const auto& refused : router_.take<Completion>("refused")) answer(refused.request);
@@ -221,7 +221,7 @@ class Life {
   NodeRunner<Router> router_;
   std::map<uint32_t, FakeServer> servers_;
   std::set<uint64_t> open_;
-  std::map<TenantSlot, std::vector<uint64_t>> answered_;  // to be told with the next request
+  std::map<TenantSlot, std::vector<uint64_t>> answered_;  // to be reported with the next request
   uint64_t next_request_ = 1;
 };
 
@@ -240,7 +240,7 @@ TEST_P(RouterChaos, EveryRequestIsAnsweredAndEveryGuardEndsAtZero) {
   EXPECT_TRUE(life.idle());
   EXPECT_GT(life.num_closed(), 0);
   EXPECT_GE(life.num_opened(), life.num_closed());
-  // One more, and that one alone is owed.
+  // One more request, and only that one is open.
   const auto guards = life.guards();
   EXPECT_THAT(guards, ::testing::SizeIs(kEngines));
   EXPECT_EQ(std::accumulate(guards.begin(), guards.end(), uint64_t{0}), 1U);

@@ -30,7 +30,7 @@ TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
 TEST_F(RouterStory, AnEngineThatDiedHasNotLostWhatWasAnsweredLongAgo) {
   ready();
   for (uint64_t i = 0; i < 6; ++i) ask(a_request(i, i));
-  // All but the last were answered; some request of the tenant says so.
+  // All except the last were answered; some request of the tenant reports that.
   auto last = a_request(6, 6);
   last.answered = {0, 1, 2, 3, 4, 77};
   ask(last);
@@ -81,8 +81,8 @@ TEST_F(RouterStory, LosesManyAFewAtATime) {
   EXPECT_TRUE(router.idle());
 }
 
-/// What may wait at the asker is bounded by what it has open, but an engine's loads may say late
-/// what it has ended: it lost fewer than were open by them.
+/// The sender's open requests bound the answers that may wait for it. An engine's loads may report
+/// ended requests late, so it has lost fewer requests than they suggest.
 TEST_F(RouterStory, AnswersWhatAnEngineLostAsFastAsTheAskerTakesIt) {
   ready();
   for (uint64_t i = 0; i < 20; ++i) ask(a_request(i, i));

@@ -1,4 +1,4 @@
-// Later turns, which bring only what their session's engine does not have, as the router sees them.
+// Later turns in the router: they send only the tokens that their session's engine does not have.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct RouterSessions : ::testing::Test {
       CHECK(router.give("load", load).ok(), "refused");
     }
   }
-  /// A prompt of two blocks and a little more.
+  /// A prompt of two blocks and a few more tokens.
   static GenerateRequest of_prompt(uint64_t request, uint64_t session, int32_t first_token) {
     GenerateRequest made;
     made.request = request;
@@ -53,7 +53,7 @@ TEST_F(RouterSessions, ATurnThatBringsItsEndAloneGoesWhereItsSessionIs) {
   const InstanceId first = engine_of(opening);
   const InstanceId other = engine_of(of_prompt(2, 2, 5000));
   ASSERT_NE(first, other);
-  auto later = of_prompt(3, 1, 5000);  // these tokens alone would be found at the other
+  auto later = of_prompt(3, 1, 5000);  // by these tokens alone, the other engine would be chosen
   later.known = TokenPrefix().extended(opening.prompt_tokens);
   EXPECT_EQ(engine_of(later), first);
 }

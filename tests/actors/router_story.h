@@ -1,4 +1,4 @@
-/// A Router with two engines of prefill and two of decode, and its requests and loads.
+/// A Router with two engines, each with a prefill and a decode instance; their requests and loads.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ inline GenerateRequest a_request(uint64_t request, uint64_t session = 1, int64_t
   return made;
 }
 
-/// It has applied this version of both tenants.
+/// The load of an engine that has applied this version of both tenants.
 inline EngineLoad a_load(InstanceId engine, int64_t applied, uint64_t num_finished = 0) {
   EngineLoad load;
   load.engine = engine;
@@ -35,7 +35,7 @@ inline EngineLoad a_load(InstanceId engine, int64_t applied, uint64_t num_finish
   return load;
 }
 
-/// It has received `received` requests and queues `room` more.
+/// The load of an engine that has received `received` requests and can queue `room` more.
 inline EngineLoad a_full_load(InstanceId engine, uint64_t received, int32_t room) {
   EngineLoad load = a_load(engine, 0);
   load.num_received = received;

@@ -70,7 +70,7 @@ TEST_F(RouterStory, ASessionDoesNotStickToAnEngineThatWasRestarted) {
   ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, home, 1}).ok());
   ASSERT_TRUE(router.peer({PeerEvent::Kind::kUp, home, 2}).ok());
   ready();
-  int ahead = 0;  // requests that `home` has more than the other
+  int ahead = 0;  // how many more requests `home` has than the other engine
   for (uint64_t i = 10; ahead < 1; ++i) {
     ASSERT_LT(i, 20U);
     ask(a_request(i, i));
@@ -84,7 +84,7 @@ TEST_F(RouterStory, SendsAnEngineNoMoreThanItHasRoomFor) {
   ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 0, 2)).ok());
   for (uint64_t i = 0; i < 5; ++i) ask(a_request(i, i));
   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(2));
-  // One has come and one is under way; of the queue one place is left, which is for that one.
+  // One has arrived and one was sent; the queue has space for one, which the sent one needs.
   ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 1, 1)).ok());
   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(2));
   ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 2, 1)).ok());
@@ -131,7 +131,7 @@ TEST_F(RouterStory, ASessionKeepsItsOrderWhileItWaits) {
 
 struct HashedRouterStory : RouterStory {
   HashedRouterStory() : RouterStory({.policy = "consistent_hash"}) {}
-  /// Where a session goes now; it must go somewhere.
+  /// The engine that a request of the session is sent to now; there must be one.
   InstanceId engine_of(uint64_t session) {
     router.forget_sent();
     ask(a_request(next_request_++, session));
@@ -146,7 +146,7 @@ TEST_F(HashedRouterStory, ASessionWaitsForItsEngineAndLetsOthersPass) {
   ready();
   std::map<uint64_t, InstanceId> homes;
   for (uint64_t session = 0; session < 40; ++session) homes[session] = engine_of(session);
-  // A has no room any more, B has.
+  // A has no free space any more, B has.
   ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 1000, 0)).ok());
   router.forget_sent();
   for (uint64_t session = 0; session < 40; ++session) ask(a_request(session, session));
@@ -180,8 +180,8 @@ TEST_F(HashedRouterStory, OnlyTheSessionsOfALostEngineMoveAndTheyComeBackWithIt)
   for (uint64_t session = 0; session < 40; ++session) EXPECT_EQ(engine_of(session), homes[session]);
 }
 
-/// Broadcaster sets an engine aside that does not apply a version in time: nobody waits for it for
-/// ever.
+/// Broadcaster sets aside an engine that does not apply a version in time: requests must not wait
+/// for it for ever.
 TEST_F(HashedRouterStory, ASessionLeavesAnEngineThatStaysBehind) {
   ready(0);
   std::vector<uint64_t> of_a;
@@ -196,7 +196,7 @@ TEST_F(HashedRouterStory, ASessionLeavesAnEngineThatStaysBehind) {
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(of_a.size()));
   EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
-  // It is used again when it has caught up.
+  // It is used again when it has applied the version.
   ASSERT_TRUE(router.give("load", a_load(kPrefillA, 1)).ok());
   EXPECT_EQ(engine_of(of_a[0]), kPrefillA);
 }
@@ -204,7 +204,7 @@ TEST_F(HashedRouterStory, ASessionLeavesAnEngineThatStaysBehind) {
 struct CacheAwareStory : RouterStory {
   explicit CacheAwareStory(int64_t prefix_blocks_max = 1000)
       : RouterStory({.policy = "cache_aware", .prefix_blocks_max = prefix_blocks_max}) {}
-  /// A prompt of two blocks and a little more.
+  /// A prompt of two blocks and a few more tokens.
   static GenerateRequest of_prompt(uint64_t request, int32_t first_token) {
     auto made = a_request(request, request);
     made.prompt_tokens.clear();
@@ -260,7 +260,7 @@ struct ForgetfulStory : CacheAwareStory {
 TEST_F(ForgetfulStory, RemembersNoMoreBlocksThanItsLimit) {
   ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
   engine_of(of_prompt(1, 100));
-  engine_of(of_prompt(2, 5000));  // takes the two places
+  engine_of(of_prompt(2, 5000));  // fills the space for two blocks
   ASSERT_TRUE(router.give("load", a_load(kPrefillB, 0)).ok());
   EXPECT_EQ(engine_of(of_prompt(3, 5000)), kPrefillA);
   EXPECT_EQ(engine_of(of_prompt(4, 100)), kPrefillB) << "forgotten, and B has less to do";
@@ -280,7 +280,7 @@ TEST_F(RouterStory, GuardsCountWhatWasSentAndNotFinished) {
   const auto targets = router.targets_of("prefill");
   EXPECT_EQ(std::count(targets.begin(), targets.end(), kPrefillA), 3);
   router.forget_sent();
-  // A has ended all of its three: the next two go there.
+  // A has ended all its three requests: it gets the next two.
   ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0, 3)).ok());
   ask(a_request(10, 10));
   ask(a_request(11, 11));
@@ -329,7 +329,7 @@ TEST_F(RouterStory, TenantsOfEqualNumbersDoNotMix) {
   EXPECT_THAT(router.sent<Abort>("abort"), IsEmpty());
 }
 
-/// It has applied this version of one tenant.
+/// The load of an engine that has applied this version of one tenant.
 EngineLoad a_load_of(InstanceId engine, TenantSlot tenant, int64_t applied) {
   EngineLoad load = a_load(engine, -1);
   CHECK(load.applied.set({tenant}, PolicyVersion(applied)), "too many keys");

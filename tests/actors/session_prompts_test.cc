@@ -57,13 +57,13 @@ TEST(SessionPrompts, TheSessionUsedLeastRecentlyIsForgottenAtOnePastTheLimit) {
   SessionPrompts prompts;
   prompts.take(kOne, {}, Tokens{1, 2}, 5, kMany);
   prompts.take(kTwo, {}, Tokens{3, 4}, 5, kMany);
-  // At the limit both are there.
+  // At the limit both sessions are remembered.
   ASSERT_NE(prompts.take(kOne, prefix_of({1, 2}), Tokens{5}, 5, kMany), nullptr);
   EXPECT_EQ(prompts.num_sessions(), 2U);
   ASSERT_NE(prompts.take(kOne, prefix_of({1, 2, 5}), Tokens{6}, 5, kMany), nullptr);
   EXPECT_EQ(prompts.num_sessions(), 1U);
   EXPECT_EQ(prompts.take(kTwo, prefix_of({3, 4}), Tokens{7}, 5, kMany), nullptr);
-  // A prompt longer than the limit is kept alone.
+  // A prompt that is longer than the limit is kept alone.
   const auto* whole = prompts.take(kTwo, {}, Tokens{1, 2, 3, 4, 5, 6, 7}, 5, kMany);
   ASSERT_NE(whole, nullptr);
   EXPECT_EQ(whole->size(), 7U);
@@ -83,18 +83,19 @@ TEST(SessionPrompts, OneSessionMoreThanTheLimitPushesTheOldestOut) {
   EXPECT_NE(prompts.take(kOne, prefix_of({1, 5}), Tokens{6}, 100, 2), nullptr);
 }
 
-// Whatever comes, in whatever order: what is taken is the asker's own prompt, to the token.
+// In any order of calls, the returned prompt equals the sender's own prompt, token by token.
 TEST(SessionPrompts, NeverMakeAPromptThatNobodyAskedFor) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(seed);
     RandomStream random(seed);
     SessionPrompts prompts;
-    std::map<SessionName, std::pair<Tokens, TokenPrefix>> asked;  // what the asker sent last
+    std::map<SessionName, std::pair<Tokens, TokenPrefix>> asked;  // the last prompt that the sender
+                                                                  // sent
     int64_t num_taken = 0, num_unknown = 0;
     for (int i = 0; i < 400; ++i) {
       const SessionName name{TenantSlot(static_cast<uint32_t>(random.below(2))), random.below(6)};
       auto& [prompt, known] = asked[name];
-      // Now and then the asker has lost count: an older prefix, or no knowledge at all.
+      // Sometimes the sender has an older prefix, or none at all.
       if (random.below(8) == 0) known = {};
       const bool is_wrong = random.below(8) == 0 && known.num_tokens > 0;
       const TokenPrefix said = is_wrong ? TokenPrefix{known.num_tokens, known.digest + 1} : known;

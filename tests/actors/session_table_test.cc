@@ -1,4 +1,4 @@
-// The sessions that were used last, and what a cut makes of them.
+// The most recently used sessions, also after saving to and reading from a cut.
 #include "actors/router/session_table.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 SessionName name_of(uint64_t session) { return {TenantSlot(session % 3), session}; }
 
-/// By way of the bytes of a cut.
+/// Saves the table to the bytes of a cut and reads it again.
 SessionTable saved_and_read(const SessionTable& table) {
   MsgpackWriter writer;
   wire::write(writer, table);
@@ -25,13 +25,13 @@ SessionTable saved_and_read(const SessionTable& table) {
   return read;
 }
 
-// Against a list that is searched, in any order of use; a table from a cut goes on like the other.
+// Compares with a list, in any order of use; a table read from a cut continues like the original.
 TEST(SessionTable, RemembersTheSessionsThatWereUsedLast) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     RandomStream draw(seed);
     const size_t sessions_max = 1 + draw.below(20);
     SessionTable table;
-    std::list<std::pair<SessionName, uint64_t>> wanted;  // and incarnation, oldest first
+    std::list<std::pair<SessionName, uint64_t>> wanted;  // with the incarnation, oldest first
     for (uint64_t i = 0; i < 500; ++i) {
       const SessionName name = name_of(draw.below(40));
       table.put(name, {InstanceId(7), i}, sessions_max);

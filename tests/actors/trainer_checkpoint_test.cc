@@ -90,7 +90,7 @@ TEST_F(CheckpointStory, IsWrittenEverySoOftenAndAtTheEnd) {
 
 TEST_F(CheckpointStory, TheManifestSaysWhatAResumedRunNeeds) {
   work();
-  ASSERT_TRUE(trainer.give("group", a_group(7, 0, {1, 1})).ok());  // filtered: consumed
+  ASSERT_TRUE(trainer.give("group", a_group(7, 0, {1, 1})).ok());  // filtered, so it is consumed
   batch(0, 0);
   batch(2, 1);
   const Json& manifest = trainer.checkpoints()[0].manifest;

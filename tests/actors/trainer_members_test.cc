@@ -1,4 +1,4 @@
-// Members are judged one by one: one that cannot train costs nobody else anything.
+// Members are checked one by one: a member that cannot train does not affect the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Fault {
-  std::string words;  // of what is said about it
+  std::string words;  // part of the reported fault
   std::function<void(Trajectory&)> make;
 };
 
@@ -60,7 +60,7 @@ struct MembersStory : TrainerStory {
   }
 };
 
-/// A story of its own inside a test: one of many.
+/// A fixture that is created inside a test, one of many.
 struct OneOfMany final : MembersStory {
   using MembersStory::MembersStory;
   void TestBody() override {}
@@ -141,8 +141,8 @@ TEST_F(MembersStory, AMemberThatFailedBeforeIsNotNamedAgain) {
   EXPECT_THAT(ended()[0].refused, IsEmpty());
 }
 
-// Whatever comes, every group gets one end, every bad member is named once, and the learner never
-// sees a bad one: it would refuse the whole batch.
+// With random bad members, every group ends once, every bad member is named once, and the learner
+// never gets a bad one, because it would refuse the whole batch.
 TEST_F(MembersStory, RandomBadMembersNeverCostAGoodOne) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     OneOfMany story(testing::a_tenant(4, 2));

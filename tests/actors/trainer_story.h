@@ -1,4 +1,4 @@
-/// The stage for stories about Trainer: one tenant, a learner that takes whatever it can, groups
+/// The fixture for tests of Trainer: one tenant, a learner that accepts every valid batch, groups
 /// given by hand.
 #pragma once
 
@@ -27,7 +27,7 @@ struct TrainerStory : ::testing::Test {
     const auto turns = trainer.run_work_until_done(50);
     ASSERT_TRUE(turns.ok()) << turns.error().text();
   }
-  /// A whole batch of version `version`; ordinals from `first`.
+  /// Gives a whole batch of version `version`, with ordinals from `first`.
   void batch(uint64_t first, int64_t version) {
     give(a_group(first, version, {0, 1}));
     give(a_group(first + 1, version, {0, 1}));

@@ -78,7 +78,7 @@ TEST_F(TruncatedTrainer, AMemberWithoutItsKeptSetsFailsAloneAndTheLearnerGetsTho
   EXPECT_THAT(ended().back().reason, HasSubstr("the sets its tokens were drawn from are missing"));
 }
 
-/// The learner divides its logits by the temperature that the tokens were drawn at.
+/// The learner divides its logits by the temperature with which the tokens were sampled.
 TEST(SamplingTemperature, ReachesTheLearnerWithEverySample) {
   // Greedy sampling reports log-probabilities at temperature 1.
   for (const auto& [sampled, learnt] : {std::pair(0.7, 0.7F), {1.5, 1.5F}, {0.0, 1.0F}}) {
@@ -176,7 +176,7 @@ TEST_F(TrainerStory, AGroupOneStepTooOldIsStaleOnArrival) {
   batch(0, 0);
   batch(2, 1);
   (void)ended();
-  give(a_group(8, 1, {0, 1}));  // made 2: batch 3 takes version 1 and up
+  give(a_group(8, 1, {0, 1}));  // version 2 is made: batch 3 accepts version 1 and newer
   EXPECT_THAT(ended(), IsEmpty());
   give(a_group(9, 0, {0, 1}));
   const auto ends = ended();

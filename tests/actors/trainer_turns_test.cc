@@ -1,4 +1,4 @@
-// Trainers of two tenants on one learner: their batches wait in its line and share passes.
+// Trainers of two tenants on one learner: their batches wait in its queue and share passes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-/// The learner as the trainer of one of several tenants sees it: a NodeRunner's first tenant has
-/// slot 0.
+/// The learner as one trainer of several tenants uses it: a NodeRunner's first tenant has slot 0.
 class LearnerOfOne final : public Learner {
  public:
   LearnerOfOne(Learner& shared, TenantSlot tenant) : shared_(shared), tenant_(tenant) {}
@@ -52,7 +51,7 @@ class LearnerOfOne final : public Learner {
   const TenantSlot tenant_;
 };
 
-/// Both are asked in every turn, one after the other, as a group does.
+/// Both trainers get each work call, one after the other, as in a group.
 struct TurnsStory : ::testing::Test {
   static constexpr size_t kTenants = 2;
   struct One {
@@ -76,7 +75,7 @@ struct TurnsStory : ::testing::Test {
     }
     turn();  // both publish
   }
-  /// A batch of both, so that their turns have equal numbers.
+  /// A batch for both, so that their work calls have equal numbers.
   void give_batches() {
     for (auto& one : all)
       for (uint64_t i = 0; i < 2; ++i)

@@ -25,7 +25,7 @@ TEST(Crc32c, AgreesWithThePublishedVectors) {  // RFC 3720, B.4
 }
 
 TEST(Crc32c, TheFastOneEqualsTheTableAtEveryLengthAndAlignment) {
-  // Around every boundary: words, one and several rounds of short and of long streams.
+  // Sizes around every boundary: words, and one or several rounds of short and of long streams.
   const auto bytes = random_bytes(3 * 4096 * 2 + 64, 11);
   std::vector<size_t> sizes;
   for (size_t size = 0; size < 100; ++size) sizes.push_back(size);

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-/// Every way of reading says the same of it.
+/// Every way of reading refuses the path with the same text.
 void expect_refused(const fs::path& path, const std::string& what) {
   const std::string text = "'" + path.string() + "' is " + what + ", not a regular file";
   for (const Error& fault :
@@ -64,7 +64,7 @@ TEST(ReadingAFile, TakesItsLimitAndNotOneByteMore) {
   EXPECT_EQ(read_text_file(folder.path() / "file", 7).error().code(), Code::kExhausted);
 }
 
-/// Files of /proc say that they are empty.
+/// Files of /proc report size 0.
 TEST(ReadingAFile, ReadsWhatTheSystemTellsInOne) {
   EXPECT_THAT(*read_text_file("/proc/self/stat"), HasSubstr("base_test"));
 }

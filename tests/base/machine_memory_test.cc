@@ -1,4 +1,4 @@
-// The memory that this process may use, on machines that are made of files.
+// The memory that this process may use, tested with files in place of /proc and /sys.
 #include "graph/base/machine_memory.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
 
-/// A machine of 8 GiB.
+/// A machine with 8 GiB.
 class Machine {
  public:
   Machine() { write("proc/meminfo", "MemTotal:        8388608 kB\nMemFree:  1 kB\n"); }
@@ -23,7 +23,7 @@ class Machine {
     fs::create_directories((root() / file).parent_path());
     write_text(root() / file, text);
   }
-  /// In `path` of cgroup v2, of which `top` is mounted.
+  /// Puts the process into the group `path` of cgroup v2; the part below `top` is mounted.
   void join_v2(const std::string& path, const std::string& top = "/") {
     write("proc/self/cgroup", "0::" + path + "\n");
     write("proc/self/mountinfo", "22 1 0:20 / /proc rw - proc proc rw\n31 1 0:28 " + top +
@@ -65,7 +65,7 @@ TEST(MemoryLimit, IsTheSmallestOfAllAncestorsOfItsControlGroup) {
 TEST(MemoryLimit, LargerThanTheRamIsTheRam) {
   Machine machine;
   machine.join_v2("/job");
-  machine.write("sys/fs/cgroup/job/memory.max", "8589934593\n");  // a byte more
+  machine.write("sys/fs/cgroup/job/memory.max", "8589934593\n");  // one byte more
   EXPECT_EQ(memory_limit(machine.root()).source, "RAM of this machine");
   machine.write("sys/fs/cgroup/job/memory.max", "8589934591\n");
   EXPECT_EQ(memory_limit(machine.root()).source, "/sys/fs/cgroup/job/memory.max");

@@ -20,7 +20,7 @@ std::string read_text(const fs::path& file) {
   return text.str();
 }
 
-/// Held by one process at a time; the system drops it when the process ends.
+/// Locked by one process at a time; the system releases it when the process ends.
 class FileLock {
  public:
   explicit FileLock(const fs::path& file)

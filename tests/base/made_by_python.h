@@ -1,5 +1,5 @@
-/// Folders that a Python script fills once: reference numbers of the packages we compare with.
-/// Which packages there are is asked when a test runs, not when the build is configured.
+/// Folders that a Python script fills once: reference numbers of the packages that we compare with.
+/// The packages are looked for when a test runs, not when the build is configured.
 #pragma once
 
 #include <filesystem>
@@ -8,9 +8,10 @@
 
 namespace primerl::testing {
 
-/// The folder `name` of the build that `script`, a path in the tree, filled when called with it.
-/// Made anew when the script has changed, by whichever test process comes first. None where
-/// `python` does not have `module`; a script that fails all the same throws, with its words.
+/// The folder `name` in the build, filled by `script` (a path in the tree), which is called with
+/// it. If the script has changed, the first test process fills the folder again. None if `python`
+/// does not have `module`. If the script fails although the module exists, this throws with its
+/// text.
 std::optional<std::filesystem::path> made_by_python(const std::string& python,
                                                     const std::string& module,
                                                     const std::string& script,

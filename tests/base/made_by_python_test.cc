@@ -34,7 +34,7 @@ class MadeByPython : public ::testing::Test {
   ScratchFolder scratch_;
   const fs::path program_ = scratch_.path() / "python", script_ = scratch_.path() / "make.py",
                  folder_ = scratch_.path() / "folder";
-  const std::string make_ = "touch \"$2/made.$$\"";  // one more file each time
+  const std::string make_ = "touch \"$2/made.$$\"";  // adds one file in each run
 };
 
 TEST_F(MadeByPython, APackageThatComesAfterTheFirstLookIsFound) {

@@ -1,4 +1,4 @@
-/// How long tests wait for what must happen. Nothing sleeps so long: only a hang gets there.
+/// Time limits of tests. No test sleeps that long: the limit is reached only if something hangs.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace primerl {
 
-/// Under a sanitizer everything takes longer, most of all on a machine that has more to do.
+/// Under a sanitizer everything takes longer, mostly on a busy machine.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int64_t kSlowness = 10;
 #else

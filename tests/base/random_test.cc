@@ -63,7 +63,8 @@ TEST(SamplingUniform, DependsOnSeedAndPositionAlone) {
 }
 
 TEST(StableHash, IsFixedForEver) {
-  // Recorded runs and checkpoints hold values derived from it: a change here breaks every replay.
+  // Recorded runs and checkpoints contain values derived from it: a change here breaks every
+  // replay.
   EXPECT_EQ(stable_hash(""), 0xf52a15e9a9b5e89bULL);
   EXPECT_EQ(stable_hash("rollout"), 0x2af96ab0a92dc8c3ULL);
   EXPECT_NE(stable_hash("rollout", 1), stable_hash("rollout", 2));

@@ -11,7 +11,7 @@ const std::vector<std::string> kNames = {"prefill", "decode", "router", "env"};
 
 TEST(NearestName, FindsSlipsOfTheHand) {
   EXPECT_EQ(nearest_name("prefil", kNames), "prefill");
-  EXPECT_EQ(nearest_name("ruoter", kNames), "router");  // two neighbours swapped
+  EXPECT_EQ(nearest_name("ruoter", kNames), "router");  // two adjacent letters swapped
   EXPECT_EQ(nearest_name("decoed", kNames), "decode");
 }
 

@@ -16,7 +16,7 @@ TEST(TerminalText, EscapesWhatWouldMoveTheCursor) {
 TEST(TerminalText, EscapesBytesThatAreNotUtf8) {
   EXPECT_EQ(terminal_text("\xFF\xFE["), "\\xFF\\xFE[");         // UTF-16
   EXPECT_EQ(terminal_text("\xC3"), "\\xC3");                    // cut in the middle
-  EXPECT_EQ(terminal_text("\xC0\xAF"), "\\xC0\\xAF");           // longer than needed
+  EXPECT_EQ(terminal_text("\xC0\xAF"), "\\xC0\\xAF");           // longer than necessary
   EXPECT_EQ(terminal_text("\xED\xA0\x80"), "\\xED\\xA0\\x80");  // a surrogate
   EXPECT_EQ(terminal_text("\xF4\x90\x80\x80"), "\\xF4\\x90\\x80\\x80");
 }

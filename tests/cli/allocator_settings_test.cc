@@ -1,4 +1,4 @@
-// What PyTorch's allocator would end a process for is refused before.
+// Settings for which PyTorch's allocator would end a process are refused before.
 #include "runtime/program/allocator_settings.h"
 
 #include <gmock/gmock.h>

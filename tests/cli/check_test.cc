@@ -1,5 +1,5 @@
-// `primerl-graph check` on model folders that no run could use: told before anything starts, with
-// the place in the graph that names the folder.
+// `primerl-graph check` with model folders that no run could use: the error comes before anything
+// starts, with the position in the graph that names the folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// The demo with a model folder of its own, whole at first.
+/// The demo with a model folder of its own, valid at first.
 class AModelFolder : public testing::Test {
  protected:
   AModelFolder() {
@@ -29,7 +29,7 @@ class AModelFolder : public testing::Test {
     return run_graph_program(more);
   }
   std::string graph() const { return (folder_.path() / "graph.toml").string(); }
-  /// With the line and column of [model.policy] path.
+  /// Expects the line and column of [model.policy] path.
   void expect_refused(const std::string& why,
                       const std::string& what = "model 'policy' cannot be used: ") const {
     const auto end = check();
@@ -52,7 +52,7 @@ TEST_F(AModelFolder, ThatIsWholeIsWell) {
 TEST_F(AModelFolder, WithoutWeightsIsRefused) {
   fs::remove(weights());
   expect_refused("no weights in '" + (folder_.path() / "model").string() + "'");
-  // Nothing is computed with it.
+  // No weights are computed with it.
   const auto scripted = check(
       {"--set", "resource.engine.backend=scripted", "--set", "resource.learner.backend=scripted"});
   EXPECT_EQ(scripted.code, 0) << scripted.err;
@@ -91,7 +91,7 @@ TEST_F(AModelFolder, ThatLacksAShardIsRefused) {
   expect_refused("model-1.safetensors is missing, but ");
 }
 
-/// Nobody writes to it: whoever opened it would wait for ever.
+/// A pipe has no writer here: opening it would wait for ever.
 TEST_F(AModelFolder, WithAPipeForAFileIsRefused) {
   fs::remove(weights());
   ASSERT_EQ(::mkfifo(weights().c_str(), 0600), 0);
@@ -110,7 +110,7 @@ TEST_F(AModelFolder, WithoutATokenizerIsRefused) {
   fs::remove(model("tokenizer.json"));
   expect_refused("tokenizer.json", kTokenizer);
   EXPECT_THAT(check().err, HasSubstr("note: node 'rollout' reads it"));
-  // `run` says the same, and makes no folder.
+  // `run` reports the same, and makes no folder.
   const fs::path out = folder_.path() / "run";
   const auto end = run_graph_program({"run", graph(), "--out", out.string()});
   EXPECT_EQ(end.code, 2);
@@ -153,7 +153,7 @@ TEST_F(AModelFolder, IsNotLookedIntoByCommandsThatRunNothing) {
   EXPECT_EQ(run_graph_program({"show", graph()}).code, 0);
 }
 
-/// The value that is refused, and nothing else.
+/// Expects this refusal of the value, and no other error.
 void expect_refusal(const ProgramEnd& end, const std::string& where, const std::string& why) {
   EXPECT_EQ(end.code, 2) << end.out;
   EXPECT_THAT(end.err, HasSubstr(where));
@@ -161,7 +161,7 @@ void expect_refusal(const ProgramEnd& end, const std::string& where, const std::
   EXPECT_THAT(end.err, HasSubstr("\n1 error\n"));
 }
 
-// Resources that cannot be made.
+// Resources that cannot be created.
 
 TEST_F(AModelFolder, TooSmallForAnEnginesSequencesIsRefused) {
   expect_refusal(check({"--set", "resource.engine.max_sequence_tokens=100000"}),
@@ -187,7 +187,7 @@ TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumerics) {
 inference = { nodes = ["prefill", "decode"], device = "cuda:0" }
 rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
 )";
-  const auto end = check();  // nor do its weights fit the places: that is another error
+  const auto end = check();  // its weights do not fit the places either, but that is another error
   EXPECT_EQ(end.code, 2);
   EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'numerics' "
                                  "is \"invariant\", which an engine on cuda:0 does not have"));

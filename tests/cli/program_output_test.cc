@@ -1,4 +1,4 @@
-// What another program says, and how long it is heard.
+// Reading the output of another program, and the time limit for it.
 #include "runtime/program/program_output.h"
 
 #include <gmock/gmock.h>

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-/// 0, 1, 2, ... as JSON.
+/// 0, 1, 2, ... as a JSON array.
 std::string ids(int count, int first = 0) {
   std::string text = "[";
   for (int i = 0; i < count; ++i) text += (i == 0 ? "" : ",") + std::to_string(first + i);
@@ -110,7 +110,7 @@ TEST_F(SessionTraceStory, NumbersEndAtTheirLimits) {
 }
 
 TEST_F(SessionTraceStory, ATraceHasAtMostSoManyTurnsAndBlocks) {
-  const std::string turn = std::string(kPlain) + "}\n";  // of two blocks
+  const std::string turn = std::string(kPlain) + "}\n";  // two blocks
   write_text(file(), turn + turn + turn);
   EXPECT_TRUE(read_session_trace(file(), {.turns_max = 3}).ok());
   EXPECT_THAT(read_session_trace(file(), {.turns_max = 2}).error().text(),

@@ -57,7 +57,7 @@ TEST_F(TraceCommand, EveryActionSpeaksJson) {
   EXPECT_TRUE(json({"verify", a}).find("sound")->as_bool());
   EXPECT_TRUE(json({"pack", a}).find("files")->is_array());
   EXPECT_TRUE(json({"recover", a}).find("files")->is_array());
-  // Packed, it answers the same.
+  // A packed record gives the same answers.
   EXPECT_EQ(json({"grep", a, "ordinal=7"}).find("steps")->as_array().size(), 2u);
   EXPECT_TRUE(json({"diff", run("b"), run("b")}).find("equal")->as_bool());
 }

@@ -24,7 +24,7 @@ TEST(FindInPages, RefusesOptionsThatMakeNoTask) {
   EXPECT_THAT(fault({.page_bytes = kPageBytesMax + 1}), HasSubstr("'page_bytes'"));
 }
 
-// The smallest page has room for the longest answer, at its very end too.
+// The smallest page has space for the longest answer, also at its very end.
 TEST(FindInPages, OnePageAndNoOtherTellsTheNumber) {
   for (const int32_t page_bytes : {kPageBytesMin, 200}) {
     auto environment = *make_find_in_pages({.pages = 5, .page_bytes = page_bytes});

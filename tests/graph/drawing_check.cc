@@ -29,7 +29,7 @@ std::vector<Segment> segments_of(const Drawing& drawing) {
   return segments;
 }
 
-/// Whether a line has a point inside the box; its border is not inside.
+/// Whether the line has a point inside the box; the border does not count as inside.
 bool crosses(const Segment& line, const DrawnBox& box) {
   const DrawnBox own = line.box();
   return own.x < box.right() && box.x < own.right() + (own.width == 0 ? 1 : 0) &&
@@ -104,7 +104,7 @@ class Check {
     }
   }
 
-  /// Lines at one height, or one above the other, may not even touch.
+  /// Two horizontal lines at the same height, or two vertical ones at the same x, must not touch.
   void check_overlaps() {
     std::map<std::pair<bool, int>, std::vector<Segment>> by_axis;
     for (const Segment& line : segments_of(drawing_))

@@ -1,4 +1,4 @@
-// The geometry of pictures: what must hold for any graph. The examples are in reference_test.cc.
+// The geometry of pictures: rules for any graph. The examples are in reference_test.cc.
 #include "graph/render_drawing.h"
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ std::string random_graph(RandomStream& random) {
   const uint64_t num_more = random.below(3 * num_nodes);
   std::set<std::pair<uint64_t, uint64_t>> seen;
   for (uint64_t i = 0; i < num_nodes + num_more; ++i) {
-    // A ring first: each node has an edge in and one out.
+    // A ring first: each node has one input edge and one output edge.
     const uint64_t from = i < num_nodes ? i : random.below(num_nodes);
     const uint64_t to = i < num_nodes ? (i + 1) % num_nodes : random.below(num_nodes);
     if (!seen.emplace(from, to).second) continue;
@@ -101,7 +101,7 @@ TEST(Drawing, RandomGraphsAreSound) {
   }
 }
 
-// This bound only catches a change of order.
+// This bound only detects a change in the order of growth.
 TEST(Drawing, AThousandNodesAreDrawnQuickly) {
   const auto graph = load_text(large_graph(1000, 3));
   ASSERT_NE(graph.plan, nullptr);

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = PRIMERL_SOURCE_DIR;
 const fs::path kGolden = kSource / "tests/graph/golden";
-const fs::path kRehearsed = kSource / "tests/rehearsal/golden";  // by rehearsal_test
+const fs::path kRehearsed = kSource / "tests/rehearsal/golden";  // checked by rehearsal_test
 
 std::string read(const fs::path& path) {
   std::ifstream file(path);
@@ -47,7 +47,7 @@ Overrides flags_of(const std::string& text) {
   return overrides;
 }
 
-/// What a person sees, with the temporary folder's name taken out.
+/// The findings as a person sees them, without the temporary folder's name.
 std::string findings_of(const fs::path& graph) {
   const Folder folder;
   const std::string text = read(graph);
@@ -87,7 +87,7 @@ TEST(Golden, EveryCodeHasAnExampleAndAParagraph) {
   EXPECT_EQ(shown, explained);
 }
 
-// A code in the sources without a paragraph would leave `explain` without an answer.
+// Without a paragraph for its code, `explain` would have no answer.
 TEST(Golden, EveryCodeInTheSourcesIsInTheTable) {
   size_t num_found = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource / "graph")) {

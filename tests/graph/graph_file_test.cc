@@ -71,7 +71,7 @@ TEST(GraphFile, AnOverlayMayAddTables) {
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   EXPECT_EQ(graph.plan->tenants.size(), 2u);
   EXPECT_EQ(graph.plan->instances[1].name, "env.second");
-  // Every router answers both; the slots of rollout stay apart.
+  // Both tenants share the router; only per_tenant nodes have an instance each.
   EXPECT_EQ(graph.plan->groups.size(), 8u);
 }
 
@@ -181,7 +181,7 @@ TEST(Diagnostics, ShowsControlCharactersOfAValueAsText) {
 
 TEST(Diagnostics, ShowsNoBytesThatATerminalCannotPrint) {
   const Folder folder;
-  std::string wide = "\xFF\xFE";  // as an editor saves UTF-16
+  std::string wide = "\xFF\xFE";  // as an editor writes UTF-16
   for (const char c : demo_text()) wide += {c, '\0'};
   const auto utf16 = findings(load(folder.write("wide.toml", wide)));
   EXPECT_THAT(utf16, HasSubstr("wide.toml: error[G001]: the text is in UTF-16, and TOML is UTF-8"));

@@ -5,8 +5,9 @@
 
 namespace primerl::testing {
 
-/// `num_nodes` nodes in a chain of rows, each feeding the next `reach` ones forward (the last ones
-/// fewer, made up for by feedback edges), num_nodes * reach edges in all. Uses actor "mesh".
+/// `num_nodes` nodes in a chain of rows. Each feeds the next `reach` nodes forward; the last ones
+/// have fewer forward edges and feedback edges instead, num_nodes * reach edges in all. Uses actor
+/// "mesh".
 std::string large_graph(int num_nodes, int reach);
 
 }  // namespace primerl::testing

@@ -70,7 +70,7 @@ TEST(LoadGraph, BoundsEveryEdge) {
   // capacity 64 + burst 8 - 1 + (64 completions + 16 ended + 64 observations + 1 policy + 1 timer)
   // times a burst of 8.
   EXPECT_EQ(edge_named(plan, "rollout.generate -> router.generate").bound, 64 + 8 - 1 + 146 * 8);
-  // capacity 64 + 64 actions + 1 task of a work turn.
+  // capacity 64 + 64 actions + 1 task of a work call.
   EXPECT_EQ(edge_named(plan, "env.task -> rollout.task").bound, 64 + 64 + 1);
   EXPECT_EQ(edge_named(plan, "decode.completion -> rollout.completion").bound, 64);
   EXPECT_EQ(edge_named(plan, "prefill.load -> router.load").bound, 1);
@@ -120,7 +120,7 @@ TEST(LoadGraph, ReadsItsOwnResolvedTextBackToTheSamePlan) {
   const auto first =
       load_graph_text(demo_text(), "graph.toml", folder.path(), overrides, test_catalog());
   ASSERT_NE(first.plan, nullptr) << findings(first);
-  overrides.cores = 64;  // the resolved text states what the machine decided
+  overrides.cores = 64;  // the resolved text has the values that this machine decided
   const auto second = load_graph_text(first.plan->resolved_toml, "graph.resolved.toml", "/",
                                       overrides, test_catalog());
   ASSERT_NE(second.plan, nullptr) << findings(second);

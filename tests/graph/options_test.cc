@@ -70,7 +70,7 @@ Bound bind(const std::string& toml) {
 }
 
 struct Case {
-  std::string toml, code;  // code empty = accepted
+  std::string toml, code;  // empty code = the value is valid
 };
 
 class OptionLimits : public ::testing::TestWithParam<Case> {};

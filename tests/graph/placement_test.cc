@@ -26,7 +26,7 @@ std::string serving(const std::string& more) {
   return placed("serving = { nodes = [\"prefill\", \"decode\"]" + more + " }\n" + kRest);
 }
 
-/// Keeps the model's folder as long as the graph.
+/// A loaded graph; the model's folder exists as long as it.
 struct Loaded {
   explicit Loaded(const std::string& text, int32_t cores = 2,
                   const Catalog& catalog = test_catalog()) {
@@ -106,7 +106,7 @@ TEST(Placement, EveryReplicaMayHaveItsFeedbackUnderWay) {
   const Loaded one(serving("")), two(serving(", replicas = 2"));
   const std::string name = "router.prefill -> prefill.request";
   EXPECT_GT(edge(two.plan(), name).bound, edge(one.plan(), name).bound);
-  // Inside the replica nothing has changed.
+  // Inside the replica nothing changes.
   const std::string inside = "prefill.done -> decode.request";
   EXPECT_EQ(edge(two.plan(), inside).bound, edge(one.plan(), inside).bound);
 }
@@ -116,7 +116,7 @@ TEST(Placement, WhatOneProcessSendsAnotherIsRecordedWhereItIsHandled) {
   EXPECT_EQ(edge(loaded.plan(), "router.prefill -> prefill.request").record, RecordPolicy::kInput);
   EXPECT_EQ(edge(loaded.plan(), "rollout.generate -> router.generate").record,
             RecordPolicy::kHeader);
-  // Its sender is an engine: it stores what nobody can compute again.
+  // Its sender is an engine: results that cannot be computed again are stored.
   EXPECT_EQ(edge(loaded.plan(), "decode.completion -> rollout.completion").record,
             RecordPolicy::kPayload);
   const std::string written = replaced(serving(""), "\"router.prefill      -> prefill.request\"",
@@ -165,7 +165,7 @@ TEST(Placement, CpusAreDealtOutAmongReplicas) {
   EXPECT_THAT(loaded.plan().processes[1].cpus, ElementsAre(0, 1));
   EXPECT_THAT(loaded.plan().processes[2].cpus, ElementsAre(2, 7, 9));
   EXPECT_THAT(loaded.plan().processes[0].cpus, IsEmpty());
-  // As many as replicas is enough, one fewer is not.
+  // As many CPUs as replicas are enough, one fewer is not.
   EXPECT_THAT(Loaded(serving(", replicas = 2, cpus = \"4-5\"")).plan().processes[2].cpus,
               ElementsAre(5));
   EXPECT_THAT(codes_of(serving(", replicas = 2, cpus = \"5\"")), ElementsAre("G057"));
@@ -181,11 +181,11 @@ TEST(Placement, ComputeThreadsFollowFromThePlace) {
         ->threads;
   };
   EXPECT_EQ(threads(""), 6);                                // two processes compute
-  EXPECT_EQ(threads(", replicas = 2"), 4);                  // three do
-  EXPECT_EQ(threads(", threads = 5"), 5);                   // as said
-  EXPECT_EQ(threads(", cpus = \"0-2\""), 3);                // those it may use
-  EXPECT_EQ(threads(", replicas = 2, cpus = \"0-2\""), 1);  // the least of its replicas
-  EXPECT_EQ(threads(", host = \"gpu1\""), 12);              // nobody to share with
+  EXPECT_EQ(threads(", replicas = 2"), 4);                  // three compute
+  EXPECT_EQ(threads(", threads = 5"), 5);                   // as stated
+  EXPECT_EQ(threads(", cpus = \"0-2\""), 3);                // the CPUs that it may use
+  EXPECT_EQ(threads(", replicas = 2, cpus = \"0-2\""), 1);  // the smallest of its replicas
+  EXPECT_EQ(threads(", host = \"gpu1\""), 12);              // alone on its machine
 }
 
 TEST(Placement, TransportsFollowFromTheMachines) {

@@ -1,4 +1,5 @@
-// `[graph] plugins`: which files are loaded, from where, how many, and what a plan keeps of them.
+// `[graph] plugins`: which files are loaded, from which folder, how many, and what a plan keeps of
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

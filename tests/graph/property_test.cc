@@ -10,7 +10,7 @@
 namespace primerl::testing {
 namespace {
 
-/// The tables of a file: each from its header to the next.
+/// The tables of a file: each from its header to the next header.
 std::vector<std::string> tables_of(const std::string& text) {
   std::vector<std::string> tables;
   size_t begin = 0;
@@ -76,13 +76,13 @@ TEST(GraphProperties, ChangedValuesChangeTheHash) {
   EXPECT_NE(base, hash(replaced(demo_text(), "capacity = 64", "capacity = 65")));
   EXPECT_NE(base, hash(replaced(demo_text(), "capacity = 64", "record = \"none\"")));
   EXPECT_NE(base, hash(demo_text() + "\n[trace]\nlevel = \"off\"\n"));
-  // Stating a default is the same graph.
+  // A default that is written out does not change the graph.
   EXPECT_EQ(base, hash(replaced(demo_text(), "capacity = 64", "record = \"payload\"")));
   EXPECT_EQ(base, hash(demo_text() + "\n[trace]\nsync_every = \"0.1s\"\n"));
   EXPECT_EQ(base, hash(replaced(demo_text(), "seed = 17", "seed = 17\ndrain_max = \"60s\"")));
 }
 
-// Every finding must be renderable, whatever the text looks like.
+// Every finding must be printable, for any text.
 void expect_graceful(const std::string& text) {
   static const Folder folder;
   Overrides overrides;
@@ -122,7 +122,7 @@ TEST(GraphProperties, DeepNestingIsAnErrorAndNoCrash) {
   expect_graceful(dots + " = 1");
 }
 
-// The target is 50 ms (bench/graph); this bound only catches a change of order.
+// The target is 50 ms (bench/graph); this bound only detects a change in the order of growth.
 TEST(GraphProperties, AThousandNodesCheckQuickly) {
   const auto begin = std::chrono::steady_clock::now();
   const auto graph = load_text(large_graph(1000, 3));
@@ -135,7 +135,8 @@ TEST(GraphProperties, AThousandNodesCheckQuickly) {
 
 TEST(GraphProperties, AThousandNodesInCyclesAreCheckedQuicklyToo) {
   std::string text = large_graph(1000, 3);
-  text = replaced(text, "]\nfeedback = [\n", "");  // what closed the loops is forward now
+  text = replaced(text, "]\nfeedback = [\n", "");  // the edges that closed the loops are forward
+                                                   // edges now
   const auto begin = std::chrono::steady_clock::now();
   const auto graph = load_text(text);
   const auto took = std::chrono::steady_clock::now() - begin;

@@ -1,5 +1,6 @@
-// The language against the real catalog: the examples check clean, and the committed reference is
-// what the option registry says. `PRIMERL_UPDATE_GOLDEN=1 reference_test` writes docs/reference.
+// Examples and reference pages with the real catalog: the examples pass `check`, and the committed
+// reference equals the option registry. `PRIMERL_UPDATE_GOLDEN=1 reference_test` writes
+// docs/reference.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,13 +40,13 @@ TEST(Reference, TheSchemaIsWhatTheRegistrySays) {
   expect_page("graph.schema.json", graph_schema(full_catalog()).dump(1) + "\n");
 }
 
-/// Loads every graph below `folder`. One that lacks its model, until it is made, gets the demo's.
+/// Loads every graph below `folder`. A graph whose model does not exist yet gets the demo's model.
 template <class Use>
 void with_graphs_of(const std::string& folder, Use use) {
   size_t num_used = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource / folder)) {
     if (entry.path().extension() != ".toml" || entry.path().filename() == "hosts.toml") continue;
-    // Needs its plugin: tests/plugins/installed_test.cc builds and checks it.
+    // It needs its plugin: tests/plugins/installed_test.cc builds and checks it.
     if (entry.path().parent_path().filename() == "plugin") continue;
     Overrides overrides;
     overrides.cores = 2;
@@ -98,7 +99,7 @@ TEST(Reference, ASecondReadingOfTheResolvedDemoGivesTheSamePlan) {
   const auto first = load_graph((kSource / "examples/reverse_text/graph.toml").string(), overrides,
                                 full_catalog());
   ASSERT_NE(first.plan, nullptr) << render(first.diagnostics, first.sources);
-  // What was resolved stays so on a machine with more cores.
+  // The resolved values stay the same on a machine with more cores.
   Overrides elsewhere;
   elsewhere.cores = 64;
   const auto second = load_graph_text(first.plan->resolved_toml, "graph.resolved.toml", "/",

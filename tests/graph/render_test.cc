@@ -36,7 +36,7 @@ TEST_F(Render, DotReadsAsWritten) { expect_picture("demo.dot", render_dot(*graph
 
 TEST_F(Render, PlanReadsAsWritten) {
   std::string text = render_plan(*graph_.plan);
-  // The first line has the hash, which holds the folder's name.
+  // The first line has the hash, which depends on the folder's name.
   text.erase(0, text.find('\n') + 2);
   expect_picture("demo.plan.txt", text);
 }

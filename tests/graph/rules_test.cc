@@ -1,4 +1,5 @@
-// Rules beside their golden pairs: what must not be reported, and limits one past the bound.
+// Rules in addition to their golden pairs: what must not be reported, and limits one past the
+// bound.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -168,7 +169,7 @@ TEST(Rules, ADrainLastsLongerThanAnyEnvironmentCall) {
 }
 
 TEST(Rules, AGroupFitsIntoAMessage) {
-  // The test catalog's groups have 8 bytes a token.
+  // The test catalog's groups have 8 bytes per token.
   const auto with_length = [](int64_t seq_len) {
     return codes_of(
         demo_with("group_size = 8", fmt::format("group_size = 8\nseq_len = {}", seq_len)));
@@ -261,7 +262,7 @@ TEST(Rules, AFileIsRelativeToTheFileThatNamesIt) {
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   EXPECT_THAT(graph.plan->resolved_toml,
               HasSubstr("file = \"" + folder.path() + "/parts/words.txt\""));
-  // What the worker reads names the same file from any folder.
+  // The text that a worker reads names the same file from any folder.
   const auto again =
       load_graph_text(graph.plan->resolved_toml, "graph.resolved.toml", "/", {}, test_catalog());
   ASSERT_NE(again.plan, nullptr) << findings(again);
@@ -397,8 +398,8 @@ TEST(Rules, EveryProcessHasItsOwnCopyOfAnEngine) {
   EXPECT_EQ(again.plan->resolved_toml, graph.plan->resolved_toml);
 }
 
-// A full edge holds back its own sender alone, so users of one engine may stand before and behind
-// another node.
+// A full edge only stops its own sender, so users of one engine may be both upstream and downstream
+// of another node.
 TEST(Rules, ThreadsMayFormACycleThatNodesDoNot) {
   std::string text = demo_with("[edges]", "[node.relay]\nactor = \"relay\"\n\n[edges]");
   text = replaced(text, "\"prefill.done        -> decode.request\",",
@@ -416,8 +417,8 @@ TEST(Rules, ARunOfErrorsIsCut) {
 }
 
 TEST(Rules, AProcessKeepsAtMostWhatIsWritten) {
-  // Of the test catalog: 3 MB for the base that engine and learner share, 4,096 bytes a block,
-  // 1,000 a rank.
+  // In the test catalog: 3 MB for the base that engine and learner share, 4,096 bytes per block,
+  // 1,000 per rank.
   const std::string text =
       demo_with("actor = \"trainer\"", "actor = \"trainer\"\nper_tenant = true") +
       "[tenant.main.adapter]\nrank = 8\n[tenant.second]\nenvironment = { name = \"copy\" }\n"
@@ -431,7 +432,7 @@ TEST(Rules, AProcessKeepsAtMostWhatIsWritten) {
   };
   const auto unlimited = with_limit(0);
   ASSERT_NE(unlimited.plan, nullptr) << findings(unlimited);
-  double bytes = -3'000'000;  // held once
+  double bytes = -3'000'000;  // the base is held once
   for (const auto& resource : unlimited.plan->resources) bytes += sum_of(resource.memory);
   EXPECT_EQ(bytes, 3'000'000 + 512 * 4096 + 108'000) << "base, blocks, adapters of both tenants";
   const auto limit = static_cast<int64_t>(bytes);

@@ -91,7 +91,7 @@ class Check {
     expect(fits, "is out of range");
   }
 
-  /// Every schema of ours is closed: a member is named, fits a pattern, or is a fault.
+  /// Every schema of ours is closed: a member is named, matches a pattern, or is a fault.
   void members() {
     const Json* named = schema_.find("properties");
     const Json* patterns = schema_.find("patternProperties");

@@ -84,7 +84,8 @@ TEST(Schema, TakesWhatTheCheckTakes) {
               IsEmpty());
 }
 
-// What one table can show is refused in the editor already; the rest needs the whole graph.
+// An editor already refuses the faults that are visible in one table; the others need the whole
+// graph.
 TEST(Schema, RefusesWhatTheCheckRefusesOfATable) {
   const std::set<std::string> of_a_table = {"G006", "G010", "G015", "G016", "G017", "G020",
                                             "G021", "G022", "G023", "G024", "G025", "G030"};

@@ -1,4 +1,4 @@
-// One slip of the finger is one error, at its place, with what was meant.
+// One typing mistake is one error, at its position, with the name that was meant.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// A letter lost, one typed twice, two swapped, one replaced, one in the wrong case.
+/// One letter missing, one typed twice, two swapped, one replaced, one in the wrong case.
 std::vector<std::string> misspelt(const std::string& word) {
   const size_t middle = word.size() / 2;
   std::string lost = word, twice = word, swapped = word, other = word, upper = word;
@@ -82,8 +82,8 @@ TEST(Slips, InAKeyOrATableAreOneErrorThereThatSaysWhatWasMeant) {
 }
 
 struct Slip {
-  std::string from, to;  // the first place in the demo
-  std::string place;     // where the error stands, "line:column: error[code]"
+  std::string from, to;  // the first occurrence in the demo
+  std::string place;     // position of the error, "line:column: error[code]"
   std::string help;
 };
 
@@ -136,7 +136,7 @@ TEST(Slips, InAPlaceAreOneErrorThereThatSaysWhatWasMeant) {
   EXPECT_THAT(seen, Not(HasSubstr("G051"))) << "its nodes have a place";
 }
 
-// With another value than the default, so that a rule would see the difference.
+// The value is not the default, so that a rule would show the difference.
 TEST(Slips, InAnOptionHideNoOtherFindingAndMakeNone) {
   const auto graph = load_text(replaced(demo_text(), "group_size = 8", "grup_size = 7"));
   const std::string seen = findings(graph);

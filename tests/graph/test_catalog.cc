@@ -401,7 +401,7 @@ Result<ModelFacts> read_facts(const std::string& folder) {
   return facts;
 }
 
-/// "echo.so" brings an environment; no other plugin exists.
+/// "echo.so" has an environment; no other plugin exists.
 std::vector<PluginFault> add_plugins(const std::vector<std::string>& files, Catalog& catalog) {
   std::vector<PluginFault> faults;
   for (size_t i = 0; i < files.size(); ++i) {

@@ -1,5 +1,5 @@
-/// A catalog of small actors with the ports of the demo, for tests of the language: their handlers
-/// do nothing, their contracts are what counts.
+/// A catalog of small actors with the ports of the demo, for tests of the graph language. Their
+/// handlers do nothing; only their contracts matter.
 #pragma once
 
 #include <string>
@@ -13,10 +13,11 @@ namespace primerl::testing {
 /// option).
 const Catalog& test_catalog();
 
-/// The graph of the architecture's section 5, on the test catalog; its model folder is `model`.
+/// The graph of section 5 of the architecture page, with the test catalog; its model folder is
+/// `model`.
 std::string demo_text();
 
-/// A temporary folder with a `model` folder of 256 positions in it; removed when it dies.
+/// A temporary folder with a `model` folder of 256 positions; removed at the end.
 class Folder {
  public:
   Folder();
@@ -36,7 +37,7 @@ CheckedGraph load_text(const std::string& text, Overrides overrides = {});
 inline std::string findings(const CheckedGraph& graph) {
   return render(graph.diagnostics, graph.sources);
 }
-/// `text` with the first `from` replaced; fails the process when it is not there.
+/// `text` with the first `from` replaced; ends the process if there is none.
 std::string replaced(std::string text, const std::string& from, const std::string& to);
 
 }  // namespace primerl::testing

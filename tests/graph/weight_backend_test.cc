@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-/// One user of the channel on each machine named, each in a process of its own.
+/// One user of the channel on each of these machines, each in a process of its own.
 Plan plan_on(const std::vector<std::string>& machines, const std::string& backend) {
   Plan plan;
   plan.resources.resize(2);
@@ -64,7 +64,7 @@ TEST(WeightBackend, LinksJoinWhoSharesAChannelByLink) {
   plan.instances[2].resources = {0};
   EXPECT_TRUE(are_joined_by_weights(plan, ProcessId(0), ProcessId(1)));
   EXPECT_FALSE(are_joined_by_weights(plan, ProcessId(0), ProcessId(2)));
-  // With a learner somewhere, only its process sends.
+  // If a process has a learner, only that process sends.
   plan.resources.push_back({});
   plan.resources[2].kind = "learner";
   plan.instances[2].resources = {1};

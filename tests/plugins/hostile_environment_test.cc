@@ -1,5 +1,5 @@
-// Whole runs whose environments hang, are slow, raise and answer with what is no text, side by side
-// in processes of their own that may die: each such call ends its own rollout, and Ctrl-C ends the
+// Whole runs with environments that hang, are slow, throw and answer with bytes that are not text,
+// in processes of their own that may die. Each such call ends its own rollout, and Ctrl-C ends the
 // run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ replicas = 12
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// Each that failed says that its environment did.
+  /// The number of failed rollouts; each must report that its environment failed.
   size_t num_failed() const {
     size_t count = 0;
     for (const Json& line : lines_of(folder_ + "/rollouts.jsonl")) {
@@ -101,7 +101,7 @@ TEST_F(HostileRun, ThatLosesAProcessOfThemGoesOnAndIsTakenUp) {
   num_failed();
 }
 
-// Its answers are needed as they were recorded, so nobody can go on without them.
+// Its recorded answers are needed, so the run cannot continue without them.
 TEST_F(HostileRun, ThatHangsWhileItFollowsItsRecordEndsAndSaysWhere) {
   {
     Program run(words(0, "1000000000"), variables());
@@ -125,13 +125,13 @@ TEST_F(HostileRun, ThatHangsWhileItFollowsItsRecordEndsAndSaysWhere) {
   expect_steps_and_rollouts_once(folder_);
 }
 
-// Every environment hangs for ever, more of them than may be given up in a run.
+// Every environment hangs for ever; there are more of them than a run may abandon.
 TEST_F(HostileRun, WhereAllOfThemHangEndsWithCtrlC) {
   auto all = words(100, "1000000000");
   all.insert(all.end(), {"--no-rehearsal", "--set", "graph.abandoned_max=4", "--set",
                          "tenant.main.environment_timeout=\"6s\""});
   Program run(all, variables());
-  // Those that hang have been asked; the first of them is given up after six seconds.
+  // Wait until all have been called; the first of them is abandoned after six seconds.
   ASSERT_TRUE(wait_until([this] {
     const auto said = run_graph_program({"ps", folder_, "--json"}, variables());
     const auto status = parse_json(said.out, "ps --json");

@@ -1,5 +1,5 @@
-// What `cmake --install` leaves is enough to build, test and run examples/plugin, a repository of
-// its own, with plain CMake.
+// The files of `cmake --install` are enough to build, test and run examples/plugin, a separate
+// repository, with plain CMake.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@ namespace fs = std::filesystem;
 
 class Installed : public testing::Test {
  protected:
-  /// A program that must end well.
+  /// Runs a program that must succeed.
   static std::string run(std::vector<std::string> words) {
     const std::string what = fmt::format("{}", fmt::join(words, " "));
     const auto end = Program(std::move(words)).wait();
     EXPECT_EQ(end.code, 0) << what << "\n" << end.out << end.err;
     return end.out;
   }
-  /// The installed program, in the repository.
+  /// Runs the installed program in the repository.
   ProgramEnd program(std::vector<std::string> words) const {
     words.insert(words.begin(), prefix_ + "/bin/primerl-graph");
     return Program(std::move(words), {}, repository_).wait();
@@ -43,8 +43,8 @@ TEST_F(Installed, AllThatARepositoryOfOnesOwnNeeds) {
   // An actor is tested by hand.
   EXPECT_THAT(run({PRIMERL_CTEST, "--test-dir", build, "--output-on-failure"}),
               HasSubstr("100% tests passed"));
-  // A graph with the plugin is checked and rehearsed, and its options are checked like built-in
-  // ones.
+  // A graph with the plugin is checked and rehearsed, and the plugin's options are checked like
+  // built-in ones.
   const auto checked = program({"check", "graph.toml"});
   EXPECT_EQ(checked.code, 0) << checked.err;
   EXPECT_THAT(checked.out + checked.err,

@@ -20,9 +20,9 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-/// Starts five processes that outlive it and writes their numbers: a child, one that ignores
-/// SIGTERM, one with a session of its own, one that ignores SIGTERM in a session of its own, and
-/// one whose parent has ended.
+/// Starts five processes that would run longer than the script, and writes their process ids: a
+/// child, one that ignores SIGTERM, one with a session of its own, one that ignores SIGTERM in a
+/// session of its own, and one whose parent has ended.
 constexpr const char* kScript = R"SH(
 sleep 1000 & echo $! >> "$1.new"
 sh -c 'trap "" TERM; exec sleep 1000' & echo $! >> "$1.new"
@@ -60,7 +60,7 @@ environment = {{ name = "spawner", script = "spawn.sh", out = "{}" }}
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// Waits for the script's processes; false when they do not come.
+  /// Waits for the script's processes; false if they do not appear.
   bool wait_for_spawned() {
     const auto deadline = deadline_after(kPatience);
     while (!fs::exists(out_) && std::chrono::steady_clock::now() < deadline) ::usleep(5'000);
@@ -126,7 +126,7 @@ TEST_F(SpawningRun, StartsThemWithDefaultSignalsAndNoneBlocked) {
   EXPECT_EQ(set, 0u);
   file >> name >> set;
   EXPECT_EQ(name, "SigIgn:");
-  // posix_spawn() ignores the two signals that the C library keeps for itself.
+  // posix_spawn() ignores the two signals that the C library reserves.
   EXPECT_EQ(set & ~(uint64_t{3} << 31), 0u);
   ::kill(run.pid(), SIGINT);
   EXPECT_EQ(run.wait().code, 130);

@@ -1,5 +1,5 @@
-/// Single faults put into the text of a graph file: one slip of a person each, with the lines at
-/// which an error about it helps. Made from the text alone; no random choice.
+/// Single faults for the text of a graph file: each is one mistake of a person, with the lines
+/// where an error message about it helps. They follow from the text; nothing is random.
 #pragma once
 
 #include <set>
@@ -13,9 +13,9 @@ enum class FaultKind {
   kMisspelt,    // a key, table, node, port or word with a wrong letter
   kMissing,     // a line left out
   kDuplicated,  // a line written twice
-  kReversed,    // an edge the other way round
+  kReversed,    // an edge with its ends swapped
   kMoved,       // an edge in the other list
-  kMistyped,    // a value of another type, or a word that is no choice
+  kMistyped,    // a value of another type, or a word that is not a valid choice
   kOutOfRange,  // a number at or beyond an end of its range
   kRemoved,     // a table or an edge left out
 };
@@ -23,14 +23,14 @@ std::string_view to_string(FaultKind kind);
 
 struct GraphFault {
   FaultKind kind = FaultKind::kMisspelt;
-  std::string what;     // "line 23: key 'kind' misspelt"
-  std::string text;     // of the whole file
-  std::set<int> lines;  // of `text`, from 1: where an error points at the slip
-  std::string word;     // an error elsewhere that quotes it names the slip, too; may be empty
+  std::string what;     // for example "line 23: key 'kind' misspelt"
+  std::string text;     // the whole file
+  std::set<int> lines;  // in `text`, from 1: lines where an error points at the mistake
+  std::string word;     // an error elsewhere that quotes this word is good too; may be empty
 };
 
-/// Every fault that the lines of `text` can have, in the order of kinds and lines. `text` is laid
-/// out as the examples are: a key or an edge a line, tables in brackets.
+/// Every fault that the lines of `text` can have, in the order of kinds and lines. `text` has the
+/// layout of the examples: one key or edge per line, table headers in brackets.
 std::vector<GraphFault> graph_faults(std::string_view text);
 
 }  // namespace primerl::testing

@@ -139,7 +139,7 @@ TypeShape parse_type(std::string_view text, size_t& at) {
   return type;
 }
 
-/// An entry of a map ("key", "value") or a pair: no struct with fields() of its own.
+/// Whether it is an entry of a map ("key", "value") or a pair, not a struct with its own fields().
 bool is_entry(const TypeShape& type) {
   return type.fields.size() == 2 &&
          ((type.fields[0].first == "key" && type.fields[1].first == "value") ||
@@ -148,13 +148,13 @@ bool is_entry(const TypeShape& type) {
 
 bool is_message(const TypeShape& type) { return type.is_message; }
 
-/// Members whose initializer is not the default of their type: links of a RecentTable.
+/// Members whose initial value is not the default of their type: links of a RecentTable.
 bool is_link(std::string_view name, std::string_view type) {
   return type == "u32" &&
          (name == "older" || name == "newer" || name == "oldest" || name == "newest");
 }
 
-/// `like` has the kind that the value is written with.
+/// `like` is the written value; the default has the same kind.
 FieldTree default_of(const std::string& name, const TypeShape& type, const FieldTree& like) {
   FieldTree made{.kind = like.kind};
   if (type.kind == TypeShape::Kind::kStruct) {
@@ -173,8 +173,8 @@ FieldTree default_of(const std::string& name, const TypeShape& type, const Field
   return made;
 }
 
-/// Calls `visit(place, left)` for every place of `field` below `tree`: `left` is what a reader
-/// without the field would leave there. `fresh` is null within a list.
+/// Calls `visit(place, left)` for every occurrence of `field` below `tree`. `left` is the value
+/// that a reader without the field would leave there. `fresh` is null within a list.
 template <class Tree, class Visit>
 void visit_places(Tree& tree, const FieldTree* fresh, const TypeShape& type,
                   const std::string& owner, const StateField& field, const Visit& visit) {

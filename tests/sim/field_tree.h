@@ -1,5 +1,5 @@
-/// FieldTree: the fields that a FieldWriter was told, as a tree, so that a test can drop one of
-/// them. StateShape: all fields that a contract's `.state(...)` names, also those of nested
+/// FieldTree: the fields that were written to a FieldWriter, as a tree, so that a test can remove
+/// one of them. StateShape: all fields that a contract's `.state(...)` names, also those of nested
 /// structs, read from its schema. Plain values.
 #pragma once
 
@@ -29,15 +29,15 @@ struct FieldTree {
     kArray
   };
   Kind kind = Kind::kStruct;
-  std::vector<std::string> names = {};  // of kStruct, parallel to `items`
-  std::vector<FieldTree> items = {};    // of kStruct and kList
-  uint64_t bits = 0;                    // of kBoolean to kNumber
-  std::string text = {};                // of kText to kArray
+  std::vector<std::string> names = {};  // for kStruct, parallel to `items`
+  std::vector<FieldTree> items = {};    // for kStruct and kList
+  uint64_t bits = 0;                    // for kBoolean to kNumber
+  std::string text = {};                // for kText to kArray
 
   friend bool operator==(const FieldTree&, const FieldTree&) = default;
 };
 
-/// The saved state of an actor as a tree, and back. `options` are those of its node.
+/// The saved state of an actor as a tree, and back. `options` are the options of its node.
 FieldTree tree_of(const Contract& contract, const void* options, const SavedFields& saved);
 SavedFields saved_of(const Contract& contract, const void* options, const FieldTree& tree);
 
@@ -46,13 +46,14 @@ struct TypeShape {
   enum class Kind : uint8_t { kScalar, kList, kStruct };
   Kind kind = Kind::kScalar;
   std::string text;                                         // as in the schema
-  std::vector<std::pair<std::string, TypeShape>> fields{};  // of kStruct; of kList one without name
-  bool is_message = false;                                  // of kStruct: a message's fields
+  std::vector<std::pair<std::string, TypeShape>> fields{};  // for kStruct; a kList has one without
+                                                            // a name
+  bool is_message = false;                                  // a kStruct that is a message
 };
 
-/// One line of a `fields()`: it may occur at several places of a state.
+/// One line of a `fields()`; it may occur several times in a state.
 struct StateField {
-  std::string name;   // the first place: "router.held.lanes.waiting.arrival"
+  std::string name;   // first occurrence: "router.held.lanes.waiting.arrival"
   std::string owner;  // schema of the struct that has the field; "" for the actor itself
   std::string field;  // its own name
 };
@@ -60,11 +61,11 @@ struct StateField {
 class StateShape {
  public:
   explicit StateShape(const Contract& contract);
-  /// In the order of the contract. A message that a state holds is one field: its own fields are
-  /// those of the message. Entries of maps and pairs are not fields; what they hold is.
+  /// In the order of the contract. A message in a state counts as one field, because its own fields
+  /// belong to the message. Entries of maps and pairs are not fields; their contents are.
   const std::vector<StateField>& fields() const { return fields_; }
-  /// Sets the field everywhere to what a reader without it would leave: the value of `fresh`, or
-  /// within a list the default of its type.
+  /// Sets the field everywhere to the value that a reader without it would leave: the value of
+  /// `fresh`, or within a list the default of its type.
   void drop(FieldTree& tree, const FieldTree& fresh, const StateField& field) const;
   /// Whether drop() would change anything.
   bool has_value(const FieldTree& tree, const FieldTree& fresh, const StateField& field) const;

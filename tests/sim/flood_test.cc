@@ -1,8 +1,8 @@
-// What a tenant that floods, or whose environment hangs, costs its neighbours, on the virtual
-// clock: eight tenants alike, then with the trouble. They all want more than there is, so that each
-// has the eighth that it is promised: that is what a neighbour's step takes "at its promised
-// share". The costs are like those of the demo: no luck, no machine. PRIMERL_SIM_SHOW=1 prints what
-// steps took.
+// What a tenant costs the others if it floods, or if its environment hangs, on the virtual clock:
+// eight equal tenants, then with the fault. All want more than there is, so each gets the eighth
+// that it is promised; a tenant's step time without the fault is the time "at its promised share".
+// The costs are like those of the demo, so the results do not depend on the machine.
+// PRIMERL_SIM_SHOW=1 prints the step times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,14 +24,15 @@ namespace primerl::sim {
 namespace {
 
 constexpr size_t kTenants = 8, kFlooding = 0, kHanging = 1;
-constexpr size_t kFloodSteps = 60;  // of each neighbour
-/// After 110 of them the flood has its first batch, if it generates no more than its share.
+constexpr size_t kFloodSteps = 60;  // of each other tenant
+/// If the flooding tenant generates no more than its share, its first batch is complete after 110.
 constexpr size_t kFloodStepsLong = 150;
-constexpr size_t kUnderWay = 10;  // steps until all of them are
+constexpr size_t kUnderWay = 10;  // steps until all tenants have begun
 
 struct Troubles {
-  bool floods = false;  // one has ten times the rollouts at once, batches and answers ten times
-  bool hangs = false;   // the environment of one stops to return
+  bool floods = false;  // one tenant has ten times the rollouts in flight, batch size and answer
+                        // length
+  bool hangs = false;   // the environment of one tenant stops returning
 };
 
 /// The graph of examples/two_tenants with eight tenants.
@@ -57,7 +58,7 @@ CheckedGraph neighbours(const Troubles& troubles, size_t num_steps,
       fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR),
       "resource.engine.backend=\"scripted\"", "resource.learner.backend=\"scripted\"",
       "node.rollout.max_inflight=1024", "resource.engine.kv_blocks=4096",
-      // Everybody writes as much as the tenant allows.
+      // Every answer is as long as the tenant allows.
       "resource.engine.new_tokens_min=1000", "resource.engine.new_tokens_max=1000",
       "resource.engine.step_cost=\"300us\"", "resource.engine.decode_token_cost=\"25us\"",
       "resource.engine.prefill_token_cost=\"15us\"", "resource.learner.step_cost=\"1600us\"",
@@ -78,7 +79,7 @@ class TimingServices final : public NoHost {
   std::map<size_t, std::vector<double>> times;  // by slot
 };
 
-/// After its first batches the environment of one tenant does not return.
+/// After its first batches, the environment of one tenant does not return.
 class HangingEnvironment final : public StepHooks {
  public:
   explicit HangingEnvironment(const Plan& plan) {
@@ -100,7 +101,7 @@ class HangingEnvironment final : public StepHooks {
   int64_t num_seen_ = 0;
 };
 
-/// Seconds of a step, of those who have no trouble, while all have work.
+/// Step times in seconds of the tenants without a fault, while all have work.
 struct StepTimes {
   double mean = 0, p99 = 0;
 };
@@ -148,7 +149,7 @@ StepTimes times_of_others(const Troubles& troubles, uint64_t seed,
 constexpr uint64_t kFloodSeeds = 3;
 constexpr double kRatioMax = 1.2;
 
-// Where the learner is the bottleneck, as in the demo.
+// The learner is the bottleneck, as in the demo.
 TEST(Flood, LengthensNoStepOfANeighbourByMoreThanAFifth) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed);
@@ -158,8 +159,8 @@ TEST(Flood, LengthensNoStepOfANeighbourByMoreThanAFifth) {
   }
 }
 
-// The others' steps wait for a pass of the flood: where it may fill the pass, each one holds up
-// all.
+// The other steps wait for a pass of the flooding tenant: if it may fill a pass, each of its passes
+// delays all others.
 TEST(Flood, WouldHoldUpItsNeighboursWithWholePasses) {
   const StepTimes alike = times_of_others({}, 1);
   const StepTimes flood =
@@ -169,7 +170,7 @@ TEST(Flood, WouldHoldUpItsNeighboursWithWholePasses) {
 
 const std::vector<std::string> kSlowEngine = {"resource.engine.decode_token_cost=\"100us\""};
 
-// Where the engine is the bottleneck, each has its share of it, from the first step on.
+// The engine is the bottleneck: each tenant has its share of it, from the first step on.
 TEST(Flood, TakesNoMoreOfAFullEngineThanItsShare) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed, kSlowEngine);
@@ -179,7 +180,7 @@ TEST(Flood, TakesNoMoreOfAFullEngineThanItsShare) {
   }
 }
 
-// It trains nothing for long, and then 25 micro-batches at once.
+// It trains nothing for a long time, and then has 25 micro-batches at once.
 TEST(Flood, DoesNotCatchUpWhenItsBatchIsComplete) {
   const StepTimes alike = times_of_others({}, 1, kSlowEngine, kFloodStepsLong);
   const StepTimes flood = times_of_others({.floods = true}, 1, kSlowEngine, kFloodStepsLong);
@@ -187,7 +188,7 @@ TEST(Flood, DoesNotCatchUpWhenItsBatchIsComplete) {
   EXPECT_LE(flood.p99, kRatioMax * alike.p99);
 }
 
-// Nor of its KV blocks, where there are not enough for all who run at once.
+// The same for KV blocks, if there are not enough for all running sequences.
 TEST(Flood, TakesNoMoreBlocksThanItsShare) {
   for (const int32_t num_blocks : {512, 384, 256}) {
     std::vector<std::string> sets = kSlowEngine;

@@ -1,5 +1,5 @@
 /// The host of a run that keeps nothing: no metrics, no log, no lines; checkpoints go to one
-/// scratch folder. A test that wants some of it overrides that.
+/// temporary folder. A test that needs some of it overrides that part.
 #pragma once
 
 #include "graph/base/services.h"

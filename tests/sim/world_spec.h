@@ -1,4 +1,5 @@
-/// WorldSpec: what a world of state_world.h is, drawn from its number, and its graph.
+/// WorldSpec: the random properties of a world of state_world.h, drawn from its number, and its
+/// graph.
 #pragma once
 
 #include <filesystem>
@@ -19,11 +20,11 @@ enum class WorldKind : uint8_t {
   kEnvironmentDies,
   kSupervised,
   kResumed,
-  kLong,   // many small steps: what is judged over a lap of versions
-  kCrowd,  // more at once than a turn passes on
+  kLong,   // many small steps: for rules that measure over a lap of versions
+  kCrowd,  // more requests at once than one work call sends
 };
 
-/// What goes wrong in a world, besides deaths. Numbers are those of its draws.
+/// The faults of a world, besides deaths. Each number is used with the world's random numbers.
 struct WorldSpec {
   uint64_t number = 0;
   WorldKind kind = WorldKind::kOneTenant;
@@ -32,20 +33,22 @@ struct WorldSpec {
   bool has_faulty_tasks = false, has_faulty_answers = false, has_equal_rewards = false;
   bool has_wrong_policy = false;
   bool loses_file = false;  // rollouts.jsonl cannot be written after some lines
-  uint64_t fails_from = 0;  // end of an engine from which on sequences fail; 0 = never
+  uint64_t fails_from = 0;  // number of the engine's ended sequence from which sequences fail; 0 =
+                            // never
   uint64_t fails_until = 0;
   bool refuses_weights = false;     // one engine cannot apply some versions
-  uint64_t late_weights = 0;        // times a version's bytes have not come, or are not prepared
-  uint64_t device_fault_every = 0;  // events, of engine and learner in turn; 0 = never
-  uint64_t holds_every = 0;         // events; 0 = the engines are never paused
-  uint64_t death_every = 0;         // events; 0 = no process dies
-  uint64_t dead_for = 0;            // events
+  uint64_t late_weights = 0;        // how often a version's bytes have not arrived, or are not
+                                    // prepared
+  uint64_t device_fault_every = 0;  // in events, for engine and learner alternately; 0 = never
+  uint64_t holds_every = 0;         // in events; 0 = the engines are never paused
+  uint64_t death_every = 0;         // in events; 0 = no process dies
+  uint64_t dead_for = 0;            // in events
   bool is_resumed = false;
-  bool never_prepares = false;  // engines say of every version that it is not prepared yet
-  Duration environment_takes;   // at most, of a call
+  bool never_prepares = false;  // engines report of every version that it is not prepared yet
+  Duration environment_takes;   // longest call
 };
 
-/// A plan holds pointers into its catalog.
+/// A plan has pointers into its catalog.
 struct World {
   WorldSpec spec;
   Catalog catalog;
@@ -57,7 +60,7 @@ struct World {
 const World& world_of(uint64_t number);
 WorldSpec spec_of(uint64_t number);
 
-/// A file there is a fault of the scripted device "engine" or "learner".
+/// While this file exists, the scripted device "engine" or "learner" fails.
 std::filesystem::path fault_file(const std::string& of);
 /// The checkpoint of a learner, for worlds that resume.
 std::filesystem::path resume_folder();
