@@ -63,7 +63,7 @@ struct ResourceContract {
   /// reads the folder that the adapter starts from, if it has one. Empty = known only when it is
   /// created.
   std::function<Status(const std::string& folder, const Tenant& tenant)> check_adapter = {};
-  /// Where the resource is created.
+  /// The model and device of a resource.
   struct Setup {
     std::string folder;  // of its model; "" = no model
     std::string device;  // "cpu", "cuda:0"

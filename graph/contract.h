@@ -90,7 +90,7 @@ struct ResourceUse {
       reference;  // the name in the file; empty = the only resource of that kind
 };
 
-/// What a node requires of each of its tenants, beyond the range of the tenant's own option.
+/// A requirement of a node on each of its tenants, beyond the range of the tenant's own option.
 struct TenantDemand {
   std::string key;  // in `[tenant.x]`, for example "group_size"; an error points there
   /// The fault, e.g. "has one rollout a group"; empty if there is none.

@@ -36,7 +36,8 @@ enum class OptionType {
   kTable
 };
 
-/// What a string option names. `check` resolves it; an empty string means the only one that exists.
+/// The kind of thing that a string option names. `check` resolves it; an empty string means the
+/// only one that exists.
 struct Refers {
   std::string kind;  // "model", "resource:engine", "environment", ... empty = plain text
 };

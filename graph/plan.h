@@ -22,7 +22,7 @@ namespace primerl {
 
 enum class OnError { kDrop, kStop, kRestart };
 
-/// What the trace keeps of an edge's messages.
+/// The part of an edge's messages that the trace keeps.
 enum class RecordPolicy {
   kNone,     // that a message was handled; neither its payload nor a checksum
   kHeader,   // and the payload's size and 64-bit checksum

@@ -48,7 +48,7 @@ inline SendOptions to(InstanceId target) {
 inline SendOptions for_tenant(TenantSlot slot) { return SendOptions().for_tenant(slot); }
 inline SendOptions answering(StepRef ref) { return SendOptions().answering(ref); }
 
-/// Where the outputs of an actor send to; implemented by a group, or by a NodeRunner.
+/// The receiver of an actor's outputs; implemented by a group, or by a NodeRunner.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;

@@ -57,9 +57,9 @@ class Environment {
   /// Environment must stay valid while the world exists. The default world calls step() with all
   /// actions so far.
   virtual Result<std::unique_ptr<World>> begin(const EnvironmentTask& task);
-  /// What a perfect policy says in `task`, turn by turn; supervised examples are made from it. Its
-  /// last action, and none before it, must end the trajectory. Empty when the environment has no
-  /// demonstration. The default is the answer in one turn.
+  /// The actions of a perfect policy in `task`, turn by turn; supervised examples are made from it.
+  /// Its last action, and none before it, must end the trajectory. Empty when the environment has
+  /// no demonstration. The default is the answer in one turn.
   virtual std::vector<std::string> demonstration(const EnvironmentTask& task) const {
     if (task.answer.empty()) return {};
     return {task.answer};

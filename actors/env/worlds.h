@@ -20,7 +20,7 @@ namespace primerl {
 
 class Worlds {
  public:
-  /// What is known about one trajectory.
+  /// The state of one trajectory.
   struct Played {
     uint64_t ordinal = 0;            // of the task
     uint64_t last_use = 0;           // number of the last use; rises

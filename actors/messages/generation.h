@@ -89,8 +89,8 @@ struct GenerateRequest {
   }
 };
 
-/// Where the KV of a computed prompt is. Only the owner can resolve it. When the lease ends, the
-/// owner frees the KV.
+/// A reference to the KV of a computed prompt. Only the owner can resolve it. When the lease ends,
+/// the owner frees the KV.
 struct KvHandle {
   InstanceId owner;
   uint32_t incarnation = 0;

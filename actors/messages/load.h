@@ -1,4 +1,4 @@
-/// What an engine reports to the router, and how the engine is paused.
+/// The report of an engine to the router, and the message that pauses an engine.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ struct Task {
   }
 };
 
-/// What the policy said in one turn of a trajectory.
+/// The policy's text of one turn of a trajectory, sent to the environment.
 struct Action {
   static constexpr std::string_view kName = "Action";
   static constexpr uint32_t kVersion = 2;

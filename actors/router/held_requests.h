@@ -36,7 +36,7 @@ struct HeldRequest {
   }
 };
 
-/// What a request waits for.
+/// The engines that a request waits for.
 struct HeldLane {
   PolicyVersion version;  // the engine must have applied it
   InstanceId home;        // the only engine that may get the request; none = any engine

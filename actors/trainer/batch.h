@@ -1,5 +1,5 @@
-/// What the trainer does with groups before the learner gets them: filters, batches and their
-/// metrics. Pure functions.
+/// Functions that the trainer applies to groups before the learner gets them: filters, batches and
+/// their metrics. Pure functions.
 #pragma once
 
 #include <map>

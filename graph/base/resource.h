@@ -1,4 +1,4 @@
-/// What the runtime knows about a resource (engine, learner, weight channel, ...): it can make
+/// The interface of the runtime to a resource (engine, learner, weight channel, ...): it can make
 /// steps, it may have work, and on a virtual clock it reports the time that a step would have
 /// taken.
 ///

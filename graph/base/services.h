@@ -23,7 +23,7 @@ namespace primerl {
 
 struct Tenant;  // graph/tenant.h
 
-/// What a handler may ask about the message, timer or work call that it handles.
+/// Facts about the message, timer or work call that a handler handles.
 struct Delivery {
   TenantSlot tenant;  // none in work() and timers
   InstanceId sender;  // none in work() and timers
@@ -56,7 +56,7 @@ class RunFiles {
   virtual Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) = 0;
 };
 
-/// Where a resumed run continues, with the parsed manifest.json of the checkpoint.
+/// The checkpoint from which a run resumes, with its parsed manifest.json.
 struct ResumePoint {
   std::filesystem::path folder;  // checkpoints/step_N
   int64_t step = 0;              // the last step taken

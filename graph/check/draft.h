@@ -114,8 +114,8 @@ struct FeedbackNumber {
 FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
                                const std::vector<Tenant>& tenants);
 
-/// What the trace keeps of an edge's messages: as the file says, or else as its output's contract
-/// says.
+/// The part of an edge's messages that the trace keeps: as the file says, or else as its output's
+/// contract says.
 RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge);
 
 /// Whether the node's processes run on the machine where the run starts. Files and memory of other

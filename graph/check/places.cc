@@ -111,7 +111,7 @@ int32_t used_resource(const DraftNode& node, std::string_view use) {
   return -1;
 }
 
-/// Where the file assigns the node to its place.
+/// The position at which the file assigns the node to its place.
 Span placed_span(const Draft& draft, const DraftNode& node) {
   for (const Value* value : listed_nodes(*draft.places[static_cast<size_t>(node.place)].spec))
     if (value->as_string() == node.spec->name) return value->span;

@@ -42,7 +42,7 @@ bool fits(int64_t made, int64_t version, const Model& model) {
   return can_train(PolicyVersion(made), PolicyVersion(version), model.limits.max_off_policy_steps);
 }
 
-/// What the rollout drops once it knows `known`.
+/// Drops the groups that the rollout drops once it knows `known`.
 void drop_stale(State& state, const Model& model) {
   const auto stale = [&](int64_t version) { return !fits(state.known, version, model); };
   const auto count = std::count_if(state.flight.begin(), state.flight.end(), stale);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint32_t kEngines = 4;
 
-/// What was sent to the current process of an engine, and what that process has reported.
+/// Requests sent to the current process of an engine, and those that it has reported as ended.
 struct Books {
   uint64_t num_sent = 0;
   uint64_t num_finished = 0;  // in the newest load that the router received

@@ -166,7 +166,7 @@ TEST_F(HashedRouterStory, OnlyTheSessionsOfALostEngineMoveAndTheyComeBackWithIt)
   ready();
   std::map<uint64_t, InstanceId> homes;
   for (uint64_t session = 0; session < 40; ++session) homes[session] = engine_of(session);
-  // What waits for A when it dies goes to B.
+  // Requests that wait for A when it dies are sent to B.
   ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 1000, 0)).ok());
   router.forget_sent();
   for (uint64_t session = 0; session < 40; ++session) ask(a_request(session, session));

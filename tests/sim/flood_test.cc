@@ -1,4 +1,4 @@
-// What a tenant costs the others if it floods, or if its environment hangs, on the virtual clock:
+// The cost for other tenants if one floods, or if its environment hangs, on the virtual clock:
 // eight equal tenants, then with the fault. All want more than there is, so each gets the eighth
 // that it is promised; a tenant's step time without the fault is the time "at its promised share".
 // The costs are like those of the demo, so the results do not depend on the machine.
