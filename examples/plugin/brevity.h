@@ -1,4 +1,5 @@
-/// A reward: what the environment gave, less a share of it for every letter beyond the free ones.
+/// A reward: the environment's reward, reduced by a share of it for every letter above a free
+/// number.
 #pragma once
 
 #include "actors/env/reward.h"

@@ -1,9 +1,9 @@
-/// An actor: keeps groups whose members all say nearly the same away from the trainer.
+/// An actor: filters out groups whose members have nearly equal answers.
 ///
 ///   group -> [ diversity_filter ] -> kept
 ///                                 ~~~> ended
 ///
-/// Threads: pooled. State: none. Order: kept groups leave in the order they came.
+/// Threads: pooled. State: none. Order: kept groups are sent in order of arrival.
 #pragma once
 
 #include "actors/messages/rollout.h"
@@ -12,7 +12,7 @@
 namespace word_games {
 
 struct DiversityFilterOptions {
-  int64_t answers_min = 2;  // different ones among a group's members
+  int64_t answers_min = 2;  // different answers among a group's members
 };
 
 class DiversityFilter final : public primerl::Actor {

@@ -1,4 +1,4 @@
-/// What this plugin brings. The program that loads it calls primerl_plugin() once.
+/// The parts of this plugin. The program that loads it calls primerl_plugin() once.
 #include "actors/plugin.h"
 
 #include "brevity.h"

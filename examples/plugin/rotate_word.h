@@ -1,4 +1,5 @@
-/// An environment: `r:abcd>` wants `bcda`. One turn; the reward is the share of right positions.
+/// An environment: the answer to `r:abcd>` is `bcda`. One turn; the reward is the share of right
+/// positions.
 #pragma once
 
 #include "actors/env/environment.h"

@@ -1,4 +1,4 @@
-/// A routing policy: of two engines that the session's key names, the one with fewer requests.
+/// A routing policy: the session's key selects two engines; the one with fewer requests is used.
 #pragma once
 
 #include "actors/router/policies/policy.h"

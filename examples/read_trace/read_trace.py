@@ -67,7 +67,7 @@ def frames(data, counts):
         counts["torn tail"] += 1
 
 def msgpack(data, at=0):
-    tag = data[at]  # returns (value, where it ends)
+    tag = data[at]  # returns (value, end position)
     number = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
               0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}.get(tag)
     if number:
@@ -151,7 +151,7 @@ def show(kind, flags, count, group, frame, catalog, folder):
 def main(folder):
     folder = folder / "trace" if (folder / "trace").is_dir() else folder
     files = {}
-    for path in sorted(folder.glob("*.ptr*"), reverse=True):  # .ptr comes last and stays
+    for path in sorted(folder.glob("*.ptr*"), reverse=True):  # .ptr after .ptrz: it is kept
         if path.suffix in (".ptr", ".ptrz"):
             process, incarnation, number = path.stem.rsplit(".", 2)
             files[process, int(incarnation), int(number)] = path
