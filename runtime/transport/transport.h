@@ -174,16 +174,18 @@ struct StreamFrame {
 class TransportReceiver {
  public:
   virtual ~TransportReceiver() = default;
-  /// Grants may come before messages that wait for bulk: as a batch with grants only.
+  /// Grants may be delivered before messages that wait for bulk pieces: then as a batch with grants
+  /// only.
   virtual void deliver(ProcessId from, MessageBatch&& batch) = 0;
   virtual void on_connection_up(ProcessId peer, uint32_t incarnation) = 0;
   virtual void on_connection_down(ProcessId peer, uint32_t incarnation, const Error& why) = 0;
   virtual void on_refused(const ConnectionRefusal& refusal) = 0;
-  /// The connection carries nothing more: refused, no greeting within greet_timeout, or a peer that
-  /// breaks the protocol. What the peer had not acknowledged is abandoned.
+  /// The connection carries no more data: it was refused, had no greeting within greet_timeout, or
+  /// the peer broke the protocol. Data that the peer had not acknowledged is abandoned.
   virtual void on_connection_failed(ProcessId peer, uint32_t incarnation, const Error& why) = 0;
-  /// The bulk lane has room: fill in the next frame of any stream for the peer. False: none now; it
-  /// is called again after streams_ready(), or when something has arrived from the peer.
+  /// The bulk lane has free capacity: fill in the next frame of any stream for the peer. False: no
+  /// frame now. It is called again after streams_ready(), or when something has arrived from the
+  /// peer.
   virtual bool next_stream(ProcessId peer, uint32_t incarnation, StreamFrame& frame) {
     (void)peer;
     (void)incarnation;
