@@ -65,7 +65,8 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   const RunCuts& cuts() const { return cuts_; }
   const Trace& trace() const { return *prefix_.trace; }
   bool is_live() const { return is_live_.load(std::memory_order_acquire); }
-  uint64_t num_steps() const;              // of the record, by the groups that follow it here
+  uint64_t num_steps() const;              // of the record: steps of groups that follow it in this
+                                           // process
   uint64_t num_messages_compared() const;  // once live
 
  private:
