@@ -61,8 +61,8 @@ std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 /// memory is an error.
 std::string why_no_torch_on(const std::string& device, const std::string& kind);
 DeviceBudget torch_device_memory();
-/// If libtorch cannot use the fast kernels on `device`: the name of the kernels that it uses, and
-/// of the fast ones. Otherwise "".
+/// If computation on `device` is slow: which kernels it uses, and which kernels would be fast.
+/// Otherwise "".
 std::string slow_torch_way_on(const std::string& device);
 
 /// "engine torch", "engine scripted", ...

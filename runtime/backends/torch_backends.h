@@ -35,7 +35,8 @@ struct TorchBackends {
       const std::string& model_folder, FrozenBases* bases);
   /// Why an "engine" or a "learner" cannot compute on `device`; "": it can.
   std::string (*why_not_on)(const std::string& device, const std::string& kind);
-  /// If `device` cannot use the fast kernels: the name of those that it uses. Otherwise "".
+  /// If computation on `device` is slow: which kernels it uses, and which would be fast. Otherwise
+  /// "".
   std::string (*slow_way_on)(const std::string& device);
   /// Bytes of `options.device` that the resource needs (kernels/torch/make.h).
   Result<DeviceBytes> (*engine_bytes)(const EngineOptions& options,
