@@ -148,9 +148,8 @@ Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudg
   std::map<std::string, std::vector<Taken>> on;  // by device
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {
     const PlanProcess& process = plan.processes[i];
-    if (!is_here(process) || process.device == "cpu")
-      continue;  // the process's own worker checks
-                 // it
+    // The process's own worker checks it.
+    if (!is_here(process) || process.device == "cpu") continue;
     RETURN_IF_ERROR(check_devices(plan, ProcessId(i), why_not));
     std::set<std::string> bases;
     for (const int32_t index : torch_resources(plan, process)) {

@@ -388,9 +388,8 @@ Status Client::handle_greeting(std::span<const std::byte> frame) {
 Result<Tunnel*> Client::find(uint32_t channel) {
   const auto found = tunnels_.find(channel);
   if (found != tunnels_.end()) return found->second.get();
-  if (channel <= newest_channel_)
-    return static_cast<Tunnel*>(nullptr);  // the channel has ended
-                                           // already
+  // The channel has ended already.
+  if (channel <= newest_channel_) return static_cast<Tunnel*>(nullptr);
   return error(Code::kCorrupt, "channel {} was never opened", channel);
 }
 

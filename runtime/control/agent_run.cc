@@ -36,9 +36,8 @@ size_t AgentRun::num_workers() const {
 Result<AgentRun::Worker*> AgentRun::find(uint32_t channel) {
   const auto found = workers_.find(channel);
   if (found != workers_.end()) return &found->second;
-  if (channel <= newest_channel_)
-    return static_cast<Worker*>(nullptr);  // the channel has ended
-                                           // already
+  // The channel has ended already.
+  if (channel <= newest_channel_) return static_cast<Worker*>(nullptr);
   return error(Code::kCorrupt, "channel {} was never opened", channel);
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kAgentFramesPerTurn = 256;
 constexpr Duration kAgentTick = Duration::milliseconds(100);
-constexpr Duration kAgentRetry = Duration::milliseconds(5);  // interval for sending frames that
-                                                             // could not be sent
+// Interval for sending frames that could not be sent.
+constexpr Duration kAgentRetry = Duration::milliseconds(5);
 constexpr int kAgentTriesMax = 400;
 constexpr Duration kFarewellMax = Duration::seconds(1);
 constexpr Duration kDeadAfterMin = Duration::seconds(1), kDeadAfterMax = Duration::seconds(3600);

@@ -15,8 +15,8 @@ namespace primerl {
 namespace {
 
 constexpr Duration kConnectMax = Duration::seconds(10);
-constexpr Duration kPrepareMax = Duration::seconds(20);  // the agent may have to reap an older
-                                                         // start first
+// The agent may have to reap an older start first.
+constexpr Duration kPrepareMax = Duration::seconds(20);
 
 /// The agent's challenge as a file of this user in the run folder; the destructor removes it.
 class ChallengeFile {

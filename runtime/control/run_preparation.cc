@@ -39,8 +39,8 @@ bool is_untouched(const fs::path& run_folder) {
     const auto size = fs::file_size(run_folder / file, none);
     if (!none && size > 0) return false;
   }
-  return !is_there(run_folder / "rollouts");  // with several tenants the folder is created with its
-                                              // first line
+  // With several tenants the folder is created with its first line.
+  return !is_there(run_folder / "rollouts");
 }
 
 /// Checks every byte of the checkpoints, once.
@@ -262,8 +262,7 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   return ok();
 }
 
-/// At least one tenant must have steps left. A tenant without steps left is finished when the run
-/// begins.
+/// An error when no tenant has steps left. A tenant without any is finished when the run begins.
 Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
   const auto is_done = [&choice](const Tenant& tenant) {
     return choice.points[tenant.slot.index()].step >= tenant.max_steps;
@@ -316,8 +315,7 @@ Error no_fork_step(const Plan& plan, const ResumeChoice& choice,
                : "tenant.NAME.keep_every = K keeps every K-th checkpoint, beside keep_last");
 }
 
-/// A tenant without a checkpoint of this step begins from its newest older one, or with the first
-/// step.
+/// A tenant without a checkpoint of this step begins from its newest older one, or at step 1.
 Status read_fork_points(const Plan& plan, ResumeChoice& choice) {
   std::vector<std::vector<int64_t>> steps;
   for (const auto& tenant : plan.tenants)
@@ -391,8 +389,7 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
     return;
   }
   fs::path record = opened->trace().folder();
-  // A start that was itself interrupted while it followed an older record has less than that older
-  // record.
+  // A start that was interrupted while it followed an older record has less than that record.
   if (const std::string followed = opened->trace().catalog().recovers; !followed.empty()) {
     const fs::path before = choice.run_folder / followed;
     if (auto older = open_record(before, plan, choice); older.ok() && older->fits.ok()) {

@@ -29,8 +29,8 @@ bool RunSession::plan_restart(ProcessId process) {
   if (!can_restart(process)) return false;
   const auto exit = worker.process->wait(kExitMax);
   if (!exit.ok() && !plan_.process(process).machine.empty()) {
-    lifecycle_.note_fault(exit.error().text());  // the process may be alive until the agent
-                                                 // confirms its death
+    // The process may be alive until the agent confirms its death.
+    lifecycle_.note_fault(exit.error().text());
     return false;
   }
   if (exit.ok() && exit->needs_more_memory()) return false;

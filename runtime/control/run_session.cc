@@ -20,8 +20,8 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kAwayMin = Duration::seconds(1);  // a longer time between turns means that this
-                                                     // process was stopped
+// A longer time between turns means that this process was stopped.
+constexpr Duration kAwayMin = Duration::seconds(1);
 
 }  // namespace
 

@@ -9,8 +9,8 @@ namespace primerl {
 namespace {
 
 constexpr int kStepsPerReading = 8;
-constexpr Duration kQuick = Duration::microseconds(5);  // maximum for the steps that share one
-                                                        // clock reading
+// Maximum for the steps that share one clock reading.
+constexpr Duration kQuick = Duration::microseconds(5);
 // A burst ends after kBurstSteps or this time, whichever comes first. It is long enough to amortize
 // the cost of a turn, and short enough that an arrival does not wait.
 constexpr Duration kBurstTime = Duration::microseconds(20);

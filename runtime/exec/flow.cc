@@ -103,8 +103,8 @@ bool Flow::emit(OutLink& out, Envelope& envelope, EmissionFate fate) {
         if (older.tenant != envelope.tenant) continue;
         out.num_overwritten.add(1);
         out.bytes_emitted -= older.blob_bytes;
-        out.outbox.remove(i);  // the newer message goes to the end, because sequence numbers must
-                               // rise
+        // The newer message goes to the end, because sequence numbers must rise.
+        out.outbox.remove(i);
         out.outbox.push(std::move(envelope));
         return false;
       }

@@ -123,9 +123,8 @@ void ActorGroup::Body::settle(const Input& input) {
   InLink& in = inbox_.links[input.in_index];
   in.num_handled.add(1);
   in.num_in_hand.set(0);
-  if (input.envelope.incarnation != in.incarnation)
-    return;  // its sender is gone, and so is that
-             // sender's credit
+  // Its sender is gone, and so is that sender's credit.
+  if (input.envelope.incarnation != in.incarnation) return;
   in.settled_messages += 1;
   in.settled_bytes += input.envelope.blob_bytes;
   // No sender waits for that credit; the total is granted when the group resumes.

@@ -118,8 +118,8 @@ bool ActorGroup::Body::begin_step(Time now) {
     Input&& input = inbox_.take(lane);
     if (input.kind == StepKind::kTimer &&
         input.generation != slots_[input.actor].timer_generations[input.port]) {
-      num_steps_.set(num_steps_.get() - 1);  // the timer was set again or cancelled since it
-                                             // expired
+      // The timer was set again or cancelled since it expired.
+      num_steps_.set(num_steps_.get() - 1);
       continue;
     }
     if (input.kind == StepKind::kCommand) --num_commands_;

@@ -233,9 +233,8 @@ void Running::emit(uint32_t output, Payload payload, const SendOptions& options)
         fmt::format("'{}.{}' was sent for no tenant", instance_->name,
                     contract_->outputs[output].name));
   const int64_t count = ++num_emitted_[output];
-  if (phase_ == Phase::kControl)
-    return;  // drain() and on_peer() may emit more than the burst, to
-             // end everything in flight
+  // drain() and on_peer() may emit more than the burst, to end everything in flight.
+  if (phase_ == Phase::kControl) return;
   const int64_t most = phase_ == Phase::kWork ? work_burst_[output] : burst_[output];
   CHECK(count <= most, fmt::format("'{}.{}' was sent {} times in one step, its contract says {}",
                                    instance_->name, contract_->outputs[output].name, count, most));
