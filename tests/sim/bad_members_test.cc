@@ -1,4 +1,4 @@
-// An engine that makes bad numbers now and then: each costs one rollout, never a batch.
+// An engine that returns invalid values now and then: each costs one rollout, never a batch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBadEvery = 7;
 
-/// Spoils every seventh completion, in one of four ways.
+/// Damages every seventh completion, in one of four ways.
 class SpoilingEngine final : public EngineWrapper {
  public:
   using EngineWrapper::EngineWrapper;
@@ -36,9 +36,9 @@ class SpoilingEngine final : public EngineWrapper {
         event.logprobs.back() = -std::numeric_limits<float>::infinity();
         break;
       case 2:
-        event.tokens.front() = 1 << 20;  // no row of the model's
+        event.tokens.front() = 1 << 20;  // not in the model's vocabulary
         break;
-      default:  // more than anybody asked for
+      default:  // more tokens than requested
         event.tokens.resize(3000, event.tokens.front());
         event.logprobs.resize(3000, -1);
         break;
@@ -65,7 +65,7 @@ TEST(BadMembers, CostThemselvesAndNeverABatch) {
       DemoHooks hooks;
       hooks.factory = spoiling_factory();
       const auto result = run_demo(demo, hooks);
-      // The judge has seen that every step took its groups and every rollout ended once.
+      // The judge has checked that every step got its groups and that every rollout ended once.
       EXPECT_THAT(result.violations, ::testing::IsEmpty()) << repeat_command(demo);
       EXPECT_GT(result.num_of("failed"), 0);
       EXPECT_GT(result.num_of("trained"), 2 * result.num_of("failed"));

@@ -12,7 +12,7 @@ void DemoJudge::see_emission(const Envelope& envelope) {
   const MessageType* type = envelope.payload.type;
   if (type == &message_type<GenerateRequest>()) {
     const auto& request = envelope.payload.as<GenerateRequest>();
-    // Rollout asks, router passes on: the same request is seen twice.
+    // Rollout sends the request and router forwards it, so the same request is seen twice.
     answers_.try_emplace({request.request, request.attempt}, 0);
     sessions_.insert(request.session);
   } else if (type == &message_type<Completion>()) {

@@ -1,4 +1,4 @@
-/// Watches every step of a demo run and says which promise was broken, in words.
+/// Observes every step of a demo run and reports, in words, each broken rule.
 #pragma once
 
 #include <map>
@@ -18,11 +18,11 @@ class DemoJudge {
  public:
   explicit DemoJudge(const DemoCase& demo) : demo_(demo) {}
 
-  /// After every step.
+  /// Call after every step.
   void see_step(const StepRecord& record);
-  /// As each line of rollouts.jsonl is written.
+  /// Call for each line of rollouts.jsonl when it is written.
   void see_line(std::string_view line);
-  /// Once, when the run has ended.
+  /// Call once, when the run has ended.
   void see_end(const RunOutcome& outcome);
 
   const std::vector<std::string>& violations() const { return violations_; }
@@ -41,8 +41,8 @@ class DemoJudge {
   using Request = std::pair<uint64_t, uint32_t>;  // request or group, attempt
   std::map<Request, int> answers_;                // Completions of each GenerateRequest
   std::map<Request, int> verdicts_;               // GroupEndeds of each TrajectoryGroup
-  std::set<uint64_t> sessions_;                   // rollouts that asked for tokens
-  std::set<std::string> rollouts_;                // that ended
+  std::set<uint64_t> sessions_;                   // rollouts that requested tokens
+  std::set<std::string> rollouts_;                // rollouts that ended
   std::map<uint64_t, int> ended_of_group_;
   std::map<int64_t, std::set<uint64_t>> groups_of_step_;
   std::map<std::string, int> ends_;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kEndedEdge = "trainer.ended -> rollout.ended";
 
-/// Tasks are three letters; the reward follows from what was said.
+/// Tasks are three letters; the reward depends on the action's text.
 class StandIn final : public Environment {
  public:
   explicit StandIn(Fault fault) : fault_(fault) {}
@@ -51,13 +51,13 @@ class StandIn final : public Environment {
       case 0:
         throw std::runtime_error(std::string(kMebibyte, 'x'));
       case 1:
-        throw 42;  // no std::exception
+        throw 42;  // not a std::exception
       case 2:
         return Error(Code::kUnavailable, std::string(kMebibyte, '\xff'));
       case 3:
         return EnvironmentStep{std::string(kMebibyte, 'a'), 0, false};
       case 4:
-        return EnvironmentStep{"\xff\xfe\x80", 0, false};  // no UTF-8
+        return EnvironmentStep{"\xff\xfe\x80", 0, false};  // not UTF-8
       default:
         return EnvironmentStep{"", std::numeric_limits<double>::infinity(), true};
     }
@@ -66,7 +66,7 @@ class StandIn final : public Environment {
   const Fault fault_;
 };
 
-/// The program's catalog, with the stand-in behind Env. Lives as long as the program.
+/// The program's catalog, with the stand-in environment for Env. Valid as long as the program runs.
 const Catalog& catalog_of(Fault fault) {
   static std::map<Fault, Catalog> all;
   const auto [found, is_new] = all.try_emplace(fault, full_catalog());
@@ -91,7 +91,7 @@ Overrides overrides_of(const DemoCase& demo) {
   set(fmt::format("tenant.main.max_steps={}", demo.max_steps));
   set(fmt::format("tenant.main.max_off_policy_steps={}", demo.max_off_policy_steps));
   set(fmt::format("tenant.main.checkpoint_every={}", demo.checkpoint_every));
-  // A drain waits for environments too: drain_max (60 s) covers every hang of a run.
+  // A drain also waits for environments: drain_max (60 s) is longer than every hang in a run.
   set("tenant.main.environment_timeout=\"5s\"");
   set("node.rollout.max_inflight=24");
   if (demo.fault == Fault::kRefusedPrompt) set("resource.engine.refuse_every=9");
@@ -105,7 +105,7 @@ Overrides overrides_of(const DemoCase& demo) {
   return overrides;
 }
 
-/// Checked once per variant, then shared: 1,000 seeds read one file.
+/// Checked once per variant, then shared, so that 1,000 seeds read one file.
 const CheckedGraph& graph_of(const DemoCase& demo) {
   using Key =
       std::tuple<int64_t, Fault, int64_t, int64_t, int64_t, int64_t, std::vector<std::string>>;
@@ -161,7 +161,7 @@ class SimStepHooks final : public StepHooks {
   Injection before(const StepAbout& about) override {
     Injection injection;
     if (about.type != &message_type<Action>()) return injection;
-    // Env calls no environment any more (tests/actors/env_test.cc).
+    // While it drains, Env calls no environment any more (tests/actors/env_test.cc).
     if (executor_ != nullptr && executor_->status().is_draining) return injection;
     injection.takes = demo_.environment_takes;
     const uint64_t draw = mix(demo_.seed, about.delivery);
@@ -185,8 +185,8 @@ class SimStepHooks final : public StepHooks {
   int num_hangs_ = 0;
 };
 
-/// A person with two names, who holds the engines now and then and at times forgets to let them go:
-/// then a lease ends it.
+/// A person under two names, who pauses the engines now and then and sometimes forgets to unpause;
+/// then a lease ends the pause.
 class Holder {
  public:
   explicit Holder(const DemoCase& demo) : demo_(demo) {}
@@ -230,7 +230,7 @@ std::string repeat_command(const DemoCase& demo) {
 
 const std::filesystem::path& scratch_folder() {
   namespace fs = std::filesystem;
-  // Learners sync what they save: a memory file system, where there is one, makes that free.
+  // Learners sync what they save; on a memory file system, if available, syncing is free.
   static const struct Folder {
     Folder()
         : path((fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path()) /
@@ -252,7 +252,7 @@ std::shared_ptr<const Plan> demo_plan(const DemoCase& demo) {
   auto plan = std::make_shared<Plan>(*graph.plan);
   plan->settings.seed = static_cast<int64_t>(demo.seed);
   if (demo.without_ended) {
-    // The check refuses such a file; only a plan can be maimed so.
+    // The check refuses a graph without this edge, so it is removed from the plan.
     const auto removed =
         std::erase_if(plan->edges, [](const PlanEdge& edge) { return edge.name == kEndedEdge; });
     CHECK(removed == 1, "the demo's plan has no trainer.ended edge to leave out");

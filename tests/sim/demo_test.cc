@@ -1,8 +1,8 @@
-// Stage 2's proof: the demo's graph, unchanged, under a thousand schedules and every fault.
+// The demo's graph, unchanged, under a thousand schedules and every fault.
 //
-// 1,000 seeds x off-policy 0, 1, 2 x seven faults: 21,000 runs, about a minute on one quiet core.
-// PRIMERL_SIM_SEEDS=20 is a quicker look (sanitizers). PRIMERL_SEED runs one seed, with
-// PRIMERL_SIM_OFF_POLICY and PRIMERL_SIM_FAULT one case: the command a failure prints.
+// 1,000 seeds x off-policy 0, 1, 2 x seven faults: 21,000 runs, about a minute on one idle core.
+// PRIMERL_SIM_SEEDS=20 runs fewer seeds (sanitizers). PRIMERL_SEED runs one seed, with
+// PRIMERL_SIM_OFF_POLICY and PRIMERL_SIM_FAULT one case: a failure prints this command.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,8 +92,9 @@ TEST(Demo, EachFaultReallyHappens) {
   EXPECT_GT(abandoned, 0);
 }
 
-/// Whatever an actor or its group changes is in their saved state: a run whose groups are replaced
-/// at random moments, each by a fresh one made of the bytes of its state, takes the same steps.
+/// Groups are replaced at random moments by fresh ones made from the bytes of their saved state.
+/// The run must make the same steps, so the saved state must contain everything that an actor or
+/// its group changes.
 TEST(Demo, GroupsThatAreMadeAnewFromTheirStateGoOnAsTheyWere) {
   const Matrix all = matrix();
   const uint64_t last = std::min(all.last, std::max<uint64_t>(all.first, 20));
@@ -123,7 +124,7 @@ TEST(Demo, GroupsThatAreMadeAnewFromTheirStateGoOnAsTheyWere) {
     EXPECT_GT(num_remade[group], 0) << group;
 }
 
-/// 24 rollouts in flight before an engine that runs two and queues one.
+/// 24 rollouts in flight, with an engine that runs two and queues one.
 TEST(Demo, OverloadFailsNoRollout) {
   for (const std::string max_waiting : {"1", "2", "8"}) {
     for (uint64_t seed = 1; seed <= 30; ++seed) {
@@ -138,7 +139,7 @@ TEST(Demo, OverloadFailsNoRollout) {
   }
 }
 
-/// Letters at random, to the text that the tenant stops at and no further.
+/// Random letters, up to the tenant's stop text and no further.
 TEST(Demo, ATurnEndsAtItsStopTextAndKeepsItsTokens) {
   for (const std::string include_stop : {"false", "true"}) {
     const DemoCase demo{
@@ -204,8 +205,8 @@ TEST(Demo, StrictlyOnPolicyTrainsOnlyOnTheLiveVersion) {
   }
 }
 
-// The negative control: without the trainer's answers no rollout can end, and the suite must say so
-// rather than pass.
+// A negative test: without the trainer's answers no rollout can end, and the suite must report
+// that.
 TEST(Demo, WithoutTheEndedEdgeTheSuiteFails) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const auto result = run_demo({.seed = seed, .without_ended = true});

@@ -139,7 +139,7 @@ TypeShape parse_type(std::string_view text, size_t& at) {
   return type;
 }
 
-/// An entry of a map ("key", "value") or a pair: no struct with fields() of its own.
+/// An entry of a map ("key", "value") or a pair, which is not a struct with its own fields().
 bool is_entry(const TypeShape& type) {
   return type.fields.size() == 2 &&
          ((type.fields[0].first == "key" && type.fields[1].first == "value") ||
@@ -173,8 +173,8 @@ FieldTree default_of(const std::string& name, const TypeShape& type, const Field
   return made;
 }
 
-/// Calls `visit(place, left)` for every place of `field` below `tree`: `left` is what a reader
-/// without the field would leave there. `fresh` is null within a list.
+/// Calls `visit(place, left)` for every occurrence of `field` in `tree`. `left` is the value that a
+/// reader without the field would leave there. `fresh` is null inside a list.
 template <class Tree, class Visit>
 void visit_places(Tree& tree, const FieldTree* fresh, const TypeShape& type,
                   const std::string& owner, const StateField& field, const Visit& visit) {

@@ -1,5 +1,5 @@
-/// FieldTree: the fields that a FieldWriter was told, as a tree, so that a test can drop one of
-/// them. StateShape: all fields that a contract's `.state(...)` names, also those of nested
+/// FieldTree: the fields that were written to a FieldWriter, as a tree, so that a test can drop one
+/// of them. StateShape: all fields that a contract's `.state(...)` names, with those of nested
 /// structs, read from its schema. Plain values.
 #pragma once
 
@@ -37,7 +37,7 @@ struct FieldTree {
   friend bool operator==(const FieldTree&, const FieldTree&) = default;
 };
 
-/// The saved state of an actor as a tree, and back. `options` are those of its node.
+/// Converts the saved state of an actor to a tree and back. `options` are those of its node.
 FieldTree tree_of(const Contract& contract, const void* options, const SavedFields& saved);
 SavedFields saved_of(const Contract& contract, const void* options, const FieldTree& tree);
 
@@ -50,7 +50,7 @@ struct TypeShape {
   bool is_message = false;                                  // of kStruct: a message's fields
 };
 
-/// One line of a `fields()`: it may occur at several places of a state.
+/// One line of a `fields()`; it may occur several times in a state.
 struct StateField {
   std::string name;   // the first place: "router.held.lanes.waiting.arrival"
   std::string owner;  // schema of the struct that has the field; "" for the actor itself
@@ -60,11 +60,11 @@ struct StateField {
 class StateShape {
  public:
   explicit StateShape(const Contract& contract);
-  /// In the order of the contract. A message that a state holds is one field: its own fields are
-  /// those of the message. Entries of maps and pairs are not fields; what they hold is.
+  /// In the order of the contract. A message inside a state counts as one field: its own fields
+  /// belong to the message. Entries of maps and pairs are not fields; their contents are.
   const std::vector<StateField>& fields() const { return fields_; }
-  /// Sets the field everywhere to what a reader without it would leave: the value of `fresh`, or
-  /// within a list the default of its type.
+  /// Sets all occurrences of the field to what a reader without it would leave: the value in
+  /// `fresh`, or inside a list the default of its type.
   void drop(FieldTree& tree, const FieldTree& fresh, const StateField& field) const;
   /// Whether drop() would change anything.
   bool has_value(const FieldTree& tree, const FieldTree& fresh, const StateField& field) const;

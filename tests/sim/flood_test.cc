@@ -1,8 +1,8 @@
-// What a tenant that floods, or whose environment hangs, costs its neighbours, on the virtual
-// clock: eight tenants alike, then with the trouble. They all want more than there is, so that each
-// has the eighth that it is promised: that is what a neighbour's step takes "at its promised
-// share". The costs are like those of the demo: no luck, no machine. PRIMERL_SIM_SHOW=1 prints what
-// steps took.
+// The cost for other tenants when one tenant floods the run, or when its environment hangs, on the
+// virtual clock. First eight equal tenants run, then the same with the trouble. All want more than
+// is available, so each gets its promised eighth. The other tenants' steps may not take longer than
+// that. Costs are like those of the demo, so nothing depends on the machine. PRIMERL_SIM_SHOW=1
+// prints the step times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,14 +24,16 @@ namespace primerl::sim {
 namespace {
 
 constexpr size_t kTenants = 8, kFlooding = 0, kHanging = 1;
-constexpr size_t kFloodSteps = 60;  // of each neighbour
-/// After 110 of them the flood has its first batch, if it generates no more than its share.
+constexpr size_t kFloodSteps = 60;  // of each other tenant
+/// After 110 of them the flooding tenant has its first batch, if it generates no more than its
+/// share.
 constexpr size_t kFloodStepsLong = 150;
-constexpr size_t kUnderWay = 10;  // steps until all of them are
+constexpr size_t kUnderWay = 10;  // steps until all tenants are busy
 
 struct Troubles {
-  bool floods = false;  // one has ten times the rollouts at once, batches and answers ten times
-  bool hangs = false;   // the environment of one stops to return
+  // One tenant has ten times as many concurrent rollouts, batches and answers ten times as large.
+  bool floods = false;
+  bool hangs = false;  // the environment of one tenant stops returning
 };
 
 /// The graph of examples/two_tenants with eight tenants.
@@ -57,7 +59,7 @@ CheckedGraph neighbours(const Troubles& troubles, size_t num_steps,
       fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR),
       "resource.engine.backend=\"scripted\"", "resource.learner.backend=\"scripted\"",
       "node.rollout.max_inflight=1024", "resource.engine.kv_blocks=4096",
-      // Everybody writes as much as the tenant allows.
+      // Every completion uses the tenant's full length.
       "resource.engine.new_tokens_min=1000", "resource.engine.new_tokens_max=1000",
       "resource.engine.step_cost=\"300us\"", "resource.engine.decode_token_cost=\"25us\"",
       "resource.engine.prefill_token_cost=\"15us\"", "resource.learner.step_cost=\"1600us\"",
@@ -78,7 +80,7 @@ class TimingServices final : public NoHost {
   std::map<size_t, std::vector<double>> times;  // by slot
 };
 
-/// After its first batches the environment of one tenant does not return.
+/// After the first batches, the environment of one tenant does not return.
 class HangingEnvironment final : public StepHooks {
  public:
   explicit HangingEnvironment(const Plan& plan) {
@@ -100,7 +102,7 @@ class HangingEnvironment final : public StepHooks {
   int64_t num_seen_ = 0;
 };
 
-/// Seconds of a step, of those who have no trouble, while all have work.
+/// Seconds per step of the tenants without trouble, while all are busy.
 struct StepTimes {
   double mean = 0, p99 = 0;
 };
@@ -148,7 +150,7 @@ StepTimes times_of_others(const Troubles& troubles, uint64_t seed,
 constexpr uint64_t kFloodSeeds = 3;
 constexpr double kRatioMax = 1.2;
 
-// Where the learner is the bottleneck, as in the demo.
+// Here the learner is the bottleneck, as in the demo.
 TEST(Flood, LengthensNoStepOfANeighbourByMoreThanAFifth) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed);
@@ -158,8 +160,8 @@ TEST(Flood, LengthensNoStepOfANeighbourByMoreThanAFifth) {
   }
 }
 
-// The others' steps wait for a pass of the flood: where it may fill the pass, each one holds up
-// all.
+// Other tenants' steps wait for a forward pass of the flooding tenant: if it may fill whole passes,
+// each pass delays all.
 TEST(Flood, WouldHoldUpItsNeighboursWithWholePasses) {
   const StepTimes alike = times_of_others({}, 1);
   const StepTimes flood =
@@ -169,7 +171,7 @@ TEST(Flood, WouldHoldUpItsNeighboursWithWholePasses) {
 
 const std::vector<std::string> kSlowEngine = {"resource.engine.decode_token_cost=\"100us\""};
 
-// Where the engine is the bottleneck, each has its share of it, from the first step on.
+// Here the engine is the bottleneck; each tenant has its share of it, from the first step on.
 TEST(Flood, TakesNoMoreOfAFullEngineThanItsShare) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed, kSlowEngine);
@@ -179,7 +181,7 @@ TEST(Flood, TakesNoMoreOfAFullEngineThanItsShare) {
   }
 }
 
-// It trains nothing for long, and then 25 micro-batches at once.
+// It trains nothing for a long time, and then 25 micro-batches at once.
 TEST(Flood, DoesNotCatchUpWhenItsBatchIsComplete) {
   const StepTimes alike = times_of_others({}, 1, kSlowEngine, kFloodStepsLong);
   const StepTimes flood = times_of_others({.floods = true}, 1, kSlowEngine, kFloodStepsLong);
@@ -187,7 +189,7 @@ TEST(Flood, DoesNotCatchUpWhenItsBatchIsComplete) {
   EXPECT_LE(flood.p99, kRatioMax * alike.p99);
 }
 
-// Nor of its KV blocks, where there are not enough for all who run at once.
+// The same for KV blocks, when there are not enough for all running sequences.
 TEST(Flood, TakesNoMoreBlocksThanItsShare) {
   for (const int32_t num_blocks : {512, 384, 256}) {
     std::vector<std::string> sets = kSlowEngine;

@@ -1,5 +1,5 @@
-/// The host of a run that keeps nothing: no metrics, no log, no lines; checkpoints go to one
-/// scratch folder. A test that wants some of it overrides that.
+/// The host services of a run that keeps nothing: no metrics, no log, no lines. Checkpoints go to
+/// one scratch folder. A test overrides what it needs.
 #pragma once
 
 #include "graph/base/services.h"

@@ -1,7 +1,7 @@
-// How far ahead of the trainer groups open, with a limit far larger than the pipeline needs: as
-// much as keeps the trainer busy, G groups a version, at no loss of speed. Needs are those of the
-// scripted costs, on the virtual clock: no luck, no machine. PRIMERL_SIM_SHOW=1 prints the
-// histograms.
+// How far ahead of the trainer groups open, if the limit is much larger than the pipeline needs. It
+// must be as far as needed to keep the trainer busy, G groups per version, without loss of speed.
+// Costs are scripted, on the virtual clock, so nothing depends on the machine. PRIMERL_SIM_SHOW=1
+// prints the histograms.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,10 +17,10 @@ namespace primerl::sim {
 namespace {
 
 constexpr int64_t kSteps = 60;
-constexpr int64_t kSettled = 30;  // steps until a pipe has found its depth
-constexpr int64_t kGroups = 8;    // of a batch
+constexpr int64_t kSettled = 30;  // steps until the pipeline has found its depth
+constexpr int64_t kGroups = 8;    // per batch
 
-/// What a run did once it had settled.
+/// The results of a run after it has settled.
 struct Flow {
   DemoResult result;
   std::map<int64_t, int64_t> opened;     // version -> groups
@@ -29,7 +29,7 @@ struct Flow {
   double took_ms = 0;  // of the whole run
 
   int64_t staleness_max() const { return staleness.empty() ? 0 : staleness.rbegin()->first; }
-  /// Rollouts that were staler.
+  /// Rollouts with a larger staleness.
   int64_t num_above(int64_t steps) const {
     int64_t count = 0;
     for (auto each = staleness.upper_bound(steps); each != staleness.end(); ++each)
@@ -45,7 +45,7 @@ struct Flow {
   }
 };
 
-/// The example's own sizes, room for eight batches in flight, and costs of the test's choice.
+/// The example's sizes, capacity for eight batches in flight, and costs chosen by the test.
 Flow run(int64_t limit, std::vector<std::string> costs, uint64_t seed = 1) {
   DemoCase demo{.seed = seed, .max_off_policy_steps = limit};
   demo.group_size = 8;
@@ -79,8 +79,8 @@ Flow run(int64_t limit, std::vector<std::string> costs, uint64_t seed = 1) {
   return flow;
 }
 
-/// Of five schedules the one in the middle by staleness: in one or the other a batch more is under
-/// way for a while.
+/// The median of five schedules by staleness, because in some a batch more is in flight for a
+/// while.
 Flow middle(int64_t limit, const std::vector<std::string>& costs) {
   std::vector<Flow> flows;
   for (uint64_t seed = 1; seed <= 5; ++seed) flows.push_back(run(limit, costs, seed));
@@ -89,10 +89,10 @@ Flow middle(int64_t limit, const std::vector<std::string>& costs) {
   return flows[2];
 }
 
-/// A rollout takes a part of a training step.
+/// A rollout takes a fraction of a training step.
 const std::vector<std::string> kFastEngine = {};
-/// However many run at once, a rollout takes about three training steps (32 to 48 engine steps of
-/// 5 ms beside 65 ms): what a large model's long answers do.
+/// A rollout takes about three training steps (32 to 48 engine steps of 5 ms beside 65 ms), however
+/// many run at once. Long answers of a large model behave like this.
 const std::vector<std::string> kSlowAnswers = {
     "resource.engine.step_cost=\"5ms\"",          "resource.engine.decode_token_cost=\"1us\"",
     "resource.engine.prefill_token_cost=\"1us\"", "resource.engine.new_tokens_min=32",
@@ -104,7 +104,7 @@ std::vector<std::string> with_stragglers(std::vector<std::string> costs) {
   return costs;
 }
 
-/// Versions under which something else than about a batch opened.
+/// Number of versions under which clearly more or less than a batch opened.
 int64_t num_uneven(const Flow& flow) {
   int64_t count = 0;
   for (int64_t version = kSettled; version < kSteps - 1; ++version) {
@@ -115,7 +115,8 @@ int64_t num_uneven(const Flow& flow) {
   return count;
 }
 
-// Need: while one batch trains the next is made, so a group is one version old when it trains.
+// Needed: while one batch trains the next one is generated, so a group is one version old when it
+// trains.
 TEST(Pace, ATrainerThatIsTheBottleneckSeesOneVersionOfStalenessWhateverTheLimit) {
   const Flow one = run(1, kFastEngine), two = run(2, kFastEngine), eight = run(8, kFastEngine);
   EXPECT_LE(two.staleness_max(), 1) << two.words();
@@ -126,7 +127,7 @@ TEST(Pace, ATrainerThatIsTheBottleneckSeesOneVersionOfStalenessWhateverTheLimit)
   EXPECT_LE(num_uneven(eight), 3) << eight.words();
 }
 
-// Need: three training steps of generation and the one that is being trained: four versions.
+// Needed: three training steps of generation and the one that trains: four versions.
 TEST(Pace, SlowAnswersGetAsDeepAPipeAsTheyTakeStepsAndNoDeeper) {
   const Flow two = middle(2, kSlowAnswers), eight = middle(8, kSlowAnswers);
   EXPECT_GE(eight.staleness_mean, 2.5) << eight.words();

@@ -1,5 +1,5 @@
-/// Engines that refuse the weights of one tenant, for tests: from a version of hers on, whoever
-/// asks and as often as they ask. The same versions at every run, so a replay repeats it.
+/// Engines for tests that refuse the weights of one tenant from a given version on, at every
+/// request. The versions are the same in every run, so a replay repeats it.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class RefusingEngine final : public EngineWrapper {
 
  private:
   const TenantSlot tenant_;
-  const PolicyVersion first_;  // that it refuses
+  const PolicyVersion first_;  // the first refused version
 };
 
 /// The program's resources, with such engines.

@@ -1,5 +1,5 @@
-// Environments side by side: as many rollouts as an env node has replicas, less the one that gives
-// the tasks, and nobody waits for another's environment.
+// Environments in parallel: as many rollouts as an env node has replicas, minus the one that gives
+// the tasks. No rollout waits for another's environment.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(SideBySide, OneInstanceTakesOneCallAfterTheOther) {
   EXPECT_GE(run_batch(1).took.to_seconds(), 256);
 }
 
-/// Rollouts that failed, and calls that hung (for 8 s; given up after 5), over ten runs.
+/// Failed rollouts, and calls that hung (for 8 s; abandoned after 5 s), over ten runs.
 std::pair<int64_t, int64_t> failed_of_hung(int64_t replicas) {
   int64_t num_failed = 0, num_hung = 0;
   for (uint64_t seed = 1; seed <= 10; ++seed) {
@@ -70,8 +70,8 @@ TEST(SideBySide, OfOneInstanceAHangCostsWhoWaitsBehindIt) {
   EXPECT_GT(num_failed, num_hung);
 }
 
-/// Environments that raise, in every way, answer with a mebibyte, with bytes that are no text, with
-/// an infinite reward, slowly, and not at all.
+/// Environments that throw in every way, that answer with a mebibyte, with invalid UTF-8, with an
+/// infinite reward, slowly, or never.
 DemoCase hostile_demo(uint64_t seed, int64_t replicas) {
   DemoCase demo{.seed = seed, .fault = Fault::kHostile};
   demo.environment_takes = Duration::milliseconds(10);
@@ -107,7 +107,7 @@ TEST(SideBySide, HostileOnesRepeat) {
   EXPECT_EQ(first.rollouts, second.rollouts);
 }
 
-/// How long a run takes to its end from Ctrl-C on, in the midst of calls that take so long.
+/// Time from Ctrl-C to the end of a run, while calls are running that take `call`.
 Duration drained_within(Duration call, int64_t replicas) {
   DemoCase demo{.seed = 5};
   demo.environment_takes = call;
@@ -132,9 +132,9 @@ Duration drained_within(Duration call, int64_t replicas) {
 }
 
 TEST(SideBySide, AnInterruptedRunWaitsForTheCallsThatAreOutAndForNoOther) {
-  // 24 rollouts at two environments: those that wait behind the calls would take twelve more each.
+  // 24 rollouts at two environments: waiting ones would take twelve more calls each.
   EXPECT_LE(drained_within(Duration::seconds(4), 3).to_seconds(), 4.0);
-  // environment_timeout is 5 s. All of them are given up, more than abandoned_max.
+  // environment_timeout is 5 s. All calls are abandoned, more than abandoned_max.
   EXPECT_LE(drained_within(Duration::seconds(1000), 25).to_seconds(), 5.0);
 }
 

@@ -15,7 +15,7 @@
 namespace primerl::sim {
 namespace {
 
-/// Marks all that can be seen from outside.
+/// Records a mark for everything that is visible from outside.
 class Marks final : public DeliveryObserver {
  public:
   explicit Marks(const std::vector<uint64_t>* expected) : expected_(expected) {}
@@ -73,7 +73,7 @@ class WorldHost final : public NoHost {
     point_.manifest = Json::object();
     point_.manifest.set("resumes", 1).set("consumed", std::move(consumed));
   }
-  bool has_started = false;  // a group that is made anew has no resume point
+  bool has_started = false;  // a restored group has no resume point
 
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
     marks_.add(mix(tenant.value, static_cast<uint64_t>(step)));
@@ -103,7 +103,7 @@ class WorldHost final : public NoHost {
   uint64_t num_lines_ = 0;
 };
 
-/// Calls of the environment take their time; some outlast it.
+/// Calls of the environment take time; some exceed the timeout.
 class SlowEnvironment final : public StepHooks {
  public:
   explicit SlowEnvironment(const WorldSpec& spec) : spec_(spec) {}
@@ -122,7 +122,7 @@ class SlowEnvironment final : public StepHooks {
   const WorldSpec spec_;
 };
 
-/// Deaths and returns, faults of the learner, and a person who holds the engines.
+/// Deaths and restarts, faults of the learner, and a person who pauses the engines.
 class Fate {
  public:
   explicit Fate(const World& world) : world_(world), random_(mix(world.spec.number, 77)) {
@@ -130,7 +130,7 @@ class Fate {
     for (uint32_t i = 0; i < world.plan->processes.size(); ++i) {
       const std::string& name = world.plan->processes[i].name;
       const WorldKind kind = world.spec.kind;
-      // The first environment gives the tasks: a run without it starts anew.
+      // The first environment gives the tasks: without it a run starts from the beginning.
       if ((kind == WorldKind::kRouterDies && name == "routing") ||
           (kind == WorldKind::kEnginesDie && name.starts_with("inference")) ||
           (kind == WorldKind::kEnvironmentDies && world.plan->processes[i].replica > 0))
@@ -164,7 +164,7 @@ class Fate {
   }
 
  private:
-  /// As if engines had been asked for very long already.
+  /// Pretends that the engines were asked many times already.
   Status let_preparations_pass(VirtualExecutor& executor) {
     const Plan& plan = *world_.plan;
     for (uint32_t i = 0; i < plan.groups.size(); ++i) {

@@ -1,9 +1,10 @@
 /// Worlds in which actors use everything that they save: many turns, kept sets, cancels, deadlines,
 /// two tenants, every routing policy, engines and a router that die, faults of engine, learner and
-/// disk, a person who holds the engines, a resumed run. What a world is follows from its number.
+/// disk, a person who pauses the engines, a resumed run. The number of a world determines all of
+/// it.
 ///
-/// A run of it leaves a mark for all that anybody outside of an actor could see: steps, messages
-/// with their bytes, lines, metrics, log lines, checkpoints, counters, the end.
+/// A run leaves a mark for everything that is visible outside of an actor: steps, messages with
+/// their bytes, lines, metrics, log lines, checkpoints, counters, the end.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@
 
 namespace primerl::sim {
 
-/// After event `event` of a world the group of `instance` is made anew from its saved state, which
+/// After event `event` of a world, the group of `instance` is restored from its saved state, which
 /// `change` may alter.
 struct WorldCut {
   uint64_t event = 0;
@@ -25,15 +26,15 @@ struct WorldCut {
 
 struct WorldHooks {
   std::vector<WorldCut> cuts;  // by event
-  /// Of another run: this one stops at the first mark that differs.
+  /// Marks of another run: this run stops at the first mark that differs.
   const std::vector<uint64_t>* expected = nullptr;
-  /// Called after every event before the cuts of it; null = it is not called.
+  /// Called after every event and before that event's cuts; may be null.
   std::function<void(VirtualExecutor& executor, uint64_t event)> look;
 };
 
 struct WorldRun {
   std::string fault;            // why there is no run
-  std::vector<uint64_t> marks;  // in order; the last one is of the end
+  std::vector<uint64_t> marks;  // in order; the last one is for the end
   uint64_t num_events = 0;
   bool differs = false;  // from `expected`
   std::string end;       // for a person

@@ -1,8 +1,8 @@
-// Every field of every `.state(...)` matters: there is a moment in some world at which an actor
-// that is made anew without that field continues otherwise.
+// Every field of every `.state(...)` is needed: in some world there is a moment at which an actor
+// that is restored without that field continues differently.
 //
-// The moments are in state_fields.tsv: field, world, event, instance. PRIMERL_UPDATE_GOLDEN=1 looks
-// for those that are missing or hold no more (a minute or two) and writes the table again.
+// The moments are in state_fields.tsv: field, world, event, instance. PRIMERL_UPDATE_GOLDEN=1
+// searches for missing or outdated moments (a minute or two) and writes the table again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -23,16 +23,16 @@
 namespace primerl::sim {
 namespace {
 
-constexpr uint64_t kWorldsMade = 48;       // whose groups are made anew at random
-constexpr uint64_t kWorldsSearched = 600;  // for moments
-constexpr uint64_t kLooksMax = 1500;       // in one of those
+constexpr uint64_t kWorldsMade = 48;       // worlds whose groups are restored at random moments
+constexpr uint64_t kWorldsSearched = 600;  // worlds that are searched for moments
+constexpr uint64_t kLooksMax = 1500;       // per searched world
 
-/// At this moment `field` matters.
+/// At this moment `field` is needed.
 struct Moment {
   std::string field;
   uint64_t world = 0, event = 0;
   std::string instance;
-  bool is_found = true;  // false: a debt, no world has such a moment yet
+  bool is_found = true;  // false: no world has such a moment yet
 };
 
 std::string table_file() { return std::string(PRIMERL_SOURCE_DIR) + "/tests/sim/state_fields.tsv"; }
@@ -92,7 +92,7 @@ const PlanNode& node_of(const Plan& plan, InstanceId instance) {
   return plan.nodes[plan.instances[instance.index()].node.index()];
 }
 
-/// The place of an instance in its group, and so in a GroupState.
+/// The index of an instance in its group, and so in a GroupState.
 size_t place_of(const Plan& plan, InstanceId instance) {
   const auto& all = plan.group(plan.instances[instance.index()].group).instances;
   return static_cast<size_t>(std::ranges::find(all, instance) - all.begin());
@@ -112,8 +112,8 @@ WorldCut cut_without(const Plan& plan, uint64_t event, InstanceId instance,
       }};
 }
 
-/// Whether the world continues otherwise when it is cut so; or does not continue at all: in a
-/// process of its own, since an actor without a field may fail a CHECK.
+/// Whether the world continues differently after such a cut, or does not continue at all. Runs in a
+/// separate process, because an actor without a field may fail a CHECK.
 bool continues_otherwise(uint64_t world, const WorldCut& cut, const std::vector<uint64_t>& marks) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -130,7 +130,7 @@ std::string_view text_of(const Blob& blob) {
   return {reinterpret_cast<const char*>(blob.bytes().data()), blob.size()};
 }
 
-/// Moments of one world at which a wanted field has a value, a few of each.
+/// Moments of one world at which a wanted field has a value, a few for each field.
 class Candidates {
  public:
   static constexpr size_t kOfField = 3;
@@ -153,7 +153,7 @@ class Candidates {
 
  private:
   void look_at(InstanceId instance, const SavedFields& saved, uint64_t event) {
-    // Nothing new since the last look.
+    // Nothing has changed since the last look.
     if (!seen_.insert(mix(instance.value, stable_hash(text_of(saved.body)))).second) return;
     const PlanNode& node = node_of(plan_, instance);
     const Contract& contract = *node.contract;
@@ -186,7 +186,7 @@ class Candidates {
   std::map<std::string, uint64_t> num_seen_;
 };
 
-/// Looks in the world for a moment of each wanted field.
+/// Searches the world for a moment of each wanted field.
 std::vector<Moment> search(uint64_t world, const std::set<std::string>& wanted) {
   std::vector<Moment> found;
   const auto plan = world_plan(world);
@@ -213,8 +213,8 @@ std::vector<Moment> search(uint64_t world, const std::set<std::string>& wanted) 
   return found;
 }
 
-/// The moments of one world: an actor made anew continues as it was, and without the field it does
-/// not.
+/// Checks the moments of one world: a restored actor continues unchanged, and without the field it
+/// does not. Returns the failures.
 std::vector<std::string> broken_moments(uint64_t world, const std::vector<Moment>& moments) {
   std::vector<std::string> broken;
   const auto plan = world_plan(world);

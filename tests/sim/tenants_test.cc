@@ -1,6 +1,7 @@
-// Several tenants on one model, on the virtual clock: none can tell that the others are there.
+// Several tenants on one model, on the virtual clock: the results of a tenant do not depend on the
+// others.
 //
-// PRIMERL_SEED runs one seed, PRIMERL_SIM_SEEDS=20 is a quicker look.
+// PRIMERL_SEED runs one seed, PRIMERL_SIM_SEEDS=20 runs fewer seeds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@
 namespace primerl::sim {
 namespace {
 
-/// What a tenant is follows from her name: the same alone and beside others.
+/// A tenant's options are computed from its name, so they are the same alone and beside others.
 std::string table_of(const std::string& name, int64_t max_off_policy_steps) {
   const uint64_t draw = stable_hash(name);
   const uint64_t group_size = 2 + draw % 2, num_groups = 1 + draw / 8 % 2;
@@ -60,10 +61,10 @@ CheckedGraph graph_of(const std::vector<std::string>& tenants, int64_t max_off_p
   return load_graph(file.string(), overrides, full_catalog());
 }
 
-/// What a tenant's run left, without anything of time.
+/// The results of a tenant's run, without times.
 struct Left {
   std::vector<std::string> rollouts;  // sorted
-  std::vector<std::string> metrics;   // a line a step
+  std::vector<std::string> metrics;   // one line per step
   friend bool operator==(const Left&, const Left&) = default;
 };
 
@@ -94,7 +95,7 @@ class KeepingServices final : public HostServices, public RunFiles {
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
   std::map<std::string, Left> left;
-  std::string cannot_save;  // a tenant
+  std::string cannot_save;  // name of a tenant
 
  private:
   const Plan& plan_;
@@ -104,10 +105,10 @@ struct Ended {
   RunOutcome outcome;
   std::map<std::string, Left> left;
   std::string fault;       // of the check
-  int64_t num_shared = 0;  // steps that shared a pass
+  int64_t num_shared = 0;  // steps that shared a forward pass
 };
 
-/// What goes wrong for one tenant.
+/// Troubles of one tenant.
 enum class Trouble { kTrainerFails, kEnvironmentFails, kEnvironmentHangs, kCheckpointFails };
 
 class TroubleOfOne final : public StepHooks {
@@ -125,7 +126,7 @@ class TroubleOfOne final : public StepHooks {
   Injection before(const StepAbout& about) override {
     if (trouble_ == Trouble::kCheckpointFails) return {};
     if (about.instance != instance_ || about.kind != StepKind::kMessage) return {};
-    // Env calls no environment any more (tests/actors/env_test.cc).
+    // While it drains, Env calls no environment any more (tests/actors/env_test.cc).
     if (trouble_ == Trouble::kEnvironmentHangs && executor->status().is_draining) return {};
     if (++num_seen_ < first_) return {};
     has_struck = true;
@@ -169,7 +170,7 @@ Ended run(const CheckedGraph& graph, uint64_t seed, StepHooks* hooks = nullptr,
   return ended;
 }
 
-/// Rollouts that trained: which others were under way when the last step was taken is of time.
+/// Only rollouts that trained: which others were in flight at the last step depends on timing.
 Left trained(Left left) {
   std::erase_if(left.rollouts, [](const std::string& line) {
     return line.find("\"end\":\"trained\"") == std::string::npos;
@@ -186,8 +187,8 @@ std::pair<uint64_t, uint64_t> seeds(uint64_t most) {
   return {1, few == nullptr ? most : std::min<uint64_t>(most, std::strtoull(few, nullptr, 10))};
 }
 
-/// On policy: her rollouts, her metrics and so her adapter are those of a run of her own, with two
-/// to eight neighbours, whatever her place among them and whatever the schedule.
+/// On policy: a tenant's rollouts, metrics and adapter are equal to those of its own run. That
+/// holds with two to eight tenants, for every slot of the tenant and every schedule.
 TEST(Tenants, OnPolicyEachIsAsItWouldBeAlone) {
   std::map<std::pair<std::string, uint64_t>, Left> alone;
   const auto [first, last] = seeds(100);
@@ -211,8 +212,8 @@ TEST(Tenants, OnPolicyEachIsAsItWouldBeAlone) {
   }
 }
 
-/// At any limit, with two to eight tenants: the run finishes, each takes her steps, no message is
-/// left on any edge, no rollout ends twice.
+/// At any limit, with two to eight tenants: the run finishes, each tenant makes its steps, no
+/// message is left on any edge, and no rollout ends twice.
 TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
   const auto [first, last] = seeds(1000);
   int64_t num_steps = 0, num_shared = 0;
@@ -247,8 +248,8 @@ TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
   EXPECT_GE(num_shared * 10, num_steps) << "of so few seeds? passes are hardly ever shared";
 }
 
-/// The run named the first of `names` and why; the others trained what they train alone, and no
-/// message is left.
+/// Checks that the run named the first of `names` with a reason, that the others trained the same
+/// as alone, and that no message is left.
 void expect_only_the_first_is_aside(const Ended& ended, const std::vector<std::string>& names,
                                     uint64_t seed, const std::string& where) {
   ASSERT_EQ(ended.outcome.end, RunEnd::kFailed) << where;
@@ -277,8 +278,8 @@ std::vector<std::string> some_names(RandomStream& random) {
   return names;
 }
 
-/// A tenant that fails costs the others nothing, at any moment of the run: what they train is what
-/// they train alone, no message is left, and the end names the tenant.
+/// A tenant that fails at any moment does not affect the others: they train the same as alone, no
+/// message is left, and the end names the tenant.
 TEST(Tenants, OneThatFailsIsSetAsideAndTheOthersGoOn) {
   const auto [first, last] = seeds(300);
   uint64_t num_struck = 0;
@@ -295,15 +296,14 @@ TEST(Tenants, OneThatFailsIsSetAsideAndTheOthersGoOn) {
     const std::string where =
         fmt::format("PRIMERL_SEED={}, trouble {}", seed, static_cast<int>(trouble));
     num_struck += hooks.has_struck ? 1 : 0;
-    if (!hooks.has_struck) continue;  // she was done before
+    if (!hooks.has_struck) continue;  // the tenant was finished before
     expect_only_the_first_is_aside(ended, names, seed, where);
     if (::testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GE(num_struck * 2, last - first + 1);
 }
 
-/// A message of one tenant on which an actor that all share fails: each of them is told to stop the
-/// run then.
+/// A shared actor fails at a message of one tenant; then every engine is told to stop the run.
 class FailsOnAMessageOf final : public StepHooks {
  public:
   FailsOnAMessageOf(TenantSlot tenant, std::string_view type, uint64_t first)
@@ -331,8 +331,8 @@ TenantSlot slot_of(const Plan& plan, const std::string& name) {
   return {};
 }
 
-/// What an actor that all share cannot do for one tenant costs the others nothing: every engine
-/// refuses her weights, or a handler of hers fails in router, prefill, decode or broadcaster.
+/// If a shared actor cannot serve one tenant, the others are not affected. Every engine refuses the
+/// tenant's weights, or a handler of router, prefill, decode or broadcaster fails at its message.
 TEST(Tenants, WhatASharedActorCannotDoForOneSetsHerAsideAlone) {
   const auto [first, last] = seeds(200);
   const std::vector<std::string> stops = {
@@ -360,7 +360,7 @@ TEST(Tenants, WhatASharedActorCannotDoForOneSetsHerAsideAlone) {
       const std::string_view type = kShared[trouble - 1];
       FailsOnAMessageOf hooks(slot, type, 1 + moment);
       const Ended ended = run(graph, seed, &hooks);
-      if (!hooks.has_struck) continue;  // she was done before
+      if (!hooks.has_struck) continue;  // the tenant was finished before
       expect_only_the_first_is_aside(ended, names, seed, where);
     }
     if (::testing::Test::HasFatalFailure()) return;

@@ -8,7 +8,7 @@
 namespace primerl::sim {
 namespace {
 
-/// Fails the ends of sequences that the world names, and refuses or delays weights.
+/// Fails the ends of sequences that the world selects, and refuses or delays weights.
 class TroubledEngine final : public EngineWrapper {
  public:
   TroubledEngine(std::unique_ptr<Engine> engine, const WorldSpec& spec, int number)
@@ -55,7 +55,7 @@ class TroubledEngine final : public EngineWrapper {
   uint64_t num_ended_ = 0, num_failed_ = 0, num_asked_ = 0;
 };
 
-/// Says when it is asked for its limits: a record has the answer.
+/// Reports when it is asked for its limits, because a record contains the answer.
 class WatchedLearner final : public Learner {
  public:
   WatchedLearner(std::unique_ptr<Learner> learner, std::function<void()> on_limits)
@@ -104,7 +104,7 @@ class WatchedLearner final : public Learner {
   const std::function<void()> on_limits_;
 };
 
-/// Every process's end of the one channel.
+/// One process's end of the single channel.
 class SharedChannel final : public WeightChannel {
  public:
   SharedChannel(std::shared_ptr<WeightChannel> channel, const WorldSpec& spec)

@@ -1,4 +1,4 @@
-/// The resources of a world of state_world.h, with its troubles.
+/// The resources of a world of state_world.h, with its faults.
 #pragma once
 
 #include <functional>

@@ -61,7 +61,7 @@ WorldSpec spec_of(uint64_t number) {
   add_engine_sets(spec, random, spec.sets);
   if (one_of(random, 2)) spec.holds_every = 40 + random.below(200);
   if (has_deaths(spec.kind)) spec.death_every = 200 + random.below(900);
-  // A long run and a crowd say more when nothing goes wrong.
+  // A long run and a crowd test more without faults.
   if (spec.kind == WorldKind::kLong || spec.kind == WorldKind::kCrowd) return spec;
   spec.has_faulty_tasks = one_of(random, 3);
   spec.has_faulty_answers = one_of(random, 2);
@@ -79,7 +79,7 @@ WorldSpec spec_of(uint64_t number) {
 
 namespace {
 
-/// A tenant, as the lines of its table and of what belongs to it.
+/// A tenant, as the lines of its table and of the tables that belong to it.
 std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomStream& random) {
   const bool is_long = spec.kind == WorldKind::kLong, is_crowd = spec.kind == WorldKind::kCrowd;
   const uint64_t group_size = is_crowd ? 8 : 2 + random.below(3);
@@ -106,7 +106,7 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
   return table + "\n";
 }
 
-/// Only with several engines a router has a choice.
+/// Only with several engines does a router have a choice.
 std::string places_of(WorldKind kind) {
   if (kind == WorldKind::kSupervised || kind == WorldKind::kResumed) return "";
   if (kind != WorldKind::kEnvironmentDies && kind != WorldKind::kOneTenant)
@@ -127,7 +127,8 @@ std::string graph_text(const WorldSpec& spec, RandomStream& random) {
   };
   if (spec.kind == WorldKind::kSupervised) {
     std::string text = read("arithmetic_tool/sft.toml");
-    const size_t seed = text.find("init_seed");  // of weights, which a scripted learner has not
+    // Of weights, which a scripted learner does not have.
+    const size_t seed = text.find("init_seed");
     return text.erase(seed, text.find('\n', seed) - seed);
   }
   const bool are_two = spec.kind == WorldKind::kTwoTenants;
@@ -138,7 +139,7 @@ std::string graph_text(const WorldSpec& spec, RandomStream& random) {
   return text.substr(0, begin) + tables + text.substr(end) + places_of(spec.kind);
 }
 
-/// Several turns, of which each adds letters; the reward follows from what was said last.
+/// Several turns, each of which adds letters; the reward depends on the last action.
 class TalkingEnvironment final : public Environment {
  public:
   explicit TalkingEnvironment(const WorldSpec& spec) : spec_(spec) {}
@@ -170,7 +171,7 @@ class TalkingEnvironment final : public Environment {
   const WorldSpec spec_;
 };
 
-/// Round robin that at times names an engine that is not there.
+/// Round robin that sometimes names an engine that does not exist.
 class WrongPolicy final : public RoutePolicy {
  public:
   size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {

@@ -1,4 +1,4 @@
-/// WorldSpec: what a world of state_world.h is, drawn from its number, and its graph.
+/// WorldSpec: the properties of a world of state_world.h, drawn from its number, and its graph.
 #pragma once
 
 #include <filesystem>
@@ -19,11 +19,11 @@ enum class WorldKind : uint8_t {
   kEnvironmentDies,
   kSupervised,
   kResumed,
-  kLong,   // many small steps: what is judged over a lap of versions
-  kCrowd,  // more at once than a turn passes on
+  kLong,   // many small steps: values that are judged over a lap of versions
+  kCrowd,  // more at once than one work call sends
 };
 
-/// What goes wrong in a world, besides deaths. Numbers are those of its draws.
+/// The faults in a world, besides deaths. All numbers are drawn from its number.
 struct WorldSpec {
   uint64_t number = 0;
   WorldKind kind = WorldKind::kOneTenant;
@@ -32,20 +32,21 @@ struct WorldSpec {
   bool has_faulty_tasks = false, has_faulty_answers = false, has_equal_rewards = false;
   bool has_wrong_policy = false;
   bool loses_file = false;  // rollouts.jsonl cannot be written after some lines
-  uint64_t fails_from = 0;  // end of an engine from which on sequences fail; 0 = never
+  uint64_t fails_from = 0;  // number of the engine's end from which on sequences fail; 0: never
   uint64_t fails_until = 0;
   bool refuses_weights = false;     // one engine cannot apply some versions
-  uint64_t late_weights = 0;        // times a version's bytes have not come, or are not prepared
-  uint64_t device_fault_every = 0;  // events, of engine and learner in turn; 0 = never
+  uint64_t late_weights = 0;        // how often a version's bytes have not arrived, or are not
+                                    // prepared
+  uint64_t device_fault_every = 0;  // events, alternately of engine and learner; 0: never
   uint64_t holds_every = 0;         // events; 0 = the engines are never paused
   uint64_t death_every = 0;         // events; 0 = no process dies
   uint64_t dead_for = 0;            // events
   bool is_resumed = false;
-  bool never_prepares = false;  // engines say of every version that it is not prepared yet
-  Duration environment_takes;   // at most, of a call
+  bool never_prepares = false;  // engines answer for every version that it is not prepared yet
+  Duration environment_takes;   // maximum, per call
 };
 
-/// A plan holds pointers into its catalog.
+/// A plan has pointers into its catalog.
 struct World {
   WorldSpec spec;
   Catalog catalog;
@@ -53,11 +54,11 @@ struct World {
   std::shared_ptr<const Plan> plan;
 };
 
-/// Made once for each number; lives as long as the program.
+/// Made once per number; valid as long as the program runs.
 const World& world_of(uint64_t number);
 WorldSpec spec_of(uint64_t number);
 
-/// A file there is a fault of the scripted device "engine" or "learner".
+/// If this file exists, the scripted device "engine" or "learner" has a fault.
 std::filesystem::path fault_file(const std::string& of);
 /// The checkpoint of a learner, for worlds that resume.
 std::filesystem::path resume_folder();
