@@ -1,4 +1,4 @@
-// What PyTorch's allocator would end a process for is refused before.
+// Settings with which PyTorch's allocator would end the process are refused earlier.
 #include "runtime/program/allocator_settings.h"
 
 #include <gmock/gmock.h>

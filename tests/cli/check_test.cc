@@ -1,5 +1,5 @@
-// `primerl-graph check` on model folders that no run could use: told before anything starts, with
-// the place in the graph that names the folder.
+// `primerl-graph check` on model folders that no run could use. The error comes before anything
+// starts and points to the line of the graph that names the folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// The demo with a model folder of its own, whole at first.
+/// The demo with its own model folder, complete at first.
 class AModelFolder : public testing::Test {
  protected:
   AModelFolder() {
@@ -52,7 +52,7 @@ TEST_F(AModelFolder, ThatIsWholeIsWell) {
 TEST_F(AModelFolder, WithoutWeightsIsRefused) {
   fs::remove(weights());
   expect_refused("no weights in '" + (folder_.path() / "model").string() + "'");
-  // Nothing is computed with it.
+  // No scripted resource computes with the weights.
   const auto scripted = check(
       {"--set", "resource.engine.backend=scripted", "--set", "resource.learner.backend=scripted"});
   EXPECT_EQ(scripted.code, 0) << scripted.err;
@@ -91,7 +91,7 @@ TEST_F(AModelFolder, ThatLacksAShardIsRefused) {
   expect_refused("model-1.safetensors is missing, but ");
 }
 
-/// Nobody writes to it: whoever opened it would wait for ever.
+/// A pipe without a writer: opening it would block forever.
 TEST_F(AModelFolder, WithAPipeForAFileIsRefused) {
   fs::remove(weights());
   ASSERT_EQ(::mkfifo(weights().c_str(), 0600), 0);
@@ -110,7 +110,7 @@ TEST_F(AModelFolder, WithoutATokenizerIsRefused) {
   fs::remove(model("tokenizer.json"));
   expect_refused("tokenizer.json", kTokenizer);
   EXPECT_THAT(check().err, HasSubstr("note: node 'rollout' reads it"));
-  // `run` says the same, and makes no folder.
+  // `run` reports the same, and makes no folder.
   const fs::path out = folder_.path() / "run";
   const auto end = run_graph_program({"run", graph(), "--out", out.string()});
   EXPECT_EQ(end.code, 2);
@@ -153,7 +153,7 @@ TEST_F(AModelFolder, IsNotLookedIntoByCommandsThatRunNothing) {
   EXPECT_EQ(run_graph_program({"show", graph()}).code, 0);
 }
 
-/// The value that is refused, and nothing else.
+/// Checks that only this value is refused.
 void expect_refusal(const ProgramEnd& end, const std::string& where, const std::string& why) {
   EXPECT_EQ(end.code, 2) << end.out;
   EXPECT_THAT(end.err, HasSubstr(where));
@@ -187,7 +187,7 @@ TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumerics) {
 inference = { nodes = ["prefill", "decode"], device = "cuda:0" }
 rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
 )";
-  const auto end = check();  // nor do its weights fit the places: that is another error
+  const auto end = check();  // its weights do not fit either, but that is another error
   EXPECT_EQ(end.code, 2);
   EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'numerics' "
                                  "is \"invariant\", which an engine on cuda:0 does not have"));

@@ -152,7 +152,7 @@ TEST(Check, AGoodGraphIsSaidOnStdout) {
 }
 
 TEST(Check, TheRehearsalCanBeLeftOut) {
-  // Every prompt is refused: no rule knows, the rehearsal does.
+  // Every prompt is refused: no static rule detects it, but the rehearsal does.
   const std::vector<std::string> wrong = {"check", scripted_graph(), "--set",
                                           "resource.engine.refuse_every=1"};
   const auto played = run_graph_program(wrong);
@@ -372,7 +372,7 @@ TEST(Init, MakesAGraphThatChecksFromEveryTemplate) {
   std::istringstream names(run_graph_program({"init", "--list"}).out);
   int num_templates = 0;
   for (std::string name; std::getline(names, name); ++num_templates) {
-    // Each alone: what stands beside its example comes along.
+    // Each in its own folder: the files beside its example must be copied too.
     const std::string folder = (scratch.path() / ("of_" + name) / name).string();
     const auto made = run_graph_program({"init", folder, "--template", name});
     ASSERT_EQ(made.code, 0) << name;

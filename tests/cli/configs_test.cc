@@ -1,5 +1,5 @@
-// The graphs of configs/ are whole and fit together, on a machine without a card and without the
-// bytes of weights.
+// The graphs of configs/ are complete and fit together, checked on a machine without a GPU and
+// without the bytes of weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::IsEmpty;
 using testing::Not;
 namespace fs = std::filesystem;
 
-/// A file with the header of a model's weights, in bfloat16, and a hole for their bytes.
+/// A file with the header of a model's weights, in bfloat16, and a hole instead of their bytes.
 void write_hollow_weights(const fs::path& folder) {
   const TensorTable table(read_model_config(folder).value());
   Json header = Json::object();
@@ -32,7 +32,7 @@ void write_hollow_weights(const fs::path& folder) {
                                .set("data_offsets", Json::list(std::vector<uint64_t>{begin, end})));
   }
   const std::string text = header.dump();
-  const uint64_t length = text.size();  // little-endian, as this machine is
+  const uint64_t length = text.size();  // little-endian, like this machine
   std::string bytes(sizeof length, '\0');
   std::memcpy(bytes.data(), &length, sizeof length);
   const fs::path file = folder / "model.safetensors";

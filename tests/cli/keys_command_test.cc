@@ -1,4 +1,4 @@
-// `primerl-graph keys`, and what `run` says of keys before anything is started.
+// `primerl-graph keys`, and errors of `run` about keys before anything is started.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ class KeysCommand : public testing::Test {
     words.insert(words.begin(), "keys");
     return run_graph_program(std::move(words));
   }
-  /// The public key of a new pair in `name`.
+  /// Makes a key pair in `name`; returns the public key.
   std::string made(const std::string& name) const {
     const auto end = keys({"new", "--out", in(name)});
     EXPECT_EQ(end.code, 0) << end.err;
@@ -36,7 +36,7 @@ class KeysCommand : public testing::Test {
                 {"run", source_path("tests/cli/graphs/" + graph), "--out", in("run")});
     return run_graph_program(std::move(more));
   }
-  /// Both files, letting every process of the split graph in.
+  /// Makes both files, with every process of the split graph allowed.
   std::vector<std::string> complete() const {
     const std::string key = made("key");
     for (const char* process : {"driver", "inference", "training"})
@@ -88,7 +88,7 @@ TEST_F(KeysCommand, ListsWhoWasLetIn) {
 TEST_F(KeysCommand, NamesWhatCannotBeLetIn) {
   const std::string key = made("key");
   const auto list = in("allow");
-  // Without its last character, as the rest may begin like a flag when its first is missing.
+  // Without its last character, because without its first one the rest may begin like a flag.
   const std::string cut = key.substr(0, key.size() - 1);
   const auto broken = keys({"allow", cut, "--process", "training", "--list", list});
   EXPECT_EQ(broken.code, 3);

@@ -1,4 +1,4 @@
-/// A program run as a person would run it: arguments in, exit code, stdout and stderr out.
+/// Runs a program like a user: arguments in, exit code, stdout and stderr out.
 #pragma once
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ struct ProgramEnd {
   std::string err;
 };
 
-/// Started at once; wait() ends it. stderr is a pipe that can be read while it runs.
+/// Started at once; wait() waits for its end. stderr is a pipe that can be read while it runs.
 class Program {
  public:
   /// `words[0]` is a program of this build ("primerl-graph") or an absolute path. `set` are
@@ -68,15 +68,15 @@ class Program {
   }
 
   pid_t pid() const { return pid_; }
-  /// False once it has ended; wait() still tells how.
+  /// False once it has ended; wait() still returns how.
   bool is_running() const {
     siginfo_t end{};
     return ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            end.si_pid == 0;
   }
-  /// Reads stderr until `text` has been said; false when the program ended without it.
+  /// Reads stderr until it contains `text`; false when the program ended without it.
   bool wait_until_said(const std::string& text, size_t num_times = 1) {
-    size_t from = 0;  // behind what was found
+    size_t from = 0;  // after the last match
     while (num_times > 0) {
       const size_t found = said_.find(text, from);
       if (found == std::string::npos) {
@@ -88,12 +88,12 @@ class Program {
     }
     return true;
   }
-  /// Nobody reads its stderr any more, as when `| tee` has ended.
+  /// Closes the read end of its stderr, as when `| tee` has ended.
   void stop_listening() {
     ::close(err_);
     err_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   }
-  /// What was read of stderr so far.
+  /// The text of stderr that was read so far.
   const std::string& said() const { return said_; }
   ProgramEnd wait() {
     while (read_more()) {

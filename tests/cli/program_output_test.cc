@@ -1,4 +1,4 @@
-// What another program says, and how long it is heard.
+// The output of another program, and how long it is read.
 #include "runtime/program/program_output.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// `rollouts` on run folders that the test writes: which are shown, and how.
+// `rollouts` on run folders that the test writes: which rollouts are shown, and how.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -43,14 +43,15 @@ constexpr SimulatedEngines kOne{
     .num_engines = 1, .prefill_tokens_per_s = 100, .decode_tokens_per_s = 10, .kv_blocks = 100};
 
 TEST(RouteSimulation, PromptsWaitInLineAndSequencesShareTheRate) {
-  // Prefilled at 1 s and 2 s. Alone 10 tokens are there at 2 s; the other 30 then share with 20.
+  // Prefilled at 1 s and 2 s. Alone, the first 10 tokens are complete at 2 s; the other 30 then
+  // share with 20.
   const auto alone = simulate_routes(trace_of({a_turn(0, 0, 100, 10), a_turn(1, 0, 100, 30)}),
                                      policy_named("round_robin"), kOne);
   EXPECT_THAT(alone.group_p50_s, DoubleNear(2, 1e-9));
   EXPECT_THAT(alone.group_p90_s, DoubleNear(5, 1e-9));
   const auto together = simulate_routes(trace_of({a_turn(0, 0, 100, 30), a_turn(1, 0, 100, 20)}),
                                         policy_named("round_robin"), kOne);
-  // From 2 s on each has 5 tokens a second and 20 to go.
+  // From 2 s on each gets 5 tokens a second and has 20 left.
   EXPECT_THAT(together.group_p50_s, DoubleNear(6, 1e-9));
   EXPECT_THAT(together.end_s, DoubleNear(6, 1e-9));
 }
@@ -73,7 +74,7 @@ TEST(RouteSimulation, ATurnFindsItsHistoryButForTheLastToken) {
   EXPECT_THAT(evicted.hit_rate, DoubleNear(96.0 / 192, 1e-9)) << "the last block was forgotten";
 }
 
-/// Groups of sessions whose prompts begin alike.
+/// Groups of sessions whose prompts share a prefix.
 SessionTrace a_random_trace(uint64_t seed) {
   RandomStream draw(seed);
   std::vector<TracedTurn> turns;

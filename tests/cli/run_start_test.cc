@@ -1,4 +1,4 @@
-// Runs that fail before their first step: what they leave behind.
+// Runs that fail before their first step: which files they leave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ Json parsed(const std::string& text) {
 
 std::string scripted_graph() { return source_path("tests/cli/graphs/scripted.toml"); }
 
-/// The worker ends before it says a word.
+/// The worker ends before it sends a message.
 TEST(RunStart, ThatFailsBeforeItsFirstStepLeavesNoFolder) {
   ScratchFolder scratch;
   const fs::path out = scratch.path() / "run";
@@ -40,7 +40,7 @@ TEST(RunStart, ThatFailsBeforeItsFirstStepLeavesNoFolder) {
   EXPECT_TRUE(parsed(json.out).find("folder")->is_null());
 }
 
-/// The default folder, and the link to the run before.
+/// The default folder, and the link to the last run.
 TEST(RunStart, ThatFailsBeforeItsFirstStepDoesNotMoveLatest) {
   ScratchFolder scratch;
   const fs::path runs = scratch.path() / "runs";

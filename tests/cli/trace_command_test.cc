@@ -1,4 +1,4 @@
-// `primerl-graph trace` as a person or a program calls it: exit codes, errors, JSON.
+// `primerl-graph trace` called by a user or a program: exit codes, errors, JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST_F(TraceCommand, EveryActionSpeaksJson) {
   EXPECT_TRUE(json({"verify", a}).find("sound")->as_bool());
   EXPECT_TRUE(json({"pack", a}).find("files")->is_array());
   EXPECT_TRUE(json({"recover", a}).find("files")->is_array());
-  // Packed, it answers the same.
+  // Packed, it gives the same answers.
   EXPECT_EQ(json({"grep", a, "ordinal=7"}).find("steps")->as_array().size(), 2u);
   EXPECT_TRUE(json({"diff", run("b"), run("b")}).find("equal")->as_bool());
 }

@@ -1,4 +1,4 @@
-// What primerl-worker finds in its environment: how compute threads wait.
+// The environment variables of primerl-worker: how compute threads wait.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
