@@ -1,6 +1,5 @@
-// Whole runs whose environments hang, are slow, raise and answer with what is no text, side by side
-// in processes of their own that may die: each such call ends its own rollout, and Ctrl-C ends the
-// run.
+// Whole runs whose environments hang, are slow, throw, or answer with invalid UTF-8, in parallel
+// and in processes that may die. Each such call ends only its own rollout, and Ctrl-C ends the run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +45,7 @@ replicas = 12
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// Each that failed says that its environment did.
+  /// Number of failed rollouts; each must name the environment as the reason.
   size_t num_failed() const {
     size_t count = 0;
     for (const Json& line : lines_of(folder_ + "/rollouts.jsonl")) {
@@ -101,7 +100,7 @@ TEST_F(HostileRun, ThatLosesAProcessOfThemGoesOnAndIsTakenUp) {
   num_failed();
 }
 
-// Its answers are needed as they were recorded, so nobody can go on without them.
+// Its recorded answers are needed, so the run cannot continue without them.
 TEST_F(HostileRun, ThatHangsWhileItFollowsItsRecordEndsAndSaysWhere) {
   {
     Program run(words(0, "1000000000"), variables());
@@ -125,13 +124,13 @@ TEST_F(HostileRun, ThatHangsWhileItFollowsItsRecordEndsAndSaysWhere) {
   expect_steps_and_rollouts_once(folder_);
 }
 
-// Every environment hangs for ever, more of them than may be given up in a run.
+// Every environment hangs forever, more of them than may be abandoned in a run.
 TEST_F(HostileRun, WhereAllOfThemHangEndsWithCtrlC) {
   auto all = words(100, "1000000000");
   all.insert(all.end(), {"--no-rehearsal", "--set", "graph.abandoned_max=4", "--set",
                          "tenant.main.environment_timeout=\"6s\""});
   Program run(all, variables());
-  // Those that hang have been asked; the first of them is given up after six seconds.
+  // All that hang have been called; the first is abandoned after six seconds.
   ASSERT_TRUE(wait_until([this] {
     const auto said = run_graph_program({"ps", folder_, "--json"}, variables());
     const auto status = parse_json(said.out, "ps --json");

@@ -1,6 +1,6 @@
-// One of two tenants has an environment that does what none must: its rewards are no numbers, it
-// answers after its deadline for ever, never, or its process is killed. The other trains what it
-// trains alone, to the bit.
+// One of two tenants has an environment that breaks the rules: its rewards are NaN or infinite, it
+// always answers after its deadline, or never, or its process is killed. The other tenant trains
+// the same as alone, bit for bit.
 #include <csignal>
 
 #include "tests/e2e/two_tenants.h"
@@ -18,8 +18,8 @@ constexpr const char* kTrains =
 
 class HostileTenant : public TwoTenants {
  protected:
-  /// The example with scripted engine and learner; `hostile`: what is special of the tenant of that
-  /// name, empty: there is none. In one process, or with environments in three of their own.
+  /// The example with scripted engine and learner. `hostile`: the lines of the tenant of that name;
+  /// empty: none. In one process, or with environments in three of their own.
   std::string graph(const std::string& hostile, bool is_apart = false) const {
     std::string text = read_text_file(source_path(kExample)).value();
     const size_t begin = text.find("[tenant."), end = text.find("[model.");
@@ -60,7 +60,8 @@ class HostileTenant : public TwoTenants {
     return all;
   }
 
-  /// What the calm one did in `run` is what it does in a run of its own of `num_steps`.
+  /// Checks that the calm tenant's results in `run` are equal to those of its own run of
+  /// `num_steps` steps.
   void expect_calm_as_alone(const fs::path& run, int num_steps) const {
     const fs::path own = folder("own");
     const std::string max_steps = fmt::format("{}", num_steps);
@@ -74,8 +75,8 @@ class HostileTenant : public TwoTenants {
     EXPECT_TRUE(bytes(run / "checkpoints/calm" / weights) == bytes(own / "checkpoints" / weights));
   }
 
-  /// The run ends as failed, after the steps of the calm one; each rollout of the hostile one that
-  /// did not just end with it says `why`.
+  /// Checks that the run ends as failed, after the steps of the calm tenant. Each rollout of the
+  /// hostile tenant that failed before the end must give the reason `why`.
   void expect_set_aside(const std::string& hostile, const std::vector<std::string>& why) const {
     const fs::path run = folder("run");
     const auto end =

@@ -1,5 +1,5 @@
-// What `cmake --install` leaves is enough to build, test and run examples/plugin, a repository of
-// its own, with plain CMake.
+// The files of `cmake --install` are enough to build, test and run examples/plugin, a separate
+// repository, with plain CMake.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@ namespace fs = std::filesystem;
 
 class Installed : public testing::Test {
  protected:
-  /// A program that must end well.
+  /// Runs a program that must succeed.
   static std::string run(std::vector<std::string> words) {
     const std::string what = fmt::format("{}", fmt::join(words, " "));
     const auto end = Program(std::move(words)).wait();
     EXPECT_EQ(end.code, 0) << what << "\n" << end.out << end.err;
     return end.out;
   }
-  /// The installed program, in the repository.
+  /// Runs the installed program in the repository.
   ProgramEnd program(std::vector<std::string> words) const {
     words.insert(words.begin(), prefix_ + "/bin/primerl-graph");
     return Program(std::move(words), {}, repository_).wait();
@@ -40,7 +40,7 @@ TEST_F(Installed, AllThatARepositoryOfOnesOwnNeeds) {
   const std::string build = repository_ + "/build";
   run({PRIMERL_CMAKE, "-S", repository_, "-B", build, "-DCMAKE_PREFIX_PATH=" + prefix_});
   run({PRIMERL_CMAKE, "--build", build, "--parallel", "2"});
-  // An actor is tested by hand.
+  // The repository's own test of its actor.
   EXPECT_THAT(run({PRIMERL_CTEST, "--test-dir", build, "--output-on-failure"}),
               HasSubstr("100% tests passed"));
   // A graph with the plugin is checked and rehearsed, and its options are checked like built-in

@@ -18,7 +18,7 @@ using testing::SizeIs;
 
 struct NoOptions {};
 
-/// A message with a name that is taken.
+/// A message with a name that is already used.
 struct OtherTask {
   static constexpr std::string_view kName = "Task";
   static constexpr uint32_t kVersion = 1;
@@ -93,7 +93,7 @@ TEST(PluginContents, AreAddedToTheCatalogWithTheirMessages) {
   const ListedPlugin listed{0, &plugin};
   EXPECT_THAT(add_contents({&listed, 1}, catalog), IsEmpty());
   EXPECT_NE(catalog.find_actor("drop"), nullptr);
-  EXPECT_EQ(catalog.messages.size(), num_messages);  // it was there
+  EXPECT_EQ(catalog.messages.size(), num_messages);  // it already existed
 }
 
 TEST(PluginContents, NeedANameOfTheirOwn) {
@@ -116,7 +116,7 @@ TEST(PluginContents, NeedANameOfTheirOwn) {
   EXPECT_THAT(fault_of(plugin), HasSubstr("a routing policy 'sticky_least_loaded'"));
 }
 
-/// The fault of a plugin with one actor that is broken by `change`.
+/// The fault of a plugin with one actor whose contract `change` made invalid.
 std::string fault_of_actor(const std::function<void(Contract&)>& change) {
   Contract contract = ContractOf<Pass, NoOptions>("pass", "passes on")
                           .in("in", &Pass::on_group, "a group")

@@ -52,7 +52,7 @@ TEST_F(PluginFile, OfAnotherKindIsSaidSo) {
 
 TEST_F(PluginFile, CutAnywhereIsRefusedAndReadsNothingBeyondItsEnd) {
   const std::string whole = *read_text_file(kPlugins / "nameless.so");
-  // All of the header, then a cut every few hundred bytes.
+  // The whole header byte by byte, then truncations every few hundred bytes.
   for (size_t size = 0; size < whole.size(); size += size < 128 ? 1 : 509)
     EXPECT_FALSE(read_plugin_build(write(whole.substr(0, size))).ok()) << size;
 }
@@ -100,7 +100,7 @@ TEST(PluginBuilds, ThatDifferAreRefusedWithBothValues) {
               HasSubstr("ThreadSanitizer"));
 }
 
-/// A shared library of one section that holds `content`.
+/// A shared library with one section that contains `content`.
 std::string library_with_section(const std::string& content) {
   constexpr std::string_view kNames("\0.primerl_plugin\0.names\0", 24);
   Elf64_Ehdr header{};

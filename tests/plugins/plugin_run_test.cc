@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 const std::string kPacker = PRIMERL_BINARY_DIR "/plugins/packer.so";
 
-/// The scripted graph in two processes; groups cross packed, as a message of the plugin's own.
+/// The scripted graph in two processes; groups are sent packed, as a message of the plugin.
 class PackedRun : public testing::Test {
  protected:
   PackedRun() {
@@ -78,7 +78,7 @@ TEST_F(PackedRun, IsReplayedWithThePluginAndSaysWhenThatIsAnotherOne) {
   EXPECT_THAT(same.out, AllOf(HasSubstr("identical"), Not(HasSubstr("recorded by"))));
   const auto message = run_graph_program({"trace", "ls", folder_, "--node", "unpack"});
   EXPECT_THAT(message.out, HasSubstr("PackedGroup"));
-  // Bytes behind the end change no code, but it is another file.
+  // Bytes after the end change no code, but it is a different file.
   std::ofstream(scratch_.path() / "packer.so", std::ios::app) << "rebuilt";
   const auto other = run_graph_program({"replay", folder_});
   EXPECT_EQ(other.code, 0) << other.err;
@@ -101,7 +101,7 @@ TEST_F(PackedRun, IsNotMixedWithAnotherFileOfThePlugin) {
   Program run({"primerl-graph", "run", graph_, "--out", folder_, "--max-steps", "1000000000"},
               {"XDG_RUNTIME_DIR=" + scratch_.path().string()});
   ASSERT_TRUE(run.wait_until_said("reward"));
-  // Rebuilt: a new file takes the name, then a worker dies and is started again.
+  // Rebuilt: a new file gets the name, then a worker dies and is restarted.
   const fs::path rebuilt = scratch_.path() / "rebuilt.so";
   fs::copy_file(kPacker, rebuilt);
   std::ofstream(rebuilt, std::ios::app) << "rebuilt";

@@ -39,7 +39,7 @@ Catalog built_in() {
   return catalog;
 }
 
-/// Of one file.
+/// The fault of one file.
 std::string fault_of(const std::string& file) {
   Catalog catalog = built_in();
   const auto faults = add_plugins({file}, catalog);
@@ -52,7 +52,7 @@ TEST(Plugins, AddActorsAndTheMessagesOfTheirPorts) {
   const Contract* pack = catalog.find_actor("pack");
   const Contract* unpack = catalog.find_actor("unpack");
   ASSERT_TRUE(pack != nullptr && unpack != nullptr);
-  // One address of a message type in plugin and program, or no edge would fit.
+  // Plugin and program must have one address of a message type, or no edge would fit.
   EXPECT_EQ(pack->inputs[0].type, &message_type<TrajectoryGroup>());
   EXPECT_EQ(pack->outputs[0].type, unpack->inputs[0].type);
   EXPECT_EQ(catalog.messages.back(), pack->outputs[0].type);
@@ -136,8 +136,8 @@ TEST(Plugins, TellAllFaultsInTheOrderOfTheList) {
 }
 
 TEST(Plugins, AreCheckedBeforeAnyOfTheirCodeRuns) {
-  // The same library, but its build says another version: were it loaded, it would be a fault of
-  // another kind.
+  // The same library, but its build names another version. If it were loaded, the fault would be
+  // another one.
   const ScratchFolder scratch;
   std::string bytes = *read_text_file(plugin("throws"));
   const size_t at = bytes.find(std::string(kPluginMagic) + '\0');

@@ -1,4 +1,4 @@
-// Processes that an environment starts end with the run, however it ends, and begin with default
+// Processes that an environment starts end with the run, however it ends. They begin with default
 // signal dispositions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-/// Starts five processes that outlive it and writes their numbers: a child, one that ignores
-/// SIGTERM, one with a session of its own, one that ignores SIGTERM in a session of its own, and
-/// one whose parent has ended.
+/// Starts five processes that continue after it, and writes their process ids: a child, one that
+/// ignores SIGTERM, one in its own session, one that ignores SIGTERM in its own session, and one
+/// whose parent has ended.
 constexpr const char* kScript = R"SH(
 sleep 1000 & echo $! >> "$1.new"
 sh -c 'trap "" TERM; exec sleep 1000' & echo $! >> "$1.new"
@@ -60,7 +60,7 @@ environment = {{ name = "spawner", script = "spawn.sh", out = "{}" }}
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// Waits for the script's processes; false when they do not come.
+  /// Waits for the script's processes; false when they do not appear.
   bool wait_for_spawned() {
     const auto deadline = deadline_after(kPatience);
     while (!fs::exists(out_) && std::chrono::steady_clock::now() < deadline) ::usleep(5'000);
@@ -71,7 +71,7 @@ environment = {{ name = "spawner", script = "spawn.sh", out = "{}" }}
     std::ifstream file(out_);
     for (pid_t pid = 0; file >> pid;) spawned_.push_back(pid);
   }
-  /// The run has ended: its guardian has waited for them.
+  /// The run has ended, and its guardian has waited for them.
   void expect_none_left() const {
     for (const pid_t pid : spawned_) EXPECT_TRUE(has_ended(pid)) << pid;
   }
@@ -126,7 +126,7 @@ TEST_F(SpawningRun, StartsThemWithDefaultSignalsAndNoneBlocked) {
   EXPECT_EQ(set, 0u);
   file >> name >> set;
   EXPECT_EQ(name, "SigIgn:");
-  // posix_spawn() ignores the two signals that the C library keeps for itself.
+  // posix_spawn() does not reset the two signals that the C library uses itself.
   EXPECT_EQ(set & ~(uint64_t{3} << 31), 0u);
   ::kill(run.pid(), SIGINT);
   EXPECT_EQ(run.wait().code, 130);
