@@ -16,11 +16,11 @@ struct Line {
   std::string text;
   LineKind kind = LineKind::kOther;
   int table = 0;    // line of the table's header, from 1; 0 = none
-  std::string key;  // of kKey
+  std::string key;  // for kKey
   size_t key_at = 0;
-  std::string value;  // of kKey, without the comment
+  std::string value;  // for kKey, without the comment
   size_t value_at = 0;
-  std::string edge;  // of kEdge: what stands between the quotes
+  std::string edge;  // for kEdge: the text between the quotes
   size_t edge_at = 0;
   bool is_feedback = false;
 };
@@ -31,7 +31,7 @@ std::string trimmed(std::string text) {
   return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
 }
 
-/// Without the comment; a '#' inside a string does not occur in the examples.
+/// The line without its comment. In the examples no string contains a '#'.
 std::string code_of(const std::string& line) { return line.substr(0, line.find('#')); }
 
 std::vector<Line> lines_of(std::string_view text) {
@@ -72,7 +72,7 @@ std::vector<Line> lines_of(std::string_view text) {
 }
 
 std::string swapped_letters(std::string word) {
-  // The first pair of unequal neighbours, so that the word changes.
+  // Swaps the first pair of different adjacent letters, so that the word changes.
   for (size_t i = 0; i + 1 < word.size(); ++i)
     if (word[i] != word[i + 1] && std::isalpha(static_cast<unsigned char>(word[i])) &&
         std::isalpha(static_cast<unsigned char>(word[i + 1]))) {
@@ -104,7 +104,7 @@ class Maker {
   }
 
  private:
-  /// The file with line `number` (from 1) replaced; nothing: left out.
+  /// The file with line `number` (from 1) replaced, or removed if there is no `line`.
   std::string with_line(int number, const std::optional<std::string>& line) const {
     std::string text;
     for (size_t i = 0; i < lines_.size(); ++i) {
@@ -122,7 +122,8 @@ class Maker {
     std::string line = at(number).text;
     line.replace(begin, length, by);
     also.insert(number);
-    // A misspelt key is pointed at; another's number may be at fault with this one's.
+    // The error points at a misspelt key. For a number out of range, the error may point at another
+    // number that conflicts with it.
     const std::string word = kind == FaultKind::kOutOfRange ? at(number).key : std::string();
     faults_.push_back({kind, fmt::format("line {}: {}", number, what), with_line(number, line),
                        std::move(also), word});
@@ -145,7 +146,7 @@ class Maker {
   std::vector<GraphFault> faults_;
 };
 
-/// Lines with `word` as a whole word: who names what is gone.
+/// Lines with `word` as a whole word: they may use the name that is missing.
 std::set<int> Maker::lines_that_say(const std::string& word) const {
   std::set<int> numbers;
   const auto is_part = [](char letter) {
@@ -163,7 +164,7 @@ std::set<int> Maker::lines_that_say(const std::string& word) const {
   return numbers;
 }
 
-/// The [node.*] headers of both ends, and the list that the edge stood in.
+/// The [node.*] headers of both ends, and the list that contained the edge.
 std::set<int> Maker::tables_of_edge(const Line& line) const {
   std::set<int> numbers{line.table};
   for (const std::string& end : {line.edge.substr(0, line.edge.find('.')),
@@ -178,12 +179,12 @@ void Maker::misspell_table(int number) {
   const std::string& text = at(number).text;
   const size_t end = text.find(']'), dot = text.find('.');
   const std::string head = text.substr(1, std::min(dot, end) - 1);
-  // Of a table with a name, one of its keys may be what gives the slip away.
+  // If a table has a name, the error may point at one of its keys.
   replace(FaultKind::kMisspelt, number, 1, head.size(), swapped_letters(head),
           fmt::format("table '{}' misspelt", head));
   if (dot == std::string::npos || dot > end) return;
   const std::string name = text.substr(dot + 1, end - dot - 1);
-  // A name that nobody says again may be any.
+  // A name that is used nowhere else may be any word.
   if (lines_that_say(name).size() == 1) return;
   replace(FaultKind::kMisspelt, number, dot + 1, name.size(), swapped_letters(name),
           fmt::format("name '{}' misspelt", name), lines_that_say(name));
@@ -217,7 +218,7 @@ void Maker::misspell() {
     const std::string word = line.value.size() > 2 && line.value[0] == '"'
                                  ? line.value.substr(1, line.value.size() - 2)
                                  : std::string();
-    // A title may say anything.
+    // A title may be any text.
     if (word.empty() || line.key == "name" || line.key == "description") continue;
     replace(FaultKind::kMisspelt, number, line.value_at + 1, word.size(), swapped_letters(word),
             fmt::format("'{}' misspelt", word));
@@ -259,7 +260,7 @@ void Maker::turn_round() {
 }
 
 void Maker::move() {
-  std::map<bool, int> last;  // edge of each list
+  std::map<bool, int> last;  // last edge of each list
   for (int number = 1; number <= static_cast<int>(lines_.size()); ++number)
     if (at(number).kind == LineKind::kEdge) last[at(number).is_feedback] = number;
   for (int number = 1; number <= static_cast<int>(lines_.size()); ++number) {
@@ -313,7 +314,7 @@ void Maker::remove() {
     const Line& line = at(number);
     if (line.kind == LineKind::kEdge) {
       std::set<int> also;
-      // Lines below the gap have moved up.
+      // Lines after the removed one have moved up.
       for (const int there : tables_of_edge(line)) also.insert(there > number ? there - 1 : there);
       faults_.push_back({FaultKind::kRemoved,
                          fmt::format("line {}: '{}' removed", number, trimmed(line.edge)),
@@ -329,12 +330,13 @@ void Maker::remove() {
       if (i < number || i >= end) text += at(i).text + "\n";
     const std::string header = line.text.substr(0, line.text.find(']') + 1);
     const size_t dot = header.find('.');
-    std::set<int> also{1};  // what is missing from the whole file is said at its beginning
+    // An error about something missing from the whole file is at its beginning.
+    std::set<int> also{1};
     if (dot != std::string::npos)
       for (const int there : lines_that_say(header.substr(dot + 1, header.size() - dot - 2)))
         if (there < number || there >= end)
           also.insert(there < number ? there : there - end + number);
-    // Nodes whose table of resources or edges is gone.
+    // Nodes whose table of resources or edges was removed.
     for (int i = 1; i <= static_cast<int>(lines_.size()); ++i)
       if (at(i).kind == LineKind::kTable && (i < number || i >= end))
         also.insert(i < number ? i : i - end + number);

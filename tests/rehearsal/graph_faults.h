@@ -1,5 +1,5 @@
-/// Single faults put into the text of a graph file: one slip of a person each, with the lines at
-/// which an error about it helps. Made from the text alone; no random choice.
+/// Single faults in the text of a graph file, such as a person makes, with the lines to which an
+/// error may point. Made from the text only, without randomness.
 #pragma once
 
 #include <set>
@@ -11,13 +11,13 @@ namespace primerl::testing {
 
 enum class FaultKind {
   kMisspelt,    // a key, table, node, port or word with a wrong letter
-  kMissing,     // a line left out
+  kMissing,     // a line is missing
   kDuplicated,  // a line written twice
-  kReversed,    // an edge the other way round
+  kReversed,    // an edge in the wrong direction
   kMoved,       // an edge in the other list
-  kMistyped,    // a value of another type, or a word that is no choice
+  kMistyped,    // a value of another type, or a word that is not a valid choice
   kOutOfRange,  // a number at or beyond an end of its range
-  kRemoved,     // a table or an edge left out
+  kRemoved,     // a table or an edge is missing
 };
 std::string_view to_string(FaultKind kind);
 
@@ -25,12 +25,13 @@ struct GraphFault {
   FaultKind kind = FaultKind::kMisspelt;
   std::string what;     // "line 23: key 'kind' misspelt"
   std::string text;     // of the whole file
-  std::set<int> lines;  // of `text`, from 1: where an error points at the slip
-  std::string word;     // an error elsewhere that quotes it names the slip, too; may be empty
+  std::set<int> lines;  // lines of `text`, from 1, to which an error may point
+  std::string word;     // an error at another line is also accepted if it quotes this word; may be
+                        // empty
 };
 
-/// Every fault that the lines of `text` can have, in the order of kinds and lines. `text` is laid
-/// out as the examples are: a key or an edge a line, tables in brackets.
+/// Every possible fault in the lines of `text`, in the order of kinds and lines. `text` has the
+/// layout of the examples: one key or edge per line, tables in brackets.
 std::vector<GraphFault> graph_faults(std::string_view text);
 
 }  // namespace primerl::testing

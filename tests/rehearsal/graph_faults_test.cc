@@ -1,4 +1,4 @@
-// Every single slip in the demo's graph is refused where it stands, or does no harm.
+// Every single fault in the demo's graph is refused at its line, or does no harm.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -34,7 +34,7 @@ bool names_the_slip(const Diagnostic& found, const GraphFault& fault) {
   return !fault.word.empty() && found.message.find("'" + fault.word + "'") != std::string::npos;
 }
 
-/// A slip of the pen must never pass; what is left out, removed or unusual may, when it runs.
+/// A typing error must never pass. A missing, removed or unusual value may, if the graph runs.
 bool may_be_harmless(FaultKind kind) {
   return kind == FaultKind::kMissing || kind == FaultKind::kOutOfRange ||
          kind == FaultKind::kRemoved || kind == FaultKind::kMoved;

@@ -53,7 +53,8 @@ std::string findings_of(CheckedGraph& checked) {
   return render(checked.diagnostics, checked.sources);
 }
 
-// As tests/graph/golden, for what only a play can show; written again with PRIMERL_UPDATE_GOLDEN=1.
+// Like tests/graph/golden, for faults that only a rehearsal can find; PRIMERL_UPDATE_GOLDEN=1
+// writes it again.
 TEST(RehearsalGolden, EveryFindingReadsAsWritten) {
   for (const auto& entry :
        std::filesystem::directory_iterator(PRIMERL_SOURCE_DIR "/tests/rehearsal/golden")) {
@@ -81,7 +82,7 @@ struct MissingLine {
 
 class AMissingEdge : public ::testing::TestWithParam<MissingLine> {};
 
-// Each of these passes every rule: the ports are optional, and another edge feeds the input.
+// Each of these passes every static rule: the ports are optional, and another edge feeds the input.
 TEST_P(AMissingEdge, IsFoundAndNamed) {
   CheckedGraph checked = checked_text(demo_without(GetParam().edge));
   const std::string seen = findings_of(checked);
@@ -121,7 +122,7 @@ TEST(Rehearsal, PlaysEveryExampleToTheEnd) {
 }
 
 TEST(Rehearsal, TakesItsNumbersFromTheFile) {
-  // Each of them changes the play; none of them harms.
+  // Each of these changes the rehearsal; none of them makes it fail.
   for (const char* set :
        {"tenant.main.batch_size=8", "tenant.main.group_size=2",
         "tenant.main.max_off_policy_steps=0", "tenant.main.max_steps=1", "tenant.main.turns_max=1",
@@ -271,7 +272,7 @@ TEST(AnAdapter, ThatATenantStartsFromIsReadBeforeAnythingStarts) {
   EXPECT_THAT(findings_with("tenant.main.adapter.alpha=8"), HasSubstr("is nan"));
 }
 
-// Without a model to ask it takes 2,048 tokens.
+// Without a model the limit is 2,048 tokens.
 TEST(ACheckedGraph, KnowsHowLongSequencesOfAScriptedEngineAre) {
   std::string text = text_of("long_context/graph.toml");
   const std::string line =
@@ -351,7 +352,7 @@ TEST(Rehearsal, WaitsForALearnerThatIsBusyForLong) {
 
 TEST(Rehearsal, WaitsForAnEngineThatMakesLongCompletions) {
   Overrides overrides;
-  // Of 8 x 60,000 tokens: 9.6 s of the virtual clock without a message.
+  // For 8 x 60,000 tokens: 9.6 s of the virtual clock without a message.
   overrides.sets = {"model.policy.path=\"" + kExamples + "/reverse_text/base\"",
                     "resource.engine.backend=\"scripted\"",
                     "resource.engine.max_sequence_tokens=65536",
