@@ -1,6 +1,6 @@
-/// One input of the agent fuzzer: hostile bytes as a greeting, as a frame, and as the body of every
-/// agent message behind a header and a number that are right. Also run over the corpus and over
-/// mutations of it by tests/control/agent_fuzz_test.cc.
+/// One input of the agent fuzzer. Its hostile bytes are used as a greeting, as a frame, and as the
+/// body of every agent message with a valid header and number. tests/control/agent_fuzz_test.cc
+/// runs it over the corpus and over mutations of it.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline void fuzz_greeting(std::span<const std::byte> bytes) {
   CHECK(again.ok() && *again == *greeting, "a greeting did not round trip");
 }
 
-/// The number of frames that were taken.
+/// Returns the number of accepted frames.
 inline size_t fuzz_agent_frame(std::span<const std::byte> bytes) {
   AgentFrames frames, others;
   const auto message = frames.decode(bytes);
@@ -31,7 +31,7 @@ inline size_t fuzz_agent_frame(std::span<const std::byte> bytes) {
   return 1;
 }
 
-/// Each agent message with these bytes as its body, unless they are no such message.
+/// Decodes the bytes as the body of each agent message. Returns how many message types accept them.
 inline size_t fuzz_agent_bodies(std::span<const std::byte> bytes) {
   static const WireTypes types(agent_message_catalog());
   size_t num_taken = 0;

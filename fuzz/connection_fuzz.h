@@ -1,9 +1,9 @@
-/// One input of the connection fuzzer: hostile bytes as a frame's header, as a batch, and as a row
-/// of frames that a greeted peer sends. Also run over the corpus and over mutations of it by
-/// tests/transport/connection_fuzz_test.cc.
+/// One input of the connection fuzzer. Its hostile bytes are used as a frame's header, as a batch,
+/// and as a row of frames from a greeted peer. tests/transport/connection_fuzz_test.cc runs it over
+/// the corpus and over mutations of it.
 ///
-/// A random frame almost never has the right check, so the third way makes header and check right
-/// around each payload, and what lies behind them is tried.
+/// A random frame almost never has a valid check. So the third use computes a valid header and
+/// check for each payload, to test the code that runs after the check.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ inline std::shared_ptr<const WireTypes> fuzz_types() {
   return types;
 }
 
-/// Counts, and touches every byte that it is given.
+/// Counts, and reads every received byte.
 class FuzzReceiver final : public TransportReceiver {
  public:
   void deliver(ProcessId, MessageBatch&& batch) override {
@@ -65,7 +65,7 @@ class FuzzReceiver final : public TransportReceiver {
   uint64_t sum = 0;
 };
 
-/// Small, so that a limit is near.
+/// Small, so that inputs reach the limits.
 inline ConnectionLimits fuzz_limits() {
   ConnectionLimits limits;
   limits.blob_bytes_max = 4096;
@@ -97,8 +97,8 @@ inline void fuzz_batch(std::span<const std::byte> bytes) {
 }
 
 /// A peer that greets and then sends `script`: rows of lane (u8), length (u16) and payload. Bit 1
-/// of the lane makes a reference into shared memory of a piece, bit 2 a frame of a stream; with bit
-/// 7 of the first row's there is such memory. Gives the number of messages that were delivered.
+/// of the lane makes a reference into shared memory of a piece, bit 2 a frame of a stream. Bit 7 of
+/// the first row's lane creates that shared memory. Returns the number of delivered messages.
 inline uint64_t fuzz_frames(std::span<const std::byte> script) {
   const TransportIdentity own = {"fuzz", 1, fuzz_types(), ProcessId(0), "own", 1};
   const TransportIdentity theirs = {"fuzz", 1, fuzz_types(), ProcessId(1), "theirs", 1};

@@ -1,5 +1,5 @@
-/// One input of the frame fuzzer: a header frame, and behind it a body of every message type. Also
-/// run over the corpus by tests/wire/frame_test.cc.
+/// One input of the frame fuzzer: a header frame, followed by a body that is decoded as every
+/// message type. tests/wire/frame_test.cc runs it over the corpus.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline void fuzz_frame(std::span<const std::byte> bytes) {
   const auto body = bytes.subspan(head.size());
   FrameHeader header;
   if (decode_frame_header(head, kMessageBytesMax, header) == FrameRefusal::kNone) {
-    // What is accepted must be exactly a header that can be written.
+    // An accepted header must be equal to its own encoding.
     std::array<std::byte, kFrameHeaderBytes> again;
     encode_frame_header(header, again);
     CHECK(std::equal(again.begin(), again.end(), head.begin()), "a header did not round trip");

@@ -1,8 +1,9 @@
-/// One input of the index fuzzer: the bytes of an index file, parsed as a hostile one. Also run
-/// over mutations of a real index by tests/trace/decoder_fuzz_test.cc.
+/// One input of the index fuzzer: the bytes of an index file, parsed as untrusted.
+/// tests/trace/decoder_fuzz_test.cc runs it over mutations of a real index.
 ///
-/// A random change breaks the hash and is refused at once. So every input is read twice: as it is,
-/// and with its size and hash made right, so that what the sections say is what is tried.
+/// A random change breaks the hash, so it is refused at once. Therefore every input is parsed
+/// twice: unchanged, and with corrected size and hash, to test how the contents of the sections are
+/// parsed.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,14 @@
 
 namespace primerl {
 
-/// In memory aligned as a mapped file is.
+/// Copies into memory with the alignment of a mapped file.
 inline std::shared_ptr<std::vector<uint64_t>> aligned_copy(std::span<const std::byte> bytes) {
   auto copy = std::make_shared<std::vector<uint64_t>>((bytes.size() + 7) / 8);
   if (!bytes.empty()) std::memcpy(copy->data(), bytes.data(), bytes.size());
   return copy;
 }
 
-/// Size and hash made right.
+/// A copy with corrected size and hash.
 inline std::vector<std::byte> with_good_hash(std::span<const std::byte> bytes) {
   std::vector<std::byte> good(bytes.begin(), bytes.end());
   if (good.size() < sizeof(IndexHeader)) return good;

@@ -1,4 +1,4 @@
-/// libFuzzer target: somebody between a working connection and its peer.
+/// libFuzzer target: an attacker between a working connection and its peer.
 #include "fuzz/live_connection_fuzz.h"
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-/// One input of the live connection fuzzer: a connection that works, its honest peer, and somebody
-/// who sends frames of every kind in between, by connections of its own or by the peer's. Also run
-/// over the corpus and over mutations of it by tests/transport/live_connection_fuzz_test.cc.
+/// One input of the live connection fuzzer: a working connection, its honest peer, and an attacker
+/// that sends frames of every kind in between, on its own socket connections or on the peer's.
+/// tests/transport/live_connection_fuzz_test.cc runs it over the corpus and over mutations of it.
 ///
-/// What comes by another socket without the pass changes nothing: afterwards the connection is up
-/// and everything honest has arrived, once and in order. What comes by the peer's own, or with the
-/// pass, may end the connection, and nothing else.
+/// Frames on another socket connection without the pass change nothing: afterwards the connection
+/// is up, and all honest batches have arrived, once and in order. Frames on the peer's own socket
+/// connection, or with the pass, may end the connection, but have no other effect.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,9 @@ class LiveConnection {
     CHECK(connection_.state() == ConnectionState::kUp, "the greeting failed");
   }
 
-  /// Rows of who, lane and check, kind, incarnation, sequence, acknowledged, content (1 byte each),
-  /// size (u16) and content. Whether only strangers spoke.
+  /// Rows of sender, lane and check, kind, incarnation, sequence, acknowledged, content (1 byte
+  /// each), size (u16) and content. Returns whether no hostile frame had the pass or used the
+  /// peer's socket connection.
   bool play(std::span<const std::byte> script) {
     while (script.size() >= kRowBytes) {
       const auto at = [&](size_t i) { return static_cast<uint8_t>(script[i]); };
@@ -81,7 +82,7 @@ class LiveConnection {
         FrameOrigin back;
         back.is_own = true;
         while (connection_.next(lane, now_, frame))
-          // What is for another connection goes there, and is lost.
+          // Frames for another socket connection are lost.
           if (connection_.route_of(lane, frame) == kHonest)
             other_.receive(lane, back, {frame.header, part(frame.head), part(frame.data)}, now_);
       }
@@ -102,7 +103,7 @@ class LiveConnection {
     bool is_first = false;
     if (!encoder.encode(batch, *fuzz_types(), {}).ok() ||
         !other_outbox_.put(encoder, 1, is_first).ok())
-      return;  // its connection has ended
+      return;  // the connection has ended
     other_.take_outbox();
     exchange();
   }
@@ -157,7 +158,7 @@ class LiveConnection {
   bool is_clean_ = true;
 };
 
-/// Whether only strangers spoke.
+/// Returns whether no hostile frame had the pass or used the peer's socket connection.
 inline bool fuzz_live_connection(std::span<const std::byte> script) {
   LiveConnection live;
   const bool is_clean = live.play(script);

@@ -1,5 +1,4 @@
-// Hostile bytes as a safetensors file: an error, or tensors that lie inside the bytes as they
-// claim.
+// Hostile bytes as a safetensors file. The result must be an error, or tensors inside the bytes.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

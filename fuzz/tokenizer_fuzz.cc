@@ -1,6 +1,6 @@
 // A hostile tokenizer.json, and a hostile text for it: `<json> NUL <text>`.
 //
-// Nothing may crash, hang or leave the vocabulary; what encodes must decode.
+// It must not crash, hang or return ids outside the vocabulary; encoded text must decode.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

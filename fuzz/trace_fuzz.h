@@ -1,9 +1,9 @@
-/// One input of the trace fuzzer: a segment, raw or packed, read as a hostile file. Also run over
-/// the corpus and over mutations of it by tests/trace/trace_fuzz_test.cc.
+/// One input of the trace fuzzer: a segment, raw or packed, read as an untrusted file.
+/// tests/trace/trace_fuzz_test.cc runs it over the corpus and over mutations of it.
 ///
-/// A random change of a segment almost always breaks a CRC and is then seen by the scan alone. So
-/// every input is read twice: as it is, and with the CRCs of its frames made right, so that the
-/// lengths and kinds behind them are what is tried.
+/// A random change of a segment almost always breaks a CRC, and then only the scan sees it. So
+/// every input is read twice: unchanged, and with corrected CRCs of its frames, to test how lengths
+/// and kinds are handled.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace primerl {
 
-/// Reads a segment to its end and touches every byte that is handed out.
+/// Reads a segment to its end and touches every returned byte.
 inline void read_hostile_segment(std::span<const std::byte> bytes) {
   auto opened = SegmentReader::parse(bytes, "fuzz");
   if (!opened.ok()) return;
@@ -45,7 +45,7 @@ inline void read_hostile_segment(std::span<const std::byte> bytes) {
   }
 }
 
-/// The header's CRC, and that of every frame that says a possible length, made right.
+/// A copy with a corrected header CRC, and corrected CRCs of all frames with a possible length.
 inline std::vector<std::byte> with_good_crcs(std::span<const std::byte> bytes) {
   std::vector<std::byte> good(bytes.begin(), bytes.end());
   if (good.size() < sizeof(SegmentHeader)) return good;

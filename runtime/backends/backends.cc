@@ -23,7 +23,8 @@ namespace {
 
 using Made = Result<std::unique_ptr<Resource>>;
 
-/// Tokenizers and channels come shared; the executor owns what it is given.
+/// Adapters: tokenizers and channels are shared pointers, but the executor takes ownership of its
+/// resources.
 class OwnedTokenizer final : public Tokenizer {
  public:
   explicit OwnedTokenizer(std::shared_ptr<Tokenizer> shared) : shared_(std::move(shared)) {}
@@ -81,7 +82,7 @@ std::string model_folder(const Plan& plan, const PlanResource& resource) {
   return resource.model < 0 ? "" : plan.models[static_cast<size_t>(resource.model)].path;
 }
 
-/// The bound options with what only the plan knows.
+/// The bound options, completed with values that only the plan has.
 template <class S>
 S options_of(const Plan& plan, const PlanResource& resource) {
   S options = *static_cast<const S*>(resource.options.get());
@@ -95,7 +96,7 @@ const WeightChannelOptions& channel_options(const PlanResource& resource) {
   return *static_cast<const WeightChannelOptions*>(resource.options.get());
 }
 
-/// The model whose weights travel: that of the learner.
+/// The folder of the learner's model, whose weights the channel carries.
 std::string trained_model_folder(const Plan& plan) {
   for (const auto& resource : plan.resources)
     if (resource.kind == Learner::kResourceKind && resource.model >= 0)
@@ -103,7 +104,7 @@ std::string trained_model_folder(const Plan& plan) {
   return {};
 }
 
-/// Of the process that asks; null where weights do not stay on devices.
+/// The device memory of the calling process; null if weights do not stay on devices.
 std::shared_ptr<DeviceMemory> device_memory_for(const Plan& plan, const PlanResource& channel,
                                                 ProcessId process) {
   const auto index = static_cast<int32_t>(&channel - plan.resources.data());
@@ -145,8 +146,8 @@ Made stream_channel(const Plan& plan, const PlanResource& resource, const Backen
   return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
 }
 
-/// For stop texts: the tokenizer of the engine's model, or where it has none (a scripted one) of
-/// the rollouts. Null when no tenant has any.
+/// The tokenizer for stop texts: that of the engine's model, or that of the rollouts for an engine
+/// without one (a scripted engine). Null when no tenant has stop texts.
 Result<std::shared_ptr<const Tokenizer>> stop_tokenizer(const Plan& plan,
                                                         const PlanResource& engine) {
   const bool is_wanted =
@@ -163,7 +164,7 @@ Result<std::shared_ptr<const Tokenizer>> stop_tokenizer(const Plan& plan,
   return std::shared_ptr<const Tokenizer>(std::move(tokenizer).value());
 }
 
-/// Whether the plan has memory for the second set of weights of this engine.
+/// Whether the plan reserves memory for the second set of weights of this engine.
 bool has_memory_for_second_set(const Plan& plan, const PlanResource& engine) {
   const GroupId owner = owner_of(plan, static_cast<int32_t>(&engine - plan.resources.data()));
   return owner.is_none() ||
@@ -184,8 +185,8 @@ Made make_torch_engine(const Plan& plan, const PlanResource& resource, const Bac
                                                  std::move(tokenizer), setup.bases.get()));
 }
 
-/// A learner that its tenants use by turns. A pass of several is one micro-batch: a larger one
-/// would compute no faster, and all would wait for its end.
+/// A learner that several tenants share. A forward pass for several tenants is one micro-batch. A
+/// larger one would not compute faster, and all tenants would wait until it ends.
 Made shared_learner(const Plan& plan, const LearnerOptions& options,
                     Result<std::unique_ptr<Learner>> made) {
   if (!made.ok()) return made.error();
@@ -197,14 +198,14 @@ Made shared_learner(const Plan& plan, const LearnerOptions& options,
 
 Made make_torch_learner(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   auto options = options_of<LearnerOptions>(plan, resource);
-  // A replay writes no files of the run that it repeats.
+  // A replay must not write files of the run that it repeats.
   if (setup.run_folder.empty()) options.debug.batch_folder.clear();
   const auto seed = static_cast<uint64_t>(plan.settings.seed);
   if (const auto adapters = adapters_of(plan.tenants, seed, options); !adapters.empty())
     return shared_learner(plan, options,
                           torch_backends()->make_adapter_learner(
                               options, adapters, model_folder(plan, resource), setup.bases.get()));
-  // The whole weights are those of the only tenant.
+  // Whole weights belong to the only tenant.
   const TrainingRules rules = rules_of(plan.tenants.front(), options);
   options.loss = rules.loss;
   options.optimizer = rules.optimizer;
@@ -269,7 +270,7 @@ const std::vector<Backend>& backends() {
 
 }  // namespace
 
-/// Of programs that are linked without torch_backends.cc.
+/// For programs that are linked without torch_backends.cc.
 __attribute__((weak)) const TorchBackends* torch_backends() { return nullptr; }
 
 GroupId owner_of(const Plan& plan, int32_t resource) {

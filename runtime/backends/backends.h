@@ -1,5 +1,5 @@
-/// Backends: makes the resource for each (kind, backend) of a plan. What libtorch adds is in
-/// torch_backends.h.
+/// Backends: makes the resource for each (kind, backend) of a plan. torch_backends.h has the
+/// backends of libtorch.
 #pragma once
 
 #include <filesystem>
@@ -16,33 +16,33 @@
 
 namespace primerl {
 
-/// What resources that reach other processes need to know of their run.
+/// Facts about the run for resources that connect to other processes.
 struct BackendSetup {
   std::filesystem::path run_folder;      // empty outside a run: such resources are then refused
   std::string run_id;                    // of run.json
-  ProcessId process{ProcessId::none()};  // of the run, that makes them; none: of no run
-  std::function<void(std::string_view)> log;  // takes lines for a person; may be null
+  ProcessId process{ProcessId::none()};  // the run's process that makes them; none outside a run
+  std::function<void(std::string_view)> log;  // receives lines for a person; may be null
   /// Joins a weight channel of backend "stream" to the other processes, as the stream with the
-  /// number of its resource; null: there are none.
+  /// number of its resource. Null: there are no other processes.
   std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<StreamChannel>)>
       join_streams{};
   std::function<void()> streams_have_news{};  // such a channel has something to send
-  /// Weights that engines and learners of this process hold together.
+  /// Frozen weights that engines and learners of this process share.
   std::shared_ptr<FrozenBases> bases = std::make_shared<FrozenBases>();
 };
 
-/// For a worker of the run in `run_folder`, whose run.json says which run it is.
+/// The setup of a worker of the run in `run_folder`; run.json has the run's id.
 Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
                                    std::function<void(std::string_view)> log);
 
-/// Makes resources with the plan's compute threads, each on the thread that calls; what they hold
-/// together is the factory's and its copies'. A resource this build lacks is an error that
-/// names what it has.
+/// Makes resources with the plan's compute threads, each on the calling thread. The factory and its
+/// copies own what the resources share. If this build lacks a resource, the error names those that
+/// it has.
 ResourceFactory resource_factory(BackendSetup setup = {});
 
-/// The group that owns a resource of the plan; none for those that groups share.
+/// The group that owns a resource of the plan; none for shared resources.
 GroupId owner_of(const Plan& plan, int32_t resource);
-/// What was made, as its interface; null when it is of another kind, and stays where it is.
+/// The made resource as R. Null when it is of another kind; then `made` keeps it.
 template <class R>
 std::unique_ptr<R> take_as(std::unique_ptr<Resource>& made) {
   auto* typed = dynamic_cast<R*>(made.get());
@@ -61,7 +61,8 @@ std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 /// memory is an error.
 std::string why_no_torch_on(const std::string& device, const std::string& kind);
 DeviceBudget torch_device_memory();
-/// By what libtorch computes on `device` where that is not the fast way, and what is; "" else.
+/// If computation on `device` is slow: which kernels it uses, and which kernels would be fast.
+/// Otherwise "".
 std::string slow_torch_way_on(const std::string& device);
 
 /// "engine torch", "engine scripted", ...

@@ -20,7 +20,7 @@
 namespace primerl {
 namespace {
 
-/// A file with the resolved graph, for as long as the worker reads it.
+/// A temporary file with the resolved graph, which the worker reads.
 class GraphFile {
  public:
   explicit GraphFile(const std::string& text) {
@@ -32,7 +32,7 @@ class GraphFile {
   GraphFile(const GraphFile&) = delete;
   GraphFile& operator=(const GraphFile&) = delete;
   ~GraphFile() { remove(); }
-  const std::string& path() const { return path_; }  // "": it cannot be written
+  const std::string& path() const { return path_; }  // "": it could not be written
 
  private:
   void remove() {
@@ -42,7 +42,7 @@ class GraphFile {
   std::string path_;
 };
 
-/// What `primerl-worker devices` has against the plan; "": nothing.
+/// The complaint of `primerl-worker devices` about the plan; "": none.
 Result<std::string> ask_worker(const Plan& plan) {
   ASSIGN_OR_RETURN(const auto program, worker_program());
   const GraphFile graph(plan.resolved_toml);
@@ -60,8 +60,9 @@ Result<std::string> ask_worker(const Plan& plan) {
   return said.out;
 }
 
-/// Whether its devices are those of this machine, under the same names. With a choice of its own
-/// only its worker can say what it sees, when it starts.
+/// Whether the process's devices are the devices of this machine, under the same names. If the
+/// process selects devices by an environment variable, only its own worker can tell, when it
+/// starts.
 bool is_here(const PlanProcess& process) {
   const auto chooses = [](const std::string& variable) {
     return variable.starts_with("CUDA_VISIBLE_DEVICES=");
@@ -69,7 +70,7 @@ bool is_here(const PlanProcess& process) {
   return process.machine.empty() && std::ranges::none_of(process.variables, chooses);
 }
 
-/// Resources of libtorch of a process.
+/// The libtorch resources of a process.
 std::vector<int32_t> torch_resources(const Plan& plan, const PlanProcess& process) {
   std::vector<int32_t> found;
   for (const GroupId group : process.groups)
@@ -78,7 +79,7 @@ std::vector<int32_t> torch_resources(const Plan& plan, const PlanProcess& proces
   return found;
 }
 
-/// What one resource takes of a device.
+/// Memory of a device that one resource needs.
 struct Taken {
   std::string what;
   double bytes = 0;
@@ -147,7 +148,8 @@ Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudg
   std::map<std::string, std::vector<Taken>> on;  // by device
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {
     const PlanProcess& process = plan.processes[i];
-    if (!is_here(process) || process.device == "cpu") continue;  // its own worker checks it
+    // The process's own worker checks it.
+    if (!is_here(process) || process.device == "cpu") continue;
     RETURN_IF_ERROR(check_devices(plan, ProcessId(i), why_not));
     std::set<std::string> bases;
     for (const int32_t index : torch_resources(plan, process)) {

@@ -21,7 +21,7 @@
 namespace primerl {
 namespace {
 
-/// A base struct's field as the derived struct's, which is the one that options are bound to.
+/// Converts a pointer to a member of the base struct: options are bound to the derived struct.
 template <class S, class M, class B>
 M S::*field_of(M B::*member) {
   return member;
@@ -245,7 +245,7 @@ Memory memory_of_learner(const void* options, const std::string& folder,
   return parts;
 }
 
-/// `sharing`: of the versions, between the processes that use the channel.
+/// `sharing`: how the processes that use the channel share the memory of its versions.
 template <Sharing sharing>
 Memory memory_of_channel(const void* options, const std::string& folder,
                          std::span<const Tenant> tenants) {
@@ -261,7 +261,7 @@ Status check_engine_model(const void*, const std::string& folder) {
   return check_model_folder(folder);
 }
 
-/// It may start from random weights.
+/// The learner may start from random weights.
 Status check_learner_model(const void* options, const std::string& folder) {
   Status usable = check_model_folder(folder);
   const bool lacks_weights = !usable.ok() && usable.error().code() == Code::kNotFound;
@@ -279,7 +279,7 @@ Status check_adapter_of(const std::string& folder, const Tenant& tenant) {
 
 Status check_engine_at(const void* options, const ResourceContract::Setup& setup) {
   const auto config = read_model_config(setup.folder);
-  if (!config.ok()) return ok();  // check_engine_model() says it
+  if (!config.ok()) return ok();  // check_engine_model() reports it
   EngineOptions placed = *static_cast<const EngineOptions*>(options);
   placed.device = setup.device;
   return check_engine_setup(placed, *config);
@@ -397,7 +397,7 @@ Result<ModelFacts> read_model_facts(const std::string& folder) {
   auto type = config.get_string("model_type");
   if (!type.ok()) return std::move(type).error().while_doing(file.string());
   facts.model_type = *type;
-  // Absent ones stay 0: what is needed is checked when the model is loaded.
+  // A missing value stays 0; values that are needed are checked when the model is loaded.
   for (const auto& [key, target] :
        {std::pair("max_position_embeddings", &facts.max_position_embeddings),
         std::pair("vocab_size", &facts.vocab_size)}) {

@@ -1,5 +1,5 @@
-/// The catalogs of this build: what a graph file may name. Torch-free, used by both programs, so
-/// that the control plane checks exactly what the worker will make.
+/// The catalogs of this build: everything that a graph file may name. Torch-free and used by both
+/// programs, so the control plane checks exactly what the worker will make.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ std::vector<ResourceContract> resource_contracts();
 /// The facts of a Hugging Face folder's config.json that the checker needs.
 Result<ModelFacts> read_model_facts(const std::string& folder);
 
-/// Actors, messages, resources, environments and model facts; lives as long as the program.
+/// Actors, messages, resources, environments and model facts; valid as long as the program runs.
 const Catalog& full_catalog();
 
-/// What a record says of the code that made it: "0.1.0", or "0.1.0 with word_games 1.0 (1a2b3c4d)",
-/// where the number is the CRC-32C of a plugin's file.
+/// The text in a record about the code that made it: "0.1.0", or "0.1.0 with word_games 1.0
+/// (1a2b3c4d)", where the number is the CRC-32C of a plugin's file.
 std::string program_text(const Catalog& catalog);
 
 }  // namespace primerl

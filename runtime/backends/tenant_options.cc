@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-/// Numbers below 0 are not written.
+/// Replaces `value` if the tenant wrote one; numbers below 0 mean "not written".
 template <class T>
 void take(auto written, T& value) {
   if (written >= 0) value = static_cast<T>(written);
@@ -20,14 +20,14 @@ void take(auto written, T& value) {
 
 constexpr size_t kSampleTasks = 8;
 
-/// Tokens of the samples of a tenant.
+/// Token counts of a tenant's samples.
 struct SampleTokens {
-  int64_t prompt = 0;  // shared by the rollouts of a group, at most
-  int64_t all = 0;     // of one sample, at most
+  int64_t prompt = 0;  // maximum, shared by the rollouts of a group
+  int64_t all = 0;     // maximum for one sample
 };
 
-/// Some tasks of the environment say how long prompts are, a token being a byte at least. What it
-/// says between turns is not known before: then a sample may have all of 'seq_len'.
+/// Some tasks of the environment give the length of prompts: each byte is at most one token. Later
+/// observations are not known in advance; then a sample may have 'seq_len' tokens.
 SampleTokens sample_tokens(const Tenant& tenant, int64_t positions) {
   const int64_t longest = std::min(tenant.seq_len, positions);
   const SampleTokens unknown{0, longest};
@@ -45,7 +45,7 @@ SampleTokens sample_tokens(const Tenant& tenant, int64_t positions) {
     tokens.prompt = std::min(tokens.prompt, tokens.all);
     return tokens;
   } catch (const std::exception&) {
-    return unknown;  // from a plugin's code: the rehearsal reports it
+    return unknown;  // error in a plugin's code: the rehearsal reports it
   }
 }
 
@@ -76,7 +76,7 @@ AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed) {
   config.targets = tenant.adapter.targets;
   config.is_rank_stabilized = tenant.adapter.rslora;
   config.dropout = tenant.adapter.dropout;
-  // By name: a tenant is the same alone and beside others.
+  // Uses the tenant's name, so its adapter is the same alone and beside other tenants.
   config.init_seed = stable_hash(tenant.name, seed);
   return config;
 }
@@ -124,7 +124,7 @@ int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> 
     const int64_t groups = (tenant.batch_size + group_size - 1) / group_size;
     const int64_t tokens = groups * prompt + tenant.batch_size * (all - prompt);
     longest = std::max(longest, all);
-    // Steps of several adapters share passes; of whole weights there is one tenant.
+    // Steps of several adapters share forward passes; with whole weights there is one tenant.
     batch += tokens;
   }
   return std::max(longest, std::min<int64_t>(batch, options.micro_batch_tokens));

@@ -1,5 +1,5 @@
-/// What the tables of tenants mean to engines and learners: their own values over those of a
-/// resource. Plain functions, any thread.
+/// Combines the tables of tenants with the options of engines and learners: a tenant's values
+/// override those of a resource. Plain functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace primerl {
 
-/// The learner's rules, with what the tenant wrote itself.
+/// The learner's rules, overridden by the tenant's own values.
 TrainingRules rules_of(const Tenant& tenant, const LearnerOptions& options);
 
-/// The tenant's adapter, which is there; `seed` is the graph's.
+/// The tenant's adapter, which must exist; `seed` is the graph's.
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed);
 
 /// One for each tenant that trains an adapter.
 std::vector<AdapterTraining> adapters_of(std::span<const Tenant> tenants, uint64_t seed,
                                          const LearnerOptions& options);
 
-/// The engine's options, with shares, and with slots, ranks and number of the tenants' adapters: no
-/// more slots than adapters, and none where there is no adapter.
+/// The engine's options, with the tenants' shares, and with the slots, ranks and number of their
+/// adapters. There are no more slots than adapters, and none without adapters.
 EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants);
 
-/// Tokens of the largest micro-batch that a learner may get of its tenants' batches, for a model of
-/// so many `positions`: at most 'micro_batch_tokens', or one sample that is longer.
+/// Maximum tokens of a micro-batch that a learner may get from its tenants' batches, for a model
+/// with `positions` positions: at most 'micro_batch_tokens', or one sample that is longer.
 int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> tenants,
                          int64_t positions);
 

@@ -1,5 +1,5 @@
-/// What libtorch adds to the backends of a program. primerl-worker links torch_backends.cc; where
-/// it is left out, a weak definition in backends.cc says that there is nothing.
+/// The backends that libtorch adds to a program. primerl-worker links torch_backends.cc. Without
+/// that file, a weak definition in backends.cc returns null.
 #pragma once
 
 #include <memory>
@@ -20,32 +20,33 @@
 namespace primerl {
 
 struct TorchBackends {
-  /// `tokenizer` is for stop texts. With adapter slots its weights are among `bases`. Both may be
-  /// null.
+  /// `tokenizer` is for stop texts. With adapter slots the frozen weights are shared through
+  /// `bases`. Both may be null.
   Result<std::unique_ptr<Engine>> (*make_engine)(const EngineOptions& options,
                                                  const std::string& model_folder,
                                                  std::shared_ptr<const Tokenizer> tokenizer,
                                                  FrozenBases* bases);
   Result<std::unique_ptr<Learner>> (*make_learner)(const LearnerOptions& options,
                                                    const std::string& model_folder);
-  /// Its weights stay as they are, and are among `bases`, which may be null; it trains `adapters`
+  /// A learner with frozen weights, shared through `bases`, which may be null. It trains `adapters`
   /// on them (make_torch_adapter_learner()).
   Result<std::unique_ptr<Learner>> (*make_adapter_learner)(
       const LearnerOptions& options, std::span<const AdapterTraining> adapters,
       const std::string& model_folder, FrozenBases* bases);
-  /// "" when an "engine" or a "learner" can compute on `device`.
+  /// Why an "engine" or a "learner" cannot compute on `device`; "": it can.
   std::string (*why_not_on)(const std::string& device, const std::string& kind);
-  /// By what they compute on `device` where that is not the fast way; "" else.
+  /// If computation on `device` is slow: which kernels it uses, and which would be fast. Otherwise
+  /// "".
   std::string (*slow_way_on)(const std::string& device);
-  /// Bytes of `options.device` that one needs (kernels/torch/make.h).
+  /// Bytes of `options.device` that the resource needs (kernels/torch/make.h).
   Result<DeviceBytes> (*engine_bytes)(const EngineOptions& options,
                                       const std::string& model_folder);
   Result<DeviceBytes> (*learner_bytes)(const LearnerOptions& options,
                                        std::span<const AdapterTraining> adapters,
                                        const std::string& model_folder);
-  /// What a device that can be used has free.
+  /// The free memory of a device that can be used.
   Result<DeviceRoom> (*room_on)(const std::string& device);
-  /// For weights that stay on `device`, which why_not_on() has nothing against; null: on the CPU.
+  /// For weights that stay on `device`; why_not_on() must be "" for it. Null: on the CPU.
   std::shared_ptr<DeviceMemory> (*device_memory)(const std::string& device);
 };
 

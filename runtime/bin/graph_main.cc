@@ -1,4 +1,5 @@
-/// primerl-graph: checks, shows and runs graphs. The control plane: sees no tensor, links no torch.
+/// primerl-graph: checks, shows and runs graphs. The control plane: it has no tensors and does not
+/// link torch.
 #include "runtime/cli/commands.h"
 
 int main(int argc, char** argv) {

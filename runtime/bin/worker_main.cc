@@ -1,4 +1,4 @@
-/// primerl-worker: hosts the nodes of a graph, and the commands that need a model. People start it
+/// primerl-worker: runs the nodes of a graph, and the commands that need a model. Users start it
 /// through primerl-graph.
 #include "runtime/worker/worker_host.h"
 #include "runtime/worker/worker_models.h"

@@ -54,7 +54,7 @@ Result<FrameKeys> read_agent_keys(const AgentArguments& arguments) {
   return keys;
 }
 
-/// Checks that the graph of the control plane is the one that this machine reads in the run folder.
+/// Checks that this machine reads the same graph in the run folder as the control plane.
 Status check_graph(const PrepareRun& order) {
   const std::string file = order.run_folder + "/graph.resolved.toml";
   const CheckedGraph checked = load_graph(file, {}, full_catalog());

@@ -1,6 +1,6 @@
 /// The subcommands, one .cc each. Those of primerl-graph print results on stdout and everything
-/// else on stderr; each returns an exit code (exit_code.h). catalog.cc lists them in the order
-/// --help shows.
+/// else on stderr; each returns an exit code (exit_code.h). catalog.cc lists them in the order of
+/// --help.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@ namespace primerl {
 
 Command actors_command();
 Command agent_command();
-Command bisect_command();  // hands over to primerl-worker
+Command bisect_command();  // executes primerl-worker
 Command check_command();
 Command compare_activations_command();
 Command completion_command();
 Command doctor_command();
 Command explain_command();
-Command generate_command();  // hands over to primerl-worker
+Command generate_command();  // executes primerl-worker
 Command init_command();
 Command keys_command();
 Command messages_command();
@@ -26,16 +26,16 @@ Command merge_command();
 Command options_command();
 Command pause_command();
 Command ps_command();
-Command replay_command();  // hands over to primerl-worker
+Command replay_command();  // executes primerl-worker
 Command rollouts_command();
 Command route_sim_command();
 Command run_command();
 Command schema_command();
-Command score_command();  // hands over to primerl-worker
+Command score_command();  // executes primerl-worker
 Command sft_command();
 Command show_command();
 Command trace_command();
-Command train_step_command();  // hands over to primerl-worker
+Command train_step_command();  // executes primerl-worker
 Command unpause_command();
 
 /// All of primerl-graph.

@@ -19,13 +19,13 @@ struct CompareArguments {
   bool json = false;
 };
 
-/// How two tensors of one name differ.
+/// The difference between two tensors of one name.
 struct Difference {
   std::string name;
   std::string what;  // "12 of 4096 elements differ, ..."
 };
 
-/// The name without the number of its place: "000012.x" is "x".
+/// The name without its number: "000012.x" is "x".
 std::string_view bare(std::string_view name) {
   const size_t dot = name.find('.');
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
@@ -45,7 +45,7 @@ T element(const WeightTensor& tensor, int64_t index) {
   return value;
 }
 
-/// Elements are equal when their bits are, when both are not numbers, or when they are finite and
+/// Elements are equal when their bits are equal, when both are NaN, or when they are finite and
 /// their difference is within `tolerance` of the larger one.
 template <class T>
 std::optional<std::string> compare_elements(const WeightTensor& left, const WeightTensor& right,

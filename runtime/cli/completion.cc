@@ -9,8 +9,8 @@
 namespace primerl {
 namespace {
 
-/// Every flag of a command, from the same declarations the parser uses; of one with actions, every
-/// flag of some action.
+/// Every flag of a command, from the same declarations that the parser uses. For a command with
+/// actions, every flag of any action.
 std::vector<ArgumentFacts> facts_of(const Command& command) {
   Arguments arguments(nullptr);
   if (command.declare) command.declare(arguments);
@@ -78,7 +78,7 @@ std::string zsh_script(const std::vector<Command>& commands) {
     for (const auto& facts : facts_of(command)) {
       if (facts.is_positional) continue;
       std::string doc;
-      for (const char c : facts.doc)  // brackets and colons end a description
+      for (const char c : facts.doc)  // brackets and colons would end a description
         doc += c == '[' || c == ']' || c == ':' ? std::string("\\") + c : std::string(1, c);
       std::string value;
       if (!facts.choices.empty())

@@ -23,18 +23,18 @@ constexpr double kDiskNeededGib = 0.5;  // a run with its checkpoints
 struct Finding {
   std::string name;
   bool is_ok = false;
-  std::string text;    // what was found
+  std::string text;    // the result in words
   std::string remedy;  // how to get what is missing
 };
 
-/// What `program` says; of one that cannot be heard why, with the exit code -1.
+/// Runs `program` and returns its output. If it cannot be run: the reason, with the exit code -1.
 ProgramOutput said_by(const std::filesystem::path& program,
                       const std::vector<std::string>& arguments) {
   auto output = output_of(program, arguments);
   return output.ok() ? std::move(output).value() : ProgramOutput{-1, "", output.error().message()};
 }
 
-/// Of a worker that ended before it had an answer.
+/// The text for a worker that ended before it answered.
 std::string cannot_say(const ProgramOutput& ended) {
   const std::string& why = ended.why();
   return fmt::format("is unknown: the worker that was asked {}{}{}",
@@ -61,7 +61,7 @@ Finding find_worker() {
 Finding find_torch() {
   Finding finding{"torch", false, "", "make build (it installs PyTorch into .venv)"};
   if (const Status valid = check_allocator_settings(); !valid.ok()) {
-    finding.text = valid.error().message();  // a worker that is asked would end at it
+    finding.text = valid.error().message();  // a worker that is asked would end with it
     finding.remedy = fmt::format("{}", fmt::join(valid.error().notes(), "; "));
     return finding;
   }
@@ -92,7 +92,7 @@ Finding find_cores() {
           "with one core generation and training take turns: runs work but are slow"};
 }
 
-/// Bytes that the plan of the demo counts; 0 if it cannot be read.
+/// Bytes of memory that the demo's plan counts; 0 if it cannot be read.
 double demo_bytes() {
   const auto folder = examples_folder();
   if (!folder.ok()) return 0;

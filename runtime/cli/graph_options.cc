@@ -51,7 +51,8 @@ Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked) {
 CheckedGraph load(const GraphArguments& arguments) {
   Overrides overrides = arguments.overrides;
   if (arguments.max_steps == 0) return load_graph(arguments.file, overrides, full_catalog());
-  // The tenants are known only after a first look: the flag is short for one --set each.
+  // The tenants are known only after a first read, because the flag stands for one --set per
+  // tenant.
   overrides.for_run = false;
   const CheckedGraph checked = load_graph(arguments.file, overrides, full_catalog());
   overrides.for_run = arguments.overrides.for_run;

@@ -1,5 +1,5 @@
 /// Commands that need a model or run actors belong to primerl-worker: primerl-graph checks their
-/// flags and execs it.
+/// flags and executes it.
 #pragma once
 
 #include "runtime/program/allocator_settings.h"
@@ -9,7 +9,7 @@
 
 namespace primerl {
 
-/// `Chosen` has validate() and words(), the command line of primerl-worker.
+/// `Chosen` has validate() and words(), which returns the command line of primerl-worker.
 template <class Chosen>
 int hand_over(const Chosen& arguments) {
   if (const Status valid = arguments.validate(); !valid.ok())

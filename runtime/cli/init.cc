@@ -38,8 +38,8 @@ std::string template_name(std::string name) {
   return name;
 }
 
-/// Where the copy of a neighbour goes, from the folder of the copied template: a folder keeps its
-/// name, "../NAME/graph.toml" becomes "NAME.toml".
+/// The path of the copy of a file beside the template, relative to the copied template. A folder
+/// keeps its name; "../NAME/graph.toml" becomes "NAME.toml".
 std::string own_name(const fs::path& neighbour) {
   const std::string file = neighbour.filename().string();
   return file == "graph.toml" ? neighbour.parent_path().filename().string() + ".toml" : file;
@@ -47,8 +47,8 @@ std::string own_name(const fs::path& neighbour) {
 
 Status bring_neighbours(const fs::path& from, const fs::path& graph);
 
-/// Copies a folder or a graph that stands beside a template into the folder `to`, and what such a
-/// graph names in its own folder with it. Nothing happens where the text names no file.
+/// Copies a folder or a graph beside a template into the folder `to`, together with the files that
+/// such a graph names in its own folder. Does nothing if the text names no file.
 Result<std::string> bring_neighbour(const fs::path& neighbour, const fs::path& to) {
   std::error_code fault;
   const fs::path own = to / own_name(neighbour);
@@ -61,9 +61,9 @@ Result<std::string> bring_neighbour(const fs::path& neighbour, const fs::path& t
   return own.filename().string();
 }
 
-/// A graph may start from what the example beside it has, "../NAME/model" or "../NAME/graph.toml":
-/// the copy gets one of its own. Of a graph that came from another folder, what that folder has
-/// comes along.
+/// A graph may use files of the example beside it, "../NAME/model" or "../NAME/graph.toml"; the
+/// copied template gets its own copies. For a graph from another folder, the files of that folder
+/// are copied too.
 Status bring_neighbours(const fs::path& from, const fs::path& graph) {
   ASSIGN_OR_RETURN(std::string text, read_text_file(graph));
   const fs::path to = graph.parent_path();
@@ -96,7 +96,7 @@ Status copy_template(const fs::path& from, const fs::path& to) {
   return bring_neighbours(from, to / "graph.toml");
 }
 
-/// What comes before `check`; empty when nothing does.
+/// The command to run before `check`; empty if none is needed.
 std::string first_step(const fs::path& folder) {
   std::error_code fault;
   if (!fs::exists(folder / "CMakeLists.txt", fault)) return {};

@@ -34,7 +34,7 @@ Status merge(const MergeArguments& arguments) {
   RETURN_IF_ERROR(fill_parameters(table, tensors, weights.data()));
   RETURN_IF_ERROR(fill_parameters(adapter.tensors(), folder.tensors, added.data()));
   merge_adapter(table, adapter, added.data(), weights.data());
-  // A folder that is there is whole.
+  // The output folder appears only when it is complete.
   const std::filesystem::path half = out.string() + ".unfinished";
   std::filesystem::remove_all(half, ignored);
   RETURN_IF_ERROR(write_model_folder(half, model, view_parameters(table, weights.data())));

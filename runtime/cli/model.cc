@@ -17,7 +17,7 @@ struct ModelArguments {
   bool json = false;
 };
 
-/// Tensors of the folder's weights by type; none where the folder has only a config.
+/// Number of tensors in the folder's weights, by type; empty if the folder has only a config.
 Result<std::map<std::string, int64_t>> read_weights(const std::string& folder,
                                                     const TensorTable& table) {
   const auto tensors = read_model_tensors(folder);

@@ -8,12 +8,13 @@
 
 namespace primerl {
 
-/// A line each, with those of nested tables as "sampling.top_p":
+/// One line per option; options of nested tables are "sampling.top_p":
 ///
 ///   group_size = 8  # integer, from 1 to 65536 rollouts: rollouts of one task
 std::string option_lines(const OptionSet& set, const std::string& prefix = "");
 
-/// An object each: name, type, default, range, unit, doc; nested tables have theirs in "options".
+/// One object per option: name, type, default, range, unit, doc. Nested tables list theirs in
+/// "options".
 Json options_json(const OptionSet& set);
 
 }  // namespace primerl

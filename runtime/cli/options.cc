@@ -21,10 +21,10 @@ struct OptionsArguments {
   bool json = false;
 };
 
-/// The options of one table of a graph file, or of one thing that a table may name.
+/// The options of one table of a graph file, or of one item that a table may name.
 struct OptionGroup {
   std::string name;   // "tenant.sampling", "resource.engine.torch", "reward.exact"
-  std::string where;  // they are written: "[tenant.NAME] sampling = { ... }"
+  std::string where;  // where they are written: "[tenant.NAME] sampling = { ... }"
   std::string doc;
   OptionSet options;  // nested tables are groups too
 };
@@ -69,12 +69,12 @@ std::vector<OptionGroup> all_groups(const Catalog& catalog) {
   return all;
 }
 
-/// Whether `word` is the name or whole parts of it: "sampling" and "engine.torch" are.
+/// Whether `word` is the name or complete parts of it: "sampling" and "engine.torch" are.
 bool is_named(const std::string& name, const std::string& word) {
   return ("." + name + ".").find("." + word + ".") != std::string::npos;
 }
 
-/// With only the option of this name; empty where it has none.
+/// Only the option of this name; empty without one.
 OptionSet only_option(const OptionSet& options, const std::string& name) {
   OptionSet one;
   std::ranges::copy_if(options.fields, std::back_inserter(one.fields), [&](const auto& field) {
@@ -89,7 +89,7 @@ std::vector<OptionGroup> chosen_groups(std::vector<OptionGroup> all, const std::
   if (same != all.end()) return {*same};
   std::vector<OptionGroup> chosen;
   for (const auto& group : all)
-    // Of nested groups the outermost shows the others.
+    // If groups are nested, the outermost one shows the others.
     if (is_named(group.name, name) &&
         (chosen.empty() || !group.name.starts_with(chosen.back().name + ".")))
       chosen.push_back(group);
@@ -101,7 +101,7 @@ std::vector<OptionGroup> chosen_groups(std::vector<OptionGroup> all, const std::
   return chosen;
 }
 
-/// Everything that `options NAME` takes, without repeats.
+/// Every name that `options NAME` accepts, without duplicates.
 std::vector<std::string> known_names(const std::vector<OptionGroup>& all) {
   std::vector<std::string> names;
   const auto add = [&names](const std::string& name) {

@@ -13,7 +13,7 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kPauseAnswerMax = Duration::seconds(30);  // above EngineDesk::kAnswerMax
+constexpr Duration kPauseAnswerMax = Duration::seconds(30);  // longer than EngineDesk::kAnswerMax
 constexpr auto kLookEvery = std::chrono::milliseconds(20);
 
 struct PauseArguments {
@@ -64,7 +64,7 @@ std::vector<std::string> names_in(const Json& answer, std::string_view key) {
   return names;
 }
 
-/// What the engines said. Refused by some: exit code 1, and the others obey.
+/// Shows the engines' answers. If some refused, the exit code is 1; the others apply the request.
 int show_answer(const Json& answer, const PauseArguments& arguments, Duration lease) {
   const bool lets_go = lease == Duration();
   const auto obeyed = names_in(answer, "obeyed"), late = names_in(answer, "late"),
@@ -101,7 +101,8 @@ int run_pause(const PauseArguments& arguments, bool lets_go) {
       return fail(Error(parsed.error()).while_doing("reading --lease"), kExitBadCommandLine);
     lease = *parsed;
   }
-  // The book of every engine refuses these too; so nobody is asked in vain.
+  // EngineHolds would refuse these values at every engine, so they are checked before any engine is
+  // asked.
   const Status fits =
       EngineHolds().hold(arguments.owner, lets_go ? EngineHolds::kLeaseMax : lease, Time());
   if (!fits.ok()) return fail(fits.error(), kExitBadCommandLine);

@@ -65,7 +65,7 @@ Found lost(const fs::path& folder, const Json& facts) {
   return {std::move(status), kExitFailed};
 }
 
-/// The run's own answer.
+/// Asks the run itself.
 Result<Json> ask(const Json& facts, int64_t port) {
   HttpGetLimits limits;
   limits.deadline = kAnswerMax;
@@ -74,7 +74,7 @@ Result<Json> ask(const Json& facts, int64_t port) {
   if (reply.status != 200)
     return error(Code::kUnavailable, "the run answered with status {}", reply.status);
   ASSIGN_OR_RETURN(Json status, parse_json(reply.body, "the run's answer"));
-  // The port may be another run's by now.
+  // Another run may use the port now.
   if (text_member(status, "run_id") != text_member(facts, "run_id"))
     return error(Code::kUnavailable, "another run listens on 127.0.0.1:{}", port);
   return status;

@@ -33,7 +33,7 @@ bool is_wanted(const Json& line, const RolloutQuery& query) {
          static_cast<uint64_t>(*step) <= query.steps->last;
 }
 
-/// The best of all lines, best first, or the worst. Of equal rewards the newest.
+/// The best of all lines, best first, or the worst. For equal rewards the newest.
 class Best {
  public:
   explicit Best(const RolloutQuery& query) : query_(query) {}
@@ -54,7 +54,7 @@ class Best {
   std::vector<std::pair<double, Json>> kept_;
 };
 
-/// Reads one file newest first: all of it for the best, else until there are enough.
+/// Reads one file newest first: the whole file for the best, otherwise until there are enough.
 Status search(const fs::path& file, const RolloutQuery& query, Best& best, FoundRollouts& found) {
   ASSIGN_OR_RETURN(LineReader lines, LineReader::open(file, LineReader::Order::kNewestFirst));
   const bool takes_newest = query.order == RolloutOrder::kNewest;

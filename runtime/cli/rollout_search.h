@@ -1,5 +1,5 @@
-/// Finds rollouts in the files that a run writes, also while it is running. Memory is bounded by
-/// the number of rollouts that are asked for.
+/// Finds rollouts in the files of a run, also while it runs. Memory is bounded by the number of
+/// requested rollouts.
 #pragma once
 
 #include <filesystem>
@@ -26,15 +26,16 @@ struct RolloutQuery {
 };
 
 struct FoundRollouts {
-  std::vector<Json> rollouts;  // as in the file; of several tenants by tenant, unless sorted
-  std::map<std::string, size_t> ends;  // of the lines that were read, how many ended how
-  size_t num_unreadable = 0;           // lines that are no JSON object
+  std::vector<Json> rollouts;  // as in the file; with several tenants grouped by tenant, unless
+                               // sorted
+  std::map<std::string, size_t> ends;  // number of read lines by how the rollout ended
+  size_t num_unreadable = 0;           // lines that are not a JSON object
 };
 
 /// A tenant of a run, as its graph file names it.
 struct RunTenant {
   std::string name;
-  std::string environment;  // "" when it has none
+  std::string environment;  // "" without one
 };
 
 /// From graph.resolved.toml, without plugins.

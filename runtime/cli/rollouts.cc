@@ -44,7 +44,7 @@ std::string number_of(const Json& line, std::string_view key) {
   return value.is_number() ? value.dump() : "?";
 }
 
-/// "  versions 30, 31": which made the tokens, in their order; "" when no token was made.
+/// "  versions 30, 31": the versions that sampled the tokens, in order; "" without sampled tokens.
 std::string versions_text(const Json& line) {
   std::vector<std::string> versions;
   const Json spans = member(line, "versions");
@@ -54,7 +54,7 @@ std::string versions_text(const Json& line) {
   return fmt::format("  version{} {}", versions.size() == 1 ? "" : "s", fmt::join(versions, ", "));
 }
 
-/// Lines indented by four; what could move the terminal's cursor is escaped.
+/// Lines indented by four; control characters that could move the terminal's cursor are escaped.
 std::string block_text(std::string_view text, size_t bytes_max) {
   const size_t num_bytes = text.size();
   size_t end = std::min(num_bytes, bytes_max);

@@ -25,7 +25,7 @@ struct RouteSimArguments {
   bool json = false;
 };
 
-/// All built-in ones, or those named, in the order of the command line.
+/// All built-in policies, or those named, in the order of the command line.
 Result<std::vector<RoutePolicyContract>> chosen_policies(const std::vector<std::string>& names) {
   const auto all = route_policies();
   if (names.empty()) return all;
@@ -55,7 +55,7 @@ Result<SessionTrace> read_sessions(const RouteSimArguments& arguments) {
   return read_session_trace(path);
 }
 
-/// A file of one's own: what is read stays as it is, and so does what is no file.
+/// Writes a new file; input files and anything that is not a regular file are not overwritten.
 Status write_sessions(const RouteSimArguments& arguments, const SessionTrace& trace) {
   const std::filesystem::path path(arguments.write);
   std::error_code ignored;

@@ -21,8 +21,8 @@ int64_t num_blocks_of(const TracedTurn& turn) {
   return (num_tokens + kRouteBlockTokens - 1) / kRouteBlockTokens;
 }
 
-/// Sequences that share a rate of tokens equally. What each has got is the same, so only when they
-/// joined tells them apart.
+/// Sequences that share a token rate equally. All get the same number of tokens, so they differ
+/// only in when they joined.
 class Batch {
  public:
   explicit Batch(double tokens_per_s) : tokens_per_s_(tokens_per_s) {}
@@ -30,13 +30,13 @@ class Batch {
     move_to(now_s);
     ends_.emplace(num_got_ + num_tokens, turn);
   }
-  /// When the next one ends; never, if there is none.
+  /// When the next sequence ends; infinity without one.
   double next_end_s() const {
     if (ends_.empty()) return std::numeric_limits<double>::infinity();
     const double left = std::max(0.0, ends_.begin()->first - num_got_);
     return updated_s_ + left * static_cast<double>(ends_.size()) / tokens_per_s_;
   }
-  /// The one that ends now.
+  /// Removes the sequence that ends now.
   uint32_t leave(double now_s) {
     updated_s_ = now_s;
     num_got_ = std::max(num_got_, ends_.begin()->first);
@@ -55,18 +55,18 @@ class Batch {
 
   double tokens_per_s_;
   double updated_s_ = 0;
-  double num_got_ = 0;  // tokens that a sequence would have that joined when it was empty
-  std::set<std::pair<double, uint32_t>> ends_;  // at how many tokens which turn ends
+  double num_got_ = 0;  // tokens that a sequence would have which joined when the batch was empty
+  std::set<std::pair<double, uint32_t>> ends_;  // number of tokens at which each turn ends
 };
 
 struct SimulatedEngine {
   explicit SimulatedEngine(const SimulatedEngines& options) : batch(options.decode_tokens_per_s) {}
   Batch batch;
-  PrefixTable cache;            // what it has
-  PrefixTable sent;             // what the router remembers of it
-  double prefill_free_s = 0;    // when it can begin another prompt
-  uint64_t num_requests = 0;    // sent and not ended: the load guard
-  int64_t num_held_blocks = 0;  // of those
+  PrefixTable cache;            // blocks in the engine's cache
+  PrefixTable sent;             // blocks that the router assumes in the cache
+  double prefill_free_s = 0;    // when it can begin the next prompt
+  uint64_t num_requests = 0;    // requests that were sent and have not ended, for the load guard
+  int64_t num_held_blocks = 0;  // blocks of those requests
   double request_seconds = 0;
   double updated_s = 0;
 
@@ -77,7 +77,7 @@ struct SimulatedEngine {
   }
 };
 
-/// Of sorted values: the least one that this share does not exceed.
+/// For sorted values: the smallest value that is not below this share of them.
 double percentile(const std::vector<double>& values, double share) {
   const auto rank = std::ceil(share * static_cast<double>(values.size()));
   return values[static_cast<size_t>(std::max(rank, 1.0)) - 1];
@@ -121,7 +121,8 @@ class Simulation {
     double at_s = 0;
     uint32_t turn = 0;
     bool is_prefilled = false;
-    /// Latest first, as a priority queue wants it; of one moment the earlier line of the trace.
+    /// Latest first, as a priority queue needs it; at equal times the earlier line of the trace
+    /// comes first.
     friend bool operator<(const Event& a, const Event& b) {
       return std::tie(a.at_s, a.turn, a.is_prefilled) > std::tie(b.at_s, b.turn, b.is_prefilled);
     }
@@ -142,7 +143,7 @@ class Simulation {
     }
   }
 
-  /// When and where the next sequence ends.
+  /// When and on which engine the next sequence ends.
   std::pair<double, size_t> next_end() const {
     std::pair<double, size_t> next{std::numeric_limits<double>::infinity(), 0};
     for (size_t i = 0; i < engines_.size(); ++i)
@@ -150,7 +151,7 @@ class Simulation {
     return next;
   }
 
-  /// As the router asks its policy (actors/router/router.cc).
+  /// Asks the policy as the router does (actors/router/router.cc).
   size_t choose(const TracedTurn& turn, std::span<const uint64_t> prompt_blocks) {
     RouteQuestion question;
     question.session = turn.session;
@@ -188,7 +189,7 @@ class Simulation {
     SimulatedEngine& engine = engines_[chosen];
     engine.change_load(1, now_s);
     engine.num_held_blocks += num_blocks_of(turn);
-    // The last token of a prompt is always computed, for what follows it.
+    // The last token of a prompt is always computed, because its output starts the decoding.
     const auto num_found = static_cast<int64_t>(engine.cache.num_known(blocks)) * kRouteBlockTokens;
     const int64_t num_cached = std::min<int64_t>(num_found, turn.num_prompt_tokens - 1);
     engine.cache.add(blocks, static_cast<size_t>(options_.kv_blocks));
@@ -244,7 +245,7 @@ class Simulation {
   std::vector<SimulatedEngine> engines_;
   std::vector<InstanceId> ids_;  // [engines]
   std::priority_queue<Event> events_;
-  std::vector<uint32_t> next_;              // [turns], of the same session
+  std::vector<uint32_t> next_;              // [turns], next turn of the same session
   std::vector<uint32_t> engine_of_;         // [turns]
   std::vector<int32_t> engine_of_session_;  // [sessions], the engine of its last turn
   std::vector<double> first_s_, last_s_;    // [groups]

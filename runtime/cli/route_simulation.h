@@ -1,12 +1,13 @@
-/// Plays a session trace through one routing policy on simulated engines: what the policy would
-/// have made of the same prompts.
+/// Replays a session trace through one routing policy on simulated engines, to show how that policy
+/// would route the same prompts.
 ///
-/// An engine is a line of prompts at `prefill_tokens_per_s`, one after the other and without the
-/// tokens its cache has, and a batch that decodes `decode_tokens_per_s` in all, each sequence an
-/// equal share. Neither slows the other and any number may wait. Its cache holds `kv_blocks` blocks
-/// of kRouteBlockTokens tokens; those used longest ago go first. A session's turn begins when it
-/// arrives, or when the one before has ended if that is later. The router knows at once what an
-/// engine has ended. No chance and no clock: equal inputs give equal numbers.
+/// An engine prefills prompts in a queue, one after the other, at `prefill_tokens_per_s`, without
+/// the tokens in its cache. Its decode batch generates `decode_tokens_per_s` in total, an equal
+/// share for each sequence. Prefill and decode do not slow each other, and any number of requests
+/// may wait. Its cache has `kv_blocks` blocks of kRouteBlockTokens tokens; the least recently used
+/// blocks are evicted. A turn begins when it arrives, or when the session's last turn has ended if
+/// that is later. The router sees at once when a request ends. No randomness and no clock: equal
+/// inputs give equal numbers.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +28,10 @@ struct SimulatedEngines {
 
 struct RouteOutcome {
   std::string policy;
-  double hit_rate = 0;  // prompt tokens found in a cache by all prompt tokens
-  double balance = 0;   // the most requests that an engine had over time by the mean; 1 is even
+  double hit_rate = 0;  // prompt tokens found in a cache divided by all prompt tokens
+  double balance = 0;   // most loaded engine divided by the mean load, over time; 1 is even
   double group_p50_s = 0, group_p90_s = 0;  // from a group's first arrival to its last answer
-  double end_s = 0;                         // of the last answer
+  double end_s = 0;                         // time of the last answer
   std::vector<uint64_t> loads_at_end;       // [engines], each 0
 };
 

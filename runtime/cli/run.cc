@@ -28,9 +28,9 @@
 namespace primerl {
 namespace {
 
-/// The checkpoints of a resumed run, its graph and its folder; every fault is reported here.
+/// The checkpoints of a resumed run, its graph and its folder. Every fault is reported here.
 struct Prepared {
-  int exit_code = kExitDone;  // not done: what to exit with
+  int exit_code = kExitDone;  // otherwise the exit code of a failure
   std::shared_ptr<const Plan> plan;
   MachineSetup hosts;
   ResumeChoice resume;
@@ -43,7 +43,7 @@ Prepared refuse(const Error& why, int exit_code) {
   return prepared;
 }
 
-/// Where the agents are; false when something is wrong, which has been reported.
+/// Reads the agents' addresses; false after an error, which has been reported.
 bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSetup& setup) {
   if (arguments.hosts.empty()) {
     for (const auto& process : plan.processes)
@@ -73,7 +73,7 @@ bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSet
   return fits.ok();
 }
 
-/// Before the graph of the last start is replaced.
+/// Must be called before the graph of the last start is replaced.
 Status note_changes(const Plan& plan, ResumeChoice& resume) {
   constexpr size_t kSaidMax = 8;
   if (resume.graph_file.empty()) return ok();
@@ -102,7 +102,7 @@ std::string resume_command(const RunArguments& arguments, const std::filesystem:
   return command;
 }
 
-/// The environment variables that libtorch reads, of every process of this machine.
+/// Checks the environment variables that libtorch reads, for every process of this machine.
 Status check_variables(const Plan& plan) {
   for (const PlanProcess& process : plan.processes) {
     if (!process.machine.empty()) continue;  // its agent checks them
@@ -137,7 +137,7 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
-  // Before anything in it is read: a run that is still ending would write on.
+  // Before any file in it is read, because a run that is still ending would continue to write.
   if (!prepared.resume.run_folder.empty() && arguments.place.out.empty()) {
     auto taken = RunFolder::open(prepared.resume.run_folder);
     if (!taken.ok()) return refuse(taken.error(), kExitFailed);
@@ -160,13 +160,13 @@ Prepared prepare(RunArguments arguments) {
   return prepared;
 }
 
-/// Removes and reports what crashed runs left in shared memory, except what belongs to this run.
+/// Removes and reports what crashed runs left in shared memory, except data of this run.
 void say_leftovers(StatusLine& status, const std::filesystem::path& own) {
   for (const auto& removed : remove_shm_leftovers())
     if (own.empty() || removed.run_folder != own.string()) status.say("note: " + removed.text());
 }
 
-/// The starts of one command: the first, and those that resume the run after a death.
+/// The starts of one command: the first one, and those that resume the run after a death.
 class RunStarts {
  public:
   explicit RunStarts(RunArguments arguments) : arguments_(std::move(arguments)) {}
@@ -181,7 +181,7 @@ class RunStarts {
   int open_server();
 
   RunArguments arguments_;
-  std::unique_ptr<RunServer> server_;         // null: nothing is served
+  std::unique_ptr<RunServer> server_;         // null: no HTTP server
   std::shared_ptr<const StatusStore> board_;  // of the newest start
   std::optional<StartPolicy> policy_;
   double seconds_ = 0;  // of all starts so far
@@ -191,7 +191,7 @@ int RunStarts::run() {
   outlive_readers();
   const SignalCounter signals;
   if (const int code = open_server(); code != kExitDone) return code;
-  std::string why;  // of the start before
+  std::string why;  // end of the last start
   while (true) {
     Prepared prepared = prepare(arguments_);
     if (prepared.exit_code != kExitDone)
@@ -223,8 +223,8 @@ int RunStarts::run() {
   }
 }
 
-/// One server for all starts, so that the address stays the same. If no free port can be had the
-/// run goes on without a server; a port that was asked for must be free.
+/// One server for all starts, so that the address stays the same. Without a free port the run
+/// continues without a server; but a port that was requested must be free.
 int RunStarts::open_server() {
   const auto port = parse_watch_port(arguments_.metrics_port);
   if (!port.ok())
@@ -243,7 +243,7 @@ int RunStarts::open_server() {
   return kExitDone;
 }
 
-/// The run cannot be resumed, which has been reported: it ends as the start before did.
+/// The run cannot be resumed, which has been reported: it ends like its last start.
 int RunStarts::leave(const std::string& why, int exit_code) {
   auto folder = RunFolder::open(arguments_.place.resume);
   if (!folder.ok()) return fail(folder.error(), exit_code);
@@ -255,7 +255,7 @@ int RunStarts::leave(const std::string& why, int exit_code) {
   return noted.ok() ? kExitFailed : fail(noted.error(), kExitFailed);
 }
 
-/// What follows this start; reports it, and waits before the next.
+/// Decides what follows this start, reports it, and waits before the next start.
 StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& result,
                                         const MetricsLog* metrics) {
   using What = StartPolicy::Next::What;
@@ -299,7 +299,7 @@ RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLin
   if (const Status noted = folder.note(control_facts(server_.get())); !noted.ok())
     return {.ending = {RunEnding::How::kFailed, noted.error().text()}};
   for (const auto& point : prepared.resume.points) {
-    if (point.folder.empty()) continue;  // of a tenant that has none
+    if (point.folder.empty()) continue;  // the tenant has none
     status.say(
         fmt::format("{} after step {} from {}",
                     prepared.resume.follow.record.empty() ? "resuming" : "the learner resumes",

@@ -1,4 +1,4 @@
-/// What `run` and `sft` share: both run a graph.
+/// The common part of `run` and `sft`: both run a graph.
 #pragma once
 
 #include <string>
@@ -14,13 +14,14 @@ struct RunArguments {
   RunPlace place;
   bool json = false;
   PeerKeyFiles peer_keys;
-  std::string hosts;               // the file that says where agents are; "": everything runs here
-  std::string metrics_port = "0";  // "off": nothing is served
+  std::string hosts;               // the file that lists the agents; "": everything runs on this
+                                   // machine
+  std::string metrics_port = "0";  // "off": no HTTP server
 };
 
 void declare_run(RunArguments& arguments, Arguments& flags);
 
-/// From checking to the summary; returns an exit code.
+/// From the check of the graph to the summary; returns an exit code.
 int run_graph(const RunArguments& arguments);
 
 }  // namespace primerl

@@ -1,5 +1,5 @@
-/// What run.json says of a run, for the commands that look at a run or reach into it: ps, pause,
-/// unpause. No state; any thread.
+/// Reads run.json for the commands that inspect a run or send it commands: ps, pause, unpause. No
+/// state; any thread.
 #pragma once
 
 #include <filesystem>
@@ -11,18 +11,18 @@
 
 namespace primerl {
 
-/// The folder that a person named, as an absolute path: the output may be read in another folder.
+/// The given folder as an absolute path, because the output may be read in another folder.
 std::filesystem::path run_path(const std::string& named);
-/// run.json of a run folder. kNotFound: there is no such folder, or it is of no run.
+/// run.json of a run folder. kNotFound: the folder does not exist, or is not a run folder.
 Result<Json> read_run_facts(const std::filesystem::path& folder);
-/// The exit code of a command that was given a run and got no answer.
+/// The exit code of a command that got no answer from its run.
 int exit_code_of(const Error& no_answer);
 
-/// The member; null when it is not there.
+/// The member; null when it is missing.
 Json member(const Json& facts, std::string_view key);
-/// "" when it is not there, or no text.
+/// "" when it is missing or not a text.
 std::string text_member(const Json& facts, std::string_view key);
-/// Whether the process with this pid is still the one with this start time.
+/// Whether the process with this pid still has this start time.
 bool is_alive(const Json& process);
 std::string host_name();
 

@@ -19,7 +19,7 @@ const std::vector<std::string> kKeys = {
     "tenant", "session",    "group",         "arrival_s", "salt",          "prompt",
     "blocks", "completion", "prompt_tokens", "shared",    "shared_tokens", "completion_tokens"};
 
-/// Counts names in the order in which they appear.
+/// Numbers names in the order in which they appear.
 class Counted {
  public:
   uint32_t index_of(const std::string& name) {
@@ -31,14 +31,14 @@ class Counted {
   std::map<std::string, uint32_t> indices_;
 };
 
-/// Calls `take` with each line as JSON; an error of its own gets file and line.
+/// Calls `take` with each line as JSON. File and line are added to an error of `take`.
 Status for_each_line(const std::filesystem::path& file, bool is_last_line_optional,
                      const std::function<Status(const Json&)>& take) {
   ASSIGN_OR_RETURN(const MappedFile mapped, map_file(file));
   std::string_view rest(reinterpret_cast<const char*>(mapped.bytes.data()), mapped.bytes.size());
   for (uint64_t number = 1; !rest.empty(); ++number) {
     const size_t end = rest.find('\n');
-    // A run that was killed may leave half a line.
+    // A killed run may leave half a line.
     if (end == std::string_view::npos && is_last_line_optional) break;
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
@@ -54,7 +54,7 @@ Status for_each_line(const std::filesystem::path& file, bool is_last_line_option
   return ok();
 }
 
-/// The turns so far, within limits.
+/// The turns so far, within the limits.
 class Turns {
  public:
   explicit Turns(const TraceLimits& limits) : limits_(limits) {}
@@ -160,7 +160,7 @@ class TraceReader {
     return make_blocks(line, tenant, salt, turn);
   }
 
-  /// A key that would change nothing was meant to change something.
+  /// Refuses a key that has no effect here, because the user expects an effect.
   static Status check_keys(const Json& line, bool has_ids) {
     const auto has = [&](std::string_view key) { return line.find(key) != nullptr; };
     const bool has_blocks = !has_ids && has("blocks");
@@ -224,8 +224,8 @@ class TraceReader {
     return ok();
   }
 
-  /// Names for tokens that nobody knows: the first `shared_tokens` are those of all that name the
-  /// same `shared`, the rest is the session's own.
+  /// Names for unknown tokens. The first `shared_tokens` are shared by all lines with the same
+  /// `shared`; the rest is the session's own.
   static Status make_blocks(const Json& line, const std::string& tenant, const std::string& salt,
                             TracedTurn& turn) {
     ASSIGN_OR_RETURN(const std::string shared, text_or(line, "shared", ""));
@@ -278,7 +278,7 @@ Result<LoggedRollout> rollout_in(const Json& line) {
     ASSIGN_OR_RETURN(const int64_t begin, number_in(span, "begin", least, num_tokens));
     ASSIGN_OR_RETURN(const int64_t end, number_in(span, "end", begin, num_tokens));
     if (begin == end) continue;
-    // Another version in the middle of a completion begins no turn.
+    // Another version in the middle of a completion does not begin a turn.
     if (!rollout.sampled.empty() && rollout.sampled.back().second == begin)
       rollout.sampled.back().second = end;
     else

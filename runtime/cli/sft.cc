@@ -13,7 +13,7 @@ const LearnerOptions& learner_options(const PlanResource& resource) {
   return *static_cast<const LearnerOptions*>(resource.options.get());
 }
 
-/// Supervised training is a graph like any other, but for the loss of its learners.
+/// Supervised training is a graph like any other, except for the loss of its learners.
 Status check_supervised(const Plan& plan) {
   bool has_learner = false;
   for (const auto& resource : plan.resources) {
@@ -35,7 +35,7 @@ Status check_supervised(const Plan& plan) {
 
 int run_sft(const RunArguments& arguments) {
   if (!arguments.graph.file.empty()) {
-    GraphArguments unplayed = arguments.graph;  // run_graph() rehearses, and looks at files
+    GraphArguments unplayed = arguments.graph;  // run_graph() rehearses and checks files later
     unplayed.no_rehearsal = true;
     unplayed.overrides.for_run = false;
     const auto plan = load_or_complain(unplayed);

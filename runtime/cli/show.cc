@@ -33,7 +33,8 @@ void show_picture(const Plan& plan, const std::string& format) {
     print_text(render_text(plan));
 }
 
-/// The memory of all processes here beside what there is; "" where nothing is counted.
+/// The memory of all processes on this machine, and the available memory; "" if no memory is
+/// counted.
 std::string memory_line(const Plan& plan) {
   const double bytes = memory_on(plan, "", true);
   const MemoryLimit limit = memory_limit();

@@ -11,8 +11,8 @@
 namespace primerl {
 namespace {
 
-/// The reward of one step is noisy: the first and the last value shown are means of this many
-/// steps.
+/// The reward of one step is noisy, so the first and the last shown value are averages over this
+/// many steps.
 constexpr size_t kEndSteps = 5;
 
 double finite_mean(std::span<const double> values) {
@@ -59,7 +59,7 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
   return text;
 }
 
-/// The files of a run that a person reads, those that this run wrote.
+/// The files of a run for a person, as far as this run wrote them.
 std::string files_text(const std::filesystem::path& folder) {
   std::string text;
   for (const char* name : {"metrics.jsonl", "rollouts.jsonl", "rollouts/", "logs/", "tb/"}) {

@@ -1,4 +1,4 @@
-/// The actions of `primerl-graph trace` that have a file of their own; trace.cc lists them all.
+/// The actions of `primerl-graph trace` that have their own file; trace.cc lists all actions.
 #pragma once
 
 #include "runtime/program/command_line.h"

@@ -18,7 +18,7 @@ struct DumpArguments {
   int64_t wait_seconds = 30;
 };
 
-/// The folder that the processes of a run write to, from its run.json; an error when its trace can
+/// The folder that the processes of a run write to, from its run.json. An error when its trace can
 /// be read without a dump, or when nothing is recorded.
 Result<fs::path> ring_folder(const fs::path& run) {
   const fs::path file = run / "run.json";
@@ -43,7 +43,7 @@ Result<fs::path> ring_folder(const fs::path& run) {
   return run / folder;
 }
 
-/// Why no process can be asked, as far as run.json tells.
+/// Why no process can be asked, as far as run.json shows.
 Error nobody_lives(const fs::path& run, const Error& why) {
   const auto text = read_text_file(run / "run.json");
   const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());

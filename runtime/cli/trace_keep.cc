@@ -51,7 +51,8 @@ int run_verify(const TraceArguments& arguments) {
   return report->is_sound() ? kExitDone : kExitFailed;
 }
 
-/// What recover and pack did, file by file; a file that could not be changed is a failure.
+/// Reports the result of recover or pack, file by file; a file that could not be changed is a
+/// failure.
 int report_steps(const Result<std::vector<MaintenanceStep>>& steps, std::string_view schema,
                  bool json) {
   if (!steps.ok()) return fail(steps.error(), kExitFailed);

@@ -1,4 +1,5 @@
-/// What the actions of `trace` share: the run, the filter flags, opening, and reporting errors.
+/// The common part of the actions of `trace`: the run, the filter flags, opening the trace, and
+/// reporting errors.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ struct TraceArguments {
   void declare(Arguments& flags);
 };
 
-/// Opens the trace; says why it cannot be read, and gives the exit code then.
+/// Opens the trace. If that fails, it reports why and returns the exit code.
 struct OpenedTrace {
   std::shared_ptr<const Trace> trace;  // null: exit with `exit_code`
   int exit_code = 0;

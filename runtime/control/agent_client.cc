@@ -26,14 +26,14 @@ namespace {
 constexpr Duration kClientTick = Duration::milliseconds(100);
 constexpr Duration kClientRetry = Duration::milliseconds(5);
 constexpr Duration kGreetEvery = Duration::milliseconds(500);
-constexpr Duration kGrace = Duration::seconds(1);       // for an agent that is just being started
+constexpr Duration kGrace = Duration::seconds(1);       // for an agent that is just starting
 constexpr Duration kLaunchMax = Duration::seconds(20);  // from the order to the answer
 constexpr Duration kReapMax = Duration::seconds(10);    // from the kill to WorkerExited
 constexpr Duration kLeaveMax = Duration::seconds(5);    // from LeaveRun to RunDropped
 constexpr int kClientPiecesPerTurn = 16;
 constexpr int kClientFramesPerTurn = 256;
 
-/// What is known of one worker.
+/// State of one worker.
 struct RemoteState {
   std::optional<WorkerLaunched> launched;
   std::optional<WorkerExited> exited;
@@ -62,7 +62,7 @@ class Client final : public AgentClient {
   std::optional<Error> fault() const override;
   std::optional<std::string> leaving() const override;
 
-  // Of a RemoteWorker.
+  // For RemoteWorker.
   std::optional<ProcessExit> exit_of(uint32_t channel) const;
   Result<ProcessExit> wait_for_exit(uint32_t channel, Duration timeout);
   void kill(uint32_t channel) { command(Payload::of(KillWorker{channel})); }
@@ -73,11 +73,12 @@ class Client final : public AgentClient {
 
   void command(Payload message, std::unique_ptr<Tunnel> tunnel = nullptr, uint32_t channel = 0);
   void wake();
-  /// Waits with mutex_ held, in ticks, until `done`, the agent is lost, or time is up.
+  /// Waits with mutex_ held, in ticks, until `done` is true, the agent is lost, or the timeout has
+  /// passed.
   Status await(std::unique_lock<std::mutex>& lock, Duration timeout,
                const std::function<bool()>& done, const std::function<bool()>& is_cancelled,
                const std::function<Error()>& late);
-  // The I/O thread.
+  // I/O thread only.
   void run();
   void take_commands();
   void greet(Time time);
@@ -97,7 +98,7 @@ class Client final : public AgentClient {
   const Duration dead_after_;
   const int event_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   mutable std::condition_variable changed_;
   Phase phase_ = Phase::kDialing;
   AgentGreeting theirs_;
@@ -106,16 +107,16 @@ class Client final : public AgentClient {
   std::optional<Error> fault_;
   std::optional<std::string> leaving_;
   std::deque<Payload> commands_;
-  std::map<uint32_t, std::unique_ptr<Tunnel>> opened_;  // not yet taken by the I/O thread
+  std::map<uint32_t, std::unique_ptr<Tunnel>> opened_;  // not yet moved to the I/O thread's map
   std::map<uint32_t, RemoteState> workers_;
   uint32_t num_channels_ = 0;
   bool is_stopping_ = false;
 
-  // The I/O thread's.
+  // Used by the I/O thread only.
   std::unique_ptr<FrameDialer> dialer_;
   PeerOutbox outbox_;
   std::map<uint32_t, std::unique_ptr<Tunnel>> tunnels_;
-  uint32_t newest_channel_ = 0;  // the highest number so far
+  uint32_t newest_channel_ = 0;  // the highest channel number so far
   bool has_greeted_ = false;
   bool is_lost_ = false;
   Time next_greeting_;
@@ -135,7 +136,7 @@ class RemoteWorker final : public WorkerProcess {
     control_->close();
     if (poll()) return;
     kill();
-    // Without an answer the agent is lost or about to be: the next start asks it.
+    // Without an answer the agent is lost or about to be lost; the next start asks it.
     (void)wait(kReapMax);
   }
   pid_t pid() const override { return static_cast<pid_t>(pid_); }
@@ -374,7 +375,7 @@ void Client::receive() {
 }
 
 Status Client::handle_greeting(std::span<const std::byte> frame) {
-  if (has_greeted_) return ok();  // the greeting was sent twice
+  if (has_greeted_) return ok();  // a repeated greeting
   ASSIGN_OR_RETURN(auto greeting, decode_greeting(frame));
   has_greeted_ = true;
   const std::lock_guard lock(mutex_);
@@ -387,7 +388,8 @@ Status Client::handle_greeting(std::span<const std::byte> frame) {
 Result<Tunnel*> Client::find(uint32_t channel) {
   const auto found = tunnels_.find(channel);
   if (found != tunnels_.end()) return found->second.get();
-  if (channel <= newest_channel_) return static_cast<Tunnel*>(nullptr);  // has ended already
+  // The channel has ended already.
+  if (channel <= newest_channel_) return static_cast<Tunnel*>(nullptr);
   return error(Code::kCorrupt, "channel {} was never opened", channel);
 }
 
@@ -462,7 +464,7 @@ void Client::wait() {
   [[maybe_unused]] const auto num_read = ::read(event_, &count, sizeof count);
 }
 
-/// Sets the fault first, so that whoever sees a channel end can read the reason.
+/// Sets the fault first, so that a thread which sees a channel end can read the reason.
 void Client::lose(Error why) {
   if (std::exchange(is_lost_, true)) return;
   {

@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-constexpr int kPiecesPerTurn = 16;  // of one worker before the others get a turn
+constexpr int kPiecesPerTurn = 16;  // pieces of one worker before the others get a turn
 
 bool is_inside(const std::filesystem::path& file, const std::filesystem::path& folder) {
   const auto normal = file.lexically_normal();
@@ -24,7 +24,7 @@ AgentRun::AgentRun(PrepareRun order, AgentSite site, Send send)
 AgentRun::~AgentRun() {
   for (auto& [channel, worker] : workers_) worker.child->kill();
   workers_.clear();
-  std::error_code ignored;  // the folder above is removed with the agent
+  std::error_code ignored;  // the parent folder is removed with the agent
   std::filesystem::remove_all(site_.sockets / order_.socket_folder, ignored);
 }
 
@@ -36,7 +36,8 @@ size_t AgentRun::num_workers() const {
 Result<AgentRun::Worker*> AgentRun::find(uint32_t channel) {
   const auto found = workers_.find(channel);
   if (found != workers_.end()) return &found->second;
-  if (channel <= newest_channel_) return static_cast<Worker*>(nullptr);  // has ended already
+  // The channel has ended already.
+  if (channel <= newest_channel_) return static_cast<Worker*>(nullptr);
   return error(Code::kCorrupt, "channel {} was never opened", channel);
 }
 

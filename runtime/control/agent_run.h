@@ -1,8 +1,8 @@
-/// AgentRun: the processes of one run on this machine: starts them, forwards their control
-/// channels, watches and reaps them for the control plane of another machine.
+/// AgentRun: the processes of one run on this machine. It starts them, forwards their control
+/// channels, and watches and reaps them for the control plane of another machine.
 ///
-/// Workers are children of the thread that owns the object and die with it. Only this object
-/// declares them dead: it sends WorkerExited once they have been reaped. Not thread-safe.
+/// Workers are children of the thread that owns the object and die with that thread. Only this
+/// object declares them dead: it sends WorkerExited after it has reaped them. Not thread-safe.
 #pragma once
 
 #include <poll.h>
@@ -20,10 +20,10 @@
 
 namespace primerl {
 
-/// What the agent gives to every worker that it starts.
+/// Settings that are equal for all workers of the agent.
 struct AgentSite {
   std::filesystem::path worker;        // primerl-worker
-  std::filesystem::path sockets;       // a folder of its own, 0700
+  std::filesystem::path sockets;       // the agent's own folder, mode 0700
   std::vector<std::string> key_words;  // --keys FILE --allow FILE, or none
 };
 
@@ -33,7 +33,7 @@ class AgentRun {
   static constexpr size_t kWorkersMax = 1024;
 
   AgentRun(PrepareRun order, AgentSite site, Send send);
-  /// Kills and reaps what is left, and removes the run's sockets.
+  /// Kills and reaps the remaining workers, and removes the run's sockets.
   ~AgentRun();
   AgentRun(const AgentRun&) = delete;
   AgentRun& operator=(const AgentRun&) = delete;
@@ -45,7 +45,7 @@ class AgentRun {
   /// Handles LaunchWorker, KillWorker and the messages of channels. An Error: the peer broke the
   /// protocol.
   Status handle(const Payload& message);
-  /// Forwards the bytes that can be forwarded and reaps the processes that have ended. `has_room`:
+  /// Forwards the bytes that can be forwarded and reaps processes that have ended. `has_room`:
   /// whether more may be sent.
   void turn(const std::function<bool()>& has_room);
   /// Adds the descriptors that turn() waits for.
@@ -67,7 +67,7 @@ class AgentRun {
   const PrepareRun order_;
   const AgentSite site_;
   const Send send_;
-  std::map<uint32_t, Worker> workers_;  // by channel; stays until its channel has ended
+  std::map<uint32_t, Worker> workers_;  // by channel; an entry stays until its channel has ended
   uint32_t newest_channel_ = 0;
 };
 

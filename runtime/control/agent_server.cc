@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kAgentFramesPerTurn = 256;
 constexpr Duration kAgentTick = Duration::milliseconds(100);
-constexpr Duration kAgentRetry = Duration::milliseconds(5);  // of what could not be sent
+// Interval for sending frames that could not be sent.
+constexpr Duration kAgentRetry = Duration::milliseconds(5);
 constexpr int kAgentTriesMax = 400;
 constexpr Duration kFarewellMax = Duration::seconds(1);
 constexpr Duration kDeadAfterMin = Duration::seconds(1), kDeadAfterMax = Duration::seconds(3600);
@@ -48,7 +49,8 @@ void AgentServer::serve() {
 bool AgentServer::is_done() const {
   if (run_ != nullptr) return false;
   if (num_signals_obeyed_ == 0 && !(settings_.once && has_served_)) return false;
-  // The last frame may be lost with the connection: wait a moment until the client has answered.
+  // The last frame may be lost with the connection, so wait a short time until the client has
+  // answered.
   const bool all_know = std::none_of(clients_.begin(), clients_.end(),
                                      [](const auto& each) { return each.second.has_to_hear; });
   return all_know || steady_now() >= leave_by_;
@@ -127,7 +129,8 @@ void AgentServer::greet(const std::string& from, std::span<const std::byte> fram
   clients_.erase(oldest);
 }
 
-/// A message that cannot be encoded ends the session of a run; for any other client it is dropped.
+/// A message that cannot be encoded ends the session if the client has a run. For any other client
+/// it is dropped.
 void AgentServer::tell(const std::string& to, Client& client, Payload message) {
   const Status put = client.outbox.put(message);
   if (!put.ok() && to == session_ && !broken_) broken_ = put.error().message();
@@ -136,7 +139,7 @@ void AgentServer::tell(const std::string& to, Client& client, Payload message) {
 void AgentServer::obey(const std::string& from, Client& client, const Payload& message) {
   if (const auto* order = as_if<PrepareRun>(message)) return prepare(from, client, *order);
   if (from != session_) {
-    // The client knows that its run is over; which side ended it does not matter.
+    // The client has confirmed that its run is over; it does not matter which side ended it.
     if (as_if<LeaveRun>(message) != nullptr) client.has_to_hear = false;
     return;
   }
@@ -145,7 +148,7 @@ void AgentServer::obey(const std::string& from, Client& client, const Payload& m
     broken_ = handled.error().message();
 }
 
-/// Checks first: anybody who can reach the port may send this.
+/// Only starts the checks, because anyone who can connect to the port may send this.
 void AgentServer::prepare(const std::string& from, Client& client, const PrepareRun& order) {
   const auto begin = [&]() -> Status {
     RETURN_IF_ERROR(check_names(order));
@@ -179,7 +182,7 @@ void AgentServer::answer(const std::string& to, Client& client, RunPrepared prep
   tell(to, client, Payload::of(std::move(prepared)));
 }
 
-/// The sender has proved that it is this user.
+/// The sender has proved that it runs as this user.
 Status AgentServer::take(const std::string& from, const PrepareRun& order,
                          const std::filesystem::path& worker, RunPrepared& prepared) {
   if (num_signals_obeyed_ > 0) return error(Code::kUnavailable, "the agent has been told to stop");
@@ -252,7 +255,7 @@ void AgentServer::end_run(std::string why) {
   leave_by_ = steady_now() + kFarewellMax;
 }
 
-/// A client that has not taken its answers for kAgentTriesMax turns is removed.
+/// A client that has not received its answers for kAgentTriesMax turns is removed.
 void AgentServer::flush() {
   for (auto each = clients_.begin(); each != clients_.end();) {
     const std::string& to = each->first;

@@ -1,13 +1,14 @@
-/// AgentServer: the agent of one machine: serves the control plane of one run at a time.
+/// AgentServer: the agent of one machine. It serves the control plane of one run at a time.
 ///
 ///   greeting -> greeting with a challenge -> PrepareRun -> RunPrepared -> ... -> LeaveRun
 ///
-/// Proof comes first: until the challenge has been found in the run folder, an order changes
-/// nothing and is told nothing about a run that is served. Everything runs on the thread that calls
-/// serve(), which is the parent of all workers: they die with it. It never waits for a disk: a
-/// RunCheck does that. The end of a run (LeaveRun, a control plane that is silent for dead_after, a
-/// broken connection, a newer start of the same run) kills and reaps what is left of it before
-/// anything else is answered.
+/// The control plane must first prove that it can write the run folder: the agent looks there for
+/// the challenge. Until it has found the challenge, an order changes nothing, and answers say
+/// nothing about a run that is already served. Everything runs on the thread that calls serve().
+/// That thread is the parent of all workers, so they die with it. It never waits for a disk: a
+/// RunCheck does that. A run ends at LeaveRun, when its control plane is silent for dead_after,
+/// when the connection breaks, or when the same run starts anew. The agent then kills and reaps the
+/// run's processes before it answers any other message.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,10 @@ struct AgentSettings {
   AgentSite site;  // `worker` is looked up for each run
   AgentGreeting greeting;
   bool once = false;  // end after the first run
-  /// find_worker and check_run are called on a thread of their own, perhaps for several runs at
-  /// once.
+  /// find_worker and check_run are called on a separate thread, possibly for several runs at the
+  /// same time.
   std::function<Result<std::filesystem::path>()> find_worker;
-  /// Whether this machine can take part: an Error refuses the run.
+  /// Whether this machine can take part in the run. An Error refuses the run.
   std::function<Status(const PrepareRun&)> check_run;
   /// Called after the processes of a run have ended.
   std::function<void()> clean_up;
@@ -45,25 +46,26 @@ struct AgentSettings {
 
 class AgentServer {
  public:
-  static constexpr size_t kClientsMax = 16;  // beyond it the oldest without a run is dropped
+  static constexpr size_t kClientsMax = 16;  // beyond it, the oldest client without a run is
+                                             // dropped
 
   static Result<std::unique_ptr<AgentServer>> open(AgentSettings settings);
   ~AgentServer();
-  /// Where it listens, with the port.
+  /// The address where it listens, with the port.
   const std::string& address() const { return listener_->address(); }
   /// Serves until a signal or, with `once`, the end of the first run.
   void serve();
   uint64_t num_refused() const { return num_refused_ + listener_->num_refused(); }
 
  private:
-  /// A connection that has greeted.
+  /// A connection whose greeting was accepted.
   struct Client {
     uint64_t challenge = 0;
     uint64_t number = 0;       // increases
-    int num_tries = 0;         // turns since its outbox was empty
-    bool has_to_hear = false;  // must hear that its run is over; answers with LeaveRun
+    int num_tries = 0;         // turns of the loop since its outbox was empty
+    bool has_to_hear = false;  // must receive that its run is over; answers with LeaveRun
     PeerOutbox outbox;
-    std::unique_ptr<RunCheck> check;  // of the PrepareRun that it has sent; null: none is pending
+    std::unique_ptr<RunCheck> check;  // of the PrepareRun that it sent; null: none is pending
   };
 
   void turn();
@@ -89,13 +91,13 @@ class AgentServer {
   std::map<std::string, Client> clients_;  // by connection
   uint64_t num_greeted_ = 0;
   const RunCheck::Looks looks_ = std::make_shared<std::atomic<int>>(0);
-  std::string session_;                // the connection whose run is served; "": none
-  std::unique_ptr<AgentRun> run_;      // null when there is none
-  std::optional<std::string> broken_;  // why the session cannot go on
+  std::string session_;                // the connection whose run is served; "": no run
+  std::unique_ptr<AgentRun> run_;      // null without a run
+  std::optional<std::string> broken_;  // why the session cannot continue
   uint64_t num_refused_ = 0;
   int num_signals_obeyed_ = 0;
   bool has_served_ = false;
-  Time leave_by_;  // even if a client has not answered
+  Time leave_by_;  // the agent ends then even if a client has not answered
 };
 
 }  // namespace primerl

@@ -1,5 +1,5 @@
-/// Which values of a run's graph differ from those of its last start: what --set, --overlay or
-/// --max-steps changed when it was resumed.
+/// The values of a run's graph that differ from those of its last start: changes by --set,
+/// --overlay or --max-steps when the run was resumed.
 #pragma once
 
 #include <filesystem>
@@ -11,19 +11,20 @@
 
 namespace primerl {
 
-/// At most this many are told; the graph of each start is in its folder as a whole.
+/// Further changes are not listed. Each start's folder has its complete graph.
 inline constexpr size_t kChangedValuesMax = 200;
 /// Entries of `resumes` in run.json; older ones are dropped.
 inline constexpr size_t kResumesMax = 100;
 
 struct ChangedValue {
   std::string key;     // "tenant.main.max_steps", "edges.forward.env.task -> rollout.task.capacity"
-  std::string before;  // as TOML; "" where it was not written
-  std::string now;     // likewise
+  std::string before;  // as TOML; "" if the value was not written
+  std::string now;     // as TOML; "" if the value was not written
   bool operator==(const ChangedValue&) const = default;
 };
 
-/// Of two canonical texts of a graph (graph.resolved.toml), by key. kCorrupt: one is no TOML.
+/// Compares two canonical texts of a graph (graph.resolved.toml), by key. kCorrupt: one of them is
+/// not valid TOML.
 Result<std::vector<ChangedValue>> changed_values(const std::string& before, const std::string& now);
 
 /// The entry of a resume in run.json.

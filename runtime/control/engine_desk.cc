@@ -56,7 +56,7 @@ void EngineDesk::ask(const std::string& id, const Json& content, const std::stri
       const std::string name = tenant->is_string() ? tenant->as_string() : tenant->dump();
       return refuse(id, unknown_tenant(name, names, "this run").text(), true);
     }
-    // Of a run with one tenant every engine is hers.
+    // In a run with one tenant every engine belongs to it.
     if (plan_.tenants.size() > 1) hold.tenant = found->slot;
   }
   const auto engines = engines_of(hold.tenant);
@@ -103,7 +103,7 @@ void EngineDesk::handle(ProcessId from, const HoldAnswered& answered) {
   open_.erase(found);
 }
 
-/// The lease is counted from the question: the engines got it a little later.
+/// The lease is counted from the time of the request; the engines received it slightly later.
 void EngineDesk::note(const Question& question) {
   const HoldEngines& asked = question.asked;
   if (asked.lease == Duration()) return;
@@ -155,7 +155,7 @@ void EngineDesk::process_back(ProcessId process, Time now) {
 }
 
 void EngineDesk::heard(ProcessId from, const std::vector<EngineUse>& engines, Time now) {
-  if (engines.empty()) return;  // they are not made yet
+  if (engines.empty()) return;  // engines are not made yet
   auto& owners = reported_[from];
   owners.clear();
   for (const EngineUse& engine : engines)

@@ -1,12 +1,12 @@
-/// EngineDesk: where a person's `pause` and `unpause` are taken, passed on to the engines of all
-/// processes, and answered; and the book of who holds engines, for `ps`.
+/// EngineDesk: handles a person's `pause` and `unpause`. It sends them to the engines of all
+/// processes, collects the answers, and keeps the table of pauses that `ps` shows.
 ///
-/// The truth is with the engines (actors/common/engine_holds.h): they say whether they obey, and
-/// end a lease by themselves. A question is answered when every engine has answered, at the latest
-/// after kAnswerMax: an engine in a long step obeys at its end. A process that was started again
-/// has a fresh engine, which is told of the holds that still last.
+/// The engines decide (actors/common/engine_holds.h): they answer whether they paused, and they end
+/// a lease by themselves. A request is answered when every engine has answered, at the latest after
+/// kAnswerMax. An engine in a long step pauses at the end of that step. A restarted process has a
+/// fresh engine, which gets all pauses that are still valid.
 ///
-/// A state machine: no thread, no clock, no file. Its owner (RunSession) passes it every question
+/// A state machine: no thread, no clock, no file. Its owner (RunSession) passes it every request
 /// with its time, and every HoldAnswered. Not thread-safe.
 #pragma once
 
@@ -27,42 +27,43 @@ namespace primerl {
 class EngineDesk {
  public:
   static constexpr Duration kAnswerMax = Duration::seconds(20);
-  static constexpr size_t kOpenMax = 16;      // questions that engines have not all answered
-  static constexpr size_t kHoldsMax = 64;     // in the book
-  static constexpr size_t kOwnersMax = 1024;  // asked for in this start
+  static constexpr size_t kOpenMax = 16;      // requests with missing answers
+  static constexpr size_t kHoldsMax = 64;     // in the table
+  static constexpr size_t kOwnersMax = 1024;  // owners of requests in this start
 
   using Send = std::function<void(ProcessId to, Payload message)>;
   using Answer = std::function<void(const std::string& id, const Json& answer)>;
 
-  /// `plan` outlives it.
+  /// `plan` must stay valid while the desk exists.
   EngineDesk(const Plan& plan, Send send, Answer answer)
       : plan_(plan), send_(std::move(send)), answer_(std::move(answer)) {}
 
-  /// {"owner", "lease_ns" (0: lets go), "tenant" (absent: all)}. `why_not`: the run cannot do it
-  /// now; "" when it can. The answer: {"obeyed", "unheld" (the owner who lets go held nothing
-  /// there), "refused", "late", "holders" (who holds engines then)}, or {"error", "is_bad" (no run
-  /// could do it)}.
+  /// The request has {"owner", "lease_ns" (0: unpause), "tenant" (absent: all)}. `why_not`: why the
+  /// run cannot do it now; "" when it can. The answer has {"obeyed", "unheld" (engines where an
+  /// unpausing owner had no pause), "refused", "late", "holders" (owners of pauses after the
+  /// request)}. Or it has {"error", "is_bad" (true: no run could do it)}.
   void ask(const std::string& id, const Json& content, const std::string& why_not, Time now);
   void handle(ProcessId from, const HoldAnswered& answered);
-  /// What the engines of a process say of who holds them: of owners that this start was not asked
-  /// for, since the run was taken up with them, or who are actors of the graph.
+  /// A process reports the pauses of its engines. This start did not receive the requests for some
+  /// of them: the run was resumed with them, or their owners are actors of the graph.
   void heard(ProcessId from, const std::vector<EngineUse>& engines, Time now);
-  /// Answers what has waited too long.
+  /// Answers requests that waited longer than kAnswerMax.
   void tick(Time now);
-  /// Its groups were made again.
+  /// The groups of the process were made again.
   void process_back(ProcessId process, Time now);
-  /// A drain ends all leases, and so does the end of the run.
+  /// Ends all pauses: the run drains or ends.
   void end(const std::string& why);
-  /// Those that last, by owner.
+  /// Pauses that are still valid, by owner.
   std::vector<HoldPicture> holds(Time now) const;
 
  private:
-  using Holder = std::pair<std::string, TenantSlot>;  // owner, and whose engines; none: all
+  using Holder = std::pair<std::string, TenantSlot>;  // owner, and tenant of the engines; none: all
+                                                      // engines
   struct Question {
     std::string id;
     HoldEngines asked;
     Time at;
-    std::set<InstanceId> waits_for, obeyed, unheld;  // unheld: its owner held nothing there
+    std::set<InstanceId> waits_for, obeyed, unheld;  // unheld: the owner had no pause there
     std::vector<std::pair<InstanceId, std::string>> refused;
   };
 
@@ -75,11 +76,13 @@ class EngineDesk {
   const Plan& plan_;
   const Send send_;
   const Answer answer_;
-  uint64_t newest_ = 0;                // number of a question
-  std::map<uint64_t, Question> open_;  // by number
-  std::map<Holder, Time> holds_;       // until when
-  std::set<std::string> owners_;       // asked for in this start: holds_ knows better of them
-  std::map<ProcessId, std::map<std::string, Time>> reported_;  // by the engines; until when
+  uint64_t newest_ = 0;                // number of the newest request
+  std::map<uint64_t, Question> open_;  // open requests by number
+  std::map<Holder, Time> holds_;       // end time of each pause
+  std::set<std::string> owners_;       // owners of requests in this start: for them holds_ is newer
+                                       // than reported_
+  std::map<ProcessId, std::map<std::string, Time>> reported_;  // end times that the engines report,
+                                                               // by owner
 };
 
 }  // namespace primerl

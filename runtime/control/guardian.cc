@@ -16,8 +16,8 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kLookAgainNs = 20'000'000;
-constexpr size_t kChildrenMax = 4096;  // looked at in one round
-constexpr int kOpenFilesMax = 4096;    // closed one by one by a kernel before 5.9
+constexpr size_t kChildrenMax = 4096;  // read in one round
+constexpr int kOpenFilesMax = 4096;    // closed one by one on a kernel before 5.9
 
 int64_t now_ns() {
   timespec now{};
@@ -44,7 +44,7 @@ sigset_t signals_of(std::initializer_list<int> numbers) {
 struct Children {
   pid_t pids[kChildrenMax];
   size_t count;
-  pid_t told[kChildrenMax];  // have got SIGTERM
+  pid_t told[kChildrenMax];  // children that already got SIGTERM
   size_t num_told;
 
   bool was_told(pid_t pid) const {
@@ -55,7 +55,7 @@ struct Children {
 };
 Children children;
 
-/// Reads the children of this process, at most kChildrenMax, without `left_out`.
+/// Reads the children of this process, at most kChildrenMax, except `left_out`.
 void read_children(pid_t left_out) {
   children.count = 0;
   const int fd = ::open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
@@ -82,7 +82,7 @@ bool wait_for_end(pid_t worker, pid_t launcher) {
     if (::getppid() != launcher) is_forced = true;
     if (is_forced) ::kill(worker, SIGKILL);
     siginfo_t ended{};
-    // The worker stays a zombie, so that its number and its group's are not given away.
+    // The worker is left a zombie, so that the kernel does not reuse its pid and process group id.
     while (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0) {
       if (ended.si_pid == worker) return !is_forced && ended.si_code == CLD_EXITED;
       (void)::waitpid(ended.si_pid, nullptr, WNOHANG);
@@ -113,7 +113,7 @@ void end_leftovers(pid_t worker, bool is_orderly) {
       } else if (!children.was_told(pid) && children.num_told < kChildrenMax) {
         children.told[children.num_told++] = pid;
         ::kill(pid, SIGTERM);
-        ::kill(pid, SIGCONT);  // a stopped process takes SIGTERM when it continues
+        ::kill(pid, SIGCONT);  // a stopped process receives SIGTERM only when it continues
       }
     }
     if (num_left == 0) return;

@@ -152,7 +152,7 @@ class HostsReader {
       if (std::find(names_.begin(), names_.end(), host) != names_.end()) continue;
       auto& found = file_.diagnostics.error("H005", whole, "no [host.{}]: process '{}' runs there",
                                             host, process);
-      // A name that a place uses is correct: only unused ones are suggested.
+      // A name that a place already uses is correct, so only unused ones are suggested.
       std::vector<std::string> unused;
       for (const auto& name : names_)
         if (!used_.contains(name)) unused.push_back(name);
@@ -171,7 +171,7 @@ class HostsReader {
   HostsFile& file_;
   std::map<std::string, std::string> used_;    // host -> the first process there
   std::map<std::string, std::string> agents_;  // address -> host
-  std::vector<std::string> names_;             // of the file
+  std::vector<std::string> names_;             // hosts of the file
 };
 
 }  // namespace

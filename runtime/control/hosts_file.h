@@ -1,13 +1,13 @@
-/// The hosts file of `run --hosts FILE`: which agent serves each machine that a graph's [place]
-/// names. docs/formats/hosts.md.
+/// The hosts file of `run --hosts FILE`: the agent of each machine that a graph's [place] names.
+/// Its format is in docs/formats/hosts.md.
 ///
 ///   [host.gpu1]
 ///   agent = "10.0.0.5:7300"
 ///   key = "..."                  # of the agent; needed beyond loopback
 ///   listen = "10.0.0.5"          # where its processes listen for connections; default: as `agent`
 ///
-/// Findings have codes of their own, H001 to H007, beside those of any table (G001, G02x). Plain
-/// values; any thread.
+/// Findings have the codes H001 to H007, besides those of any table (G001, G02x). Plain values; any
+/// thread.
 #pragma once
 
 #include <cstdint>
@@ -30,20 +30,20 @@ struct HostEntry {
 struct HostsFile {
   Sources sources;
   Diagnostics diagnostics;
-  std::vector<HostEntry> hosts;  // that the plan uses, in the order of the file
+  std::vector<HostEntry> hosts;  // those that the plan uses, in the order of the file
 };
 
-/// Reads and checks it against the graph. An Error: the file cannot be read; every other fault is a
-/// diagnostic.
+/// Reads the file and checks it against the graph. An Error: the file cannot be read. Every other
+/// fault is a diagnostic.
 Result<HostsFile> read_hosts(const std::string& path, const Plan& plan);
-/// The same from text.
+/// The same for a text.
 HostsFile read_hosts_text(std::string text, const std::string& name, const Plan& plan);
 
-/// "host:port", a host name or an address (IPv6 in brackets) and a port from `port_min`. Returns
-/// the host, or nothing when the text is no such address.
+/// Parses "host:port": a host name or an address (IPv6 in brackets), and a port of at least
+/// `port_min`. Returns the host, or nothing when the text is no such address.
 std::optional<std::string> host_of_address(const std::string& address, uint32_t port_min);
 
-/// Whether a host can be reached from other machines: not "127.0.0.1" and the like.
+/// Whether other machines can reach a host: false for "127.0.0.1" and other loopback addresses.
 bool is_beyond(const std::string& host);
 
 }  // namespace primerl

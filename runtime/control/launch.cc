@@ -33,7 +33,7 @@ Error system_error(std::string_view what) {
   return error(Code::kIo, "{}: {}", what, std::strerror(errno));
 }
 
-/// argv or envp: pointers into strings that it owns.
+/// argv or envp: pointers into the strings that it owns.
 struct Words {
   explicit Words(std::vector<std::string> list) : strings(std::move(list)) {
     for (auto& text : strings) pointers.push_back(text.data());
@@ -57,7 +57,7 @@ std::vector<std::string> merged_environment(
   return merged;
 }
 
-/// All the child needs between fork and exec, where nothing may be allocated.
+/// Everything that the child needs between fork and exec, where allocation is forbidden.
 struct ChildSetup {
   const char* program;
   char** arguments;
@@ -65,8 +65,8 @@ struct ChildSetup {
   int control_fd;
   int log_fd;
   int null_fd;
-  int fault_fd;   // closes at exec; carries errno when that fails
-  int status_fd;  // the guardian's: the worker's number, then its wait status
+  int fault_fd;   // closes at exec; carries errno when exec fails
+  int status_fd;  // the guardian writes the worker's pid here, then its wait status
   bool keep_stdout;
   pid_t launcher;
 };
@@ -77,9 +77,10 @@ struct ChildSetup {
   ::_exit(127);
 }
 
-/// Default dispositions, even of what the launcher ignores. A batch system tells every process of a
-/// job to end: only the control plane, or the agent, may answer, by a drain. So these signals stay
-/// blocked until the worker has handlers, which exec resets in what it starts.
+/// Sets default dispositions, even for signals that the launcher ignores. A batch system sends
+/// SIGTERM to every process of a job, but only the control plane or the agent may react, with a
+/// drain. So these signals stay blocked until the worker has installed handlers. exec resets
+/// handlers in the programs that the worker starts.
 void reset_signals() {
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
@@ -90,10 +91,12 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
 }
 
-/// Only async-signal-safe calls: other threads of the launcher may have held any lock.
+/// Makes only async-signal-safe calls, because other threads of the launcher may have held any
+/// lock.
 [[noreturn]] void become_worker(const ChildSetup& setup, pid_t guardian) {
-  // Closes what another thread has just opened: a socket that the child held would outlive this
-  // process. Kernels before 5.11 keep what was opened without O_CLOEXEC.
+  // Closes descriptors that another thread has just opened. A socket in the child would stay open
+  // after this process ends. Kernels before 5.11 keep descriptors that were opened without
+  // O_CLOEXEC.
   (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == guardian &&
                         ::setpgid(0, 0) == 0 && ::dup2(setup.null_fd, STDIN_FILENO) >= 0 &&
@@ -107,7 +110,7 @@ void reset_signals() {
   tell_fault(setup);
 }
 
-/// fork() without handlers of libraries, which may take locks.
+/// fork() without the fork handlers of libraries, which may take locks.
 pid_t plain_fork() {
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 34)
   return ::_Fork();
@@ -116,14 +119,14 @@ pid_t plain_fork() {
 #endif
 }
 
-/// Likewise only async-signal-safe calls.
+/// Makes only async-signal-safe calls.
 [[noreturn]] void become_guardian_of_worker(const ChildSetup& setup) {
   if (!become_guardian(setup.launcher)) tell_fault(setup);
   const pid_t guardian = ::getpid();
   const pid_t worker = plain_fork();
   if (worker < 0) tell_fault(setup);
   if (worker == 0) become_worker(setup, guardian);
-  (void)::setpgid(worker, worker);  // before anyone signals the group
+  (void)::setpgid(worker, worker);  // before any process signals the group
   [[maybe_unused]] const auto written = ::write(setup.status_fd, &worker, sizeof worker);
   guard(worker, setup.launcher, setup.status_fd);
 }
@@ -141,7 +144,7 @@ pid_t fork_guardian(const ChildSetup& setup) {
   return pid;
 }
 
-/// A value that the child writes; nothing when it closed the pipe without one.
+/// Reads a value that the child writes; none when it closed the pipe without one.
 template <class T>
 std::optional<T> read_from(int fd) {
   T value{};
@@ -215,7 +218,7 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   if (::pipe2(pipe_fds, O_CLOEXEC) < 0) return system_error("no pipe for a worker");
   Descriptor status_read(pipe_fds[0]);
   Descriptor status_write(pipe_fds[1]);
-  // Follows no symlink, and does not block on a pipe that nobody has open at the other end.
+  // Follows no symlink, and does not block on a pipe that has no reader.
   Descriptor log(::open(options.log_file.c_str(),
                         O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (log.get() < 0)
@@ -287,11 +290,12 @@ std::optional<ProcessExit> ChildProcess::poll() {
   if (exit_) return exit_;
   int state = 0;
   pid_t waited = 0;
-  struct rusage usage {};  // the largest of the guardian's and of its children's
+  struct rusage usage {};  // the largest of the guardian's and its children's
   do waited = ::wait4(guardian_, &state, WNOHANG, &usage);
   while (waited < 0 && errno == EINTR);
   if (waited != guardian_) return std::nullopt;
-  // A guardian that was killed itself has told nothing; its own end stands for the worker's.
+  // A guardian that was itself killed has written nothing; then its own end stands for the
+  // worker's.
   if (const auto told = read_from<WorkerEnd>(status_fd_)) state = told->wait_status;
   exit_ = exit_of(state, 1024.0 * static_cast<double>(usage.ru_maxrss));
   return exit_;
@@ -315,7 +319,7 @@ Result<ProcessExit> ChildProcess::wait(Duration timeout) {
     if (left_ms == 0 || Clock::now() >= deadline)
       return error(Code::kDeadline, "process {} has not ended within {}", worker_,
                    to_string(timeout));
-    // A kernel without pidfd: look again every few milliseconds.
+    // Without pidfd: check again every few milliseconds.
     pollfd polled{pid_fd_, POLLIN, 0};
     ::poll(&polled, 1, pid_fd_ >= 0 ? left_ms : std::min(left_ms, 5));
   }
@@ -328,7 +332,7 @@ void ChildProcess::kill() {
 }
 
 std::string ChildProcess::last_words(size_t bytes_max) const {
-  // Of the file that was opened, even if another file has its name by now.
+  // Size of the file that was opened, even if another file has its name now.
   struct stat facts {};
   if (::fstat(log_fd_, &facts) != 0) return {};
   const auto size = static_cast<uint64_t>(facts.st_size);
@@ -338,7 +342,7 @@ std::string ChildProcess::last_words(size_t bytes_max) const {
   const auto num_read =
       ::pread(log_fd_, text.data(), text.size(), static_cast<off_t>(size - num_bytes));
   text.resize(static_cast<size_t>(std::max<ssize_t>(num_read, 0)));
-  // Drop the first line if its beginning is missing.
+  // Drops the first line if its begin is missing.
   if (num_bytes < size - log_start_) {
     if (const auto line_end = text.find('\n'); line_end + 1 < text.size())
       text.erase(0, line_end + 1);

@@ -1,11 +1,12 @@
 /// WorkerProcess: a process with a control channel, from exec to its exit. launch() makes it a
 /// child of this process; on another machine its agent does (runtime/control/agent_client.h).
 ///
-/// A worker is made by fork and exec, below a guardian (runtime/control/guardian.h) that ends what
-/// it leaves behind. It gets one end of a socketpair as `--control FD`, a log file as its stderr, a
-/// process group of its own (Ctrl-C reaches only the launcher), and PR_SET_PDEATHSIG, so that it
-/// cannot outlive the thread that launched it: launch from a thread that lives as long as the run,
-/// usually the main one. Only the launcher may declare a worker dead.
+/// A worker is made by fork and exec, below a guardian (runtime/control/guardian.h) that ends the
+/// worker's remaining processes. The worker gets one end of a socketpair as `--control FD`, a log
+/// file as its stderr, and its own process group (Ctrl-C reaches only the launcher). It also gets
+/// PR_SET_PDEATHSIG, so it dies with the thread that launched it. Therefore launch from a thread
+/// that lives as long as the run, usually the main thread. Only the launcher may declare a worker
+/// dead.
 ///
 /// A worker begins with default signal dispositions. SIGINT, SIGTERM and SIGHUP are blocked until
 /// it has handlers for them (runtime/program/signals.h).
@@ -19,7 +20,7 @@
 ///   ... inbox->take(...) until is_closed() ...
 ///   ASSIGN_OR_RETURN(auto exit, worker->wait(Duration::seconds(5)));
 ///
-/// Not thread-safe but for control(); one owner.
+/// Not thread-safe, except control(); one owner.
 #pragma once
 
 #include <sys/types.h>
@@ -60,15 +61,15 @@ struct ProcessExit {
   /// "for lack of memory: its resident memory was ..., the limit is ..."; "" when it ended for
   /// another reason.
   std::string lack_of_memory{};
-  double peak_bytes = 0;  // most resident memory; 0: not known
+  double peak_bytes = 0;  // most resident memory; 0: unknown
   bool is_clean() const { return code == 0; }
-  /// Started again as it was, it would end in the same way.
+  /// Whether the process would end in the same way if it were restarted unchanged.
   bool needs_more_memory() const { return !lack_of_memory.empty(); }
   /// "exited with code 1", "was killed by signal 11 (Segmentation fault)".
   std::string text() const;
 };
 
-/// What the hello must contain; the error of a difference names both values.
+/// The expected content of the hello. The error of a difference names both values.
 struct ExpectedHello {
   uint64_t graph_hash = 0;
   uint64_t types_hash = 0;
@@ -79,27 +80,29 @@ struct ExpectedHello {
 /// A worker below a guardian, without its control channel. Not thread-safe; one owner.
 class ChildProcess {
  public:
-  /// What start() gives: the child, and this end of its control socket, the caller's to close.
+  /// Result of start(): the child, and this end of its control socket, which the caller must close.
   struct Started;
-  /// An unknown program, an unwritable log file or a full process table is an error here; a program
-  /// that fails later shows in poll() and last_words().
+  /// An Error: an unknown program, a log file that cannot be written, or a full process table. If
+  /// the program fails later, poll() and last_words() show it.
   static Result<Started> start(const LaunchOptions& options);
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
-  /// Kills the worker and what it started, and waits until all are gone.
+  /// Kills the worker and the processes that it started, and waits until all are gone.
   ~ChildProcess();
 
-  /// The worker's.
+  /// The worker's process id.
   pid_t pid() const { return worker_; }
-  /// Readable once the worker and what it started have ended; -1 where the kernel has no pidfd.
+  /// Becomes readable when the worker and all processes that it started have ended; -1 if the
+  /// kernel has no pidfd.
   int pid_fd() const { return pid_fd_; }
-  /// Whether, and how, it has ended, and what it started too; never waits.
+  /// How the worker ended; none until it and all processes that it started have ended. Never waits.
   std::optional<ProcessExit> poll();
   /// Waits for the end; kDeadline after `timeout`.
   Result<ProcessExit> wait(Duration timeout);
-  /// SIGKILL, for what it started too. wait() afterwards to reap.
+  /// Sends SIGKILL to the worker and the processes that it started. Call wait() afterwards to reap
+  /// them.
   void kill();
-  /// The end of the log file since this start, at most `bytes_max`, whole lines.
+  /// The end of the log file since this start: whole lines, at most `bytes_max` bytes.
   std::string last_words(size_t bytes_max) const;
 
  private:
@@ -112,9 +115,10 @@ class ChildProcess {
   const int pid_fd_;     // of the guardian
   const int status_fd_;  // the guardian writes the worker's wait status here
   const int log_fd_;
-  const uint64_t log_start_;  // bytes that were in the log file before
+  const uint64_t log_start_;  // size of the log file at the start, in bytes
   const std::filesystem::path memory_root_;
-  const std::optional<uint64_t> killed_for_memory_;  // processes, before this one
+  const std::optional<uint64_t> killed_for_memory_;  // number of processes killed for memory before
+                                                     // this one
   bool is_killed_ = false;                           // by kill()
   std::optional<ProcessExit> exit_;
 };
@@ -136,16 +140,16 @@ class WorkerProcess {
 
   ControlChannel& control() { return *control_; }
   ProcessId process() const { return process_; }
-  /// On its machine.
+  /// The process id on its machine.
   virtual pid_t pid() const = 0;
-  /// Whether, and how, it has ended; never waits.
+  /// How the process ended; none while it runs. Never waits.
   virtual std::optional<ProcessExit> poll() = 0;
   /// Waits for the end; kDeadline after `timeout`.
   virtual Result<ProcessExit> wait(Duration timeout) = 0;
-  /// SIGKILL. wait() afterwards to know that it is gone.
+  /// Sends SIGKILL. Call wait() afterwards to be sure that it is gone.
   virtual void kill() = 0;
-  /// The end of the log file since this launch, at most `bytes_max`, whole lines: the last output
-  /// of a crashed process. Empty when it wrote nothing.
+  /// The end of the log file since this launch: whole lines, at most `bytes_max` bytes. It has the
+  /// last output of a crashed process. Empty when the process wrote nothing.
   virtual std::string last_words(size_t bytes_max = kLastWordsBytes) const = 0;
 
  protected:
@@ -156,12 +160,12 @@ class WorkerProcess {
   const ProcessId process_;
 };
 
-/// ok, or an Error that names what differs, with both values.
+/// ok, or an Error that names each difference with both values.
 Status check_hello(const WorkerHello& hello, const ExpectedHello& expected);
 
-/// Waits for the worker's WorkerHello and compares it. The error of a worker that dies first names
-/// its exit and its last words. Every other event that arrives meanwhile (log lines, events of
-/// other workers on the same inbox) is put into `early`, in order.
+/// Waits for the worker's WorkerHello and compares it. If the worker dies first, the error names
+/// its exit and its last log lines. Every other event that arrives meanwhile is appended to
+/// `early`, in order: log lines, and events of other workers on the same inbox.
 Status expect_hello(WorkerProcess& worker, ControlInbox& inbox, const ExpectedHello& expected,
                     Duration timeout, std::vector<ControlEvent>& early);
 

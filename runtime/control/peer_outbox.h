@@ -1,10 +1,10 @@
-/// PeerOutbox: frames of one connection that wait to be sent, in order, and how long its peer has
-/// been silent.
+/// PeerOutbox: the frames of one connection that wait to be sent, in order, and the time for which
+/// its peer has been silent.
 ///
-/// The caller bounds how many frames wait: it puts bytes of channels only while has_room(), and
-/// every other frame answers one order. Silence is counted in turns of the caller's loop, at most
-/// kTurnMax each: while this process itself was stopped, it could not hear the peer. Not
-/// thread-safe.
+/// The caller limits the number of waiting frames: it adds bytes of channels only while has_room(),
+/// and every other frame answers one order. Silence is counted in turns of the caller's loop, at
+/// most kTurnMax per turn, because this process could not receive anything while it was itself
+/// stopped. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace primerl {
 
 class PeerOutbox {
  public:
-  static constexpr size_t kFramesMax = 64;  // of channels, waiting
+  static constexpr size_t kFramesMax = 64;  // waiting frames of channels
   static constexpr Duration kTurnMax = Duration::milliseconds(500);
 
   bool has_room() const { return waiting_.size() < kFramesMax; }
@@ -47,7 +47,7 @@ class PeerOutbox {
     last_turn_ = now;
     return silent_for_ >= dead_after;
   }
-  /// Whether a heartbeat is due: none while frames wait to be sent.
+  /// Whether a heartbeat must be sent now. False while frames wait to be sent.
   bool is_beat_due(Time now, Duration every) {
     if (!waiting_.empty() || now < next_beat_) return false;
     next_beat_ = now + every;

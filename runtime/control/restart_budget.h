@@ -1,8 +1,8 @@
-/// RestartBudget: how often something that dies is started again, and how long to wait before: at
-/// most `restarts_max` times within `window`, each pause twice as long as the last, so that a
-/// process that keeps dying does not overload the machine.
+/// RestartBudget: how often a dead process is restarted, and how long to wait before each restart.
+/// It allows at most `restarts_max` restarts within `window`. Each pause is twice as long as the
+/// last one, so a process that dies again and again does not overload the machine.
 ///
-/// A value; no clock of its own; one thread.
+/// A value; it has no clock; one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ class RestartBudget {
 
   /// Restarts older than the window no longer count.
   void forget_old(Time now);
-  /// Takes one restart. Returns how long to wait before it: 50 ms, twice as long each time, at most
-  /// 6.4 s; nothing when none is left.
+  /// Uses one restart. Returns how long to wait before it: 50 ms, then twice as long each time, at
+  /// most 6.4 s. None when no restart is left.
   std::optional<Duration> take(Time now);
-  /// Restarts that count against `restarts_max` now.
+  /// Number of restarts that count against `restarts_max` now.
   size_t num_taken() const { return taken_.size(); }
 
  private:

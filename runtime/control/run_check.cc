@@ -16,7 +16,7 @@
 namespace primerl {
 namespace {
 
-/// A name that stays inside its folder.
+/// Whether a name stays inside its folder.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -62,7 +62,7 @@ Status check_folder(const PrepareRun& order, uint64_t challenge) {
   const std::filesystem::path folder(order.run_folder);
   if (!folder.is_absolute()) return not_shared("it is no absolute path");
   const auto file = folder / challenge_file(challenge);
-  // Follows no symlink, and does not block on a pipe that nobody has open at the other end.
+  // Follows no symlink, and does not block on a pipe that has no writer.
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return not_shared(fmt::format("'{}': {}", file.string(), std::strerror(errno)));
   struct stat about {};

@@ -1,10 +1,10 @@
-/// RunCheck: whether a PrepareRun may be obeyed, found out on a thread of its own.
+/// RunCheck: checks on its own thread whether a PrepareRun may be accepted.
 ///
 ///   names within their limits -> the challenge is in the run folder -> this machine can take part
 ///
-/// The sender of a PrepareRun is not authenticated yet, and the files it names are on disks that
-/// may hang: so the agent's only thread never waits for them. A check that does not end in time is
-/// given up with an error; its thread stays until the disk answers, and the number of such threads
+/// The sender of a PrepareRun is not authenticated yet, and the files that it names may be on disks
+/// that hang. So the agent's only thread never waits for them. A check that does not end in time is
+/// abandoned with an error. Its thread stays until the disk answers, and the number of such threads
 /// is bounded. Not thread-safe.
 #pragma once
 
@@ -23,21 +23,21 @@ namespace primerl {
 /// Checks that the names of a PrepareRun are within their limits (agent_messages.h) and printable.
 Status check_names(const PrepareRun& order);
 
-/// Checks that the folder is the one that the control plane has, and that the control plane runs as
-/// this user: a file in the folder holds the challenge and is owned by this user. Opens nothing
-/// that could block, such as a pipe.
+/// Checks that agent and control plane see the same folder, and that the control plane runs as this
+/// user. A file in the folder must hold the challenge and be owned by this user. Opens no file that
+/// could block, such as a pipe.
 Status check_folder(const PrepareRun& order, uint64_t challenge);
 
 class RunCheck {
  public:
   static constexpr Duration kLookMax = Duration::seconds(10);
-  static constexpr int kLooksMax = 16;  // checks in progress, those given up included
+  static constexpr int kLooksMax = 16;  // checks in progress, including abandoned ones
 
   struct Machine {
     std::function<Result<std::filesystem::path>()> find_worker;
-    std::function<Status(const PrepareRun&)> check_run;  // null: it can take part
+    std::function<Status(const PrepareRun&)> check_run;  // null: the machine can take part
   };
-  /// How many checks of one agent are in progress.
+  /// Number of one agent's checks in progress.
   using Looks = std::shared_ptr<std::atomic<int>>;
 
   /// kUnavailable: too many earlier checks have not ended.

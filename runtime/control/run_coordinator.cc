@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-// Between two counts of a run that is not idle yet.
+// Time between two counts of a run that is not idle yet.
 constexpr Duration kLookAgain = Duration::milliseconds(5);
 
 Error out_of_turn(const Plan& plan, ProcessId from, std::string_view what) {
@@ -147,7 +147,7 @@ PeerEntry RunCoordinator::entry_of(size_t process) const {
           hello.pass};
 }
 
-/// Only living peers: one that is itself being restarted is told of this one later.
+/// Only live peers. A peer that is itself being restarted is told of this process later.
 ConnectPeers RunCoordinator::peers_of(size_t process) const {
   ConnectPeers peers;
   for (size_t k = 0; k < members_.size(); ++k)
@@ -166,7 +166,7 @@ uint32_t RunCoordinator::process_died(ProcessId process) {
   const uint32_t incarnation = member.incarnation;
   member = Member();
   member.incarnation = incarnation + 1;
-  quiet_steps_.reset();  // what it had not answered is asked again
+  quiet_steps_.reset();  // counts that the dead process did not answer are requested again
   tell_neighbours(process, Payload::of(PeerDown{process.value, incarnation}));
   return member.incarnation;
 }
@@ -185,14 +185,15 @@ Status RunCoordinator::bring_back(ProcessId from, const Payload& message, Time n
   if (has_connections) {
     member.has_connections = true;
     send_(from, Payload::of(StartRun{member.incarnation, run_time_ns(now)}));
-    // It missed the order to drain. Told now, it gives up a load that does not end.
+    // It missed the order to drain. When it gets the order now, it abandons loading that does not
+    // end.
     if (phase_ == Phase::kDraining) send_(from, Payload::of(DrainRun{"the run drains"}));
     return ok();
   }
   member.is_ready = true;
   go(from);
   for (const auto& [tenant, why] : set_aside_) send_(from, Payload::of(SetTenantAside{tenant}));
-  // It missed the count that waits for its answer.
+  // It missed the count whose answer is still missing.
   if (phase_ == Phase::kDraining) begin_round();
   return ok();
 }
@@ -214,7 +215,7 @@ void RunCoordinator::begin_round() {
 
 void RunCoordinator::count(ProcessId from, const GroupsCounted& counted, Time now) {
   if (phase_ != Phase::kDraining || counted.round != round_) return;
-  // A process that is being restarted has nothing in flight yet: its count is ignored.
+  // A process that is being restarted has nothing in flight yet, so its count is ignored.
   if (!members_[from.index()].is_ready) return;
   members_[from.index()].counted = counted;
   if (!all([](const Member& one) { return one.counted.has_value(); })) return;
@@ -245,7 +246,7 @@ Status RunCoordinator::tick(Time now) {
     is_waiting = is_waiting || member.beat.is_waiting;
     has_alarm = has_alarm || member.beat.has_alarm;
   }
-  // All wait only for timers: that is no stall.
+  // All processes wait only for timers: that is not a stall.
   if (has_alarm && !is_waiting) return ok();
   auto stalled = error(Code::kDeadline, "no step and no sign of life for {} in any process",
                        to_string(still_max));
@@ -253,7 +254,7 @@ Status RunCoordinator::tick(Time now) {
     if (!members_[i].beat.stall.empty())
       (void)std::move(stalled).note(
           fmt::format("process '{}':\n{}", plan_.processes[i].name, members_[i].beat.stall));
-  // A drain waits until nothing is under way, also where every group is idle.
+  // A drain waits until no message is in flight, even if every group is idle.
   if (phase_ == Phase::kDraining) {
     const std::vector<EdgeLedger> total = total_edges();
     for (size_t e = 0; e < total.size(); ++e)

@@ -6,12 +6,12 @@
 ///   end:  TenantFinished of every tenant | drain() -> DrainRun ->
 ///         CountGroups/GroupsCounted -> EndRun
 ///
-/// Each step waits for all processes: no source starts before every connection is live and every
-/// actor group is made, and no actor group of a recovered run resumes before all have followed
-/// their records. A drain is over when two successive counts find every actor group idle, no
-/// message in flight between any two, and no step taken in between; the counts are summed over all
-/// processes, so a message that is sent during one count shows in the next. A run of one process
-/// has no connections to make and detects its end itself: it gets only StartRun.
+/// Each step waits for all processes. No source starts before every connection is live and every
+/// actor group is made. No actor group of a recovered run resumes before all have followed their
+/// records. A drain is over when two successive counts find every actor group idle, no message in
+/// flight, and no step between the two counts. The counts are summed over all processes, so a
+/// message that is sent during one count shows in the next. A run of one process has no connections
+/// and detects its end itself: it gets only StartRun.
 ///
 /// A state machine: no thread, no clock, no socket. The owner passes it every message with its
 /// time, and sends the messages that it emits. Not thread-safe.
@@ -34,41 +34,41 @@ class RunCoordinator {
   using Send = std::function<void(ProcessId to, Payload message)>;
   enum class Phase { kGreeting, kConnecting, kStarting, kRunning, kDraining, kEnding };
 
-  /// `plan` outlives it.
+  /// `plan` must stay valid while the coordinator exists.
   RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t incarnation, Send send);
 
-  /// One message of one worker; unknown ones are ignored. An Error ends the run: the hello of a
-  /// worker differs (the error has both values), or a message came out of turn.
+  /// Handles one message of one worker; unknown messages are ignored. An Error ends the run: the
+  /// hello of a worker differs (the error has both values), or a message came at a wrong time.
   Status handle(ProcessId from, const Payload& message, Time now);
-  /// What each node is blocked on, over all processes, from their newest heartbeats: the table of a
-  /// stall report.
+  /// Sets the function that makes the table of a stall report: what each node is blocked on, in all
+  /// processes, from their newest heartbeats.
   void tell_stalls_by(std::function<std::string()> tell) { tell_stall_ = std::move(tell); }
-  /// Call it regularly: it counts again while a drain goes on. An Error: no progress.
+  /// Call it regularly: it counts again during a drain. An Error: no progress.
   Status tick(Time now);
-  /// A worker of a run that is up has died. Its neighbours are told. Returns the incarnation to
-  /// start in its place, which then starts up as the first one did.
+  /// A worker of a started run died. Connected processes are notified. Returns the incarnation of
+  /// its replacement, which then starts like the first one.
   uint32_t process_died(ProcessId process);
-  /// Drains the run. False before the run is up: there is nothing to drain.
+  /// Drains the run. False if the run has not started: there is nothing to drain.
   bool drain(const std::string& reason, uint8_t end);
 
-  /// Tenants that failed, in a run of several processes.
+  /// The failed tenants, in a run of several processes.
   const SetAside& set_aside() const { return set_aside_; }
 
   Phase phase() const { return phase_; }
-  /// Before the first hello: the process follows no record while the others do; it begins as
+  /// Call before the first hello: the process follows no record while the others do. It begins as
   /// `incarnation` when they resume.
   void set_absent(ProcessId process, uint32_t incarnation);
-  /// Before the first hello: the others follow a record, and the time of the run goes on from its
-  /// end when they resume. Processes that begin anew are told that time.
+  /// Call before the first hello: the other processes follow a record. When they resume, the time
+  /// of the run continues from `ended`. Processes without a record get that time.
   void go_on_from(Time ended) { ended_ = ended; }
   bool is_up() const { return phase_ >= Phase::kRunning; }
-  /// Processes that the run still waits for, by name: "inference#1 and training".
+  /// Names of the processes that the run still waits for: "inference#1 and training".
   std::string waits_for() const;
 
-  /// Of its newest heartbeat or, if it has ended, of its RunEnded.
+  /// From the newest heartbeat or, if the process has ended, from its RunEnded.
   const std::vector<EdgeLedger>& edges_of(ProcessId process) const;
   const Heartbeat& heartbeat_of(ProcessId process) const;
-  /// Summed over all processes; waiting_max is the greatest.
+  /// Sums over all processes; waiting_max is the maximum.
   std::vector<EdgeLedger> total_edges() const;
 
  private:
@@ -77,11 +77,11 @@ class RunCoordinator {
     std::optional<WorkerHello> hello;
     bool has_connections = false;
     bool is_ready = false;
-    bool has_followed = false;  // or has nothing to follow
-    bool is_absent = false;     // waits until the others have followed
+    bool has_followed = false;  // also true without a record to follow
+    bool is_absent = false;     // waits until the others have followed their records
     bool has_ended = false;
     Heartbeat beat;
-    std::optional<GroupsCounted> counted;  // of this round
+    std::optional<GroupsCounted> counted;  // for this round
   };
 
   Status greet(ProcessId from, const WorkerHello& hello);
@@ -104,21 +104,22 @@ class RunCoordinator {
   const Send send_;
   std::function<std::string()> tell_stall_;
   std::vector<Member> members_;
-  std::vector<std::vector<bool>> neighbours_;  // processes that share an edge
+  std::vector<std::vector<bool>> neighbours_;  // pairs of processes that share an edge
   Phase phase_ = Phase::kGreeting;
   std::set<TenantSlot> finished_;
   SetAside set_aside_;
   uint8_t end_ = 0;  // RunEnd of a drain that succeeds
-  // Of a run that goes on from its record.
-  std::optional<Time> ended_, resumed_;  // time of the run; when that was, here
+  // For a run that continues from its record.
+  std::optional<Time> ended_, resumed_;  // the run's time at the record's end; this process's time
+                                         // at resume
 
-  // Of a drain.
+  // For a drain.
   uint64_t round_ = 0;
-  std::optional<uint64_t> quiet_steps_;  // of the last count, if all was idle
+  std::optional<uint64_t> quiet_steps_;  // steps at the last count, if all groups were idle
   std::optional<Time> next_round_;
 };
 
-/// Whether every message of a run that ended cleanly is accounted for, edge by edge.
+/// Checks that every message of a cleanly ended run is accounted for, edge by edge.
 Status check_ledger(const Plan& plan, const std::vector<EdgeLedger>& total);
 
 }  // namespace primerl

@@ -15,9 +15,10 @@ namespace primerl {
 namespace {
 
 constexpr Duration kConnectMax = Duration::seconds(10);
-constexpr Duration kPrepareMax = Duration::seconds(20);  // it may have an older start to reap
+// The agent may have to reap an older start first.
+constexpr Duration kPrepareMax = Duration::seconds(20);
 
-/// The agent's challenge as a file of this user in the run folder; removed with this value.
+/// The agent's challenge as a file of this user in the run folder; the destructor removes it.
 class ChallengeFile {
  public:
   explicit ChallengeFile(std::filesystem::path file) : file_(std::move(file)) {}
@@ -28,7 +29,7 @@ class ChallengeFile {
   Status write(const std::string& text) const {
     const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return io_error("making", file_, errno);
-    // Synced: a shared file system then shows it to the others.
+    // Synced, so that a shared file system shows it to the other machines.
     const bool is_written =
         ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
         ::fsync(fd) == 0;
@@ -80,7 +81,7 @@ Status RunHosts::prepare(const MachineSetup& setup, const Start& start) {
     order.host = host.name;
     order.run_folder = start.folder.string();
     order.socket_folder = start.socket_folder;
-    // A worker refuses an address that nobody would connect to.
+    // Set only if needed: a worker refuses an address that no peer would connect to.
     if (has_tcp(*start.plan) && is_beyond(host.listen)) order.listen = host.listen;
     order.dead_after_ms = start.plan->settings.dead_after.to_milliseconds();
     RETURN_IF_ERROR(agent.prepare(std::move(order), kPrepareMax, start.is_cancelled));

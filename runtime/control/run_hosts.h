@@ -1,8 +1,8 @@
-/// RunHosts: the agents of the machines that one start of a run uses: connected, made ready, asked
-/// to start workers.
+/// RunHosts: the agents of the machines that one start of a run uses. It connects to them, prepares
+/// them and asks them to start workers.
 ///
-/// Every start connects again; the agents then kill and reap what is left of the start before, so
-/// that processes of two starts never run at the same time. Destroyed after every worker it has
+/// Every start connects again. The agents then kill and reap what is left of the last start, so
+/// processes of two starts never run at the same time. Destroyed after every worker that it
 /// launched. Only the session's thread uses it.
 #pragma once
 
@@ -22,9 +22,9 @@ namespace primerl {
 /// The name that an agent's allow-list gives to the control plane.
 inline constexpr const char* kControlName = "control";
 
-/// Of one command: the same for all its starts.
+/// Settings of one command, equal for all its starts.
 struct MachineSetup {
-  std::vector<HostEntry> hosts;  // that the graph uses
+  std::vector<HostEntry> hosts;  // those that the graph uses
   std::optional<KeyPair> keys;   // of this machine
 };
 
@@ -36,20 +36,20 @@ class RunHosts {
     uint32_t incarnation = 1;
     std::filesystem::path folder;
     std::string socket_folder;  // name of the folder of sockets
-    bool is_again = false;      // the run is resumed: an agent may need to come back first
+    bool is_again = false;      // the run is resumed: wait for an agent that does not answer yet
     uint64_t types_hash = 0;
     std::function<bool()> is_cancelled;
   };
 
-  /// Connects to all agents, or returns the first fault with the name of its host.
+  /// Connects to all agents, or returns the first error with the name of its host.
   static Result<std::unique_ptr<RunHosts>> connect(const MachineSetup& setup, const Start& start);
 
   Result<std::unique_ptr<WorkerProcess>> launch(const std::string& host,
                                                 const LaunchOptions& options,
                                                 std::shared_ptr<ControlInbox> inbox);
-  /// Why one of the agents is lost; nothing while all are connected.
+  /// Why the connection to an agent was lost; none while all are connected.
   std::optional<Error> fault() const;
-  /// Why one of them wants the run to end.
+  /// Why an agent asks the run to end.
   std::optional<std::string> leaving() const;
 
  private:

@@ -1,5 +1,5 @@
-// How a session records its start and starts its workers: the agents of other machines, the
-// processes, and the wait until all have greeted and are connected.
+// How a session records its start and starts its workers. It connects to the agents of other
+// machines, starts the processes, and waits until all have sent their hello and are connected.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,7 +26,8 @@ std::string host_name() {
 }  // namespace
 
 std::string RunSession::fresh_run_id() const {
-  // Two runs of one machine differ in time or pid, two runs of one moment in their machine.
+  // Two runs on one machine differ in time or pid; two runs at the same moment differ in their
+  // machine.
   return fmt::format("{:016x}", stable_hash(fmt::format("{} {} {:.9f} {}", host_name(), ::getpid(),
                                                         wall_start_, folder_.path().string())));
 }
@@ -36,7 +37,7 @@ std::string RunSession::run_id() const {
   return id != nullptr && id->is_string() ? id->as_string() : fresh_run_id();
 }
 
-/// Of a run that is resumed: which plugins are other files than before.
+/// For a resumed run: names the plugins whose files have changed.
 void RunSession::tell_changed_plugins() {
   const Json* before = folder_.facts().find("plugins");
   if (before == nullptr || !before->is_array()) return;
@@ -52,7 +53,7 @@ void RunSession::tell_changed_plugins() {
   }
 }
 
-/// Those in run.json and this one, the newest kResumesMax.
+/// The resumes in run.json and this one; only the newest kResumesMax.
 Json RunSession::resumes() const {
   Json all = Json::array();
   if (const Json* before = folder_.facts().find("resumes"); before != nullptr && before->is_array())
@@ -104,11 +105,12 @@ Status RunSession::note_start() {
     facts.set("resumed", std::move(resumed));
   }
   if (!resume_.graph_file.empty()) facts.set("resumes", resumes());
-  if (!is_supervised(plan_)) facts.set("first_token_seconds", Json());  // none yet
+  if (!is_supervised(plan_)) facts.set("first_token_seconds", Json());  // no token yet
   return folder_.note(facts.set("end", "running"));
 }
 
-/// Steps of a start whose control plane was killed before it had read all that was reported.
+/// Writes steps that an earlier start reported but whose control plane was killed before it read
+/// them.
 Status RunSession::keep_leftover_steps() const {
   const auto files = find_step_lines(folder_.logs_folder());
   if (files.empty()) return ok();
@@ -185,7 +187,8 @@ Status RunSession::launch_workers() {
   return ok();
 }
 
-/// Connects to the agents before anything is started: they kill what is left of the start before.
+/// Connects to the agents before anything is started, because they kill what is left of the last
+/// start.
 Status RunSession::connect_hosts() {
   if (host_setup_ == nullptr || host_setup_->hosts.empty()) return ok();
   RunHosts::Start start;
@@ -221,7 +224,7 @@ Status RunSession::launch_worker(size_t index) {
   return ok();
 }
 
-/// The options that do not depend on the machine.
+/// Launch options that do not depend on the machine.
 LaunchOptions RunSession::launch_options(size_t index) const {
   const PlanProcess& placed = plan_.processes[index];
   const Worker& worker = workers_[index];
@@ -251,11 +254,11 @@ LaunchOptions RunSession::launch_options(size_t index) const {
   return options;
 }
 
-/// A worker that ended before the run began: how, and its last words.
+/// The error of a worker that ended before the run began: how it ended, and its last log lines.
 Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
   const auto exit = worker.process->wait(Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
-  // A worker that exits by itself would exit again, as would one that lacks memory.
+  // A worker that exits by itself would exit again, and so would one that lacks memory.
   lifecycle_.on_worker_died_early(exit.ok() && exit->signal != 0 && !exit->needs_more_memory());
   if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
   auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",

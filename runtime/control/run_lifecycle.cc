@@ -57,11 +57,11 @@ RunLifecycle::Action RunLifecycle::on_agent_lost(const Error& why, bool was_up) 
 
 RunLifecycle::Action RunLifecycle::on_worker_lost(const std::string& death, bool was_up) {
   if (is_stopping()) return Action::kNothing;
-  // After an earlier fault another start would end with the same fault.
+  // After an earlier fault, another start would end with the same fault.
   const bool may_come_back = was_up && fault_.empty() && may_be_taken_up_;
   note_fault(death);
   if (!may_come_back) return stop();
-  // What the others have done is in their records: they need not drain.
+  // The work of the other processes is in their records, so they need not drain.
   has_lost_worker_ = true;
   phase_ = Phase::kStopping;
   return Action::kKillAll;
@@ -125,8 +125,8 @@ RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how)
   ending.how = is_stalled || is_stalled_ ? RunEnding::How::kStalled : RunEnding::How::kFailed;
   ending.why = std::move(why);
   ending.was_following = is_following_;
-  // Only if every worker reported its end is it known that the record was the cause; one that died
-  // may die with the checkpoint, too.
+  // The record is known to be the cause only if every worker reported its end. A worker that died
+  // may also die with the checkpoint.
   ending.has_left_record =
       has_left_record_ || (is_following_ && fault_.empty() && num_signals_ == 0 && all_said_how);
   ending.has_lost_worker = has_lost_worker_ && num_signals_ == 0;

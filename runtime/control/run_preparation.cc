@@ -22,7 +22,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-/// The run folder a checkpoint folder lies in, or nothing.
+/// The run folder that contains a checkpoint folder, or nothing.
 fs::path run_folder_above(const fs::path& checkpoint) {
   fs::path folder = checkpoint;
   for (int level = 0; level < 3; ++level) {  // step_N, [tenant,] checkpoints
@@ -32,17 +32,18 @@ fs::path run_folder_above(const fs::path& checkpoint) {
   return {};
 }
 
-/// Whether the run was cut off before an actor had done anything.
+/// Whether the run was interrupted before any actor had done anything.
 bool is_untouched(const fs::path& run_folder) {
   for (const char* file : {"metrics.jsonl", "rollouts.jsonl"}) {
     std::error_code none;
     const auto size = fs::file_size(run_folder / file, none);
     if (!none && size > 0) return false;
   }
-  return !is_there(run_folder / "rollouts");  // of several tenants: made with its first line
+  // With several tenants the folder is created with its first line.
+  return !is_there(run_folder / "rollouts");
 }
 
-/// Looks at every byte of them, once.
+/// Checks every byte of the checkpoints, once.
 const std::vector<FoundCheckpoints>& checkpoints_of(const fs::path& run_folder, const Plan& plan,
                                                     ResumeChoice& choice) {
   if (choice.found.empty())
@@ -53,7 +54,7 @@ const std::vector<FoundCheckpoints>& checkpoints_of(const fs::path& run_folder, 
   return choice.found;
 }
 
-/// The id that all files of a run carry; 0 when run.json does not say.
+/// The id that all files of a run have; 0 if run.json has none.
 uint64_t run_id_of(const fs::path& run_folder) {
   const auto text = read_text_file(run_folder / "run.json");
   const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());
@@ -68,11 +69,11 @@ struct OpenRecord {
   RecordPrefix prefix;
   RunCuts cuts;
   std::vector<CutHead> heads;                 // of the cuts
-  std::vector<std::string> paths;             // likewise
+  std::vector<std::string> paths;             // of the cuts
   std::vector<FoundCheckpoints> found;        // by tenant slot
-  std::map<std::string, int64_t> last_steps;  // followed, by tenant
+  std::map<std::string, int64_t> last_steps;  // last followed step, by tenant
   std::vector<std::string> notes;
-  Status fits = ok();  // why it cannot be followed
+  Status fits = ok();  // why the record cannot be followed
 
   const Trace& trace() const { return *prefix.trace; }
   uint64_t last_step(GroupId group) const {
@@ -80,8 +81,8 @@ struct OpenRecord {
   }
 };
 
-/// Checkpoints that the learners have not reached in what is left of the record are passed over.
-/// False: there is none of those.
+/// Skips checkpoints that are newer than the last training step in the remaining record. False:
+/// there are none of those.
 Result<bool> pass_over_newer(const fs::path& run_folder, const Plan& plan, OpenRecord& record) {
   ASSIGN_OR_RETURN(const auto taken, learner_steps_in(plan, record.trace(), record.cuts));
   const auto& begun_from = record.trace().catalog().resumed_from;
@@ -107,7 +108,7 @@ Result<bool> pass_over_newer(const fs::path& run_folder, const Plan& plan, OpenR
   return passes_over;
 }
 
-/// From the newest cuts but `unfit` ones, or from the first step.
+/// From the newest cuts that are not in `unfit`, or from the first step.
 Status open_record(const fs::path& folder, const Plan& plan, const fs::path& run_folder,
                    bool from_cuts, const std::map<std::string, std::string>& unfit,
                    OpenRecord& record) {
@@ -127,13 +128,13 @@ Status open_record(const fs::path& folder, const Plan& plan, const fs::path& run
   return ok();
 }
 
-/// From the newest cuts that fit together, and to the checkpoints; else from the first step. An
-/// error when there is no record.
+/// Opens a record from the newest cuts that fit each other and the checkpoints; otherwise from the
+/// first step. An error without a record.
 Result<OpenRecord> open_record(const fs::path& folder, const Plan& plan, ResumeChoice& choice) {
   OpenRecord record;
   record.found = checkpoints_of(choice.run_folder, plan, choice);
   std::map<std::string, std::string> unfit;
-  // Each turn passes over a cut or a checkpoint more.
+  // Each turn skips one more cut or checkpoint.
   for (bool from_cuts = true;;) {
     const Status opened = open_record(folder, plan, choice.run_folder, from_cuts, unfit, record);
     if (!opened.ok() && from_cuts) {
@@ -167,7 +168,7 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
     auto found = checkpoints_of(run_folder, plan, choice)[tenant.slot.index()];
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
     if (!found.newest && !choice.follow.record.empty()) {
-      choice.points.emplace_back();  // all her steps are taken again
+      choice.points.emplace_back();  // all steps of the tenant are made again
       continue;
     }
     if (!found.newest && has_any) {
@@ -194,8 +195,8 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
   return ok();
 }
 
-/// `trace/`; if the last start died before it recorded, the record of the start before. A start
-/// that was not recorded at all is never skipped.
+/// `trace/`. If the last start died before it recorded anything, the record of the start before it.
+/// A start without recording enabled is never skipped.
 fs::path newest_record(const fs::path& run_folder) {
   const fs::path newest = run_folder / "trace";
   if (has_record(newest)) return newest;
@@ -210,8 +211,8 @@ fs::path newest_record(const fs::path& run_folder) {
   return newest;
 }
 
-/// Whether a start that followed `older` was cut off before the end of that record. Actor groups of
-/// processes that died are left out: they start again and count their steps from 1.
+/// Whether a start that followed `older` was interrupted before the end of that record. Actor
+/// groups of processes that died are ignored, because they restart and count their steps from 1.
 bool was_cut_while_following(const Plan& plan, const OpenRecord& newer, const OpenRecord& older) {
   if (!check_fits(plan, newer.trace().catalog()).ok()) return false;
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
@@ -221,8 +222,8 @@ bool was_cut_while_following(const Plan& plan, const OpenRecord& newer, const Op
   return false;
 }
 
-/// Whether more training steps can be followed than the newest checkpoints have: the run failed, or
-/// was told to stop at once. An orderly end writes a checkpoint.
+/// Whether the record has more training steps to follow than the newest checkpoints. Then the run
+/// failed or was stopped at once, because an orderly end writes a checkpoint.
 bool is_beyond_checkpoints(const Plan& plan, const OpenRecord& record,
                            std::span<const FoundCheckpoints> newest) {
   for (const auto& tenant : plan.tenants) {
@@ -233,8 +234,8 @@ bool is_beyond_checkpoints(const Plan& plan, const OpenRecord& record,
   return false;
 }
 
-/// A record is followed to its end, so `max_steps` must lie beyond it. With unchanged options it
-/// does.
+/// A record is followed to its end, so `max_steps` must not be before it. With unchanged options it
+/// is not.
 Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   if (!choice.has_other_options) return ok();
   ASSIGN_OR_RETURN(auto steps, newest_steps(choice.run_folder / "metrics.jsonl"));
@@ -244,7 +245,7 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   }
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
     const Tenant& tenant = plan.tenants[slot];
-    // Later ones are not followed, and are taken again.
+    // Later steps are not followed but made again.
     const auto last = choice.last_steps.find(tenant.name);
     const int64_t step = last == choice.last_steps.end()
                              ? steps[tenant.name]
@@ -261,7 +262,7 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   return ok();
 }
 
-/// Somebody has steps left. Who has none is done when the run begins.
+/// An error when no tenant has steps left. A tenant without any is finished when the run begins.
 Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
   const auto is_done = [&choice](const Tenant& tenant) {
     return choice.points[tenant.slot.index()].step >= tenant.max_steps;
@@ -314,8 +315,7 @@ Error no_fork_step(const Plan& plan, const ResumeChoice& choice,
                : "tenant.NAME.keep_every = K keeps every K-th checkpoint, beside keep_last");
 }
 
-/// Who has no checkpoint of the step begins as the other run had left off before: from the newest
-/// older one, or with the first step.
+/// A tenant without a checkpoint of this step begins from its newest older one, or at step 1.
 Status read_fork_points(const Plan& plan, ResumeChoice& choice) {
   std::vector<std::vector<int64_t>> steps;
   for (const auto& tenant : plan.tenants)
@@ -389,12 +389,12 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
     return;
   }
   fs::path record = opened->trace().folder();
-  // A start that was itself cut off while it followed an older record holds less than that one.
+  // A start that was interrupted while it followed an older record has less than that record.
   if (const std::string followed = opened->trace().catalog().recovers; !followed.empty()) {
     const fs::path before = choice.run_folder / followed;
     if (auto older = open_record(before, plan, choice); older.ok() && older->fits.ok()) {
       const bool is_longer = was_cut_while_following(plan, *opened, *older);
-      // What went before a cut is in the older record alone.
+      // Steps before a cut are only in the older record.
       choice.superseded = is_longer ? record : opened->cuts.empty() ? before : fs::path();
       if (is_longer) record = before;
       if (is_longer) opened = std::move(older);
@@ -403,7 +403,7 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   const Trace& trace = opened->trace();
   const bool is_empty = trace.num_steps() == 0 && opened->cuts.empty();
   const bool has_other_options = trace.catalog().graph_hash != plan.graph_hash;
-  // The last step before max_steps is another one than the same step with a larger max_steps.
+  // The last step before max_steps differs from the same step under a larger max_steps.
   const bool is_done = trace.is_closed() &&
                        (has_other_options || !is_beyond_checkpoints(plan, *opened, choice.found));
   if (is_done || is_empty || !opened->fits.ok()) choice.superseded.clear();
@@ -458,9 +458,9 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
   std::unique_ptr<RunFolder> folder = std::move(taken);
   const bool is_new = folder == nullptr;
   if (!is_new) {
-    std::error_code ignored;  // what stays only takes space
+    std::error_code ignored;  // remaining files only use space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
-    // Of a start that died at once.
+    // Removes the trace folder of a start that died at once.
     if (!has_record(folder->trace_folder())) fs::remove_all(folder->trace_folder(), ignored);
     ASSIGN_OR_RETURN(const fs::path aside, folder->set_trace_aside());
     FollowFile& follow = choice.follow;
@@ -482,7 +482,7 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                      RunFolder::create(".", out, plan.settings.name, folder_time(wall_seconds())));
   }
   RETURN_IF_ERROR(folder->write_graph(plan.resolved_toml));
-  // The other run may remove them; this one must not depend on it.
+  // The other run may remove these checkpoints, so this run must not depend on them.
   for (size_t slot = 0; is_new && slot < choice.points.size(); ++slot) {
     ResumePoint& point = choice.points[slot];
     if (point.folder.empty()) continue;

@@ -1,5 +1,5 @@
-// Workers that died: which are started again while the run goes on, when and how often; the end of
-// the record that all workers follow when the run was resumed after a death.
+// Restarts of workers that died: which ones are restarted while the run continues, when and how
+// often. And the end of the record that all workers follow when the run was resumed after a death.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +11,9 @@
 
 namespace primerl {
 
-/// A process that keeps state of the run is not restarted alone: all resume from their records. A
-/// run that drains needs the others too: what is in flight may be theirs to answer.
+/// A process that keeps state of the run is not restarted alone: all processes resume from their
+/// records. A draining run does not restart processes either, because messages in flight may need
+/// an answer from the dead process.
 bool RunSession::can_restart(ProcessId process) const {
   if (plan_.processes.size() < 2 || lifecycle_.is_stopping() || lifecycle_.is_following())
     return false;
@@ -28,7 +29,8 @@ bool RunSession::plan_restart(ProcessId process) {
   if (!can_restart(process)) return false;
   const auto exit = worker.process->wait(kExitMax);
   if (!exit.ok() && !plan_.process(process).machine.empty()) {
-    lifecycle_.note_fault(exit.error().text());  // until the agent confirms it, it may live
+    // The process may be alive until the agent confirms its death.
+    lifecycle_.note_fault(exit.error().text());
     return false;
   }
   if (exit.ok() && exit->needs_more_memory()) return false;
@@ -55,8 +57,9 @@ bool RunSession::plan_restart(ProcessId process) {
   return true;
 }
 
-/// The checkpoints that the worker starts from. One that is restarted later starts from those that
-/// the record begins from: they are kept, while a newer one may be removed by then.
+/// The checkpoints that the worker starts from. A worker that is restarted later starts from the
+/// checkpoints where the record begins: those are kept, while a newer one may have been removed by
+/// then.
 std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const {
   if (worker.incarnation != incarnation_ && !resume_.follow.record.empty())
     return resume_.follow.resumed_from;
@@ -67,8 +70,8 @@ std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const
   return checkpoints;
 }
 
-/// After the last count a process that keeps no state of the run has nothing more to do or to say:
-/// without it the run ends as it would have ended.
+/// After the last count, a process that keeps no state of the run has nothing more to do or report.
+/// Its death then does not change the end of the run.
 bool RunSession::is_needed(ProcessId process) {
   if (coordinator_->phase() != RunCoordinator::Phase::kEnding || lifecycle_.is_stopping() ||
       !plan_.is_restartable(process))
@@ -79,8 +82,8 @@ bool RunSession::is_needed(ProcessId process) {
   return false;
 }
 
-/// When an agent is lost, its processes count as lost: only the agent can say whether they are
-/// dead, when the run is resumed. An agent that was told to stop asks the run to drain.
+/// When an agent is lost, its processes count as lost. Only the agent can say whether they are
+/// dead, when the run is resumed. An agent that was asked to stop asks the run to drain.
 void RunSession::watch_agents() {
   if (hosts_ == nullptr) return;
   if (const auto why = hosts_->leaving()) {
@@ -93,19 +96,19 @@ void RunSession::watch_agents() {
     act(lifecycle_.on_agent_lost(*fault, coordinator_->is_up()), "an agent is lost");
 }
 
-/// The others cannot go on without it. What they have done is in their records: if the run may be
-/// resumed they are killed at once, else they stop as on any other end.
+/// The other processes cannot continue without this one. Their work is in their records. If the run
+/// may be resumed they are killed at once; otherwise they stop as at any other end.
 void RunSession::lose(ProcessId process) {
   if (lifecycle_.is_stopping()) return;
-  // Before the run is up, a worker that exits by itself would exit again; one that was killed for
-  // lack of memory would be killed again.
+  // Before the run has started, a worker that exits by itself would exit again. One that was killed
+  // for lack of memory would be killed again.
   const auto exit = workers_[process.index()].process->wait(kExitMax);
   const bool lacks_memory = exit.ok() && exit->needs_more_memory();
   const bool was_up = !lacks_memory && (coordinator_->is_up() || (exit.ok() && exit->signal != 0));
   act(lifecycle_.on_worker_lost(death_of(process.index()), was_up), "a worker has died");
 }
 
-/// What to do after a process was killed for lack of memory.
+/// Advice for a person after a process was killed for lack of memory.
 std::string RunSession::memory_advice(size_t index) const {
   return fmt::format(
       "\nnote: the plan counts {} for it; `primerl-graph show '{}' --plan` lists the parts\nnote: "
@@ -117,7 +120,7 @@ std::string RunSession::memory_advice(size_t index) const {
       (folder_.path() / "graph.resolved.toml").string(), folder_.path().string());
 }
 
-/// How a process ended without RunEnded, with the end of its log.
+/// Describes how a process ended without RunEnded, with the end of its log.
 std::string RunSession::death_of(size_t index) {
   Worker& worker = workers_[index];
   const std::string& name = plan_.processes[index].name;
@@ -145,7 +148,7 @@ void RunSession::restart_due() {
       act(lifecycle_.on_cannot_go_on(launched.error()), "the run cannot go on");
       continue;
     }
-    // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
+    // If the disk refuses this, it also refuses metrics.jsonl, where the error is reported.
     (void)note_workers();
     worker.is_closed = false;
     worker.closed = ok();
@@ -165,7 +168,7 @@ void RunSession::note_recovered(const RunRecovered& recovered) {
     say(fmt::format(
         "process '{}' begins anew: it had died in the record, or a part of that is missing",
         plan_.process(absent.process).name));
-  // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
+  // If the disk refuses this, it also refuses metrics.jsonl, where the error is reported.
   (void)folder_.note(
       Json::object().set("recovered", Json::object()
                                           .set("time", iso_time(wall_seconds()))

@@ -20,7 +20,8 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kAwayMin = Duration::seconds(1);  // between turns; longer: was stopped
+// A longer time between turns means that this process was stopped.
+constexpr Duration kAwayMin = Duration::seconds(1);
 
 }  // namespace
 
@@ -49,7 +50,7 @@ RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& 
       desk_(
           plan, [this](ProcessId to, Payload message) { tell(to, std::move(message)); },
           [this](const std::string& id, const Json& answer) {
-            // Who asked gives up after a while, and says so.
+            // The person's command gives up after a while, and reports it.
             (void)commands_.answer(id, answer);
           }),
       lifecycle_(!resume.follow.record.empty(), plan.settings.restarts_max > 0) {}
@@ -106,7 +107,7 @@ void RunSession::handle(const ControlEvent& event) {
   Worker& worker = workers_[event.peer.index()];
   worker.heard_at = steady_now();
   worker.has_spoken = true;
-  take_steps(worker);  // what it reported comes before what it says now
+  take_steps(worker);  // reported steps come before this message
   if (event.is_closed()) {
     watch_agents();  // a channel that ends with its agent says nothing about the process
     worker.is_closed = true;
@@ -145,7 +146,7 @@ void RunSession::handle(const ControlEvent& event) {
   }
 }
 
-/// From its first step on this run is the newest one.
+/// From its first step on, this run is `runs/latest`.
 void RunSession::begin() {
   if (std::exchange(has_begun_, true)) return;
   if (const Status latest = folder_.become_latest(); !latest.ok())
@@ -176,7 +177,7 @@ void RunSession::take_steps(Worker& worker) {
 }
 
 void RunSession::write_metrics(const StepLine& line) {
-  begin();  // a step that is shown is in runs/latest
+  begin();  // a step that is shown must be in runs/latest
   const auto tenant = std::find_if(plan_.tenants.begin(), plan_.tenants.end(),
                                    [&line](const Tenant& one) { return one.name == line.tenant; });
   if (tenant == plan_.tenants.end()) return;
@@ -198,7 +199,7 @@ void RunSession::fail_to_write(const Error& why) {
 void RunSession::note_first_token() {
   if (std::exchange(has_first_token_, true)) return;
   const auto age = program_age_seconds();
-  // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
+  // If the disk refuses this, it also refuses metrics.jsonl, where the error is reported.
   if (age) (void)folder_.note(Json::object().set("first_token_seconds", *age));
 }
 
@@ -214,21 +215,21 @@ void RunSession::obey_signals() {
   }
 }
 
-/// Counts the signals that came too late to act on.
+/// Counts signals that arrived too late to react to.
 void RunSession::count_signals() {
   for (; num_signals_obeyed_ < SignalCounter::count(); ++num_signals_obeyed_)
     (void)lifecycle_.on_signal();
 }
 
 void RunSession::watch_silence() {
-  // While this process itself was stopped (SIGSTOP, a machine that slept) it read no messages.
+  // While this process itself was stopped (SIGSTOP, or the machine slept), it read no messages.
   const Time turn = steady_now();
   const Duration away = turn - std::exchange(last_turn_, turn);
   if (away > kAwayMin)
     for (auto& worker : workers_) worker.heard_at = worker.heard_at + away;
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
-    // A worker that has been started again loads its libraries before its first message.
+    // A restarted worker loads its libraries before its first message.
     const Duration limit =
         worker.has_spoken ? plan_.settings.dead_after : hello_max(plan_.settings.dead_after);
     if (worker.is_closed || steady_now() - worker.heard_at < limit) continue;
@@ -250,7 +251,7 @@ void RunSession::act(RunLifecycle::Action action, const std::string& reason) {
     if (!worker.is_closed) (void)worker.process->control().send(StopRun{reason});
 }
 
-/// The end of a worker shows on its own channel.
+/// A failed send is ignored: the worker's own channel shows its end.
 void RunSession::tell(ProcessId to, Payload message) {
   Worker& worker = workers_[to.index()];
   if (!worker.is_closed) (void)worker.process->control().send(std::move(message));
@@ -331,8 +332,8 @@ std::string RunResult::end() const {
   return "failed";
 }
 
-/// A run that drained has lost nothing: the counts of all its processes must balance. Those of one
-/// that died before it told its last ones are not known.
+/// A drained run has lost nothing, so the counts of all its processes must balance. They are
+/// unknown for a process that died before its last report.
 Status RunSession::check_end() const {
   if (coordinator_ == nullptr || plan_.processes.size() < 2) return ok();
   if (coordinator_->phase() != RunCoordinator::Phase::kEnding || lifecycle_.is_stopping())
@@ -347,7 +348,7 @@ RunResult RunSession::result() {
   std::string why = lifecycle_.fault();
   bool is_stalled = false;
   bool has_died =
-      false;  // `why` is about a death; the failures of others may be its cause or effect
+      false;  // `why` describes a death; failures of other workers may be its cause or its effect
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.process == nullptr) continue;

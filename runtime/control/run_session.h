@@ -1,8 +1,8 @@
-/// RunSession: the control plane of one run: starts the workers, shows and writes what they report,
-/// handles Ctrl-C, and says how it ended.
+/// RunSession: the control plane of one run. It starts the workers, shows and writes what they
+/// report, handles Ctrl-C, and returns how the run ended.
 ///
-/// One thread, which must live as long as the run (workers die with it). Ctrl-C: the first drains,
-/// the second stops, the third kills.
+/// One thread, which must live as long as the run, because workers die with it. The first Ctrl-C
+/// drains, the second stops, the third kills.
 #pragma once
 
 #include <memory>
@@ -30,15 +30,15 @@
 
 namespace primerl {
 
-/// How often a session looks at its workers and at the terminal.
+/// How often a session checks its workers and the terminal.
 inline constexpr Duration kSessionTick = Duration::milliseconds(100);
-/// How long a worker may take from its last message to its exit.
+/// The time that a worker may need from its last message to its exit.
 inline constexpr Duration kExitMax = Duration::seconds(10);
 
-/// How a start ended, for the summary and run.json.
+/// How a start ended, for the summary and for run.json.
 struct RunResult {
   RunEnding ending;
-  bool was_said = false;  // the terminal has `ending.why` already
+  bool was_said = false;  // the terminal has already shown `ending.why`
   double seconds = 0;
   int exit_code() const;
   /// "finished", "interrupted", "failed" or "stalled".
@@ -47,23 +47,24 @@ struct RunResult {
 
 class RunSession {
  public:
-  /// `board` gets what /metrics and /status show; all arguments outlive the session.
+  /// `board` gets the data for /metrics and /status. All arguments must stay valid while the
+  /// session exists.
   RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status,
              const PeerKeyFiles& peer_keys, StatusStore& board);
-  /// Processes of other machines are started by these agents; before run(). `is_again`: the run is
+  /// These agents start the processes of other machines. Call before run(). `is_again`: the run is
   /// resumed after a death.
   void use_hosts(const MachineSetup& hosts, bool is_again) {
     host_setup_ = &hosts;
     is_again_ = is_again;
   }
-  /// Everything from launch to the last worker's end. Opens the metrics files first. The caller
-  /// keeps a SignalCounter alive meanwhile.
+  /// Runs everything from the launch to the end of the last worker. Opens the metrics files first.
+  /// The caller must keep a SignalCounter alive meanwhile.
   RunResult run();
-  /// Of this start; null when they could not be opened.
+  /// The metrics of this start; null when the files could not be opened.
   const MetricsLog* metrics() const { return metrics_.get(); }
-  /// An actor has taken a step, so that there is something to look at or to resume.
+  /// Whether an actor has made a step, so that there is something to look at or to resume.
   bool has_begun() const { return has_begun_; }
-  /// A signal ended a process that the run needed: its log may say why.
+  /// Whether a signal ended a process that the run needed. The process's log may say why.
   bool was_killed() const { return was_killed_; }
 
  private:
@@ -73,13 +74,13 @@ class RunSession {
     bool is_closed = false;
     Status closed;
     Time heard_at;
-    bool has_spoken = false;   // this incarnation
-    bool was_silent = false;   // for too long, and was killed
-    bool died_at_end = false;  // when it was needed no more
+    bool has_spoken = false;   // this incarnation has sent a message
+    bool was_silent = false;   // was silent for too long and was killed
+    bool died_at_end = false;  // died at the end, when it was not needed any more
     uint32_t incarnation = 1;
     std::optional<StepReader> steps;
     std::optional<RestartBudget> restarts;
-    std::optional<Time> restart_at;  // it has died and is started again then
+    std::optional<Time> restart_at;  // it has died and will be restarted then
   };
 
   Status open_files();
@@ -138,7 +139,7 @@ class RunSession {
   const Plan& plan_;
   RunFolder& folder_;
   const ResumeChoice& resume_;
-  const std::vector<ResumePoint>& points_;  // of resume_
+  const std::vector<ResumePoint>& points_;  // refers into resume_
   StatusLine& terminal_;
   const PeerKeyFiles& peer_keys_;
   StatusStore& board_;
@@ -147,34 +148,34 @@ class RunSession {
   bool is_again_ = false;
 
   std::shared_ptr<ControlInbox> inbox_;
-  CommandInbox commands_;            // what persons ask
-  std::unique_ptr<RunHosts> hosts_;  // null without other machines; outlives the workers
+  CommandInbox commands_;            // requests of persons
+  std::unique_ptr<RunHosts> hosts_;  // null without other machines; destroyed after the workers
   std::vector<Worker> workers_;
   std::unique_ptr<RunCoordinator> coordinator_;
-  EngineDesk desk_;                        // of those who hold engines
-  Status coordination_;                    // the first fault of the run as a whole
-  std::unique_ptr<SocketFolder> sockets_;  // null when the run is one process
-  std::unique_ptr<LineFile> merged_log_;   // likewise
+  EngineDesk desk_;                        // pauses of engines
+  Status coordination_;                    // the first fault of the whole run
+  std::unique_ptr<SocketFolder> sockets_;  // null for a run of one process
+  std::unique_ptr<LineFile> merged_log_;   // null for a run of one process
   std::unique_ptr<MetricsLog> metrics_;
-  uint32_t incarnation_ = 1;  // of this start, and of the first incarnation of each worker
-  double wall_start_ = 0;     // of this start
-  double wall_zero_ = 0;      // of the run's first start
+  uint32_t incarnation_ = 1;  // of this start, and of each worker's first incarnation
+  double wall_start_ = 0;     // wall-clock time of this start
+  double wall_zero_ = 0;      // wall-clock time of the run's first start
   RunLifecycle lifecycle_;
   int num_signals_obeyed_ = 0;
   bool has_begun_ = false, was_killed_ = false;
   bool has_first_token_ = false;
   size_t num_recovered_ = 0;  // workers that have followed their records
-  RunRecovered recovered_;    // the sum of what they report
+  RunRecovered recovered_;    // the sum of their reports
   std::string said_;          // warnings and errors shown so far
   WarningFilter warnings_;
   TenantSlot shown_tenant_ = TenantSlot(0);
-  Time last_turn_;  // of watch()
+  Time last_turn_;  // time of the last watch()
 };
 
-/// Whether the graph has no engine: then the loss is shown instead of a reward.
+/// Whether the graph has no engine: then the status line shows the loss instead of a reward.
 bool is_supervised(const Plan& plan);
 
-/// Generated tokens per second that were trained on: those of the step divided by its duration.
+/// Generated tokens per second that were trained on: the step's tokens divided by its duration.
 double generated_tokens_per_second(const StepFacts& step);
 
 }  // namespace primerl

@@ -1,6 +1,6 @@
-// What a session publishes about its run: the StatusStore behind /metrics and /status, the members
-// of run.json by which `ps` finds the run, the log of all processes; and what it is asked
-// meanwhile.
+// Everything that a session publishes about its run: the StatusStore for /metrics and /status, the
+// members of run.json by which `ps` finds the run, and the log of all processes. Also handles the
+// commands of persons.
 #include "graph/base/process.h"
 #include "graph/base/real_clock.h"
 #include "graph/plan_memory.h"
@@ -10,7 +10,7 @@
 
 namespace primerl {
 
-/// Writes which processes there are: after a crash `ps` asks the system whether they still live.
+/// Writes the list of processes: after a crash `ps` asks the system whether they still live.
 Status RunSession::note_workers() {
   Json processes = Json::array();
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -19,7 +19,7 @@ Status RunSession::note_workers() {
     const std::string& machine = plan_.processes[i].machine;
     Json one = Json::object();
     one.set("name", plan_.processes[i].name).set("pid", pid);
-    // The pid of another machine means nothing here.
+    // A pid of another machine means nothing on this one.
     if (machine.empty())
       one.set("start_ticks", start_ticks(pid));
     else
@@ -32,7 +32,7 @@ Status RunSession::note_workers() {
           .set("sockets", sockets_ == nullptr ? Json() : Json(sockets_->path().string())));
 }
 
-/// Beside what the plan counts, what each process of this machine had at most.
+/// Writes the peak memory of each process of this machine, beside the memory that the plan expects.
 void RunSession::note_memory() {
   if (lifecycle_.cannot_write()) return;
   Json all = Json::array();
@@ -46,7 +46,7 @@ void RunSession::note_memory() {
     one.set("peak_bytes", static_cast<int64_t>(exit->peak_bytes));
     all.push_back(std::move(one));
   }
-  // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
+  // If the disk refuses this, it also refuses metrics.jsonl, where the error is reported.
   (void)folder_.note(Json::object().set("memory", std::move(all)));
 }
 
@@ -58,7 +58,7 @@ void RunSession::tell_watchers(const ControlEvent& event) {
   }
 }
 
-/// "": it can be commanded now.
+/// Why the run accepts no command now; "": it does.
 std::string RunSession::why_no_command() const {
   switch (lifecycle_.phase()) {
     case RunLifecycle::Phase::kStarting:
@@ -81,12 +81,12 @@ void RunSession::obey_commands() {
   board_.set_holds(desk_.holds(now));
 }
 
-/// All processes in one file, each line with its process and its node.
+/// Writes the log lines of all processes into one file, each with its process and its node.
 void RunSession::merge_log(ProcessId process, const LogLine& line) {
   if (plan_.processes.size() < 2) return;
   if (merged_log_ == nullptr) {
     auto opened = LineFile::open(folder_.logs_folder() / "run.jsonl");
-    // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
+    // If the disk refuses this, it also refuses metrics.jsonl, where the error is reported.
     if (!opened.ok()) return;
     merged_log_ = std::move(opened).value();
   }
@@ -99,14 +99,15 @@ void RunSession::merge_log(ProcessId process, const LogLine& line) {
   (void)merged_log_->append(entry.dump());
 }
 
-/// "trainer (training)" where there are processes to tell apart.
+/// "trainer (training)" in a run of several processes.
 std::string RunSession::speaker(ProcessId process, const std::string& instance) const {
   const std::string& name = plan_.process(process).name;
   return workers_.size() < 2 || instance == name ? instance
                                                  : fmt::format("{} ({})", instance, name);
 }
 
-/// Over all processes if there are several; a single process has reported its table already.
+/// The table over all processes, if there are several. A single process has already reported its
+/// own table.
 std::string RunSession::stall_table(const RunEnded& ended) const {
   if (ended.stall.empty()) return "";
   if (workers_.size() > 1) return "over all processes:\n" + board_.stall_report().text();

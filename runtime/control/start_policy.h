@@ -1,12 +1,12 @@
-/// StartPolicy: after a start of a run has ended, whether the same command starts the run again,
-/// and from what.
+/// StartPolicy: decides after the end of a start whether the same command starts the run again, and
+/// from what.
 ///
-///   the record could not be followed   again at once, from the checkpoint alone
+///   the record could not be followed   again at once, from the checkpoint only
 ///   a worker was lost                  again after a pause, from the record; as often as
 ///                                      `restarts_max` within `restart_window` allows
 ///   anything else                      the end
 ///
-/// A value; no clock of its own; one thread.
+/// A value; it has no clock; one thread.
 #pragma once
 
 #include "runtime/control/restart_budget.h"
@@ -16,33 +16,34 @@ namespace primerl {
 
 class StartPolicy {
  public:
-  /// How often in a row workers may die while they follow a record before it is left alone.
+  /// If workers die this many times in a row while they follow a record, the record is not used
+  /// again.
   static constexpr int kDeathsFollowingMax = 2;
 
   struct Next {
     enum class What {
-      kEnd,        // the run has ended as `ending` says
-      kExhausted,  // it would start again, but has no restart left
+      kEnd,        // the run ends as `ending` says
+      kExhausted,  // it would start again, but no restart is left
       kAgain,
     };
     What what = What::kEnd;
-    // Of kAgain.
-    Duration pause;                // to wait before
-    bool from_checkpoint = false;  // leave the record alone
+    // For kAgain.
+    Duration pause;                // time to wait before the start
+    bool from_checkpoint = false;  // do not use the record
   };
 
   StartPolicy(int64_t restarts_max, Duration restart_window)
       : restarts_(restarts_max, restart_window) {}
 
-  /// `num_steps`: of all tenants, what the run has come to.
+  /// `num_steps`: steps that the run has reached, summed over all tenants.
   Next after(const RunEnding& ending, int64_t num_steps, Time now);
-  /// Restarts that count against `restarts_max` now.
+  /// Number of restarts that count against `restarts_max` now.
   size_t num_restarts() const { return restarts_.num_taken(); }
 
  private:
   RestartBudget restarts_;
-  int64_t num_steps_ = 0;         // the most that were seen
-  int num_deaths_following_ = 0;  // in the starts just before
+  int64_t num_steps_ = 0;         // the maximum so far
+  int num_deaths_following_ = 0;  // in the newest starts in a row
 };
 
 }  // namespace primerl

@@ -29,9 +29,10 @@ void StopRequests::take(int signal, int64_t now_ns) {
   }
   int64_t before = asked_at_ns_;
   if (before != 0 && now_ns - before < kTermGrace.to_nanoseconds()) return;
-  if (!asked_at_ns_.compare_exchange_strong(before, now_ns)) return;  // another thread's counts
+  // Another thread's signal counts.
+  if (!asked_at_ns_.compare_exchange_strong(before, now_ns)) return;
   none = 0;
-  // After Ctrl-C the run drains already.
+  // After Ctrl-C the run is draining already.
   if (before != 0)
     count_.fetch_add(1);
   else

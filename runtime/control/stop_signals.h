@@ -1,12 +1,12 @@
-/// What SIGINT, SIGTERM and SIGHUP ask of a run or an agent: to drain, to stop, to kill.
+/// The meaning of SIGINT, SIGTERM and SIGHUP for a run or an agent: drain, stop, kill.
 ///
-///   SIGINT (Ctrl-C)    each one asks for more: drain, stop, kill
-///   SIGTERM, SIGHUP    drain; repeats within kTermGrace ask for nothing more, because a batch
+///   SIGINT (Ctrl-C)    the first drains, the second stops, the third kills
+///   SIGTERM, SIGHUP    drain; repeats within kTermGrace change nothing, because a batch
 ///                      system sends several, to every process, within milliseconds. One after the
-///                      grace asks for more.
+///                      grace counts like the next SIGINT.
 ///
-/// Workers answer none of them (runtime/program/signals.h): they hear from the control plane or the
-/// agent alone, so a signal to a whole process group or job drains the run.
+/// Workers ignore all three (runtime/program/signals.h): only the control plane or the agent tells
+/// them to stop. So a signal to a whole process group or job drains the run.
 #pragma once
 
 #include <atomic>
@@ -17,27 +17,28 @@
 
 namespace primerl {
 
-/// What Kubernetes and Slurm leave before SIGKILL is 30 s by default.
+/// Kubernetes and Slurm wait 30 s before SIGKILL by default; this is shorter.
 inline constexpr Duration kTermGrace = Duration::seconds(25);
 
-/// The requests so far. take() may interrupt itself, on any thread: atomics alone, no lock.
+/// The requests so far. take() is called from signal handlers: it may interrupt itself, on any
+/// thread. So it uses atomics only and no lock.
 class StopRequests {
  public:
-  /// `now_ns`: of a clock that never goes back; above 0.
+  /// `now_ns`: from a clock that never goes back; above 0.
   void take(int signal, int64_t now_ns);
-  /// 1 asks to drain, 2 to stop, 3 and more to kill.
+  /// 1: drain; 2: stop; 3 and more: kill.
   int count() const { return count_; }
-  /// The first signal; 0 before.
+  /// The first signal; 0 if there was none.
   int first() const { return first_; }
   void clear();
 
  private:
   std::atomic<int> count_{0};
   std::atomic<int> first_{0};
-  std::atomic<int64_t> asked_at_ns_{0};  // by the SIGTERM or SIGHUP that counted last
+  std::atomic<int64_t> asked_at_ns_{0};  // time of the last SIGTERM or SIGHUP that counted
 };
 
-/// Takes the three signals of this process while it lives; one at a time.
+/// Handles the three signals of this process while it exists. At most one may exist.
 class SignalCounter {
  public:
   SignalCounter();
@@ -45,7 +46,7 @@ class SignalCounter {
   SignalCounter& operator=(const SignalCounter&) = delete;
   ~SignalCounter();
   static int count();
-  /// The first of them; 0 before.
+  /// The first signal; 0 if there was none.
   static int first();
 
  private:

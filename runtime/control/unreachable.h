@@ -1,5 +1,5 @@
-/// Why an agent could not be reached, for a person: how the newest attempt to connect ended, and
-/// what to do. Plain function; any thread.
+/// Explains to a person why an agent could not be reached: how the newest attempt to connect ended,
+/// and what to do. Plain function; any thread.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace primerl {
 
-/// `who` is "the agent of host 'x' at 10.0.0.5:7300", `public_key` that of this side.
+/// `who` is "the agent of host 'x' at 10.0.0.5:7300"; `public_key` is the key of this side.
 Error unreachable(const std::string& who, const std::string& public_key, FrameDialer::Try newest);
 
 }  // namespace primerl

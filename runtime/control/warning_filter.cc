@@ -7,11 +7,11 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kQuotedMax = 100;  // bytes of a line that is named again
+constexpr size_t kQuotedMax = 100;  // bytes shown of a line that is named again
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A number becomes 0. The digits of a name stay: "gpu1", "decode#1".
+/// Replaces each number by 0, except digits that belong to a name: "gpu1", "decode#1".
 std::string without_numbers(const std::string& line) {
   const auto is_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
   std::string text;
@@ -24,7 +24,7 @@ std::string without_numbers(const std::string& line) {
   return text;
 }
 
-/// The beginning of a line, whole characters alone.
+/// The begin of a line, cut between characters.
 std::string quoted(const std::string& line) {
   if (line.size() <= kQuotedMax) return line;
   size_t end = kQuotedMax;

@@ -176,8 +176,8 @@ void ActorGroup::Body::resume(Time now) {
     grant_when_due(i);
     if (is_unsaid) mark_due(in_peer_[i]);
   }
-  // Where the record of a receiver ended before that of its sender, more is waiting than ever would
-  // otherwise.
+  // If a receiver's record ended before its sender's record, more messages wait than the bound
+  // normally allows.
   for (InLink& in : inbox_.links) {
     const auto bound = static_cast<uint64_t>(in.link->bound);
     in.excess = in.num_waiting.get() - std::min(in.num_waiting.get(), bound);
@@ -198,7 +198,8 @@ void ActorGroup::Body::update_gauge() {
   bool idle = inbox_.empty() && !common_->flow->has_outbox() && step_ == Step::kNone;
   if (idle && is_draining_) {
     idle = !work_armed_;
-    // What an actor of a tenant that was set aside waits for may have been lost with the failure.
+    // An actor of a tenant that was set aside may wait for a message that was lost with the
+    // failure, so it counts as idle.
     for (uint32_t i = 0; i < slots_.size(); ++i)
       idle = idle && (slots_[i].running->actor().idle() || set_aside_.contains(tenant_of(i)));
     for (const auto& resource : common_->owned) idle = idle && !resource->has_work();

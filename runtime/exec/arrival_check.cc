@@ -27,7 +27,7 @@ Status ArrivalCheck::filter(ProcessId from, MessageBatch& batch) const {
     return false;
   };
   const auto begin = batch.messages.begin(), end = batch.messages.end();
-  // Nearly always every message fits: then nothing is moved.
+  // Fast path: every message is valid, so nothing is moved.
   auto kept = std::find_if_not(begin, end, fits);
   if (kept == end) return first;
   for (auto each = kept + 1; each != end; ++each)

@@ -1,11 +1,13 @@
-/// ArrivalCheck: checks what another process sent against the plan before any group sees it.
+/// ArrivalCheck: checks messages from another process against the plan before any group receives
+/// them.
 ///
 ///   transport -> [ arrival check ] -> group -> inbox
 ///
-/// A process may send only for its own groups, on links of the plan that begin there and end here,
-/// with messages of the link's type, for tenants that the link serves. What does not fit is removed
-/// from its batch; the rest is delivered. Numbers that need a group's state (sequences, grants) are
-/// checked by the group. Immutable after construction: any thread.
+/// A process may send only for its own groups. The link must be in the plan, begin in that process
+/// and end here. The message must have the link's type and a tenant that the link serves. Invalid
+/// messages are removed from their batch; the rest is delivered. The group itself checks numbers
+/// that depend on its state (sequences, grants). Immutable after construction, so any thread may
+/// use it.
 #pragma once
 
 #include <memory>
@@ -17,18 +19,18 @@ namespace primerl {
 
 class ArrivalCheck {
  public:
-  /// `here` is the process that receives.
+  /// `here` is the receiving process.
   ArrivalCheck(std::shared_ptr<const Plan> plan, std::shared_ptr<const Wiring> wiring,
                ProcessId here);
 
-  /// Removes from the batch what `from` may not send. Returns the first error, or ok.
+  /// Removes messages from the batch that `from` may not send. Returns the first error, or ok.
   Status filter(ProcessId from, MessageBatch& batch) const;
 
  private:
-  /// What a link carries, beyond its Wiring.
+  /// Properties of a link's messages that Wiring does not have.
   struct Expected {
     const MessageType* type = nullptr;
-    TenantSlot sender_tenant;  // of the sender instance; none when shared
+    TenantSlot sender_tenant;  // tenant of the sender instance; none when shared
   };
   Status check_ends(ProcessId from, const MessageBatch& batch) const;
   Status check(const MessageBatch& batch, const BatchedMessage& message) const;

@@ -16,7 +16,7 @@ namespace {
 
 using TurnAtom = caf::atom_constant<caf::atom("turn")>;
 
-// Turns of a pooled actor before the next actor of the pool has its turn.
+// Maximum number of turns of a pooled actor before the pool runs the next actor.
 constexpr size_t kTurnsInARow = 4;
 
 class TurnActor final : public caf::event_based_actor {
@@ -45,9 +45,9 @@ class TurnActor final : public caf::event_based_actor {
   CafActors::Turn turn_;
 };
 
-// CAF stores its logger in a thread-local of the thread that made a system or spawned an actor, and
-// a system's destructor waits until no thread holds it: without this, destruction on another thread
-// would never end.
+// CAF stores its logger in a thread-local of the thread that made a system or spawned an actor. A
+// system's destructor waits until no thread holds the logger. Without this call, destruction on
+// another thread would never end.
 void let_logger_go() { caf::logger::set_current_actor_system(nullptr); }
 
 }  // namespace
@@ -69,7 +69,7 @@ int64_t default_pool_threads(int64_t num_cores) { return num_cores <= 4 ? 1 : nu
 Result<std::unique_ptr<CafActors>> CafActors::make(int64_t pool_threads) {
   CHECK(pool_threads >= 1, "a pool has one thread at least");
   auto system = std::make_unique<System>(pool_threads);
-  // CAF ignores a setting of a wrong name or type: it prints a line on stderr and keeps its
+  // CAF ignores a setting with a wrong name or type: it prints a line on stderr and uses its
   // default.
   auto& scheduler = system->system->scheduler();
   const bool is_sharing =

@@ -1,4 +1,4 @@
-/// The internals of a CafExecutor (caf_executor.h has the manual): groups in their cells, the
+/// The internals of a CafExecutor (its manual is in caf_executor.h): groups in their cells, the
 /// phases of a run, and the watchdog.
 #pragma once
 
@@ -46,12 +46,12 @@ class CafExecutor::Core final : private CellOwner {
   std::vector<GroupView> views() const;
   ProcessLoad load() const;
   bool has_lost_threads() const;
-  /// Ends what still runs and takes the ledger. Idempotent.
+  /// Ends groups that still run and collects the ledger. Idempotent.
   void shut_down();
 
  private:
   enum class Phase { kNew, kRunning, kDraining, kEnding, kEnded };
-  /// The step of a group that follows a record, and since when it has shown no sign of life.
+  /// The step of a group that follows a record, and the time of its last sign of progress.
   struct FollowedStep {
     uint64_t num_steps = 0, num_progress = 0;
     Time since;
@@ -115,7 +115,7 @@ class CafExecutor::Core final : private CellOwner {
   HandlerWatch handler_watch_;                               // called on the timer thread
   std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
   std::vector<std::shared_ptr<GroupCell>> cells_;            // by GroupId; null in other processes
-  std::vector<GroupCell*> here_;                             // those of this process
+  std::vector<GroupCell*> here_;                             // cells of this process
   std::unique_ptr<CafActors> actors_;
   std::unique_ptr<CafTimers> timers_;
 
@@ -124,34 +124,34 @@ class CafExecutor::Core final : private CellOwner {
   std::atomic<bool> is_waiting_{false}, has_alarm_{false};
   std::atomic<int64_t> still_since_ns_{0};
 
-  // Incarnations of the other processes: the connected one (0: none), guarded by
-  // connections_mutex_, and the one that each group here knows of. A batch is dropped unless both
-  // are equal.
+  // Incarnations of the other processes. Two numbers per process: that of the connected process (0:
+  // none; guarded by connections_mutex_), and the one that each group here has been notified of. A
+  // batch is dropped unless the two are equal.
   std::shared_mutex connections_mutex_;
   std::vector<uint32_t> live_incarnations_;
-  std::vector<std::atomic<uint32_t>> known_incarnations_;  // by group, then process
+  std::vector<std::atomic<uint32_t>> known_incarnations_;  // by group, then by process
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
   Phase phase_ = Phase::kNew;
-  RunEnd drained_end_ = RunEnd::kFinished;  // what a drain that succeeds ends as
+  RunEnd drained_end_ = RunEnd::kFinished;  // the end of the run if the drain succeeds
   Time draining_since_;
   std::set<TenantSlot> finished_;
-  SetAside set_aside_;  // of a run of one process; else the control plane knows
+  SetAside set_aside_;  // for a run of one process; otherwise the control plane keeps it
   std::vector<std::optional<Status>> started_;  // by GroupId
   std::vector<bool> ended_;                     // by GroupId
-  size_t num_followed_ = 0;                     // groups at the end of their record
+  size_t num_followed_ = 0;                     // groups that reached the end of their record
   bool is_live_ = true;
   RunOutcome outcome_;
 
-  // Touched by the timer thread alone.
+  // Used by the timer thread only.
   uint64_t last_steps_ = 0;
   Time last_activity_;
   Time last_change_;
   DrainDetector drain_;
   std::map<GroupId, FollowedStep> followed_;
-  std::map<TenantSlot, int64_t> num_abandoned_;  // none: shared by all tenants
+  std::map<TenantSlot, int64_t> num_abandoned_;  // key none: shared by all tenants
 };
 
 }  // namespace primerl

@@ -14,7 +14,7 @@ int64_t pool_threads_of(const Plan& plan) {
   return default_pool_threads(static_cast<int64_t>(std::thread::hardware_concurrency()));
 }
 
-/// How often the watchdog runs when nothing asks for it earlier.
+/// Interval of the watchdog when nothing asks for an earlier run.
 Duration tick_of(const Plan& plan) {
   int64_t eighth = plan.settings.stall_after.to_nanoseconds() / 8;
   if (const Duration alarm = plan.settings.handler_alarm_after; alarm != Duration())
@@ -220,14 +220,16 @@ void CafExecutor::Core::shut_down() {
   phase_ = Phase::kEnded;
 }
 
-/// Waits until every group has been destroyed on its thread; names one that has not.
+/// Waits until every group has been destroyed on its thread. The Error names a group that was not
+/// destroyed in time.
 Status CafExecutor::Core::collect_ended() {
   const auto limit = std::chrono::nanoseconds(setup_.plan->settings.drain_max.to_nanoseconds());
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (auto* cell : here_) {
     const ActorGroup& group = cell->group();
     if (!group.may_run_apart()) continue;
-    // Such a handler owns nothing that others need: if one runs now, it is abandoned.
+    // A handler that runs apart owns nothing that other groups need: if one runs now, it is
+    // abandoned.
     if (group.view().is_running && cell->take_over()) {
       spawn(cells_[group.id().index()]);
       cell->order(GroupCell::kQuit);
@@ -244,7 +246,7 @@ Status CafExecutor::Core::collect_ended() {
     }
   }
   if (late.empty()) return ok();
-  // The others may only be waiting for the thread that one of them holds.
+  // The other late groups may only be waiting for the thread of a group whose handler runs.
   const auto culprit = std::find_if(
       late.begin(), late.end(), [](const ActorGroup* group) { return group->view().is_running; });
   return not_stopped(culprit == late.end() ? *late.front() : **culprit);
@@ -350,7 +352,8 @@ void CafExecutor::Core::group_caught_up(GroupId) {
   resume();
 }
 
-/// What a group is told as it resumes: processes without a record have died, and are back.
+/// Changes that a group is notified of when it resumes: processes without a record have died and
+/// run again.
 std::vector<PeerChange> CafExecutor::Core::returns_for(GroupId group) const {
   std::vector<PeerChange> changes;
   for (const ProcessId process : setup_.step_source->absent()) {
@@ -376,13 +379,13 @@ void CafExecutor::Core::resume() {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_live_, true)) return;
-    still_since_ns_ = 0;  // it was measured on the clock before
-    // A drain that began meanwhile gets its full time from now on.
+    still_since_ns_ = 0;  // it was measured on the old clock
+    // A drain that began meanwhile gets its full time, counted from now.
     clock_.go_on_from(setup_.step_source->ended());
     draining_since_ = clock_.now();
   }
   setup_.step_source->resume();
-  // Before a group writes a line that is not in the record.
+  // Called before a group writes a line that is not in the record.
   if (setup_.on_live != nullptr) setup_.on_live();
   for (auto* cell : here_) cell->resume(returns_for(cell->group().id()));
   timers_->notice();
@@ -402,7 +405,7 @@ CafExecutor::CafExecutor(CafExecutorSetup setup)
 CafExecutor::~CafExecutor() {
   core_->request_stop();
   core_->shut_down();
-  // The stuck thread may still reach its group.
+  // The stuck thread may still use its group.
   if (core_->has_lost_threads()) leak_on_purpose(core_);
 }
 

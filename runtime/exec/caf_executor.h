@@ -1,19 +1,19 @@
-/// CafExecutor: runs the groups of one process on real threads and real time.
+/// CafExecutor: runs the groups of one process on real threads and in real time.
 ///
-/// Every actor group is one CAF actor: on the pool, or on a thread of its own when it has a compute
-/// resource or an own_thread actor. Resources are made, used and destroyed on their group's thread;
-/// those that groups share (weight channel, tokenizer) on the thread that calls start(). An
-/// own_thread handler without resources that shows no progress() for its tenant's
-/// environment_timeout is abandoned, and its thread replaced, abandoned_max times in a run.
+/// Every actor group is one CAF actor. It runs on the pool, or on its own thread when it has a
+/// compute resource or an own_thread actor. Resources are made, used and destroyed on their group's
+/// thread. Shared resources (weight channel, tokenizer) use the thread that calls start(). An
+/// own_thread handler without resources is abandoned if it shows no progress() for its tenant's
+/// environment_timeout. Its thread is replaced, at most abandoned_max times in a run.
 ///
-/// With a ReplaySource every group follows its record first, as fast as the messages allow; when
-/// the last one has reached its end, all resume, and the clock of the run goes on from the recorded
-/// end.
+/// With a ReplaySource, every group first follows its record, as fast as its messages arrive. When
+/// the last group reaches its end, all groups resume and the run's clock continues from the
+/// recorded end.
 ///
-/// Order at the end: timers stop, every group is told to stop and is destroyed on its own thread,
-/// the ledger is taken, the CAF actors are released, the threads joined. A thread that does not
-/// return within drain_max is named in the outcome; what it may still touch is then kept until the
-/// process ends, which should be soon (has_lost_threads).
+/// Order at the end: timers stop, every group is destroyed on its own thread, the ledger is
+/// collected, the CAF actors are released, the threads are joined. If a thread does not return
+/// within drain_max, the outcome names it. Everything that thread may still touch is then kept
+/// until the process ends, which should be soon (has_lost_threads).
 #pragma once
 
 #include <memory>
@@ -30,72 +30,82 @@ struct CafExecutorSetup {
   std::shared_ptr<const Plan> plan;
   ProcessId process{0};
   uint32_t incarnation = 1;               // incarnation of this process
-  HostServices* host_services = nullptr;  // outlives the executor; called from every group's thread
+  HostServices* host_services = nullptr;  // must stay valid while the executor exists; called from
+                                          // every group's thread
   ResourceFactory factory;
-  DeliveryObserver* observer = nullptr;  // outlives the executor; called from every group's thread
-  ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
-  std::optional<Time> begins_at{};       // time of the run, where it is not the steady clock's
-  std::function<void()> on_live;  // all groups have followed their record to its end; any thread
-  /// When other processes follow a record too: all groups here are at the end, and wait for
-  /// resume(). Any thread. Null: they resume at once.
+  DeliveryObserver* observer = nullptr;  // must stay valid while the executor exists; called from
+                                         // every group's thread
+  ReplaySource* step_source = nullptr;   // for a resumed run; must stay valid while the executor
+                                         // exists
+  std::optional<Time> begins_at{};       // time of the run at start(), if it is not the steady
+                                         // clock's
+  std::function<void()> on_live;  // called when all groups reached the end of their record; any
+                                  // thread
+  /// Set when other processes follow a record too. Called when all groups here reached the end of
+  /// their record; they then wait for resume(). Any thread. Null: the groups resume at once.
   std::function<void()> on_followed;
-  std::function<void(const CommandAnswer&)> on_command;  // any thread; null: nobody wants them
-  /// In a run of one process: a tenant was set aside, and why. Any thread; null: nobody asks.
+  std::function<void(const CommandAnswer&)> on_command;  // any thread; null: answers are dropped
+  /// In a run of one process: called with a tenant that was set aside, and the reason. Any thread.
+  /// May be null.
   std::function<void(TenantSlot, const std::string&)> on_set_aside;
-  CutSink* cuts = nullptr;  // outlives the executor; called from every group's thread; null: none
-  OtherProcesses* others = nullptr;  // outlives the executor; null: this process is the whole run
-  /// Incarnations (by ProcessId) of the other processes, where they may differ from `incarnation`.
+  CutSink* cuts = nullptr;  // must stay valid while the executor exists; called from every group's
+                            // thread; null: no cuts
+  OtherProcesses* others = nullptr;  // must stay valid while the executor exists; null: this
+                                     // process is the whole run
+  /// Incarnations of the other processes, by ProcessId, if they differ from `incarnation`.
   std::vector<std::pair<uint32_t, uint32_t>> peer_incarnations{};
 };
 
 class CafExecutor final : public Executor {
  public:
   explicit CafExecutor(CafExecutorSetup setup);
-  /// Stops and waits if the run has not ended.
+  /// If the run has not ended: stops it and waits.
   ~CafExecutor() override;
 
   /// prepare() and go().
   Status start() override;
-  /// Makes every group: resources, actors, start(). Arrivals wait. If one fails, the others are
-  /// undone.
+  /// Makes every group: resources, actors, start(). Arriving messages wait. If one group fails, the
+  /// others are destroyed.
   Status prepare();
-  /// All processes are prepared: groups take inputs.
+  /// Call when all processes are prepared: groups begin to accept inputs.
   void go();
-  /// After on_followed: groups choose their own steps from now on. Any thread, once.
+  /// Call after on_followed: from now on groups choose their own steps. Any thread, once.
   void resume();
-  /// Orders every group here to take part in a cut (process_cut.h). Any thread.
+  /// Orders every group here to join a cut (process_cut.h). Any thread.
   void cut(uint64_t number);
-  /// Whether there is no record (any more) to follow.
+  /// Whether no group follows a record (any more).
   bool is_live() const;
   void request_drain() override;
-  /// In a run of several processes, once prepared: the control plane says that `tenant` failed. Her
-  /// actors here drain.
+  /// In a run of several processes, after prepare(): the control plane reports that `tenant`
+  /// failed. The tenant's actors here drain.
   void set_aside(TenantSlot tenant);
-  /// Gives a command to every actor of this process that it is meant for; each answers through
-  /// setup.on_command when it has handled it. A group that follows a record takes it when it has
-  /// resumed. Once prepared.
+  /// Gives a command to every addressed actor of this process. Each answers through
+  /// setup.on_command after it handled the command. A group that follows a record gets the command
+  /// after it resumed. Call after prepare().
   void command(const ActorCommand& command);
   void request_stop() override;
   RunOutcome wait() override;
   RunStatus status() const override;
 
   // In a run of several processes, any thread:
-  /// After prepare(): a batch of a group of `from`, in order per sending group. Leaves out what
-  /// that process may not send: returns the first error, or ok.
+  /// After prepare(): accepts a batch of a group of process `from`, in order per sending group.
+  /// Messages that `from` may not send are skipped. Returns the first error, or ok.
   Status arrive(ProcessId from, MessageBatch&& batch);
-  /// A process died: its groups' neighbours are told, and nothing more is sent to it.
+  /// A process died: groups connected to its groups are notified, and nothing more is sent to it.
   void peer_down(ProcessId process, uint32_t incarnation);
-  /// It is back as `incarnation`. `join` connects to it; what is sent meanwhile waits for that.
+  /// The process runs again as `incarnation`. `join` connects to it; messages sent meanwhile wait
+  /// until it returns.
   Status peer_up(ProcessId process, uint32_t incarnation, const std::function<Status()>& join);
-  /// The drain of all processes is over, or the run is: ends it with `end`.
+  /// The drain of all processes is complete, or the run is: ends this process's part with `end`.
   void finish(RunEnd end);
   StallReport stall_report() const;
 
-  /// What the groups of this process do and hold; any thread.
+  /// Current work and message counts of this process's groups; any thread.
   ProcessLoad load() const;
-  /// What each group of this process does now; any thread.
+  /// The current activity of each group of this process; any thread.
   std::vector<GroupView> views() const;
-  /// After wait(): a handler has not returned. End the process without running destructors.
+  /// After wait(): whether a handler has not returned. If so, end the process without running
+  /// destructors.
   bool has_lost_threads() const;
 
  private:

@@ -9,9 +9,10 @@ namespace primerl {
 namespace {
 
 constexpr int kStepsPerReading = 8;
-constexpr Duration kQuick = Duration::microseconds(5);  // for those steps together
-// A burst ends after kBurstSteps or this time, whichever comes first: long enough to amortize the
-// cost of a turn, short enough that an arrival does not wait.
+// Maximum for the steps that share one clock reading.
+constexpr Duration kQuick = Duration::microseconds(5);
+// A burst ends after kBurstSteps or this time, whichever comes first. It is long enough to amortize
+// the cost of a turn, and short enough that an arrival does not wait.
 constexpr Duration kBurstTime = Duration::microseconds(20);
 
 }  // namespace
@@ -36,7 +37,7 @@ uint32_t GroupCell::adopt() {
 
 void GroupCell::set_wake_up(CafActors::WakeUp wake_up) {
   auto shared = wake_up ? std::make_shared<const CafActors::WakeUp>(std::move(wake_up)) : nullptr;
-  // Destroy the old one after the lock is released: its actor may end with it.
+  // The old one is destroyed after the lock is released, because its actor may end with it.
   const std::lock_guard lock(mutex_);
   std::swap(wake_up_, shared);
   is_due_ = false;
@@ -75,8 +76,8 @@ void GroupCell::push(const PeerChange& change) {
 
 void GroupCell::order(uint32_t orders) { order(orders, {}); }
 
-/// Orders and changes under one lock: a turn in between would let the group send to a peer that it
-/// has not been told of.
+/// Orders and changes are added under one lock. Otherwise a turn in between would let the group
+/// send to a peer that it was not notified of.
 void GroupCell::resume(std::span<const PeerChange> changes) { order(kResume, changes); }
 
 void GroupCell::order(uint32_t orders, std::span<const PeerChange> changes) {
@@ -160,7 +161,7 @@ TurnEnd GroupCell::turn(uint32_t generation) {
   if (orders != 0 && !obey(orders, ordered_cut, now)) return TurnEnd::kQuit;
   if (may_step && !owner_->is_stopping() && !has_failed_) {
     // No burst on an own thread: a step there may be long, and the outputs of earlier steps would
-    // wait for its end.
+    // wait until it ends.
     take_changes(now);
     if (!has_own_thread_) group_.begin_burst();
     accept(now);
@@ -189,7 +190,8 @@ TurnEnd GroupCell::turn(uint32_t generation) {
   return TurnEnd::kIdle;
 }
 
-/// Before the batches of the same turn: a dead peer's last batches are then of an old incarnation.
+/// Applied before the batches of the same turn, so that a dead peer's last batches count as an old
+/// incarnation's.
 void GroupCell::take_changes(Time now) {
   for (const PeerChange& change : taken_changes_) {
     if (change.is_up) {
@@ -218,7 +220,7 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
     owner_->group_started(group_.id(), std::move(status));
   }
   if ((orders & kQuit) != 0) {
-    // What an abandoned handler still does must have no effect.
+    // Later effects of an abandoned handler must be ignored.
     if (was_taken_over_) group_.running()->abandon();
     group_.destroy();
     owner_->group_ended(group_.id());
@@ -241,7 +243,7 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
   if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
     drain_waits_ = false;
     group_.begin_drain(now);
-    // Not earlier: who sees it may rely on it that the group's counts include the drain.
+    // Set last: a reader that sees it relies on the group's counts to include the drain inputs.
     is_draining_ = true;
   }
   if ((orders & kWake) != 0) armed_ = kNever;
@@ -287,14 +289,15 @@ bool GroupCell::run_burst(uint32_t generation, Time now) {
       if (!group_.ready()) break;
       if (!run_apart(generation, now)) return false;
     } else if (has_own_thread_) {
-      // These steps are long: read the clock at their end, for the record.
+      // These steps are long, so the clock is read again at their end, for the record.
       if (!group_.begin_step(now)) break;
       group_.run_step();
       group_.complete_step(clock_.now());
     } else if (!group_.step(now)) {
       break;
     }
-    // Quick handlers share a clock reading, a few steps at a time; resources are not quick.
+    // Quick handlers share one clock reading for a few steps; handlers with resources are not
+    // quick.
     if (!has_own_thread_ && i % kStepsPerReading != 0) continue;
     if (!group_.ready()) break;
     const Time last = std::exchange(now, clock_.now());
@@ -323,7 +326,7 @@ void GroupCell::follow_record(Time now) {
 
 bool GroupCell::run_apart(uint32_t generation, Time now) {
   if (!group_.begin_step(now)) return true;
-  // Keeps the actor alive while this thread runs it, whatever happens to the group.
+  // Keeps the actor alive while this thread runs it, even if the group is destroyed.
   const auto running = group_.running();
   bool is_refused = false;
   {

@@ -1,13 +1,14 @@
-/// GroupCell: one ActorGroup with its arrival queue, driven by a CAF actor.
+/// GroupCell: one ActorGroup with its queue of arrivals, driven by a CAF actor.
 ///
-/// Other groups push batches from their threads; the actor's turns take all that has arrived, then
-/// give the group a short burst of steps and ship what those emitted, one delivery per destination.
-/// A turn that leaves work asks for another, scheduled behind what arrived meanwhile. A push wakes
-/// the actor only when no turn is due, so a busy edge does not cost a CAF message per batch.
+/// Other groups push batches from their threads. One turn of the CAF actor accepts all arrived
+/// batches, then makes a short burst of steps and ships what they emitted, one delivery per
+/// destination. If work is left, the turn requests another turn, which is scheduled after newer
+/// arrivals. A push wakes the actor only when no turn is scheduled, so a busy edge does not cost
+/// one CAF message per batch.
 ///
-/// A group that may run apart (an own_thread actor without resources) can get stuck in a handler.
-/// take_over() then gives the cell to a new actor; if the old one ever returns, it finds that the
-/// cell is no longer its own and does not touch the group.
+/// A group whose handler runs apart (an own_thread actor without resources) can get stuck in the
+/// handler. take_over() then gives the cell to a new CAF actor. If the old one ever returns, it
+/// sees that it no longer owns the cell and does not touch the group.
 ///
 /// Threads: push(), order(), take_over(), and what ActorGroup allows, from any thread; turn() on
 /// the CAF actor's thread.
@@ -29,7 +30,7 @@
 
 namespace primerl {
 
-/// A group in a process that died, or that is back.
+/// A group whose process died or runs again.
 struct PeerChange {
   GroupId peer;
   bool is_up = false;
@@ -40,81 +41,84 @@ struct PeerChange {
 class CellOwner {
  public:
   virtual ~CellOwner() = default;
-  /// Takes what is in the vectors and leaves others, whose memory is reused.
+  /// Moves out the vectors' contents, or swaps in other vectors whose memory is reused.
   virtual void deliver(MessageBatch&& batch) = 0;
   virtual void arm(GroupId group, Time at) = 0;
   virtual void tenant_finished(TenantSlot tenant) = 0;
   virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
   virtual void group_failed(GroupId group, Error error) = 0;
-  /// The group left something out of a batch: `from` may not send it.
+  /// The group skipped a part of a batch, because `from` may not send it.
   virtual void batch_refused(GroupId group, GroupId from, const Error& why) = 0;
   virtual void group_started(GroupId group, Status status) = 0;
   virtual void group_ended(GroupId group) = 0;
   /// A replaying group has reached the end of its record.
   virtual void group_caught_up(GroupId group) = 0;
-  /// The group found nothing left to do while the run drains.
+  /// The group has nothing left to do while the run drains.
   virtual void group_idle() = 0;
   virtual bool is_stopping() const = 0;
-  /// The group takes `change` into account from now on.
+  /// From now on the group uses the peer state in `change`.
   virtual void peer_changed(GroupId group, const PeerChange& change) = 0;
   virtual void command_answered(CommandAnswer answer) = 0;
 };
 
 class GroupCell final : public GroupExecutor {
  public:
-  /// Bits of order(); taken in this order.
+  /// Bits of order(); applied in this order.
   enum Order : uint32_t {
-    kStart = 1,      // make resources and actors, tell group_started()
-    kGo = 2,         // all groups have started: take inputs
-    kAbandon = 4,    // give up the handler that is stuck (after take_over)
-    kResume = 8,     // all groups have followed their records: resume(), after group_caught_up
-    kDrain = 16,     // of a group that follows its record: takes effect when it has resumed
-    kQuit = 32,      // destroy the group on its thread, tell group_ended()
-    kWake = 64,      // a timer is due
-    kCut = 128,      // take part in a cut (cut())
-    kAside = 256,    // tenants are set aside (set_aside()); waits like kDrain
-    kCommand = 512,  // commands wait (command()); likewise
+    kStart = 1,      // make resources and actors, then call group_started()
+    kGo = 2,         // all groups have started: accept inputs
+    kAbandon = 4,    // abandon the stuck handler (after take_over)
+    kResume = 8,     // all groups reached the end of their records: resume(), after group_caught_up
+    kDrain = 16,     // drain; a group that follows its record drains after it resumed
+    kQuit = 32,      // destroy the group on its thread, then call group_ended()
+    kWake = 64,      // a timer has expired
+    kCut = 128,      // join a cut (cut())
+    kAside = 256,    // set tenants aside (set_aside()); waits like kDrain
+    kCommand = 512,  // handle waiting commands (command()); waits like kDrain
   };
 
-  /// `step_source` may be null; with it, setup.step_source is the group's. Both, and `clock`,
-  /// outlive the cell.
+  /// `step_source` may be null; otherwise setup.step_source must be the group's own. Both, and
+  /// `clock`, must stay valid while the cell exists.
   GroupCell(GroupSetup setup, bool has_own_thread, CellOwner* owner, const RunClock& clock,
             ReplaySource* step_source);
 
   ActorGroup& group() { return group_; }
-  /// Registers a new CAF actor for this cell; returns the generation that it passes to turn().
+  /// Registers a new CAF actor for this cell; returns its generation number, which it must give to
+  /// turn().
   uint32_t adopt();
   void set_wake_up(CafActors::WakeUp wake_up);
 
   void push(MessageBatch&& batch);
-  /// In order, and before every batch pushed later.
+  /// Applied in order, before every batch that is pushed later.
   void push(const PeerChange& change);
   void order(uint32_t orders);
-  /// kResume, with changes that the group is told before it takes a step by itself.
+  /// kResume; the group applies `changes` before the first step that it chooses itself.
   void resume(std::span<const PeerChange> changes);
-  /// Takes part in cut `number`, between two steps; not while it follows a record.
+  /// Joins cut `number` between two steps; not while the group follows a record.
   void cut(uint64_t number);
-  /// The group's actors of `tenant`, which failed, drain.
+  /// Drains the actors of `tenant`, which failed.
   void set_aside(TenantSlot tenant);
-  /// Its handlers get stuck: messages that still come are refused without running one.
+  /// Its handlers get stuck: from now on messages are refused without running a handler.
   void refuse();
-  /// In order, and before every order given later. kExhausted when kCommandsMax wait.
+  /// Applied in order, before every order that is given later. kExhausted when kCommandsMax
+  /// commands wait.
   Status command(const ActorCommand& command);
-  /// True when a handler was running and the cell is free for a new actor. Then: adopt,
+  /// True: a handler was running, and the cell is free for a new CAF actor. Then call adopt,
   /// set_wake_up, order(kAbandon).
   bool take_over();
   TurnEnd turn(uint32_t generation);
 
-  /// Abandoned handlers that have not returned yet.
+  /// Number of abandoned handlers that have not returned yet.
   int64_t num_lost() const;
-  /// Whether the group has begun to drain: counts read after this include what it has to drain.
+  /// Whether the group has begun to drain. Counts that are read afterwards include its drain
+  /// inputs.
   bool is_draining() const { return is_draining_; }
-  /// Thread time that this cell's turns took.
+  /// Thread time used by this cell's turns.
   Duration busy() const { return Duration::nanoseconds(static_cast<int64_t>(busy_ns_.get())); }
 
  private:
   void order(uint32_t orders, std::span<const PeerChange> changes);
-  // GroupExecutor, inside group_ calls.
+  // GroupExecutor; called by group_.
   void ship(MessageBatch&& batch) override { owner_->deliver(std::move(batch)); }
   void tenant_finished(TenantSlot tenant) override { owner_->tenant_finished(tenant); }
   void tenant_failed(TenantSlot tenant, std::string why) override {
@@ -140,7 +144,7 @@ class GroupCell final : public GroupExecutor {
 
   CellOwner* const owner_;
   const RunClock& clock_;
-  ReplaySource* const step_source_;  // null: nothing to follow
+  ReplaySource* const step_source_;  // null: there is no record to follow
   ActorGroup group_;
   const bool runs_apart_;
   const bool has_own_thread_;
@@ -148,7 +152,8 @@ class GroupCell final : public GroupExecutor {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::vector<MessageBatch>
-      arrivals_;  // the first num_arrivals_ are valid; the others keep memory for later ones
+      // the first num_arrivals_ are valid; the others keep memory for later ones
+      arrivals_;
   size_t num_arrivals_ = 0;
   std::vector<PeerChange> changes_;
   uint32_t orders_ = 0;
@@ -156,24 +161,24 @@ class GroupCell final : public GroupExecutor {
   std::set<TenantSlot> set_aside_;
   std::vector<ActorCommand> commands_;  // at most kCommandsMax
   bool is_stuck_ = false;
-  bool is_due_ = false;  // a turn is running or will come
+  bool is_due_ = false;  // a turn runs or is scheduled
   bool has_gone_ = false;
   uint32_t generation_ = 0;  // number of the CAF actor that owns the cell
   bool is_in_handler_ = false;
   int64_t num_lost_ = 0;
-  bool was_taken_over_ = false;  // and the new actor has not seen it yet
+  bool was_taken_over_ = false;  // and the new actor has not noticed it yet
   std::shared_ptr<const CafActors::WakeUp> wake_up_;
 
-  // Touched by turns alone.
+  // Used by turns only.
   std::vector<MessageBatch> taken_;
   size_t num_taken_ = 0;
   std::vector<PeerChange> taken_changes_;
   Time armed_;
   bool has_failed_ = false;
-  bool has_followed_ = false;   // and the executor was told
-  bool drain_waits_ = false;    // for the group to resume
-  bool aside_waits_ = false;    // likewise, or for it to start
-  bool commands_wait_ = false;  // likewise
+  bool has_followed_ = false;   // and the executor was notified
+  bool drain_waits_ = false;    // until the group resumes
+  bool aside_waits_ = false;    // until the group resumes or starts
+  bool commands_wait_ = false;  // until the group resumes
   bool has_started_ = false;
 
   std::atomic<bool> is_draining_{false};

@@ -1,5 +1,5 @@
-// The part of a CafExecutor for runs of several processes: batches that leave and arrive, and the
-// state that other processes ask for.
+// The part of a CafExecutor for runs of several processes: outgoing and incoming batches, and the
+// state that other processes request.
 #include <algorithm>
 
 #include "runtime/exec/caf_core.h"
@@ -12,8 +12,8 @@ void CafExecutor::Core::send_to_process(MessageBatch&& batch) {
   const GroupId from = batch.from;
   const std::shared_lock lock(connections_mutex_);
   const uint32_t live = live_incarnations_[to.index()];
-  // The target process is dead or not known yet: dropped. The sender gets the messages back when it
-  // is told of the death.
+  // The target process is dead or not known yet, so the batch is dropped. The sender gets the
+  // messages back when it is notified of the death.
   if (live == 0 || known_incarnation(from, to).load(std::memory_order_relaxed) != live) {
     batch.messages.clear();
     batch.grants.clear();
@@ -31,8 +31,8 @@ Status CafExecutor::Core::arrive(ProcessId from, MessageBatch&& batch) {
   return filtered;
 }
 
-/// From a group of this process it is a bug that ends the run; from another process it is left out
-/// and reported.
+/// If the sender is in this process, it is a bug and the run ends. If it is in another process, the
+/// batch is skipped and reported.
 void CafExecutor::Core::batch_refused(GroupId group, GroupId from, const Error& why) {
   const ProcessId process = setup_.plan->group(from).process;
   if (process == setup_.process) return group_failed(group, why);
@@ -63,7 +63,7 @@ void CafExecutor::Core::peer_down(ProcessId process, uint32_t incarnation) {
 
 Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
                                   const std::function<Status()>& join) {
-  // Groups that are told of it at once wait for this lock until the connection is up.
+  // Groups are notified at once, but their sends wait for this lock until the connection is up.
   const std::unique_lock lock(connections_mutex_);
   tell_neighbours(process, true, incarnation);
   RETURN_IF_ERROR(join());
@@ -73,7 +73,7 @@ Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
 
 void CafExecutor::Core::finish(RunEnd end) { this->end(end, ok()); }
 
-/// Only all processes together can tell a stall: this one reports its own state.
+/// A stall can only be decided over all processes; this one reports its own state.
 void CafExecutor::Core::note_stillness(bool is_waiting) {
   is_waiting_ = is_waiting;
   has_alarm_ = timers_->has_alarm();

@@ -54,7 +54,7 @@ std::vector<GroupId> CafTimers::take_due(Time now) {
   while (!alarms_.empty() && alarms_.top().at <= now) {
     const Alarm alarm = alarms_.top();
     alarms_.pop();
-    // An alarm that was replaced is ignored.
+    // Ignores an alarm that was replaced.
     if (armed_[alarm.group.index()] != alarm.at) continue;
     armed_[alarm.group.index()] = kNever;
     --num_armed_;

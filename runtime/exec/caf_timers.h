@@ -1,8 +1,8 @@
-/// CafTimers: the one timer service of a process: one thread, one heap, joined at the end.
+/// CafTimers: the timer service of a process: one thread, one heap, joined at the end.
 ///
-/// Every group has at most one alarm, its earliest; ring() is called for it once, on the service's
-/// thread, at or after its time. look() is called every `tick`, and soon after notice(): that is
-/// where deadlines, stalls and the end of a drain are checked. Neither may block.
+/// Every group has at most one alarm, its earliest timer. ring() is called once for it, on the
+/// service's thread, at or after its time. look() is called every `tick`, and soon after notice():
+/// it checks deadlines, stalls and the end of a drain. Neither may block.
 #pragma once
 
 #include <condition_variable>
@@ -18,12 +18,13 @@
 
 namespace primerl {
 
-/// No alarm has this time.
+/// The time of a group without an alarm.
 inline constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
 
 class CafTimers {
  public:
-  /// Times are of `clock`, which outlives it; call notice() after that clock was set.
+  /// Times are of `clock`, which must stay valid while the timers exist. Call notice() after that
+  /// clock was set.
   CafTimers(const RunClock& clock, size_t num_groups, Duration tick,
             std::function<void(GroupId)> ring, std::function<void()> look);
   ~CafTimers() { stop(); }
@@ -33,7 +34,8 @@ class CafTimers {
   bool has_alarm() const;
   /// Asks for a look() soon. Any thread.
   void notice();
-  /// No ring() or look() after it returns. Idempotent; not from ring() or look().
+  /// No ring() or look() is called after it returns. Idempotent; must not be called from ring() or
+  /// look().
   void stop();
 
  private:
@@ -43,7 +45,7 @@ class CafTimers {
     bool operator>(const Alarm& other) const { return at > other.at; }
   };
   void run();
-  std::vector<GroupId> take_due(Time now);  // under mutex_
+  std::vector<GroupId> take_due(Time now);  // call under mutex_
 
   const RunClock& clock_;
   const Duration tick_;
@@ -53,8 +55,9 @@ class CafTimers {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::priority_queue<Alarm, std::vector<Alarm>, std::greater<>> alarms_;  // may hold replaced ones
-  std::vector<Time> armed_;  // by group; kNever when it has none
+  // may contain replaced alarms
+  std::priority_queue<Alarm, std::vector<Alarm>, std::greater<>> alarms_;
+  std::vector<Time> armed_;  // by group; kNever without an alarm
   size_t num_armed_ = 0;
   bool is_noticed_ = false;
   bool is_stopping_ = false;

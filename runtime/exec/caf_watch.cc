@@ -1,4 +1,5 @@
-// The watchdog of a run, on the timer thread: stuck handlers, stalls, the end of a drain.
+// The watchdog of a run, on the timer thread: detects stuck handlers, stalls and the end of a
+// drain.
 #include <algorithm>
 
 #include "graph/tenant.h"
@@ -9,7 +10,7 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kStuckAfter = Duration::seconds(10);  // without a step of the record
+constexpr Duration kStuckAfter = Duration::seconds(10);  // time without a step of the record
 
 }  // namespace
 
@@ -33,7 +34,7 @@ void CafExecutor::Core::watch() {
   if (phase == Phase::kDraining) watch_drain(now);
 }
 
-/// A handler that runs apart may take as long as its tenant allows an environment.
+/// A handler that runs apart may last as long as its tenant's environment_timeout.
 Duration CafExecutor::Core::handler_limit(const ActorGroup& group) const {
   const Plan& plan = *setup_.plan;
   const auto slot = plan.instance(plan.group(group.id()).instances.front()).tenant;
@@ -49,7 +50,7 @@ void CafExecutor::Core::watch_handlers(Time now, bool is_draining) {
     const bool is_apart = cell->group().may_run_apart();
     if (const auto alarm = handler_watch_.check(view, now, is_apart))
       setup_.host_services->log(LogLevel::kWarning, alarm->name, alarm->text);
-    // A work turn has no message to refuse: the stall report names it.
+    // A work call has no message that could be refused; the stall report names it.
     if (!is_apart || !view.is_running || view.handling.is_none()) continue;
     if (now - handler_watch_.last_activity(view.group) > handler_limit(cell->group()))
       abandon(*cell, view, now, is_draining);
@@ -59,7 +60,7 @@ void CafExecutor::Core::watch_handlers(Time now, bool is_draining) {
 void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now,
                                 bool is_draining) {
   const Plan& plan = *setup_.plan;
-  // Threads that are stuck are counted for each tenant: what one may lose is no one else's.
+  // Stuck threads are counted per tenant, so one tenant's limit does not reduce another's.
   const TenantSlot tenant = counted_tenant(plan, cell.group().id());
   int64_t& num_abandoned = num_abandoned_[tenant];
   if (num_abandoned >= plan.settings.abandoned_max) {
@@ -69,7 +70,7 @@ void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now
               cell.group().name(), rounded_text(now - view.running_since), num_abandoned,
               num_abandoned == 1 ? " was" : "s were")
             .note("[graph] abandoned_max is the most that may be given up");
-    // A run that ends needs its threads no more: however many are stuck, none keeps it.
+    // While the run drains it does not end for stuck threads, however many there are.
     if (tenant.is_none() && !is_draining) return end(RunEnd::kFailed, why);
     cell.refuse();
     if (!is_draining) {
@@ -83,7 +84,7 @@ void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now
   cell.order(GroupCell::kAbandon);
 }
 
-/// What the record needs can come from that call alone, so it cannot be given up.
+/// The result that the record needs can only come from this call, so the call cannot be abandoned.
 Error CafExecutor::Core::stuck_in_record(const GroupView& view, Duration lasts) const {
   return error(Code::kDeadline, "'{}' follows its record and has been in {} for {}",
                setup_.plan->instance(view.handling).name,
@@ -92,8 +93,8 @@ Error CafExecutor::Core::stuck_in_record(const GroupView& view, Duration lasts) 
           "in the recorded run this call returned; resume the run when what it waits for is back");
 }
 
-/// A group that follows a record waits only for messages: a group that waits for a message that
-/// nobody sends would wait forever.
+/// A group that follows a record waits only for messages. If no group sends the message, it would
+/// wait forever.
 void CafExecutor::Core::watch_record(Time now) {
   uint64_t steps = 0;
   bool is_running = false;
@@ -101,7 +102,7 @@ void CafExecutor::Core::watch_record(Time now) {
     const auto view = cell->group().view();
     steps += view.num_steps;
     is_running = is_running || view.is_running;
-    // Its step has the time of the record: how long it runs is measured here.
+    // The step's own time is the recorded time, so its real duration is measured here.
     FollowedStep& seen = followed_[view.group];
     const bool is_same = view.is_running && !view.handling.is_none() &&
                          seen.num_steps == view.num_steps && seen.num_progress == view.num_progress;
@@ -114,7 +115,8 @@ void CafExecutor::Core::watch_record(Time now) {
     last_steps_ = steps;
     last_change_ = now;
   }
-  // Messages from other processes may take any time: only all processes together can tell a stall.
+  // Messages from other processes may take any time, so only all processes together can detect a
+  // stall.
   if (setup_.others != nullptr) return note_stillness(true);
   if (has_changed || now - last_change_ < kStuckAfter) return;
   end(RunEnd::kFailed, setup_.step_source->stuck());
@@ -122,7 +124,7 @@ void CafExecutor::Core::watch_record(Time now) {
 
 void CafExecutor::Core::watch_stall(Time now) {
   uint64_t steps = 0;
-  Time activity;  // the latest start of a handler, or progress() in one
+  Time activity;  // the latest start of a handler, or the latest progress() call
   bool is_waiting = false;
   for (auto* cell : here_) {
     const auto view = cell->group().view();
@@ -139,7 +141,7 @@ void CafExecutor::Core::watch_stall(Time now) {
   }
   note_stillness(is_waiting);
   if (has_changed || setup_.others != nullptr) return;
-  // When only a timer is pending, the run is idle, not stalled.
+  // If only a timer is pending, the run is idle, not stalled.
   if ((timers_->has_alarm() && !is_waiting) ||
       now - last_change_ < setup_.plan->settings.stall_after)
     return;
@@ -158,11 +160,12 @@ void CafExecutor::Core::watch_drain(Time now) {
     drained_end = drained_end_;
   }
   std::vector<GroupCounts> counts(here_.size());
-  // Twice, because a message may be in transit during the first count.
+  // Counted twice, because a message may be in transit during the first count.
   for (int i = 0; i < 2; ++i) {
     bool all_drain = true;
     for (size_t k = 0; k < here_.size(); ++k) {
-      // In this order: the counts of a group that has begun to drain are newer than its beginning.
+      // In this order, so that the counts of a draining group are newer than the begin of its
+      // drain.
       all_drain = all_drain && here_[k]->is_draining();
       counts[k] = here_[k]->group().counts();
     }

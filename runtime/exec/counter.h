@@ -1,5 +1,5 @@
-/// Counter: a number that one thread changes and any thread may read. As cheap as a plain number:
-/// relaxed loads and stores, no read-modify-write.
+/// Counter: a number that one thread changes and any thread may read. It uses relaxed loads and
+/// stores and no read-modify-write, so it costs as much as a plain number.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
-/// DrainDetector: tells when a draining run is over: two successive counts over all groups find
-/// every group idle, no message in transit, and no step between the two. Shared by both executors.
-/// A value.
+/// DrainDetector: finds out when a draining run is over. Two counts over all groups, one after the
+/// other, must find every group idle, no message in transit, and no step between them. Shared by
+/// both executors. A value.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@ namespace primerl {
 
 class DrainDetector {
  public:
-  /// One count over all groups. True = over. Counts may be taken while groups run: a message in
-  /// transit during a count shows up as a step or a difference in the next one.
+  /// One count over all groups. True: the run is over. Counts may be read while groups run: a
+  /// message in transit shows up as a step or as a difference in the next count.
   bool is_over(std::span<const GroupCounts> groups);
 
  private:

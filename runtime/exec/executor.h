@@ -1,6 +1,6 @@
-/// Executor: runs the groups of one process of a Plan. Two exist: CafExecutor (real threads and
+/// Executor: runs the groups of one process of a Plan. There are two: CafExecutor (real threads and
 /// time) and VirtualExecutor (one thread, seeded choice, virtual clock). Both drive the same
-/// ActorGroup class (actor_group.h), so an actor cannot tell them apart.
+/// ActorGroup class (actor_group.h), so an actor cannot see the difference.
 ///
 /// Order: make -> start() -> [request_drain() | request_stop()] -> wait() -> destroy. All methods
 /// but make/start/destroy may be called from any thread.
@@ -20,43 +20,44 @@
 
 namespace primerl {
 
-/// Makes the resource at `index` of plan.resources. Called on the thread of the group that owns it
-/// (a weight channel or tokenizer, which groups share, on the starting thread).
+/// Makes the resource at `index` of plan.resources. Called on the thread of the group that owns it.
+/// A shared resource (weight channel, tokenizer) is made on the thread that calls start().
 using ResourceFactory =
     std::function<Result<std::unique_ptr<Resource>>(const Plan& plan, int32_t index)>;
 
-/// What the process around the executor provides. Thread-safe. Never blocks on a slow observer.
+/// Services of the process around the executor. Thread-safe. Must never block on a slow observer.
 class HostServices {
  public:
   virtual ~HostServices() = default;
-  virtual RunFiles& files() = 0;  // called from one group at a time per file
+  virtual RunFiles& files() = 0;  // one file is used by one group at a time
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   virtual void log(LogLevel level, std::string_view instance, std::string_view text) = 0;
   virtual const ResumePoint* resume_point(TenantSlot tenant) const = 0;
 };
 
-/// One node that cannot go on, for the stall report.
+/// One node that is blocked, for the stall report.
 struct StalledGroup {
   std::string process;  // "" when the run has only one process
   std::string name;
   uint64_t num_waiting = 0;  // inputs in its inbox
   std::string full_edges;    // outgoing forward edges that are full
-  std::string paused_edges;  // arriving edges whose input its actor has paused
+  std::string paused_edges;  // incoming edges whose input the actor has paused
   Duration oldest;           // age of the oldest waiting input
-  std::string handling;      // instance and message type in a handler now, empty if none
+  std::string handling;      // instance and message type of the running handler; empty if none runs
 };
 
 struct StallReport {
   std::vector<StalledGroup> groups;
-  std::vector<std::string> wait_cycle;  // group names, first waits for second, ...; empty when none
-  std::string text() const;             // the table a person reads
+  std::vector<std::string> wait_cycle;  // names of groups: the first waits for the second, and so
+                                        // on; empty without a cycle
+  std::string text() const;             // the table for the console
 };
 
 /// A snapshot for the status line and heartbeats.
 struct RunStatus {
-  uint64_t num_steps = 0;  // group steps so far: rises while the run makes progress
+  uint64_t num_steps = 0;  // group steps so far; it rises while the run makes progress
   bool is_draining = false;
-  bool is_idle = false;           // draining, and no group here has anything left to do
+  bool is_idle = false;           // the run drains and no group here has anything left to do
   Duration still_for;             // since the last step or progress() call here
   bool is_waiting = false;        // an input waits here, or a handler runs
   bool has_alarm = false;         // a timer is set here
@@ -67,54 +68,58 @@ enum class RunEnd { kFinished, kInterrupted, kFailed, kStalled };
 
 struct RunOutcome {
   RunEnd end = RunEnd::kFinished;
-  Status status;                   // why, when kFailed or kStalled
+  Status status;                   // the reason, for kFailed and kStalled
   std::vector<EdgeLedger> ledger;  // index = EdgeId; balances at a clean end
-  StallReport stall;               // filled when kStalled
+  StallReport stall;               // for kStalled
 };
 
-/// A message from outside of the graph, which a person sends: every actor that it is meant for gets
-/// it at the first input of its type. Small, without Blobs. It is a step like any other, so it is
-/// recorded, and a replay repeats it.
+/// A message from a person to actors of a run. Every addressed actor gets it at its first input of
+/// that type. It must be small and have no Blobs. Handling it is a step, so it is recorded and a
+/// replay repeats it.
 struct ActorCommand {
-  uint64_t number = 0;  // of whoever sends it, for the answers
-  TenantSlot tenant;    // none: for all actors with such an input; else for those of her alone
+  uint64_t number = 0;  // chosen by the sender; answers repeat it
+  TenantSlot tenant;    // none: all actors with such an input; else only the actors of this tenant
   Payload message;
 };
 
-/// What one actor made of a command.
+/// The answer of one actor to a command.
 struct CommandAnswer {
   uint64_t number = 0;
   InstanceId instance;
   Status status;
 };
 
-/// Commands that may wait for one actor group: in its inbox, and as many on their way there.
+/// The maximum number of commands that wait in one actor group's inbox. As many more may be on
+/// their way to the inbox.
 inline constexpr size_t kCommandsMax = 64;
 
-/// The index of the input at which `instance` takes the command; none: it is not meant for it.
+/// The index of the input at which `instance` accepts the command; none: the command does not
+/// address it.
 std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const MessageType& type,
                                   TenantSlot tenant);
 
-/// Whose limit of stuck handlers a group of a handler that runs apart counts for: none where only
-/// one tenant shares the run, or all share the group.
+/// The tenant whose limit (abandoned_max) counts stuck handlers of this group. None if the run has
+/// one tenant, or if all tenants share the group.
 TenantSlot counted_tenant(const Plan& plan, GroupId group);
 
-/// Tenants that failed while others share the run, and why.
+/// Tenants that failed in a run with several tenants, each with the reason.
 using SetAside = std::map<TenantSlot, std::string>;
-/// The error of a run that ended well for the other tenants. `tenants` is not empty.
+/// The error of a run that ended well for all tenants but these. `tenants` is not empty.
 Error why_set_aside(const Plan& plan, const SetAside& tenants);
 
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Creates every group: resources, actors, start(). If one fails, the others are undone and its
-  /// Error is returned.
+  /// Creates every group: resources, actors, start(). If one fails, the others are destroyed and
+  /// its Error is returned.
   virtual Status start() = 0;
-  /// Drains the run: sources stop, what is in flight ends, drain_max is the limit. Idempotent.
+  /// Drains the run: sources stop, and work in flight completes within drain_max. Idempotent.
   virtual void request_drain() = 0;
-  /// Stops the run now: handlers are told through progress(); no more messages are handed over.
+  /// Stops the run now: running handlers see it through progress(), and no more messages are
+  /// handled.
   virtual void request_stop() = 0;
-  /// Returns when the run has ended: all tenants finished and drained, or stopped, failed, stalled.
+  /// Returns when the run has ended: all tenants finished and drained, or the run was stopped,
+  /// failed or stalled.
   virtual RunOutcome wait() = 0;
   virtual RunStatus status() const = 0;
 };

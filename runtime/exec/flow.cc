@@ -11,7 +11,7 @@ bool has_credit(const OutLink& out, uint64_t num_bytes) {
   if (out.num_shipped.get() - out.num_settled.get() >= static_cast<uint64_t>(out.link->capacity))
     return false;
   const uint64_t in_window = out.bytes_shipped - out.bytes_settled;
-  // A message larger than the whole window would otherwise wait forever.
+  // Without this rule a message larger than the whole window would wait forever.
   return in_window == 0 || in_window + num_bytes <= static_cast<uint64_t>(out.link->bytes_max);
 }
 
@@ -22,7 +22,7 @@ uint64_t OutLink::blocked_until(Time now) const {
   while (true) {
     const uint64_t before = blocked_ns.get();
     const uint64_t since = full_since_ns.get();
-    // The full time that ended meanwhile is in the sum now: read again, or it would count twice.
+    // A full period that ended meanwhile is now in the sum. Read again, or it would count twice.
     if (blocked_ns.get() == before) return before + (since != 0 && time > since ? time - since : 0);
   }
 }
@@ -103,7 +103,8 @@ bool Flow::emit(OutLink& out, Envelope& envelope, EmissionFate fate) {
         if (older.tenant != envelope.tenant) continue;
         out.num_overwritten.add(1);
         out.bytes_emitted -= older.blob_bytes;
-        out.outbox.remove(i);  // the newer one goes to the end: sequence numbers only rise
+        // The newer message goes to the end, because sequence numbers must rise.
+        out.outbox.remove(i);
         out.outbox.push(std::move(envelope));
         return false;
       }
@@ -151,7 +152,8 @@ bool Flow::may_settle(const OutLink& out, uint64_t num_messages, uint64_t num_by
 }
 
 bool Flow::settle(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
-  // The receiver may be further in its record than this group: it has handled all that was sent.
+  // The receiver may be further in its record than this group: it has handled everything that was
+  // sent.
   if (is_replaying_ && num_messages > out.num_shipped.get()) {
     num_messages = out.num_shipped.get();
     num_bytes = out.bytes_shipped;
@@ -190,7 +192,7 @@ void Flow::update_full(OutLink& out) {
   if (full == out.is_full) return;
   out.is_full = full;
   if (!full) got_room_ = true;
-  // Never 0, which means "not full"; a virtual clock begins at 0.
+  // Never 0, because 0 means "not full" and a virtual clock begins at 0.
   const auto time = static_cast<uint64_t>(std::max<int64_t>(now_.to_nanoseconds(), 1));
   const uint64_t since = out.full_since_ns.get();
   if (full) {
@@ -215,7 +217,7 @@ void Flow::put_back(OutLink& out, std::vector<Envelope> outbox,
   const uint64_t full_since_ns = out.full_since_ns.get();
   const uint64_t blocked_ns = out.blocked_ns.get();
   update_full(out);
-  // One that was not full when it was saved is full from now on.
+  // A link that was not full when it was saved counts as full from now on.
   if (full_since_ns != 0 || !out.is_full) out.full_since_ns.set(full_since_ns);
   out.blocked_ns.set(blocked_ns);
 }
@@ -239,7 +241,7 @@ void Flow::close(OutLink& out) {
   OutputFlow& output = outputs[out.actor][out.link->output];
   if (!out.link->is_feedback) --output.num_forward;
   rebuild_targets(output);
-  // The remaining targets may all be full now.
+  // Now all remaining targets may be full.
   if (!output.any_blocks)
     for (uint32_t index : output.links) {
       OutLink& other = links[index];

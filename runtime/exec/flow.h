@@ -1,19 +1,19 @@
-/// Flow: the sending side of a group's links: credit, outbox, sequence numbers, ledger, and the
-/// check which forward inputs and work turns may be handed over.
+/// Flow: the sending side of a group's links: credit, outbox, sequence numbers and ledger. It also
+/// decides which forward inputs and work calls may run now.
 ///
-/// A forward message is shipped while the link has credit (messages and Blob bytes; one message
-/// larger than the byte window passes when that window is empty) and waits in the outbox otherwise.
-/// A feedback message is never held back. A latest_wins message waits at most once per tenant: a
-/// newer one overwrites it. Unsettled = emitted and not yet granted back; at capacity the link is
-/// full.
+/// A forward message is shipped while its link has credit, in messages and in Blob bytes. A message
+/// larger than the byte window is shipped when that window is empty. Without credit it waits in the
+/// outbox. A feedback message never waits. On a latest_wins link at most one message per tenant
+/// waits: a newer one overwrites it. A message is unsettled from its emission until the receiver
+/// grants its credit back. A link whose unsettled messages reach the capacity is full.
 ///
 /// An addressed output is full only when all its live targets are: its handler checks room(target)
 /// before it chooses a target. Any other output is full when one of its targets is. That includes
-/// keyed outputs: the key chooses the target and the handler cannot check it before, so with the
-/// rule of addressed outputs the bound of the edge could be exceeded.
+/// keyed outputs: the key chooses the target, and the handler cannot check that target first. With
+/// the rule of addressed outputs, a keyed output could exceed the bound of its edge.
 ///
-/// Threads: the group's, except room() and targets(), which a handler running apart may call, and
-/// the counters, which anyone may read.
+/// Threads: the group's thread. A handler that runs apart may call room() and targets(). Any thread
+/// may read the counters.
 #pragma once
 
 #include <span>
@@ -33,21 +33,21 @@ struct OutLink {
   uint32_t actor = 0;  // index among the group's instances
   bool is_live = true;
   bool is_full = false;
-  // Of the peer's current incarnation.
+  // Counts for the peer's current incarnation.
   Counter num_emitted, num_shipped, num_settled, num_overwritten;
   uint64_t bytes_emitted = 0, bytes_shipped = 0, bytes_settled = 0;
-  // Of all earlier incarnations.
+  // Counts for all earlier incarnations.
   Counter past_sent, past_handled, past_dropped, num_returned;
   Counter waiting_max;
   Counter full_since_ns, blocked_ns;  // 0: not full now; sum of earlier full times
   Ring<Envelope> outbox;
-  Ring<Envelope> unacknowledged;       // of remote links only
-  uint64_t last_settled_sequence = 0;  // likewise
+  Ring<Envelope> unacknowledged;       // remote links only
+  uint64_t last_settled_sequence = 0;  // remote links only
 
   uint64_t unsettled() const {
     return num_emitted.get() - num_settled.get() - num_overwritten.get();
   }
-  /// How long it was full, in nanoseconds; never less than an earlier answer.
+  /// How long the link was full, in nanoseconds; never less than an earlier answer.
   uint64_t blocked_until(Time now) const;
 };
 
@@ -55,53 +55,54 @@ struct OutLink {
 struct OutputFlow {
   const OutputPort* port = nullptr;
   std::vector<uint32_t> links;                   // indices into Flow::links, by target
-  std::vector<std::vector<InstanceId>> targets;  // live ones, by tenant slot; last = any tenant
+  std::vector<std::vector<InstanceId>> targets;  // live targets, by tenant slot; the last entry is
+                                                 // for any tenant
   bool any_blocks = true;                        // false: full only when all live targets are
   uint32_t num_forward = 0;                      // live forward links
-  uint32_t num_full = 0;                         // of those
-  bool is_counted = false;  // all its live targets are full: it blocks its actor
+  uint32_t num_full = 0;                         // number of those that are full
+  bool is_counted = false;  // the output blocks its actor because all its live targets are full
 };
 
 class Flow {
  public:
-  /// `is_replaying`: the order of steps is recorded, so nothing waits for credit but what is said
-  /// to (EmissionFate::kSendLater).
+  /// `is_replaying`: the order of steps is recorded, so a message waits for credit only if its
+  /// EmissionFate is kSendLater.
   Flow(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying);
 
-  /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
-  /// this group or in a batch. False: it went into the outbox, or is returned (dead peer).
+  /// Counts a message of one link. True: it leaves now, and the caller ships it to an inbox of this
+  /// group or in a batch. False: it is in the outbox, or it was returned because the peer died.
   bool emit(OutLink& link, Envelope& envelope, EmissionFate fate = EmissionFate::kSend);
-  /// For a replaying group: counts a message that is not sent, because its receiver has it or had
-  /// a newer one. `fate` is neither kSend nor kSendLater.
+  /// For a replaying group: counts a message that is not sent, because its receiver has received it
+  /// or a newer one. `fate` is neither kSend nor kSendLater.
   void emit_known(OutLink& link, const Envelope& envelope, EmissionFate fate);
-  /// For a group that follows its record from a cut: the same of a message that is counted as
-  /// emitted already. True: the caller ships it.
+  /// Like emit(), for a group that follows its record from a cut and a message that is already
+  /// counted as emitted. True: the caller ships it.
   bool emit_again(OutLink& link, Envelope& envelope, EmissionFate fate);
-  /// Whether these totals are possible: at most the messages and bytes that were shipped. Call
-  /// before grant() for totals that come from another process.
+  /// Whether these totals are possible: not more messages and bytes than were shipped. Call it
+  /// before grant() for totals from another process.
   bool may_settle(const OutLink& link, uint64_t num_messages, uint64_t num_bytes) const;
-  /// Applies running totals; `ship(link, envelope&&)` takes what got credit. Old or repeated grants
-  /// change nothing.
+  /// Applies running totals; calls `ship(link, envelope&&)` for messages that now have credit. Old
+  /// or repeated grants change nothing.
   template <class Ship>
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
-  /// Of a saved link, whose numbers are set: what waited for credit, and what waits for its
-  /// acknowledgement. Nothing is counted or sent.
+  /// For a saved link whose numbers are already set: puts back the messages that waited for credit
+  /// and those that waited for their acknowledgement. Nothing is counted or sent.
   void put_back(OutLink& link, std::vector<Envelope> outbox, std::vector<Envelope> unacknowledged);
-  /// Everything unsettled is returned; the link leaves its output.
+  /// Returns every unsettled message; the link leaves its output.
   void close(OutLink& link);
   /// Time of the current step or batch.
   void set_now(Time now) { now_ = now; }
-  /// Credit limits sending from now on; what was emitted without credit stays sent.
+  /// From now on credit limits sending. Messages that were emitted without credit stay sent.
   void resume();
   void reopen(OutLink& link);
 
-  /// Number of full forward outputs of each actor. An actor with one gets no forward input; while
-  /// any actor of the group has one, the group gets no work turn. Forward inputs are held back per
-  /// actor, not per group: a group that is on a path twice (a -> other group -> b, with a and b in
-  /// one group) would deadlock.
+  /// Number of full forward outputs of each actor. An actor with a full forward output gets no
+  /// forward input. While any actor of the group has one, the group gets no work call. Forward
+  /// inputs are blocked per actor, not per group. Otherwise a group that is on a path twice (a ->
+  /// other group -> b, with a and b in one group) would deadlock.
   std::span<const uint32_t> num_full() const { return num_full_; }
   bool is_open() const { return num_blocked_ == 0; }
-  /// Whether a link got room since the last call.
+  /// Whether a link got free capacity since the last call.
   bool take_got_room() { return std::exchange(got_room_, false); }
   bool has_outbox() const { return num_in_outboxes_ > 0; }
 
@@ -123,7 +124,7 @@ class Flow {
   const uint32_t num_slots_;
   bool is_replaying_;
   std::vector<uint32_t> num_full_;  // by actor
-  uint32_t num_blocked_ = 0;        // actors with full outputs
+  uint32_t num_blocked_ = 0;        // number of actors with full outputs
   uint64_t num_in_outboxes_ = 0;
   bool got_room_ = false;
   Time now_;

@@ -1,6 +1,6 @@
-/// The internals of an ActorGroup (actor_group.h has the manual). Split over actor_group.cc (life,
-/// queries), group_step.cc (steps), group_links.cc (batches, peers, ledger), group_state.cc
-/// (saving and restoring) and group_fits.cc (what may be restored).
+/// The internals of an ActorGroup (its manual is in actor_group.h). Files: actor_group.cc (start,
+/// end, queries), group_step.cc (steps), group_links.cc (batches, peers, ledger), group_state.cc
+/// (saving and restoring) and group_fits.cc (whether a saved state fits the plan).
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ namespace primerl {
 
 class ActorGroup::Body {
  public:
-  static thread_local uint32_t here;  // GroupId of the step this thread runs
+  static thread_local uint32_t here;  // GroupId of the step that this thread runs
 
   explicit Body(GroupSetup setup);
   ~Body() { destroy(); }
@@ -84,20 +84,21 @@ class ActorGroup::Body {
     uint32_t timer = 0;
     uint64_t generation = 0;
   };
-  /// What is kept when an actor is replaced.
+  /// Data that is kept when an actor is replaced.
   struct ActorSlot {
     std::shared_ptr<Running> running;
     std::vector<uint64_t> timer_generations;
     bool keeps_snapshot = false;
     bool has_drained = false;            // its drain is queued or done
-    SavedFields snapshot;                // after the last step that succeeded
-    std::vector<ActorRestart> restarts;  // within the window
+    SavedFields snapshot;                // taken after the last step that succeeded
+    std::vector<ActorRestart> restarts;  // restarts within the window
   };
   struct OpenBatch {
     MessageBatch batch;
-    std::vector<uint32_t> ungranted;  // in_index of links with settled messages not yet granted
-    bool is_due = false;              // ships at the end of this step
-    bool is_touched = false;          // is in touched_
+    std::vector<uint32_t> ungranted;  // in_index of links that have settled messages without a
+                                      // grant
+    bool is_due = false;              // must ship at the end of this step
+    bool is_touched = false;          // is an element of touched_
     uint32_t peer_incarnation = 0;    // grants of older incarnations are ignored
   };
 
@@ -151,37 +152,38 @@ class ActorGroup::Body {
   Inbox inbox_;
   std::vector<ActorSlot> slots_;
   std::vector<OpenBatch> batches_;  // parallel to wires_.peers
-  std::vector<uint32_t> touched_;   // peers with something in their batch
-  std::vector<uint32_t> in_peer_;   // peer of each arriving link, or none
-  std::vector<uint32_t> out_peer_;  // of each leaving link
+  std::vector<uint32_t> touched_;   // peers whose batch is not empty
+  std::vector<uint32_t> in_peer_;   // peer of each incoming link, or none
+  std::vector<uint32_t> out_peer_;  // peer of each outgoing link
   std::vector<PendingTimer> timers_;
-  /// Of a replaying group: the last event that each actor was told of a neighbour's process.
+  /// For a replaying group: the last event of a connected process that each actor was notified of.
   std::map<std::pair<uint32_t, InstanceId>, PeerEvent::Kind> told_;
-  std::vector<bool> observes_;            // by out_index: the observer wants its emissions
-  std::vector<BatchedMessage> recorded_;  // emissions of this step, of those links
+  std::vector<bool> observes_;            // by out_index: the observer wants the link's emissions
+  std::vector<BatchedMessage> recorded_;  // emissions of this step, on links that the observer
+                                          // wants
   uint32_t num_step_emissions_ = 0;
-  std::vector<int64_t> room_answers_;  // of all actors of a work turn
-  Time now_;                           // of the current step or batch
+  std::vector<int64_t> room_answers_;  // of all actors of a work call
+  Time now_;                           // time of the current step or batch
 
-  uint64_t cut_ = 0;    // newest that it has taken part in
-  bool works_ = false;  // some actor has work()
+  uint64_t cut_ = 0;    // number of the newest cut that the group joined
+  bool works_ = false;  // some actor implements work()
   bool work_armed_ = false;
   uint64_t work_arrival_ = 0;
   bool is_started_ = false;
   bool is_in_burst_ = false;  // batches and gauges are updated at its end
   bool is_draining_ = false;
-  std::set<TenantSlot> finished_;             // their actors say so
-  std::map<TenantSlot, std::string> failed_;  // that cannot go on, said here: why
+  std::set<TenantSlot> finished_;             // tenants that an actor here called finish() for
+  std::map<TenantSlot, std::string> failed_;  // tenants that failed here, with the reason
   std::set<TenantSlot> set_aside_;
-  size_t num_commands_ = 0;  // that wait
+  size_t num_commands_ = 0;  // commands that wait
 
   // The current step.
   enum class Step { kNone, kInput, kWork } step_ = Step::kNone;
-  uint32_t current_ = 0;  // its actor
+  uint32_t current_ = 0;  // index of the actor whose step it is
   bool is_injected_ = false;
   Status resource_status_;
 
-  // Read by anyone.
+  // Read by any thread.
   Counter num_steps_, num_shipped_, num_received_, num_restarts_, num_abandoned_;
   Counter waiting_, oldest_arrival_, running_since_;
   Counter handling_, handling_type_, handling_kind_, handling_link_, handling_sequence_;

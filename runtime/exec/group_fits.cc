@@ -1,4 +1,4 @@
-// Whether a saved state can be of a group: everything in it that is an index is one here.
+// Checks whether a saved state fits a group: every index in it must be valid here.
 #include "runtime/exec/group_body.h"
 
 namespace primerl {

@@ -28,7 +28,7 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
   }
   const InstanceId target =
       output.port->routing == Routing::kToOrigin ? envelope.origin : emission.target;
-  OutLink* last = nullptr;  // gets the envelope itself, the other targets a copy
+  OutLink* last = nullptr;  // gets the envelope itself; the other targets get a copy
   uint64_t best = 0;
   for (uint32_t index : output.links) {
     OutLink& out = flow.links[index];
@@ -38,7 +38,7 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
         last = last == nullptr ? &out : last;
         continue;
       case Routing::kKeyed: {
-        // Rendezvous hashing: when a target dies, only its own keys move.
+        // Rendezvous hashing: when a target dies, only that target's keys move.
         if (!out.is_live) continue;
         const uint64_t key = output.port->key(envelope.payload.message.get());
         const uint64_t weight = mix(key, out.link->target.value) | 1;
@@ -57,9 +57,9 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
     last = &out;
   }
   if (last != nullptr) return emit_on(*last, std::move(envelope), now);
-  // No target: no instance of this tenant listens, the last keyed target has died, or the origin
-  // cannot be reached from here (an envelope of another process may name such an origin). Only then
-  // a message may be dropped.
+  // There is no target: the tenant has no receiving instance, the last keyed target has died, or
+  // the origin is not connected to this instance (an envelope of another process may name such an
+  // origin). Only in these cases a message may be dropped.
   const Routing routing = output.port->routing;
   const bool may_miss =
       routing == Routing::kBroadcast || routing == Routing::kKeyed || routing == Routing::kToOrigin;
@@ -72,8 +72,8 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
 void ActorGroup::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   envelope.edge = out.link->edge;
   envelope.target = out.link->target;
-  // Counts emissions, not shipped messages: a latest_wins message that a newer one overwrites in
-  // the outbox leaves a gap, so a number does not depend on when credit came.
+  // Counts emissions, not shipped messages. A latest_wins message that is overwritten in the outbox
+  // leaves a gap, so a sequence number does not depend on when credit arrived.
   envelope.sequence = out.is_live ? out.num_emitted.get() + 1 : 0;
   ++num_step_emissions_;
   if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
@@ -123,7 +123,8 @@ void ActorGroup::Body::settle(const Input& input) {
   InLink& in = inbox_.links[input.in_index];
   in.num_handled.add(1);
   in.num_in_hand.set(0);
-  if (input.envelope.incarnation != in.incarnation) return;  // its sender is gone, with its credit
+  // Its sender is gone, and so is that sender's credit.
+  if (input.envelope.incarnation != in.incarnation) return;
   in.settled_messages += 1;
   in.settled_bytes += input.envelope.blob_bytes;
   // No sender waits for that credit; the total is granted when the group resumes.
@@ -143,7 +144,7 @@ void ActorGroup::Body::grant_when_due(uint32_t in_index) {
     in.is_ungranted = true;
     open.ungranted.push_back(in_index);
   }
-  // Bytes are granted at once when no message of the link waits here: otherwise a message larger
+  // Bytes are granted at once when no message of the link waits here. Otherwise a message larger
   // than the rest of the window would wait forever.
   const uint64_t bytes = in.settled_bytes - in.granted_bytes;
   const bool is_last = in.num_waiting.get() == 0 && bytes > 0;
@@ -153,7 +154,7 @@ void ActorGroup::Body::grant_when_due(uint32_t in_index) {
   mark_due(peer);
 }
 
-/// Its batch leaves at the end of this step, or burst.
+/// The peer's batch must leave at the end of this step or burst.
 void ActorGroup::Body::mark_due(uint32_t peer) {
   touch(peer);
   batches_[peer].is_due = true;
@@ -192,7 +193,7 @@ Status ActorGroup::Body::accept(MessageBatch&& batch, Time now) {
   if (is_local && batch.cut < cut_)
     for (const BatchedMessage& message : batch.messages)
       setup().cuts->add_in_transit(cut_, saved_message(message.link, message.envelope));
-  Status first;  // what does not fit is left out, the rest of the batch is taken
+  Status first;  // first error; invalid parts are skipped, the rest of the batch is accepted
   const auto note = [&first](Status status) {
     if (first.ok() && !status.ok()) first = std::move(status);
   };
@@ -213,7 +214,7 @@ Status ActorGroup::Body::accept_grant(GroupId from, const Grant& given) {
     return error(Code::kCorrupt, "'{}' got a grant for link {}, which it does not send on",
                  planned_.name, given.link.value);
   OutLink& out = common_->flow->links[links[given.link.index()].out_index];
-  // Ignore credit for messages of an earlier incarnation of this group.
+  // Ignores credit for messages of an earlier incarnation of this group.
   if (given.incarnation != setup().incarnation || !out.is_live) return ok();
   if (!common_->flow->may_settle(out, given.num_messages, given.num_bytes))
     return error(Code::kCorrupt,
@@ -245,7 +246,7 @@ Status ActorGroup::Body::accept_message(GroupId from, BatchedMessage&& message, 
 }
 
 void ActorGroup::Body::check_bound(InLink& in) {
-  // When a record is followed, senders may be further ahead than in the recorded run.
+  // While a record is followed, senders may be further ahead than in the recorded run.
   if (setup().step_source != nullptr) return;
   const uint64_t num_waiting = in.num_waiting.get();
   if (num_waiting <= static_cast<uint64_t>(in.link->bound)) in.excess = 0;
@@ -261,7 +262,7 @@ void ActorGroup::Body::check_bound(InLink& in) {
 
 void ActorGroup::Body::peer_down(GroupId peer, uint32_t incarnation, Time now) {
   set_now(now);
-  flush();  // what was written for the dead one is shipped before the numbers begin again
+  flush();  // ships messages written for the dead peer before the sequence numbers restart
   for (OutLink& out : common_->flow->links)
     if (out.link->target_group == peer) common_->flow->close(out);
   for (InLink& in : inbox_.links)
@@ -284,8 +285,8 @@ void ActorGroup::Body::peer_up(GroupId peer, uint32_t incarnation, Time now) {
   after_change();
 }
 
-/// A peer's process died or came back in the recorded run, and its links with it, before the first
-/// actor was told. The receiving sides follow the incarnations of the messages handed over.
+/// In the recorded run a peer's process died or was restarted, and its links with it, before the
+/// first actor was notified. The receiving sides follow the incarnations of the handled messages.
 void ActorGroup::Body::follow_peer(uint32_t actor, const PeerEvent& event) {
   const GroupId peer = setup().plan->instance(event.instance).group;
   const bool is_up = event.kind == PeerEvent::Kind::kUp;
@@ -310,7 +311,7 @@ void ActorGroup::Body::set_peer_incarnation(GroupId peer, uint32_t incarnation) 
 void ActorGroup::Body::tell_peer_event(GroupId peer, PeerEvent::Kind kind, uint32_t incarnation,
                                        Time now) {
   const auto tell = [&](uint32_t actor, InstanceId neighbour) {
-    // It may have been told already in its record, which ended before the next event.
+    // The actor may have been notified already in its record, which ended before the next event.
     const auto told = told_.find({actor, neighbour});
     const bool has_heard = told != told_.end() && told->second == kind;
     if (told != told_.end()) told_.erase(told);
@@ -341,7 +342,7 @@ void ActorGroup::Body::add_to(std::span<EdgeLedger> ledger) const {
     edge.returned += out.num_returned.get();
     edge.handled += out.past_handled.get();
     edge.dropped += out.past_dropped.get() + out.num_overwritten.get();
-    // In the outbox or in transit; the receiver subtracts what has arrived.
+    // Messages in the outbox or in transit. The receiver subtracts those that have arrived.
     edge.in_flight += out.num_emitted.get() - out.num_overwritten.get();
     edge.waiting_max = std::max(edge.waiting_max, out.waiting_max.get());
   }
@@ -362,7 +363,7 @@ void ActorGroup::Body::add_load(std::span<EdgeLoad> edges, std::vector<InstanceL
                                 Time now) const {
   for (const OutLink& out : common_->flow->links) {
     EdgeLoad& edge = edges[out.link->edge.index()];
-    // Each counter is exact; together they may be of two moments.
+    // Each counter is exact, but the two may be from different moments.
     const uint64_t held = out.num_emitted.get() - out.num_overwritten.get();
     edge.num_held_back += held - std::min(held, out.num_shipped.get());
     const uint64_t unsettled = held - std::min(held, out.num_settled.get());

@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// `message`, when it is shared, is what `write` writes.
+/// `message`: the object that `write` writes, if its Blobs may share it.
 template <class Write>
 SavedFields written(const Write& write, std::shared_ptr<const void> message = nullptr) {
   MsgpackWriter writer;
@@ -80,7 +80,8 @@ SavedInput saved_input(const Input& input, std::span<const InLink> links) {
   return saved;
 }
 
-/// The pairs (number here, number saved) of a link's side; one list for saving and restoring.
+/// Visits the pairs (counter here, saved counter) of one side of a link; one list for saving and
+/// restoring.
 template <class Link, class Saved, class Visit>
 void visit_counters_in(Link& in, Saved& saved, const Visit& visit) {
   visit(in.num_received, saved.num_received);
@@ -253,7 +254,7 @@ GroupState ActorGroup::Body::state() const {
 void ActorGroup::Body::cut(uint64_t number, Time now) {
   if (setup().cuts == nullptr || number <= cut_) return;
   set_now(now);
-  flush();  // under the old number
+  flush();  // under the old cut number
   cut_ = number;
   setup().cuts->add_part(number, state());
 }
@@ -293,8 +294,9 @@ Status ActorGroup::Body::restore(const GroupState& state, Time now) {
   num_steps_.set(state.num_steps);
   num_restarts_.set(state.num_restarts);
   num_abandoned_.set(state.num_abandoned);
-  // Of a group that follows, only what is sent and received from now on: both ends of a link were
-  // saved at other moments, and the end of a drain is found by the difference.
+  // A group that follows a record counts only what it sends and receives from now on. The two ends
+  // of a link were saved at different moments, and the end of a drain is found by the difference of
+  // these counts.
   num_shipped_.set(follows ? 0 : state.num_shipped);
   num_received_.set(follows ? 0 : state.num_received);
   is_draining_ = state.is_draining;
@@ -320,7 +322,7 @@ Status ActorGroup::Body::restore(const GroupState& state, Time now) {
   return ok();
 }
 
-/// Of a group that follows its record, timers and control inputs come from there.
+/// For a group that follows its record, timers and control inputs come from the record.
 Status ActorGroup::Body::put_back(const SavedInput& saved) {
   const auto kind = static_cast<StepKind>(saved.kind);
   Input input;
@@ -358,7 +360,7 @@ Status ActorGroup::Body::put_back(const SavedInput& saved) {
       inbox_.put_back(std::move(input));
       return ok();
     }
-    // It will be counted when its step takes it from the record.
+    // It is counted when its recorded step handles it.
     in.num_received.set(in.num_received.get() - 1);
     if (envelope.incarnation == in.incarnation) in.num_received_incarnation -= 1;
   }
@@ -388,7 +390,7 @@ Status ActorGroup::Body::restore_in_links(const GroupState& state) {
     load_link(state.in_links[i], in);
     inbox_.pause(in.actor, in.link->input, state.in_links[i].is_paused);
     if (follows) {
-      // Grants may have been on their way: all credit is told again.
+      // Grants may have been lost in transit, so all credit is granted again.
       in.is_ungranted = false;
       in.granted_messages = in.granted_bytes = 0;
     } else if (in.is_ungranted && in_peer_[i] != Inbox::kNone) {
@@ -432,7 +434,7 @@ Status ActorGroup::Body::restore_out_links(const GroupState& state) {
   return ok();
 }
 
-/// The receiver has overwritten messages after its cut, and cannot tell which. They count as
+/// The receiver has overwritten messages after its cut and does not know which. They count as
 /// overwritten here.
 void ActorGroup::Body::settle_as_received(OutLink& out, std::span<const Envelope> unacknowledged,
                                           std::span<const Envelope> outbox) {
@@ -449,7 +451,7 @@ void ActorGroup::Body::settle_as_received(OutLink& out, std::span<const Envelope
   out.num_overwritten.set(out.num_emitted.get() - num_open - *received);
 }
 
-/// A message that was emitted before the cut and had not been acknowledged.
+/// Sends a message again that was emitted before the cut and was not acknowledged.
 void ActorGroup::Body::send_again(OutLink& out, Envelope&& envelope) {
   EmissionFate fate = EmissionFate::kSend;
   if (out.link->is_remote)
@@ -457,7 +459,7 @@ void ActorGroup::Body::send_again(OutLink& out, Envelope&& envelope) {
   if (common_->flow->emit_again(out, envelope, fate)) ship(out, std::move(envelope));
 }
 
-/// Where a saved message goes.
+/// Finds the actor and input of a saved message.
 Result<Input> ActorGroup::Body::restored_input(const SavedMessage& saved) const {
   const auto& links = setup().wiring->links;
   if (saved.link.index() >= links.size() || links[saved.link.index()].target_group != setup().group)

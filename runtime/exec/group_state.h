@@ -1,11 +1,11 @@
-/// GroupState: all that an ActorGroup is between two steps, as plain values: its actors by the
-/// fields that their contracts name, its inputs, credits, outboxes, timers and counters.
-/// ActorGroup::state() makes it, ActorGroup::restore() puts it into a fresh group of the same plan,
-/// which then does what the first one would have done. A cut (docs/design/recovery.md) is made of
-/// these.
+/// GroupState: the complete state of an ActorGroup between two steps, as plain values: the actors'
+/// fields named by their contracts, inputs, credits, outboxes, timers and counters.
+/// ActorGroup::state() makes it. ActorGroup::restore() puts it into a fresh group of the same plan,
+/// which then does the same as the first group would have done. A cut (docs/design/recovery.md) is
+/// made of these.
 ///
-/// Numbers of instances, links and tenants are those of the plan: a state means nothing in another
-/// one. Values, no threads.
+/// Numbers of instances, links and tenants refer to the plan, so a state is valid only with its own
+/// plan. Values, no threads.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace primerl {
 
-/// Fields as msgpack, and the Blobs among them.
+/// Fields as msgpack, and the Blobs that they refer to.
 struct SavedFields {
   Blob body;
   std::vector<Blob> blobs;
@@ -31,12 +31,13 @@ struct SavedFields {
   }
 };
 
-/// What the contract names of the actor; nothing for an actor without fields.
+/// Saves the actor's fields that the contract names; empty for an actor without fields.
 SavedFields save_actor(const Contract& contract, const Actor& actor);
-/// kCorrupt when these are not the contract's fields; the actor is then no good any more.
+/// kCorrupt when the bytes do not have the contract's fields; then the actor must not be used any
+/// more.
 Status restore_actor(const Contract& contract, const SavedFields& saved, Actor& actor);
 
-/// An Envelope as it is saved. Its type is that of the port that it came to or left from.
+/// A saved Envelope. Its type is that of the port where it arrived or left.
 struct SavedMessage {
   LinkId link;
   TenantSlot tenant;
@@ -62,12 +63,12 @@ SavedMessage saved_message(LinkId link, const Envelope& envelope);
 struct SavedInput {
   uint8_t kind = 0;  // StepKind
   uint32_t actor = 0;
-  uint32_t timer = 0;       // of a timer; of a command its input
-  uint64_t generation = 0;  // of a timer; of a command its number
+  uint32_t timer = 0;       // index of a timer; for a command its input
+  uint64_t generation = 0;  // for a timer; for a command its number
   uint64_t arrival = 0;
   Time arrived;
-  std::optional<SavedMessage> message;  // of a message; of a command, with no link
-  bool peer_is_up = false;              // of a peer event
+  std::optional<SavedMessage> message;  // for a message; for a command, without a link
+  bool peer_is_up = false;              // for a peer event
   InstanceId peer;
   uint32_t peer_incarnation = 0;
 
@@ -93,7 +94,8 @@ struct SavedTimer {
   }
 };
 
-/// When an actor was replaced, and for whose message: none where that was nobody's.
+/// When an actor was replaced, and which tenant's message caused it; none if the message had no
+/// tenant.
 struct ActorRestart {
   Time at;
   TenantSlot tenant;
@@ -111,7 +113,7 @@ struct SavedActor {
   std::vector<ActorRestart> restarts;
   bool has_drained = false;
   bool stops_on_error = false;
-  bool is_draining = false;  // and its work turns were told
+  bool is_draining = false;  // its work calls were told that the run drains
 
   template <class F>
   static void fields(F& f) {
@@ -159,7 +161,7 @@ struct SavedOutLink {
   uint64_t past_sent = 0, past_handled = 0, past_dropped = 0, num_returned = 0;
   uint64_t waiting_max = 0, full_since_ns = 0, blocked_ns = 0;
   std::vector<SavedMessage> outbox;
-  std::vector<SavedMessage> unacknowledged;  // of remote links
+  std::vector<SavedMessage> unacknowledged;  // remote links only
 
   template <class F>
   static void fields(F& f) {
@@ -175,10 +177,10 @@ struct SavedOutLink {
   }
 };
 
-/// What is known of another group's process.
+/// The incarnation of another group's process.
 struct SavedPeer {
   GroupId group;
-  uint32_t incarnation = 0;  // grants of older ones are ignored
+  uint32_t incarnation = 0;  // grants of older incarnations are ignored
 
   template <class F>
   static void fields(F& f) {
@@ -188,15 +190,15 @@ struct SavedPeer {
 
 struct GroupState {
   GroupId group;
-  Time at;                   // of the clock of the run
-  uint32_t incarnation = 0;  // that its messages carry
+  Time at;                   // by the run's clock
+  uint32_t incarnation = 0;  // that its own messages carry
   uint64_t num_steps = 0;
   uint64_t num_shipped = 0, num_received = 0;
   uint64_t num_restarts = 0, num_abandoned = 0;
   uint64_t last_arrival = 0;
   bool is_draining = false;
-  std::set<TenantSlot> finished;             // for which services().finish() was called
-  std::map<TenantSlot, std::string> failed;  // that cannot go on, said here: why
+  std::set<TenantSlot> finished;             // tenants for which services().finish() was called
+  std::map<TenantSlot, std::string> failed;  // tenants that failed here, with the reason
   std::set<TenantSlot> set_aside;
   bool work_armed = false;
   uint64_t work_arrival = 0;
@@ -206,7 +208,7 @@ struct GroupState {
   std::vector<SavedInput> inputs;       // in order of arrival
   std::vector<SavedTimer> timers;
   std::vector<SavedPeer> peers;
-  std::vector<Blob> resources;  // Resource::save_state() of those that the group owns
+  std::vector<Blob> resources;  // Resource::save_state() of the group's own resources
 
   template <class F>
   static void fields(F& f) {
@@ -222,7 +224,7 @@ struct GroupState {
   }
 };
 
-/// A state as bytes and back; kCorrupt for bytes that are none.
+/// Converts a state to bytes and back; kCorrupt for invalid bytes.
 SavedFields encode_group_state(const GroupState& state);
 Result<GroupState> decode_group_state(const SavedFields& bytes);
 

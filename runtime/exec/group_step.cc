@@ -1,4 +1,4 @@
-// The steps of a group: choosing, running, completing, abandoning; supervision of its actors.
+// The steps of a group: choosing, running, completing and abandoning them; restarts of its actors.
 #include <algorithm>
 
 #include "runtime/exec/group_body.h"
@@ -47,7 +47,7 @@ Input ActorGroup::Body::replayed_input(const RecordedStep& step) {
   }
   if (step.kind == StepKind::kDrain) {
     slots_[step.actor].has_drained = true;
-    // The drain of an actor of one of several tenants may be hers alone.
+    // With several tenants, the drain of one tenant's actor may concern that tenant only.
     is_draining_ =
         is_draining_ || setup().plan->tenants.size() < 2 || tenant_of(step.actor).is_none();
   }
@@ -68,7 +68,7 @@ Input ActorGroup::Body::replayed_input(const RecordedStep& step) {
 bool ActorGroup::Body::replayed_step() {
   const RecordedStep* next = setup().step_source->next();
   if (next == nullptr || !begin_step(next->began)) return false;
-  // Copied before: the step_source moves on when it is told of the step.
+  // Copied first, because the step_source advances when it is notified of the step.
   const Time began = next->began;
   const Time ended = began + next->lasted;
   if (next->is_abandoned) {
@@ -118,7 +118,8 @@ bool ActorGroup::Body::begin_step(Time now) {
     Input&& input = inbox_.take(lane);
     if (input.kind == StepKind::kTimer &&
         input.generation != slots_[input.actor].timer_generations[input.port]) {
-      num_steps_.set(num_steps_.get() - 1);  // set again or cancelled since it came due
+      // The timer was set again or cancelled since it expired.
+      num_steps_.set(num_steps_.get() - 1);
       continue;
     }
     if (input.kind == StepKind::kCommand) --num_commands_;
@@ -200,7 +201,7 @@ void ActorGroup::Body::complete_step(Time now) {
   const Step step = std::exchange(step_, Step::kNone);
   if (step == Step::kInput) {
     Running& running = *slots_[current_].running;
-    // Only an actor that failed may be replaced before this step is over.
+    // Only an actor that failed may be replaced before this step ends.
     const auto kept = running.status().ok() ? nullptr : slots_[current_].running;
     complete_actor(running, now);
     arm_work();
@@ -245,7 +246,7 @@ void ActorGroup::Body::complete_failed(Running& running, Time now) {
     inbox_.links[input.in_index].num_failed.add(1);
     running.refuse(error);
   }
-  // What a person asks for in vain is no fault of the actor: whoever asked is told.
+  // A rejected command is not a fault of the actor; the sender of the command gets the error.
   const bool is_fault = input.kind != StepKind::kCommand;
   running.log(is_fault ? LogLevel::kWarning : LogLevel::kInfo,
               fmt::format("{} failed: {}", to_string(input.kind), error.text()));
@@ -255,15 +256,15 @@ void ActorGroup::Body::complete_failed(Running& running, Time now) {
   if (is_fault) supervise(running, error, running.now());
 }
 
-/// Of a group that follows a record, whoever sent the command has got the answer long ago.
+/// If the group follows a record, the command's sender got the answer in the recorded run.
 void ActorGroup::Body::answer_command(Running& running) {
   if (setup().step_source != nullptr) return;
   setup().executor->command_answered({running.input().number, running.self(), running.status()});
 }
 
-/// Whose work the step was: of an actor of one tenant hers, of a shared one whose message it was. A
-/// value of which the newest wins (an engine's load) is of everybody, and so is what no message
-/// began. None where there are no others.
+/// The tenant of a step. For an actor of one tenant it is that tenant; for a shared actor it is the
+/// message's tenant. None for a latest_wins value (an engine's load), for a step without a message,
+/// and in a run of one tenant.
 TenantSlot ActorGroup::Body::tenant_served(Running& running) const {
   if (setup().plan->tenants.size() < 2) return {};
   const TenantSlot own = tenant_of(running.index());
@@ -294,7 +295,7 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
         running, tenant,
         Error(error).while_doing(fmt::format("'{}' failed again after {} restarts within {}", name,
                                              num_restarts, to_string(node.restart_window))));
-    // A shared actor goes on for the others.
+    // A shared actor continues for the other tenants.
     if (tenant.is_none() || !tenant_of(running.index()).is_none()) return;
   } else {
     restarts.push_back({now, tenant});
@@ -305,9 +306,9 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
             Error(status.error()).while_doing("its restart after an error failed"));
 }
 
-/// Where several tenants share the run, what is of one of them costs the others nothing.
+/// If several tenants share the run, a failure of one tenant does not affect the others.
 void ActorGroup::Body::give_up(Running& running, TenantSlot tenant, Error why) {
-  running.has_given_up = true;  // restarts may be used up: the actor did not say it itself
+  running.has_given_up = true;  // no restart may be left, although the actor did not give up itself
   if (tenant.is_none() || setup().plan->tenants.size() < 2)
     return setup().executor->group_failed(setup().group, std::move(why));
   if (!failed_.emplace(tenant, why.text()).second) return;
@@ -327,7 +328,7 @@ Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
   cancel_timers(actor);
   auto fresh = std::make_shared<Running>(common_, actor);
   for (uint32_t port = 0; port < contract.inputs.size(); ++port) inbox_.pause(actor, port, false);
-  // Until the new one has been made the slot keeps the old one: it is never without an actor.
+  // Until the new actor is made the slot keeps the old one, so it always has an actor.
   RETURN_IF_ERROR(fresh->start(now));
   slot.running = fresh;
   if (restore && slot.keeps_snapshot)
@@ -347,7 +348,7 @@ Status ActorGroup::Body::abandon_step(Time now) {
   set_now(now);
   recorded_.clear();
   const auto stuck = slots_[current_].running;
-  // No measured time in the text: it goes into answers, which a replay must reproduce.
+  // The text has no measured time, because it goes into answers that a replay must reproduce.
   const Error late = error(Code::kDeadline, "the handler did not return before its deadline");
   stuck->abandon();
   num_abandoned_.add(1);

@@ -1,10 +1,10 @@
-/// HandlerWatch: which handlers of a process have run long without progress, and the texts for a
-/// person: one when a handler passes the limit, one when it has returned.
+/// HandlerWatch: finds handlers of a process that have run long without progress, and writes two
+/// texts for a person: when a handler passes the limit, and when it returns.
 ///
-/// A sign of life is the begin of a handler or its call of services().progress(). Call check() for
-/// every group periodically, with a clock that does not go back.
+/// The begin of a handler and each call of services().progress() are signs of life. Call check()
+/// for every group periodically, with a clock that does not go back.
 ///
-/// Threads: check() from one; last_activity() and num_alarms() from any.
+/// Threads: check() from one thread; last_activity() and num_alarms() from any.
 #pragma once
 
 #include <optional>
@@ -16,24 +16,26 @@
 
 namespace primerl {
 
-/// What a running group is handling: "message 812 of 'rollout.group -> trainer.group'
+/// The input that a running group handles: "message 812 of 'rollout.group -> trainer.group'
 /// (TrajectoryGroup, step 4411)", "timer 'applied' (step 12)", "a work turn (step 90)".
 std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupView& view);
 
 class HandlerWatch {
  public:
   struct Alarm {
-    std::string name;  // of the instance, or of the group in a work turn
+    std::string name;  // of the instance; in a work call, of the group
     std::string text;
   };
 
-  /// `alarm_after` 0: no alarms, but signs of life are kept. Plan and wiring outlive the watch.
+  /// `alarm_after` 0: no alarms, but signs of life are still kept. Plan and wiring must stay valid
+  /// while the watch exists.
   HandlerWatch(const Plan& plan, const Wiring& wiring, Duration alarm_after);
 
-  /// `has_deadline`: the group's owner abandons late handlers itself and reports it; no alarm here.
+  /// `has_deadline`: the group's owner itself abandons and reports late handlers, so no alarm is
+  /// made here.
   std::optional<Alarm> check(const GroupView& view, Time now, bool has_deadline);
 
-  /// Of the handler that ran at the last check().
+  /// The last sign of life of the handler that ran at the last check().
   Time last_activity(GroupId group) const {
     return Time::from_nanoseconds(static_cast<int64_t>(seen_[group.index()].activity.get()));
   }
@@ -44,7 +46,7 @@ class HandlerWatch {
     Counter activity, num_alarms;
     uint64_t num_progress = 0;
     uint64_t alarmed_step = 0;  // 0: none
-    Alarm alarm;                // of that step: the instance, and what it handles
+    Alarm alarm;                // for alarmed_step: the instance, and its input
     Time began;                 // when that handler began
   };
 
@@ -54,7 +56,7 @@ class HandlerWatch {
   std::vector<Seen> seen_;  // by GroupId
 };
 
-/// Text of a duration: whole seconds from one second on, else milliseconds.
+/// Text of a duration: in whole seconds from one second up, in milliseconds below.
 std::string rounded_text(Duration duration);
 
 }  // namespace primerl

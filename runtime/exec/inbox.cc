@@ -57,7 +57,8 @@ Input& Inbox::append(uint32_t lane, Time now) {
 
 namespace {
 
-/// The sender gets its credit back, unless it died meanwhile: the next one has its own.
+/// The sender gets its credit back, unless it died meanwhile: its next incarnation has its own
+/// credit.
 void count_overwritten(InLink& in, const Envelope& older) {
   in.num_overwritten.add(1);
   if (older.incarnation != in.incarnation) return;
@@ -83,7 +84,7 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
     in.num_refused_duplicates.add(1);
     return ok();
   }
-  // A replaying group gets the ones between from its record, perhaps later.
+  // A replaying group gets the messages in between from its record, perhaps later.
   const bool may_skip = in.link->latest_wins || (is_replaying_ && in.link->is_remote);
   if (envelope.sequence != in.last_sequence + 1 && !may_skip)
     return error(Code::kCorrupt, "message {} of link {} arrived after message {}",
@@ -191,7 +192,8 @@ Input Inbox::take_stored(uint32_t in_index, Envelope&& envelope) {
   InLink& in = links[in_index];
   if (envelope.incarnation > in.incarnation) reopen(in, envelope.incarnation);
   if (envelope.incarnation == in.incarnation) {
-    // Messages of its sender that were in transit when the run was cut off may be here already.
+    // Messages of this sender that were in transit when the run was interrupted may have arrived
+    // already.
     in.last_sequence = std::max(in.last_sequence, envelope.sequence);
     in.last_sender_step = std::max(in.last_sender_step, envelope.sender_step);
     in.num_received_incarnation += 1;
@@ -210,7 +212,7 @@ Input Inbox::take_stored(uint32_t in_index, Envelope&& envelope) {
   return input;
 }
 
-/// What waits since before a cut was overwritten in the recorded run.
+/// In the recorded run this message overwrote an older one that waited since before the cut.
 void Inbox::drop_overwritten(InLink& in, const Envelope& newer) {
   auto& ring = lanes_[in.lane].ring;
   for (uint64_t at = ring.tail(); at-- != ring.head();) {

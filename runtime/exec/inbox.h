@@ -1,12 +1,12 @@
-/// Inbox: the receiving side of a group: inputs that wait to be handed over, and how many messages
-/// have arrived, been settled and been granted on every arriving link.
+/// Inbox: the receiving side of a group. It keeps inputs that wait for their handlers. Per incoming
+/// link it counts the messages that arrived, were settled and were granted.
 ///
-/// Lanes: control; prompt (feedback and timers, never held back); one lane per forward input port,
-/// which waits while its actor pauses it or has a full output. Each lane is in order of arrival. Of
-/// the inputs at the front of a lane that may be handed over, control goes first, then the oldest
-/// arrival.
+/// Lanes: one for control; one for feedback and timers (prompt lane, never blocked); one per
+/// forward input port, which waits while its actor pauses it or has a full output. Each lane is in
+/// order of arrival. Of the inputs at the front of an unblocked lane, control comes first, then the
+/// oldest arrival.
 ///
-/// Threads: the group's; counters may be read by anyone.
+/// Threads: the group's thread; any thread may read the counters.
 #pragma once
 
 #include <span>
@@ -21,15 +21,15 @@ namespace primerl {
 struct Input {
   StepKind kind = StepKind::kMessage;
   uint32_t actor = 0;     // index among the group's instances
-  uint32_t port = 0;      // input of a message or a command, timer of a timer
-  uint32_t in_index = 0;  // of a message
+  uint32_t port = 0;      // input port of a message or command; index of a timer
+  uint32_t in_index = 0;  // for a message
   uint64_t arrival = 0;   // rises by one per input of the group
   Time arrived;
-  Envelope envelope;        // of a message; of a command its payload alone
-  uint64_t number = 0;      // of a command
-  uint64_t generation = 0;  // of a timer: an older generation is ignored
-  PeerEvent peer;           // of kPeer
-  bool is_stored = false;   // of a message: from a record, not sent in this run
+  Envelope envelope;        // for a message; for a command it has only the payload
+  uint64_t number = 0;      // for a command
+  uint64_t generation = 0;  // for a timer: an older generation is ignored
+  PeerEvent peer;           // for kPeer
+  bool is_stored = false;   // for a message: it comes from a record and was not sent in this run
 };
 
 struct InLink {
@@ -37,22 +37,26 @@ struct InLink {
   LinkId id;
   uint32_t actor = 0;
   uint32_t lane = 0;
-  uint32_t incarnation = 0;                          // of the sender; older messages are refused
+  uint32_t incarnation = 0;                          // of the sender; messages of older
+                                                     // incarnations are refused
   uint64_t last_sequence = 0;                        // of this incarnation
-  uint64_t last_sender_step = 0;                     // that it came from
-  uint64_t num_received_incarnation = 0;             // likewise; fewer where latest_wins left gaps
+  uint64_t last_sender_step = 0;                     // sender's step of the last message
+  uint64_t num_received_incarnation = 0;             // of this incarnation; fewer than
+                                                     // last_sequence if latest_wins left gaps
   uint64_t settled_messages = 0, settled_bytes = 0;  // of this incarnation
   uint64_t granted_messages = 0, granted_bytes = 0;
-  uint64_t excess = 0;                // waiting beyond the bound, since a record was followed
-  bool is_ungranted = false;          // is in its peer's list
-  bool is_unkept_promise = false;     // the bound was broken and reported
-  std::vector<uint64_t> latest;       // latest_wins: position of the waiting input, by slot
-  Counter num_received, num_handled;  // num_received: without those refused
+  uint64_t excess = 0;                // waiting messages beyond the bound, after a record was
+                                      // followed
+  bool is_ungranted = false;          // is in its peer's list of ungranted links
+  bool is_unkept_promise = false;     // the bound was exceeded, and that was reported
+  std::vector<uint64_t> latest;       // for latest_wins: position of the waiting input, by tenant
+                                      // slot
+  Counter num_received, num_handled;  // num_received: without refused messages
   Counter num_failed, num_overwritten, num_refused_duplicates, num_refused_incarnations;
   Counter num_waiting, waiting_max;
-  Counter num_in_hand;   // taken by a step that has not completed
-  Counter is_paused;     // while messages wait for it
-  Counter sent_by_dead;  // received of earlier incarnations, whose senders' counts are gone
+  Counter num_in_hand;   // removed by a step that has not completed
+  Counter is_paused;     // while messages wait at the paused input
+  Counter sent_by_dead;  // received of earlier incarnations, whose own counts are lost
 };
 
 class Inbox {
@@ -70,43 +74,44 @@ class Inbox {
     bool is_paused = false;
   };
 
-  /// `is_replaying`: a recording chooses what is handed over (StepSource), so every link has a lane
-  /// of its own and a newer latest_wins message overwrites nothing until the chosen one is known.
+  /// `is_replaying`: a record chooses the next input (StepSource). So every link has its own lane,
+  /// and a newer latest_wins message overwrites nothing until the recorded choice is known.
   Inbox(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying);
 
-  /// Checks tenant, incarnation and sequence, then queues. ok = queued, overwritten or refused and
-  /// counted; an Error leaves everything as it was.
+  /// Checks tenant, incarnation and sequence, then queues the message. ok: it was queued,
+  /// overwritten an older one, or was refused and counted. An Error changes nothing.
   Status receive(uint32_t in_index, Envelope&& envelope, Time now);
   void push_control(Input input, Time now) { push(kControl, std::move(input), now); }
   void push_timer(Input input, Time now) { push(kPrompt, std::move(input), now); }
 
-  /// The lane whose front comes next, or kNone. `num_full`: full outputs of each actor. `work` is
-  /// the arrival number of a waiting work turn: also kNone when that is older than every waiting
-  /// input.
+  /// The lane whose front comes next, or kNone. `num_full`: full outputs of each actor. `work`:
+  /// arrival number of a waiting work call; kNone also when it is older than every waiting input.
   uint32_t pick(std::span<const uint32_t> num_full, uint64_t work = kNoWork) const;
   /// Valid until the next arrival.
   Input&& take(uint32_t lane);
-  /// Of a replaying inbox: whether exactly this message waits, and takes it. Older latest_wins
-  /// messages of the link were overwritten in the recorded run: they are settled and removed.
+  /// For a replaying inbox. holds(): whether exactly this message waits. take_message() removes it.
+  /// Older latest_wins messages of the link were overwritten in the recorded run, so they are
+  /// settled and removed.
   bool holds(uint32_t in_index, uint32_t incarnation, uint64_t sequence) const;
   Input take_message(uint32_t in_index, uint32_t incarnation, uint64_t sequence);
-  /// Of a replaying inbox: hands over a message that does not arrive on its link.
+  /// For a replaying inbox: makes an input of a message that does not arrive on its link.
   Input take_stored(uint32_t in_index, Envelope&& envelope);
-  /// An arrival number for the work turn, behind everything here.
+  /// An arrival number for the work call, after every input here.
   uint64_t next_arrival() { return ++last_arrival_; }
 
-  /// Of a saved inbox, oldest first: an input keeps its arrival and is not counted as received.
+  /// For a saved inbox, oldest input first: the input keeps its arrival number and is not counted
+  /// as received.
   void put_back(Input&& input);
   void set_last_arrival(uint64_t arrival) { last_arrival_ = arrival; }
   uint64_t last_arrival() const { return last_arrival_; }
   template <class Visit>
-  void visit(const Visit& visit) const;  // everything that waits, in no order
+  void visit(const Visit& visit) const;  // every waiting input, in no particular order
 
   void pause(uint32_t actor, uint32_t port, bool paused);
-  /// Ends the replay: what waits is queued again in order of arrival, a newer latest_wins message
-  /// overwrites an older one, pauses hold.
+  /// Ends the replay: waiting inputs are queued again in order of arrival, a newer latest_wins
+  /// message overwrites an older one, and pauses apply.
   void resume(Time now);
-  /// The sender of these links begins again at sequence 1.
+  /// The sender of these links restarts at sequence 1.
   void reopen(InLink& in, uint32_t incarnation);
 
   bool empty() const { return num_waiting_ == 0; }

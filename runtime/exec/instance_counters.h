@@ -1,9 +1,9 @@
-/// InstanceCounters: what one instance counted with services().count(), for the record of its
-/// state and for whoever watches the run.
+/// InstanceCounters: the values that one instance counted with services().count(), for its saved
+/// state and for the monitor.
 ///
-/// Belongs to the group, so that it outlives a restart of the actor. Handlers write, any thread
-/// reads. At most kNamesMax names of at most kNameBytesMax bytes each; what has another name is
-/// added to `other`.
+/// The group owns it, so it survives a restart of the actor. Handlers write, any thread reads. At
+/// most kNamesMax names of at most kNameBytesMax bytes each; counts with any other name are added
+/// to `other`.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace primerl {
 class InstanceCounters {
  public:
   using Values = std::map<std::string, int64_t, std::less<>>;
-  static constexpr size_t kNamesMax = 64;  // without `other`
+  static constexpr size_t kNamesMax = 64;  // not counting `other`
   static constexpr size_t kNameBytesMax = 64;
   static constexpr std::string_view kOther = "other";
 

@@ -1,4 +1,4 @@
-/// Leaks on purpose what a lost thread may still reach: it stays until the process ends.
+/// Leaks on purpose an object that a lost thread may still use: it stays until the process ends.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@ extern "C" void __lsan_ignore_object(const void* object);
 
 namespace primerl {
 
-/// Leak checkers ignore it, and what only it references.
+/// Leak checkers ignore it, and everything that only it references.
 template <class T>
 void leak_on_purpose(std::unique_ptr<T>& owner) {
   [[maybe_unused]] const T* kept = owner.release();

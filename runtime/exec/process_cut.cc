@@ -51,7 +51,7 @@ void CutCollector::add_in_transit(uint64_t number, SavedMessage&& message) {
   if (complete) done_(std::move(*complete));
 }
 
-/// Every message that had been shipped within the process has been received, or is in transit_.
+/// Whether every message that was shipped within the process was received or is in transit_.
 bool CutCollector::is_complete() const {
   for (const GroupId group : plan_->process(process_).groups)
     if (!parts_[group.index()]) return false;
@@ -60,7 +60,7 @@ bool CutCollector::is_complete() const {
     const auto& from = parts_[link.sender_group.index()];
     const auto& to = parts_[link.target_group.index()];
     if (!from || !to) continue;
-    // Of one link neither is ahead of the other: receivers know no message that was not sent.
+    // Per link, neither count is ahead: a receiver does not know messages that were not sent.
     num_shipped += from->out_links[link.out_index].num_shipped;
     num_received += to->in_links[link.in_index].num_received_incarnation;
   }

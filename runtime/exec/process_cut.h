@@ -1,19 +1,19 @@
-/// ProcessCut: the state of all actor groups of one process at moments that fit together: no group
-/// has received what its sender had not yet sent. CutCollector puts one together from the parts.
+/// ProcessCut: the consistent state of all actor groups of one process: no group has received a
+/// message that its sender had not yet sent. CutCollector builds it from the groups' parts.
 ///
-/// How a cut is made. Somebody calls begin(n) and orders every group of the process to cut. A group
-/// cuts between two steps: it ships what is written, saves its state, and stamps every later batch
-/// with n. A group that gets a batch of a newer number first cuts before it takes that batch in. So
-/// a message is either in the sender's past and the receiver's past, or in both futures, or in the
-/// sender's past alone: then it comes to the receiver with an older stamp, after that one's cut,
-/// and belongs to the cut as a message in transit. The cut is complete when every group has saved
-/// its state and has received as many messages as the others had shipped to it.
+/// How a cut is made: a caller calls begin(n) and orders every group of the process to cut. A group
+/// cuts between two steps. It ships its written batches, saves its state, and stamps every later
+/// batch with n. A group that gets a batch with a newer stamp cuts first and then accepts the
+/// batch. So three cases exist. A message was sent and received before the cut. It was sent and
+/// received after the cut. Or it was sent before and received after: then its stamp is older than
+/// the receiver's cut, and the cut contains it as a message in transit. The cut is complete when
+/// every group has saved its state and has received as many messages as were shipped to it.
 ///
-/// Groups do not wait for each other: one that is in a long step saves its state after it. Messages
-/// between processes are in no cut: receivers record them, senders keep those that are not
-/// acknowledged (docs/design/recovery.md).
+/// Groups do not wait for each other: a group in a long step saves its state after the step.
+/// Messages between processes are in no cut: receivers record them, and senders keep unacknowledged
+/// ones (docs/design/recovery.md).
 ///
-/// Threads: any; one lock, held for copies of plain values only.
+/// Threads: any; one lock, held only to copy plain values.
 #pragma once
 
 #include <functional>
@@ -28,8 +28,8 @@
 namespace primerl {
 
 struct ProcessCut {
-  uint64_t number = 0;                   // rises within one start of a process
-  std::vector<GroupState> groups;        // of the process, in the order of the plan
+  uint64_t number = 0;                   // rises within one incarnation of a process
+  std::vector<GroupState> groups;        // all groups of the process, in the order of the plan
   std::vector<SavedMessage> in_transit;  // between groups of the process, in order per link
 
   template <class F>
@@ -39,29 +39,29 @@ struct ProcessCut {
   }
 };
 
-/// What a group tells of the cut that it takes part in. Called on its thread.
+/// Receives a group's part of a cut. Called on the group's thread.
 class CutSink {
  public:
   virtual ~CutSink() = default;
   virtual void add_part(uint64_t number, GroupState&& state) = 0;
-  /// It came after the cut and was sent before it.
+  /// The message was sent before the cut and received after it.
   virtual void add_in_transit(uint64_t number, SavedMessage&& message) = 0;
 };
 
 class CutCollector final : public CutSink {
  public:
-  /// `done` gets every cut that is complete, on the thread that completes it, without the lock.
+  /// `done` gets every complete cut, on the thread that completes it, without the lock.
   CutCollector(std::shared_ptr<const Plan> plan, std::shared_ptr<const Wiring> wiring,
                ProcessId process, std::function<void(ProcessCut&&)> done);
 
-  /// Begins the next cut, and gives the one that is not complete up. Its number.
+  /// Begins the next cut and returns its number; abandons an incomplete one.
   uint64_t begin();
   /// A cut has begun and is not complete.
   bool is_open() const;
-  /// Gives up the cut that is not complete.
+  /// Abandons the incomplete cut.
   void abandon();
 
-  // CutSink. Parts of a cut that was given up are left out.
+  // CutSink. Parts of an abandoned cut are ignored.
   void add_part(uint64_t number, GroupState&& state) override;
   void add_in_transit(uint64_t number, SavedMessage&& message) override;
 

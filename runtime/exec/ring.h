@@ -25,8 +25,8 @@ class Ring {
     next() = value;
     return tail_ - 1;
   }
-  /// Appends an element and returns it, to be filled in place: it still holds the contents of an
-  /// earlier element. Valid until the next push.
+  /// Appends an element and returns it; the caller fills it in place. It still has the contents of
+  /// an earlier element. Valid until the next push.
   T& next() {
     if (size() == slots_.size()) grow();
     return slots_[tail_++ & (slots_.size() - 1)];
@@ -41,7 +41,7 @@ class Ring {
   bool holds(uint64_t position) const { return position >= head_ && position < tail_; }
   T& at(uint64_t position) { return slots_[position & (slots_.size() - 1)]; }
   const T& at(uint64_t position) const { return slots_[position & (slots_.size() - 1)]; }
-  /// Takes an element out of the middle; those behind it move up by one position.
+  /// Removes an element from the middle; the elements after it move up by one position.
   T remove(uint64_t position) {
     CHECK(holds(position), "a ring has no such element");
     T taken = std::move(at(position));

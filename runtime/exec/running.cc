@@ -5,8 +5,8 @@
 namespace primerl {
 namespace {
 
-/// An error of a handler goes into answers, logs and the record; its text may come from outside
-/// (an exception, an environment) and have any length.
+/// An error of a handler goes into answers, logs and the record. Its text may come from outside (an
+/// exception, an environment), so its length is limited here.
 Error bounded(Error error) {
   std::string text = error.text();
   if (text.size() <= kErrorBytesMax) return error;
@@ -111,7 +111,8 @@ Status Running::handle() {
     case StepKind::kCommand: {
       const Payload& payload = input_.envelope.payload;
       const InputPort& port = contract_->inputs[input_.port];
-      // A port casts its payload without a check: another type must not come this far.
+      // A port casts its payload without a check, so a payload of another type must be refused
+      // here.
       if (payload.type != port.type)
         return error(Code::kCorrupt, "a '{}' came to '{}.{}', which takes a '{}'",
                      payload.type->name, instance_->name, port.name, port.type->name);
@@ -147,7 +148,8 @@ void Running::refuse(const Error& error) {
 }
 
 RandomStream Running::random(TenantSlot tenant, std::string_view purpose, uint64_t index) const {
-  // By name: a tenant draws the same alone and beside others.
+  // Uses the tenant's name, so a tenant gets the same random numbers alone and beside other
+  // tenants.
   const uint64_t key = stable_hash(purpose, stable_hash(this->tenant(tenant).name, random_key_));
   return RandomStream(mix(key, index));
 }
@@ -231,7 +233,8 @@ void Running::emit(uint32_t output, Payload payload, const SendOptions& options)
         fmt::format("'{}.{}' was sent for no tenant", instance_->name,
                     contract_->outputs[output].name));
   const int64_t count = ++num_emitted_[output];
-  if (phase_ == Phase::kControl) return;  // drain() and on_peer() may end all that is in flight
+  // drain() and on_peer() may emit more than the burst, to end everything in flight.
+  if (phase_ == Phase::kControl) return;
   const int64_t most = phase_ == Phase::kWork ? work_burst_[output] : burst_[output];
   CHECK(count <= most, fmt::format("'{}.{}' was sent {} times in one step, its contract says {}",
                                    instance_->name, contract_->outputs[output].name, count, most));

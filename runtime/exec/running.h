@@ -1,10 +1,10 @@
-/// Running: one actor of a group with everything its handlers touch: services, outputs, resources,
-/// and the effects of the current step. A handler changes nothing else, so it may run apart from
-/// its group and be abandoned; the group applies the effects when the step completes.
+/// Running: one actor of a group with everything that its handlers touch: services, outputs,
+/// resources, and the effects of the current step. A handler changes nothing else. So it may run on
+/// another thread than its group and may be abandoned; the group applies the effects when the step
+/// completes.
 ///
-/// Threads: prepare() and the effects belong to the group's thread; run() and everything an actor
-/// calls belong to the thread of the step. After abandon() nobody waits for the step: its effects
-/// are lost.
+/// Threads: prepare() and the effects belong to the group's thread. run() and everything that an
+/// actor calls belong to the thread of the step. After abandon() the step's effects are dropped.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,19 @@
 
 namespace primerl {
 
-/// Most bytes of a handler's error that are kept: what comes after is cut.
+/// The maximum length of a handler's error in bytes; the rest is cut off.
 inline constexpr size_t kErrorBytesMax = 16384;
 
-/// What the actors of one group share.
+/// Data that the actors of one group share.
 struct GroupCommon {
   GroupSetup setup;
   std::shared_ptr<Flow> flow;
   std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanGroup::resources
-  std::vector<InstanceCounters> counters;        // by actor; their number never changes
+  std::vector<InstanceCounters> counters;        // by actor; the number of elements never changes
   std::atomic<bool> stop_requested{false};
-  std::atomic<uint64_t> num_progress{0};  // progress() calls: a watchdog compares them
-  size_t num_replayed_answers = 0;  // of the step_source's room_answers that this step has used
+  std::atomic<uint64_t> num_progress{0};  // number of progress() calls; a watchdog compares it
+  size_t num_replayed_answers = 0;  // number of the step_source's room_answers that this step has
+                                    // used
 };
 
 struct TimerChange {
@@ -48,7 +49,7 @@ struct PauseChange {
 struct PendingEmission {
   PendingEmission() {}  // not defaulted: that would zero all of it before the fields are set
   uint32_t output = 0;
-  InstanceId target;  // of an addressed output
+  InstanceId target;  // for an addressed output
   Envelope envelope;  // without the fields that the link and the group add
 };
 
@@ -58,13 +59,13 @@ class Running final : public Services, public OutputSink, public Resources {
 
   /// Actor::start(). May set timers, may not send.
   Status start(Time now);
-  /// Sets up the step that run() will make.
+  /// Prepares the step that run() will execute.
   void prepare(Input&& input, uint64_t step, Time now);
   void prepare_work(uint64_t step, Time now, bool is_draining);
-  /// Runs the handler, timer, work(), drain() or on_peer(); exceptions become errors, see status().
+  /// Runs the handler, timer, work(), drain() or on_peer(). Exceptions become errors; see status().
   void run();
   void fail(Error error) { status_ = std::move(error); }
-  /// Lets the actor answer the message whose handler failed; the handler's emissions are lost.
+  /// Lets the actor answer the message whose handler failed. The handler's emissions are dropped.
   void refuse(const Error& error);
 
   Actor& actor() { return *actor_; }
@@ -75,9 +76,12 @@ class Running final : public Services, public OutputSink, public Resources {
   uint32_t index() const { return index_; }  // among the group's instances
   const Status& status() const { return status_; }
   bool wants_more_work() const { return wants_more_work_; }
-  bool stops_on_error() const { return stops_on_error_; }  // the actor said so
-  bool is_draining() const { return is_draining_; }        // its work turns were told
-  /// Takes over what an earlier Running of this actor had been told for good.
+  bool stops_on_error() const { return stops_on_error_; }  // the actor called stop_on_error()
+  bool is_draining() const {
+    return is_draining_;
+  }  // its work calls were told that the run
+     // drains
+  /// Copies two flags of an earlier Running of this actor, which replaced actors must keep.
   void go_on(bool stops_on_error, bool is_draining) {
     stops_on_error_ = stops_on_error;
     is_draining_ = is_draining;
@@ -85,18 +89,18 @@ class Running final : public Services, public OutputSink, public Resources {
   void abandon() { is_abandoned_.store(true); }
   bool is_abandoned() const { return is_abandoned_.load(); }
 
-  // Effects of the step, for the group to apply and clear.
+  // Effects of the step. The group applies and clears them.
   std::vector<PendingEmission> emissions;
   std::vector<TimerChange> timers;
   std::vector<PauseChange> pauses;
   std::vector<TenantSlot> finished;
-  std::vector<std::pair<TenantSlot, Error>> failures;  // of tenants, not of this actor
-  // Answers of this step that only the moment determines; for the recorder.
+  std::vector<std::pair<TenantSlot, Error>> failures;  // tenants that fail; the actor itself did
+                                                       // not
+  // Answers of this step that depend on the moment of the call; for the recorder.
   mutable std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
   bool has_given_up = false;  // fail_tenant() or stop_on_error() was called in this step
-  /// progress() calls of the step so far; in a work turn the actors go on counting one after the
-  /// other.
+  /// progress() calls of this step so far. In a work call the count continues over all actors.
   uint64_t num_progress_calls = 0;
 
   // Services
@@ -151,7 +155,7 @@ class Running final : public Services, public OutputSink, public Resources {
   uint64_t random_key_ = 0;
   std::unique_ptr<Actor> actor_;  // made by start()
 
-  // Of the current step.
+  // State of the current step.
   enum class Phase { kNone, kStart, kHandler, kWork, kControl } phase_ = Phase::kNone;
   Input input_;
   Time now_;
@@ -160,7 +164,7 @@ class Running final : public Services, public OutputSink, public Resources {
   bool wants_more_work_ = false;
   bool is_draining_ = false;
   std::vector<int64_t> num_emitted_;  // by output
-  bool stops_on_error_ = false;       // for good
+  bool stops_on_error_ = false;       // is never reset
 
   std::atomic<bool> is_abandoned_{false};
 };

@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-/// Which groups each group waits for, ascending.
+/// For each group: the groups that it waits for, ascending.
 class WaitGraph {
  public:
   WaitGraph(const Plan& plan, const Wiring& wiring, std::span<const GroupView> views)
@@ -15,7 +15,7 @@ class WaitGraph {
     for (const GroupView& view : views) add(wiring, view);
   }
 
-  /// The first cycle with a stuck group in it; starts with its lowest group.
+  /// The first cycle that contains a stuck group; starts with its lowest group.
   std::vector<uint32_t> cycle() const {
     for (uint32_t start = 0; start < waits_for_.size(); ++start) {
       std::vector<uint32_t> path{start};

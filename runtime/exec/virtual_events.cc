@@ -1,5 +1,4 @@
-// The event loop of VirtualExecutor: choosing, beginning and ending steps, the clock, the end of a
-// run.
+// The event loop of VirtualExecutor: chooses, begins and ends steps, moves the clock, ends the run.
 #include <algorithm>
 
 #include "runtime/exec/running.h"
@@ -84,7 +83,7 @@ bool VirtualExecutor::step_something() {
   return true;
 }
 
-/// A group in a step cannot cut: a batch of a newer cut waits for the end of it.
+/// A group in a step cannot cut, so a batch of a newer cut waits until the step ends.
 bool VirtualExecutor::may_deliver(const BatchQueue& queue) const {
   if (queue.batches.empty()) return false;
   const GroupSlot& to = slots_[queue.to.index()];
@@ -146,7 +145,7 @@ void VirtualExecutor::abandon(GroupSlot& slot) {
   slot.is_stuck = false;
   const TenantSlot tenant = counted_tenant(*plan_, slot.group->id());
   if (const int64_t count = ++num_abandoned_[tenant]; count > plan_->settings.abandoned_max) {
-    // A run that ends needs its threads no more: however many are stuck, none keeps it.
+    // While the run drains it does not end for stuck handlers, however many there are.
     if (drain_deadline_) {
       slot.is_refusing = true;
     } else {
@@ -168,7 +167,7 @@ void VirtualExecutor::deliver(BatchQueue& queue) {
   MessageBatch batch = std::move(queue.batches.front());
   queue.batches.pop_front();
   const GroupSlot& sender = slots_[queue.from.index()];
-  // Messages of a dead sender left the ledger with it, until they are received or refused.
+  // When a sender dies, its messages leave the ledger until they are received or refused.
   if (sender.group && batch.incarnation == sender.incarnation) in_transit_ -= batch.messages.size();
   const GroupId to = queue.to;
   if (slots_[to.index()].group == nullptr) {
@@ -179,7 +178,7 @@ void VirtualExecutor::deliver(BatchQueue& queue) {
   if (!status.ok()) broken(status.error().text());
 }
 
-/// To the next moment at which something happens: the end of a step, a timer, or a late answer.
+/// Moves the clock to the next moment with an event: the end of a step, a timer, or a late answer.
 bool VirtualExecutor::jump() {
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
@@ -204,7 +203,7 @@ bool VirtualExecutor::jump() {
       ++i;
       continue;
     }
-    ++num_late_;  // the handler returns at last; its emissions are dropped
+    ++num_late_;  // the late handler returns; its emissions are dropped
     late_at_.erase(late_at_.begin() + static_cast<std::ptrdiff_t>(i));
     abandoned_.erase(abandoned_.begin() + static_cast<std::ptrdiff_t>(i));
   }

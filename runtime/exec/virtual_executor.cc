@@ -10,7 +10,8 @@
 namespace primerl {
 namespace {
 
-// What a failing CHECK prints: the current run, if any. One virtual run at a time per thread.
+// Text that a failed CHECK prints: the command that repeats the current run, if any. One virtual
+// run at a time per thread.
 thread_local std::string repeat_line;
 
 void print_repeat_line(std::string_view) {

@@ -1,19 +1,20 @@
-/// VirtualExecutor: runs a whole plan on one thread with a virtual clock and a seeded choice among
-/// everything that could happen next: a step of a ready group, or the arrival of a batch. The same
-/// ActorGroups as CafExecutor's. Equal plan, seed and step hooks give equal runs, bit for bit.
+/// VirtualExecutor: runs a whole plan on one thread with a virtual clock. A seeded choice picks the
+/// next event among all possible ones: a step of a ready group, or the arrival of a batch. It uses
+/// the same ActorGroups as CafExecutor. Equal plan, seed and step hooks give equal runs, bit for
+/// bit.
 ///
-/// Time: a step begins at the virtual now and lasts Resource::take_cost() plus what the hooks add;
-/// its effects leave when it ends, and the group is busy until then. When nothing can happen now,
-/// the clock jumps to the next end of a step or timer. A handler that runs apart and outlasts the
-/// limit (apart_handler_limit) is abandoned, as a stuck thread would be.
+/// Time: a step begins at the virtual now and lasts Resource::take_cost() plus what the hooks add.
+/// Its effects leave when it ends, and the group is busy until then. When no event is possible now,
+/// the clock jumps to the next end of a step or timer. A handler that runs apart for longer than
+/// the limit (apart_handler_limit) is abandoned, like a stuck thread.
 ///
 /// After every step it checks the bounds of all edges, the balance of the ledger and the number of
-/// messages in transit. A violation, or any CHECK that fails inside, prints the seed and the
-/// command that repeats the run.
+/// messages in transit. A violation, or a failed CHECK, prints the seed and the command that
+/// repeats the run.
 ///
-/// With a ReplaySource the groups first take their recorded steps, in an order the seed chooses,
-/// without faults from the hooks and without time passing; then they resume and the clock goes on
-/// from where the record ends.
+/// With a ReplaySource the groups first make their recorded steps, in an order that the seed
+/// chooses. Hooks inject no faults then, and no time passes. Then the groups resume and the clock
+/// continues from the end of the record.
 ///
 /// All processes of the plan run here, so kill() and revive() can simulate the death of one. Not
 /// thread-safe; request_drain() and request_stop() take effect at the next event.
@@ -38,20 +39,21 @@ namespace primerl {
 
 /// What the hooks inject into one delivery.
 struct Injection {
-  std::optional<Error> failure;  // the handler fails with it, without running
-  Duration takes;                // besides what resources cost
+  std::optional<Error> failure;  // the handler fails with this error, without running
+  Duration takes;                // added to the cost of the resources
 };
 
-/// What a step will do, before it runs.
+/// A step that is about to run.
 struct StepAbout {
-  InstanceId instance;  // none for a work turn
+  InstanceId instance;  // none for a work call
   StepKind kind = StepKind::kMessage;
-  const MessageType* type = nullptr;  // of a message
-  TenantSlot tenant;                  // of a message: whose it is
-  uint64_t delivery = 0;              // how many steps of this kind the instance had, from 1
+  const MessageType* type = nullptr;  // for a message
+  TenantSlot tenant;                  // for a message: its tenant
+  uint64_t delivery = 0;              // number of this step among the instance's steps of this
+                                      // kind, from 1
 };
 
-/// Faults and a look at every step. The default does nothing.
+/// Injects faults and observes every step. The default does nothing.
 class StepHooks {
  public:
   virtual ~StepHooks() = default;
@@ -65,19 +67,22 @@ class StepHooks {
 struct VirtualOptions {
   uint64_t seed = 1;
   StepHooks* step_hooks = nullptr;
-  DeliveryObserver* observer = nullptr;  // a recorder; outlives the executor
-  uint64_t events_max = 50'000'000;      // a run that takes more never ends: a broken invariant
-  ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
-  CutSink* cuts = nullptr;               // outlives the executor; null: cut() is not called
-  std::string repeat_with;               // the command that repeats this run, for failures
+  DeliveryObserver* observer = nullptr;  // a recorder; must stay valid while the executor exists
+  uint64_t events_max = 50'000'000;      // a run with more events is treated as endless: a broken
+                                         // invariant
+  ReplaySource* step_source = nullptr;   // for a resumed run; must stay valid while the executor
+                                         // exists
+  CutSink* cuts = nullptr;               // must stay valid while the executor exists; null: do not
+                                         // call cut()
+  std::string repeat_with;               // the command that repeats this run, printed at failures
 };
 
-/// The longest time that a handler may run apart from its group: the longest environment_timeout.
+/// How long a handler may run apart from its group: the longest environment_timeout.
 Duration apart_handler_limit(const Plan& plan);
 
 class VirtualExecutor final : public Executor, private GroupExecutor, private DeliveryObserver {
  public:
-  /// `factory` and `host_services` outlive the executor.
+  /// `factory` and `host_services` must stay valid while the executor exists.
   VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
                   HostServices& host_services, VirtualOptions options);
   ~VirtualExecutor() override;
@@ -85,16 +90,16 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   Status start() override;
   void request_drain() override { is_drain_requested_ = true; }
   void request_stop() override;
-  /// Runs to the end.
+  /// Runs until the run has ended.
   RunOutcome wait() override;
   RunStatus status() const override;
 
-  /// One event: a step's beginning or end, an arrival, or a jump of the clock. False: nothing can
-  /// happen any more, or the run has ended.
+  /// Executes one event: begin or end of a step, an arrival, or a jump of the clock. False: no
+  /// event is possible any more, or the run has ended.
   bool advance();
-  /// Events until `done`, at most `events_max`; whether it came true.
+  /// Executes events until `done` is true, at most `events_max`. Returns whether it became true.
   bool run_until(const std::function<bool()>& done, uint64_t events_max = 1'000'000);
-  /// Events until nothing can happen at the present time (timers stay where they are).
+  /// Executes events until no event is possible without moving the clock; timers stay set.
   void settle();
 
   Time now() const { return now_; }
@@ -109,25 +114,25 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   StallReport stall_report() const;
   std::vector<std::pair<std::string, int64_t>> counters() const;
 
-  /// The process dies now: its groups with all they hold, and batches in transit to them. The other
-  /// processes are told at once.
+  /// The process dies now. Its groups and all they hold are lost, and so are batches in transit to
+  /// them. The other processes are notified at once.
   void kill(ProcessId process);
-  /// It starts again with the next incarnation.
+  /// Starts the process again with the next incarnation.
   Status revive(ProcessId process);
 
-  /// Gives a command to every actor that it is meant for. Not while groups follow a record.
+  /// Gives a command to every addressed actor. Not while groups follow a record.
   void command(const ActorCommand& command);
-  /// What actors made of commands, oldest first; taken once.
+  /// The actors' answers to commands, oldest first; each is returned once.
   std::vector<CommandAnswer> take_answers() { return std::exchange(answers_, {}); }
 
-  /// Orders a cut: every group takes part at a moment of its own, which the seed chooses.
+  /// Orders a cut: every group joins at its own moment, which the seed chooses.
   void cut(uint64_t number) { ordered_cut_ = number; }
 
-  /// Whether remake() can be called: the run has not ended, and the group is between two steps.
+  /// Whether remake() may be called: the run has not ended, and the group is between two steps.
   bool may_remake(GroupId group) const;
-  /// Puts a fresh group in its place, made of the bytes of its saved state. It keeps its resources.
-  /// What follows is the same as without, unless `change` alters the saved state before it is read;
-  /// `fresh` is the state of the group that reads it.
+  /// Replaces the group by a fresh one that is restored from the bytes of its saved state. The
+  /// resources are kept. The run continues as without remake(), unless `change` alters the saved
+  /// state before it is restored. `fresh` is the state of the fresh group.
   using ChangeState = std::function<void(GroupState& saved, const GroupState& fresh)>;
   Status remake(GroupId group, const ChangeState& change = nullptr);
 
@@ -137,11 +142,12 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
     uint32_t incarnation = 0;
     bool is_busy = false;
     bool is_stuck = false;     // its handler will be abandoned at busy_until
-    bool is_refusing = false;  // its tenant was set aside for such handlers: no more of them run
+    bool is_refusing = false;  // its tenant was set aside because handlers got stuck: further
+                               // messages are refused unhandled
     Time busy_until;
     Time stuck_until;  // when the abandoned handler returns
   };
-  struct BatchQueue {  // from one group to another, in order
+  struct BatchQueue {  // batches from one group to another, in order
     GroupId from, to;
     std::deque<MessageBatch> batches;
   };
@@ -186,16 +192,17 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   std::vector<GroupSlot> slots_;  // index = GroupId
   std::vector<BatchQueue> queues_;
   std::map<std::pair<GroupId, GroupId>, size_t> queue_of_;
-  std::vector<uint32_t> runnable_;  // candidates of the current choice: groups, then queues
+  std::vector<uint32_t> runnable_;  // ready groups, then deliverable queues: candidates of the
+                                    // current choice
   std::vector<bool> finished_;      // by tenant
   SetAside set_aside_;
-  bool is_set_aside_ordered_ = false;  // and the groups were not told yet
+  bool is_set_aside_ordered_ = false;  // and the groups were not notified yet
   std::map<std::pair<uint32_t, StepKind>, uint64_t> num_deliveries_;
   std::vector<std::shared_ptr<Running>> abandoned_;
   std::vector<Time> late_at_;
   std::vector<CommandAnswer> answers_;
   DrainDetector drain_;
-  GroupCounts of_dead_;  // keeps shipped = received when a group dies
+  GroupCounts of_dead_;  // counts of dead groups: they keep shipped = received
   std::optional<Time> drain_deadline_;
   std::optional<RunOutcome> outcome_;
   Time now_;
@@ -203,7 +210,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   uint64_t trace_hash_ = 0;
   uint64_t num_late_ = 0;
   uint64_t in_transit_ = 0;                      // messages in batches in transit
-  std::map<TenantSlot, int64_t> num_abandoned_;  // none: shared by all tenants
+  std::map<TenantSlot, int64_t> num_abandoned_;  // key none: shared by all tenants
   bool is_replaying_ = false;
   bool is_remaking_ = false;
   uint64_t ordered_cut_ = 0;

@@ -22,7 +22,7 @@ WiredLink make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId t
   link.bytes_max = edge.bytes_max;
   link.bound = edge.bound;
   link.capacity = edge.capacity;
-  // Per tenant, one value may be in transit while the next one waits to be overwritten.
+  // For each tenant, one value may be in transit while the next one waits in the outbox.
   if (link.latest_wins)
     link.capacity = int64_t{num_slots} + 1;
   else if (link.is_feedback)

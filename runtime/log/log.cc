@@ -26,7 +26,7 @@ spdlog::level::level_enum level_of(LogLevel level) {
   return spdlog::level::err;
 }
 
-/// The message is already the tail of a JSON object: `"level":...}`.
+/// The message is already the end of a JSON object: `"level":...}`.
 constexpr const char* kFilePattern = R"({"timestamp":"%Y-%m-%dT%H:%M:%S.%eZ",%v)";
 
 }  // namespace
@@ -53,8 +53,8 @@ struct Log::Writer {
 
 Result<std::unique_ptr<Log>> Log::open(const std::filesystem::path& file,
                                        const LogOptions& options) {
-  // Made readable for its owner alone, before spdlog makes it readable for all: errors may quote a
-  // prompt.
+  // Created with access for its owner only, before spdlog opens it with its own mode: errors may
+  // quote a prompt.
   const int made = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (made >= 0) ::close(made);
   try {
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Log>> Log::open(const std::filesystem::path& file,
     writer->talk =
         std::make_shared<spdlog::async_logger>("talk", to_stderr, writer->pool, kOverflow);
     writer->talk->set_level(level_of(options.stderr_level));
-    // A full disk is reported once by the files that hold results; the log only loses lines.
+    // A full disk is reported once by the files with results; the log only loses lines.
     for (const auto& logger : {writer->file, writer->talk})
       logger->set_error_handler([](const std::string&) {});
     return std::unique_ptr<Log>(new Log(std::move(writer)));
@@ -92,7 +92,7 @@ Log::~Log() {
 
 namespace {
 
-/// The tail of a line's JSON object.
+/// The end of a line's JSON object.
 std::string json_tail(LogLevel level, std::string_view instance, std::string_view text) {
   Json line = Json::object();
   line.set("level", to_string(level)).set("instance", instance).set("message", text);
@@ -117,7 +117,7 @@ void Log::write_last(LogLevel level, std::string_view instance, std::string_view
     write_through(*writer_->talk, level, talk_text(level, instance, text));
     write_through(*writer_->file, level, json_tail(level, instance, text));
   } catch (const std::exception&) {
-    // A full disk: stderr has it.
+    // On a full disk, stderr has the line.
   }
 }
 

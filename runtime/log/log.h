@@ -1,9 +1,9 @@
-/// Log: the log file of a process, one JSON object a line; messages and metrics are not in it.
+/// Log: the log file of a process, one JSON object per line; messages and metrics are not in it.
 ///
 ///   {"timestamp":"2026-11-21T06:24:45.123Z","level":"warning","instance":"decode","message":"..."}
 ///
-/// Callers never wait: a bounded ring takes the lines, one background thread writes them, the
-/// oldest are dropped when it overflows, and the drops are counted and reported at the end.
+/// Callers never wait: lines go into a bounded ring, and one background thread writes them. When
+/// the ring overflows, the oldest lines are dropped; the drops are counted and reported at the end.
 /// Warnings and errors are also written to stderr. Any thread may write.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace primerl {
 
 struct LogOptions {
   size_t lines_max = 8192;           // in the ring
-  LogLevel level = LogLevel::kInfo;  // below it nothing is kept
+  LogLevel level = LogLevel::kInfo;  // lines below this level are ignored
   LogLevel stderr_level = LogLevel::kWarning;
 };
 
@@ -25,13 +25,13 @@ class Log {
  public:
   static Result<std::unique_ptr<Log>> open(const std::filesystem::path& file,
                                            const LogOptions& options = {});
-  /// Writes what waits, at most once the ring's content.
+  /// Writes the waiting lines, at most once the ring's content.
   ~Log();
   void write(LogLevel level, std::string_view instance, std::string_view text);
-  /// Likewise of the last line of a process that is about to end: past the ring, on the calling
-  /// thread, and in the file when it returns. Lines that wait may be lost.
+  /// Writes the last line of a process that is about to end. It bypasses the ring, runs on the
+  /// calling thread, and has written the file when it returns. Waiting lines may be lost.
   void write_last(LogLevel level, std::string_view instance, std::string_view text);
-  /// Lines lost so far because the writer fell behind.
+  /// Number of lines lost so far because the writer was too slow.
   uint64_t num_dropped() const;
 
  private:

@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// One mean per column; a column without a finite value is empty.
+/// The average of each column; a column without a finite value is empty.
 std::vector<std::optional<double>> columns_of(std::span<const double> values, size_t num_columns) {
   std::vector<std::optional<double>> columns(num_columns);
   for (size_t i = 0; i < num_columns; ++i) {
@@ -31,7 +31,7 @@ void append_utf8(std::string& out, char32_t c) {  // the braille block: three by
   out += static_cast<char>(0x80 | (c & 0x3f));
 }
 
-/// Dots in a grid, two columns and four rows a character, and their drawing.
+/// A grid of dots, two columns and four rows per character, and how it is drawn.
 class Dots {
  public:
   Dots(int width, int height) : width_(width), cells_(static_cast<size_t>(width * height), 0) {}
@@ -62,7 +62,7 @@ class Dots {
 
 void draw(const std::vector<std::optional<double>>& columns, double low, double high, int num_rows,
           Dots& dots) {
-  int before = -1;  // the row of the column to the left; -1: it has no value
+  int before = -1;  // the row of the column to the left; -1: that column is empty
   for (size_t i = 0; i < columns.size(); ++i) {
     if (!columns[i]) {
       before = -1;
@@ -70,7 +70,7 @@ void draw(const std::vector<std::optional<double>>& columns, double low, double 
     }
     const double share = (*columns[i] - low) / (high - low);
     const int y = static_cast<int>(std::lround((1 - share) * (num_rows - 1)));
-    // Neighbours are joined, so that a steep rise reads as one line.
+    // Adjacent columns are joined, so that a steep rise is one continuous line.
     const int from = before < 0 ? y : before + (y > before ? 1 : y < before ? -1 : 0);
     for (int row = std::min(from, y); row <= std::max(from, y); ++row)
       dots.set(static_cast<int>(i), row);

@@ -1,4 +1,4 @@
-/// Draws a curve of numbers in the terminal: braille dots, or ASCII where there is no UTF-8. Pure.
+/// Draws a curve of numbers in the terminal: braille dots, or ASCII without UTF-8. Pure.
 #pragma once
 
 #include <span>
@@ -13,9 +13,9 @@ struct CurveStyle {
   std::string indent = "  ";
 };
 
-/// `values` from left to right, the i-th is that of step `first_step + i`; values that are not
-/// finite are left out. More values than columns are averaged. Ends with a newline; empty when
-/// nothing can be drawn.
+/// `values` from left to right; the i-th is that of step `first_step + i`. Values that are not
+/// finite are skipped. If there are more values than columns, neighbours are averaged. The text
+/// ends with a newline; it is empty when nothing can be drawn.
 ///
 ///   0.62 |          ..--
 ///        |     ..-''

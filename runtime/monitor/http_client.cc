@@ -13,7 +13,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using Fault = boost::system::error_code;
 
-/// Connect, ask, read: each operation starts the next.
+/// One request: connect, send, read. Each operation starts the next.
 class Question {
  public:
   Question(std::string_view path, const HttpGetLimits& limits)
@@ -43,7 +43,8 @@ class Question {
                             [this](Fault fault, size_t) { fault ? end(fault) : read_body(); });
   }
   void read_body() {
-    // Beast 1.74 forgets that a stated length is over the limit when the body came with the header.
+    // Beast 1.74 does not check a Content-Length over the limit when the body arrived together with
+    // the header.
     if (const auto length = parser_.content_length(); length && *length > body_bytes_max_)
       return end(http::error::body_limit);
     http::async_read(stream_, buffer_, parser_, [this](Fault fault, size_t) { end(fault); });

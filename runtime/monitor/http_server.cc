@@ -22,22 +22,23 @@ namespace http = boost::beast::http;
 using Tcp = asio::ip::tcp;
 using Fault = boost::system::error_code;
 
-// Bytes read and discarded after a refusal, so that the answer is not lost with the connection.
+// Bytes that are read and discarded after a refusal, so that the answer is not lost with the
+// connection.
 constexpr size_t kDiscardedMax = size_t{64} << 10;
 constexpr std::chrono::seconds kDiscardFor{1};
 
 class Connection;
 
-/// What connections share with their server; touched by its thread alone.
+/// Data that the connections share with their server; used by its thread only.
 struct Shared {
   HttpServer::Handler handler;
   HttpLimits limits;
-  /// All that are open; the first has waited longest for its client. A connection that is not
-  /// waiting is being served, and that ends before another one is served.
+  /// All open connections; the first has waited longest for its client. A connection that is not
+  /// waiting is being served, which ends before another one is served.
   std::list<Connection*> waiting;
 };
 
-/// Whether a Host header, "localhost:9464", names this machine from itself.
+/// Whether a Host header, "localhost:9464", is a local name of this machine.
 bool is_this_machine(std::string_view host) {
   const size_t name_end = host.find(':', host.starts_with('[') ? host.find(']') : 0);
   std::string name(host.substr(0, name_end));
@@ -63,7 +64,7 @@ Response refusal(http::status status, std::string_view words) {
   return response_of(static_cast<int>(status), HttpReply().type, fmt::format("{}\n", words));
 }
 
-/// One connection, kept alive by the operation that is under way.
+/// One connection, kept alive by its current operation.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Tcp::socket socket, Shared& shared)
@@ -73,7 +74,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   ~Connection() { leave(); }
 
   void begin() { read(); }
-  /// Ends its operations without an answer; the connection is destroyed with them.
+  /// Ends its operations without an answer; then the connection is destroyed.
   void cut() {
     leave();
     stream_.close();
@@ -83,7 +84,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void leave() {
     if (std::exchange(is_counted_, false)) shared_.waiting.erase(place_);
   }
-  /// From now on it waits for its client.
+  /// From now on the connection waits for its client.
   void waits() {
     if (is_counted_) shared_.waiting.splice(shared_.waiting.end(), shared_.waiting, place_);
   }
@@ -103,7 +104,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   }
 
   void take(Fault fault, size_t size) {
-    // The parser's own count lets a little more pass.
+    // The parser's own limit lets slightly more pass.
     if (!fault && size > shared_.limits.header_bytes_max) fault = http::error::header_limit;
     if (!fault) return answer();
     close_after_ = true;
@@ -113,7 +114,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
           fmt::format("a request may have {} bytes of headers", shared_.limits.header_bytes_max)));
     if (fault == http::error::body_limit)
       return write(refusal(http::status::payload_too_large, "a request may have no body"));
-    // The client has closed, timed out or broken the connection: nobody would read an answer.
+    // The client has closed, timed out or broken the connection, so an answer could not be read.
     if (fault == http::error::end_of_stream || fault == http::error::partial_message ||
         fault.category() != http::make_error_code(http::error::bad_method).category())
       return;
@@ -164,7 +165,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  /// Closing with unread bytes would reset the connection, and the answer might be lost with it.
+  /// Closing with unread bytes would reset the connection, and the answer might be lost.
   void discard() {
     Fault ignored;
     stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
@@ -207,8 +208,8 @@ class HttpServer::Body {
     }
     port_ = acceptor_.local_endpoint().port();
     accept(acceptor_);
-    // Besides, for a client that looks `localhost` up as [::1]. A machine may have no IPv6, and
-    // another program may have the port there: such a client then tries 127.0.0.1.
+    // Also listens on IPv6, for a client that resolves `localhost` to [::1]. A machine may have no
+    // IPv6, or another program may use the port there: then such a client tries 127.0.0.1.
     if (!listen(ipv6_acceptor_, {asio::ip::address_v6::loopback(), port_})) accept(ipv6_acceptor_);
     thread_ = std::thread([this] { serve(); });
     return ok();
@@ -222,7 +223,8 @@ class HttpServer::Body {
   uint16_t port() const { return port_; }
 
  private:
-  /// A connection that throws (for want of memory, say) is lost alone: the run goes on.
+  /// If a connection throws (out of memory, for example), only that connection is lost and the run
+  /// continues.
   void serve() {
     while (!context_.stopped()) {
       try {
@@ -235,7 +237,7 @@ class HttpServer::Body {
   static Fault listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
     Fault fault;
     (void)acceptor.open(endpoint.protocol(), fault);
-    // A port that a run just left can be taken again at once.
+    // A port that was just released can be used again at once.
     if (!fault) (void)acceptor.set_option(Tcp::acceptor::reuse_address(true), fault);
     if (!fault) (void)acceptor.bind(endpoint, fault);
     if (!fault) (void)acceptor.listen(asio::socket_base::max_listen_connections, fault);

@@ -56,7 +56,7 @@ Status MetricsLog::skip_written(const std::map<std::string, int64_t>& last_steps
   return ok();
 }
 
-/// Removes the tenant's lines of later steps: those steps are taken again.
+/// Removes the tenant's lines of later steps, because those steps are made again.
 Status MetricsLog::remove_later(const std::string& tenant, int64_t step) {
   std::string kept;
   std::ifstream stream(file_);
@@ -82,7 +82,7 @@ Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
     if (has_later_.erase(tenant) > 0) RETURN_IF_ERROR(remove_later(tenant, written->second));
   }
   Json line = Json::object();
-  // Milliseconds are what a person reads; the shortest digits keep the line short.
+  // Rounded to milliseconds, so that lines are short and readable.
   line.set("step", step).set("time", std::round(time * 1e3) / 1e3).set("tenant", tenant);
   for (const auto& [name, value] : values) line.set(name, value);
   RETURN_IF_ERROR(lines_->append(line.dump()));

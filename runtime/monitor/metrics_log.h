@@ -1,10 +1,10 @@
-/// MetricsLog: where the numbers of every trainer step go: metrics.jsonl, TensorBoard, and the
-/// newest values, for the status line and the summary.
+/// MetricsLog: receives the numbers of every trainer step. It writes metrics.jsonl and TensorBoard,
+/// and keeps the newest values for the status line and the summary.
 ///
-/// Lives in the control plane, on one thread. One flat JSON object a line:
+/// Lives in the control plane, on one thread. One flat JSON object per line:
 ///   {"step": 12, "time": 3.214, "tenant": "main", "reward/all/mean": 0.61, ...}
-/// `time` is seconds since the start of the run (of its first start, when it was resumed). After a
-/// resume the steps since the checkpoint come again: the last line of a step counts.
+/// `time` is seconds since the start of the run (since its first start, if it was resumed). After a
+/// resume the steps since the checkpoint are written again: the last line of a step counts.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,7 @@
 
 namespace primerl {
 
-/// What the terminal needs of one step of one tenant.
+/// The values of one step of one tenant that the terminal shows.
 struct StepFacts {
   int64_t step = 0;
   double time = 0;  // seconds since the start
@@ -29,30 +29,30 @@ struct StepFacts {
   double get(std::string_view name, double missing = 0) const;
 };
 
-/// The step of each tenant's last line: where the newest start is. (An earlier one, resumed from a
-/// checkpoint, may have gone further.)
+/// The step of each tenant's last line: the position of the newest start. (An earlier start may
+/// have had more steps, if the newest one resumed from a checkpoint.)
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file);
 
 class MetricsLog {
  public:
-  /// `wall_time`: seconds since 1970 of moment 0. `has_tenants`: tags carry the tenant's name.
+  /// `wall_time`: time 0 as seconds since 1970. `has_tenants`: tags have the tenant's name.
   /// `score`: the metric of the status line and of the curve.
   static Result<std::unique_ptr<MetricsLog>> open(const RunFolder& folder, double wall_time,
                                                   bool has_tenants,
                                                   std::string score = "reward/all/mean");
-  /// The run is resumed from its record: steps that metrics.jsonl has already are kept in memory
-  /// when they come again, not written a second time. `last_steps`: the last one of each tenant
-  /// that is followed; lines of later ones are removed when the first of those is taken. Before the
-  /// first write().
+  /// For a run that is resumed from its record. Steps that metrics.jsonl already has are only kept
+  /// in memory when they are repeated, not written again. `last_steps`: the last followed step of
+  /// each tenant. Lines of later steps are removed when the first later step is written. Call it
+  /// before the first write().
   Status skip_written(const std::map<std::string, int64_t>& last_steps);
-  /// `time`: seconds since moment 0. The first error stays.
+  /// `time`: seconds since time 0. The first error is permanent.
   Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);
 
   /// The newest step of a tenant, null before the first.
   const StepFacts* newest(const std::string& tenant) const;
   /// The score of every step of this start, in step order.
   const std::vector<double>& scores(const std::string& tenant) const;
-  /// Mean time from step to step of this start; 0 before the second.
+  /// Average time from step to step in this start; 0 before the second.
   double seconds_per_step(const std::string& tenant) const;
   size_t num_lines() const { return num_lines_; }
 
@@ -70,7 +70,7 @@ class MetricsLog {
   const bool has_tenants_;
   const std::string score_;
   size_t num_lines_ = 0;
-  std::map<std::string, int64_t> written_;  // the last step that is not to be written again
+  std::map<std::string, int64_t> written_;  // by tenant: the last step that is not written again
   std::set<std::string> has_later_;         // tenants with lines of later steps, to be removed
   std::map<std::string, StepFacts> newest_;
   std::map<std::string, double> first_time_;

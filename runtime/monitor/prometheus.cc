@@ -19,7 +19,7 @@ bool is_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), may_follow);
 }
 
-// Endings of counters, and of the parts of histograms and summaries.
+// Suffixes of counters, and of the parts of histograms and summaries.
 constexpr std::array<std::string_view, 4> kReserved = {"_total", "_count", "_sum", "_bucket"};
 
 bool is_reserved(std::string_view name) {
@@ -27,7 +27,7 @@ bool is_reserved(std::string_view name) {
                      [name](std::string_view ending) { return name.ends_with(ending); });
 }
 
-/// Escapes the value of a label, or a help text, in which quotes are not escaped.
+/// Escapes the value of a label, or a help text (where quotes are not escaped).
 std::string escaped(std::string_view text, bool has_quotes) {
   std::string out;
   out.reserve(text.size());
@@ -53,7 +53,7 @@ std::string label_text(const PrometheusLabels& labels) {
   return text;
 }
 
-/// With the braces, which none have without a label.
+/// The labels in braces; nothing without labels.
 std::string in_braces(const std::string& labels) {
   return labels.empty() ? "" : "{" + labels + "}";
 }

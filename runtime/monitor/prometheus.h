@@ -4,8 +4,8 @@
 ///   # TYPE primerl_edge_sent_messages_total counter
 ///   primerl_edge_sent_messages_total{edge="env.task -> rollout.task",process="driver"} 128
 ///
-/// Names follow the rules that `promtool check metrics` knows: counters end in _total and nothing
-/// else does, units are base units (seconds, bytes) and come last. A plain value, for one thread.
+/// Names follow the rules that `promtool check metrics` checks: counters and only counters end in
+/// _total; units are base units (seconds, bytes) and come last. A plain value, for one thread.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,17 @@ class PrometheusText {
  public:
   static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-  /// Begins a family; its samples follow. A name that breaks the rules, or that is used twice, is a
-  /// bug (CHECK): names that are made from other text go through prometheus_name() first.
+  /// Begins a family; its samples follow. A name that breaks the rules, or is used twice, is a bug
+  /// (CHECK). Names made from other text must go through prometheus_name() first.
   void counter(std::string_view name, std::string_view help);
   void gauge(std::string_view name, std::string_view help);
   void histogram(std::string_view name, std::string_view help);
-  /// One sample of the family begun last. False: the family has one with these labels already, and
-  /// keeps it.
+  /// Adds one sample to the newest family. False: the family already has one with these labels,
+  /// which stays.
   bool sample(const PrometheusLabels& labels, double value);
   bool sample(const PrometheusLabels& labels, uint64_t value);
-  /// One histogram: its upper bounds, and the counts of each bucket alone, with one more for what
-  /// is above the last bound.
+  /// Adds one histogram: its upper bounds, and the count of each bucket, not cumulative, with one
+  /// more for values above the last bound.
   bool sample(const PrometheusLabels& labels, std::span<const double> bounds,
               std::span<const uint64_t> counts, double sum);
 
@@ -51,9 +51,8 @@ class PrometheusText {
   std::set<std::string> samples_;  // labels of family_
 };
 
-/// `prefix` and `words` as a gauge's name: a character that no name may have becomes '_', and an
-/// ending of another kind of metric is followed by "_value". Different words may give the same
-/// name.
+/// Makes a gauge's name of `prefix` and `words`. An invalid character becomes '_', and a suffix of
+/// another kind of metric is followed by "_value". Different words may give the same name.
 std::string prometheus_name(std::string_view prefix, std::string_view words);
 
 }  // namespace primerl

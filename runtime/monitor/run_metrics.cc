@@ -1,5 +1,5 @@
-// The run as Prometheus reads it. Every sample names the process that it comes from, so that a
-// process which is restarted resets only its own counters.
+// The run as Prometheus text. Every sample names its process, so a restarted process resets only
+// its own counters.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// One family over many things: its name, its help text, and the value of one thing.
+/// A family of metrics: its name, its help text, and how to read the value of one item.
 template <class Thing>
 struct Family {
   bool is_counter;
@@ -173,7 +173,8 @@ void Metrics::instances() {
   }
 }
 
-/// What actors count. A name is the actor's own, so two names may become one family: their sums.
+/// Counts made by actors. An actor chooses the names, so two names may become one family; their
+/// values are added.
 void Metrics::counts() {
   struct Of {
     std::string_view process;
@@ -243,7 +244,7 @@ void Metrics::edges() {
       loads, [](const Heartbeat& beat) -> const auto& { return beat.loads; });
 }
 
-/// Values that belong to an edge as a whole.
+/// Values of whole edges.
 void Metrics::edge_totals() {
   const Family<PlanEdge> bounds[] = {
       {false, "primerl_edge_capacity_messages", "What a sender may have under way to one receiver.",
@@ -338,8 +339,8 @@ void Metrics::engines() {
   }
 }
 
-/// The names are vLLM's, with primerl_engine_ for vllm: (a colon is no part of a plain metric's
-/// name).
+/// The names are vLLM's, with primerl_engine_ instead of vllm: (a colon is not allowed in a plain
+/// metric's name).
 void Metrics::engine_uses() {
   const auto used = [](const EngineUse& engine) {
     return engine.num_blocks == 0 ? 0.0
@@ -396,7 +397,7 @@ void Metrics::engine_uses() {
   }
 }
 
-/// A replica that restarts begins again at 0, as any counter does.
+/// A restarted replica counts from 0 again, like any counter.
 void Metrics::engine_requests() {
   for (size_t kind = 0; kind < kRequestValues; ++kind) {
     const auto& [metric, help, bounds] = request_histogram_kinds()[kind];
@@ -432,8 +433,8 @@ void Metrics::tenants() {
   each_with_step([this](const TenantPicture& tenant) { return age(now_, tenant.step_at); });
 }
 
-/// The last line of metrics.jsonl of each tenant. Different metrics may give the same name; the
-/// label tells them apart.
+/// The last line of metrics.jsonl of each tenant. Different metrics may become the same name; the
+/// label distinguishes them.
 void Metrics::training() {
   struct Value {
     std::string_view tenant, metric;

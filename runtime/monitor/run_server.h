@@ -1,7 +1,7 @@
-/// The pages of a running graph on this machine's loopback, and how others find them.
+/// The HTTP pages of a running graph on this machine's loopback, and how other programs find them.
 ///
-///   /metrics   what Prometheus scrapes
-///   /status    one JSON value (schema primerl.status/1), what `ps` shows
+///   /metrics   scraped by Prometheus
+///   /status    one JSON value (schema primerl.status/1), shown by `ps`
 ///   /healthz   "ok"
 ///
 /// Owned by the control plane, as long as the run.
@@ -18,16 +18,16 @@ namespace primerl {
 /// The port of the HTTP server of a run.
 struct WatchPort {
   bool is_off = false;
-  uint16_t port = 0;  // 0: any that is free
+  uint16_t port = 0;  // 0: any free port
 };
-/// "off", "0" or a port. The error says what was valid.
+/// "off", "0" or a port. The error names the valid values.
 Result<WatchPort> parse_watch_port(const std::string& text);
 
 class RunServer {
  public:
-  /// Null when off. kExists: another program has the port.
+  /// Null when off. kExists: another program uses the port.
   static Result<std::unique_ptr<RunServer>> open(const WatchPort& port);
-  /// Sets what the pages show from now on; before the first call they answer 503.
+  /// Sets the data of the pages; before the first call they answer 503.
   void show(std::shared_ptr<const StatusStore> board);
   uint16_t port() const { return server_->port(); }
 
@@ -39,7 +39,7 @@ class RunServer {
   std::unique_ptr<HttpServer> server_;        // destroyed first
 };
 
-/// Members of run.json: this process, and where its server listens (null: nowhere).
+/// Members of run.json: this process, and its server's port (null: no server).
 Json control_facts(const RunServer* server);
 
 }  // namespace primerl

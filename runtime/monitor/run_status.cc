@@ -1,4 +1,4 @@
-// The run as one JSON value: what /status answers and `ps` shows.
+// The run as one JSON value, for /status and `ps`.
 #include <algorithm>
 #include <cmath>
 
@@ -9,15 +9,15 @@
 namespace primerl {
 namespace {
 
-// Heartbeats come a second apart and not all at once: only a longer standstill is shown.
+// Heartbeats come one second apart and not all at the same time, so only a longer pause is shown.
 constexpr Duration kStillFor = Duration::seconds(3);
 
-/// To milliseconds, which is what a person reads.
+/// Rounded to milliseconds.
 double seconds_of(double seconds) {
   return static_cast<double>(std::llround(seconds * 1e3)) * 1e-3;
 }
 
-/// To a tenth of a percent.
+/// Rounded to a tenth of a percent.
 double part(double part) { return static_cast<double>(std::llround(part * 1e3)) * 1e-3; }
 
 Json tenants_json(const Plan& plan, const RunSnapshot& picture, Time now) {
@@ -76,14 +76,14 @@ Json group_json(const Plan& plan, const Wiring& wiring, const GroupReport& group
   return one;
 }
 
-/// Whether it is the actor group of an environment, which has a deadline of its own
+/// Whether it is the actor group of an environment, which has its own deadline
 /// (ActorGroup::may_run_apart()).
 bool runs_apart(const Plan& plan, const GroupReport& report) {
   const PlanGroup& group = plan.groups[report.group];
   return group.own_thread && group.instances.size() == 1 && group.resources.empty();
 }
 
-/// A handler that shows no sign of life for longer than handler_alarm_after.
+/// Whether a handler has shown no sign of life for longer than handler_alarm_after.
 bool is_alarming(const Plan& plan, const GroupReport& group) {
   const Duration after = plan.settings.handler_alarm_after;
   return after != Duration() && group.is_running && group.group < plan.groups.size() &&
@@ -135,7 +135,7 @@ Json connection_json(const Plan& plan, const ConnectionReport& connection) {
       .set("breaks", connection.num_breaks);
 }
 
-/// Engines that stand still, whoever asked for it.
+/// The paused engines, with all owners of their pauses.
 Json held_engines_json(const Plan& plan, const RunSnapshot& picture) {
   Json held = Json::array();
   for (const ProcessPicture& process : picture.processes) {
@@ -208,7 +208,7 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
       .set("engines", std::move(engines));
 }
 
-/// Whether a source fills the edge ahead of need: it is full whenever all is well.
+/// Whether a source fills the edge in advance: then the edge is full in normal operation.
 bool is_prefetched(const Plan& plan, const PlanEdge& edge) {
   return plan.node(edge.from).contract->is_source && !edge.feedback;
 }
@@ -236,7 +236,7 @@ Json edge_json(const Plan& plan, const RunSnapshot& picture, size_t index) {
       load.blocked_ns += part.blocked_ns;
     }
   }
-  // Processes report at different moments, and one that was started again counts from 0.
+  // Processes report at different moments, and a restarted process counts from 0.
   sum.sent = std::max(sum.sent, sum.handled + sum.failed + sum.returned + sum.dropped);
   const auto capacity = static_cast<uint64_t>(edge.capacity);
   return Json::object()

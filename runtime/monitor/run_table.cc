@@ -11,7 +11,7 @@
 namespace primerl {
 namespace {
 
-/// Columns as wide as their widest cell; numbers to the right.
+/// A table whose columns are as wide as their widest cell; numbers are right-aligned.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> heads, size_t num_left)
@@ -65,7 +65,7 @@ const Json::Array& list_of(const Json& object, std::string_view key) {
 
 constexpr size_t kTenantsShownMax = 4;
 
-/// Instances of one node for more tenants than are shown by name, as `env(16)`.
+/// If a node has more tenants than are shown by name: its instances as `env(16)`.
 std::vector<std::string> without_tenants(const std::vector<std::string>& names) {
   const auto node_of = [](const std::string& name) { return name.substr(0, name.find('.')); };
   std::vector<std::string> shown;
@@ -76,17 +76,17 @@ std::vector<std::string> without_tenants(const std::vector<std::string>& names) 
       shown.push_back(fmt::format("{}({})", node, end - begin));
       continue;
     }
-    end = std::max(end, begin + 1);  // a node of no tenant
+    end = std::max(end, begin + 1);  // a node without a tenant
     shown.insert(shown.end(), names.begin() + static_cast<ptrdiff_t>(begin),
                  names.begin() + static_cast<ptrdiff_t>(end));
   }
   return shown;
 }
 
-/// Of nodes; replicas that follow each other as `env.main#0..#63`, as there may be hundreds.
+/// Names of nodes; consecutive replicas as `env.main#0..#63`, because there may be hundreds.
 std::string names_of(const Json::Array& nodes) {
   std::vector<std::string> shown;
-  std::string replicated, first;  // node and number that `shown` ends with
+  std::string replicated, first;  // node and number at the end of `shown`
   for (const Json& node : nodes) {
     const std::string name = text_of(node, "name");
     const size_t mark = std::min(name.find('#'), name.size());
@@ -122,7 +122,7 @@ std::string percent_text(const Json& object, std::string_view key) {
   return fmt::format("{:.0f}%", 100 * value->as_double());
 }
 
-/// Shares where there is somebody to share with.
+/// The tenants' shares, if there are several tenants.
 std::string tenants_of(const Json& status) {
   const auto& tenants = list_of(status, "tenants");
   if (tenants.empty()) return "";
@@ -157,7 +157,7 @@ std::string tenants_of(const Json& status) {
   return "\n" + table.text() + reasons;
 }
 
-/// Who holds engines still, and for how long yet.
+/// The pauses of engines: owner and remaining time.
 std::string holds_of(const Json& status) {
   std::string text;
   for (const Json& hold : list_of(status, "holds"))
@@ -173,9 +173,8 @@ std::string holds_of(const Json& status) {
   return text;
 }
 
-/// The policy versions that its engines hold: "12", "12 11", with several tenants "main:12
-/// other:3";
-/// "-" without engines, "none" for one that has applied nothing yet.
+/// The policy versions of the process's engines: "12", "12 11", with several tenants "main:12
+/// other:3"; "-" without engines, "none" for an engine that has applied nothing yet.
 std::string weights_of(const Json& process, bool has_tenants) {
   std::string text;
   for (const Json& engine : list_of(process, "engines")) {

@@ -1,4 +1,4 @@
-/// What `ps` prints: the JSON of /status (schema primerl.status/1) as tables for people. Pure.
+/// The output of `ps`: the JSON of /status (schema primerl.status/1) as tables for people. Pure.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace primerl {
 
-/// Of a run in any state: "running" with its tables, "ended" with how, "lost" with what is left.
-/// What the JSON does not have is shown as "-".
+/// Tables of a run in any state: "running" with all tables, "ended" with how it ended, "lost" with
+/// the last known data. A value that the JSON does not have is shown as "-".
 std::string run_table(const Json& status);
 
 }  // namespace primerl

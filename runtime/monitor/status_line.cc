@@ -20,7 +20,7 @@ std::string_view environment(const char* name) {
 }
 
 bool locale_is_utf8() {
-  // The first that is set decides, as in setlocale(3).
+  // The first variable that is set decides, as in setlocale(3).
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     std::string value(environment(name));
     if (value.empty()) continue;
@@ -110,7 +110,7 @@ void StatusLine::write(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd_, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the terminal is closed; the run goes on
+    if (written <= 0) return;  // the terminal is closed; the run continues
     text.remove_prefix(static_cast<size_t>(written));
   }
 }

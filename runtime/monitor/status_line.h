@@ -1,8 +1,8 @@
-/// StatusLine: what a running graph shows of itself: one line that is rewritten on a terminal, a
-/// plain line now and then elsewhere.
+/// StatusLine: shows the progress of a running graph: on a terminal as one line that is rewritten,
+/// elsewhere as a plain line now and then.
 ///
 /// Owned by the control plane, one thread. Reads no clock: the caller passes the time. All other
-/// terminal output of a run goes through say(), so that it never mixes with the rewritten line.
+/// terminal output of a run must go through say(), so that it never mixes with the rewritten line.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// What the terminal behind a descriptor supports.
+/// What a terminal supports.
 struct Terminal {
   bool is_tty = false;  // and not TERM=dumb, not CI
   bool color = false;   // NO_COLOR and CLICOLOR_FORCE are obeyed
@@ -21,12 +21,12 @@ struct Terminal {
 };
 Terminal terminal_of(int fd);
 
-/// One moment of one tenant.
+/// The state of one tenant at one moment.
 struct StatusFacts {
   std::string tenant;  // empty when there is only one
   int64_t step = 0;
   int64_t max_steps = 0;
-  bool has_metrics = false;           // what follows is known
+  bool has_metrics = false;           // the fields below are known
   std::string score_name = "reward";  // or "loss"
   double score = 0;
   bool has_staleness = true;   // false when nothing is sampled
@@ -68,7 +68,7 @@ class StatusLine {
   const Terminal terminal_;
   std::optional<Time> shown_at_;
   std::string shown_phase_;
-  std::string shown_;  // the rewritten line that is shown now
+  std::string shown_;  // the rewritten line that is visible now
 };
 
 }  // namespace primerl

@@ -18,7 +18,7 @@ uint64_t tokens_of(const Heartbeat& beat, uint32_t tenant) {
   return sum;
 }
 
-/// The part of `slot` in what was served between the two; nothing where that is nothing.
+/// The share of `slot` in the tokens computed between the two samples; none if there are none.
 std::optional<double> part_of(const std::vector<double>& before, const std::vector<double>& now,
                               size_t slot) {
   double sum = 0;
@@ -119,7 +119,7 @@ void StatusStore::set_aside(const SetAside& tenants) {
   for (const auto& [tenant, why] : tenants) picture_.tenants[tenant.index()].why_set_aside = why;
 }
 
-/// What the engines of a process did since its last heartbeat: a new incarnation begins with none.
+/// Adds what the engines of a process did since its last heartbeat; a new incarnation begins at 0.
 void StatusStore::count_engines(const ProcessPicture& before, const Heartbeat& beat) {
   for (uint32_t slot = 0; slot < served_.engine.size(); ++slot) {
     const uint64_t now = tokens_of(beat, slot);
@@ -160,7 +160,7 @@ std::shared_ptr<const Wiring> StatusStore::wiring() const {
     const std::lock_guard lock(mutex_);
     if (wiring_ != nullptr) return wiring_;
   }
-  // Outside of the lock: the session must not wait for it.
+  // Made outside the lock, because the session must not wait for it.
   auto made = make_wiring(*plan_);
   const std::lock_guard lock(mutex_);
   wiring_ = std::move(made);
@@ -169,7 +169,7 @@ std::shared_ptr<const Wiring> StatusStore::wiring() const {
 
 StallReport stall_report_of(const Plan& plan, const Wiring& wiring, const RunSnapshot& picture) {
   std::vector<GroupView> views;
-  // Ages are subtracted from this time; the processes need no common clock.
+  // Ages are subtracted from this time, so the processes need no common clock.
   const Time now = Time::from_nanoseconds(INT64_MAX / 2);
   for (const ProcessPicture& process : picture.processes) {
     if (process.beat == nullptr) continue;

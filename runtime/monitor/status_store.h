@@ -1,6 +1,6 @@
-/// StatusStore: the present state of a run as the control plane knows it, for /metrics, /status and
-/// `ps`. The session writes what the workers report, the HTTP server's thread takes a snapshot;
-/// neither waits for the other longer than it takes to copy a few pointers.
+/// StatusStore: the current state of a run as the control plane knows it, for /metrics, /status and
+/// `ps`. The session writes what the workers report, and the HTTP server's thread takes a snapshot.
+/// Neither blocks the other for longer than it takes to copy a few pointers.
 ///
 /// Thread-safe. Reads no clock: the caller passes the time.
 #pragma once
@@ -43,8 +43,8 @@ struct ProcessPicture {
   Time beat_at;
 };
 
-/// Her part of the tokens that engines and learners served to all tenants, 0 to 1, over the last
-/// kServedWindow; nothing where none was served.
+/// The tenant's share of the tokens that engines and learners computed for all tenants, 0 to 1,
+/// over the last kServedWindow. None if no tokens were computed.
 struct ServedParts {
   std::optional<double> engine, learner;
 };
@@ -53,20 +53,20 @@ inline constexpr Duration kServedWindow = Duration::seconds(60);
 struct TenantPicture {
   std::shared_ptr<const StepFacts> newest;  // null: no step yet
   Time step_at;
-  std::string why_set_aside;  // empty: she is not
+  std::string why_set_aside;  // empty: the tenant was not set aside
   ServedParts served;
 };
 
-/// Tokens served to each tenant since the command began.
+/// Tokens computed for each tenant since the command began.
 struct ServedTokens {
   Time at;
   std::vector<double> engine, learner;  // by slot
 };
 
-/// Engines stand still for a person's `pause`.
+/// A person's `pause` of engines.
 struct HoldPicture {
   std::string owner;
-  TenantSlot tenant;  // whose engines; none: all
+  TenantSlot tenant;  // tenant of the engines; none: all engines
   Time until;         // its lease ends
 };
 
@@ -75,7 +75,8 @@ struct RunSnapshot {
   Time began;
   std::vector<ProcessPicture> processes;  // by ProcessId
   std::vector<TenantPicture> tenants;     // by slot
-  std::vector<HoldPicture> holds;         // that this start was asked for and that last
+  std::vector<HoldPicture> holds;         // pauses that this start was asked for and that are still
+                                          // valid
 };
 
 /// Constant facts of the run that are not in its plan.
@@ -90,7 +91,7 @@ StallReport stall_report_of(const Plan& plan, const Wiring& wiring, const RunSna
 
 class StatusStore {
  public:
-  /// `before`: the store of the start before in the same command, whose counts go on; null: none.
+  /// `before`: the store of the last start in the same command, whose counts continue; null: none.
   StatusStore(std::shared_ptr<const Plan> plan, Time now, const StatusStore* before = nullptr);
 
   // For the session.
@@ -104,12 +105,12 @@ class StatusStore {
   void step_taken(TenantSlot tenant, const StepFacts& facts, Time now);
   void set_aside(const SetAside& tenants);
 
-  // For every thread.
+  // Called by any thread.
   RunSnapshot picture() const;
   RunFacts facts() const;
   const Plan& plan() const { return *plan_; }
   std::shared_ptr<const Wiring> wiring() const;
-  /// Who waits for whom, over all processes.
+  /// Which groups wait for which, over all processes.
   StallReport stall_report() const { return stall_report_of(*plan_, *wiring(), picture()); }
 
  private:
@@ -118,19 +119,20 @@ class StatusStore {
   ServedParts served_parts(size_t slot) const;
 
   const std::shared_ptr<const Plan> plan_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   RunSnapshot picture_;
   RunFacts facts_;
   ServedTokens served_;
   std::deque<ServedTokens>
-      samples_;  // of served_, kSampleEvery apart, the oldest kServedWindow ago
-  mutable std::shared_ptr<const Wiring> wiring_;  // made when first asked for
+      // samples of served_, kSampleEvery apart, the oldest kServedWindow ago
+      samples_;
+  mutable std::shared_ptr<const Wiring> wiring_;  // made at the first request
 };
 
-/// No progress in any process for `still_for`, while an input waits.
+/// Whether no process made progress for `still_for` while an input waits.
 bool is_still(const RunSnapshot& picture, Duration still_for);
 
-/// Everything as Prometheus reads it, and as one JSON value for `ps` and for programs.
+/// The whole state as Prometheus text, and as one JSON value for `ps` and other programs.
 std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnapshot& picture,
                          Time now);
 Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,

@@ -96,7 +96,7 @@ Status TensorBoardFile::write_record(const std::string& event) {
     written = ::write(fd_, record.data(), record.size());
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(record.size())) return ok();
-  // A reader stops at a torn record and nothing is appended after it.
+  // A reader stops at an incomplete record, and nothing is appended after it.
   fault_ = io_error("appending to", file_, written < 0 ? errno : ENOSPC);
   return *fault_;
 }

@@ -4,8 +4,8 @@
 ///   data   = Event { 1 double wall_time, 2 int64 step, 3 string file_version,
 ///                    5 Summary { repeated 1 Value { 1 string tag, 2 float simple_value } } }
 ///
-/// One record is one write: a reader of a growing or killed run sees whole records. Each start of a
-/// run makes a file of its own, as TensorBoard expects. Not thread-safe.
+/// One record is one write, so a reader of a growing file, or of a killed run's file, sees complete
+/// records. Each start of a run makes its own file, as TensorBoard expects. Not thread-safe.
 #pragma once
 
 #include <filesystem>

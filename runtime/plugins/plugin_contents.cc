@@ -17,7 +17,7 @@ Status check_name(std::string_view kind, const std::string& name) {
       .note("names are lower_snake: a-z, 0-9 and _, a letter first");
 }
 
-/// `mine` are new names of a kind, `known` those that graphs may use already.
+/// `mine`: new names of a kind; `known`: names that graphs may use already.
 Status check_names(std::string_view kind, const auto& mine, const auto& known) {
   std::set<std::string> names;
   for (const auto& each : mine) {
@@ -34,7 +34,7 @@ Status check_names(std::string_view kind, const auto& mine, const auto& known) {
   return ok();
 }
 
-/// What a part of a contract lacks; empty when nothing.
+/// The missing part of a contract; empty when it is complete.
 std::string fault_of(const OptionField& field) {
   if (!is_lower_snake(field.name)) return "has no lower_snake name";
   if (field.type == OptionType::kTable)
@@ -97,7 +97,7 @@ bool is_message_name(std::string_view name) {
   });
 }
 
-/// The catalog's message types, and those of the ports that it does not have yet.
+/// The catalog's message types, and new types of the actors' ports.
 Result<std::vector<const MessageType*>> with_messages(const std::vector<Contract>& actors,
                                                       const Catalog& catalog) {
   std::vector<const MessageType*> known = catalog.messages;

@@ -1,4 +1,4 @@
-/// Adds what plugins bring to a catalog, or says what is wrong with it. Pure, any thread.
+/// Adds the contents of plugins to a catalog, or reports what is wrong with them. Pure, any thread.
 #pragma once
 
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace primerl {
 
-/// A plugin as it was loaded, and where it stands in the list of the graph.
+/// A loaded plugin, and its position in the graph's list.
 struct ListedPlugin {
   size_t file = 0;
   const Plugin* plugin = nullptr;
 };
 
-/// A fault of a plugin (no name, a name that is taken, a contract that lacks a part) leaves that
-/// plugin out.
+/// A plugin with a fault (no name, a name that is already used, an incomplete contract) is not
+/// added.
 std::vector<PluginFault> add_contents(std::span<const ListedPlugin> plugins, Catalog& catalog);
 
 }  // namespace primerl

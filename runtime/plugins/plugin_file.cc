@@ -21,7 +21,7 @@ constexpr uint16_t kMachine = EM_X86_64;
 constexpr uint16_t kMachine = EM_AARCH64;
 #endif
 
-/// A struct at an offset; nothing when it does not lie within the file.
+/// A struct at an offset; none when it is not completely inside the file.
 template <class T>
 std::optional<T> read_at(Bytes file, uint64_t offset) {
   if (offset > file.size() || file.size() - offset < sizeof(T)) return std::nullopt;

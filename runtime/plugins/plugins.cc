@@ -22,21 +22,21 @@
 namespace primerl {
 namespace {
 
-constexpr int kExitOfAPlugin = 2;  // as for a graph that is refused
+constexpr int kExitOfAPlugin = 2;  // the same as for a refused graph
 
 struct Loaded {
   Plugin plugin;
   uint32_t checksum = 0;  // CRC-32C of the file
 };
 
-/// What this process has loaded so far, by canonical path.
+/// The plugins that this process has loaded so far, by canonical path.
 struct Library {
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<const Loaded>> loaded;
 };
 
 Library& library() {
-  // Never destroyed: actors made by a plugin may outlive what is static.
+  // Never destroyed, because actors made by a plugin may be destroyed after static objects.
   static auto* all = new Library();
   return *all;
 }
@@ -44,7 +44,7 @@ Library& library() {
 /// The file that is being loaded; null otherwise.
 std::atomic<const char*> loading{nullptr};
 
-/// A plugin that ends the program would end `check` with success.
+/// A plugin that calls exit() would end `check` with success.
 void report_exit() {
   const char* const file = loading;
   if (file == nullptr) return;
@@ -54,7 +54,8 @@ void report_exit() {
 
 Status check_path(const std::string& file) {
   if (file.empty()) return error(Code::kInvalid, "its file has no name");
-  // The loader replaces $ORIGIN and its kin: it would load another file than was looked at.
+  // The loader replaces $ORIGIN and similar names, so it would load another file than the checked
+  // one.
   if (file.find('$') != std::string::npos || file.find('\0') != std::string::npos)
     return error(Code::kInvalid, "its path has a '$' or a zero byte in it");
   return ok();

@@ -1,8 +1,8 @@
 /// Plugins: shared libraries of `[graph] plugins`, checked, loaded and added to a catalog.
 ///
-/// A file is checked before it is loaded (plugin_file.h), its code runs in this process from then
-/// on, and it is never unloaded: a file that was changed in the meantime is not read again. A lock
-/// makes it safe from any thread.
+/// A file is checked before it is loaded (plugin_file.h). From then on its code runs in this
+/// process. It is never unloaded, so a file that changed meanwhile is not read again. A lock makes
+/// it safe from any thread.
 #pragma once
 
 #include <string>

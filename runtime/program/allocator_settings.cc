@@ -16,7 +16,8 @@ namespace {
 
 enum class Kind : uint8_t { kBool, kWhole, kPowerOfTwo, kFraction, kBackend, kDivisions };
 
-/// As PyTorch 2.13 reads them: c10/core/AllocatorConfig.h and c10/cuda/CUDAAllocatorConfig.h.
+/// Keys and values as PyTorch 2.13 reads them: c10/core/AllocatorConfig.h and
+/// c10/cuda/CUDAAllocatorConfig.h.
 struct Setting {
   std::string_view key;
   Kind kind = Kind::kBool;
@@ -68,7 +69,7 @@ std::vector<std::string_view> split(std::string_view text, char between) {
   return parts;
 }
 
-/// One for all sizes, "4", or one an interval, "[256:1,512:2,>:4]".
+/// Either one number for all sizes, "4", or one per interval, "[256:1,512:2,>:4]".
 bool are_divisions(std::string_view text) {
   const auto is_power = [](std::string_view word, bool may_be_zero) {
     const auto number = whole(word);
@@ -85,7 +86,7 @@ bool are_divisions(std::string_view text) {
   });
 }
 
-/// What may stand after a key; "": this value may.
+/// The valid values of a key; "": `value` is valid.
 std::string wanted(const Setting& setting, std::string_view value) {
   const auto number = whole(value);
   const bool is_within = number && *number >= setting.least && *number <= setting.most;
@@ -110,7 +111,7 @@ std::string wanted(const Setting& setting, std::string_view value) {
   return {};
 }
 
-/// Commas inside of [...] part nothing.
+/// Splits at commas, except inside [...].
 std::vector<std::string> settings_in(std::string_view text) {
   std::vector<std::string> parts(1);
   int depth = 0;
@@ -122,7 +123,7 @@ std::vector<std::string> settings_in(std::string_view text) {
     else
       parts.back() += c;
   }
-  if (parts.back().empty()) parts.pop_back();  // a comma at the end, or nothing at all
+  if (parts.back().empty()) parts.pop_back();  // a comma at the end, or an empty text
   return parts;
 }
 

@@ -17,12 +17,12 @@
 namespace primerl {
 namespace {
 
-/// Accepts what CLI11 accepts, also "1e3" or " 7"; the text of the error names the limits.
+/// Accepts what CLI11 accepts, also "1e3" or " 7"; the error names the limits.
 template <class T>
 std::function<std::string(std::string&)> in_range(T min, T max) {
   return [min, max](std::string& text) {
     T value{};
-    // CLI11 takes the largest number there is for one beyond it.
+    // CLI11 replaces a number that is too large by the largest possible number.
     const bool is_beyond = std::from_chars(text.data(), text.data() + text.size(), value).ec ==
                            std::errc::result_out_of_range;
     const bool is_number = !is_beyond && CLI::detail::lexical_cast(text, value);
@@ -35,8 +35,8 @@ std::function<std::string(std::string&)> in_range(T min, T max) {
   };
 }
 
-/// The word CLI11 did not know. Its message ends with all it could not place: a flag among them
-/// is what was mistyped, the others are its values.
+/// The word that CLI11 did not know. Its message ends with all words that it could not assign. If a
+/// flag is among them, the flag was mistyped and the other words are its values.
 std::string unknown_word(const std::string& message) {
   const size_t at = message.rfind(": ");
   if (at == std::string::npos) return "";
@@ -55,7 +55,7 @@ std::vector<std::string> flag_names(const Command& command) {
   return names;
 }
 
-/// What to say about a bad command line: the fault, the near miss, where help is.
+/// Prints the error of a wrong command line: the fault, the nearest name, and how to get help.
 void refuse_words(const std::string& program, const std::vector<Command>& commands,
                   const Command* chosen, const std::string& first_word,
                   const CLI::ParseError& fault) {
@@ -101,7 +101,7 @@ void Arguments::positional(std::string& target, std::string name, std::string do
 }
 
 void Arguments::offer(const std::function<std::vector<std::string>()>& names) {
-  if (app_ == nullptr) facts_.back().choices = names();  // only completion asks
+  if (app_ == nullptr) facts_.back().choices = names();  // only completion needs it
 }
 
 void Arguments::flag(bool& target, std::string name, std::string doc) {
@@ -168,14 +168,15 @@ struct Parser {
   CLI::App* app;
 };
 
-/// Every line of `text` two columns to the right.
+/// Indents every line of `text` by two columns.
 std::string indented(const std::string& text) {
   std::string lines = "  ";
   for (const char c : text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
   return lines;
 }
 
-/// Declares commands, and the actions of those that have some; leaves are what can be run.
+/// Declares commands, and the actions of those that have some; leaves are the commands that can
+/// run.
 void add_parsers(CLI::App& parent, const std::vector<Command>& commands,
                  std::vector<Parser>& leaves) {
   parent.require_subcommand(1);
@@ -192,7 +193,7 @@ void add_parsers(CLI::App& parent, const std::vector<Command>& commands,
   }
 }
 
-/// CLI11 takes the next word for the value of "--name=", and what that word said is lost.
+/// CLI11 uses the next word as the value of "--name=", so the meaning of that word would be lost.
 void refuse_empty_values(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];

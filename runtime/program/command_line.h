@@ -1,5 +1,5 @@
-/// Command and Arguments: what a subcommand is, and how it declares its flags. CLI11 is behind
-/// command_line.cc; commands bind flags to plain variables and never see it.
+/// Command and Arguments: describe a subcommand and declare its flags. Only command_line.cc uses
+/// CLI11; commands bind flags to plain variables.
 ///
 /// One declaration gives parser, `--help`, errors with near misses, and completion.
 #pragma once
@@ -20,10 +20,10 @@ namespace primerl {
 
 /// One declared flag or positional, for completion and the reference.
 struct ArgumentFacts {
-  std::string name;   // "--out", or "GRAPH" of a positional
-  std::string value;  // "DIR"; empty = a switch
+  std::string name;   // "--out", or "GRAPH" for a positional
+  std::string value;  // "DIR"; empty: a switch
   std::string doc;
-  std::vector<std::string> choices;  // of a positional: names that completion offers
+  std::vector<std::string> choices;  // for a positional: names that completion offers
   bool is_positional = false;
 };
 
@@ -33,7 +33,7 @@ class Arguments {
   explicit Arguments(CLI::App* app) : app_(app) {}
 
   void positional(std::string& target, std::string name, std::string doc, bool required = true);
-  /// Names that completion offers for the positional that was declared last; it takes others too.
+  /// Names that completion offers for the newest positional; other values are accepted too.
   void offer(const std::function<std::vector<std::string>()>& names);
   void flag(bool& target, std::string name, std::string doc);
   void text(std::string& target, std::string name, std::string value, std::string doc);
@@ -56,8 +56,8 @@ class Arguments {
   std::vector<ArgumentFacts> facts_;
 };
 
-/// One subcommand. `run` is called after its flags were parsed and returns an exit code. One with
-/// actions (`trace ls`, `trace cat`) declares and runs nothing itself.
+/// One subcommand. `run` is called after its flags were parsed and returns an exit code. A command
+/// with actions (`trace ls`, `trace cat`) has no flags and no `run` of its own.
 struct Command {
   std::string name;
   std::string doc;      // one sentence, lower case
@@ -67,8 +67,8 @@ struct Command {
   std::vector<Command> actions = {};
 };
 
-/// Parses, runs the chosen command and returns its exit code; bad command lines are said on stderr
-/// with the nearest name and give kExitBadCommandLine.
+/// Parses the command line, runs the chosen command and returns its exit code. A wrong command line
+/// is reported on stderr with the nearest name and gives kExitBadCommandLine.
 int run_command_line(const std::string& program, const std::string& doc,
                      const std::vector<Command>& commands, int argc, const char* const* argv);
 

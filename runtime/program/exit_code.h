@@ -1,4 +1,4 @@
-/// What a program's exit code says; documented, stable, the same for every command.
+/// The meaning of a program's exit code; documented, stable, the same for every command.
 #pragma once
 
 namespace primerl {
@@ -9,7 +9,8 @@ enum ExitCode : int {
   kExitBadConfiguration = 2,  // a graph, model folder or other input file is wrong
   kExitBadCommandLine = 3,
   kExitDiverged = 4,    // a replay did not repeat its record
-  kExitDeviceLost = 5,  // of a process of a run, not of a command: a new one may compute again
+  kExitDeviceLost = 5,  // used by a process of a run, not by a command: a new process may compute
+                        // again
   kExitInterrupted = 130,
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kTokensMax = int64_t{1} << 20;
 constexpr int64_t kThreadsMax = 1024;
-// What an engine takes (kernels/engine/sampling_params.h), which says it again.
+// Limits of the engine (kernels/engine/sampling_params.h), which checks them again.
 constexpr int64_t kTopLogprobsMax = 20;
 constexpr double kPenaltyMax = 2;
 constexpr double kRepetitionMin = 0.001;
@@ -104,7 +104,7 @@ Status GenerateArguments::validate() const {
     auto ids = parse_token_ids(prompt_ids);
     if (!ids.ok()) return std::move(ids).error().while_doing("--prompt-ids");
   }
-  // words() could not hand an empty one on either: it would take the word behind it.
+  // words() could not pass on an empty one either: the next word would become its value.
   if (std::find(stop.begin(), stop.end(), "") != stop.end())
     return error(Code::kInvalid, "a text of --stop is empty")
         .note("leave --stop out where no text ends a completion");

@@ -1,5 +1,5 @@
-/// The flags of `generate`, `score` and `train-step`, declared once: primerl-graph checks them
-/// without torch and hands them over; primerl-worker parses the same words again.
+/// The flags of `generate`, `score` and `train-step`, declared once. primerl-graph checks them
+/// without torch and executes primerl-worker, which parses the same words again.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ struct ModelCommandArguments {
  protected:
   void declare_model(Arguments& arguments);
   Status validate_model() const;
-  /// The words of `command` for primerl-worker.
+  /// The arguments of `command` for primerl-worker.
   std::vector<std::string> model_words(std::string command) const;
 };
 
 struct GenerateArguments : ModelCommandArguments {
-  std::string adapter;  // a PEFT folder to put on it; "" = none
+  std::string adapter;  // a PEFT folder to apply; "" = none
   std::string prompt;
   std::string prompt_ids;
   int64_t max_tokens = 64;
@@ -48,11 +48,11 @@ struct GenerateArguments : ModelCommandArguments {
   int64_t seed = 0;
   int64_t num_samples = 1;
   bool ignore_eos = false;
-  bool include_stop = false;    // in the text that is printed
-  bool special_tokens = false;  // written out in the prompt, they count as such
+  bool include_stop = false;    // whether the printed text includes the stop text
+  bool special_tokens = false;  // special tokens written in the prompt are encoded as such
 
   void declare(Arguments& arguments);
-  /// What flags alone cannot say: exactly one prompt, a model folder, lists of ids.
+  /// Checks across flags: exactly one prompt, a model folder, lists of ids.
   Status validate() const;
   std::vector<std::string> words() const;
 
@@ -74,7 +74,7 @@ struct TrainStepArguments : ModelCommandArguments {
   std::string dump;
   double lr = 1e-6;
   int64_t micro_batch_tokens = 4096;
-  std::string numerics;  // "" = what the device has
+  std::string numerics;  // "": what the device supports
   std::string recompute = "none";
   bool check_finite = false;
 
@@ -83,10 +83,10 @@ struct TrainStepArguments : ModelCommandArguments {
   std::vector<std::string> words() const;
 };
 
-/// "1,2,3": whole numbers from 0 on, with or without spaces.
+/// Parses "1,2,3": whole numbers from 0 up, with or without spaces.
 Result<std::vector<int32_t>> parse_token_ids(const std::string& text);
 
-/// "7=-2.5" and others: token ids with numbers, by rising id; none twice.
+/// Parses items such as "7=-2.5": token ids with numbers, sorted by id; no id twice.
 Result<std::vector<std::pair<int32_t, double>>> parse_biases(const std::vector<std::string>& words);
 
 }  // namespace primerl

@@ -48,7 +48,7 @@ Status finish_output() {
 
 void open_closed_standard_files() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    // open() takes the lowest free number, which is this one.
+    // open() returns the lowest free number, which is this one.
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", O_RDWR);
 }
 

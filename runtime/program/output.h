@@ -1,6 +1,6 @@
-/// Writing results to stdout and everything else to stderr, the same way in every command. A failed
-/// write never ends the program at once: what stderr loses is lost, what stdout loses is reported
-/// by run_command_line() at the end.
+/// Writes results to stdout and everything else to stderr, the same way in every command. A failed
+/// write never ends the program at once. A failed write to stderr is ignored; run_command_line()
+/// reports a failed write to stdout at the end.
 ///
 /// Any thread.
 #pragma once
@@ -13,11 +13,11 @@
 
 namespace primerl {
 
-/// To stdout, pretty, with a newline.
+/// To stdout, indented, with a newline.
 void print_json(const Json& value);
-/// To stdout as it is.
+/// To stdout, unchanged.
 void print_text(std::string_view text);
-/// To stderr as it is.
+/// To stderr, unchanged.
 void complain_text(std::string_view text);
 /// To stderr, formatted; no newline is added.
 template <class... Args>
@@ -27,12 +27,12 @@ void complain(fmt::format_string<Args...> format, Args&&... args) {
 /// "error: ..." with its notes to stderr; returns `exit_code`.
 int fail(const Error& error, int exit_code);
 
-/// Everything printed so far is written out. An Error: stdout refused some of it, as a full disk
-/// does. A reader that left early (`| head`) is no error.
+/// Flushes everything printed so far. An Error: stdout refused some of it, for example because the
+/// disk is full. A reader that left early (`| head`) is no error.
 Status finish_output();
 
-/// Opens /dev/null as stdin, stdout or stderr if the program was started with it closed: else the
-/// next files to be opened would get their numbers, and output would be written into them.
+/// Opens /dev/null as stdin, stdout or stderr if the program was started with it closed. Otherwise
+/// the next opened files would get their numbers, and output would be written into those files.
 void open_closed_standard_files();
 
 }  // namespace primerl

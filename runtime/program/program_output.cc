@@ -23,7 +23,8 @@ namespace {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-constexpr int kLookMs = 5;  // at a program that has closed what we read and not ended
+// Interval for checking a program that closed its output but has not ended.
+constexpr int kLookMs = 5;
 constexpr Duration kKilledWaitMax = Duration::seconds(1);
 
 int milliseconds_left(TimePoint deadline) {
@@ -36,7 +37,7 @@ int milliseconds_left(TimePoint deadline) {
 class Child {
  public:
   explicit Child(pid_t pid) : pid_(pid) {}
-  /// Killed. One that a driver holds may not end even so: nobody waits for it then.
+  /// Kills the child. A child that a driver blocks may not end even then; it is not waited for.
   ~Child() {
     if (state_.has_value()) return;
     ::kill(pid_, SIGKILL);
@@ -45,7 +46,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  /// Its state as waitpid() has it; nothing: it has not ended by then.
+  /// Its state from waitpid(); none: it had not ended at the deadline.
   std::optional<int> wait(TimePoint deadline) {
     for (;;) {
       int state = 0;
@@ -61,7 +62,7 @@ class Child {
   std::optional<int> state_;
 };
 
-/// 0, or the errno of why it cannot be started.
+/// Starts the program. Returns 0, or the errno when it cannot be started.
 int start(const std::string& program, const std::vector<std::string>& arguments, int output,
           int errors, pid_t& pid) {
   std::vector<std::string> words = {program};
@@ -80,12 +81,12 @@ int start(const std::string& program, const std::vector<std::string>& arguments,
   return fault;
 }
 
-/// One end of a pipe that a program writes to, and what came.
+/// The read end of a pipe that a program writes to, and the text so far.
 struct Heard {
   Descriptor from;
   std::string& text;
 
-  /// What is there; false: the other end is closed.
+  /// Reads the available bytes; false: the other end is closed.
   bool read_some() {
     char block[4096];
     const ssize_t count = ::read(from.get(), block, sizeof block);
@@ -95,7 +96,7 @@ struct Heard {
   }
 };
 
-/// Reads until both other ends are closed; false: they were not by then.
+/// Reads until both other ends are closed; false: they were not closed at the deadline.
 bool read_all(Heard (&streams)[2], TimePoint deadline) {
   pollfd polled[2] = {{streams[0].from.get(), POLLIN, 0}, {streams[1].from.get(), POLLIN, 0}};
   while (polled[0].fd >= 0 || polled[1].fd >= 0) {
@@ -103,7 +104,7 @@ bool read_all(Heard (&streams)[2], TimePoint deadline) {
     if (ready == 0) return false;
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return true;
-    for (int i = 0; i < 2; ++i)  // poll() passes over what is negative
+    for (int i = 0; i < 2; ++i)  // poll() ignores negative descriptors
       if (polled[i].revents != 0 && !streams[i].read_some()) polled[i].fd = -1;
   }
   return true;

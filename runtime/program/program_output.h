@@ -1,5 +1,5 @@
-/// What another program says before it ends: it is started without a shell, so that names with any
-/// character are safe, and heard within a bound of time and of text. Plain function, any thread.
+/// Runs another program and returns its output. It is started without a shell, so names with any
+/// character are safe. Time and size of the output are limited. Plain function, any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@ namespace primerl {
 
 struct ProgramOutput {
   int exit_code = -1;  // -1: a signal ended it
-  /// Stdout and stderr, without the line ends at their end. Apart, because a program that is well
-  /// may say something on stderr, such as a library's warning.
+  /// Stdout and stderr, without line ends at the end. Separate, because a program that succeeds may
+  /// write to stderr, such as a library's warning.
   std::string out, err;
 
-  /// For a message of why it failed.
+  /// The text to show when it failed.
   const std::string& why() const { return err.empty() ? out : err; }
 };
 
-/// Of each stream; what is beyond is not kept.
+/// Limit of each stream; the rest is dropped.
 inline constexpr size_t kProgramTextMax = size_t{64} << 10;
-/// A worker loads libtorch first, which a cold disk takes tens of seconds for.
+/// A worker loads libtorch first, which takes tens of seconds from a cold disk.
 inline constexpr Duration kProgramWaitMax = Duration::seconds(120);
 
-/// Of `program ARGUMENTS`, with an empty stdin. kIo: it cannot be started. kDeadline: it had not
-/// ended after `most`, and was killed, with what it had said.
+/// Runs `program ARGUMENTS` with an empty stdin. kIo: it cannot be started. kDeadline: it had not
+/// ended after `most` and was killed; the error has its output.
 Result<ProgramOutput> output_of(const std::filesystem::path& program,
                                 const std::vector<std::string>& arguments,
                                 Duration most = kProgramWaitMax);

@@ -1,4 +1,4 @@
-/// This program and the other files of an installation: primerl-worker beside it, the examples.
+/// Paths of the files of an installation: this program, primerl-worker beside it, the examples.
 #pragma once
 
 #include <filesystem>
@@ -11,21 +11,21 @@
 
 namespace primerl {
 
-/// primerl-worker in the folder of this program, or $PRIMERL_WORKER; the error says where it
-/// looked.
+/// primerl-worker in the folder of this program, or $PRIMERL_WORKER; the error names the paths that
+/// were tried.
 Result<std::filesystem::path> worker_program();
 
-/// The folder that holds examples/<name>/graph.toml: of the installation or the source tree.
+/// The folder that contains examples/<name>/graph.toml: of the installation or the source tree.
 Result<std::filesystem::path> examples_folder();
 
-/// Seconds since this process was started, its loading included, to a hundredth; none if the system
-/// does not tell.
+/// Seconds since this process was started, including its loading, to a hundredth; none if the
+/// system does not provide it.
 std::optional<double> program_age_seconds();
 
 /// How compute threads wait for each other in primerl-worker, as environment variables NAME and
-/// value: asleep. libtorch's OpenMP reads them before main() and would spin otherwise, for as long
-/// as the system gives the other thread's core to somebody else. None where this process's
-/// environment, or one of `given` ("NAME=value"), says something about it.
+/// value: they sleep. libtorch's OpenMP reads the variables before main(). By default its threads
+/// spin, also while the operating system runs another process on the core of the thread they wait
+/// for. None if this process's environment, or one of `given` ("NAME=value"), already sets it.
 std::vector<std::pair<std::string, std::string>> worker_environment(
     const std::vector<std::string>& given = {});
 

@@ -1,5 +1,5 @@
-/// The flags of `replay` and `bisect`, declared once: primerl-graph checks them without torch and
-/// hands them over; primerl-worker parses the same words again.
+/// The flags of `replay` and `bisect`, declared once. primerl-graph checks them without torch and
+/// executes primerl-worker, which parses the same words again.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// How many steps back to search for the messages that a work turn used.
+/// How many steps back to search for the messages that a work call used.
 constexpr uint64_t kTakenInMax = 64;
 
 struct Place {
@@ -32,8 +32,8 @@ class Walk {
     chain_.limit = limit;
   }
 
-  /// Breadth first, so that a limit cuts the most distant entries and never one of several causes;
-  /// shown as a tree, depth first.
+  /// Breadth first, so that a limit removes the most distant entries, and never one of several
+  /// causes. Displayed as a tree, depth first.
   Chain run(const TraceStep& first) {
     std::vector<Node> nodes{{{{first.group, first.step}, CauseKind::kAsked, 0}, {}, {}}};
     for (size_t at = 0; at < nodes.size(); ++at) {
@@ -91,7 +91,7 @@ class Walk {
       add(step.cause, CauseKind::kInput);
       add_references(key_of(step), add);
     }
-    // Each answer refers to what it answers.
+    // Each answer refers to the message that it answers.
     for (const MessageKey& key : trace_.stored_emissions(step.group, step.step))
       if (const auto payload = trace_.payload(key); payload.ok()) {
         const auto place = place_of(trace_.catalog(), payload->cause);
@@ -105,7 +105,8 @@ class Walk {
         causes.emplace_back(Place{step.group, step.step - i}, CauseKind::kProgramOrder);
     return causes;
   }
-  /// What a work turn or a timer could use: the messages since the last turn that sent something.
+  /// Adds the messages that a work call or a timer could use: those since the last work call that
+  /// sent something.
   void add_taken_in(const TraceStep& step, std::vector<std::pair<Place, CauseKind>>& causes) {
     for (uint64_t i = 1; i <= kTakenInMax && step.step > i; ++i) {
       const auto before = trace_.step(step.group, step.step - i);
@@ -117,7 +118,7 @@ class Walk {
     if (causes.empty() && step.step > 1)
       causes.emplace_back(Place{step.group, step.step - 1}, CauseKind::kProgramOrder);
   }
-  /// A work turn of a group that receives no messages.
+  /// Whether the step is a work call of a group that receives no messages.
   bool is_source(const TraceStep& step) const {
     const TraceCatalog& catalog = trace_.catalog();
     return step.kind == StepKind::kWork &&
@@ -185,7 +186,8 @@ Chain after(const Trace& trace, const TraceStep& step, uint64_t limit) {
     return true;
   };
   if (!add(step, CauseKind::kAsked, 0)) return chain;
-  // Effects come later, but a clock may not advance: steps of equal time are processed together.
+  // Effects come later, but the clock may not advance: steps with equal times are processed
+  // together.
   std::vector<TraceStep> moment;
   const auto settle = [&]() -> bool {
     for (bool grew = true; grew;) {

@@ -56,7 +56,7 @@ class ChromeWriter {
   }
 
  private:
-  /// For a work turn: the track of the group's first instance.
+  /// The track of a work call is that of the group's first instance.
   uint32_t track_of(const TraceStep& step) const {
     if (!step.instance.is_none()) return step.instance.value;
     const auto& instances = catalog_.groups[step.group.index()].instances;
@@ -102,7 +102,7 @@ class ChromeWriter {
         micros(step.began.to_nanoseconds()),
         std::max<int64_t>(step.duration.to_nanoseconds() / 1000, 1), facts));
   }
-  /// From the slice that emitted the message, when it is known, to the slice of this step.
+  /// From the slice that emitted the message, if it is known, to the slice of this step.
   void add_arrow(const TraceStep& step) {
     const auto& link = catalog_.links[step.link.index()];
     const uint32_t sender_group = catalog_.instances[link.sender].group;
@@ -128,7 +128,7 @@ class ChromeWriter {
         name, process_of(step.group.value), track_of(step) + 1, micros(began_ns)));
   }
   void add_queues() {
-    // Emissions before deliveries at equal times, so that the count is never too small.
+    // At equal times emissions come before deliveries, so that the count is never too small.
     std::ranges::sort(waiting_, [](const Waiting& a, const Waiting& b) {
       return std::tuple(a.group, a.at_ns, -a.change) < std::tuple(b.group, b.at_ns, -b.change);
     });

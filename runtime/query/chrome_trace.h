@@ -1,7 +1,7 @@
-/// export --format chrome: a trace as the JSON that Perfetto and chrome://tracing open: one track
-/// per instance, one slice per handler, arrows from emission to delivery, counters for the messages
-/// each group has waiting and for policy versions, spans of requests and rollouts
-/// (request_spans.h). Streamed, never completely in memory.
+/// export --format chrome: a trace as the JSON that Perfetto and chrome://tracing open. It has one
+/// track per instance, one slice per handler, and arrows from emission to delivery. It also has
+/// counters for each group's waiting messages and for policy versions, and spans of requests and
+/// rollouts (request_spans.h). Streamed, never completely in memory.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@
 
 namespace primerl {
 
-/// Exports above this need a range.
+/// A larger export needs a time range.
 inline constexpr uint64_t kChromeBytesMax = uint64_t{1} << 30;
 
 struct ChromeOptions {
   Time from = Time::from_nanoseconds(INT64_MIN);
   Time to = Time::from_nanoseconds(INT64_MAX);
   bool has_range = false;            // then the size is not limited
-  std::optional<StepFilter> filter;  // only steps that pass
+  std::optional<StepFilter> filter;  // only steps that match it
 };
 
 /// Writes in pieces; `write` returns false to stop (a full disk), which is kIo. kExhausted without

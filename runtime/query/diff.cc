@@ -9,9 +9,9 @@
 namespace primerl {
 namespace {
 
-/// Which step of the sender's group emitted a message, according to the record: exact when the
-/// message was stored, otherwise the delivery that it answers or the step that emitted it. 0 = not
-/// known.
+/// The step of the sender's group that emitted a message, according to the record. Exact when the
+/// message was stored; otherwise the delivery that it answers, or the step that emitted it. 0:
+/// unknown.
 uint64_t emitting_step(const Trace& trace, const TraceStep& step) {
   const TraceCatalog& catalog = trace.catalog();
   if (const auto payload = trace.payload(key_of(step)); payload.ok()) return payload->step;
@@ -22,7 +22,7 @@ uint64_t emitting_step(const Trace& trace, const TraceStep& step) {
 
 struct Event {
   GroupDifference difference;
-  bool is_derived = false;  // visible only in what others received
+  bool is_derived = false;  // visible only in the inputs of receivers
 };
 
 class Causes {
@@ -35,8 +35,8 @@ class Causes {
   }
 
   std::vector<GroupDifference> judge() {
-    // A group without a difference of its own that sent something else gets a derived one at that
-    // step.
+    // A group that has no difference of its own but sent something different gets a derived
+    // difference at that step.
     for (size_t turn = 0; turn <= pair_.a.catalog().groups.size(); ++turn)
       if (!add_derived()) break;
     std::vector<GroupDifference> judged;
@@ -104,7 +104,7 @@ class Causes {
     return !derived.empty();
   }
 
-  /// The difference that caused this one; "" when no earlier one did.
+  /// The earlier difference that caused this one; "" without one.
   std::string guilty_of(const GroupDifference& difference) const {
     if (!is_of_inputs(difference)) return "";
     for (const TraceStep& message : messages_of(difference)) {
@@ -118,7 +118,7 @@ class Causes {
     }
     if (difference.kind != DifferenceKind::kCount && difference.kind != DifferenceKind::kOrder)
       return "";
-    // Only a group that differs can have sent, or not sent, the message it waits for or got.
+    // Only a group that differs can have sent, or not sent, the message in question.
     const GroupDifference* first = nullptr;
     for (const auto& [group, event] : events_)
       if (event.difference.began < difference.began && event.difference.group != difference.group &&

@@ -1,11 +1,10 @@
-/// diff: where two recorded runs first differ, with causes told apart from victims.
+/// diff: the first differences between two recorded runs, separated into causes and consequences.
 ///
-/// Groups are matched by name and compared step by step: its input (which message, with which
-/// content), then its emissions. A group whose inputs were equal up to a step and whose output at
-/// that step differs is a cause; one that received something else is a victim of its sender.
-/// Missing records (a cut tail, a gap, damage, a missing segment) are reported separately: they
-/// hide differences, but are not differences. Equal ranges are skipped with the digests of the
-/// indices.
+/// Groups are matched by name and compared step by step: the input (which message, which content),
+/// then the emissions. A group is a cause if its inputs were equal up to a step and its output at
+/// that step differs. A group that received something different is a victim of its sender. Missing
+/// records (a truncated tail, a gap, damage, a missing segment) are reported separately: they hide
+/// differences, but are not differences. Equal ranges are skipped with the digests of the indices.
 ///
 /// Pure functions over two open traces.
 #pragma once
@@ -20,7 +19,7 @@ namespace primerl {
 enum class DifferenceKind {
   kContent,  // the same message with another content
   kOrder,    // another input came first
-  kOutput,   // equal inputs, but other or more or fewer emissions
+  kOutput,   // equal inputs, but other emissions, or another number of them
   kOutcome,  // equal inputs, but the handler failed in only one
   kSchema,   // the message type was declared differently
   kCount,    // one run continued after the end of the other
@@ -36,10 +35,10 @@ struct GroupDifference {
   std::string what;                  // one sentence
   std::vector<std::string> details;  // "members[0].reward: 0.25 in a, 0.75 in b"
   bool is_cause = false;
-  std::string victim_of;  // "rollout.main:88", when it is not a cause
+  std::string victim_of;  // "rollout.main:88", if it is not a cause
 };
 
-/// Steps that only one of the two traces has although both runs took them.
+/// Steps that only one of the two traces has although both runs made them.
 struct MissingRecords {
   TraceFault::Kind kind = TraceFault::Kind::kMissingStep;
   bool in_a = false;  // the trace that lacks them
@@ -54,9 +53,9 @@ struct TraceDiff {
   std::vector<std::string> tables;           // "no node 'judge' in b"
   std::vector<GroupDifference> differences;  // causes first, then by time; at most one per group
   std::vector<MissingRecords> missing;
-  std::vector<std::string> notes;  // what could not be compared
-  uint64_t num_steps = 0;          // compared
-  /// The same graph, steps and content, nothing missing.
+  std::vector<std::string> notes;  // parts that could not be compared
+  uint64_t num_steps = 0;          // number of compared steps
+  /// The same graph, steps and content, and nothing is missing.
   bool is_equal() const {
     return options.empty() && schemas.empty() && tables.empty() && differences.empty() &&
            missing.empty();

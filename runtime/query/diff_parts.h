@@ -10,14 +10,14 @@
 
 namespace primerl {
 
-/// The numbers of b translated to those of a, by name; UINT32_MAX when a has no such thing.
+/// Translates the numbers of b to those of a, by name; UINT32_MAX when a has no such item.
 struct Numbers {
   Numbers(const TraceCatalog& a, const TraceCatalog& b);
-  std::vector<uint32_t> groups;  // in the other direction: of a in b
+  std::vector<uint32_t> groups;  // the other direction: numbers of a to those of b
   std::vector<uint32_t> instances, types, links, tenants;
-  std::set<uint32_t> changed_types;  // of a: declared differently in b
+  std::set<uint32_t> changed_types;  // types of a that are declared differently in b
   bool is_identity = false;          // digests of both are comparable
-  bool has_same_policies = true;     // so are the digests of payloads
+  bool has_same_policies = true;     // then digests of payloads are comparable, too
 };
 
 void compare_tables(const TraceCatalog& a, const TraceCatalog& b, TraceDiff& diff);
@@ -32,12 +32,12 @@ struct Pair {
   MessageKey in_b(MessageKey key) const;  // none() link when b has no such link
 };
 
-/// The first difference of a group of a, and what is missing; causes are not known yet.
+/// The first difference of a group of a, and its missing records; causes are not known yet.
 std::optional<GroupDifference> first_difference(const Pair& pair, GroupId group, TraceDiff& diff);
 /// Sentences and details for one step.
 std::optional<GroupDifference> step_difference(const Pair& pair, const TraceStep& a,
                                                const TraceStep& b);
-/// Tells causes from victims, finds causes that show only in what others received, and sorts.
+/// Separates causes from victims, finds causes that only the receivers' inputs show, and sorts.
 void find_causes(const Pair& pair, TraceDiff& diff);
 
 }  // namespace primerl

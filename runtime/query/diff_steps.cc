@@ -26,7 +26,7 @@ GroupDifference difference(DifferenceKind kind, const TraceStep& step, std::stri
   return found;
 }
 
-/// Compares field by field when both stored it, otherwise by the checks.
+/// Compares field by field if both stored the content, otherwise by the payload checks.
 std::vector<std::string> content_details(const Pair& pair, const MessageKey& key, uint64_t check_a,
                                          uint64_t check_b) {
   const auto a = pair.a.payload(key);
@@ -64,7 +64,7 @@ std::optional<GroupDifference> emission_difference(const Pair& pair, const Trace
   const GroupId host_b(pair.numbers.groups[a.group.index()]);
   const auto keys_a = pair.a.stored_emissions(a.group, a.step);
   const auto keys_b = pair.b.stored_emissions(host_b, b.step);
-  // What a step stores is written before it, perhaps into a segment that is missing.
+  // A step's payloads are written before it, perhaps into a segment that is missing.
   const bool may_be_missing = (a.step > 1 && !pair.a.step(a.group, a.step - 1)) ||
                               (b.step > 1 && !pair.b.step(host_b, b.step - 1));
   if (may_be_missing && keys_a.size() != keys_b.size()) return std::nullopt;
@@ -142,7 +142,7 @@ std::optional<GroupDifference> input_difference(const Pair& pair, const TraceSte
   return std::nullopt;
 }
 
-/// Reports that a trace lacks the record of a step, once per range.
+/// Reports once per range that a trace lacks the record of a step.
 void note_missing(const Pair& pair, GroupId group, uint64_t step, bool in_a, TraceDiff& diff) {
   for (auto& known : diff.missing)
     if (known.group == group && known.in_a == in_a && known.last + 1 >= step &&
@@ -165,7 +165,7 @@ void note_missing(const Pair& pair, GroupId group, uint64_t step, bool in_a, Tra
   diff.missing.push_back(std::move(missing));
 }
 
-/// Compares what follows the last step that both have.
+/// Compares the steps after the last step that both have.
 std::optional<GroupDifference> end_difference(const Pair& pair, GroupId group, uint64_t last_a,
                                               uint64_t last_b, TraceDiff& diff) {
   if (last_a == last_b) return std::nullopt;

@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// What a span covers, its lines put together without their indentation.
+/// The text of a span, its lines joined without their indentation.
 std::string text_of(const Sources& sources, const Span& span) {
   std::string text;
   for (uint32_t number = span.begin.line; number <= span.end.line; ++number) {
@@ -81,7 +81,7 @@ std::vector<std::string> schema_differences(const TraceCatalog::Type& a,
   if (a.version != b.version)
     return {fmt::format("{}: version {} in a, {} in b", a.name, a.version, b.version)};
   if (a.schema == b.schema && a.schema_hash == b.schema_hash) return {};
-  // From the first character that differs, back to the begin of its field.
+  // From the first different character, back to the begin of its field.
   size_t at = 0;
   while (at < a.schema.size() && at < b.schema.size() && a.schema[at] == b.schema[at]) ++at;
   while (at > 0 && a.schema[at - 1] != ';' && a.schema[at - 1] != '{') --at;

@@ -45,7 +45,7 @@ bool is_never_used(const Scan& found) {
   return found.frames.size() == 1 && found.frames[0].kind() == TraceFrameKind::kCatalog;
 }
 
-// The frames one after the other: each gets the CRC of its new place.
+// Writes the frames one after the other; each gets the CRC of its new offset.
 std::vector<std::byte> without_holes(SegmentReader& reader, const Scan& found) {
   const SegmentHeader header = reader.header();
   const auto head = std::as_bytes(std::span(&header, 1));
@@ -191,7 +191,7 @@ Result<std::vector<MaintenanceStep>> pack_segments(const std::vector<SegmentFile
                          .is_done = false,
                          .bytes_before = file.num_bytes,
                          .bytes_after = file.num_bytes};
-    const FileLock lock(file.path, FileLock::When::kNow);  // its writer holds it
+    const FileLock lock(file.path, FileLock::When::kNow);  // its writer holds the lock
     if (lock.is_held()) {
       ASSIGN_OR_RETURN(const auto packed, pack_segment_file(file.path));
       remove_index(file.path);
@@ -205,7 +205,7 @@ Result<std::vector<MaintenanceStep>> pack_segments(const std::vector<SegmentFile
   return steps;
 }
 
-/// `work` on every folder that belongs to the run, oldest first.
+/// Calls `work` for every folder of the run, oldest first.
 template <class Work>
 Result<std::vector<MaintenanceStep>> in_all_folders(const std::filesystem::path& given,
                                                     const Work& work) {

@@ -1,4 +1,4 @@
-// The events of RequestSpans: what is written of a request, and of the rollout that asked.
+// The events of RequestSpans: those of a request, and of the rollout that sent it.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kStop = 0, kLength = 1;  // of FinishReason: the rollout goes on with the tokens
+constexpr int64_t kStop = 0, kLength = 1;  // of FinishReason: the rollout continues with the tokens
 
 void set_if(Json& json, std::string_view key, const std::optional<int64_t>& value) {
   if (value) json.set(key, *value);
@@ -65,8 +65,8 @@ void RequestSpans::write(const Open& open, const Ending& ending) {
   write_turn(open, ending, begin, end);
 }
 
-/// "router to decode" where the record does not have how the request came from one to the other;
-/// else "".
+/// "router to decode" if the record does not show how the request came from one to the other; else
+/// "".
 std::string RequestSpans::gap_after(const TraceStep& last, const TraceStep* completion) const {
   if (completion == nullptr) return "";
   const uint32_t holder = catalog_.links[last.link.index()].target;
@@ -75,8 +75,8 @@ std::string RequestSpans::gap_after(const TraceStep& last, const TraceStep* comp
   return catalog_.instances[holder].actor + " to " + catalog_.instances[sender].actor;
 }
 
-/// One for each actor that had the request, until the next one was sent it; `answer` until the
-/// rollout took the completion in.
+/// One phase per actor that had the request, until the next actor was sent it. The phase `answer`
+/// lasts until the rollout received the completion.
 void RequestSpans::write_phases(const Track& track, const Open& open, const Ending& ending,
                                 Time begin, Time end) {
   Time sent = begin;  // to the actor of this phase
@@ -160,7 +160,7 @@ void RequestSpans::go_on(Rollout& rollout, StepKey step) {
   by_step_[step] = here;
 }
 
-/// The rollout whose actor's step this is; null when it is not known.
+/// The rollout whose actor made this step; null when it is unknown.
 RequestSpans::Rollout* RequestSpans::rollout_after(const StepRef& step) {
   if (step.is_none()) return nullptr;
   const GroupId group(catalog_.instances[step.instance.index()].group);

@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// kernels/engine/finish.h, which this room may not include; a test holds both together.
+/// Copy of kernels/engine/finish.h, which this folder may not include; a test compares both.
 constexpr std::string_view kReasons[] = {"stop",        "length",          "cancelled", "refused",
                                          "engine_lost", "unknown_session", "failed"};
 constexpr size_t kUnmatchedMax = 4096;
@@ -48,7 +48,7 @@ void RequestSpans::see(const TraceStep& step) {
   }
 }
 
-/// In the order of visit().
+/// Order of visit().
 bool RequestSpans::is_before(const TraceStep& a, const TraceStep& b) const {
   return std::tuple(a.began, a.group, a.step) < std::tuple(b.began, b.group, b.step);
 }
@@ -131,7 +131,8 @@ void RequestSpans::learn_number(const TraceStep& entry, int64_t request) {
     numbers.is_certain = false;
 }
 
-/// By its place among those of its link; none when these are not numbered in order.
+/// The request's number, from its position on its link; none when the link's requests are not
+/// numbered in order.
 std::optional<int64_t> RequestSpans::number_of(const TraceStep& entry) const {
   const auto numbers = numbers_.find(entry.link);
   if (numbers == numbers_.end() || !numbers->second.is_certain ||
@@ -150,7 +151,7 @@ void RequestSpans::see_answer(const TraceStep& completion) {
   if (unmatched_.size() < kUnmatchedMax) unmatched_.push_back(completion);
 }
 
-/// Whether nothing says that the way is another request's.
+/// Whether the path may belong to this request: false if a known number differs.
 bool RequestSpans::is_of(const std::vector<TraceStep>& way,
                          const std::optional<int64_t>& request) const {
   if (ways_.message_of(way.front()) != RequestMessage::kRequest) return false;
@@ -160,8 +161,8 @@ bool RequestSpans::is_of(const std::vector<TraceStep>& way,
   return numbered.value_or(*request) == *request && stored.value_or(*request) == *request;
 }
 
-/// Empty when the request is not known (yet): an engine that ended one by itself may name another
-/// cause, and then only the number says which one it was.
+/// Empty when the request is not known yet. An engine that ended a request by itself may name
+/// another cause; then only the number identifies the request.
 std::vector<TraceStep> RequestSpans::answered_way(const TraceStep& completion,
                                                   const RequestFacts& facts) {
   if (const auto cause = ways_.cause_of(completion)) {

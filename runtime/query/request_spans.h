@@ -1,16 +1,17 @@
-/// RequestSpans: what became of each request of a run, as nestable asynchronous events ("b", "e")
-/// of a Chrome trace:
+/// RequestSpans: the course of each request of a run, as nestable asynchronous events ("b", "e") of
+/// a Chrome trace:
 ///
 ///   request   [ request ............................................ ]   id: where it was first
 ///             [ router ][ prefill ........ ][ decode ....... ][answer]       handled
 ///   rollout   [ turn ............................................... ][ environment ][ turn ...
 ///
-/// Phases lie end to end: an actor has a request from when the one before it sent it. All times
-/// within a request are kept between those of its rollout, whatever clocks other machines have.
+/// Phases follow each other without gaps: an actor's phase begins when the actor before it sent the
+/// request. All times of a request are kept within those of its rollout, even if the clocks of
+/// machines differ.
 ///
-/// Takes steps in the order of Trace::visit(). Memory: requests that are not answered and rollouts
-/// whose end is not known, at most kOpenRequestsMax and kOpenRolloutsMax; beyond that the oldest
-/// are closed as if the record ended there. Not thread-safe; the trace outlives it.
+/// Receives steps in the order of Trace::visit(). Memory: at most kOpenRequestsMax unanswered
+/// requests and kOpenRolloutsMax rollouts without a known end. Beyond that the oldest are closed as
+/// if the record ended there. Not thread-safe; the trace must stay valid while it exists.
 #pragma once
 
 #include <functional>
@@ -31,39 +32,40 @@ inline constexpr size_t kOpenRolloutsMax = 65536;
 class RequestSpans {
  public:
   struct Options {
-    Time from, to;  // of the steps it is given
+    Time from, to;  // time range of the steps that it receives
     size_t requests_max = kOpenRequestsMax;
     size_t rollouts_max = kOpenRolloutsMax;
   };
-  /// `add` takes one event, JSON without a comma.
+  /// `add` receives one event, JSON without a comma.
   RequestSpans(const Trace& trace, const Options& options,
                std::function<void(const std::string&)> add);
 
   void see(const TraceStep& step);
-  /// Ends whatever is open, once.
+  /// Closes all open requests and rollouts; call it once.
   void finish();
 
  private:
-  /// A step of an actor group: where a request was first handled names it.
+  /// A step of an actor group. A request is named by the step that first handled it.
   using StepKey = std::pair<GroupId, uint64_t>;
-  using Named = std::pair<uint32_t, int64_t>;  // of a tenant: a request, a session
+  using Named = std::pair<uint32_t, int64_t>;  // a tenant, and a request or session of it
   struct Open {
     std::vector<TraceStep> way;
     RequestFacts facts;
     uint64_t order = 0;
-    std::optional<Time> asked_again;  // by the same rollout, since no answer came
+    std::optional<Time> asked_again;  // time at which the same rollout sent the request again,
+                                      // because no answer came
   };
   using OpenRequests = std::map<StepKey, Open>;
   struct Rollout {
     Named name;
     uint32_t process = 0, instance = 0;
-    Time ended;                // of its last span so far
-    int64_t num_turns = 0;     // finished ones
+    Time ended;                // end of its last span so far
+    int64_t num_turns = 0;     // number of finished turns
     bool is_whole = false;     // its first turn is known, so turns can be numbered
-    StepKey went_on;           // the step of the actor `rollout` that went on with it last
-    std::optional<Time> acts;  // since when its environment has an action
+    StepKey went_on;           // the last step of the `rollout` actor that continued it
+    std::optional<Time> acts;  // the time since which its environment has an action
   };
-  /// Where an event is drawn.
+  /// The track of an event.
   struct Track {
     std::string_view category;
     std::string id;
@@ -71,7 +73,7 @@ class RequestSpans {
   };
   /// How a request ended.
   struct Ending {
-    const TraceStep* completion = nullptr;  // null: the record does not say
+    const TraceStep* completion = nullptr;  // null: unknown, because the record has no completion
     Time at;
     std::string reason;
     RequestEnd end = {};
@@ -116,8 +118,8 @@ class RequestSpans {
   const RequestWays ways_;
 
   OpenRequests open_;
-  std::map<uint64_t, StepKey> open_order_;  // by when it was first seen
-  std::map<Named, StepKey> by_request_;     // open ones with known numbers
+  std::map<uint64_t, StepKey> open_order_;  // by the order in which they were first seen
+  std::map<Named, StepKey> by_request_;     // open requests with known numbers
   std::map<Named, StepKey> by_session_;
   uint64_t num_opened_ = 0;
   /// Answered before their handling was seen: at equal times, or by another machine's clock.
@@ -130,10 +132,10 @@ class RequestSpans {
     bool is_certain = true;
   };
   std::map<LinkId, Numbers> numbers_;
-  std::vector<TraceStep> unmatched_;  // answers whose request may become known
+  std::vector<TraceStep> unmatched_;  // answers whose request may become known later
   Time last_;
 
-  std::list<Rollout> rollouts_;  // the one that was idle the longest first
+  std::list<Rollout> rollouts_;  // the longest idle rollout first
   std::map<Named, std::list<Rollout>::iterator> by_name_;
   std::map<StepKey, std::list<Rollout>::iterator> by_step_;
 };

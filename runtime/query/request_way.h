@@ -1,10 +1,10 @@
-/// RequestWays: the way of a request through a run, from its record:
+/// RequestWays: the path of a request through the actors of a run, from its record:
 ///
 ///   rollout -GenerateRequest-> router -> prefill -PrefillDone-> decode -Completion-> rollout
 ///
-/// Each message answers the one before it, so causes lead back from any of them to where the
-/// request was first handled, also where contents were not stored. Messages are known by the names
-/// of their types; contents, by their recorded schemas. A value over an open Trace.
+/// Each message answers the one before it. So causes lead back from any message to the step that
+/// first handled the request, even if contents were not stored. Message types are recognized by
+/// name; contents are decoded by their recorded schemas. A value over an open Trace.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace primerl {
 
-/// Actors that one request is passed through at most; a longer way is cut at its beginning.
+/// Maximum number of actors on a request's path; the begin of a longer path is cut off.
 inline constexpr size_t kRequestHopsMax = 8;
 
 enum class RequestMessage : uint8_t {
@@ -27,18 +27,18 @@ enum class RequestMessage : uint8_t {
   kObservation,  // Observation
 };
 
-/// What the contents say about a request, as far as they were stored.
+/// The facts about a request in its messages, as far as they were stored.
 struct RequestFacts {
   std::optional<int64_t> request, session, attempt, num_prompt_tokens, num_cached_tokens;
-  /// What is known already stays.
+  /// Adds facts; known ones are not changed.
   void learn(const RequestFacts& more);
 };
 
-/// What its Completion says.
+/// The facts in its Completion.
 struct RequestEnd {
   std::optional<int64_t> reason;  // FinishReason
   std::optional<int64_t> num_new_tokens;
-  std::vector<int64_t> versions;  // of its spans, in order
+  std::vector<int64_t> versions;  // versions of its spans, in order
 };
 
 class RequestWays {
@@ -46,21 +46,21 @@ class RequestWays {
   explicit RequestWays(const Trace& trace);
 
   RequestMessage message_of(const TraceStep& step) const;
-  /// The handling of the message that this one answers; none when the record does not have it, as
-  /// that of a process which was started again and counted its steps anew.
+  /// The step that handled the message which this one answers. None if the record does not have it,
+  /// such as after a restart of a process, which counts its steps anew.
   std::optional<TraceStep> cause_of(const TraceStep& step) const;
-  /// Where the request of a kRequest or kPrefilled was handled, in order; `step` is the last. Empty
-  /// for other messages.
+  /// The steps that handled a kRequest or kPrefilled, in order; `step` is the last. Empty for other
+  /// messages.
   std::vector<TraceStep> way_to(const TraceStep& step) const;
-  /// When the step that sent it ended, at the latest when it was handled.
+  /// When the step that sent the message ended, but not later than its handling.
   Time sent_at(const TraceStep& step) const;
   /// Whether the record has the step that sent it.
   bool has_sender(const TraceStep& step) const;
-  /// Nothing when the content was not stored. `end` is filled in of a Completion; may be null.
+  /// Empty when the content was not stored. `end` is filled for a Completion; it may be null.
   RequestFacts facts_of(const TraceStep& step, RequestEnd* end = nullptr) const;
-  /// Whether it passes requests on.
+  /// Whether the instance forwards requests.
   bool is_passing_on(InstanceId instance) const;
-  /// The only link on which `asker` sends requests; none when it has several, or no one.
+  /// The only link on which `asker` sends requests; none when it has several, or none.
   LinkId asking_link(InstanceId asker) const;
 
  private:
@@ -69,7 +69,7 @@ class RequestWays {
 
   const Trace& trace_;
   std::vector<RequestMessage> messages_;             // by type
-  std::vector<std::optional<FieldSchema>> schemas_;  // by type; of those messages alone
+  std::vector<std::optional<FieldSchema>> schemas_;  // by type; only for those messages
 };
 
 }  // namespace primerl

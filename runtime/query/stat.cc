@@ -75,8 +75,8 @@ class Samples {
     if (payload.ok()) {
       sent = payload->sent_at;
     } else if (!step.cause.is_none()) {
-      // Emitted in the step that caused it; but if it answers an earlier message, the time is
-      // longer.
+      // Emitted in the step that caused it. If it answers an earlier message, the real time is
+      // shorter.
       const auto& catalog = trace_.catalog();
       const auto& link = catalog.links[step.link.index()];
       if (step.cause.instance.value == link.sender)
@@ -149,7 +149,7 @@ std::vector<EdgeStat> edge_stats(const Trace& trace, double seconds) {
   return edges;
 }
 
-/// Steps of one edge, evenly spaced: each time there are too many, every other one is dropped.
+/// Steps of one edge, evenly spaced: when there are too many, every other one is dropped.
 class EvenSteps {
  public:
   void add(const TraceStep& step) {

@@ -1,5 +1,5 @@
-/// stat: totals of a trace per edge and per group, from the indices; queue times and version lags
-/// from at most kStatSamples messages per edge, evenly spaced. The totals of some steps alone are
+/// stat: totals of a trace per edge and per group, from the indices. Queue times and version lags
+/// come from at most kStatSamples messages per edge, evenly spaced. With a filter, totals are
 /// counted step by step, from at most twice as many samples. Pure functions.
 #pragma once
 
@@ -17,10 +17,10 @@ struct EdgeStat {
   std::string edge, type;
   uint64_t num_messages = 0, num_bytes = 0, num_failed = 0, num_stored = 0;
   uint64_t num_overwritten = 0;  // sequence numbers that never arrived, on latest_wins links
-  uint64_t num_absent = 0;       // the same on other links: missing from the record
+  uint64_t num_absent = 0;       // the same on other links: the record lacks them
   double per_second = 0;
   uint64_t handler_p50_us = 0, handler_p99_us = 0;
-  bool has_queue = false;  // the time of sending is known for some messages
+  bool has_queue = false;  // the send time of some messages is known
   uint64_t queue_p50_us = 0, queue_p99_us = 0;
   uint64_t num_sampled = 0;
   bool has_lag = false;  // its messages carry a policy version
@@ -34,8 +34,8 @@ struct GroupStat {
 };
 
 struct TraceStat {
-  /// Of the steps that a filter took: what is of a link as a whole, messages that are missing or
-  /// stored, is not known, nor are edges and groups without such steps listed.
+  /// A filter was used. Then counts of whole links (missing or stored messages) are unknown, and
+  /// edges and groups without matching steps are not listed.
   bool is_filtered = false;
   double seconds = 0;
   std::vector<EdgeStat> edges;
@@ -49,7 +49,7 @@ struct TraceStat {
 inline constexpr uint64_t kStatSamples = 1024;
 
 TraceStat stat_trace(const Trace& trace);
-/// Of the steps that `filter`, which asks for no fields, takes.
+/// Totals of the steps that `filter` matches; it must have no field conditions.
 TraceStat stat_trace(const Trace& trace, const StepFilter& filter);
 std::string to_text(const Trace& trace, const TraceStat& stat);
 Json to_json(const Trace& trace, const TraceStat& stat);

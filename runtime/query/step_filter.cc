@@ -34,7 +34,7 @@ Error unknown(std::string_view what, const std::string& name, std::vector<std::s
                          : fmt::format("did you mean '{}'?", near));
 }
 
-/// Marks a wanted name in `chosen`; false: it is none of `names`.
+/// Marks a wanted name in `chosen`. False: it is not in `names`.
 bool mark(std::vector<bool>& chosen, const std::vector<std::string>& names,
           const std::string& name) {
   chosen.resize(names.size());
@@ -64,7 +64,7 @@ bool compares(FieldMatch::Sign sign, std::partial_ordering order) {
 
 bool value_matches(const FieldMatch& match, const Json& value) {
   const auto wanted = number_of(match.value);
-  // Integers of 64 bits are compared exactly: as doubles, neighbours could be equal.
+  // 64-bit integers are compared exactly, because adjacent integers could be equal as doubles.
   if (value.is_integer() && wanted && match.value.find_first_of(".eEn") == std::string::npos)
     return match.value == value.dump()    ? compares(match.sign, std::partial_ordering::equivalent)
            : *wanted != value.as_double() ? compares(match.sign, value.as_double() <=> *wanted)
@@ -145,7 +145,7 @@ Result<FieldMatch> FieldMatch::parse(std::string_view text) {
       continue;
     match.sign = sign.sign;
     match.value = text.substr(at + sign.text.size());
-    // Only a text can be equal to nothing.
+    // An empty value is valid only for equality, because only a text can be empty.
     const bool is_order = sign.sign != Sign::kEqual && sign.sign != Sign::kNotEqual;
     if (match.value.empty() && is_order) break;
     for (std::string_view path = text.substr(0, at); !path.empty();) {
@@ -175,7 +175,7 @@ Status StepFilter::choose_nodes(const TraceCatalog& catalog,
       const bool is_host = catalog.groups[instance.group].name == name;
       if (!is_host && instance.name != name && instance.node != name) continue;
       instances_[i] = is_known = true;
-      // A work turn belongs to the whole group.
+      // A work call belongs to the whole group.
       groups_[instance.group] = true;
     }
     if (!is_known) return unknown("node", name, names);

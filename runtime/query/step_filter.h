@@ -1,5 +1,5 @@
-/// StepFilter: selects steps of a trace. Names are resolved, and unknown ones reported, when it is
-/// made; a value afterwards.
+/// StepFilter: selects steps of a trace. make() resolves the names and reports unknown ones. A
+/// value afterwards.
 #pragma once
 
 #include <optional>
@@ -17,17 +17,18 @@ struct StepRange {
 /// "88", "10..20", "10.." or "..20".
 Result<StepRange> parse_step_range(const std::string& text);
 
-/// A person's query. Empty lists match everything; within a list one match is enough, across lists
-/// all must match.
+/// A person's query. An empty list matches everything. Within a list one match is enough; all lists
+/// must match.
 struct StepQuery {
   std::vector<std::string> nodes = {};  // nodes, instances or groups
   std::vector<std::string> edges = {};  // "rollout.group -> trainer.group", or a port of either end
   std::vector<std::string> types = {};  // message types
-  std::vector<std::string> tenants = {};  // whose message the input is, or else whose actor
-  std::vector<std::string> fields = {};   // "reward>0.5", "kv.id=7"; a bare name fits at any depth
+  std::vector<std::string> tenants = {};  // the tenant of the input message, or else of the actor
+  std::vector<std::string> fields = {};   // "reward>0.5", "kv.id=7"; a name without dots matches at
+                                          // any depth
   std::optional<uint64_t> session = {};   // a field `session` or `trajectory`, at any depth
   std::optional<std::string> steps = {};  // "88", "10..20", "10..", "..20"
-  std::optional<double> from_seconds = {}, to_seconds = {};  // since the run began
+  std::optional<double> from_seconds = {}, to_seconds = {};  // since the begin of the run
   bool is_failed = false;                                    // only failed handlers
 };
 
@@ -39,7 +40,7 @@ struct FieldMatch {
   std::string value;
 
   static Result<FieldMatch> parse(std::string_view text);
-  /// Whether some value at the path satisfies the comparison; lists are searched.
+  /// Whether any value at the path satisfies the comparison; lists are searched.
   bool matches(const Json& message) const;
 };
 
@@ -50,7 +51,8 @@ class StepFilter {
   Time from = Time::from_nanoseconds(INT64_MIN);
   Time to = Time::from_nanoseconds(INT64_MAX);
 
-  /// For a step between from and to. kUnknown: its fields decide, but they were not stored.
+  /// For a step between from and to. kUnknown: the result depends on its fields, which were not
+  /// stored.
   enum class Verdict { kNo, kYes, kUnknown };
   Verdict matches(const Trace& trace, const TraceStep& step) const;
   bool takes_tenant(TenantSlot tenant) const {
@@ -70,15 +72,15 @@ class StepFilter {
   bool is_failed_ = false;
 };
 
-/// Whose a step is: its message's tenant; of another input, its actor's; of a work turn, that of
-/// all actors of the group. None: it is of no tenant alone.
+/// The tenant of a step: for a message the message's tenant, for another input the actor's, for a
+/// work call that of all actors of the group. None: the step belongs to no single tenant.
 TenantSlot tenant_of(const TraceCatalog& catalog, const TraceStep& step);
 
-/// Steps in order of time, at most `limit`; the rest are counted when `counts_rest`.
+/// Steps in order of time, at most `limit`; further matches are counted if `counts_rest`.
 struct FoundSteps {
   std::vector<TraceStep> steps;
   uint64_t num_more = 0;     // matches beyond the limit
-  uint64_t num_unknown = 0;  // their fields decide, but their content was not stored
+  uint64_t num_unknown = 0;  // steps that depend on fields whose content was not stored
 };
 FoundSteps find_steps(const Trace& trace, const StepFilter& filter, uint64_t limit);
 std::string to_text(const Trace& trace, const FoundSteps& found, bool with_payloads);

@@ -1,5 +1,5 @@
-/// cat: everything that the trace has about one step: its input, emissions and notes. Pure
-/// functions over an open Trace.
+/// cat: everything in the trace about one step: its input, emissions and notes. Pure functions over
+/// an open Trace.
 #pragma once
 
 #include <string>

@@ -9,7 +9,7 @@
 
 namespace primerl {
 
-/// "trainer:412" for a work turn, "rollout.main:88" for a handler: the input of parse_step_name().
+/// "trainer:412" for a work call, "rollout.main:88" for a handler; parse_step_name() reads it.
 std::string step_name(const Trace& trace, const TraceStep& step);
 /// For a cause: "rollout.main:88", or "-" for none.
 std::string step_name(const TraceCatalog& catalog, const StepRef& step);
@@ -33,7 +33,7 @@ Result<Json> input_json(const Trace& trace, const TraceStep& step);
 /// "INCOMPLETE: ..." with one line per fault, or "" for a complete trace.
 std::string incomplete_text(const Trace& trace);
 
-/// "3 starts, " of a run whose record is in several folders; "" of one.
+/// "3 starts, " for a run whose record is in several folders; "" for one folder.
 std::string starts_text(size_t num_starts);
 
 /// 1.5 MB, 12 us: for people.
@@ -42,7 +42,7 @@ std::string micros_text(double micros);
 /// JSON on several lines, but lists of numbers and texts on one.
 std::string pretty_json(const Json& json, const std::string& indent);
 
-/// The step that `text` names; the error lists the existing steps.
+/// Finds the step that `text` names; the error lists the existing steps.
 Result<TraceStep> find_step(const Trace& trace, std::string_view text);
 
 }  // namespace primerl

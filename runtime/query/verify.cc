@@ -19,7 +19,7 @@ using Kind = TraceFault::Kind;
 
 class Verifier {
  public:
-  /// `is_continued`: a later start went on from cuts of this one.
+  /// `is_continued`: a later start resumed from cuts of this one.
   Verifier(std::filesystem::path folder, bool is_continued)
       : folder_(std::move(folder)), is_continued_(is_continued), store_(folder_ / "blobs") {}
 
@@ -63,7 +63,7 @@ class Verifier {
         fmt::format("segments 1 to {} of '{}' were retired", last_.number, first.process));
   }
 
-  /// `next`: what is looked at then; null: nothing.
+  /// `next`: the next file to check; null: none.
   void end_process(const SegmentFile* next) {
     if (last_.process.empty() || has_end_) return;
     if (next != nullptr && next->process == last_.process) {
@@ -196,11 +196,11 @@ class Verifier {
           fmt::format("the end frame counts {} lost frames, the gaps {}", end.num_lost, num_gaps_));
   }
 
-  /// A resume reads a whole index in place of its segment, and makes a damaged one again.
+  /// A resume reads a valid index instead of its segment, and rebuilds a damaged one.
   void check_index(const SegmentFile& file) {
     const auto index = SegmentIndex::file_of(file.path);
     const auto mapped = map_file(index);
-    if (!mapped.ok()) return;  // it is made when the trace is opened
+    if (!mapped.ok()) return;  // it is built when the trace is opened
     ++report_.num_indices;
     if (SegmentIndex::parse(mapped->owner, mapped->bytes) == nullptr)
       add(Kind::kDamage, index.filename().string(), 0,
@@ -209,7 +209,7 @@ class Verifier {
                       index.filename().string()));
   }
 
-  /// A resume takes the newest cut of each process that can be read.
+  /// A resume uses the newest readable cut of each process.
   void check_cuts() {
     for (const auto& file : list_cuts(folder_)) {
       ++report_.num_cuts;
@@ -251,7 +251,7 @@ class Verifier {
           fmt::format("{} bytes were reserved and never written", damage.num_bytes));
     } else {
       is_whole_ = false;
-      // What came before the cut had been synced when the cut was made.
+      // Records before the cut were synced when the cut was made.
       const Kind tail = is_continued_ && is_last_ ? Kind::kReplaced : Kind::kCutTail;
       add(damage.is_tail ? tail : Kind::kDamage, name(), damage.offset,
           damage.is_tail ? fmt::format("the last {} bytes are no frame", damage.num_bytes)
@@ -267,7 +267,7 @@ class Verifier {
   std::optional<uint64_t> run_id_;
   // Of the current process and incarnation.
   SegmentFile last_;
-  uint64_t seed_ = 0;  // of the previous segment; 0: not known
+  uint64_t seed_ = 0;  // of the previous segment; 0: unknown
   std::string catalog_;
   uint64_t num_deliveries_ = 0, num_gaps_ = 0;
   bool has_end_ = false;
@@ -299,9 +299,9 @@ Result<VerifyReport> verify_trace(const std::filesystem::path& folder) {
     sum.is_closed = report.is_closed;
     std::ranges::move(report.faults, std::back_inserter(sum.faults));
   }
-  // What is missing where one start goes on from another, or from a cut that is not there.
+  // Adds what is missing where one start resumed from another, or from a missing cut.
   const auto trace = Trace::open(folder);
-  if (!trace.ok()) return sum;  // said above
+  if (!trace.ok()) return sum;  // reported above
   sum.graph_text = (*trace)->catalog().graph_text;
   for (const TraceFault& fault : (*trace)->faults())
     if (fault.kind == Kind::kMissingStep || fault.kind == Kind::kOlderMissing)

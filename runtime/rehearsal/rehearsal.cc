@@ -9,12 +9,12 @@
 namespace primerl {
 namespace {
 
-/// In whole milliseconds.
+/// Time in whole milliseconds.
 std::string clock_text(const RehearsalPlay& play) {
   return to_string(Duration::milliseconds((play.ended - Time()).to_milliseconds()));
 }
 
-/// Of the tenant that takes most.
+/// The steps of the tenant with the most steps.
 std::string counted_steps(const Plan& staged) {
   int64_t most = 0;
   for (const Tenant& tenant : staged.tenants) most = std::max(most, tenant.max_steps);
@@ -26,7 +26,7 @@ bool trains(const Plan& plan) {
                      [](const PlanResource& resource) { return resource.kind == "learner"; });
 }
 
-/// "tenant 'a' has taken 0 of 3 steps", of the tenant that is furthest behind.
+/// "tenant 'a' has taken 0 of 3 steps", for the tenant that is furthest behind.
 std::string steps_text(const Plan& staged, const RehearsalPlay& play) {
   size_t last = 0;
   for (size_t i = 0; i < staged.tenants.size(); ++i)
@@ -37,7 +37,7 @@ std::string steps_text(const Plan& staged, const RehearsalPlay& play) {
                      play.steps[last], staged.tenants[last].max_steps);
 }
 
-/// An edge that the graph does not have, between an output and an input of one message.
+/// An edge that the graph does not have, between an output and an input of the same message type.
 struct MissingEdge {
   std::string from_node;
   std::string path;  // "prefill.load -> router.load"
@@ -48,7 +48,7 @@ bool is_joined(const Plan& plan, const std::function<bool(const PlanEdge&)>& whi
   return std::any_of(plan.edges.begin(), plan.edges.end(), which);
 }
 
-/// Edges between ports of one message type of which at least one is not connected.
+/// Possible edges between ports of one message type, if at least one of the two is not connected.
 std::vector<MissingEdge> missing_edges(const Plan& plan) {
   std::vector<MissingEdge> missing;
   for (uint32_t from = 0; from < plan.nodes.size(); ++from)
@@ -72,7 +72,7 @@ std::vector<MissingEdge> missing_edges(const Plan& plan) {
   return missing;
 }
 
-/// The graph's resolved text with one more feedback edge; empty when it lists none.
+/// The graph's resolved text with one more feedback edge; empty when the text has no feedback list.
 std::string with_edge(const Plan& plan, const std::string& path) {
   constexpr std::string_view kList = "\nfeedback = [\n";
   std::string text = plan.resolved_toml;
@@ -82,7 +82,7 @@ std::string with_edge(const Plan& plan, const std::string& path) {
   return text;
 }
 
-/// The missing edge with which the graph runs; null if no single edge helps.
+/// The missing edge that makes the graph run; null if no single edge does.
 const MissingEdge* find_cure(const Plan& plan, const std::vector<MissingEdge>& missing,
                              const Catalog& catalog) {
   int num_tried = 0;
@@ -104,7 +104,7 @@ Span span_of(const CheckedGraph& checked, const std::string& table) {
   return found != checked.tables.end() ? found->second : checked.tables.at("graph");
 }
 
-/// The lines of the stall table, without its trailing newline.
+/// Adds the lines of the stall table, without its trailing newline.
 void add_lines(const std::string& text, Diagnostic& finding) {
   size_t begin = 0;
   while (begin < text.size()) {
@@ -191,7 +191,8 @@ Rehearsal rehearse(CheckedGraph& checked, const Catalog& catalog) {
   try {
     return play(checked, catalog);
   } catch (const std::exception& exception) {
-    // Our own code throws nothing: it came from a contract or an environment of a plugin.
+    // The program's own code throws nothing, so this came from a contract or an environment of a
+    // plugin.
     if (checked.plan->catalog->plugins.empty()) throw;
     checked.diagnostics.error("G081", span_of(checked, "graph"),
                               "the run would fail: an exception left a plugin's code: {}",

@@ -8,11 +8,11 @@
 namespace primerl {
 namespace {
 
-/// Steps cost milliseconds, so a graph that runs delivers messages, or computes, all the time.
+/// Steps cost milliseconds, so a working graph delivers messages, or computes, all the time.
 constexpr Duration kQuietMax = Duration::seconds(5);
 constexpr size_t kComplaintsMax = 3;
 
-/// Discards what a run would write, and keeps its warnings, errors and failed rollouts.
+/// Discards everything that a run would write, and keeps its warnings, errors and failed rollouts.
 class Listener final : public HostServices, public RunFiles, public StepHooks {
  public:
   Listener(RehearsalPlay& play, const Plan& plan) : play_(play) {
@@ -54,12 +54,12 @@ class Listener final : public HostServices, public RunFiles, public StepHooks {
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
   void after(const StepRecord& record) override {
-    // A turn of an engine is given only while it has something to compute: a long completion.
+    // An engine gets a work call only while it has something to compute: a long completion.
     const bool is_computing = record.kind == StepKind::kWork && computes_[record.group.index()];
     if (record.kind == StepKind::kMessage || is_computing) last_sign_ = record.ended;
   }
 
-  /// When a message moved last, or an engine computed.
+  /// Time of the last message, or of the last computation of an engine.
   Time last_sign() const { return last_sign_; }
   uint64_t num_troubles() const { return num_troubles_; }
 
@@ -70,7 +70,7 @@ class Listener final : public HostServices, public RunFiles, public StepHooks {
   uint64_t num_troubles_ = 0;
 };
 
-/// The tenant configures the wait for a straggler, so that wait is no stall.
+/// A tenant configures how long to wait for slow rollouts, so that wait is no stall.
 Duration quiet_max(const Plan& plan) {
   Duration longest = kQuietMax;
   for (const Tenant& tenant : plan.tenants)
@@ -112,7 +112,7 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
     goes_on = executor.advance();
     ++play.num_events;
     if (!troubles_when_quiet && executor.now() - listener.last_sign() > quiet) {
-      // What happens next shows whether it only waited or is stuck.
+      // The next events show whether the graph only waited or is stuck.
       play.stall = executor.stall_report();
       play.ended = quiet_since = listener.last_sign();
       troubles_when_quiet = listener.num_troubles();
@@ -121,7 +121,7 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
       play.end = RehearsalPlay::End::kStill;
       return play;
     }
-    // A learner or an engine was busy for long: what it did moves messages again.
+    // A learner or an engine computed for a long time, and then messages moved again.
     if (troubles_when_quiet && executor.now() - listener.last_sign() <= quiet &&
         listener.last_sign() > quiet_since)
       troubles_when_quiet.reset();

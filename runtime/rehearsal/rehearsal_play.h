@@ -1,5 +1,5 @@
-/// One play of a staged plan on the virtual executor, and what was seen. No state of its own: equal
-/// plans give equal plays.
+/// One rehearsal of a staged plan on the virtual executor, and its results. No state: equal plans
+/// give equal results.
 #pragma once
 
 #include <optional>
@@ -12,23 +12,23 @@ namespace primerl {
 
 struct RehearsalPlay {
   enum class End {
-    kFinished,  // every tenant took its steps, and the run drained
-    kStill,     // no more progress
+    kFinished,  // every tenant made its steps, and the run drained
+    kStill,     // no progress any more
     kFailed,    // a node ended the run
     kCutShort,  // work_max was reached first
   };
   End end = End::kFinished;
-  std::string why;                      // of kFailed
-  StallReport stall;                    // of kStill
-  Time ended;                           // of the play's clock
-  bool is_draining = false;             // every tenant had taken its steps
+  std::string why;                      // for kFailed
+  StallReport stall;                    // for kStill
+  Time ended;                           // time on the virtual clock
+  bool is_draining = false;             // every tenant had made its steps
   std::vector<int64_t> steps;           // by tenant slot
   std::vector<std::string> complaints;  // warnings and errors of nodes, the first few
-  std::string rollout_fault;            // why the first rollout failed; empty = none did
+  std::string rollout_fault;            // why the first rollout failed; empty: none did
   uint64_t num_events = 0;
 };
 
-/// Plays until the end, or until events times (actor groups + edges) reach `work_max`.
+/// Runs until the end, or until events times (actor groups + edges) reach `work_max`.
 RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max);
 
 }  // namespace primerl

@@ -12,12 +12,12 @@
 namespace primerl {
 namespace {
 
-// Beyond any sequence of a rehearsal, whose completions are short.
+// Larger than any sequence of a rehearsal, because its completions are short.
 constexpr int32_t kSequenceTokensMax = 1 << 30;
 
 using Made = Result<std::unique_ptr<Resource>>;
 
-/// The limits of the file and the costs of a small model.
+/// The limits of the graph file and the costs of a small model.
 ScriptedEngineOptions engine_options(const Plan& plan, const PlanResource& resource) {
   const ScriptedEngineOptions defaults;
   ScriptedEngineOptions options;
@@ -90,7 +90,7 @@ RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps) {
     tenant.max_steps = std::min(tenant.max_steps, steps);
     tenant.checkpoint_every = 0;
   }
-  // The schedule is that of the whole run, not of the few steps that are played.
+  // The schedule of the whole run, not of the few rehearsed steps.
   const auto make = [max_steps = schedule_steps(plan)](const Plan& of, int32_t index) {
     return make_scripted(of, index, max_steps);
   };

@@ -1,12 +1,12 @@
-/// A plan made ready to be played on a virtual clock: the graph's own actors, edges, places, limits
+/// A plan that is ready to run on a virtual clock: the graph's own actors, edges, places, limits
 /// and numbers, with everything outside scripted. Plain values; nothing is started here.
 ///
-///   engine, learner   scripted, with the file's blocks and limits, at costs of their own
-///   weight channel    memory, whatever the processes
+///   engine, learner   scripted, with the file's blocks and limits, and with fixed costs
+///   weight channel    memory, also between processes
 ///   tokenizer         a byte is a token
-///   env, data         the scripted form that their contracts state
+///   env, data         the scripted form that their contracts define
 ///
-/// Tenants take at most `steps` steps and write only the last checkpoint, which does not touch the
+/// Tenants make at most `steps` steps and write only the last checkpoint, which does not touch the
 /// disk.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace primerl {
 struct RehearsalStage {
   std::shared_ptr<const Plan> plan;
   ResourceFactory factory;
-  std::shared_ptr<const std::deque<Contract>> contracts;  // that the plan's nodes point at
+  std::shared_ptr<const std::deque<Contract>> contracts;  // the plan's nodes point to these
 };
 
 RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps);

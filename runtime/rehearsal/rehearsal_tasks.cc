@@ -16,7 +16,8 @@ bool takes_tasks(const Plan& plan) {
   });
 }
 
-/// Of the rollouts or examples; null where its folder has none, or one that cannot be read.
+/// The tokenizer of the rollouts or examples; null if the folder has none, or one that cannot be
+/// read.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Plan& plan) {
   for (const PlanResource& resource : plan.resources) {
     if (resource.kind != Tokenizer::kResourceKind || resource.model < 0) continue;
@@ -81,7 +82,7 @@ void check_tasks(CheckedGraph& checked) {
     if (environment == nullptr || !environment->first_tasks) continue;
     const auto tasks = environment->first_tasks(
         tenant.environment.options.get(), static_cast<uint64_t>(plan.settings.seed), kSampleTasks);
-    // An environment may fail at a task; a run goes on with the next one.
+    // An environment may fail at a task; a run continues with the next one.
     if (!tasks.ok()) continue;
     check_turns(checked, tenant, *tasks);
     if (tokenizer != nullptr) check_prompts(checked, tenant, *tasks, *tokenizer);

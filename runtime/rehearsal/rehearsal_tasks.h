@@ -1,5 +1,5 @@
-/// A look at the tasks that the tenants of a graph would get: the rehearsal plays with scripted
-/// ones, so whether the real ones fit is seen here.
+/// Checks the real tasks that the tenants of a graph would get, because the rehearsal itself uses
+/// scripted tasks.
 #pragma once
 
 #include "graph/plan.h"
@@ -8,9 +8,9 @@ namespace primerl {
 
 inline constexpr size_t kSampleTasks = 4;  // of each tenant
 
-/// Draws some tasks of every tenant whose environment is used, and encodes their prompts where the
-/// model's folder has a tokenizer. Reports G086 where not one of them can be solved, and keeps the
-/// plan as it is. Reads no weights.
+/// Reads some tasks of every tenant whose environment is used, and encodes their prompts if the
+/// model's folder has a tokenizer. Reports G086 if none of them can be solved; the plan is not
+/// changed. Reads no weights.
 void check_tasks(CheckedGraph& checked);
 
 }  // namespace primerl

@@ -23,7 +23,7 @@ Error not_a_predicate(const std::string& text, std::string_view why) {
           "<= == !=, such as 'trainer.mismatch_kl > 0.1'");
 }
 
-/// Every number at a dotted path; for a list on the path, those of each item.
+/// Every number at a dotted path; for a list on the path, the numbers of each item.
 void collect(const Json& at, std::string_view path, std::vector<double>& out) {
   if (at.is_array()) {
     for (const auto& item : at.as_array()) collect(item, path, out);

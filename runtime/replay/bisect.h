@@ -1,9 +1,10 @@
-/// Bisect: the first step of a recorded run at which a predicate holds.
+/// Bisect: finds the first step of a recorded run at which a predicate holds.
 ///
-/// A predicate is about a metric that a node publishes (`trainer.mismatch_kl > 0.1`), found by
-/// replaying that node at depth `control`, or about a field of the messages it sends
-/// (`env.observation.reward < 0`), read from the trace. Steps are checked in the record's order, so
-/// the answer is the first step at which it holds, not merely a change.
+/// A predicate may be about a metric that a node publishes (`trainer.mismatch_kl > 0.1`). Then that
+/// node is replayed at depth `control`. Or it is about a field of the node's messages
+/// (`env.observation.reward < 0`), which is read from the trace. Steps are checked in the record's
+/// order. So the answer is the first step at which the predicate holds, not only a step where it
+/// changes.
 #pragma once
 
 #include <optional>
@@ -25,14 +26,14 @@ Result<Predicate> parse_predicate(const std::string& text);
 
 struct Found {
   GroupId group;
-  uint64_t step = 0;  // of the group: input of `trace why`
+  uint64_t step = 0;  // number of the group's step, for `trace why`
   double value = 0;
   std::string what;  // "mismatch_kl/all/mean of training step 12"
 };
 
 struct BisectResult {
   std::optional<Found> found;
-  uint64_t num_looked_at = 0;  // metric lines or messages
+  uint64_t num_looked_at = 0;  // number of metric lines or messages checked
   std::vector<std::string> notes;
 };
 

@@ -16,7 +16,7 @@ std::vector<float> logprobs_of(const std::vector<TokenLogprob>& list) {
   return all;
 }
 
-/// Where the tokens of two ends part.
+/// Describes the first difference between the tokens of two ends.
 std::string token_difference(const FinishEvent& then, const FinishEvent& now) {
   const auto [a, b] = std::ranges::mismatch(then.tokens, now.tokens);
   const auto index = static_cast<size_t>(a - then.tokens.begin());

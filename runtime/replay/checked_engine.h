@@ -1,9 +1,9 @@
-/// An Engine that generates again what a record has, holds it against the record within a
-/// tolerance, and answers as recorded (tolerance.h).
+/// An Engine that generates recorded answers again, compares them with the record within a
+/// tolerance (tolerance.h), and returns the recorded answers.
 ///
-/// Tokens, ends and the order of both must be equal: the first that is not is told, and what
-/// follows is not compared. Weights count from the recorded step on, however long they take to
-/// prepare now.
+/// Tokens, ends and their order must be equal. The first difference is reported, and later answers
+/// are not compared. Weights apply from the recorded step on, however long their preparation takes
+/// now.
 ///
 /// Threads: those of the engine that it replaces.
 #pragma once
@@ -19,11 +19,11 @@
 namespace primerl {
 
 struct CheckedEngineSetup {
-  std::unique_ptr<Engine> engine;  // the real one, as made
+  std::unique_ptr<Engine> engine;  // the real engine, as made
   NextAnswer next;
   ReplayTolerance tolerance;
-  std::shared_ptr<NearNumbers> near = {};  // hears of what was near; may be null
-  /// Told once, in the step in which it shows.
+  std::shared_ptr<NearNumbers> near = {};  // counts the compared numbers; may be null
+  /// Called once, in the step where the first difference is found.
   std::function<void(std::string what)> on_divergence;
 };
 std::unique_ptr<Engine> make_checked_engine(CheckedEngineSetup setup);

@@ -1,9 +1,9 @@
-/// EngineFlights: what an engine has been asked for and has not finished, by sequence: enough for
-/// another engine of the same kind to go on in its place. KV blocks and tokens made so far are not
-/// in it; they are computed again from the prompt.
+/// EngineFlights: the unfinished requests of an engine, by sequence. With them another engine of
+/// the same kind can continue. KV blocks and tokens made so far are not included; they are computed
+/// again from the prompt.
 ///
-/// A plain value, kept by whoever stands before the engine (traced_engine.h, resuming_engine.h).
-/// Threads: that engine's.
+/// A plain value, kept by the wrapper of the engine (traced_engine.h, resuming_engine.h). Threads:
+/// that engine's.
 #pragma once
 
 #include <map>
@@ -18,10 +18,10 @@ namespace primerl {
 /// A submitted sequence that has not finished.
 struct EngineFlight {
   SequenceRequest request;
-  bool was_told = false;               // Prefill was told that its prompt is complete
-  bool is_taken = false;               // Decode has taken it over
+  bool was_told = false;               // Prefill was notified that its prompt is complete
+  bool is_taken = false;               // Decode accepted the sequence
   std::optional<FinishReason> ended;   // it was aborted, or its lease expired
-  std::optional<std::string> refusal;  // by the engine that goes on; not saved
+  std::optional<std::string> refusal;  // of the engine that continues; not saved
 
   template <class F>
   static void fields(F& f) {
@@ -33,8 +33,9 @@ struct EngineFlight {
 
 struct EngineFlights {
   std::map<SequenceId, EngineFlight> of;
-  VersionsByKey applied;  // weights that the engine has
-  // Of all sequences whose ends were taken, whichever engine ended them: EngineState's totals.
+  VersionsByKey applied;  // weights that the engine applied
+  // Counts of all sequences whose ends were read, whichever engine ended them: EngineState's
+  // totals.
   uint64_t num_completed = 0;
   uint64_t num_failed = 0;
 

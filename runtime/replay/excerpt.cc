@@ -90,7 +90,7 @@ void ExcerptCollector::on_step(const StepRecord& record) {
     const auto delivered = trace_.delivery(key);
     if (!delivered || delivered->step > last_step_) continue;
     auto encoded = encode_message(envelope.payload);
-    if (!encoded.ok()) continue;  // too large for a message: write() reports it missing
+    if (!encoded.ok()) continue;  // too large for a message: write() reports it as missing
     StoredPayload& stored = inputs_[key];
     stored.key = key;
     stored.sender_group = record.group;
@@ -150,7 +150,7 @@ Status ExcerptCollector::write_step(SegmentWriter& writer, const TraceStep& step
     frame.num_bytes = static_cast<uint32_t>(note.bytes.size());
     RETURN_IF_ERROR(written(writer, writer.append(bytes_of(frame), note.bytes)));
   }
-  // Expected emissions of the last step: so a difference can be shown field by field.
+  // The expected emissions of the last step, so that a difference can be shown field by field.
   if (step.step == last_step_)
     for (const MessageKey& key : trace_.stored_emissions(group_, last_step_)) {
       const auto stored = trace_.payload(key);
@@ -200,7 +200,7 @@ Status ExcerptCollector::write(const std::filesystem::path& folder, Places place
     const auto step = trace_.step(target, number);
     if (!step) continue;
     DeliveryFrame frame = frame_of(*step);
-    // Its notes and content are not part of the excerpt.
+    // Notes and content of this delivery are not part of the excerpt.
     frame.header.flags &= static_cast<uint8_t>(~(kHasNotes | kPayloadStored));
     RETURN_IF_ERROR(written(*writer, writer->append(bytes_of(frame))));
   }

@@ -1,8 +1,8 @@
 /// Excerpt: the part of a trace that is needed to replay the first steps of one actor group, as a
-/// trace of its own: its records up to a step, the contents of its inputs, and the deliveries of
-/// what it sent. A file beside its segments marks it as an excerpt.
+/// trace of its own. It has the group's records up to a step, the contents of its inputs, and the
+/// deliveries of its messages. A file beside its segments marks it as an excerpt.
 ///
-/// Contents that are not in the trace are taken from a replay: the collector watches it
+/// Contents that are not in the trace come from a replay: the collector observes it
 /// (ReplaySetup::watcher) and keeps what real groups sent to the actor group.
 ///
 /// Threads: on_step() from any; the rest from one, when the replay has ended.
@@ -25,13 +25,14 @@ class SegmentWriter;
 
 class ExcerptCollector final : public DeliveryObserver {
  public:
-  /// Of steps 1 to `last_step`. `trace` and `wiring` outlive the collector.
+  /// Collects steps 1 to `last_step`. `trace` and `wiring` must stay valid while the collector
+  /// exists.
   ExcerptCollector(const Trace& trace, const Wiring& wiring, GroupId group, uint64_t last_step);
 
   void on_step(const StepRecord& record) override;
 
-  /// Replacements for the recorded values, because the excerpt's files are not where the run's
-  /// files were.
+  /// Replaces recorded paths, because the excerpt's files are in other folders than the run's
+  /// files.
   struct Places {
     std::string graph_text;
     std::vector<std::string> resumed_from;  // by tenant slot, below the folder above `folder`
@@ -44,8 +45,8 @@ class ExcerptCollector final : public DeliveryObserver {
   TraceCatalog excerpt_catalog(Places places) const;
   Status write_step(SegmentWriter& writer, const TraceStep& step) const;
   Status write_input(SegmentWriter& writer, const TraceStep& step) const;
-  /// The deliveries of the group's messages, as far as known for the last step: a program that
-  /// sends other messages must find as many to compare with.
+  /// The known deliveries of the group's messages up to the last step. The replay compares its
+  /// emissions with them, also when the program sends other messages.
   std::set<std::pair<GroupId, uint64_t>> deliveries_of_emissions() const;
 
   const Trace& trace_;
@@ -55,7 +56,8 @@ class ExcerptCollector final : public DeliveryObserver {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::map<MessageKey, StoredPayload> inputs_;            // sent by real groups
-  std::map<std::pair<LinkId, uint32_t>, uint64_t> sent_;  // newest sequence by link and incarnation
+  std::map<std::pair<LinkId, uint32_t>, uint64_t> sent_;  // newest sequence number by link and
+                                                          // incarnation
 };
 
 }  // namespace primerl

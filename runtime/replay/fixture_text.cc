@@ -27,7 +27,7 @@ std::string run_text(const FixtureFacts& facts) {
                      facts.program_version.empty() ? "unknown" : facts.program_version);
 }
 
-/// Makes one line of a text, for a comment: message contents may have several lines.
+/// Makes one line of a text, for a comment, because message contents may have several lines.
 std::string one_line(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ') c = ' ';

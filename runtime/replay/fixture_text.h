@@ -13,7 +13,7 @@ struct FixtureFacts {
   std::string host_name;  // "rollout.main"
   uint64_t last_step = 0;
   std::string depth;
-  std::optional<Divergence> divergence;  // none: nothing differed
+  std::optional<Divergence> divergence;  // none: the replay was identical
   std::string graph_name, program_version;
   uint64_t run_id = 0;
 

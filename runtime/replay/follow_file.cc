@@ -89,7 +89,8 @@ Result<FollowFile> from_json(const Json& json, const Plan& plan) {
   return follow;
 }
 
-/// The process itself and those that it sends to: what they have handled says what is sent again.
+/// The process itself and the processes that it sends to: their handled messages decide what is
+/// sent again.
 std::set<std::string> needed_by(const Plan& plan, ProcessId process) {
   std::set<std::string> names{plan.process(process).name};
   const auto wiring = make_wiring(plan);

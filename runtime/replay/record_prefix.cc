@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-/// What is missing is in the cut.
+/// Whether the cut includes the missing steps.
 bool is_before(const RunCuts& cuts, const TraceFault& fault) {
   return cuts.state_of(fault.group) != nullptr && fault.last < cuts.first_step(fault.group);
 }
@@ -35,16 +35,16 @@ class Search {
         groups_(plan.groups.size()),
         last_handled_(wiring_->links.size(), 0) {}
 
-  /// Finds what of the record can be played at all. Call it first.
+  /// Finds the parts of the record that can be replayed. Call it first.
   std::vector<bool> find_absent();
   RecordPrefix run(std::shared_ptr<const Trace> whole);
 
  private:
   struct OfGroup {
-    uint64_t first = 1;           // that it would follow
-    uint64_t last = 0;            // that it follows; first - 1: none
+    uint64_t first = 1;           // the first step to follow
+    uint64_t last = 0;            // the last step to follow; first - 1: none
     std::vector<uint64_t> needs;  // by GroupId: the newest step whose message it has handled
-    // Why it ends before the record does: by itself, or because another group does.
+    // Why the group stops before its record ends: by itself, or because another group stops.
     std::string cause, consequence;
     uint64_t cause_last = 0;  // the last step before its own cause
     Time cause_at;            // of that step
@@ -52,7 +52,8 @@ class Search {
 
   ProcessId process_of(uint32_t group) const { return plan_.groups[group].process; }
   bool is_absent(uint32_t group) const { return is_gone_[process_of(group).index()]; }
-  /// Of engines, or of environments that only judge: it may start anew without the others.
+  /// Whether the process has only engines, or environments that only compute rewards: then it may
+  /// start fresh without the others.
   bool may_be_absent(ProcessId process) const {
     return plan_.processes.size() > 1 && plan_.is_restartable(process);
   }
@@ -75,15 +76,15 @@ class Search {
   const RunCuts& cuts_;
   const std::shared_ptr<const Wiring> wiring_;
   Time ended_;
-  uint32_t incarnation_ = 0;            // of the messages between processes that follow
+  uint32_t incarnation_ = 0;            // of messages between processes that follow
   std::vector<uint32_t> incarnations_;  // by ProcessId: the newest that others know
   std::vector<bool> is_gone_;           // by ProcessId: absent
   std::vector<bool> has_holes_;         // by ProcessId: frames are missing, so a step may lack some
   std::vector<OfGroup> groups_;         // by GroupId
-  std::vector<uint64_t> last_handled_;  // by LinkId: the newest message that is handled
+  std::vector<uint64_t> last_handled_;  // by LinkId: the newest message that was handled
 };
 
-/// What a group knew when it was cut.
+/// Reads what a group had received when it was cut.
 void Search::look_at_cut(uint32_t group) {
   const GroupState& state = *cuts_.state_of(GroupId(group));
   ended_ = std::max(ended_, state.at);
@@ -97,7 +98,7 @@ void Search::look_at_cut(uint32_t group) {
   }
 }
 
-/// Processes of engines with faults begin anew.
+/// Processes of engines with faults start fresh.
 void Search::look_at_faults() {
   for (const TraceFault& fault : trace_.faults()) {
     if (fault.kind == TraceFault::Kind::kHole || fault.kind == TraceFault::Kind::kDamage)
@@ -112,7 +113,7 @@ void Search::look_at_faults() {
   }
 }
 
-/// What a group was told of other processes.
+/// Reads which events of other processes a group was notified of.
 void Search::look_at_steps(GroupId group) {
   const uint64_t first = std::max(groups_[group.index()].first, trace_.first_step(group));
   for (uint64_t number = first; number <= trace_.last_step(group); ++number) {
@@ -157,8 +158,8 @@ std::string Search::refusal(uint32_t group, const TraceStep& step) const {
   return {};
 }
 
-/// An actor gives up in one step and fails in a later one, when the messages of the first have
-/// left. The first is taken again: in it the actor got the answer that ended the run.
+/// An actor may give up in one step and fail in a later one, after the messages of the first were
+/// sent. The first step runs again, because in it the actor got the answer that ended the run.
 bool Search::has_ended_run(uint32_t group, const TraceStep& step) const {
   if ((step.flags & kGivenUp) != 0) return true;
   const auto stops = [&](InstanceId instance) {
@@ -169,7 +170,7 @@ bool Search::has_ended_run(uint32_t group, const TraceStep& step) const {
          std::ranges::any_of(plan_.groups[group].instances, stops);
 }
 
-/// Whether a resource answered that a request of this step failed.
+/// Whether a resource answered in this step that a request failed.
 bool Search::asked_in_vain(GroupId group, uint64_t step) const {
   bool has_failed = false;
   trace_.visit_notes(group, step, [&](NoteKind kind, InstanceId, auto bytes) {
@@ -178,8 +179,8 @@ bool Search::asked_in_vain(GroupId group, uint64_t step) const {
   return has_failed;
 }
 
-/// An actor may give up because of what a message says of a request that failed elsewhere: an
-/// engine that could not fetch weights. The step that made the request is taken again, too.
+/// An actor may give up because a message reports a failed request of another group, such as an
+/// engine that could not fetch weights. The step that made the request runs again, too.
 void Search::end_before_failed_requests() {
   for (uint32_t group = 0; group < groups_.size(); ++group) {
     const auto step = trace_.step(GroupId(group), groups_[group].cause_last + 1);
@@ -201,7 +202,7 @@ void Search::end_before_failed_requests() {
   }
 }
 
-/// Finds where `group` ends, from what is known of the others.
+/// Finds the last step of `group` to follow, from what is known about the others.
 void Search::scan(uint32_t group, bool is_first) {
   OfGroup& of = groups_[group];
   of.needs.assign(groups_.size(), 0);
@@ -240,7 +241,7 @@ bool Search::settle(uint32_t group) {
   for (uint32_t sender = 0; sender < groups_.size(); ++sender) {
     if (of.needs[sender] <= groups_[sender].last || is_absent(sender)) continue;
     const ProcessId process = process_of(sender);
-    // What it had sent is in the records of the others.
+    // Its messages are in the records of the others.
     if (may_be_absent(process) && process != process_of(group)) {
       is_gone_[process.index()] = true;
       return true;
@@ -252,7 +253,7 @@ bool Search::settle(uint32_t group) {
   return false;
 }
 
-/// Whether the cut of a group knows of something that is not followed.
+/// Whether the cut of a group includes messages or steps that are not followed.
 bool Search::is_newer(uint32_t group) const {
   const GroupState* state = cuts_.state_of(GroupId(group));
   if (state == nullptr) return false;
@@ -314,7 +315,7 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
     prefix.first_steps.push_back(trace_.first_step(GroupId(i)));
   std::vector<uint64_t> last;
   size_t num_shortened = 0;
-  const OfGroup* first = nullptr;  // of those that end by themselves
+  const OfGroup* first = nullptr;  // the first group that stops by itself
   std::string consequence;
   for (uint32_t i = 0; i < groups_.size(); ++i) {
     const OfGroup& of = groups_[i];

@@ -18,7 +18,7 @@ Recovery::Recovery(std::shared_ptr<const Plan> plan, RecordPrefix prefix,
   const Trace& trace = *prefix_.trace;
   incarnation_ = prefix_.incarnation;
   for (const auto& absent : prefix_.absent) absent_.push_back(absent.process);
-  // Groups of the own process send their messages to each other again.
+  // Groups of this process send their messages to each other again.
   if (!process_.is_none() && plan_->processes.size() > 1)
     inputs_ = std::make_unique<const RecordedInputs>(
         *plan_, *wiring_, trace, incarnation_, prefix_.is_absent, true,

@@ -1,18 +1,18 @@
-/// Recovery: resumes a run that a crash cut off, from its record. `run --resume` uses it.
+/// Recovery: resumes an interrupted run from its record. `run --resume` uses it.
 ///
 /// Every group repeats its recorded steps, from the first one or from its part of a cut
-/// (run_cuts.h), as a replaying ActorGroup (actor_group.h), each emission
-/// compared with what was recorded, and resumes at the end: rollouts in flight, queues, timers and
-/// gates are as they were. Answers of resources are taken from the record, or computed again and
-/// compared: this is up to the resources (resuming_engine.h, resuming_learner.h). All of it is
-/// recorded again, so that the record of the new start is complete without the old one.
+/// (run_cuts.h), as a replaying ActorGroup (actor_group.h). Each emission is compared with the
+/// recorded one. At the end the group resumes: rollouts in flight, queues, timers and gates are as
+/// they were. Answers of resources are read from the record, or computed again and compared; the
+/// resources decide which (resuming_engine.h, resuming_learner.h). All of it is recorded again, so
+/// the record of the new start is complete without the old one.
 ///
-/// A step that had not ended when the run was cut is not in the record: its input is, and is
-/// handled after the groups resume. How far a record is followed, and by whom: record_prefix.h. In
-/// a run of several processes each follows its own record, with what the others had sent it
-/// (stored_message.h).
+/// A step that had not ended when the run was interrupted is not in the record. Its input is, and
+/// it is handled after the groups resume. record_prefix.h defines how far a record is followed, and
+/// by which groups. In a run of several processes each follows its own record, with the recorded
+/// messages of the others (stored_message.h).
 ///
-/// Threads: as ReplaySource says; the observer's calls on the thread of their group.
+/// Threads: as for ReplaySource; the observer's calls on the thread of their group.
 #pragma once
 
 #include <atomic>
@@ -33,9 +33,9 @@ class ReplayCursor;
 
 class Recovery final : public ReplaySource, public DeliveryObserver, public ReplayedAnswers {
  public:
-  /// `recorder` (may be null) is told of every step, repeated and new; it outlives the recovery.
-  /// `process`: in a run of several processes, the one whose groups follow; none: all groups.
-  /// `cuts`: of all processes that follow, or empty.
+  /// `recorder` (may be null) receives every step, repeated or new. It must stay valid while the
+  /// recovery exists. `process`: in a run of several processes, the one whose groups follow; none:
+  /// all groups. `cuts`: of all processes that follow, or empty.
   Recovery(std::shared_ptr<const Plan> plan, RecordPrefix prefix, DeliveryObserver* recorder,
            ProcessId process = ProcessId::none(), RunCuts cuts = {});
   ~Recovery() override;
@@ -65,7 +65,8 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   const RunCuts& cuts() const { return cuts_; }
   const Trace& trace() const { return *prefix_.trace; }
   bool is_live() const { return is_live_.load(std::memory_order_acquire); }
-  uint64_t num_steps() const;              // of the record, by the groups that follow it here
+  uint64_t num_steps() const;              // of the record: steps of groups that follow it in this
+                                           // process
   uint64_t num_messages_compared() const;  // once live
 
  private:
@@ -79,7 +80,8 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   const ProcessId process_;
   const RunCuts cuts_;
   std::unique_ptr<const RecordedInputs> inputs_;        // null: all groups run here
-  std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = GroupId; null: runs elsewhere
+  std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = GroupId; null: the group runs in
+                                                        // another process
   uint32_t incarnation_ = 1;
   std::vector<ProcessId> absent_;
   std::atomic<bool> is_live_{false};

@@ -18,7 +18,8 @@ std::vector<bool> taken_from_record(std::vector<bool> is_real) {
   return is_real;
 }
 
-/// What the contracts of a group's actors name, for a person; of a state above 1 MiB why not.
+/// The fields that the contracts of a group's actors name, for a person. For a state above 1 MiB:
+/// why it is not shown.
 Json state_json(const Plan& plan, const GroupState& state) {
   Json all = Json::object();
   for (size_t i = 0; i < state.actors.size(); ++i) {
@@ -58,8 +59,8 @@ Status Player::prepare() {
     shared_[i] = made.get();
     owned_.push_back(std::move(made));
   }
-  // From cuts, which processes made at moments of their own, every one is played with what the
-  // record says that others had sent it.
+  // Processes made their cuts at different moments. So from cuts, every process is replayed
+  // separately, with the recorded messages of the others.
   const bool is_alone = !setup_.cuts.empty();
   std::vector<bool> is_absent = setup_.options.is_absent;
   if (is_alone) is_absent.resize(plan.groups.size(), false);
@@ -81,7 +82,7 @@ Status Player::prepare() {
   return ok();
 }
 
-/// Which resources, by index, are used by real groups and owned by none.
+/// Resources that real groups use and no group owns, by index.
 std::vector<bool> Player::shared_resources() const {
   const Plan& plan = *setup_.plan;
   std::vector<bool> is_shared(plan.resources.size(), false);
@@ -197,8 +198,8 @@ void Player::tenant_failed(TenantSlot tenant, std::string why) {
 }
 
 void Player::play(uint32_t worker) {
-  // A single worker keeps the order of the recorded run also between groups: what they share (a
-  // weight channel) is then in the same state as at the recorded steps.
+  // A single worker also keeps the recorded order between groups. So shared resources (a weight
+  // channel) have the same state as at the recorded steps.
   const int burst = num_workers_ == 1 ? 1 : kBurstSteps;
   while (true) {
     Part* part = pick(worker);

@@ -134,7 +134,7 @@ void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
   }
 }
 
-/// Nothing is loaded when the actor has no such input any more: then load() says so.
+/// Loads nothing if the actor has no such input any more; then load() reports it.
 void ReplayCursor::load_command(std::span<const std::byte> bytes) {
   const auto note = read_command_note(bytes);
   const auto& inputs = plan_.contract_of(recorded_.instance).inputs;
@@ -237,7 +237,8 @@ bool ReplayCursor::compare_emission(const BatchedMessage& emission) {
     return true;
   const MessageKey key{emission.link, envelope.incarnation, envelope.sequence};
   const auto then = trace_.delivered_step(key);
-  // Not handled before the run ended, or overwritten; or its edge has record = "none".
+  // It was not handled before the run ended, or it was overwritten, or its edge has record =
+  // "none".
   if (!then || (then->flags & kNotChecked) != 0) return true;
   num_compared_ += 1;
   const auto differs = [&](const std::string& how) {

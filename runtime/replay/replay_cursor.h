@@ -18,8 +18,8 @@ class RecordedInputs;
 
 class ReplayCursor final : public StepSource, public DeliveryObserver {
  public:
-  /// All outlive the cursor; `watcher`, `inputs` (of a resumed run) and `from` (the group's part of
-  /// a cut) may be null. `last_step`: plays no later step.
+  /// All arguments must stay valid while the cursor exists. `watcher`, `inputs` (for a resumed run)
+  /// and `from` (the group's part of a cut) may be null. `last_step`: no later step is made.
   ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, GroupId group,
                uint64_t last_step, DeliveryObserver* watcher = nullptr,
                const RecordedInputs* inputs = nullptr, const GroupState* from = nullptr);
@@ -40,11 +40,14 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   void stop(Divergence divergence);
 
   GroupId group() const { return group_; }
-  uint64_t num_steps() const { return num_steps_; }                    // taken here
-  uint64_t last_step() const { return first_step_ - 1 + num_steps_; }  // that was taken
+  uint64_t num_steps() const { return num_steps_; }  // steps made so far
+  uint64_t last_step() const {
+    return first_step_ - 1 + num_steps_;
+  }  // the newest step that was
+     // made
   uint64_t num_compared() const { return num_compared_; }
   const std::optional<Divergence>& divergence() const { return divergence_; }
-  /// The highest sequence number sent on a link so far: detects a message that was never sent.
+  /// The highest sequence number sent on a link so far. It shows that a message was never sent.
   uint64_t num_emitted(LinkId link) const;
 
  private:

@@ -1,4 +1,4 @@
-// Checks whether a plan can play a trace, and which groups can be taken from the record.
+// Checks whether a plan can replay a trace, and which groups can be taken from the record.
 #include <algorithm>
 
 #include "runtime/exec/wiring.h"
@@ -160,8 +160,8 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool g
         if (!share_channel(plan, plan.groups[engine], plan.groups[learner])) continue;
         make_real(learner,
                   fmt::format("'{}' needs the weights it makes", plan.groups[engine].name));
-        // Also the groups that tell the engine of the weights, so that the weights exist when it is
-        // told.
+        // Also the groups that report new weights to the engine, so that the weights exist at that
+        // time.
         for (uint32_t between : groups_between(trace.catalog(), learner, engine))
           if (!is_real[between])
             make_real(between, fmt::format("it tells '{}' of weights", plan.groups[engine].name));

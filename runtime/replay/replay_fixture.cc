@@ -26,7 +26,7 @@ bool is_computed(const PlanResource& resource, ReplayDepth depth) {
   return false;
 }
 
-/// The depth at which one actor group can be played without weights of other groups.
+/// The depth at which one actor group can be replayed without weights of other groups.
 std::string depth_for(const Plan& plan, GroupId group, ReplayDepth depth) {
   for (int32_t index : plan.group(group).resources) {
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
@@ -76,9 +76,9 @@ Status copy_into(const fs::path& file, const fs::path& folder) {
   return system_files().write_file(folder / file.filename(), bytes);
 }
 
-/// Copies what the depth of the fixture reads from the checkpoints of a resumed run: the manifest,
-/// whose state is all that actors need, and the files when a learner is computed. Returns their
-/// paths in the fixture.
+/// Copies those files of a resumed run's checkpoints that the depth of the fixture reads: the
+/// manifest, whose state is enough for actors, and all files if a learner is computed. Returns
+/// their paths in the fixture.
 Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
                                                   const std::string& depth,
                                                   const fs::path& folder) {
@@ -182,7 +182,7 @@ class GraphFiles {
     if (is_read) {
       RETURN_IF_ERROR(copy_into(name, folder_ / to));
     } else {
-      // The graph check needs a file; nothing reads it.
+      // The graph check needs a file, but no code reads it.
       RETURN_IF_ERROR(system_files().make_folder(folder_ / to));
       RETURN_IF_ERROR(
           system_files().write_file(folder_ / to / fs::path(name).filename(), std::string_view()));
@@ -203,7 +203,7 @@ class GraphFiles {
   std::string text_;
 };
 
-/// Plays once more up to the step and collects the inputs of the actor group.
+/// Replays once more up to the step and collects the inputs of the actor group.
 Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const FixtureFacts& facts,
                      const fs::path& folder) {
   GraphFiles files(*session.plan, facts.group, folder);
@@ -228,7 +228,7 @@ Status write_texts(const FixtureFacts& facts, const fs::path& folder) {
   FileOps& files = system_files();
   RETURN_IF_ERROR(files.write_file(folder / (facts.test_name() + ".cc"), test_text(facts)));
   RETURN_IF_ERROR(files.write_file(folder / "README.md", readme_text(facts)));
-  // Index files, which are written when the trace is opened.
+  // Index files are written when the trace is opened.
   return files.write_file(folder / "trace" / ".gitignore", "*.index\n");
 }
 
@@ -256,7 +256,7 @@ Status write_all(const ReplaySession& session, const ReplaySetup& setup, const F
   return check_written(facts, folder);
 }
 
-/// Size of all files; index files from opening the trace are removed first.
+/// Size of all files; removes the index files of the opened trace first.
 uint64_t count_bytes(const fs::path& folder) {
   std::error_code ignored;
   std::vector<fs::path> indices;

@@ -1,9 +1,9 @@
-/// Fixtures: the result of a replay as a test of its own. A folder with the excerpt of the trace
-/// that one actor group needs up to one step (runtime/replay/excerpt.h), the model files of its
-/// graph, a GoogleTest case and a README with the steps to add it.
+/// Fixtures: the result of a replay as a separate test. A fixture is a folder with four parts: the
+/// excerpt of the trace that one actor group needs up to one step (runtime/replay/excerpt.h), the
+/// model files of its graph, a GoogleTest case, and a README with the steps to add it.
 ///
-/// Written by `primerl-graph replay --fixture`, played by the GoogleTest case. It contains no paths
-/// of a machine.
+/// `primerl-graph replay --fixture` writes it and the GoogleTest case replays it. It contains no
+/// paths of a machine.
 #pragma once
 
 #include <filesystem>
@@ -22,20 +22,20 @@ struct WrittenFixture {
   uint64_t num_bytes = 0;  // of all files
 };
 
-/// Writes the fixture of the first divergence in `report`, or, when there is none, of what was
-/// played of `chosen`; then plays it and compares. `folder` must not exist or be empty. kInvalid
-/// when a test cannot show it, with the reason.
+/// Writes the fixture of the first divergence in `report`. Without a divergence it writes the
+/// replayed steps of `chosen`. Then it replays the fixture and compares. `folder` must not exist or
+/// must be empty. kInvalid, with the reason, when a test cannot show the divergence.
 Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplaySetup& setup,
                                      const ReplayReport& report, std::optional<GroupId> chosen,
                                      const std::filesystem::path& folder);
 
 struct PlayedFixture {
-  bool is_identical = false;  // every step was taken and its emissions were equal
+  bool is_identical = false;  // every step was made and its emissions were equal
   std::string text;           // the differences, for a person
   std::optional<Divergence> first;
 };
 
-/// Plays a fixture with the actors of this program. An error when it cannot be played, such as
+/// Replays a fixture with the actors of this program. An error when that is impossible, such as
 /// after a change of a message's schema.
 Result<PlayedFixture> play_fixture(const std::filesystem::path& folder, const std::string& depth);
 

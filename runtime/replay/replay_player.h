@@ -1,7 +1,8 @@
-/// Player: the internals of a Replay (replay.h has the manual). Split over replay.cc (life,
-/// workers, report) and replay_steps.cc (what a worker does).
+/// Player: the internals of a Replay (its manual is in replay.h). Files: replay.cc (start, workers,
+/// report) and replay_steps.cc (the work of a worker).
 ///
-/// Threads: every part belongs to one worker; what workers share is guarded by mutex_ or atomic.
+/// Threads: every part belongs to one worker; data that workers share is guarded by mutex_ or
+/// atomic.
 #pragma once
 
 #include <atomic>
@@ -24,9 +25,9 @@ struct Part {
   std::unique_ptr<ReplayCursor> cursor;
   std::unique_ptr<ActorGroup> group;
   uint32_t worker = 0;
-  std::mutex mutex;  // of arrivals and spare
+  std::mutex mutex;  // guards arrivals and spare
   std::vector<MessageBatch> arrivals;
-  std::vector<MessageBatch> spare;  // empty ones, kept for their memory
+  std::vector<MessageBatch> spare;  // empty batches, kept for their memory
   std::atomic<bool> has_arrivals{false};
   std::vector<MessageBatch> taken;  // used by its worker only
 };
@@ -72,7 +73,7 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   void step(Part& part);
   void find_missing();
   Status start_alone();
-  /// An early stop was requested and reached: groups that still wait then mean nothing.
+  /// An early stop was requested and reached; then groups that still wait are no fault.
   bool has_stopped_early() const;
   std::optional<Divergence> why_stuck(const Part& part) const;
 
@@ -82,7 +83,7 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   std::unique_ptr<const RecordedInputs> inputs_;  // null: no group is absent
   std::vector<std::unique_ptr<Resource>> owned_;  // shared by groups
   std::vector<Resource*> shared_;                 // index as Plan::resources
-  std::vector<std::unique_ptr<Part>> parts_;      // index = GroupId; null: from the record
+  std::vector<std::unique_ptr<Part>> parts_;      // index = GroupId; null: taken from the record
   uint32_t num_workers_ = 1;
   bool is_started_ = false;
 
@@ -92,7 +93,7 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   bool is_over_ = false;
   std::optional<Error> fault_;
   std::vector<std::string> failures_;     // group_failed() texts
-  std::atomic<uint64_t> num_pending_{0};  // batches shipped and not taken yet
+  std::atomic<uint64_t> num_pending_{0};  // batches that were shipped and not yet accepted
   std::atomic<uint64_t> num_steps_{0};
 };
 

@@ -17,7 +17,7 @@ constexpr std::string_view kHelp =
     "show [NAME]  prints state and queues of the group that moves next, or of NAME\n"
     "quit         leaves\n";
 
-/// A replay with a count of the steps taken, so that it can be played again to any of them.
+/// A replay that counts its steps, so that it can be repeated up to any of them.
 class Stepper {
  public:
   Stepper(const ReplaySession& session, const ReplaySetup& setup)

@@ -1,4 +1,4 @@
-/// `replay --step`: a recorded run stepped by hand.
+/// `replay --step`: lets a person go through a recorded run step by step.
 #pragma once
 
 #include <istream>
@@ -8,7 +8,7 @@
 namespace primerl {
 
 /// Reads commands (`next [N]`, `back`, `show [NODE]`, `go HOST:STEP`, `quit`) until the end of
-/// `input`; returns an exit code. Going back plays again from the start, up to one step before.
+/// `input`; returns an exit code. `back` replays again from the start, up to one step before.
 int step_by_hand(const ReplaySession& session, const ReplaySetup& setup, std::istream& input);
 
 }  // namespace primerl

@@ -23,13 +23,13 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
                                             const std::vector<std::string>& sets) {
   Overrides overrides;
   overrides.sets = sets;
-  // What computes with them again says that they are not there.
+  // Missing model weights are reported by the code that computes with them.
   overrides.may_lack_weights = true;
   const CheckedGraph checked =
       load_graph_text(trace.catalog().graph_text, "recorded graph",
                       trace.folder().parent_path().string(), overrides, full_catalog());
   if (checked.plan != nullptr) {
-    // Not for an excerpt: it has its own paths of files.
+    // Not checked for an excerpt, which has its own file paths.
     if (sets.empty() && !trace.excerpt() && checked.plan->graph_hash != trace.catalog().graph_hash)
       return error(Code::kInvalid,
                    "this program reads the recorded graph differently than the one that recorded it"
@@ -75,7 +75,8 @@ Result<TenantSlot> find_tenant(const Plan& plan, const std::string& name) {
   return TenantSlot(static_cast<uint32_t>(found - names.begin()));
 }
 
-/// Those of the tenant's actors; what is shared comes from the record, but for the learner.
+/// The actor groups of the tenant's actors. Shared groups come from the record, except the
+/// learner's group.
 Result<TenantSlot> choose_tenant(ReplaySession& session, const ReplayRequest& request) {
   const Plan& plan = *session.plan;
   ASSIGN_OR_RETURN(const TenantSlot slot, find_tenant(plan, request.tenant));
@@ -120,7 +121,7 @@ Result<RunMoment> moment_of(const ReplayRecord& record, const std::string& from)
   return moment;
 }
 
-/// The checkpoints that the run began from.
+/// The checkpoints from which the run began.
 Result<std::vector<ResumePoint>> read_points(const Trace& trace) {
   std::vector<ResumePoint> points;
   const bool is_excerpt = trace.excerpt().has_value();
@@ -140,7 +141,7 @@ Result<std::vector<ResumePoint>> read_points(const Trace& trace) {
   return points;
 }
 
-/// The actor group that trains the first tenant; none: no node does.
+/// The actor group that trains the first tenant; none if no node does.
 GroupId learner_group(const Plan& plan) {
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
     const auto trained = tenants_trained_by(plan, GroupId(i));
@@ -150,7 +151,7 @@ GroupId learner_group(const Plan& plan) {
   return GroupId::none();
 }
 
-/// Steps that the learner of the first tenant had taken before the record; "step_80": 80.
+/// Number of steps that the first tenant's learner had made before the record; "step_80": 80.
 int64_t begun_steps(const Trace& trace) {
   const auto& points = trace.catalog().resumed_from;
   if (points.empty()) return 0;
@@ -161,7 +162,7 @@ int64_t begun_steps(const Trace& trace) {
   return step;
 }
 
-/// Whether the record has this training step; the error says which ones it has.
+/// Checks that the record has this training step; the error names the steps that it has.
 Status check_training_step(const ReplayRecord& record, const ReplayRequest& request, int64_t step) {
   const GroupId learner = learner_group(*record.plan);
   if (learner.is_none())
@@ -182,7 +183,7 @@ Status check_training_step(const ReplayRecord& record, const ReplayRequest& requ
   return ok();
 }
 
-/// From cuts of all processes that are played, or of none.
+/// Whether all processes that are replayed have a cut.
 bool are_whole(const ReplaySession& session, const RunCuts& cuts) {
   if (cuts.empty()) return false;
   const auto absent = absent_groups(*session.plan, *session.trace, cuts);
@@ -191,7 +192,7 @@ bool are_whole(const ReplaySession& session, const RunCuts& cuts) {
   return true;
 }
 
-/// Nothing was saved before `--from`, and the record does not begin with the first step.
+/// No state was saved before `--from`, and the record does not begin with the first step.
 Error nothing_before(const ReplaySession& session, SavedStates& saved,
                      const ReplayRequest& request) {
   Error none = error(Code::kInvalid,
@@ -208,7 +209,7 @@ Error nothing_before(const ReplaySession& session, SavedStates& saved,
   return none;
 }
 
-/// Chooses the saved state that the replay begins with.
+/// Chooses the saved state from which the replay begins.
 Status begin_from(const ReplayRequest& request, ReplaySession& session) {
   ASSIGN_OR_RETURN(const RunMoment moment, moment_of({session.trace, session.plan}, request.from));
   ASSIGN_OR_RETURN(const auto folders, trace_folders(request.run));
@@ -251,7 +252,7 @@ Status ReplayHostServices::open() {
     return error(Code::kInvalid, "--out: '{}' is not empty", out_.string())
         .note("what a replay writes must not mix with other files: give a new folder");
   if (!failed) fs::create_directories(out_, failed);
-  // Prompts and completions will be written there.
+  // Private, because prompts and completions will be written there.
   if (!failed) fs::permissions(out_, fs::perms::owner_all, failed);
   if (failed)
     return error(Code::kUnavailable, "'{}' cannot be made: {}", out_.string(), failed.message());
@@ -419,7 +420,7 @@ Result<ReplaySession> open_replay(ReplayRecord record, const ReplayRequest& requ
       session.reasons.push_back(fmt::format(
           "'{}' is taken from the record: its process died and came back", plan.groups[i].name));
   session.host_services = std::make_unique<ReplayHostServices>(request.out, tenant_names(plan));
-  // Actors that go on from a saved state have what they began from in it.
+  // Actors that continue from a saved state need no checkpoint: the state includes it.
   if (session.cuts.empty()) {
     ASSIGN_OR_RETURN(auto points, read_points(*session.trace));
     session.host_services->resume_from(std::move(points));

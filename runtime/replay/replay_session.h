@@ -1,7 +1,7 @@
-/// ReplaySession: a recorded run prepared for replay: its trace, the plan of the graph in it, which
-/// groups are real, and host services that keep metrics and files.
+/// ReplaySession: a recorded run prepared for replay: its trace, the plan of the graph in it, the
+/// choice of real groups, and host services that keep metrics and files.
 ///
-/// The plan comes from the graph text in the trace, not from the run folder's file, so a moved
+/// The plan comes from the graph text in the trace, not from the run folder's file. So a moved
 /// trace can still be replayed as long as its model folders exist.
 #pragma once
 
@@ -19,16 +19,16 @@
 
 namespace primerl {
 
-/// One metric line of an actor, with the step in which its group published it.
+/// One metric line of an actor.
 struct ReplayedMetrics {
   TenantSlot tenant;
   int64_t step = 0;
   MetricValues values;
 };
 
-/// Keeps metrics; writes lines to files in `out`, a new folder, when given; checkpoints go to a
-/// folder that is removed with it. Write errors are reported by fault() and not to the actors,
-/// whose replay continues. Thread-safe.
+/// Keeps metrics. If `out`, a new folder, is given, it writes lines to files there. Checkpoints go
+/// to a temporary folder that the destructor removes. Write errors are reported by fault() and not
+/// to the actors, whose replay continues. Thread-safe.
 class ReplayHostServices final : public HostServices, public RunFiles {
  public:
   /// `tenants`: their names, by slot.
@@ -48,7 +48,7 @@ class ReplayHostServices final : public HostServices, public RunFiles {
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   const std::vector<ResumePoint>& resume_points() const { return points_; }
   std::vector<ReplayedMetrics> take_metrics();
-  /// Why `out` is not complete: the first write that failed.
+  /// The first write that failed, if `out` is not complete.
   Status fault();
 
  private:
@@ -65,50 +65,52 @@ class ReplayHostServices final : public HostServices, public RunFiles {
 struct ReplaySession {
   std::shared_ptr<const Trace> trace;
   std::shared_ptr<const Plan> plan;
-  RunCuts cuts;                      // that the record begins with; empty: with the first step
-  std::vector<bool> is_absent;       // by group: died in the run and came back
+  RunCuts cuts;                      // cuts where the record begins; empty: it begins with the
+                                     // first step
+  std::vector<bool> is_absent;       // by group: the process died in the run and was restarted
   std::vector<bool> is_real;         // by group
   std::vector<std::string> reasons;  // why more is replayed than was chosen, and what may differ
   ReplayDepth depth = ReplayDepth::kFull;
-  std::optional<TenantSlot> only;  // the tenant that is played; none: all
+  std::optional<TenantSlot> only;  // the only tenant that is replayed; none: all
   std::unique_ptr<ReplayHostServices> host_services;
 
   ReplaySetup setup(uint32_t num_threads) const;
 };
 
-/// What is to be played, in the words of the command.
+/// The choice of what to replay, as options of the command.
 struct ReplayRequest {
   std::string run;
   std::string depth = "full";
   std::string node = {};    // empty: the whole graph
   std::string tenant = {};  // empty: all
   std::vector<std::string> sets = {};
-  std::string out = {};   // empty: what actors write is not kept
+  std::string out = {};   // empty: files written by actors are not kept
   std::string from = {};  // a training step or NODE:STEP; empty: the first step
 };
 
-/// A record and its graph, with what the request sets in it. Errors are about these; findings of
-/// the graph check (a wrong --set) are in the notes of the error.
+/// A record and its graph, with the values that the request sets. Errors are about these; findings
+/// of the graph check (a wrong --set) are in the notes of the error.
 struct ReplayRecord {
   std::shared_ptr<const Trace> trace;
   std::shared_ptr<const Plan> plan;
 };
 Result<ReplayRecord> open_record(const ReplayRequest& request);
 
-/// Whether the record has the node, the tenant and the step that the request names: an error is
-/// about the words of the command, not about the record.
+/// Checks that the record has the node, the tenant and the step of the request. An error is about
+/// the command's arguments, not about the record.
 Status check_names(const ReplayRecord& record, const ReplayRequest& request);
 
-/// Chooses what is to be played, after check_names(); of an excerpt (a fixture), only its actor
+/// Chooses what to replay, after check_names(). For an excerpt (a fixture) it is only its actor
 /// group.
 Result<ReplaySession> open_replay(ReplayRecord record, const ReplayRequest& request);
-/// The three above.
+/// The three functions above together.
 Result<ReplaySession> open_replay(const ReplayRequest& request);
 
 /// "env.main:7: emission: message 3 of ..." with one line per detail.
 std::string divergence_text(const Plan& plan, const Divergence& divergence);
 
-/// The actor group of a node, instance or group by name; the error suggests the nearest name.
+/// Finds the actor group by the name of a node, instance or group; the error suggests the nearest
+/// name.
 Result<GroupId> find_group(const Plan& plan, const std::string& name);
 
 }  // namespace primerl

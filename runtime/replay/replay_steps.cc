@@ -1,5 +1,5 @@
-// The work of the workers of a replay: taking messages, choosing, stepping; finding messages that
-// were never sent.
+// The work of a replay's workers: accepting messages, choosing a group, making a step; finding
+// messages that were never sent.
 #include "runtime/replay/replay_player.h"
 #include "runtime/replay/replayed_channel.h"
 
@@ -29,7 +29,7 @@ void Player::accept(Part& part) {
   part.taken.clear();
 }
 
-/// Reads a message of a group that is taken from the record, and hands it to the part.
+/// Reads a message of a group that is taken from the record, and gives it to the part.
 bool Player::bring_input(Part& part) {
   const RecordedStep& next = *part.cursor->next();
   if (next.kind != StepKind::kMessage) return true;
@@ -58,8 +58,8 @@ bool Player::bring_input(Part& part) {
   return true;
 }
 
-/// The worker's part with the earliest recorded next step, among those that can take it. One whose
-/// weights are not published yet comes last.
+/// The worker's part with the earliest recorded next step, among those that can make it. A part
+/// whose weights are not published yet comes last.
 Part* Player::pick(uint32_t worker) {
   Part* best = nullptr;
   Part* early = nullptr;  // its weights are missing
@@ -89,8 +89,8 @@ bool Player::has_stopped_early() const {
   return cursor.last_step() >= setup_.options.stop_step;
 }
 
-/// Why a group cannot take its next step, or has none although its record continues; nothing when
-/// it is at its end or waits for one that diverged.
+/// Why a group cannot make its next step, or has none although its record continues. None when it
+/// has reached its end or waits for a group that diverged.
 std::optional<Divergence> Player::why_stuck(const Part& part) const {
   const Plan& plan = *setup_.plan;
   const ReplayCursor& cursor = *part.cursor;
@@ -140,7 +140,8 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
   return divergence;
 }
 
-/// Called when no group can make progress. A group that waits for a stuck group is its victim.
+/// Called when no group can make progress. A group that waits for a stuck group is not reported
+/// itself.
 void Player::find_missing() {
   std::vector<std::optional<Divergence>> stuck(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i)
@@ -161,7 +162,7 @@ void Player::find_missing() {
     has_cause = true;
   }
   if (has_cause || has_stopped_early()) return;
-  // They wait for each other, which cannot happen with a complete record: report the first.
+  // All wait for each other, which cannot happen with a complete record: report the first.
   std::optional<Divergence>* first = nullptr;
   for (auto& each : stuck)
     if (each && (first == nullptr || each->began < (*first)->began)) first = &each;

@@ -19,7 +19,7 @@ using Next = std::function<const std::vector<std::byte>*(GroupId)>;
 
 constexpr size_t kVersionBytes = 2 * sizeof(uint64_t);  // key and number
 
-/// The version that was answered: the fetched one, or the newest.
+/// The answered version: the fetched one, or the newest.
 std::vector<std::byte> answer_of(const KeyedVersion& version) {
   const uint64_t key = uint64_t{version.key.tenant.value} << 32 | version.key.adapter.value;
   std::vector<std::byte> bytes(kVersionBytes);
@@ -57,7 +57,7 @@ Error error_of(const std::vector<std::byte>& bytes, const KeyedVersion& version)
                            bytes.size() - kVersionBytes - 1));
 }
 
-/// Answers of a channel are among those of engines and learners, which are longer.
+/// The notes also have answers of engines and learners, which are longer.
 bool is_version(const std::vector<std::byte>& answer) { return answer.size() == kVersionBytes; }
 
 class TracedChannel final : public WeightChannel {
@@ -166,7 +166,8 @@ bool PublishedVersions::has(GroupId group, std::span<const std::vector<std::byte
   });
 }
 
-/// Answers of engines and learners begin with a map of msgpack, and are no such number of none.
+/// Answers of engines and learners begin with a msgpack map, so they never look like this number
+/// for "no version".
 bool is_failed_channel_answer(std::span<const std::byte> note) {
   return note.size() > kVersionBytes && version_of(note).version.is_none() &&
          static_cast<uint8_t>(note[kVersionBytes]) <= static_cast<uint8_t>(Code::kDeviceLost);

@@ -1,10 +1,10 @@
 /// A WeightChannel that records its answers to receivers, and one that repeats them.
 ///
-/// Whether a version still existed when an engine asked depends on the speed of its learner: that
-/// is recorded; the weights themselves are not. A replay's publisher may be further ahead, so the
-/// underlying channel must keep more versions than a run's (memory_channel()).
+/// Whether a version still existed when an engine asked depends on the speed of its learner. So the
+/// answer is recorded; the weights themselves are not. A replay's publisher may be further ahead,
+/// so the wrapped channel must keep more versions than in a run (memory_channel()).
 ///
-/// Threads: as the channel that they replace; ActorGroup::running_here() is the group that asks.
+/// Threads: as for the channel that they replace; ActorGroup::running_here() is the calling group.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,16 @@
 
 namespace primerl {
 
-/// Which weights the learners of a replay have published so far. In the recorded run a step that
-/// took weights may have begun before the step that published them, on another thread: a replay
-/// takes such a step later. Any thread.
+/// The weights that the learners of a replay have published so far. In the recorded run a step that
+/// fetched weights may have begun before the step that published them, on another thread. A replay
+/// delays such a step. Any thread.
 class PublishedVersions {
  public:
   explicit PublishedVersions(const Plan& plan) : plan_(plan), newest_(plan.resources.size()) {}
 
   /// `channel`: index of the resource.
   void add(int32_t channel, const KeyedVersion& version);
-  /// Whether a step of `group` with these recorded answers finds all versions that it took.
+  /// Whether all versions that a step of `group` fetched, by these recorded answers, are published.
   bool has(GroupId group, std::span<const std::vector<std::byte>> answers) const;
 
  private:
@@ -37,18 +37,18 @@ class PublishedVersions {
   std::vector<VersionsByKey> newest_;  // by resource
 };
 
-/// Whether a note of a resource is a channel's answer that a version could not be fetched.
+/// Whether a resource's note is a channel's answer that a version could not be fetched.
 bool is_failed_channel_answer(std::span<const std::byte> note);
 
 std::unique_ptr<WeightChannel> make_recording_channel(
     std::unique_ptr<WeightChannel> channel,
     std::function<void(GroupId group, std::vector<std::byte> answer)> keep);
 
-/// Past the end of the record (`next` gives null) answers come from `channel`, and are recorded. A
-/// version that was fetched in the recorded run is returned without tensors when `without_tensors`
-/// (nothing computes with it); otherwise it comes from `channel` and, while it may still be
-/// published, is waited for, at most kPublishMax: an engine may get a version without any message
-/// (it asked for the newest).
+/// Past the end of the record (`next` returns null) answers come from `channel`, and are recorded.
+/// A version that was fetched in the recorded run is returned without tensors if `without_tensors`
+/// (then no computation uses them). Otherwise it comes from `channel`. If it may still be
+/// published, the call waits for it, at most kPublishMax: an engine that asked for the newest
+/// version gets it without any message.
 inline constexpr Duration kPublishMax = Duration::seconds(300);
 struct ReplayedChannelSetup {
   std::unique_ptr<WeightChannel> channel;
@@ -58,7 +58,8 @@ struct ReplayedChannelSetup {
   /// Whether another thread may still publish a missing version.
   std::function<bool()> may_come;
   std::function<void(const KeyedVersion&)> published =
-      {};  // told after each publish(); may be null
+      // called after each publish(); may be null
+      {};
 };
 std::unique_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup);
 

@@ -29,7 +29,7 @@ class ResumingEngine final : public TracedEngine {
     const auto flight = flights_.of.find(id);
     if (!is_live_ || flight == flights_.of.end()) RETURN_IF_ERROR(TracedEngine::take_over(id));
     if (flight == flights_.of.end()) return ok();
-    // Resumed: its prompt is being computed again; it is taken over when that is done.
+    // Resumed: its prompt is being computed again; it is taken over when the prompt is complete.
     flight->second.is_taken = true;
     if (flight->second.refusal) end(id, FinishReason::kRefused, *flight->second.refusal);
     return ok();
@@ -52,8 +52,8 @@ class ResumingEngine final : public TracedEngine {
   void expire(SequenceId id) override {
     if (!look().ok()) return;
     if (!is_live_) return flights_.expired(id);
-    // A prompt that is being computed again has no lease: that counted only before the resume. It
-    // is taken over when Decode asks.
+    // A prompt that is computed again has no lease: leases applied only before the resume. It is
+    // taken over when Decode asks.
     if (flights_.of.count(id) == 0) TracedEngine::expire(id);
   }
 
@@ -104,7 +104,7 @@ class ResumingEngine final : public TracedEngine {
     if (look().ok()) TracedEngine::set_paused(is_paused);
   }
 
-  /// Of a cut, before the first recorded call after it.
+  /// For a cut, before the first recorded call after it.
   Status restore_state(const Blob& state) override {
     ASSIGN_OR_RETURN(flights_, read_state<EngineFlights>(state));
     for (const auto& [key, version] : flights_.applied.list())
@@ -124,10 +124,10 @@ class ResumingEngine final : public TracedEngine {
     if (is_live_) submit_waiting();
     return TracedEngine::step();
   }
-  /// At the end of the record there is work: the sequences in flight.
+  /// At the end of the record there is work: the unfinished sequences.
   bool has_work() const override {
     if (!is_live_) return setup_.is_live();
-    // One that is paused makes no room for what waits.
+    // A paused engine does not free places in its queue.
     const bool can_submit = !backlog_.empty() && !is_paused_;
     return !fault_.ok() || has_news() || can_submit || TracedEngine::has_work();
   }
@@ -136,7 +136,7 @@ class ResumingEngine final : public TracedEngine {
   bool is_replaying() const override { return !is_live_; }
 
  private:
-  /// Whether Prefill or Decode must still be told something from here.
+  /// Whether events for Prefill or Decode are pending here.
   bool has_news() const {
     return !ended_.empty() ||
            std::any_of(flights_.of.begin(), flights_.of.end(), [](const auto& each) {
@@ -145,7 +145,7 @@ class ResumingEngine final : public TracedEngine {
   }
 
   /// Switches to the real engine when the run has resumed. If that fails, every later call returns
-  /// the fault, because some callers cannot be told.
+  /// the fault, because some callers cannot receive one now.
   Status look() {
     if (is_live_ || !setup_.is_live()) return fault_;
     is_live_ = true;
@@ -185,8 +185,8 @@ class ResumingEngine final : public TracedEngine {
       if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
       backlog_.pop_front();
       if (submitted.ok()) continue;
-      // If Prefill was not told about this prompt, it is told that it is complete; Decode then gets
-      // the refusal as its end.
+      // If Prefill was not notified of this prompt, it is notified that the prompt is complete;
+      // then Decode gets the refusal as the sequence's end.
       flight.refusal = submitted.error().text();
       if (flight.is_taken) end(id, FinishReason::kRefused, *flight.refusal);
     }
@@ -203,8 +203,8 @@ class ResumingEngine final : public TracedEngine {
     flights_.of.erase(id);
   }
 
-  /// True when Prefill was told about this prompt before; a recorded take-over is repeated on the
-  /// engine, and a failure is found by the next step().
+  /// True when Prefill had been notified of this prompt. A recorded take-over is repeated on the
+  /// engine; the next step() finds a failure.
   bool settle(SequenceId id) {
     const auto found = flights_.of.find(id);
     if (found == flights_.of.end()) return false;
@@ -213,12 +213,13 @@ class ResumingEngine final : public TracedEngine {
       return false;
     }
     if (!found->second.is_taken) {
-      // Decode has not taken it over yet, and will find the engine ready.
+      // Decode has not taken it over yet; it will find the complete prompt in the engine.
       flights_.of.erase(found);
       return true;
     }
     flights_.of.erase(found);
-    // The sequence is held and not aborted, so an error here is a fault of the engine.
+    // The engine has the sequence and it was not aborted, so an error here is a fault of the
+    // engine.
     const Status taken = TracedEngine::take_over(id);
     if (!taken.ok() && fault_.ok())
       fault_ = Error(taken.error()).while_doing("taking over a sequence that was in flight");
@@ -228,10 +229,14 @@ class ResumingEngine final : public TracedEngine {
   const ResumingEngineSetup setup_;
   bool is_live_ = false;
   bool is_paused_ = false;
-  Status fault_;                                  // of switching to the real engine, or of that one
-  EngineFlights flights_;                         // resumed: prompts not complete again
-  std::map<WeightsKey, WeightSnapshot> applied_;  // not live: what the engine is to have
-  std::deque<SequenceId> backlog_;                // resumed: waiting for room in the engine's queue
+  // Of switching to the real engine, or of that engine.
+  Status fault_;
+  // After the resume: prompts that are not complete again.
+  EngineFlights flights_;
+  // Before the resume: the weights that the real engine must get.
+  std::map<WeightsKey, WeightSnapshot> applied_;
+  // After the resume: sequences that wait for a free place in the engine's queue.
+  std::deque<SequenceId> backlog_;
   std::vector<FinishEvent> ended_;
 };
 

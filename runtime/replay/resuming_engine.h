@@ -1,10 +1,10 @@
 /// An Engine that answers from the record until the run resumes, and then from a real engine.
 ///
-/// Sequences that were submitted and had not finished when the run was cut off are submitted again
-/// to the real engine, in the order of their ids, with the newest weights of each key that the
-/// engine had applied (or the oldest that can still be made, when those were before the
-/// checkpoint): their tokens are generated again from the prompt. Prefill and Decode are not told
-/// anything twice. Sequences beyond the engine's waiting queue wait here until there is room.
+/// Sequences that had not finished when the run was interrupted are submitted again to the real
+/// engine, in the order of their ids. Their tokens are generated again from the prompt, with the
+/// newest weights of each key that the engine had applied. If those were older than the checkpoint,
+/// it uses the oldest weights that can still be made. Prefill and Decode get no event twice.
+/// Sequences beyond the engine's waiting queue wait here until the queue has free places.
 ///
 /// Threads: those of the engine that it replaces.
 #pragma once
@@ -18,11 +18,11 @@
 namespace primerl {
 
 struct ResumingEngineSetup {
-  std::unique_ptr<Engine> engine;  // the real one, as made
+  std::unique_ptr<Engine> engine;  // the real engine, as made
   NextAnswer next;
   std::function<bool()> is_live;
-  /// Weights of `version`, or of the first later version of its key that exists; called once for a
-  /// key, when the run resumes, if the tensors that the engine had applied are not known.
+  /// Weights of `version`, or of the next later version of its key that exists. Called once per key
+  /// when the run resumes, if the tensors that the engine had applied are not known.
   std::function<Result<std::shared_ptr<const WeightSnapshot>>(const KeyedVersion& version)>
       weights_from;
 };

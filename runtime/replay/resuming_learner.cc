@@ -37,7 +37,7 @@ class ResumingLearner final : public TracedLearner {
     }
     if (!is_replaying(batch.tenant)) return TracedLearner::step(batch, stop);
     const auto then = TracedLearner::step(batch, stop);
-    // It was stopped, perhaps with others; nothing came of it.
+    // It was stopped, perhaps together with other steps, and had no result.
     if (!then.ok() && then.error().code() == Code::kCancelled) return then;
     auto now = learner().step(batch, stop);
     const bool counts = now.ok() && !now->skipped;
@@ -65,7 +65,7 @@ class ResumingLearner final : public TracedLearner {
     return of(tenant).is_real ? learner().score(tenant, tokens)
                               : TracedLearner::score(tenant, tokens);
   }
-  /// Files saved before the checkpoint existed once and may be removed by now.
+  /// Files saved before the checkpoint existed in the recorded run and may have been removed.
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
     if (is_replaying(tenant)) RETURN_IF_ERROR(TracedLearner::save(tenant, folder));
     if (!of(tenant).is_real || folder == point_of(tenant).checkpoint) return ok();
@@ -76,13 +76,14 @@ class ResumingLearner final : public TracedLearner {
     if (folder == point_of(tenant).checkpoint) return load_checkpoint(tenant);
     return of(tenant).is_real ? learner().load(tenant, folder) : ok();
   }
-  /// Of a cut, which must not be newer than the checkpoints.
+  /// For a cut, which must not be newer than the checkpoints.
   Status restore_state(const Blob& state) override {
     ASSIGN_OR_RETURN(const LearnerProgress progress, read_state<LearnerProgress>(state));
     for (const auto& [tenant, then] : progress.tenants) RETURN_IF_ERROR(restore(tenant, then));
     return ok();
   }
-  /// Calls of tenants that are followed cost nothing, and the others' are of the real learner.
+  /// Calls of tenants that follow the record cost nothing; calls of the others cost what the real
+  /// learner reports.
   Duration take_cost() override { return learner().take_cost(); }
 
  protected:

@@ -1,10 +1,11 @@
-/// A Learner that answers from the record up to the newest checkpoint of each tenant, loads it, and
-/// computes every later step of that tenant: recorded ones again, which must have the same result,
-/// or within a tolerance nearly the same; then the recorded one is what it answers.
+/// A Learner that answers from the record up to the newest checkpoint of each tenant, loads that
+/// checkpoint, and computes every later step of the tenant. Recorded steps after the checkpoint are
+/// computed again and must have the recorded result, exactly or within a tolerance. The recorded
+/// result is what it returns.
 ///
-/// So the weights of every version after the checkpoint are made again, bit for bit where the
-/// backend is deterministic (CPU, equal `threads`), and nothing before it is computed twice.
-/// Snapshots of versions before the checkpoint have no tensors.
+/// So the weights of every version after the checkpoint are computed again. They are equal bit for
+/// bit if the backend is deterministic (CPU, equal `threads`). No step before the checkpoint is
+/// computed again. Snapshots of versions before the checkpoint have no tensors.
 ///
 /// Threads: those of the learner that it replaces.
 #pragma once
@@ -20,23 +21,23 @@
 
 namespace primerl {
 
-/// Where a tenant of a run that was cut off goes on.
+/// The point where a tenant of an interrupted run continues.
 struct RecoveryPoint {
-  std::filesystem::path checkpoint;  // to load; empty: none, all steps are computed again
-  int64_t num_steps = 0;             // recorded steps before it
+  std::filesystem::path checkpoint;  // to load; empty: all steps are computed again
+  int64_t num_steps = 0;             // recorded steps before the checkpoint
 };
 
 struct ResumingLearnerSetup {
-  std::unique_ptr<Learner> learner;  // the real one, as made
+  std::unique_ptr<Learner> learner;  // the real learner, as made
   NextAnswer next;
   std::function<bool()> is_live;
   std::vector<RecoveryPoint> points;  // by tenant slot
-  /// Gives engines the weights of a tenant that were published last before a cut.
+  /// Publishes to engines the weights of a tenant that were the last published ones before a cut.
   std::function<Status(TenantSlot tenant, const WeightSnapshot& weights)> publish;
   /// The result of a step differs from the record.
   std::function<void(std::string what)> on_divergence;
-  ReplayTolerance tolerance{};             // of recorded steps that are computed again
-  std::shared_ptr<NearNumbers> near = {};  // hears of those; may be null
+  ReplayTolerance tolerance{};             // for recorded steps that are computed again
+  std::shared_ptr<NearNumbers> near = {};  // counts the compared numbers; may be null
 };
 std::unique_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup);
 

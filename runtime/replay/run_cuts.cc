@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-/// Why a cut is of no use here; empty when it is.
+/// Why a cut cannot be used here; empty: it can.
 std::string fault_of(const CutHead& head, const CutHead& wanted,
                      std::span<const int64_t> checkpoint_steps) {
   if (head.run_id != wanted.run_id) return "it is of another run";
@@ -55,7 +55,8 @@ Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder)
 SavedStates::SavedStates(const Plan& plan, const Trace& trace,
                          std::span<const std::filesystem::path> folders)
     : plan_(plan) {
-  // By GroupId: where the next start went on. What an older one holds behind it is of no record.
+  // By GroupId: where the next start resumed. Steps of an older start after that are not part of
+  // the record.
   std::vector<uint64_t> ends(plan.groups.size(), UINT64_MAX);
   const uint64_t hash = state_hash(plan);
   const auto is_of_record = [&](const CutHead& head) {

@@ -1,8 +1,8 @@
-/// RunCuts: the cuts from which the processes of a run follow their records: one of each process
-/// that follows, or none at all. A process that followed from its first step, beside one that
-/// follows from a cut, would count the messages between them otherwise.
+/// RunCuts: the cuts from which the processes of a run follow their records. Either every process
+/// that follows has one, or none has. If one process followed from its first step and another from
+/// a cut, they would count the messages between them differently.
 ///
-/// Values; immutable once made.
+/// Values; immutable after construction.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ namespace primerl {
 class RunCuts {
  public:
   RunCuts() = default;
-  /// By ProcessId; null: a process that does not follow.
+  /// By ProcessId; null: the process does not follow.
   RunCuts(const Plan& plan, std::vector<std::shared_ptr<const ProcessCut>> of)
       : of_(std::move(of)), states_(plan.groups.size(), nullptr) {
     for (const auto& cut : of_)
@@ -30,11 +30,11 @@ class RunCuts {
   }
 
   bool empty() const { return states_.empty(); }
-  /// Null for a group without a part: it follows from its first step, or not at all.
+  /// Null for a group without a part in a cut: it follows from its first step, or not at all.
   const GroupState* state_of(GroupId group) const {
     return states_.empty() ? nullptr : states_[group.index()];
   }
-  /// The first step that it takes from its record.
+  /// The first step of the record that the group follows.
   uint64_t first_step(GroupId group) const {
     const GroupState* state = state_of(group);
     return state == nullptr ? 1 : state->num_steps + 1;
@@ -55,8 +55,8 @@ class RunCuts {
 
 RunCuts cuts_of(const Plan& plan, std::span<const CutFile> files);
 
-/// What a record begins with, when its start went on from cuts; empty when it begins with the first
-/// step. Trace's catalog must fit the plan.
+/// The cuts at the begin of a record whose start resumed from cuts; empty when it begins with the
+/// first step. Trace's catalog must fit the plan.
 Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder);
 
 /// A moment of a recorded run.
@@ -66,20 +66,22 @@ struct RunMoment {
   int64_t training_step = 0;  // otherwise: before this training step of the first tenant
 };
 
-/// The cuts of a record that has all steps after them: a replay can begin with one of each process.
+/// The cuts of a record after which all steps are recorded: a replay can begin with one per
+/// process.
 class SavedStates {
  public:
-  /// `folders`: trace_folders(). Of this run, graph and program alone; those that cannot be read
-  /// are named in notes().
+  /// `folders`: trace_folders(). Only cuts of this run, graph and program are used; notes() names
+  /// those that cannot be read.
   SavedStates(const Plan& plan, const Trace& trace, std::span<const std::filesystem::path> folders);
 
-  /// The newest cuts from before a moment, of each process that has one; empty: there are none.
+  /// For each process the newest cut that is older than the moment; empty: there are none.
   RunCuts before(const RunMoment& moment);
-  /// Of the cuts that before() has found: when the newest was made.
+  /// For the cuts that before() found: the time of the newest.
   Time made_at() const { return made_at_; }
-  /// Training steps of the first tenant after which a learner was cut, ascending.
+  /// Training steps of the first tenant after which a cut of a learner was made, ascending.
   std::vector<int64_t> training_steps() const;
-  /// The newest of these cuts: where the learner's group was, and what it had taken.
+  /// For the newest of these cuts: the step of the learner's group, and its number of training
+  /// steps.
   std::optional<std::pair<uint64_t, int64_t>> newest_of_learner(GroupId learner) const;
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -95,15 +97,15 @@ class SavedStates {
   Time made_at_;
 };
 
-/// What a recorded run can be followed from.
+/// The cuts from which a recorded run can be followed.
 struct CutChoice {
-  std::vector<CutFile> files;      // one of each process that has one; empty: none
-  std::vector<std::string> paths;  // of them
-  std::vector<std::string> notes;  // cuts that were left out, and why; for a person
+  std::vector<CutFile> files;      // one per process that has a usable cut; empty: none
+  std::vector<std::string> paths;  // paths of those files
+  std::vector<std::string> notes;  // for a person: skipped cuts and why
 };
-/// The newest cut of each process that this plan and program can use and that is not newer than the
-/// learner's checkpoint (`checkpoint_steps`, by tenant slot; -1: there is none). `unfit`: cuts that
-/// cannot be used for another reason, which it says.
+/// For each process the newest cut that this plan and program can use. It must not be newer than
+/// the learner's checkpoint (`checkpoint_steps`, by tenant slot; -1: none). `unfit`: cuts that
+/// cannot be used for another reason, with that reason.
 CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uint64_t run_id,
                       std::span<const int64_t> checkpoint_steps,
                       const std::map<std::string, std::string>& unfit = {});

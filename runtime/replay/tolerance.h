@@ -1,10 +1,10 @@
-/// How near to its record what is computed again must come.
+/// The allowed difference between recorded values and values that are computed again.
 ///
-/// Where engine and learner compute on the CPU that is equal bits. On a CUDA device sums have no
-/// fixed order everywhere (docs/design/cuda.md), so that log-probabilities and a training step's
-/// numbers are held against the recorded ones within a tolerance that is stated here; tokens, ends
-/// and counts must be equal. Within it whoever asked gets the recorded numbers, so that a
-/// difference of a last bit is no first cause of others.
+/// If engine and learner compute on the CPU, the bits must be equal. On a CUDA device some sums
+/// have no fixed order (docs/design/cuda.md). So log-probabilities and the numbers of a training
+/// step are compared within the tolerance that is defined here; tokens, ends and counts must be
+/// equal. Within the tolerance the caller gets the recorded numbers, so that a difference in the
+/// last bit does not cause other differences.
 #pragma once
 
 #include <mutex>
@@ -17,31 +17,33 @@
 namespace primerl {
 
 struct ReplayTolerance {
-  double logprob = 0;          // of each log-probability, absolute
-  double report_absolute = 0;  // of each number of a training step, plus
-  double report_relative = 0;  // of the recorded one
+  double logprob = 0;          // for each log-probability, absolute
+  double report_absolute = 0;  // for each number of a training step, absolute part
+  double report_relative = 0;  // relative to the recorded number; added to the absolute part
   bool is_exact() const { return logprob == 0 && report_absolute == 0 && report_relative == 0; }
 };
 
-/// Of bf16 products, whose last bit is 1/256: the logits of a token are near 10.
+/// For results of bf16 matmuls, whose last bit is 1/256: the logits of a token are near 10.
 inline constexpr ReplayTolerance kDeviceTolerance{
     .logprob = 0.125, .report_absolute = 0.02, .report_relative = 0.05};
 
-/// Exact, unless an engine or a learner of the plan computes on a device: weights that are made
-/// there reach engines everywhere.
+/// Zero, unless an engine or a learner of the plan computes on a device: weights that are made
+/// there reach all engines.
 ReplayTolerance tolerance_of(const Plan& plan);
 
-/// The first number of two lists that is further away than `tolerance`, in words; "": none.
-/// `largest` grows to the largest difference. Infinities and nothing are equal to themselves.
+/// Text about the first number whose two values differ by more than `tolerance`; "": none.
+/// `largest` becomes the largest difference if it was smaller. Infinity and NaN are equal to
+/// themselves.
 std::string far_number(const std::vector<float>& then, const std::vector<float>& now,
                        double tolerance, double& largest);
 
-/// The first difference between two reports of one step; "": none. The largest mismatch of a step
-/// is one token's: it is compared where all must be equal, and not within a tolerance.
+/// Text about the first difference between two reports of one step; "": none. The largest mismatch
+/// of a step is the value of one token. It is compared only if all numbers must be equal, and never
+/// within a tolerance.
 std::string difference(const TrainReport& then, const TrainReport& now,
                        const ReplayTolerance& tolerance, double& largest);
 
-/// What was compared within a tolerance so far. Any thread.
+/// Counts the numbers that were compared within a tolerance. Any thread.
 class NearNumbers {
  public:
   void add_logprobs(uint64_t count, double largest);
@@ -54,7 +56,7 @@ class NearNumbers {
   uint64_t num_logprobs_ = 0;
   uint64_t num_reports_ = 0;
   double largest_logprob_ = 0;
-  double largest_number_ = 0;  // by its own tolerance: 1 is the most that is allowed
+  double largest_number_ = 0;  // as a fraction of its own tolerance: 1 is the maximum
 };
 
 }  // namespace primerl

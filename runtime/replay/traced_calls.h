@@ -1,8 +1,8 @@
-/// TracedCalls: the calls of a resource whose answers are recorded, or repeated from the record.
+/// TracedCalls: records the answers of a resource's calls, or repeats them from the record.
 ///
-/// An answer is a message: its first members are the call and how it failed, the others are what
-/// calls return. Shared by traced_engine and traced_learner; docs/formats/trace.md has the notes
-/// that hold them. Threads: that of the resource.
+/// An answer is a message. Its first members are the call and its error; the others are the
+/// returned values. Shared by traced_engine and traced_learner; docs/formats/trace.md describes the
+/// notes that contain them. Threads: that of the resource.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace primerl {
 
-/// Takes one answer; called inside the resource's calls.
+/// Stores one answer; called inside the resource's calls.
 using KeepAnswer = std::function<void(std::vector<std::byte>)>;
 /// The next answer of the current step; null: the recorded run made fewer calls.
 using NextAnswer = std::function<const std::vector<std::byte>*()>;
 
-/// How a resource's part of a cut is written: fields() as msgpack, without Blobs.
+/// Writes a resource's part of a cut: fields() as msgpack, without Blobs.
 template <class T>
 Blob written_state(const T& value) {
   MsgpackWriter writer;
@@ -39,14 +39,14 @@ Result<T> read_state(const Blob& bytes) {
 template <Message Answer, class Call>
 class TracedCalls {
  public:
-  /// One of `next` (repeats) and `keep` (records), or none. `who` is for the text of errors.
+  /// Either `next` (repeats) or `keep` (records), or neither. `who` is for the text of errors.
   TracedCalls(std::string_view who, NextAnswer next, KeepAnswer keep)
       : who_(who), next_(std::move(next)), keep_(std::move(keep)) {}
 
   bool has_record() const { return next_ != nullptr; }
   bool is_recording() const { return keep_ != nullptr; }
 
-  /// The next recorded answer, which must be to `call`; the recorded error when the call failed.
+  /// The next recorded answer, which must be for `call`; the recorded error when the call failed.
   Result<Answer> take(Call call) const {
     const auto* bytes = next_();
     if (bytes == nullptr)
@@ -83,7 +83,7 @@ class TracedCalls {
     keep(call, std::move(answer));
     return status;
   }
-  /// `put(answer, value)` writes what a call returned into its answer.
+  /// `put(answer, value)` writes a call's result into its answer.
   template <class T, class Put>
   Result<T> keep(Call call, Result<T> result, const Put& put) const {
     if (!result.ok()) {

@@ -7,9 +7,9 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{512} << 10;  // an answer is less than a message
+constexpr size_t kPieceBytes = size_t{512} << 10;  // one answer must be smaller than a message
 constexpr size_t kTokensInAnswerMax = size_t{32} << 10;
-constexpr int64_t kNotPrepared = -1;  // instead of a number of tensors
+constexpr int64_t kNotPrepared = -1;  // stands for the number of tensors
 
 enum class EngineCall : uint8_t {
   kSubmit,
@@ -29,7 +29,7 @@ std::string_view to_string(EngineCall call) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-/// What follows an end in separate answers: its kept sets, then these.
+/// An end, and the number of its parts in separate answers: its kept sets, then these lists.
 struct Finished : FinishEvent {
   uint64_t num_kept_bytes = 0;
   uint64_t num_list_bytes = 0;
@@ -40,8 +40,8 @@ struct Finished : FinishEvent {
   }
 };
 
-/// The lists of an end that FinishEvent::fields() leaves out, and those that are too long for an
-/// answer; empty otherwise.
+/// The lists of an end that FinishEvent::fields() omits or that are too long for an answer; empty
+/// otherwise.
 struct LongLists {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
@@ -54,7 +54,7 @@ struct LongLists {
   }
 };
 
-/// Takes the long ones out of `event`.
+/// Moves the long lists out of `event`.
 Blob take_long_lists(FinishEvent& event) {
   LongLists lists;
   lists.top = std::exchange(event.top_logprobs, {});
@@ -77,11 +77,12 @@ struct EngineAnswer {
   std::string text;
   std::vector<PrefillEvent> prefilled;
   std::vector<Finished> finished;
-  /// Tensors applied, or kNotPrepared; longest sequence; number of finished ones that follow.
+  /// Number of applied tensors, or kNotPrepared; longest sequence; number of finished ones that
+  /// follow.
   int64_t number = 0;
-  std::vector<int64_t> state;  // EngineState, the numbers in the order of its fields()
+  std::vector<int64_t> state;  // EngineState: its numbers in the order of its fields()
   VersionsByKey versions;      // of EngineState
-  std::vector<uint8_t> piece;  // bytes of what follows the last finished one
+  std::vector<uint8_t> piece;  // bytes of the parts after the last finished one
   template <class F>
   static void fields(F& f) {
     f("call", &EngineAnswer::call)("has_failed", &EngineAnswer::has_failed)(
@@ -92,7 +93,7 @@ struct EngineAnswer {
   }
 };
 
-/// Over EngineState::fields(); all but the versions are numbers.
+/// Visits EngineState::fields(); all except the versions are numbers.
 struct PutNumbers {
   const EngineState& state;
   std::vector<int64_t>& numbers;
@@ -133,8 +134,8 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, EngineCall> {
  public:
   using TracedCalls::TracedCalls;
 
-  /// First their number, then one answer each with its kept sets and lists in pieces: together they
-  /// may exceed the limit of a message.
+  /// First their number, then one answer per end, with its kept sets and lists in pieces, because
+  /// all together may exceed the limit of a message.
   void keep_finished(const std::vector<FinishEvent>& events) const {
     EngineAnswer count;
     count.number = static_cast<int64_t>(events.size());
@@ -234,7 +235,7 @@ void TracedEngine::expire(SequenceId id) {
   if (!is_replaying()) engine_->expire(id);
 }
 
-// A missing answer, or one of another call, appears as a difference in what the actors emit.
+// A missing answer, or an answer of another call, appears as a difference in the actors' emissions.
 
 std::vector<PrefillEvent> TracedEngine::take_prefilled() {
   if (is_replaying()) {
@@ -302,7 +303,7 @@ void TracedEngine::show_holders(const std::vector<EngineHolder>& holders) {
   if (!is_replaying()) engine_->show_holders(holders);
 }
 
-/// It does not change during a run: nothing to record.
+/// The manifest does not change during a run, so it is not recorded.
 WeightManifest TracedEngine::manifest() const {
   return engine_ == nullptr ? WeightManifest() : engine_->manifest();
 }
@@ -314,7 +315,7 @@ EngineState TracedEngine::state() const {
   }
   EngineState state = engine_->state();
   if (calls_->is_recording()) {
-    // An engine that goes on in another's place begins at 0, a replay has one engine throughout.
+    // An engine that replaces another one counts from 0, but a replay has one engine throughout.
     state.num_completed = flights_.num_completed;
     state.num_failed = flights_.num_failed;
   }

@@ -1,9 +1,9 @@
 /// TracedEngine: an Engine that records its answers, or repeats those of a record.
 ///
 /// With the answers in the trace, Prefill and Decode are replayed without generating a token
-/// (`replay --depth learner` and `control`). This is the one place that knows what a record holds
-/// of an engine: a new method of Engine is one more method here. Threads: those of the engine that
-/// it replaces.
+/// (`replay --depth learner` and `control`). Only this class defines what a record keeps of an
+/// engine: a new method of Engine needs one new method here. Threads: those of the engine that it
+/// replaces.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ class TracedEngine : public Engine {
  public:
   /// Records the answers of `engine`.
   TracedEngine(std::unique_ptr<Engine> engine, KeepAnswer keep);
-  /// Repeats the record while is_replaying(), and asks `engine` when not; null: it always is.
+  /// Repeats the record while is_replaying(), and otherwise calls `engine`. Null: it always
+  /// repeats.
   TracedEngine(std::unique_ptr<Engine> engine, NextAnswer next);
   ~TracedEngine() override;
 
@@ -29,10 +30,10 @@ class TracedEngine : public Engine {
   std::vector<PrefillEvent> take_prefilled() override;
   std::vector<FinishEvent> take_finished() override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  /// In the record an apply(), also while the engine prepares. A replay prepares nothing.
+  /// Recorded as an apply(), even while the engine still prepares. A replay prepares nothing.
   Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot) override;
-  /// Not in the record: actors say it again, whoever generates.
+  /// Not recorded: actors call it again in a replay, with any kind of engine.
   void set_paused(bool is_paused) override;
   void show_holders(const std::vector<EngineHolder>& holders) override;
   WeightManifest manifest() const override;
@@ -42,7 +43,8 @@ class TracedEngine : public Engine {
   bool has_work() const override;
   Duration take_cost() override;
   std::string describe() const override;
-  /// Of one that records: the sequences in flight. The engine behind it goes on with them, too.
+  /// For an engine that records: the unfinished sequences. The wrapped engine continues with them,
+  /// too.
   Blob save_state() const override;
   Status restore_state(const Blob& state) override;
 
@@ -57,10 +59,10 @@ class TracedEngine : public Engine {
   class Calls;
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<const Calls> calls_;
-  EngineFlights flights_;  // of one that records
+  EngineFlights flights_;  // for an engine that records
 };
 
-/// Whether a note of a resource is an engine's answer that a call failed.
+/// Whether a resource's note is an engine's answer that a call failed.
 bool is_failed_engine_answer(std::span<const std::byte> note);
 
 }  // namespace primerl

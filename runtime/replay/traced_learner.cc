@@ -13,8 +13,8 @@ std::string_view to_string(LearnerCall call) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-/// One call and its result: of a step the TrainReport, of limits the SampleLimits, of a turn in
-/// line whether it has come.
+/// One call and its result: for a step the TrainReport, for limits the SampleLimits, for a queued
+/// step whether its turn has come.
 struct LearnerAnswer : TrainReport, SampleLimits {
   static constexpr std::string_view kName = "LearnerAnswer";
   static constexpr uint32_t kVersion = 5;
@@ -22,7 +22,7 @@ struct LearnerAnswer : TrainReport, SampleLimits {
   bool has_failed = false;
   uint8_t code = 0;
   std::string text;
-  TenantSlot tenant;  // whose step or turn it was; none: of another call
+  TenantSlot tenant;  // whose step or turn it was; none for other calls
   bool is_granted = false;
 
   template <class F>
@@ -114,7 +114,7 @@ Status TracedLearner::load(TenantSlot tenant, const std::filesystem::path& folde
   return is_replaying(tenant) ? ok() : learner_->load(tenant, folder);
 }
 
-/// Without an answer every sample is refused; the end of its group of rollouts then shows the
+/// Without an answer every sample is refused; then the end of its group of rollouts shows the
 /// difference.
 SampleLimits TracedLearner::limits() const {
   if (is_replaying()) {
@@ -128,8 +128,9 @@ SampleLimits TracedLearner::limits() const {
   return limits;
 }
 
-/// Without an answer nobody trains; that shows as a step that is missing. A step that is computed
-/// again is computed alone, whoever shared its pass: it is the same.
+/// Without an answer no step is trained; that shows as a missing step. A step that is computed
+/// again is computed alone, even if it shared a forward pass in the recorded run: the result is the
+/// same.
 std::optional<Result<TrainReport>> TracedLearner::step_in_line(
     std::shared_ptr<const TrainBatch> batch, uint64_t turn, const StopRequested& stop) {
   const TenantSlot tenant = batch->tenant;
@@ -169,7 +170,7 @@ std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId gro
        step != 0 && step <= trace.last_step(group); ++step) {
     for (const NondeterministicInput& note : trace.notes(group, step)) {
       if (note.kind != NoteKind::kResource) continue;
-      // Answers of the weight channel are among those of the learner.
+      // The notes also have answers of the weight channel.
       const auto payload = decode_message(message_type<LearnerAnswer>(), note.bytes);
       if (!payload.ok()) continue;
       const auto& answer = payload->as<LearnerAnswer>();

@@ -1,11 +1,11 @@
 /// TracedLearner: a Learner that records its answers, or repeats those of a record.
 ///
 /// With the answers in the trace, the Trainer can be replayed without computing a gradient (`replay
-/// --depth control`). An answer names the tenant that it is for. Of a step only the TrainReport is
-/// recorded, whether it shared a pass or not: a step in line is the answer whether its turn has
-/// come, then that of a step. The snapshots of a recorded learner have a version but no tensors,
-/// which are not needed at that depth. This is the one place that knows what a record holds of a
-/// learner: a new method of Learner is one more method here.
+/// --depth control`). An answer names its tenant. For a step only the TrainReport is recorded, even
+/// if the step shared a forward pass. A queued step records first whether its turn has come, then
+/// the answer of the step. The snapshots of a recorded learner have a version but no tensors, which
+/// that depth does not need. Only this class defines what a record keeps of a learner: a new method
+/// of Learner needs one new method here.
 ///
 /// Threads: those of the learner that it replaces.
 #pragma once
@@ -20,10 +20,10 @@
 
 namespace primerl {
 
-/// Of one tenant.
+/// Progress of one tenant.
 struct TenantProgress {
-  int64_t num_steps = 0;  // taken since the recorded start, without skipped ones
-  PolicyVersion newest;   // of which a snapshot was taken
+  int64_t num_steps = 0;  // steps since the recorded start, without skipped ones
+  PolicyVersion newest;   // newest version of which a snapshot was made
 
   template <class F>
   static void fields(F& f) {
@@ -31,9 +31,9 @@ struct TenantProgress {
   }
 };
 
-/// What a cut holds of a learner; its weights are in checkpoints.
+/// A cut's data about a learner; its weights are in checkpoints.
 struct LearnerProgress {
-  std::map<TenantSlot, TenantProgress> tenants;  // of those that asked it for anything
+  std::map<TenantSlot, TenantProgress> tenants;  // tenants that have called it
 
   template <class F>
   static void fields(F& f) {
@@ -45,7 +45,8 @@ class TracedLearner : public Learner {
  public:
   /// Records the answers of `learner`.
   TracedLearner(std::unique_ptr<Learner> learner, KeepAnswer keep);
-  /// Repeats the record while is_replaying(), and asks `learner` when not; null: it always is.
+  /// Repeats the record while is_replaying(), and otherwise calls `learner`. Null: it always
+  /// repeats.
   TracedLearner(std::unique_ptr<Learner> learner, NextAnswer next);
   ~TracedLearner() override;
 
@@ -64,14 +65,14 @@ class TracedLearner : public Learner {
   bool has_work() const override;
   Duration take_cost() override;
   std::string describe() const override;
-  /// Of one that records: how many steps were taken, as LearnerProgress.
+  /// For a learner that records: the number of steps, as LearnerProgress.
   Blob save_state() const override;
   Status restore_state(const Blob& state) override;
 
  protected:
-  /// Whether what `tenant` asks for comes from the record.
+  /// Whether the answers for `tenant` come from the record.
   virtual bool is_replaying(TenantSlot tenant) const;
-  /// Whether what is of no tenant does.
+  /// Whether answers for no particular tenant come from the record.
   virtual bool is_replaying() const;
   Learner& learner() const { return *learner_; }
 
@@ -81,14 +82,14 @@ class TracedLearner : public Learner {
 
   const std::unique_ptr<Learner> learner_;
   const std::unique_ptr<const Calls> calls_;
-  LearnerProgress progress_;  // of one that records
+  LearnerProgress progress_;  // for a learner that records
 };
 
-/// Whether a note of a resource is a learner's answer that a call failed.
+/// Whether a resource's note is a learner's answer that a call failed.
 bool is_failed_learner_answer(std::span<const std::byte> note);
 
-/// Number of training steps of each tenant in a group's record, without skipped ones, from its step
-/// `from` on.
+/// Number of training steps of each tenant in a group's record, without skipped ones, from the
+/// group's step `from` on.
 std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group,
                                                  uint64_t from = 0);
 

@@ -19,8 +19,8 @@ std::string_view kind_of(const Plan& plan, int32_t index) {
   return plan.resources[static_cast<size_t>(index)].kind;
 }
 
-/// A learner cannot be further ahead of an engine than this: a batch needs groups that were opened
-/// under a version that every engine had applied.
+/// A learner cannot be more versions ahead of an engine than this, because a batch needs groups
+/// that were opened under a version which every engine had applied.
 size_t versions_kept(const Plan& plan, int32_t channel) {
   int64_t most = 0;
   for (const Tenant& tenant : plan.tenants) most = std::max(most, tenant.max_off_policy_steps);
@@ -29,7 +29,7 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
   return static_cast<size_t>(most) + 2;
 }
 
-/// The resource, whose answers `keep` gets when it is a learner or an engine.
+/// The resource. If it is a learner or an engine, `keep` gets its answers.
 std::unique_ptr<Resource> traced(std::unique_ptr<Resource> made, const KeepAnswer& keep) {
   if (auto learner = take_as<Learner>(made))
     return std::make_unique<TracedLearner>(std::move(learner), keep);
@@ -60,13 +60,13 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
 
 namespace {
 
-constexpr Duration kWeightsMax = Duration::seconds(60);  // as Broadcaster's limit for an engine
+constexpr Duration kWeightsMax = Duration::seconds(60);  // the limit of Broadcaster for an engine
 
-/// Weights of `wanted`, or of the first later version of its key that was really computed.
+/// Weights of `wanted`, or of the next later version of its key that was really computed.
 Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channel,
                                                            const KeyedVersion& wanted) {
   const auto [key, version] = wanted;
-  // The publisher resumes, too; its bytes may be in transit.
+  // The publisher resumes, too, so its bytes may be in transit.
   (void)channel.wait_for(key, version, kWeightsMax);
   for (PolicyVersion next = version; next <= channel.newest(key); next = next.next()) {
     auto fetched = channel.fetch(key, next);
@@ -75,8 +75,8 @@ Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channe
   return error(Code::kNotFound, "no weights of {} or later could be made again", wanted);
 }
 
-/// In one process more versions are kept, so that an engine that lags in the record finds its
-/// version; in other processes it takes the oldest that exists.
+/// In one process more versions are kept, so that an engine that is late in the record finds its
+/// version. An engine in another process gets the oldest version that exists.
 Result<std::unique_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32_t index,
                                                          const ResourceFactory& make) {
   ASSIGN_OR_RETURN(const std::string backend, weight_backend(plan, index));
@@ -148,7 +148,7 @@ Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& tra
 
 namespace {
 
-/// " of tenant 'a'" where there are several.
+/// " of tenant 'a'" if there are several tenants.
 std::string of_tenant(const Plan& plan, TenantSlot tenant) {
   if (plan.tenants.size() == 1) return {};
   return fmt::format(" of tenant '{}'", plan.tenants[tenant.index()].name);
@@ -210,7 +210,8 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
 
 namespace {
 
-/// Of one tenant's steps, the others' answers are recorded ones; of all tenants' without `only`.
+/// With `only`, computes that tenant's steps and answers others from the record. Without it,
+/// computes the steps of all tenants.
 std::unique_ptr<Resource> checked_learner(std::unique_ptr<Learner> made, const Plan& plan,
                                           GroupId owner, ReplayedAnswers& answers,
                                           std::optional<TenantSlot> only,
@@ -222,7 +223,7 @@ std::unique_ptr<Resource> checked_learner(std::unique_ptr<Learner> made, const P
   setup.tolerance = tolerance_of(plan);
   setup.near = std::move(near);
   setup.points.resize(plan.tenants.size());
-  // A checkpoint that is never reached: such a tenant is followed to the end.
+  // A checkpoint that is never reached: such a tenant follows the record to its end.
   if (only) setup.points.assign(plan.tenants.size(), {"never", INT64_MAX});
   if (only) setup.points[only->index()] = {};
   setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
@@ -279,14 +280,16 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
       return std::unique_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    // Whose turn it is comes from the record: a start that was resumed forgot who was in line.
+    // The order of the tenants' turns comes from the record, because a resumed start has lost its
+    // queue.
     if (only || !is_exact || plan.tenants.size() > 1)
       if (auto learner = take_as<Learner>(*made))
         return checked_learner(std::move(learner), plan, owner, answers, only, near);
     if (!is_exact)
       if (auto engine = take_as<Engine>(*made))
         return checked_engine(std::move(engine), plan, owner, answers, near);
-    // Skip the recorded answers of a real resource, or a channel would take them for its own.
+    // Skips the recorded answers of a real resource. Otherwise a channel would read them as its
+    // own.
     const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
     return traced(std::move(*made), skip);
   };

@@ -1,5 +1,5 @@
-/// The resources of a recorded run and of a replay: the real ones with their answers recorded, or
-/// players of recorded answers.
+/// The resources of a recorded run and of a replay: real ones whose answers are recorded, or ones
+/// that repeat recorded answers.
 #pragma once
 
 #include <map>
@@ -14,34 +14,35 @@
 
 namespace primerl {
 
-/// The resources of `make`; engines and learners are wrapped so that `recorder` (which outlives
-/// them) records their answers.
+/// The resources of `make`; `recorder` records the answers of engines and learners. It must stay
+/// valid while they exist.
 ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder);
 
-/// The tenants whose trainers a group has: each has steps of its own. None: it has no learner.
+/// The tenants whose trainers are in a group; each has its own steps. Empty: the group has no
+/// learner.
 std::vector<TenantSlot> tenants_trained_by(const Plan& plan, GroupId group);
-/// How many steps each tenant of the group's learner had taken when the group was cut.
+/// For each tenant of the group's learner: the number of its steps in the saved state.
 Result<std::map<TenantSlot, int64_t>> learner_steps_of(const Plan& plan, const GroupState& state);
-/// How many training steps a start had taken at the end of its record, by tenant slot.
+/// The number of training steps at the end of a start's record, by tenant slot.
 Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
                                               const RunCuts& cuts);
-/// The resources of `make`, which answer as recorded until `recovery` (which outlives them) is
-/// live. `points`: by tenant slot. A record that ends before its checkpoint is an error of the
-/// learner.
+/// The resources of `make`, which answer from the record until `recovery` is live. `recovery` must
+/// stay valid while they exist. `points`: by tenant slot. If a record ends before its checkpoint,
+/// the learner returns an error.
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points);
 
-/// What a replay computes.
+/// What a replay computes itself.
 enum class ReplayDepth {
   kFull,     // everything: the engine generates, the learner trains
   kLearner,  // the engine answers from the record
   kControl,  // so does the learner
 };
 
-/// Makes `factory`, and `published` where weights are computed again, of `setup`, whose plan is
-/// set: the resources of `make`, or players of the record. With `only` a learner computes the steps
-/// of that tenant alone, each of which must come out as recorded; those of others come from the
-/// record.
+/// Sets `factory` of `setup`, and `published` if weights are computed again; the plan in `setup`
+/// must be set. The resources are those of `make`, or repeat the record. With `only` a learner
+/// computes the steps of that tenant only, and each must match the record. The steps of other
+/// tenants come from the record.
 void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
                    std::optional<TenantSlot> only = std::nullopt);
 

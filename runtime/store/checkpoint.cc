@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSchema = "primerl.checkpoint/2";
-constexpr size_t kPieceBytes = size_t{1} << 20;  // of a file that is checked
+constexpr size_t kPieceBytes = size_t{1} << 20;  // read at a time when a file is checked
 
 /// N of "step_N", or nothing.
 std::optional<int64_t> step_of(const std::string& name) {
@@ -52,7 +52,7 @@ Result<Tree> walk(const fs::path& root) {
   return tree;
 }
 
-/// Every complete-looking `step_N` below `folder`, newest first.
+/// Every `step_N` in `folder` that looks complete, newest first.
 std::vector<std::pair<int64_t, fs::path>> step_folders(const fs::path& folder) {
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code fault;
@@ -65,7 +65,7 @@ std::vector<std::pair<int64_t, fs::path>> step_folders(const fs::path& folder) {
 
 std::string checksum_text(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
 
-/// Reads piece by piece: a mapped file would count as memory of the process as a whole.
+/// Reads in pieces, because a mapped file would count as memory of the process.
 Result<std::string> checksum_of(const fs::path& file) {
   ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
   std::vector<std::byte> piece(kPieceBytes);
@@ -79,7 +79,7 @@ Result<std::string> checksum_of(const fs::path& file) {
   }
 }
 
-/// Of all members but the checksum itself.
+/// Checksum of all members except the checksum itself.
 std::string checksum_of(const Json& manifest) {
   Json::Object counted;
   for (const auto& [key, value] : manifest.as_object())
@@ -134,7 +134,7 @@ Result<fs::path> CheckpointStore::begin(int64_t step) {
 Status CheckpointStore::commit(int64_t step, const Json& state) {
   Status published = publish(step, state);
   if (!published.ok()) {
-    // Gives the space back when it can; the next begin() removes it otherwise.
+    // Frees the space if possible; otherwise the next begin() removes the folder.
     (void)files_.remove_all(filling(step));
     return std::move(published).error().while_doing(fmt::format("checkpoint of step {}", step));
   }
@@ -169,7 +169,8 @@ Status CheckpointStore::publish(int64_t step, const Json& state) {
   RETURN_IF_ERROR(files_.sync(from));
 
   std::error_code fault;
-  if (fs::exists(to, fault)) {  // the same step again, after a resume: the new one replaces it
+  // The same step again, after a resume: the new checkpoint replaces the old one.
+  if (fs::exists(to, fault)) {
     RETURN_IF_ERROR(files_.exchange(from, to));
     RETURN_IF_ERROR(files_.sync(folder_));
     return files_.remove_all(from);
@@ -183,7 +184,7 @@ Status CheckpointStore::prune() {
   int64_t num_newest = 0;
   for (const auto& [step, path] : step_folders(folder_)) {
     if (num_newest < kept_.last) {
-      // No run can resume from an incomplete folder, so it does not count.
+      // An incomplete folder does not count, because no run can resume from it.
       num_newest += read_checkpoint(path, CheckpointDepth::kSizes).ok() ? 1 : 0;
       continue;
     }

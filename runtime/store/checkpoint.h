@@ -1,13 +1,13 @@
-/// Checkpoints of one tenant: `step_N/` folders that are complete or not there at all.
+/// Checkpoints of one tenant: `step_N/` folders that are either complete or do not exist.
 ///
 ///   begin(N)   .step_N.tmp/ is made; the learner and the trainer fill it
 ///   commit(N)  sync every file and folder -> manifest.json with sizes and checksums last, synced
-///              -> rename to step_N, or exchange with a step_N that is there -> sync -> remove what
+///              -> rename to step_N, or exchange with an existing step_N -> sync -> remove what
 ///              neither `last` nor `every` keeps (each is renamed first: no step_N is ever
 ///              incomplete)
 ///
-/// A folder counts as complete when its manifest.json can be read and every file it lists has the
-/// size and the checksum it lists. Owned by the process of the trainer; not thread-safe.
+/// A folder is complete when its manifest.json can be read and every listed file has the listed
+/// size and checksum. Owned by the process of the trainer; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,14 @@
 
 namespace primerl {
 
-/// Which checkpoints of a tenant stay when a newer one is written.
+/// Which checkpoints of a tenant are kept when a newer one is written.
 struct KeptCheckpoints {
-  int64_t last = 2;      // the newest complete ones; 0 keeps all
+  int64_t last = 2;      // number of newest complete ones; 0: all
   int64_t interval = 0;  // steps between two checkpoints (checkpoint_every); 0: only at the end
-  int64_t every = 0;     // each checkpoint of a step N * every * interval stays for good; 0: none
+  int64_t every = 0;     // checkpoints of steps that are a multiple of every * interval are kept
+                         // forever; 0: none
 
-  /// Whether the checkpoint of this step stays for good.
+  /// Whether the checkpoint of this step is kept forever.
   bool keeps(int64_t step) const {
     return interval > 0 && every > 0 && step % interval == 0 && step / interval % every == 0;
   }
@@ -39,15 +40,16 @@ class CheckpointStore {
   CheckpointStore(FileOps& files, std::filesystem::path folder, std::string tenant,
                   KeptCheckpoints kept);
 
-  /// Keeps the checkpoint of this step too, because the record of the running start begins from it.
+  /// Also keeps the checkpoint of this step, because the record of the current start begins from
+  /// it.
   void keep(int64_t step) { kept_step_ = step; }
 
-  /// A fresh empty folder to fill; what an earlier crash left behind is removed.
+  /// A new empty folder to fill; remains of an earlier crash are removed.
   Result<std::filesystem::path> begin(int64_t step);
-  /// Until it returns ok the folder does not count as a complete checkpoint. `state` is what the
-  /// trainer gets back as ResumePoint::manifest; its "version" is ResumePoint::version.
+  /// Until it returns ok the folder does not count as a complete checkpoint. The trainer gets
+  /// `state` back as ResumePoint::manifest; its "version" is ResumePoint::version.
   Status commit(int64_t step, const Json& state);
-  /// Removes checkpoints of later steps: those steps are taken again, and may come out otherwise.
+  /// Removes checkpoints of later steps: those steps are made again and may have other results.
   void remove_after(int64_t step);
 
  private:
@@ -65,30 +67,31 @@ class CheckpointStore {
 
 /// The member of a manifest that has the checksum.
 inline constexpr std::string_view kChecksum = "crc32c";
-/// A manifest as it is written: with the checksum of all else that is in it.
+/// The text of a manifest, with the checksum of everything else in it.
 std::string manifest_text(const Json& manifest);
-/// kCorrupt when a manifest, the file `name`, lacks the checksum of all else that is in it.
+/// kCorrupt when a manifest, the file `name`, has a wrong checksum or none.
 Status check_manifest(const Json& manifest, std::string_view name);
 
-/// How much of a checkpoint is looked at: what its files are, or every byte of them.
+/// How much of a checkpoint is checked: the sizes of its files, or every byte.
 enum class CheckpointDepth { kSizes, kContents };
 
-/// What a `checkpoints/` folder holds.
+/// The contents of a `checkpoints/` folder.
 struct FoundCheckpoints {
-  std::optional<ResumePoint> newest;  // of the complete ones
-  std::vector<std::string> ignored;   // a sentence for each newer one that is not
+  std::optional<ResumePoint> newest;  // the newest complete one
+  std::vector<std::string> ignored;   // one sentence for each newer checkpoint that is incomplete
 };
-/// `at_most`: looks at no checkpoint of a later step.
+/// `at_most`: checkpoints of later steps are not checked.
 FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, CheckpointDepth depth,
                                   int64_t at_most = INT64_MAX);
 
-/// Steps of all `step_N` folders below, ascending, whatever is in them.
+/// Steps of all `step_N` folders in a folder, ascending, complete or not.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
-/// Those of them whose files are there with their sizes, ascending.
+/// Those of them whose files exist with the right sizes, ascending.
 std::vector<int64_t> complete_steps(const std::filesystem::path& folder);
 
-/// Makes `to`, a `step_N` that is not there, with the files of the complete checkpoint `from`: as
-/// further names of them where the file system can, as copies elsewhere. Complete or not there.
+/// Creates `to`, a new `step_N` folder, with the files of the complete checkpoint `from`. They are
+/// hard links if the file system allows that, else copies. The folder is complete or does not
+/// exist.
 Status take_over_checkpoint(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// Reads and verifies one `step_N` folder.

@@ -28,8 +28,8 @@ void remove_quietly(const fs::path& file) {
 
 }  // namespace
 
-/// The questions that lie there, oldest name first. What is no regular file is removed: reading a
-/// pipe would stop the control plane.
+/// The waiting requests, oldest name first. Entries that are not regular files are removed, because
+/// reading a pipe would block the control plane.
 std::vector<std::string> CommandInbox::look() {
   std::vector<std::string> ids;
   std::error_code fault;
@@ -94,7 +94,7 @@ Result<Json> ask_run(const fs::path& run_folder, CommandedProcess control, Json 
   RETURN_IF_ERROR(replace_file(system_files(), question, content.dump() + "\n"));
   const Time until = steady_now() + timeout;
   while (true) {
-    // Asked before the look: it may answer and end in between.
+    // Asked before the check, because the run may answer and end in between.
     const bool was_alive = is_alive();
     auto text = read_text_file(answered, CommandInbox::kAskBytesMax * 256);
     if (text.ok()) {

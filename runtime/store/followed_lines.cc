@@ -32,7 +32,7 @@ Result<bool> FollowedLines::take(std::string_view line) {
   if (is_over_) return false;
   std::string there;
   if (!std::getline(stream_, there) || stream_.eof()) {
-    RETURN_IF_ERROR(cut());  // a torn last line
+    RETURN_IF_ERROR(cut());  // an incomplete last line
     return false;
   }
   if (there != line)

@@ -1,9 +1,8 @@
-/// FollowedLines: a line file that a recovered run writes once more. Lines that are there already
-/// are compared, not written again; lines that a run had written beyond the end of its record are
-/// cut.
+/// FollowedLines: a line file that a resumed run writes once more. Existing lines are compared, not
+/// written again. Lines after the end of the record are removed.
 ///
-///   auto lines = FollowedLines::open(file, bytes_before);   // where the recorded start began
-///   while (lines->take(line))   ...                          // false: nothing is left to compare
+///   auto lines = FollowedLines::open(file, bytes_before);   // size when the recorded start began
+///   while (lines->take(line))   ...                          // false: no line is left to compare
 ///   lines->cut();                                           // the record has ended
 ///
 /// Owns only a stream for reading. Not thread-safe.
@@ -21,13 +20,13 @@ namespace primerl {
 
 class FollowedLines {
  public:
-  /// A file that is not there has no lines. A torn last line counts for nothing.
+  /// A missing file has no lines. An incomplete last line is ignored.
   static Result<std::unique_ptr<FollowedLines>> open(const std::filesystem::path& file,
                                                      uint64_t bytes_before);
-  /// True: the next line is there and equal. False: no line is left; append it. kCorrupt: the next
-  /// line is different.
+  /// True: the next line exists and is equal. False: no line is left, so append it. kCorrupt: the
+  /// next line is different.
   Result<bool> take(std::string_view line);
-  /// Cuts what was not taken.
+  /// Removes the lines that were not compared.
   Status cut();
 
  private:

@@ -11,7 +11,7 @@
 namespace primerl {
 namespace {
 
-/// Bytes up to and including the last newline.
+/// Size in bytes up to and including the last newline.
 Result<int64_t> size_of_whole_lines(int fd, const std::filesystem::path& file) {
   struct stat facts {};
   if (::fstat(fd, &facts) != 0) return io_error("reading", file, errno);
@@ -72,7 +72,7 @@ Status LineFile::append(std::string_view line) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       fault_ = io_error("appending to", file_, errno);
-      // Remove the partial line, which readers cannot parse; if even that fails, the next open
+      // Removes the partial line, which readers cannot parse. If even that fails, the next open
       // removes it.
       if (::ftruncate(fd_, size_) != 0) return *fault_;
       return *fault_;

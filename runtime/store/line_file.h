@@ -1,10 +1,10 @@
-/// LineFile: an append-only file of lines (JSON objects) that a crash leaves readable.
+/// LineFile: an append-only file of lines (JSON objects) that stays readable after a crash.
 ///
-/// Every line goes to the operating system as one write, so a killed process loses no line that it
-/// has appended; a line that did not fit on the disk is removed completely. Opening an existing
-/// file cuts a torn last line, so only the one process that writes it may do so. A new file can be
-/// read by its owner alone (0600): such files contain prompts and completions. Not thread-safe.
-/// After an error every call returns the same error.
+/// Every line is one write to the operating system, so a killed process loses no appended line. If
+/// a line does not fit on the disk, its bytes are removed again. Opening an existing file removes
+/// an incomplete last line, so only the one process that writes the file may open it. Only the
+/// owner can read a new file (0600), because such files contain prompts and completions. Not
+/// thread-safe. After an error every call returns the same error.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,8 @@
 
 namespace primerl {
 
-/// Bytes of the whole lines of a file that somebody else may be appending to: nothing is changed.
+/// Size in bytes of the complete lines of a file that another process may be appending to. The file
+/// is not changed.
 Result<uint64_t> whole_line_bytes(const std::filesystem::path& file);
 
 class LineFile {

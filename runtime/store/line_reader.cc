@@ -46,7 +46,7 @@ Status LineReader::read_block() {
     const ssize_t part =
         ::pread(fd_.get(), block.data() + got, size - got, static_cast<off_t>(from + got));
     if (part < 0 && errno == EINTR) continue;
-    // A run that is resumed cuts lines that it will write again.
+    // A resumed run removes lines that it will write again.
     if (part == 0) return error(Code::kUnavailable, "'{}' was cut meanwhile", file_.string());
     if (part < 0) return io_error("reading", file_, errno);
     got += static_cast<uint64_t>(part);
@@ -72,7 +72,7 @@ bool LineReader::take_line(std::string& line) {
     return true;
   }
   if (buffer_.empty()) return false;
-  // The last byte is the newline of the line to give.
+  // The last byte is the newline of the line to return.
   const size_t newline =
       buffer_.size() < 2 ? std::string::npos : buffer_.rfind('\n', buffer_.size() - 2);
   if (newline == std::string::npos && end_ > 0) return false;

@@ -1,7 +1,8 @@
-/// LineReader: the whole lines of a line file, oldest or newest first, while another process may be
-/// appending to it. Lines appended after open() are not read; a torn last line counts for nothing.
+/// LineReader: reads the complete lines of a line file, oldest or newest first, while another
+/// process may be appending to it. Lines appended after open() are not read; an incomplete last
+/// line is ignored.
 ///
-/// Holds one block and one line in memory, however large the file is. Not thread-safe.
+/// Keeps one block and one line in memory, however large the file is. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class LineReader {
   enum class Order { kOldestFirst, kNewestFirst };
 
   static Result<LineReader> open(const std::filesystem::path& file, Order order);
-  /// The next line, without its newline; false after the last. kCorrupt: a line that LineFile would
-  /// not have taken.
+  /// The next line, without its newline; false after the last. kCorrupt: a line that LineFile does
+  /// not write.
   Result<bool> next(std::string& line);
 
  private:
@@ -30,9 +31,10 @@ class LineReader {
   std::filesystem::path file_;
   Descriptor fd_;
   Order order_;
-  uint64_t begin_ = 0, end_ = 0;  // of the bytes that were not read yet
-  std::string buffer_;            // bytes that were read, not yet given; before or after the others
-  size_t taken_ = 0;              // bytes of buffer_ that were given, oldest first
+  uint64_t begin_ = 0, end_ = 0;  // range of the bytes that were not read yet
+  std::string buffer_;            // bytes that were read but not returned; before or after the
+                                  // others
+  size_t taken_ = 0;              // bytes of buffer_ that were returned, oldest first
 };
 
 }  // namespace primerl

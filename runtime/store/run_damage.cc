@@ -49,7 +49,7 @@ class Search {
       add(file, error(Code::kCorrupt, "it is not the graph that the record has"));
   }
 
-  /// Of one tenant, or of several in a folder each.
+  /// Checks the checkpoints of one tenant, or of several in a folder each.
   void check_checkpoints(const fs::path& folder) {
     for (const int64_t step : checkpoint_steps(folder)) {
       const fs::path of_step = folder / fmt::format("step_{}", step);

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Tries `runs/<time>-<name>`, then `-2`, `-3`: two runs may start within a second.
+/// Tries `runs/<time>-<name>`, then `-2`, `-3`, because two runs may start within a second.
 constexpr int kNameAttemptsMax = 1000;
 
 Result<fs::path> make_fresh_folder(const fs::path& parent, const std::string& stem) {
@@ -34,7 +34,7 @@ Result<fs::path> make_fresh_folder(const fs::path& parent, const std::string& st
                parent.string());
 }
 
-/// An existing folder keeps its mode: its maker chose it.
+/// An existing folder keeps the mode that its creator chose.
 Status make_own_folder(const fs::path& folder) {
   if (!folder.has_filename() && folder != folder.root_path())
     return make_own_folder(folder.parent_path());  // "runs/mine/"
@@ -47,7 +47,7 @@ Status make_own_folder(const fs::path& folder) {
   return ok();
 }
 
-/// A folder or a file in its place stays.
+/// An existing folder or file at the link's path is not replaced.
 Status check_link(const fs::path& link) {
   std::error_code fault;
   if (!fs::exists(fs::symlink_status(link, fault)) || fs::is_symlink(link)) return ok();
@@ -55,7 +55,7 @@ Status check_link(const fs::path& link) {
 }
 
 /// Points the link to a folder, by its name when both are in one folder. Replaces the link by
-/// rename, so that it always points somewhere.
+/// rename, so that it always points to a folder.
 Status point_to(const fs::path& folder, const fs::path& link) {
   RETURN_IF_ERROR(system_files().make_folder(link.parent_path()));
   RETURN_IF_ERROR(check_link(link));
@@ -125,7 +125,7 @@ Status RunFolder::become_latest() {
   return latest_.empty() ? ok() : point_to(path_, latest_);
 }
 
-/// Files that a broken disk does not remove stay; they only take space.
+/// Files that a broken disk does not remove are left; they only use space.
 void RunFolder::discard() {
   std::error_code ignored;
   for (fs::directory_iterator at(path_, ignored), end; at != end; at.increment(ignored)) {
@@ -133,7 +133,7 @@ void RunFolder::discard() {
     fs::remove_all(at->path(), stays);
   }
   if (!was_there_) fs::remove(path_, ignored);
-  if (!latest_.empty()) fs::remove(latest_.parent_path(), ignored);  // where it is empty
+  if (!latest_.empty()) fs::remove(latest_.parent_path(), ignored);  // only if it is empty
 }
 
 Result<std::unique_ptr<RunFolder>> RunFolder::open(const fs::path& folder) {
@@ -210,7 +210,7 @@ std::vector<fs::path> RunFolder::remove_oldest_traces(uint64_t bytes_max, const 
   for (const auto& [start, each] : older) {
     if (sum <= bytes_max) break;
     if (each.folder == kept) continue;
-    std::error_code refused;  // what stays only takes space
+    std::error_code refused;  // remaining files only use space
     fs::remove_all(each.folder, refused);
     if (refused) continue;
     sum -= each.num_bytes;

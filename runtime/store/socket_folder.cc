@@ -22,7 +22,8 @@ constexpr size_t kSocketPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 
 fs::path root_in(const fs::path& above) { return above / fmt::format("primerl-{}", ::geteuid()); }
 
-/// Makes the root, or makes sure that nobody else made it or can look into it.
+/// Makes the root, or checks that an existing one was made by this user and that other users cannot
+/// read it.
 Status make_root(const fs::path& root) {
   if (::mkdir(root.c_str(), 0700) != 0 && errno != EEXIST) return io_error("making", root, errno);
   struct stat facts {};
@@ -33,7 +34,8 @@ Status make_root(const fs::path& root) {
       .note("sockets of runs live there; remove it, or set XDG_RUNTIME_DIR to another folder");
 }
 
-/// Whether a private root can be made there whose sockets have names that the system takes.
+/// Checks that a private root can be made there, and that its sockets' names are not too long for
+/// the system.
 Status check_above(const fs::path& above, size_t below_root_bytes) {
   struct stat facts {};
   if (::stat(above.c_str(), &facts) != 0)
@@ -51,7 +53,7 @@ Status check_above(const fs::path& above, size_t below_root_bytes) {
   return ok();
 }
 
-/// A lock that the system releases when its holder ends; none when another process has it.
+/// A lock that the system releases when its holder ends; none when another process holds it.
 Result<std::optional<int>> take_lock(const fs::path& file, bool waits) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return io_error("writing", file, errno);
@@ -65,7 +67,7 @@ Result<std::optional<int>> take_lock(const fs::path& file, bool waits) {
   return io_error("locking", file, why);
 }
 
-/// With the root's lock held, so that no folder is half made.
+/// Call with the root's lock held, so that no folder is half made.
 std::vector<fs::path> remove_dead(const fs::path& root) {
   std::vector<fs::path> removed;
   std::error_code fault;
@@ -91,7 +93,8 @@ Result<std::unique_ptr<SocketFolder>> SocketFolder::create(const fs::path& given
   const fs::path wanted = is_set ? runtime : "/tmp";
   const Status usable = check_above(wanted, name.size() + 1 + below_bytes);
   if (usable.ok()) return create_in(root_in(wanted), name);
-  // Where runs without XDG_RUNTIME_DIR are, so that the next run removes what a crash leaves.
+  // The folder that runs without XDG_RUNTIME_DIR use, so that the next run removes the remains of a
+  // crash.
   fs::path root = root_in("/tmp"), own_root;
   if (!is_set || !make_root(root).ok()) {
     std::string text = "/tmp/primerl-XXXXXX";

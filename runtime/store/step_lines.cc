@@ -35,7 +35,7 @@ Result<StepLine> line_of(const std::string& text, const std::string& file) {
   if (at == nullptr || !at->is_number() || values == nullptr || !values->is_object())
     return error(Code::kCorrupt, "no 'at' or no 'values'");
   line.wall_seconds = at->as_double();
-  // JSON has no NaN: it is written as null.
+  // JSON has no NaN, so NaN is written as null.
   for (const auto& [name, value] : values->as_object())
     line.values.emplace_back(name, value.is_number() ? value.as_double() : std::nan(""));
   return line;
@@ -68,13 +68,13 @@ Status StepWriter::append(const StepLine& line) {
 
 Result<std::vector<StepLine>> StepReader::take() {
   std::vector<StepLine> lines;
-  // Opened each time: on a shared file system only opening shows what is new.
+  // Opened at each call, because on a shared file system only opening shows new data.
   std::ifstream stream(file_, std::ios::binary);
   if (!stream) return lines;
   stream.seekg(static_cast<std::streamoff>(num_taken_));
   std::string text;
   for (size_t num_read = 0; num_read < kReadBytes && std::getline(stream, text);) {
-    if (stream.eof()) break;  // it is being written
+    if (stream.eof()) break;  // the line is still being written
     auto line = line_of(text, file_.string());
     if (!line.ok())
       return error(Code::kCorrupt, "'{}' holds a line that is no step: {}", file_.string(),
@@ -87,7 +87,7 @@ Result<std::vector<StepLine>> StepReader::take() {
 }
 
 void StepReader::remove() {
-  std::error_code ignored;  // a leftover is read again, its steps are known already
+  std::error_code ignored;  // a remaining file is read again; its steps are already known
   std::filesystem::remove(file_, ignored);
   num_taken_ = 0;
 }

@@ -1,10 +1,10 @@
-/// StepLines: what the trainers of one process report of their steps, on its way to metrics.jsonl.
+/// StepLines: the trainers' reports about their steps in one process, on the way to metrics.jsonl.
 ///
 ///   trainer -> StepWriter -> logs/<process>.steps.jsonl -> StepReader -> metrics.jsonl
 ///            the worker      stays until it is read whole    the control plane
 ///
-/// The file is between the two, so that a control plane that is stopped or slow loses nothing and
-/// blocks no trainer: every line is read once, in order, perhaps late.
+/// Because a file is between the two, a stopped or slow control plane loses nothing and blocks no
+/// trainer. Every line is read once, in order, perhaps late.
 #pragma once
 
 #include <filesystem>
@@ -21,16 +21,16 @@ namespace primerl {
 struct StepLine {
   std::string tenant;
   int64_t step = 0;
-  double wall_seconds = 0;  // since 1970, when it was reported
+  double wall_seconds = 0;  // seconds since 1970, when it was reported
   MetricValues values;
 };
 
 std::filesystem::path step_lines_file(const std::filesystem::path& logs_folder,
                                       const std::string& process);
-/// Every such file there, sorted: what an earlier start left.
+/// Every such file in a folder, sorted: those that an earlier start left.
 std::vector<std::filesystem::path> find_step_lines(const std::filesystem::path& logs_folder);
 
-/// The worker's end. Makes the file with the first line. Thread-safe.
+/// The worker's side. The first line creates the file. Thread-safe.
 class StepWriter {
  public:
   explicit StepWriter(std::filesystem::path file) : file_(std::move(file)) {}
@@ -38,20 +38,21 @@ class StepWriter {
 
  private:
   const std::filesystem::path file_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::unique_ptr<LineFile> lines_;
 };
 
-/// The control plane's end. Not thread-safe.
+/// The control plane's side. Not thread-safe.
 class StepReader {
  public:
-  /// Bytes read at once: a bound of memory, not of what is waiting.
+  /// Bytes read per call. It limits memory, not the size of the file.
   static constexpr size_t kReadBytes = size_t{1} << 20;
 
   explicit StepReader(std::filesystem::path file) : file_(std::move(file)) {}
-  /// The next lines, at most about kReadBytes of them; none when there is nothing new (or no file).
+  /// The next lines, at most about kReadBytes of them; empty without new lines (or without the
+  /// file).
   Result<std::vector<StepLine>> take();
-  /// Everything was taken: removes the file.
+  /// All lines were read: removes the file.
   void remove();
 
  private:

@@ -7,12 +7,12 @@ namespace {
 
 constexpr std::string_view kCatalogSchema = "primerl.trace.catalog/1";
 
-/// Hashes are 16 hexadecimal digits, so that programs that read numbers as doubles can read them.
+/// Hashes are written as 16 hexadecimal digits, because some programs read JSON numbers as doubles.
 Json hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 Json number_or_null(uint32_t value) { return value == UINT32_MAX ? Json() : Json(value); }
 
-/// Typed reads of one object; the first fault is kept and names the member by its whole path.
+/// Typed reads of one object. The first fault is kept and names the member by its full path.
 class Members {
  public:
   Members(const Json& object, std::string path, Status& fault)
@@ -68,7 +68,7 @@ class Members {
     fail(key, fmt::format("is {}, not in [0, {})", value, UINT32_MAX));
     return 0;
   }
-  /// A number that is an index into a table of `size`.
+  /// A number that is an index into a table of `size` entries.
   uint32_t index(std::string_view key, size_t size) {
     const int64_t value = integer(key);
     if (value >= 0 && static_cast<uint64_t>(value) < size) return static_cast<uint32_t>(value);
@@ -123,7 +123,7 @@ void read_table(Members& members, std::string_view key, Status& fault, const Eac
   }
 }
 
-/// The tables that refer to each other by index: their sizes are known before they are read.
+/// Reads the tables that refer to each other by index; their sizes are known before they are read.
 void read_tables(Members& members, TraceCatalog& catalog, Status& fault) {
   const size_t num_groups = members.array("groups").size();
   const size_t num_instances = members.array("instances").size();

@@ -1,6 +1,6 @@
-/// TraceCatalog: what the numbers in a trace mean: groups, instances, links, message types. Written
-/// as JSON at the beginning of every segment, so that a trace is read without its graph and by
-/// other programs. A value.
+/// TraceCatalog: explains the numbers in a trace: groups, instances, links, message types. It is
+/// JSON at the beginning of every segment, so other programs can read a trace, and its graph is not
+/// needed. A value.
 #pragma once
 
 #include <string>
@@ -60,12 +60,12 @@ struct TraceCatalog {
   std::vector<Type> types;          // index = `type` of the frames
 
   Json to_json() const;
-  /// kCorrupt, naming the member, when an index is outside its table.
+  /// kCorrupt, with the member's name, when an index is outside its table.
   static Result<TraceCatalog> from_json(const Json& json);
 };
 
-/// The tables of a plan; types are those of its links, in order of first use. The caller fills in
-/// run, versions and clock.
+/// Makes the tables of a plan; the types are those of its links, in order of first use. The caller
+/// fills in run, versions and clock.
 TraceCatalog make_trace_catalog(const Plan& plan, const Wiring& wiring);
 
 }  // namespace primerl

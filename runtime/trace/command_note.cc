@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// Bytes of name and schema, which follow it; then the body.
+/// Sizes in bytes of name and schema, which follow; then the body.
 struct CommandNoteHead {
   uint32_t name_bytes = 0;
   uint32_t schema_bytes = 0;

@@ -1,6 +1,6 @@
-/// The note of a command: what a person sent to an actor, with the name and the schema of its type,
-/// so that it can be read without the program that sent it. docs/formats/trace.md has the layout.
-/// Any thread.
+/// The note of a command that a person sent to an actor. It has the name and the schema of the
+/// command's type, so it can be read without the program that sent it. docs/formats/trace.md has
+/// the layout. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// Of a note; `body` lies in the bytes that were read.
+/// The parts of a note; `body` points into the bytes that were read.
 struct CommandNote {
   std::string type;    // MessageType::name
   std::string schema;  // MessageType::schema
@@ -21,7 +21,7 @@ struct CommandNote {
 
 /// kExhausted when the message is too large for a note.
 Result<std::vector<std::byte>> write_command_note(const Payload& command);
-/// kCorrupt when the bytes are no such note.
+/// kCorrupt when the bytes are not such a note.
 Result<CommandNote> read_command_note(std::span<const std::byte> bytes);
 
 }  // namespace primerl

@@ -19,7 +19,7 @@ int value_of(char digit) {
   return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-// In the same folder as its target, and unique to this writer.
+// A name in the same folder as its target, unique to this writer.
 std::filesystem::path temporary_name(const std::filesystem::path& target) {
   static std::atomic<uint64_t> count = 0;
   return fmt::format("{}.{}.{}.tmp", target.string(), ::getpid(), count.fetch_add(1));

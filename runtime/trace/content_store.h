@@ -1,8 +1,8 @@
 /// ContentStore: large payloads of a trace, one file each, named by the SHA-256 of their content:
-/// `trace/blobs/<64 hex digits>`. Equal bytes are stored once, whoever stores them. Content is
-/// hashed again when it is read, so damaged content is never returned.
+/// `trace/blobs/<64 hex digits>`. Equal bytes are stored once, even if several processes store
+/// them. Content is hashed again when it is read, so damaged content is never returned.
 ///
-/// Any thread, and several processes on one folder: files are complete when they appear, by rename.
+/// Any thread, and several processes on one folder: a file appears by rename, when it is complete.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ std::optional<ContentHash> content_hash_from_hex(std::string_view text);
 
 class ContentStore {
  public:
-  /// `folder` is made, with mode 0700, when the first bytes are stored. `syncs`: what was stored
-  /// survives a power cut.
+  /// `folder` is created, with mode 0700, when the first bytes are stored. `syncs`: stored bytes
+  /// survive a power failure.
   explicit ContentStore(std::filesystem::path folder, bool syncs = false)
       : folder_(std::move(folder)), syncs_(syncs) {}
 

@@ -91,7 +91,7 @@ Result<uint64_t> get_count(const Json& json, std::string_view key) {
   return static_cast<uint64_t>(number);
 }
 
-/// A list that must be there.
+/// Reads a list; an Error when it is missing.
 Result<const Json::Array*> get_list(const Json& json, std::string_view key) {
   const Json* found = json.find(key);
   if (found == nullptr || !found->is_array())
@@ -218,7 +218,7 @@ Status write_cut(const fs::path& folder, const CutHead& head, const ProcessCut& 
   fs::path beside = file;
   beside += ".tmp";
   RETURN_IF_ERROR(write_file_synced(beside, parts));
-  // It holds prompts: for its owner alone, as segments are.
+  // It contains prompts, so only its owner may read it, like segments.
   std::error_code ignored;
   fs::permissions(beside, fs::perms::owner_read | fs::perms::owner_write, ignored);
   RETURN_IF_ERROR(system_files().rename(beside, file));

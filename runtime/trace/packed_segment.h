@@ -1,6 +1,7 @@
-/// A packed segment (`.ptrz`): the bytes of a raw one as independent zstd blocks, so that one frame
-/// costs one block. A PackedHeader, one PackedBlock per block, then the blocks, all without gaps;
-/// raw block i begins at i * block_bytes. Pure functions over memory, any thread.
+/// A packed segment (`.ptrz`): the bytes of a raw segment as independent zstd blocks, so that a
+/// reader unpacks one block to read one frame. It has a PackedHeader, one PackedBlock per block,
+/// then the blocks, all without gaps. Raw block i begins at i * block_bytes. Pure functions over
+/// memory, any thread.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,7 @@ static_assert(sizeof(PackedBlock) == 16);
 /// zstd level 1. kExhausted above kSegmentBytesMax.
 Result<std::vector<std::byte>> pack_segment(std::span<const std::byte> raw);
 
-/// The head of a packed segment, checked. A block may still lie beyond the end of a cut file.
+/// The checked head of a packed segment. A block may still lie beyond the end of a truncated file.
 struct PackedTable {
   PackedHeader header;
   std::vector<PackedBlock> blocks;
@@ -55,7 +56,7 @@ bool unpack_block(const PackedTable& table, std::span<const std::byte> file, siz
 
 /// One zstd frame.
 std::string pack_text(std::string_view text);
-/// kCorrupt when it is none, or would have more than `bytes_max` bytes.
+/// kCorrupt when it is not a zstd frame, or would have more than `bytes_max` bytes.
 Result<std::string> unpack_text(std::span<const std::byte> packed, size_t bytes_max);
 
 }  // namespace primerl

@@ -1,5 +1,5 @@
-/// The variable part of a payload frame, split into body and Blobs again. Treats its input as
-/// untrusted. record/payload_writer.h writes it.
+/// Splits the variable part of a payload frame into body and Blobs. Treats its input as untrusted.
+/// record/payload_writer.h writes it.
 #pragma once
 
 #include <span>
@@ -15,15 +15,16 @@ inline constexpr size_t kHashBytes = 32;
 struct PayloadParts {
   struct Part {
     uint64_t num_bytes = 0;
-    std::span<const std::byte> bytes;  // themselves or, in the store, the 32 bytes of the SHA-256
+    std::span<const std::byte> bytes;  // the bytes or, in the store, the 32 bytes of their SHA-256
     bool in_store = false;
   };
   Part body;
   std::vector<Part> blobs;
 };
 
-/// Takes `size` bytes and the zeros that pad them to a multiple of 8. The frame's length does not
-/// include its padding, so the last part may lack it. False when there are fewer.
+/// Removes `size` bytes from `left`, and the zeros that pad them to a multiple of 8. The frame's
+/// length does not include its padding, so the last part may lack the zeros. False when fewer bytes
+/// are left.
 bool take_part(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part);
 
 /// kCorrupt when the parts do not fill the frame exactly.

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = FieldSchema::Kind;
 
-/// Parses the text; the first fault is kept.
+/// Parses the text and keeps the first fault.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text), left_(text) {}
@@ -110,8 +110,8 @@ class Parser {
   Status fault_;
 };
 
-/// Passes every value of a body to a FieldWriter, with the calls that wire::write would make.
-/// `kind` of the writer, if it has one, is called before each value.
+/// Passes every value of a body to a FieldWriter, with the same calls as wire::write. The writer's
+/// `kind`, if it has one, is called before each value.
 template <class Writer>
 class Walk {
  public:
@@ -293,7 +293,7 @@ class JsonWriter final : public FieldWriter {
       result_ = std::move(value);
     else if (places_.back().value.is_array())
       places_.back().value.push_back(std::move(value));
-    else  // not set(): a forged schema may repeat a name, and a search per field is quadratic
+    else  // not set(): a forged schema may repeat a name, and a search per field would be quadratic
       places_.back().value.as_object().emplace_back(places_.back().name, std::move(value));
   }
 

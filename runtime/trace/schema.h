@@ -1,10 +1,10 @@
-/// FieldSchema: the schema text of a message type, parsed, and functions that need only the schema
-/// and a body: so a program without the message's struct can read a trace.
+/// FieldSchema: the parsed schema text of a message type, and functions that need only the schema
+/// and a body. With them a program without the message's struct can read a trace.
 ///
 ///   fields = { name ":" type ";" }    type = word | "list<" type ">" | "{" fields "}"
 ///
 /// Treats schema and body as untrusted: nesting and size are bounded, an unknown type name is a
-/// fault, a body must fit exactly. Values; pure functions.
+/// fault, and a body must match exactly. Values; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -49,21 +49,21 @@ struct FieldSchema {
 
 Result<FieldSchema> read_schema(std::string_view text);
 
-/// kCorrupt, naming the field, when body and schema do not fit.
+/// kCorrupt, with the field's name, when body and schema do not match.
 Result<Json> body_json(const FieldSchema& schema, std::span<const std::byte> body,
                        std::span<const Blob> blobs);
-/// The same without numbers of lists that are one block of bytes: their count stands there instead,
-/// so that the work does not grow with tokens.
+/// The same, except that a list stored as one block of bytes is replaced by its number of items. So
+/// the work does not grow with the number of tokens.
 Result<Json> body_outline(const FieldSchema& schema, std::span<const std::byte> body,
                           std::span<const Blob> blobs);
 /// The same number as payload_check() of the message.
 Result<uint64_t> body_check(const FieldSchema& schema, uint64_t schema_hash,
                             std::span<const std::byte> body, std::span<const Blob> blobs);
-/// Every policy version in a body; "none yet" (-1) left out.
+/// Every policy version in a body, except "none yet" (-1).
 Result<std::vector<int64_t>> body_versions(const FieldSchema& schema,
                                            std::span<const std::byte> body,
                                            std::span<const Blob> blobs);
-/// Every step reference in a body, none left out.
+/// Every step reference in a body.
 Result<std::vector<StepRef>> body_steps(const FieldSchema& schema, std::span<const std::byte> body,
                                         std::span<const Blob> blobs);
 

@@ -24,8 +24,8 @@ bool is_zero(std::span<const std::byte> bytes) {
                            std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
 }
 
-// A complete segment ends with its last frame: the writer truncates it there. Once the last page
-// holds data, it removes less than a page.
+// Whether the file may still be truncated. A writer truncates a complete segment after its last
+// frame. Once the last page has data, that removes less than a page.
 bool may_be_cut(int fd, uint64_t size) {
   std::byte page[kPageBytes];
   const size_t wanted = std::min<uint64_t>(size, kPageBytes);
@@ -68,7 +68,7 @@ Result<Mapping> Mapping::of_file(const std::filesystem::path& file) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io_error("reading", file, errno);
     if (got == 0) break;  // truncated meanwhile: the missing part reads as zeros
-    // Most of a segment that was prepared and not used yet is zeros: they need no memory.
+    // Most of a segment that was prepared and not used yet is zeros, which need no memory.
     const std::span<const std::byte> read(block.data(), static_cast<size_t>(got));
     if (!is_zero(read)) std::memcpy(copy.bytes().data() + at, read.data(), read.size());
     at += read.size();

@@ -1,6 +1,6 @@
 /// The raw bytes of a segment file, from any source: mapped from a raw file, unpacked block by
-/// block from a packed one, or borrowed from the caller. Addresses stay valid as long as the object
-/// lives. ensure() may be called from several threads.
+/// block from a packed file, or borrowed from the caller. Addresses stay valid while the object
+/// exists. ensure() may be called from several threads.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace primerl {
 
-/// Anonymous or file memory that unmaps itself.
+/// Anonymous or file memory; the destructor unmaps it.
 class Mapping {
  public:
   Mapping() = default;
@@ -28,8 +28,8 @@ class Mapping {
     return *this;
   }
   ~Mapping();
-  /// A file for reading, whole. A file that may still be written to and truncated is copied:
-  /// touching a mapping after the end of its file kills the process.
+  /// Maps a whole file for reading. A file that may still be written and truncated is copied
+  /// instead: touching a mapping after the end of its file kills the process.
   static Result<Mapping> of_file(const std::filesystem::path& file);
   /// Zeros, which use no memory until they are touched.
   static Result<Mapping> of_zeros(size_t size);
@@ -47,16 +47,18 @@ class Mapping {
 
 class SegmentBytes {
  public:
-  /// Raw or packed, decided by its first bytes.
+  /// Raw or packed; the first bytes of the file decide.
   static Result<std::unique_ptr<SegmentBytes>> open(const std::filesystem::path& file);
-  /// `bytes` must outlive the object. Copied when they do not begin at a multiple of 8.
+  /// `bytes` must stay valid while the object exists. Copied when they do not begin at a multiple
+  /// of 8.
   static Result<std::unique_ptr<SegmentBytes>> borrow(std::span<const std::byte> bytes);
 
-  /// The whole raw segment. Of a packed one only the ranges given to ensure() are valid.
+  /// The whole raw segment. For a packed segment, only the ranges given to ensure() are valid.
   std::span<const std::byte> raw() const { return raw_; }
-  /// Makes [begin, end) readable; false when a block of it is damaged, which then reads as zeros.
+  /// Makes [begin, end) readable. False when a block of it is damaged; that block then reads as
+  /// zeros.
   bool ensure(uint64_t begin, uint64_t end);
-  /// Of a packed segment: the end of the damaged block that covers `offset`; 0 when none does.
+  /// For a packed segment: the end of the damaged block that contains `offset`; 0 if there is none.
   uint64_t damaged_until(uint64_t offset) const;
 
  private:

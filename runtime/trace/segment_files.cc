@@ -16,7 +16,7 @@
 namespace primerl {
 namespace {
 
-// The digits after the last dot of `text`; both are removed from it.
+// Removes the last dot of `text` and the digits after it; returns the number.
 template <class Number>
 std::optional<Number> take_number(std::string_view& text) {
   const size_t dot = text.rfind('.');
@@ -73,7 +73,7 @@ Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& fold
   for (; entries != std::filesystem::directory_iterator(); entries.increment(fault)) {
     auto file = parse_segment_path(entries->path());
     if (!file) continue;
-    std::error_code gone;  // retired or packed just now
+    std::error_code gone;  // it was retired or packed just now
     file->num_bytes = entries->file_size(gone);
     if (!gone) files.push_back(*std::move(file));
     if (fault) break;
@@ -95,7 +95,7 @@ bool has_segments(const std::filesystem::path& folder) {
 
 namespace {
 
-/// `trace.N/` of a run folder by N, the newest first.
+/// The `trace.N/` folders of a run folder by N, newest first.
 std::vector<std::filesystem::path> older_traces(const std::filesystem::path& run_folder) {
   std::map<uint64_t, std::filesystem::path, std::greater<>> found;
   std::error_code fault;
@@ -149,7 +149,7 @@ Status sync_segments(const std::filesystem::path& folder, const std::string& pro
   for (const auto& file : files) {
     if (file.process != process || file.incarnation != incarnation || file.is_packed) continue;
     Status synced = system_files().sync(file.path);
-    // It was packed or retired after it was listed, and synced then.
+    // It was packed or retired after it was listed, and synced at that time.
     if (!synced.ok() && std::filesystem::exists(file.path)) return synced;
   }
   return system_files().sync(folder);

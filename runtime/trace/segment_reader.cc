@@ -67,7 +67,7 @@ class Reader final : public SegmentReader {
   }
 
  private:
-  // The frame at `offset`; a failed check is charged to the scan's budget.
+  // The frame at `offset`. A failed check reduces the scan's budget.
   std::optional<Frame> frame_at(uint64_t offset) {
     uint64_t num_checked = 0;
     auto frame = check(offset, num_checked);
@@ -95,9 +95,9 @@ class Reader final : public SegmentReader {
     return Frame{.offset = offset, .bytes = bytes};
   }
 
-  // Where a frame might begin after `at`: the next word that is not zero.
+  // The next position after `at` where a frame may begin: the next word that is not zero.
   uint64_t next_candidate(uint64_t at) {
-    // Without a budget, bytes forged to look like many frames would cost quadratic time.
+    // Without a budget, bytes that are forged to look like many frames would cost quadratic time.
     if (scan_left_ == 0) {
       was_given_up_ = true;
       return num_bytes();
@@ -126,7 +126,7 @@ class Reader final : public SegmentReader {
     return std::all_of(part.begin(), part.end(), [](std::byte b) { return b == std::byte{0}; });
   }
 
-  // Space that was never reserved: zeros up to the end.
+  // Whether the space was never reserved: zeros up to the end.
   bool is_unused(uint64_t begin) const {
     for (uint64_t at = begin; at < num_bytes(); at += kPackedBlockBytes)
       if (bytes_->damaged_until(at) > 0) return false;
@@ -136,7 +136,7 @@ class Reader final : public SegmentReader {
 
   void note_damage(uint64_t begin, uint64_t end, bool is_tail) {
     for (const auto& known : damage_)
-      if (known.offset == begin) return;  // visited before
+      if (known.offset == begin) return;  // already visited
     const bool is_hole = end - begin >= sizeof(uint32_t) &&
                          is_zero(begin, begin + sizeof(uint32_t)) &&
                          bytes_->damaged_until(begin) == 0 && !was_given_up_;
@@ -147,7 +147,7 @@ class Reader final : public SegmentReader {
   const std::unique_ptr<SegmentBytes> bytes_;
   const SegmentHeader header_;
   std::vector<Damage> damage_;
-  uint64_t scan_left_;  // budget: bytes of candidates that turn out to be no frame
+  uint64_t scan_left_;  // budget: bytes of candidates that are not frames
   bool was_given_up_ = false;
 };
 

@@ -1,7 +1,8 @@
 /// BulkAssembly: reassembles large Blobs from their chunks, which arrive in order.
 ///
-/// A Blob of one chunk shares the received buffer; one of several gets memory of its announced size
-/// (checked against the limits first) into which each chunk is copied once. Not thread-safe.
+/// A Blob of one chunk shares the received buffer. A Blob of several chunks gets memory of its
+/// announced size, after that size was checked against the limits. Each chunk is copied into it
+/// once. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@
 
 namespace primerl {
 
-/// Received bytes and what keeps them alive; without an owner they are valid during the call only.
+/// Received bytes and the object that keeps them alive. Without an owner they are valid during the
+/// call only.
 struct ReceivedPart {
   std::shared_ptr<const void> owner;
   size_t owner_bytes = 0;
@@ -26,24 +28,25 @@ class BulkAssembly {
   BulkAssembly(uint64_t object_bytes_max, uint64_t waiting_bytes_max)
       : object_bytes_max_(object_bytes_max), waiting_bytes_max_(waiting_bytes_max) {}
 
-  /// kChunk: it does not follow the earlier chunks. kTooLong: above a limit.
+  /// kChunk: it does not follow the earlier chunks. kTooLong: it exceeds a limit.
   FrameRefusal add(const ChunkHeader& header, const ReceivedPart& piece);
 
-  /// Adds an object that arrived whole, through shared memory.
+  /// Adds an object that arrived as one piece, through shared memory.
   FrameRefusal add(uint64_t object, Blob whole);
 
-  /// Objects 0 .. num_complete() - 1 have arrived (or were taken already).
+  /// Objects 0 .. num_complete() - 1 have arrived. Some of them may already have been moved out by
+  /// take().
   uint64_t num_complete() const { return num_complete_; }
-  /// CHECKs that the object has arrived and was not taken.
+  /// Moves an object out. CHECKs that the object has arrived and is still here.
   Blob take(uint64_t object);
   uint64_t waiting_bytes() const { return waiting_bytes_; }
 
  private:
   const uint64_t object_bytes_max_;
   const uint64_t waiting_bytes_max_;
-  std::deque<Blob> complete_;  // the last of num_complete_ objects; empty once taken
+  std::deque<Blob> complete_;  // the last of num_complete_ objects; empty after take()
   uint64_t num_complete_ = 0;
-  uint64_t waiting_bytes_ = 0;  // announced or arrived, and not taken
+  uint64_t waiting_bytes_ = 0;  // announced or arrived, and not yet moved out
   // The object that is being assembled, when it has several chunks.
   std::shared_ptr<std::byte[]> memory_;
   uint64_t object_bytes_ = 0;

@@ -1,8 +1,8 @@
 /// ConnectionLane: one of the two lanes of a connection, each with its own sequence numbers, in
-/// both directions. Keeps what was sent until it is acknowledged, limits unacknowledged frames to a
-/// window, and detects duplicates and gaps among arrivals.
+/// both directions. Keeps sent frames until they are acknowledged, limits unacknowledged frames to
+/// a window, and detects duplicates and gaps among arrivals.
 ///
-/// Not thread-safe: lives on the I/O thread. Sequences count from 1; 0 means none yet.
+/// Not thread-safe: used by the I/O thread only. Sequences count from 1; 0 means none yet.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct LaneFrame {
   Blob head;  // follows the header in the first part
   Blob data;  // a separate part; may be empty
   bool has_hash = false;
-  uint64_t hash = 0;  // frame_payload_hash(), made when it is sent for the first time
+  uint64_t hash = 0;  // frame_payload_hash(), computed when the frame is sent for the first time
   uint64_t num_bytes() const { return head.size() + data.size(); }
 };
 
@@ -31,12 +31,12 @@ class ConnectionLane {
   // Sending -------------------------------------------------------------------------------------
   /// Returns the sequence number of the frame.
   uint64_t push(LaneFrame frame);
-  /// The next frame to send and its number, or null: nothing is left, or the window is full.
+  /// The next frame to send and its number. Null: all frames were sent, or the window is full.
   LaneFrame* next(uint64_t& sequence);
   bool has_next() const;
-  /// The peer has everything up to `sequence`. False: that was never sent.
+  /// The peer has received everything up to `sequence`. False: `sequence` was never sent.
   bool acknowledge(uint64_t sequence);
-  /// Resends what follows `sequence` if it is not acknowledged. False: it was never sent.
+  /// Resends unacknowledged frames after `sequence`. False: `sequence` was never sent.
   bool rewind(uint64_t sequence);
   /// `sequence` could not be sent: next() returns it again.
   void unsend(uint64_t sequence) { cursor_ = std::min(cursor_, sequence); }
@@ -48,16 +48,16 @@ class ConnectionLane {
   uint64_t num_resent() const { return num_resent_; }
 
   // Receiving -----------------------------------------------------------------------------------
-  /// kNone: it is the next one. kDuplicate, kGap: it is not.
+  /// kNone: it is the next number. kDuplicate, kGap: it is not.
   FrameRefusal classify(uint64_t sequence) const;
   void accept() { ++received_; }
   uint64_t received() const { return received_; }
 
  private:
   const uint32_t window_;
-  std::deque<LaneFrame> frames_;  // of base_, base_ + 1, ...
-  uint64_t base_ = 1;             // the oldest that is not acknowledged
-  uint64_t cursor_ = 1;           // the next to send
+  std::deque<LaneFrame> frames_;  // frames with numbers base_, base_ + 1, ...
+  uint64_t base_ = 1;             // the oldest unacknowledged number
+  uint64_t cursor_ = 1;           // the next number to send
   uint64_t sent_max_ = 0;
   uint64_t num_sent_ = 0;
   uint64_t num_resent_ = 0;

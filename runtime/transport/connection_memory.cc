@@ -21,7 +21,7 @@ bool ConnectionMemory::open(const PeerGreeting& greeting) {
   if (!is_shared_ || greeting.pool_nonce == 0 || greeting.pool_nonce == reads_) return false;
   auto opened =
       ShmBlobReader::open({greeting.pool_pid, greeting.pool_descriptor, greeting.pool_nonce});
-  if (!opened.ok()) return false;  // its Blobs then arrive on the bulk lane
+  if (!opened.ok()) return false;  // the peer's Blobs then arrive on the bulk lane
   reader_ = std::move(opened).value();
   reads_ = greeting.pool_nonce;
   return true;

@@ -1,13 +1,14 @@
-/// ConnectionMemory: the shared memory of a connection whose processes are on one machine: a pool
-/// for the large Blobs that this end sends, and a reader of the peer's pool.
+/// ConnectionMemory: the shared memory of a connection whose processes are on one machine. It has a
+/// pool for the large Blobs that this end sends, and a reader of the peer's pool.
 ///
-///   greetings   each end tells where its pool is, the other opens it
-///   reads       and tells so; from then on Blobs of the pool are sent as references
+///   greetings   each end sends the address of its pool, the other opens it
+///   reads       and says that it did; from then on Blobs of the pool are sent as references
 ///
-/// What an end cannot open, or has no room for, is sent on the bulk lane as usual. The pool is
-/// freed with the connection, so the death of a peer frees what it held.
+/// A Blob that does not fit into the pool, or whose pool the peer cannot open, is sent on the bulk
+/// lane. The pool is freed with the connection, so the Blobs that a dead peer held are freed too.
 ///
-/// Not thread-safe: lives on the I/O thread. The pool itself is also used by the threads that send.
+/// Not thread-safe: used by the I/O thread only. The pool itself is also used by the threads that
+/// send.
 #pragma once
 
 #include <memory>
@@ -19,20 +20,20 @@ namespace primerl {
 
 class ConnectionMemory {
  public:
-  /// 0, or when no memory is available: nothing is shared.
+  /// `pool_bytes_max` 0, or no memory available: nothing is shared.
   explicit ConnectionMemory(uint64_t pool_bytes_max);
 
-  /// Fills in where the pool is, and which pool of the peer is read.
+  /// Fills in the address of this pool, and which pool of the peer is read.
   void describe(PeerGreeting& greeting) const;
-  /// Opens the peer's pool. True: it is read from now on, and the peer must be told.
+  /// Opens the peer's pool. True: it is read from now on, and the peer must be notified.
   bool open(const PeerGreeting& greeting);
-  /// Our pool with this nonce, which the peer reads; null: no such pool.
+  /// This end's pool with this nonce, which the peer reads; null: no such pool.
   std::shared_ptr<ShmBlobPool> pool_of(uint64_t nonce) const;
-  /// Nonce of the peer's pool that is read; 0: none.
+  /// Nonce of the peer's pool that is read; 0: no pool.
   uint64_t reads() const { return reads_; }
-  /// kCorrupt: not a reference to a Blob of the peer's pool.
+  /// Returns the Blob of a reference. kCorrupt: not a reference to a Blob of the peer's pool.
   Result<Blob> take(const BlobReference& reference) const;
-  /// Closes both pools; Blobs that were taken stay valid.
+  /// Closes both pools; Blobs that take() returned stay valid.
   void close();
 
  private:

@@ -7,8 +7,8 @@ namespace primerl {
 
 namespace {
 
-/// The large pieces of a batch; those that fit are copied into the pool, and freed again unless
-/// they are sent.
+/// The large pieces of a batch. Pieces that fit are copied into the pool, and freed again if they
+/// are not sent.
 class Pieces {
  public:
   Pieces(std::shared_ptr<ShmBlobPool> pool, const std::vector<Blob>& bulk,
@@ -53,7 +53,8 @@ TransferCounts minus(TransferCounts from, const TransferCounts& less) {
 Status ConnectionOutbox::put(BatchEncoder& encoded, uint64_t num_messages, bool& is_first) {
   const auto bytes = encoded.bytes();
   const TransferCounts counts = {1, num_messages, bytes.size() + encoded.bulk_bytes()};
-  Pieces pieces(pool(), encoded.bulk(), limits_.bulk_bytes_min);  // copies, so before the lock
+  // It copies, so it runs before the lock.
+  Pieces pieces(pool(), encoded.bulk(), limits_.bulk_bytes_min);
   const std::lock_guard lock(mutex_);
   if (closed_) return *closed_;
   const TransferCounts open = minus(minus(sent_, acknowledged_), abandoned_);
@@ -88,7 +89,7 @@ Outgoing::Frame& ConnectionOutbox::frame_for(size_t batch_bytes) {
   if (!frames.empty() && frames.back().bytes.size() + batch_bytes <= limits_.frame_bytes)
     return frames.back();
   Outgoing::Frame& frame = frames.emplace_back();
-  // After a full frame the next one will probably be full, too.
+  // After a full frame, the next one will probably be full, too.
   if (frames.size() > 1) frame.bytes.reserve(std::max<size_t>(batch_bytes, limits_.frame_bytes));
   return frame;
 }

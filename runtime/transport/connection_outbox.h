@@ -1,8 +1,8 @@
-/// ConnectionOutbox: the queue of one peer, between send() and the I/O thread. Holds the sender's
-/// side of the ledger: sent == acknowledged + unacknowledged + abandoned.
+/// ConnectionOutbox: the queue of one peer, between send() and the I/O thread. It keeps the
+/// sender's side of the ledger: sent == acknowledged + unacknowledged + abandoned.
 ///
-/// Thread-safe. put() appends the encoded batch to those that wait, so a backlog is sent in few
-/// frames; large pieces are shared, not copied.
+/// Thread-safe. put() appends the encoded batch to the waiting ones, so a backlog is sent in few
+/// frames. Large pieces are shared, not copied.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,15 @@
 
 namespace primerl {
 
-/// A Blob or body that is sent apart from its batch.
+/// A Blob or body that is sent separately from its batch.
 struct BulkPiece {
   Blob bytes;                     // empty when `ref` is set
-  std::optional<ShmBlobRef> ref;  // in the pool that the peer reads
+  std::optional<ShmBlobRef> ref;  // its place in the pool that the peer reads
 };
 
-/// What waits for one peer, in the form in which it is sent. Frames stay small enough that their
-/// memory is reused (a growing buffer of megabytes would be mapped, cleared and freed every time).
+/// Data that waits for one peer, in the form in which it is sent. Frames stay small enough that
+/// their memory is reused: a growing buffer of megabytes would be mapped, cleared and freed every
+/// time.
 struct Outgoing {
   struct Frame {
     std::vector<std::byte> bytes;  // batches, one after the other
@@ -40,21 +41,21 @@ class ConnectionOutbox {
  public:
   explicit ConnectionOutbox(const ConnectionLimits& limits) : limits_(limits) {}
 
-  /// From now on large pieces are copied into this pool, on the sender's thread, while it has room;
-  /// close() releases it.
+  /// From now on large pieces are copied into this pool, on the sender's thread, while it has free
+  /// space. close() releases the pool.
   void use_pool(std::shared_ptr<ShmBlobPool> pool);
-  /// kExhausted: a limit; kUnavailable: closed. Takes the pieces of `encoded` only when the result
-  /// is ok. `is_first`: the outbox was empty, so the I/O thread must be woken.
+  /// kExhausted: a limit; kUnavailable: closed. Moves the pieces out of `encoded` only if the
+  /// result is ok. `is_first`: the outbox was empty, so the I/O thread must be woken.
   Status put(BatchEncoder& encoded, uint64_t num_messages, bool& is_first);
-  /// What was put since the last take(); false: nothing.
+  /// Moves out everything that was put since the last take(); false: nothing.
   bool take(Outgoing& outgoing);
   void acknowledge(const TransferCounts& counts);
-  /// No more puts succeed; what is not acknowledged is abandoned. The first reason is kept.
+  /// Further puts fail, and unacknowledged data is abandoned. The first reason is kept.
   void close(Error why);
 
   /// Adds the sender's counters to a status.
   void add_to(ConnectionStatus& status) const;
-  bool is_settled() const;  // nothing waits for acknowledgement
+  bool is_settled() const;  // nothing waits for its acknowledgement
 
  private:
   Outgoing::Frame& frame_for(size_t batch_bytes);

@@ -62,7 +62,7 @@ Status ConnectionTransport::send(ProcessId to, MessageBatch&& batch) {
   const auto outbox = outbox_of(to);
   if (outbox == nullptr)
     return error(Code::kNotFound, "process {} was not added to the transport", to);
-  // Encoded here, on the group's thread: there is only one I/O thread for all groups.
+  // Encoded here, on the group's thread, because there is only one I/O thread for all groups.
   thread_local BatchEncoder encoder;
   RETURN_IF_ERROR(encoder.encode(batch, *identity_.types, encoder_limits_));
   bool is_first = false;
@@ -99,13 +99,13 @@ void ConnectionTransport::each_connection(const std::function<void(PeerConnectio
 void ConnectionTransport::arrive(Lane lane, ProcessId from, const FrameOrigin& origin,
                                  const ReceivedPart& first, const ReceivedPart& second) {
   InFrame frame;
-  // The largest payload of any frame kind; the transport's own limit bounds what is in transit.
+  // The largest payload of any frame kind. The transport's own limit bounds the data in transit.
   const uint64_t payload_max =
       std::max(limits_.batch_bytes_max, limits_.chunk_bytes + kChunkHeaderBytes);
   const FrameRefusal refusal =
       decode_peer_frame_header(first.bytes, lane, payload_max, frame.header);
   PeerConnection* connection = find(from);
-  // The process may not be added yet: its hello is repeated until it is.
+  // The process may not be added yet: its hello is repeated until it is added.
   if (connection == nullptr)
     return refuse_stranger(refusal == FrameRefusal::kNone ? FrameRefusal::kStranger : refusal);
   if (refusal == FrameRefusal::kNone) {
@@ -113,7 +113,7 @@ void ConnectionTransport::arrive(Lane lane, ProcessId from, const FrameOrigin& o
     frame.data = second;
     return connection->receive(lane, origin, std::move(frame), now());
   }
-  // Tell only a peer that has proved its identity that the versions differ.
+  // Reports different versions only to a peer that has proved its identity.
   const bool is_peer = origin.is_proven || connection->is_bound(lane, origin);
   if (refusal == FrameRefusal::kVersion && is_peer)
     connection->refuse_version(version_of_peer_frame(first.bytes));

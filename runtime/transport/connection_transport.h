@@ -1,10 +1,11 @@
-/// ConnectionTransport: what all transports share: the table of connections, send(), status, and
-/// the begin and end of a connection. A transport derives from it and moves frames between the
-/// connections and its medium.
+/// ConnectionTransport: the common part of all transports: the table of connections, send(),
+/// status, and the begin and end of a connection. A transport derives from it and moves frames
+/// between the connections and its medium.
 ///
 /// Threads: send() copies into an outbox and calls wake(), which asks for a turn of the I/O thread.
-/// That thread holds mutex() during a turn and is the only one that calls arrive() and takes
-/// frames; add_peer(), end_peer() and status() hold it briefly. Callbacks are called with it held.
+/// During a turn that thread holds mutex(). It is the only thread that calls arrive() and sends
+/// frames. add_peer(), end_peer() and status() hold mutex() briefly. Callbacks are called while it
+/// is held.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,7 @@ namespace primerl {
 
 class ConnectionTransport : public Transport {
  public:
-  /// `receiver` outlives the transport.
+  /// `receiver` must stay valid while the transport exists.
   ConnectionTransport(TransportIdentity identity, ConnectionLimits limits,
                       TransportReceiver& receiver);
 
@@ -31,7 +32,7 @@ class ConnectionTransport : public Transport {
   std::array<uint64_t, kNumFrameRefusals> refused_strangers() const final;
 
  protected:
-  /// Asks for a turn soon. Any thread; cheap when a turn is due already.
+  /// Asks for a turn soon. Any thread; cheap when a turn is already scheduled.
   virtual void wake() = 0;
   /// Whether this transport can reach the peer.
   virtual Status check_peer(const PeerSpec& peer) const = 0;
@@ -42,15 +43,15 @@ class ConnectionTransport : public Transport {
   std::mutex& mutex() const { return mutex_; }
 
   // With mutex() held ---------------------------------------------------------------------------
-  /// A frame: its first part (header and what follows), and the second, if any. `from` is the
-  /// process to which the socket connection belongs.
+  /// Handles a frame: its first part (the header and the bytes after it), and the second part, if
+  /// any. `from` is the process to which the socket connection belongs.
   void arrive(Lane lane, ProcessId from, const FrameOrigin& origin, const ReceivedPart& first,
               const ReceivedPart& second);
   void refuse_stranger(FrameRefusal refusal) { ++refused_strangers_[static_cast<size_t>(refusal)]; }
   PeerConnection* find(ProcessId process);
   void each_connection(const std::function<void(PeerConnection&)>& visit);
-  /// Takes queued batches, wakes connections whose time has come; returns the time of the next
-  /// turn.
+  /// Moves queued batches into connections and wakes connections whose timer expired. Returns the
+  /// time of the next turn.
   Time begin_turn();
   /// Whether everything sent is acknowledged or abandoned.
   bool is_settled() const;
@@ -75,7 +76,7 @@ class ConnectionTransport : public Transport {
   mutable std::mutex mutex_;
   std::map<ProcessId, Entry> connections_;
   std::array<uint64_t, kNumFrameRefusals> refused_strangers_{};
-  // Guarded by outboxes_mutex_; the same outboxes as in connections_, for send().
+  // Guarded by outboxes_mutex_; the outboxes of connections_ again, for send().
   mutable std::shared_mutex outboxes_mutex_;
   std::map<ProcessId, std::shared_ptr<ConnectionOutbox>> outboxes_;
 };

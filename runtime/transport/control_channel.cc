@@ -18,7 +18,7 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 
 void wake(int wake_fd) {
   const uint64_t one = 1;
-  // A full counter means that the thread is being woken already.
+  // A full counter means that the thread is already being woken.
   [[maybe_unused]] const auto written = ::write(wake_fd, &one, sizeof one);
 }
 
@@ -26,8 +26,7 @@ void wake(int wake_fd) {
 
 std::optional<ControlEvent> ControlInbox::take(Duration timeout) {
   std::unique_lock lock(mutex_);
-  // Longer waits would overflow the clock's arithmetic, and nobody waits more than a day for a
-  // heartbeat.
+  // Longer waits would overflow the clock's arithmetic; a day is long enough for any caller.
   const auto wait_ns =
       std::min(timeout.to_nanoseconds(), Duration::seconds(86400).to_nanoseconds());
   if (!arrived_.wait_for(lock, std::chrono::nanoseconds(wait_ns),
@@ -170,7 +169,7 @@ Status ControlChannel::turn(bool is_closing) {
   const bool writes = num_written_ < writing_.size();
   pollfd polled[2] = {{fd_, static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0},
                       {wake_fd_, POLLIN, 0}};
-  // A closing channel must check its deadline; everything else wakes the poll.
+  // A closing channel must check its deadline regularly; everything else wakes the poll.
   if (::poll(polled, 2, is_closing ? 50 : -1) < 0 && errno != EINTR)
     return error(Code::kIo, "polling the control channel failed: {}", std::strerror(errno));
   if (polled[1].revents != 0) {
@@ -179,7 +178,8 @@ Status ControlChannel::turn(bool is_closing) {
   }
   if (writes && (polled[0].revents & POLLOUT) != 0) RETURN_IF_ERROR(write_some());
   if (reads && (polled[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0) return read_some();
-  // The peer hung up while our inbox is full: what it sent is still in the socket; wait for room.
+  // The peer closed while this end's inbox is full. Its messages are still in the socket: wait for
+  // free space.
   if (!reads && (polled[0].revents & (POLLHUP | POLLERR)) != 0) {
     pollfd room{wake_fd_, POLLIN, 0};
     ::poll(&room, 1, 50);
@@ -196,7 +196,8 @@ Status ControlChannel::write_some() {
   }
   if (errno == EAGAIN || errno == EINTR) return ok();
   if (errno == EPIPE || errno == ECONNRESET) {
-    // The peer will not read it; but what it sent before it closed must still be read.
+    // The peer will not read it. But messages that the peer sent before it closed must still be
+    // read.
     writing_.clear();
     num_written_ = 0;
     return ok();
@@ -242,7 +243,7 @@ Status ControlChannel::accept(const FrameHeader& header, std::span<const std::by
   if (decoded.refusal != FrameRefusal::kNone)
     return refuse(decoded.refusal,
                   decoded.error ? decoded.error->message() : to_string(decoded.refusal));
-  // A dropped report has not taken a number, so there are no gaps.
+  // A dropped report has no number, so there are no gaps.
   if (header.sequence != sequence_received_ + 1)
     return error(Code::kCorrupt, "control message {} follows {}", header.sequence,
                  sequence_received_);

@@ -2,10 +2,10 @@
 ///
 /// Carries control messages (control_messages.h) as wire frames, both ways, once and in order. Each
 /// channel has one thread, and only that thread uses the socket. send() never blocks, so a group
-/// thread may report through it: commands beyond outbox_bytes_max are an error, reports (log lines)
-/// beyond it are dropped and counted. Received messages go to a ControlInbox, which several
-/// channels may share; while it is full the channel stops reading, so the peer's outbox fills up. A
-/// malformed message closes the channel with an error.
+/// thread may call it. Beyond outbox_bytes_max a command is an error, and a report (log line) is
+/// dropped and counted. Received messages go to a ControlInbox, which several channels may share.
+/// While the inbox is full the channel stops reading, so the peer's outbox fills up. A malformed
+/// message closes the channel with an error.
 ///
 /// Order: open -> send / inbox->take -> close (or destroy). All methods may be called from any
 /// thread; close() and the destructor from one.
@@ -31,9 +31,8 @@
 
 namespace primerl {
 
-/// What arrived on which channel. `message` is empty exactly once per channel: at its end, after
-/// which nothing follows; then `closed` is ok when the peer closed in order, and an error
-/// otherwise.
+/// A message and the channel on which it arrived. `message` is empty exactly once per channel, in
+/// its last event. Then `closed` is ok when the peer closed in order, and an error otherwise.
 struct ControlEvent {
   ProcessId peer;
   Payload message;
@@ -52,7 +51,7 @@ class ControlInbox {
   friend class ControlChannel;
   bool has_room() const;
   void put(ControlEvent event);
-  /// Registers an eventfd that is written when a full inbox gets room.
+  /// Registers an eventfd that is written when a full inbox gets free space.
   void watch(int wake_fd);
   void unwatch(int wake_fd);
 
@@ -65,39 +64,39 @@ class ControlInbox {
 };
 
 struct ControlOptions {
-  size_t outbox_bytes_max = size_t{4} << 20;      // of messages that wait to be written
-  Duration close_timeout = Duration::seconds(2);  // for writing what waits when closing
+  size_t outbox_bytes_max = size_t{4} << 20;      // size of messages that wait to be written
+  Duration close_timeout = Duration::seconds(2);  // for writing the waiting messages when closing
 };
 
 class ControlChannel {
  public:
-  /// Takes over `fd`, a connected stream socket; `peer` marks this channel's events.
+  /// Takes ownership of `fd`, a connected stream socket; `peer` marks this channel's events.
   static Result<std::unique_ptr<ControlChannel>> open(int fd, ProcessId peer,
                                                       std::shared_ptr<ControlInbox> inbox,
                                                       ControlOptions options = {});
   ~ControlChannel();
 
-  /// Queues a command or a fact that must arrive (hello, start, drain, stop, heartbeat, end).
-  /// kExhausted when the outbox is full, kUnavailable when the channel has closed.
+  /// Queues a message that must not be lost (hello, start, drain, stop, heartbeat, end). kExhausted
+  /// when the outbox is full, kUnavailable when the channel has closed.
   template <Message T>
   Status send(T message) {
     return queue(Payload::of(std::move(message)), false);
   }
   Status send(Payload message) { return queue(std::move(message), false); }
-  /// Queues a log line; dropped and counted when there is no room.
+  /// Queues a log line. It is dropped and counted when the outbox is full.
   template <Message T>
   void report(T message) {
     (void)queue(Payload::of(std::move(message)), true);
   }
   uint64_t num_dropped_reports() const { return num_dropped_reports_; }
-  /// Refused arrivals by reason; at most one counter is not zero, since the first refusal ends the
-  /// channel.
+  /// Refused messages by reason. At most one counter is not zero, because the first refusal ends
+  /// the channel.
   uint64_t num_refused(FrameRefusal refusal) const {
     return num_refused_[static_cast<size_t>(refusal)];
   }
 
-  /// Writes what is waiting (for at most close_timeout), then ends both directions and joins the
-  /// thread. Idempotent.
+  /// Writes the waiting messages (for at most close_timeout), then ends both directions and joins
+  /// the thread. Idempotent.
   void close();
 
  private:
@@ -128,7 +127,7 @@ class ControlChannel {
   bool is_closing_ = false;
   bool has_ended_ = false;
 
-  // Touched only by the channel's thread.
+  // Used only by the channel's thread.
   std::vector<std::byte> writing_;
   size_t num_written_ = 0;
   std::vector<std::byte> arrived_;
@@ -140,8 +139,8 @@ class ControlChannel {
   std::thread thread_;
 };
 
-/// Worker side: opens the control channel on the number given by `--control`. kInvalid when `fd` is
-/// no socket.
+/// Worker side: opens the control channel on the descriptor given by `--control`. kInvalid when
+/// `fd` is not a socket.
 Result<std::unique_ptr<ControlChannel>> open_inherited_control(int fd,
                                                                std::shared_ptr<ControlInbox> inbox,
                                                                ControlOptions options = {});

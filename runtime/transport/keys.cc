@@ -73,7 +73,7 @@ bool has_entry(const std::vector<AllowedName>& entries, const AllowedName& entry
   });
 }
 
-/// A valid word of a line: not empty, and without separators.
+/// Whether a text is a valid word of a line: not empty, and without separators.
 bool is_word(const std::string& text) {
   return !text.empty() && text.find_first_of(" \t\r\n,*") == std::string::npos;
 }
@@ -90,7 +90,7 @@ Status check_entry(const AllowedName& entry) {
 }
 
 /// Writes a new file in the same folder and renames it to `path`. The new file has an unpredictable
-/// name (O_EXCL, 0600), so nobody could have created it before.
+/// name (O_EXCL, 0600), so no other user can have created it before.
 Status replace(const std::filesystem::path& path, std::string_view text) {
   std::string beside = path.string() + ".XXXXXX";
   const auto write = [&]() -> Status {
@@ -105,7 +105,7 @@ Status replace(const std::filesystem::path& path, std::string_view text) {
   return written;
 }
 
-/// The whole text of a list, if only its owner could have written it.
+/// The complete text of a list; an Error if another user could have written it.
 Result<std::string> read_list(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const Descriptor file, open_regular_file(path));
   struct stat about {};
@@ -200,8 +200,8 @@ Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& pa
 
 Status append_to_allow_list(const std::filesystem::path& path, const AllowedName& entry) {
   RETURN_IF_ERROR(check_entry(entry));
-  // One at a time, because it reads the list before it writes. A lock on the folder needs no extra
-  // file and ends with its process.
+  // One writer at a time, because it reads the list before it writes. A lock on the folder needs no
+  // extra file and ends with its process.
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   const FileLock lock(folder, FileLock::When::kFree);
   if (!lock.is_held()) return io_error("locking", folder);

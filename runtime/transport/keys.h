@@ -1,10 +1,12 @@
-/// Keys of processes: CURVE pairs in files that only their owner can read, and the list of who may
-/// connect. A secret key is not written anywhere else: not into logs, traces or resolved graphs.
+/// Keys of processes: CURVE pairs in files that only their owner can read, and the list of keys
+/// that may connect. A secret key is not written anywhere else: not into logs, traces or resolved
+/// graphs.
 ///
 /// A key file (mode 0600, anything wider is refused):    An allow-list:
 ///   public = "Z85, 40 characters"                         # key, process, tenants ("*": all)
 ///   secret = "Z85, 40 characters"                         Z85... training *
 ///                                                         Z85... inference main,other
+///
 /// Plain functions and values; any thread.
 #pragma once
 
@@ -21,7 +23,8 @@ namespace primerl {
 
 inline constexpr size_t kKeyTextBytes = 40;  // Z85 of 32 bytes
 
-/// Holds the secret key's text and wipes it in its destructor. Cannot be formatted or compared.
+/// Holds the secret key's text and overwrites it in its destructor. Cannot be formatted or
+/// compared.
 class SecretKey {
  public:
   SecretKey() = default;
@@ -42,7 +45,7 @@ struct KeyPair {
   SecretKey secret_key;
 };
 
-/// Who may connect with which key, with process and tenants as numbers of the plan.
+/// A key that may connect, with its process and tenants as numbers of the plan.
 struct AllowedKey {
   std::string public_key;  // Z85
   ProcessId process;
@@ -65,22 +68,24 @@ std::string draw_word();
 KeyPair make_key_pair();
 /// kExists when the file is there: keys are never overwritten.
 Status write_key_file(const std::filesystem::path& file, const KeyPair& keys);
-/// kInvalid when others than its owner can read it, when it is not a regular file, or not a key
+/// kInvalid when other users can read it, when it is not a regular file, or when it is not a key
 /// file.
 Result<KeyPair> read_key_file(const std::filesystem::path& file);
 
-/// Who may write a file: its owner, and others as its mode allows.
+/// The users who may write a file: its owner, and others if its mode allows it.
 struct FileOwner {
   uid_t user = 0;
   uint32_t mode = 0;  // the lowest 12 bits
 };
-/// kInvalid when another user than `reader` or root could add keys to this file.
+/// kInvalid when a user other than `reader` or root could add keys to this file.
 Status check_allow_list(const FileOwner& file, uid_t reader, const std::filesystem::path& path);
 
-/// kInvalid when others could have written it, when it is not a regular file, or not such a list.
+/// kInvalid when another user could have written it, when it is not a regular file, or when it is
+/// not such a list.
 Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& file);
-/// Adds a line, making the file (0600) when it is not there: a reader sees the old list or the new
-/// one, and of two concurrent additions neither is lost. kExists: this process has the key already.
+/// Adds a line, and makes the file (0600) if it does not exist. A reader sees either the old list
+/// or the new one. Of two concurrent additions neither is lost. kExists: this process already has
+/// the key.
 Status append_to_allow_list(const std::filesystem::path& file, const AllowedName& entry);
 
 }  // namespace primerl

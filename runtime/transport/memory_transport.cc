@@ -23,7 +23,7 @@ struct MemoryFrame {
   Blob second;
 };
 
-/// Where a transport's frames arrive.
+/// The queue of frames that arrive at a transport.
 class MemoryInbox {
  public:
   void put(MemoryFrame frame) {
@@ -40,7 +40,7 @@ class MemoryInbox {
     const std::lock_guard lock(mutex_);
     std::erase_if(frames_, [&](const MemoryFrame& frame) { return frame.from == process; });
   }
-  /// Waits until a frame is here or `until`; takes at most `count`.
+  /// Waits for a frame, at most until `until`; returns at most `count` frames.
   std::deque<MemoryFrame> take(Time until, size_t count) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point deadline{std::chrono::nanoseconds(until.to_nanoseconds())};

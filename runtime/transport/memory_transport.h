@@ -29,7 +29,8 @@ std::shared_ptr<MemoryNetwork> make_memory_network();
 /// "memory://2.1": process and incarnation.
 PeerAddress memory_address(ProcessId process, uint32_t incarnation);
 
-/// `receiver` outlives the transport. One transport per process and incarnation on a network.
+/// `receiver` must stay valid while the transport exists. One transport per process and incarnation
+/// on a network.
 std::unique_ptr<Transport> make_memory_transport(std::shared_ptr<MemoryNetwork> network,
                                                  TransportIdentity identity,
                                                  ConnectionLimits limits,

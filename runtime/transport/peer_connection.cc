@@ -176,7 +176,7 @@ bool PeerConnection::next_unnumbered(Lane lane, Channel& from, Time now, OutFram
   }
   if (std::exchange(from.owes_position, false)) return give(PeerFrameKind::kPosition, {});
   if (std::exchange(from.owes_probe, false)) return give(PeerFrameKind::kProbe, {});
-  // Bye is sent last: only when everything else was sent.
+  // Bye is sent only after everything else was sent.
   if (from.owes_bye && !from.lane.has_next()) {
     from.owes_bye = false;
     return give(PeerFrameKind::kBye, {});
@@ -207,7 +207,7 @@ void PeerConnection::unsend(Lane lane, const OutFrame& frame) {
       return;
     case PeerFrameKind::kBye:
     case PeerFrameKind::kRefusal:
-      return;  // nobody is there to read it
+      return;  // there is no peer that could read it
     case PeerFrameKind::kBatches:
     case PeerFrameKind::kChunk:
     case PeerFrameKind::kReference:
@@ -250,7 +250,7 @@ void PeerConnection::wake(Time now) {
                                    error(Code::kUnavailable, "nothing was heard of '{}' for {}",
                                          peer_.name, to_string(limits_.silent_after)));
     }
-    // A new socket connection begins with hello; on a live one it does no harm.
+    // A new socket connection begins with hello; on a live one hello does no harm.
     if (connects() && (!each.is_greeted || is_silent)) {
       if (now >= each.next_hello) {
         each.owes_hello = true;
@@ -264,7 +264,7 @@ void PeerConnection::wake(Time now) {
     if (each.is_greeted && (is_stuck || is_quiet) && now - each.last_probe >= limits_.probe_after) {
       each.owes_probe = true;
       each.last_probe = now;
-      each.has_gap = false;  // request missing frames again, too
+      each.has_gap = false;  // requests missing frames again, too
     }
   }
 }
@@ -284,7 +284,7 @@ void PeerConnection::leave() {
   for (Channel& each : channels_) each.owes_bye = each.is_greeted;
 }
 
-/// Releases what arrived and was not delivered, and the shared memory.
+/// Releases data that arrived and was not delivered, and the shared memory.
 void PeerConnection::release() {
   waiting_.clear();
   waiting_bytes_ = 0;

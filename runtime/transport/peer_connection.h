@@ -1,16 +1,15 @@
 /// PeerConnection: this process's end of the protocol with one incarnation of one peer. All
-/// transports use it; none has a protocol of its own.
+/// transports use it; none has its own protocol.
 ///
-/// Two lanes, frames and bulk, each with a socket connection of its own. The connecting side sends
-/// hello on each until it gets a welcome; both compare run, graph hash, types, names and
-/// incarnations. Then numbered frames are sent, acknowledged cumulatively. A gap is answered with a
-/// position, from which the sender resends; a silent peer is probed, and its answer is a position
-/// too. So whatever a socket connection loses, repeats or reorders, each frame is accepted once and
-/// in order.
+/// Two lanes, frames and bulk, each with its own socket connection. The connecting side sends hello
+/// on each until it gets a welcome. Both sides compare run, graph hash, types, names and
+/// incarnations. Then numbered frames are sent and acknowledged cumulatively. A gap is answered
+/// with a position, from which the sender resends. A silent peer is probed, and its answer is a
+/// position too. So each frame is accepted once and in order, even if a socket connection loses,
+/// repeats or reorders frames.
 ///
-/// No threads, no clocks, no sockets: the I/O thread of a transport (or a simulation) calls it with
-/// the time, takes frames to send from next(), and passes in frames that arrived. Calls the
-/// receiver.
+/// No threads, no clocks, no sockets. The I/O thread of a transport (or a simulation) calls it with
+/// the time, sends the frames of next(), and passes in frames that arrived. Calls the receiver.
 #pragma once
 
 #include <algorithm>
@@ -28,35 +27,36 @@
 
 namespace primerl {
 
-/// Payloads of at most this many bytes are copied behind the header; larger ones are sent as a
-/// second part, shared.
+/// Payloads up to this many bytes are copied after the header; larger ones are sent as a second
+/// part, shared.
 inline constexpr size_t kHeadBytesMax = size_t{8} << 10;
 
-/// A frame to send: the header with what follows it in the first part, and the second part.
+/// A frame to send: the first part has the header and the bytes after it; then the second part.
 struct OutFrame {
   PeerFrameHeader header;
   Blob head;
   Blob data;
 };
 
-/// A frame that arrived: what follows the header in the first part, and the second part.
+/// A frame that arrived: the bytes after the header in the first part, and the second part.
 struct InFrame {
   PeerFrameHeader header;
   ReceivedPart head;
   ReceivedPart data;
 };
 
-/// The socket connection on which a frame arrived, as its transport knows it.
+/// The socket connection on which a frame arrived, as its transport identifies it.
 struct FrameOrigin {
   std::string_view route{};  // its name, unique
-  uint64_t order = 0;        // of two socket connections of a process the greater is the newer
+  uint64_t order = 0;        // of two socket connections of one process, the one with the greater
+                             // number is newer
   bool is_own = false;       // this end made it
   bool is_proven = false;    // the peer's key was proved on it
 };
 
 class PeerConnection {
  public:
-  /// `identity`, `limits`, `outbox` and `receiver` outlive the connection.
+  /// `identity`, `limits`, `outbox` and `receiver` must stay valid while the connection exists.
   PeerConnection(const TransportIdentity& identity, PeerSpec peer, const ConnectionLimits& limits,
                  ConnectionOutbox& outbox, TransportReceiver& receiver, Time now);
 
@@ -67,18 +67,19 @@ class PeerConnection {
     return state_ == ConnectionState::kFailed || state_ == ConnectionState::kEnded;
   }
 
-  /// Moves what the outbox holds into frames.
+  /// Moves the outbox's contents into frames.
   void take_outbox();
 
-  /// The next frame to send on this lane, most urgent first; false: none now.
+  /// The next frame to send on this lane, most urgent first; false: no frame now.
   bool next(Lane lane, Time now, OutFrame& frame);
   /// The transport could not send it: next() returns it again.
   void unsend(Lane lane, const OutFrame& frame);
 
-  /// A frame whose header decoded. From a socket connection without a valid greeting, only that
-  /// greeting is accepted; then the lane is bound to it, and frames of any other socket connection
-  /// are refused and counted, whatever they contain. A newer socket connection of the peer replaces
-  /// it with a greeting. So only the bound one can make the connection fail.
+  /// Handles a frame whose header was decoded. From a socket connection without a valid greeting,
+  /// only a greeting is accepted. Then the lane is bound to that socket connection. Frames of any
+  /// other socket connection are refused and counted, whatever they contain. A newer socket
+  /// connection of the peer replaces it with a greeting. So only the bound one can make the
+  /// connection fail.
   void receive(Lane lane, const FrameOrigin& origin, InFrame frame, Time now);
   /// Whether frames of this socket connection are known to come from the peer.
   bool is_bound(Lane lane, const FrameOrigin& origin) const {
@@ -97,22 +98,22 @@ class PeerConnection {
   /// The peer speaks another version of these frames.
   void refuse_version(uint8_t theirs);
 
-  /// When wake() has something to do next.
+  /// The time at which wake() must be called next.
   Time next_timer() const { return next_timer_; }
   void wake(Time now);
 
   /// Sends bye on both lanes after everything else was sent.
   void leave();
-  /// The peer sent bye: it acknowledges nothing more.
+  /// The peer sent bye: it sends no more acknowledgements.
   bool has_left() const { return has_left_; }
   void fail(const Error& why);
-  /// Ends without a report: the peer was declared dead, or the transport closes.
+  /// Ends without a report: the peer was declared dead, or the transport is closing.
   void end(std::string_view why);
 
-  /// Of the lane that was silent longest.
+  /// The last arrival on the lane that has been silent longest.
   Time last_heard() const { return std::min(channels_[0].last_heard, channels_[1].last_heard); }
 
-  /// Adds all counters except the outbox's.
+  /// Adds all counters, except those of the outbox.
   void add_to(ConnectionStatus& status) const;
 
  private:
@@ -120,8 +121,8 @@ class PeerConnection {
     explicit Channel(uint32_t window) : lane(window) {}
     ConnectionLane lane;
     bool is_greeted = false;  // the peer's greeting was accepted
-    std::string route;        // of the socket connection on which it came, if the peer made it
-    uint64_t order = 0;       // likewise
+    std::string route;        // socket connection on which it arrived, if the peer made it
+    uint64_t order = 0;       // its FrameOrigin::order
     bool owes_hello = false;
     bool owes_welcome = false;
     bool owes_probe = false;
@@ -129,7 +130,7 @@ class PeerConnection {
     bool owes_ack = false;
     bool owes_bye = false;
     bool has_gap = false;         // a position was sent for it
-    int64_t hello_at_ns = 0;      // of the hello to echo
+    int64_t hello_at_ns = 0;      // of the hello that the welcome repeats
     uint32_t num_bad_checks = 0;  // in a row
     Time next_hello;
     Time last_heard;
@@ -142,7 +143,7 @@ class PeerConnection {
     uint64_t bulk = 0;
     TransferCounts counts;
   };
-  /// A batch that waits for its bulk pieces, or behind another that does.
+  /// A batch that waits for its bulk pieces, or for an older batch that does.
   struct Waiting {
     BatchShape shape;
     ReceivedPart bytes;
@@ -194,19 +195,19 @@ class PeerConnection {
   ConnectionState state_ = ConnectionState::kConnecting;
   ConnectionMemory memory_;
   bool owes_reads_ = false;
-  bool has_left_ = false;  // the peer said bye
+  bool has_left_ = false;  // the peer sent bye
   std::array<Channel, kNumLanes> channels_;
   Time greet_until_;
   Time next_timer_;
-  std::optional<RefusedGreeting> refusal_;  // repeated for every hello
+  std::optional<RefusedGreeting> refusal_;  // sent again for every hello
   bool owes_refusal_ = false;
-  std::string refusal_route_;  // where it is sent
+  std::string refusal_route_;  // the socket connection on which it is sent
   bool has_told_of_outdated_ = false;
   uint32_t num_other_versions_ = 0;
   // Sending.
   std::deque<Receipt> receipts_;
   uint64_t next_object_ = 0;
-  uint64_t num_chunks_ = 0;        // the last chunk's number
+  uint64_t num_chunks_ = 0;        // number of the last chunk
   std::deque<uint64_t> streamed_;  // numbers of unacknowledged stream frames
   bool is_leaving_ = false;
   uint64_t num_stream_bytes_sent_ = 0, num_stream_bytes_received_ = 0;
@@ -214,7 +215,7 @@ class PeerConnection {
   BulkAssembly bulk_;
   uint64_t next_bulk_ = 0;  // number of the next batch's first bulk piece
   std::map<GroupPair, std::deque<Waiting>> waiting_;
-  uint64_t waiting_bytes_ = 0;  // of the batches in it
+  uint64_t waiting_bytes_ = 0;  // total size of the batches in waiting_
   std::vector<Blob> pieces_;    // of the current batch
   TransferCounts received_;
   std::array<uint64_t, kNumFrameRefusals> refused_{};

@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-constexpr uint32_t kBadChecksMax = 16;  // in a row: no longer accidental
+constexpr uint32_t kBadChecksMax = 16;  // this many in a row are not accidental
 constexpr uint32_t kOtherVersionsMax = 3;
 
 template <Message T>
@@ -18,7 +18,7 @@ std::optional<T> read_body(std::span<const std::byte> body) {
 
 std::string hex(uint64_t number) { return fmt::format("{:016x}", number); }
 
-/// Text from another process, made safe for logs and for the peer: shortened, without control
+/// Makes text from another process safe for logs and for the peer: shortens it and removes control
 /// characters.
 std::string clipped(std::string word) {
   if (word.size() > kGreetingWordBytesMax) word.resize(kGreetingWordBytesMax);
@@ -35,7 +35,7 @@ std::optional<PeerGreeting> read_greeting(std::span<const std::byte> body) {
   return greeting;
 }
 
-/// Compares in constant time, so that the time does not show where they differ.
+/// Compares in constant time, so that the duration does not show where the texts differ.
 bool are_equal(std::string_view one, std::string_view other) {
   if (one.size() != other.size()) return false;
   unsigned difference = 0;
@@ -64,7 +64,7 @@ std::optional<RefusedGreeting> difference(const TransportIdentity& own, const Pe
 void PeerConnection::receive(Lane lane, const FrameOrigin& origin, InFrame frame, Time now) {
   if (state_ == ConnectionState::kEnded) return;
   const PeerFrameHeader& header = frame.header;
-  // A stranger's frame is read and hashed, but changes nothing of the connection.
+  // A frame of an unknown sender is read and hashed, but does not change the connection.
   if (header.process != peer_.process || origin.is_own != connects())
     return refuse(FrameRefusal::kStranger);
   const bool is_peer = is_bound(lane, origin);
@@ -124,7 +124,7 @@ bool PeerConnection::check_incarnations(Lane lane, const FrameOrigin& origin,
   const bool is_hello = header.kind == PeerFrameKind::kHello;
   if (header.incarnation < peer_.incarnation) {
     refuse(FrameRefusal::kIncarnation);
-    // Sent once per greeting, on one lane: tells a process that it was declared dead.
+    // Sent once per greeting, on one lane. It tells a process that it was declared dead.
     if (!is_hello || lane != Lane::kFrames) return false;
     set_refusal({identity_.name, "incarnation", std::to_string(peer_.incarnation),
                  std::to_string(header.incarnation)});
@@ -135,8 +135,8 @@ bool PeerConnection::check_incarnations(Lane lane, const FrameOrigin& origin,
                             false, false});
     return false;
   }
-  // A newer incarnation is admitted by add_peer(), and repeats hello until then; so does a peer
-  // that does not know this incarnation yet.
+  // A newer incarnation is admitted by add_peer(); until then it repeats hello. So does a peer that
+  // does not know this incarnation yet.
   if (header.incarnation > peer_.incarnation || header.peer_incarnation < identity_.incarnation) {
     refuse(FrameRefusal::kNotGreeted);
     return false;
@@ -161,7 +161,7 @@ void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, cons
   if (is_hello == connects()) return refuse(FrameRefusal::kKind);
   const auto greeting = read_greeting(frame.head.bytes);
   if (!greeting) return refuse(FrameRefusal::kBody);
-  // Without the right pass a sender gets no answer and changes nothing.
+  // A sender without the right pass gets no answer and changes nothing.
   if (!are_equal(greeting->pass, identity_.pass)) return refuse(FrameRefusal::kStranger);
   if (state_ == ConnectionState::kFailed) {
     if (is_hello && refusal_) owe_refusal(lane, origin.route);
@@ -172,7 +172,7 @@ void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, cons
   const bool is_second = is_hello && to.is_greeted && to.route != origin.route;
   if (is_second && origin.order <= to.order) return refuse(FrameRefusal::kStranger);
   if (auto differs = difference(identity_, peer_, *greeting)) {
-    // A connection that has greeted does not fail because of another socket connection.
+    // A connection that has exchanged greetings does not fail because of another socket connection.
     if (is_hello && has_greeted()) return refuse(FrameRefusal::kStranger);
     ConnectionRefusal refusal = {peer_.process, clipped(greeting->name),  differs->field,
                                  differs->ours, clipped(differs->theirs), false};
@@ -198,7 +198,7 @@ void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, cons
   to.last_progress = now;
   to.has_gap = false;
   settle_receipts();
-  // A hello is answered by a welcome, which has the nonce; after a welcome kReads tells it.
+  // A hello is answered by a welcome, which has the nonce. After a welcome, kReads reports it.
   if (memory_.open(*greeting) && !is_hello) owes_reads_ = true;
   if (auto pool = memory_.pool_of(greeting->reads)) outbox_.use_pool(std::move(pool));
   note_alive(lane, now);
@@ -238,8 +238,8 @@ void PeerConnection::set_refusal(RefusedGreeting refusal) {
   refusal_ = std::move(refusal);
 }
 
-/// A refusal leaves on the lane of frames, and the route of the other lane leads nowhere there: a
-/// hello that comes on that one is answered with the next of this one.
+/// A refusal is sent on the frames lane, where the route of the other lane is unknown. So a hello
+/// on the bulk lane is answered with the next refusal on the frames lane.
 void PeerConnection::owe_refusal(Lane lane, std::string_view route) {
   if (lane != Lane::kFrames && !connects()) return;
   refusal_route_ = route;
@@ -248,7 +248,7 @@ void PeerConnection::owe_refusal(Lane lane, std::string_view route) {
 
 void PeerConnection::refuse_version(uint8_t theirs) {
   refuse(FrameRefusal::kVersion);
-  // One such frame may be damaged, and a peer that has greeted does not change its version.
+  // One such frame may be damaged, and a greeted peer does not change its version.
   if (is_over() || has_greeted() || ++num_other_versions_ < kOtherVersionsMax) return;
   // The peer cannot read this refusal either, but it sees the version.
   set_refusal(
@@ -261,7 +261,7 @@ void PeerConnection::refuse_version(uint8_t theirs) {
 void PeerConnection::acknowledge(Lane lane, uint64_t sequence, Time now) {
   Channel& to = channel(lane);
   if (sequence == to.lane.acknowledged()) return;
-  // An old acknowledgement, overtaken by a newer one.
+  // An old acknowledgement that a newer one overtook.
   if (sequence < to.lane.acknowledged()) return;
   if (!to.lane.acknowledge(sequence))
     return fail_frame(FrameRefusal::kGap, "it acknowledges what was never sent");
@@ -276,7 +276,7 @@ void PeerConnection::receive_numbered(Lane lane, const InFrame& frame, Time now)
   const FrameRefusal refusal = to.lane.classify(frame.header.sequence);
   if (refusal != FrameRefusal::kNone) {
     refuse(refusal);
-    // The sender has resent too much, or something is missing: tell it in both cases.
+    // The sender has resent too much, or a frame is missing: report it in both cases.
     if (refusal == FrameRefusal::kDuplicate)
       to.owes_ack = true;
     else if (!std::exchange(to.has_gap, true))
@@ -286,7 +286,7 @@ void PeerConnection::receive_numbered(Lane lane, const InFrame& frame, Time now)
   to.lane.accept();
   to.has_gap = false;
   to.owes_ack = true;
-  // Report the connection as up before anything is delivered: the other lane's welcome may still be
+  // Reports the connection as up before any delivery, because the other lane's welcome may still be
   // in transit.
   go_up();
   if (lane == Lane::kFrames)
@@ -324,14 +324,14 @@ void PeerConnection::receive_batches(const InFrame& frame) {
           std::make_shared<const std::vector<std::byte>>(bytes.bytes.begin(), bytes.bytes.end());
       bytes = {copy, copy->size(), *copy};
     }
-    // Deliver grants now: they are running totals, so early is harmless, and late would block the
-    // peer.
+    // Delivers grants now. They are running totals, so early delivery is harmless, and late
+    // delivery would block the peer.
     deliver_grants(shape, bytes);
     if (shape.num_messages == 0) {
       add(received_, {1, 0, shape.num_bytes});
       continue;
     }
-    // At most what the peer may have unacknowledged.
+    // At most the number of bytes that the peer may have unacknowledged.
     if (shape.num_bytes > limits_.unacknowledged_bytes_max - waiting_bytes_)
       return fail_frame(FrameRefusal::kTooLong, "too much waits for bulk");
     waiting_bytes_ += shape.num_bytes;

@@ -1,8 +1,8 @@
-/// The keys for the connections of a run: the files named by `run --keys FILE --allow FILE`, read
-/// and checked against the plan. Plain values; any thread.
+/// The keys for the connections of a run: reads the files named by `run --keys FILE --allow FILE`
+/// and checks them against the plan. Plain values; any thread.
 ///
-/// Only the names of the files are passed on (to the workers, as arguments); each process reads a
-/// secret key itself and keeps it in its memory.
+/// Workers get only the names of the files, as arguments. Each process reads a secret key itself
+/// and keeps it in its memory.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ namespace primerl {
 
 /// As given on a command line; empty = not given.
 struct PeerKeyFiles {
-  std::string keys;    // this machine's pair
-  std::string allow;   // who may connect, and for which tenants
+  std::string keys;    // file of this machine's key pair
+  std::string allow;   // file of the keys that may connect, each with its tenants
   std::string listen;  // the address for tcp connections; "" = 127.0.0.1
 
   /// The same as arguments of a worker's command line.
@@ -30,10 +30,10 @@ struct PeerKeys {
   std::vector<AllowedKey> allowed;
 };
 
-/// Nothing when no file was named. `machine` is the one that reads, as in PlanProcess. Returns an
-/// Error for: a file that cannot be used, a process of this machine whose key is not allowed, a key
-/// that is allowed for no tenant of the graph, an address beyond loopback without both files. Names
-/// in the list that are not in the graph are ignored: they belong to other graphs.
+/// Nothing when no file was named. `machine` is the machine that reads, as in PlanProcess. Returns
+/// an Error for: a file that cannot be used, a process of this machine whose key is not allowed, a
+/// key that is allowed for no tenant of the graph, an address beyond loopback without both files.
+/// Names in the list that are not in the graph are ignored: they belong to other graphs.
 Result<std::optional<PeerKeys>> read_peer_keys(const PeerKeyFiles& files, const Plan& plan,
                                                const std::string& machine = "");
 

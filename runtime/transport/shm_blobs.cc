@@ -19,9 +19,9 @@ namespace {
 constexpr uint64_t kMagic = 0x3162'6f6c'626c'6d70;  // "pmlblob1"
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPageBytes = 4096;
-constexpr uint64_t kStepBytes = uint64_t{16} << 20;  // memory is reserved in such steps
+constexpr uint64_t kStepBytes = uint64_t{16} << 20;  // memory is allocated in such steps
 
-// A slot's word: turn in the upper half, state in the lower half.
+// A slot's word: its use counter in the upper half, its state in the lower half.
 constexpr uint64_t kFree = 0, kSent = 1, kTaken = 2, kLetGo = 3;
 
 uint64_t word_of(uint32_t turn, uint64_t state) { return uint64_t{turn} << 32 | state; }
@@ -32,7 +32,7 @@ Error system_error(Code code, std::string_view doing) {
   return error(code, "cannot {} memory for Blobs: {}", doing, std::strerror(errno));
 }
 
-/// A page fault without memory would kill the process later: ok means that the pages exist.
+/// Without memory a later page fault would kill the process, so ok means that the pages exist.
 Status reserve_pages(int descriptor, uint64_t begin, uint64_t size) {
   int refused = 0;
   do {
@@ -47,7 +47,7 @@ Status reserve_pages(int descriptor, uint64_t begin, uint64_t size) {
 
 }  // namespace
 
-/// The first pages of a pool; the reader may write here, never into the data.
+/// The first pages of a pool. The reader may write here, but never into the data.
 struct ShmBlobPool::Page {
   uint64_t magic;
   uint64_t nonce;
@@ -70,7 +70,7 @@ Result<std::unique_ptr<ShmBlobPool>> ShmBlobPool::make(uint64_t num_bytes) {
   if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0)
     return system_error(Code::kIo, "size");
   RETURN_IF_ERROR(reserve_pages(descriptor, 0, Page::size()));
-  // So that neither end can remove pages while the other uses them.
+  // Seals, so that neither end can remove pages while the other uses them.
   if (::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return system_error(Code::kIo, "seal");
   void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
@@ -94,7 +94,7 @@ Status ShmBlobPool::back(uint64_t end) {
 void ShmBlobPool::give_back() {
   const uint64_t end = used_.empty() ? 0 : used_.rbegin()->first + used_.rbegin()->second.size;
   const uint64_t kept = aligned(end, kStepBytes) + kSpareBytes;
-  // Not after every Blob: memory that was given back must be cleared when it is reserved again.
+  // Not after every Blob, because released memory must be cleared when it is allocated again.
   if (backed_ < kept + kSpareBytes) return;
   if (::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(Page::size() + kept), static_cast<off_t>(backed_ - kept)) == 0)
@@ -179,7 +179,7 @@ uint64_t ShmBlobPool::num_used_bytes() const {
   return num_used_;
 }
 
-/// The pool in the view of its reader: slots to write, data to read.
+/// The reader's view of the pool: writable slots, read-only data.
 struct ShmBlobReader::Mapping {
   using Page = ShmBlobPool::Page;
 

@@ -3,19 +3,19 @@
 ///   sender                                            receiver
 ///   ShmBlobPool  -- address() -- once, by connection --> ShmBlobReader::open()
 ///     reserve() or put() -- ShmBlobRef, in a frame ---> take() -> Blob, views the pool
-///     room is free again <------ the last Blob dies ----+
+///     space is free again <----- the last Blob dies ----+
 ///
 /// Only a reference of 32 bytes is sent, so the I/O thread's cost does not depend on the size.
-/// put() makes the one copy: call it on the thread that has the bytes; or write into reserve()'s
-/// room, without a copy. Nothing waits: when the pool is full, kExhausted is returned, and the Blob
-/// is sent on the bulk lane as usual.
+/// put() makes the one copy: call it on the thread that has the bytes. Or write directly into the
+/// bytes of reserve(), without a copy. No call waits: when the pool is full, kExhausted is
+/// returned, and the Blob is sent on the bulk lane.
 ///
-/// The memory has no name (memfd): it is freed when both ends are gone, also after kill -9; nothing
+/// The memory has no name (memfd). It is freed when both ends are gone, also after kill -9; nothing
 /// is left behind. The reader opens it through /proc, so both processes must belong to one user and
-/// see each other's process numbers; if that fails, open() returns an error and the Blobs are sent
-/// on the bulk lane. Readers cannot write data, only release it.
+/// see each other's process numbers. Otherwise open() returns an error and the Blobs are sent on
+/// the bulk lane. Readers cannot write data, only release it.
 ///
-/// Threads: pool and reader are thread-safe; Blobs may be destroyed on any thread, also after the
+/// Threads: pool and reader are thread-safe. Blobs may be destroyed on any thread, also after the
 /// reader.
 #pragma once
 
@@ -32,7 +32,7 @@
 
 namespace primerl {
 
-/// Where a pool is; sent in the greeting of two processes.
+/// The address of a pool; sent in the greeting of two processes.
 struct ShmBlobAddress {
   int64_t pid = 0;
   int32_t descriptor = -1;  // of that process
@@ -42,7 +42,7 @@ struct ShmBlobAddress {
 /// One Blob in a pool, for the frame of the message that carries it.
 struct ShmBlobRef {
   uint32_t slot = 0;
-  uint32_t turn = 0;  // of the slot: a reused slot has another turn
+  uint32_t turn = 0;  // use counter of the slot: each reuse gets another number
   uint64_t offset = 0;
   uint64_t size = 0;
 };
@@ -51,8 +51,8 @@ inline constexpr size_t kShmBlobsMax = 4096;  // in one pool at a time
 
 class ShmBlobPool {
  public:
-  /// For up to `num_bytes` of data, in whole pages. Memory is reserved as it is used, and most of
-  /// it is given back when it is not; kExhausted when there is none to begin with.
+  /// For up to `num_bytes` of data, in whole pages. Memory is allocated when it is needed, and most
+  /// of it is released when it is not. kExhausted when none is available at the start.
   static Result<std::unique_ptr<ShmBlobPool>> make(uint64_t num_bytes);
   ~ShmBlobPool();
   ShmBlobPool(const ShmBlobPool&) = delete;
@@ -62,20 +62,21 @@ class ShmBlobPool {
 
   struct Room {
     ShmBlobRef ref;
-    std::span<std::byte> bytes;  // to be written before the reference is sent
+    std::span<std::byte> bytes;  // must be written before the reference is sent
   };
-  /// At a multiple of 64 bytes. kExhausted when no room of that size, or no slot, is free.
+  /// Reserves bytes at a multiple of 64. kExhausted when no free part of that size, or no slot, is
+  /// left.
   Result<Room> reserve(uint64_t size);
-  /// Reserves room and copies the bytes into it.
+  /// Reserves space and copies the bytes into it.
   Result<ShmBlobRef> put(std::span<const std::byte> bytes);
   /// Frees a reference that will not be sent.
   void cancel(const ShmBlobRef& ref);
-  /// The reader's process is dead: frees everything.
+  /// The reader's process is dead: frees all its Blobs.
   void forget_reader();
 
   uint64_t num_used_bytes() const;
-  /// Bytes of data that have memory, used or not: at most twice kSpareBytes, and 16 MiB, beyond the
-  /// last byte in use.
+  /// Bytes of data with allocated memory, used or not. At most twice kSpareBytes, and 16 MiB,
+  /// beyond the last used byte.
   uint64_t num_backed_bytes() const;
   static constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
@@ -90,7 +91,7 @@ class ShmBlobPool {
   ShmBlobPool(int descriptor, uint64_t nonce, uint64_t num_bytes)
       : descriptor_(descriptor), nonce_(nonce), num_bytes_(num_bytes) {}
   // With mutex_ held:
-  void collect();  // frees what the reader has released
+  void collect();  // frees Blobs that the reader released
   Status back(uint64_t end);
   void give_back();
   void free_piece(std::map<uint64_t, Piece>::iterator piece);
@@ -105,7 +106,7 @@ class ShmBlobPool {
   std::map<uint64_t, Piece> used_;  // by offset
   std::vector<uint32_t> free_slots_;
   uint64_t num_used_ = 0;
-  uint64_t backed_ = 0;  // bytes of data, from the beginning, that have memory
+  uint64_t backed_ = 0;  // number of bytes, from the beginning of the data, that have memory
 
   friend class ShmBlobReader;
 };

@@ -32,7 +32,7 @@ std::pair<ProcessId, ProcessId> pair_of(ProcessId one, ProcessId other) {
 struct SimulatedNetwork::Body {
   struct Arrival {
     Time at;
-    uint64_t ordinal = 0;  // equal times: in the order they were sent
+    uint64_t ordinal = 0;  // for equal times: the order in which they were sent
     std::shared_ptr<SimulatedFrame> frame;
     bool operator>(const Arrival& other) const {
       return std::tie(at, ordinal) > std::tie(other.at, other.ordinal);
@@ -113,7 +113,7 @@ void SimulatedNetwork::Body::put(SimulatedFrame frame) {
   if (jitter > 0)
     at = at + Duration::nanoseconds(
                   static_cast<int64_t>(random.below(static_cast<uint64_t>(jitter) + 1)));
-  // Each lane has a connection of its own, in order unless reordering is enabled.
+  // Each lane has its own connection, which keeps the order unless reordering is enabled.
   const auto connection =
       std::pair(frame.from_address + (frame.lane == Lane::kBulk ? "b" : "f"), frame.to_address);
   Time& last = last_arrival[connection];

@@ -1,12 +1,12 @@
 /// Transports on a virtual clock, over a network that loses, repeats, reorders, delays and
-/// partitions: tests the protocol of peer_connection.h under every fault, repeatable by its seed.
-/// One thread, no sockets.
+/// partitions frames. They test the protocol of peer_connection.h under every fault; a seed repeats
+/// a test. One thread, no sockets.
 ///
 ///   SimulatedNetwork network({.seed = 7, .faults = {.loss = 0.1}});
 ///   auto transport = network.make_transport(identity, limits, receiver);
 ///   network.run_until([&] { return ...; });
 ///
-/// Everything happens in advance(): send() only queues, deliver() is called from advance(). Not
+/// All work is done in advance(): send() only queues, and deliver() is called from advance(). Not
 /// thread-safe.
 #pragma once
 
@@ -24,9 +24,9 @@ namespace primerl {
 struct SimulatedFaults {
   double loss = 0;
   double duplication = 0;
-  double reordering = 0;  // delayed while later frames pass
+  double reordering = 0;  // the frame is delayed, and later frames overtake it
   Duration delay = Duration::microseconds(50);
-  Duration jitter = Duration();  // of the delay; keeps the order
+  Duration jitter = Duration();  // random part of the delay; keeps the order
   Duration reordered_by = Duration::milliseconds(5);
   double damage = 0;  // one bit of the frame is flipped
 };
@@ -43,12 +43,12 @@ class SimulatedNetwork {
   SimulatedNetwork(const SimulatedNetwork&) = delete;
   SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
 
-  /// `receiver` outlives the transport, which does not outlive the network. One per process and
-  /// incarnation; its address is that of simulated_address().
+  /// `receiver` must stay valid while the transport exists, and the network must too. One transport
+  /// per process and incarnation; its address is that of simulated_address().
   std::unique_ptr<Transport> make_transport(TransportIdentity identity, ConnectionLimits limits,
                                             TransportReceiver& receiver);
 
-  /// From now on; frames in transit are not affected.
+  /// Applies from now on; frames in transit are not affected.
   void set_faults(const SimulatedFaults& faults);
   /// Drops all frames between the two until heal(), also those in transit.
   void cut(ProcessId one, ProcessId other);
@@ -56,7 +56,7 @@ class SimulatedNetwork {
 
   /// The next event: an arrival, or a timer. False: no event is left.
   bool advance();
-  /// Runs until `done`, at most `events_max` events; returns whether it became true.
+  /// Runs until `done` returns true, at most `events_max` events. Returns whether it became true.
   bool run_until(const std::function<bool()>& done, uint64_t events_max = 1'000'000);
   /// Runs until the clock has advanced by `time`.
   void run_for(Duration time);

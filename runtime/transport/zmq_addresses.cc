@@ -14,8 +14,8 @@ namespace {
 constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kTcp = "tcp://";
 
-/// Every tcp address needs keys: also on loopback, where any user of the machine can connect, or
-/// listen on a port that a process has left.
+/// Every tcp address needs keys. That includes loopback, where any user of the machine can connect,
+/// or can listen on a port that a process has left.
 Status check_keys(const std::string& address, const ZmqOptions& options) {
   if (options.keys) return check_reach(address, true, !options.allowed.empty());
   RETURN_IF_ERROR(check_reach(address, false, false));
@@ -67,7 +67,7 @@ bool is_loopback(std::string_view address) {
   if (host.starts_with("[::1]")) return host.size() == 5 || host[5] == ':';
   host = host.substr(0, host.find(':'));
   if (host == "localhost") return true;
-  // Four numbers: a name like 127.example.org may be another machine.
+  // Four numbers are needed: a name like 127.example.org may be another machine.
   const bool is_numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
   return is_numeric && host.starts_with("127.") && std::count(host.begin(), host.end(), '.') == 3;
 }
@@ -122,7 +122,7 @@ Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options) {
                    peer.name)
           .note("valid: 'ipc:///folder/socket' and 'tcp://address:port'");
     if (address.starts_with(kIpc)) {
-      // Another user who can enter the folder could listen there instead of the peer.
+      // Another user with access to the folder could listen there instead of the peer.
       const std::string file = address.substr(kIpc.size());
       const Status ours = check_private(file.substr(0, file.rfind('/')));
       if (!ours.ok() && ours.error().code() != Code::kNotFound) return ours;

@@ -22,7 +22,7 @@ std::string text_of(const ZmqMessage& part) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// The Z85 text of a key of 32 bytes; empty when it is not one.
+/// The Z85 text of a key of 32 bytes; empty for another size.
 std::string key_text(const std::string& key) {
   if (key.size() != 32) return {};
   std::array<char, kKeyTextBytes + 1> text{};

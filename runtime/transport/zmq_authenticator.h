@@ -1,7 +1,7 @@
-/// ZmqAuthenticator: tells ZeroMQ whether a key may connect (ZAP, RFC 27).
+/// ZmqAuthenticator: answers ZeroMQ whether a key may connect (ZAP, RFC 27).
 ///
-/// Without one CURVE accepts any key. Listens on inproc://zeromq.zap.01 of one context. Lives on
-/// the I/O thread.
+/// Without an authenticator CURVE accepts any key. Listens on inproc://zeromq.zap.01 of one
+/// context. Used by the I/O thread.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,7 @@ namespace primerl {
 
 enum class KeyVerdict {
   kLetIn,
-  kNotYet,  // no answer yet: a process with this key may be added in a moment
+  kNotYet,  // no answer yet: a process with this key may be added soon
   kNever,   // refused
 };
 
@@ -25,13 +25,13 @@ class ZmqAuthenticator {
 
   static Result<ZmqAuthenticator> open(ZmqContext& context);
 
-  /// Answers pending questions without waiting; a limited number per call. Returns the number of
-  /// keys that it refused or left waiting.
+  /// Answers pending requests without waiting, a limited number per call. Returns the number of
+  /// keys that were refused or must wait.
   uint64_t serve(const Judge& judge, Time now);
   ZmqSocket& socket() { return socket_; }
 
  private:
-  /// A connection that waits; ZeroMQ closes it itself when its handshake takes too long.
+  /// A waiting connection. ZeroMQ closes it itself when its handshake takes too long.
   struct Asked {
     std::string asker, request, key;
     Time since;

@@ -12,12 +12,13 @@
 namespace primerl {
 namespace {
 
-/// Frames that ZeroMQ queues in each direction; the senders bound the flow.
+/// Frames that ZeroMQ queues in each direction; the senders limit the flow.
 constexpr int kHighWaterMark = 64;
 constexpr const char* kMonitor = "inproc://monitor";
 constexpr Duration kLinger = Duration::milliseconds(500);
 
-/// One per dialer, never reused; it cannot be guessed, so nobody else can continue in its place.
+/// One per dialer, never reused. It cannot be guessed, so no other process can continue in its
+/// place.
 std::string fresh_routing_id() { return "F" + draw_word(); }
 
 ZmqSocketSettings settings_of(const FrameKeys& keys, size_t frame_bytes_max) {
@@ -154,7 +155,7 @@ class ZmqFrameDialer final : public FrameDialer {
     if (!socket_.receive(first)) return false;
     frame = bytes_of(first);
     bool has_more = first.has_more();
-    // None of our frames has several parts: the empty frame makes the decoder end the connection.
+    // An agent frame never has several parts: the empty frame makes the decoder end the connection.
     if (has_more) frame.clear();
     while (has_more) has_more = socket_.receive(rest) && rest.has_more();
     return true;
@@ -170,7 +171,7 @@ class ZmqFrameDialer final : public FrameDialer {
   Try newest_try() const override { return try_; }
 
  private:
-  /// Reads the results of the tries since the last call.
+  /// Reads the results of the attempts to connect since the last call.
   void look() {
     ZmqMessage event, rest;
     while (monitor_.receive(event)) {
@@ -192,7 +193,7 @@ class ZmqFrameDialer final : public FrameDialer {
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        // The peer closed during the handshake; after a reported reason keep that reason.
+        // The peer closed during the handshake. A reason that was already reported is kept.
         if (try_ != Try::kNotAllowed) try_ = Try::kHandshake;
         break;
       case ZMQ_EVENT_DISCONNECTED:

@@ -18,7 +18,7 @@ std::string draw_word() {
 KeyPair make_key_pair() {
   std::array<char, kKeyTextBytes + 1> public_key{};
   std::array<char, kKeyTextBytes + 1> secret_key{};
-  // A public key is used as a command argument: do not return one that begins like a flag.
+  // A public key is used as a command argument, so it must not begin like a flag.
   do {
     CHECK(zmq_curve_keypair(public_key.data(), secret_key.data()) == 0,
           "ZeroMQ was built without CURVE");

@@ -58,9 +58,9 @@ Status apply(void* socket, ZmqKind kind, const ZmqSocketSettings& settings) {
   to.set(ZMQ_RCVHWM, settings.high_water_mark);
   to.set(ZMQ_MAXMSGSIZE, settings.message_bytes_max);
   to.set(ZMQ_HANDSHAKE_IVL, kHandshakeMilliseconds);
-  // No ZMQ_HEARTBEAT_IVL: in 4.3.4 a ping on a broken connection whose reader is full ends the
-  // process (assertion !_io_error, libzmq#4364, #4767). The probes of PeerConnection detect silence
-  // instead.
+  // ZMQ_HEARTBEAT_IVL is not set: in 4.3.4 a ping on a broken connection whose reader is full ends
+  // the process (assertion !_io_error, libzmq#4364, #4767). The probes of PeerConnection detect
+  // silence instead.
   to.set(ZMQ_TCP_KEEPALIVE, 1);
   if (!settings.secret_key.empty()) {
     to.set(ZMQ_CURVE_SERVER, settings.is_server ? 1 : 0);
@@ -136,7 +136,7 @@ ZmqSocket& ZmqSocket::operator=(ZmqSocket&& other) noexcept {
   return *this;
 }
 
-/// IPv4 numbers and wildcards need no IPv6, which a machine may lack; a name may stand for either.
+/// IPv4 numbers and wildcards need no IPv6, which a machine may lack. A name may be either.
 Status ZmqSocket::choose_family(const std::string& address) {
   const std::string_view host = std::string_view(address).substr(0, address.rfind(':'));
   const bool is_ipv4 =
@@ -174,8 +174,8 @@ ZmqSent ZmqSocket::send(std::span<ZmqMessage> parts) {
     const int flags = ZMQ_DONTWAIT | (i + 1 < parts.size() ? ZMQ_SNDMORE : 0);
     while (zmq_msg_send(of(parts[i].message_), socket_, flags) < 0) {
       if (errno == EINTR) continue;
-      // ZeroMQ has taken the first part, so it takes all of them; a peer that disconnects meanwhile
-      // loses the message.
+      // ZeroMQ accepted the first part, so it accepts all of them. If a peer disconnects meanwhile,
+      // the message is lost.
       return ZmqSent::kNobody;
     }
   }
@@ -204,7 +204,7 @@ void zmq_wait(std::span<ZmqSocket* const> sockets, int fd, Duration timeout) {
   items.reserve(sockets.size() + 1);
   items.push_back({nullptr, fd, ZMQ_POLLIN, 0});
   for (const ZmqSocket* socket : sockets) items.push_back({socket->handle(), 0, ZMQ_POLLIN, 0});
-  // Rounded up: waking before the timer would only cost a second look.
+  // Rounded up: waking before the timer would only cost another check.
   const int64_t milliseconds = (timeout.to_nanoseconds() + 999'999) / 1'000'000;
   zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(milliseconds));
 }

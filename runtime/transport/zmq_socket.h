@@ -1,5 +1,5 @@
-/// ZeroMQ's context, sockets and messages as values: what zmq_transport.cc needs, without ZeroMQ's
-/// header. A socket belongs to one thread at a time; a context may be used by all.
+/// ZeroMQ's context, sockets and messages as values, without ZeroMQ's header, for zmq_transport.cc.
+/// A socket belongs to one thread at a time; all threads may use a context.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@
 
 namespace primerl {
 
-/// Received or to be sent. Moving it may move its bytes.
+/// A received message or one to send. Moving it may move its bytes.
 class ZmqMessage {
  public:
   ZmqMessage();
-  /// An uninitialized message, to be filled before it is sent.
+  /// An uninitialized message; fill it before sending.
   explicit ZmqMessage(size_t num_bytes);
   /// Shares the Blob's bytes until ZeroMQ has written them.
   explicit ZmqMessage(const Blob& blob);
@@ -32,8 +32,8 @@ class ZmqMessage {
   std::span<std::byte> bytes();
   std::span<const std::byte> bytes() const;
   bool has_more() const;
-  /// The key that the peer proved to hold on this connection; empty without one. Valid as long as
-  /// the message.
+  /// The key that the peer proved on this connection; empty without a key. Valid as long as the
+  /// message.
   std::string_view user_id() const;
 
  private:
@@ -60,7 +60,7 @@ inline constexpr int kHandshakeMilliseconds = 5000;
 /// Options of a new socket; docs/design/transport.md explains the values.
 struct ZmqSocketSettings {
   std::string routing_id;   // of a dealer
-  int high_water_mark = 0;  // messages, in each direction
+  int high_water_mark = 0;  // number of messages, in each direction
   int64_t message_bytes_max = -1;
   bool is_server = false;                          // the end that checks keys (CURVE server)
   std::string public_key, secret_key, server_key;  // Z85; empty: no keys
@@ -79,15 +79,15 @@ class ZmqSocket {
   ZmqSocket(ZmqSocket&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
   ZmqSocket& operator=(ZmqSocket&& other) noexcept;
 
-  /// The address it got, with its port.
+  /// Returns the bound address, with its port.
   Result<std::string> bind(const std::string& address);
   Status connect(const std::string& address);
-  /// How long sent messages may still be written after the socket was closed.
+  /// How long already sent messages may still be written after the socket was closed.
   void linger(Duration limit);
 
-  /// Sends all parts or none. kNobody: no peer, or not this one; never blocks.
+  /// Sends all parts or none, and never blocks. kNobody: there is no peer, or not this one.
   ZmqSent send(std::span<ZmqMessage> parts);
-  /// False: nothing is there.
+  /// False: no message.
   bool receive(ZmqMessage& part);
 
   void* handle() const { return socket_; }

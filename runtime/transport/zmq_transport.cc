@@ -19,12 +19,13 @@ namespace primerl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// A peer that connects to the plain socket proves nothing; on the other it proves its key.
+/// A peer that connects to the plain socket proves nothing; on the CURVE socket it proves its key.
 enum Security { kPlain, kCurve };
 constexpr Security kSecurities[] = {kPlain, kCurve};
-/// Per socket and turn, so that the others get a turn. Few on bulk: each chunk takes 0.1 ms.
+/// Limit per socket and turn, so that other sockets get a turn. Small for bulk: each chunk takes
+/// 0.1 ms.
 constexpr int kFramesPerTurn[] = {256, 2};
-/// Smaller Blobs are copied out of the received part, so the part need not be kept.
+/// Smaller Blobs are copied out of the received part, so the part can be released.
 constexpr size_t kOwnedBytesMin = 1024;
 /// A new connection is tried this often, for this long; afterwards with each hello.
 constexpr Duration kConnectEvery = Duration::milliseconds(5);
@@ -36,9 +37,10 @@ Time to_time(Clock::time_point point) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count());
 }
 
-/// Routing id of a connection: 'P', process, incarnation and connection count tell whose it is and
-/// which is newer. 32 random characters make it a name that nobody else can have, also after the
-/// connection is gone, when ZeroMQ would give the name to another.
+/// The routing id of a connection: 'P', process, incarnation and connection count show whose it is
+/// and which is newer. 32 random characters make it unique, so no other process can use it. That
+/// includes the time after the connection has ended, when ZeroMQ would give the name to another
+/// one.
 constexpr size_t kRouteBytes = 13 + 32;
 
 std::string routing_id(const TransportIdentity& identity, uint32_t attempt) {
@@ -70,7 +72,7 @@ ReceivedPart received(ZmqMessage& part) {
   return {owner, bytes.size(), bytes};
 }
 
-/// Receives the rest after the first part. False: more than one further part; all are dropped.
+/// Receives the parts after the first one. False: more than one further part; all are dropped.
 bool receive_rest(ZmqSocket& socket, std::array<ZmqMessage, 2>& parts) {
   if (!parts[0].has_more()) return true;
   if (!socket.receive(parts[1])) return false;
@@ -151,10 +153,10 @@ class ZmqTransport final : public ConnectionTransport {
   const ZmqOptions options_;
   const int event_;
   std::vector<PeerAddress> addresses_;
-  // Touched by the I/O thread only, with mutex() held.
+  // Used by the I/O thread only, with mutex() held.
   ZmqContext context_;
   std::optional<ZmqAuthenticator> authenticator_;
-  std::array<Sockets, std::size(kSecurities)> routers_;  // of those that some listening address has
+  std::array<Sockets, std::size(kSecurities)> routers_;  // only those that a listening address uses
   std::map<ProcessId, Dealer> dealers_;
   uint32_t num_attempts_ = 0;
   std::condition_variable turned_;
@@ -163,7 +165,7 @@ class ZmqTransport final : public ConnectionTransport {
   Duration linger_;
   Status closed_;
   std::vector<ZmqSocket*> polled_;  // also used without the lock
-  // For waking up: is_woken_ is accessed before is_sleeping_, on both sides.
+  // To wake the I/O thread: is_woken_ is accessed before is_sleeping_, on both sides.
   std::atomic<bool> is_woken_{false};
   std::atomic<bool> is_sleeping_{false};
   std::thread thread_;
@@ -177,7 +179,8 @@ Security ZmqTransport::security_of(const std::string& address) const {
 ZmqSocketSettings ZmqTransport::settings(Lane lane, Security security) const {
   const uint32_t window = lane == Lane::kFrames ? limits().window_frames : limits().window_chunks;
   ZmqSocketSettings settings;
-  // The window bounds frames in transit: twice for resent ones, and some for unnumbered ones.
+  // The window limits frames in transit. Twice the window allows for resent frames, and 64 more for
+  // unnumbered ones.
   settings.high_water_mark = static_cast<int>(2 * window + 64);
   settings.message_bytes_max = static_cast<int64_t>(
       std::max({limits().batch_bytes_max, limits().frame_bytes, limits().chunk_bytes}) + 4096);
@@ -322,8 +325,8 @@ KeyVerdict ZmqTransport::judge(const std::string& key) {
   return verdict;
 }
 
-/// FrameOrigin of a frame on a connection that a peer made; nothing for a stranger. The key is
-/// checked until the connection has greeted: after that nobody else can use its routing id.
+/// The FrameOrigin of a frame on a connection that a peer made; none for an unknown sender. The key
+/// is checked until the greeting is accepted. After that no other process can use the routing id.
 std::optional<FrameOrigin> ZmqTransport::greet(Lane lane, Security security,
                                                std::span<const std::byte> id,
                                                const ZmqMessage& part) {
@@ -372,7 +375,7 @@ bool ZmqTransport::send_frames(PeerConnection& connection, Time& next) {
   const ProcessId process = connection.peer().process;
   const auto dealer = dealers_.find(process);
   bool has_more = false;
-  bool is_waiting = false;  // for a connection that is being made
+  bool is_waiting = false;  // a connection is being made
   const Time time = now();
   for (const Lane lane : kLanes) {
     const auto index = static_cast<size_t>(lane);
@@ -387,7 +390,7 @@ bool ZmqTransport::send_frames(PeerConnection& connection, Time& next) {
       const std::string* route =
           connection.connects() ? nullptr : &connection.route_of(lane, frame);
       if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
-      // No connection now: the next turn tries again, at the latest at the next timer.
+      // No connection now. The next turn tries again, at the latest at the next timer.
       connection.unsend(lane, frame);
       is_waiting |= dealer != dealers_.end() && time - dealer->second.opened < kConnectFor;
       break;

@@ -60,7 +60,7 @@ Result<AgentGreeting> decode_greeting(std::span<const std::byte> frame) {
   greeting.types = take_number<uint64_t>(frame.data() + 24);
   greeting.challenge = take_number<uint64_t>(frame.data() + 32);
   const uint32_t length = take_number<uint32_t>(frame.data() + 40);
-  // Fields that a later version appends are skipped.
+  // Skips fields that a later version appends.
   if (length > kGreetingVersionBytesMax || length > frame.size() - kGreetingBytes)
     return corrupt("a greeting whose version is longer than it says");
   for (const std::byte each : frame.subspan(kGreetingBytes, length)) {

@@ -1,7 +1,7 @@
 /// AgentFrames: agent messages as numbered frames, and the greeting that comes before them.
 ///
 /// A frame is one message of the connection: the header of docs/formats/wire.md (80 bytes) and the
-/// body. Frames are numbered from 1 in each direction, so that a frame lost with a broken
+/// body. Frames are numbered from 1 in each direction, so a frame that is lost with a broken
 /// connection is detected. The greeting has a fixed layout that no version changes, so programs of
 /// any two versions can identify themselves. Sizes announced by the peer are checked before memory
 /// is allocated. One object per connection; not thread-safe.
@@ -19,17 +19,18 @@
 
 namespace primerl {
 
-/// Longest frame that either end takes.
+/// Longest frame that either end accepts.
 inline constexpr size_t kAgentFrameBytesMax = kFrameHeaderBytes + kMessageBytesMax;
 inline constexpr size_t kGreetingVersionBytesMax = 64;
 
-/// The sender of a greeting: everything that both ends must agree on.
+/// The facts about a sender that both ends must agree on.
 struct AgentGreeting {
   uint32_t agent_version = kAgentVersion;
   uint32_t control_version = 0;
   uint64_t agent_types = 0;  // hash of agent_message_catalog()
   uint64_t types = 0;        // hash of the catalog that the actors use
-  uint64_t challenge = 0;    // of an agent: drawn for this connection, see challenge_file()
+  uint64_t challenge = 0;    // of an agent: chosen at random for this connection, see
+                             // challenge_file()
   std::string program;       // version of primerl-graph
 
   friend bool operator==(const AgentGreeting&, const AgentGreeting&) = default;
@@ -41,9 +42,9 @@ AgentGreeting own_greeting(uint64_t types, std::string program);
 /// CHECKs that `program` has at most kGreetingVersionBytesMax bytes.
 std::vector<std::byte> encode_greeting(const AgentGreeting& greeting);
 bool is_greeting(std::span<const std::byte> frame);
-/// kCorrupt when the frame is no greeting.
+/// kCorrupt when the frame is not a greeting.
 Result<AgentGreeting> decode_greeting(std::span<const std::byte> frame);
-/// ok, or what differs, with both values: `ours` is named "this program".
+/// ok, or an Error that names each difference with both values; `ours` is named "this program".
 Status check_greeting(const AgentGreeting& theirs, const AgentGreeting& ours,
                       const std::string& who);
 
@@ -53,7 +54,7 @@ class AgentFrames {
 
   /// The next frame to send. kInvalid: the message is too long.
   Result<std::vector<std::byte>> encode(const Payload& message);
-  /// kCorrupt: no frame of ours, or not the next one.
+  /// kCorrupt: not an agent frame, or not the next one.
   Result<Payload> decode(std::span<const std::byte> frame);
 
  private:
@@ -62,15 +63,15 @@ class AgentFrames {
   uint64_t num_received_ = 0;
 };
 
-/// The file by which a control plane proves that the run folder is shared and that it runs as the
-/// agent's user: it writes the agent's challenge into it, and the agent reads it.
+/// A control plane writes the agent's challenge into this file, and the agent reads it. That proves
+/// that the run folder is shared and that the control plane runs as the agent's user.
 std::string challenge_file(uint64_t challenge);
 std::string challenge_text(uint64_t challenge);
 
 /// At most `bytes_max` bytes; a text that was cut ends in " ...".
 std::string cut(std::string text, size_t bytes_max);
 
-/// An Error on the wire, cut to its limits, and back.
+/// Converts an Error to its wire form, cut to its limits, and back.
 AgentFault to_fault(const Error& error);
 /// CHECKs that the fault has a text.
 Error to_error(const AgentFault& fault);

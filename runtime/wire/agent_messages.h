@@ -1,13 +1,13 @@
-/// What primerl-graph and the agent of another machine exchange, as wire messages
+/// The wire messages between primerl-graph and the agent of another machine
 /// (docs/formats/agent.md). Plain values.
 ///
 ///   control -> agent: PrepareRun, LaunchWorker, KillWorker, LeaveRun
 ///   agent -> control: RunPrepared, WorkerLaunched, WorkerExited, AgentLeaving, RunDropped
 ///   both ways: TunnelBytes, TunnelCredit, TunnelEnded, AgentBeat
 ///
-/// Before the first of them both have sent their AgentGreeting (agent_frames.h). A channel is one
-/// worker's control socket, carried through the connection; its number is chosen by the control
-/// plane and used once.
+/// Before these messages both sides have sent their AgentGreeting (agent_frames.h). A channel is
+/// one worker's control socket, carried through the connection. The control plane chooses its
+/// number, which is used once.
 #pragma once
 
 #include <cstdint>
@@ -25,23 +25,24 @@ inline constexpr uint32_t kAgentVersion = 1;
 
 /// Bytes of a channel that may be in transit, in each direction.
 inline constexpr uint64_t kTunnelWindowBytes = uint64_t{1} << 20;
-/// Most bytes of one TunnelBytes.
+/// The maximum size of one TunnelBytes.
 inline constexpr size_t kTunnelPieceBytes = size_t{64} << 10;
 
-/// Longest strings of an order, in bytes; an order with a longer one is refused first of all.
+/// Longest strings of an order, in bytes; an order with a longer string is refused before any other
+/// check.
 inline constexpr size_t kRunIdBytesMax = 64;
 inline constexpr size_t kSocketFolderBytesMax = 64;
 inline constexpr size_t kOrderWordBytesMax = 256;   // names, addresses
 inline constexpr size_t kRunFolderBytesMax = 3072;  // with a file name still a valid path
-/// Limits of an AgentFault and of the reasons for an end; longer texts are cut.
+/// Limits of an AgentFault and of end reasons; longer texts are cut.
 inline constexpr size_t kFaultBytesMax = 16384;
 inline constexpr size_t kFaultNotesMax = 8;
 inline constexpr size_t kReasonBytesMax = 1024;
 
-/// Asks the agent to serve this run. The agent changes nothing, and tells nothing about a run that
-/// it serves, before it has found the challenge of its greeting in the run folder. The order is
-/// refused while another run is served. Processes that an older start of the same run left are
-/// killed and reaped before the answer.
+/// Asks the agent to serve this run. First the agent must find the challenge of its greeting in the
+/// run folder. Before that it changes nothing, and says nothing about a run that it serves. The
+/// order is refused while another run is served. Remaining processes of an older start of the same
+/// run are killed and reaped before the answer.
 struct PrepareRun {
   static constexpr std::string_view kName = "PrepareRun";
   static constexpr uint32_t kVersion = 1;
@@ -49,11 +50,11 @@ struct PrepareRun {
   std::string run_id;
   std::string graph;          // its name
   uint64_t graph_hash = 0;    // Plan::graph_hash
-  uint32_t incarnation = 0;   // start of the run, from 1
+  uint32_t incarnation = 0;   // number of the run's start, from 1
   std::string host;           // the agent's name in the hosts file
   std::string run_folder;     // the same path on every machine
   std::string socket_folder;  // name of the folder of sockets, equal on every machine
-  std::string listen;         // where its processes listen for tcp connections; "" = 127.0.0.1
+  std::string listen;         // where its processes listen for tcp connections; "": 127.0.0.1
   int64_t dead_after_ms = 0;
 
   template <class F>
@@ -82,7 +83,7 @@ struct RunPrepared {
 
   AgentFault fault;         // why it was refused
   int64_t pid = 0;          // of the agent
-  uint32_t num_killed = 0;  // processes of the older start that it had to kill
+  uint32_t num_killed = 0;  // remaining processes of the older start that it killed
 
   template <class F>
   static void fields(F& f) {
@@ -125,16 +126,16 @@ struct WorkerLaunched {
   }
 };
 
-/// The worker is dead and has been reaped. Only the agent can tell this.
+/// The worker is dead and has been reaped. Only the agent can report this.
 struct WorkerExited {
   static constexpr std::string_view kName = "WorkerExited";
   static constexpr uint32_t kVersion = 2;
 
   uint32_t channel = 0;
-  int32_t code = 0;    // ProcessExit
-  int32_t signal = 0;  // likewise
+  int32_t code = 0;    // as in ProcessExit
+  int32_t signal = 0;  // as in ProcessExit
   std::string last_words;
-  std::string lack_of_memory{};  // likewise
+  std::string lack_of_memory{};  // as in ProcessExit
 
   template <class F>
   static void fields(F& f) {
@@ -194,14 +195,14 @@ struct TunnelEnded {
 struct AgentBeat {
   static constexpr std::string_view kName = "AgentBeat";
   static constexpr uint32_t kVersion = 1;
-  uint32_t num_workers = 0;  // of the run that have not been reaped
+  uint32_t num_workers = 0;  // workers of the run that have not been reaped
   template <class F>
   static void fields(F& f) {
     f("num_workers", &AgentBeat::num_workers);
   }
 };
 
-/// The agent was told to stop: end the run.
+/// The agent was asked to stop: the control plane must end the run.
 struct AgentLeaving {
   static constexpr std::string_view kName = "AgentLeaving";
   static constexpr uint32_t kVersion = 1;

@@ -1,4 +1,4 @@
-/// What primerl-graph and its primerl-worker processes exchange, as wire messages.
+/// The wire messages between primerl-graph and its primerl-worker processes.
 ///
 ///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, HoldAnswered,
 ///   RunEnded
@@ -8,8 +8,8 @@
 ///   control -> worker: ConnectPeers, GoRun, ResumeLive, SetTenantAside, CountGroups, EndRun,
 ///   PeerDown, PeerUp
 ///
-/// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
-/// message. Control messages carry no Blobs. run_coordinator.h has the order of messages.
+/// The worker sends the first message (WorkerHello) and starts nothing before StartRun. RunEnded is
+/// its last message. Control messages carry no Blobs. run_coordinator.h has the order of messages.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct AddressEntry {
   }
 };
 
-/// A worker has started. Any difference from what the control plane expects is refused with both
-/// values.
+/// A worker has started. A hello that differs from what the control plane expects is refused with
+/// both values.
 struct WorkerHello {
   static constexpr std::string_view kName = "WorkerHello";
   static constexpr uint32_t kVersion = 4;
@@ -51,9 +51,10 @@ struct WorkerHello {
   std::string process;      // PlanProcess::name
   uint32_t incarnation = 0;
   int64_t pid = 0;
-  std::vector<AddressEntry> addresses;  // where its peers reach it; none when it is alone
+  std::vector<AddressEntry> addresses;  // where its peers connect to it; none for a run of one
+                                        // process
   std::string public_key;               // Z85; "" without keys
-  std::string pass;                     // what its peers must show it in their greetings
+  std::string pass;                     // the secret that its peers must send in their greetings
 
   template <class F>
   static void fields(F& f) {
@@ -65,7 +66,7 @@ struct WorkerHello {
   }
 };
 
-/// One process as the others reach it.
+/// The addresses and names of one process, for its peers.
 struct PeerEntry {
   uint32_t process = 0;  // ProcessId
   std::string name;
@@ -116,7 +117,7 @@ struct PeerUp {
   }
 };
 
-/// Every connection of ConnectPeers has greeted.
+/// Every connection of ConnectPeers has exchanged greetings.
 struct PeersConnected {
   static constexpr std::string_view kName = "PeersConnected";
   static constexpr uint32_t kVersion = 1;
@@ -127,7 +128,7 @@ struct PeersConnected {
   }
 };
 
-/// Every group has been made and takes no input yet.
+/// Every group has been made; it accepts no input yet.
 struct GroupsReady {
   static constexpr std::string_view kName = "GroupsReady";
   static constexpr uint32_t kVersion = 1;
@@ -138,7 +139,7 @@ struct GroupsReady {
   }
 };
 
-/// All processes are ready: take inputs.
+/// All processes are ready: accept inputs.
 struct GoRun {
   static constexpr std::string_view kName = "GoRun";
   static constexpr uint32_t kVersion = 1;
@@ -149,7 +150,7 @@ struct GoRun {
   }
 };
 
-/// All groups of the worker are at the end of the record they follow, and wait for ResumeLive.
+/// All groups of the worker reached the end of their record, and wait for ResumeLive.
 struct GroupsCaughtUp {
   static constexpr std::string_view kName = "GroupsCaughtUp";
   static constexpr uint32_t kVersion = 1;
@@ -160,7 +161,7 @@ struct GroupsCaughtUp {
   }
 };
 
-/// The groups of all processes are at the end of their records: they resume.
+/// The groups of all processes reached the end of their records: resume.
 struct ResumeLive {
   static constexpr std::string_view kName = "ResumeLive";
   static constexpr uint32_t kVersion = 1;
@@ -175,14 +176,14 @@ struct TenantFinished {
   static constexpr std::string_view kName = "TenantFinished";
   static constexpr uint32_t kVersion = 2;
   TenantSlot tenant;
-  std::string fault;  // "": she has taken her steps; else why she cannot go on
+  std::string fault;  // "": the tenant has made all its steps; otherwise why it cannot continue
   template <class F>
   static void fields(F& f) {
     f("tenant", &TenantFinished::tenant)("fault", &TenantFinished::fault);
   }
 };
 
-/// The tenant failed in some process: her actors drain, the others go on.
+/// The tenant failed in some process: its actors drain, other tenants continue.
 struct SetTenantAside {
   static constexpr std::string_view kName = "SetTenantAside";
   static constexpr uint32_t kVersion = 1;
@@ -210,7 +211,8 @@ struct GroupsCounted {
   uint64_t round = 0;
   uint64_t num_steps = 0;
   bool is_idle = false;    // draining, and no group has anything left to do
-  uint64_t in_flight = 0;  // sent - settled, all edges; meaningful only summed over all workers
+  uint64_t in_flight = 0;  // sent - settled over all edges; only the sum over all workers has a
+                           // meaning
 
   template <class F>
   static void fields(F& f) {
@@ -235,14 +237,14 @@ struct StartRun {
   static constexpr std::string_view kName = "StartRun";
   static constexpr uint32_t kVersion = 2;
   uint32_t incarnation = 0;
-  int64_t at_ns = 0;  // time of the run, where that is not the machine's steady clock; otherwise 0
+  int64_t at_ns = 0;  // time of the run, if it is not the machine's steady clock; otherwise 0
   template <class F>
   static void fields(F& f) {
     f("incarnation", &StartRun::incarnation)("at_ns", &StartRun::at_ns);
   }
 };
 
-/// Drain: sources stop, what is in flight ends.
+/// Drain: sources stop, work in flight completes.
 struct DrainRun {
   static constexpr std::string_view kName = "DrainRun";
   static constexpr uint32_t kVersion = 1;
@@ -253,16 +255,16 @@ struct DrainRun {
   }
 };
 
-/// A person holds the engines of the run still, or lets them go: for every actor that can do so (an
-/// EngineHold of actors/messages/load.h). Each of them is answered with a HoldAnswered.
+/// A person pauses or unpauses the engines of the run. It goes to every actor that can do so (an
+/// EngineHold of actors/messages/load.h). Each of them answers with a HoldAnswered.
 struct HoldEngines {
   static constexpr std::string_view kName = "HoldEngines";
   static constexpr uint32_t kVersion = 1;
 
-  uint64_t number = 0;  // of the question, for the answers
-  TenantSlot tenant;    // none: all engines; else those of her alone
+  uint64_t number = 0;  // number of the request; answers repeat it
+  TenantSlot tenant;    // none: all engines; else only the engines of this tenant
   std::string owner;
-  Duration lease;  // 0: the owner lets go
+  Duration lease;  // 0: the owner unpauses
 
   template <class F>
   static void fields(F& f) {
@@ -278,7 +280,7 @@ struct HoldAnswered {
   uint64_t number = 0;
   uint32_t instance = 0;  // InstanceId
   uint8_t code = 0;       // Code, when text is not empty
-  std::string text;       // why it refused; "": it obeys
+  std::string text;       // why it refused; "": it accepted
 
   template <class F>
   static void fields(F& f) {
@@ -298,8 +300,8 @@ struct StopRun {
   }
 };
 
-/// The worker is alive, and its progress. Sent every second. If `num_steps` stops rising while the
-/// process lives, it is a stall; no heartbeat for dead_after is a death.
+/// The worker is alive, and this is its progress. Sent every second. If `num_steps` stops rising
+/// while the process lives, the run is stalled. No heartbeat for dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
   static constexpr uint32_t kVersion = 10;
@@ -309,15 +311,17 @@ struct Heartbeat {
   int64_t still_ms = 0;             // since the last step or progress() call
   bool is_waiting = false;          // an input waits, or a handler runs
   bool has_alarm = false;           // a timer is set
-  std::string stall;                // when it follows a record and is blocked: what it waits for
+  std::string stall;                // if it follows a record and is blocked: the message that it
+                                    // waits for
   std::vector<EdgeLedger> edges;    // index = EdgeId
-  std::vector<EdgeLoad> loads;      // likewise
-  std::vector<GroupReport> groups;  // of this process
+  std::vector<EdgeLoad> loads;      // index = EdgeId
+  std::vector<GroupReport> groups;  // groups of this process
   std::vector<InstanceLoad> instances;
   std::vector<ConnectionReport> connections;  // to other processes
   std::vector<EngineReport> engines;
   std::vector<EngineUse> engine_uses;
-  uint64_t num_dropped_reports = 0;  // log and metric lines dropped here for lack of room
+  uint64_t num_dropped_reports = 0;  // log and metric lines dropped here because the outbox was
+                                     // full
 
   template <class F>
   static void fields(F& f) {
@@ -330,16 +334,15 @@ struct Heartbeat {
   }
 };
 
-/// Leaves out what only observers read (loads, groups, instances, connections, engines) if the
-/// message would otherwise be larger than `bytes_max`: a heartbeat must arrive, however large the
-/// graph.
+/// Removes fields for observers (loads, groups, instances, connections, engines) if the message
+/// would be larger than `bytes_max`. A heartbeat must arrive, however large the graph is.
 void fit(Heartbeat& beat, size_t bytes_max = kMessageBytesMax);
 
 /// An engine of the worker has made its first token of this start.
 struct FirstToken {
   static constexpr std::string_view kName = "FirstToken";
   static constexpr uint32_t kVersion = 1;
-  std::string instance;  // that reports it
+  std::string instance;  // the instance that reports it
   template <class F>
   static void fields(F& f) {
     f("instance", &FirstToken::instance);
@@ -351,7 +354,7 @@ struct RunRecovered {
   static constexpr std::string_view kName = "RunRecovered";
   static constexpr uint32_t kVersion = 1;
   uint64_t num_steps = 0;     // of the record
-  uint64_t num_messages = 0;  // that were compared with the record
+  uint64_t num_messages = 0;  // messages that were compared with the record
   template <class F>
   static void fields(F& f) {
     f("num_steps", &RunRecovered::num_steps)("num_messages", &RunRecovered::num_messages);
@@ -380,8 +383,8 @@ struct RunEnded {
 
   uint8_t end = 0;    // RunEnd
   uint8_t code = 0;   // Code, when text is not empty
-  std::string text;   // why, when failed or stalled
-  std::string stall;  // StallReport::text(), when stalled
+  std::string text;   // the reason, for kFailed and kStalled
+  std::string stall;  // StallReport::text(), for kStalled
   std::vector<EdgeLedger> edges;
 
   template <class F>
@@ -394,7 +397,7 @@ struct RunEnded {
 /// All of the above, for WireTypes.
 std::vector<const MessageType*> control_message_catalog();
 
-/// The message as T, or null when it is another: `if (auto* line = as_if<LogLine>(payload))`.
+/// The message as T, or null when it has another type: `if (auto* line = as_if<LogLine>(payload))`.
 template <Message T>
 const T* as_if(const Payload& payload) {
   return payload.type == &message_type<T>() ? &payload.as<T>() : nullptr;

@@ -3,7 +3,8 @@
 namespace primerl {
 namespace {
 
-/// Writes and reads little-endian numbers at fixed places; the loops become single moves.
+/// Writes and reads little-endian numbers at fixed offsets; the compiler turns the loops into
+/// single moves.
 template <class T>
 void put(std::span<std::byte, kFrameHeaderBytes> bytes, size_t at, T value) {
   for (size_t i = 0; i < sizeof(T); ++i)

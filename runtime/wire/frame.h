@@ -1,9 +1,9 @@
-/// The header frame of a wire message: 80 bytes, little-endian, fixed places.
+/// The header frame of a wire message: 80 bytes, little-endian, at fixed offsets.
 ///
 /// A wire message is this header, one body frame (msgpack of the message's fields(), see
-/// msgpack_codec.h) and one raw frame per Blob. docs/formats/wire.md freezes the layout. Nothing
-/// here allocates; a header that is not exactly right is refused, with the reason, before any byte
-/// of the body is read. Plain functions: any thread.
+/// msgpack_codec.h) and one raw frame per Blob. docs/formats/wire.md fixes the layout. Nothing here
+/// allocates. An invalid header is refused, with the reason, before any byte of the body is read.
+/// Plain functions: any thread.
 #pragma once
 
 #include <array>
@@ -50,7 +50,7 @@ struct FrameHeader {
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 
-/// Why a header or the frames after it are refused; counted per reason.
+/// The reason why a header, or the frames after it, are refused; counted per reason.
 enum class FrameRefusal : uint8_t {
   kNone,
   kSize,          // the header frame is not 80 bytes
@@ -60,13 +60,13 @@ enum class FrameRefusal : uint8_t {
   kReservedZero,  // bytes 6..7 are not zero
   kFrameCount,    // outside 2..kFrameCountMax
   kTooLong,       // payload_bytes above the receiver's limit
-  kFramesDiffer,  // not as many frames as the header says
-  kBytesDiffer,   // not as many bytes as the header says
+  kFramesDiffer,  // another number of frames than the header says
+  kBytesDiffer,   // another number of bytes than the header says
   kUnknownType,   // no such type id
   kTenant,        // a tenant that the connection may not send for
-  kBody,          // the body is no message of its type
+  kBody,          // the body is not a message of its type
   kCheck,         // the check does not match: the message was damaged
-  // Of connections between workers (peer_frame.h):
+  // For connections between workers (peer_frame.h):
   kKind,         // a frame kind that does not exist, or not on this lane
   kStranger,     // a process that was not added, or that does not match its connection
   kIncarnation,  // an older incarnation
@@ -74,14 +74,14 @@ enum class FrameRefusal : uint8_t {
   kDuplicate,    // a numbered frame that has arrived already
   kGap,          // a numbered frame whose predecessor is missing: resent on request
   kChunk,        // a chunk of a Blob that does not follow the earlier ones
-  kPlan,         // messages or grants that the plan does not allow: they are left out
+  kPlan,         // messages or grants that the plan does not allow: they are skipped
 };
 inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kPlan) + 1;
 std::string_view to_string(FrameRefusal refusal);  // "magic", "frame_count", ...
 
 void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> bytes);
 
-/// Fills `header` and returns kNone, or returns the reason and does not change `header`.
+/// Fills `header` and returns kNone. Or returns the reason and does not change `header`.
 FrameRefusal decode_frame_header(std::span<const std::byte> bytes, uint64_t payload_bytes_max,
                                  FrameHeader& header);
 

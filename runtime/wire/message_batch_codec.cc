@@ -60,7 +60,7 @@ void take_envelope(const std::byte* at, BatchedMessage& message) {
   envelope.sender_step = take_number<uint64_t>(at + 56);
 }
 
-/// Walks one encoded batch; every size is checked against the bytes left.
+/// Decodes one batch; every size is checked against the bytes left.
 class Decoder {
  public:
   Decoder(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner,
@@ -285,7 +285,7 @@ FrameRefusal decode_batch_shape(std::span<const std::byte> bytes, BatchShape& sh
   if (found.num_bytes > bytes.size()) return FrameRefusal::kBytesDiffer;
   const uint64_t least = kBatchHeaderBytes + uint64_t{found.num_grants} * kGrantBytes +
                          uint64_t{found.num_messages} * kMessageHeaderBytes;
-  // Every bulk piece takes place in a message: its body, or an entry of the table of Blobs.
+  // Every bulk piece belongs to a message: it is the body, or an entry of the table of Blobs.
   const uint64_t pieces_max = found.num_messages + (found.num_bytes - kBatchHeaderBytes) / 8;
   if (found.num_bytes < least) return FrameRefusal::kBytesDiffer;
   if (found.num_bulk > pieces_max) return FrameRefusal::kFramesDiffer;

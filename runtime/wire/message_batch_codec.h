@@ -1,9 +1,9 @@
 /// A MessageBatch as bytes: the payload of batch frames. docs/formats/wire.md has the layout.
 ///
-/// Encoding reuses its memory, so that a message of a few fields costs no allocation; decoding
-/// costs one for the message and one per Blob. Large pieces (Blobs and bodies of at least
-/// bulk_bytes_min) are left out and returned separately, to be sent on the bulk lane; the bytes
-/// refer to them by their order. Values, one thread each.
+/// Encoding reuses its memory, so a message of a few fields costs no allocation. Decoding costs one
+/// allocation for the message and one per Blob. Large pieces (Blobs and bodies of at least
+/// bulk_bytes_min) are returned separately and sent on the bulk lane; the bytes refer to them by
+/// their order. Values, one thread each.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct BatchShape {
   uint32_t num_messages = 0;
   uint32_t num_grants = 0;
   uint32_t num_bulk = 0;    // pieces on the bulk lane
-  uint64_t first_bulk = 0;  // number of the first of them
+  uint64_t first_bulk = 0;  // number of the first piece
 };
 
 struct BatchEncoderLimits {
@@ -44,7 +44,7 @@ struct BatchEncoderLimits {
 
 class BatchEncoder {
  public:
-  /// Replaces what was encoded before. kExhausted: a limit was exceeded; nothing is kept.
+  /// Replaces the last encoded batch. kExhausted: a limit was exceeded; nothing is encoded.
   Status encode(const MessageBatch& batch, const WireTypes& types,
                 const BatchEncoderLimits& limits);
 
@@ -70,7 +70,7 @@ class BatchEncoder {
 /// Writes the number of a batch's first bulk piece into its encoded bytes.
 void number_bulk(std::span<std::byte> batch, uint64_t first_bulk);
 
-/// The header of the batch at the front of `bytes`: kNone only when the whole batch fits.
+/// The header of the batch at the front of `bytes`. kNone only when the whole batch is inside.
 FrameRefusal decode_batch_shape(std::span<const std::byte> bytes, BatchShape& shape);
 
 /// The rules that a decoder checks a batch against.
@@ -82,18 +82,19 @@ struct BatchRules {
 
 struct DecodedBatch {
   FrameRefusal refusal = FrameRefusal::kNone;
-  std::optional<Error> error;  // the text, of kTenant and kBody
+  std::optional<Error> error;  // the text, for kTenant and kBody
   MessageBatch batch;
 };
 
-/// Decodes exactly one batch. `owner` keeps `bytes` alive and is `owner_bytes` large: a Blob that
-/// is a large part of it shares it; a small one is copied, so that it does not keep a whole frame
-/// alive. `bulk` are the pieces from the bulk lane, in order; they are moved from.
+/// Decodes exactly one batch. `owner` keeps `bytes` alive and has `owner_bytes` bytes. A Blob that
+/// is a large part of it shares it. A small Blob is copied, so that it does not keep a whole frame
+/// alive. `bulk` has the pieces from the bulk lane, in order; they are moved out.
 DecodedBatch decode_batch(const BatchShape& shape, std::span<const std::byte> bytes,
                           const std::shared_ptr<const void>& owner, size_t owner_bytes,
                           std::span<Blob> bulk, const BatchRules& rules);
 
-/// Only the grants: they may be delivered before the messages, which may still wait for bulk.
+/// Only the grants: they may be delivered before the messages, which may still wait for bulk
+/// pieces.
 std::vector<Grant> decode_grants(const BatchShape& shape, std::span<const std::byte> bytes);
 
 }  // namespace primerl

@@ -32,12 +32,12 @@ enum Format : uint8_t {
 }  // namespace
 
 struct MsgpackWriter::Packer {
-  /// What msgpack::packer writes into.
+  /// Output of msgpack::packer.
   struct Sink {
     std::vector<std::byte> bytes;
     void write(const char* data, size_t size) {
       const auto* first = reinterpret_cast<const std::byte*>(data);
-      // Heads of structs and small numbers: most of what is written.
+      // Fast path for single bytes: heads of structs and small numbers are most of the output.
       if (size == 1) return bytes.push_back(*first);
       bytes.insert(bytes.end(), first, first + size);
     }
@@ -68,7 +68,8 @@ void MsgpackWriter::boolean(bool value) { packer_->out.pack(value); }
 void MsgpackWriter::integer(int64_t value) { packer_->out.pack_int64(value); }
 void MsgpackWriter::unsigned_integer(uint64_t value) { packer_->out.pack_uint64(value); }
 void MsgpackWriter::number(double value) {
-  // msgpack::packer writes a whole number as an integer, which loses -0.0 and the type.
+  // msgpack::packer writes a whole number as an integer, which loses -0.0 and the type, so doubles
+  // are written here.
   const auto bits = std::bit_cast<uint64_t>(value);
   std::array<char, 9> encoded = {static_cast<char>(kDouble)};
   for (size_t i = 0; i < 8; ++i) encoded[i + 1] = static_cast<char>(bits >> (56 - 8 * i));
@@ -149,7 +150,7 @@ size_t MsgpackReader::enter_list() {
     size = big_endian(4);
   else
     fail(error(Code::kCorrupt, "a list was expected, found format {:#x}", format));
-  // Every item takes at least one byte.
+  // Every item needs at least one byte.
   if (size > left_.size())
     fail(error(Code::kCorrupt, "a list of {} is announced, {} bytes are left", size, left_.size()));
   return ok() ? size : 0;

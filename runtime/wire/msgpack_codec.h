@@ -1,10 +1,10 @@
-/// MsgpackWriter and MsgpackReader: a message's fields() as msgpack, Blobs as separate raw frames,
-/// and so long arrays and long texts, where whoever encodes shares the message.
+/// MsgpackWriter and MsgpackReader: a message's fields() as msgpack. Blobs are separate raw frames.
+/// So are long arrays and long texts, if the caller shares the message.
 ///
-/// A struct is an array of its fields in order; names are not on the wire, because the type table's
-/// hash in the handshake proves that both ends have the same fields. The reader treats every input
-/// as untrusted: every size is checked against the bytes left before memory is allocated, nesting
-/// is at most kNestingMax, and bytes left over are a fault. Values, one thread each.
+/// A struct is an array of its fields in order. Names are not sent, because the type table's hash
+/// in the handshake proves that both ends have the same fields. The reader treats every input as
+/// untrusted. Every size is checked against the bytes left before memory is allocated, nesting is
+/// at most kNestingMax, and unread bytes at the end are a fault. Values, one thread each.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +24,17 @@ class MsgpackWriter final : public FieldWriter {
   MsgpackWriter();
   ~MsgpackWriter() override;
 
-  /// What was written since the construction; the writer is empty afterwards.
+  /// The bytes written since the construction; the writer is empty afterwards.
   std::vector<std::byte> take_body();
   std::vector<Blob> take_blobs() { return std::move(blobs_); }
-  /// The same without moving it out: for a writer that is reused after clear(), with its memory.
+  /// The same without moving it out, for a writer that is reused: clear() keeps its memory.
   std::span<const std::byte> body() const;
   std::span<const Blob> blobs() const { return blobs_; }
   void clear();
-  /// `message`, of which fields are written from now on until clear(), stays as it is while Blobs
-  /// of it are there: its arrays longer than kArrayBytesInBodyMax and its texts longer than
-  /// kTextBytesInBodyMax become Blobs that share it, without a copy. Without it all are in the
-  /// body.
+  /// Shares `message`, whose fields are written from now on until clear(). It must not change while
+  /// Blobs of it exist. Its arrays longer than kArrayBytesInBodyMax and its texts longer than
+  /// kTextBytesInBodyMax become Blobs that share it without a copy. Without share() all of them are
+  /// in the body.
   void share(std::shared_ptr<const void> message) { shared_ = std::move(message); }
 
   void begin_struct(size_t num_fields) override;
@@ -60,11 +60,12 @@ class MsgpackWriter final : public FieldWriter {
 
 class MsgpackReader final : public FieldReader {
  public:
-  /// Reads from bytes that outlive it. Blobs are handed out in order, shared, not copied.
+  /// Reads from bytes that must stay valid while the reader exists. Blobs are returned in order,
+  /// shared, not copied.
   explicit MsgpackReader(std::span<const std::byte> body, std::span<const Blob> blobs = {})
       : left_(body), blobs_(blobs), size_(body.size()) {}
 
-  /// The first fault, or an error when bytes are left unread.
+  /// The first fault, or an error when unread bytes are left.
   Status finish();
 
   bool ok() const override { return fault_.ok(); }
@@ -86,7 +87,7 @@ class MsgpackReader final : public FieldReader {
 
  private:
   size_t enter_list();
-  bool is_beside_body() const;  // the next value: its size stands here
+  bool is_beside_body() const;  // the next value is a separate frame; the body has only its size
   uint8_t byte();
   uint64_t big_endian(size_t num_bytes);
   std::span<const std::byte> run(uint64_t size);
@@ -105,14 +106,14 @@ struct EncodedMessage {
   std::vector<Blob> blobs;
 };
 
-/// kExhausted when the body is above kMessageBytesMax. Long arrays and texts are shared Blobs.
+/// kExhausted when the body exceeds kMessageBytesMax. Long arrays and texts are shared Blobs.
 Result<EncodedMessage> encode_message(const Payload& payload);
-/// The same with all but the Blobs in the body: for whoever carries bodies alone.
+/// The same with everything except Blobs in the body, for callers that carry bodies only.
 Result<EncodedMessage> encode_in_body(const Payload& payload);
 /// Encodes into a writer that was cleared.
 Status encode_message(const Payload& payload, MsgpackWriter& writer);
 
-/// kCorrupt, with the offset, when the bytes are no message of this type.
+/// kCorrupt, with the offset, when the bytes are not a message of this type.
 Result<Payload> decode_message(const MessageType& type, std::span<const std::byte> body,
                                std::span<const Blob> blobs = {});
 

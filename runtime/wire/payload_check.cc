@@ -15,8 +15,8 @@ constexpr uint64_t kOdd1 = 0xd6e8feb86659fd93;
 constexpr uint64_t kOdd2 = 0xa0761d6478bd642f;
 constexpr uint64_t kOdd3 = 0xe7037ed1a0b428db;
 
-// The kind is hashed too: it distinguishes `true`, `1u` and `1`, and a list from its flattened
-// items.
+// The kind is hashed too. So `true`, `1u` and `1` have different checks, and so have a list and its
+// flattened items.
 enum Kind : uint64_t {
   kStruct = 1,
   kList,
@@ -29,7 +29,7 @@ enum Kind : uint64_t {
   kBlob
 };
 
-/// Both halves of the product: every input bit reaches every output bit.
+/// Uses both halves of the product, so that every input bit affects every output bit.
 uint64_t fold(uint64_t a, uint64_t b) {
   const Wide product = static_cast<Wide>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);

@@ -1,9 +1,9 @@
 /// A 64-bit check of a message: equal messages have equal checks on every machine and build.
 ///
-/// Computed over the message's fields, not over their encoding, so that it also compares a message
-/// that never left the process with its replay. It finds damage and divergence; it does not protect
-/// against deliberate collisions. Cost: one multiply per 8 bytes, 4 lanes for long runs. A value
-/// type without threads.
+/// It is computed over the message's fields, not over their encoding. So it can also compare a
+/// message that never left the process with its replay. It finds damage and divergence; it does not
+/// protect against deliberate collisions. Cost: one multiply per 8 bytes, 4 lanes for long runs. A
+/// value type without threads.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ class PayloadCheck final : public FieldWriter {
  public:
   explicit PayloadCheck(uint64_t seed) : state_(seed) {}
   uint64_t value() const;
-  /// Of the values only: 8 for a number, the length for a text or run of bytes, Blobs included.
+  /// Size of the values only: 8 for a number, the length for a text or run of bytes, including
+  /// Blobs.
   uint64_t num_bytes() const { return num_bytes_; }
 
   void begin_struct(size_t num_fields) override;
@@ -41,7 +42,7 @@ class PayloadCheck final : public FieldWriter {
   uint64_t num_bytes_ = 0;
 };
 
-/// The check of a whole message: type (name, version, schema) and every value, Blobs included.
+/// The check of a whole message: type (name, version, schema) and every value, including Blobs.
 uint64_t payload_check(const Payload& payload);
 
 /// The hash PayloadCheck uses for runs of bytes.

@@ -47,7 +47,7 @@ FrameRefusal check_kind(uint8_t kind, Lane lane, uint64_t sequence, uint64_t pay
   const bool is_small = known == PeerFrameKind::kBatches || known == PeerFrameKind::kReads;
   if ((is_small && lane != Lane::kFrames) || (is_bulk && lane != Lane::kBulk))
     return FrameRefusal::kKind;
-  // A sequence number is present exactly on numbered kinds.
+  // Numbered kinds must have a sequence number, other kinds must not.
   if (is_numbered(known) != (sequence != 0)) return FrameRefusal::kKind;
   switch (known) {
     case PeerFrameKind::kProbe:

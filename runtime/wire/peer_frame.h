@@ -1,9 +1,9 @@
 /// The frames of a connection between two workers: a header of 48 bytes, then the payload.
 ///
 /// A connection has two lanes: frames (batches, small) and bulk (chunks of Blobs). Both carry these
-/// frames, each lane with its own sequence numbers and acknowledgements. docs/formats/wire.md
-/// freezes the layout. Nothing here allocates except the greeting; a header that is not exactly
-/// right is refused, with the reason, before its payload is read. Plain functions: any thread.
+/// frames, each lane with its own sequence numbers and acknowledgements. docs/formats/wire.md fixes
+/// the layout. Nothing here allocates except the greeting. An invalid header is refused, with the
+/// reason, before its payload is read. Plain functions: any thread.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ enum class PeerFrameKind : uint8_t {
   kHello = 1,       // a greeting on a new socket connection; answered with a welcome
   kWelcome = 2,     // a greeting that answers a hello
   kProbe = 3,       // no payload: asks what the receiver has received; answered with a position
-  kPosition = 4,    // no payload: received up to `acknowledged`; send again what follows
+  kPosition = 4,    // no payload: received up to `acknowledged`; resend later frames
   kAck = 5,         // no payload: only `acknowledged`
   kRefusal = 6,     // the receiver does not belong to this run: a RefusedGreeting
   kBye = 7,         // no payload: this process ends the connection in order
@@ -56,28 +56,29 @@ struct PeerFrameHeader {
   uint64_t sequence = 0;          // from 1, rises by one; 0 when not numbered
   uint64_t acknowledged = 0;
   uint64_t payload_bytes = 0;
-  uint64_t check = 0;  // frame_check() of all the above and the payload
+  uint64_t check = 0;  // frame_check() of all fields above and the payload
   friend bool operator==(const PeerFrameHeader&, const PeerFrameHeader&) = default;
 };
 
 void encode_peer_frame_header(const PeerFrameHeader& header,
                               std::span<std::byte, kPeerFrameHeaderBytes> bytes);
 
-/// `bytes` begins with the header. Fills `header` and returns kNone, or returns the reason and does
+/// `bytes` begins with the header. Fills `header` and returns kNone. Or returns the reason and does
 /// not change `header`.
 FrameRefusal decode_peer_frame_header(std::span<const std::byte> bytes, Lane lane,
                                       uint64_t payload_bytes_max, PeerFrameHeader& header);
 
-/// Over the payload, given in its two parts.
+/// Hash of the payload, given in its two parts.
 uint64_t frame_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data);
-/// Over all header fields but the check, and a payload's hash: detects damage, does not
+/// Check of all header fields except `check`, and a payload's hash. Detects damage, does not
 /// authenticate.
 uint64_t frame_check(const PeerFrameHeader& header, uint64_t payload_hash);
 
-/// The version byte of data that begins like a peer frame, for the text of a refusal; otherwise 0.
+/// The version byte of data that begins like a peer frame, for the text of a refusal; 0 for other
+/// data.
 uint8_t version_of_peer_frame(std::span<const std::byte> bytes);
 
-/// What kHello and kWelcome carry, as msgpack.
+/// The payload of kHello and kWelcome, as msgpack.
 struct PeerGreeting {
   static constexpr std::string_view kName = "PeerGreeting";
   static constexpr uint32_t kVersion = 3;
@@ -89,10 +90,10 @@ struct PeerGreeting {
   std::string name;          // of the sending process
   uint64_t received = 0;     // numbered frames received on this lane so far
   int64_t sent_at_ns = 0;    // the sender's clock
-  int64_t echoed_at_ns = 0;  // of a welcome: sent_at_ns of the hello it answers
-  int64_t pool_pid = 0;      // where the sender's pool is (ShmBlobAddress)
+  int64_t echoed_at_ns = 0;  // for a welcome: sent_at_ns of the hello that it answers
+  int64_t pool_pid = 0;      // address of the sender's pool (ShmBlobAddress)
   int32_t pool_descriptor = -1;
-  uint64_t pool_nonce = 0;  // 0: it shares no memory
+  uint64_t pool_nonce = 0;  // 0: the sender shares no memory
   uint64_t reads = 0;       // nonce of the receiver's pool that the sender reads; 0: none
 
   template <class F>
@@ -112,8 +113,8 @@ struct RefusedGreeting {
 
   std::string name;  // of the refusing process
   std::string field;
-  std::string ours;    // the refusing side's
-  std::string theirs;  // the refused side's
+  std::string ours;    // value of the refusing side
+  std::string theirs;  // value of the refused side
 
   template <class F>
   static void fields(F& f) {
@@ -137,7 +138,7 @@ ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> by
 
 /// A whole Blob (or body) in the sender's pool: the complete payload of kReference.
 struct BlobReference {
-  uint64_t object = 0;  // counted together with those sent in chunks
+  uint64_t object = 0;  // counted together with objects sent in chunks
   uint64_t object_bytes = 0;
   uint64_t offset = 0;  // in the pool; offset, slot and turn as in ShmBlobRef
   uint32_t slot = 0;
@@ -147,7 +148,8 @@ struct BlobReference {
 inline constexpr size_t kReferenceBytes = 32;
 void encode_reference(const BlobReference& reference, std::span<std::byte, kReferenceBytes> bytes);
 BlobReference decode_reference(std::span<const std::byte, kReferenceBytes> bytes);
-/// kStream begins with the number of its stream; then its own head; its body is the second part.
+/// kStream begins with the number of its stream, then the stream's own head; its body is the second
+/// part.
 inline constexpr size_t kStreamNumberBytes = 4;
 /// The payload of kReads.
 inline constexpr size_t kReadsBytes = 8;

@@ -1,6 +1,6 @@
-/// What a process reports about itself in every heartbeat, in addition to its ledger: the state of
-/// its groups, the load of its edges, the state of its connections to other processes. Plain
-/// values. Each process reports only its own groups; the control plane adds the reports up.
+/// A process's report about itself in every heartbeat, in addition to its ledger: the state of its
+/// groups, the load of its edges, and the state of its connections to other processes. Plain
+/// values. Each process reports only its own groups; the control plane adds the reports.
 ///
 /// Times are ages or sums, never clock readings: two processes need not share a clock.
 #pragma once
@@ -19,10 +19,10 @@ struct EdgeLedger {
   uint64_t sent = 0;
   uint64_t handled = 0;
   uint64_t in_flight = 0;
-  uint64_t returned = 0;  // given back undelivered: the peer died
-  uint64_t dropped = 0;   // latest_wins overwrites, arrivals of an old incarnation
-  uint64_t failed = 0;    // of those handled: the handler returned an error
-  /// Most ever waiting between one sender and one target; <= PlanEdge::bound.
+  uint64_t returned = 0;  // returned to the sender undelivered, because the peer died
+  uint64_t dropped = 0;   // overwritten on a latest_wins edge, or arrived from an old incarnation
+  uint64_t failed = 0;    // handled messages whose handler returned an error
+  /// The maximum number of messages waiting between one sender and one target; <= PlanEdge::bound.
   uint64_t waiting_max = 0;
 
   template <class F>
@@ -37,10 +37,11 @@ struct EdgeLedger {
 
 /// The load of one edge, summed over its links that begin or end in this process.
 struct EdgeLoad {
-  uint64_t num_waiting = 0;    // in inboxes here
-  uint64_t num_held_back = 0;  // in outboxes here, without credit
-  uint64_t unsettled_max = 0;  // highest number of unsettled messages of one link of a sender here
-  uint64_t blocked_ns = 0;     // how long its forward links of senders here were full
+  uint64_t num_waiting = 0;    // in inboxes of this process
+  uint64_t num_held_back = 0;  // in outboxes of this process, without credit
+  uint64_t unsettled_max = 0;  // maximum number of unsettled messages of one link whose sender is
+                               // here
+  uint64_t blocked_ns = 0;     // how long its forward links with senders here were full
 
   template <class F>
   static void fields(F& f) {
@@ -61,11 +62,11 @@ struct NamedCount {
   }
 };
 
-/// One instance of a node: the messages it was given, and what it counted of them.
+/// One instance of a node: the number of its messages, and its own counts.
 struct InstanceLoad {
   uint32_t instance = 0;  // InstanceId
   uint64_t num_handled = 0;
-  uint64_t num_failed = 0;              // of those
+  uint64_t num_failed = 0;              // handled messages whose handler returned an error
   uint64_t num_waiting = 0;             // in its inbox
   std::vector<NamedCount> counts = {};  // by name, at most InstanceCounters::kNamesMax + 1
 
@@ -81,22 +82,23 @@ struct InstanceLoad {
 struct GroupReport {
   uint32_t group = 0;  // GroupId
   uint64_t num_steps = 0;
-  uint64_t busy_ns = 0;  // thread time, in steps that have ended
+  uint64_t busy_ns = 0;  // thread time of finished steps
   uint64_t num_waiting = 0;
-  int64_t oldest_ns = 0;  // age of the oldest of those
+  int64_t oldest_ns = 0;  // age of the oldest waiting input
   bool is_idle = false;
   bool is_ready = false;
   bool is_running = false;
   int64_t running_ns = 0;      // how long it has been running
-  uint32_t handling = 0;       // InstanceId; none for a work turn
+  uint32_t handling = 0;       // InstanceId; none for a work call
   std::string handling_type;   // of the message in the handler; "" for a timer
   uint8_t handling_kind = 0;   // StepKind
-  uint32_t handling_link = 0;  // of a message its LinkId, of a timer its index
+  uint32_t handling_link = 0;  // LinkId of a message, index of a timer
   uint64_t handling_sequence = 0;
   int64_t silent_ns = 0;         // of the handler, since its begin or its last progress()
   uint64_t num_alarms = 0;       // handlers that passed handler_alarm_after
   std::vector<uint32_t> full;    // LinkIds of outgoing forward links at capacity
-  std::vector<uint32_t> paused;  // of arriving links whose input is paused while messages wait
+  std::vector<uint32_t> paused;  // LinkIds of incoming links with waiting messages whose input is
+                                 // paused
 
   template <class F>
   static void fields(F& f) {
@@ -111,16 +113,17 @@ struct GroupReport {
   }
 };
 
-/// One engine and one tenant: the weights that it holds of that one.
+/// One engine and one tenant: the tenant's weights in that engine.
 struct EngineReport {
   uint32_t resource = 0;     // index into Plan::resources
   uint32_t group = 0;        // GroupId
   uint32_t tenant = 0;       // TenantSlot
   uint32_t adapter = 0;      // 0: the whole weights
-  int64_t version = -1;      // PolicyVersion that it applied last; -1 before the first
-  uint64_t num_applied = 0;  // versions it applied
-  uint64_t apply_ns = 0;     // how long it was stopped for them, in total
-  uint64_t num_tokens = 0;   // prompts beyond the cache and samples, of her requests that ended
+  int64_t version = -1;      // PolicyVersion of the last apply; -1 before the first
+  uint64_t num_applied = 0;  // number of applied versions
+  uint64_t apply_ns = 0;     // how long the engine was stopped to apply them, in total
+  uint64_t num_tokens = 0;   // prompt tokens not found in the cache, and sampled tokens, of the
+                             // tenant's ended requests
 
   template <class F>
   static void fields(F& f) {
@@ -131,10 +134,10 @@ struct EngineReport {
   }
 };
 
-/// An owner who makes an engine stand still.
+/// An owner that pauses an engine.
 struct HolderReport {
   std::string owner;
-  int64_t left_ns = 0;  // of its lease
+  int64_t left_ns = 0;  // remaining time of its lease
 
   template <class F>
   static void fields(F& f) {
@@ -146,8 +149,8 @@ struct HolderReport {
 struct EngineUse {
   uint32_t resource = 0;              // index into Plan::resources
   uint32_t group = 0;                 // GroupId
-  bool is_held = false;               // it stands still (Engine::set_paused)
-  std::vector<HolderReport> holders;  // who asked for that
+  bool is_held = false;               // it is paused (Engine::set_paused)
+  std::vector<HolderReport> holders;  // owners of its pauses
   uint32_t num_running = 0;
   uint32_t num_waiting = 0;
   uint32_t num_held = 0;
@@ -163,8 +166,9 @@ struct EngineUse {
   uint64_t num_adapter_loads = 0;
   uint64_t num_adapter_evictions = 0;
   uint64_t num_kv_events = 0;              // written to the run folder
-  uint64_t num_kv_events_dropped = 0;      // not written, for lack of room
-  std::vector<RequestHistogram> requests;  // in the order of RequestValue; empty: none ended yet
+  uint64_t num_kv_events_dropped = 0;      // not written, because the buffer was full
+  std::vector<RequestHistogram> requests;  // in the order of RequestValue; empty: no request ended
+                                           // yet
 
   template <class F>
   static void fields(F& f) {

@@ -1,5 +1,5 @@
-/// What is counted of every request that an engine has ended, by size: the histograms of /metrics
-/// under vLLM's names and with vLLM's bounds. Workers fill them, the monitor prints them.
+/// Histograms over the requests that an engine has ended: those of /metrics under vLLM's names and
+/// with vLLM's bounds. Workers fill them, the monitor prints them.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace primerl {
 
 enum class RequestValue : uint8_t {
   kTimeToFirstToken,    // seconds, from submit() to the end of its prefill
-  kTimePerOutputToken,  // seconds, of each token after the first, on average
+  kTimePerOutputToken,  // seconds per token after the first, average over the request
   kTime,                // seconds, from submit() to its end
   kPromptTokens,
   kGenerationTokens,
@@ -22,13 +22,15 @@ inline constexpr size_t kRequestValues = 5;
 struct RequestHistogramKind {
   std::string_view metric;
   std::string_view help;
-  std::span<const double> bounds;  // upper ones, both included; one more bucket is above the last
+  std::span<const double> bounds;  // upper bounds, each inclusive; one more bucket is above the
+                                   // last
 };
 const std::array<RequestHistogramKind, kRequestValues>& request_histogram_kinds();
 
-/// One of them.
+/// One histogram.
 struct RequestHistogram {
-  std::vector<uint64_t> counts;  // of each bucket alone, [num_bounds + 1]; empty: nothing yet
+  std::vector<uint64_t> counts;  // count of each bucket, not cumulative, [num_bounds + 1]; empty:
+                                 // no request yet
   double sum = 0;
 
   void add(RequestValue kind, double value);

@@ -1,9 +1,9 @@
 /// WireMessage: a message as frames, and the table of type numbers on the wire.
 ///
-/// encode: Payload -> header, body, Blobs. decode: the same back, refusing anything that is not
-/// exactly what was sent, with the reason. The table is equal in both programs because both are
-/// built from the same catalog; its hash goes into the handshake. Immutable after construction, so
-/// any thread may use it.
+/// encode: Payload -> header, body, Blobs. decode: the reverse; anything that differs from what was
+/// sent is refused, with the reason. The table is equal in both programs because both build it from
+/// the same catalog; its hash is in the handshake. Immutable after construction, so any thread may
+/// use it.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class WireTypes {
   uint32_t id_of(const MessageType& type) const;  // CHECKs that the table has it
   const MessageType* find(uint32_t id) const;     // null when unknown
   size_t size() const { return types_.size(); }
-  /// Of all names, versions and schemas.
+  /// Hash of all names, versions and schemas.
   uint64_t hash() const { return hash_; }
 
  private:
@@ -43,14 +43,14 @@ struct WireMessage {
 /// Fills num_frames, type, payload_bytes and check of `header`; the caller fills the rest.
 Result<WireMessage> encode_wire(const Payload& payload, FrameHeader header, const WireTypes& types);
 
-/// The decoded message, or why it is refused; `error` has the text of a kBody refusal.
+/// The decoded message, or the reason why it is refused; `error` has the text of a kBody refusal.
 struct Decoded {
   FrameRefusal refusal = FrameRefusal::kNone;
   std::optional<Error> error;
   Payload payload;
 };
 
-/// `header` has been decoded already. Never trusts a count: frames and bytes must match it.
+/// `header` has been decoded already. Counts are not trusted: frames and bytes must match them.
 Decoded decode_wire(const FrameHeader& header, std::span<const std::byte> body,
                     std::span<const Blob> blobs, const WireTypes& types);
 

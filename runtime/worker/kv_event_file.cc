@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kEnd = R"({"end":"kv_events_bytes_max"})";
 
-/// The last line if it is about as long as the one that ends a file; else any text that is not it.
+/// The last line, if it is about as long as the one that ends a file; otherwise any other text.
 std::string last_line(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary | std::ios::ate);
   const auto size = static_cast<int64_t>(in.tellg());
@@ -28,7 +28,7 @@ std::string last_line(const std::filesystem::path& file) {
   return before == std::string::npos ? tail : tail.substr(before + 1);
 }
 
-/// The bytes of the hash, in their order.
+/// The bytes of the hash, in order.
 std::string hex(const BlockName& name) {
   std::string text;
   for (const uint64_t half : {name.low, name.high})
@@ -66,7 +66,7 @@ Status KvEventFile::open() {
   const auto size = std::filesystem::file_size(setup_.file, fault);
   if (fault) return io_error("measuring", setup_.file, fault.value());
   num_bytes_ = static_cast<int64_t>(size);
-  // A line that did not fit may have been longer than those of this start.
+  // A line that did not fit may have been longer than the lines of this start.
   if (last_line(setup_.file) == kEnd)
     return error(Code::kExhausted, "'{}' has ended at its limit", setup_.file.string());
   return ok();
@@ -78,7 +78,7 @@ void KvEventFile::write(const KvEvents& taken, double time) {
   if (!has_ended_ && lines_ == nullptr) has_ended_ = !open().ok();
   if (!has_ended_) {
     const std::string line = line_of(taken, time);
-    // Room is kept for the line that says why the file ends.
+    // Reserves space for the line that says why the file ends.
     const auto bytes = static_cast<int64_t>(line.size()) + 1;
     const auto end_bytes = static_cast<int64_t>(kEnd.size()) + 1;
     if (num_bytes_ + bytes + end_bytes <= setup_.bytes_max && lines_->append(line).ok()) {
@@ -86,7 +86,7 @@ void KvEventFile::write(const KvEvents& taken, double time) {
       num_written_ += taken.events.size();
       return;
     }
-    // Where the disk failed this fails again, and the file ends without its reason.
+    // After an error of the disk this fails again, and the file ends without a reason.
     if (num_bytes_ + end_bytes <= setup_.bytes_max) static_cast<void>(lines_->append(kEnd));
     has_ended_ = true;
     lines_.reset();

@@ -1,9 +1,9 @@
-/// KvEventFile: the events of one engine's prefix cache as lines of a file of the run folder
-/// (docs/formats/run-folder.md). Made with the first events; one thread, the engine's.
+/// KvEventFile: the events of one engine's prefix cache as lines of a file in the run folder
+/// (docs/formats/run-folder.md). Created with the first events; used by the engine's thread only.
 ///
-/// It holds at most `bytes_max` bytes, those of earlier starts of the run included: what would not
-/// fit is dropped, and all that follows, so the file is the truth up to its end. So it is after an
-/// error of the disk: no event may stop an engine.
+/// It has at most `bytes_max` bytes, including those of earlier starts of the run. The first events
+/// that do not fit are dropped, and all later ones too, so the file is complete up to its end. The
+/// same happens after an error of the disk, because an event must not stop an engine.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace primerl {
 struct KvEventFileSetup {
   std::filesystem::path file;
   int64_t bytes_max = 0;
-  std::string medium;                // what the blocks lie in: "cpu", "cuda:0"
+  std::string medium;                // where the blocks are: "cpu", "cuda:0"
   std::vector<std::string> tenants;  // names, by slot
 };
 
@@ -28,10 +28,10 @@ class KvEventFile {
  public:
   explicit KvEventFile(KvEventFileSetup setup) : setup_(std::move(setup)) {}
 
-  /// One line, written at `time` (seconds since 1970); nothing without events.
+  /// Writes one line, stamped with `time` (seconds since 1970); nothing without events.
   void write(const KvEvents& taken, double time);
   uint64_t num_written() const { return num_written_; }
-  /// Events that are not in the file: the engine had no room for them, or the file had none.
+  /// Events that are not in the file: the engine's buffer or the file was full.
   uint64_t num_dropped() const { return num_dropped_by_engine_ + num_dropped_; }
 
  private:

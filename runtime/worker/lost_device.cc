@@ -11,7 +11,7 @@
 namespace primerl {
 namespace {
 
-/// Looks at results on their way.
+/// Checks the results that pass through it.
 class Watch {
  public:
   Watch(GroupId owner, OnDeviceLost on_lost) : owner_(owner), on_lost_(std::move(on_lost)) {}
@@ -32,7 +32,7 @@ class Watch {
   const OnDeviceLost on_lost_;
 };
 
-/// The calls of an engine that compute.
+/// Wraps the calls of an engine that compute.
 class WatchedEngine final : public EngineWrapper {
  public:
   WatchedEngine(std::unique_ptr<Engine> engine, Watch watch)

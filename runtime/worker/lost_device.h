@@ -1,6 +1,6 @@
-/// What a process does whose device is lost (Code::kDeviceLost): it cannot compute anything more,
-/// so whoever made its engines and learners hears of it, and ends it. The step in which it shows is
-/// in no record: the run then goes on as after any other death of a process.
+/// What a process does when it loses its device (Code::kDeviceLost). It can compute nothing more,
+/// so its owner is notified and ends it. The step that noticed the loss is in no record. The run
+/// then continues as after any other death of a process.
 ///
 /// Threads: those of the resources.
 #pragma once
@@ -12,15 +12,16 @@
 
 namespace primerl {
 
-/// `why`: what was computed, the device's error and what to do. Does not return where the process
-/// ends; where it does, the resource's caller gets the error.
+/// `why`: what was computed, the device's error, and what to do. Does not return if it ends the
+/// process; if it returns, the resource's caller gets the error.
 using OnDeviceLost = std::function<void(GroupId owner, const Error& why)>;
 
-/// Writes the last words of this process and ends it as if it were killed: nothing may touch the
-/// device again, and records end where they are. Plan and log live as long as the process.
+/// Writes the last log line of this process and ends it like SIGKILL does: no code may touch the
+/// device again, and records end where they are. `plan` and `log` must stay valid as long as the
+/// process.
 OnDeviceLost end_of_process(const Plan& plan, Log& log);
 
-/// The resources of `make`; `on_lost` hears of the first error of any engine or learner that says
+/// The resources of `make`. Calls `on_lost` at the first error of any engine or learner which says
 /// that its device is lost.
 ResourceFactory device_watching_factory(ResourceFactory make, OnDeviceLost on_lost);
 

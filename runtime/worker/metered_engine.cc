@@ -79,7 +79,7 @@ class MeteredEngine final : public EngineWrapper {
     return events;
   }
 
-  /// Asked in each work turn, so only a change is told.
+  /// Called in each work call, so only a change is reported.
   void set_paused(bool is_paused) override {
     EngineWrapper::set_paused(is_paused);
     if (std::exchange(is_held_, is_paused) != is_paused) board_->held(resource_, group_, is_paused);
@@ -112,16 +112,16 @@ class MeteredEngine final : public EngineWrapper {
   const std::shared_ptr<EngineBoard> board_;
   const uint32_t resource_, group_;
   bool is_held_ = false;
-  std::optional<KvEventFile> kv_events_;           // none: its options ask for no events
-  std::unordered_map<uint64_t, Started> started_;  // by SequenceId: those the engine has
+  std::optional<KvEventFile> kv_events_;           // none: its options request no events
+  std::unordered_map<uint64_t, Started> started_;  // by SequenceId: sequences in the engine
   std::vector<RequestTimes> ended_;                // scratch
 };
 
-/// Nothing where the options of the engine ask for no events.
+/// None if the options of the engine request no events.
 std::optional<KvEventFileSetup> kv_events_of(const Plan& plan, int32_t index,
                                              const std::filesystem::path& run_folder) {
   const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
-  // Those of a plugin's engine are its own; every other's begin with EngineOptions.
+  // The options of a plugin's engine have their own type; all others begin with EngineOptions.
   if (resource.backend != "torch" || resource.options == nullptr) return std::nullopt;
   const auto& options = *static_cast<const EngineOptions*>(resource.options.get());
   if (options.kv_events_bytes_max == 0) return std::nullopt;
@@ -163,7 +163,7 @@ void EngineBoard::ended(uint32_t resource, uint32_t group, std::span<const Reque
     const auto num_tokens = static_cast<double>(request.num_tokens);
     const Duration decoding = request.whole - request.to_first_token;
     add(RequestValue::kTimeToFirstToken, request.to_first_token.to_seconds());
-    // Of one token alone it is 0, as vLLM counts it.
+    // For a single token it is 0, as vLLM counts it.
     add(RequestValue::kTimePerOutputToken,
         request.num_tokens > 1 ? decoding.to_seconds() / (num_tokens - 1) : 0.0);
     add(RequestValue::kTime, request.whole.to_seconds());

@@ -1,7 +1,7 @@
-/// What the engines of a process hold and do: an engine that notes which versions it applied, how
-/// busy it is at the end of a step and how long each request took, for /metrics and `ps`, and
-/// writes the events of its prefix cache into the run folder. The only source of versions is
-/// Engine::apply(): one that it refused is not noted.
+/// Metrics of a process's engines, for /metrics and `ps`. The wrapped engine counts the versions
+/// that it applied, how busy it is at the end of a step, and how long each request took. It also
+/// writes the events of its prefix cache into the run folder. Versions come only from
+/// Engine::apply(); a refused version is not counted.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +22,7 @@
 
 namespace primerl {
 
-/// One request that ended by itself.
+/// One request that ended without an abort.
 struct RequestTimes {
   Duration to_first_token;
   Duration whole;
@@ -34,17 +34,17 @@ struct RequestTimes {
 /// threads of their actor groups.
 class EngineBoard {
  public:
-  /// `now` is the real clock where none is given.
+  /// `now` defaults to the real clock.
   explicit EngineBoard(std::function<Time()> now = steady_now) : now_(std::move(now)) {}
   Time now() const { return now_(); }
 
-  /// An engine that has applied nothing yet: version -1 of the first tenant.
+  /// Adds an engine that has applied nothing yet: version -1 of the first tenant.
   void add(uint32_t resource, uint32_t group);
   void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
   void held(uint32_t resource, uint32_t group, bool is_held);
   void held_by(uint32_t resource, uint32_t group, const std::vector<EngineHolder>& holders);
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);
-  /// Events of the prefix cache, in all: those in the file, those that are not.
+  /// Total events of the prefix cache: those in the file, and those that were dropped.
   void told_kv_events(uint32_t resource, uint32_t group, uint64_t written, uint64_t dropped);
   /// `num_tokens` more were computed for a tenant whose version was applied.
   void served(uint32_t resource, uint32_t group, TenantSlot tenant, uint64_t num_tokens);
@@ -59,12 +59,12 @@ class EngineBoard {
   mutable std::mutex mutex_;
   std::vector<EngineReport> reports_;
   std::vector<EngineUse> uses_;
-  // Until when, by resource and group.
+  // End times of pauses, by resource and group.
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<std::string, Time>>> holders_;
 };
 
-/// Wraps `make`: its engines report to `board` what they applied, and write the events of their
-/// prefix caches to kv_events/ENGINE.GROUP.jsonl of `run_folder`, where their options ask for any.
+/// Wraps `make`: its engines report to `board`. They write the events of their prefix caches to
+/// kv_events/ENGINE.GROUP.jsonl of `run_folder`, if their options request that.
 ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board,
                                  std::filesystem::path run_folder);
 

@@ -12,7 +12,7 @@ EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other
                        [&](InstanceId each) { return plan.process_of(each) == process; });
   };
   for (const PlanEdge& edge : plan.edges) {
-    // An edge inside a place does not join two replicas of it.
+    // An edge inside a place does not join two replicas of that place.
     if (one == other || edge.transport == EdgeTransport::kMemory) continue;
     const PlanNode &from = plan.node(edge.from), &to = plan.node(edge.to);
     if ((has(from, one) && has(to, other)) || (has(from, other) && has(to, one)))
@@ -78,7 +78,7 @@ void PeerConnections::refused(ProcessId from, const Error& why) {
   note_refused(from, why);
 }
 
-/// With mutex_ held. Reported once per peer, so that the log is bounded.
+/// Call with mutex_ held. Reported once per peer, so that the log is bounded.
 void PeerConnections::note_refused(ProcessId from, const Error& why) {
   if (++num_refused_[from] > 1 || is_leaving_) return;
   events_.changed(
@@ -98,8 +98,8 @@ void PeerConnections::close() {
     const std::lock_guard lock(mutex_);
     take_ = nullptr;
   }
-  // A run that ended well has drained, so only grants of credit are in flight, which are not
-  // needed.
+  // A run that ended well has drained. Only grants of credit are in flight, which are not needed
+  // any more.
   if (transport_ != nullptr) (void)transport_->close(Duration());
 }
 
@@ -119,7 +119,7 @@ Status PeerConnections::send(ProcessId to, MessageBatch&& batch) {
 void PeerConnections::tenant_failed(TenantSlot tenant, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
-    // A tenant that has finished may fail as it ends.
+    // A tenant that has finished may still fail when it ends.
     if (!finished_.insert(tenant).second && why.empty()) return;
   }
   events_.tenant_finished(tenant, why);
@@ -175,7 +175,7 @@ void PeerConnections::fail(const Error& why) {
   events_.failed(why);
 }
 
-/// May be called with mutex_ held: names are set before their connections exist.
+/// May be called with mutex_ held, because names are set before their connections exist.
 std::string PeerConnections::name_of(ProcessId peer) const {
   const auto found = names_.find(peer);
   return found == names_.end() ? fmt::format("process {}", peer.value) : found->second;

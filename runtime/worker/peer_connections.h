@@ -1,12 +1,12 @@
 /// PeerConnections: the connections of one process to the other processes of a run: a Transport
 /// between an executor and its peers, from open() to close().
 ///
-/// Order: open -> connect -> [all_live] -> receive -> ... -> leave -> close (or destroy). What
-/// arrives before receive() waits in order; the peers' credit bounds it.
+/// Order: open -> connect -> [all_live] -> receive -> ... -> leave -> close (or destroy). Batches
+/// that arrive before receive() wait in order; the peers' credit limits them.
 ///
-/// Threads: send() from the thread of any actor group, events from the transport's I/O thread or
-/// an actor group's (they must return quickly and may not call back); everything else from one
-/// thread.
+/// Threads: send() from the thread of any actor group. Events come from the transport's I/O thread
+/// or an actor group's; handlers must return quickly and may not call back. Everything else from
+/// one thread.
 #pragma once
 
 #include <functional>
@@ -24,20 +24,22 @@
 
 namespace primerl {
 
-/// How the edges between two processes and their weight streams travel; kMemory: there are none.
+/// How edges and weight streams between two processes are sent; kMemory: there are none.
 EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other);
 
 struct ConnectionEvents {
-  std::function<void()> all_live;  // every peer of connect() has greeted; once
-  // With "" once per tenant, or with why she failed.
+  std::function<void()> all_live;  // called once, when every peer of connect() has greeted
+  // With "" once per tenant; or with the reason why the tenant failed.
   std::function<void(TenantSlot, const std::string&)> tenant_finished;
-  std::function<void(const Error&)> failed;         // the run cannot go on; the first one counts
-  std::function<void(const std::string&)> changed;  // a connection broke or is back, for the log
+  std::function<void(const Error&)> failed;         // the run cannot continue; only the first call
+                                                    // counts
+  std::function<void(const std::string&)> changed;  // a connection broke or was restored; text for
+                                                    // the log
 };
 
-/// The streams beside the message batches (see Transport). next() and arrive() are called from the
-/// I/O thread; ended() from the thread of end_peer(), after the last call of either for that
-/// incarnation.
+/// The streams that are sent in addition to the message batches (see Transport). next() and
+/// arrive() are called from the I/O thread. ended() is called from the thread of end_peer(), after
+/// the last call of either for that incarnation.
 class StreamEnds {
  public:
   virtual ~StreamEnds() = default;
@@ -53,27 +55,27 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   explicit PeerConnections(ConnectionEvents events) : events_(std::move(events)) {}
   ~PeerConnections() override;
 
-  /// Returns the addresses at which peers reach this process from now on.
+  /// Returns the addresses at which peers can connect to this process from now on.
   Result<std::vector<PeerAddress>> open(const Make& make);
-  /// Before connect(): with keys, the tenants that each peer may speak for.
+  /// Call before connect(). With keys: the tenants that each peer may send for.
   void admit(std::vector<AllowedKey> allowed) { allowed_ = std::move(allowed); }
-  /// Whether every connection proves a key of that list, ipc too.
+  /// Whether every connection must prove a key of that list, also over ipc.
   bool has_key_list() const { return !allowed_.empty(); }
-  /// Before open(); `streams` outlives the connections.
+  /// Call before open(); `streams` must stay valid while the connections exist.
   void carry_streams(StreamEnds* streams) { streams_ = streams; }
-  /// StreamEnds::next() may have something. Between open() and close(), any thread.
+  /// StreamEnds::next() may return a frame now. Call between open() and close(), any thread.
   void streams_ready() { transport_->streams_ready(); }
-  /// Without peers all_live is called at once.
+  /// Connects to the peers. Without peers all_live is called at once.
   Status connect(std::vector<PeerSpec> peers);
-  /// A peer died; what it has not acknowledged is dropped.
+  /// A peer died; data that it has not acknowledged is dropped.
   void end_peer(ProcessId peer, uint32_t incarnation);
-  /// The next incarnation of one that died.
+  /// Connects to the next incarnation of a peer that died.
   Status join(PeerSpec peer);
-  /// Passes what has arrived and what will arrive to `take`, one message batch at a time; its
-  /// Status names what it left out because the peer may not send it.
+  /// Passes batches that have arrived and that will arrive to `take`, one message batch at a time.
+  /// Its Status names what it skipped because the peer may not send it.
   using Take = std::function<Status(ProcessId from, MessageBatch&& batch)>;
   void receive(Take take);
-  /// The run ends: connections may break now, and nothing more is received.
+  /// The run ends: from now on connections may break, and nothing more is received.
   void leave();
   void close();
 
@@ -107,12 +109,12 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   StreamEnds* streams_ = nullptr;         // constant after open()
   std::unique_ptr<Transport> transport_;  // constant between open() and close()
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::map<ProcessId, std::string> names_;
   std::set<ProcessId> waiting_;  // peers that have not greeted yet
   std::vector<std::pair<ProcessId, MessageBatch>> early_;
   Take take_;
-  std::map<ProcessId, uint64_t> num_refused_;  // batches of which something was left out
+  std::map<ProcessId, uint64_t> num_refused_;  // number of batches of which a part was skipped
   std::set<TenantSlot> finished_;
   bool is_leaving_ = false;
   bool has_failed_ = false;

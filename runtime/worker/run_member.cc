@@ -46,7 +46,7 @@ RunMember::~RunMember() {
     preparing_.wait();
     take_prepared();
   }
-  // Nothing may arrive after the executor is destroyed.
+  // No batch may arrive after the executor is destroyed.
   if (connections_ != nullptr) connections_->close();
   if (running_.valid()) running_.wait();
 }
@@ -87,7 +87,7 @@ Status RunMember::obey(const Payload& message) {
   return ok();
 }
 
-/// Before it runs, orders wait; after its end nobody answers.
+/// Before the run starts, orders wait; after its end they are not answered.
 void RunMember::hold(const HoldEngines& hold) {
   ActorCommand command{hold.number, hold.tenant, Payload::of(EngineHold{hold.owner, hold.lease})};
   if (running_.valid())
@@ -122,7 +122,7 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
   const std::string scheme = fmt::format("{}://", to_string(transport));
   const auto fits = [&](const AddressEntry& each) { return each.frames.starts_with(scheme); };
   const auto found = std::find_if(entry.addresses.begin(), entry.addresses.end(), fits);
-  // Else the first address is used: the tests' transports have no scheme.
+  // Otherwise the first address is used, because the tests' transports have no scheme.
   const AddressEntry& address = found == entry.addresses.end() ? entry.addresses[0] : *found;
   peer.address = {address.frames, address.bulk};
   return peer;
@@ -182,12 +182,12 @@ void RunMember::take_prepared() {
   say_(Payload::of(GroupsReady{static_cast<uint32_t>(num_groups)}));
 }
 
-/// The order to end came while the actor groups are made.
+/// The order to end arrived while the actor groups are being made.
 void RunMember::leave_start(Time now) {
   if (!leaves_at_) leaves_at_ = now + kStartLeftMax;
   if (now < *leaves_at_) return;
   has_left_start_ = true;
-  // The others' drain counts on a process that came back to them: it cannot be completed without.
+  // The drain of the other processes needs this restarted process: it cannot complete without it.
   const bool is_awaited = !stops_ && setup_.begins_at.has_value();
   outcome_ = RunOutcome{
       is_awaited ? RunEnd::kFailed : RunEnd::kInterrupted,
@@ -228,7 +228,7 @@ Heartbeat RunMember::heartbeat() const {
   beat.still_ms = static_cast<int64_t>(status.still_for.to_seconds() * 1e3);
   beat.is_waiting = status.is_waiting;
   beat.has_alarm = status.has_alarm;
-  // Only while following a record: otherwise the reports of the actor groups show their state.
+  // Only while a record is followed; otherwise the reports of the actor groups show their state.
   if (connections_ != nullptr && status.still_for >= plan_->settings.stall_after &&
       !executor_->is_live())
     beat.stall = setup_.step_source->stuck().text();

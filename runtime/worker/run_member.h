@@ -1,16 +1,16 @@
-/// RunMember: one process of a run, from StartRun to its outcome: an executor that obeys the
-/// messages of the control plane (control_messages.h, run_coordinator.h) and answers them.
+/// RunMember: one process of a run, from StartRun to its outcome. It is an executor that applies
+/// the messages of the control plane (control_messages.h, run_coordinator.h) and answers them.
 ///
-/// A single process takes inputs as soon as its actor groups are made. One with peers waits for
-/// ConnectPeers before and for GoRun after, and reports what can be decided only over all
-/// processes.
+/// A single process accepts inputs as soon as its actor groups are made. A process with peers waits
+/// for ConnectPeers before that and for GoRun after it. Decisions over all processes are left to
+/// the control plane.
 ///
-/// Making actor groups loads models, which may take minutes, or for ever where a driver or a file
-/// system hangs. After the order to drain or to stop it may go on for kStartLeftMax; then its
-/// thread is left behind: nothing was computed that could be lost.
+/// Making actor groups loads models, which may take minutes, or never end if a driver or a file
+/// system hangs. After the order to drain or to stop it may continue for kStartLeftMax. Then its
+/// thread is abandoned: nothing was computed that could be lost.
 ///
-/// Threads: everything from one thread; `say` is also called from the connections' I/O thread and
-/// from actor groups' threads. Making actor groups has a thread of its own.
+/// Threads: everything from one thread. `say` is also called from the connections' I/O thread and
+/// from actor groups' threads. A separate thread makes the actor groups.
 #pragma once
 
 #include <functional>
@@ -29,20 +29,20 @@ class RunMember {
  public:
   using Say = std::function<void(Payload message)>;
 
-  /// With it a run that is told to end while it starts is gone before a batch system, which waits
-  /// 30 s, kills it.
+  /// Batch systems wait 30 s before they kill. With this limit, a run that must end while it starts
+  /// is gone earlier.
   static constexpr Duration kStartLeftMax = Duration::seconds(10);
 
-  /// `executor.others` is set here. `connections` are already open and outlive it;
-  /// obey() connects them; null: the process is alone.
+  /// `executor.others` is set here. `connections` are already open and must stay valid while the
+  /// member exists; obey() connects them. Null: the process is the whole run.
   RunMember(CafExecutorSetup executor, PeerConnections* connections, Say say);
   ~RunMember();
 
-  /// One message of the control plane; unknown ones are ignored.
+  /// Applies one message of the control plane; unknown messages are ignored.
   Status obey(const Payload& message);
-  /// Call it regularly: reports that the actor groups are ready, takes the outcome.
+  /// Call it regularly: reports that the actor groups are ready, and collects the outcome.
   void poll(Time now);
-  /// Ends the run now; before StartRun, it does not begin.
+  /// Ends the run now. Before StartRun: the run does not begin.
   void stop();
 
   bool has_begun() const { return executor_ != nullptr; }
@@ -51,9 +51,9 @@ class RunMember {
   void cut(uint64_t number) {
     if (executor_ != nullptr) executor_->cut(number);
   }
-  /// How it ended, once it has.
+  /// How the run ended; none while it runs.
   const std::optional<RunOutcome>& outcome() const { return outcome_; }
-  /// The process has to end without destroying this.
+  /// A handler's thread did not return: the process must end without destroying this object.
   bool has_lost_threads() const;
   Heartbeat heartbeat() const;
   StallReport stall_report() const;
@@ -79,16 +79,16 @@ class RunMember {
   std::future<RunOutcome> running_;
   std::optional<RunOutcome> outcome_;
   bool is_prepared_ = false;
-  std::vector<PeerEntry> peers_;  // of ConnectPeers
-  bool drains_ = false;           // a drain was asked for before it could begin
+  std::vector<PeerEntry> peers_;  // from ConnectPeers
+  bool drains_ = false;           // a drain was requested before it could begin
   std::set<TenantSlot> set_aside_;
-  std::vector<ActorCommand> commands_;  // that came before it could begin
+  std::vector<ActorCommand> commands_;  // commands that arrived before they could be handled
   bool stops_ = false;
-  std::optional<Time> leaves_at_;  // told to end while the actor groups are made
+  std::optional<Time> leaves_at_;  // set when the run must end while the actor groups are made
   bool has_left_start_ = false;
 };
 
-/// The events of connections, reported to the control plane through `say`.
+/// The connections' events, which report to the control plane through `say`.
 ConnectionEvents connection_events(RunMember::Say say, std::function<void(const Error&)> failed,
                                    std::function<void(const std::string&)> changed);
 

@@ -5,8 +5,8 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kEarlyMax = 4096;       // frames; a peer sends one request for each channel
-constexpr size_t kEarlyBytesMax = 4096;  // of a request
+constexpr size_t kEarlyMax = 4096;       // frames; a peer sends one request per channel
+constexpr size_t kEarlyBytesMax = 4096;  // size of a request
 
 std::vector<std::byte> copy_of(const Blob& blob) {
   return {blob.bytes().begin(), blob.bytes().end()};

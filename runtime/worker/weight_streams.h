@@ -2,8 +2,9 @@
 /// connections (runtime/worker/peer_connections.h): each channel is the stream with the number of
 /// its resource.
 ///
-/// Threads: add() from whichever thread makes the channel, the rest as StreamEnds says. Frames for
-/// a channel that is not made yet wait, bounded: until they get an answer peers send only requests.
+/// Threads: add() from the thread that makes the channel, the rest as for StreamEnds. Frames for a
+/// channel that does not exist yet wait. Their number is bounded, because peers send only requests
+/// until they get an answer.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ namespace primerl {
 
 class WeightStreams final : public StreamEnds {
  public:
-  /// From now on frames go between the channel and these processes. Call
+  /// From now on the channel exchanges frames with these processes. Call
   /// PeerConnections::streams_ready() after it.
   void add(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<StreamChannel> channel);
 

@@ -20,8 +20,8 @@ bool uses(EdgeTransport transport, const Plan& plan, ProcessId process) {
   return false;
 }
 
-/// Whether a peer connects to the process by this transport: the later of two connects to the
-/// earlier.
+/// Whether a peer connects to this process by this transport. Of two processes the later one
+/// connects to the earlier.
 bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
     if (transport_between(plan, process, ProcessId(other)) == transport) return true;
@@ -59,7 +59,7 @@ Status open_connections(PeerConnections& connections, const Plan& plan, ProcessI
     options.keys = std::move(keys->own);
     options.allowed = std::move(keys->allowed);
   } else if (uses(EdgeTransport::kTcp, plan, process)) {
-    // A key pair for this incarnation, kept only in memory; peers get the public key through their
+    // A key pair for this incarnation, kept only in memory. Peers get the public key through their
     // control channels, and accept no other.
     options.keys = make_key_pair();
     hello.public_key = options.keys->public_key;

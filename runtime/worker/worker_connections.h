@@ -11,19 +11,19 @@
 
 namespace primerl {
 
-/// What connections of this plan's processes may take. A peer that is frozen has `dead_after`
-/// before it is killed: one that is started again in that time must not give up on it earlier.
+/// Limits for the connections of this plan's processes. A frozen peer is killed after `dead_after`;
+/// a peer that is restarted within that time must not be given up earlier.
 ConnectionLimits connection_limits(const Plan& plan);
 
-/// Opens the sockets of the process for the peers that connect to it: in `folder`, on free ports
-/// where edges travel by tcp, or both. Fills `hello` with the addresses, the public key (of --keys,
-/// or generated now if anything travels by tcp) and the pass.
+/// Opens the sockets of the process for the peers that connect to it: in `folder`, or on free ports
+/// if edges use tcp, or both. Fills `hello` with the addresses, the public key (of --keys, or
+/// generated now if any edge uses tcp) and the secret `pass`.
 Status open_connections(PeerConnections& connections, const Plan& plan, ProcessId process,
                         const std::string& folder, const PeerKeyFiles& key_files,
                         WorkerHello& hello);
 
-/// This thread and all that it will start run on these CPUs; none: on all. An Error names those
-/// that the machine does not have or does not allow.
+/// Restricts this thread, and all threads that it will start, to these CPUs; none: all CPUs. An
+/// Error names CPUs that the machine does not have or does not allow.
 Status pin_to_cpus(const std::vector<int32_t>& cpus);
 
 }  // namespace primerl

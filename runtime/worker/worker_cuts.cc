@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// Of a process that died: it comes back without them.
+/// Removes cuts of an earlier incarnation that died: the new one starts without them.
 void remove_cuts_of_earlier(const std::filesystem::path& folder, const CutHead& head) {
   for (const auto& file : list_cuts(folder, head.process)) {
     const auto other = read_cut_head(file);
@@ -65,7 +65,7 @@ void WorkerCuts::tick(Time now, uint64_t num_steps) {
   begin();
 }
 
-/// One of a learner would wait for a checkpoint, which comes at the end of the drain.
+/// With a learner, a cut would wait for a checkpoint, which is written at the end of the drain.
 void WorkerCuts::before_drain() {
   if (!has_learner_) begin();
 }
@@ -92,7 +92,7 @@ void WorkerCuts::begin() {
   order_(number);
 }
 
-/// On the thread of the group, between two of its steps: what it writes ends here.
+/// Called on the group's thread between two of its steps, so the files end with this step's lines.
 void WorkerCuts::add_part(uint64_t number, GroupState&& state) {
   for (const auto& [file, bytes] : setup_.line_files(state.group)) {
     const std::lock_guard lock(mutex_);
@@ -107,7 +107,7 @@ void WorkerCuts::add_in_transit(uint64_t number, SavedMessage&& message) {
 
 void WorkerCuts::made(ProcessCut&& cut) {
   const auto is_draining = [](const GroupState& state) { return state.is_draining; };
-  // A record that drains is not followed.
+  // A record that drains is not followed, so its cut is useless.
   if (setup_.is_useless() || std::any_of(cut.groups.begin(), cut.groups.end(), is_draining)) return;
   Made made{setup_.head, std::move(cut)};
   CutHead& head = made.head;
@@ -122,7 +122,8 @@ void WorkerCuts::made(ProcessCut&& cut) {
         head.learner_steps.emplace_back(tenant.value, setup_.begun_steps[tenant.index()] + steps);
   }
   const std::lock_guard lock(mutex_);
-  if (head.number != number_) return;  // the next one began meanwhile: segment_ is its own
+  // The next cut began meanwhile, so segment_ belongs to that one.
+  if (head.number != number_) return;
   head.segment = segment_;
   head.line_files = {line_files_.begin(), line_files_.end()};
   if (may_be_written(head))
@@ -131,13 +132,13 @@ void WorkerCuts::made(ProcessCut&& cut) {
     early_ = std::move(made);
 }
 
-/// With mutex_ held.
+/// Call with mutex_ held.
 bool WorkerCuts::may_be_written(const CutHead& head) const {
   return std::all_of(head.learner_steps.begin(), head.learner_steps.end(),
                      [this](const auto& each) { return each.second <= checkpoints_[each.first]; });
 }
 
-/// With mutex_ held.
+/// Call with mutex_ held.
 void WorkerCuts::hand_over(Made made) {
   next_ = std::move(made);
   changed_.notify_all();
@@ -175,13 +176,14 @@ void WorkerCuts::write() {
   }
 }
 
-/// Removes cuts that nobody needs, and lets what is older than the two newest go.
+/// Removes superfluous cuts, and allows removal of segments that are older than the two newest
+/// cuts.
 void WorkerCuts::retire() {
   CutHead old = setup_.head;
   const uint64_t retired = retired_through(setup_.folder, old.process, old.incarnation);
   while (const auto index = superfluous_cut(kept_, retired)) {
     old.number = kept_[*index].number;
-    std::error_code ignored;  // a file that stays does no harm
+    std::error_code ignored;  // a remaining file does no harm
     std::filesystem::remove(cut_path(setup_.folder, old), ignored);
     kept_.erase(kept_.begin() + static_cast<ptrdiff_t>(*index));
   }
@@ -189,7 +191,7 @@ void WorkerCuts::retire() {
     setup_.keep(kept_[kept_.size() - kNewestCuts].segment);
 }
 
-/// A run goes on from cuts of all its processes, or from none.
+/// A run resumes from cuts of all its processes, or from none.
 bool WorkerCuts::all_have_cuts() const {
   for (const auto& process : setup_.plan->processes)
     if (!process.groups.empty() && list_cuts(setup_.folder, process.name).empty()) return false;

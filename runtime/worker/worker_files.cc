@@ -61,7 +61,7 @@ Status WorkerFiles::resume(std::span<const TenantSlot> trained) {
   return ok();
 }
 
-/// With mutex_ held.
+/// Call with mutex_ held.
 Result<bool> WorkerFiles::was_there(std::string_view file, std::string_view line) {
   if (!is_following_) return false;
   auto found = followed_.find(file);
@@ -75,8 +75,8 @@ Result<bool> WorkerFiles::was_there(std::string_view file, std::string_view line
   return found->second->take(line);
 }
 
-/// The newest checkpoint if `step` is not newer: that checkpoint was written by the recorded start
-/// or before it.
+/// The newest checkpoint, if `step` is not newer than it: the recorded start or an earlier one
+/// wrote it.
 const ResumePoint* WorkerFiles::written_before(TenantSlot tenant, int64_t step) const {
   if (tenant.index() >= newest_.size() || step > newest_[tenant.index()].step) return nullptr;
   return &newest_[tenant.index()];

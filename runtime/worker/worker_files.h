@@ -1,8 +1,8 @@
-/// WorkerFiles: the files below the run folder that the process of the Rollout and Trainer nodes
+/// WorkerFiles: the files of the run folder that the process of the Rollout and Trainer nodes
 /// writes: append-only lines and checkpoints.
 ///
 /// Thread-safe. The first error of the disk is kept and reported once through `on_fault`, which may
-/// be called from the thread of any actor group; the caller also gets it, every time.
+/// be called from the thread of any actor group. The caller gets the error at every call.
 #pragma once
 
 #include <filesystem>
@@ -23,28 +23,28 @@ namespace primerl {
 
 class WorkerFiles final : public RunFiles {
  public:
-  /// `on_checkpoint` is told of committed checkpoints that were not there before. `begun_from`, by
-  /// tenant slot or empty, stays on the disk: without it the record of this start could not be
-  /// replayed.
+  /// `on_checkpoint` is called for committed checkpoints that did not exist before. Checkpoints in
+  /// `begun_from` (by tenant slot, or empty) stay on the disk, because the record of this start
+  /// cannot be replayed without them.
   WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
               const std::vector<ResumePoint>& begun_from,
               std::function<void(TenantSlot, int64_t)> on_checkpoint,
               std::function<void(const Error&)> on_fault);
 
-  /// The run is resumed from a record: until resume() lines that are there already are
-  /// compared and checkpoints up to `newest` (by tenant slot; step 0: none) are not written again.
-  /// Call it before the actor groups start. `bytes_before`: of each file when the recorded start
-  /// began.
+  /// For a run that is resumed from a record. Until resume(), existing lines are compared instead
+  /// of written, and checkpoints up to `newest` (by tenant slot; step 0: none) are not written
+  /// again. Call it before the actor groups start. `bytes_before`: size of each file when the
+  /// recorded start began.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest);
-  /// The record has ended: lines beyond it are cut. Call it once, from any thread. `trained`:
-  /// this process writes their checkpoints, and those beyond the record are removed.
+  /// The record has ended: later lines are removed. Call it once, from any thread. `trained`:
+  /// tenants whose checkpoints this process writes; checkpoints after the record are removed.
   Status resume(std::span<const TenantSlot> trained);
 
-  /// Line files and their bytes: of one group those that it writes, of no group all.
+  /// Line files and their sizes in bytes: those that one group writes; none: all.
   std::vector<std::pair<std::string, uint64_t>> sizes(GroupId writer);
-  /// A cut is of no use: two groups write into one file, and where one of them was cut cannot be
-  /// told from the file.
+  /// Whether two groups write into one file. Then a cut is useless, because the file does not show
+  /// where one of them was cut.
   bool shares_files();
 
   Status append_line(std::string_view file, std::string_view line) override;
@@ -52,7 +52,7 @@ class WorkerFiles final : public RunFiles {
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
 
  private:
-  /// What a file that actors name is called below the run folder.
+  /// The path below the run folder of a file that actors name.
   std::string name_of(std::string_view file) const;
   Status append(const std::string& file, std::string_view line);
   Result<bool> was_there(std::string_view file, std::string_view line);
@@ -64,14 +64,17 @@ class WorkerFiles final : public RunFiles {
   const std::function<void(const Error&)> on_fault_;
   std::vector<std::string> rollouts_;                          // file names, by actor group
   std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
-  std::vector<ResumePoint> newest_;                            // likewise; empty: nothing to follow
-  std::vector<int64_t> last_steps_;                            // likewise: of checkpoints followed
+  std::vector<ResumePoint> newest_;                            // by tenant slot; empty: no record
+                                                               // is followed
+  std::vector<int64_t> last_steps_;                            // by tenant slot: steps of
+                                                               // checkpoints that were followed
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
   std::map<std::string, std::unique_ptr<FollowedLines>, std::less<>> followed_;
-  std::map<std::string, GroupId, std::less<>> writers_;  // none: nobody has written since the start
+  std::map<std::string, GroupId, std::less<>> writers_;  // none: no group has written since the
+                                                         // start
   bool shares_files_ = false;
   bool is_following_ = false;
   bool has_told_ = false;

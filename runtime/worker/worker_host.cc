@@ -47,7 +47,7 @@ struct HostArguments {
   int64_t incarnation = 1;
   int64_t control = -1;
   PeerKeyFiles peer_keys;
-  std::string socket_folder;  // folder of the run's sockets; empty when the process is alone
+  std::string socket_folder;  // folder of the run's sockets; empty for a run of one process
 };
 
 Result<std::vector<ResumePoint>> read_points(const std::vector<std::string>& checkpoints) {
@@ -55,7 +55,7 @@ Result<std::vector<ResumePoint>> read_points(const std::vector<std::string>& che
   for (const auto& checkpoint : checkpoints) {
     ResumePoint& point = points.emplace_back();
     if (checkpoint == kNoCheckpoint) continue;
-    // The control plane has looked at every byte of it.
+    // The control plane has checked every byte of it.
     ASSIGN_OR_RETURN(point, read_checkpoint(checkpoint, CheckpointDepth::kSizes));
   }
   return points;
@@ -94,9 +94,9 @@ class WorkerHost {
         control_(std::move(control)),
         inbox_(std::move(inbox)) {}
 
-  /// Opens the connections too, if there are other processes.
+  /// Also opens the connections, if there are other processes.
   Status say_hello();
-  /// Waits for the first order. False when the control plane wants no run after all.
+  /// Waits for the first order. False when the control plane does not start the run.
   bool wait_for_start();
   RunEnded run();
   void close(RunEnded ended) {
@@ -122,24 +122,24 @@ class WorkerHost {
   const std::unique_ptr<ControlChannel> control_;
   const std::shared_ptr<ControlInbox> inbox_;
 
-  // Any actor group's thread may report a disk fault, and the connections' thread one of its own:
-  // made before both, destroyed after them.
+  // The thread of any actor group may report a disk fault, and the connections' thread may report
+  // its own. So these members are made before both and destroyed after them.
   std::mutex fault_mutex_;
   std::optional<Error> fault_;
 
   const std::shared_ptr<EngineBoard> engines_ = std::make_shared<EngineBoard>();
   std::optional<ControlEvent> first_;   // the first order
-  std::optional<RecordPrefix> record_;  // of the start before, to be followed
-  RunCuts followed_cuts_;               // of record_; empty: it is followed from its first step
-  std::optional<CutHead> base_;         // the one of this process
-  std::vector<int64_t> begun_steps_;    // steps its tenants had taken when it began
-  std::unique_ptr<WorkerTrace> trace_;  // null when nothing is recorded
-  std::unique_ptr<Recovery> recovery_;  // tells trace_'s observer
+  std::optional<RecordPrefix> record_;  // the record of the last start, to be followed
+  RunCuts followed_cuts_;               // of record_; empty: it is followed from step 1
+  std::optional<CutHead> base_;         // this process's cut
+  std::vector<int64_t> begun_steps_;    // steps that its tenants had made when it began
+  std::unique_ptr<WorkerTrace> trace_;  // null without recording
+  std::unique_ptr<Recovery> recovery_;  // notifies trace_'s observer
   std::unique_ptr<Log> log_;
-  std::unique_ptr<WorkerCuts> cuts_;  // null when none are made
+  std::unique_ptr<WorkerCuts> cuts_;  // null if no cuts are made
   std::atomic<RunMember*> member_{nullptr};
   WeightStreams weight_streams_;
-  std::unique_ptr<PeerConnections> connections_;  // null when alone; reports to control_
+  std::unique_ptr<PeerConnections> connections_;  // null for a run of one process
 };
 
 Status WorkerHost::say_hello() {
@@ -181,7 +181,7 @@ RunEnded WorkerHost::run() {
   WorkerTrace::Setup recording{
       plan_, process_, static_cast<uint32_t>(arguments_.incarnation), folder, arguments_.resume, {},
       {},    {}};
-  std::vector<ResumePoint> begun_from = *points;  // what the actors resume from
+  std::vector<ResumePoint> begun_from = *points;  // the checkpoints from which the actors resume
   if (!arguments_.recover.empty())
     if (const Status opened = open_record(recording, begun_from); !opened.ok())
       return ended_by(RunEnd::kFailed, opened.error());
@@ -223,8 +223,8 @@ RunEnded WorkerHost::run() {
   return ended;
 }
 
-/// Opens the record to follow, and the checkpoints that its start began from: this start first
-/// repeats that one.
+/// Opens the record to follow, and the checkpoints from which its start began, because this start
+/// first repeats that one.
 Status WorkerHost::open_record(WorkerTrace::Setup& recording,
                                std::vector<ResumePoint>& begun_from) {
   ASSIGN_OR_RETURN(const FollowFile follow, read_follow_file(arguments_.recover, *plan_));
@@ -236,7 +236,7 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   begun_steps_.assign(plan_->tenants.size(), 0);
   for (size_t slot = 0; slot < begun_from.size(); ++slot)
     begun_steps_[slot] = begun_from[slot].step;
-  // An absent process starts anew, although its new trace is marked as a recovery.
+  // An absent process starts fresh, although its new trace is marked as a recovery.
   if (follow.is_absent(process_)) return ok();
   ASSIGN_OR_RETURN(FollowedRecord followed, open_followed(*plan_, follow, process_));
   record_ = std::move(followed.prefix);
@@ -246,7 +246,7 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   return ok();
 }
 
-/// What this start went on from becomes part of its own record, and it makes cuts itself.
+/// Adds the cut from which this start resumed to its own record, and prepares its own cuts.
 Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Setup& recording,
                                 const std::vector<ResumePoint>& newest) {
   if (trace_ == nullptr || !trace_->makes_cuts()) return ok();
@@ -282,7 +282,7 @@ Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Set
   return ok();
 }
 
-/// The Rollout nodes of a run share a process, which writes rollouts.jsonl.
+/// All Rollout nodes of a run share a process, which writes rollouts.jsonl.
 bool WorkerHost::runs_rollout() const {
   return std::any_of(plan_->instances.begin(), plan_->instances.end(), [this](const auto& one) {
     return plan_->node(one.node).contract->name == "rollout" &&
@@ -327,7 +327,7 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     setup.observer = recovery_.get();
     setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
     setup.on_live = [this, &host_services] {
-      // A file that differs from the record ends the run: then it is not recovered.
+      // If a file differs from the record the run ends: then it is not recovered.
       if (has_fault()) return;
       const Status live = host_services.resume(tenants_trained_by(*plan_, process_));
       if (!live.ok()) return note_fault(live.error());
@@ -342,8 +342,8 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
   RunEnded ended = lead(member);
   member_ = nullptr;
   if (member.has_lost_threads()) {
-    // A stuck handler or load may still touch what destructors would free: report the end, then
-    // exit at once.
+    // A stuck handler or load may still use objects that destructors would free. So it reports the
+    // end and then exits at once.
     const int code = exit_code_of(ended);
     if (trace_ != nullptr) trace_->leave(code != kExitDone);
     close(std::move(ended));
@@ -415,8 +415,8 @@ ProcessId find_process(const Plan& plan, const std::string& name) {
   return ProcessId::none();
 }
 
-/// A restarted worker must run the code that the others run: each plugin's file is still the one
-/// that run.json names.
+/// A restarted worker must run the same code as the others: each plugin's file must still be the
+/// one that run.json names.
 Status check_plugins(const std::string& run_folder) {
   const auto text = read_text_file(run_folder + "/run.json");
   if (!text.ok() && text.error().code() == Code::kNotFound) return ok();

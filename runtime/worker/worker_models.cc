@@ -32,7 +32,7 @@ namespace primerl {
 namespace {
 
 constexpr size_t kIdsFileBytesMax = size_t{1} << 30;
-constexpr int32_t kHeadRows = 64;  // enough for a product to be bound by arithmetic
+constexpr int32_t kHeadRows = 64;  // enough rows for a matmul to be bound by arithmetic
 
 int32_t thread_count(int64_t asked) {
   const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
@@ -44,7 +44,7 @@ Error without_torch() {
       .note("configure with -DPRIMERL_TORCH=ON");
 }
 
-/// Products on a CUDA device do not have invariant numerics.
+/// Matmuls on a CUDA device do not have invariant numerics.
 std::string numerics_on(const std::string& device) {
   return device == "cpu" ? "invariant" : "fast";
 }
@@ -70,8 +70,8 @@ Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,
   return torch_backends()->make_learner(options, model);
 }
 
-/// The prompt as ids, and the tokenizer to read completions with: null when the folder has none and
-/// the prompt came as ids.
+/// The prompt as ids, and the tokenizer that decodes completions. Null when the folder has no
+/// tokenizer and the prompt was given as ids.
 struct Prompt {
   std::vector<int32_t> ids;
   std::shared_ptr<Tokenizer> tokenizer;
@@ -98,8 +98,8 @@ Result<Prompt> read_prompt(const GenerateArguments& arguments) {
   return prompt;
 }
 
-/// Room for every sample at once: nothing is preempted. Rows of a prompt whose log-probabilities
-/// are asked for go through the head max_running at a time.
+/// Enough blocks for all samples at once, so nothing is preempted. If prompt log-probabilities are
+/// requested, the prompt's rows go through the head in groups of max_running.
 EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_tokens) {
   EngineOptions options;
   const auto tokens = static_cast<int64_t>(prompt_tokens) + arguments.max_tokens + 1;
@@ -118,7 +118,7 @@ EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_t
   return options;
 }
 
-/// Of arguments that were validated, but for what the engine refuses.
+/// The arguments were validated already; the engine may still refuse some values.
 Result<SamplingParams> sampling_of(const GenerateArguments& arguments) {
   SamplingParams sampling;
   sampling.temperature = arguments.temperature;
@@ -152,7 +152,7 @@ Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArgu
     request.id = SequenceId(i);
     request.prompt_tokens = prompt;
     request.sampling = sampling;
-    // The first sample has the seed itself: --n 1 and the first of --n 4 are the same text.
+    // The first sample uses the seed itself, so --n 1 and the first of --n 4 give the same text.
     request.seed = i == 0 ? static_cast<uint64_t>(arguments.seed)
                           : mix(static_cast<uint64_t>(arguments.seed), i);
     RETURN_IF_ERROR(engine.submit(std::move(request)));
@@ -194,7 +194,7 @@ Json list_of(std::span<const float> logprobs) {
   return list;
 }
 
-/// For each sampled token the likeliest ones in its place, as far as there are any.
+/// For each sampled token the most likely tokens at its position, if there are any.
 Json top_of(const FinishEvent& event, size_t count) {
   Json all = Json::array();
   for (size_t i = 0; i < event.tokens.size(); ++i) {
@@ -229,7 +229,7 @@ void print_completion(const FinishEvent& event, const Prompt& prompt,
   print_text(json.dump() + "\n");
 }
 
-/// An engine of the model, with the adapter on it where one is asked for.
+/// An engine of the model, with the adapter if one was given.
 Result<std::unique_ptr<Engine>> make_engine(const GenerateArguments& arguments,
                                             const Prompt& prompt) {
   EngineOptions options = engine_options(arguments, prompt.ids.size());
@@ -348,7 +348,7 @@ Status train_step(const TrainStepArguments& arguments) {
   return error(Code::kUnavailable, "the step was skipped: {}", report.skip_reason);
 }
 
-/// Wrong flags are 3; anything about the model or the input is 2, a failure of ours 1.
+/// Exit codes: 3 for wrong flags, 2 for errors in the model or the input, 1 for other failures.
 int exit_code_of(const Status& status) {
   if (status.ok()) return kExitDone;
   const Code code = status.error().code();
@@ -356,9 +356,9 @@ int exit_code_of(const Status& status) {
   return fail(status.error(), is_ours ? kExitFailed : kExitBadConfiguration);
 }
 
-constexpr int kRoomTriesMax = 6;  // a second apart
+constexpr int kRoomTriesMax = 6;  // one second apart
 
-/// A device gives back the memory of a process that was killed some time after its death.
+/// Waits, because a device frees the memory of a killed process some time after its death.
 Status wait_for_devices(const Plan& plan) {
   for (int tries = 1;; ++tries) {
     Status enough = check_devices(plan, &why_no_torch_on, torch_device_memory());

@@ -1,5 +1,5 @@
 /// `primerl-worker generate | score | train-step | backends | device`: one model, no graph. The
-/// engine and the learner are the ones a run uses, so that what these print is what training sees.
+/// engine and the learner are the same as in a run, so these commands print what training computes.
 #pragma once
 
 #include "runtime/program/command_line.h"
@@ -9,11 +9,11 @@ namespace primerl {
 Command worker_generate_command();
 Command worker_score_command();
 Command worker_train_step_command();
-/// Says why libtorch's backends cannot compute on a device, or nothing; `doctor` asks.
+/// Prints why libtorch's backends cannot compute on a device, or nothing. Called by `doctor`.
 Command device_command();
-/// Says why the devices of this machine are not enough for a graph, or nothing; `run` asks.
+/// Prints why the devices of this machine are not enough for a graph, or nothing. Called by `run`.
 Command devices_command();
-/// Lists the (kind, backend) pairs of this build; `doctor` asks.
+/// Lists the (kind, backend) pairs of this build. Called by `doctor`.
 Command backends_command();
 
 }  // namespace primerl

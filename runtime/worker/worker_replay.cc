@@ -23,7 +23,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Of the recorded run, from the first step that is played to its last.
+/// Seconds of the recorded run, from the first step that is replayed to its last.
 double recorded_seconds(const ReplaySession& session) {
   const Trace& trace = *session.trace;
   Time first = Time::from_nanoseconds(INT64_MAX);
@@ -118,7 +118,7 @@ std::string text_of(const WrittenFixture& fixture) {
       fixture.last_step, fixture.group, fixture.folder.string(), fixture.num_bytes);
 }
 
-/// Prints the report, writes the fixture when one was asked for.
+/// Prints the report, and writes the fixture if one was requested.
 int finish(const ReplayArguments& arguments, const ReplaySession& session, const ReplaySetup& setup,
            const ReplayReport& report, double seconds) {
   Json json = to_json(session, report, seconds);
@@ -188,7 +188,7 @@ int run_replay(const ReplayArguments& arguments) {
   auto report = (*replay)->run();
   if (!report.ok()) {
     const int code = fail(report.error(), kExitFailed);
-    if (report.error().code() == Code::kDeadline) std::_Exit(code);  // its thread is lost
+    if (report.error().code() == Code::kDeadline) std::_Exit(code);  // the handler's thread is lost
     return code;
   }
   return finish(arguments, session, setup, *report, seconds_since(start));

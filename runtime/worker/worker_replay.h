@@ -1,4 +1,4 @@
-/// The commands of primerl-worker that play a recorded run: `replay` and `bisect`.
+/// The commands of primerl-worker that repeat a recorded run: `replay` and `bisect`.
 #pragma once
 
 #include "runtime/program/command_line.h"

@@ -1,6 +1,6 @@
-/// WorkerServices: what the actor groups of a worker process see of it: files, metrics, the log.
+/// WorkerServices: the services of a worker process for its actor groups: files, metrics, the log.
 ///
-/// Thread-safe. References outlive it.
+/// Thread-safe. Referenced objects must stay valid while it exists.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace primerl {
 
 class WorkerServices final : public HostServices {
  public:
-  /// `points`: what the recorded start began from, by tenant slot or empty.
+  /// `points`: the checkpoints from which the recorded start began, by tenant slot or empty.
   WorkerServices(const Plan& plan, const std::filesystem::path& folder, const std::string& process,
                  Log& log, ControlChannel& control, std::vector<ResumePoint> points,
                  std::function<void(TenantSlot, int64_t)> on_checkpoint,
@@ -38,7 +38,7 @@ class WorkerServices final : public HostServices {
   }
 
   /// Until resume() log lines repeat the record: they go to the log file but are not reported
-  /// again. `is_from_cut`: actors get their state from a cut, and none of a checkpoint.
+  /// again. `is_from_cut`: actors get their state from a cut, not from a checkpoint.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest, bool is_from_cut) {
     files_.follow(std::move(bytes_before), std::move(newest));
@@ -58,7 +58,7 @@ class WorkerServices final : public HostServices {
     if (!written.ok()) on_fault_(written.error());
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
-    // Written to the log file again, since it may show why a record could not be followed.
+    // Written to the log file again, because it may show why a record could not be followed.
     log_.write(level, instance, text);
     if (is_following_) return;
     if (level == LogLevel::kInfo && text == kFirstTokenLine)
@@ -71,14 +71,14 @@ class WorkerServices final : public HostServices {
   const ResumePoint* resume_point(TenantSlot tenant) const override {
     if (tenant.index() >= points_.size() || is_from_cut_) return nullptr;
     const ResumePoint& point = points_[tenant.index()];
-    return point.folder.empty() ? nullptr : &point;  // she had no checkpoint
+    return point.folder.empty() ? nullptr : &point;  // the tenant had no checkpoint
   }
 
  private:
   Log& log_;
   ControlChannel& control_;
   const std::vector<ResumePoint> points_;
-  const bool reports_all_;  // for the log of all processes
+  const bool reports_all_;  // for the merged log of all processes
   const std::function<void(const Error&)> on_fault_;
   std::vector<std::string> tenants_;  // by slot; constant after construction
   WorkerFiles files_;

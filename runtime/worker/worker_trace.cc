@@ -19,8 +19,8 @@
 namespace primerl {
 namespace {
 
-// The trace to write before the process dies of a broken CHECK or a signal; null: none, or one
-// thread is writing it already.
+// The trace to write before the process dies of a failed CHECK or a signal. Null: there is none, or
+// a thread is writing it already.
 std::atomic<SegmentWriter*> ring{nullptr};
 std::atomic<bool> is_dumping{false};
 
@@ -40,10 +40,10 @@ void dump_ring_and_die(int signal) {
     writer->dump_in_handler();
     is_dumping = false;
   }
-  // Wait for the dump of another thread: the death of this one would cut it off.
+  // Waits for the dump of another thread, because the death of this thread would interrupt it.
   const timespec tenth{0, 100'000'000};
   for (int i = 0; i < 100 && is_dumping; ++i) ::nanosleep(&tenth, nullptr);
-  ::raise(signal);  // by its default action, once this handler returns
+  ::raise(signal);  // its default action runs when this handler returns
 }
 
 void dump_ring_before_death(SegmentWriter& writer) {
@@ -73,8 +73,8 @@ Result<uint64_t> run_id_of(const std::filesystem::path& run_folder) {
 /// Sizes of the files whose lines the actors write.
 std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
     const Plan& plan, const std::filesystem::path& run_folder) {
-  // A process that is started again alone finds the file in use: whoever writes it cuts the torn
-  // last line of a crash.
+  // A process that is restarted alone finds the file in use; the process that writes it removes the
+  // incomplete last line of a crash.
   std::vector<std::pair<std::string, uint64_t>> sizes;
   for (const Tenant& tenant : plan.tenants) {
     const std::string name = rollouts_file_name(tenant.name, plan.tenants.size());
@@ -92,7 +92,7 @@ TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
   catalog.recovers = setup.recovers;
   catalog.bytes_before =
       setup.bytes_before ? *setup.bytes_before : sizes_of_line_files(*setup.plan, setup.run_folder);
-  // began_ns is of the steady clock: these two values map it to wall-clock time.
+  // began_ns is steady-clock time: these two values map it to wall-clock time.
   catalog.zero_ns = setup.zero ? setup.zero->first : steady_now().to_nanoseconds();
   catalog.wall_zero_seconds = setup.zero ? setup.zero->second : wall_seconds();
   return catalog;
@@ -113,7 +113,7 @@ SegmentWriterOptions options_of(const WorkerTrace::Setup& setup, const TraceCata
   options.full = trace.full == "gap" ? TraceFull::kGap : TraceFull::kBlock;
   options.segment_bytes = static_cast<uint64_t>(trace.segment_bytes);
   options.trace_bytes_max = static_cast<uint64_t>(trace.bytes_max);
-  // Every process keeps an equal share, and two segments at least.
+  // Every process may keep an equal share, but at least two segments.
   if (const size_t processes = setup.plan->processes.size(); processes > 1)
     options.trace_bytes_max = std::max(options.trace_bytes_max / processes,
                                        2 * static_cast<uint64_t>(trace.segment_bytes));
@@ -127,8 +127,8 @@ SegmentWriterOptions options_of(const WorkerTrace::Setup& setup, const TraceCata
 
 namespace {
 
-/// Without checkpoints before their end nothing is kept for a resumed run: the record is bounded
-/// all the same.
+/// Without checkpoints before its end, nothing is kept for a resumed run; the size of the record is
+/// still bounded.
 bool has_checkpoints(const Plan& plan) {
   return std::all_of(plan.tenants.begin(), plan.tenants.end(),
                      [](const Tenant& tenant) { return tenant.checkpoint_every > 0; });

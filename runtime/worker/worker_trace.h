@@ -1,12 +1,12 @@
-/// WorkerTrace: the trace of one process of a run, in `trace/` of the run folder: opened before the
-/// executor is made, told of every step by its actor groups, closed when they have ended.
+/// WorkerTrace: the trace of one process of a run, in `trace/` of the run folder. Opened before the
+/// executor is made, receives every step of its actor groups, closed when they have ended.
 ///
-/// A step that an actor group has finished is in the trace before its messages leave: what `kill
-/// -9` leaves behind holds every finished step. At the level `ring` nothing is written before the
-/// run fails, a CHECK breaks, a fatal signal comes or a dump is requested (ring_requests.h).
+/// A finished step is in the trace before its messages leave, so after `kill -9` the trace has
+/// every finished step. At the level `ring` nothing is written until the run fails, a CHECK fails,
+/// a fatal signal arrives or a dump is requested (ring_requests.h).
 ///
-/// Threads: observer() is used by the thread of every actor group; the rest by one thread, where
-/// nothing else is said.
+/// Threads: observer() is used by the thread of every actor group. The rest by one thread, unless a
+/// comment says otherwise.
 #pragma once
 
 #include <atomic>
@@ -35,12 +35,12 @@ class WorkerTrace {
     std::string recovers;                   // as in TraceCatalog
     /// As in TraceCatalog; none: the present sizes of the files in the run folder.
     std::optional<std::vector<std::pair<std::string, uint64_t>>> bytes_before;
-    /// As in TraceCatalog: zero_ns and wall_zero_seconds of the record that is followed, whose
-    /// clock goes on; none: now.
+    /// As in TraceCatalog: zero_ns and wall_zero_seconds of the followed record, whose clock
+    /// continues; none: now.
     std::optional<std::pair<int64_t, double>> zero;
   };
-  /// Null when the graph records nothing. kIo when the trace cannot be written. All threads have
-  /// the signal of RingRequests blocked.
+  /// Null when the graph records nothing. kIo when the trace cannot be written. The signal of
+  /// RingRequests must be blocked in all threads.
   static Result<std::unique_ptr<WorkerTrace>> open(const Setup& setup);
   WorkerTrace(const WorkerTrace&) = delete;
   WorkerTrace& operator=(const WorkerTrace&) = delete;
@@ -49,23 +49,23 @@ class WorkerTrace {
   DeliveryObserver& observer() { return *recorder_; }
   /// Wraps `make`: its resources write their answers into the trace.
   ResourceFactory recording(ResourceFactory make);
-  /// Whether the run can be resumed from cuts: not from a ring, and not where no tenant writes a
-  /// checkpoint before its end, because its learner begins anew then.
+  /// Whether the run can be resumed from cuts. Not from a ring. And not if no tenant writes a
+  /// checkpoint before its end, because then its learner starts from the beginning.
   bool makes_cuts() const { return makes_cuts_; }
-  /// Of a cut of this process: all but what differs from one to the next.
+  /// The head of this process's cuts, without the fields that differ between cuts.
   const CutHead& cut_head() const { return cut_head_; }
-  /// The segment that is written now; any thread.
+  /// Number of the segment that is written now; any thread.
   uint64_t segment() const;
   /// Segments before this one may be removed once the trace is larger than bytes_max; any thread.
   void keep_from(uint64_t segment) { *keep_from_ = segment; }
-  /// Why nothing is recorded any more; once it is an error it stays one.
+  /// Why recording has stopped; an error is permanent.
   Status fault() const;
 
-  /// All actor groups have ended: writes the end of the trace (of a ring, all of it, if the run
-  /// failed).
+  /// Call when all actor groups have ended. Writes the end of the trace; for a ring, the whole ring
+  /// if the run failed.
   Status close(bool run_failed);
-  /// The thread of an actor group did not return and may still record: keeps what is there, without
-  /// an end.
+  /// The thread of an actor group did not return and may still record: keeps the trace without an
+  /// end frame.
   void leave(bool run_failed);
   /// Warnings for a person about a trace that is incomplete; empty when it is complete.
   std::vector<std::string> warnings() const;
@@ -81,7 +81,7 @@ class WorkerTrace {
   bool is_ring_ = false;
   bool makes_cuts_ = false;
   CutHead cut_head_;
-  std::unique_ptr<RingRequests> requests_;  // of a ring, while it records
+  std::unique_ptr<RingRequests> requests_;  // for a ring, while it records
 };
 
 }  // namespace primerl

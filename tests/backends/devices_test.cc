@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// driver without a resource, inference#0 and #1 with an engine each, training with a learner.
+/// A driver without a resource, inference#0 and #1 with one engine each, training with a learner.
 Plan plan_of(const std::string& backend, const std::vector<std::string>& devices) {
   Plan plan;
   const std::vector<std::string> names = {"driver", "inference#0", "inference#1", "training"};
@@ -33,7 +33,7 @@ Plan plan_of(const std::string& backend, const std::vector<std::string>& devices
   return plan;
 }
 
-/// The channel that all but the driver use.
+/// A channel that all processes except the driver use.
 int32_t add_channel(Plan& plan) {
   plan.resources.push_back({});
   plan.resources.back().kind = "weight_channel";
@@ -58,7 +58,7 @@ TEST(Devices, WeightsStayOnThemWhereAllWhoUseTheChannelComputeOnOne) {
   EXPECT_FALSE(stay("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}));
 }
 
-/// Engines on the first card, learners on none.
+/// Engines can use only the first GPU, learners none.
 std::string first_gpu_alone(const std::string& device, const std::string& kind) {
   const bool is_usable = device == "cpu" || (device == "cuda:0" && kind == "engine");
   return is_usable ? "" : "is not available: built so";
@@ -99,8 +99,8 @@ TEST(Devices, AreNothingToScriptedResources) {
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(fault_of(plan, i), "");
 }
 
-/// Every engine needs 3 GB, every learner 11, one of each frozen weights that are called `base`; of
-/// each device `free_bytes` are free.
+/// Every engine needs 3 GB and every learner 11 GB, of which 1 GB are the frozen weights named
+/// `base`. Each device has `free_bytes` free.
 DeviceBudget memory_of(double free_bytes, const std::string& base = "") {
   DeviceBudget memory;
   memory.need = [base](const Plan& plan, int32_t resource) -> Result<DeviceNeed> {
@@ -132,7 +132,7 @@ TEST(Devices, WhatSharesOneMustFitTogether) {
 }
 
 TEST(Devices, HoldTheFrozenWeightsOfAProcessOnce) {
-  // Two processes: each has its own.
+  // Two processes: each has its own copy.
   const Plan apart = plan_of("torch", {"cpu", "cuda:0", "cpu", "cuda:0"});
   EXPECT_EQ(room_fault_of(apart, 14e9, "bfloat16 of model"), "");
   EXPECT_THAT(room_fault_of(apart, 13.9e9, "bfloat16 of model"), HasSubstr("needs 14.0 GB"));
@@ -171,7 +171,7 @@ TEST(Devices, OneThatIsNotThereIsNamedBeforeItsRoom) {
 TEST(Devices, NobodyIsAskedForTheCpuNorForAnotherMachine) {
   Plan plan = plan_of("torch", {"cpu", "cuda:0", "cpu", "cpu"});
   plan.processes[1].machine = "far";
-  // Without a worker to ask this would be an error.
+  // If a worker were asked, this would be an error.
   ::setenv("PRIMERL_WORKER", "/does/not/exist", 1);
   EXPECT_TRUE(check_devices_here(plan).ok());
   plan.processes[1].machine = "";

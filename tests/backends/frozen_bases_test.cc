@@ -1,4 +1,4 @@
-// The engines and the learner of a process are given one set of frozen bases: its factory's.
+// The engines and the learner of a process get one set of frozen bases: the factory's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace primerl {
 namespace {
 
-/// What was given to each engine and learner that was asked for.
+/// The bases that each made engine and learner got.
 std::vector<FrozenBases*>& given() {
   static std::vector<FrozenBases*> all;
   return all;
@@ -52,7 +52,7 @@ TEST(FrozenBasesOfAFactory, AreThoseOfAllThatItMakes) {
 
 }  // namespace
 
-/// Instead of torch_backends.cc; what is not asked for here is null.
+/// Replaces torch_backends.cc; functions that the test does not need are null.
 const TorchBackends* torch_backends() {
   static const TorchBackends all = [] {
     TorchBackends made{};

@@ -1,4 +1,4 @@
-// What tenants write over the values of a learner and an engine.
+// Tenants' values that override those of a learner and an engine.
 #include "runtime/backends/tenant_options.h"
 
 #include <gmock/gmock.h>
@@ -81,7 +81,7 @@ TEST(TenantOptions, AnEngineHasRoomForTheTargetsOfAllAdapters) {
   EXPECT_EQ(engine_for({}, two).adapter_targets.size(), 7U);
 }
 
-/// Its tasks are answered in one turn, after a prompt of `bytes`.
+/// An environment with one turn per task and prompts of `bytes` bytes.
 EnvironmentContract one_turn(size_t bytes) {
   EnvironmentContract contract;
   contract.first_tasks = [bytes](

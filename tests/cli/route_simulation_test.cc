@@ -51,7 +51,7 @@ TEST(RouteSimulation, PromptsWaitInLineAndSequencesShareTheRate) {
   EXPECT_THAT(alone.group_p90_s, DoubleNear(5, 1e-9));
   const auto together = simulate_routes(trace_of({a_turn(0, 0, 100, 30), a_turn(1, 0, 100, 20)}),
                                         policy_named("round_robin"), kOne);
-  // From 2 s on each has 5 tokens a second and 20 to go.
+  // From 2 s on each gets 5 tokens a second and has 20 left.
   EXPECT_THAT(together.group_p50_s, DoubleNear(6, 1e-9));
   EXPECT_THAT(together.end_s, DoubleNear(6, 1e-9));
 }

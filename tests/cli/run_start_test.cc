@@ -40,7 +40,7 @@ TEST(RunStart, ThatFailsBeforeItsFirstStepLeavesNoFolder) {
   EXPECT_TRUE(parsed(json.out).find("folder")->is_null());
 }
 
-/// The default folder, and the link to the run before.
+/// The default folder, and the link to the last run.
 TEST(RunStart, ThatFailsBeforeItsFirstStepDoesNotMoveLatest) {
   ScratchFolder scratch;
   const fs::path runs = scratch.path() / "runs";

@@ -210,7 +210,7 @@ struct RolloutsStory : SessionTraceStory {
 };
 
 TEST_F(RolloutsStory, TurnsAreWhatWasSampledInOneGo) {
-  // They are written in the order in which they end.
+  // Rollouts are written in the order in which they end.
   const auto trace = read_run(rollout(8, 1) + rollout(7, 0) + rollout(7, 1));
   ASSERT_TRUE(trace.ok()) << trace.error().text();
   EXPECT_EQ(trace->num_sessions, 3U);

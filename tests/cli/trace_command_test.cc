@@ -1,4 +1,4 @@
-// `primerl-graph trace` as a person or a program calls it: exit codes, errors, JSON.
+// `primerl-graph trace` called by a user or a program: exit codes, errors, JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

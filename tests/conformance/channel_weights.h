@@ -1,5 +1,5 @@
-/// Weights for tests of weight channels: small tensors whose every byte follows from the version,
-/// so that one of another version is seen.
+/// Weights for tests of weight channels: small tensors in which every byte depends on the version,
+/// so that a wrong version is detected.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ inline std::shared_ptr<const WeightSnapshot> channel_weights(int64_t version,
   return snapshot;
 }
 
-/// Of a key; no byte is that of another key's version of the same number.
+/// Weights of a key; no byte is equal to that of another key with the same version number.
 inline std::shared_ptr<const WeightSnapshot> channel_weights_of(WeightsKey key, int64_t version) {
   const int64_t own = 1'000'000 * key.tenant.value + 10'000'000 * key.adapter.value + version;
   auto snapshot = *with_key(*channel_weights(own), key);
@@ -60,7 +60,7 @@ inline bool are_same(const WeightSnapshot& one, const WeightSnapshot& other) {
   return true;
 }
 
-/// Whether every byte of `snapshot` is that of `version`.
+/// Whether every byte of `snapshot` belongs to `version`.
 inline bool is_whole(const WeightSnapshot& snapshot, int64_t version, WeightsShape shape = {}) {
   return are_same(snapshot, *channel_weights(version, shape));
 }

@@ -1,4 +1,4 @@
-/// What every Engine promises (kernels/engine/engine.h), as tests over a factory.
+/// The guarantees of every Engine (kernels/engine/engine.h), as tests over a factory.
 ///
 /// Include in one test file and write
 ///   INSTANTIATE_TEST_SUITE_P(Torch, EngineConformance, ::testing::Values(my_engine_under_test()));

@@ -1,5 +1,5 @@
-/// What every Engine promises of a pause, as tests over a factory: it is made pausable as a run
-/// makes it. Included by engine_conformance.h.
+/// The guarantees of every Engine about a pause, as tests over a factory; the engine is wrapped as
+/// in a run. Included by engine_conformance.h.
 #pragma once
 
 #include "kernels/engine/pausable_engine.h"

@@ -10,7 +10,7 @@ namespace {
 
 std::atomic<int64_t> actors_alive{0};
 
-/// Counts itself, and can say things.
+/// Counts its instances, and writes to the journal.
 class Talker : public Actor {
  public:
   Talker() { ++actors_alive; }
@@ -61,8 +61,8 @@ struct SinkOptions {
   int64_t count = 10;
   int64_t fail_at = -1;   // a number whose handler returns an error
   int64_t throw_at = -1;  // a number whose handler throws
-  int64_t spin = 0;       // rounds of nothing per number: a slow consumer
-  bool pauses = false;    // holds its input paused for ever, and is never idle
+  int64_t spin = 0;       // busy iterations per number: a slow consumer
+  bool pauses = false;    // keeps its input paused forever, and is never idle
 };
 
 class Sink final : public Talker {
@@ -111,7 +111,7 @@ class BlobSource final : public Talker {
     out.send({content_, reinterpret_cast<uint64_t>(content_.bytes().data())},
              for_tenant(services().tenants().front()));
     if (num_waiting_ > 0) return false;
-    // Nobody answers: the end of the run waits until all has arrived.
+    // No answer comes; the end of the run waits until everything has arrived.
     if (num_sent_ == options_.count) finish_all();
     return num_sent_ < options_.count;
   }
@@ -218,7 +218,7 @@ class Answerer final : public Talker {
   Pending pending_;
 };
 
-/// Remembers on which thread it lives.
+/// Remembers the thread on which it was made.
 class DiaryResource final : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "engine";

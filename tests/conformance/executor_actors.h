@@ -1,11 +1,11 @@
-/// The small actors, resources and host services that every executor's conformance suite runs, and
-/// the way from a graph's text to a Plan of them.
+/// The small actors, resources and host services of every executor's conformance suite, and a
+/// function that makes a Plan from a graph's text.
 ///
 ///   source -> relay -> sink       numbers in order, `finish` when the sink has `count`
 ///   asker -> answerer ~~> asker   one question at a time
 ///   blob_source -> blob_sink ~~>  one large Blob to all, again when all have it
 ///
-/// Actors write what they see into the file "journal" of the host services.
+/// Actors write events into the file "journal" of the host services.
 #pragma once
 
 #include <condition_variable>
@@ -64,7 +64,7 @@ class TestHostServices final : public HostServices, private RunFiles {
 
   std::vector<std::string> journal() const;
   std::vector<std::string> logged() const;
-  size_t count(std::string_view line) const;  // equal lines of the journal
+  size_t count(std::string_view line) const;  // number of equal lines in the journal
 
  private:
   Status append_line(std::string_view file, std::string_view line) override;
@@ -76,24 +76,25 @@ class TestHostServices final : public HostServices, private RunFiles {
   std::vector<std::string> logged_;
 };
 
-/// What the test's resources remember, by what they did; also how many actors are alive.
+/// Events of the test's resources; also the number of live actors.
 struct ResourceDiary {
   std::mutex mutex;
   std::vector<std::string> events;  // "made engine", "destroyed engine"
-  bool is_one_thread = true;        // every event of one resource on the thread that made it
+  bool is_one_thread = true;        // whether every event of a resource was on the thread that made
+                                    // it
   static ResourceDiary& get();
   void clear();
 };
 int64_t num_actors_alive();
 
-/// Opened by a test to let handlers that wait at it go on; closed again by close().
+/// Handlers wait at it until a test opens it; close() closes it again.
 class Gate {
  public:
   static Gate& get();
   void close();
   void open();
   void pass();               // waits while closed
-  void wait_for(int count);  // until so many handlers have come to the gate since close()
+  void wait_for(int count);  // until this many handlers have reached the gate since close()
 
  private:
   std::mutex mutex_;

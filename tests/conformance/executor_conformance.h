@@ -1,4 +1,4 @@
-/// What every Executor must do, told as stories: typed on a factory
+/// The guarantees of every Executor, as tests over a factory
 ///
 ///   struct MyFactory {
 ///     static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
@@ -6,7 +6,7 @@
 ///   };
 ///   INSTANTIATE_TYPED_TEST_SUITE_P(My, ExecutorConformance, MyFactory);
 ///
-/// Nothing here reads a clock: a run ends by itself or the test's own deadline ends the test.
+/// No test reads a clock: a run ends by itself, or the test's own deadline ends the test.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ template <class Factory>
 class ExecutorConformance : public testing::Test {
  protected:
   void SetUp() override { ResourceDiary::get().clear(); }
-  /// Nothing of a run stays behind.
+  /// Nothing of a run may remain.
   void TearDown() override {
     executor_.reset();
     EXPECT_EQ(num_actors_alive(), 0);
@@ -99,7 +99,7 @@ TYPED_TEST_P(ExecutorConformance, DeliversEverythingOnceAndInOrder) {
   this->expect_clean_end(outcome, RunEnd::kFinished);
   EXPECT_EQ(outcome.ledger[0].handled, 5000u);
   EXPECT_EQ(outcome.ledger[1].handled, 5000u);
-  // Any gap or repetition would be a line of its own.
+  // A gap or a repetition would add a line.
   EXPECT_THAT(this->host_services_.journal(),
               testing::UnorderedElementsAre("sink has 5000", "source drains", "sink drains"));
 }

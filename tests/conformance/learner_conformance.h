@@ -1,4 +1,4 @@
-/// What every Learner promises (kernels/train/learner.h), as tests over a factory.
+/// The guarantees of every Learner (kernels/train/learner.h), as tests over a factory.
 ///
 /// Include in one test file and write
 ///   INSTANTIATE_TEST_SUITE_P(Torch, LearnerConformance,

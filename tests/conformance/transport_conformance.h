@@ -1,5 +1,5 @@
-/// What every Transport promises (runtime/transport/transport.h), as tests over a stage on which
-/// two processes stand. Include in one test file and write
+/// The guarantees of every Transport (runtime/transport/transport.h), as tests over a stage with
+/// two processes. Include in one test file and write
 ///   INSTANTIATE_TEST_SUITE_P(Memory, TransportConformance, ::testing::Values(on_memory()));
 #pragma once
 
@@ -30,13 +30,13 @@ class TransportConformance : public ::testing::TestWithParam<TransportUnderTest>
  protected:
   void SetUp() override { stage_ = GetParam().make(); }
 
-  /// No test depends on how fast the machine is: nothing counts as silent or late.
+  /// Limits so long that no test depends on the speed of the machine.
   static ConnectionLimits patient() {
     ConnectionLimits limits;
     limits.silent_after = limits.greet_timeout = kPatience;
     return limits;
   }
-  /// Both processes, connected or on their way.
+  /// Both processes, connected or connecting.
   void open(ConnectionLimits limits = patient()) {
     open_one(0, {}, limits);
     open_one(1, {}, limits);
@@ -63,14 +63,14 @@ class TransportConformance : public ::testing::TestWithParam<TransportUnderTest>
     const auto taken = at(side).send(ProcessId(1 - side), std::move(batch));
     ASSERT_TRUE(taken.ok()) << taken.error().text();
   }
-  /// What `side` got from group `from`, which are to be 1, 2, ... `count`.
+  /// Checks that `side` got the numbers 1, 2, ... `count` from group `from`.
   void expect_in_order(size_t side, uint32_t from, uint64_t count) {
     const auto numbers = got(side).numbers_from(GroupId(from));
     ASSERT_EQ(numbers.size(), count) << stage_->describe();
     for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(numbers[i], i + 1) << stage_->describe();
   }
 
-  // The receivers outlive the transports on the stage.
+  // The receivers must be destroyed after the transports on the stage.
   CollectingReceiver receivers_[2];
   std::unique_ptr<TransportStage> stage_;
 };
@@ -80,7 +80,7 @@ TEST_P(TransportConformance, DeliversOnceAndInOrderBothWays) {
   constexpr uint64_t kCount = 300;
   for (uint64_t number = 1; number <= kCount; ++number)
     for (uint32_t group = 0; group < 3; ++group) {
-      const size_t bytes = number % 50 == 0 ? 100'000 : number;  // some travel as bulk
+      const size_t bytes = number % 50 == 0 ? 100'000 : number;  // some are sent on the bulk lane
       send(0, note_batch(group, 10 + group, number, bytes));
       send(1, note_batch(10 + group, group, number, bytes));
     }
@@ -165,7 +165,7 @@ TEST_P(TransportConformance, HoldsMessagesAndBatchesToTheirLimits) {
     many.messages.push_back(std::move(one.messages[0]));
   }
   EXPECT_EQ(code_of(std::move(many)), "exhausted");
-  // What was refused left nothing behind.
+  // A refused batch leaves nothing behind.
   EXPECT_EQ(code_of(note_batch(0, 1, 3, 64)), "ok");
   expect("what was taken", [&] { return got(1).num_messages() == 3; });
   expect_in_order(1, 0, 3);
@@ -177,7 +177,7 @@ TEST_P(TransportConformance, TakesNoMoreThanItsLimitWhileNobodyAcknowledges) {
   open_one(0, {}, limits);
   open_one(1, {}, limits);
   ASSERT_TRUE(at(0).add_peer(stage_->peer_of(0, 1)).ok());
-  // The other does not know us yet: nothing is acknowledged.
+  // The other process does not know this one yet, so nothing is acknowledged.
   for (uint64_t number = 1; number <= 100; ++number) send(0, note_batch(0, 1, number));
   const auto past = at(0).send(ProcessId(1), note_batch(0, 1, 101));
   ASSERT_FALSE(past.ok());
@@ -192,14 +192,14 @@ TEST_P(TransportConformance, TakesNoMoreThanItsLimitWhileNobodyAcknowledges) {
 
 TEST_P(TransportConformance, DropsNothingForASlowReceiver) {
   ConnectionLimits limits = patient();
-  limits.frame_bytes = 1;  // a frame each
+  limits.frame_bytes = 1;  // one frame per batch
   limits.window_frames = 16;
   open(limits);
   send(0, note_batch(0, 1, 1));
   expect("the first", [&] { return got(1).num_messages() == 1; });
   got(1).hold(true);
   for (uint64_t number = 2; number <= 2000; ++number) send(0, note_batch(0, 1, number, 4096));
-  // What is on its way stays within the window; the rest waits with the sender.
+  // Frames in transit stay within the window; the rest waits at the sender.
   expect("some have left", [&] { return status(0).num_frames_sent > 2; });
   EXPECT_GE(status(0).unacknowledged.num_batches, 2000u - 1 - 16 - 1);
   got(1).hold(false);
@@ -252,7 +252,7 @@ TEST_P(TransportConformance, CarriesStreamsInOrderBesideBatchs) {
   expect_in_order(1, 0, 60);
   EXPECT_TRUE(got(1).is_whole());
   EXPECT_EQ(status(0).num_stream_bytes_sent, status(1).num_stream_bytes_received);
-  // They stand in no ledger.
+  // Streams are in no ledger.
   expect("all is acknowledged", [&] { return status(0).acknowledged == status(0).sent; });
   EXPECT_EQ(status(0).sent.num_batches, 60u);
 }
@@ -327,7 +327,7 @@ TEST_P(TransportConformance, FencesAnOlderIncarnationAndBeginsAnewWithANewerOne)
   open();
   for (uint64_t number = 1; number <= 20; ++number) send(0, note_batch(0, 1, number));
   expect("the first life", [&] { return got(1).num_messages() == 20; });
-  // Process 1 dies; what is sent to it then is nobody's.
+  // Process 1 dies; messages sent to it then are lost.
   stage_->kill(1);
   for (uint64_t number = 1; number <= 5; ++number) send(0, note_batch(0, 1, 100 + number));
   at(0).end_peer(ProcessId(1), 1);
@@ -355,7 +355,7 @@ TEST_P(TransportConformance, FencesAnOlderIncarnationAndBeginsAnewWithANewerOne)
 TEST_P(TransportConformance, TellsAProcessThatItIsOutdated) {
   open_one(0, {}, patient());
   open_one(1, {}, patient(), 1);
-  // Process 0 waits for incarnation 3 of process 1 already.
+  // Process 0 already waits for incarnation 3 of process 1.
   ASSERT_TRUE(at(0).add_peer(stage_->peer_of(0, 3)).ok());
   ASSERT_TRUE(at(1).add_peer(stage_->peer_of(1, 1)).ok());
   expect("both hear of it", [&] { return !got(0).refusals().empty() && got(1).num_failed() == 1; });
@@ -366,7 +366,7 @@ TEST_P(TransportConformance, TellsAProcessThatItIsOutdated) {
   EXPECT_EQ(got(1).refusals()[0].theirs, "3");
   EXPECT_TRUE(got(1).refusals()[0].by_peer);
   EXPECT_GE(status(0).num_refused(FrameRefusal::kIncarnation), 1u);
-  // It waits on for the one it was told of.
+  // It keeps waiting for the incarnation that was added.
   EXPECT_EQ(status(0).state, ConnectionState::kConnecting);
 }
 

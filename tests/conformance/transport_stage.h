@@ -1,5 +1,5 @@
-/// What the transport conformance suite stands on: a receiver that collects, batches to send, and
-/// the stage with two processes that each transport's test file provides.
+/// The environment of the transport conformance suite: a receiver that collects, batches to send,
+/// and the stage with two processes, which each transport's test file provides.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +14,7 @@
 
 namespace primerl {
 
-/// What the tests send.
+/// The message that the tests send.
 struct Note {
   static constexpr std::string_view kName = "Note";
   static constexpr uint32_t kVersion = 1;
@@ -40,14 +40,14 @@ struct OtherNote {
 std::shared_ptr<const WireTypes> note_types();
 std::shared_ptr<const WireTypes> other_types();
 
-/// One Note from one group to another; the Blob's bytes follow from its number.
+/// One Note from one group to another; the Blob's bytes depend on its number.
 MessageBatch note_batch(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes = 0);
-/// With a body of about `text_bytes`.
+/// A batch with a body of about `text_bytes`.
 MessageBatch text_batch(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes);
 /// Every value of a batch, as text.
 std::string describe(const MessageBatch& batch);
 
-/// Without a pass.
+/// An identity without a pass.
 TransportIdentity identity_of(size_t side, uint32_t incarnation);
 std::string pass_of(size_t side);
 
@@ -61,15 +61,15 @@ class CollectingReceiver final : public TransportReceiver {
   bool next_stream(ProcessId peer, uint32_t incarnation, StreamFrame& frame) override;
   void receive_stream(ProcessId from, uint32_t incarnation, const StreamFrame& frame) override;
 
-  /// What next_stream() gives from now on, in order.
+  /// Sets the frames that next_stream() returns from now on, in order.
   void give_streams(const std::vector<StreamFrame>& frames);
-  size_t num_streams_left() const;  // of those
-  /// What came, in order.
+  size_t num_streams_left() const;  // number of those that are left
+  /// The received frames, in order.
   std::vector<StreamFrame> streams() const;
   size_t num_streams() const { return streams().size(); }
-  /// While held, deliver() does not return: only where another thread calls it.
+  /// While held, deliver() does not return; only for transports that call it on another thread.
   void hold(bool is_held);
-  /// Set where nobody else could let go: deliver() then never waits.
+  /// For transports where no other thread could release it: deliver() then never waits.
   void never_hold() { may_hold_ = false; }
   void clear();
 
@@ -77,7 +77,7 @@ class CollectingReceiver final : public TransportReceiver {
   std::vector<MessageBatch> batches() const;
   std::vector<uint64_t> numbers_from(GroupId from) const;
   std::vector<size_t> blob_sizes() const;
-  /// Every Blob is the one its number says.
+  /// Whether every Blob has the bytes of its number.
   bool is_whole() const;
   std::vector<ConnectionRefusal> refusals() const;
   std::vector<std::string> failures() const;
@@ -86,7 +86,7 @@ class CollectingReceiver final : public TransportReceiver {
   size_t num_downs() const { return downs().size(); }
   uint64_t num_ups() const;
 
-  /// Waits for a change, at most a little.
+  /// Waits a short time for a change.
   void wait_for_change() const;
 
  private:
@@ -105,7 +105,7 @@ class CollectingReceiver final : public TransportReceiver {
   std::vector<StreamFrame> streams_;
 };
 
-/// Its bytes follow from the number.
+/// A frame whose bytes depend on the number.
 StreamFrame stream_frame(uint32_t stream, uint64_t number, size_t head_bytes, size_t body_bytes);
 bool are_equal(const StreamFrame& one, const StreamFrame& other);
 
@@ -116,18 +116,18 @@ class TransportStage {
   virtual void open(size_t side, const TransportIdentity& identity, const ConnectionLimits& limits,
                     CollectingReceiver& receiver) = 0;
   Transport& transport(size_t side) { return *transports_[side]; }
-  /// The process goes away without a word.
+  /// The process ends without bye.
   virtual void kill(size_t side) = 0;
-  /// The connection breaks, what is on its way is lost, and it comes back.
+  /// The connection breaks, frames in transit are lost, and it is restored.
   virtual void break_connection() = 0;
-  /// Until it is done; false after a long time without.
+  /// Waits until `done` is true; false after a long time.
   virtual bool wait(const std::function<bool()>& done);
-  /// Whether a frame that is said once may not arrive.
+  /// Whether a frame that is sent only once may be lost.
   virtual bool may_lose_goodbye() const { return false; }
-  /// For failures: seeds, counts.
+  /// Text for failures: seeds, counts.
   virtual std::string describe() const;
 
-  /// What `side` must know of the other.
+  /// What `side` must know about the other process.
   PeerSpec peer_of(size_t side, uint32_t incarnation) const;
 
  protected:

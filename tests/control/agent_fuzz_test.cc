@@ -71,7 +71,7 @@ TEST(AgentFuzz, TheCorpusHasOneFrameOfEveryMessage) {
   EXPECT_EQ(frames.size(), agent_message_catalog().size() + 1);
   size_t num_taken = 0;
   for (const Bytes& input : corpus()) num_taken += fuzz_agent_frame(input);
-  // A change of a message makes its frame another: write the corpus again.
+  // If a message was changed, its frame changed too: write the corpus again.
   EXPECT_EQ(num_taken, agent_message_catalog().size());
 }
 

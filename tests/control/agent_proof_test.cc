@@ -1,4 +1,4 @@
-// What an agent asks for before it obeys, and what it does not wait for.
+// The proof that an agent requires before it accepts orders, and that it never waits for a disk.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -23,8 +23,8 @@ TEST_F(AgentProof, TouchesNothingAndTellsNothingBeforeTheProof) {
   auto worker = launch(**first, "hang");
   ASSERT_TRUE(worker.ok());
   const pid_t pid = (*worker)->pid();
-  // One that knows the run's name and cannot write here; one that knows nothing; one whose file is
-  // another's.
+  // A client that knows the run's name but cannot write here; one that knows nothing; one whose
+  // file belongs to another user.
   PrepareRun known = order("secret-run", 3), unknown = order("other");
   for (const PrepareRun& asked : {known, unknown}) {
     auto stranger = dial(agent.address());
@@ -35,7 +35,7 @@ TEST_F(AgentProof, TouchesNothingAndTellsNothingBeforeTheProof) {
   }
   EXPECT_EQ(::kill(pid, 0), 0) << "its worker was killed";
   EXPECT_FALSE((*first)->fault().has_value());
-  // With the proof it is told.
+  // With the proof it gets the answer.
   auto proved = dial(agent.address());
   EXPECT_THAT(text_of(prepare(**proved, unknown)), HasSubstr("the agent serves run secret-run"));
 }
@@ -56,7 +56,7 @@ TEST_F(AgentProof, LooksAtAPlainFileOfTheChallengesSizeAlone) {
   const auto write = [](const fs::path& file, const std::string& text) {
     std::ofstream(file) << text;
   };
-  // A pipe that nobody writes into: the agent does not wait for it.
+  // A pipe without a writer: the agent must not wait for it.
   EXPECT_THAT(refusal([](const auto& file, const auto&) { ::mkfifo(file.c_str(), 0600); }),
               HasSubstr("no plain file"));
   EXPECT_THAT(refusal([](const auto& file, const auto&) { fs::create_directory(file); }),
@@ -113,7 +113,7 @@ TEST_F(AgentProof, AnswersANameOf600KilobytesAndServesTheNext) {
 }
 
 TEST_F(AgentProof, ServesOthersWhileADiskHangs) {
-  // What looks at the run's files does not return until the test says so.
+  // The check of the run's files does not return until the test allows it.
   std::promise<void> disk;
   const auto hang = disk.get_future().share();
   std::atomic<int> num_looks{0};

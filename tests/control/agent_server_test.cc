@@ -1,5 +1,5 @@
-// An agent in a thread of its own, and control planes that dial it: what it accepts, from whom, and
-// what becomes of the processes.
+// An agent on its own thread, and control planes that connect to it: what it accepts, from whom,
+// and what happens to the processes.
 #include "runtime/control/agent_server.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ TEST_F(AgentServerTest, ServesOneRunAndFencesItsOlderStart) {
   EXPECT_EQ(::kill(pid, 0), 0);
   auto newer = dial(agent.address());
   ASSERT_EQ(text_of(prepare(**newer, order("run1", 3))), "ok");
-  EXPECT_EQ(::kill(pid, 0), -1);  // before the answer
+  EXPECT_EQ(::kill(pid, 0), -1);  // killed before the answer
   ASSERT_TRUE(inbox_->take(kPatience)->is_closed());
   EXPECT_THAT((*first)->fault()->text(),
               HasSubstr("it has ended its part of the run: start 3 of the run takes its place"));
@@ -146,7 +146,7 @@ TEST_F(AgentServerTest, NamesBothVersionsWhereTheyDiffer) {
 
 TEST_F(AgentServerTest, OutlivesGarbage) {
   Agent agent(scratch_.path());
-  // Bytes that are no ZeroMQ, or at best its first version's: frames that are none.
+  // Bytes that are not ZeroMQ, or at best its first version: not a frame.
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -156,12 +156,12 @@ TEST_F(AgentServerTest, OutlivesGarbage) {
   ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
   const std::string garbage(4096, 'x');
   EXPECT_GT(::send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
-  // Frames that are none of an agent's.
+  // Frames that are not agent frames.
   auto stranger = FrameDialer::open("tcp://" + agent.address(), {}, kAgentFrameBytesMax);
   ASSERT_TRUE(stranger.ok());
   const std::vector<std::byte> frame(100, std::byte{7});
   while (!(*stranger)->send(frame)) (*stranger)->wait({}, Duration::milliseconds(1));
-  // A greeting that is none, and its answer shows that both were read.
+  // An invalid greeting; the answer to the next one shows that both were read.
   while (!(*stranger)->send(encode_greeting(own_greeting(5, "1.0"))))
     (*stranger)->wait({}, Duration::milliseconds(1));
   std::vector<std::byte> answer;
@@ -173,7 +173,7 @@ TEST_F(AgentServerTest, OutlivesGarbage) {
   EXPECT_GE(agent.stop(), 1u);
 }
 
-/// A control plane that says what it likes.
+/// A control plane that sends whatever the test chooses.
 class RawControl {
  public:
   explicit RawControl(const std::string& address)
@@ -183,9 +183,9 @@ class RawControl {
   }
   uint64_t challenge() const { return greeting_.challenge; }
   void send(const Payload& message) { send_bytes(*frames_.encode(message)); }
-  /// Numbered, and lost on its way.
+  /// Numbers a message without sending it.
   void lose(const Payload& message) { (void)*frames_.encode(message); }
-  /// The next message that is no sign of life.
+  /// The next message that is not a heartbeat.
   Payload receive() {
     while (true) {
       auto message = *frames_.decode(receive_bytes());
@@ -254,7 +254,7 @@ TEST_F(RawControlTest, AWorkerThatDoesNotReadHoldsAWindowAndNotAByteMore) {
   const std::vector<uint8_t> piece(kTunnelPieceBytes, 7);
   for (uint64_t sent = 0; sent < kTunnelWindowBytes; sent += piece.size())
     control.send(Payload::of(TunnelBytes{1, piece}));
-  // It still serves.
+  // It still accepts orders.
   EXPECT_GT(launch_raw(control, 2), 0);
   control.send(Payload::of(TunnelBytes{1, {1}}));
   EXPECT_EQ(end_of(control), "1 bytes of a channel where 0 were granted");
@@ -285,7 +285,7 @@ TEST_F(AgentServerTest, SomethingElseThatListensIsNamed) {
   ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&own), size), 0);
   ASSERT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size), 0);
   ASSERT_EQ(::listen(fd, 8), 0);
-  // It takes connections and says nothing.
+  // It accepts connections and sends nothing.
   auto client = dial("127.0.0.1:" + std::to_string(ntohs(own.sin_port)));
   const Status silent = (*client)->wait_until_greeted(Duration::milliseconds(50), false, kNever);
   EXPECT_THAT(text_of(silent), HasSubstr("the agent of host 'x'"));

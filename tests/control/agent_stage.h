@@ -1,4 +1,4 @@
-/// An agent in a thread of its own, and control planes that dial it.
+/// An agent on its own thread, and control planes that connect to it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace primerl {
 
 inline const auto kNever = [] { return false; };
 
-/// Serves until it is stopped. The thread that serves is the parent of the workers.
+/// Serves until it is stopped. The serving thread is the parent of the workers.
 class Agent {
  public:
   explicit Agent(const std::filesystem::path& scratch, FrameKeys keys = {}, bool once = false,
@@ -53,7 +53,7 @@ class Agent {
   }
   ~Agent() { stop(2); }
   void signal() { ++num_signals_; }
-  /// Ends it; the messages it has refused.
+  /// Ends it; returns the number of messages that it has refused.
   uint64_t stop(int signals = 2) {
     num_signals_ += signals;
     if (thread_.joinable()) thread_.join();
@@ -97,7 +97,7 @@ class AgentServerTest : public testing::Test {
     order.dead_after_ms = 30'000;
     return order;
   }
-  /// Greets, shows that the folder is shared, and asks.
+  /// Greets, proves that the folder is shared, and sends the order.
   Status prepare(AgentClient& client, PrepareRun order, bool shows_folder = true) const {
     RETURN_IF_ERROR(client.wait_until_greeted(kPatience, false, kNever));
     const auto file = folder_ / challenge_file(client.challenge());

@@ -16,7 +16,7 @@ using ::testing::SizeIs;
 
 constexpr Duration kLease = Duration::seconds(60);
 
-/// Two tenants who share the engine of process 0; the second has one of her own in process 1.
+/// Two tenants that share the engine of process 0; the second also has its own engine in process 1.
 class DeskStage : public ::testing::Test {
  protected:
   DeskStage() {
@@ -60,7 +60,7 @@ class DeskStage : public ::testing::Test {
                 Code code = Code::kInvalid) {
     desk_.handle(ProcessId(instance), {number, instance, static_cast<uint8_t>(code), why});
   }
-  /// The engine of a process says who holds it.
+  /// The engine of a process reports the owners of its pauses.
   void heard(uint32_t process, const std::vector<std::string>& owners) {
     EngineUse engine;
     for (const auto& owner : owners) engine.holders.push_back({owner, kLease.to_nanoseconds()});
@@ -71,7 +71,7 @@ class DeskStage : public ::testing::Test {
     for (const HoldPicture& hold : desk_.holds(now_)) owners.push_back(hold.owner);
     return owners;
   }
-  /// What went to whom since the last look: "p0: 1 anna 60s".
+  /// Messages sent since the last call: "p0: 1 anna 60s".
   std::vector<std::string> sent() { return std::exchange(sent_, {}); }
 
   const Contract decode_ = contract_of("decode"), router_ = contract_of("router");
@@ -145,7 +145,7 @@ TEST_F(DeskStage, TellsWhereWhoLetsGoHeldNothingAndWhoDoes) {
                                   R"("refused":[],"late":[],"holders":["anna"]})");
 }
 
-// A run that was taken up stands still for owners who asked an earlier start.
+// A resumed run stays paused for owners whose requests an earlier start received.
 TEST_F(DeskStage, KnowsTheOwnersThatEnginesTellUntilItIsAskedForThem) {
   heard(0, {"anna", "bert"});
   EXPECT_THAT(owners(), ElementsAre("anna", "bert"));

@@ -161,7 +161,7 @@ TEST(MachineSetup, ProcessesThatOthersReachNeedAnAddress) {
   for (const auto* listen : {"", "127.0.0.1"})
     EXPECT_THAT(setup_fault({"", "gpu1"}, far, listen), HasSubstr("--listen ADDRESS")) << listen;
   EXPECT_THAT(setup_fault({"", "gpu1"}, far, "10.0.0.4"), IsEmpty());
-  EXPECT_THAT(setup_fault({"gpu1"}, far, ""), IsEmpty());  // nothing runs here
+  EXPECT_THAT(setup_fault({"gpu1"}, far, ""), IsEmpty());  // no process runs on this machine
   EXPECT_THAT(setup_fault({"", "gpu1"}, near, ""), IsEmpty());
 }
 

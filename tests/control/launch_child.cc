@@ -1,4 +1,4 @@
-// The child of launch_test.cc: does what its first argument says.
+// The child of launch_test.cc: does what its first argument names.
 #include <signal.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ int answer(int fd) {
       return 0;
     }
     if (primerl::as_if<primerl::StopRun>(event->message) != nullptr) {
-      ::signal(SIGSEGV, SIG_DFL);  // a sanitizer would make an exit code of it
+      ::signal(SIGSEGV, SIG_DFL);  // a sanitizer would turn it into an exit code
       ::raise(SIGSEGV);
     }
   }
@@ -50,7 +50,7 @@ int answer(int fd) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  // An agent adds words of its own before them.
+  // An agent adds arguments of its own before them.
   if (argc < 4 || std::string(argv[argc - 2]) != "--control") return 3;
   const std::string fd = argv[argc - 1];
   if (what == "answer") return answer(std::stoi(fd));

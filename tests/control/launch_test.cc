@@ -103,7 +103,7 @@ TEST_F(LaunchTest, NamesTheSignalThatEndedAWorker) {
   EXPECT_THAT(exit->text(), HasSubstr("was killed by signal 11"));
 }
 
-// Counts of a machine that is made of a file.
+// Counts of a simulated machine, read from a file.
 TEST_F(LaunchTest, SaysOfAWorkerThatTheKernelKilledForMemoryWhatItHadAndMayHave) {
   std::filesystem::create_directories(folder_ / "proc");
   const auto count = [this](int killed) {
@@ -145,20 +145,20 @@ TEST_F(LaunchTest, StartsNoWorkerWithAllocatorSettingsThatItWouldEndAt) {
 
 TEST_F(LaunchTest, AWorkerInheritsNoDescriptorButItsOwn) {
   int ours[2];
-  ASSERT_EQ(::pipe(ours), 0);  // as a library opens one, without O_CLOEXEC
+  ASSERT_EQ(::pipe(ours), 0);  // like a library that opens one without O_CLOEXEC
   const auto name_of = [](const std::string& fd) {
     return std::filesystem::read_symlink("/proc/" + fd).string();
   };
   const std::string pipe = name_of(fmt::format("self/fd/{}", ours[1]));
   auto worker = launch("answer");
-  // Before it has said hello the loader may have one of its libraries open.
+  // Before the worker sends hello, the loader may have a library open.
   ASSERT_TRUE(hello(**worker, expected()).ok());
   const std::string open = fmt::format("{}/fd", (*worker)->pid());
   size_t num_open = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + open)) {
     const std::string name = name_of(open + "/" + entry.path().filename().string());
     EXPECT_NE(name, pipe);
-    num_open += name.starts_with("anon_inode:") ? 0 : 1;  // an eventfd of its own
+    num_open += name.starts_with("anon_inode:") ? 0 : 1;  // the worker's own eventfd
   }
   EXPECT_EQ(num_open, 4u);  // stdin, stdout, stderr, control
   ::close(ours[0]);

@@ -26,7 +26,7 @@ TEST(RestartBudget, ForgetsWhatIsAsOldAsItsWindow) {
 }
 
 TEST(RestartBudget, WaitsTwiceAsLongEachTime) {
-  RestartBudget budget(65'536, Duration::seconds(60));  // the most restarts_max allows
+  RestartBudget budget(65'536, Duration::seconds(60));  // the maximum that restarts_max allows
   for (const int64_t pause_ms : {50, 100, 200, 400, 800, 1600, 3200, 6400, 6400, 6400})
     EXPECT_EQ(budget.take(at(0)), Duration::milliseconds(pause_ms));
 }

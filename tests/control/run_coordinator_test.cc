@@ -15,8 +15,8 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kTypes = 77;
 
-/// A coordinator of a few processes, told and asked by hand. Every two share an edge, but for the
-/// first and the last of three.
+/// A coordinator of a few processes; the test sends all messages. Any two processes share an edge,
+/// except the first and the last of three.
 class Stage {
  public:
   explicit Stage(uint32_t num_processes) {
@@ -74,7 +74,7 @@ class Stage {
     all_say(GroupsReady{});
     sent_.clear();
   }
-  /// What was sent since the last look.
+  /// Messages sent since the last call.
   std::vector<std::string> sent() { return std::exchange(sent_, {}); }
   GroupsCounted counted(uint64_t round, uint64_t steps, bool is_idle, int64_t in_flight) {
     return {round, steps, is_idle, static_cast<uint64_t>(in_flight)};
@@ -96,7 +96,7 @@ TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
   ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
   EXPECT_THAT(stage.sent(),
               ElementsAre("ConnectPeers to 0", "ConnectPeers to 1", "ConnectPeers to 2"));
-  // The last shares no edge with the first.
+  // The last process shares no edge with the first.
   const auto& peers = stage.newest_.as<ConnectPeers>().peers;
   ASSERT_EQ(peers.size(), 1u);
   EXPECT_EQ(peers[0].name, "p1");
@@ -117,12 +117,12 @@ TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
 
 TEST(RunCoordinator, LetsNobodyGoLiveBeforeAllHaveFollowedTheirRecords) {
   Stage stage(3);
-  EXPECT_FALSE(stage.say(0, GroupsCaughtUp{1}).ok());  // of a run that is not up
+  EXPECT_FALSE(stage.say(0, GroupsCaughtUp{1}).ok());  // the run has not started
   stage.bring_up();
   ASSERT_TRUE(stage.say(2, GroupsCaughtUp{1}).ok());
   ASSERT_TRUE(stage.say(0, GroupsCaughtUp{1}).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());
-  EXPECT_FALSE(stage.say(0, GroupsCaughtUp{1}).ok());  // once is enough
+  EXPECT_FALSE(stage.say(0, GroupsCaughtUp{1}).ok());  // a second one is an error
   ASSERT_TRUE(stage.say(1, GroupsCaughtUp{1}).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("ResumeLive to 0", "ResumeLive to 1", "ResumeLive to 2"));
 }
@@ -133,7 +133,8 @@ TEST(RunCoordinator, OneThatFollowsNothingGoesWhenTheOthersGoLive) {
   auto later = stage.hello(1);
   later.incarnation = 5;
   ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
-  EXPECT_FALSE(Stage(3).say(1, later).ok());  // of one that is not known to come back as that
+  // The process is not known as absent with that incarnation.
+  EXPECT_FALSE(Stage(3).say(1, later).ok());
   ASSERT_TRUE(stage.say(1, later).ok());
   ASSERT_TRUE(stage.say(2, stage.hello(2)).ok());
   stage.all_say(PeersConnected{});
@@ -148,7 +149,7 @@ TEST(RunCoordinator, OneThatFollowsNothingGoesWhenTheOthersGoLive) {
               ElementsAre("GoRun to 1", "ResumeLive to 0", "ResumeLive to 1", "ResumeLive to 2"));
 }
 
-// Otherwise its part of the record would be of another time than that of the others.
+// Otherwise its part of the record would have other times than the rest.
 TEST(RunCoordinator, TellsOneThatBeginsAnewTheTimeOfTheRun) {
   Stage stage(3);
   stage.coordinator_->set_absent(ProcessId(2), 3);
@@ -218,7 +219,8 @@ TEST(RunCoordinator, DrainsWhenEveryTenantHasFinished) {
                                         "CountGroups to 1"));
 }
 
-/// All are told once, one that was started again too; the run goes on until the others are done.
+/// All processes are told once, a restarted one too; the run continues until the other tenants
+/// finish.
 TEST(RunCoordinator, SetsATenantThatFailsAside) {
   Stage stage(2);
   stage.bring_up();
@@ -239,7 +241,7 @@ TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
   stage.bring_up();
   ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
   stage.sent();
-  // One sends what the other has not got: it is asked again, a little later.
+  // One process sent messages that the other has not received: it counts again, a little later.
   ASSERT_TRUE(stage.say(0, stage.counted(1, 5, true, 3)).ok());
   ASSERT_TRUE(stage.say(1, stage.counted(1, 5, true, -2)).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());
@@ -248,7 +250,7 @@ TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
   stage.now = stage.now + Duration::seconds(1);
   ASSERT_TRUE(stage.coordinator_->tick(stage.now).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("CountGroups to 0", "CountGroups to 1"));
-  // Quiet, but somebody took a step before the second look.
+  // All idle, but a step was made before the second count.
   ASSERT_TRUE(stage.say(0, stage.counted(2, 6, true, 3)).ok());
   ASSERT_TRUE(stage.say(1, stage.counted(2, 6, true, -3)).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("CountGroups to 0", "CountGroups to 1"));
@@ -256,7 +258,7 @@ TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
   ASSERT_TRUE(stage.say(1, stage.counted(3, 7, true, -4)).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("CountGroups to 0", "CountGroups to 1"));
   ASSERT_TRUE(stage.say(0, stage.counted(4, 7, true, 4)).ok());
-  ASSERT_TRUE(stage.say(0, stage.counted(3, 9, false, 9)).ok());  // of an older look
+  ASSERT_TRUE(stage.say(0, stage.counted(3, 9, false, 9)).ok());  // of an older count
   ASSERT_TRUE(stage.say(1, stage.counted(4, 7, true, -4)).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("EndRun to 0", "EndRun to 1"));
   EXPECT_EQ(stage.newest_.as<EndRun>().end, 1);
@@ -289,10 +291,10 @@ TEST(RunCoordinator, CallsItAStallOnlyWhenNobodyGetsOn) {
     return stage.coordinator_->tick(stage.now);
   };
   stage.coordinator_->tell_stalls_by([] { return "the table of all"; });
-  EXPECT_TRUE(beat(0, 60'000, true, false).ok());  // the other has said nothing yet
+  EXPECT_TRUE(beat(0, 60'000, true, false).ok());  // the other process has reported nothing yet
   EXPECT_TRUE(beat(1, 9'999, false, false).ok());
   EXPECT_TRUE(beat(0, 60'000, false, false).ok());
-  EXPECT_TRUE(beat(1, 60'000, false, true).ok());  // all wait for a timer: patience
+  EXPECT_TRUE(beat(1, 60'000, false, true).ok());  // all wait for a timer: no stall
   const Status stalled = beat(0, 10'000, true, false);
   ASSERT_FALSE(stalled.ok());
   EXPECT_THAT(stalled.error().text(), HasSubstr("no step and no sign of life for 10s"));
@@ -312,7 +314,7 @@ TEST(RunCoordinator, NamesTheEdgesOfADrainThatStandsStill) {
   ASSERT_FALSE(said.edges.empty());
   said.edges.front().in_flight = 3;
   ASSERT_TRUE(stage.say(0, said).ok());
-  // Of the other process, which has received one of them.
+  // The other process has received one of them.
   said.edges.front().in_flight = static_cast<uint64_t>(-1);
   ASSERT_TRUE(stage.say(1, said).ok());
   const Status stalled = stage.coordinator_->tick(stage.now);
@@ -327,7 +329,7 @@ TEST(RunCoordinator, BringsAProcessBackAsANewIncarnation) {
   EXPECT_EQ(stage.coordinator_->process_died(ProcessId(2)), 4u);
   EXPECT_THAT(stage.sent(), ElementsAre("PeerDown to 1"));
   EXPECT_EQ(stage.newest_.as<PeerDown>().incarnation, 3u);
-  EXPECT_FALSE(stage.say(2, stage.hello(2)).ok());  // the dead one's incarnation
+  EXPECT_FALSE(stage.say(2, stage.hello(2)).ok());  // the dead process's incarnation
   auto hello = stage.hello(2);
   hello.incarnation = 4;
   ASSERT_TRUE(stage.say(2, hello).ok());
@@ -355,9 +357,9 @@ TEST(RunCoordinator, DoesNotEndADrainWhileAProcessIsBeingBroughtBack) {
   ASSERT_TRUE(stage.say(1, hello).ok());
   stage.sent();
   ASSERT_TRUE(stage.say(1, PeersConnected{}).ok());
-  // It is told at once: a load that does not end must not hold up the drain for ever.
+  // It is told at once, because loading that never ends must not block the drain.
   EXPECT_THAT(stage.sent(), ElementsAre("StartRun to 1", "DrainRun to 1"));
-  // Its groups are being made: that nothing is under way there says nothing.
+  // Its groups are being made, so its idle counts must not end the drain.
   for (uint64_t round = 1; round <= 3; ++round) {
     ASSERT_TRUE(stage.say(0, stage.counted(round, 5, true, 0)).ok());
     ASSERT_TRUE(stage.say(1, stage.counted(round, 0, true, 0)).ok());
@@ -380,7 +382,7 @@ TEST(RunCoordinator, ADrainBeginsToCountAnewWhenAProcessDies) {
     ASSERT_TRUE(stage.say(0, stage.counted(round, 5, true, 0)).ok());
     ASSERT_TRUE(stage.say(1, stage.counted(round, 0, true, 0)).ok());
   };
-  all_quiet(1);  // once more and it is over
+  all_quiet(1);  // one more count would end the run
   const uint32_t incarnation = stage.coordinator_->process_died(ProcessId(1));
   EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kDraining);
   WorkerHello hello = stage.hello(1);
@@ -389,7 +391,7 @@ TEST(RunCoordinator, ADrainBeginsToCountAnewWhenAProcessDies) {
   ASSERT_TRUE(stage.say(1, PeersConnected{}).ok());
   ASSERT_TRUE(stage.say(1, GroupsReady{}).ok());
   const auto round = stage.newest_.as<CountGroups>().round;
-  all_quiet(round);  // the same numbers as before it died
+  all_quiet(round);  // the same numbers as before the death
   EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kDraining);
   all_quiet(round + 1);
   EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kEnding);

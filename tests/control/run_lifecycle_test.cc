@@ -30,13 +30,13 @@ TEST(RunLifecycle, ShowsWhereItStands) {
   EXPECT_EQ(run.phase_text(), "starting");
   run.on_launched();
   EXPECT_EQ(run.phase_text(), "following the record");
-  run.on_step();  // as recorded
+  run.on_step();  // a recorded step
   EXPECT_EQ(run.phase(), Phase::kFollowing);
   run.on_followed();
   EXPECT_EQ(run.phase_text(), "");
   EXPECT_EQ(run.on_signal(), Action::kDrain);
   EXPECT_EQ(run.phase_text(), "draining");
-  run.on_step();  // the last ones
+  run.on_step();  // the last steps
   EXPECT_EQ(run.phase(), Phase::kDraining);
   EXPECT_EQ(run.on_signal(), Action::kStop);
   EXPECT_EQ(run.phase_text(), "stopping");

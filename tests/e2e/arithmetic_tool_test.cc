@@ -1,4 +1,5 @@
-// The arithmetic_tool example, a few steps of it: several turns, and what the engine saw in each.
+// The arithmetic_tool example, a few steps: several turns, and the prompt that the engine saw in
+// each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,16 +16,16 @@ namespace {
 namespace fs = std::filesystem;
 using Tokens = std::vector<int32_t>;
 
-constexpr double kTolerance = 1e-4;  // of one log-probability
+constexpr double kTolerance = 1e-4;  // for one log-probability
 constexpr size_t kScoredMax = 32;    // rollouts
 
-/// One turn as the log of tokens has it: a policy's words [begin, end).
+/// One turn in the logged tokens: the sampled tokens [begin, end).
 struct Turn {
   size_t begin = 0;
   size_t end = 0;
 };
 
-/// Spans of different versions that touch are one turn: what the policy read keeps turns apart.
+/// Adjacent spans of different versions are one turn; the policy's input separates turns.
 std::vector<Turn> turns_of(const Json& rollout) {
   std::vector<Turn> turns;
   for (const auto& span : rollout.find("versions")->as_array()) {
@@ -73,7 +74,7 @@ class ArithmeticToolExample : public testing::Test {
   std::vector<Json> trained_;
 };
 
-/// The task that a prompt asks, with the answer that the calculator itself gives.
+/// The task of a prompt, with the answer that the calculator itself gives.
 EnvironmentTask task_of(Environment& environment, const std::string& prompt) {
   const std::string call = "c:" + prompt.substr(2, prompt.size() - 3) + "=";
   std::string answer = environment.step({prompt, ""}, {call})->text;
@@ -91,7 +92,7 @@ TEST_F(ArithmeticToolExample, EveryTurnReadsTheTurnBeforeAndTheToolsAnswerAndNot
     const auto turns = turns_of(rollout);
     ASSERT_EQ(static_cast<int64_t>(turns.size()), *rollout.get_int("turns"));
     const auto task = task_of(*environment, *rollout.get_string("prompt"));
-    // What must stand before the words of each turn, token by token.
+    // The expected tokens before each turn's sampled tokens.
     Tokens read = *tokenizer->encode_text(task.prompt);
     EXPECT_EQ(tokens_of(rollout, "prompt_tokens"), read);
     std::vector<std::string> actions;
@@ -139,7 +140,7 @@ TEST_F(ArithmeticToolExample, TheEngineGaveEveryTokenTheProbabilityItHasAfterTha
     std::string line;
     ASSERT_TRUE(std::getline(lines, line));
     const Json score = *parse_json(line, "score");
-    const auto& learner = score.find("logprobs")->as_array();  // of every token after the first
+    const auto& learner = score.find("logprobs")->as_array();  // one per token after the first
     const auto& engine = rollout->find("logprobs")->as_array();
     for (const auto& turn : turns_of(*rollout))
       for (size_t i = turn.begin; i < turn.end; ++i)

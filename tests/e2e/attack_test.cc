@@ -1,4 +1,4 @@
-// A program attacks every port and socket of a run while it goes on: the run ends as if nobody had.
+// A program attacks every port and socket of a running run; the run must end as without the attack.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ std::set<uint16_t> listening_ports(pid_t pid) {
   return ports;
 }
 
-/// What anybody can find out about the links of a run.
+/// What an attacker can find out about the connections of a run.
 KnownLink known_of(const fs::path& folder) {
   KnownLink known;
   known.greeting.run = folder.filename().string();
@@ -75,7 +75,7 @@ TEST(AttackedRun, EndsAsIfNobodyHad) {
   const KnownLink known = known_of(folder);
   const auto frames = hostile_frames(known);
   size_t num_sent = 0, num_rounds = 0;
-  // Until it has ended; then nobody is there to be sent anything.
+  // Until the run has ended; then there is no process to send to.
   while (run.is_running()) {
     num_sent += plain.send(frames);
     for (const uint16_t port : ports)

@@ -1,4 +1,4 @@
-// The demo as a person runs it, with fewer steps: a real model, real steps, rising reward.
+// The demo as a user runs it, with fewer steps: a real model, real steps, rising reward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ TEST_F(Demo, StrictlyOnPolicyMeansNoStaleness) {
     EXPECT_EQ(*step.get_double("off_policy/max"), 0);
 }
 
-/// The first step of the demo at limit 0, on one thread, where engine and learner are equal to the
+/// The first step of the demo at limit 0, on one thread, where engine and learner are equal bit for
 /// bit.
 std::vector<std::string> first_step() {
   return {"--max-steps", "1",
@@ -139,7 +139,7 @@ TEST_F(Demo, AnAdapterLearnsOnWeightsThatStay) {
 
 TEST_F(Demo, AnAdapterIsTheSameToEngineAndLearnerAndToAReplay) {
   auto words = with_adapter(first_step());
-  words[1] = "4";  // the first version adds nothing yet
+  words[1] = "4";  // the first version's adapter is still zero
   const auto end = run(words);
   ASSERT_EQ(end.code, 0) << end.err;
   for (const auto& step : lines_of(folder() / "metrics.jsonl"))
@@ -147,7 +147,7 @@ TEST_F(Demo, AnAdapterIsTheSameToEngineAndLearnerAndToAReplay) {
   const auto replayed = run_graph_program({"replay", folder().string()});
   EXPECT_EQ(replayed.code, 0) << replayed.err;
   EXPECT_THAT(replayed.out, HasSubstr("identical"));
-  // From the checkpoint the adapter goes on, with its optimizer.
+  // From the checkpoint the adapter continues, with its optimizer state.
   const auto more = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});
   EXPECT_EQ(more.code, 0) << more.err;
   EXPECT_EQ(lines_of(folder() / "metrics.jsonl").size(), 6U);

@@ -1,4 +1,5 @@
-// A run whose device is lost: the process says why and ends, and the run goes on as after kill -9.
+// A run that loses a device: the process reports why and ends, and the run continues as after kill
+// -9.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,7 @@ class DeviceFault : public testing::Test {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
   void lose_device() const { have("lost"); }
-  /// Whole at once: who looks for it sees no empty one.
+  /// Written completely at once, so that a reader never sees an empty file.
   void have(const std::string& fault) const {
     write_text(scratch_.path() / "fault", fault);
     fs::rename(scratch_.path() / "fault", file_);
@@ -93,7 +94,7 @@ TEST_F(DeviceFault, AFullDeviceCostsAStepAndNothingElse) {
     EXPECT_EQ(end.code, 0) << end.err;
     EXPECT_FALSE(fs::exists(file_)) << "nobody took it";
     EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 200);
-    // An engine's rollouts are issued again, those of a step that was skipped have failed.
+    // Rollouts of an engine are issued again; those of a skipped step have failed.
     size_t num_hit = 0;
     for (const Json& rollout : lines_of(folder_ / "rollouts.jsonl"))
       num_hit += *rollout.get_int("attempt") > 0 ||

@@ -1,5 +1,5 @@
-// A record of a run on a device, computed again: near is enough, and how near is said. Scripted
-// resources compute nowhere and accept any device, so no card is needed.
+// Replays the record of a run on a device, within a tolerance that the report names. Scripted
+// resources compute nothing and accept any device, so no GPU is needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

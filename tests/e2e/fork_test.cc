@@ -1,4 +1,4 @@
-// `run --fork RUN@step=N`: another run from the middle of one, with other options.
+// `run --fork RUN@step=N`: a new run from the middle of another, with other options.
 #include <gmock/gmock.h>
 
 #include "tests/cli/program.h"

@@ -1,5 +1,5 @@
-// The scripted graph on three "machines": this one and two agents. To its end, killed, silent,
-// refused.
+// The scripted graph on three "machines": this one and two agents. It runs to its end, is killed,
+// silent or refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -21,7 +21,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-/// `primerl-graph agent` on a free port of loopback, with a folder for sockets of the test's own.
+/// `primerl-graph agent` on a free loopback port, with the test's own folder for sockets.
 class AgentProgram {
  public:
   explicit AgentProgram(const fs::path& scratch, std::vector<std::string> more = {},
@@ -55,7 +55,7 @@ class HostsRun : public testing::Test {
     write_text(hosts_, "[host.a]\nagent = \"" + a + "\"\n" + line(key_of_a) +
                            "[host.b]\nagent = \"" + b + "\"\n" + line(key_of_b));
   }
-  /// Makes a pair of keys in the file; the public one.
+  /// Makes a key pair in the file; returns the public key.
   static std::string new_key(const std::string& file) {
     const auto made = run_graph_program({"keys", "new", "--out", file});
     EXPECT_EQ(made.code, 0) << made.err;
@@ -82,7 +82,7 @@ class HostsRun : public testing::Test {
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// False when the run ends before it has taken so many more steps.
+  /// False when the run ends before it has made `more` steps.
   bool takes_steps(const Program& run, size_t more) const {
     const fs::path file = folder_ / "metrics.jsonl";
     for (const size_t then = num_lines(file); num_lines(file) < then + more;)
@@ -90,7 +90,7 @@ class HostsRun : public testing::Test {
     return true;
   }
   static void expect_gone(const std::vector<pid_t>& workers) {
-    // CTest's limit ends a wait for one that never goes.
+    // CTest's limit ends the wait for a worker that never ends.
     for (const pid_t worker : workers)
       while (!has_ended(worker)) std::this_thread::yield();
   }
@@ -250,7 +250,7 @@ TEST_F(HostsRun, AnAgentThatIsSilentForTooLongIsWaitedForAndTheRunTakenUp) {
   ::kill(b->pid(), SIGSTOP);
   ASSERT_TRUE(run.wait_until_said("the agent of host 'b' at " + b.address() +
                                   ": it has said nothing for 2s"));
-  EXPECT_FALSE(has_ended(before[0]));  // nobody but its agent may say that it is dead
+  EXPECT_FALSE(has_ended(before[0]));  // only its agent may declare it dead
   ::kill(b->pid(), SIGCONT);
   ASSERT_TRUE(run.wait_until_said("the run resumes"));
   ASSERT_TRUE(run.wait_until_said("reward"));
@@ -277,7 +277,7 @@ TEST_F(HostsRun, NothingOutlivesAKilledControlPlane) {
   ASSERT_TRUE(a->wait_until_said("the control plane has said nothing for 2s"));
   ASSERT_TRUE(b->wait_until_said("the control plane has said nothing for 2s"));
   expect_gone(workers);
-  // The agents serve the next one, which goes on with the run.
+  // The agents serve the next control plane, which continues the run.
   const auto steps = lines_of(folder_ / "metrics.jsonl");
   ASSERT_FALSE(steps.empty());
   const int64_t more = *steps.back().get_int("step") + 4;
@@ -302,7 +302,7 @@ TEST_F(HostsRun, TheSameRunFencesWhatIsLeftOfItsOlderStart) {
     EXPECT_EQ(run.wait().signal, SIGKILL);
   }
   for (const pid_t worker : workers) EXPECT_FALSE(has_ended(worker));
-  // Another run is refused as long as the agents believe in this one.
+  // Another run is refused as long as the agents consider this one alive.
   const fs::path other = scratch_.path() / "other";
   auto second = words();
   second.back() = other.string();
@@ -313,7 +313,7 @@ TEST_F(HostsRun, TheSameRunFencesWhatIsLeftOfItsOlderStart) {
                                            " of graph 'hosts' already"),
                                  HasSubstr("one run at a time")));
   for (const pid_t worker : workers) EXPECT_FALSE(has_ended(worker));
-  // They have gone on taking steps: how many is asked once they stand still.
+  // The workers have continued to make steps, so they are stopped before their steps are counted.
   for (const pid_t worker : workers) ::kill(worker, SIGSTOP);
   const auto resume = [&](int64_t max_steps) {
     return run_graph_program({"run", "--resume", folder_.string(), "--hosts", hosts_.string(),
@@ -378,7 +378,7 @@ TEST_F(HostsRun, WithAKeyForEachMachineGoesToItsEndAndLetsNoOtherIn) {
   EXPECT_THAT(mistaken.err,
               AllOf(HasSubstr("the agent of host 'b'"), HasSubstr("the handshake failed")));
   fs::remove_all(folder_);
-  // A key that is let in nowhere but in a list of its own.
+  // A key that is allowed only in its own list.
   const std::string their_allow = file("their_allow");
   for (const char* process : {"driver", "inference", "training"})
     let_in(their_allow, other, process);
@@ -391,7 +391,7 @@ TEST_F(HostsRun, WithAKeyForEachMachineGoesToItsEndAndLetsNoOtherIn) {
 
 TEST_F(HostsRun, AnAgentThatIsNotThereIsNamed) {
   const AgentProgram a(scratch_.path());
-  // Bound and not listening: the port is nobody's as long as it is held.
+  // Bound but not listening, so no other program can use the port meanwhile.
   const int held = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -1,4 +1,4 @@
-// The plan of memory against the measured peak of a worker, for models of three shapes.
+// The planned memory of a worker compared with its measured peak, for models of three shapes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,12 +20,13 @@ constexpr double kTolerance = 0.15;
 
 struct Shape {
   std::string name;
-  std::string config;             // of the family, beside what all have
+  std::string config;             // of the model family, in addition to the common members
   int vocab_size = 97;            // of the demo's tokenizer, or more
   std::vector<std::string> sets;  // of the graph
 };
 
-/// A word for each token that the demo's tokenizer lacks: a model samples any of them.
+/// Adds a word for each token that the demo's tokenizer lacks, because a model may sample any
+/// token.
 void write_tokenizer(const fs::path& folder, int vocab_size) {
   const fs::path demo = source_path("examples/reverse_text/model");
   auto tokenizer = parse_json(read_text_file(demo / "tokenizer.json").value(), "tokenizer").value();
@@ -81,7 +82,7 @@ TEST_P(PlanOfMemory, IsWithin15PercentOfWhatTheWorkerHadAtMost) {
   EXPECT_GT(peak, 6e8) << "so much that libtorch's own part does not hide the rest";
 }
 
-/// Groups of 8, and tokens enough to fill the micro-batches.
+/// Groups of 8, and enough tokens to fill the micro-batches.
 std::vector<std::string> sets_of(std::vector<std::string> more) {
   std::vector<std::string> sets = {"tenant.main.batch_size=16",
                                    "tenant.main.filters.zero_advantage=false",
@@ -117,8 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
               97, sets_of({"resource.learner.micro_batch_tokens=128"})}),
     [](const auto& one) { return one.param.name; });
 
-/// A control group of this test's own, with a limit of memory; its folder is empty where none can
-/// be made.
+/// A control group for this test, with a memory limit. Its folder is empty if none can be made.
 class ControlGroup {
  public:
   ControlGroup() {
@@ -148,7 +148,8 @@ class ControlGroup {
   fs::path folder_, limit_;
 };
 
-// The limit comes after the plan was held against it: as where others take the memory meanwhile.
+// The limit is set after the plan was checked against it, as if other processes used the memory
+// meanwhile.
 TEST(Memory, OfAProcessThatLacksItIsNotAskedForAgain) {
   const ControlGroup group;
   if (!group.is_there())

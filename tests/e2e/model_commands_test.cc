@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using testing::reference;
 using testing::reference_models;
 
-constexpr double kTolerance = 1e-4;  // of one log-probability
+constexpr double kTolerance = 1e-4;  // for one log-probability
 
 std::string comma_list(const Json& ids) {
   std::string text;
@@ -46,7 +46,7 @@ class ModelCommands : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(ModelCommands, GreedyTokensAreThoseOfTransformers) {
-  // The shortest prompt and the longest; the engine's own parity test has those between.
+  // The shortest and the longest prompt; the engine's parity test has those in between.
   const auto& cases = reference(GetParam()).find("greedy")->as_array();
   for (const Json& picked : {cases.front(), cases.back()}) {
     const auto end = run_graph_program({"generate", "--model", model(), "--prompt-ids",
@@ -252,8 +252,8 @@ std::string batch_file() {
   return file.string();
 }
 
-// Equal bits whatever the threads, and what is computed again; the vendor's products differ, and
-// the first number that does is named.
+// Results are equal bit for bit for any number of threads and any recomputation. The vendor's
+// matmuls differ, and the first different number is named.
 TEST(TrainStep, NamesTheFirstNumberThatDiffers) {
   const std::string model = (reference_models() / "qwen3_moe").string(), batch = batch_file();
   const auto folder = new_scratch_folder();

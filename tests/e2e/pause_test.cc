@@ -1,5 +1,5 @@
-// A person pauses a run that goes on and lets it go: no rollout is lost, the record has it, and
-// whoever asks for what cannot be is told why.
+// A person pauses and unpauses a running run: no rollout is lost, the record has it, and an invalid
+// request is refused with a reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,13 +40,13 @@ class PausedRun : public ::testing::Test {
   void expect_table_says(const std::string& text) const {
     EXPECT_TRUE(wait_until([&] { return table().find(text) != std::string::npos; })) << text;
   }
-  /// No line is written while it stands still.
+  /// No line is written while it is paused.
   size_t num_rollouts() const { return num_lines(folder_ / "rollouts.jsonl"); }
   void expect_it_goes_on() const {
     const size_t before = num_rollouts();
     EXPECT_TRUE(wait_until([&] { return num_rollouts() >= before + 100; }));
   }
-  /// Ctrl-C; nothing failed and the newest record is whole.
+  /// Ctrl-C; nothing failed and the newest record is complete.
   void end_well(Program& run) const {
     ::kill(run.pid(), SIGINT);
     const auto end = run.wait();
@@ -106,7 +106,7 @@ TEST_F(PausedRun, StandsStillForItsOwnersAndReplaysWithTheSamePauses) {
   EXPECT_THAT(shown.out, AllOf(HasSubstr("EngineHold"), HasSubstr("anna"))) << step;
 }
 
-/// A pause may be longer than what counts as a standstill, and ends with its lease.
+/// A pause may be longer than stall_after, and ends with its lease.
 TEST_F(PausedRun, IsNoStallAndEndsWithItsLease) {
   Program run(endless(kScripted, {"--set", "graph.stall_after=\"2s\""}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
@@ -133,7 +133,7 @@ TEST_F(PausedRun, OfSeveralProcessesStandsStillInAllOfThem) {
   end_well(run);
 }
 
-/// A process that died has a fresh engine: it is told of the hold, and of its end.
+/// A restarted process has a fresh engine: it gets the pause, and its end.
 TEST_F(PausedRun, AProcessThatIsStartedAgainStandsStillToo) {
   Program run(endless(kSplit), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
@@ -142,7 +142,7 @@ TEST_F(PausedRun, AProcessThatIsStartedAgainStandsStillToo) {
   ASSERT_GT(worker, 0);
   ::kill(worker, SIGKILL);
   ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
-  // Both engines again, of which one is new.
+  // Both engines again, one of them new.
   EXPECT_TRUE(wait_until([this] {
     const auto status = parse_json(say({"ps", "--json"}).out, "ps --json");
     const Json* held = status.ok() ? status->find("held_engines") : nullptr;
@@ -154,8 +154,8 @@ TEST_F(PausedRun, AProcessThatIsStartedAgainStandsStillToo) {
   EXPECT_EQ(run.wait().code, 130);
 }
 
-/// The hold is part of the record that the next start follows; so is what lets go of it. Its owner
-/// is known again, though nobody asked this start.
+/// The pause is part of the record that the next start follows, and so is the unpause. Its owner is
+/// known again, although this start did not receive the request.
 class KilledAndTakenUp : public PausedRun, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(KilledAndTakenUp, StandsStillForTheOwnersFromBefore) {
@@ -207,8 +207,8 @@ TEST_F(PausedRun, RefusesTheSeventeenthOwnerByTheNamesOfTheOthers) {
   end_well(run);
 }
 
-/// They share the engine, so it stands still for both or for neither; with one tenant alone it is
-/// that tenant's.
+/// The tenants share the engine, so it is paused for both or for neither. With one tenant it
+/// belongs to that tenant.
 TEST_F(PausedRun, OfSeveralTenantsSaysWhoSharesTheEngine) {
   const std::vector<std::string> scripted{"--no-rehearsal",
                                           "--set",

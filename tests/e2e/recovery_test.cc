@@ -1,4 +1,4 @@
-// `run --resume` of a run that was killed: resumed from its record, where it stood.
+// `run --resume` of a run that was killed: it continues from its record, where it stopped.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ std::vector<std::string> endless(const fs::path& folder, const std::string& chec
                                "tenant.main.checkpoint_every=" + checkpoint_every});
 }
 
-/// Runs until the trainer has taken so many steps and its state was saved so often, then kills the
-/// worker.
+/// Runs until the trainer has made `num_steps` steps and its state was saved `num_cuts` times, then
+/// kills the worker.
 void run_and_kill(const fs::path& folder, size_t num_steps,
                   const std::string& checkpoint_every = "20", size_t num_cuts = 1) {
   std::vector<std::string> words = endless(folder, checkpoint_every);
@@ -92,8 +92,8 @@ TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
   expect_replays(folder);
 }
 
-/// The step that got the error is taken again and asks again; the recorded error is not its answer.
-/// Without any saved state, and with some.
+/// The step that got the error runs again and asks again; the recorded error is not reused. Without
+/// any saved state, and with some.
 TEST(ARecoveredRun, AsksAgainForACheckpointThatAFullDiskRefused) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -177,11 +177,11 @@ TEST(ARecoveredRun, IsOneRecordHoweverOftenItWasKilled) {
   EXPECT_EQ(verify.code, 0) << verify.out;
   EXPECT_THAT(verify.out, HasSubstr("sound: 4 starts"));
   EXPECT_THAT(verify.out, HasSubstr("the run went on from its saved state"));
-  // The learner of all four starts, taken as one, computes the same again.
+  // The learner of all four starts, read as one, computes the same again.
   const auto replay = run_graph_program({"replay", folder.string(), "--depth", "learner"});
   EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
   EXPECT_THAT(replay.out, HasSubstr("identical"));
-  // From what any of the starts had saved.
+  // From the saved states of every start.
   const size_t last = num_lines(folder / "metrics.jsonl");
   for (const std::string& from :
        {std::to_string(last * 2 / 3), std::to_string(last), fmt::format("trainer:{}", last)}) {
@@ -195,7 +195,7 @@ TEST(ARecoveredRun, IsOneRecordHoweverOftenItWasKilled) {
   EXPECT_EQ(why.code, 0) << why.err;
 }
 
-// A start that dies within its first moments leaves a folder without a record.
+// A start that dies at once leaves a folder without a record.
 TEST(ARecoveredRun, IsTakenUpFromTheRecordBeforeAStartThatDiedAtOnce) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -290,7 +290,7 @@ TEST(ARecoveredRun, CanBeKilledAndTakenUpAgain) {
     Program again({"primerl-graph", "run", "--resume", folder.string()});
     pid_t worker = -1;
     while ((worker = worker_of(again)) < 0) ASSERT_TRUE(again.is_running());
-    ::kill(worker, SIGKILL);  // while it starts or follows
+    ::kill(worker, SIGKILL);  // while it starts or follows the record
     ASSERT_NE(again.wait().code, 0);
   }
   {
@@ -328,7 +328,7 @@ TEST(ARecoveredRun, FallsBackToTheCheckpointWhenItsFilesAreOtherwiseThanRecorded
   const fs::path folder = scratch.path() / "run";
   run_and_kill(folder, 50);
   {
-    // The first line behind the newest saved state: of those before it only the length counts.
+    // The first line after the newest saved state: for lines before it only the length is checked.
     const auto cut = read_cut_head(list_cuts(folder / "trace").front());
     ASSERT_TRUE(cut.ok()) << cut.error().text();
     const auto saved = std::ranges::find(cut->line_files, "rollouts.jsonl", &FileLength::first);
@@ -356,7 +356,8 @@ TEST(ARecoveredRun, LeavesTheRecordAloneWhenToldTo) {
   expect_replays(folder);
 }
 
-/// Segments of the record in order: the first is full or being written, the next only prepared.
+/// Segments of the record in order: the first is full or being written, the next one is only
+/// prepared.
 std::vector<fs::path> segments_of(const fs::path& folder) {
   std::set<fs::path> segments;
   for (const auto& entry : fs::directory_iterator(folder / "trace"))
@@ -364,7 +365,7 @@ std::vector<fs::path> segments_of(const fs::path& folder) {
   return {segments.begin(), segments.end()};
 }
 
-/// More than one frame: the first may hold what is not needed.
+/// Damages more than one frame, because the first one may not be needed.
 void damage(const fs::path& segment) {
   std::fstream stream(segment, std::ios::in | std::ios::out | std::ios::binary);
   stream.seekp(200'000);

@@ -1,4 +1,4 @@
-// `replay --from`: a long record is played from saved state in its middle.
+// `replay --from`: a long record is replayed from saved state in its middle.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
 
-/// Four processes that save their state often; ended in order after so many training steps.
+/// Four processes that save their state often; the run ends in order after `num_steps` training
+/// steps.
 void run_split(const fs::path& folder, size_t num_steps) {
   Program run({"primerl-graph", "run", source_path("tests/cli/graphs/split.toml"), "--out",
                folder.string(), "--max-steps", "1000000", "--set",
@@ -51,7 +52,7 @@ class AReplayFrom : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return run_graph_program(words);
   }
-  /// "router:2345", the last one that was recorded.
+  /// "router:2345", the last recorded step.
   static std::string last_step(const std::string& node) {
     const auto report = replay({"--depth", "control", "--node", node, "--json"});
     const auto json = parse_json(report.out, "a report");
@@ -98,7 +99,7 @@ TEST_F(AReplayFrom, BeforeAnythingWasSavedBeginsWithTheFirstStep) {
   EXPECT_THAT(part.out, HasSubstr("the replay begins with the first step"));
 }
 
-// It must not take the others with it, nor a replay that does not need any.
+// Other saved states must stay usable, and a replay that needs none must still work.
 TEST_F(AReplayFrom, ADamagedStateTakesTheOlderOne) {
   const fs::path damaged = scratch_->path() / "damaged";
   fs::copy(folder(), damaged, fs::copy_options::recursive);

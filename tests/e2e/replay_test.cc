@@ -1,4 +1,4 @@
-// A few steps of the demo played again: whole, by hand, changed, and what cannot be played.
+// Replays of a few steps of the demo: complete, stepped by hand, changed, and impossible ones.
 #include <memory>
 #include <sstream>
 
@@ -40,7 +40,7 @@ class ReplayOfTheDemo : public testing::Test {
     EXPECT_TRUE(json.ok()) << end.out << end.err;
     return json.ok() ? *json : Json::object();
   }
-  /// `replay --step` with these lines typed.
+  /// Runs `replay --step` with these lines as input.
   static ProgramEnd step_by_hand(const std::string& typed) {
     write_text(scratch_->path() / "typed", typed);
     write_text(scratch_->path() / "step.sh",
@@ -162,7 +162,7 @@ TEST_F(ReplayOfTheDemo, WritesIntoANewFolderOfItsOwnerAlone) {
 }
 
 TEST_F(ReplayOfTheDemo, SaysWhenItCannotKeepWhatWasAskedFor) {
-  // A limit of 4 KiB a file stands in for a full disk.
+  // A limit of 4 KiB per file simulates a full disk.
   const fs::path folder = fs::path(run_folder()).parent_path() / "kept";
   const auto end =
       Program(
@@ -189,7 +189,7 @@ TEST_F(ReplayOfTheDemo, IsSteppedByHandForwardAndBack) {
   EXPECT_THAT(upcoming[5], HasSubstr("next: trainer:5 <- "));
   EXPECT_EQ(upcoming[6], upcoming[5]) << "what is no command moves nothing";
   EXPECT_THAT(end.out, AllOf(HasSubstr("\"group\": \"trainer\""), HasSubstr("no command 'fly'")));
-  // Three steps forward end where five forward and two back do.
+  // Three steps forward end at the same step as five forward and two back.
   const auto three = step_by_hand("next 3\nquit\n");
   EXPECT_THAT(three.out, HasSubstr(upcoming[3] + "\n"));
 }
@@ -224,8 +224,8 @@ TEST(ReplayOfWhatIsNoTrace, SaysSo) {
   EXPECT_THAT(nowhere.err, HasSubstr("no folder '"));
 }
 
-// Its trainer is fast, so that engines find the version they were told of gone from the channel and
-// take the newest: a replay must have that one at hand.
+// The trainer is fast. So engines find that the announced version has left the channel, and fetch
+// the newest; a replay must have that version available.
 TEST(ReplayOfTheScriptedGraph, IsIdenticalWithEnginesThatSkippedVersions) {
   for (int i = 0; i < 5; ++i) {
     ScratchFolder scratch;
@@ -270,7 +270,7 @@ TEST(AFixtureOfAResumedRun, BringsWhatItBeganFrom) {
     const auto played = run_graph_program({"replay", folder.string(), "--depth", depth});
     EXPECT_EQ(played.code, 0) << played.out << played.err;
     EXPECT_THAT(played.out, HasSubstr("identical"));
-    // Without its manifest it is nothing that can be played.
+    // Without the manifest it cannot be replayed.
     fs::remove(checkpoint / "manifest.json");
     EXPECT_EQ(run_graph_program({"replay", folder.string(), "--depth", depth}).code, 2);
   }

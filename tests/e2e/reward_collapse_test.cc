@@ -1,4 +1,4 @@
-// docs/how-to/find-why-my-reward-collapsed.md, command by command, on a run of the demo.
+// Runs docs/how-to/find-why-my-reward-collapsed.md, command by command, on a run of the demo.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPage = "docs/how-to/find-why-my-reward-collapsed.md";
 
-/// The blocks of commands of the page, in order.
+/// The command blocks of the page, in order.
 std::vector<std::string> commands_of_page() {
   std::vector<std::string> blocks;
   std::ifstream in(source_path(kPage));
@@ -32,8 +32,8 @@ std::vector<std::string> commands_of_page() {
   return blocks;
 }
 
-/// Runs the page's commands one after another in a folder of its own. The commands read the names
-/// of steps from what the commands before them printed.
+/// Runs the page's commands one after another in its own folder. The commands read step names from
+/// the output of earlier commands.
 class Reader {
  public:
   Reader() : commands_(commands_of_page()) {
@@ -75,7 +75,7 @@ TEST(RewardCollapse, IsFoundByTheStepsOfThePage) {
 
   const auto found = reader.type_next("primerl-graph bisect");
   ASSERT_EQ(found.code, 0) << found.out << found.err;
-  // 120 tasks make 15 batches of 8 groups; a few of them may come later or be filtered.
+  // 120 tasks make 15 batches of 8 groups; a few groups may come later or be filtered.
   const int step = std::stoi(first_match(found.out, "of training step ([0-9]+) = 0\\.[01]"));
   EXPECT_GT(step, 12);
   EXPECT_LT(step, 22);

@@ -1,4 +1,4 @@
-// Runs of the scripted graph that end otherwise: Ctrl-C, a dead worker, a full disk.
+// Runs of the scripted graph that do not finish normally: Ctrl-C, a dead worker, a full disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
 
-/// A run that nobody waits for. It keeps every checkpoint: one that is waited for stays.
+/// A run without a practical end. It keeps every checkpoint, so that a test can wait for one.
 std::vector<std::string> endless_run(const fs::path& folder,
                                      const std::string& restarts_max = "0") {
   auto words = scripted_run(
@@ -26,8 +26,8 @@ std::vector<std::string> endless_run(const fs::path& folder,
   return words;
 }
 
-/// A checkpoint is there as soon as its folder has its final name. CTest's limit ends a wait for
-/// a run that never comes so far.
+/// A checkpoint is complete as soon as its folder has its final name. CTest's limit ends the wait
+/// if it never appears.
 void wait_for_checkpoint(const fs::path& folder, int step) {
   while (!fs::exists(folder / "checkpoints" / ("step_" + std::to_string(step))))
     std::this_thread::yield();
@@ -92,7 +92,7 @@ TEST(CtrlC, DrainsAlsoWhenNobodyReadsWhatTheRunSays) {
   const fs::path folder = scratch.path() / "run";
   Program run(endless_run(folder));
   ASSERT_TRUE(run.wait_until_said("reward"));
-  run.stop_listening();  // Ctrl-C reaches the `tee` behind a run, too
+  run.stop_listening();  // Ctrl-C also ends the `tee` that reads the run's output
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130);
@@ -158,7 +158,7 @@ TEST(Crash, ARunCanGoOnAfterIt) {
   const fs::path folder = scratch.path() / "run";
   {
     Program run(endless_run(folder));
-    // A checkpoint is there as soon as its folder has its final name.
+    // A checkpoint is complete as soon as its folder has its final name.
     while (!fs::exists(folder / "checkpoints" / "step_100")) ASSERT_TRUE(run.is_running());
     ::kill(worker_of(run), SIGKILL);
     ASSERT_EQ(run.wait().code, 1);
@@ -183,7 +183,7 @@ TEST(Crash, AWorkerThatDoesNotStartIsNamed) {
   EXPECT_THAT(wrong.err, HasSubstr("exited with code 1"));
 }
 
-/// A run whose files may have so many KiB each, which stands for a full disk.
+/// A run whose files may have at most `limit` KiB each, which simulates a full disk.
 ProgramEnd run_on_full_disk(const fs::path& folder, int limit, std::vector<std::string> more) {
   std::string command = fmt::format("ulimit -f {}; exec", limit);
   auto words = endless_run(folder);

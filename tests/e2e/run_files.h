@@ -1,4 +1,5 @@
-/// What the tests of whole runs read: the files of a run folder, and a run as a process.
+/// Helpers of the tests of whole runs: reads the files of a run folder, and starts a run as a
+/// process.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 
 namespace primerl {
 
-/// False when it takes longer than anything should.
+/// False after a time limit that is long enough for every test.
 template <class Condition>
 bool wait_until(const Condition& is_met) {
   const Time deadline = steady_now() + kPatience;
@@ -23,7 +24,7 @@ bool wait_until(const Condition& is_met) {
   return true;
 }
 
-/// Every line of a jsonl file; a line that is no JSON fails the test.
+/// Every line of a jsonl file; a line that is not JSON fails the test.
 inline std::vector<Json> lines_of(const std::filesystem::path& file) {
   std::vector<Json> lines;
   std::ifstream in(file);
@@ -35,7 +36,7 @@ inline std::vector<Json> lines_of(const std::filesystem::path& file) {
   return lines;
 }
 
-/// Whole lines so far, also while somebody writes.
+/// Number of complete lines so far, also while another process writes.
 inline size_t num_lines(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   return static_cast<size_t>(
@@ -63,8 +64,8 @@ inline std::vector<std::string> scripted_run(const std::filesystem::path& folder
   return words;
 }
 
-/// Every step once and in order, every rollout once: nothing was lost, nothing done twice. The last
-/// step.
+/// Checks that every step exists once and in order, and every rollout once: nothing was lost or
+/// repeated. Returns the last step.
 inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folder) {
   int64_t last = 0;
   for (const Json& line : lines_of(folder / "metrics.jsonl")) {
@@ -77,7 +78,7 @@ inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folde
   return last;
 }
 
-/// The newest record is whole, whichever start it is of.
+/// Checks that the newest record is complete, whichever start made it.
 inline void expect_replays(const std::filesystem::path& folder) {
   const auto replay = run_graph_program({"replay", folder.string(), "--depth", "control"});
   EXPECT_EQ(replay.code, 0) << replay.out << replay.err;

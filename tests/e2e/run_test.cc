@@ -1,4 +1,4 @@
-// Runs of the scripted graph that end well: what is said, what is written, how they go on.
+// Runs of the scripted graph that end well: their output, their files, and how they are resumed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -155,7 +155,7 @@ TEST(Resume, GoesOnInTheSameFolderFromTheNewestCompleteCheckpoint) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
-  // The machine stopped while step 8 was written.
+  // Simulates a machine that stopped while step 8 was written.
   fs::remove(folder / "checkpoints" / "step_8" / "manifest.json");
   const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", "10"});
   ASSERT_EQ(end.code, 0) << end.err;
@@ -168,7 +168,7 @@ TEST(Resume, GoesOnInTheSameFolderFromTheNewestCompleteCheckpoint) {
   EXPECT_EQ(json_file(folder / "run.json").find("resumed")->as_array().size(), 1U);
 }
 
-/// What is chosen from the files of a run that is still ending is out of date a moment later.
+/// A choice made from the files of a run that is still ending would soon be out of date.
 TEST(Resume, ReadsNothingOfAFolderThatIsInUse) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";

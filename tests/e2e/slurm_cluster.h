@@ -1,5 +1,5 @@
-/// A Slurm of two nodes on this machine, for a test: slurmctld and two slurmd in namespaces of
-/// their own, so that all of it, and all jobs, end with the test, however that ends.
+/// A Slurm cluster of two nodes on this machine, for a test: slurmctld and two slurmd in their own
+/// namespaces. So the cluster, and all jobs, end with the test, however it ends.
 #pragma once
 
 #include <arpa/inet.h>
@@ -24,9 +24,9 @@ class SlurmCluster {
     why_not_ = why_not_here();
   }
 
-  /// Why this machine cannot have one; "" when it can.
+  /// Why this machine cannot run a cluster; "" when it can.
   const std::string& why_not() const { return why_not_; }
-  /// False when it does not serve; what it said is in the test's output then.
+  /// False when it does not work; the test's output then has its messages.
   bool start() {
     write_configuration();
     std::filesystem::create_directory(folder() / "state");
@@ -49,7 +49,7 @@ class SlurmCluster {
     words[0] = "/usr/bin/" + words[0];
     return Program(words).wait();
   }
-  /// The job's number; `options` of sbatch.
+  /// Submits a script with these `options` of sbatch; returns the job's number.
   std::string submit(const std::string& script, const std::vector<std::string>& options) const {
     std::vector<std::string> words{"sbatch", "--parsable", "--open-mode=append"};
     words.insert(words.end(), options.begin(), options.end());
@@ -60,7 +60,7 @@ class SlurmCluster {
     EXPECT_EQ(end.code, 0) << end.err;
     return end.out.substr(0, end.out.find('\n'));
   }
-  /// A field that scontrol shows of a job, as "JobState" or "Restarts".
+  /// A field of a job that scontrol shows, such as "JobState" or "Restarts".
   std::string field(const std::string& job, const std::string& name) const {
     const std::string all = call({"scontrol", "show", "job", job}).out;
     const size_t found = all.find(name + '=');
@@ -68,13 +68,13 @@ class SlurmCluster {
     const size_t begin = found + name.size() + 1;
     return all.substr(begin, all.find_first_of(" \n", begin) - begin);
   }
-  /// Nothing of it runs any more, and it is not about to.
+  /// Waits until no part of the job runs or is about to run.
   bool wait_until_over(const std::string& job) const {
     return wait_until([&] { return call({"squeue", "-h", "-j", job}).out.empty(); });
   }
 
  private:
-  /// All at once, so that they differ; free again at the end.
+  /// All opened at once, so that they differ; free again at the end.
   static std::array<int, 3> free_ports() {
     std::array<int, 3> sockets, ports;
     for (size_t i = 0; i < ports.size(); ++i) {
@@ -91,7 +91,7 @@ class SlurmCluster {
     return ports;
   }
 
-  /// `low` gives way to `high`, after a grace.
+  /// `low` is preempted by `high`, after a grace time.
   void write_configuration() const {
     char host[256] = {};
     (void)::gethostname(host, sizeof host - 1);
@@ -118,7 +118,7 @@ class SlurmCluster {
     write_text(folder() / "slurm.conf", text);
   }
 
-  /// The tests may run in a job, or where another cluster is at hand.
+  /// The tests may run inside a job, or where another cluster is available.
   void forget_other_slurms() const {
     std::vector<std::string> names;
     for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -130,8 +130,8 @@ class SlurmCluster {
     ::setenv("SLURM_CONF", (folder() / "slurm.conf").c_str(), 1);
   }
 
-  /// A command line in namespaces that die with this process. What removes the shared memory of
-  /// dead processes must not look there at that of others: it has a /dev/shm of its own.
+  /// A command line in namespaces that end with this process. It has its own /dev/shm: code that
+  /// removes the shared memory of dead processes must not see that of others.
   static std::vector<std::string> inside(const std::string& commands) {
     return {"/usr/bin/setpriv",
             "--pdeathsig",

@@ -1,4 +1,4 @@
-// Runs as jobs of a real Slurm: cancelled, preempted, out of time. They drain, and go on.
+// Runs as jobs of a real Slurm: cancelled, preempted, out of time. They drain, and continue.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ class SlurmJob : public testing::Test {
     ASSERT_TRUE(cluster_.start());
   }
 
-  /// What all scripts need: the programs of this build, and a folder for sockets.
+  /// The common part of all scripts: the programs of this build, and a folder for sockets.
   std::string preamble() const {
     return "export PATH=" + std::string(PRIMERL_BINARY_DIR) +
            "/bin:$PATH XDG_RUNTIME_DIR=" + cluster_.folder().string() + "\n";
@@ -63,7 +63,8 @@ class SlurmJob : public testing::Test {
     const size_t then = num_lines(file);
     return wait_until([&] { return num_lines(file) >= then + more; });
   }
-  /// Slurm has queued the job again. It would wait two minutes: the next turn is another job's.
+  /// Slurm has queued the job again. It would wait two minutes, so the test submits another job
+  /// instead.
   void expect_requeued(const std::string& job) const {
     EXPECT_TRUE(wait_until([&] {
       const auto state = SlurmCluster::call({"squeue", "-h", "-j", job, "-o", "%T %r"});
@@ -73,7 +74,7 @@ class SlurmJob : public testing::Test {
     EXPECT_EQ(SlurmCluster::call({"scancel", job}).code, 0);
     EXPECT_TRUE(cluster_.wait_until_over(job));
   }
-  /// It has ended in order, with what it had done.
+  /// The run has drained and ended in order.
   void expect_drained() const {
     EXPECT_EQ(run_end(folder_), "interrupted") << said();
     const int64_t last = expect_steps_and_rollouts_once(folder_);
@@ -83,7 +84,7 @@ class SlurmJob : public testing::Test {
     EXPECT_THAT(said(), AllOf(HasSubstr("draining:"), Not(HasSubstr("stopping now")),
                               Not(HasSubstr("started again"))));
   }
-  /// As expected of a whole run: nothing was lost, nothing is done twice.
+  /// Checks a continued run like a whole run: nothing was lost or repeated.
   void expect_goes_on() const {
     const int64_t more = expect_steps_and_rollouts_once(folder_) + 10;
     const auto end = run_graph_program(
@@ -109,7 +110,7 @@ TEST_F(SlurmJob, ThatIsTheRunItselfDrainsWhenItsBatchScriptIsSignalled) {
   expect_goes_on();
 }
 
-/// By the script of the documentation.
+/// Uses the script of the documentation.
 TEST_F(SlurmJob, GoesOnAfterPreemptionAndAfterItsTimeIsUpUntilItIsCancelled) {
   std::string job = submit(documented());
   ASSERT_TRUE(takes_steps(20)) << said();
@@ -119,7 +120,7 @@ TEST_F(SlurmJob, GoesOnAfterPreemptionAndAfterItsTimeIsUpUntilItIsCancelled) {
   expect_requeued(job);
   expect_drained();
 
-  // Slurm looks at time limits every 30 s, a minute is the shortest.
+  // Slurm checks time limits every 30 s; the minimum is one minute.
   job = submit(documented(), {"--time=1", "--signal=TERM@60"});
   ASSERT_TRUE(takes_steps(20)) << said();
   expect_requeued(job);
@@ -136,7 +137,7 @@ TEST_F(SlurmJob, GoesOnAfterPreemptionAndAfterItsTimeIsUpUntilItIsCancelled) {
   expect_drained();
 }
 
-/// `run --hosts` in the batch script, an agent on each node.
+/// `run --hosts` in the batch script, with an agent on each node.
 std::string two_nodes(const std::string& preamble, const fs::path& folder, const std::string& run) {
   return "#!/bin/bash\ntrap : TERM\n" + preamble + "cd " + folder.string() +
          "\n"

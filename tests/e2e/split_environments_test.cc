@@ -1,5 +1,5 @@
-// Environments in processes of their own: one that only judges comes back alone, the one that gives
-// the tasks with the run.
+// Environments in separate processes. One that only computes rewards is restarted alone; the one
+// that gives the tasks is restarted with the run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ TEST_F(SplitEnvironments, TheOneThatGivesTheTasksComesBackWithTheRun) {
   expect_steps_and_rollouts_once(folder_);
 }
 
-// What is in flight may be theirs to judge: the drain waits for those that come in their place.
+// Rollouts in flight may need those environments, so the drain waits for their replacements.
 TEST_F(SplitEnvironments, ADrainThatLosesAllItsJudgesEndsAsAnyOther) {
   Program run(words({"--max-steps", "1000000000"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
@@ -70,7 +70,7 @@ TEST_F(SplitEnvironments, ADrainThatLosesAllItsJudgesEndsAsAnyOther) {
   for (const pid_t judge : judges) ASSERT_GT(judge, 0);
   ::kill(run.pid(), SIGINT);
   ASSERT_TRUE(run.wait_until_said("draining:"));
-  for (const pid_t judge : judges) ::kill(judge, SIGKILL);  // or it has ended by now
+  for (const pid_t judge : judges) ::kill(judge, SIGKILL);  // or it has already ended
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
   EXPECT_THAT(end.err, Not(HasSubstr("error")));
@@ -78,7 +78,7 @@ TEST_F(SplitEnvironments, ADrainThatLosesAllItsJudgesEndsAsAnyOther) {
   expect_steps_and_rollouts_once(folder_);
 }
 
-// The death of a judge is in the record; a later death of the driver brings all back.
+// The death of an environment process is in the record; a later death of the driver restarts all.
 TEST_F(SplitEnvironments, ARunWhoseJudgeDiedIsResumedFromItsRecord) {
   Program run(words({"--max-steps", "1000000000"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));

@@ -1,5 +1,5 @@
-// Weights over the links between processes: to the end, after the death of an engine, after that of
-// the trainer.
+// Weights over the connections between processes: to the end, after the death of an engine, and
+// after the death of the trainer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class SplitStreamRun : public testing::Test {
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// One process, as `ps` sees it; null when it does not.
+  /// One process in the output of `ps`; null when it is not listed.
   Json process(const std::string& name) const {
     const auto said = run_graph_program({"ps", folder_.string(), "--json"}, variables());
     const auto status = parse_json(said.out, "ps");
@@ -41,7 +41,7 @@ class SplitStreamRun : public testing::Test {
       if (*one.get_string("name") == name) return one;
     return {};
   }
-  /// The policy version that its one engine holds; -1 when nobody knows.
+  /// The policy version in its engine; -1 when unknown.
   static int64_t version_of(const Json& process) {
     const Json* engines = process.is_object() ? process.find("engines") : nullptr;
     if (engines == nullptr || engines->as_array().size() != 1) return -1;
@@ -88,7 +88,7 @@ TEST_F(SplitStreamRun, AnEngineThatDiesComesBackWithTheNewestVersion) {
     ASSERT_TRUE(run.is_running()) << run.wait().err;
   ::kill(workers[2], SIGKILL);
   ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
-  // It holds what is newer than all that its predecessor could know.
+  // Its version is newer than any version before the death.
   Json again;
   for (;;) {
     ASSERT_TRUE(run.is_running()) << run.wait().err;
@@ -135,7 +135,7 @@ TEST_F(SplitStreamRun, ADeviceThatIsNotThereIsNamedBeforeAnythingIsStarted) {
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-/// Real numbers: what the engines generate with is what the learner made, to the last bit.
+/// Real computation: the engines generate with exactly the learner's weights, bit for bit.
 TEST_F(SplitStreamRun, TheExampleReplaysToTheLastBit) {
   const auto end =
       run_graph_program(words("examples/split/graph.toml", {"--max-steps", "5"}), variables());

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
 
-/// A run folder and a folder for sockets of its own.
+/// A run folder, and a separate folder for sockets.
 class SplitRun : public testing::Test {
  protected:
   std::vector<std::string> words(std::vector<std::string> more = {}) const {
@@ -35,7 +35,7 @@ class SplitRun : public testing::Test {
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// Folders of sockets, of live runs and dead ones.
+  /// Folders of sockets, of live and dead runs.
   std::vector<std::string> socket_folders() const {
     std::vector<std::string> found;
     for (const auto& root : fs::directory_iterator(scratch_.path())) {
@@ -46,7 +46,7 @@ class SplitRun : public testing::Test {
     return found;
   }
 
-  /// Makes a pair of keys and the list that lets all processes in; the arguments that name them.
+  /// Makes a key pair and the list that allows all processes; returns the arguments that name them.
   std::vector<std::string> new_keys() const {
     const std::string keys = scratch_.path() / "keys", allow = scratch_.path() / "allow";
     const auto made = run_graph_program({"keys", "new", "--out", keys});
@@ -60,7 +60,7 @@ class SplitRun : public testing::Test {
     return {"--keys", keys, "--allow", allow};
   }
 
-  /// False when the run ends before it has taken so many more steps.
+  /// False when the run ends before it has made `more` steps.
   bool takes_steps(const Program& run, size_t more) const {
     const fs::path file = folder_ / "metrics.jsonl";
     for (const size_t then = num_lines(file); num_lines(file) < then + more;)
@@ -122,7 +122,7 @@ TEST_F(SplitRun, TravelsByTcpWhereAnEdgeSaysSo) {
   ASSERT_TRUE(run.wait_until_said("reward"));
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
-  // Training connects to the driver, by its two connections; all else is ipc.
+  // Training connects to the driver, with two connections; everything else uses ipc.
   EXPECT_EQ(num_listening_ports(workers[0]), 2u);
   for (size_t i = 1; i < workers.size(); ++i) EXPECT_EQ(num_listening_ports(workers[i]), 0u) << i;
   ::kill(run.pid(), SIGINT);
@@ -147,7 +147,7 @@ TEST_F(SplitRun, DrainsWhenABatchSystemTellsAllItsProcessesToEndSeveralTimes) {
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / fmt::format("step_{}", last) / "manifest.json"));
 }
 
-/// A network of its own, which a test may cut. False where the machine allows none.
+/// A separate network that a test may disconnect. False if the machine does not allow that.
 bool has_networks() {
   for (const char* program : {"/usr/bin/unshare", "/usr/bin/nsenter", "/usr/sbin/ip"})
     if (!fs::exists(program)) return false;
@@ -182,7 +182,7 @@ TEST_F(SplitRun, APartitionHoldsItUpAndLosesNothing) {
   ASSERT_TRUE(takes_steps(run, 10)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
-  EXPECT_EQ(end.code, 130) << end.err;  // with a ledger that adds up
+  EXPECT_EQ(end.code, 130) << end.err;  // with a ledger that balances
   EXPECT_GT(expect_steps_and_rollouts_once(folder_), static_cast<int64_t>(num_steps));
   expect_replays(folder_);
 }
@@ -252,7 +252,7 @@ TEST_F(SplitRun, NoWorkerOutlivesAKilledParentAndTheNextRunCleansUp) {
     ::kill(run.pid(), SIGKILL);
     EXPECT_EQ(run.wait().signal, SIGKILL);
   }
-  // CTest's limit ends a wait for one that never goes.
+  // CTest's limit ends the wait for a worker that never ends.
   for (const pid_t worker : workers)
     while (!has_ended(worker)) std::this_thread::yield();
   const auto left = socket_folders();
@@ -266,7 +266,7 @@ TEST_F(SplitRun, NoWorkerOutlivesAKilledParentAndTheNextRunCleansUp) {
 }
 
 TEST_F(SplitRun, AWorkerWithAnotherGraphIsRefusedWithBothHashes) {
-  // One worker is shown a run folder whose graph has another seed.
+  // One worker gets a run folder whose graph has another seed.
   const fs::path other = scratch_.path() / "other", script = scratch_.path() / "worker.sh";
   fs::create_directory(other);
   write_text(script,
@@ -386,7 +386,7 @@ TEST_F(SplitRun, GoesOnWithMoreEnginesFromItsCheckpoint) {
 TEST_F(SplitRun, AfterAnEnginesDeathATrainersDeathLosesNothingEither) {
   Program run(endless(), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
-  // The second time the death of one engine is in the record, but of another start.
+  // The second time, the death of one engine is in the record, but of another start.
   for (const size_t death : {1, 2}) {
     const pid_t engine = worker_named(run, death == 1 ? "inference#1" : "inference#0");
     ASSERT_GT(engine, 0);
@@ -407,7 +407,7 @@ TEST_F(SplitRun, AfterAnEnginesDeathATrainersDeathLosesNothingEither) {
   expect_replays(folder_);
 }
 
-/// Once may be chance: the record is followed again before it is left for the checkpoint.
+/// One death may be chance: the record is followed again before the run uses only the checkpoint.
 TEST_F(SplitRun, AWorkerThatDiesWhileTheyFollowCostsNothingEither) {
   Program run(endless(), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
@@ -430,7 +430,7 @@ TEST_F(SplitRun, AWorkerThatDiesWhileTheyFollowCostsNothingEither) {
 }
 
 #if PRIMERL_HAS_TORCH
-/// Real numbers: two engines and a learner on libtorch, weights through shared memory.
+/// Real computation: two engines and a learner on libtorch, weights through shared memory.
 TEST_F(SplitRun, TheExampleReplaysToTheLastBitAlthoughItsTrainerWasKilled) {
   Program run({"primerl-graph", "run", source_path("examples/split/graph.toml"), "--out",
                folder_.string(), "--max-steps", "30", "--set", "tenant.main.checkpoint_every=10"},
@@ -471,7 +471,7 @@ TEST_F(SplitRun, AProcessThatSaysNothingIsKilledAndComesBack) {
 }
 
 TEST_F(SplitRun, AFullDiskEndsAllProcessesAndIsSaidOnce) {
-  // A limit of the file size stands for a full disk: rollouts.jsonl, of the driver, reaches it.
+  // A limit of the file size simulates a full disk; rollouts.jsonl, of the driver, reaches it.
   std::string command = "ulimit -f 64; exec '" + std::string(PRIMERL_BINARY_DIR) + "/bin/'";
   auto line = endless();
   line.insert(line.end(), {"--set", "trace.level=off"});

@@ -1,5 +1,5 @@
-// One of two tenants cannot go on: she is set aside, the other takes its steps, and what the run
-// left can be played again and resumed.
+// One of two tenants cannot continue: it is set aside, and the other makes its steps. The run can
+// be replayed and resumed.
 #include "tests/e2e/two_tenants.h"
 #include "tests/e2e/workers.h"
 
@@ -30,8 +30,8 @@ TEST_F(TwoTenants, OneThatFailsIsSetAsideAndTheOtherTakesItsSteps) {
   }
 }
 
-/// An actor that both share says that it cannot serve one of them; she is set aside, in one process
-/// and in three, in a replay too, and `ps` names her while the run goes on.
+/// A shared actor reports that it cannot serve one tenant. That tenant is set aside, in one process
+/// and in three, and in a replay too. `ps` names it while the run continues.
 TEST_F(TwoTenants, WhomASharedActorCannotServeIsSetAside) {
   for (const bool is_apart : {false, true}) {
     SCOPED_TRACE(is_apart ? "three processes" : "one process");
@@ -62,8 +62,8 @@ TEST_F(TwoTenants, WhomASharedActorCannotServeIsSetAside) {
   }
 }
 
-/// Weights of one that no engine can apply set her aside; the other takes its steps, and the record
-/// repeats it.
+/// If no engine can apply the weights of a tenant, that tenant is set aside. The other makes its
+/// steps, and a replay repeats it.
 TEST_F(TwoTenants, WhoseWeightsEveryEngineRefusesIsSetAside) {
   for (const bool is_apart : {false, true}) {
     SCOPED_TRACE(is_apart ? "three processes" : "one process");
@@ -80,7 +80,7 @@ TEST_F(TwoTenants, WhoseWeightsEveryEngineRefusesIsSetAside) {
   }
 }
 
-/// A run that follows its record knows who was set aside, and why.
+/// A run that follows its record knows which tenant was set aside, and why.
 TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
   for (const bool is_apart : {false, true}) {
     SCOPED_TRACE(is_apart ? "three processes" : "one process");
@@ -105,8 +105,8 @@ TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
   }
 }
 
-/// With --from-checkpoint each begins from her own newest one, and who has none from her first
-/// step.
+/// With --from-checkpoint each tenant begins from its own newest checkpoint, and a tenant without
+/// one from its first step.
 TEST_F(TwoTenants, OneWithoutACheckpointStartsFromHerOwnBeginning) {
   const fs::path run = folder("run");
   const auto first =

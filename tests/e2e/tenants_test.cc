@@ -1,4 +1,4 @@
-// Two tenants on one model as a person runs them: examples/two_tenants with its real model.
+// Two tenants on one model as a user runs them: examples/two_tenants with its real model.
 #include "tests/e2e/two_tenants.h"
 #include "tests/e2e/workers.h"
 
@@ -19,7 +19,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
         json_file(run / "checkpoints" / tenant / "step_5" / "weights" / "adapter_config.json");
     EXPECT_EQ(*adapter.get_int("r"), tenant == "reverse" ? 8 : 16);
   }
-  // The adapter beside its model, and merged into it, say the same.
+  // The adapter applied to its model, and merged into it, give the same text.
   const std::string base = source_path("examples/arithmetic_tool/model");
   const std::string adapter = (run / "checkpoints/reverse/step_5/weights").string();
   const std::string merged = folder("merged").string();
@@ -46,7 +46,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
     EXPECT_THAT(hers.out, HasSubstr("identical"));
     EXPECT_THAT(hers.out, HasSubstr(fmt::format("tenant '{}' alone", tenant)));
   }
-  // One meaning, one code: no command knows her.
+  // An unknown tenant gives the same exit code in every command.
   using Words = std::vector<std::string>;
   for (Words command : {Words{"replay"}, {"trace", "ls"}, {"trace", "stat"}, {"trace", "export"}}) {
     command.insert(command.end(), {run.string(), "--tenant", "nobody"});
@@ -58,7 +58,8 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
   expect_that_the_trace_has_each(run);
 }
 
-/// Another learning rate changes her own steps and is told; her neighbour's replay is as recorded.
+/// Another learning rate changes the tenant's own steps and is reported; the replay of the other
+/// tenant matches the record.
 TEST_F(TwoTenants, AReplayOfOneComputesHerStepsAndNotTheOthers) {
   const fs::path run = folder("run");
   ASSERT_EQ(run_graph_program(words(source_path(kExample), run, {"--max-steps", "3"})).code, 0);
@@ -89,8 +90,8 @@ TEST_F(TwoTenants, OnPolicyEachTrainsAsItWouldAlone) {
     expect_as_alone(both, tenant, words(alone(tenant), folder(tenant), on_policy({tenant})));
 }
 
-/// A loss and dropout of her own, one slot for two adapters, PEFT folders on the way to the engine:
-/// each trains as she would alone, and a replay repeats every bit of it.
+/// A loss and dropout per tenant, one slot for two adapters, and PEFT folders for the engine: each
+/// trains the same as alone, and a replay repeats it bit for bit.
 TEST_F(TwoTenants, WithWhatEachWroteAndOneSlotForBothEachTrainsAsItWouldAlone) {
   const auto with = [&](const std::vector<std::string>& tenants, std::vector<std::string> more) {
     more.insert(more.end(), {"--max-steps", "3", "--set", "resource.learner.threads=1", "--set",
@@ -117,7 +118,7 @@ TEST_F(TwoTenants, WithWhatEachWroteAndOneSlotForBothEachTrainsAsItWouldAlone) {
   EXPECT_EQ(again.code, 0) << again.out << again.err;
 }
 
-/// Each goes on from its own newest checkpoint; what both had done is repeated from the record.
+/// Each continues from its own newest checkpoint; later steps of both are repeated from the record.
 TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
   const fs::path run = folder("run");
   auto words_of_run =
@@ -149,8 +150,8 @@ TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
   }
 }
 
-/// A fork takes each tenant from where the other run had her: at the step, before it, or at her
-/// beginning.
+/// A fork starts each tenant from the other run's checkpoint of that step, from an earlier one, or
+/// from its first step.
 TEST_F(TwoTenants, AForkTakesEachFromWhatThereWasOfHer) {
   const fs::path run = folder("run");
   const auto first =
@@ -188,7 +189,7 @@ TEST_F(TwoTenants, AForkTakesEachFromWhatThereWasOfHer) {
   EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
 }
 
-/// Who has no step left waits for nobody and holds nobody up.
+/// A tenant without steps left waits for no other tenant and delays none.
 TEST_F(TwoTenants, OneThatIsDoneLetsTheOtherGoOnFromItsCheckpoint) {
   const fs::path run = folder("run");
   const auto first = run_graph_program(
@@ -202,7 +203,7 @@ TEST_F(TwoTenants, OneThatIsDoneLetsTheOtherGoOnFromItsCheckpoint) {
   EXPECT_EQ(steps(run, "arithmetic").size(), 6U);
 }
 
-/// Who has taken the last step leaves the engine to the others.
+/// A finished tenant leaves the engine to the others.
 TEST_F(TwoTenants, OneThatIsDoneGeneratesNoMore) {
   const fs::path run = folder("run");
   const auto end = run_graph_program(
@@ -211,7 +212,7 @@ TEST_F(TwoTenants, OneThatIsDoneGeneratesNoMore) {
              "--set", "tenant.reverse.filters={ zero_advantage = false }"}));
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(steps(run, "arithmetic").size(), 12U);
-  // A batch of 64, and what was under way when it was trained: at most all that may be live.
+  // A batch of 64, and rollouts in flight while it trained: at most the live limit.
   EXPECT_LE(lines_of(run / "rollouts" / "reverse.jsonl").size(), 64U * 5U);
 }
 

@@ -1,4 +1,4 @@
-/// The trace of a run folder, read frame by frame: what the tests of whole runs ask of it.
+/// Reads the trace of a run folder frame by frame, for the tests of whole runs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace primerl {
 struct TraceContent {
   std::vector<SegmentFile> segments;
   TraceCatalog catalog;                          // of the newest segment
-  std::map<uint32_t, std::set<uint64_t>> steps;  // delivered, by group
+  std::map<uint32_t, std::set<uint64_t>> steps;  // delivered steps, by group
   std::map<std::string, uint64_t> stored;        // payloads, by message name
   std::vector<GroupEnded> groups_ended;
   uint64_t num_deliveries = 0;
@@ -28,7 +28,7 @@ struct TraceContent {
   uint64_t num_ends = 0;
   uint64_t deliveries_at_end = 0;  // as the end frame says
 
-  /// Steps of every group from 1 to its last, none missing.
+  /// Whether every group has its steps from 1 to its last, with none missing.
   bool is_dense() const {
     for (const auto& [group, done] : steps)
       if (*done.begin() != 1 || *done.rbegin() != done.size()) return false;

@@ -1,4 +1,4 @@
-// What a run leaves in trace/: closed, cut by kill -9, resumed, bounded, refused by the disk.
+// The trace of a run: closed, interrupted by kill -9, resumed, bounded, refused by the disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-/// A run that nobody waits for. It keeps every checkpoint: one that is waited for stays.
+/// A run without a practical end. It keeps every checkpoint, so that a test can wait for one.
 std::vector<std::string> endless_run(const fs::path& folder, std::vector<std::string> more = {}) {
   more.insert(more.begin(), {"--max-steps", "1000000000", "--set", "tenant.main.keep_last=0",
                              "--set", "graph.restarts_max=0"});
@@ -33,7 +33,7 @@ std::vector<std::string> endless_run(const fs::path& folder, std::vector<std::st
 
 using Group = std::pair<int64_t, int64_t>;  // ordinal, attempt
 
-/// Groups that rollouts.jsonl says were trained on: Rollout was told so by a GroupEnded.
+/// Groups that rollouts.jsonl lists as trained: Rollout learned it from a GroupEnded.
 std::set<Group> groups_trained(const fs::path& folder) {
   std::set<Group> groups;
   for (const auto& rollout : lines_of(folder / "rollouts.jsonl"))
@@ -65,7 +65,7 @@ TEST(Trace, OfARunThatEndedIsWholeAndClosed) {
   EXPECT_EQ(fmt::format("{:016x}", trace.catalog.run_id), *facts.get_string("run_id"));
   EXPECT_EQ(fmt::format("{:016x}", trace.catalog.graph_hash), *facts.get_string("graph_hash"));
   EXPECT_EQ(*facts.find("trace")->get_string("level"), "process");
-  // One publication for each of 8 steps, and the version that was loaded.
+  // One publication for each of 8 steps, and the loaded version.
   EXPECT_EQ(trace.stored.at("WeightsReady"), 8U + 1U);
   EXPECT_EQ(groups_trained(trace), groups_trained(folder));
   EXPECT_GE(trace.stored.at("Completion"), lines_of(folder / "rollouts.jsonl").size());
@@ -88,14 +88,14 @@ std::string bytes_of_file(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-/// Everything that a resumed run reads. A file is damaged in one bit at a place that a seed
-/// chooses, then cut short, then repaired.
+/// Every file that a resumed run reads. Each is damaged in one bit at a random position, then
+/// truncated, then repaired.
 TEST(TraceVerify, NamesEveryFileOfARunThatAResumeReadsAndIsDamaged) {
   constexpr int kFlips = 8;  // of each kind of file
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   ASSERT_EQ(run_graph_program(scripted_run(folder, {"--max-steps", "12"})).code, 0);
-  ASSERT_TRUE(Trace::open(folder).ok());  // makes the indices
+  ASSERT_TRUE(Trace::open(folder).ok());  // builds the indices
   EXPECT_THAT(files_named(folder), testing::IsEmpty());
   std::map<std::string, std::vector<std::pair<fs::path, std::string>>> kinds;  // file, name in text
   const auto add = [&](const std::string& kind, const fs::path& file, const std::string& named) {
@@ -119,7 +119,7 @@ TEST(TraceVerify, NamesEveryFileOfARunThatAResumeReadsAndIsDamaged) {
     for (int flip = 0; flip < kFlips; ++flip) {
       const auto& [file, named] = files[random.next() % files.size()];
       const std::string whole = bytes_of_file(file);
-      // A raw segment has unused space after its end frame: that is not damaged.
+      // A raw segment has unused space after its end frame; changing that is no damage.
       const size_t size = kind == ".ptr" ? whole.find_last_not_of('\0') + 1 : whole.size();
       std::string damaged = whole;
       const size_t at = 1 + random.next() % (size - 1);
@@ -142,7 +142,7 @@ TEST(Trace, SaysNothingWhereItIsOff) {
   EXPECT_TRUE(json_file(folder / "run.json").find("trace")->is_null());
 }
 
-/// Kills the worker of an endless run after a checkpoint and `spins` more looks, and compares.
+/// Kills the worker of an endless run after a checkpoint and `spins` further checks, and compares.
 void kill_and_compare(int checkpoint, uint64_t spins) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -157,8 +157,8 @@ void kill_and_compare(int checkpoint, uint64_t spins) {
   EXPECT_EQ(trace.num_bad_bytes, 0U);
   EXPECT_EQ(trace.num_gaps, 0U);
   EXPECT_TRUE(trace.is_dense());
-  // A line of rollouts.jsonl follows a GroupEnded; a line of metrics.jsonl is written by the step
-  // that publishes: all but the newest of those had ended.
+  // A line of rollouts.jsonl follows a GroupEnded. A line of metrics.jsonl is written by the step
+  // that publishes. So all but the newest of those steps had ended.
   const auto told = groups_trained(folder), recorded = groups_trained(trace);
   EXPECT_FALSE(told.empty());
   for (const auto& group : told) EXPECT_TRUE(recorded.contains(group)) << group.first;
@@ -166,7 +166,7 @@ void kill_and_compare(int checkpoint, uint64_t spins) {
 }
 
 TEST(Trace, AfterKillHoldsEveryStepThatSomebodySawTheResultOf) {
-  // PRIMERL_KILLS=100 for a longer look.
+  // PRIMERL_KILLS=100 runs more kills.
   const char* more = std::getenv("PRIMERL_KILLS");
   const int num_kills = more == nullptr ? 3 : std::atoi(more);
   RandomStream random(20261121);
@@ -196,7 +196,7 @@ TEST(Trace, OfAnEarlierStartStaysBesideThatOfTheResumedRun) {
   }
   EXPECT_EQ(third.segments.front().incarnation, 3U);
   EXPECT_EQ(*json_file(folder / "run.json").get_int("incarnation"), 3);
-  // Each knows the graph it was recorded of, and where it began.
+  // Each has the graph of its own start, and where it began.
   EXPECT_THAT(first.catalog.graph_text, HasSubstr("max_steps = 8\n"));
   EXPECT_THAT(second.catalog.graph_text, HasSubstr("max_steps = 10\n"));
   EXPECT_TRUE(first.catalog.resumed_from.empty());
@@ -262,7 +262,7 @@ TEST(TraceDump, HasTheRecordOfARunThatGoesOn) {
   EXPECT_THAT(text.out, AllOf(HasSubstr("process 'main': "), HasSubstr("  trainer: steps "),
                               HasSubstr((folder / "trace").string() + "; the run goes on")));
   EXPECT_THAT(run_graph_program({"trace", "stat", folder.string()}).out, HasSubstr("a snapshot"));
-  // It did go on, ends as ever, and a snapshot is not what it is taken up from.
+  // The run continued and ends as usual, and a resume does not use the snapshot.
   while (!fs::exists(folder / "checkpoints" / "step_12")) ASSERT_EQ(::kill(run.pid(), 0), 0);
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
@@ -316,7 +316,7 @@ TEST(Trace, StaysBelowItsBoundOnceThereAreCheckpoints) {
 TEST(Trace, ThatCannotBeBegunIsSaidOnceAndNothingRuns) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
-  // A limit of the file size stands for a full disk: no segment fits.
+  // A limit of the file size simulates a full disk: no segment fits.
   std::string command = "ulimit -f 64; exec";
   for (const auto& word : endless_run(folder)) command += " '" + word + "'";
   const std::string program = std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";

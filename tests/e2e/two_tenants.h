@@ -1,5 +1,5 @@
-/// Two tenants on one model as a person runs them: examples/two_tenants with its real model,
-/// changed, in one process or three.
+/// Two tenants on one model as a user runs them: examples/two_tenants with its real model, changed,
+/// in one process or three.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ class TwoTenants : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  /// The example with one of its tenants.
+  /// The example with only one of its tenants.
   std::string alone(const std::string& tenant) const {
     const std::string text = read_text_file(source_path(kExample)).value();
     const size_t reverse = text.find("[tenant.reverse]");
@@ -58,8 +58,8 @@ class TwoTenants : public ::testing::Test {
         "training = { nodes = [\"trainer\", \"broadcaster\"] }\n\n");
     return file.string();
   }
-  /// The example with an actor of a plugin, `node.NAME`, that stands in the edge `old`, beside
-  /// `neighbour`, and does something to one tenant.
+  /// The example with a plugin's actor `node.NAME` inserted into the edge `old`, in the process of
+  /// `neighbour`; it causes trouble for one tenant.
   std::string with_trouble(bool is_apart, const std::string& name, const std::string& neighbour,
                            const std::string& old, const std::string& by) const {
     std::string text = read_text_file(is_apart ? apart() : source_path(kExample)).value();
@@ -76,27 +76,28 @@ class TwoTenants : public ::testing::Test {
     std::ofstream(file) << text;
     return file.string();
   }
-  /// One between rollouts and trainers, which serves one tenant.
+  /// An actor between rollouts and trainers that serves only one tenant.
   std::string with_picky(bool is_apart) const {
     return with_trouble(is_apart, "picky", "router",
                         "{ path = \"rollout.group -> trainer.group\", capacity = 64 },",
                         "\"rollout.group -> picky.group\", \"picky.kept -> trainer.group\",");
   }
-  /// One between trainers and broadcaster, which tells of versions that nobody made.
+  /// An actor between trainers and broadcaster that announces versions which do not exist.
   std::string with_boaster(bool is_apart) const {
     return with_trouble(is_apart, "boaster", "broadcaster",
                         "\"trainer.weights     -> broadcaster.weights\",",
                         "\"trainer.weights -> boaster.ready\", "
                         "\"boaster.told -> broadcaster.weights\",");
   }
-  /// Every rollout of `reverse` runs out of time, so that none of her groups trains.
+  /// Every rollout of `reverse` times out, so that none of its groups trains.
   static std::vector<std::string> reverse_fails(std::vector<std::string> more) {
     more.insert(more.end(), {"--no-rehearsal", "--set", "tenant.reverse.rollout_timeout=\"1ms\"",
                              "--set", "node.trainer.lost_batches_max=1"});
     return more;
   }
   fs::path folder(const std::string& name) const { return scratch_.path() / name; }
-  /// Of each her own edges and messages; what is of both is in neither.
+  /// With a tenant filter, `stat` counts that tenant's edges and messages; shared ones are in
+  /// neither.
   void expect_that_stat_counts_each(const fs::path& run) const {
     const auto counts = [&](std::vector<std::string> more) {
       more.insert(more.begin(), {"trace", "stat", run.string(), "--json"});
@@ -113,7 +114,7 @@ class TwoTenants : public ::testing::Test {
     const auto other = counts({"--tenant", "arithmetic"});
     auto both = counts({"--tenant", "reverse", "--tenant", "arithmetic"});
     for (const auto& [edge, count] : other) sum[edge] += count;
-    for (const auto& [edge, count] : all) {  // one that carried nothing is no tenant's
+    for (const auto& [edge, count] : all) {  // an edge that carried nothing belongs to no tenant
       EXPECT_EQ(sum[edge], count) << edge;
       EXPECT_EQ(both[edge], count) << edge;
     }
@@ -121,7 +122,7 @@ class TwoTenants : public ::testing::Test {
     EXPECT_LT(other.at("rollout.generate -> router.generate"),
               all.at("rollout.generate -> router.generate"));
   }
-  /// `trace` shows the steps of one: with her messages all that her own actors do.
+  /// With a tenant filter, `trace` shows the tenant's messages and all steps of its own actors.
   void expect_that_the_trace_has_each(const fs::path& run) const {
     for (const auto& tenant : kTenants) {
       const auto listed = run_graph_program(
@@ -130,7 +131,7 @@ class TwoTenants : public ::testing::Test {
       const Json found = parse_json(listed.out, "steps").value();
       std::set<std::string> kinds;
       for (const Json& step : found.find("steps")->as_array()) {
-        // A work turn is of a whole group.
+        // A work call belongs to a whole group.
         const bool is_hers = step.find("tenant") != nullptr
                                  ? *step.get_string("tenant") == tenant
                                  : (step.find("instance") == nullptr ||
@@ -154,7 +155,7 @@ class TwoTenants : public ::testing::Test {
     }
   }
 
-  /// The lines of one tenant's steps, without what is of time.
+  /// The lines of one tenant's steps, without times.
   static std::vector<std::string> steps(const fs::path& run, const std::string& tenant) {
     std::vector<std::string> steps;
     for (const Json& line : lines_of(run / "metrics.jsonl")) {
@@ -179,8 +180,8 @@ class TwoTenants : public ::testing::Test {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
 
-  /// What `tenant` has done in three steps of `both` is what it does in a run of its own, which the
-  /// words begin and which writes to folder(tenant).
+  /// Checks that the results of `tenant` in three steps of `both` are equal to those of its own
+  /// run. `words_of_own` is that run's command; it writes to folder(tenant).
   void expect_as_alone(const fs::path& both, const std::string& tenant,
                        const std::vector<std::string>& words_of_own) const {
     const fs::path own = folder(tenant);

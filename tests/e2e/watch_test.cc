@@ -1,4 +1,4 @@
-// A run as others see it: ps, /metrics and /status while it goes on, after its end, after kill -9.
+// A run as seen by ps, /metrics and /status: while it runs, after its end, after kill -9.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ const Json* named(const Json& status, std::string_view list, const std::string& 
 TEST_F(WatchedRun, ShowsItsProcessesNodesAndEdgesWhileItGoesOn) {
   Program run(words("split.toml", {"--max-steps", "1000000000"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
-  // Reports come once a second: CTest's limit ends a wait for one that never comes.
+  // Reports come once a second. CTest's limit ends the wait for one that never comes.
   Json seen;
   bool have_all = false;
   while (!have_all) {
@@ -159,13 +159,14 @@ TEST_F(WatchedRun, PsSaysWholePathsWhereverItIsAsked) {
               HasSubstr("no run folder '" + folder_.string() + "/runs/latest'"));
 }
 
-// What the trainer reports while nobody listens is in the file afterwards, once and in order.
+// Steps that the trainer reports while the control plane is stopped are in the file afterwards,
+// once and in order.
 TEST_F(WatchedRun, WritesEveryStepThatItsTrainerTookWhileTheControlPlaneStoodStill) {
   Program run(words("scripted.toml", {"--max-steps", "1000000000"}), variables());
   const auto metrics = folder_ / "metrics.jsonl", steps = folder_ / "logs" / "main.steps.jsonl";
   while (num_lines(metrics) < 3) ASSERT_TRUE(run.is_running());
   ::kill(run.pid(), SIGSTOP);
-  // The worker goes on by itself.
+  // The worker continues by itself.
   const size_t many = num_lines(metrics) + 300;
   while (num_lines(steps) < many) {
   }

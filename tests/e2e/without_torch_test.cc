@@ -1,5 +1,5 @@
-// What a build with -DPRIMERL_TORCH=OFF is good for: it checks, shows, runs scripted engines, and
-// replays what others recorded.
+// The features of a build with -DPRIMERL_TORCH=OFF: it checks, shows, runs scripted engines, and
+// replays records of other builds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-/// The worker processes below a program of a test, by the system's word.
+/// Finds the worker processes below a program of a test, by asking the system.
 #pragma once
 
 #include <fstream>
@@ -18,7 +18,8 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
-/// Each has a guardian between it and the program; what a guardian has adopted comes after it.
+/// Each worker has a guardian between it and the program; processes that a guardian adopted come
+/// after the worker.
 inline std::vector<pid_t> workers_of(const Program& program) {
   std::vector<pid_t> workers;
   for (const pid_t guardian : children_of(program.pid()))
@@ -26,13 +27,13 @@ inline std::vector<pid_t> workers_of(const Program& program) {
   return workers;
 }
 
-/// The worker of a program that has one process; -1 when it has none now.
+/// The worker of a program with one process; -1 without one now.
 inline pid_t worker_of(const Program& program) {
   const auto workers = workers_of(program);
   return workers.empty() ? -1 : workers.front();
 }
 
-/// The worker of a process of the plan; -1 when it has none now. Restarts change their order.
+/// The worker of a process of the plan; -1 without one now. Restarts change their order.
 inline pid_t worker_named(const Program& program, const std::string& process) {
   for (const pid_t worker : workers_of(program)) {
     std::ifstream file("/proc/" + std::to_string(worker) + "/cmdline");
@@ -43,7 +44,8 @@ inline pid_t worker_named(const Program& program, const std::string& process) {
   return -1;
 }
 
-/// Of a process that is no child: gone, or dead and not yet reaped by whoever inherited it.
+/// For a process that is not a child: whether it is gone, or dead and not yet reaped by its new
+/// parent.
 inline bool has_ended(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), {});

@@ -1,4 +1,4 @@
-// One group at a time: timers, pausing, atomic steps, drain, services.
+// ActorGroup alone: timers, pausing, atomic steps, drain, services.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,8 @@ TEST(ActorGroup, SettingATimerAgainReplacesItAndCancellingStopsIt) {
   };
   strings.on_tick = [&](Puppet& puppet) {
     fired.push_back(fmt::format("tick {}", (puppet.world().now() - Time()).to_seconds()));
-    // Due at this very moment and perhaps in the inbox already: it must not fire any more.
+    // The timer expires at this very moment and may be in the inbox already: it must not fire any
+    // more.
     puppet.world().cancel_timer("tock");
     return ok();
   };
@@ -131,7 +132,7 @@ TEST(ActorGroup, RandomNumbersFollowSeedTenantNodePurposeAndIndex) {
   EXPECT_NE(draw(1, "a", "x", 0), draw(1, "a", "x", 1));
 }
 
-/// An actor that tenants share draws other numbers for each of them.
+/// An actor that tenants share gets other random numbers for each tenant.
 TEST(ActorGroup, RandomNumbersOfTenantsDiffer) {
   std::set<uint64_t> numbers;
   Strings strings;
@@ -244,7 +245,8 @@ TEST(ActorGroup, StopEndsTheRunAtOnce) {
   EXPECT_EQ(run->wait().end, RunEnd::kInterrupted);
 }
 
-/// A replay has to find the stop where it was noticed, whichever actor of the turn that was.
+/// A replay must find the stop at the call where it was noticed, in whichever actor of the work
+/// call that was.
 TEST(ActorGroup, ACallOfAWorkTurnThatIsToldToStopIsCountedOverAllItsActors) {
   class StopsSeen final : public StepHooks {
    public:

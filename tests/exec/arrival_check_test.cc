@@ -1,4 +1,4 @@
-// What a process may send another, and what is taken out of its batches.
+// Messages that a process may send to another, and messages that are removed from its batches.
 #include "runtime/exec/arrival_check.h"
 
 #include <gmock/gmock.h>
@@ -21,8 +21,8 @@ struct Other {
   }
 };
 
-/// Process 0 has `rollout`, once a tenant; process 1 `server`, shared; process 2 `other`, as
-/// rollout.
+/// Process 0 has `rollout`, one per tenant; process 1 has `server`, shared; process 2 has `other`,
+/// one per tenant.
 class ArrivalCheckTest : public ::testing::Test {
  protected:
   ArrivalCheckTest() : graph_(2) {
@@ -35,7 +35,7 @@ class ArrivalCheckTest : public ::testing::Test {
     plan_ = graph_.plan();
     wiring_ = make_wiring(*plan_);
   }
-  /// Of the first link from a node's instance for `slot` to another's.
+  /// The first link from a node's instance for `slot` to the other node.
   uint32_t link_of(std::string_view from, uint32_t slot, std::string_view to) const {
     for (uint32_t i = 0; i < wiring_->links.size(); ++i) {
       const auto& link = wiring_->links[i];
@@ -67,13 +67,14 @@ class ArrivalCheckTest : public ::testing::Test {
     }
     return batch;
   }
-  /// The first fault in a batch of `from` that arrives in `here`, "ok" when there is none.
+  /// The first fault in a batch from process `from` that arrives in `here`; "ok" without a fault.
   std::string filter(MessageBatch& batch, uint32_t from, uint32_t here) const {
     const ArrivalCheck check(plan_, wiring_, ProcessId(here));
     const Status status = check.filter(ProcessId(from), batch);
     return status.ok() ? "ok" : status.error().message();
   }
-  /// Of a good message from rollout to server that `change` has made bad; nothing of it is left.
+  /// The fault of a valid message from rollout to server that `change` made invalid; the batch must
+  /// be empty then.
   std::string fault_of(const std::function<void(BatchedMessage&)>& change) const {
     MessageBatch batch = batch_on(link_of("rollout", 1, "server"), 1, 3);
     change(batch.messages[1]);
@@ -101,7 +102,7 @@ TEST_F(ArrivalCheckTest, LetsWhatThePlanSaysThroughUntouched) {
 
 TEST_F(ArrivalCheckTest, TakesNothingOfHostsThatAreNotTheSenders) {
   const uint32_t link = link_of("rollout", 0, "server");
-  // Process 2 speaks for a group of process 0; and of a group that there is not.
+  // Process 2 sends for a group of process 0, and for a group that does not exist.
   MessageBatch posing = batch_on(link, 0), unknown = batch_on(link, 0), astray = batch_on(link, 0);
   posing.grants.push_back({LinkId(0), 1, 0, 1});
   EXPECT_THAT(filter(posing, 2, 1), HasSubstr("which is not its sender's"));
@@ -135,10 +136,12 @@ TEST_F(ArrivalCheckTest, TakesOutMessagesOfAnotherType) {
 
 TEST_F(ArrivalCheckTest, TakesOutTenantsThatTheLinkDoesNotServe) {
   const auto tenant = HasSubstr("is for a tenant that the edge does not serve");
-  // Its sender is tenant 1's; 2 is one past the last; no message is nobody's.
+  // The sender belongs to tenant 1; 2 is one past the last tenant; every message must have a
+  // tenant.
   for (const TenantSlot slot : {TenantSlot(0), TenantSlot(2), TenantSlot::none()})
     EXPECT_THAT(fault_of([&](auto& message) { message.envelope.tenant = slot; }), tenant);
-  // A shared sender may speak for each, but to an instance of one tenant for that one alone.
+  // A shared sender may send for every tenant, but to an instance of one tenant only for that
+  // tenant.
   const uint32_t link = link_of("server", 0, "other");
   MessageBatch fits = batch_on(link, 0), differs = batch_on(link, 1);
   EXPECT_EQ(filter(fits, 1, 2), "ok");

@@ -57,20 +57,20 @@ TEST_F(CafExecutorTest, LosesNoThreadWhenTheHandlerReturnsAfterAll) {
                              kImpatient))
           .ok());
   Gate::get().wait_for(1);
-  // The refusal of question 4 shows that the handler was given up.
+  // The refusal of question 4 shows that the handler was abandoned.
   while (host_services_.count("refused: the handler took longer than 50ms") == 0 &&
          executor_->views()[1].num_steps < 6) {
     std::this_thread::yield();
   }
   Gate::get().open();
-  // Until the late handler has left, a stop would count it as lost; it leaves without help.
+  // Until the late handler has returned, a stop would count it as lost; it returns without help.
   while (num_actors_alive() > 2) std::this_thread::yield();
   executor_->request_stop();
   EXPECT_EQ(executor_->wait().end, RunEnd::kInterrupted);
   EXPECT_FALSE(executor_->has_lost_threads());
 }
 
-/// What comes while a handler runs waits, as many as may; one more is refused at once.
+/// Commands that arrive while a handler runs wait, up to the limit; one more is refused at once.
 TEST_F(CafExecutorTest, KeepsCommandsForABusyActorAndAnswersEach) {
   Gate::get().close();
   std::mutex mutex;
@@ -110,7 +110,7 @@ TEST_F(CafExecutorTest, KeepsCommandsForABusyActorAndAnswersEach) {
 
 TEST_F(CafExecutorTest, GivesUpAsManyHandlersAsAllowedAndNoMore) {
   Gate::get().close();
-  // Two answerers that both get stuck; one may be given up.
+  // Two answerers that both get stuck; one may be abandoned.
   ASSERT_TRUE(start(conformance_plan(R"(
 [node.asker]
 actor = "asker"

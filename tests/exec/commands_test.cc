@@ -1,5 +1,5 @@
-// Messages of a person, from outside of the graph: who gets them, how they are answered, what a
-// group keeps of them.
+// Commands of a person: which actors get them, how they are answered, and what a group saves of
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,8 @@ ActorCommand number(int64_t value, uint64_t question = 1, TenantSlot tenant = {}
   return {question, tenant, Payload::of(Number{value, {}})};
 }
 
-/// Two nodes that remember what they got, one of them of each tenant; nobody sends them anything.
+/// Two nodes that remember their commands, one of them with an instance per tenant. They get no
+/// messages.
 struct Listeners {
   explicit Listeners(int num_tenants = 1) : graph(num_tenants) {
     Strings common, own;
@@ -58,7 +59,8 @@ TEST(Commands, ForOneTenantReachNobodyWhoServesAnother) {
   EXPECT_THAT(run->take_answers(), SizeIs(1));
 }
 
-/// on_error = "stop" is for what the graph sends: a person may be wrong without ending the run.
+/// on_error = "stop" applies to messages of the graph: a wrong command of a person must not end the
+/// run.
 TEST(Commands, ThatAnActorRefusesAreAnsweredWithWhyAndEndNothing) {
   Listeners listeners;
   SmallRun run(listeners.graph);

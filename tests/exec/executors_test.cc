@@ -1,4 +1,4 @@
-// Both executors against the one suite.
+// Runs the conformance suite with both executors.
 #include "runtime/exec/caf_executor.h"
 #include "runtime/exec/virtual_executor.h"
 #include "tests/conformance/executor_conformance.h"

@@ -1,4 +1,5 @@
-// Supervision: drop, stop, restart; exceptions; handlers that never come back; stalls by name.
+// Failures of handlers: drop, stop, restart; exceptions; handlers that never return; stall reports
+// with names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +60,7 @@ TEST(Failure, RestartKeepsInboxAndStateBeforeTheMessage) {
   Strings strings;
   strings.on_in = [&](Puppet& puppet, const Number& number) -> Status {
     if (number.value == 3) {
-      puppet.count = 1000;  // half-made change: must not survive
+      puppet.count = 1000;  // a half-made change, which must be undone
       return error(Code::kUnavailable, "no");
     }
     taken.push_back(number.value);
@@ -148,7 +149,7 @@ TEST(Failure, ARestartForgetsTimersAndPauses) {
   EXPECT_EQ(taken.size(), 6u);
 }
 
-/// A handler of instance 1 that takes `lasts` at its n-th message.
+/// Makes the n-th handler of instance 1 last for `lasts`.
 class Hang final : public StepHooks {
  public:
   Hang(Duration lasts, uint64_t first, uint64_t last) : lasts_(lasts), first_(first), last_(last) {}
@@ -170,7 +171,7 @@ NodeSetup a_blocking_node(std::vector<int64_t>* answers) {
     return ok();
   };
   strings.on_refuse = [](Puppet& puppet, const Number& number, const Error& error) {
-    // From the fifth on that is stuck nothing runs any more.
+    // From the fifth stuck handler on, no more handlers run.
     EXPECT_EQ(error.code(), number.value <= 5 ? Code::kDeadline : Code::kCancelled);
     puppet.tell.send({.value = -number.value, .bulk = {}});
   };
@@ -233,7 +234,7 @@ TEST(Failure, AbandonedThreadsAreReplacedUpToTheirMaximum) {
             "node 'env': 5 handlers are stuck, abandoned_max is 4");
 }
 
-// The threads are gone with the process anyway; a drain that failed for them would be a failed run.
+// The threads end with the process anyway, so stuck threads must not make the drain fail.
 TEST(Failure, ADrainGivesUpWhateverIsStuck) {
   std::vector<int64_t> answers;
   Hang hang(Duration::seconds(100), 1, 6);
@@ -247,7 +248,8 @@ TEST(Failure, ADrainGivesUpWhateverIsStuck) {
   EXPECT_THAT(answers, ElementsAre(-1, -2, -3, -4, -5, -6));
 }
 
-/// A handler fails with so many bytes of text: how many does whoever is refused read?
+/// A handler fails with an error of this many bytes. Returns how many bytes the refused sender
+/// gets.
 size_t bytes_of_refusal(size_t bytes, bool throws) {
   size_t num_read = 0;
   Strings strings;
@@ -295,7 +297,7 @@ TEST(Failure, AnInjectedFailureIsRefusedLikeAnyOther) {
 }
 
 TEST(Stall, NamesTheNodesTheFullEdgesAndTheWaitCycle) {
-  // a fills b; b holds its input paused until c speaks; c waits for a.
+  // a fills b; b keeps its input paused until c sends; c waits for a.
   Strings holding;
   holding.on_start = [](Puppet& puppet) {
     puppet.world().pause("in");

@@ -1,5 +1,4 @@
-// The flow rule: bounds, credit in messages and bytes, feedback that is never held back, work
-// turns.
+// The flow rules: bounds, credit in messages and bytes, feedback that never waits, work calls.
 #include <algorithm>
 
 #include <gmock/gmock.h>
@@ -14,7 +13,7 @@ using ::testing::ElementsAre;
 
 const TenantSlot kTenant(0);
 
-/// A sink that takes nothing until `open`.
+/// A sink that accepts nothing until `open`.
 Strings a_closed_sink(std::vector<int64_t>* taken) {
   Strings strings;
   strings.on_start = [](Puppet& puppet) {
@@ -148,7 +147,8 @@ TEST(Flow, WithholdsForwardInputWhileAnOutputIsFullButNotFeedback) {
 }
 
 TEST(Flow, CountsBlobBytesAndLetsOneOversizeMessagePass) {
-  // 40 + 40 of 100 bytes fit; the third waits in the outbox though messages have room.
+  // 40 + 40 of 100 bytes fit; the third message waits in the outbox although the message limit is
+  // not reached.
   std::vector<int64_t> sizes{40, 40, 40, 500, 10};
   std::vector<int64_t> taken;
   Strings sending;
@@ -321,7 +321,7 @@ TEST(Flow, AnswersGoToWhoBegan) {
 }
 
 TEST(Flow, WorkTurnsQueueBehindTheInboxAndAreNotStarved) {
-  // A worker under steady load from a feedback loop must get its turns.
+  // A worker under steady load from a feedback loop must get its work calls.
   int64_t num_turns = 0, num_inputs = 0;
   Strings working;
   working.on_work = [&](Puppet&) -> Result<bool> {
@@ -358,7 +358,8 @@ TEST(Flow, WorkTurnsQueueBehindTheInboxAndAreNotStarved) {
 }
 
 TEST(Flow, ForwardEdgesInsideAHostDrainWhileTheyAreFull) {
-  // first -> second live in one group; first sends two for one, so their edge fills all the time.
+  // first -> second are in one group; first sends two messages per input, so their edge is often
+  // full.
   std::vector<int64_t> taken;
   Strings doubling;
   doubling.on_in = [](Puppet& puppet, const Number& number) {

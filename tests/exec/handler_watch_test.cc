@@ -1,4 +1,4 @@
-// Which handlers a person is told of: once at the limit, once at the end, on a clock of the test.
+// Reports about slow handlers: one at the limit, one at the end, on a clock of the test.
 #include "runtime/exec/handler_watch.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 constexpr Duration kLimit = Duration::seconds(10);
 constexpr Duration kMoment = Duration::nanoseconds(1);
 
-/// a -> b; the test shows what b does.
+/// a -> b; the test sets what b is doing.
 class HandlerWatchTest : public ::testing::Test {
  protected:
   HandlerWatchTest() {
@@ -36,7 +36,7 @@ class HandlerWatchTest : public ::testing::Test {
   static Time at(Duration since_epoch) {
     return Time::from_nanoseconds(since_epoch.to_nanoseconds());
   }
-  /// What is told `after` the handler has begun; "" for nothing.
+  /// The report `after` the handler has begun; "" for none.
   std::string told_after(Duration after, bool has_deadline = false) {
     const auto news = watch_->check(view_, view_.running_since + after, has_deadline);
     return news ? news->text : std::string();

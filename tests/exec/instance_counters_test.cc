@@ -30,7 +30,7 @@ TEST(InstanceCounters, KeepNoNameThatIsTooLong) {
 
 TEST(InstanceCounters, HaveRoomForNamesBesideTheSumOfTheRest) {
   InstanceCounters counters;
-  counters.add("other", 1);  // an actor's own
+  counters.add("other", 1);  // an actor's own counter
   for (size_t i = 0; i < InstanceCounters::kNamesMax; ++i) counters.add(fmt::format("n{}", i), 1);
   EXPECT_EQ(counters.values().find("other")->second, 1);
 }

@@ -1,4 +1,4 @@
-// The death and return of a process: returned messages, incarnations, refused late arrivals.
+// The death and restart of a process: returned messages, incarnations, refused late arrivals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ struct Other {
   }
 };
 
-/// driver (process 0) asks a server (process 1), window 4.
+/// driver (process 0) sends to a server (process 1), window 4.
 struct TwoProcesses {
   TwoProcesses() {
     Strings asking = {.on_work = counts_to(40, false)};
@@ -88,8 +88,8 @@ TEST(Peers, WithoutATargetAKeyedMessageIsCountedAndAToOneMessageReturned) {
 }
 
 TEST(Peers, LateArrivalsOfAnOldIncarnationAreRefusedAndCounted) {
-  // The server answers, dies while answers are on their way, and comes back: the driver learns of
-  // the death before the answers arrive.
+  // The server answers, dies while answers are in transit, and is restarted. The driver is notified
+  // of the death before the answers arrive.
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     TwoProcesses two;
     SmallRun run(two.graph, seed);
@@ -104,7 +104,7 @@ TEST(Peers, LateArrivalsOfAnOldIncarnationAreRefusedAndCounted) {
   }
 }
 
-/// A value of the dead server waits at the driver; the first one of the new server overwrites it.
+/// A value of the dead server waits at the driver; the first value of the new server overwrites it.
 TEST(Peers, AnOverwrittenValueOfTheDeadIsNoCreditForTheNewSender) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SmallGraph graph;
@@ -151,7 +151,7 @@ TEST(Peers, ManyDeathsAtAnyMomentKeepTheLedgerAtEverySeed) {
   }
 }
 
-/// A group alone, fed by hand.
+/// A single group; the test sends its batches.
 class Alone : public ::testing::Test, public GroupExecutor {
  protected:
   void SetUp() override {
@@ -258,7 +258,7 @@ TEST_F(Alone, AMessageOfAnotherTypeIsAnErrorThatTheActorNeverSees) {
                                             "'Number'")));
 }
 
-/// A sender on its own, whose receiver is the test.
+/// A single sender; the test receives its batches.
 TEST(Sender, TakesGrantsForWhatItHasSentAndNoMore) {
   SmallGraph graph;
   graph.node("driver", {.strings = {.on_work = counts_to(2, false)}, .contract = make_source})

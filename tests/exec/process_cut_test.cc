@@ -1,5 +1,5 @@
-// A cut of one process is complete when every group has saved its state and nothing that was sent
-// before is missing.
+// A cut of a process is complete when every group has saved its state and no message sent before it
+// is missing.
 #include "runtime/exec/process_cut.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ struct Pair {
     collector = std::make_unique<CutCollector>(
         plan, wiring, ProcessId(0), [this](ProcessCut&& cut) { done.push_back(std::move(cut)); });
   }
-  /// The part of the group of one node, which has shipped or received so many messages.
+  /// The part of one node's group, which has shipped or received this many messages.
   GroupState part(uint32_t group, uint64_t num_messages) const {
     GroupState state;
     state.group = GroupId(group);
@@ -74,7 +74,7 @@ TEST(CutCollector, LeavesOutWhatBelongsToACutThatWasGivenUp) {
   EXPECT_TRUE(pair.done.empty());
   pair.collector->add_part(number, pair.part(0, 5));
   ASSERT_EQ(pair.done.size(), 1U);
-  pair.collector->add_part(number, pair.part(0, 6));  // and after it is done
+  pair.collector->add_part(number, pair.part(0, 6));  // also after the cut is complete
   EXPECT_EQ(pair.done.size(), 1U);
 }
 

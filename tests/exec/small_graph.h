@@ -1,5 +1,5 @@
 /// Small graphs of puppets, built by hand: an actor whose handlers are lambdas of the test, a plan
-/// made from a few calls, and host services that remember.
+/// made by a few calls, and host services that remember what they got.
 #pragma once
 
 #include <deque>
@@ -28,7 +28,7 @@ Blob blob_of(size_t num_bytes);
 
 class Puppet;
 
-/// What a puppet does. A missing hook does nothing and succeeds.
+/// The handlers of a puppet. A missing hook does nothing and succeeds.
 struct Strings {
   using Hook = std::function<Status(Puppet&)>;
   using NumberHook = std::function<Status(Puppet&, const Number&)>;
@@ -77,11 +77,12 @@ class Puppet final : public Actor {
 
 struct NodeSetup {
   Strings strings = {};
-  std::function<void(Contract&)> contract = {};  // changes it: works, burst, restartable, ...
+  std::function<void(Contract&)> contract = {};  // changes the contract: works, burst, restartable,
+                                                 // ...
   bool per_tenant = false;
   int32_t replicas = 1;
   int32_t process = 0;
-  std::string group = {};  // nodes with equal names share a group; empty = a group of its own
+  std::string group = {};  // nodes with equal names share a group; empty: an own group
   OnError on_error = OnError::kDrop;
   int32_t restarts_max = 5;
 };
@@ -93,7 +94,7 @@ struct EdgeSetup {
   bool latest_wins = false;
 };
 
-/// Keeps the contracts its plan points to; the plan keeps them all.
+/// Keeps the contracts that its plan points to, as long as the plan.
 class SmallGraph {
  public:
   explicit SmallGraph(int num_tenants = 1);
@@ -109,7 +110,7 @@ class SmallGraph {
   std::shared_ptr<Parts> parts_;
 };
 
-/// Remembers what actors said; files are lines in memory.
+/// Remembers what actors logged and published; files are lines in memory.
 class MemoryHostServices : public HostServices, public RunFiles {
  public:
   RunFiles& files() override { return *this; }
@@ -144,20 +145,20 @@ class SmallRun {
   VirtualExecutor executor;
 };
 
-/// work() that sends 1, 2, ..., `count` on `out` as room allows, then finishes tenant 0.
+/// work() that sends 1, 2, ..., `count` on `out` while it has capacity, then finishes tenant 0.
 std::function<Result<bool>(Puppet&)> counts_to(int64_t count, bool finishes = true);
 
 /// A contract change: a source with work().
 void make_source(Contract& contract);
 
-/// source -> middle: the source does `on_work`.
+/// source -> middle: the source calls `on_work`.
 SmallGraph a_line(NodeSetup middle, std::function<Result<bool>(Puppet&)> on_work = counts_to(6),
                   int num_tenants = 1);
 
-/// A handler's answer: an error where the number is `value`.
+/// The result of a handler: an error if the number is `value`.
 Status fail_at(const Number& number, int64_t value);
 
-/// The error of a run of `graph`, which fails.
+/// The error of a run of `graph`, which must fail.
 Error failure_of(SmallGraph graph);
 
 }  // namespace primerl::testing

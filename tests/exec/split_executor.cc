@@ -142,7 +142,7 @@ void SplitExecutor::end_as(RunOutcome outcome) {
   for (auto& worker : workers_) worker->member->stop();
 }
 
-/// As the control plane makes it: of what every process says of its own groups.
+/// Made like in the control plane: from every process's report about its own groups.
 StallReport SplitExecutor::stall_report() const {
   const auto wiring = make_wiring(*plan_);
   std::vector<GroupView> views;

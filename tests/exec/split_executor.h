@@ -1,6 +1,6 @@
-/// SplitExecutor: a plan with every group in a process of its own, all of them in this one: each
-/// has a CafExecutor and links over a memory transport, and a RunCoordinator ties them together as
-/// primerl-graph does. What an executor promises of one process it must promise of several.
+/// SplitExecutor: a plan whose groups have one process each, all inside the test's process. Each
+/// has a CafExecutor and links over a memory transport. A RunCoordinator connects them, as in
+/// primerl-graph. The guarantees of an executor for one process must also hold for several.
 #pragma once
 
 #include <condition_variable>
@@ -17,12 +17,12 @@
 
 namespace primerl {
 
-/// The plan with a process for every group.
+/// The plan with one process per group.
 std::shared_ptr<const Plan> split_plan(const Plan& plan);
 
 class SplitExecutor final : public Executor {
  public:
-  /// `types` are the catalog's messages. The plan is one process's.
+  /// `types` are the catalog's messages. The plan must have one process.
   SplitExecutor(std::shared_ptr<const Plan> plan, std::vector<const MessageType*> types,
                 HostServices& host_services, ResourceFactory factory);
   ~SplitExecutor() override;
@@ -33,7 +33,7 @@ class SplitExecutor final : public Executor {
   RunOutcome wait() override;
   RunStatus status() const override;
 
-  /// Loses all that is on its way between two groups' processes, and heals the wire again.
+  /// Loses everything in transit between two groups' processes, and then restores the connection.
   void break_connection(ProcessId one, ProcessId other);
 
  private:

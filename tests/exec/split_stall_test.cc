@@ -1,4 +1,4 @@
-// Who waits for whom, when the groups that wait are in processes of their own.
+// The wait cycle of a stall, when the waiting groups are in different processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(SplitStall, ACycleOverThreeProcessesIsNamed) {
-  // a fills b; b holds its input paused until c speaks; c waits for a. One message is all that b
-  // takes, so that nobody can be still before the cycle is closed.
+  // a fills b; b keeps its input paused until c sends; c waits for a. b accepts only one message,
+  // so that no group can stall before the cycle is closed.
   Strings holding;
   holding.on_start = [](Puppet& puppet) {
     puppet.world().pause("in");

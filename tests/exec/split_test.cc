@@ -1,4 +1,4 @@
-// What executors promise of one process, held over several: every group in one of its own.
+// Runs the conformance suite of executors over several processes, one per group.
 #include "tests/conformance/executor_conformance.h"
 #include "tests/exec/split_executor.h"
 
@@ -6,7 +6,7 @@ namespace primerl {
 namespace {
 
 struct SplitFactory {
-  /// Blobs are copied on their way.
+  /// Blobs are copied between processes.
   static constexpr bool kSharesMemory = false;
   static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
                                         HostServices& host_services, ResourceFactory factory) {

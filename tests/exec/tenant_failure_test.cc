@@ -1,4 +1,4 @@
-// Supervision where several tenants share actors: what is of one of them ends her part alone.
+// Failures where several tenants share actors: a failure of one tenant ends only that tenant.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::Pair;
 
 constexpr TenantSlot kFirst(0), kSecond(1);
 
-/// Sends 1, 2, ... in turn for the two tenants: odd numbers for the first, even ones for the
+/// Sends 1, 2, ... alternately for two tenants: odd numbers for the first, even numbers for the
 /// second.
 std::function<Result<bool>(Puppet&)> counts_for_both(int64_t count) {
   return [count](Puppet& puppet) -> Result<bool> {
@@ -32,7 +32,7 @@ std::function<Result<bool>(Puppet&)> counts_for_both(int64_t count) {
   };
 }
 
-/// A line whose middle both tenants share.
+/// source -> middle, where both tenants share the middle.
 SmallGraph a_shared_line(NodeSetup middle, int64_t count = 8) {
   return a_line(std::move(middle), counts_for_both(count), 2);
 }
@@ -77,7 +77,7 @@ TEST(TenantFailure, WhatNoMessageBeganIsEverybodys) {
     return ok();
   };
   strings.on_tick = [](Puppet&) -> Status { return error(Code::kUnavailable, "no tick"); };
-  // The source never says that it is done, so that the timer comes due before the end.
+  // The source never finishes, so that the timer expires before the end.
   const auto graph =
       a_line({.strings = strings, .on_error = OnError::kStop}, counts_to(6, false), 2);
   EXPECT_EQ(failure_of(graph).message(), "node 'middle': 'middle' (on_error = \"stop\"): no tick");
@@ -103,7 +103,7 @@ TEST(TenantFailure, AnActorThatCannotGoOnIsEverybodysWhosevereMessageItWas) {
             "node 'middle': 'middle' (it cannot go on): no 4 today");
 }
 
-/// Names the second tenant at 3 and again at 5, in handlers that succeed.
+/// Fails the second tenant at 3 and again at 5, in handlers that succeed.
 NodeSetup names_the_second() {
   Strings strings;
   strings.on_in = [](Puppet& puppet, const Number& number) {
@@ -138,7 +138,7 @@ TEST(TenantFailure, TheOnlyTenantThatCannotGoOnEndsTheRun) {
             "node 'middle': 'middle': not this one");
 }
 
-/// Only her own actors drain: the shared one is never asked to before the end.
+/// Only the tenant's own actors drain; the shared actor is not drained before the end.
 TEST(TenantFailure, HerActorsDrainAndNoOthers) {
   std::vector<std::string> drained;
   Strings own;

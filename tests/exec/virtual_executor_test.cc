@@ -12,7 +12,7 @@ namespace {
 
 const TenantSlot kTenant(0);
 
-/// Relays on all outputs it has, sometimes answers, sometimes fails; takes random virtual time.
+/// Relays on all its outputs, sometimes answers, sometimes fails; takes random virtual time.
 class RandomGraph final : public StepHooks {
  public:
   explicit RandomGraph(uint64_t seed) : seed_(seed), random_(mix(seed, 99)) { build(); }
@@ -71,8 +71,8 @@ class RandomGraph final : public StepHooks {
 
   void connect(const std::vector<std::string>& from_layer, const std::string& to, bool is_first) {
     const EdgeSetup setup{.capacity = 1 + static_cast<int64_t>(random_.below(6))};
-    // The source speaks on `out` alone, which reaches one instance: it feeds the first node by
-    // broadcast of its own through `out` only when that node is single.
+    // The source sends only on `out`, which has one target. So it may feed the first node only when
+    // that node has one instance.
     const auto& from = from_layer[random_.below(from_layer.size())];
     const char* kinds[] = {".many", ".keyed"};
     const std::string port = is_first ? ".out" : kinds[random_.below(2)];

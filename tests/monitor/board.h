@@ -1,5 +1,5 @@
-/// A run that shows itself, for tests: the board of tests/cli/graphs/split.toml, told what each of
-/// its processes says.
+/// A status store for tests: that of tests/cli/graphs/split.toml, filled with reports of its
+/// processes.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ class Board {
     return 0;
   }
 
-  /// A heartbeat with every group of the process at rest.
+  /// A heartbeat of a process whose groups are all idle.
   Heartbeat beat_of(const std::string& name) const {
     Heartbeat beat;
     beat.edges.resize(plan_->edges.size());
@@ -104,7 +104,7 @@ class Board {
   const std::shared_ptr<const Wiring> wiring_;
 };
 
-/// A heartbeat of a process whose one engine holds `version`.
+/// A heartbeat of a process whose engine has applied `version`.
 inline Heartbeat with_engine(const Board& board, const std::string& process, int64_t version) {
   auto beat = board.beat_of(process);
   const auto& plan = board.plan();

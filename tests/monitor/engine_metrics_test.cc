@@ -1,4 +1,4 @@
-// What /metrics and `ps` say of engines and of processes that come and go.
+// /metrics and `ps` for engines, and for processes that die and restart.
 #include <fmt/format.h>
 
 #include <tuple>

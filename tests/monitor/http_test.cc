@@ -1,5 +1,5 @@
-// The server that watches are kept on: what it answers, what it refuses, each bound at its limit
-// and one past it; and the client that asks it.
+// The HTTP server: its answers, its refusals, each bound at its limit and one past it; and the
+// client.
 #include "runtime/monitor/http.h"
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ std::unique_ptr<HttpServer> a_server(HttpLimits limits = {}) {
   return std::move(server).value();
 }
 
-/// A connection that says exactly what it is told to.
+/// A connection that sends exactly the bytes of the test.
 class RawClient {
  public:
   explicit RawClient(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -44,7 +44,7 @@ class RawClient {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
-  /// Takes a socket that is not connected yet.
+  /// Takes ownership of a socket that is not connected yet.
   explicit RawClient(int socket) : socket_(socket) {}
   int connect(const sockaddr* address, socklen_t size) const {
     return ::connect(socket_, address, size);
@@ -57,13 +57,13 @@ class RawClient {
     (void)::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
     return *this;
   }
-  /// All that comes until the server closes.
+  /// Reads until the server closes.
   std::string hear_all() {
     while (hear_more()) {
     }
     return heard_;
   }
-  /// All that comes until `text` has come; without, until the server closes.
+  /// Reads until `text` has arrived; otherwise until the server closes.
   std::string hear_until(std::string_view text) {
     while (heard_.find(text) == std::string::npos && hear_more()) {
     }
@@ -118,7 +118,7 @@ TEST(HttpServer, ListensOnLoopbackAlone) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(server->port());
-  // The whole of 127/8 is loopback: an address of it that is not the server's.
+  // All of 127/8 is loopback; this is an address of it on which the server does not listen.
   ::inet_pton(AF_INET, "127.0.0.2", &address.sin_addr);
   const int other = ::socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_NE(::connect(other, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
@@ -203,7 +203,7 @@ TEST(HttpServer, KeepsAsManyConnectionsAsItsLimitAndClosesTheSlowestForOneMore) 
     inside.push_back(std::make_unique<RawClient>(server->port()));
     EXPECT_THAT(inside.back()->say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
   }
-  // All of them are still open; the first has now spoken last.
+  // All of them are still open; the first is now the most recent one.
   EXPECT_THAT(inside[0]->say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
   RawClient one_more(server->port());
   EXPECT_THAT(one_more.say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
@@ -221,7 +221,7 @@ TEST(HttpServer, ServesAScrapeHoweverManyOthersAreSlow) {
     for (uint32_t i = 0; i < 2 * limits.connections_max; ++i) {
       slow.push_back(std::make_unique<RawClient>(server->port()));
       if (i % 3 == 1) slow.back()->say("GET /known HTT");
-      // Asks for more than the kernel keeps for it, and reads nothing.
+      // Requests more than the kernel can buffer, and reads nothing.
       if (i % 3 == 2) slow.back()->say("GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n");
     }
   };
@@ -269,7 +269,7 @@ TEST(HttpServer, EndsWithConnectionsOpen) {
   EXPECT_EQ(asks.hear_all(), "");
 }
 
-/// Holds a port. The kernel takes connections to one that listens; nobody ever answers.
+/// Occupies a port. The kernel accepts its connections, but no program answers.
 class SilentPort {
  public:
   explicit SilentPort(bool listens) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {

@@ -67,7 +67,7 @@ TEST(MetricsLog, ARecoveredRunWritesNoStepTwice) {
             "{\"step\":1,\"time\":1.0,\"tenant\":\"main\"}\n"
             "{\"step\":2,\"time\":1.0,\"tenant\":\"main\"}\n"
             "{\"step\":3,\"time\":2.0,\"tenant\":\"main\",\"reward/all/mean\":0.5}\n");
-  EXPECT_EQ((*log)->scores("main").size(), 3U);  // the curve is the whole run's
+  EXPECT_EQ((*log)->scores("main").size(), 3U);  // the curve covers the whole run
 }
 
 TEST(MetricsLog, StepsThatAreTakenAgainReplaceTheirLines) {

@@ -1,4 +1,4 @@
-/// The judge of /metrics: Prometheus' own promtool, which scripts/setup.sh --tests installs.
+/// Checks /metrics with Prometheus' own promtool, which scripts/setup.sh --tests installs.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace primerl {
 
-/// What `promtool check metrics` says; "" when it has nothing to say.
+/// The output of `promtool check metrics`; "" without complaints.
 inline std::string promtool_says(const std::string& metrics) {
   const ScratchFolder scratch;
   const auto file = scratch.path() / "metrics", said = scratch.path() / "said";

@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// What a StatusLine wrote, read from the other end of a pipe.
+/// The output of a StatusLine, read from the other end of a pipe.
 class Screen {
  public:
   Screen() { EXPECT_EQ(::pipe(ends_), 0); }

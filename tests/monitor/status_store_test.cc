@@ -1,4 +1,4 @@
-// What a run shows of itself, on data: metrics that promtool passes, the wait cycle across
+// The displays of a run, from test data: metrics that promtool accepts, the wait cycle across
 // processes, the tables of `ps`.
 #include "runtime/monitor/status_store.h"
 #include "graph/base/process.h"
@@ -33,7 +33,7 @@ using ::testing::StartsWith;
 
 TEST(RunMetrics, PassPromtool) {
   Board board;
-  EXPECT_EQ(promtool_says(board.metrics()), "");  // before anyone has said anything
+  EXPECT_EQ(promtool_says(board.metrics()), "");  // before any process has reported
   board.all_say_something();
   auto beat = board.beat_of("driver");
   beat.connections.push_back(
@@ -42,7 +42,7 @@ TEST(RunMetrics, PassPromtool) {
   board.say("driver", beat);
   StepFacts step;
   step.step = 3;
-  // Names of metrics are anyone's: like a counter's, like another's, none at all.
+  // Metrics may have any name: like a counter's, like another metric's, or empty.
   step.values = {{"reward/all/mean", 0.5},
                  {"reward_all_mean", 0.25},
                  {"tokens/total", 1},
@@ -99,13 +99,13 @@ TEST(RunMetrics, TellEachProcessItsOwnPartOfAnEdge) {
                           HasSubstr("primerl_edge_blocked_seconds_total" + labels + " 1.5\n"),
                           HasSubstr(fmt::format("primerl_edge_credit_messages{{edge=\"{}\"}} {}\n",
                                                 name, capacity - 5)),
-                          // The edge has no end there.
+                          // The edge has no end in that process.
                           Not(HasSubstr("primerl_edge_sent_messages_total{edge=\"" + name +
                                         "\",process=\"training\"}"))));
 }
 
-/// rollout is full towards trainer, which is full towards broadcaster, which waits for engines to
-/// apply, which wait for the router, which waits for rollout: no process sees it alone.
+/// rollout waits for trainer, trainer for broadcaster, broadcaster for the engines to apply, the
+/// engines for the router, and the router for rollout. No single process sees the whole cycle.
 void stand_still(Board& board) {
   const uint32_t rollout = board.group("rollout.main"), trainer = board.group("trainer"),
                  broadcaster = board.group("broadcaster");
@@ -148,7 +148,7 @@ TEST(StallAcrossProcesses, NamesTheCycleThatNoProcessSeesAlone) {
 TEST(StallAcrossProcesses, AnOpenChainIsNoCycle) {
   Board board;
   stand_still(board);
-  // The trainer does something: it waits for nobody.
+  // The trainer is running a step, so it waits for no group.
   auto training = board.beat_of("training");
   auto& trainer = Board::report_of(training, board.group("trainer"));
   trainer.is_running = true;
@@ -258,14 +258,14 @@ TEST(RunTable, ShowsProcessesAndEdges) {
   EXPECT_THAT(text, HasSubstr("\n\n"
                               "edge                                                 sent  handled  "
                               "waiting  credit  blocked\n"));
-  // `handled` is reported after `sent`, which is at least as many.
+  // `handled` is reported after `sent`, which is at least as large.
   EXPECT_THAT(text,
               HasSubstr("\nrollout.group -> trainer.group                         12       12   "
                         "     0   64/64     0.0s\n"));
   EXPECT_THAT(text,
               HasSubstr("\nrouter.abort -> decode.abort             feedback       0        0   "
                         "     0   64/64        -\n"));
-  // A source fills it ahead of need: that it is full says nothing.
+  // A source fills it in advance, so a full edge is normal.
   EXPECT_THAT(text,
               HasSubstr("\nenv.task -> rollout.task                 prefetched     0        0   "
                         "     0   64/64        -\n"));
@@ -325,7 +325,7 @@ TEST(StartTicks, TellAProcessFromAnotherWithItsNumber) {
   EXPECT_GT(start_ticks(::getpid()), 0);
   EXPECT_GT(start_ticks(1), 0);
   EXPECT_NE(start_ticks(1), start_ticks(::getpid()));
-  EXPECT_EQ(start_ticks(0x7fffffff), 0);  // above any process number
+  EXPECT_EQ(start_ticks(0x7fffffff), 0);  // larger than any process id
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What `ps` and /status show of each tenant: step, reward, staleness, tokens a second, and the part
-// of engines and learner that she used beside the share that she was promised.
+// `ps` and /status per tenant: step, reward, staleness, tokens per second, and the tenant's used
+// share of engines and learner beside its promised share.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ class TenantShares : public ::testing::Test {
     board_->process_started(ProcessId(0), 1, 100);
   }
   static Time after(int64_t seconds) { return kBegin + Duration::seconds(seconds); }
-  /// The engine has computed so many tokens for each since the process began.
+  /// The engine reports the tokens computed for each tenant since the process began.
   void engine_says(uint64_t ada, uint64_t bo, Time now) {
     Heartbeat beat;
     beat.engines = {{.tenant = 0, .num_tokens = ada}, {.tenant = 1, .num_tokens = bo}};

@@ -40,7 +40,7 @@ TEST_F(Installed, AllThatARepositoryOfOnesOwnNeeds) {
   const std::string build = repository_ + "/build";
   run({PRIMERL_CMAKE, "-S", repository_, "-B", build, "-DCMAKE_PREFIX_PATH=" + prefix_});
   run({PRIMERL_CMAKE, "--build", build, "--parallel", "2"});
-  // An actor is tested by hand.
+  // The repository's own test of its actor.
   EXPECT_THAT(run({PRIMERL_CTEST, "--test-dir", build, "--output-on-failure"}),
               HasSubstr("100% tests passed"));
   // A graph with the plugin is checked and rehearsed, and the plugin's options are checked like

@@ -1,4 +1,4 @@
-// Processes that an environment starts end with the run, however it ends, and begin with default
+// Processes that an environment starts end with the run, however it ends. They begin with default
 // signal dispositions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ environment = {{ name = "spawner", script = "spawn.sh", out = "{}" }}
     std::ifstream file(out_);
     for (pid_t pid = 0; file >> pid;) spawned_.push_back(pid);
   }
-  /// The run has ended: its guardian has waited for them.
+  /// The run has ended, and its guardian has waited for them.
   void expect_none_left() const {
     for (const pid_t pid : spawned_) EXPECT_TRUE(has_ended(pid)) << pid;
   }

@@ -1,5 +1,5 @@
-/// Conversation: a recorded run of requests, made up message by message: who sent what when, and
-/// which of it was stored.
+/// Conversation: a generated record of requests, message by message: senders, times, and which
+/// contents were stored.
 ///
 ///   rollout.generate -> router.generate      router.prefill -> prefill.request
 ///   prefill.done -> decode.request           rollout.action ~> env.action
@@ -21,7 +21,7 @@ inline constexpr uint32_t kGenerate = 0, kToPrefill = 1, kDone = 2, kCompletion 
                           kPrefillRefused = 4, kRouterRefused = 5, kAbort = 6, kAction = 7,
                           kObservation = 8;
 
-/// A message on its way: emitted by the next step of its sender.
+/// A message in transit: emitted by the next step of its sender.
 struct Sent {
   uint32_t link = 0;
   uint64_t sequence = 0, check = 0, sender_step = 0;
@@ -35,19 +35,19 @@ class Conversation {
 
   TraceCatalog catalog;
 
-  /// What `cause` answers: none = the step that sends it.
+  /// `cause`: the step that the message answers; none: the step that sends it.
   template <class T>
   Sent send(uint32_t link, const T& message, StepRef cause = {}) {
     return send(link, Payload::of(message), cause);
   }
-  /// The receiver handles it; what was sent since by the receiver leaves with this step.
+  /// The receiver handles it; its messages since its last step leave with this step.
   StepRef take(const Sent& message, int64_t at_us, uint32_t duration_us = 10);
-  /// A turn or a timer of a group that no message caused.
+  /// A work call or a timer of a group that no message caused.
   StepRef turn(uint32_t group, int64_t at_us, uint32_t duration_us = 10);
-  /// Of this link, contents are stored from now on, or no more.
+  /// From now on contents on this link are stored, or not.
   void store(uint32_t link, bool is_stored);
 
-  /// Into `folder`/trace, one file of each process.
+  /// Writes into `folder`/trace, one file per process.
   void write(const std::filesystem::path& folder) const;
 
  private:

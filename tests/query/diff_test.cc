@@ -1,4 +1,4 @@
-// Every planted difference is found at its group and step and called what it is.
+// Every inserted difference is found at its group and step, with the right kind.
 #include "runtime/query/diff.h"
 
 #include <fstream>
@@ -63,7 +63,7 @@ TEST(Diff, TimesAreNoDifference) {
   EXPECT_TRUE(runs.diff.is_equal()) << runs.text();
 }
 
-// In round 10 the rollout's step is its 12th: two policies came before.
+// In round 10 the rollout makes its 12th step, because two policies arrived before.
 TEST(Diff, AChangedConstantIsTheCauseAndWhatFollowsItsVictims) {
   StoryOptions changed{.num_rounds = 40};
   changed.change = [](Group& group) {
@@ -183,7 +183,7 @@ TEST(Diff, AChangedSchemaIsNamedWithItsField) {
   const TwoRuns runs(Story({.num_rounds = 40}), changed);
   EXPECT_THAT(runs.diff.schemas, ElementsAre("Group: field reward:f64 in a, reward:f32 in b"));
   ASSERT_FALSE(runs.diff.differences.empty());
-  EXPECT_EQ(runs.at(0), "rollout.main:1");  // the first Group there is
+  EXPECT_EQ(runs.at(0), "rollout.main:1");  // the first Group in the run
   EXPECT_EQ(runs.diff.differences[0].kind, DifferenceKind::kSchema);
 }
 
@@ -231,7 +231,8 @@ TEST(Diff, ARunThatEndedEarlierIsACount) {
   EXPECT_FALSE(runs.diff.differences[1].is_cause);
 }
 
-// The last record torn at each of its bytes: a cut after the step before it, never a divergence.
+// The last record is truncated at each of its bytes. That is a truncated record after the step
+// before it, never a divergence.
 TEST(Diff, ATailTornAtEveryByteIsACut) {
   const Story story({.num_rounds = 40});
   TwoRuns runs(story, story, false);

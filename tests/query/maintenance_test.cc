@@ -102,7 +102,7 @@ TEST(VerifyTrace, NamesWhatIsWrong) {
               flip(folder / "blobs" / to_hex(blobs->front()), 7);
             }),
             std::vector{Kind::kDamage});
-  // A segment of another run in the place of ours: its number fits, nothing else does.
+  // A segment of another run with a fitting number; nothing else fits.
   const auto foreign = with_fault([&](const auto& folder) {
     TestFolder other;
     auto options = small_segments(other.path());
@@ -118,7 +118,7 @@ TEST(VerifyTrace, NamesWhatIsWrong) {
   EXPECT_EQ(foreign[0], Kind::kDamage);
 }
 
-// Its record ends where it was killed, and the run went on without it until it was back.
+// Its record ends where it was killed, and the run continued without it until it was restarted.
 TEST(VerifyTrace, AProcessThatDiedAndCameBackIsNoFault) {
   TestFolder folder;
   write_trace(folder.path(), false);
@@ -163,7 +163,7 @@ TEST(RecoverTrace, LeavesALiveOneAlone) {
 TEST(RecoverTrace, CutsWhatADeathLeftBehindAndNothingElse) {
   TestFolder folder;
   write_trace(folder.path(), false);
-  // As if it had died with a segment prepared, one half made, and in the middle of a frame.
+  // Simulates a death with one segment prepared, one half made, and one frame half written.
   const auto last = segment_path(folder.path(), "main", 1, 3);
   auto bytes = file_bytes(last);
   auto reader = SegmentReader::parse(bytes, "last");

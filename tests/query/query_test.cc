@@ -1,4 +1,4 @@
-// Questions to a trace: what is shown is what the story says.
+// Queries of a trace: the answers match the story.
 #include <algorithm>
 #include <fstream>
 
@@ -67,7 +67,8 @@ TEST_F(Queries, FiltersNarrowByNodeEdgeTypeStepAndTime) {
   EXPECT_EQ(find({.nodes = {"env"}, .to_seconds = middle}).steps.size(), 20u);
 }
 
-/// Of two tenants: her messages, whoever handles them, and all else that her own actors do.
+/// With two tenants: a tenant's steps are its messages, in any actor, and all other steps of its
+/// own actors.
 TEST(TenantSteps, AreHerMessagesAndHerActors) {
   TestFolder folder;
   Story story({.num_rounds = 40});
@@ -165,7 +166,7 @@ TEST_F(Queries, StatCountsEveryEdge) {
   EXPECT_THAT(to_text(*trace_, stat), Not(HasSubstr("INCOMPLETE")));
 }
 
-/// Counted step by step, all tenants together are what the indices say of the whole.
+/// Counted step by step, the sum over all tenants equals the totals of the indices.
 TEST_F(Queries, StatOfAFilterCountsItsStepsAlone) {
   const TraceStat all = stat_trace(*trace_);
   const TraceStat same = stat_trace(*trace_, StepFilter::make(*trace_, {}).value());
@@ -189,7 +190,7 @@ TEST(Stat, OverwrittenAndAbsentMessagesAreToldApart) {
   TestFolder folder;
   Story story({.num_rounds = 40});
   story.remove(story.delivery(kRollout, 10));  // policy 2: its sequence number never arrives
-  story.remove(story.delivery(kTrainer, 12));  // group 10, likewise
+  story.remove(story.delivery(kTrainer, 12));  // group 10: its sequence number never arrives either
   story.write(folder.path());
   const auto trace = open_trace(folder.path());
   ASSERT_NE(trace, nullptr);
@@ -211,13 +212,14 @@ std::vector<std::string> names_of(const Trace& trace, const Chain& chain) {
 }
 
 TEST_F(Queries, WhyWalksAMessageBackToItsSource) {
-  // The second group: rollout's second step, from the task of the environment's second turn.
+  // The second group: rollout's second step, from the task of the environment's second work call.
   EXPECT_THAT(names_of(*trace_, why(*trace_, step("trainer:2"), 100)),
               ElementsAre("trainer:2", "rollout.main:2", "env:2"));
 }
 
 TEST_F(Queries, WhyOfABatchNamesAllItsGroups) {
-  // Steps 1 to 4 of the trainer take groups in, step 5 publishes; step 10 is the next turn.
+  // In steps 1 to 4 the trainer accepts groups and in step 5 it publishes; step 10 is the next work
+  // call.
   const Chain chain = why(*trace_, step("trainer:10"), 100);
   const auto names = names_of(*trace_, chain);
   for (const char* group : {"trainer:6", "trainer:7", "trainer:8", "trainer:9"})

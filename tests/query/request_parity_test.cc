@@ -1,4 +1,4 @@
-// Recorded runs of real actors, with faults: the export has each of their requests once.
+// Recorded runs of real actors, with faults: the export contains each of their requests once.
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -17,10 +17,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// What the record has of requests, found without the code under test. The rollout of the demo
-/// numbers its requests from 0 in the order in which it sends them, to its one router.
+/// The requests in the record, found without the code under test. The rollout of the demo numbers
+/// its requests from 0 in the order in which it sends them, to its one router.
 struct Recorded {
-  std::map<std::string, int64_t> requests;  // their numbers, by the steps that handled them first
+  std::map<std::string, int64_t> requests;  // their numbers, by the step that first handled them
   std::map<int64_t, double> ended_us;       // by number, of those whose completion was stored
   int num_completions = 0, num_observations = 0;
 };
@@ -47,8 +47,8 @@ Recorded recorded_in(const Trace& trace) {
   return recorded;
 }
 
-/// Calls that an environment answered: of a draining one it begins none, and those that hang end
-/// without.
+/// Calls that an environment answered. A draining environment begins none, and calls that hang end
+/// without an answer.
 int num_answered_calls(const RequestTracks& shown) {
   int count = 0;
   for (const auto& [track, spans] : shown.tracks)

@@ -1,5 +1,4 @@
-// What the Chrome export shows of requests: every one once, its phases end to end, whatever ended
-// it.
+// Requests in the Chrome export: each once, its phases without gaps, however it ended.
 #include "runtime/query/request_spans.h"
 
 #include <fstream>
@@ -56,10 +55,11 @@ Completion completion_of(const GenerateRequest& request, FinishReason end = Fini
   return completion;
 }
 
-/// Requests that go the whole way, or as far as a test lets them. `at` is when the rollout asks.
+/// Requests that reach the end, or stop where a test stops them. `at` is when the rollout sends
+/// them.
 class RequestTimeline : public ::testing::Test {
  protected:
-  /// As far as the engine: what the router sent is on its way.
+  /// As far as the engine: the router's message is in transit.
   Sent route(const GenerateRequest& request, int64_t at) {
     const Sent asked = run.send(kGenerate, request);
     run.turn(kRollout, at, 10);
@@ -85,7 +85,7 @@ class RequestTimeline : public ::testing::Test {
   Sent complete(const GenerateRequest& request, int64_t at) {
     return decode(request, prefill(request, route(request, at), at), at);
   }
-  /// The rollout takes the completion in; `then` is what it sends the environment.
+  /// The rollout accepts the completion; the result is its message to the environment.
   Sent act(const Sent& completion, int64_t at) {
     const Sent action = run.send(kAction, Action());
     run.take(completion, at, 10);
@@ -190,8 +190,8 @@ TEST_F(RequestTimeline, ARefusalOfTheRouterEndsARequestThoughItsContentWasNotSto
             R"({"tenant":"main","end":"not stored"})");
 }
 
-// The engine ends a prompt by itself, so that its completion answers an abort or nothing that is
-// about it.
+// The engine ends a prompt by itself, so its completion answers an abort, or no message about this
+// request.
 TEST_F(RequestTimeline, ARequestThatEndedInItsEngineIsKnownByItsNumber) {
   const GenerateRequest first = request_of(0, 7), second = request_of(1, 8);
   const Sent first_sent = route(first, 0);
@@ -226,7 +226,7 @@ TEST_F(RequestTimeline, ACompletionThatNamesAnotherRequestsPrefillDoesNotEndThat
   const StepRef first_taken = run.take(first_done, 940);
   run.take(second_sent, 1000);
   const Sent failed = run.send(kCompletion, completion_of(second, FinishReason::kFailed),
-                               first_taken);  // what decode handled last
+                               first_taken);  // the last step of decode
   run.turn(kDecode, 1100, 10);
   run.take(failed, 1200);
   const Sent completion = run.send(kCompletion, completion_of(first), first_taken);
@@ -238,7 +238,7 @@ TEST_F(RequestTimeline, ACompletionThatNamesAnotherRequestsPrefillDoesNotEndThat
   EXPECT_THAT(shown.facts("request", "router:2", "request"), HasSubstr(R"("end":"failed")"));
 }
 
-// A process that is started again counts its steps anew, and the record keeps only the later ones.
+// A restarted process counts its steps from 1 again, and the record keeps only the later ones.
 TEST_F(RequestTimeline, CausesInAReplacedRecordAreNotTakenForWhatStandsThereNow) {
   const GenerateRequest lost = request_of(0, 7), gone = request_of(1, 8), kept = request_of(2, 9);
   for (const auto& request : {lost, gone}) {
@@ -333,12 +333,12 @@ TEST_F(RequestTimeline, ARequestThatIsAnsweredTwiceEndsOnce) {
 }
 
 TEST_F(RequestTimeline, OfARangeHasWhatRunsInIt) {
-  run.take(complete(request_of(0, 7), 0), 1930);       // before
+  run.take(complete(request_of(0, 7), 0), 1930);       // before the range
   const Sent early = complete(request_of(1, 8), 100);  // begins before, ends within
   run.take(early, 3000);
   const Sent late = complete(request_of(2, 9), 2500);  // begins within, ends after
   run.take(late, 9000);
-  run.take(complete(request_of(3, 10), 8000), 9930);  // after
+  run.take(complete(request_of(3, 10), 8000), 9930);  // after the range
   const RequestTracks shown = tracks(2000, 5000);
   EXPECT_THAT(shown.faults, IsEmpty());
   EXPECT_EQ(shown.num_of("request", "request"), 2);

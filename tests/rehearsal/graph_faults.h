@@ -11,13 +11,13 @@ namespace primerl::testing {
 
 enum class FaultKind {
   kMisspelt,    // a key, table, node, port or word with a wrong letter
-  kMissing,     // a line left out
+  kMissing,     // a line is missing
   kDuplicated,  // a line written twice
   kReversed,    // an edge with its ends swapped
   kMoved,       // an edge in the other list
   kMistyped,    // a value of another type, or a word that is not a valid choice
   kOutOfRange,  // a number at or beyond an end of its range
-  kRemoved,     // a table or an edge left out
+  kRemoved,     // a table or an edge is missing
 };
 std::string_view to_string(FaultKind kind);
 

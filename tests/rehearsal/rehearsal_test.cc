@@ -82,7 +82,7 @@ struct MissingLine {
 
 class AMissingEdge : public ::testing::TestWithParam<MissingLine> {};
 
-// Each of these passes every rule: the ports are optional, and another edge feeds the input.
+// Each of these passes every static rule: the ports are optional, and another edge feeds the input.
 TEST_P(AMissingEdge, IsFoundAndNamed) {
   CheckedGraph checked = checked_text(demo_without(GetParam().edge));
   const std::string seen = findings_of(checked);

@@ -1,4 +1,4 @@
-// An engine that generates again what a record has: what it must repeat, and how near.
+// An engine that generates recorded answers again: what must be equal, and within which tolerance.
 #include "runtime/replay/checked_engine.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-/// Ends and prefills what a test tells it to.
+/// Ends and prefills the sequences that the test chooses.
 class ToldEngine final : public Engine {
  public:
   Status submit(SequenceRequest) override { return submitted; }
@@ -51,11 +51,11 @@ FinishEvent an_end(uint64_t id, std::vector<int32_t> tokens, std::vector<float> 
   return end;
 }
 
-constexpr double kMost = 0.125;  // of the powers of two, so that bounds are exact
+constexpr double kMost = 0.125;  // a power of two, so that bounds are exact
 
 class ACheckedEngine : public ::testing::Test {
  protected:
-  /// Records what `told` answers to `calls`.
+  /// Records the answers of `told` to `calls`.
   template <class Calls>
   void record(std::unique_ptr<ToldEngine> told, const Calls& calls) {
     TracedEngine recording(std::move(told), [this](std::vector<std::byte> answer) {
@@ -82,7 +82,7 @@ class ACheckedEngine : public ::testing::Test {
     setup.on_divergence = [this](std::string what) { parted_.push_back(std::move(what)); };
     return make_checked_engine(std::move(setup));
   }
-  /// What the actor gets where the record has `then` and the engine generates `now`.
+  /// The ends that the actor gets when the record has `then` and the engine generates `now`.
   std::vector<FinishEvent> answered(std::vector<FinishEvent> then, std::vector<FinishEvent> now) {
     record_ends(std::move(then));
     auto told = std::make_unique<ToldEngine>();

@@ -1,7 +1,7 @@
 // fixture_maker DIR: records the demo on the virtual clock and writes three fixtures of it.
-//   router    50 steps, whose requests were not stored: Rollout is replayed to have them
+//   router    50 steps, whose requests were not stored: Rollout is replayed to get them
 //   trainer   20 steps, with a scripted learner that trains
-//   diverged  what a smaller max_inflight changes first, which is in Rollout
+//   diverged  the first change that a smaller max_inflight causes, which is in Rollout
 #include <filesystem>
 #include <iostream>
 
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What `primerl-graph replay RUN --fixture TO ...` does.
+/// Does the same as `primerl-graph replay RUN --fixture TO ...`.
 Result<WrittenFixture> make(const fs::path& run, const fs::path& to, const std::string& node,
                             uint64_t last_step, const std::vector<std::string>& sets) {
   ASSIGN_OR_RETURN(const ReplaySession session,
@@ -32,7 +32,7 @@ Result<WrittenFixture> make(const fs::path& run, const fs::path& to, const std::
 }
 
 Status make_all(const fs::path& folder) {
-  // The seed of the graph's file: a fixture's graph is text.
+  // The seed in the graph's file, because a fixture's graph is text.
   const sim::DemoCase demo{.seed = 17};
   sim::DemoResult run;
   const fs::path trace = sim::record_demo(demo, run);
@@ -43,7 +43,7 @@ Status make_all(const fs::path& folder) {
   }
   ASSIGN_OR_RETURN(const auto written,
                    make(trace, folder / "diverged", "rollout", 0, {"node.rollout.max_inflight=8"}));
-  // Which step it is belongs to its name, which a build must know.
+  // The step number is part of the file's name, but the build needs a fixed name.
   fs::rename(written.test_file, folder / "diverged" / "diverged_test.cc");
   fmt::print("{}: {} bytes\n", written.test_file.string(), written.num_bytes);
   return ok();

@@ -1,5 +1,5 @@
-// A fixture is small, carries no place of this machine, shows what the replay showed, and fails
-// when its actor is changed. Those written by fixture_maker are compiled beside this.
+// A fixture is small, contains no path of this machine, shows what the replay showed, and fails
+// when its actor is changed. The fixtures of fixture_maker are compiled into this test.
 #include "runtime/replay/replay_fixture.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What the control plane tells every process about the record that it follows.
+// The file in which the control plane tells every process which record to follow.
 #include "runtime/replay/follow_file.h"
 
 #include <gmock/gmock.h>
@@ -65,7 +65,7 @@ TEST(FollowFile, OfAnotherPlanIsRefused) {
   EXPECT_THAT(read.error().text(), HasSubstr("follow.json"));
 }
 
-// Every member is needed, and none may be of another kind.
+// Every member is required and must have the right type.
 TEST(FollowFile, ThatIsDamagedIsRefused) {
   const auto plan = demo_plan({});
   ScratchFolder scratch;

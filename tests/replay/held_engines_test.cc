@@ -1,5 +1,5 @@
-// A person holds the engines of a run now and then. What they asked is part of the record: a replay
-// repeats it, and a run that was killed goes on as it would have.
+// A person pauses the engines of a run now and then. The requests are part of the record. A replay
+// repeats them, and a run that was killed resumes as it would have continued.
 #include <gmock/gmock.h>
 
 #include <set>
@@ -21,7 +21,7 @@ std::string said_of(const Result<ReplayReport>& report) {
   return text;
 }
 
-/// Every rollout with its end and its tokens, without what depends on when it was made.
+/// Every rollout with its end and its tokens, without values that depend on when it was made.
 std::multiset<std::string> trained(const DemoResult& result) {
   std::multiset<std::string> lines;
   for (const auto& line : result.rollouts)
@@ -29,7 +29,7 @@ std::multiset<std::string> trained(const DemoResult& result) {
   return lines;
 }
 
-/// Strictly on-policy, what is trained on does not depend on when it was made.
+/// In strictly on-policy training, the trained data does not depend on when it was made.
 TEST(HeldEngines, LoseNoRolloutAndChangeNoToken) {
   int64_t num_pauses = 0, num_leases_ended = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -78,7 +78,7 @@ TEST(HeldEngines, ACommandWhoseContentIsGoneFromTheRecordIsNamed) {
   EXPECT_THAT(said_of(report), HasSubstr("the command that it was given cannot be read"));
 }
 
-/// Nobody lets go: an hour later the run goes on by itself, and ends.
+/// No unpause arrives: after an hour the run continues by itself, and ends.
 TEST(HeldEngines, GoOnWhenTheOwnerIsGone) {
   DemoHooks hooks;
   uint64_t num_events = 0;

@@ -1,5 +1,5 @@
-// How far a record is followed: up to the first step that cannot be repeated, in each group, and
-// no further than what the others sent.
+// How far a record is followed: in each group up to the first step that cannot be repeated, and
+// only with messages that the others sent.
 #include "runtime/replay/record_prefix.h"
 
 #include <gmock/gmock.h>
@@ -12,11 +12,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The demo's run, recorded, with one delivery changed or left out.
+/// The demo's recorded run, with one delivery changed or left out.
 class APrefix : public ::testing::Test {
  protected:
   enum class Change { kFail, kGiveUp, kLeaveOut };
-  /// Of the first step of `node`, from `first` on, that is of `kind`.
+  /// Changes the first step of `node` from `first` on whose kind is `kind`.
   void record(std::string_view node, StepKind kind, uint64_t first, Change change) {
     const GroupId group = host_of(*plan_, node);
     const auto tamper = [&](std::span<std::byte> head, std::vector<std::byte>&) {
@@ -42,7 +42,7 @@ class APrefix : public ::testing::Test {
   const DemoCase demo_{.seed = 5, .max_off_policy_steps = 0};
   const std::shared_ptr<const Plan> plan_ = demo_plan(demo_);
   DemoResult run_;
-  uint64_t changed_ = 0;  // the step
+  uint64_t changed_ = 0;  // number of the changed step
   std::shared_ptr<const Trace> trace_;
   RecordPrefix prefix_;
 };
@@ -59,7 +59,7 @@ TEST_F(APrefix, EndsWhereAGroupBeganToDrain) {
   }
 }
 
-// The failure ended the run. The step is taken again, whether a message or its own turn failed.
+// The failure ended the run. The step runs again, whether a message or a work call failed.
 TEST_F(APrefix, EndsBeforeAFailureThatEndedTheRun) {
   for (const StepKind kind : {StepKind::kMessage, StepKind::kWork}) {
     changed_ = 0;
@@ -69,7 +69,7 @@ TEST_F(APrefix, EndsBeforeAFailureThatEndedTheRun) {
   }
 }
 
-// The step had succeeded: it had stored an error that ended the run in a later step.
+// The step had succeeded, but it stored an error that ended the run in a later step.
 TEST_F(APrefix, EndsBeforeAnActorGaveUp) {
   for (const StepKind kind : {StepKind::kMessage, StepKind::kWork}) {
     changed_ = 0;
@@ -79,7 +79,7 @@ TEST_F(APrefix, EndsBeforeAnActorGaveUp) {
   }
 }
 
-// A node that drops what it cannot handle had gone on.
+// A node that drops messages it cannot handle had continued.
 TEST_F(APrefix, GoesPastAFailureThatTheRunHadSurvived) {
   record("rollout", StepKind::kMessage, 5, Change::kFail);
   EXPECT_GT(last_of("rollout"), changed_);
@@ -91,7 +91,7 @@ TEST_F(APrefix, EndsBeforeAMissingStepAndInAllThatDependOnIt) {
   EXPECT_EQ(last_of("rollout"), changed_ - 1);
   EXPECT_THAT(prefix_.dropped,
               HasSubstr(fmt::format("step {} of 'rollout.main' is missing", changed_)));
-  // No message that the others have handled was sent by a step that is not there.
+  // Every message that the others have handled was sent by a step that is followed.
   uint64_t num_shortened = 0;
   for (uint32_t i = 0; i < plan_->groups.size(); ++i) {
     const GroupId group(i);

@@ -1,7 +1,7 @@
-// A run that was killed is resumed from its record: it follows every recorded step, resumes, and
-// ends as if nothing had happened.
+// A run that was killed is resumed from its record. It follows every recorded step, resumes, and
+// ends like the uninterrupted run.
 //
-// PRIMERL_RECOVERY_SEEDS=2 is a quicker look than the two hundred; PRIMERL_SEED runs one.
+// PRIMERL_RECOVERY_SEEDS=2 runs fewer than the two hundred seeds; PRIMERL_SEED runs one.
 #include "runtime/replay/recovery.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-/// What a whole run did, with the order of its steps over all groups.
+/// The results of a whole run, with the order of its steps over all groups.
 class Uninterrupted {
  public:
   /// A cut that is complete after `complete` steps of all groups.
@@ -93,7 +93,7 @@ class Uninterrupted {
     fs::create_directories(folder);
     return folder;
   }
-  /// What the learner was in the end.
+  /// The final state of the learner.
   std::string learner() const { return state_in(checkpoint(kMaxSteps)); }
   static std::string state_in(const fs::path& checkpoint) {
     std::ifstream stream(checkpoint / "learner" / "state.json");
@@ -106,14 +106,15 @@ class Uninterrupted {
     DemoResult result;
     std::string learner;
     bool went_live = false;
-    uint64_t num_followed = 0;  // steps
-    uint64_t num_dropped = 0;   // likewise
+    uint64_t num_followed = 0;  // number of followed steps
+    uint64_t num_dropped = 0;   // number of dropped steps
     std::string dropped;
   };
-  /// Takes away from the last recorded steps of each group.
+  /// Reduces the last recorded step of groups.
   using Tear = std::function<void(std::vector<uint64_t>& last)>;
-  /// Killed after `num_steps` steps, `between`: after the files of the next were written but before
-  /// it was recorded. `newest`: a checkpoint that is there although the record does not say so.
+  /// Resumes the run after a kill at `num_steps` steps. `between`: after the files of the next step
+  /// were written but before it was recorded. `newest`: a checkpoint that exists although the
+  /// record does not show it.
   Resumed resume(size_t num_steps, bool between, ResourceFactory make = resource_factory(),
                  int64_t newest = 0, const Tear& tear = {}) const {
     std::vector<uint64_t> last(plan_->groups.size(), 0);
@@ -124,7 +125,7 @@ class Uninterrupted {
     const Cut* from = nullptr;
     RunCuts cuts;
     RecordPrefix prefix;
-    // Cuts and checkpoints that are newer than what is left are passed over, as a run does.
+    // Skips cuts and checkpoints that are newer than the remaining record, as a run does.
     for (size_t num_complete = num_steps;;) {
       from = newest_cut(num_complete, newest);
       cuts = {};
@@ -173,16 +174,15 @@ class Uninterrupted {
   }
 
  private:
-  /// Remembers whose step came when.
-  /// Collects cuts, and with each what was there when it was made.
+  /// Remembers the order of steps. Collects cuts, each with the sizes of files at that time.
   class Cutter final : public CutSink {
    public:
     explicit Cutter(Uninterrupted& run)
         : run_(run),
           collector_(run.plan_, make_wiring(*run.plan_), ProcessId(0), [this](ProcessCut&& cut) {
-            // Of a run that drains no state is kept: its record is not followed.
+            // While a run drains, no state is kept: its record is not followed.
             if (std::ranges::any_of(cut.groups, &GroupState::is_draining)) return;
-            // By way of its bytes, as a file would have it.
+            // Encoded and decoded, like a file.
             const auto bytes = written_state_of(cut);
             run_.cuts_.push_back({read_cut(bytes), run_.steps_.size(), lines_of_rollout_});
           }) {}
@@ -216,8 +216,8 @@ class Uninterrupted {
     CutCollector collector_;
   };
 
-  /// From which a kill after `num_steps` steps goes on: complete by then, and not newer than the
-  /// checkpoint of the learner.
+  /// The cut from which a run resumes after a kill at `num_steps` steps: complete by then, and not
+  /// newer than the learner's checkpoint.
   const Cut* newest_cut(size_t num_steps, int64_t newest_checkpoint) const {
     const Cut* found = nullptr;
     for (const Cut& each : cuts_) {
@@ -238,13 +238,14 @@ class Uninterrupted {
   uint64_t num_in_transit_ = 0;
   fs::path checkpoints_;
   std::vector<GroupId> steps_;
-  std::vector<std::pair<int64_t, size_t>> committed_;  // step, and steps of all groups before
+  // Step, and number of steps of all groups before it.
+  std::vector<std::pair<int64_t, size_t>> committed_;
   std::shared_ptr<const Trace> trace_;
   DemoResult result_;
 };
 
-/// Lines that only one of two runs wrote, in whatever order. What was begun for a version after the
-/// last, and cancelled by the end of the run, depends on who was quicker.
+/// Lines that only one of two runs wrote, in any order. Rollouts that were begun for a version
+/// after the last, and cancelled by the end of the run, are ignored, because they depend on timing.
 std::string difference(std::vector<std::string> a, std::vector<std::string> b) {
   const auto is_cancelled = [](const std::string& line) {
     return line.find("\"end\":\"cancelled\"") != std::string::npos;
@@ -260,7 +261,8 @@ std::string difference(std::vector<std::string> a, std::vector<std::string> b) {
   return text;
 }
 
-/// Seeds [first, last] of the two hundred, a share for each test program that runs at a time.
+/// Seeds [first, last] of the two hundred: the share of one test program, so that several can run
+/// in parallel.
 class RecoverySeeds : public ::testing::TestWithParam<uint64_t> {
  protected:
   static constexpr uint64_t kSeeds = 200, kShares = 8;
@@ -273,13 +275,13 @@ class RecoverySeeds : public ::testing::TestWithParam<uint64_t> {
   }
 };
 
-/// In every second run a person holds the engines now and then: that is followed too, and a hold
-/// that lasts at the kill lasts after it.
+/// In every second run a person pauses the engines now and then. That is followed too, and a pause
+/// that is valid at the kill is valid after it.
 uint64_t holds_of(uint64_t seed) { return seed % 2 == 1 ? 20 + seed % 50 : 0; }
 
-/// Strictly on-policy, what is trained on does not depend on when anything happens. So the rest of
-/// a resumed run, whose steps fall otherwise, must give what the uninterrupted one gave: for kills
-/// after every step.
+/// In strictly on-policy training, the trained data does not depend on timing. So after a kill at
+/// any step, the rest of a resumed run must give the same result as the uninterrupted run, although
+/// its steps have another order.
 TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
   for_each_seed([](uint64_t seed) {
     const Uninterrupted run({.seed = seed,
@@ -301,7 +303,7 @@ TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
   });
 }
 
-/// The same from cuts: what is followed is no longer the whole record.
+/// The same from cuts: only a part of the record is followed.
 TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
   uint64_t num_cuts = 0, num_in_transit = 0, num_steps = 0, num_followed = 0;
   for_each_seed([&](uint64_t seed) {
@@ -334,8 +336,8 @@ TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
   EXPECT_LT(num_followed, num_steps);
 }
 
-/// Whatever is missing at the end of the records of some actor groups, as after a power loss: what
-/// fits together is followed, and the rest of the run comes out as if nothing had happened.
+/// Parts at the end of some groups' records are missing, as after a power failure. The consistent
+/// part is followed, and the run ends like the uninterrupted one.
 TEST_P(RecoverySeeds, ATornRecordIsFollowedAsFarAsItFitsTogether) {
   uint64_t num_dropped = 0, num_torn = 0;
   for_each_seed([&](uint64_t seed) {
@@ -369,7 +371,7 @@ TEST_P(RecoverySeeds, ATornRecordIsFollowedAsFarAsItFitsTogether) {
   EXPECT_GT(num_dropped, 0U);
 }
 
-/// `replay --from`: the rest of a run, played from any of its cuts at control depth.
+/// `replay --from`: the rest of a run, replayed from any of its cuts at control depth.
 TEST_P(RecoverySeeds, EveryCutIsAPlaceToReplayFrom) {
   for_each_seed([](uint64_t seed) {
     DemoCase demo{.seed = seed, .checkpoint_every = 1};
@@ -386,8 +388,8 @@ TEST_P(RecoverySeeds, EveryCutIsAPlaceToReplayFrom) {
   });
 }
 
-/// Off policy and under every fault: no rollout ends twice, none is lost, and the run ends as the
-/// uninterrupted one did.
+/// Off policy and under every fault: no rollout ends twice, none is lost, and the run ends like the
+/// uninterrupted one.
 TEST_P(RecoverySeeds, ARunResumedFromACutLosesNothingUnderEveryFault) {
   for_each_seed([](uint64_t seed) {
     RandomStream draw(mix(seed, 8));
@@ -416,8 +418,8 @@ TEST_P(RecoverySeeds, ARunResumedFromACutLosesNothingUnderEveryFault) {
   });
 }
 
-/// Off policy and under every fault the rest of the run is another one, but a right one: every
-/// bound, balance and promise of the simulation holds over the recorded and the new steps together.
+/// Off policy and under every fault the rest of the run differs, but is valid. Every bound, balance
+/// and guarantee of the simulation holds over the recorded and the new steps together.
 TEST_P(RecoverySeeds, AResumedRunKeepsItsPromisesUnderEveryFault) {
   for_each_seed([](uint64_t seed) {
     RandomStream draw(mix(seed, 6));
@@ -442,7 +444,7 @@ TEST_P(RecoverySeeds, AResumedRunKeepsItsPromisesUnderEveryFault) {
 
 INSTANTIATE_TEST_SUITE_P(Recovery, RecoverySeeds, ::testing::Range(uint64_t{0}, uint64_t{8}));
 
-/// Another program or machine, whose learner computes otherwise.
+/// Another program or machine, whose learner computes a different result.
 TEST(Recovery, ATrainingStepThatComesOutOtherwiseStopsItAndIsNamed) {
   const Uninterrupted run({.seed = 3, .max_off_policy_steps = 0});
   const ResourceFactory otherwise = [](const Plan& plan,
@@ -462,7 +464,7 @@ TEST(Recovery, ATrainingStepThatComesOutOtherwiseStopsItAndIsNamed) {
   EXPECT_THAT(why, HasSubstr("training step 1 of this start came out otherwise than recorded"));
 }
 
-/// A crash of the machine can leave a checkpoint that is newer than what the record holds.
+/// After a crash of the machine, a checkpoint may be newer than the end of the record.
 TEST(Recovery, ARecordThatEndsBeforeItsCheckpointIsRefused) {
   const Uninterrupted run({.seed = 3, .max_off_policy_steps = 0, .checkpoint_every = 2});
   const auto resumed = run.resume(run.num_steps() / 4, false, resource_factory(), 2);

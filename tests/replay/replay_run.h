@@ -1,4 +1,4 @@
-/// The demo's graph recorded on the virtual executor and replayed: what the replay tests share.
+/// Helpers of the replay tests: the demo's graph, recorded on the virtual executor and replayed.
 #pragma once
 
 #include <filesystem>
@@ -14,13 +14,13 @@
 
 namespace primerl::sim {
 
-/// The record of a virtual run, in a folder that it makes anew.
+/// The record of a virtual run, in a new folder.
 class VirtualRecord {
  public:
   VirtualRecord(const Plan& plan, const std::filesystem::path& folder, uint64_t run_id = 0);
   const TraceCatalog& catalog() const { return catalog_; }
   SegmentWriter& writer() { return *writer_; }
-  /// When the run has ended.
+  /// Call it when the run has ended.
   void close();
 
  private:
@@ -28,7 +28,7 @@ class VirtualRecord {
   std::unique_ptr<SegmentWriter> writer_;
 };
 
-/// Notes the order of steps over all groups, for who observes a run.
+/// Records the order of steps over all groups.
 class StepOrder final : public DeliveryObserver {
  public:
   StepOrder(DeliveryObserver& next, std::vector<GroupId>& steps) : next_(next), steps_(steps) {}
@@ -44,11 +44,10 @@ class StepOrder final : public DeliveryObserver {
   std::vector<GroupId>& steps_;
 };
 
-/// Changes a frame on its way to the trace, or leaves it out (returns false). For negative
-/// controls.
+/// Changes a frame on its way to the trace, or drops it (returns false). For negative tests.
 using Tamper = std::function<bool(std::span<std::byte> head, std::vector<std::byte>& tail)>;
 
-/// Runs the case and records it into a fresh folder; the folder is removed by the next call.
+/// Runs the case and records it into a new folder; the next call removes the folder.
 std::filesystem::path record_demo(const DemoCase& demo, DemoResult& result,
                                   const Tamper& tamper = nullptr);
 
@@ -56,12 +55,12 @@ struct ReplayChoice {
   uint32_t num_threads = 1;
   ReplayDepth depth = ReplayDepth::kFull;
   std::vector<std::string> real_nodes;  // empty = all
-  std::shared_ptr<const Plan> plan;     // null = the case's
+  std::shared_ptr<const Plan> plan;     // null: the plan of the case
 };
 Result<ReplayReport> replay_demo(const DemoCase& demo, const std::filesystem::path& folder,
                                  const ReplayChoice& choice = {});
 
-/// At control depth, from where the groups were cut.
+/// Replays at control depth, from the groups' cuts.
 Result<ReplayReport> replay_from_cuts(std::shared_ptr<const Plan> plan,
                                       std::shared_ptr<const Trace> trace, const RunCuts& cuts);
 

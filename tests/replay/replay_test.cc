@@ -1,7 +1,7 @@
-// A recorded run replays: the same steps, the same messages, on any number of threads and at every
-// depth. And when something was changed, the first place that differs is found and named.
+// A recorded run replays: the same steps and messages, on any number of threads and at every depth.
+// If something was changed, the first difference is found and named.
 //
-// PRIMERL_REPLAY_SEEDS=20 is a quicker look than the thousand; PRIMERL_SEED runs one.
+// PRIMERL_REPLAY_SEEDS=20 runs fewer than the thousand seeds; PRIMERL_SEED runs one.
 #include "tests/replay/replay_run.h"
 
 #include <cstdlib>
@@ -32,7 +32,7 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-/// One case for each seed, so that a thousand seeds see every fault, limit and thread count.
+/// One case per seed, chosen so that a thousand seeds cover every fault, limit and thread count.
 DemoCase case_of(uint64_t seed) {
   RandomStream draw(mix(seed, 4));
   DemoCase demo;
@@ -99,7 +99,8 @@ TEST(Replay, TakesTheTrainerAloneWithoutTheOthers) {
     EXPECT_EQ(report->num_steps[i] > 0, GroupId(i) == host_of(*plan, "trainer"));
 }
 
-// Negative controls -------------------------------------------------------------------------------
+// Negative tests
+// -----------------------------------------------------------------------------------
 
 /// The demo of seed 11 with one delivery of `node` changed on its way to the trace.
 struct Changed {
@@ -166,7 +167,7 @@ TEST(Replay, NamesTheStepThatIsMissingFromTheRecord) {
 
 TEST(Replay, FindsTwoDeliveriesThatWereSwapped) {
   Changed changed;
-  // Steps whose input comes over one link, so that the swap shows as it is.
+  // Steps whose input comes over one link, so that the swap is visible directly.
   DeliveryFrame held = {};
   bool is_held = false;
   uint64_t swapped_at = 0;
@@ -177,7 +178,8 @@ TEST(Replay, FindsTwoDeliveriesThatWereSwapped) {
       return true;
     if (is_held && frame.subject == held.subject && frame.step_kind == held.step_kind &&
         frame.step > 10) {
-      // The step before has been written: this one takes its input, which is then asked for twice.
+      // The step before has been written. This step gets the same input, which is then requested
+      // twice.
       frame.sequence = held.sequence;
       frame.payload_check = held.payload_check;
       swapped_at = frame.step;
@@ -196,7 +198,7 @@ TEST(Replay, FindsTheFirstMessageThatAChangedActorSendsOtherwise) {
   const DemoCase demo{.seed = 11};
   DemoResult run;
   const auto folder = record_demo(demo, run);
-  // The environment of this case gives every third task the reward 0.5: another program.
+  // The environment of this case gives every third task the reward 0.5, like a changed program.
   ReplayChoice choice;
   choice.plan = demo_plan({.seed = 11, .fault = Fault::kFilteredGroups});
   const auto report = replay_demo(demo, folder, choice);

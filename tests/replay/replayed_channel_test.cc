@@ -1,4 +1,4 @@
-// Which steps of a replay must wait for weights that are computed again.
+// Steps of a replay that must wait for weights which are computed again.
 #include "runtime/replay/replayed_channel.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,8 @@ class WeightsOfAReplay : public ::testing::Test {
   PublishedVersions versions_{*plan_};
 };
 
-// In the recorded run an engine took version 3 in a step that had begun before it was published.
+// In the recorded run an engine fetched version 3 in a step that had begun before the version was
+// published.
 TEST_F(WeightsOfAReplay, AreWaitedForByTheStepThatTookThem) {
   EXPECT_FALSE(has({answer(0)}));
   versions_.add(channel(), {{}, PolicyVersion(2)});

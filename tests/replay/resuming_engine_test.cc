@@ -1,5 +1,5 @@
-// The engine of a run that was cut off and goes on: the record answers until the run resumes,
-// then a real engine takes over what was in flight, and nobody hears anything twice.
+// The engine of an interrupted run that is resumed. The record answers until the run resumes, then
+// a real engine continues the unfinished sequences. No event is delivered twice.
 #include "runtime/replay/resuming_engine.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Does what a test tells it to and remembers what it was asked for.
+/// Returns what the test sets and remembers its calls.
 class FakeEngine final : public Engine {
  public:
   Status submit(SequenceRequest request) override {
@@ -58,7 +58,7 @@ class FakeEngine final : public Engine {
   bool has_work() const override { return !is_paused && !waiting.empty(); }
   void set_paused(bool paused) override { is_paused = paused; }
 
-  /// The prompt of a waiting sequence is complete.
+  /// Completes the prompt of a waiting sequence.
   void complete(uint64_t id) {
     std::erase(waiting, id);
     prefilled.push_back({SequenceId(id), 3});
@@ -123,7 +123,8 @@ class ResumingEngine : public ::testing::Test {
                                     }});
   }
 
-  /// The same calls in the recorded run, where `world` is the engine, and in the run that follows.
+  /// Makes the same calls in the recorded run, where `world` is the engine, and in the run that
+  /// follows it.
   template <class Calls>
   void in_both(const Calls& calls) {
     calls(*recording_, original_);
@@ -138,7 +139,7 @@ class ResumingEngine : public ::testing::Test {
     return request;
   }
 
-  /// Sequence 1 is decoding, 2 has its prompt complete, 3 and 4 wait: submitted out of order.
+  /// Sequence 1 is decoding, 2 has a complete prompt, 3 and 4 wait; submitted out of order.
   void put_four_in_flight() {
     in_both([](Engine& engine, FakeEngine* world) {
       for (const uint64_t id : {2, 1, 4, 3}) EXPECT_TRUE(engine.submit(request(id)).ok());
@@ -228,7 +229,8 @@ TEST_F(ResumingEngine, SubmitsWhatWasInFlightAgainAndTellsNobodyTwice) {
   EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "submit 4", "step"));
   real_->calls.clear();
   for (const uint64_t id : {1, 2, 3}) real_->complete(id);
-  // 1 and 2 were told of then; 1 was taken over then, and is again, by nobody's hand.
+  // Events of 1 and 2 were delivered in the recorded run. 1 was taken over then, and is taken over
+  // again without a call.
   EXPECT_THAT(ids(engine_->take_prefilled()), ElementsAre(3));
   EXPECT_THAT(real_->calls, ElementsAre("take_over 1"));
   EXPECT_TRUE(engine_->take_over(SequenceId(2)).ok());
@@ -305,8 +307,8 @@ TEST_F(ResumingEngine, AbortsWhatWaitsHereAndPassesOnWhatDoesNot) {
   put_four_in_flight();
   real_->room = 3;
   resume();
-  engine_->abort(SequenceId(4));  // in the backlog
-  engine_->abort(SequenceId(1));  // in the real engine
+  engine_->abort(SequenceId(4));  // it waits in the backlog
+  engine_->abort(SequenceId(1));  // it is in the real engine
   EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("4 cancelled"));
   EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "abort 1"));
   real_->room = 100;
@@ -322,7 +324,8 @@ TEST_F(ResumingEngine, TellsOfWhatTheRealOneRefusesWhereTheSequenceStood) {
   EXPECT_THAT(real_->waiting, ElementsAre(4));
   real_->waiting.clear();
   EXPECT_TRUE(engine_->has_work());
-  // 1 was decoding: its end is told. 3 must be announced first, so that Decode can be told.
+  // 1 was decoding, so its end is reported. The prompt of 3 must be reported first, so that Decode
+  // can get its end.
   EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("1 refused: sequence 1 is too long"));
   EXPECT_THAT(ids(engine_->take_prefilled()), ElementsAre(3));
   EXPECT_THAT(ids(engine_->take_prefilled()), IsEmpty()) << "once";
@@ -338,7 +341,7 @@ TEST_F(ResumingEngine, SaysOfAnEndWhetherPrefillHadHeardOfThePrompt) {
   put_four_in_flight();
   resume();
   EXPECT_TRUE(engine_->step().ok());
-  real_->finish(2);  // aborted while it was computed again
+  real_->finish(2);  // it was aborted while it was computed again
   real_->finish(3);
   const auto events = engine_->take_finished();
   ASSERT_EQ(events.size(), 2u);
@@ -364,7 +367,7 @@ TEST_F(ResumingEngine, ALeaseThatEndedBeforeItWentLiveIsNotForgotten) {
   in_both([](Engine& engine, FakeEngine*) {
     engine.expire(SequenceId(1));  // taken over
     engine.expire(SequenceId(2));
-    engine.expire(SequenceId(3));  // nobody has heard of its prompt
+    engine.expire(SequenceId(3));  // the end of its prompt was not reported yet
   });
   resume();
   EXPECT_TRUE(engine_->step().ok());
@@ -453,7 +456,7 @@ TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
   put_four_in_flight();
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
   resume();
-  engine_->abort(SequenceId(3));  // which has nobody to tell the fault to
+  engine_->abort(SequenceId(3));  // which cannot return the fault
   EXPECT_TRUE(engine_->has_work()) << "or nobody would ever be told";
   for (int i = 0; i < 2; ++i) {
     const Status stepped = engine_->step();

@@ -1,4 +1,4 @@
-// A learner that takes recorded steps again: what must come out as recorded, and how near.
+// A learner that repeats recorded steps: what must be equal, and within which tolerance.
 #include "runtime/replay/resuming_learner.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ class AResumingLearner : public ::testing::Test {
     recorded_ = recording.step(a_batch(), never).value();
   }
 
-  /// The step again, by a learner whose losses are off by `loss_shift`, relative.
+  /// Repeats the step with a learner whose losses differ by `loss_shift`, relative.
   TrainReport again(double loss_shift, const ReplayTolerance& tolerance) {
     std::deque<std::vector<std::byte>> tape = tape_;
     std::vector<std::byte> answer;

@@ -1,4 +1,5 @@
-// Which saved state a resumed run goes on from: the newest that fits, each other one named.
+// The saved state from which a resumed run continues: the newest that fits; every other one is
+// named.
 #include "runtime/replay/run_cuts.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// How many messages of a latest_wins edge a receiver has got: what its cut counts, and what its
-// record shows after the cut.
+// The number of messages that a receiver of a latest_wins edge has received: those counted by its
+// cut, and those in its record after the cut.
 #include "runtime/trace/read/stored_message.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace primerl::sim {
 namespace {
 
-/// The plan with a process for every group.
+/// The plan with one process per group.
 std::shared_ptr<const Plan> plan_with_a_process_each(const Plan& whole) {
   auto plan = std::make_shared<Plan>(whole);
   plan->processes.clear();
@@ -43,8 +43,8 @@ class LatestWins : public ::testing::Test {
     ASSERT_GE(handled_.size(), 4U);
   }
 
-  /// The router's state just before it handled the third message. It had got that one, too, if
-  /// `is_here`.
+  /// The router's state just before it handled the third message. If `is_here`, it had received
+  /// that message, too.
   GroupState cut(bool is_here) const {
     GroupState state;
     state.group = group_;
@@ -78,8 +78,8 @@ TEST_F(LatestWins, CountsWhatTheCutAndTheRecordHave) {
   EXPECT_EQ(num_received(cut(false), handled_[3].sequence), 4U);
 }
 
-// Counted twice, the sender would believe that one more had arrived; the sum of what is under way
-// would never be 0 again, and no drain would end.
+// If it were counted twice, the sender would believe that one more had arrived. Then the number of
+// messages in flight would never be 0 again, and no drain would end.
 TEST_F(LatestWins, AMessageThatWaitedWhenTheGroupWasCutCountsOnce) {
   EXPECT_EQ(num_received(cut(true), handled_[3].sequence), 4U);
 }

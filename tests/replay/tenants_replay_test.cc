@@ -1,5 +1,5 @@
-// Runs of tenants whose steps shared passes: replayed at every depth, one tenant alone, and resumed
-// at any step, with the same result as if each had trained alone.
+// Runs of tenants whose steps shared forward passes: replayed at every depth, with one tenant only,
+// and resumed at any step. The result must be the same as if each tenant had trained alone.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -23,8 +23,9 @@ namespace fs = std::filesystem;
 
 constexpr uint32_t kNumTenants = 5;
 
-/// The graph of examples/two_tenants with five small tenants, on policy: what they train does not
-/// depend on when. The learner is the slowest, so their batches wait for each other.
+/// The graph of examples/two_tenants with five small tenants, on policy, so that the trained data
+/// does not depend on timing. The learner is the slowest part, so their batches wait for each
+/// other.
 std::shared_ptr<const Plan> tenants_plan(uint64_t seed) {
   const std::string example = std::string(PRIMERL_SOURCE_DIR) + "/examples/two_tenants/graph.toml";
   const std::string text = read_text_file(example, 1 << 20).value();
@@ -52,7 +53,7 @@ std::shared_ptr<const Plan> tenants_plan(uint64_t seed) {
   return plan;
 }
 
-/// Keeps what a run tells of its tenants' ends.
+/// Records how the tenants of a run ended.
 class TenantsServices final : public HostServices, public RunFiles {
  public:
   explicit TenantsServices(fs::path folder) : folder_(std::move(folder)) {
@@ -70,7 +71,7 @@ class TenantsServices final : public HostServices, public RunFiles {
   }
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
-  /// What the learner was for each tenant after her last step.
+  /// The learner's state for each tenant after the tenant's last step.
   std::string learners() const {
     std::stringstream text;
     for (uint32_t i = 0; i < kNumTenants; ++i)
@@ -84,8 +85,8 @@ class TenantsServices final : public HostServices, public RunFiles {
 
 struct TenantsRun {
   std::string learners;
-  std::string fault;       // empty: it finished
-  int64_t num_shared = 0;  // steps that shared a pass
+  std::string fault;       // empty: the run finished
+  int64_t num_shared = 0;  // steps that shared a forward pass
   std::vector<GroupId> steps;
 };
 
@@ -184,7 +185,7 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
       ASSERT_EQ(again.fault, "");
       ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
       num_shared_again += again.num_shared;
-      // Where it went live nobody was in line any more: that is part of its record.
+      // When the run resumed, no tenant was in the queue any more: that is part of its record.
       ASSERT_EQ(
           differences_of(replay_tenants(plan, resumed, ReplayDepth::kLearner, std::nullopt, 1)), "")
           << "killed after " << num_steps << " steps";
@@ -195,8 +196,8 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
   EXPECT_GT(num_shared_again, 400);
 }
 
-/// The broadcaster, which all share, says of one that she cannot go on: a replay says the same at
-/// the same step, and a run that goes on from its record knows it.
+/// The shared broadcaster reports that one tenant cannot continue. A replay reports it at the same
+/// step, and a run that resumes from its record knows it.
 TEST(TenantsReplay, RepeatsWhatASharedActorSaidOfOne) {
   uint64_t num_known = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -229,7 +230,7 @@ TEST(TenantsReplay, RepeatsWhatASharedActorSaidOfOne) {
           recovery_factory(factory, recovery, std::vector<RecoveryPoint>(plan->tenants.size()));
       const TenantsRun again = run_tenants(plan, "resumed", again_factory, recovery, &recovery);
       ASSERT_TRUE(recovery.is_live());
-      // After a cut-off record her version may be another one; who it is, is not.
+      // After an interrupted record the tenant's version may differ; the failed tenant may not.
       ASSERT_TRUE(again.fault.starts_with(aside)) << again.fault << ", killed after " << num_steps;
       ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
       num_known += num_steps * 2 > run.steps.size() ? 1 : 0;

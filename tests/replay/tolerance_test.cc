@@ -1,4 +1,4 @@
-// How near is near enough, at the bound and one past it.
+// The tolerance of a comparison, at the bound and one past it.
 #include "runtime/replay/tolerance.h"
 
 #include <gmock/gmock.h>

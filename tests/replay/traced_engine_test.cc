@@ -1,4 +1,4 @@
-// What a record holds of an engine's sampling options and log-probabilities.
+// What a record keeps of an engine's sampling options and log-probabilities.
 #include "runtime/replay/traced_engine.h"
 
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@ namespace {
 
 using testing::IsEmpty;
 
-/// Ends what a test tells it to.
+/// Ends the sequences that the test chooses.
 class EndingEngine final : public Engine {
  public:
   Status submit(SequenceRequest) override { return ok(); }
@@ -49,7 +49,7 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
   ends[4].tokens.assign(200'000, 9);
   ends[4].logprobs.assign(200'000, -0.75F);
   ends[1].top_logprobs = {{3, -0.5F}, {-1, none}};
-  ends[2].top_logprobs.assign(200'000, {70'000, -1.25F});  // more than a message holds
+  ends[2].top_logprobs.assign(200'000, {70'000, -1.25F});  // more than fits into a message
   ends[2].prompt_logprobs.assign(100'000, -2.5F);
   ends[3].prompt_logprobs = {-0.25F, none};
   auto engine = std::make_unique<EndingEngine>();
@@ -99,7 +99,7 @@ TEST(TracedEngine, RepeatsHowOftenAnUpdateWasNotPreparedYet) {
   EXPECT_THAT(tape, IsEmpty());
 }
 
-// A resumed run has another engine, whose own totals begin at 0; its replay has one throughout.
+// A resumed run has another engine, whose totals begin at 0. Its replay has one engine throughout.
 TEST(TracedEngine, TotalsOfEndsGoOnFromItsSavedState) {
   auto ending = std::make_unique<EndingEngine>();
   EndingEngine& engine = *ending;

@@ -73,10 +73,10 @@ TEST(ScriptedLearner, SaysWhatAStepWouldHaveCost) {
   EXPECT_EQ(learner->take_cost(), Duration());
 }
 
-/// As a learner of adapters divides it: each pass has a micro-batch and costs what is of a pass.
+/// Divided like for a learner of adapters: each forward pass has one micro-batch, and its own cost.
 TEST(ScriptedLearner, DividesAStepIntoPassesAndTakesTheSameOne) {
   ScriptedLearnerOptions options;
-  options.micro_batch_tokens = 4;  // a sample
+  options.micro_batch_tokens = 4;  // one sample
   options.step_cost = Duration::milliseconds(100);
   options.token_cost = Duration::milliseconds(1);
   auto divided = *make_scripted_learner(options), whole = *make_scripted_learner(options);

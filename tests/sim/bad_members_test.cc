@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBadEvery = 7;
 
-/// Spoils every seventh completion, in one of four ways.
+/// Damages every seventh completion, in one of four ways.
 class SpoilingEngine final : public EngineWrapper {
  public:
   using EngineWrapper::EngineWrapper;

@@ -105,7 +105,7 @@ Overrides overrides_of(const DemoCase& demo) {
   return overrides;
 }
 
-/// Checked once per variant, then shared: 1,000 seeds read one file.
+/// Checked once per variant, then shared, so that 1,000 seeds read one file.
 const CheckedGraph& graph_of(const DemoCase& demo) {
   using Key =
       std::tuple<int64_t, Fault, int64_t, int64_t, int64_t, int64_t, std::vector<std::string>>;

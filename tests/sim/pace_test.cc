@@ -89,7 +89,7 @@ Flow middle(int64_t limit, const std::vector<std::string>& costs) {
   return flows[2];
 }
 
-/// A rollout takes a part of a training step.
+/// A rollout takes a fraction of a training step.
 const std::vector<std::string> kFastEngine = {};
 /// At any load, a rollout takes about three training steps (32 to 48 engine steps of 5 ms, with
 /// training steps of 65 ms), like long answers of a large model.

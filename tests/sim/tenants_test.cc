@@ -94,7 +94,7 @@ class KeepingServices final : public HostServices, public RunFiles {
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
   std::map<std::string, Left> left;
-  std::string cannot_save;  // a tenant
+  std::string cannot_save;  // name of a tenant
 
  private:
   const Plan& plan_;

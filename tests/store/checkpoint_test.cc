@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 Json state_of(int64_t version) { return Json::object().set("version", version).set("ordinal", 7); }
 
-/// What a learner writes: the content tells the step.
+/// Writes files like a learner; the content depends on the step.
 void fill(const fs::path& folder, int64_t step) {
   fs::create_directories(folder / "weights");
   fs::create_directories(folder / "learner");
@@ -32,8 +32,8 @@ Status save(FileOps& files, const fs::path& folder, int64_t step, KeptCheckpoint
   return store.commit(step, state_of(step));
 }
 
-/// Stops at the n-th operation and refuses all after it, as a crash would; what was not synced by
-/// then is lost: files become empty.
+/// Fails at the n-th operation and refuses all later ones, like a crash. Data that was not synced
+/// is lost: files become empty.
 class CrashingFiles final : public FileOps {
  public:
   explicit CrashingFiles(int operations_max) : left_(operations_max) {}
@@ -65,7 +65,7 @@ class CrashingFiles final : public FileOps {
   }
   Status remove_all(const fs::path& path) override {
     return guarded([&] {
-      // Half done: the first files are gone, the folder is not.
+      // Half done: the first files are removed, the folder is not.
       if (left_ == 1)
         for (const auto& entry : fs::recursive_directory_iterator(path))
           if (entry.is_regular_file()) {
@@ -225,7 +225,7 @@ TEST(Checkpoint, ACrashAtAnyPointLeavesTheOldOneOrTheNew) {
     ASSERT_TRUE(weights.ok());
     EXPECT_EQ(*weights, "weights of step " + std::to_string(step));
     EXPECT_TRUE(step == 20 || !finished);
-    // The next run goes on from what is there.
+    // The next run continues from the existing checkpoint.
     ASSERT_TRUE(save(system_files(), scratch.path(), 30, {.last = 1}).ok());
     EXPECT_EQ(find_checkpoints(scratch.path(), CheckpointDepth::kContents).newest->step, 30);
   }
@@ -278,7 +278,7 @@ TEST(Checkpoint, OneFlippedBitInAnyFileIsSeenAndTheOlderOneIsTaken) {
       write_text(file, flipped);
       const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
       ASSERT_TRUE(found.newest.has_value());
-      // Only in the manifest's spaces may a bit change nothing that counts.
+      // Only a bit in the manifest's spaces may change nothing.
       if (found.newest->step == 20) {
         EXPECT_EQ(found.newest->manifest, whole.manifest) << file << " byte " << byte;
         EXPECT_EQ(file.filename(), "manifest.json") << byte;

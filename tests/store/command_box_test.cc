@@ -21,7 +21,7 @@ const CommandedProcess kControl{77, 1234};
 constexpr Duration kTimeout = Duration::seconds(60);
 
 struct CommandBox : ::testing::Test {
-  /// Asks; between two looks of the one who asks, the run looks and answers with `answer`.
+  /// Sends a request; while the sender waits, the run reads it and answers with `answer`.
   Result<Json> ask(
       const Json& content, const std::function<void()>& meanwhile,
       const std::function<bool()>& is_alive = [] { return true; }, Duration timeout = kTimeout) {
@@ -97,7 +97,8 @@ TEST_F(CommandBox, WhatWasAskedOfAnEarlierStartIsThrownAway) {
   EXPECT_THAT(files(), IsEmpty());
 }
 
-/// Whoever can write into the folder is trusted to command the run, not to stop its control plane.
+/// A user who can write into the folder may command the run, but must not be able to block its
+/// control plane.
 TEST_F(CommandBox, WhatIsNoQuestionIsThrownAwayUnread) {
   put("1.ask.json", "{");
   put("2.ask.json", "[1]");

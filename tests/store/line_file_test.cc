@@ -34,7 +34,8 @@ TEST(LineFile, OpeningCutsATornLastLineAndGoesOn) {
   EXPECT_EQ(*read_text_file(file), "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
 }
 
-// A process may ask while another one appends: what it saw as torn may be whole by then.
+// A process may read while another one appends: a line that looked incomplete may be complete
+// later.
 TEST(LineFile, AskingForTheWholeLinesChangesNothing) {
   ScratchFolder scratch;
   const auto file = scratch.path() / "a.jsonl";
@@ -72,7 +73,7 @@ TEST(LineFile, AFullDiskLeavesWholeLinesAndStaysAnError) {
   auto lines = LineFile::open(file);
   ASSERT_TRUE(lines.ok());
   const std::string line(60, 'x');
-  // A limit on file size refuses writes in the middle of a line, as a full disk does.
+  // A limit on the file size refuses writes in the middle of a line, like a full disk.
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);

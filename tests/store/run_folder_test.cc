@@ -146,7 +146,7 @@ TEST(RunFolder, AnOutFolderThatHoldsARunIsRefusedWithTheCommandThatResumesIt) {
 
 TEST(RunFolder, AnUnwritableOutFolderIsSaidWithWhatToDo) {
   if (::geteuid() == 0) {
-    // Root may write anywhere but not below a file.
+    // Root may write anywhere, but not below a file.
     ScratchFolder scratch;
     write_text(scratch.path() / "file", "x");
     const auto folder = RunFolder::create(".", scratch.path() / "file" / "run", "a", "t");
@@ -201,7 +201,7 @@ TEST(RunFolder, OlderTracesStayUpToTheLimitAndTheOldestGoFirst) {
     std::ofstream(folder / name / "blobs" / "b") << std::string(40, 'x');
   }
   EXPECT_THAT((*run)->remove_oldest_traces(300, {}), ::testing::IsEmpty());
-  // The one that is followed stays, whatever its size.
+  // The followed trace is kept, whatever its size.
   EXPECT_THAT((*run)->remove_oldest_traces(299, folder / "trace.2"),
               ::testing::ElementsAre(folder / "trace.9"));
   EXPECT_THAT((*run)->remove_oldest_traces(0, folder / "trace.2"),

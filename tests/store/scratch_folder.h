@@ -1,5 +1,6 @@
-/// Folders no other test and no other process has: tests run side by side, also those of one file.
-/// `ScratchFolder` goes with its owner, `new_scratch_folder()` stays until the program ends.
+/// Folders that no other test and no other process uses, because tests run in parallel, also those
+/// of one file. The destructor of `ScratchFolder` removes it; `new_scratch_folder()` stays until
+/// the program ends.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -47,7 +47,7 @@ TEST(SocketFolder, RemovesWhatADeadRunLeftAndNothingOfALiveOne) {
   auto live = SocketFolder::create(root, "live");
   ASSERT_TRUE(live.ok());
   write((*live)->path() / "p0.e1.frames");
-  // What is left of an owner that was killed: its lock is a file that nobody holds.
+  // What a killed owner leaves: a lock file that no process holds.
   fs::create_directory(root / "dead");
   write(root / "dead" / "lock");
   write(root / "dead" / "p0.e1.frames");

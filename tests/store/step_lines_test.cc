@@ -1,4 +1,4 @@
-// Steps on their way from a trainer to metrics.jsonl: none lost, none twice, whoever reads when.
+// Steps on the way from a trainer to metrics.jsonl: none lost, none twice, at any time of reading.
 #include "runtime/store/step_lines.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ StepLine a_step(int64_t step) {
   return {"main", step, 1e9 + 0.5 * static_cast<double>(step), {{"reward/all/mean", 0.25}}};
 }
 
-/// Everything that waits, as the control plane takes it: block by block.
+/// All waiting steps, read like the control plane does: block by block.
 std::vector<int64_t> take_all(StepReader& reader) {
   std::vector<int64_t> steps;
   while (true) {
@@ -61,7 +61,7 @@ TEST(StepLines, ArriveAsTheyWereReported) {
   EXPECT_EQ(line.values[2], sent.values[2]);
 }
 
-// What the control channel could hold was 4 MiB: the rest was dropped.
+// The control channel holds 4 MiB; before, further steps were dropped.
 TEST(StepLines, WaitForAReaderThatStoodStillHoweverManyThereAre) {
   constexpr int64_t kSteps = 20'000;
   const ScratchFolder scratch;

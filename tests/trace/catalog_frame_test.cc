@@ -1,4 +1,4 @@
-// The catalog is the first frame of every segment: of a large graph it is packed.
+// The catalog is the first frame of every segment; the catalog of a large graph is packed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-/// What the catalog's frame of the first segment says, unpacked.
+/// The catalog in the first segment's frame, unpacked.
 std::string catalog_in(const fs::path& folder, bool& is_packed) {
   const auto files = list_segments(folder);
   const auto reader = SegmentReader::open(files.value().front().path);
@@ -24,7 +24,7 @@ std::string catalog_in(const fs::path& folder, bool& is_packed) {
   return catalog_text(*frame).value();
 }
 
-// Of a graph with a thousand nodes it has 2 MB, more than a frame may have.
+// The catalog of a graph with a thousand nodes has 2 MB, more than a frame may have.
 TEST(CatalogFrame, IsPackedWhenItIsLarge) {
   for (const size_t num_bytes : {kInlineBytesMax, kInlineBytesMax + 1, kCatalogBytesMax}) {
     TestFolder folder;
@@ -43,7 +43,7 @@ TEST(CatalogFrame, IsPackedWhenItIsLarge) {
   options.folder = folder.path();
   options.catalog = std::string(kCatalogBytesMax + 1, 'x');
   EXPECT_THAT(SegmentWriter::open(options).error().text(), HasSubstr("at most 33554432"));
-  // What cannot be packed must fit as it is.
+  // Data that cannot be compressed must fit unpacked.
   RandomStream draw(1);
   options.catalog.resize(kFrameBytesMax + kFrameBytesMax / 4);
   for (char& byte : options.catalog) byte = static_cast<char>(draw.below(256));

@@ -1,4 +1,4 @@
-// Cuts as files: whole or refused, newest first.
+// Cuts as files: complete or refused, newest first.
 #include "runtime/trace/cut_file.h"
 
 #include <gmock/gmock.h>

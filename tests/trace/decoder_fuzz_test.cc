@@ -1,5 +1,5 @@
 // fuzz/index_fuzz.cc and fuzz/schema_fuzz.cc over their corpora, every truncation and seeded
-// mutations; and whole traces opened with an index that lies.
+// mutations. Also whole traces that are opened with a forged index.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ Bytes mutated(Bytes bytes, RandomStream& random, std::string_view letters) {
         if (word + 8 <= bytes.size()) std::memcpy(bytes.data() + word, &value, 8);
         break;
       }
-      default: {  // a piece of itself elsewhere
+      default: {  // copies a piece of the input to another offset
         const size_t from = random.below(bytes.size());
         const size_t size = std::min(bytes.size() - std::max(at, from), random.below(80));
         std::memmove(bytes.data() + at, bytes.data() + from, size);
@@ -61,7 +61,7 @@ Bytes mutated(Bytes bytes, RandomStream& random, std::string_view letters) {
   return bytes;
 }
 
-/// A trace of the made-up run, closed, with its index beside it.
+/// A trace of the generated run, closed, with its index.
 fs::path story_with_index(const fs::path& folder) {
   SegmentWriterOptions options = small_segments(folder);
   options.catalog = story::story_catalog().to_json().dump();
@@ -75,7 +75,8 @@ fs::path story_with_index(const fs::path& folder) {
   return SegmentIndex::file_of(segment_path(folder, "main", 1, 1));
 }
 
-/// Asks a trace everything; what it says may be wrong or missing, but never from beyond.
+/// Calls every query of a trace. Answers may be wrong or missing, but must not read outside the
+/// trace.
 void ask_everything(const Trace& trace) {
   uint64_t num_seen = 0;
   trace.visit(Time::from_nanoseconds(INT64_MIN), Time::from_nanoseconds(INT64_MAX),

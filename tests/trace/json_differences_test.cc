@@ -8,7 +8,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// "path: a | b" of each difference.
+/// "path: a | b" for each difference.
 std::vector<std::string> lines_of(const std::string& a, const std::string& b, size_t max = 8) {
   std::vector<std::string> lines;
   for (const auto& [path, of_a, of_b] :

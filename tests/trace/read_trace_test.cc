@@ -1,5 +1,5 @@
-// examples/read_trace/read_trace.py, which is written from docs/formats/trace.md alone, sees what
-// our reader sees: page, reader and writer agree.
+// examples/read_trace/read_trace.py is written from docs/formats/trace.md only. It must read the
+// same as the C++ reader, so that page, reader and writer agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// One group of one instance, and a link for every type of message there is.
+// One group of one instance, and a link for every message type.
 TraceCatalog catalog() {
   TraceCatalog catalog;
   catalog.tenants = catalog.processes = {"main"};
@@ -48,7 +48,7 @@ class Steps {
  public:
   explicit Steps(SegmentWriter& writer) : writer_(writer) {}
 
-  // The payload and, behind it, the step that handled it.
+  // Writes the payload, and after it the step that handled it.
   void handle(uint32_t type, const Payload& message) {
     const auto encoded = encode_message(message);
     ASSERT_TRUE(encoded.ok());
@@ -118,8 +118,8 @@ void write_trace(const std::filesystem::path& folder) {
     }
     if (type->name == Completion::kName) {
       Completion completion;
-      completion.tokens.assign(1000, 12345);      // beside the body, in the frame
-      completion.logprobs.assign(50'000, -0.5F);  // beside the body, in the store
+      completion.tokens.assign(1000, 12345);      // outside the body, in the frame
+      completion.logprobs.assign(50'000, -0.5F);  // outside the body, in the store
       completion.kept = Blob(std::vector<std::byte>(3));
       completion.num_cached_tokens = 4321;
       steps.handle(number, Payload::of(completion));
@@ -146,7 +146,7 @@ Output read_by_python(const std::filesystem::path& folder) {
   return output;
 }
 
-// What the last line of the Python reader has to say.
+// The expected last line of the Python reader.
 std::string totals_of(const std::filesystem::path& folder) {
   auto contents = read_all(folder / "trace");
   std::map<std::string, uint64_t> counts;
@@ -169,7 +169,7 @@ TEST(ReadTracePy, SeesWhatOurReaderSees) {
   EXPECT_THAT(output.text, HasSubstr(totals_of(folder.path())));
   EXPECT_THAT(output.text, HasSubstr(R"(: {"ordinal": 7, "prompt": "reverse: abc"})"));
   EXPECT_THAT(output.text, HasSubstr("1000 actor:1 actor.main a."));
-  // What lies beside the body is in its place.
+  // Blobs outside the body are shown in the right fields.
   EXPECT_THAT(output.text, HasSubstr(R"("prompt": "yyyy)"));
   EXPECT_THAT(output.text, HasSubstr("yyyz\"}"));
   EXPECT_THAT(output.text, HasSubstr(R"("tokens": [12345, 12345, )"));

@@ -1,4 +1,4 @@
-// What a Recorder writes of a step: the message where it is sent, or where it is handled.
+// What a Recorder writes for a step: the message where it is sent, or where it is handled.
 #include "runtime/trace/record/recorder.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +64,7 @@ TEST(Recorder, KeepsAnInputWhereItIsHandled) {
   const OneGroup one("input");
   const auto stored = one.trace->payload(one.key);
   ASSERT_TRUE(stored.ok()) << stored.error().text();
-  EXPECT_TRUE(stored->sender_group.is_none());  // nobody has said which step sent it
+  EXPECT_TRUE(stored->sender_group.is_none());  // the step that sent it is not known
   EXPECT_THAT(one.trace->stored_emissions(GroupId(kTrainer), 1), IsEmpty());
   EXPECT_NE(one.trace->step(GroupId(kTrainer), 1)->flags & kPayloadStored, 0);
   const auto type = one.trace->catalog().types[stored->type];
@@ -90,7 +90,8 @@ TEST(Recorder, KeepsWhatASenderOfAnOlderRecordHadStored) {
   EXPECT_TRUE(one.trace->has_payload(one.key));
 }
 
-// A store of blobs that fails once dropped the payloads without a word, and the trace was sound.
+// A store of blobs that failed once dropped the payloads silently, and the trace still counted as
+// sound.
 TEST(Recorder, FailsWithABlobThatCannotBeStored) {
   const OneGroup one("payload", 1 << 20, true, TraceFull::kBlock);
   ASSERT_FALSE(one.fault.ok());

@@ -1,5 +1,5 @@
-// A run that was resumed from saved state has a folder for each start. Read together they are the
-// record that one uninterrupted start would have left.
+// A run that was resumed from saved state has one folder per start. Read together they must be
+// equal to the record of one uninterrupted start.
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using namespace story;  // NOLINT: the story's own vocabulary
 using ::testing::HasSubstr;
 
-/// Every tenth story has several segments and blocks of digests.
+/// Every tenth story has several segments and digest blocks.
 uint64_t rounds_of(uint64_t seed) { return seed % 10 == 0 ? 8000 : 400; }
 
 uint64_t step_of(StoryFrame& frame) {
@@ -33,17 +33,17 @@ uint64_t step_of(StoryFrame& frame) {
     case TraceFrameKind::kPayload:
       return frame.payload().step;
     default:
-      return 0;  // a group that has started
+      return 0;  // the frame of a group's start
   }
 }
 
-/// Where a start was cut, and where it was killed: numbers of frames.
+/// Where a start was cut, and where it was killed, as frame numbers.
 struct Seam {
   size_t cut = 0, kill = 0;
 };
 
-/// A story, told by several starts: each goes on from a cut of the one before, which had recorded
-/// more, and other things, before it was killed.
+/// A story recorded by several starts. Each start resumes from a cut of the one before, which had
+/// recorded more, different steps before it was killed.
 class ToldInStarts {
  public:
   ToldInStarts(const fs::path& folder, uint64_t seed, const std::vector<Seam>& seams)
@@ -205,7 +205,7 @@ TEST(AResumedRun, IsReadToItsEndWhenTheNewestStartDiedBeforeItsFirstStep) {
   TestFolder folder, reference;
   ToldInStarts told(folder.path(), 1, {{100, 130}});
   told.whole().write(reference.path());
-  // Two starts more that died while their processes were made.
+  // Two more starts that died while their processes were made.
   for (const uint64_t number : {2, 3}) {
     fs::rename(folder.path() / "trace", folder.path() / fmt::format("trace.{}", number));
     Story start = told.whole();
@@ -221,7 +221,7 @@ TEST(AResumedRun, IsReadToItsEndWhenTheNewestStartDiedBeforeItsFirstStep) {
   const auto report = verify_trace(folder.path());
   ASSERT_TRUE(report.ok()) << report.error().text();
   EXPECT_TRUE(report->is_sound());
-  // Asked for by its name, it is what it is.
+  // Opened by its own path, it is an empty trace.
   const auto empty = open_trace(folder.path() / "trace");
   ASSERT_NE(empty, nullptr);
   EXPECT_EQ(empty->last_step(GroupId(kEnv)), 0U);
@@ -251,12 +251,12 @@ TEST(AResumedRun, BeginsWithItsSavedStateWhenTheOlderRecordIsGone) {
   EXPECT_GT(trace->first_step(GroupId(kEnv)), 1U);
   const auto report = verify_trace(folder.path());
   ASSERT_TRUE(report.ok());
-  EXPECT_TRUE(report->is_sound());  // it may have been removed to make room
+  EXPECT_TRUE(report->is_sound());  // it may have been removed to free space
   EXPECT_THAT(all_texts(*report), HasSubstr("the older record 'trace.1' is not there"));
 }
 
 TEST(AResumedRun, IsNotSoundWhenAnOlderStartLacksWhatTheNextNeeds) {
-  const uint64_t seed = 10;  // of several segments
+  const uint64_t seed = 10;  // a seed with several segments
   const size_t end = Story({.num_rounds = rounds_of(seed), .seed = seed}).frames.size();
   const auto unsound = [&](const std::function<void(const fs::path&)>& harm) {
     TestFolder folder;
@@ -266,7 +266,7 @@ TEST(AResumedRun, IsNotSoundWhenAnOlderStartLacksWhatTheNextNeeds) {
     const auto report = verify_trace(folder.path());
     return report.ok() && !report->is_sound();
   };
-  // The end of a segment that is not the last, and a whole one.
+  // Removes the end of a segment that is not the last, and a whole segment.
   EXPECT_TRUE(unsound([](const fs::path& run) {
     fs::resize_file(segment_path(run / "trace.1", "main", 1, 1), 700'000);
   }));
@@ -274,7 +274,7 @@ TEST(AResumedRun, IsNotSoundWhenAnOlderStartLacksWhatTheNextNeeds) {
     for (uint64_t number = 2; number < 20; ++number)
       fs::remove(segment_path(run / "trace.1", "main", 1, number));
   }));
-  // The saved state that says where the newest start begins.
+  // Removes the saved state that says where the newest start begins.
   EXPECT_TRUE(unsound([](const fs::path& run) {
     for (const auto& cut : list_cuts(run / "trace")) fs::remove(cut);
   }));
@@ -291,7 +291,7 @@ TEST(AResumedRun, WhoseNewestStartDiedAtOnceIsReadWithoutIt) {
   EXPECT_EQ(trace->num_starts(), 2U);
 }
 
-// Two folders that name each other must not be read for ever.
+// Two folders that refer to each other must not be read in an endless loop.
 TEST(AResumedRun, IsNotReadInACircle) {
   TestFolder folder;
   ToldInStarts told(folder.path(), 1, {{100, 130}});

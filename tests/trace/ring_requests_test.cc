@@ -1,5 +1,5 @@
-// A flight recorder asked for what it holds: a snapshot is a beginning of what was recorded, newer
-// ones take its place, and who asks is told where it is or why there is none.
+// Snapshots of a flight recorder. A snapshot has the record up to one moment, and a newer one
+// replaces it. The requester gets its path, or the reason why there is none.
 #include "runtime/trace/record/ring_requests.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,8 @@ TEST(Snapshot, HoldsEverythingUpToTheMomentAndLeavesTheRingAsItWas) {
   const fs::path trace = folder.path() / "trace";
   const auto writer = open_writer(ring_of_four(trace));
   uint64_t step = 0;
-  // A segment takes some forty thousand. Many snapshots of one segment must not use the ring up.
+  // A segment has space for some forty thousand steps. Many snapshots of one segment must not use
+  // up the ring.
   for (uint64_t last = 100; last <= 2'000; last += 100) {
     append_until(*writer, step, last);
     const auto snapshot = writer->snapshot();
@@ -119,7 +120,7 @@ TEST(Snapshot, KeepsTheBlobsItNamesUntilAnotherTakesItsPlace) {
   EXPECT_EQ(verify_trace(trace)->num_blobs, 1U);
 }
 
-// What one thread records follows from what another has recorded, in either direction.
+// The threads' records depend on each other, in both directions.
 TEST(Snapshot, NeverHoldsAnEffectWithoutItsCause) {
   TestFolder folder;
   const fs::path trace = folder.path() / "trace";
@@ -128,7 +129,7 @@ TEST(Snapshot, NeverHoldsAnEffectWithoutItsCause) {
   std::atomic<bool> stops = false;
   const auto record = [&](uint32_t group) {
     for (uint64_t step = 1; !stops.load(); ++step) {
-      // Each is at most one step ahead of the other.
+      // Each thread is at most one step ahead of the other.
       while (newest[1 - group].load() + 1 < step)
         if (stops.load()) return;
       ASSERT_TRUE(append_delivery(*writer, group, step));
@@ -231,7 +232,7 @@ TEST(RingRequests, ToAProcessThatDiedSaySo) {
   EXPECT_THAT(dumped.error().text(), HasSubstr("no process records into memory"));
 }
 
-/// Holds the file as a recorder does and never answers; the signal must do it no harm.
+/// Locks the file like a recorder and never answers; the signal must do it no harm.
 TEST(RingRequests, ThatNobodyAnswersEndAtTheDeadline) {
   TestFolder folder;
   const fs::path trace = folder.path() / "trace";
@@ -241,7 +242,7 @@ TEST(RingRequests, ThatNobodyAnswersEndAtTheDeadline) {
   if (child == 0) {
     const auto writer = open_writer(ring_of_four(trace));
     const auto requests = RingRequests::open(*writer, trace, "main", 1);
-    // Answers that cannot be written are none.
+    // An answer that cannot be written counts as missing.
     ::mkdir((trace / "main.1.dump.tmp").c_str(), 0700);
     (void)!::write(ready[1], "x", 1);
     while (true) ::pause();
@@ -263,7 +264,7 @@ TEST(RingRequests, ThatCannotBeWrittenSayWhy) {
   const fs::path trace = folder.path() / "trace";
   const auto writer = open_writer(ring_of_four(trace));
   const auto requests = RingRequests::open(*writer, trace, "main", 1);
-  fs::create_directory(trace / "main.1.1.ptr.tmp");  // in the way of the segment
+  fs::create_directory(trace / "main.1.1.ptr.tmp");  // blocks the name of the segment
   const auto dumped = request_dump(trace, kPatience);
   ASSERT_FALSE(dumped.ok());
   EXPECT_EQ(dumped.error().code(), Code::kUnavailable);

@@ -1,4 +1,4 @@
-// What is left of a trace whose process died, or lives on while it is read.
+// The trace of a process that died, or that continues while the trace is read.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kHosts = 2;
 
-/// How far each group has come, in memory that outlives the child.
+/// The newest step of each group, in memory that survives the child process.
 struct Progress {
   std::atomic<uint64_t> step[kHosts];
 };
@@ -29,7 +29,7 @@ struct Progress {
   if (!writer.ok()) ::_exit(1);
   const auto append_all = [&](uint32_t group) {
     for (uint64_t step = 1;; ++step) {
-      // Odd sizes too: a frame's place is not always a multiple of 32.
+      // Odd sizes too, so that a frame's offset is not always a multiple of 32.
       if (step % 7 == 0 && !append_note(**writer, group, step, std::string(step % 100, 'x')))
         ::_exit(1);
       if (!append_delivery(**writer, group, step)) ::_exit(1);
@@ -48,7 +48,7 @@ TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
   auto& progress = *static_cast<Progress*>(shared);
   RandomStream random(2026);
   uint64_t num_checked = 0;
-  int num_cut = 0;  // rounds that left room which had been prepared: nearly all
+  int num_cut = 0;  // rounds with prepared but unused space: nearly all
   for (int round = 0; round < 100; ++round) {
     TestFolder folder;
     auto options = small_segments(folder.path());
@@ -92,10 +92,10 @@ TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
 
 SegmentWriter* ring_writer = nullptr;
 
-// The ring must not be filled by one thread while the other one does not run.
+// One thread must not fill the ring while the other one does not run.
 constexpr uint64_t kStepsAheadMax = 10'000;
 
-// Records into a ring on two threads; the signal comes while both do.
+// Records into a ring on two threads; the signal arrives while both record.
 [[noreturn]] void record_until_it_dies(const SegmentWriterOptions& options, Progress& progress,
                                        uint64_t target, int deadly) {
   auto writer = SegmentWriter::open(options);
@@ -169,7 +169,8 @@ TEST(SegmentReader, ReadsATraceWhileItIsWritten) {
     const uint64_t before = progress.load();
     const auto contents = read_all(folder.path());
     if (before == 0) continue;
-    // What was there before the look is found whole; of what came meanwhile, a part, in order.
+    // Steps recorded before the read are found completely; of those recorded during the read, a
+    // prefix in order.
     std::vector<uint64_t> found = contents.steps.at(0);
     EXPECT_TRUE(std::is_sorted(found.begin(), found.end()));
     ASSERT_GE(found.size(), before);

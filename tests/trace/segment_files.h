@@ -1,4 +1,4 @@
-/// Segments for tests: a folder of their own, frames of every kind, and everything a folder holds.
+/// Segments for tests: a temporary folder, frames of every kind, and the contents of a folder.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// A new folder, removed with everything in it at the end of the test.
+/// A new folder; its destructor removes it with all contents.
 class TestFolder {
  public:
   TestFolder();
@@ -28,7 +28,7 @@ SegmentWriterOptions small_segments(const std::filesystem::path& folder);
 
 DeliveryFrame delivery(uint32_t group, uint64_t step);
 bool append(SegmentWriter& writer, DeliveryFrame frame);
-/// Delivery `step` of `group`, whose fields follow from both.
+/// Delivery `step` of `group`; its fields are computed from both.
 bool append_delivery(SegmentWriter& writer, uint32_t group, uint64_t step);
 /// A note whose text is `text`.
 bool append_note(SegmentWriter& writer, uint32_t group, uint64_t step, const std::string& text);
@@ -39,13 +39,13 @@ bool append_payload(SegmentWriter& writer, uint32_t group, uint64_t step, const 
 std::vector<std::byte> file_bytes(const std::filesystem::path& file);
 void write_bytes(const std::filesystem::path& file, std::span<const std::byte> bytes);
 
-/// Everything in a folder, read to the end.
+/// The contents of a folder, read to the end.
 struct Contents {
   std::map<uint32_t, std::vector<uint64_t>> steps;  // deliveries by group, in file order
   std::map<TraceFrameKind, uint64_t> count;
   std::vector<GapFrame> gaps;
   std::vector<Damage> damage;
-  std::vector<uint64_t> numbers;  // of the segments
+  std::vector<uint64_t> numbers;  // segment numbers
   uint64_t num_frames = 0;
 };
 Contents read_all(const std::filesystem::path& folder);

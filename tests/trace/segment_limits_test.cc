@@ -1,4 +1,4 @@
-// What the writer does when there is no room: block, count, fail once; and what is kept of old.
+// The writer without free space: it blocks, counts, or fails once. And which old data is kept.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@
 namespace primerl {
 namespace {
 
-/// While it lives, a limit of this process is lower. No file can be opened, or none grow.
+/// Lowers a limit of this process while it exists: then no file can be opened, or none can grow.
 class LowerLimit {
  public:
   LowerLimit(__rlimit_resource which, rlim_t limit) : which_(which) {
@@ -36,7 +36,7 @@ class LowerLimit {
   rlimit before_{};
 };
 
-constexpr uint64_t kStepsOfFourSegments = 50'000;  // whatever was prepared ahead is used up
+constexpr uint64_t kStepsOfFourSegments = 50'000;  // more than all segments prepared in advance
 
 std::vector<uint64_t> steps_in(const std::vector<GapFrame>& gaps) {
   std::vector<uint64_t> steps;
@@ -68,7 +68,7 @@ TEST(SegmentWriter, CountsWhatItCannotWriteAndSaysSoInAGap) {
   EXPECT_EQ((*writer)->num_lost(), lost.size());
   const auto contents = read_all(folder.path());
   EXPECT_EQ(contents.steps.at(5), written);
-  // More than one when a segment that was opened before the limit came late.
+  // More than one gap if a segment that was opened before the limit arrived late.
   ASSERT_FALSE(contents.gaps.empty());
   EXPECT_EQ(steps_in(contents.gaps), lost);
   uint64_t num_lost = 0;
@@ -88,7 +88,7 @@ TEST(SegmentWriter, WritesTheGapAtTheEndWhenNothingElseComes) {
   uint64_t last = 0;
   bool is_lost = false;
   {
-    // Segments that were opened before may still come; when they are full, nothing does.
+    // Segments that were opened before may still arrive; when they are full, no more frames fit.
     const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
     while (last < kStepsOfFourSegments || (!is_lost && last < 10 * kStepsOfFourSegments))
       is_lost = !append_delivery(**writer, 0, ++last);
@@ -98,7 +98,7 @@ TEST(SegmentWriter, WritesTheGapAtTheEndWhenNothingElseComes) {
   const auto contents = read_all(folder.path());
   ASSERT_FALSE(contents.gaps.empty());
   EXPECT_EQ(contents.gaps.back().last_step, last);
-  // Each step is recorded or in a gap, once.
+  // Each step is either recorded or in a gap, once.
   std::vector<uint64_t> told = contents.steps.at(0);
   const auto lost = steps_in(contents.gaps);
   told.insert(told.end(), lost.begin(), lost.end());
@@ -129,7 +129,7 @@ TEST(SegmentWriter, BlocksUntilThereIsRoomAndLosesNothing) {
   std::atomic<uint64_t> progress = 0;
   bool is_whole = true;
   std::atomic<bool> begins = false;
-  // Made before the limit is lowered: sanitizers need a file of their own to look at its type.
+  // Created before the limit is lowered, because sanitizers open a file to read its type.
   std::jthread appends([&] {
     while (!begins.load()) std::this_thread::yield();
     for (uint64_t step = 1; step <= kStepsOfFourSegments; ++step) {
@@ -140,7 +140,7 @@ TEST(SegmentWriter, BlocksUntilThereIsRoomAndLosesNothing) {
   {
     const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
     begins = true;
-    while (progress.load() < 11'000) std::this_thread::yield();  // of the 11'700 of one segment
+    while (progress.load() < 11'000) std::this_thread::yield();  // of 11'700 in one segment
   }
   appends.join();
   EXPECT_TRUE(is_whole);
@@ -213,7 +213,7 @@ TEST(SegmentWriter, SaysWhatIsWrongWithItsFolder) {
 
   auto writer = SegmentWriter::open(small_segments(folder.path() / "trace"));
   ASSERT_TRUE(writer.ok());
-  // At once: the writer may be making its next file there.
+  // At once, because the writer may be creating its next file there.
   std::filesystem::rename(folder.path() / "trace", folder.path() / "gone");
   uint64_t step = 0;
   while (step < 10 * kStepsOfFourSegments && append_delivery(**writer, 0, ++step)) {
@@ -282,7 +282,7 @@ bool append_large(SegmentWriter& writer, uint64_t step, uint64_t content) {
   return append_payload(writer, frame, {}, std::span(&blob, 1), scratch);
 }
 
-/// What a payload of these Blobs looks like when it is read back.
+/// The parts of a payload with these Blobs after reading it back.
 std::vector<PayloadParts::Part> blobs_read_back(const std::vector<Blob>& blobs, size_t body_bytes,
                                                 const std::filesystem::path& folder) {
   auto options = small_segments(folder);
@@ -336,7 +336,7 @@ std::vector<Blob> blobs_of(size_t count, size_t num_bytes) {
   return blobs;
 }
 
-// A frame's room behind a body of 8 bytes, in Blobs of 1016 bytes with their word.
+// Number of Blobs of 1016 bytes, with their words, that fit into a frame after a body of 8 bytes.
 constexpr size_t kBlobsOfAFrame = (kFrameBytesMax - sizeof(PayloadFrame) - 8) / 1024;
 
 TEST(SegmentWriter, KeepsBlobsInAFrameAsLongAsAllOfThemFit) {
@@ -362,7 +362,7 @@ TEST(SegmentWriter, LosesNoMessageHoweverManyBlobsItHas) {
   EXPECT_EQ(num_stored(blobs_read_back(blobs_of(most, 100), kInlineBytesMax, folder.path())), most);
 }
 
-/// The blobs that lie there, and those that segments name, must be the same.
+/// The stored blobs and the blobs that segments refer to must be the same.
 void expect_blobs_are_those_named(const std::filesystem::path& folder, uint64_t num_blobs) {
   const auto verified = verify_trace(folder);
   ASSERT_TRUE(verified.ok());
@@ -434,7 +434,7 @@ TEST(SegmentWriter, TheFlightRecorderForgetsBlobsToo) {
   ASSERT_TRUE(verified.ok());
   EXPECT_LT(verified->num_blobs, 20U);
   const auto there = ContentStore(folder.path() / "trace" / "blobs").list();
-  // Beyond those named: of the segments that were made ready to be written anew.
+  // There may be more blobs: those of segments that were prepared for reuse.
   EXPECT_GE(there->size(), verified->num_blobs);
   EXPECT_LT(there->size(), 20U);
   for (const auto& fault : verified->faults)

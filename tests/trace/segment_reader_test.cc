@@ -111,7 +111,8 @@ TEST(SegmentReader, ReadsUpToATornTailAtEveryByteOfTheLastFrame) {
 
 TEST(SegmentReader, AFrameIsGoodOnlyAtItsOwnPlaceInItsOwnSegment) {
   auto bytes = small_segment();
-  // The first delivery's bytes over the second's: equal lengths, good CRCs elsewhere.
+  // Copies the first delivery's bytes over the second's: equal lengths, CRCs valid only at the
+  // first offset.
   std::vector<uint64_t> places;
   auto reader = SegmentReader::parse(bytes, "test");
   for (uint64_t offset = 0; auto frame = (*reader)->next(offset);) {

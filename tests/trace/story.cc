@@ -25,7 +25,7 @@ void append_padded(std::vector<std::byte>& out, std::span<const std::byte> part)
   out.resize((out.size() + kFrameAlignment - 1) & ~(kFrameAlignment - 1));
 }
 
-/// One message on its way.
+/// One message in transit.
 struct Sent {
   uint32_t link = 0;
   uint64_t sequence = 0;
@@ -60,7 +60,7 @@ class Teller {
   }
 
  private:
-  /// A new policy, which depends on every reward so far.
+  /// Publishes a new policy, which depends on every reward so far.
   void publish() {
     const auto version = static_cast<int64_t>(steps_of_trainer_ += 1);
     const Live live{PolicyVersion(reward_ > 1e6 ? version + 1000 : version)};

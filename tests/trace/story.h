@@ -1,10 +1,10 @@
-/// Story: a small recorded run, made up: an environment whose tasks become groups, a trainer that
-/// answers every fourth group with a new policy. Its frames are edited, then written as segments;
-/// so a test plants one difference and looks whether it is found.
+/// Story: a small generated run. An environment's tasks become groups; a trainer answers every
+/// fourth group with a new policy. A test edits its frames, which are then written as segments. So
+/// a test inserts one difference and checks whether it is found.
 ///
 ///   env.task -> rollout.task    rollout.group -> trainer.group    trainer.live ~> rollout.policy
 ///
-/// Everything follows from the seed.
+/// Everything is computed from the seed.
 #pragma once
 
 #include <functional>
@@ -66,11 +66,11 @@ struct Live {
 
 inline constexpr uint32_t kEnv = 0, kRollout = 1, kTrainer = 2;  // groups and instances
 inline constexpr uint32_t kTaskLink = 0, kGroupLink = 1, kLiveConnection = 2;
-inline constexpr uint64_t kBatch = 4;  // groups of a policy
-/// About the smallest a writer takes: 8000 rounds fill four or more.
+inline constexpr uint64_t kBatch = 4;  // groups per policy
+/// About the smallest size that a writer accepts: 8000 rounds fill four or more segments.
 inline constexpr uint64_t kStorySegmentBytes = 1'310'720;
 
-/// A frame as SegmentWriter::append() takes it.
+/// A frame in the form that SegmentWriter::append() takes.
 struct StoryFrame {
   std::vector<std::byte> head, tail;
   TraceFrameHeader& header() { return *reinterpret_cast<TraceFrameHeader*>(head.data()); }
@@ -82,9 +82,10 @@ struct StoryFrame {
 struct StoryOptions {
   uint64_t num_rounds = 40;
   uint64_t seed = 1;
-  /// Changes a group before it is sent; what follows from it (the next policy) changes too.
+  /// Changes a group before it is sent; later values that depend on it (the next policy) change
+  /// too.
   std::function<void(Group&)> change = {};
-  size_t blob_bytes = 0;  // of each group
+  size_t blob_bytes = 0;  // for each group
 };
 
 class Story {
@@ -94,15 +95,15 @@ class Story {
   TraceCatalog catalog;
   std::vector<StoryFrame> frames;
 
-  /// The delivery of a step; CHECKs that it is there.
+  /// The delivery of a step; CHECKs that it exists.
   StoryFrame& delivery(uint32_t group, uint64_t step);
   /// The payload of the nth message of a link.
   StoryFrame& payload(uint32_t link, uint64_t sequence);
   void remove(const StoryFrame& frame);
-  /// Two neighbouring steps of a group take place in the other order.
+  /// Swaps the order of two adjacent steps of a group.
   void swap_steps(uint32_t group, uint64_t step);
 
-  /// Into `folder`/trace; `ends` = false leaves the end frame away, as a death does.
+  /// Writes into `folder`/trace. `ends` = false omits the end frame, as after a death.
   void write(const std::filesystem::path& folder, bool ends = true,
              uint64_t segment_bytes = kStorySegmentBytes, uint64_t run_id = 7) const;
 };
@@ -110,10 +111,11 @@ class Story {
 /// The catalog of a story.
 TraceCatalog story_catalog();
 
-/// Called with every frame in order, instead of keeping them: for long ones. The frames are reused.
+/// Calls `take` with every frame in order, instead of keeping them: for long stories. The frames
+/// are reused.
 void tell(const StoryOptions& options, const std::function<void(StoryFrame&)>& take);
 
-/// Opens a trace; fails the test when it cannot.
+/// Opens a trace; fails the test if that fails.
 std::shared_ptr<const Trace> open_trace(const std::filesystem::path& folder);
 
 }  // namespace primerl::story

@@ -16,7 +16,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// A segment with a frame of every kind, from every alignment.
+// A segment with a frame of every kind, at every alignment.
 Bytes whole_segment() {
   TestFolder folder;
   auto writer = SegmentWriter::open(small_segments(folder.path()));
@@ -45,7 +45,7 @@ std::map<std::string, Bytes> seeds() {
   tail.resize(whole.size() - 5);
   tail.resize(whole.size() + 300);
   inputs["header"] = Bytes(whole.begin(), whole.begin() + sizeof(SegmentHeader));
-  // Every word looks like the beginning of a frame that reaches to the end.
+  // Every word looks like the begin of a frame that reaches to the end.
   Bytes& nested = inputs["nested"] = Bytes(whole.begin(), whole.begin() + sizeof(SegmentHeader));
   nested.resize(4096);
   for (size_t at = sizeof(SegmentHeader); at + 16 <= nested.size(); at += 8) {
@@ -77,14 +77,14 @@ Bytes mutated(Bytes bytes, RandomStream& random) {
       case 2:
         bytes.resize(at);
         break;
-      case 3: {  // a number of a word
+      case 3: {  // replaces a number of one word
         const uint64_t values[] = {0, 1, 16, 96, UINT32_MAX, UINT64_MAX, kInlineBytesMax + 1};
         const uint64_t value = values[random.below(std::size(values))];
         const size_t width = random.below(2) == 0 ? 4 : 8;
         if (at + width <= bytes.size()) std::memcpy(bytes.data() + at, &value, width);
         break;
       }
-      default: {  // a piece of itself elsewhere
+      default: {  // copies a piece of the input to another offset
         const size_t from = random.below(bytes.size());
         const size_t size = std::min(bytes.size() - std::max(at, from), random.below(200));
         std::memmove(bytes.data() + at, bytes.data() + from, size);
@@ -121,7 +121,7 @@ TEST(TraceFuzz, NoMutationCrashes) {
   }
 }
 
-// Every eighth byte of a megabyte begins a frame of a megabyte, all with a wrong CRC.
+// In a megabyte, every eighth byte begins a frame of a megabyte, all with a wrong CRC.
 TEST(TraceFuzz, AHostileFileCostsNoMoreThanALinearScan) {
   Bytes bytes = whole_segment();
   bytes.resize(kFrameBytesMax);

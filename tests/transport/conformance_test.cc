@@ -16,7 +16,7 @@ class MemoryStage final : public TransportStage {
     if (side == 0) address_of_0_ = transports_[0]->address();
   }
   void kill(size_t side) override {
-    // Cut off first, so that it cannot say goodbye.
+    // Disconnected first, so that it cannot send bye.
     network_->cut(ProcessId(0), ProcessId(1));
     transports_[side].reset();
     network_->heal(ProcessId(0), ProcessId(1));
@@ -59,7 +59,7 @@ class ZmqStage : public TransportStage {
   std::string listen_;
 };
 
-/// By tcp: encrypted, and each side knows the other's key, of a list or drawn for the run.
+/// Over tcp: encrypted; each side knows the other's key, from a list or generated for the run.
 class CurveStage final : public ZmqStage {
  public:
   explicit CurveStage(bool has_list) : ZmqStage("tcp://127.0.0.1"), has_list_(has_list) {}
@@ -80,7 +80,7 @@ class CurveStage final : public ZmqStage {
   const KeyPair keys_[2] = {make_key_pair(), make_key_pair()};
 };
 
-/// One thread and a virtual clock: waiting means letting events happen.
+/// One thread and a virtual clock: to wait means to process events.
 class SimulatedStage final : public TransportStage {
  public:
   explicit SimulatedStage(SimulatedOptions options, bool shares_memory = false)

@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// Two ends of a connection, and every frame between them in the test's hands.
+/// Two ends of a connection; the test passes every frame between them.
 class PeerConnectionTest : public ::testing::Test {
  protected:
   struct End {
@@ -61,7 +61,7 @@ class PeerConnectionTest : public ::testing::Test {
     ASSERT_TRUE(ends_[side]->outbox.put(encoder, batch.messages.size(), is_first).ok());
     at(side).take_outbox();
   }
-  /// What `side` has to send on the lane now.
+  /// The frames that `side` sends on the lane now.
   std::vector<OutFrame> frames(size_t side, Lane lane) {
     std::vector<OutFrame> all;
     OutFrame frame;
@@ -87,7 +87,7 @@ class PeerConnectionTest : public ::testing::Test {
     ends_[side]->outbox.add_to(status);
     return status;
   }
-  /// With a pool at each end, unless a test says otherwise.
+  /// Each end has a pool, unless a test says otherwise.
   bool shares_memory_ = false;
   static OutFrame numbered(PeerFrameKind kind, uint64_t sequence, std::vector<std::byte> payload) {
     OutFrame frame;

@@ -38,7 +38,7 @@ TEST(ConnectionFuzz, SurvivesItsCorpusAndEveryTruncation) {
 }
 
 TEST(ConnectionFuzz, DeliversTheWholesomePartOfItsCorpus) {
-  // Otherwise mutations would only try the first refusal.
+  // Otherwise mutations would only test the first refusal.
   const auto num_delivered = [](const std::string& name) {
     std::ifstream file(PRIMERL_SOURCE_DIR "/fuzz/corpus/connection/" + name, std::ios::binary);
     const std::string content((std::istreambuf_iterator<char>(file)), {});

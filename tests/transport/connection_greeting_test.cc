@@ -1,4 +1,5 @@
-// Which connection may speak for a peer: greetings, what they must say, and who is never heard.
+// Which socket connection may act for a peer: greetings, their required contents, and connections
+// that are refused.
 #include <gmock/gmock.h>
 
 #include "tests/transport/connection_ends.h"
@@ -13,7 +14,7 @@ TEST_F(ConnectionGreetingTest, TakesNothingOfAConnectionThatHasNotGreeted) {
   send(1, note_batch(0, 1, 1));
   const auto sent = frames(1, Lane::kFrames);
   ASSERT_EQ(sent.size(), 1u);
-  // Right in every byte, but by another connection: a stranger that saw it go by.
+  // Correct in every byte, but from another connection: an attacker that recorded the frame.
   const FrameOrigin stranger = {"another", 7};
   arrive(0, Lane::kFrames, sent[0], stranger);
   OutFrame bye = numbered(PeerFrameKind::kBye, 0, {}), refusal = bye, damaged = sent[0];
@@ -32,7 +33,7 @@ TEST_F(ConnectionGreetingTest, TakesNothingOfAConnectionThatHasNotGreeted) {
   EXPECT_EQ(got(0).num_failed() + got(0).num_downs() + got(0).refusals().size(), 0u);
 }
 
-/// A hello of side 1 for lane frames, with what a test changes in it.
+/// A hello of side 1 for the frames lane, with a change by the test.
 OutFrame hello_of(const std::function<void(PeerGreeting&)>& change, uint32_t incarnation = 1) {
   PeerGreeting greeting;
   greeting.run = "a run";
@@ -58,7 +59,7 @@ TEST_F(ConnectionGreetingTest, AGreetedLinkDoesNotFallBecauseOfAnotherConnection
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.graph_hash = 8; }), newer);
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.types_hash = 8; }), newer);
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.name = "someone"; }), newer);
-  // Not newer than the one that is bound.
+  // Not newer than the bound connection.
   arrive(0, Lane::kFrames, hello_of([](auto&) {}), {"another", 0});
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
   EXPECT_EQ(at(0).state(), ConnectionState::kUp);
@@ -74,7 +75,7 @@ TEST_F(ConnectionGreetingTest, ANewerConnectionTakesThePlaceOfTheOneBefore) {
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].header.kind, PeerFrameKind::kWelcome);
   EXPECT_EQ(at(0).route_of(Lane::kFrames, answers[0]), "another");
-  // What the older one still says is nobody's.
+  // Later frames of the older connection are refused.
   const OutFrame late = numbered(PeerFrameKind::kProbe, 0, {});
   arrive(0, Lane::kFrames, late);
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kNotGreeted), 1u);
@@ -88,7 +89,7 @@ TEST_F(ConnectionGreetingTest, WhoDoesNotKnowThePassChangesNothingAndLearnsNothi
   const FrameOrigin origin = {"somebody", 1};
   for (const char* pass : {"", "what only peers knoW", "what only peers know and more"})
     arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.pass = pass; }), origin);
-  // Nor does it learn what would have been right, or that it comes too late.
+  // It also does not learn the right values, or that it is too late.
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.run = "another"; }), origin);
   arrive(0, Lane::kFrames, hello_of([](auto&) {}, 0), origin);
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
@@ -99,7 +100,7 @@ TEST_F(ConnectionGreetingTest, WhoDoesNotKnowThePassChangesNothingAndLearnsNothi
 }
 
 TEST_F(ConnectionGreetingTest, ARefusalGoesWhereTheHelloOfItsOwnLaneCameFrom) {
-  // Each lane is a socket of its own: the route of one leads nowhere on the other.
+  // Each lane is a separate socket: a route of one lane is unknown on the other.
   const OutFrame other = hello_of([](auto& it) { it.run = "another"; });
   for (const bool bulk_is_first : {true, false}) {
     limits_ = {};
@@ -146,7 +147,7 @@ TEST_F(ConnectionGreetingTest, RefusesGreetingsWithWordsBeyondTheirLimit) {
   }
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kBody), 4u);
   EXPECT_EQ(at(0).state(), ConnectionState::kConnecting);
-  // At the limit it is a run, if another one; what is said of it has no control characters.
+  // At the limit it is a valid run, but another one. The report about it has no control characters.
   const std::string word = "\x1b[2J" + std::string(kGreetingWordBytesMax - 4, 'x');
   arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.run = word; }));
   ASSERT_EQ(got(0).refusals().size(), 1u);
@@ -161,7 +162,7 @@ TEST_F(ConnectionGreetingTest, HelloIsForWhoListensAndWelcomeForWhoConnects) {
   welcome.header.check = frame_check(welcome.header, frame_payload_hash(welcome.head.bytes(), {}));
   arrive(0, Lane::kFrames, welcome);
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kKind), 1u);
-  // And a connection that this end made is not one that somebody made to it.
+  // A connection that this end made is not accepted as one that the peer made.
   FrameOrigin own;
   own.is_own = true;
   arrive(0, Lane::kFrames, hello_of([](auto&) {}), own);
@@ -173,7 +174,7 @@ TEST_F(ConnectionGreetingTest, HoldsNoMoreForBulkThanThePeerMayHaveUnderWay) {
   limits.bulk_bytes_min = 1000;
   limits.unacknowledged_bytes_max = 4000;
   open(limits);
-  // Batches whose bulk never comes.
+  // Batches whose bulk pieces never arrive.
   uint64_t sequence = 0;
   BatchEncoder encoder;
   for (int i = 0; i < 40 && !at(0).is_over(); ++i) {

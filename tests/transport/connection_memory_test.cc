@@ -1,5 +1,4 @@
-// Blobs of a connection that travel by shared memory: when they do, when not, and what becomes of
-// them.
+// Blobs that are sent through shared memory: when they are, when not, and when they are freed.
 #include "runtime/transport/connection_memory.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr size_t kLarge = 64 << 10;  // ConnectionLimits::bulk_bytes_min
 
-/// Pools of this process, its own and others' that it has open.
+/// Number of pools that this process has open, its own and others'.
 size_t num_pools() {
   size_t count = 0;
   for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -31,7 +30,7 @@ size_t num_pools() {
   return count;
 }
 
-/// Two processes over ipc in this one; both ends know that the other is on this machine.
+/// Two processes over ipc inside this one; both ends know that the other is on this machine.
 class ConnectionMemoryTest : public ::testing::Test {
  protected:
   static ConnectionLimits patient(uint64_t pool_bytes_max) {
@@ -62,7 +61,8 @@ class ConnectionMemoryTest : public ::testing::Test {
     for (size_t side = 0; side < 2; ++side) open_one(side, pool_bytes_max);
     for (size_t side = 0; side < 2; ++side)
       ASSERT_TRUE(transports_[side]->add_peer(peer_of(side)).ok());
-    // A batch there and back: every greeting, and what follows it, has been read.
+    // One batch in each direction: afterwards every greeting and the frames after it have been
+    // read.
     for (size_t side = 0; side < 2; ++side) send(side, 0);
     for (size_t side = 0; side < 2; ++side) {
       wait([&] { return got_[side].num_messages() == 1; });
@@ -84,7 +84,8 @@ class ConnectionMemoryTest : public ::testing::Test {
     }
   }
   ConnectionStatus status(size_t side) const { return transports_[side]->status().at(0); }
-  /// Until `side` may send by shared memory: what tells it so comes by itself.
+  /// Waits until `side` may send through shared memory; the notification arrives without further
+  /// messages.
   void wait_until_shared(size_t side) {
     wait([&] {
       send(side, kLarge);
@@ -120,9 +121,9 @@ TEST_F(ConnectionMemoryTest, TakesLargeBlobsBothWaysAndNothingSmaller) {
 TEST_F(ConnectionMemoryTest, GoesByTheLinkWhenThePoolIsFullAndByThePoolAgainWhenItIsNot) {
   open(4 * kLarge);
   wait_until_shared(0);
-  got_[1].clear();  // lets go
+  got_[1].clear();  // releases them
   const uint64_t before = status(0).num_blobs_shared;
-  for (int i = 0; i < 8; ++i) send(0, kLarge);  // all are held by the receiver
+  for (int i = 0; i < 8; ++i) send(0, kLarge);  // the receiver holds all of them
   wait([&] { return got_[1].num_messages() == 8; });
   EXPECT_EQ(status(0).num_blobs_shared, before + 4);
   EXPECT_TRUE(got_[1].is_whole());

@@ -1,4 +1,4 @@
-/// What somebody who reached a port of a connection may send to it: for tests that attack one.
+/// Frames that an attacker may send to the port of a connection, for tests.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,15 +21,15 @@
 
 namespace primerl {
 
-/// What an attacker may know; all but the pass and the keys can be guessed or read somewhere.
+/// What an attacker may know: everything except the pass and the keys can be guessed or read.
 struct KnownLink {
-  PeerGreeting greeting;  // right but for its pass
-  ProcessId process;      // whom it claims to be
+  PeerGreeting greeting;  // correct except for its pass
+  ProcessId process;      // the process that it claims to be
   uint32_t incarnation = 1;
   uint32_t peer_incarnation = 1;
 };
 
-/// Header and payload as one part, its check right.
+/// Header and payload as one part, with a valid check.
 inline std::vector<std::byte> hostile_frame(PeerFrameHeader header,
                                             std::span<const std::byte> payload) {
   header.payload_bytes = payload.size();
@@ -62,7 +62,7 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
     header.incarnation = known.incarnation;
   };
   const auto nothing = [](PeerGreeting&) {};
-  greet(known.incarnation, nothing);  // all right but the pass
+  greet(known.incarnation, nothing);  // correct except for the pass
   greet(known.incarnation, [](auto& it) { it.pass = std::string(32, '0'); });
   greet(known.incarnation, [](auto& it) { it.run = "another"; });
   greet(known.incarnation, [](auto& it) { it.run = std::string(3900, 'r'); });
@@ -70,7 +70,7 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
   greet(known.incarnation, [](auto& it) { it.received = UINT64_MAX; });
   for (const uint32_t incarnation : {0u, known.incarnation + 1, UINT32_MAX})
     greet(incarnation, nothing);
-  // Every kind, numbered as it must be, without a greeting before; the first ones again: replayed.
+  // Every kind, with a valid number, without a greeting before; then all again, as a replay attack.
   for (int round = 0; round < 2; ++round)
     for (uint8_t kind = 1; kind <= 13; ++kind) {
       header.kind = static_cast<PeerFrameKind>(kind);
@@ -78,7 +78,7 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
       header.acknowledged = UINT64_MAX;
       all.push_back(hostile_frame(header, std::vector<std::byte>(kind >= 8 ? 48 : 0)));
     }
-  // Frames that are damaged, more than enough of them to end a connection; another version, too.
+  // Damaged frames, more than enough to end a connection; then a frame of another version.
   header.kind = PeerFrameKind::kProbe;
   header.sequence = header.acknowledged = 0;
   auto damaged = hostile_frame(header, {}), other_version = damaged;
@@ -89,7 +89,7 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
   return all;
 }
 
-/// The name that a connection of a process has, as far as others can know it.
+/// The routing id of a process's connection, as far as others can know it.
 inline std::string hostile_route(ProcessId process, uint32_t incarnation, uint32_t attempt) {
   std::string id(13, 'P');
   auto* at = reinterpret_cast<std::byte*>(id.data());
@@ -99,10 +99,10 @@ inline std::string hostile_route(ProcessId process, uint32_t incarnation, uint32
   return id + draw_word();
 }
 
-/// Sends frames by connections of its own; what cannot be sent now is given up.
+/// Sends frames on its own connections; frames that cannot be sent now are dropped.
 class Attacker {
  public:
-  /// `keys` and the listener's key: by CURVE.
+  /// With `keys` and the listener's key it uses CURVE.
   void connect(const std::string& address, const std::string& route,
                const std::optional<KeyPair>& keys = std::nullopt,
                const std::string& listener_key = {}) {
@@ -117,7 +117,7 @@ class Attacker {
     if (!socket.ok() || !socket->connect(address).ok()) return;
     sockets_.push_back(std::move(socket).value());
   }
-  /// How many left, alone or with a second and a third part.
+  /// Returns how many were sent, alone or with a second and a third part.
   size_t send(const std::vector<std::vector<std::byte>>& frames) {
     size_t num_sent = 0;
     for (size_t i = 0; i < frames.size(); ++i)
@@ -138,8 +138,8 @@ class Attacker {
   std::vector<ZmqSocket> sockets_;
 };
 
-/// Bytes that are no ZeroMQ, or begin like it, into "tcp://127.0.0.1:port"; some connections are
-/// left as they are. Closed with the object.
+/// Sends bytes that are not ZeroMQ, or only begin like it, to "tcp://127.0.0.1:port". Some
+/// connections are left open. Closed with the object.
 class RawConnections {
  public:
   RawConnections() = default;
@@ -159,7 +159,7 @@ class RawConnections {
     if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) return;
     [[maybe_unused]] const auto sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  /// Noise, a connection that says nothing, and ZMTP greetings of several mechanisms.
+  /// Noise, a silent connection, and ZMTP greetings of several mechanisms.
   void attack(uint16_t port) {
     connect(port, "");
     connect(port, std::string(4096, 'x'));

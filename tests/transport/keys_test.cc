@@ -70,7 +70,7 @@ TEST(Keys, AreNeverOverwrittenAndNeverInAnErrorsText) {
 }
 
 TEST(Keys, CanBeWrittenAsAnArgument) {
-  // One in 85 would begin with it.
+  // Otherwise one key in 85 would begin with it.
   for (int i = 0; i < 1000; ++i) ASSERT_NE(make_key_pair().public_key.front(), '-');
 }
 
@@ -148,7 +148,7 @@ TEST(Keys, AreLetInThroughNoNameThatWasThereBefore) {
   ScratchFolder folder;
   const auto file = folder.path() / "allowed", other = folder.path() / "other";
   write_text(other, "precious");
-  // What stands beside the list was the name of this process.
+  // The name that a predictable temporary file of this process would have.
   const auto beside = file.string() + fmt::format(".{}", ::getpid());
   std::filesystem::create_symlink(other, beside);
   ASSERT_TRUE(append_to_allow_list(file, {make_key_pair().public_key, "training", {}}).ok());

@@ -68,7 +68,7 @@ TEST(LiveConnectionFuzz, SurvivesSeededMutations) {
     }
     num_clean += fuzz_live_connection(input) ? 1 : 0;
   }
-  // Otherwise one of the two promises was hardly tried.
+  // Otherwise one of the two properties was hardly tested.
   EXPECT_GT(num_clean, kSeeds / 20);
   EXPECT_LT(num_clean, kSeeds - kSeeds / 20);
 }

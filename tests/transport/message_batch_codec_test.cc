@@ -85,7 +85,7 @@ TEST(BatchCodec, SendsTheRestAsBulkOnceABatchIsLarge) {
   BatchEncoderLimits limits;
   limits.bulk_bytes_min = 100'000;
   ASSERT_TRUE(encoder.encode(batch, *note_types(), limits).ok());
-  EXPECT_TRUE(encoder.bulk().empty());  // all below a KiB
+  EXPECT_TRUE(encoder.bulk().empty());  // all smaller than 1 KiB
   batch.messages.push_back(note_batch(0, 1, 1001, 2000).messages[0]);
   ASSERT_TRUE(encoder.encode(batch, *note_types(), limits).ok());
   EXPECT_EQ(encoder.bulk().size(), 1u);
@@ -167,10 +167,13 @@ TEST(PeerFrame, RoundTripsEveryFieldAndNamesEveryRefusal) {
     EXPECT_EQ(refusal(with<uint8_t>(bytes, 2, version)), FrameRefusal::kVersion);
   EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 0)), FrameRefusal::kKind);
   EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 12)), FrameRefusal::kKind);
-  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 10)), FrameRefusal::kKind);   // reads has no number
-  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 11)), FrameRefusal::kKind);   // a reference is bulk
-  EXPECT_EQ(refusal(bytes, Lane::kBulk), FrameRefusal::kKind);            // batches
-  EXPECT_EQ(refusal(with<uint64_t>(bytes, 16, 0)), FrameRefusal::kKind);  // no number
+  // kReads has no sequence number
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 10)), FrameRefusal::kKind);
+  // a reference belongs on the bulk lane
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 11)), FrameRefusal::kKind);
+  EXPECT_EQ(refusal(bytes, Lane::kBulk), FrameRefusal::kKind);  // batches
+  // no sequence number
+  EXPECT_EQ(refusal(with<uint64_t>(bytes, 16, 0)), FrameRefusal::kKind);
   EXPECT_EQ(refusal(bytes, Lane::kFrames, 8), FrameRefusal::kTooLong);
   EXPECT_EQ(refusal(with<uint32_t>(bytes, 4, 0)), FrameRefusal::kIncarnation);
   EXPECT_EQ(version_of_peer_frame(with<uint8_t>(bytes, 2, 7)), 7);

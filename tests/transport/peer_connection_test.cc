@@ -14,11 +14,11 @@ TEST_F(PeerConnectionTest, HandsOutGrantsAheadOfBulkAndMessagesInOrder) {
   ConnectionLimits limits;
   limits.bulk_bytes_min = 1000;
   open(limits);
-  send(1, note_batch(0, 1, 1, 1000));  // bulk
+  send(1, note_batch(0, 1, 1, 1000));  // on the bulk lane
   MessageBatch with_grant = note_batch(0, 1, 2);
   with_grant.grants.push_back({LinkId(4), 5, 6, 1});
-  send(1, with_grant);               // behind it
-  send(1, note_batch(2, 1, 1, 10));  // of another group: not held up
+  send(1, with_grant);               // after it
+  send(1, note_batch(2, 1, 1, 10));  // of another group: it does not wait
   pass_all(1, Lane::kFrames);
   // Only the grant of the first group, and the batch of the other.
   EXPECT_THAT(got(0).numbers_from(GroupId(0)), ElementsAre());
@@ -144,7 +144,7 @@ TEST_F(PeerConnectionTest, CallsALinkBrokenAfterSilenceAndWholeAgainAfterAWord) 
   at(0).wake(now_);
   EXPECT_EQ(at(0).state(), ConnectionState::kBroken);
   EXPECT_THAT(got(0).downs(), ElementsAre(HasSubstr("nothing was heard of 'side1' for 2s")));
-  at(1).wake(now_);  // says hello, on both lanes
+  at(1).wake(now_);  // sends hello, on both lanes
   for (const Lane lane : kLanes) pass_all(1, lane);
   EXPECT_EQ(at(0).state(), ConnectionState::kUp);
   EXPECT_EQ(got(0).num_ups(), 2u);
@@ -166,7 +166,8 @@ TEST_F(PeerConnectionTest, RefusesAFrameThatWasChangedAndFailsWhenEveryOneIs) {
     EXPECT_FALSE(at(0).is_over()) << i;
     arrive(0, Lane::kFrames, frame);
   }
-  EXPECT_EQ(status(0).num_refused(FrameRefusal::kCheck), 17u);  // and the one that failed it
+  // And the one that failed the connection.
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kCheck), 17u);
   EXPECT_EQ(at(0).state(), ConnectionState::kFailed);
 }
 
@@ -197,7 +198,7 @@ TEST_F(PeerConnectionTest, FailsAndSaysWhyWhenThePeerBreaksTheProtocol) {
     EXPECT_EQ(status(0).num_refused(each.refusal), 1u);
     ASSERT_EQ(got(0).num_failed(), 1u);
     EXPECT_THAT(got(0).failures()[0], HasSubstr("breaks the protocol"));
-    // The peer is told.
+    // The peer is notified.
     pass_all(0, Lane::kFrames);
     EXPECT_EQ(at(1).state(), ConnectionState::kFailed);
     ASSERT_EQ(got(1).refusals().size(), 1u);
@@ -208,7 +209,7 @@ TEST_F(PeerConnectionTest, FailsAndSaysWhyWhenThePeerBreaksTheProtocol) {
 TEST_F(PeerConnectionTest, SendsLargeBlobsAsReferencesOnceThePeerReadsItsPool) {
   shares_memory_ = true;
   open();
-  pass_all(1, Lane::kFrames);  // that it reads
+  pass_all(1, Lane::kFrames);  // the notice that it reads the pool
   for (size_t side = 0; side < 2; ++side) {
     send(side, note_batch(0, 1, 1, 1'000'000));
     pass_all(side, Lane::kFrames);
@@ -219,7 +220,7 @@ TEST_F(PeerConnectionTest, SendsLargeBlobsAsReferencesOnceThePeerReadsItsPool) {
     EXPECT_EQ(status(side).unacknowledged.num_batches, 1u);
     EXPECT_GE(status(side).unacknowledged.num_bytes, 1'000'000u) << "credit is as ever";
     arrive(1 - side, Lane::kBulk, pieces[0]);
-    arrive(1 - side, Lane::kBulk, pieces[0]);  // sent again: refused, not taken twice
+    arrive(1 - side, Lane::kBulk, pieces[0]);  // sent again: refused, not accepted twice
     EXPECT_EQ(got(1 - side).num_messages(), 1u);
     EXPECT_EQ(status(1 - side).num_refused(FrameRefusal::kDuplicate), 1u);
     EXPECT_TRUE(got(1 - side).is_whole());
@@ -264,16 +265,17 @@ TEST_F(PeerConnectionTest, AStreamFillsItsWindowAndNoMore) {
   ASSERT_EQ(first.size(), 3u);
   EXPECT_EQ(got(0).num_streams_left(), 7u);
   EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u);  // small frames have their own lane
-  // A Blob waits behind those three, and before the rest.
+  // A Blob is sent after those three, and before the rest.
   send(0, note_batch(0, 1, 1, 1000));
   const auto blob = frames(0, Lane::kBulk);
   ASSERT_EQ(blob.size(), 1u);
   EXPECT_EQ(blob[0].header.kind, PeerFrameKind::kChunk);
   arrive(1, Lane::kBulk, first[0]);
-  pass_all(1, Lane::kBulk);  // the acknowledgement of one makes room for one
+  pass_all(1, Lane::kBulk);  // the acknowledgement of one frame allows one more
   EXPECT_EQ(frames(0, Lane::kBulk).size(), 1u);
   EXPECT_EQ(got(0).num_streams_left(), 6u);
-  // Told that the others are missing it sends them again, and nothing twice into the stream.
+  // When it learns that the other frames are missing it resends them, and the stream gets no frame
+  // twice.
   now_ = now_ + limits_.probe_after;
   at(0).wake(now_);
   for (int i = 0; i < 20; ++i)
@@ -290,7 +292,7 @@ TEST_F(PeerConnectionTest, AStreamEndsWithItsLink) {
   std::vector<StreamFrame> given(100, stream_frame(4, 1, 20, 5000));
   got(0).give_streams(given);
   at(0).leave();
-  // Nothing of it leaves behind the goodbye.
+  // No stream frame is sent after bye.
   for (const OutFrame& frame : frames(0, Lane::kBulk))
     EXPECT_NE(frame.header.kind, PeerFrameKind::kStream);
   EXPECT_EQ(got(0).num_streams_left(), given.size());

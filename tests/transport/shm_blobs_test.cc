@@ -41,7 +41,8 @@ TEST_F(ShmBlobsTest, AreReadWhereTheyWereBorn) {
   }
 }
 
-// A file on a disk knows no seals: whoever sent its address may shorten it under the reader.
+// A file on a disk supports no seals: the process that sent its address could truncate it under the
+// reader.
 TEST_F(ShmBlobsTest, AreNotReadFromAFileThatCouldShrink) {
   const ShmBlobAddress address = pool_->address();
   const auto pool = fmt::format("/proc/self/fd/{}", address.descriptor);
@@ -113,7 +114,7 @@ TEST_F(ShmBlobsTest, RefuseReferencesThatCannotBe) {
   wrong.offset = UINT64_MAX - 63;
   EXPECT_EQ(reader_->take(wrong).error().code(), Code::kCorrupt);
   const auto blob = reader_->take(ref).value();
-  EXPECT_EQ(reader_->take(ref).error().code(), Code::kCorrupt);  // twice
+  EXPECT_EQ(reader_->take(ref).error().code(), Code::kCorrupt);  // the second time
 }
 
 TEST_F(ShmBlobsTest, HaveMemoryOnlyWhereTheyAre) {
@@ -126,14 +127,14 @@ TEST_F(ShmBlobsTest, HaveMemoryOnlyWhereTheyAre) {
   for (int i = 0; i < 12; ++i) refs.push_back(large->reserve(16 * kMegabyte)->ref);
   const uint64_t most = large->num_backed_bytes();
   EXPECT_GE(most, 12 * 16 * kMegabyte);
-  // The last one keeps what lies before it.
+  // The last one keeps the memory before it.
   for (size_t i = 0; i + 1 < refs.size(); ++i) large->cancel(refs[i]);
   ASSERT_TRUE(large->reserve(1).ok());
   EXPECT_EQ(large->num_backed_bytes(), most);
   large->cancel(refs.back());
   ASSERT_TRUE(large->reserve(1).ok());
   EXPECT_LE(large->num_backed_bytes(), 16 * kMegabyte + 2 * ShmBlobPool::kSpareBytes);
-  // What was given back can be had again.
+  // Released memory can be allocated again.
   const auto again = large->reserve(150 * kMegabyte).value();
   again.bytes.back() = first.bytes.front();
 }
@@ -171,7 +172,7 @@ TEST_F(ShmBlobsTest, DieOnAnyThread) {
   for (int i = 0; i < kCount; ++i) {
     auto ref = pool_->put(bytes_of(static_cast<uint64_t>(i), 3000));
     while (!ref.ok()) {
-      std::this_thread::yield();  // until a thread before has ended
+      std::this_thread::yield();  // until an earlier thread has ended
       ref = pool_->put(bytes_of(static_cast<uint64_t>(i), 3000));
     }
     auto blob = reader_->take(*ref).value();
@@ -185,7 +186,7 @@ TEST_F(ShmBlobsTest, CrossProcesses) {
   int to[2];
   ASSERT_EQ(::pipe(to), 0);
   const ShmBlobAddress address = pool_->address();
-  const pid_t child = ::fork();  // a child that only reads memory and leaves
+  const pid_t child = ::fork();  // a child that only reads memory and exits
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const auto reader = ShmBlobReader::open(address);

@@ -1,4 +1,4 @@
-/// The protocol over the simulated network: partitions, and many seeds of every fault at once. A
+/// The protocol over the simulated network: partitions, and many seeds with all faults at once. A
 /// failure prints its seed, which repeats it.
 #include <algorithm>
 #include <tuple>
@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-/// A network with processes 0 .. n-1, all of them linked.
+/// A network with processes 0 .. n-1, all connected to each other.
 class Mesh {
  public:
   Mesh(SimulatedOptions options, uint32_t num_processes, const ConnectionLimits& limits = {})
@@ -87,7 +87,7 @@ TEST(SimulatedTransport, KeepsOtherLinksGoingWhileOneIsCut) {
   EXPECT_LT(run.network.now().to_nanoseconds(), Duration::seconds(1).to_nanoseconds());
 }
 
-/// Which faults, how many: drawn from the seed.
+/// Kinds and rates of faults, chosen by the seed.
 SimulatedOptions drawn(uint64_t seed) {
   RandomStream random(seed);
   const auto chance = [&] { return random.below(3) == 0 ? 0 : random.uniform() * 0.25; };
@@ -136,7 +136,7 @@ TEST(SimulatedTransport, DeliversOnceAndInOrderUnderEveryFault) {
         ASSERT_TRUE(from == to ||
                     is_in_order(run.receivers[to].numbers_from(GroupId(from)), kCount));
     }
-    // Quiet again, the ledger closes.
+    // Without faults, the ledger must balance.
     run.network.set_faults({});
     const auto is_settled = [&](uint32_t from, uint32_t to) {
       const ConnectionStatus status = run.status(from, to);

@@ -49,7 +49,7 @@ MessageBatch note_batch(uint32_t from, uint32_t to, uint64_t number, size_t blob
 }
 
 MessageBatch text_batch(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes) {
-  // A longer line would lie beside the body; each has three bytes of header.
+  // A longer line would be outside the body; each line has three bytes of header.
   constexpr size_t kLineBytes = kTextBytesInBodyMax - 3;
   std::vector<std::string> lines;
   for (size_t left = text_bytes; left > 0; left -= std::min(left, kTextBytesInBodyMax))
@@ -243,7 +243,7 @@ void CollectingReceiver::wait_for_change() const {
 bool TransportStage::wait(const std::function<bool()>& done) {
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::nanoseconds(kPatience.to_nanoseconds());
-  static const CollectingReceiver clock;  // only to wait with
+  static const CollectingReceiver clock;  // only used to wait
   while (!done()) {
     if (std::chrono::steady_clock::now() > until) return false;
     clock.wait_for_change();

@@ -15,7 +15,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-/// A tunnel and the other side of its socket.
+/// A tunnel and the other end of its socket.
 struct Stage {
   explicit Stage(uint64_t window = kTunnelWindowBytes) {
     int sockets[2];
@@ -101,7 +101,7 @@ TEST(Tunnel, GrantsNothingForWhatTheSocketDoesNotTake) {
   const Stage stage(uint64_t{1} << 22);
   const Bytes piece = counted(kTunnelPieceBytes);
   uint64_t given = 0;
-  while (given < (uint64_t{1} << 22)) {  // far more than a socket's buffer
+  while (given < (uint64_t{1} << 22)) {  // much more than a socket's buffer
     ASSERT_TRUE(stage.tunnel->arrived(piece).ok());
     given += piece.size();
   }
@@ -151,7 +151,7 @@ TEST(Tunnel, SaysThatTheSocketHasEnded) {
   EXPECT_FALSE(stage.tunnel->has_ended());
   EXPECT_TRUE(stage.tunnel->take_bytes().empty());
   EXPECT_TRUE(stage.tunnel->has_ended());
-  // What still comes has nobody to read it and keeps nobody waiting.
+  // Bytes that still arrive are discarded, and the tunnel does not wait for them.
   ASSERT_TRUE(stage.tunnel->arrived(counted(5)).ok());
   EXPECT_FALSE(stage.tunnel->wants_write());
   ASSERT_TRUE(stage.tunnel->peer_ended().ok());

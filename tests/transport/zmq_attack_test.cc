@@ -1,4 +1,5 @@
-// The ports of a transport are attacked while its processes speak: they notice nothing of it.
+// Attacks on the ports of a transport while its processes communicate; the attacks must have no
+// effect.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -11,7 +12,7 @@
 namespace primerl {
 namespace {
 
-/// Processes 1 and 2 link up with process 0, the victim.
+/// Processes 1 and 2 connect to process 0, which is attacked.
 class ZmqAttack : public ::testing::Test {
  protected:
   void open(const std::string& listen, bool has_keys, bool has_list = false) {
@@ -46,7 +47,7 @@ class ZmqAttack : public ::testing::Test {
     return peer;
   }
   const PeerAddress& victim() const { return transports_[0]->address(); }
-  /// Process 1's word with the victim, but for the pass.
+  /// What is known about process 1's connection to process 0, except the pass.
   static KnownLink known() {
     KnownLink known;
     known.greeting.run = "a run";
@@ -64,7 +65,7 @@ class ZmqAttack : public ::testing::Test {
       got_[0].wait_for_change();
     }
   }
-  /// Both peers and the victim exchange notes while `attack` is called between them.
+  /// Both peers and process 0 exchange notes; `attack` is called in between.
   void speak(const std::function<void()>& attack) {
     constexpr uint64_t kNotes = 100;
     for (uint64_t number = 1; number <= kNotes; ++number) {
@@ -86,7 +87,7 @@ class ZmqAttack : public ::testing::Test {
     for (const ConnectionStatus& status : transports_[0]->status())
       EXPECT_EQ(status.state, ConnectionState::kUp);
   }
-  /// Of what the victim refused, at its links and at none.
+  /// Refusals of process 0, on its connections and on unknown ones.
   uint64_t num_refused(FrameRefusal refusal) const {
     uint64_t sum = transports_[0]->refused_strangers()[static_cast<size_t>(refusal)];
     for (const ConnectionStatus& status : transports_[0]->status())
@@ -143,13 +144,13 @@ class ZmqPoser : public ZmqAttack {
  protected:
   void pose(bool has_list) {
     open("tcp://127.0.0.1", true, has_list);
-    // Its key is let in, as process 2's.
+    // Its key is allowed, but for process 2.
     Attacker attacker;
     for (const std::string& address : {victim().frames, victim().bulk})
       attacker.connect(address, hostile_route(ProcessId(1), 1, UINT32_MAX), keys_[2],
                        keys_[0].public_key);
     KnownLink all = known();
-    all.greeting.pass = pass_of(0);  // which it was told
+    all.greeting.pass = pass_of(0);  // process 2 knows this pass
     const auto frames = hostile_frames(all);
     size_t num_sent = 0;
     wait_until([&] { return (num_sent += attacker.send(frames)) > 0; });

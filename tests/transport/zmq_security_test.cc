@@ -153,7 +153,7 @@ TEST(ZmqSecurity, NamesAddressesThatCannotBe) {
               HasSubstr("choose a shorter folder"));
 }
 
-/// Two processes with keys over tcp; the second's options are the test's.
+/// Two processes with keys over tcp; the test sets the second one's options.
 class Pair {
  public:
   explicit Pair(const KeyPair& keys0) : keys0_(keys0) {}
@@ -192,7 +192,7 @@ class Pair {
     limits.silent_after = limits.greet_timeout = kPatience;
     return limits;
   }
-  /// For those that never get in: their deadline is what the test waits for.
+  /// For processes that are never accepted: the test waits for their deadline.
   static ConnectionLimits impatient() {
     ConnectionLimits limits = patient();
     limits.greet_timeout = Duration::milliseconds(300);
@@ -229,7 +229,7 @@ TEST(ZmqSecurity, LetsNoPlaintextIn) {
   pair.expect1(known.public_key);
   Attacker plain;
   plain.connect(pair.transport0->address().frames, hostile_route(ProcessId(1), 1, 1));
-  // A peer greets meanwhile: the plain one has had its time, and could never send.
+  // A peer greets meanwhile, so the plain connection had enough time; it could not send.
   ZmqOptions options;
   options.keys = known;
   options.allowed = {{keys0.public_key, ProcessId(0), {}}};
@@ -246,7 +246,7 @@ TEST(ZmqSecurity, LetsNoPlaintextIn) {
 TEST(ZmqSecurity, HoldsAKeyToItsProcess) {
   const KeyPair keys0 = make_key_pair(), keys1 = make_key_pair();
   Pair pair(keys0);
-  // The key is allowed, but as process 2: it cannot speak as process 1.
+  // The key is allowed, but for process 2, so it cannot act as process 1.
   const KeyPair other = make_key_pair();
   pair.open0({{keys1.public_key, ProcessId(2), {}}, {other.public_key, ProcessId(1), {}}});
   pair.expect1(other.public_key);

@@ -1,4 +1,4 @@
-/// What only ZeroMQ can get wrong: connections that come late, strangers, descriptors.
+/// Faults that only ZeroMQ can have: late connections, unknown senders, leaked descriptors.
 #include "runtime/transport/zmq_transport.h"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ TEST(ZmqTransport, FindsAListenerThatComesLater) {
   const std::string base = "ipc://" + folder.path().string();
   CollectingReceiver got0, got1;
   ZmqOptions options;
-  options.reopen_after = Duration::milliseconds(5);  // several times before anybody listens
+  options.reopen_after = Duration::milliseconds(5);  // several times before the listener exists
   const auto first = make(1, options, got1);
   ASSERT_TRUE(first->add_peer(peer_of(0, {base + "/p0.e1.frames", base + "/p0.e1.bulk"})).ok());
   ASSERT_TRUE(first->send(ProcessId(0), note_batch(0, 1, 1)).ok());
@@ -87,7 +87,7 @@ TEST(ZmqTransport, ByTcpLetsInWhoIsExpectedLaterWithoutMakingItsConnectionAnew) 
   listening.listen = {"tcp://127.0.0.1"};
   listening.keys = make_key_pair();
   connecting.keys = make_key_pair();
-  connecting.reopen_after = kPatience;  // ZeroMQ tries again by itself
+  connecting.reopen_after = kPatience;  // ZeroMQ itself tries again
   const auto second = make(0, listening, got0);
   const auto first = make(1, connecting, got1);
   PeerSpec to = peer_of(0, second->address()), from = peer_of(1);
@@ -111,7 +111,7 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   listening.listen = {"ipc://" + folder.path().string()};
   const auto second = make(0, listening, got0);
   ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
-  // One without a name of ours, and one that calls itself process 1: neither ever greets.
+  // One with a foreign routing id, and one that claims to be process 1; neither sends a greeting.
   ZmqContext context;
   std::vector<ZmqSocket> strangers;
   for (const std::string& id :
@@ -144,7 +144,7 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   uint64_t num_refused = 0;
   const ConnectionStatus status = second->status()[0];
   for (const uint64_t count : status.refused) num_refused += count;
-  EXPECT_GT(num_refused, 0u);  // of the one with our name
+  EXPECT_GT(num_refused, 0u);  // of the one with a valid routing id
   EXPECT_EQ(got0.num_failed(), 0u);
   EXPECT_GT(second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)], 0u);
 }
@@ -170,7 +170,7 @@ TEST(ZmqTransport, ListensInTwoWaysAtOnce) {
     PeerSpec back = peer_of(0, addresses[i]);
     ZmqOptions options;
     if (i == 1) {
-      // The pairs are the run's: only tcp asks for them.
+      // The keys are generated for the run: only tcp uses them.
       options.keys = make_key_pair();
       peer.public_key = options.keys->public_key;
       back.public_key = listening.keys->public_key;
@@ -207,7 +207,7 @@ TEST(ZmqTransport, GivesEveryDescriptorBack) {
     EXPECT_TRUE(second->close(kPatience).ok());
   }
   EXPECT_EQ(count(), before);
-  // Nor socket files.
+  // No socket files are left either.
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 

@@ -21,7 +21,7 @@ TEST(AgentGreeting, TellsEverythingAndRoundTrips) {
 
 TEST(AgentGreeting, OfALaterVersionIsStillUnderstood) {
   auto bytes = encode_greeting(own_greeting(77, "9.9"));
-  bytes.resize(bytes.size() + 1000);  // what it has learnt to say since
+  bytes.resize(bytes.size() + 1000);  // fields that a later version appended
   ASSERT_TRUE(decode_greeting(bytes).ok());
   EXPECT_EQ(decode_greeting(bytes)->program, "9.9");
 }
@@ -73,7 +73,7 @@ TEST(AgentFrames, AreNumberedAndAMissingOneIsNoticed) {
   const auto lost = receiver.decode(*third);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().message(), "the connection broke: frame 3 follows 1");
-  EXPECT_FALSE(receiver.decode(*first).ok());  // nor one twice
+  EXPECT_FALSE(receiver.decode(*first).ok());  // nor is a frame accepted twice
   EXPECT_TRUE(receiver.decode(*second).ok());
 }
 
@@ -86,7 +86,7 @@ TEST(AgentFrames, TakesAPieceOfFullLengthAndNothingBeyondAMessage) {
   EXPECT_TRUE(receiver.decode(*piece).ok());
   bytes.bytes.resize(kMessageBytesMax);
   EXPECT_FALSE(sender.encode(Payload::of(bytes)).ok());
-  // A number is taken only by what was sent.
+  // Only an accepted frame uses a number.
   EXPECT_TRUE(receiver.decode(*sender.encode(Payload::of(AgentBeat{1}))).ok());
 }
 

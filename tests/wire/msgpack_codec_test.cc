@@ -28,7 +28,7 @@ std::vector<std::byte> bytes_of(std::initializer_list<int> numbers) {
   return bytes;
 }
 
-/// Deep nesting, written by hand: no message type can be that deep.
+/// Deep nesting, written by hand, because no message type can be that deep.
 struct Deep {
   static size_t read(MsgpackReader& reader, size_t depth) {
     size_t reached = 0;
@@ -74,7 +74,7 @@ TEST(MsgpackCodec, SharesABlobInsteadOfCopyingIt) {
   EXPECT_EQ(got.as<BlobKind>().first.bytes().data(), sent.as<BlobKind>().first.bytes().data());
 }
 
-/// A message with an array and a text of these many bytes.
+/// A message with an array and a text of these sizes in bytes.
 Payload with_lengths(size_t array_bytes, size_t text_bytes) {
   EveryKind message;
   message.mask.assign(array_bytes, 7);
@@ -138,7 +138,7 @@ TEST(MsgpackCodec, AnArrayBesideTheBodyMustBeWholeAndThere) {
   const auto whole = Payload::of(std::move(odd));
   auto parts = encode_message(whole).value();
   ASSERT_EQ(parts.blobs.size(), 1U);
-  // The last byte of the array is gone, and the body says so.
+  // The last byte of the array is missing, and the body has the shorter size.
   const auto bytes = parts.blobs[0].bytes().first(parts.blobs[0].size() - 1);
   parts.blobs[0] = Blob(nullptr, bytes);
   EXPECT_FALSE(decode_message(*whole.type, parts.body, parts.blobs).ok());
@@ -164,7 +164,7 @@ TEST(MsgpackCodec, SurvivesEverySeededMutation) {
         encoded.body[random.below(encoded.body.size())] = static_cast<std::byte>(random.below(256));
       const auto got = decode_message(*type, encoded.body, encoded.blobs);
       if (!got.ok()) continue;
-      // Whatever it means now, it is a message that can be said again.
+      // Whatever the message is now, it must be possible to encode it again.
       const auto again = encode_message(*got);
       ASSERT_TRUE(again.ok());
       ASSERT_EQ(transcript(decode_message(*type, again->body, again->blobs).value()),
@@ -242,7 +242,8 @@ TEST(MsgpackCodec, KeepsTheFirstFault) {
 
 TEST(MsgpackCodec, EncodesAMessageOfTheLimitAndNoLarger) {
   TextsKind message;
-  // One byte of struct, three of list, three of each text; longer texts lie beside the body.
+  // One byte for the struct, three for the list, three for each text; longer texts are outside the
+  // body.
   constexpr size_t kCount = kMessageBytesMax / kTextBytesInBodyMax;
   message.texts.assign(kCount, std::string(kTextBytesInBodyMax - 3, 'x'));
   message.texts.back().resize(kTextBytesInBodyMax - 3 - 4);

@@ -114,7 +114,7 @@ bool RandomReader::boolean() {
   return random_.below(2) == 1;
 }
 
-/// Every size class alike, limits among them.
+/// Every size class is equally likely, limits included.
 uint64_t RandomReader::bits(uint64_t width) {
   const uint64_t mask = width == 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
   const uint64_t choice = random_.below(6);
@@ -126,7 +126,7 @@ uint64_t RandomReader::bits(uint64_t width) {
 
 int64_t RandomReader::integer() {
   const auto& node = enter();
-  // Our enums lie over unsigned bytes.
+  // The enums are unsigned bytes.
   if (node.kind.starts_with("enum")) return static_cast<int64_t>(random_.below(5));
   const auto width = width_of(node);
   return static_cast<int64_t>(bits(width) << (64 - width)) >> (64 - width);
@@ -137,14 +137,14 @@ double RandomReader::number() {
   const auto& node = enter();
   const auto pattern = bits(width_of(node));
   if (node.kind == "f64") return std::bit_cast<double>(pattern);
-  // A float that is no number may change its bits on the way through a double.
+  // A NaN float may change its bits when it is converted through double.
   const auto narrow = std::bit_cast<float>(static_cast<uint32_t>(pattern));
   return narrow == narrow ? static_cast<double>(narrow) : 0.0;
 }
 
 std::string RandomReader::text() {
   enter();
-  // Past the borders of msgpack's three text formats.
+  // Beyond the limits of msgpack's three text formats.
   const size_t size = random_.below(8) == 0 ? 250 + random_.below(12) : random_.below(40);
   std::string text;
   for (size_t i = 0; i < size; ++i) text += static_cast<char>(random_.below(256));

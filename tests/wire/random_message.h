@@ -1,6 +1,6 @@
-/// Random messages of any type, by seed: a FieldReader that reads nothing and makes values up.
+/// Random messages of any type, by seed: a FieldReader that makes up the values.
 ///
-/// It follows the type's schema text, so that every width gets values up to its own limits.
+/// It follows the type's schema text, so that each integer width gets values up to its limits.
 #pragma once
 
 #include <string>
@@ -40,7 +40,7 @@ class RandomReader final : public FieldReader {
   Blob blob() override;
 
  private:
-  /// Where the reader is: a struct's next field, or a list's item type again and again.
+  /// The reader's position: a struct's next field, or a list's item type again and again.
   struct Place {
     const SchemaNode* node;
     size_t next = 0;
@@ -56,7 +56,7 @@ class RandomReader final : public FieldReader {
 
 Payload random_message(const MessageType& type, uint64_t seed);
 
-/// Every value of a message as one line of text each, for comparing and for reading.
+/// Every value of a message as one line of text, for comparing and for reading.
 std::vector<std::string> transcript(const Payload& payload);
 
 }  // namespace primerl

@@ -1,4 +1,4 @@
-// All waits between processes follow from one number.
+// All timeouts between processes are computed from one number.
 #include "runtime/wire/timeouts.h"
 
 #include <gtest/gtest.h>

@@ -62,7 +62,7 @@ TEST(WireMessage, RefusesUnknownTypes) {
     wire.header.type = type;
     EXPECT_EQ(refusal_of(wire, types), FrameRefusal::kUnknownType);
   }
-  wire.header.type = 2;  // known, but not this one
+  wire.header.type = 2;  // a known type, but not the right one
   EXPECT_EQ(refusal_of(wire, types), FrameRefusal::kBody);
 }
 

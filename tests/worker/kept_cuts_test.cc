@@ -1,5 +1,5 @@
-// Which cuts of a process stay: the two newest, and older ones that cover the whole record with
-// few.
+// The cuts of a process that are kept: the two newest, and few older ones that cover the whole
+// record.
 #include "runtime/worker/kept_cuts.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ Time after(double seconds) {
   return Time() + Duration::nanoseconds(static_cast<int64_t>(seconds * 1e9));
 }
 
-/// Adds a cut, and takes away what is superfluous then.
+/// Adds a cut, and then removes superfluous cuts.
 void add(std::vector<KeptCut>& kept, double seconds, uint64_t segment, uint64_t retired) {
   const uint64_t number = kept.empty() ? 1 : kept.back().number + 1;
   kept.push_back({number, segment, after(seconds)});
@@ -43,8 +43,8 @@ TEST(KeptCuts, GoWithTheirRecordButForTheNewestTwo) {
   EXPECT_EQ(kept.front().segment, 11U);
 }
 
-// Ten hours with a cut each minute, or at random moments: from any moment, the cut before it is not
-// further than a share of the distance to the end.
+// Ten hours with a cut each minute, or at random times. For any moment, the distance to the last
+// cut before it is at most a fixed share of the distance to the end.
 TEST(KeptCuts, AreTheDenserTheNewer) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     RandomStream draw(seed);

@@ -76,14 +76,14 @@ TEST(KvEventFile, EndsAtItsLimitWithTheReason) {
   EXPECT_EQ(static_cast<int64_t>(std::filesystem::file_size(setup.file)), setup.bytes_max);
   EXPECT_EQ(file.num_written(), 6U);
   EXPECT_EQ(file.num_dropped(), 6U);
-  // A later start of the run finds it full.
+  // A later start of the run finds the file full.
   KvEventFile later(setup);
   later.write(stored_and_removed(), 1.5);
   EXPECT_EQ(later.num_dropped(), 3U);
   EXPECT_EQ(static_cast<int64_t>(std::filesystem::file_size(setup.file)), setup.bytes_max);
 }
 
-/// What did not fit was long; what a later start has to say is short, and would fit.
+/// The line that did not fit was long. A later start writes a short line, which would fit.
 TEST(KvEventFile, NothingFollowsTheLineThatEndsIt) {
   const ScratchFolder folder;
   const auto setup = setup_in(folder.path(), 600);
@@ -117,7 +117,7 @@ TEST(KvEventFile, WithoutADiskItCountsWhatIsMissing) {
   write_text(folder.path() / "kv_events", "a file where the folder should be");
   KvEventFile file(setup_in(folder.path(), 1 << 20));
   KvEvents taken = stored_and_removed();
-  taken.num_dropped = 4;  // by the engine, so far
+  taken.num_dropped = 4;  // dropped by the engine so far
   file.write(taken, 1.5);
   file.write(taken, 1.5);
   EXPECT_EQ(file.num_written(), 0U);

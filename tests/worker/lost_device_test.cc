@@ -1,4 +1,4 @@
-// Who hears of a device that is lost, and of nothing else.
+// on_lost is called for a lost device, and for no other error.
 #include "runtime/worker/lost_device.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ TEST_F(LostDevice, OfALearnerIsHeardOfWhicheverWayItIsAsked) {
   EXPECT_FALSE(learner->step(a_batch(), never).ok());
   EXPECT_EQ(heard_.size(), 1U);
   lose();
-  // Who comes into line is asked again in the next turn.
+  // A queued step is asked for again in the next turn.
   const auto batch = std::make_shared<const TrainBatch>(a_batch());
   auto report = learner->step_in_line(batch, 1, never);
   if (!report.has_value()) report = learner->step_in_line(batch, 2, never);

@@ -1,4 +1,4 @@
-// What an engine is said to hold is what it applied, nothing else.
+// The reported versions of an engine are the applied ones only.
 #include "runtime/worker/metered_engine.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace primerl {
 namespace {
 
-/// Takes versions below ten.
+/// Accepts versions below ten.
 class PickyEngine final : public Engine {
  public:
   Status submit(SequenceRequest) override { return ok(); }
@@ -35,7 +35,7 @@ class PickyEngine final : public Engine {
   bool is_prepared = false;
 };
 
-/// Prefills and ends what it is told to.
+/// Prefills and ends the sequences that the test chooses.
 class ToldEngine final : public Engine {
  public:
   Status submit(SequenceRequest request) override {
@@ -164,7 +164,8 @@ TEST(MeteredEngine, TellsHowLongEachRequestTook) {
     EXPECT_EQ(std::accumulate(one.counts.begin(), one.counts.end(), uint64_t{0}), 1U);
 }
 
-/// Prompts without what the cache had, and samples: of whoever's requests ended, in whatever way.
+/// Counts prompt tokens that were not in the cache, and sampled tokens, of all ended requests,
+/// however they ended.
 TEST(MeteredEngine, CountsWhatItComputedForEachTenant) {
   auto board = std::make_shared<EngineBoard>();
   ToldEngine* told = nullptr;
@@ -202,7 +203,7 @@ TEST(MeteredEngine, CountsWhatItComputedForEachTenant) {
   EXPECT_EQ(reports[1].num_tokens, 11U);
 }
 
-/// A step of an engine that has one event to tell, under the options `kv_events_bytes_max`.
+/// One step of an engine with one cache event, with the option `kv_events_bytes_max`.
 EngineUse use_after_an_event(int64_t kv_events_bytes_max, const std::filesystem::path& run_folder) {
   auto board = std::make_shared<EngineBoard>();
   const auto make = watching_factory(

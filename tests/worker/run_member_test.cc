@@ -1,4 +1,4 @@
-// A process that is told to end while it starts. Its clock is the test's: nothing waits.
+// A process that must end while it starts. The test owns the clock, so nothing waits.
 #include "runtime/worker/run_member.h"
 
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 
 constexpr Duration kMax = RunMember::kStartLeftMax;
 
-/// A process of one actor whose start takes as long as the test wants: as a model on a disk that
-/// hangs does.
+/// A process of one actor. The test decides how long its start takes, like a model on a disk that
+/// hangs.
 class AStart : public ::testing::Test {
  protected:
   AStart() {
@@ -102,7 +102,7 @@ TEST_F(AStart, ThatEndsWithinTheBoundIsUndoneInOrder) {
   EXPECT_FALSE(member_->has_lost_threads());
 }
 
-/// The drain of the others cannot be completed without it: they must hear of a failure.
+/// The drain of the others cannot complete without it, so it must report a failure.
 TEST_F(AStart, OfAProcessThatCameBackFailsADrain) {
   begin(1'000'000'000);
   order(DrainRun{"the run drains"});

@@ -1,4 +1,4 @@
-// Weight channels over the links of processes: breaks, late channels, deaths.
+// Weight channels over connections of processes: interruptions, late channels, deaths.
 #include "runtime/worker/weight_streams.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct Beat {
   }
 };
 
-/// A process: its links over the memory transport, and its end of the channel when it has one.
+/// A process: its connections over the memory transport, and its end of the channel if it has one.
 class Process {
  public:
   Process(std::shared_ptr<MemoryNetwork> network, uint32_t number, uint32_t incarnation = 1)
@@ -104,7 +104,7 @@ class WeightStreamsTest : public ::testing::Test {
   }
   static uint64_t bytes_of_a_version() {
     uint64_t sum = 0;
-    const auto weights = channel_weights(0, kLarge);  // outlives the head of the loop
+    const auto weights = channel_weights(0, kLarge);  // must stay valid during the loop
     for (const auto& tensor : weights->tensors) sum += tensor.bytes.size();
     return sum;
   }
@@ -125,7 +125,7 @@ TEST_F(WeightStreamsTest, CarryVersionsAsTheyArePublished) {
 
 TEST_F(WeightStreamsTest, WhoeverMakesItsChannelFirstWaitsForTheOther) {
   engine_->make_channel();
-  // Its wish has come when there is no channel yet.
+  // Its request arrived before the channel existed.
   while (trainer_.stream_bytes_received() == 0) std::this_thread::yield();
   trainer_.make_channel();
   publish(1);
@@ -142,7 +142,7 @@ TEST_F(WeightStreamsTest, ABrokenLinkGoesOnWhereItWas) {
     network_->heal(ProcessId(0), ProcessId(1));
   }
   ASSERT_TRUE(gets(*engine_, 1));
-  // Heads are small: no chunk came twice.
+  // Headers are small, so no chunk was sent twice.
   EXPECT_LT(engine_->stream_bytes_received(), bytes_of_a_version() * 11 / 10);
 }
 
@@ -151,7 +151,7 @@ TEST_F(WeightStreamsTest, AnEngineThatDiedGetsTheNewestWhenItIsBack) {
   engine_->make_channel();
   publish(1);
   ASSERT_TRUE(gets(*engine_, 1));
-  network_->cut(ProcessId(0), ProcessId(1));  // so that it cannot say goodbye
+  network_->cut(ProcessId(0), ProcessId(1));  // so that it cannot send bye
   engine_.reset();
   network_->heal(ProcessId(0), ProcessId(1));
   trainer_.connections().end_peer(ProcessId(1), 1);

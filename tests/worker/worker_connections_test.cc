@@ -6,8 +6,8 @@
 namespace primerl {
 namespace {
 
-// A killed engine came back while its neighbour was frozen for 12 s, gave up after 10 s, and the
-// run ended, although only 15 s of silence are a death.
+// A killed engine was restarted while its peer was frozen for 12 s. It gave up after 10 s and the
+// run ended, although only 15 s of silence count as a death.
 TEST(ConnectionLimits, APeerIsGivenLongerToGreetThanToBeFoundDead) {
   for (const Duration dead_after :
        {Duration::seconds(1), Duration::seconds(15), Duration::seconds(600)}) {

@@ -1,4 +1,4 @@
-// When a process saves its state, what it keeps of it, and what may then be removed.
+// When a process saves its state, which cuts it keeps, and what may then be removed.
 #include "runtime/worker/worker_cuts.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 
 constexpr auto kWaitMax = std::chrono::seconds(30);
 
-/// One process of one group, whose state is saved as soon as it is asked for.
+/// A process with one group, whose state is saved at once when requested.
 class Cutting {
  public:
   explicit Cutting(bool has_learner, std::filesystem::path folder = {}) {
@@ -62,11 +62,11 @@ class Cutting {
     for (const auto& file : list_cuts(scratch.path())) names.push_back(file.filename().string());
     return names;
   }
-  /// As if these segments had been removed to make room.
+  /// Marks these segments as removed to free space.
   Status retire(uint64_t through) const {
     return set_retired_through(scratch.path(), plan->processes.front().name, 1, through);
   }
-  /// Until the writing thread has come so far.
+  /// Waits until the writing thread has done it.
   template <class Done>
   bool wait(const Done& done) {
     std::unique_lock lock(mutex);
@@ -177,7 +177,7 @@ TEST(WorkerCuts, OfAnEarlierIncarnationAreRemoved) {
     ASSERT_TRUE(write_cut(scratch.path(), head, {}).ok());
   }
   const Cutting cutting(false, scratch.path());
-  // That the start went on from it stays known.
+  // The cut from which the start resumed is still known.
   ASSERT_EQ(list_cuts(scratch.path()).size(), 1U);
   EXPECT_EQ(read_cut_head(list_cuts(scratch.path()).front())->number, 0U);
 }
@@ -187,7 +187,7 @@ TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {
   cutting.cuts->tick(at(0), 0);
   cutting.cuts->tick(at(1) + Duration::seconds(1000), 1000000);
   EXPECT_EQ(cutting.num_ordered, 0);
-  cutting.learner_steps = 5;  // begun at step 10
+  cutting.learner_steps = 5;  // the start began at step 10
   cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
   EXPECT_EQ(cutting.num_ordered, 1);
   EXPECT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
@@ -196,7 +196,7 @@ TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {
 TEST(WorkerCuts, OfALearnerThatWasFasterWaitForTheNextCheckpoint) {
   Cutting cutting(true);
   cutting.learner_steps = 6;
-  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);  // it has taken step 16 meanwhile
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);  // the learner has made step 16 meanwhile
   cutting.learner_steps = 12;
   cutting.cuts->checkpoint_committed(TenantSlot(0), 16);
   ASSERT_TRUE(cutting.wait([&] { return !cutting.files().empty(); }));
@@ -211,7 +211,7 @@ TEST(WorkerCuts, ThatTheDiskRefusesAreSaidOnceAndTheRunGoesOn) {
   cutting.cuts->tick(at(0), 1000);
   ASSERT_TRUE(cutting.wait([&] { return !cutting.warnings.empty(); }));
   cutting.cuts->tick(at(0), 2000);
-  cutting.cuts.reset();  // writes what was handed over
+  cutting.cuts.reset();  // writes the waiting cut
   ASSERT_EQ(cutting.warnings.size(), 1U);
   EXPECT_THAT(cutting.warnings.front(), HasSubstr("could not be saved"));
 }

@@ -29,7 +29,7 @@ struct Histogram {
   void add(const Histogram& other) {
     for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
   }
-  /// The largest value of the bucket in which the share `part` of all values ends; 0 without
+  /// The largest value of the bucket that contains the percentile `part` (0 to 1); 0 without
   /// values.
   uint64_t percentile(double part) const {
     uint64_t total = 0;

@@ -122,7 +122,7 @@ std::shared_ptr<const SegmentIndex> SegmentIndex::load(const std::filesystem::pa
 
 void SegmentIndex::save(const std::filesystem::path& segment) const {
   const auto source = facts_of(segment);
-  // The segment grew while it was read: this index does not describe the current file.
+  // If the segment grew while it was read, this index does not describe the current file.
   if (!source || source->mtime_ns != header_->source_mtime_ns ||
       source->num_bytes != header_->source_bytes)
     return;
@@ -147,7 +147,8 @@ void SegmentIndex::save(const std::filesystem::path& segment) const {
 std::shared_ptr<const SegmentIndex> SegmentIndex::build(SegmentReader& reader,
                                                         const std::filesystem::path& segment,
                                                         const TraceCatalog& catalog) {
-  const auto source = facts_of(segment);  // first: a later change makes the index stale
+  // Read first, so that a later change makes the index stale.
+  const auto source = facts_of(segment);
   IndexBuilder builder(catalog);
   for (auto frame = reader.next(0); frame; frame = reader.next(SegmentReader::next_offset(*frame)))
     builder.add(*frame);

@@ -1,11 +1,11 @@
-/// SegmentIndex: positions and sums of the frames of one segment, so that a trace is opened,
-/// counted and compared without reading it.
+/// SegmentIndex: positions and sums of the frames of one segment. With it a trace is opened,
+/// counted and compared without reading all its frames.
 ///
-/// A file `<process>.<incarnation>.<number>.index` beside a sealed segment, written by the first
-/// program that opens the trace. It is never authoritative: what it points to is checked when it is
-/// read; it is rebuilt when it is absent, damaged or of another version of the segment's file; and
-/// it may be deleted at any time. Its layout is private and may change with every version of the
-/// program.
+/// It is a file `<process>.<incarnation>.<number>.index` beside a sealed segment, written by the
+/// first program that opens the trace. It is never authoritative. A frame that it points to is
+/// checked when it is read. It is rebuilt when it is missing, damaged or of another version of the
+/// segment's file. It may be deleted at any time. Its layout is private and may change with every
+/// version of the program.
 ///
 /// Immutable; safe to read from several threads.
 #pragma once
@@ -24,13 +24,14 @@
 namespace primerl {
 
 inline constexpr uint32_t kIndexVersion = 2;
-/// Steps of a group whose digests are added up to one sum: those with equal step / kDigestSteps.
+/// The digests of this many steps of a group are added to one sum: those with equal step /
+/// kDigestSteps.
 inline constexpr uint64_t kDigestSteps = 1024;
 
 /// Steps and sequence numbers above this are not plausible.
 inline constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
-/// What a section holds. Positions are offsets in the raw segment divided by 8, in file order.
+/// The contents of a section. Positions are offsets in the raw segment divided by 8, in file order.
 enum class IndexKind : uint32_t {
   kSteps = 1,       // u32 position of each step of a group; 0 = missing
   kDeliveries,      // u32 positions of a link's deliveries, by (incarnation, sequence)
@@ -40,12 +41,12 @@ enum class IndexKind : uint32_t {
   kLifecycle,       // u32 positions of a group's lifecycle frames
   kGaps,            // u32 positions of gap frames
   kStepDigests,     // u64 of a group: sums of digest_of(delivery), by step / kDigestSteps
-  kPayloadDigests,  // u64 of a group: sums of digest_of(payload), likewise
+  kPayloadDigests,  // u64 of a group: sums of digest_of(payload), by step / kDigestSteps
   kLinkStats,       // LinkStats
   kGroupStats,      // GroupStats, by StepKind
   kDamage,          // IndexDamage
   kVersions,        // VersionMark
-  kBlobs,           // 32-byte hashes into the content store
+  kBlobs,           // 32-byte hashes of content in the content store
 };
 
 struct IndexSection {
@@ -55,7 +56,7 @@ struct IndexSection {
   uint64_t first, last;  // steps, blocks or sequences
   uint64_t offset;       // in the index
   uint64_t count;        // of items
-  uint64_t num_missing;  // of kSteps: zeros
+  uint64_t num_missing;  // for kSteps: number of zeros
 };
 
 struct IndexHeader {
@@ -73,13 +74,13 @@ struct IndexHeader {
   int64_t first_ns, last_ns;
   uint64_t end_offset;  // after the last frame
   uint64_t num_payloads, payload_bytes;
-  uint32_t has_end;      // an end frame
+  uint32_t has_end;      // number of end frames
   uint32_t num_strange;  // frames with numbers outside the catalog
 };
 
 struct LinkStats {
   uint64_t num_messages = 0, num_bytes = 0, num_failed = 0;
-  uint64_t num_skipped = 0;  // sequence numbers between its deliveries that did not arrive
+  uint64_t num_skipped = 0;  // sequence numbers below the newest one that were never delivered
   uint64_t busy_us = 0;
   int64_t first_ns = 0, last_ns = 0;
   Histogram handler_us;
@@ -102,13 +103,14 @@ struct VersionMark {
   uint32_t tenant = 0, reserved = 0;
 };
 
-/// Digest of what must be equal in a replay: everything but times and what was stored of the step.
+/// Digest of a frame's fields that a replay must repeat: all except times and whether the step was
+/// stored.
 uint64_t digest_of(const DeliveryFrame& frame);
 uint64_t digest_of(const Frame& payload);
 
 class SegmentIndex {
  public:
-  /// From the file beside the segment; none when absent, damaged or stale.
+  /// Loads the file beside the segment; none when it is missing, damaged or out of date.
   static std::shared_ptr<const SegmentIndex> load(const std::filesystem::path& segment);
   /// Reads the whole segment. Numbers are checked against the catalog.
   static std::shared_ptr<const SegmentIndex> build(SegmentReader& reader,
@@ -117,14 +119,14 @@ class SegmentIndex {
   /// From bytes, for fuzzing; none when they are not an index.
   static std::shared_ptr<const SegmentIndex> parse(std::shared_ptr<const void> owner,
                                                    std::span<const std::byte> bytes);
-  /// Writes it beside the segment, whole or not at all. A folder that cannot be written is no
-  /// error: the index is a convenience.
+  /// Writes the file beside the segment, completely or not at all. It is not an error if the folder
+  /// cannot be written, because readers can do without an index.
   void save(const std::filesystem::path& segment) const;
   static std::filesystem::path file_of(const std::filesystem::path& segment);
 
   const IndexHeader& header() const { return *header_; }
   std::span<const IndexSection> sections() const { return sections_; }
-  /// Of `kind`, in the order of ids and, for one id, of the file.
+  /// Sections of `kind`, in order of ids; sections of one id are in file order.
   std::span<const IndexSection> sections(IndexKind kind) const;
   template <class T>
   std::span<const T> items(const IndexSection& section) const {

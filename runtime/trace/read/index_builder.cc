@@ -73,7 +73,7 @@ class Writer {
 template <class Keyed>
 std::pair<IndexSection, std::vector<uint32_t>> by_sequence(IndexKind kind, uint32_t link,
                                                            std::vector<Keyed> items) {
-  // Already in the order of the file, unless the file was forged.
+  // Already in file order, unless the file was forged.
   if (!std::is_sorted(items.begin(), items.end())) std::sort(items.begin(), items.end());
   std::vector<uint32_t> positions;
   positions.reserve(items.size());
@@ -105,7 +105,7 @@ std::pair<IndexSection, std::vector<uint32_t>> by_step(IndexKind kind, uint32_t 
 
 void write_digests(Writer& writer, IndexKind kind, uint32_t group,
                    const std::map<uint64_t, uint64_t>& sums) {
-  // One section per run of blocks without a hole.
+  // One section per run of consecutive blocks.
   std::vector<uint64_t> stretch;
   uint64_t first = 0;
   const auto flush = [&] {

@@ -1,4 +1,4 @@
-/// IndexBuilder: adds up the frames of one segment, in their order, into the sections of its index.
+/// IndexBuilder: adds the frames of one segment, in their order, to the sections of its index.
 /// Owned by SegmentIndex::build(); one thread.
 #pragma once
 
@@ -20,7 +20,7 @@ class IndexBuilder {
   explicit IndexBuilder(const TraceCatalog& catalog);
 
   void add(const Frame& frame);
-  /// The header after all frames were added, without the facts of the file.
+  /// The header after all frames were added, without the fields about the file.
   IndexHeader finish(SegmentReader& reader);
   /// The whole index, except its hash.
   void write(IndexHeader header, std::vector<uint64_t>& out) const;

@@ -1,4 +1,4 @@
-/// Where two JSON values differ, in words. Pure.
+/// The places where two JSON values differ, as text. Pure.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace primerl {
 
-/// Two texts: a value and the other one (null where there is no such member), or "3 items" and "4"
-/// of lists of different sizes.
+/// `a` and `b` are the two values (null: this one has no such member). For lists of different sizes
+/// they are "3 items" and "4".
 struct JsonDifference {
   std::string path, a, b;  // "members[0].reward", "0.25", "0.75"
 };
 
-/// At most `max` of the values that differ, or that only one of the two has. Of longer texts than
-/// `bytes_max` the begin.
+/// At most `max` places where the values differ, or where only one has a value. Texts longer than
+/// `bytes_max` are cut.
 std::vector<JsonDifference> json_differences(const Json& a, const Json& b, size_t max,
                                              size_t bytes_max = SIZE_MAX);
 

@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// Fields come from the frame, because the index may be wrong.
+/// Reads the fields from the frame, because the index may be wrong.
 TraceStep step_of(const DeliveryFrame& frame) {
   TraceStep step;
   step.group = GroupId(frame.header.group);
@@ -38,7 +38,7 @@ TraceStep step_of(const DeliveryFrame& frame) {
   return step;
 }
 
-/// Otherwise it was stored where it was handled.
+/// Whether the payload was stored when it was sent. Otherwise it was stored where it was handled.
 bool is_sent_by(const TraceCatalog& catalog, const PayloadFrame& frame) {
   return catalog.instances[catalog.links[frame.link].sender].group == frame.header.group;
 }
@@ -75,8 +75,8 @@ uint64_t step_in(const Frame& frame) {
   }
 }
 
-/// The frame with a key, in one piece: first at its position if no sequence number is missing, then
-/// by binary search.
+/// Finds the frame with a key in one piece: first at the position that it has if no sequence number
+/// is missing, then by binary search.
 std::optional<Frame> find_in(const KeyPiece& piece, TraceFrameKind kind, const MessageKey& key,
                              Status* fault) {
   const auto frame_at = [&](size_t i) -> std::optional<Frame> {
@@ -116,14 +116,15 @@ bool may_hold(const KeyPiece& piece, const MessageKey& key) {
           (key.sequence >= piece.first && key.sequence <= piece.last));
 }
 
-/// Visits the pieces that may hold a key, the newest first. Most pieces are in order.
+/// Visits the pieces that may contain a key, newest first. Most pieces are in order.
 template <class Visit>
 void newest_first(const std::vector<KeyPiece>& pieces, const MessageKey& key, const Visit& visit) {
   auto end = std::partition_point(pieces.begin(), pieces.end(), [&](const KeyPiece& piece) {
     return std::pair(piece.first_incarnation, piece.first) <=
            std::pair(key.incarnation, key.sequence);
   });
-  // The sequences of a piece with several incarnations are not in order: visit its neighbours, too.
+  // The sequences of a piece with several incarnations are not in order, so its neighbours are
+  // visited, too.
   for (size_t i = 0; i < 2 && end != pieces.end(); ++i) ++end;
   for (auto it = end; it != pieces.begin();) {
     --it;
@@ -233,15 +234,15 @@ void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFra
     };
     const auto positions = piece.positions;
     auto begin = positions.end();
-    // Frames of a step are before its delivery, those of later steps after it: found without
-    // reading frames.
+    // A step's frames are before its delivery, and those of later steps are after it. So they are
+    // found without reading frames.
     if (of_step != nullptr && of_step->segment == piece.segment) {
       const uint32_t delivery = of_step->positions[step - of_step->positions_first];
       const auto end = std::lower_bound(positions.begin(), positions.end(), delivery);
       for (begin = end; begin != positions.begin() && frame_of_step(*std::prev(begin));) --begin;
       if (begin == end) begin = positions.end();
     }
-    // Not so in an excerpt, or when the delivery is in the next segment.
+    // This does not hold in an excerpt, or when the delivery is in the next segment.
     if (begin == positions.end())
       begin = std::partition_point(positions.begin(), positions.end(), [&](uint32_t position) {
         const auto frame = piece.segment->frame(position, kind);
@@ -255,7 +256,7 @@ void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFra
   }
 }
 
-/// The totals count the messages that steps from `first` on have stored no more.
+/// Removes from the totals the messages that steps from `first` on have stored.
 void OpenTrace::take_out_payloads(const OfGroup& group, uint64_t first) {
   if (group.steps.empty()) return;
   const GroupId id(static_cast<uint32_t>(&group - groups_.data()));
@@ -265,7 +266,7 @@ void OpenTrace::take_out_payloads(const OfGroup& group, uint64_t first) {
     --summary_.num_payloads;
     --summary_.links[payload.link].num_stored;
   };
-  // The step that was interrupted has stored messages, but was not recorded.
+  // The interrupted step stored messages, but was not recorded itself.
   const StepPiece newest = group.steps.back();
   std::vector<KeyPiece> stored;
   for (const KeyPiece& piece : group.emissions)
@@ -316,7 +317,7 @@ std::optional<Frame> OpenTrace::find_delivery(const MessageKey& key) const {
     if (!frame) return false;
     const auto& delivery = frame->as<DeliveryFrame>();
     if (!is_of(files_.catalog, delivery)) return false;
-    // Recorded again by a later incarnation: the entry in the table of steps is valid.
+    // If a later incarnation recorded it again, only the entry in the table of steps counts.
     const StepPiece* counted = piece_of(GroupId(delivery.header.group), delivery.step);
     if (counted == nullptr || counted->segment != piece.segment) return false;
     const uint64_t position = counted->positions[delivery.step - counted->positions_first];
@@ -340,8 +341,8 @@ std::optional<TraceStep> OpenTrace::delivered_step(const MessageKey& key) const 
   return step_of(frame->as<DeliveryFrame>());
 }
 
-/// Whether the step that stored a payload counts; not so after the cut that a later start went on
-/// from.
+/// Whether the step that stored a payload is part of the run. It is not if it comes after the cut
+/// from which a later start resumed.
 bool OpenTrace::is_of_run(const PayloadFrame& payload, const TraceSegment& segment) const {
   for (size_t start = segment.start + 1; start < files_.starts.size(); ++start)
     if (const auto& base = files_.starts[start].base_steps[payload.header.group];
@@ -438,7 +439,8 @@ void OpenTrace::visit(Time from, Time to,
   for (uint32_t h = 0; h < groups_.size(); ++h) {
     const GroupId group(h);
     if (groups_[h].steps.empty()) continue;
-    // The clock of a group never goes back: binary search for the first step at or after `from`.
+    // The clock of a group never goes back, so binary search finds the first step at or after
+    // `from`.
     uint64_t low = first_step(group);
     uint64_t high = last_step(group) + 1;
     while (low < high) {

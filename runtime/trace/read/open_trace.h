@@ -1,6 +1,6 @@
 /// OpenTrace: the implementation of Trace: segments with their indices, merged into tables of
-/// pieces. Built by Trace::open() in steps (trace_files.cc finds and indexes, trace_tables.cc
-/// merges, trace_faults.cc reports what is missing), constant afterwards. A segment's reader is
+/// pieces. Trace::open() builds it in steps: trace_files.cc finds and indexes, trace_tables.cc
+/// merges, trace_faults.cc reports what is missing. Constant afterwards. A segment's reader is
 /// opened at its first use, under its own lock.
 #pragma once
 
@@ -24,18 +24,18 @@ struct TraceSegment {
   uint64_t number = 0;
   std::shared_ptr<const SegmentIndex> index;
 
-  /// Written by the same process, one after the other.
+  /// Whether one process wrote this segment and `other`, one after the other.
   bool continues(const TraceSegment& other) const {
     return start == other.start && process == other.process && incarnation == other.incarnation;
   }
   std::filesystem::path folder() const { return file.parent_path(); }
 
-  /// The frame at a position from the index, checked again; kCorrupt when it is of another kind.
+  /// The frame at a position from the index, checked again; kCorrupt when it has another kind.
   Result<Frame> frame(uint32_t position, TraceFrameKind kind) const;
   /// Opens the file at the first call.
   Result<SegmentReader*> reader() const;
 
-  mutable std::mutex lock;  // held while it is opened
+  mutable std::mutex lock;  // held while the file is opened
   mutable std::unique_ptr<SegmentReader> opened;
   mutable std::atomic<SegmentReader*> usable{nullptr};
 };
@@ -43,23 +43,25 @@ struct TraceSegment {
 /// The folder of one start of a run.
 struct TraceStart {
   std::filesystem::path folder;
-  /// By GroupId: steps before the cut that it went on from; none: the group began anew.
+  /// By GroupId: steps before the cut that the start resumed from; none: the group started from the
+  /// beginning.
   std::vector<std::optional<uint64_t>> base_steps;
-  /// By process name and incarnation: segments up to this number were retired or left out.
+  /// By process name and incarnation: segments up to this number were retired or skipped.
   std::map<std::pair<std::string, uint32_t>, uint64_t> gone;
 };
 
 struct TraceFiles {
-  std::vector<TraceStart> starts;  // oldest first; each went on from a cut of the one before
+  std::vector<TraceStart> starts;  // oldest first; each resumed from a cut of the one before
   TraceCatalog catalog;            // of the oldest start, with the options of the newest
   std::vector<std::shared_ptr<const TraceSegment>>
-      segments;                    // by process, start, incarnation, number
+      // by process, start, incarnation, number
+      segments;
   std::vector<TraceFault> faults;  // unreadable files
   std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
-  bool is_run = false;  // a run folder was given, not the folder of one start
+  bool is_run = false;  // the path was a run folder, not the folder of one start
 };
-/// `folder` and `part` as for Trace::open(); null: all of it.
+/// `folder` and `part` as for Trace::open(); null `part`: the whole trace.
 Result<TraceFiles> find_trace_files(const std::filesystem::path& folder, const Trace::Part* part);
 
 /// Steps [first, last] of a group, in one segment.
@@ -116,9 +118,9 @@ class OpenTrace final : public Trace {
   struct OfGroup {
     std::vector<StepPiece> steps;
     std::vector<KeyPiece> emissions, notes, lifecycle;
-    std::vector<Digest> digests;  // by block - first_block; empty: there are none
+    std::vector<Digest> digests;  // by block - first_block; empty: no digests
     uint64_t first_block = 0;
-    std::vector<std::pair<uint64_t, uint64_t>> replaced;  // steps that later segments have again
+    std::vector<std::pair<uint64_t, uint64_t>> replaced;  // steps that later segments record again
   };
   struct OfLink {
     std::vector<KeyPiece> deliveries, payloads;
@@ -153,9 +155,10 @@ class OpenTrace final : public Trace {
   std::optional<Frame> find_payload(const MessageKey& key, Status* fault,
                                     const TraceSegment** where = nullptr) const;
   bool is_of_run(const PayloadFrame& payload, const TraceSegment& segment) const;
-  /// The frame that delivered a message, according to the table of steps.
+  /// The frame of the delivery of a message, found by the table of steps.
   std::optional<Frame> find_delivery(const MessageKey& key) const;
-  /// Frames of one step among pieces sorted by step, of the incarnation that recorded the step.
+  /// Visits frames of one step among pieces that are sorted by step; only frames of the incarnation
+  /// that recorded the step.
   template <class Visit>
   void for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind, GroupId group,
                           uint64_t step, const Visit& visit) const;
@@ -163,7 +166,8 @@ class OpenTrace final : public Trace {
   const TraceFiles files_;
   std::vector<OfGroup> groups_;
   std::vector<OfLink> links_;
-  std::vector<uint64_t> num_left_;  // by start: steps after the cut that the next went on from
+  std::vector<uint64_t> num_left_;  // by start: number of steps after the cut from which the next
+                                    // start resumed
   std::vector<TraceFault> faults_;
   TraceSummary summary_;
   bool is_closed_ = false;

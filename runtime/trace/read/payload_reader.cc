@@ -7,7 +7,7 @@ Result<Json> PayloadReader::json(const StoredPayload& payload) {
   auto& schema = schemas_[payload.type];
   if (!schema) {
     auto read = read_schema(type.schema);
-    // Returns the error each time for a type without a readable schema.
+    // For a type without a readable schema, this returns the error at each call.
     if (!read.ok()) return payload_json(type, payload);
     schema = std::move(read).value();
   }

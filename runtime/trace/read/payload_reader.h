@@ -1,5 +1,6 @@
-/// PayloadReader: the contents of many messages as JSON. Parses the schema of each type only once,
-/// because that costs more than a small message. Not thread-safe; the catalog outlives it.
+/// PayloadReader: converts the contents of many messages to JSON. It parses the schema of each type
+/// only once, because parsing costs more than converting a small message. Not thread-safe; the
+/// catalog must stay valid while it exists.
 #pragma once
 
 #include <optional>
@@ -20,7 +21,7 @@ class PayloadReader {
 
  private:
   const TraceCatalog& catalog_;
-  std::vector<std::optional<FieldSchema>> schemas_;  // by type, once it was needed
+  std::vector<std::optional<FieldSchema>> schemas_;  // by type, parsed at first use
 };
 
 }  // namespace primerl

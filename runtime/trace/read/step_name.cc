@@ -1,4 +1,4 @@
-// Names of steps, and payloads read by their schema.
+// Names of steps, and payloads decoded by their schema.
 #include <algorithm>
 #include <charconv>
 

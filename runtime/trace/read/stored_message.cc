@@ -66,7 +66,7 @@ RecordedInputs::RecordedInputs(const Plan& plan, const Wiring& wiring, const Tra
       const auto step = trace.step(group, number);
       if (!step || step->kind != StepKind::kMessage || step->incarnation != incarnation_) continue;
       const WiredLink& link = wiring.links[step->link.index()];
-      // What waited when the group was cut is among those that the cut counts.
+      // Messages that waited when the group was cut are already counted by the cut.
       const bool is_new = step->sequence > last_received_[step->link.index()];
       if (state != nullptr && link.is_remote && link.latest_wins && is_new)
         handled_[step->link.index()].push_back(step->sequence);
@@ -77,7 +77,7 @@ RecordedInputs::RecordedInputs(const Plan& plan, const Wiring& wiring, const Tra
 }
 
 std::optional<uint64_t> RecordedInputs::num_received(LinkId id, uint64_t sequence) const {
-  // To a process that died, nothing of this is counted any more.
+  // Messages to a process that died are not counted any more.
   if (!is_alone_ || is_absent(wiring_.links[id.index()].target_group)) return std::nullopt;
   if (sequence <= last_received_[id.index()]) return std::nullopt;
   const auto& handled = handled_[id.index()];
@@ -99,7 +99,7 @@ EmissionFate RecordedInputs::emission_fate(LinkId id, uint64_t sequence,
                                            uint64_t num_shipped) const {
   const WiredLink& link = wiring_.links[id.index()];
   if (is_absent(link.target_group)) return EmissionFate::kHandled;
-  // Which of them were overwritten before they left does not matter, only how many.
+  // Which messages were overwritten before they left does not matter, only their number.
   if (sequence <= last_received_[id.index()])
     return num_shipped < num_received_[id.index()] ? EmissionFate::kReceived
                                                    : EmissionFate::kOverwritten;

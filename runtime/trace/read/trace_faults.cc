@@ -1,4 +1,4 @@
-// Finds what is missing from a trace, and describes it.
+// Finds missing parts of a trace, and describes them.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -88,7 +88,7 @@ void OpenTrace::find_faults() {
   find_missing_blobs();
 }
 
-/// Damage inside segments, and segments that do not continue each other.
+/// Finds damage inside segments, and segments that do not continue each other.
 void OpenTrace::find_segment_faults() {
   const TraceSegment* before = nullptr;
   for (size_t i = 0; i < files_.segments.size(); ++i) {
@@ -140,8 +140,8 @@ void OpenTrace::find_damage(const TraceSegment& segment, bool is_last) {
   const std::string file = segment.file.filename().string();
   for (const IndexSection& section : segment.index->sections(IndexKind::kDamage))
     for (const IndexDamage& damage : segment.index->items<IndexDamage>(section)) {
-      // The last write of a process that died: kCutTail reports what it cut off. A later start went
-      // on from a cut, whose record had been synced: what came after it does not count.
+      // The last write of a process that died; kCutTail reports the missing part. If a later start
+      // resumed from a cut, the record up to the cut was synced, and later damage does not count.
       const bool is_torn = (damage.is_tail != 0 || segment.start + 1 < files_.starts.size()) &&
                            is_last && segment.index->header().has_end == 0;
       const bool is_hole = damage.is_hole != 0 || is_torn;
@@ -190,13 +190,15 @@ bool OpenTrace::is_damaged(const TraceSegment& segment) const {
   return false;
 }
 
-/// Why steps of a group from `first` on are missing between two of its pieces.
+/// The number of the newest segment of this incarnation that was retired or skipped. It explains
+/// missing steps before it.
 uint64_t OpenTrace::gone_through(const TraceSegment& segment) const {
   const auto& gone = files_.starts[segment.start].gone;
   const auto found = gone.find({name_of(files_.catalog, segment.process), segment.incarnation});
   return found == gone.end() ? 0 : found->second;
 }
 
+/// Why steps of a group from `first` on are missing between two of its pieces.
 TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece* after,
                                         GroupId group, uint64_t first) const {
   for (const TraceFault& fault : faults_)
@@ -259,7 +261,7 @@ void OpenTrace::find_missing_steps(GroupId group) {
     const uint64_t expected = before == nullptr ? 1 : before->last + 1;
     if (piece.first > expected) report(before, piece, expected, piece.first - 1);
     if (piece.num_missing > 0) {
-      uint64_t first = 0;  // of a missing range
+      uint64_t first = 0;  // first step of a missing range
       for (uint64_t step = piece.first; step <= piece.last; ++step) {
         const bool is_there = piece.positions[step - piece.positions_first] != 0;
         if (!is_there && first == 0) first = step;
@@ -297,7 +299,7 @@ void OpenTrace::find_cut_tails() {
     }
   }
   if (files_.excerpt) return;
-  // A process without any segment recorded nothing at all.
+  // A process without any segment recorded nothing.
   std::set<uint32_t> seen;
   for (const auto& segment : files_.segments) seen.insert(segment->process);
   for (uint32_t p = 0; p < files_.catalog.processes.size(); ++p)

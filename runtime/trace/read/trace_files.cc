@@ -1,4 +1,4 @@
-// Finds the segments of a trace and gives each its index.
+// Finds the segments of a trace and loads or builds the index of each.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The catalog is the first frame; it may be missing when that frame is damaged.
+/// The catalog is the first frame; it may be missing if that frame is damaged.
 std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
   for (auto frame = reader.next(0); frame;
        frame = reader.next(SegmentReader::next_offset(*frame))) {
@@ -32,7 +32,7 @@ std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
   return std::nullopt;
 }
 
-/// The facts of an excerpt; none for a whole run.
+/// The content of the excerpt file; none for a whole run.
 Result<std::optional<TraceExcerpt>> read_excerpt(const fs::path& folder,
                                                  const TraceCatalog& catalog) {
   const fs::path file = folder / kExcerptFile;
@@ -49,7 +49,7 @@ Result<std::optional<TraceExcerpt>> read_excerpt(const fs::path& folder,
       TraceExcerpt{GroupId(static_cast<uint32_t>(group)), static_cast<uint64_t>(last_step)});
 }
 
-/// Whether the numbers have the same meaning in both.
+/// Whether numbers have the same meaning in both catalogs.
 bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
   const auto tables = [](const TraceCatalog& catalog) {
     const Json json = catalog.to_json();
@@ -61,7 +61,7 @@ bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
   return tables(a) == tables(b);
 }
 
-/// A later start may have had other options, such as a larger max_steps: those count.
+/// Copies the options of the newest start, which may differ, such as a larger max_steps.
 void take_newest_options(const std::vector<std::shared_ptr<TraceSegment>>& by_start,
                          TraceCatalog& catalog) {
   const auto reader = by_start.back()->reader();
@@ -72,7 +72,7 @@ void take_newest_options(const std::vector<std::shared_ptr<TraceSegment>>& by_st
   catalog.graph_hash = newest->graph_hash;
 }
 
-/// The segments before a cut: those of its incarnation, and all of earlier ones.
+/// Removes the segments before a cut: those of its incarnation, and all of earlier ones.
 void leave_out(const CutHead& cut, std::vector<SegmentFile>& files,
                std::map<std::pair<std::string, uint32_t>, uint64_t>& gone) {
   std::erase_if(files, [&](const SegmentFile& file) {
@@ -85,7 +85,7 @@ void leave_out(const CutHead& cut, std::vector<SegmentFile>& files,
   });
 }
 
-/// A cut that cannot be read is no cut: then steps are missing.
+/// An unreadable cut is ignored; then steps are missing.
 std::vector<std::optional<uint64_t>> read_base_steps(const fs::path& folder, size_t num_groups) {
   std::vector<std::optional<uint64_t>> steps(num_groups);
   for (const fs::path& file : list_base_cuts(folder)) {
@@ -117,7 +117,7 @@ void add_unreadable(Opening& opening, const fs::path& file, const Error& fault) 
   opening.faults.push_back(std::move(entry));
 }
 
-/// Loads the indices that are fresh; for the other files only the header.
+/// Loads indices that are up to date; for the other files it reads only the header.
 void open_segments(const std::vector<SegmentFile>& files, uint32_t start, Opening& opening) {
   for (const auto& found : files) {
     const fs::path& file = found.path;
@@ -143,19 +143,20 @@ void open_segments(const std::vector<SegmentFile>& files, uint32_t start, Openin
   }
 }
 
-/// A segment is finished when the process wrote another after it, or when it has an end frame.
+/// Whether a segment is complete: the process wrote another one after it, or it has an end frame.
 bool is_sealed(const std::vector<std::shared_ptr<TraceSegment>>& segments, size_t i) {
   const bool has_next = i + 1 < segments.size() && segments[i + 1]->process == segments[i]->process;
   return has_next || segments[i]->index->header().has_end != 0;
 }
 
-/// The writer of a segment holds its lock: without a lock the segment will not change any more.
+/// The writer of a segment holds a lock on it: without that lock the segment will not change any
+/// more.
 bool is_written_to(const fs::path& segment) {
   std::error_code fault;
   return !fs::exists(segment, fault) || is_locked(segment);
 }
 
-/// Builds the missing indices, on as many threads as the machine has.
+/// Builds the missing indices, on as many threads as the machine has cores.
 void build_indices(Opening& opening, const TraceCatalog& catalog) {
   std::vector<size_t> missing;
   for (size_t i = 0; i < opening.segments.size(); ++i)
@@ -207,7 +208,8 @@ Result<Frame> TraceSegment::frame(uint32_t position, TraceFrameKind kind) const 
   return found;
 }
 
-/// The folder beside `newer` whose record that start followed; empty: none that is still there.
+/// The folder next to `newer` whose record that start followed; empty: that folder does not exist
+/// any more.
 fs::path followed_by(const fs::path& newer) {
   const auto files = list_segments(newer);
   if (!files.ok() || files->empty()) return {};
@@ -220,7 +222,8 @@ fs::path followed_by(const fs::path& newer) {
   return has_segments(older) ? older : fs::path();
 }
 
-/// Whether anything was recorded but that the processes were there. What cannot be read counts.
+/// Whether anything was recorded besides the start of the processes. An unreadable file counts as
+/// recorded.
 bool has_steps(const fs::path& folder) {
   const auto files = list_segments(folder);
   if (!files.ok()) return true;
@@ -235,11 +238,12 @@ bool has_steps(const fs::path& folder) {
   return false;
 }
 
-/// While a start went on from cuts, the one that it followed is read too. A newest start that died
-/// before its first step says nothing of the run: the one that it followed is the newest then.
+/// While a start resumed from cuts, the start that it followed is read too. If the newest start
+/// died before its first step, it adds nothing to the run. Then the start that it followed counts
+/// as the newest.
 Result<std::vector<fs::path>> trace_folders(const fs::path& given) {
   ASSIGN_OR_RETURN(fs::path newest, find_trace_folder(given));
-  if (newest == given) return std::vector<fs::path>{newest};  // the folder of one start
+  if (newest == given) return std::vector<fs::path>{newest};  // the folder of one start was given
   std::vector<fs::path> passed;
   for (fs::path older = followed_by(newest); !older.empty() && !has_steps(newest);
        older = followed_by(newest)) {
@@ -282,8 +286,7 @@ Result<TraceFiles> find_trace_files(const fs::path& given, const Trace::Part* pa
   });
   std::optional<TraceCatalog> catalog;
   uint64_t catalog_hash = 0;
-  // From the first incarnation: the catalog of a process that came back later does not describe the
-  // start.
+  // From the first incarnation: the catalog of a restarted process does not describe the start.
   auto by_incarnation = opening.segments;
   std::ranges::stable_sort(by_incarnation, {}, [](const auto& segment) {
     return std::pair(segment->start, segment->incarnation);
@@ -308,7 +311,7 @@ Result<TraceFiles> find_trace_files(const fs::path& given, const Trace::Part* pa
                    segment->file.filename().string(),
                    opening.segments.front()->file.filename().string())
           .note("one trace folder holds one run: move the other's segments away");
-    // Each incarnation writes its own catalog; within one, all are equal.
+    // Each incarnation writes its own catalog; within one incarnation all are equal.
     if (header.catalog_hash == 0 || header.catalog_hash == catalog_hash) continue;
     catalog_hash = header.catalog_hash;
     ASSIGN_OR_RETURN(SegmentReader * reader, segment->reader());

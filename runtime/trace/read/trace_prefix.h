@@ -1,5 +1,5 @@
-/// A trace up to a step of each actor group: what is left when the rest is of no use, or is not
-/// there any more. A view: it holds the whole trace, and is read like it.
+/// A trace up to a step of each actor group, for a trace whose later part is unusable or missing.
+/// It is a view: it owns the whole trace and has the same interface.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace primerl {
 
-/// Steps up to `last_steps`, by GroupId, with the messages they handled and sent; of a step that is
-/// left out no part is there, but payloads can still be read. Faults, summary and is_closed() are
-/// those of the whole.
+/// Steps up to `last_steps`, by GroupId, with the messages that they handled and sent. Later steps
+/// are hidden completely, except that their payloads can still be read. Faults, summary and
+/// is_closed() are those of the whole trace.
 std::shared_ptr<const Trace> trace_up_to(std::shared_ptr<const Trace> whole,
                                          std::vector<uint64_t> last_steps);
 

@@ -1,4 +1,4 @@
-// Merges the pieces of all segments: once, when a trace is opened.
+// Merges the pieces of all segments, once, when a trace is opened.
 #include <algorithm>
 #include <map>
 
@@ -70,7 +70,7 @@ void OpenTrace::add(const TraceSegment& segment) {
   add_summary(segment);
 }
 
-/// A process went on from a cut: what it had recorded after that is no longer a part of the run.
+/// A process resumed from a cut: its older record after that cut is no longer part of the run.
 void OpenTrace::begin_start(const TraceSegment& segment) {
   const auto& base_steps = files_.starts[segment.start].base_steps;
   for (uint32_t i = 0; i < groups_.size(); ++i) {
@@ -107,7 +107,7 @@ void OpenTrace::drop_steps(OfGroup& group, uint64_t first) {
   if (!group.steps.empty()) group.steps.back().last = std::min(group.steps.back().last, first - 1);
 }
 
-/// The totals count the steps from `first` on no more: they are recorded again.
+/// Removes the steps from `first` on from the totals, because they are recorded again.
 void OpenTrace::take_out(const OfGroup& group, uint64_t first) {
   take_out_payloads(group, first);
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> before;  // by link: incarnation and sequence
@@ -196,7 +196,8 @@ void OpenTrace::add_digests() {
     if (group.steps.empty()) continue;
     group.first_block = group.steps.front().first / kDigestSteps;
     const uint64_t num_blocks = group.steps.back().last / kDigestSteps - group.first_block + 1;
-    // No table when one step number is far away: the numbers in a header may be forged.
+    // No table if one step number is far from the others, because numbers in a header may be
+    // forged.
     uint64_t num_steps = 0;
     for (const StepPiece& piece : group.steps) num_steps += piece.last - piece.first + 1;
     if (num_blocks <= num_steps) group.digests.resize(num_blocks);
@@ -214,7 +215,7 @@ void OpenTrace::add_digests() {
           (kind == IndexKind::kStepDigests ? digest.steps : digest.payloads) += sums[i];
         }
       }
-  // The first occurrence of each version, over all segments.
+  // Keeps the first occurrence of each version, over all segments.
   std::ranges::stable_sort(summary_.versions, {}, &VersionMark::at_ns);
   std::map<uint32_t, int64_t> newest;
   std::erase_if(summary_.versions, [&](const VersionMark& mark) {
@@ -228,13 +229,13 @@ void OpenTrace::add_digests() {
 
 void OpenTrace::count_skipped() {
   for (size_t l = 0; l < links_.size(); ++l) {
-    const KeyPiece* before = nullptr;  // of those that begin earlier, the one that ends last
+    const KeyPiece* before = nullptr;  // of the pieces that begin earlier, the one that ends last
     for (const KeyPiece& piece : links_[l].deliveries) {
       const bool is_same = before != nullptr && before->last_incarnation == piece.first_incarnation;
       if (is_same && piece.last <= before->last) continue;  // recorded again
       if (is_same && before->last < piece.first)
         summary_.links[l].num_skipped += piece.first - before->last - 1;
-      // Sequences begin at 1, but not behind a cut.
+      // Sequences begin at 1, except after a cut.
       if (before == nullptr && piece.segment->number == 1 && !begins_with_cut() &&
           piece.first_incarnation == piece.last_incarnation)
         summary_.links[l].num_skipped += piece.first - 1;

@@ -1,14 +1,13 @@
-/// BlobLedger: which blobs of the content store the segments of one process refer to, so that a
-/// blob is removed with the last segment that refers to it.
+/// BlobLedger: knows which blobs of the content store the segments of one process refer to. It
+/// removes a blob together with the last segment that refers to it.
 ///
-/// Beside a blob there is a mark for each process that refers to it,
-/// `<hash>.<process>.<incarnation>`, a hard link to the same file: the process that removes its
-/// mark and finds no other removes the blob. Removing, and storing with marking, happen under a
-/// lock (flock) of the trace's folder, because several processes share it. On file systems without
-/// hard links, blobs are kept.
+/// For each process that refers to a blob there is a mark `<hash>.<process>.<incarnation>`, a hard
+/// link to the blob's file. When a process removes its mark and finds no other mark, it removes the
+/// blob. Both removing, and storing with marking, hold a lock (flock) on the trace's folder,
+/// because several processes share it. On file systems without hard links, blobs are kept.
 ///
-/// Exact within the process: a blob counts as referred to from store() until the segment that holds
-/// its frame is retired. One whose frame was lost is kept.
+/// Exact within the process: a blob counts as referred to from store() until the segment that
+/// contains its frame is retired. If its frame was lost, the blob is kept.
 ///
 /// Threads: all functions from any.
 #pragma once
@@ -27,13 +26,13 @@ namespace primerl {
 
 class BlobLedger {
  public:
-  /// `folder`: of the trace. `syncs` as of ContentStore.
+  /// `folder`: the trace's folder. `syncs` as for ContentStore.
   BlobLedger(std::filesystem::path folder, const std::string& process, uint32_t incarnation,
              bool syncs);
 
   Result<ContentHash> store(std::span<const std::byte> bytes);
-  /// Counts the blobs of a full segment; returns the bytes of those that no earlier segment refers
-  /// to.
+  /// Counts the blobs of a full segment. Returns the total size of those that no earlier segment
+  /// refers to.
   uint64_t count(uint64_t number, std::span<const std::byte> segment);
   uint64_t count_file(uint64_t number, const std::filesystem::path& segment);
   /// The segment was removed.
@@ -50,9 +49,10 @@ class BlobLedger {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::set<ContentHash> marked_;             // by this process
-  std::map<ContentHash, uint64_t> pending_;  // stored, their frames not yet seen in a full segment
+  std::map<ContentHash, uint64_t> pending_;  // stored blobs whose frames were not yet seen in a
+                                             // full segment
   std::map<ContentHash, uint64_t> num_segments_;
-  std::map<uint64_t, std::set<ContentHash>> names_;  // by segment
+  std::map<uint64_t, std::set<ContentHash>> names_;  // by segment number
 };
 
 }  // namespace primerl

@@ -1,5 +1,5 @@
-/// GapLedger: which frames could not be written since the last gap frames, by group. A value; its
-/// owner must guard it.
+/// GapLedger: counts the frames that could not be written since the last gap frames, by group. A
+/// value; its owner must guard it.
 #pragma once
 
 #include <cstddef>

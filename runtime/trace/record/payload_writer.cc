@@ -13,8 +13,9 @@ void append_padded(std::vector<std::byte>& out, std::span<const std::byte> part)
   out.resize(padded(out.size()));
 }
 
-/// The largest size of a Blob that is stored in the frame, so that all of them fit into `room`;
-/// larger ones go to the content store. The hashes of all Blobs that a message may have always fit.
+/// The largest size of a Blob that is stored in the frame, so that all of them fit into `room`
+/// bytes. Larger Blobs go to the content store. The hashes of all Blobs that a message may have
+/// always fit.
 uint64_t largest_inline(std::span<const Blob> blobs, uint64_t room) {
   uint64_t num_bytes = 0;
   for (const Blob& blob : blobs)

@@ -1,4 +1,4 @@
-/// Writes payload frames: a message's body and Blobs, the large ones into the content store.
+/// Writes payload frames: a message's body and Blobs. Large ones go into the content store.
 #pragma once
 
 #include <span>
@@ -10,8 +10,9 @@
 
 namespace primerl {
 
-/// Appends `frame`, filled in but for its sizes and flags, with body and Blobs; large ones go to
-/// the content store. `scratch` is memory that is reused. False: lost, the writer has the reason.
+/// Appends `frame` with body and Blobs; large ones go to the content store. `frame` is complete
+/// except for its sizes and flags. `scratch` is memory that is reused. False: the frame is lost;
+/// the writer has the reason.
 bool append_payload(SegmentWriter& writer, PayloadFrame& frame, std::span<const std::byte> body,
                     std::span<const Blob> blobs, std::vector<std::byte>& scratch);
 

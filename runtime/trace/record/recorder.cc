@@ -114,8 +114,8 @@ void Recorder::on_step(const StepRecord& record) {
   (void)writer_.append(bytes_of(frame));
 }
 
-/// Whether this step stores its input: with record = "input"; with "payload" one of another
-/// process, or from an older record, because its sender is not in this run.
+/// Whether this step stores its input: with record = "input"; or with "payload", if the message
+/// comes from another process or from an older record, because then its sender is not in this run.
 bool Recorder::keeps_input(const StepRecord& record) const {
   if (record.kind != StepKind::kMessage) return false;
   const RecordPolicy policy = links_[record.link.index()].policy;

@@ -1,15 +1,16 @@
-/// Recorder: writes the steps of every group of a process to the trace. The DeliveryObserver of a
-/// recorded run.
+/// Recorder: writes the steps of every group of a process to the trace. It is the DeliveryObserver
+/// of a recorded run.
 ///
-/// Per step: its notes (answers of room(), a stop that was asked for, the error, answers of
-/// resources), the payloads of those emissions whose edge has record = "payload" and stays in the
-/// process, and of the input if its edge has "input", or has "payload" and comes from another
-/// process, then the delivery itself. A step is in the trace once its delivery is:
-/// notes and payloads without one belong to a step that was cut. All of it is written before the
-/// step's messages are shipped, so whatever a trace has as received, it also has as sent.
+/// Per step it writes, in this order: the step's notes (answers of room(), a stop request, the
+/// error, answers of resources); payloads; the delivery. An emission's payload is written if its
+/// edge has record = "payload" and stays in the process. The input's payload is written if its edge
+/// has "input", or has "payload" and comes from another process. A step is in the trace once its
+/// delivery is: notes and payloads without a delivery belong to an incomplete step. All of it is
+/// written before the step's messages are shipped. So if a message's receipt is in a trace, its
+/// emission is too.
 ///
 /// Threads: on_start(), on_step() and add_answer() on the thread of their group, for different
-/// groups concurrently; the rest from one.
+/// groups concurrently; the rest from one thread.
 #pragma once
 
 #include <span>
@@ -23,17 +24,18 @@ namespace primerl {
 
 class Recorder final : public DeliveryObserver {
  public:
-  /// `writer` outlives the recorder; `catalog` is the one its segments begin with.
+  /// `writer` must stay valid while the recorder exists; `catalog` is the one at the begin of its
+  /// segments.
   Recorder(const TraceCatalog& catalog, SegmentWriter& writer);
   ~Recorder() override;
 
   void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
   bool wants_emissions(LinkId link) const override;
-  /// An answer of a resource of `group` during the current step: written as a note of kind
+  /// Records an answer that a resource of `group` gave in the current step, as a note of kind
   /// kResource.
   void add_answer(GroupId group, std::vector<std::byte> answer);
-  /// Messages that could not be stored because they exceed the limit of a message.
+  /// Number of messages that could not be stored because they exceed the limit of a message.
   uint64_t num_unstored() const;
 
  private:
@@ -41,8 +43,8 @@ class Recorder final : public DeliveryObserver {
     RecordPolicy policy = RecordPolicy::kHeader;
     uint32_t type = 0;
     bool is_remote = false;
-    /// Between processes a message is stored where it is handled: a process is resumed from its own
-    /// record.
+    /// A message between processes is stored where it is handled, because a process is resumed from
+    /// its own record.
     bool is_stored_at_birth() const { return policy == RecordPolicy::kPayload && !is_remote; }
   };
   struct HostScratch {

@@ -19,16 +19,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kNameBytesMax = 64;  // of a number and suffixes
+constexpr size_t kNameBytesMax = 64;  // for a number and suffixes
 constexpr auto kTryLockAgain = std::chrono::microseconds(50);
 
-/// Where each buffer ends now, once all frames before that are finished. A message that is received
-/// in one of them was sent in an earlier frame, which was finished earlier.
+/// The current end of each buffer, after all frames before it are finished. If the receipt of a
+/// message is in one of them, the message was sent in an earlier frame, which was finished earlier.
 Result<std::vector<uint64_t>> ends_of(std::span<SegmentBuffer* const> kept, Duration wait_max) {
   const auto deadline = Clock::now() + std::chrono::nanoseconds(wait_max.to_nanoseconds());
   const auto wait_until = [&](const SegmentBuffer& buffer, const auto& is_so) -> Status {
     while (!is_so()) {
-      // A thread was preempted during its copy.
+      // A thread was preempted while it copied.
       if (Clock::now() > deadline)
         return error(Code::kDeadline, "a frame of segment {} was not finished for {}",
                      buffer.header().number, to_string(wait_max));
@@ -37,7 +37,7 @@ Result<std::vector<uint64_t>> ends_of(std::span<SegmentBuffer* const> kept, Dura
     return ok();
   };
   std::vector<uint64_t> ends;
-  // The newest first: everything before its current end is then reserved in the older ones.
+  // Newest first: then everything before its current end is already reserved in the older ones.
   for (size_t i = kept.size(); i-- > 0;) {
     std::optional<uint64_t> end;
     RETURN_IF_ERROR(
@@ -49,7 +49,7 @@ Result<std::vector<uint64_t>> ends_of(std::span<SegmentBuffer* const> kept, Dura
   return ends;
 }
 
-/// Digits of a number; returns how many.
+/// Writes the digits of a number; returns how many.
 size_t put_digits(uint64_t number, char* to) noexcept {
   char reversed[20];
   size_t count = 0;
@@ -73,7 +73,7 @@ bool write_all(int file, const void* bytes, size_t size) noexcept {
   return true;
 }
 
-/// `prefix` + `number` + `ending`, zero-terminated, in memory that is allocated already.
+/// Writes `prefix` + `number` + `ending`, zero-terminated, into memory that is already allocated.
 const char* put_path(std::string& path, const std::string& prefix, uint64_t number,
                      const char* ending) noexcept {
   char* to = path.data();
@@ -127,7 +127,8 @@ Result<RingSnapshot> RingFiles::write(std::span<SegmentBuffer* const> kept, bool
                                       Duration wait_max, const OnWritten& on_written) {
   RETURN_IF_ERROR(make_trace_folder(folder_));
   Json facts = Json::object().set("begun_ns", steady_now().to_nanoseconds());
-  // Marked before the first segment is written, so that it is never taken for the end of a run.
+  // Marked before the first segment is written, so that the files are never mistaken for the end of
+  // a run.
   if (is_snapshot) RETURN_IF_ERROR(mark(facts));
   is_writing_.store(true);
   auto written = write_segments(kept, wait_max, on_written);
@@ -187,14 +188,14 @@ void RingFiles::remove_before(uint64_t first) {
   }
   for (const uint64_t number : older) {
     remove_segment(folder_, process_, incarnation_, number);
-    blobs_.retire(number);  // the ring has overwritten it long ago
+    blobs_.retire(number);  // the ring overwrote it earlier
   }
 }
 
 void RingFiles::forget(uint64_t number) {
   {
     const std::lock_guard lock(mutex_);
-    if (on_disk_.contains(number)) return;  // until a later snapshot replaces it
+    if (on_disk_.contains(number)) return;  // it stays until a later snapshot replaces it
   }
   blobs_.retire(number);
 }
@@ -202,7 +203,7 @@ void RingFiles::forget(uint64_t number) {
 void RingFiles::write_in_handler() noexcept {
   if (is_written_.exchange(true)) return;
   ::mkdir(folder_text_.c_str(), 0700);
-  // Leaves out buffers that are opened from now on: one before them could be missing.
+  // Ignores buffers that are opened from now on, because a buffer before them could be missing.
   uint64_t newest = 0;
   for (const SegmentBuffer* buffer : buffers_)
     if (!buffer->live_bytes().empty()) newest = std::max(newest, buffer->header().number);
@@ -216,13 +217,13 @@ void RingFiles::write_in_handler() noexcept {
   if (first > 1) write_retired_in_handler(first - 1);
   for (uint64_t older = oldest_on_disk_.load(); older < first; ++older)
     ::unlink(put_path(path_, prefix_, older, ".ptr"));
-  // A snapshot that another thread is writing may still rename older segments over these: keep the
-  // mark.
+  // Another thread may be writing a snapshot and may still rename older segments over these: keep
+  // the mark.
   if (!is_writing_.load()) ::unlink(put_path(path_, prefix_, 0, "dump"));
 }
 
-/// False when the buffer is empty, or was reused before it was written: other threads record on and
-/// reuse the oldest one.
+/// False when the buffer is empty, or was reused before it was written: other threads continue to
+/// record and reuse the oldest buffer.
 bool RingFiles::write_file_in_handler(const SegmentBuffer& buffer, uint64_t number) noexcept {
   const char* beside = put_path(path_, prefix_, number, ".ptr.tmp");
   const auto bytes = buffer.live_bytes();

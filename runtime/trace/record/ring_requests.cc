@@ -30,7 +30,8 @@ constexpr int kDumpSignal = SIGUSR1;
 constexpr auto kLookAgain = std::chrono::milliseconds(5);
 constexpr std::string_view kLiveEnding = ".live";
 
-/// Counts requests that no thread has taken yet. Never closed: a handler may be about to write.
+/// Counts requests that no thread has read yet. Never closed, because a signal handler may be about
+/// to write.
 std::atomic<int> requests_fd{-1};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may take no lock");
 
@@ -90,7 +91,7 @@ Result<std::vector<LiveRecorder>> find_live(const fs::path& folder) {
   return found;
 }
 
-/// A recorder's answer since `asked_ns`; none while it writes, or has not taken the request yet.
+/// A recorder's answer since `asked_ns`; none while it writes, or before it has read the request.
 Result<std::optional<RingSnapshot>> read_answer(const LiveRecorder& recorder, int64_t asked_ns) {
   std::error_code fault;
   if (!fs::exists(recorder.answer_file, fault)) return std::optional<RingSnapshot>();
@@ -115,7 +116,7 @@ Result<std::optional<RingSnapshot>> read_answer(const LiveRecorder& recorder, in
 Result<RingSnapshot> wait_for_answer(const LiveRecorder& recorder, int64_t asked_ns,
                                      Clock::time_point deadline, Duration wait_max) {
   while (true) {
-    // In this order, so that the last answer before its end is seen.
+    // In this order, so that the last answer before the recorder's end is seen.
     const bool is_alive = is_locked(recorder.live_file);
     ASSIGN_OR_RETURN(const auto answer, read_answer(recorder, asked_ns));
     if (answer) return *answer;
@@ -177,16 +178,16 @@ RingRequests::~RingRequests() {
   thread_.join();
   std::error_code ignored;
   fs::remove(file_, ignored);
-  fs::remove(file_.parent_path(), ignored);  // only when it is empty
+  fs::remove(file_.parent_path(), ignored);  // removes the folder only if it is empty
   for (const int descriptor : {lock_, stop_}) ::close(descriptor);
 }
 
 void RingRequests::serve() {
   pollfd watched[] = {{stop_, POLLIN, 0}, {requests_fd, POLLIN, 0}};
   while (true) {
-    if (::poll(watched, std::size(watched), -1) < 0) continue;  // interrupted
+    if (::poll(watched, std::size(watched), -1) < 0) continue;  // interrupted by a signal
     if (watched[0].revents != 0) return;
-    // The result is written beside the segments, where the requester reads it.
+    // The result is written next to the segments, where the requester reads it.
     uint64_t num_requests = 0;
     if (::read(requests_fd, &num_requests, sizeof num_requests) == sizeof num_requests)
       (void)writer_.snapshot();

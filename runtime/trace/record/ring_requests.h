@@ -1,13 +1,13 @@
 /// Requests from other processes for a snapshot of a flight recorder: by SIGUSR1, which
 /// `primerl-graph trace dump` sends.
 ///
-/// The recording process keeps `<process>.<incarnation>.live` in the folder of its trace, with its
-/// process id in it and a lock (flock) on it: a locked file belongs to a live recorder, even if
-/// process ids are reused.
+/// The recording process keeps a file `<process>.<incarnation>.live` in its trace's folder. The
+/// file has the process id, and the process holds a lock (flock) on it. So a locked file belongs to
+/// a live recorder, even if process ids are reused.
 ///
-/// The signal handler only counts the request, in an eventfd: a thread that may lock, allocate and
+/// The signal handler only counts the request in an eventfd. A thread that may lock, allocate and
 /// write reads it. The run continues meanwhile. SIGUSR1 is not blocked, because programs that the
-/// process starts would inherit that.
+/// process starts would inherit the blocked signal.
 #pragma once
 
 #include <sys/types.h>
@@ -24,21 +24,21 @@
 
 namespace primerl {
 
-/// Installs the handler of the signal, which would end the process otherwise: call it at the start.
+/// Installs the handler of the signal, which would otherwise end the process. Call it at the start.
 void take_dump_signals();
 
-/// The side of the recording process. Owned by the owner of the writer, which outlives it. Its
-/// thread calls SegmentWriter::snapshot() for each request; concurrent requests may share one.
+/// The side of the recording process. The writer must stay valid while it exists. Its thread calls
+/// SegmentWriter::snapshot() for each request; concurrent requests may share one snapshot.
 class RingRequests {
  public:
-  /// Makes the folder when it is not there. take_dump_signals() was called before.
+  /// Makes the folder if it does not exist. Call take_dump_signals() before.
   static Result<std::unique_ptr<RingRequests>> open(SegmentWriter& writer,
                                                     const std::filesystem::path& folder,
                                                     const std::string& process,
                                                     uint32_t incarnation);
   RingRequests(const RingRequests&) = delete;
   RingRequests& operator=(const RingRequests&) = delete;
-  /// No snapshot is taken afterwards. Removes the file, and the folder when nothing else is in it.
+  /// After it returns, no snapshot is made. Removes the file, and the folder if it is then empty.
   ~RingRequests();
 
  private:
@@ -51,7 +51,7 @@ class RingRequests {
   std::thread thread_;
 };
 
-/// One process that has answered.
+/// The answer of one process.
 struct DumpedProcess {
   std::string process;
   uint32_t incarnation = 0;
@@ -59,9 +59,9 @@ struct DumpedProcess {
   RingSnapshot snapshot;
 };
 
-/// Asks every live recorder of a trace's folder, all at once, and waits until each has written.
-/// kNotFound when there is none; kDeadline when one does not answer in time; kUnavailable when one
-/// ended instead, runs on another machine, or could not write.
+/// Asks every live recorder of a trace's folder at the same time, and waits until each has written.
+/// kNotFound without a live recorder. kDeadline when one does not answer in time. kUnavailable when
+/// one ended instead, runs on another machine, or could not write.
 Result<std::vector<DumpedProcess>> request_dump(const std::filesystem::path& folder,
                                                 Duration wait_max);
 

@@ -107,7 +107,7 @@ void SealedSegments::retire() {
     }
     if (oldest >= keep_from) return;
     count_blobs(oldest);  // it may be retired before its blobs were counted
-    // Mark first: a segment that is removed without a mark counts as missing.
+    // The mark comes first, because a segment that is removed without a mark counts as missing.
     if (!set_retired_through(options_.folder, options_.process, options_.incarnation, oldest).ok())
       return;
     remove_segment(options_.folder, options_.process, options_.incarnation, oldest);

@@ -1,6 +1,6 @@
-/// SealedSegments: processes the segments of a process once they are full: packs them, and retires
-/// the oldest when the total size is above the limit. One thread of low priority; a segment that
-/// cannot be packed stays raw, which every reader supports.
+/// SealedSegments: packs the full segments of a process, and retires the oldest ones while the
+/// total size exceeds the limit. It uses one thread of low priority. A segment that cannot be
+/// packed stays raw, which every reader supports.
 ///
 /// Threads: all functions from any.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace primerl {
 
-/// Packs the raw segment `file` into `.ptrz` beside it, synced, then removes it.
+/// Packs the raw segment `file` into a `.ptrz` file beside it, syncs that, then removes `file`.
 Result<std::filesystem::path> pack_segment_file(const std::filesystem::path& file);
 
 class BlobLedger;
@@ -35,10 +35,11 @@ class SealedSegments {
     uint64_t bytes_max = 0;
     bool packs = true;
     std::function<uint64_t()> keep_from;
-    BlobLedger* blobs = nullptr;  // outlives it; removes blobs with their segments
+    BlobLedger* blobs = nullptr;  // must stay valid while the object exists; removes blobs with
+                                  // their segments
   };
   explicit SealedSegments(Options options);
-  /// Leaves what is not packed yet as it is.
+  /// Segments that are not packed yet stay raw.
   ~SealedSegments();
 
   void add(uint64_t number, uint64_t num_bytes);
@@ -57,11 +58,12 @@ class SealedSegments {
   std::condition_variable wake_, done_;
   // Guarded by mutex_.
   std::map<uint64_t, uint64_t> bytes_of_;       // sealed segments, by number
-  std::map<uint64_t, uint64_t> blob_bytes_of_;  // of blobs that no earlier segment refers to
+  std::map<uint64_t, uint64_t> blob_bytes_of_;  // by segment: size of the blobs that no earlier
+                                                // segment refers to
   std::deque<uint64_t> to_do_;
   bool is_busy_ = false;
   bool stops_ = false;
-  std::set<uint64_t> counted_;  // of the thread: segments whose blobs were counted
+  std::set<uint64_t> counted_;  // used by the thread only: segments whose blobs were counted
   std::jthread thread_;
 };
 

@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-// Readers of a live buffer check a frame's length first; everything else is written before it.
+// Readers of a live buffer check a frame's length first; everything else is written before the
+// length.
 std::atomic_ref<uint32_t> length_at(std::byte* frame) {
   return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(frame));
 }
@@ -32,7 +33,7 @@ void touch_pages(std::byte* base, size_t size) {
     std::atomic_ref<std::byte>(base[at]).store(std::byte{0}, std::memory_order_relaxed);
 }
 
-// kExhausted when there may be room again later; kIo when trying again is useless.
+// kExhausted when space may become free later; kIo when trying again is useless.
 Error disk_error(std::string_view doing, const std::filesystem::path& file, int reason) {
   Error fault = io_error(doing, file, reason);
   const bool may_pass =
@@ -49,7 +50,7 @@ Status SegmentBuffer::map_file(const std::filesystem::path& file) {
   file_ = unfinished_path(file);
   fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd_ < 0) return disk_error("creating", file, errno);
-  // Held until this process closes the file or dies: `trace recover` checks it.
+  // Held until this process closes the file or dies; `trace recover` checks it.
   ::flock(fd_, LOCK_EX | LOCK_NB);
   const int fault = ::posix_fallocate(fd_, 0, static_cast<off_t>(capacity_));
   if (fault != 0) {
@@ -128,7 +129,8 @@ void SegmentBuffer::open() {
 
 std::span<const std::byte> SegmentBuffer::live_bytes() const {
   if (!is_live_.load(std::memory_order_acquire)) return {};
-  // None: it is full, and the thread that passed the end has not set used() yet: take all of it.
+  // No end: the buffer is full, and the thread that passed the end has not set used() yet. So all
+  // of it is returned.
   return {base_, reserved_to().value_or(capacity_)};
 }
 

@@ -1,9 +1,11 @@
-/// SegmentBuffer: one segment being written, in a mapped file or (flight recorder) in memory.
+/// SegmentBuffer: one segment that is being written, in a mapped file or (flight recorder) in
+/// memory.
 ///
-/// Life: closed -> begin() -> open() -> full -> sealed -> closed, and again. Threads reserve room
-/// with one atomic addition and write into it; the one whose reservation first passes the end knows
-/// how much is used. A reservation in a closed or full buffer always fails, so a late thread may
-/// safely try a buffer that is already another segment. Its address and capacity never change.
+/// States: closed -> begin() -> open() -> full -> sealed -> closed, and again. Threads reserve
+/// space with one atomic addition and write into it. The thread whose reservation is the first to
+/// pass the end knows how much is used. A reservation in a closed or full buffer always fails. So a
+/// late thread may safely try a buffer that has already become another segment. Address and
+/// capacity of the buffer never change.
 ///
 /// Threads: reserve() and write() from any; the rest from one at a time.
 #pragma once
@@ -24,12 +26,12 @@ constexpr uint64_t aligned_to_frames(uint64_t size) {
   return (size + kFrameAlignment - 1) & ~uint64_t{kFrameAlignment - 1};
 }
 
-/// A catalog as segments hold it: packed when it is larger than kInlineBytesMax.
+/// A catalog in the form in which segments store it: packed when it is larger than kInlineBytesMax.
 struct CatalogPart {
   std::string bytes;
   uint8_t flags = 0;  // of its frame
 };
-/// kInvalid above kCatalogBytesMax, or when it does not fit a frame though it is packed.
+/// kInvalid above kCatalogBytesMax, or when even the packed catalog does not fit into a frame.
 Result<CatalogPart> catalog_part(const std::string& json);
 
 class SegmentBuffer {
@@ -39,20 +41,21 @@ class SegmentBuffer {
   SegmentBuffer& operator=(const SegmentBuffer&) = delete;
   ~SegmentBuffer() { release(); }
 
-  /// Creates, allocates and maps the later `file`, every page present, or allocates (zeroed)
-  /// memory. kExhausted when there may be room later, else kIo.
+  /// Creates, allocates and maps the file that becomes `file`, with every page present;
+  /// map_memory() allocates zeroed memory. kExhausted when space may become free later, else kIo.
   Status map_file(const std::filesystem::path& file);
   Status map_memory();
   /// Writes the segment's header and its catalog. The magic, sizes and CRC are filled in here.
   void begin(SegmentHeader header, const CatalogPart& catalog);
-  /// Gives the file its name: a segment with that name has a header, whenever the process dies.
+  /// Renames the file to its name. So a segment with that name has a header, whenever the process
+  /// dies.
   Status publish(const std::filesystem::path& file);
   /// From now on reservations succeed.
   void open();
 
-  /// Returns where `padded` bytes (a multiple of 8) may be written, if fits(at, padded). Exactly
-  /// one caller gets an offset <= capacity() that does not fit: it hands the buffer over, with that
-  /// offset as its used().
+  /// Returns the offset where `padded` bytes (a multiple of 8) may be written, if fits(at, padded).
+  /// Exactly one caller gets an offset <= capacity() that does not fit. That caller hands the
+  /// buffer over, and the offset becomes its used().
   uint64_t reserve(uint64_t padded) { return tail_.fetch_add(padded, std::memory_order_acquire); }
   bool fits(uint64_t at, uint64_t padded) const { return at + padded <= capacity_; }
   bool is_full() const { return tail_.load(std::memory_order_acquire) > capacity_; }
@@ -65,26 +68,26 @@ class SegmentBuffer {
   const SegmentHeader& header() const { return header_; }
   const std::filesystem::path& file() const { return file_; }
   std::span<const std::byte> bytes() const { return {base_, used()}; }
-  /// What may have been written so far, if it is in memory and was opened; otherwise empty. From
-  /// any thread at any time, also a signal handler.
+  /// Bytes that may have been written so far; empty unless the buffer is in memory and was opened.
+  /// From any thread at any time, also from a signal handler.
   std::span<const std::byte> live_bytes() const;
-  /// Where the newest reservation that fits ends; none after a reservation passed the end of the
-  /// buffer, until used() is set. Of an opened buffer, from any thread.
+  /// The end of the newest reservation that fits. None after a reservation passed the end of the
+  /// buffer, until used() is set. For an opened buffer, from any thread.
   std::optional<uint64_t> reserved_to() const;
   /// Whether every frame up to `end`, a value of reserved_to(), is finished. From any thread, until
   /// begin() is called again.
   bool is_finished_to(uint64_t end) const;
 
-  /// Walks the finished frames up to `end`; false while one of them is still being written.
+  /// Walks over the finished frames up to `end`; false while one of them is still being written.
   bool is_written_to(uint64_t end);
   /// Deliveries counted by is_written_to().
   uint64_t num_deliveries() const { return num_deliveries_; }
 
-  /// Everything written so far survives a power cut.
+  /// After it returns, everything written so far survives a power failure.
   Status sync() const;
-  /// Unmaps the file and cuts it to used().
+  /// Unmaps the file and truncates it to used().
   Status seal_file();
-  /// Unmaps and closes; `removes` the file, when it was never used.
+  /// Unmaps and closes; with `removes` it also deletes the file, which was never used.
   void release(bool removes = false);
 
  private:
@@ -100,7 +103,7 @@ class SegmentBuffer {
   SegmentHeader header_{};
   std::filesystem::path file_;
   int fd_ = -1;
-  std::atomic<bool> is_live_ = false;  // opened, and not begun again since
+  std::atomic<bool> is_live_ = false;  // opened, and begin() was not called again since then
   // Used only by the thread that seals.
   std::atomic<uint64_t> used_ = 0;
   uint64_t walked_ = 0;

@@ -28,10 +28,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kPageBytes = 4096;
-constexpr size_t kReadySegments = 2;                            // prepared ahead
+constexpr size_t kReadySegments = 2;                            // prepared in advance
 constexpr size_t kFileBuffers = 5;                              // ready, current and being sealed
 constexpr Duration kPrepareAgain = Duration::milliseconds(20);  // after a full disk
-constexpr Duration kPackMax = Duration::seconds(20);            // of close(), for unpacked segments
+constexpr Duration kPackMax = Duration::seconds(20);            // for close() to pack segments
 
 class Writer final : public SegmentWriter {
  public:
@@ -97,7 +97,7 @@ class Writer final : public SegmentWriter {
   void sync_current(Lock& lock);
   // Ending.
   bool wait_until_sealed(Lock& lock);
-  void end_current();  // with mutex_ held
+  void end_current();  // call with mutex_ held
   void stop();
   std::vector<SegmentBuffer*> all_kept(Lock& lock);
   Result<RingSnapshot> write_ring(bool is_snapshot);
@@ -109,12 +109,12 @@ class Writer final : public SegmentWriter {
   uint64_t capacity_ = 0;
   std::vector<std::unique_ptr<SegmentBuffer>> buffers_;
   std::unique_ptr<SealedSegments> sealed_;
-  std::unique_ptr<RingFiles> ring_files_;  // of kRing
-  std::mutex dump_mutex_;                  // held while dumping; taken before mutex_
+  std::unique_ptr<RingFiles> ring_files_;  // for kRing
+  std::mutex dump_mutex_;                  // held during a dump; locked before mutex_
 
   alignas(64) std::atomic<SegmentBuffer*> current_ = nullptr;
   std::atomic<uint64_t> num_lost_ = 0;
-  std::atomic<uint64_t> pinned_from_ = UINT64_MAX;  // of kept_: segments that are being dumped
+  std::atomic<uint64_t> pinned_from_ = UINT64_MAX;  // first segment of kept_ that is being dumped
   std::atomic<bool> is_frozen_ = false;  // the process is dying: the ring keeps everything
 
   mutable std::mutex mutex_;
@@ -126,7 +126,7 @@ class Writer final : public SegmentWriter {
   // By number, because a thread can be preempted between filling a segment and handing it over.
   std::map<uint64_t, SegmentBuffer*> to_seal_;
   uint64_t next_to_seal_ = 1;
-  SegmentBuffer* sealing_ = nullptr;  // in none of these queues meanwhile
+  SegmentBuffer* sealing_ = nullptr;  // is in none of these queues meanwhile
   GapLedger losses_;                  // by group, since the last gap frames
   Status fault_;
   std::optional<Error> prepare_fault_;
@@ -244,7 +244,7 @@ void Writer::install_next() {
   wake_.notify_one();
 }
 
-// `buffer` is not current yet, so frames lost later come after its gap frame.
+// `buffer` is not current yet, so frames that are lost later come after its gap frame.
 void Writer::write_gaps(SegmentBuffer* buffer) {
   for (GapFrame& gap : losses_.take()) {
     const uint64_t at = buffer->reserve(sizeof(gap));
@@ -263,7 +263,7 @@ void Writer::fail(Error error) {
   if (is_failed_) return;
   is_failed_ = true;
   fault_ = std::move(error).while_doing("the trace is no longer written");
-  // A frame was or will be lost: one that came after it would leave a hole before it.
+  // A frame was or will be lost; a later frame would leave a hole before it.
   end_current();
   room_.notify_all();
   settled_.notify_all();
@@ -342,7 +342,7 @@ void Writer::prepare_next(Lock& lock) {
     room_.notify_all();
     return;
   }
-  // A full disk may have room again soon, by retirement or because a person made some.
+  // A full disk may have free space again soon, by retirement or because a person deleted files.
   buffer->release(true);
   free_.push_back(buffer);
   prepare_fault_ = std::move(prepared).error();
@@ -370,7 +370,7 @@ void Writer::seal_next(Lock& lock) {
 Status Writer::seal(SegmentBuffer* buffer) {
   const auto deadline = deadline_after(options_.block_max);
   while (!buffer->is_written_to(buffer->used())) {
-    // A thread was preempted during its copy; the mapping is kept for it.
+    // A thread was preempted while it copied; the mapping is kept for it.
     if (Clock::now() > deadline)
       return error(Code::kDeadline, "a frame of segment {} was not finished for {}",
                    buffer->header().number, to_string(options_.block_max));
@@ -386,7 +386,7 @@ Status Writer::seal(SegmentBuffer* buffer) {
 }
 
 void Writer::sync_current(Lock& lock) {
-  // Only this thread closes a buffer's file, so it stays open meanwhile.
+  // Only this thread closes a buffer's file, so the file stays open meanwhile.
   SegmentBuffer* buffer = current_.load(std::memory_order_relaxed);
   lock.unlock();
   Status synced = buffer->sync();
@@ -425,7 +425,7 @@ std::vector<SegmentBuffer*> Writer::all_kept(Lock& lock) {
     const size_t num_all = all.size();
     all = newest_without_gap(std::move(all));
     if (all.size() == num_all || Clock::now() > deadline) return all;
-    // One is full, and the thread that filled it has not handed it over yet.
+    // One buffer is full, and the thread that filled it has not handed it over yet.
     room_.wait_for(lock, std::chrono::microseconds(50));
   }
 }
@@ -458,7 +458,7 @@ Status Writer::close() {
       buffer->is_written_to(UINT64_MAX);
       end.num_deliveries += buffer->num_deliveries();
     }
-    // Wait for room for the end frame, also in a trace that may have gaps.
+    // Waits for space for the end frame, even if the trace may have gaps.
     options_.full = TraceFull::kBlock;
     auto gaps = buffer->is_full() ? std::vector<GapFrame>() : losses_.take();
     lock.unlock();
