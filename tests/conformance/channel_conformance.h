@@ -1,5 +1,5 @@
 /// What every WeightChannel promises (kernels/weights/snapshot.h and channel.h), as tests over a
-/// factory. What only channels between processes promise: tests/weights/channel_process_test.cc.
+/// factory. Promises of channels between processes only: tests/weights/channel_process_test.cc.
 ///
 /// Include in one test file and write
 ///   INSTANTIATE_TEST_SUITE_P(Shm, ChannelConformance, ::testing::Values(my_channel_under_test()));
@@ -18,7 +18,7 @@
 
 namespace primerl {
 
-/// The two ends of a channel; one and the same object where only one process is reached.
+/// The two ends of a channel; the same object if the channel is within one process.
 struct ChannelEnds {
   std::shared_ptr<WeightChannel> publisher;
   std::shared_ptr<WeightChannel> receiver;
@@ -75,7 +75,7 @@ class ChannelConformance : public ::testing::TestWithParam<ChannelUnderTest> {
 TEST_P(ChannelConformance, HasNothingBeforeTheFirstVersion) {
   const auto ends = make();
   EXPECT_TRUE(ends.receiver->newest({}).is_none());
-  // kUnavailable: where its bytes may be on their way.
+  // kUnavailable: for channels whose bytes may still be on their way.
   EXPECT_THAT(code_of_fetch(*ends.receiver, 0),
               testing::AnyOf(Code::kNotFound, Code::kUnavailable));
   EXPECT_EQ(code_of_fetch(*ends.receiver, -1), Code::kNotFound);

@@ -1,5 +1,5 @@
-/// Weights for tests of weight channels: small tensors whose every byte follows from the version,
-/// so that one of another version is seen.
+/// Weights for tests of weight channels: small tensors whose every byte depends on the version, so
+/// that bytes of another version are detected.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace primerl {
 
 struct WeightsShape {
-  int64_t num_rows = 33;  // not a multiple of anything
+  int64_t num_rows = 33;  // no power of two, nor a multiple of one
   std::string last = "b.buffer";
 };
 
@@ -41,7 +41,7 @@ inline std::shared_ptr<const WeightSnapshot> channel_weights(int64_t version,
   return snapshot;
 }
 
-/// Of a key; no byte is that of another key's version of the same number.
+/// Weights of a key; bytes differ from those of other keys for the same version number.
 inline std::shared_ptr<const WeightSnapshot> channel_weights_of(WeightsKey key, int64_t version) {
   const int64_t own = 1'000'000 * key.tenant.value + 10'000'000 * key.adapter.value + version;
   auto snapshot = *with_key(*channel_weights(own), key);
@@ -60,7 +60,7 @@ inline bool are_same(const WeightSnapshot& one, const WeightSnapshot& other) {
   return true;
 }
 
-/// Whether every byte of `snapshot` is that of `version`.
+/// Whether every byte of `snapshot` is the byte of `version`.
 inline bool is_whole(const WeightSnapshot& snapshot, int64_t version, WeightsShape shape = {}) {
   return are_same(snapshot, *channel_weights(version, shape));
 }

@@ -1,5 +1,5 @@
-/// What every Engine promises about its KV cache: whatever is shared, given away or computed again
-/// changes no token and no log-probability. Included by engine_conformance.h.
+/// What every Engine promises about its KV cache: sharing, reuse and recomputation of blocks change
+/// no token and no log-probability. Included by engine_conformance.h.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace primerl {
 
-/// All that was told of tokens, by sequence.
+/// Everything reported about tokens, by sequence.
 using Generated = std::map<uint64_t, std::tuple<std::vector<int32_t>, std::vector<float>,
                                                 std::vector<TokenLogprob>, std::vector<float>>>;
 
@@ -24,8 +24,8 @@ inline Generated generated_of(const std::map<uint64_t, FinishEvent>& ends) {
 
 class EngineCache : public EngineConformance {
  protected:
-  /// Three groups of four and four alone, of prompts that begin alike; some arrive while others
-  /// run. `change` gives each its options.
+  /// Three groups of four and four single requests, whose prompts have a common prefix; some arrive
+  /// while others run. `change` sets the options of each.
   Generated generate(
       EngineOptions options,
       const std::function<void(SequenceRequest&)>& change = [](SequenceRequest&) {}) {
@@ -64,7 +64,7 @@ TEST_P(EngineCache, WhatIsSharedOrComputedAgainChangesNoBit) {
       options.block_size = block_size;
       options.prefix_cache = prefix_cache;
       EXPECT_EQ(generate(options), expected);
-      // So few that sequences are preempted all the time.
+      // So few blocks that sequences are preempted all the time.
       options.kv_blocks = (64 + block_size - 1) / block_size;
       EXPECT_EQ(generate(options), expected) << "with few blocks";
       options.max_batched_tokens = 5;
@@ -73,7 +73,7 @@ TEST_P(EngineCache, WhatIsSharedOrComputedAgainChangesNoBit) {
     }
 }
 
-/// Penalties know a history that preemption must not lose, nor count twice.
+/// Penalties depend on the history, which preemption must not lose or count twice.
 TEST_P(EngineCache, NorDoesItWithPenaltiesBiasesMinTokensAndAllLogprobs) {
   const auto change = [this](SequenceRequest& one) {
     SamplingParams& sampling = one.sampling;

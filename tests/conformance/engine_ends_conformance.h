@@ -1,4 +1,4 @@
-/// What every Engine promises about how sequences end and how much it takes at once. Comes with
+/// What every Engine promises about how sequences end and how much it accepts at once. Included by
 /// engine_conformance.h.
 #pragma once
 
@@ -70,7 +70,7 @@ TEST_P(EngineConformance, RefusesStopTextsWithoutATokenizerAndThoseBeyondTheirBo
   EXPECT_TRUE(refused([](auto& sampling) { sampling.stop_ids.assign(kStopIdsMax + 1, 3); }));
 }
 
-/// A prompt is computed once for a group, and a step samples no more tokens than it may have.
+/// A prompt is computed once for a group, and a step samples no more tokens than its limit.
 TEST_P(EngineConformance, AGroupMayBeLargerThanAStep) {
   const auto tokens_with = [this](int32_t max_batched_tokens) {
     EngineOptions options;

@@ -1,5 +1,5 @@
-/// What every Engine promises of a pause, as tests over a factory: it is made pausable as a run
-/// makes it. Included by engine_conformance.h.
+/// What every Engine promises about a pause, as tests over a factory; the engine is wrapped as in a
+/// run. Included by engine_conformance.h.
 #pragma once
 
 #include "kernels/engine/pausable_engine.h"
@@ -7,7 +7,7 @@
 
 namespace primerl {
 
-/// Steps that a caller makes although the engine has no work.
+/// Calls step() although the engine has no work.
 inline void insist(Engine& engine) {
   EXPECT_FALSE(engine.has_work());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(engine.step().ok());

@@ -1,5 +1,5 @@
-/// What every Engine promises about the options that change or tell logits: those that have none
-/// refuse them. Comes with engine_conformance.h.
+/// What every Engine promises about the options that change or report logits; engines without
+/// logits refuse them. Included by engine_conformance.h.
 #pragma once
 
 #include <algorithm>
@@ -70,7 +70,7 @@ TEST_P(EngineConformance, AnEngineWithoutLogitsRefusesWhatNeedsThemByName) {
 
 class EngineLogits : public EngineConformance {
  protected:
-  /// Seven likely ends of a sequence that uses every option.
+  /// A sequence that uses every option and has seven likely ends.
   SequenceRequest busy_request(uint64_t id, int32_t max_tokens = 16) {
     auto one = request(id, max_tokens);
     auto& sampling = one.sampling;
@@ -125,7 +125,7 @@ TEST_P(EngineLogits, AHighPenaltyGivesNoTokenTwice) {
   one.sampling.repetition_penalty = 1000;
   one.sampling.logit_bias = {{7, 20}};
   auto tokens = run_one(*engine, one).tokens;
-  // What is above 0 nearly vanishes and what is below it is far below, but for the favoured one.
+  // Logits above 0 become almost 0 and those below 0 much lower, except for the favoured token.
   std::erase(tokens, 7);
   std::ranges::sort(tokens);
   EXPECT_EQ(std::ranges::adjacent_find(tokens), tokens.end());
@@ -154,8 +154,7 @@ TEST_P(EngineLogits, TopLogprobsAreSortedAndHaveTheSampledOnesOwn) {
   }
 }
 
-/// Two ways to the same numbers: a token's log-probability as one of the prompt, and as one that
-/// was drawn.
+/// Two ways to the same value: a token's log-probability as a prompt token, and as a sampled one.
 TEST_P(EngineLogits, ThePromptHasTheLogprobsThatItsTokensWereDrawnWith) {
   auto engine = make();
   auto one = request(2, 18);

@@ -1,4 +1,4 @@
-/// An engine under conformance tests, and what these tests share.
+/// An engine under conformance tests, and code that these tests share.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,12 +23,12 @@ struct EngineUnderTest {
   int32_t vocab_size = 0;  // tokens are [0, vocab_size)
   std::function<std::unique_ptr<Engine>(const EngineOptions&, std::shared_ptr<const Tokenizer>)>
       make;
-  /// Weights it accepts, unlike those it was made with.
+  /// Weights that it accepts, different from its first ones.
   std::function<std::shared_ptr<const WeightSnapshot>(PolicyVersion)> snapshot;
-  size_t tenants_max = 1;  // whose whole weights it holds
-  bool has_logits = true;  // or it makes its tokens up
-  /// Of one token's log-probability computed in batches of other sizes, or by another way; 0: equal
-  /// to the bit.
+  size_t tenants_max = 1;  // number of tenants whose full weights it accepts
+  bool has_logits = true;  // false: it makes tokens without logits
+  /// Tolerance for the log-probability of a token computed in another batch size, or in another
+  /// way; 0: equal bits.
   double logprob_tolerance = 0;
 };
 
@@ -95,7 +95,7 @@ class EngineConformance : public ::testing::TestWithParam<EngineUnderTest> {
     return engine.apply(*with_key(*GetParam().snapshot(PolicyVersion(version)), key));
   }
 
-  /// Takes over what is prefilled, and collects what ended; a second end of one id is a failure.
+  /// Takes over prefilled sequences, and collects ends; a second end of one id is a failure.
   void collect(Engine& engine, Ends& ends) {
     for (const auto& event : engine.take_prefilled()) ASSERT_TRUE(engine.take_over(event.id).ok());
     for (auto& event : engine.take_finished()) {

@@ -1,4 +1,4 @@
-/// The scripted engine and learner keep every promise that the torch ones keep.
+/// The scripted engine and learner keep every promise of the torch ones.
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/scripted/scripted_weights.h"

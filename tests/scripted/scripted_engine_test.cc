@@ -205,7 +205,7 @@ TEST(ScriptedEngine, AnotherSeedOfTheEngineGivesOtherTokens) {
   EXPECT_NE(run_one(*engine, request(1)).tokens, run_one(*other, request(1)).tokens);
 }
 
-/// Two tenants that always have requests waiting, of lengths of their own.
+/// Two tenants that always have requests waiting, of different lengths.
 TEST(ScriptedEngine, ServesTenantsByTheirShares) {
   ScriptedEngineOptions options;
   options.new_tokens_min = options.new_tokens_max = 1000;

@@ -73,7 +73,7 @@ TEST(ScriptedLearner, SaysWhatAStepWouldHaveCost) {
   EXPECT_EQ(learner->take_cost(), Duration());
 }
 
-/// As a learner of adapters divides it: each pass has a micro-batch and costs what is of a pass.
+/// Like a learner of adapters: each pass has one micro-batch and the cost of one pass.
 TEST(ScriptedLearner, DividesAStepIntoPassesAndTakesTheSameOne) {
   ScriptedLearnerOptions options;
   options.micro_batch_tokens = 4;  // a sample
