@@ -1,18 +1,18 @@
-// What adapters cost a decode step, by a step's launches alone: 28 layers of the Qwen3-0.6B shape,
-// 64 rows in one CUDA graph, cuBLAS GEMMs, norms and SwiGLU, without rotary and attention; 16
-// adapters of rank 16 on all linears, four rows each.
+// The cost of adapters in a decode step, measured only by a step's launches: 28 layers of the
+// Qwen3-0.6B shape, 64 rows in one CUDA graph, cuBLAS GEMMs, norms and SwiGLU, without RoPE and
+// attention; 16 adapters of rank 16 on all linears, four rows each.
 //
-// Bound: the adapters' numbers are 323 MB, 77 us at 4.2 TB/s. The aim, 0.85 of an engine's step of
+// Bound: the adapters' weights are 323 MB, 77 us at 4.2 TB/s. The aim, 0.85 of an engine's step of
 // 1.57 ms, leaves 277 us for 112 linears.
 //
-// Prints microseconds of a step, medians of 20 [least, most], and how much more a linear takes than
-// without adapters:
+// Prints microseconds of a step, medians of 20 [least, most], and the extra time per linear
+// compared with no adapters:
 //   after          add_adapters() follows the GEMM, on the same stream, and adds to y
 //   beside         shrink_adapters() is on a second stream while the GEMM runs, and the next
-//                  norm or SwiGLU makes the rest, as an engine's step does
-//   not ahead      without asking ahead for the numbers that come next
+//                  norm or SwiGLU computes the rest, as in an engine's step
+//   not ahead      without prefetching the weights of the next linear
 //   shrink alone   as beside, but norm and SwiGLU add nothing
-//   no GEMMs    shrink_adapters() on one stream, and who makes the rest, without the GEMMs
+//   no GEMMs       shrink_adapters() on one stream, and norm and SwiGLU, without the GEMMs
 #include "kernels/ops/cuda_adapters.h"
 #include "kernels/torch/cuda/stream.h"
 
@@ -36,7 +36,8 @@ namespace primerl::bench {
 namespace {
 
 constexpr int64_t kRows = 64, kLayers = 28, kAdapters = 16, kRank = 16;
-constexpr int64_t kTiles = kRows / 8 + kAdapters + 2;  // as the engine's; most have no adapter
+constexpr int64_t kTiles = kRows / 8 + kAdapters + 2;  // as in the engine; most tiles have no
+                                                       // adapter
 constexpr int64_t kHidden = 1024, kInner = 3072;
 constexpr int kTimes = 20, kReplays = 10;
 
@@ -46,11 +47,11 @@ bool is_beside(Way way) { return way >= Way::kBeside && way <= Way::kShrink; }
 
 at::TensorOptions bf16() { return at::TensorOptions(at::kCUDA).dtype(at::kBFloat16); }
 
-/// One of a layer's GEMMs, and where the numbers of its adapters lie.
+/// One of a layer's GEMMs, and the offsets of its adapter weights.
 struct Linear {
   at::Tensor weight, x, y;
   cuda::AddAdaptersArgs adapters;
-  cuda::LoraDelta lora_delta;  // of the same
+  cuda::LoraDelta lora_delta;  // for the same linear
 };
 
 void check(cuda::Outcome outcome) {
@@ -145,7 +146,7 @@ class Step {
     linears_.push_back(made);
   }
 
-  /// Of what `before` added to the stream.
+  /// Adds the delta of `before` to the stream, then normalises.
   void norm(const Linear* before, Linear& linear, Way way) {
     check(cuda::rms_norm({.rows = kRows,
                           .width = kHidden,
@@ -194,7 +195,7 @@ class Step {
 struct Variant {
   const char* name;
   Way way;
-  size_t base;  // the one without adapters
+  size_t base;  // index of the variant without adapters
 };
 
 double microseconds_of(at::cuda::CUDAGraph& graph, const CudaStream& stream) {

@@ -2,18 +2,18 @@
 //
 //   cuda_engine_bench SHAPE FOLDER [PART [fp8]]
 //
-// SHAPE: 0.6b or 8b, of Qwen3, or moe: four layers of Qwen3-30B-A3B; FOLDER: gets the model; PART:
-// decode-1, decode-64, decode-256, adapters, prefill or weights, else all; fp8: GEMMs of layers
-// are FP8's.
+// SHAPE: 0.6b or 8b, of Qwen3, or moe: four layers of Qwen3-30B-A3B; FOLDER: the model is written
+// there; PART: decode-1, decode-64, decode-256, adapters, prefill or weights, else all; fp8: GEMMs
+// of layers use FP8.
 //
-// Bounds of one H200 (4.27 TB/s of copies, 0.8 PFLOP/s of bf16): a decode step of the 0.6B shape
-// reads 1.19 GB of weights and 22 MB of keys and values a sequence at 192 tokens: 0.28 ms alone,
-// 0.61 ms of 64, 1.6 ms of 256. Prefill of 16k tokens: 14 TFLOP of GEMMs and 31 TFLOP of causal
-// attention, of which flash attention makes 0.33 PFLOP/s: 18 and 93 ms. New weights that were
-// prepared: 1.19 GB read and written, 0.56 ms. 16 adapters of rank 16 on all linears are 323 MB: a
-// step of 64 reads them in 0.08 ms, beside 112 GEMMs. A layer of the mixture is 1.25 GB,
-// of which 64 sequences read nearly all: 1.3 ms with the head; one reads an 11th. Beside it
-// hf_engine.py runs transformers on the same folder. Medians, [least, most].
+// Bounds for one H200 (4.27 TB/s of copies, 0.8 PFLOP/s of bf16). A decode step of the 0.6B shape
+// reads 1.19 GB of weights and 22 MB of keys and values per sequence at 192 tokens: 0.28 ms for one
+// sequence, 0.61 ms for 64, 1.6 ms for 256. Prefill of 16k tokens: 14 TFLOP of GEMMs take 18 ms. 31
+// TFLOP of causal attention take 93 ms at the 0.33 PFLOP/s of flash attention. Prepared new
+// weights: 1.19 GB read and written, 0.56 ms. 16 adapters of rank 16 on all linears are 323 MB: a
+// step of 64 reads them in 0.08 ms, in parallel to 112 GEMMs. A layer of the mixture is 1.25 GB,
+// and 64 sequences read nearly all of it: 1.3 ms with the head; one sequence reads an 11th. For
+// comparison hf_engine.py runs transformers on the same folder. Medians, [least, most].
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -107,7 +107,8 @@ void finish(Engine& engine, size_t count) {
   for (const auto& end : ends) CHECK(is_complete(end.reason), end.detail);
 }
 
-/// `batch` sequences of `num_tenants` from 128 tokens of prompt to 256: seconds of 96 steps.
+/// `batch` sequences of `num_tenants` tenants, from 128 tokens of prompt to 256: seconds of 96
+/// steps.
 std::vector<double> decode_round(Engine& engine, int32_t batch, int32_t num_tenants) {
   std::vector<double> seconds;
   for (int32_t i = 0; i < batch; ++i)
@@ -150,8 +151,8 @@ WeightSnapshot random_adapter(const TensorTable& model, uint32_t tenant, int64_t
   return snapshot;
 }
 
-/// An engine with adapters and one without, in turns; then new versions of one adapter while all
-/// decode.
+/// Alternates between an engine with adapters and one without; then applies new versions of one
+/// adapter while all sequences decode.
 void adapters(const fs::path& folder, const TensorTable& table, int32_t batch) {
   constexpr int32_t kAdapters = 16;
   const int32_t blocks = 24 * batch + 64;
@@ -186,7 +187,7 @@ void adapters(const fs::path& folder, const TensorTable& table, int32_t batch) {
              steps.empty() ? 0.0 : 1e3 * spread_of(steps).median);
 }
 
-/// Prompts of one length, each of a tenant of its own: without adapters, and with.
+/// Prompts of one length, each of another tenant: without adapters, and with.
 void prefill(const fs::path& folder, int32_t count, int32_t num_prompt,
              const TensorTable* adapted = nullptr) {
   auto engine = make_on_cuda(folder, std::max(count, 8), 16384, 2 * 16384 / 16 + 64,
@@ -205,8 +206,9 @@ void prefill(const fs::path& folder, int32_t count, int32_t num_prompt,
          double{1} * count * num_prompt, seconds);
 }
 
-/// New versions of `tensors`, of which every other one is prepared while 64 sequences decode: how
-/// long apply() stops the engine, how long it takes to prepare, and what that costs the steps.
+/// Applies new versions of `tensors` while 64 sequences decode; every other version is prepared.
+/// Measures how long apply() stops the engine, how long preparing takes, and how much it slows the
+/// steps.
 void apply_weights(Engine& engine, std::vector<WeightTensor> tensors, const std::string& type) {
   WeightSnapshot snapshot{{}, engine.state().versions.of({}), std::move(tensors)};
   double bytes = 0;
@@ -246,7 +248,7 @@ void apply_weights(Engine& engine, std::vector<WeightTensor> tensors, const std:
   std::fflush(stdout);
 }
 
-/// As a learner publishes them, in fp32, and as they are held.
+/// In fp32, as a learner publishes them, and in the engine's type.
 void new_weights(const fs::path& folder, const TensorTable& table, bool is_small) {
   auto engine = make_on_cuda(folder, 64, 16384, 64 * 128);
   auto tensors = read_model_tensors(folder).value();

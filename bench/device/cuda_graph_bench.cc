@@ -1,16 +1,16 @@
-// The whole graph around an engine on a CUDA device: what Rollout, Router, Prefill and Decode cost
-// it.
+// The cost of the whole graph around an engine on a CUDA device: Rollout, Router, Prefill and
+// Decode.
 //
 //   cuda_graph_bench 0.6b|8b FOLDER [DEVICE]
 //
-// FOLDER: gets the model; DEVICE: cuda:0, or another.
+// FOLDER: the model is written there; DEVICE: cuda:0, or another.
 //
 // The graph of examples/reverse_text with its actors and edges, a scripted learner and an
 // environment that answers at once: 1,024 rollouts in groups of 8, 64 of them in flight, from 128
-// tokens of prompt to 256. Then the same requests, in the order in which the graph made them,
-// through the engine alone: as many in flight, a group as soon as there is room for one. A rate is
-// of all new tokens from the first request to the last end. Bound: 1, the engine's own rate; wanted
-// 0.9. Beside it the time of a step and what is between steps, medians.
+// tokens of prompt to 256. Then the same requests, in the order of the graph, go directly to the
+// engine: the same number in flight, a group as soon as it has space. A rate counts all new tokens
+// from the first request to the last end. Bound: 1, the engine's own rate; target 0.9. Also prints
+// the time of a step and the time between steps, medians.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +58,8 @@ double median_us(std::vector<double> seconds) {
   return 1e6 * seconds[seconds.size() / 2];
 }
 
-/// Takes the tensors of its folder for whatever the scripted learner publishes, and looks on.
+/// Ignores what the scripted learner publishes and applies the tensors of its folder; records step
+/// times.
 class WatchedEngine final : public EngineWrapper {
  public:
   WatchedEngine(std::unique_ptr<Engine> engine, std::vector<WeightTensor> tensors, Watched& watched)
@@ -125,7 +126,7 @@ std::unique_ptr<Engine> watched_engine(const fs::path& folder, const std::string
       std::move(engine).value(), read_model_tensors(folder).value(), watched));
 }
 
-/// Tasks of 128 characters, each a token; every answer ends its rollout.
+/// Tasks of 128 characters, one token each; every answer ends its rollout.
 class Trivial final : public Environment {
  public:
   Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
@@ -146,7 +147,7 @@ class Trivial final : public Environment {
   }
 };
 
-/// Every actor, but Env around `Trivial`.
+/// Every actor, but with Env around `Trivial`.
 Catalog catalog_of_bench() {
   Catalog catalog = full_catalog();
   for (Contract& contract : catalog.actors)
@@ -158,13 +159,13 @@ Catalog catalog_of_bench() {
   return catalog;
 }
 
-/// `catalog` outlives the plan, which points into it.
+/// `catalog` must stay valid while the plan exists, which points into it.
 std::shared_ptr<const Plan> plan_of(const fs::path& folder, int32_t vocab_size,
                                     const Catalog& catalog) {
   Overrides overrides;
   overrides.cores = 8;
   overrides.sets = {fmt::format("model.policy.path=\"{}\"", fs::absolute(folder).string()),
-                    "resource.engine.backend=\"scripted\"",  // its place is taken by ours
+                    "resource.engine.backend=\"scripted\"",  // replaced by our engine
                     "resource.learner.backend=\"scripted\"",
                     fmt::format("resource.learner.vocab_size={}", vocab_size),
                     fmt::format("resource.engine.max_running={}", kInFlight),

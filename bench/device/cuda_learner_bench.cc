@@ -1,20 +1,21 @@
-// The learner on a CUDA device, through the Learner interface, of the Qwen3 0.6B shape in bf16, or
-// of some layers of Qwen3-30B-A3B.
+// The learner on a CUDA device, through the Learner interface, with the Qwen3 0.6B shape in bf16,
+// or some layers of Qwen3-30B-A3B.
 //
 //   cuda_learner_bench FOLDER [16k [fp8]]        FOLDER: gets the model; its weights are random
 //   cuda_learner_bench FOLDER mixture LAYERS     the same of LAYERS layers of Qwen3-30B-A3B
 //
-// 16k: 16,384 tokens as one row and as 16, alone; fp8: GEMMs of layers are FP8's.
+// 16k: only 16,384 tokens, as one row and as 16; fp8: GEMMs of layers use FP8.
 //
-// Bounds of one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies): GEMMs of 16k tokens, forward,
-// again and backward, are 71 TFLOP: 90 ms; causal attention of one row of 16k forward and backward
-// 108 TFLOP, of which cuDNN makes 0.6 PFLOP/s: 180 ms; of 65k 16 times that; the update 18 GB: 4
-// ms. A step is all of Learner::step(): packing, losses on the host, clip and update. Beside it
-// hf_learner.py trains the same shape with transformers. Medians, [least, most].
+// Bounds for one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies). GEMMs of 16k tokens, forward,
+// recomputation and backward, are 71 TFLOP: 90 ms. Causal attention of one row of 16k, forward and
+// backward, is 108 TFLOP: 180 ms at cuDNN's 0.6 PFLOP/s; for 65k 16 times that. The update moves 18
+// GB: 4 ms. A step is all of Learner::step(): packing, losses on the host, clip and update. For
+// comparison hf_learner.py trains the same shape with transformers. Medians, [least, most].
 //
-// Adapters: 16 of rank 16 on all linears, one row of 1k of each in one pass, or a row of 16k of
-// one. The base is frozen: a quarter of the GEMMs, its update and its clip are saved. An adapter
-// adds 5 TFLOP of 16k tokens and, where GEMMs cannot add to what is there, 2.6 TB/s of copies.
+// Adapters: 16 of rank 16 on all linears, with one row of 1k for each in one pass, or one with a
+// row of 16k. The base is frozen, which saves a quarter of the GEMMs, its update and its clip. An
+// adapter adds 5 TFLOP per 16k tokens and, where GEMMs cannot add to existing output, copies at 2.6
+// TB/s.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <fmt/format.h>
 
@@ -68,7 +69,8 @@ void write_shape(const fs::path& folder) {
          R"("initializer_range":0.02,"eos_token_id":151645,"dtype":"bfloat16"})";
 }
 
-/// Matrices of deviation 0.02, norms 1: 4M numbers, which each tensor repeats from another place.
+/// Matrices with standard deviation 0.02, norms 1: 4M random numbers, which tensors reuse from
+/// different offsets.
 std::vector<WeightTensor> random_weights(const TensorTable& table) {
   std::vector<uint16_t> randoms(kRandoms);
   for (size_t i = 0; i < kRandoms; ++i) {
@@ -96,7 +98,7 @@ TrainBatch random_rows(int32_t count, int32_t length) {
   TrainBatch batch;
   for (int32_t i = 0; i < count; ++i) {
     TrainSample& sample = batch.samples.emplace_back();
-    // The last token is predicted and never fed.
+    // The last token is predicted but is not an input.
     for (int32_t t = 0; t <= length; ++t) {
       const auto place = static_cast<uint64_t>(i) * 1000003 + static_cast<uint64_t>(t);
       sample.tokens.push_back(static_cast<int32_t>(mix(3, place) % 151000));
@@ -127,7 +129,7 @@ LearnerOptions options_of(const std::string& recompute) {
   options.device = "cuda:0";
   options.numerics = "fast";
   options.products = products_of_layers;
-  options.micro_batch_tokens = 16384;  // a longer sample is a micro-batch of its own
+  options.micro_batch_tokens = 16384;  // a longer sample gets its own micro-batch
   options.recompute = recompute;
   return options;
 }
@@ -147,7 +149,7 @@ std::unique_ptr<Learner> make_adapters(const fs::path& folder, uint32_t count, i
   return std::move(learner).value();
 }
 
-/// The rows of `batch` shared out over tenants.
+/// The rows of `batch` divided among tenants.
 std::vector<TrainBatch> shared_out(TrainBatch batch, uint32_t tenants) {
   std::vector<TrainBatch> batches(tenants);
   for (size_t i = 0; i < batch.samples.size(); ++i)
@@ -184,7 +186,7 @@ void measure(Learner& learner, const std::string& name, int32_t count, int32_t l
   std::fflush(stdout);
 }
 
-/// GEMMs of experts: 1.24 TFLOP a layer of 16k tokens, four times with recomputation, 8 ms at
+/// GEMMs of experts: 1.24 TFLOP per layer of 16k tokens, four times with recomputation, 8 ms at
 /// 0.65 PFLOP/s; gradients of experts are added to the fp32 ones in 1.5 ms.
 int run_mixture(const fs::path& folder, const std::string& layers) {
   write_mixture(folder, layers);
@@ -198,7 +200,7 @@ int run_mixture(const fs::path& folder, const std::string& layers) {
   }();
   {
     const CudaStream::Use use(stream);
-    // They would be tens of GB on a disk.
+    // On disk they would need tens of GB.
     CHECK(learner->fill(random_weights(table)).ok(), "no weights");
   }
   measure(*learner, "keep_attention", 16, 1024, 5);

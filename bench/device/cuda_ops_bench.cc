@@ -1,9 +1,9 @@
-// Bound: every op here reads its operands once and writes its answer once, so its time is at least
-// those bytes over 4.2 TB/s (a copy on an H200), and 2 us for a launch. Sizes are those of a 0.6B
+// Bound: every op here reads its operands once and writes its result once. So its time is at least
+// those bytes over 4.2 TB/s (a copy on an H200), plus 2 us for a launch. Sizes are those of a 0.6B
 // model: 16,384 tokens of training, 64 and 256 sequences of decoding. Data that a pass reads a
 // second time (cross-entropy, the sampler) should come from the L2 cache. Expected share of the
 // bound: 0.7 and more where a row is wide, 0.5 for attention with short contexts, less for the
-// sampler, which works.
+// sampler, which is limited by computation.
 //
 // Prints, for each op: microseconds, bytes, and the bound over the time.
 #include <fmt/format.h>
@@ -44,7 +44,8 @@ void report(const std::string& name, double bytes, const std::function<Outcome(S
              bytes * 1e-6, bound / ms);
 }
 
-/// Random numbers of the bench's type: a few, repeated, since making them takes longer than all.
+/// Random numbers of the bench's type: a few, repeated, since generating all would take longer than
+/// the bench.
 Buffer numbers(int64_t count, double scale = 1) {
   const Floats some = random_floats(1 << 16, 1, scale);
   Floats all(static_cast<size_t>(count));
@@ -128,8 +129,8 @@ void swiglus() {
   });
 }
 
-/// How the blocks of a cache lie: heads within places, as a row of the cache is written, or places
-/// within heads; and in the order of the sequences, or in any.
+/// The memory layout of a cache's blocks: heads within rows, as a row of the cache is written, or
+/// rows within heads; and blocks in the order of the sequences, or shuffled.
 struct CacheOrder {
   bool is_by_head = true;
   bool is_scattered = true;
@@ -191,7 +192,7 @@ void cross_entropies() {
   constexpr int64_t kRows = 2048;
   const Buffer logits = numbers(kRows * kVocab, 5), labels(Ints(kRows, 7));
   const Buffer by(Floats(kRows, 1e-6F)), logprobs = zeros(kRows);
-  // Read twice and written: the second time 300 KB a row may be in the L2 cache.
+  // Read twice and written once: the second read of 300 KB per row may come from the L2 cache.
   const double bytes = 2 * kElement * static_cast<double>(kRows * kVocab);
   report("cross_entropy in place, 2048 x 151936", bytes, [&](Stream stream) {
     return cross_entropy({.rows = kRows,
@@ -206,7 +207,7 @@ void cross_entropies() {
   });
 }
 
-/// From logits of `type`; shared out, as the engine does, or a block a row.
+/// Samples from logits of `type`: rows split over blocks, as in the engine, or one block per row.
 void samples(int64_t rows, const std::string& name, const SamplingRow& setting, Type type = kType,
              bool is_shared = false) {
   const Floats some = random_floats(1 << 16, 1, 5);
@@ -246,7 +247,8 @@ void optimizer() {
          [&](Stream stream) { return adamw(args, stream); });
 }
 
-/// What 16 adapters of rank 16 add to the widest GEMM, and to the gradient of its input.
+/// The LoRA deltas of 16 adapters of rank 16 for the widest GEMM, and for the gradient of its
+/// input.
 void low_rank_gemms() {
   constexpr int64_t kTerms = 16, kSlots = 16;
   std::vector<AdapterTile> tiles;
@@ -336,8 +338,8 @@ void rows_by_number() {
   });
 }
 
-/// 64 rows of 16 adapters, beside a GEMM of `terms` to parts of those widths; each launch reads
-/// the adapters of another layer, as a step does: more of them than the L2 cache holds.
+/// 64 rows of 16 adapters, beside a GEMM of `terms` to parts of those widths. Each launch reads the
+/// adapters of another layer, as a step does, so that they do not fit the L2 cache.
 void adapters(const std::string& name, int32_t rank, int64_t terms,
               const std::vector<int64_t>& widths) {
   constexpr int64_t kRows = 64, kAdapters = 16;

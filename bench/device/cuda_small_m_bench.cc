@@ -1,12 +1,12 @@
-// GEMMs of a decode step's rows, the library's beside small_m_gemm().
+// GEMMs of a decode step's rows: the library's compared with small_m_gemm().
 //
 //   cuda_small_m_bench
 //
-// 28 layers of Qwen3's 0.6B shape with weights of their own, as a step has them but for attention:
-// norm, qkv, out, norm, gate and up, SwiGLU, down; and the two GEMMs that are made in parts
-// alone. All in one CUDA graph, so that no launch waits for the host and weights come from memory.
-// Bound: the weights of a layer, 31 MB, at 4.2 TB/s: 7.5 us. Microseconds a layer, medians of 30
-// [least, most].
+// 28 layers of Qwen3's 0.6B shape with separate weights, as in a step without attention: norm, qkv,
+// out, norm, gate and up, SwiGLU, down; and only the two GEMMs that are computed in parts. All in
+// one CUDA graph, so that no launch waits for the host and weights come from memory. Bound: the
+// weights of a layer, 31 MB, at 4.2 TB/s: 7.5 us. Microseconds per layer, medians of 30 [least,
+// most].
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
@@ -49,7 +49,7 @@ class Layers {
     parts_ = at::zeros({cuda::kSmallMPartsMax * kRowsMax * kHidden}, options().dtype(at::kFloat));
   }
 
-  /// A layer's GEMMs; those with few columns in parts, or the library's.
+  /// A layer's GEMMs; those with few columns by parts or by the library.
   void all(int64_t rows, bool is_in_parts) {
     for (const Layer& layer : layers_) {
       norm(rows, layer, is_in_parts);
@@ -114,7 +114,7 @@ class Layers {
   at::Tensor gate_up_ = rows_of(2 * kInner), activated_ = rows_of(kInner), parts_;
 };
 
-/// Microseconds a layer of one graph.
+/// Microseconds per layer of one graph.
 std::string time_of(const std::function<void()>& launch) {
   launch();
   at::cuda::CUDAGraph graph;

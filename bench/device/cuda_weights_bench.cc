@@ -1,22 +1,21 @@
-// New weights from a learner's device to an engine's, without the host.
+// New weights from a learner's device to an engine's device, without the host.
 //
 //   cuda_weights_bench 0.6b|8b FOLDER CARD
 //
-// The engine is on cuda:0 and decodes 64 sequences meanwhile; the publisher is on cuda:CARD, in
+// The engine is on cuda:0 and decodes 64 sequences meanwhile. The publisher is on cuda:CARD, in
 // this process (only with CARD 0) and in another. With the 0.6B shape of Qwen3 it is the learner.
-// The learner of the 8B shape would not fit beside an engine, so a buffer of its size is copied as
-// the learner copies its own.
+// The learner of the 8B shape would not fit beside an engine, so a buffer of its size is copied in
+// the same way.
 //
-// "stop" is what an update adds between two tokens of a sequence: the time from the tokens before
-// apply() to those of the first step after it, less two steps of those before the update, since one
-// was under way when apply() came. "lost" adds up all of it: from the request for the version to
-// that step, less the steps that were made; it has what the learner's copy takes from a device that
-// both use.
+// "stop" is the time that an update adds between two tokens of a sequence: from the tokens before
+// apply() to those of the first step after it, minus two earlier steps, since one was in progress
+// when apply() was called. "lost" is the total: from the request for the version to that step,
+// minus the steps made meanwhile. It includes the time of the learner's copy on a shared device.
 //
-// Bounds: the learner's part and the stop of the engine are one copy within the device each, which
-// reads and writes each byte: of 1.19 GB 0.56 ms at 4.27 TB/s (H200), 0.9 at 2.7 (H100); of 16.4 GB
-// 7.7 and 12 ms; the copy alone is measured, too. Between CUDA devices the bytes travel once, while
-// steps continue: NVLink's 450 GB/s, of which a peer copy has been measured at 395, NCCL's
+// Bounds: the learner's part and the engine's stop are one copy each within the device, which reads
+// and writes each byte. For 1.19 GB that is 0.56 ms at 4.27 TB/s (H200), 0.9 ms at 2.7 (H100); for
+// 16.4 GB 7.7 and 12 ms. The copy alone is measured too. Between CUDA devices the bytes travel
+// once, while steps continue. NVLink has 450 GB/s; a peer copy was measured at 395, NCCL's
 // broadcast at 369: 3.2 ms and 45 ms. Medians, [least, most].
 #include <fmt/format.h>
 #include <poll.h>
@@ -51,11 +50,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kVersions = 15;
-constexpr int kStepsBefore = 6;  // an update, to know what one takes
+constexpr int kStepsBefore = 6;  // steps before an update, to know the time of one
 constexpr int32_t kRunning = 64;
-constexpr int32_t kTokensOfRun = 440;  // of a sequence: more than there are steps
+constexpr int32_t kTokensOfRun = 440;  // per sequence: more than the number of steps
 
-/// Spreads by name, printed in the order of their names.
+/// Spreads by name, printed in alphabetical order.
 using Figures = std::map<std::string, Spread>;
 
 void print(const std::string& title, const Figures& figures) {
@@ -64,7 +63,7 @@ void print(const std::string& title, const Figures& figures) {
   std::fflush(stdout);
 }
 
-/// Decodes 64 sequences for as long as it is asked to.
+/// Decodes 64 sequences until it is stopped.
 class Decoding {
  public:
   explicit Decoding(const fs::path& folder) {
@@ -106,7 +105,7 @@ class Decoding {
 
  private:
   std::unique_ptr<Engine> engine_;
-  bool is_full_ = false;  // all sequences decode
+  bool is_full_ = false;  // whether all sequences decode
 };
 
 /// A version that is being made while steps continue.
@@ -116,7 +115,7 @@ class Coming {
   virtual bool is_published() = 0;
 };
 
-/// Null: the memory of the device is being opened.
+/// Null: the device memory is still being opened.
 Snapshot fetch(WeightChannel& channel, int64_t version, Spread& took) {
   const double begin = now();
   auto fetched = channel.fetch({}, PolicyVersion(version));
@@ -127,7 +126,8 @@ Snapshot fetch(WeightChannel& channel, int64_t version, Spread& took) {
   return std::move(fetched).value();
 }
 
-/// Applies `version` from `channel` as Decode does: steps continue while it is made and prepared.
+/// Applies `version` from `channel` as Decode does: steps continue while it is published and
+/// prepared.
 void take(Decoding& decoding, WeightChannel& channel, int64_t version,
           const std::function<std::unique_ptr<Coming>()>& ask, Figures& figures) {
   std::vector<double> usual;
@@ -162,7 +162,7 @@ void take(Decoding& decoding, WeightChannel& channel, int64_t version,
   figures["all: lost"].add(now() - begin - (num_steps + 1) * step);
 }
 
-/// The same without steps: what the way of the bytes takes.
+/// The same without steps: measures only the transfer.
 void take_idle(Decoding& decoding, WeightChannel& channel, int64_t version,
                const std::function<std::unique_ptr<Coming>()>& ask, Figures& figures) {
   const auto coming = ask();
@@ -175,7 +175,7 @@ void take_idle(Decoding& decoding, WeightChannel& channel, int64_t version,
       std::this_thread::sleep_for(std::chrono::microseconds(20));
   }));
   CHECK(decoding.engine().apply(*snapshot).ok(), "refused");
-  decoding.step();  // behind the copy out of the second set
+  decoding.step();  // after the copy from the second set
 }
 
 void in_one_process(const std::string& shape, const fs::path& folder) {
@@ -221,12 +221,13 @@ ChannelSetup setup_of(const fs::path& folder, int device_index) {
   return setup;
 }
 
-/// A version for each line of input; says what its parts took.
+/// Publishes a version for each line of input; prints the time of each part.
 int publish(const std::string& shape, const fs::path& folder, int device_index) {
   const auto source = make_source(shape, folder, device_index, 2);
   const auto channel = make_shm_channel(setup_of(folder, device_index)).value();
   int64_t version = 0;
-  if (::write(STDOUT_FILENO, &version, sizeof version) != sizeof version) return 1;  // it is ready
+  // tells the parent that it is ready
+  if (::write(STDOUT_FILENO, &version, sizeof version) != sizeof version) return 1;
   while (::read(STDIN_FILENO, &version, sizeof version) == sizeof version) {
     double took[2] = {now(), 0};
     const Snapshot snapshot = source->next(version);
@@ -240,7 +241,7 @@ int publish(const std::string& shape, const fs::path& folder, int device_index) 
   return 0;
 }
 
-/// The other process.
+/// The process of the publisher.
 class Publisher {
  public:
   Publisher(const std::string& shape, const fs::path& folder, int device_index) {
@@ -272,7 +273,7 @@ class Publisher {
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
-  /// Asks for a version.
+  /// Requests a version.
   std::unique_ptr<Coming> publish(int64_t version, Figures& figures) const {
     CHECK(::write(in_, &version, sizeof version) == sizeof version, "it is gone");
     return std::make_unique<Asked>(out_, figures);
@@ -301,7 +302,8 @@ class Publisher {
   int in_ = -1, out_ = -1;
 };
 
-/// The first version, as an engine has it before its first step: opens the learner's buffers.
+/// Fetches the first version, as an engine does before its first step: this opens the learner's
+/// buffers.
 void open_all(WeightChannel& channel, const Publisher& publisher, Figures& figures) {
   const auto coming = publisher.publish(0, figures);
   while (!coming->is_published()) std::this_thread::yield();
@@ -312,7 +314,7 @@ void open_all(WeightChannel& channel, const Publisher& publisher, Figures& figur
   fmt::print("to open all buffers, before the engine's first step: {:.3f} ms\n", 1e3 * seconds);
 }
 
-/// Whose memory is open.
+/// The newest version whose memory is open.
 Snapshot last_of(WeightChannel& channel) {
   Spread took;
   Snapshot last = fetch(channel, channel.newest({}).value, took);
@@ -320,9 +322,10 @@ Snapshot last_of(WeightChannel& channel) {
   return last;
 }
 
-/// Seconds in which an engine on another CUDA device gets a version; 0: it is on the same.
+/// Seconds until an engine on another CUDA device has a version; 0: it is on the same device.
 double between_processes(const std::string& shape, const fs::path& folder, int device_index) {
-  const Publisher publisher(shape, folder, device_index);  // before this process knows the device
+  const Publisher publisher(shape, folder, device_index);  // started before this process uses the
+                                                           // device
   const auto channel = make_shm_channel(setup_of(folder, 0)).value();
   Figures figures;
   open_all(*channel, publisher, figures);
@@ -344,7 +347,7 @@ int run(const std::string& shape, const fs::path& folder, int device_index) {
   const TensorTable table(read_model_config(folder).value());
   const auto num_bytes = static_cast<uint64_t>(table.count()) * 2;
   fmt::print("Qwen3 {} shape, {:.2f} GB of bf16\n", shape, 1e-9 * static_cast<double>(num_bytes));
-  // The learner's memory is not there any more when the rest is measured.
+  // The learner's memory is freed before the rest is measured.
   const double seconds = between_processes(shape, folder, device_index);
   if (device_index == 0) in_one_process(shape, folder);
   copy_alone(num_bytes);

@@ -21,12 +21,13 @@ namespace fs = std::filesystem;
 constexpr int32_t kVocabSize = 151936;
 constexpr int32_t kEos = 151645;
 constexpr double kDeviation = 0.02;
-constexpr size_t kRandoms = size_t{1} << 22;  // drawn once; tensors repeat them from other places
+constexpr size_t kRandoms = size_t{1} << 22;  // generated once; tensors reuse them from different
+                                              // offsets
 
 struct QwenShape {
   int hidden, width, layers, heads, kv_heads;
   bool is_tied;
-  int num_experts = 0;  // of which a token has 8; 0: no mixture
+  int num_experts = 0;  // a token uses 8 of them; 0: no mixture
 };
 
 QwenShape shape_of(const std::string& name) {
@@ -76,7 +77,7 @@ void append_utf8(uint32_t code, std::string& text) {
   byte(0x80, 0, 0x3F);
 }
 
-/// Token i is the character U+0100 + i, past the surrogates; two are special.
+/// Token i is the character U+0100 + i, skipping the surrogates; two are special.
 void write_tokenizer(const fs::path& folder) {
   std::string vocab;
   uint32_t code = 0x100;

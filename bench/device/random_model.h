@@ -1,4 +1,4 @@
-/// Model folders of Qwen3 shapes with random bf16 weights, for the benches on a device.
+/// Model folders of Qwen3 shapes with random bf16 weights, for the benches on a CUDA device.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,11 @@
 
 namespace primerl::bench {
 
-/// Normal weights of deviation 0.02 in bf16, norms 1.
+/// Normal weights with standard deviation 0.02 in bf16, norms 1.
 std::vector<WeightTensor> random_tensors(const TensorTable& table);
 
-/// Writes the folder, but for weights that are there. `name` is "0.6b", "8b", or "moe": four layers
-/// of 30B-A3B. The tokenizer has a character for every token.
+/// Writes the folder; existing weights are kept. `name` is "0.6b", "8b", or "moe": four layers of
+/// 30B-A3B. The tokenizer has a character for every token.
 ModelConfig write_random_model(const std::string& name, const std::filesystem::path& folder);
 
 }  // namespace primerl::bench

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kPartMax = uint64_t{2} << 30;  // of a buffer's weights, copied again and again
+constexpr uint64_t kPartMax = uint64_t{2} << 30;  // of a buffer's weights, copied repeatedly
 
 class LearnerSource final : public Source {
  public:
@@ -58,7 +58,7 @@ class BufferSource final : public Source {
       offsets_.push_back(static_cast<uint64_t>(slice.offset) * 2);
     }
     must(cudaDeviceSynchronize(), "weights");
-    while (pool_.make()) {  // as a learner does with its first snapshot
+    while (pool_.make()) {  // as a learner does for its first snapshot
     }
   }
   Snapshot next(int64_t version) override {
@@ -81,13 +81,13 @@ class BufferSource final : public Source {
   const std::shared_ptr<DeviceMemory> memory_;
   const uint64_t num_bytes_;
   DeviceBufferPool pool_;
-  std::shared_ptr<DeviceBuffer> weights_;  // copied again and again: all of them would not fit
+  std::shared_ptr<DeviceBuffer> weights_;  // a part, copied repeatedly: the whole would not fit
   cudaStream_t stream_ = nullptr;
   std::vector<WeightTensor> tensors_;
   std::vector<uint64_t> offsets_;
 };
 
-/// All views of the same small numbers: what is computed with them does not count here.
+/// All are views of the same small values: the results do not matter here.
 std::vector<WeightTensor> any_tensors(const TensorTable& table) {
   int64_t most = 0;
   for (const auto& slice : table.slices()) most = std::max(most, slice.count);

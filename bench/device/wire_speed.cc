@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kPartMax = uint64_t{2} << 30;
 
-/// GB/s of each time that `body` moves `bytes`, and of the median.
+/// GB/s of each run of `body`, which moves `bytes`, and the median.
 double rate(const std::string& what, double bytes, const std::function<void()>& body) {
   std::vector<double> seconds;
   for (int i = 0; i < 9; ++i) {
@@ -32,7 +32,7 @@ double rate(const std::string& what, double bytes, const std::function<void()>& 
   return middle;
 }
 
-/// NCCL is what libtorch has loaded, where it has one; its types are plain. GB/s, 0 without it.
+/// Uses libtorch's NCCL, if it is loaded; its types are plain. GB/s, 0 without it.
 double broadcast(const std::vector<void*>& buffers, uint64_t num_bytes,
                  const std::vector<cudaStream_t>& streams) {
   using Comm = void*;
@@ -63,7 +63,7 @@ double broadcast(const std::vector<void*>& buffers, uint64_t num_bytes,
       });
 }
 
-/// The speed of the hardware from cuda:1 to cuda:0; GB/s of NCCL's broadcast.
+/// The hardware's speed from cuda:1 to cuda:0; returns GB/s of NCCL's broadcast.
 double raw(uint64_t num_bytes) {
   std::vector<void*> buffers(2);
   std::vector<cudaStream_t> streams(2);
@@ -121,7 +121,7 @@ void copy_alone(uint64_t num_bytes) {
              2e-6 * static_cast<double>(num_bytes) / speed);
 }
 
-/// Beside both sizes: a broadcast of a few bytes is no measure of the wire.
+/// For both sizes: a broadcast of a few bytes does not measure the wire.
 void compare(uint64_t num_bytes, double seconds) {
   const double own = raw(num_bytes), large = raw(uint64_t{1} << 30);
   const double speed = 1e-9 * static_cast<double>(num_bytes) / seconds;

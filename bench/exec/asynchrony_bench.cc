@@ -1,11 +1,12 @@
-// Bound: strictly on-policy (limit 0) a step costs the generation of its longest answer and then
-// the learner; with a pipe that is deep enough max(learner, load of a batch / rate of the engine).
-// So the gain is at most (tail + learner) / max(learner, load / rate), whatever the limit, and a
-// limit of k steps hides a tail of about k steps. Here the learner takes longer than the load of a
-// batch: `bound` is a step at limit 0 by what the learner takes for a batch of average length.
+// Bound: strictly on-policy (limit 0), a step takes the generation of its longest answer plus the
+// learner's time. With a deep enough pipeline it takes max(learner, load of a batch / rate of the
+// engine). So the gain is at most (tail + learner) / max(learner, load / rate), for any limit, and
+// a limit of k steps hides a tail of about k steps. Here the learner takes longer than the load of
+// a batch: `bound` is a step at limit 0 divided by the learner's time for a batch of average
+// length.
 //
-// Engine and learner are scripted and the clock is virtual, so the figures are exact and need no
-// quiet machine; the gate, its pace and all messages are those of a run. `bench/demo/asynchrony.py`
+// Engine and learner are scripted and the clock is virtual, so the figures are exact on any
+// machine. The gate, its pace and all messages are those of a run. `bench/demo/asynchrony.py`
 // measures a real engine and learner.
 #include <benchmark/benchmark.h>
 
@@ -20,14 +21,14 @@ namespace primerl::sim {
 namespace {
 
 constexpr int64_t kSteps = 120;
-constexpr int64_t kSettled = 60;  // steps until the pace has found its depth
+constexpr int64_t kSettled = 60;  // steps until the pace is stable
 constexpr uint64_t kSeeds = 3;
 constexpr int64_t kLimits[] = {0, 1, 2, 4, 8};
 constexpr int64_t kTailPercents[] = {0, 2, 10};
 constexpr int64_t kTailFactor = 10;
-constexpr Duration kTrainStep = Duration::milliseconds(1);  // of the learner, whatever the batch
+constexpr Duration kTrainStep = Duration::milliseconds(1);  // of the learner, for any batch
 
-/// What the parts of a run cost, in the proportions of a real one.
+/// The costs of the parts of a run, in the proportions of a real one.
 struct Proportions {
   const char* name;
   int64_t batch_size;
@@ -36,8 +37,9 @@ struct Proportions {
   Duration train_token, snapshot;             // learner
 };
 
-/// The demo on two cores, one for each: 64 answers of 8 tokens on average take 36 ms to generate
-/// and their training step 62 ms (docs/bench/README.md, 0.098 s at limit 0 and 0.062 s at 2).
+/// The demo on two cores, one for the engine and one for the learner: 64 answers of 8 tokens on
+/// average take 36 ms to generate and their training step 62 ms (docs/bench/README.md, 0.098 s at
+/// limit 0 and 0.062 s at 2).
 const Proportions kDemo = {.name = "demo",
                            .batch_size = 64,
                            .new_tokens_min = 4,
@@ -48,10 +50,11 @@ const Proportions kDemo = {.name = "demo",
                            .apply = Duration::milliseconds(2),
                            .train_token = Duration::microseconds(85),
                            .snapshot = Duration::milliseconds(1)};
-/// 8 G parameters in bf16, one accelerator of 3.35 TB/s and 400 TFLOP/s for the engine, one for the
-/// learner, reckoned: a decode step reads 16 GB of weights and, for each sequence of 1,000 tokens,
-/// 147 MB of keys and values, which leaves room for 320 of them; training takes 6 flops a parameter
-/// and token. A token here stands for 60 of such a run, all costs are of one.
+/// 8 G parameters in bf16, one accelerator of 3.35 TB/s and 400 TFLOP/s for the engine and one for
+/// the learner; calculated. A decode step reads 16 GB of weights and, for each sequence of 1,000
+/// tokens, 147 MB of keys and values, which leaves memory for 320 sequences. Training takes 6 flops
+/// per parameter and token. A token here stands for 60 tokens of such a run; all costs are per
+/// token here.
 const Proportions kLongAnswers = {.name = "long_answers",
                                   .batch_size = 256,
                                   .new_tokens_min = 8,
@@ -88,8 +91,8 @@ std::vector<std::string> sets_of(const Proportions& of, int64_t tail_percent) {
 
 struct Flow {
   double step_s = 0;      // virtual, from step to step
-  double staleness = 0;   // mean of what was trained
-  double lost_share = 0;  // of the rollouts that ended
+  double staleness = 0;   // mean of the trained groups
+  double lost_share = 0;  // share of the ended rollouts
 };
 
 Flow flow_of(const Proportions& of, int64_t tail_percent, int64_t limit, uint64_t seed) {
@@ -98,7 +101,7 @@ Flow flow_of(const Proportions& of, int64_t tail_percent, int64_t limit, uint64_
   demo.batch_size = of.batch_size;
   demo.max_steps = kSteps;
   demo.sets = sets_of(of, tail_percent);
-  int64_t step = 0;  // of the newest line
+  int64_t step = 0;  // number in the newest line
   int64_t num_trained = 0, num_lost = 0, num_steps_late = 0;
   std::map<int64_t, Time> trained_at;
   DemoHooks hooks;
@@ -125,7 +128,7 @@ Flow flow_of(const Proportions& of, int64_t tail_percent, int64_t limit, uint64_
   return flow;
 }
 
-/// What the learner takes for a batch of average length.
+/// The learner's time for a batch of average length.
 double learner_s(const Proportions& of, int64_t tail_percent) {
   constexpr double kPromptTokens = 3;
   const double answer_tokens = static_cast<double>(of.new_tokens_min + of.new_tokens_max) / 2 *
@@ -140,9 +143,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Time is virtual, of one step. `ratio` is by how much faster than limit 0 with the same seed.
-/// Where `lost_percent` is above 0 the limit was too small for some stragglers: their groups were
-/// dropped as stale, what trains is shorter on average, and a part of the ratio is that.
+/// Time is virtual, per step. `ratio` is the speedup over limit 0 with the same seed. If
+/// `lost_percent` is above 0, the limit was too small for some stragglers: their groups were
+/// dropped as stale. Then the trained answers are shorter on average, which is part of the ratio.
 void steps(benchmark::State& state, const Proportions& of) {
   const int64_t tail_percent = state.range(0), limit = state.range(1);
   static std::map<std::tuple<std::string, int64_t, uint64_t>, Flow> on_policy;

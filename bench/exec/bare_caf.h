@@ -1,4 +1,4 @@
-/// The peer of the edge benchmarks: bare CAF actors that do the least by hand. No CAF type here.
+/// The peer of the edge benchmarks: minimal CAF actors written by hand. No CAF type in this header.
 #pragma once
 
 #include <cstdint>

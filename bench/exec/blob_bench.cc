@@ -1,8 +1,7 @@
 // Bound: 256 rollouts of 32k tokens with routed experts [32k, 48, 8] uint8 are 12.6 MB each, 3.2 GB
-// in all. Filled where they are born they are written once (a memcpy, 5 GB/s cold) by the thread
-// that has them and read once by the other process; the I/O thread of a link sends 32 bytes for
-// each, about a microsecond. Wanted: >= 1 GB/s from process to process, no turn of the I/O thread
-// over 1 ms.
+// in all. Each is written once (a memcpy, 5 GB/s cold) by the thread that creates it, and read once
+// by the other process. The I/O thread of a link sends 32 bytes for each, about a microsecond.
+// Target: >= 1 GB/s from process to process, no iteration of the I/O thread over 1 ms.
 #include <benchmark/benchmark.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -28,9 +27,9 @@ namespace {
 
 constexpr size_t kBlobs = 256;
 constexpr size_t kBlobBytes = size_t{32 * 1024} * 48 * 8;
-constexpr size_t kPoolBytes = 32 * kBlobBytes;  // an eighth of them in flight
+constexpr size_t kPoolBytes = 32 * kBlobBytes;  // 32 of the 256 Blobs in flight
 
-/// What the receiver says of one Blob.
+/// The receiver's measurements for one Blob.
 struct Answer {
   uint32_t check = 0;
   double take_us = 0;  // of its I/O thread
@@ -42,7 +41,7 @@ double now_us() {
       .count();
 }
 
-/// Of this thread: what a turn costs wherever the scheduler puts it.
+/// CPU time of this thread: the cost of an iteration, independent of the scheduler.
 double cpu_us() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -59,7 +58,7 @@ void write_all(int to, const T& value) {
   CHECK(::write(to, &value, sizeof value) == sizeof value, "the other process is gone");
 }
 
-/// Takes references, reads every byte of what they name, answers.
+/// Receives references, reads every byte that they name, answers.
 int receive() {
   ShmBlobAddress address;
   if (!read_all(STDIN_FILENO, address)) return 1;
@@ -109,7 +108,7 @@ struct Receiver {
   int input = -1, output = -1;
 };
 
-/// References from the thread that fills Blobs to the I/O thread.
+/// A queue of references from the thread that fills Blobs to the I/O thread.
 class Outbox {
  public:
   void put(ShmBlobRef ref) {
@@ -158,7 +157,7 @@ void rollouts_with_experts(benchmark::State& state) {
     });
     for (size_t i = 0; i < kBlobs; ++i) {
       auto ref = pool->put(experts);
-      while (!ref.ok()) {  // the pool is full: credit, in a link
+      while (!ref.ok()) {  // the pool is full; a link would wait for credit
         std::this_thread::yield();
         ref = pool->put(experts);
       }

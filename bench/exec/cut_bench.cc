@@ -1,7 +1,7 @@
-// Bound: a cut copies the state of a group between two of its steps, on its thread. A state of 1 MB
-// takes a core 0.1 ms to copy at 10 GB/s, and as a rule three times that with its allocations.
-// Wanted: at most 2 ms of any group's thread for the demo, all cuts at most 1 % of the wall time;
-// where a state is larger, its bytes at 1 GB/s.
+// Bound: a cut copies the state of a group between two of its steps, on its thread. A core copies 1
+// MB of state in 0.1 ms at 10 GB/s; with allocations it is typically three times that. Target: at
+// most 2 ms of any group's thread for the demo, all cuts at most 1 % of the wall time; for larger
+// states, 1 GB/s.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -14,20 +14,20 @@
 namespace primerl::sim {
 namespace {
 
-/// Of this thread: another program on the core does not count.
+/// CPU time of this thread, so that other programs on the core do not count.
 double now_us() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-/// Takes the parts of all groups, and how long each took to make.
+/// Collects the parts of all groups, and the time to make each.
 class Parts final : public CutSink {
  public:
   void add_part(uint64_t, GroupState&& state) override {
     has_part = true;
     group = state.group;
-    MsgpackWriter writer;  // not on the group's thread in a run
+    MsgpackWriter writer;  // in a run this is on another thread
     const double begin = now_us();
     wire::write(writer, state);
     write_us = now_us() - begin;
@@ -42,8 +42,8 @@ class Parts final : public CutSink {
   size_t num_bytes = 0;
 };
 
-/// The demo's graph; a cut every 2,000 events. One event is one group's part. The largest is the
-/// router's, which remembers the last 100,000 sessions: 2,900 after 60 steps, 28,000 after 600.
+/// The demo's graph, with a cut every 2,000 events. One event is one group's part. The largest is
+/// the router's, which keeps the last 100,000 sessions: 2,900 after 60 steps, 28,000 after 600.
 void cuts_of_the_demo(benchmark::State& state) {
   const DemoCase demo{.seed = 1,
                       .group_size = 8,

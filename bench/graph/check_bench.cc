@@ -1,9 +1,9 @@
 // Reading, checking and resolving a graph file, from text to plan.
 //
 // Bound: a graph of 1,000 nodes and 3,000 edges is about 125 KB of text; toml++ reads some 20-40
-// MB/s with one allocation a value (5 ms), names are hashed once per edge end, and the canonical
-// text is written once (2 ms). The target is 50 ms on one core; the demo is 85 lines, so 10 ms is
-// generous and most of what a person waits for is the start of the process.
+// MB/s with one allocation per value (5 ms), names are hashed once per edge end, and the canonical
+// text is written once (2 ms). The target is 50 ms on one core. The demo is 85 lines, so 10 ms is
+// generous, and process start dominates.
 #include <benchmark/benchmark.h>
 
 #include "graph/plan.h"

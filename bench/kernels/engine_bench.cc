@@ -1,18 +1,18 @@
-// Bound: 64 completions of 11 prompt and 9 answer tokens in groups of 8 that share a prompt feed
-// 8 * 11 + 64 * 8 = 600 rows through 1.0 M parameters (1m) at 2 flops each: 1.2 GFLOP. One core of
-// 90 GFLOP/s (fp32, AVX2) needs 13 ms, a decode step of 64 rows 1.4 ms. Alone, 64 prompts of their
-// own make 1216 rows and 27 ms. The 5m shape has 4.8 times the parameters.
+// Bound: 64 completions of 11 prompt and 9 answer tokens in groups of 8 with a common prompt feed 8
+// * 11 + 64 * 8 = 600 rows through 1.0 M parameters (1m) at 2 flops each: 1.2 GFLOP. One core of 90
+// GFLOP/s (fp32, AVX2) needs 13 ms, a decode step of 64 rows 1.4 ms. Alone, 64 different prompts
+// make 1216 rows and 27 ms. The 5m shape has 4.8 times the parameters.
 //
-// serve/: batch prompts of 16 tokens of their own and 64 answer tokens, two threads, as
+// serve/: a batch of different prompts of 16 tokens with 64 answer tokens, two threads, as
 // transformers' generate and llama.cpp are measured (bench/peers/hf_generate.py). A decode step
 // reads all matrices once: 19 MB (5m, in the L3 of most machines) or 200 MB (50m, at most 100 steps
-// a second where memory gives 20 GB/s), and multiplies 2 flops by batch by parameters: at 32 and
-// 50m 3.2 GFLOP, 22 ms at 150 GFLOP/s, so 1,470 tokens/s. The head of 50m has 8,192 columns.
+// per second with memory of 20 GB/s). It takes 2 flops times batch times parameters: at batch 32
+// and 50m 3.2 GFLOP, 22 ms at 150 GFLOP/s, so 1,470 tokens/s. The head of 50m has 8,192 columns.
 //
-// turns/: eight sessions of eight turns, the first prompt of 432 tokens, each turn 16 answer tokens
-// and 32 of an observation, so that nine tenths of a turn's prompt were there before; two threads
-// (bench/peers/hf_turns.py). With a cache 432 + 7 * 48 tokens a session are prefilled, without one
-// 4,800: prefill alone is 6.25 times less, and the 128 decode steps stay.
+// turns/: eight sessions of eight turns. The first prompt has 432 tokens, and each turn adds 16
+// answer tokens and 32 of an observation, so that nine tenths of a turn's prompt are known. Two
+// threads (bench/peers/hf_turns.py). With a cache 432 + 7 * 48 tokens per session are prefilled,
+// without one 4,800: prefill alone is 6.25 times less, and the 128 decode steps stay.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

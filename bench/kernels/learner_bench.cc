@@ -1,24 +1,24 @@
-// Bound: 64 samples of 11 prompt and 9 answer tokens are 64 * 20 tokens; forward and backward are
-// 6 flops a parameter and token: 7.7 GFLOP at 1.0 M parameters (1m), 85 ms on one core of 90
-// GFLOP/s. The learner runs each of the 8 prompts once and never feeds a last token: 8 * 11 + 64 *
-// 8 = 600 rows, 3.6 GFLOP, 40 ms. Alone: 64 prompts of their own, 1216 rows, 81 ms. The 5m
+// Bound: 64 samples of 11 prompt and 9 answer tokens are 64 * 20 tokens; forward and backward take
+// 6 flops per parameter and token: 7.7 GFLOP at 1.0 M parameters (1m), 85 ms on one core of 90
+// GFLOP/s. The learner computes each of the 8 prompts once, and last tokens are not inputs: 8 * 11
+// + 64 * 8 = 600 rows, 3.6 GFLOP, 40 ms. Alone: 64 different prompts, 1216 rows, 81 ms. The 5m
 // shape: 4.8 times. The 50m shapes train 16 documents of 256 tokens, all with a loss: 4,096 rows of
 // 50 M parameters are 1.2 TFLOP, 7 s on two such cores. Peer: bench/peers/transformers_step.py.
 //
-// tenants: 16 adapters of rank 8 with a group of 8 samples each, by steps of their own and in one
-// shared pass, beside one adapter with all 128 samples: the same 16 * 75 rows. Bound of both
-// ratios: 1 for the pass, and 16 optimizers for one: 15 * 97 k parameters more, of which gradient,
-// weight and moments are cleared, read and written, 40 bytes each: 58 MB, 6 ms at 10 GB/s beside 70
-// ms, so 1.08.
+// tenants: 16 adapters of rank 8 with a group of 8 samples each, in separate steps and in one
+// shared pass, compared with one adapter with all 128 samples: the same 16 * 75 rows. Bound of both
+// ratios: 1 for the pass, plus 16 optimizers instead of one: 15 * 97 k more parameters, whose
+// gradient, weight and moments are cleared, read and written, 40 bytes each. That is 58 MB, 6 ms at
+// 10 GB/s compared with 70 ms, so 1.08.
 //
-// packed: the weights that engine and learner share beside rows of its own. A pass on rows
-// arranges each weight twice, one on panels once, so the ratio's bound is 1 less the part of the
-// time that an arranging takes: with few rows a third, with many next to nothing.
+// packed: the packed weights that engine and learner share, compared with separate row-major ones.
+// A pass on row-major weights packs each weight twice, one on packed weights once. So the ratio's
+// bound is 1 minus the packing time's share: a third with few rows, nearly nothing with many.
 //
-// dropout: one adapter with dropout 0.1 beside one without. For 8 numbers that an A reads, a draw
-// takes about 12 instructions and applying it 6, 4 and 2 cycles; both happen twice, and applying
-// once more to the gradient: 14 cycles. The base's two products with 128 outputs take 128 cycles
-// of two fused vectors each: 1.11, at the 1m shape, and less for wider outputs.
+// dropout: one adapter with dropout 0.1 compared with one without. For 8 inputs of an A, random
+// numbers take about 12 instructions and applying them 6, 4 and 2 cycles. Both happen twice, and
+// the gradient needs one more application: 14 cycles. The base's two GEMMs with 128 outputs take
+// 128 cycles of two fused vectors each: 1.11, at the 1m shape, and less for wider outputs.
 #include <benchmark/benchmark.h>
 
 #include <ctime>
@@ -68,7 +68,7 @@ void train_step(benchmark::State& state, const Shape& shape, int group_size) {
                          benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// 16 documents of 256 tokens on both cores; numerics by name.
+/// 16 documents of 256 tokens on both cores; named by numerics.
 void long_step(benchmark::State& state, const Shape& shape, const char* numerics) {
   LearnerOptions options;
   options.threads = 2;
@@ -82,7 +82,7 @@ void long_step(benchmark::State& state, const Shape& shape, const char* numerics
       sample.tokens.push_back((i * 7919 + t * 104729) % shape.vocab_size);
     sample.loss_mask.assign(256, 1);
   }
-  // The first step makes the activations' memory; the peer's is not counted either.
+  // The first step allocates the activations; it is not counted, nor is the peer's.
   CHECK(learner->step(batch, nullptr).ok(), "the first step failed");
   for (auto _ : state) {
     const auto report = learner->step(batch, [] { return false; });
@@ -107,7 +107,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Ratios to one tenant with all samples, of pairs that take turns; processor time of one thread.
+/// Ratios to one tenant with all samples, from alternating pairs; CPU time of one thread.
 void tenants(benchmark::State& state, const Shape& shape) {
   constexpr uint32_t kTenants = 16;
   std::vector<AdapterTraining> adapters;
@@ -152,8 +152,7 @@ void tenants(benchmark::State& state, const Shape& shape) {
   state.counters["smallest_step_ms"] = 1e3 * median(least);
 }
 
-/// Ratio of a step with dropout to one without, of pairs that take turns; processor time of one
-/// thread.
+/// Ratio of a step with dropout to one without, from alternating pairs; CPU time of one thread.
 void dropout(benchmark::State& state, const Shape& shape) {
   std::vector<AdapterTraining> adapters;
   for (uint32_t i = 0; i < 2; ++i)
@@ -180,8 +179,8 @@ void dropout(benchmark::State& state, const Shape& shape) {
   state.counters["ratio"] = median(ratio);
 }
 
-/// Ratio of a step on the packed weights that engine and learner share to one on rows, of pairs
-/// that take turns; processor time of one thread. `num_samples` in groups of 8.
+/// Ratio of a step on the packed weights that engine and learner share to one on row-major weights,
+/// from alternating pairs; CPU time of one thread. `num_samples` in groups of 8.
 void packed(benchmark::State& state, const Shape& shape, int num_samples) {
   const auto folder = make_folder(shape);
   const ModelConfig config = read_model_config(folder).value();

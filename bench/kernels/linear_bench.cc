@@ -1,8 +1,9 @@
-// The row-invariant product beside the vendor's (at::mm_out), one thread each, same run.
+// The row-invariant GEMM compared with the vendor's (at::mm_out), one thread each, same run.
 //
-// Bound: with many rows, the multiply-adds: two vectors of 8 a cycle with AVX2, 32 flops. With one
-// row, the weights are read once: their bytes at the rate of the cache or memory that holds them
-// ("read" sums the same bytes). Targets: 0.8 of the vendor's from 64 rows on, 0.9 of "read" at one.
+// Bound: with many rows, the multiply-adds: two vectors of 8 per cycle with AVX2, 32 flops. With
+// one row, the weights are read once: their bytes at the rate of the cache or memory that they are
+// in ("read" sums the same bytes). Targets: 0.8 of the vendor's from 64 rows on, 0.9 of "read" at
+// one.
 #include <ATen/Parallel.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand.h>

@@ -1,9 +1,9 @@
 // Bound: an engine reads every byte of a folder once (read_pages: 1 MiB at a time into one buffer)
-// and writes as many into memory of its own, which the system clears first (write_new_memory); the
-// two one after the other on each thread. Aim: 0.8 of the page cache's rate, with no copy of the
-// weights beside the engine's own. An update (update_engine) reads and writes as many bytes; of it
-// only the exchange of two sets stops the engine where it was prepared, and each part of preparing
-// is 4 MiB: 1 to 2 ms at the rate of a copy.
+// and writes as many into new memory, which the system clears first (write_new_memory). Each thread
+// does one after the other. Aim: 0.8 of the page cache's rate, without a second copy of the
+// weights. An update (update_engine) reads and writes as many bytes. If it was prepared, only the
+// exchange of the two sets stops the engine. Each part of preparing is 4 MiB: 1 to 2 ms at the rate
+// of a copy.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr Shape kLarge = {"2gb", 2048, 10, 6144, 16, 8, 128, 32000};
 
-/// 2 GB of zeros as a model; F32, or BF16 of half the size.
+/// A model of 2 GB of zeros; F32, or BF16 of half the size.
 std::filesystem::path make_large(DataType type) {
   const auto folder = make_config(kLarge, std::string(to_string(type)));
   const TensorTable table(read_model_config(folder).value());
@@ -58,7 +58,7 @@ void read_pages(benchmark::State& state, DataType type) {
   count_bytes(state, file_bytes(folder));
 }
 
-/// As much memory of its own, written once: the system clears each page first.
+/// Writes as much new memory once: the system clears each page first.
 void write_new_memory(benchmark::State& state, DataType type) {
   const auto size = static_cast<int64_t>(file_bytes(make_large(type)));
   for (auto _ : state) {
@@ -80,7 +80,7 @@ void load_engine(benchmark::State& state, DataType type) {
   count_bytes(state, file_bytes(folder));
 }
 
-/// How long a new version stops an engine; prepared: also the longest part of preparing it.
+/// How long a new version stops an engine; if prepared, also the longest part of preparing it.
 void update_engine(benchmark::State& state, bool is_prepared) {
   const auto folder = make_large(DataType::kF32);
   EngineOptions options;

@@ -1,8 +1,8 @@
-// The three products of a linear layer, invariant and the vendor's, one thread each, same run: y =
-// x w' as a learner reads its masters (forward), dx = dy w (input) and dw += dy' x (weight).
+// The three GEMMs of a linear layer, invariant and the vendor's, one thread each, same run: y = x
+// w' with a learner's master weights (forward), dx = dy w (input) and dw += dy' x (weight).
 //
-// Bound: two flops a multiply-add at two vectors of 8 a cycle with AVX2. Aim: no slower than the
-// vendor's at the shapes of the demo, and 0.8 of it at any other from 64 rows on.
+// Bound: two flops per multiply-add at two vectors of 8 per cycle with AVX2. Aim: no slower than
+// the vendor's at the shapes of the demo, and 0.8 of it at any other from 64 rows on.
 #include "kernels/torch/product.h"
 
 #include <ATen/Parallel.h>

@@ -1,12 +1,12 @@
-// Bound: a row of 151,936 logits is 0.6 MB, so one pass from the L2 cache at 10 GB/s takes 60 us;
-// the softmax takes two (its exponentials 8 lanes at a time, 1 ns a lane group), its weights are
-// written once. Greedy is bound by 2 passes (0.1 ms), plain by 4 (0.25 ms: the masses, the draw),
-// truncation by 6 (0.4 ms: the greatest of each block, the candidates) and what is kept. Top
-// log-probabilities take one pass more (0.1 ms). Penalties touch one logit for each token of the
-// history: 3 ns each, while the row and the list come from the L2 cache.
+// Bound: a row of 151,936 logits is 0.6 MB, so one pass from the L2 cache at 10 GB/s takes 60 us.
+// The softmax takes two passes (its exponentials 8 lanes at a time, 1 ns per lane group), and its
+// weights are written once. Greedy needs 2 passes (0.1 ms), plain sampling 4 (0.25 ms: the masses,
+// the sampled token), truncation 6 (0.4 ms: the maximum of each block, the candidates) plus the
+// kept tokens. Top log-probabilities take one more pass (0.1 ms). Penalties change one logit for
+// each token of the history: 3 ns each, while the row and the list come from the L2 cache.
 //
-// "zipf": weights fall as rank^-1.2, as a trained model's do, in shuffled order. "flat": normal
-// logits of deviation 0.5, as those of random weights; top_p 0.9 keeps four fifths of them.
+// "zipf": weights fall as rank^-1.2, as in a trained model, in shuffled order. "flat": normal
+// logits of deviation 0.5, as with random weights; top_p 0.9 keeps four fifths of them.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ void sample(benchmark::State& state, const std::vector<float>& row, const Sampli
   }
 }
 
-/// Penalties of a sequence with a prompt of so many different tokens.
+/// Penalties of a sequence whose prompt has the given number of different tokens.
 void penalise(benchmark::State& state) {
   std::vector<int32_t> prompt(static_cast<size_t>(state.range(0)));
   std::iota(prompt.begin(), prompt.end(), 0);
@@ -61,7 +61,8 @@ void penalise(benchmark::State& state) {
   const auto original = flat_row();
   auto row = original;
   for (auto _ : state) {
-    // A row is processed once: again and again its logits would vanish, and small numbers are slow.
+    // Each row is processed once: repeated penalties would shrink its logits to denormal numbers,
+    // which are slow.
     std::copy_n(original.begin(), prompt.size(), row.begin());
     (*processor)->apply(row);
     benchmark::ClobberMemory();

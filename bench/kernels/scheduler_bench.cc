@@ -1,7 +1,7 @@
-// Bound: a step of n running sequences names n rows and their blocks, here 64 block numbers each,
-// so 264 bytes a sequence: 26 us at 10 GB/s for 1,000. Aim: a decision in 100 us. A lookup hashes
-// 113 bytes a block (two blocks of SHA-256, about 0.15 us with the instructions of the machine):
-// 0.4 ms for the 2,048 blocks of 32,768 tokens. Aim: 1 ms.
+// Bound: a step of n running sequences lists n rows and their blocks, here 64 block numbers each,
+// so 264 bytes per sequence: 26 us at 10 GB/s for 1,000. Aim: a plan in 100 us. A lookup hashes 113
+// bytes per block (two blocks of SHA-256, about 0.15 us with the CPU's instructions): 0.4 ms for
+// the 2,048 blocks of 32,768 tokens. Aim: 1 ms.
 #include <benchmark/benchmark.h>
 
 #include "kernels/engine/batch_scheduler.h"
@@ -37,7 +37,8 @@ void take_step(BatchScheduler& scheduler, StepPlan& plan) {
   scheduler.finish_step();
 }
 
-/// A decode step of range(0) sequences of about 1,000 tokens, without what the engine does.
+/// Planning of a decode step of range(0) sequences of about 1,000 tokens, without the engine's
+/// work.
 void decide(benchmark::State& state) {
   const auto num_running = static_cast<int32_t>(state.range(0));
   BatchScheduler scheduler(limits_of(num_running * 256, num_running));
@@ -58,7 +59,7 @@ void decide(benchmark::State& state) {
   }
 }
 
-/// Admission of a prompt of 32,768 tokens whose blocks are all there.
+/// Admission of a prompt of 32,768 tokens whose blocks are all cached.
 void look_up(benchmark::State& state) {
   BatchScheduler scheduler(limits_of(4200, 4));
   StepPlan plan;

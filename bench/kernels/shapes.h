@@ -1,5 +1,5 @@
-/// Model folders of the peers' shapes (Qwen3 and Qwen3 mixtures, tied embeddings), with random
-/// weights.
+/// Model folders with the shapes of the peers (Qwen3 and Qwen3 mixtures, tied embeddings) and
+/// random weights.
 #pragma once
 
 #include <cstdlib>
@@ -17,7 +17,8 @@ struct Shape {
   const char* name;
   int hidden_size, num_layers, intermediate_size, num_heads, num_kv_heads;
   int head_dim = 32, vocab_size = 128;
-  int num_experts = 0, experts_per_token = 1;  // intermediate_size is then an expert's
+  int num_experts = 0, experts_per_token = 1;  // with experts, intermediate_size is that of one
+                                               // expert
 };
 inline constexpr Shape kOneMillion = {"1m", 128, 5, 384, 4, 2};
 inline constexpr Shape kFiveMillion = {"5m", 256, 6, 768, 8, 4};
@@ -25,7 +26,7 @@ inline constexpr Shape kFiftyMillion = {"50m", 640, 9, 1920, 10, 5, 64, 8192};
 /// As many parameters for one token as kFiftyMillion has.
 inline constexpr Shape kMixture = {"50m_of_16_experts", 640, 9, 480, 10, 5, 64, 8192, 16, 4};
 
-/// Parameters that a token passes through, the head included.
+/// Parameters that a token uses, including the head.
 inline int64_t matrix_parameters(const Shape& s) {
   const int64_t attention =
       int64_t{s.head_dim} * s.hidden_size * (2 * s.num_heads + 2 * s.num_kv_heads);
@@ -43,7 +44,7 @@ inline std::unique_ptr<Learner> make_learner(const std::filesystem::path& folder
   return std::move(learner).value();
 }
 
-/// A folder with a config alone, below the system's folder for temporary files.
+/// A folder with only a config, in the system's folder for temporary files.
 inline std::filesystem::path make_config(const Shape& shape, const std::string& suffix = {}) {
   const auto folder = std::filesystem::temp_directory_path() /
                       (std::string("primerl-bench-") + shape.name + suffix);

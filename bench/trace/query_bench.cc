@@ -1,11 +1,12 @@
-// Bound: 10 M deliveries of 96 bytes are 960 MB in 120 segments. Indexed, a trace is opened by its
-// indices alone, 4 bytes a step and 4 a message: 80 MB to map and to hash at 5-10 GB/s, so
-// 0.01-0.02 s, and as much for the page tables. Indexing reads and checks everything: 960 MB at
-// the 1-8 GB/s of CRC-32C and 100 ns a frame on each core, 1-2 s. A difference is found by digests
-// of 1024 steps: 10 k comparisons, then 1024 steps decoded. Wanted: open and stat < 1 s, the first
-// difference of a pair < 5 s. Packed, indexing decompresses first, 1 GB at 1 GB/s a core: 0.5 s
-// more; the rest reads one block a segment. A bisection over a field reads every message before the
-// one it finds: 2.6 M of 10 M deliveries, 150 bytes checked, decoded and looked at in 1 us: 2.6 s.
+// Bound: 10 M deliveries of 96 bytes are 960 MB in 120 segments. An indexed trace is opened from
+// its indices, 4 bytes per step and 4 per message: 80 MB to map and to hash at 5-10 GB/s, so
+// 0.01-0.02 s, and as much for the page tables. Indexing reads and checks everything: 960 MB at the
+// 1-8 GB/s of CRC-32C and 100 ns per frame on each core, 1-2 s. A difference is found by digests of
+// 1024 steps: 10 k comparisons, then 1024 steps decoded. Target: open and stat < 1 s, the first
+// difference of a pair < 5 s. For a packed trace, indexing decompresses first, 1 GB at 1 GB/s per
+// core: 0.5 s more; the rest reads one block per segment. A bisection over a field reads every
+// message before the one it finds: 2.6 M of 10 M deliveries, 150 bytes checked, decoded and
+// compared in 1 us: 2.6 s.
 //
 // PRIMERL_BENCH_STEPS sets the number of deliveries (default 10 M).
 #include <benchmark/benchmark.h>
@@ -33,7 +34,7 @@ uint64_t num_rounds() {
   return steps * 2 / 7;  // 3.5 steps a round
 }
 
-/// Two traces in one folder, alike but for one message near the end; removed at the end.
+/// Two equal traces in one folder, except for one message near the end; removed at the end.
 class Pair {
  public:
   Pair() {
@@ -180,7 +181,7 @@ void OpenAndDiffPackedAgainstRaw(benchmark::State& state) {
 }
 BENCHMARK(OpenAndDiffPackedAgainstRaw)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(3);
 
-/// What nine tenths of the messages do not say yet.
+/// A field that nine tenths of the messages do not have yet.
 void BisectAField(benchmark::State& state) {
   const Stored stored;
   (void)opened(stored.folder);
@@ -198,7 +199,7 @@ void BisectAField(benchmark::State& state) {
 }
 BENCHMARK(BisectAField)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(1);
 
-/// As when numbers differ between the two: nothing can be skipped.
+/// As if numbers differ between the two: nothing can be skipped.
 void VisitEveryStep(benchmark::State& state) {
   const auto trace = opened(the_pair().a());
   const auto filter = StepFilter::make(*trace, {.types = {"Live"}});

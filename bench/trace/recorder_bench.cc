@@ -1,8 +1,9 @@
-// Bound: what recording a delivery costs its group. The append is 20 to 30 ns (trace_append_bench);
-// on top come filling 96 bytes (3 ns), a virtual call, and the payload check: one multiply a field,
-// about 10 ns for a message of one number. 55 ns in all is the aim, without payload. With payload
-// the message is written as msgpack, checked a second time and copied: 0.3 to 1 us for a few
-// hundred bytes. Thread CPU time; the clock was read by the executor before.
+// Bound: the cost of recording a delivery for its group. The append is 20 to 30 ns
+// (trace_append_bench); added to that are filling 96 bytes (3 ns), a virtual call, and the payload
+// check: one multiplication per field, about 10 ns for a message of one number. The aim is 55 ns in
+// all, without payload. With payload the message is written as msgpack, checked a second time and
+// copied: 0.3 to 1 us for a few hundred bytes. Thread CPU time; the executor has already read the
+// clock.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -55,7 +56,7 @@ double thread_cpu_ns() {
   return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
 }
 
-/// Steps that handle `message` and, with payloads, emit one like it.
+/// Steps that handle `message` and, with payloads, emit an equal one.
 void record_steps(benchmark::State& state, const std::string& policy, Payload payload) {
   std::string name = (std::filesystem::temp_directory_path() / "primerl_bench_XXXXXX").string();
   const std::filesystem::path folder = ::mkdtemp(name.data());

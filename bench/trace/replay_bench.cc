@@ -1,15 +1,15 @@
-// Bound: a step of Router or Rollout handles one message and sends about one. Taking the step from
-// the trace is one look-up of 96 bytes (a cache line or two that are not at hand: 100 ns); the
-// message comes from its sender (a pointer) or is decoded from 300 bytes (300 ns) and checked
-// (140 ns, one multiply for 8 bytes and a call for each field); handling it is what the run paid
-// (200-400 ns a step of an empty actor, about as much for the actor's maps); what it sends is
-// looked up twice (100 ns each: its delivery, and the step there) and checked (140 ns). So 1.1 us
-// to 1.6 us, 600-900 k messages/s. Wanted: 500 k.
+// Bound: a step of Router or Rollout handles one message and sends about one. Reading the step from
+// the trace is one look-up of 96 bytes (one or two cache misses: 100 ns). The message comes from
+// its sender (a pointer) or is decoded from 300 bytes (300 ns) and checked (140 ns, one
+// multiplication per 8 bytes and a call per field). Handling it costs the same as in the run
+// (200-400 ns per step of an empty actor, about as much for the actor's maps). Its output is looked
+// up twice (100 ns each: its delivery, and the step there) and checked (140 ns). So 1.1 us to 1.6
+// us, 600-900 k messages/s. Target: 500 k.
 //
-// A run of the scripted graph on the virtual clock, 64 rollouts a step; PRIMERL_BENCH_STEPS sets
+// A run of the scripted graph on the virtual clock, 64 rollouts per step; PRIMERL_BENCH_STEPS sets
 // the number of training steps (default 300). `alone`: the trace has the contents of every message.
-// `with senders`: it has what a run keeps by default, so the groups whose messages are not kept are
-// re-driven too.
+// `with senders`: it has what a run records by default, so the groups whose messages are not
+// recorded are run again too.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

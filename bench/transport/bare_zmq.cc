@@ -9,10 +9,10 @@
 namespace primerl {
 namespace {
 
-/// First byte of a frame's first part: what the peer does with it.
+/// First byte of a frame's first part: what the peer must do with it.
 enum Kind : uint8_t { kData = 0, kEcho = 1, kEnd = 2 };
 
-/// Where the peer has said that it listens.
+/// The address on which the peer listens.
 std::string place(const std::string& folder, BareWay way) {
   return fmt::format("{}/bare{}", folder, static_cast<int>(way));
 }

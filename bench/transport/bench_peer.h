@@ -1,4 +1,4 @@
-/// What the transport benchmark and the process at the other end agree on.
+/// Definitions shared by the transport benchmark and its peer process.
 #pragma once
 
 #include <condition_variable>
@@ -12,14 +12,14 @@
 
 namespace primerl {
 
-/// A message whose bytes lie in its body, or in a Blob beside it.
+/// A message whose bytes are in its body, or in a Blob beside it.
 struct Load {
   static constexpr std::string_view kName = "Load";
   static constexpr uint32_t kVersion = 1;
   uint64_t number = 0;
   bool wants_answer = false;
-  bool wants_grant = false;  // the last of a window
-  bool is_read = false;      // the receiver looks at every byte's line
+  bool wants_grant = false;  // the last message of a window
+  bool is_read = false;      // the receiver reads every cache line
   std::vector<uint8_t> bytes;
   Blob blob;
   template <class F>
@@ -30,8 +30,8 @@ struct Load {
   }
 };
 
-/// What the hosts' credits would do: a grant asked for with every so many messages (which divides
-/// every count sent), and at most so many messages without one.
+/// Imitates the hosts' credits: a grant is requested with every so many messages (which divides
+/// every count sent), and at most so many messages are sent without one.
 struct Window {
   uint64_t grant_every = 512;
   uint64_t messages = 2048;
@@ -42,22 +42,22 @@ inline TransportIdentity bench_identity(uint32_t process) {
   return {"bench", 1, types, ProcessId(process), fmt::format("process{}", process), 1};
 }
 
-/// The other process: counts what arrives, grants, echoes; ends when the first one does.
+/// The peer process: counts arriving messages, grants, echoes; ends when the first process does.
 int run_peer(const std::string& folder);
 
-/// One pair for both processes, in the folder of the bench.
+/// One key pair for both processes, in the folder of the bench.
 inline std::filesystem::path key_file(const std::string& folder) { return folder + "/keys"; }
 
 enum class BareWay { kIpc, kTcp, kCurve };
 
-/// The bare socket's end of the same, in that process; runs until a frame of one byte arrives.
+/// The peer's end of the bare sockets, in that process; runs until a frame of one byte arrives.
 void run_bare_peer(const std::string& folder, BareWay way);
 
-/// A word that one process leaves for the other.
+/// Writes a word into a file for the other process.
 void leave_word(const std::string& file, const std::string& word);
 std::string wait_for_word(const std::string& file);
 
-/// One side of a pair of bare sockets: what ZeroMQ does with the same frames and nothing around it.
+/// One side of a pair of bare sockets: ZeroMQ with the same frames and nothing else.
 class BareConnection {
  public:
   BareConnection(const std::string& folder, BareWay way);
@@ -67,7 +67,7 @@ class BareConnection {
   /// Sends `count` frames of one part, or of two when `second_bytes` > 0 (shared, not copied);
   /// waits for the peer's grants as the transport's benchmark does.
   void send(uint64_t count, size_t first_bytes, size_t second_bytes, const Window& window);
-  /// One frame there and back.
+  /// Sends one frame and waits for its echo.
   void round_trip(size_t bytes);
 
  private:

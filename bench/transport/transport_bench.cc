@@ -1,17 +1,18 @@
-// An edge across two processes over ipc, through Transport (not yet through hosts), each beside a
-// bare pair of ZeroMQ sockets with frames of the same size and the same credits, in the same run.
+// An edge across two processes over ipc, through Transport (not yet through hosts), each compared
+// with a bare pair of ZeroMQ sockets with frames of the same size and the same credits, in the same
+// run.
 //
-// Bound, per message of 64 B, one a frame of about 210 B: bare ZeroMQ takes 0.5 to 0.6 us on each
-// side in its own thread (1.6-2.0 M/s); ours adds encoding (about 0.15 us: envelope, msgpack),
+// Bound, per message of 64 B, one per frame of about 210 B: bare ZeroMQ takes 0.5 to 0.6 us on each
+// side in its own thread (1.6-2.0 M/s). Transport adds encoding (about 0.15 us: envelope, msgpack),
 // decoding (0.25 us: one allocation for the message, the batch's vector) and a hash of the frame
-// (0.03 us), on other threads than ZeroMQ's, so 0.5 M/s on two cores of which four threads want a
-// share. Batched, ZeroMQ is paid once for 64 messages: encoding and decoding bound it, 2 M/s.
-// 1 MiB: the kernel copies twice at 5-10 GB/s, the frame is hashed on both sides at 8 GB/s:
-// 0.2 + 0.25 ms of CPU on two cores, about 3 GB/s. A round trip is eight thread wake-ups.
+// (0.03 us), on other threads than ZeroMQ's. So 0.5 M/s on two cores shared by four threads.
+// Batched, ZeroMQ's cost is divided by 64 messages: encoding and decoding bound it, 2 M/s. 1 MiB:
+// the kernel copies twice at 5-10 GB/s, the frame is hashed on both sides at 8 GB/s: 0.2 + 0.25 ms
+// of CPU on two cores, about 3 GB/s. A round trip is eight thread wake-ups.
 //
 // By shared memory 1 MiB is one memcpy at 5-10 GB/s and a frame of 100 B. Rollouts: 256 payloads of
-// 12.6 MB are 3.2 GB, copied once and read once; wanted are 1 GB/s, and no small message that waits
-// over 1 ms for them. The sender's two threads and the reader share two cores here.
+// 12.6 MB are 3.2 GB, copied once and read once; the target is 1 GB/s, with no small message
+// delayed by more than 1 ms. The sender's two threads and the reader share two cores here.
 #include <benchmark/benchmark.h>
 #include <signal.h>
 #include <spawn.h>
@@ -59,7 +60,7 @@ Load load_of(size_t bytes) {
   return load;
 }
 
-/// Grants where a message asks for it, as running totals; echoes what wants an answer.
+/// Grants where a message requests it, as running totals; echoes messages that want an answer.
 class PeerReceiver final : public TransportReceiver {
  public:
   void deliver(ProcessId from, MessageBatch&& batch) override {
@@ -72,7 +73,7 @@ class PeerReceiver final : public TransportReceiver {
         continue;
       }
       const uint64_t count = ++num_received[from.value];
-      // What a rollout's reader does: every cache line once, where the bytes lie.
+      // As a rollout's reader: reads every cache line once, in place.
       for (size_t at = 0; load.is_read && at < load.blob.size(); at += 64)
         sum += static_cast<uint64_t>(load.blob.bytes()[at]);
       if (!load.wants_grant) continue;
@@ -89,7 +90,7 @@ class PeerReceiver final : public TransportReceiver {
   Transport* transport = nullptr;
   std::atomic<bool> has_left{false};
   uint64_t num_received[4] = {};  // by process
-  std::atomic<uint64_t> sum{0};   // so that nothing is left out
+  std::atomic<uint64_t> sum{0};   // so that the compiler keeps the reads
 };
 
 class BenchReceiver final : public TransportReceiver {
@@ -140,12 +141,12 @@ struct Line {
   uint64_t num_asked = 0;
 };
 
-/// This process's ends of all pairs, and the other process.
+/// This process's ends of all pairs, and the peer process.
 struct Bench {
   std::string folder;
-  Line line;                                // all bytes by the link
-  Line shared;                              // large Blobs by shared memory
-  Line tcp;                                 // all bytes by the link, encrypted
+  Line line;                                // all bytes over the link
+  Line shared;                              // large Blobs over shared memory
+  Line tcp;                                 // all bytes over the link, encrypted
   std::unique_ptr<BareConnection> bare[3];  // by BareWay
 };
 Bench* bench = nullptr;
@@ -164,7 +165,7 @@ PeerSpec peer_of(uint32_t process, PeerAddress address) {
   return peer;
 }
 
-/// Batches of `per_batch` messages, as a step's emissions are.
+/// Sends batches of `per_batch` messages, like a step's emissions.
 void send_messages(Line& line, uint64_t count, uint64_t per_batch, Load load,
                    const Window& window) {
   for (uint64_t i = 0; i < count; i += per_batch) {
@@ -209,7 +210,7 @@ constexpr uint64_t kRollouts = 256;
 constexpr size_t kRolloutBytes = size_t{32 * 1024} * 48 * 8;  // routed experts [32k, 48, 8] uint8
 constexpr Window kRolloutWindow = {4, 16};
 
-/// All payloads of a batch, read at the other end: 3.2 GB.
+/// All payloads of a batch, read by the peer: 3.2 GB.
 void BM_Rollouts(benchmark::State& state) {
   Line& line = state.range(0) != 0 ? bench->shared : bench->line;
   Load load = load_of(kRolloutBytes);
@@ -218,7 +219,7 @@ void BM_Rollouts(benchmark::State& state) {
   report(state, kRollouts, kRolloutBytes);
 }
 
-/// Bytes of the frame that a batch of so many such messages makes.
+/// Bytes of the frame for a batch of that many messages.
 size_t frame_bytes(size_t bytes, uint64_t per_batch) {
   BatchEncoder encoder;
   MessageBatch batch = batch_of(1, 0);
@@ -237,7 +238,7 @@ void BM_Bare(benchmark::State& state) {
   window.messages /= per_batch;
   window.grant_every /= per_batch;
   for (auto _ : state) {
-    // A Blob that travels as bulk has two frames: the one that names it, and itself.
+    // A Blob sent as bulk needs two frames: one that names it, and its bytes.
     BareConnection& bare = *bench->bare[state.range(2)];
     if (is_bulk)
       bare.send(count, kPeerFrameHeaderBytes + kChunkHeaderBytes + frame, bytes, window);
@@ -278,7 +279,7 @@ void BM_RoundTrip(benchmark::State& state) {
   round_trips(state, [&line] { ask(line); });
 }
 
-/// What a small message waits for while payloads travel by the same link.
+/// How long a small message waits while payloads use the same link.
 void BM_RoundTripBesideRollouts(benchmark::State& state) {
   Line& line = state.range(0) != 0 ? bench->shared : bench->line;
   std::atomic<bool> is_over{false};
@@ -326,7 +327,7 @@ pid_t spawn_peer(const std::string& program, const std::string& folder) {
 
 ConnectionLimits bench_limits() {
   ConnectionLimits limits;
-  limits.frame_bytes = 1;  // batches that pile up do not share a frame
+  limits.frame_bytes = 1;  // waiting batches do not share a frame
   return limits;
 }
 
@@ -336,7 +337,7 @@ KeyPair keys_of(const std::string& folder) {
   return std::move(keys).value();
 }
 
-/// By ipc, process 3 by tcp.
+/// Over ipc; process 3 over tcp.
 void open_line(Line& line, uint32_t process, const std::string& folder) {
   ZmqOptions options;
   if (process == 3) options.keys = keys_of(folder);
@@ -401,7 +402,7 @@ int run_peer(const std::string& folder) {
   std::vector<std::thread> bare;
   for (const BareWay way : kBareWays)
     bare.emplace_back([&folder, way] { run_bare_peer(folder, way); });
-  for (std::thread& each : bare) each.join();  // ends with the first process
+  for (std::thread& each : bare) each.join();  // each ends with the first process
   return (*transport)->close(Duration::seconds(10)).ok() || receiver.has_left ? 0 : 1;
 }
 

@@ -1,10 +1,10 @@
-// Bound: a version of 100 MB is copied once by the publisher, which checks it in the same pass,
-// read once by each receiver to verify it, and copied once more into the receiver's own parameters.
-// Cold memory copies at about 5 GB/s here (20 ms) and reads at about 10 (10 ms): publish 25 ms,
-// receive 10 ms, receive and copy 30 ms. Wanted by shm, to two receivers at once: each has the
-// verified version in at most 1 / 0.8 of a memcpy of it, timed by the same processes at the same
-// time. Files go through the page cache and fsync: the disk's figure. The link's halves copy and
-// check once: a memcpy and a read.
+// Bound: a version of 100 MB is copied once by the publisher, which computes its checksums in the
+// same pass, read once by each receiver to verify it, and copied once more into the receiver's own
+// parameters. Cold memory copies at about 5 GB/s here (20 ms) and reads at about 10 (10 ms):
+// publish 25 ms, receive 10 ms, receive and copy 30 ms. Target for shm, with two receivers at once:
+// each has the verified version within 1 / 0.8 of the time of a memcpy of it, measured by the same
+// processes at the same time. Files use the page cache and fsync: the disk decides. The stream
+// backend copies and checksums once: a memcpy and a read.
 #include <benchmark/benchmark.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -74,11 +74,11 @@ std::shared_ptr<WeightChannel> open_channel(const std::string& kind, const std::
   return std::move(made).value();
 }
 
-/// What a receiver's process needed for one version, in seconds.
+/// A receiver's times for one version, in seconds.
 struct Took {
-  double fetch = 0;  // the verified version, to be read where it lies
-  double copy = 0;   // of it, into memory of its own
-  double plain = 0;  // a memcpy of as many bytes, none of them shared
+  double fetch = 0;  // until the verified version is readable
+  double copy = 0;   // copying it into other memory
+  double plain = 0;  // memcpy of as many bytes of private memory
 };
 
 int receive(const std::string& kind, const std::string& folder) {
@@ -103,7 +103,7 @@ int receive(const std::string& kind, const std::string& folder) {
   return 0;
 }
 
-/// A receiver in a process of its own, told the version and asked what it took.
+/// A receiver in another process; it gets the version number and reports its times.
 class Receiver {
  public:
   Receiver(const char* kind, const std::string& folder) {
@@ -168,7 +168,7 @@ class Folder {
   std::string path_;
 };
 
-/// From publish() to the last of two receivers that has the verified version.
+/// From publish() until the last of two receivers has the verified version.
 void two_receivers(benchmark::State& state, const char* kind) {
   const Folder folder;
   const auto channel = open_channel(kind, folder.path());
@@ -196,7 +196,7 @@ void two_receivers(benchmark::State& state, const char* kind) {
     if (is_measured) publish.push_back(published);
     return published + slowest;
   };
-  for (int i = 0; i < 4; ++i) once(false);  // every slot made and mapped
+  for (int i = 0; i < 4; ++i) once(false);  // creates and maps every slot
   for (auto _ : state) state.SetIterationTime(once(true));
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kReceivers * kBytes));
   state.counters["publish_ms"] = median(publish) * 1e3;

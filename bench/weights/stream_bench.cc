@@ -1,9 +1,9 @@
-// Bound: a version of 100 MB crosses to each of two receivers by a socket of its own: two copies
-// into and out of the kernel, one into the receiver's memory, a hash and a CRC of every byte at
-// each end. Two cores that copy cold memory at 5 GB/s share all of that: some 0.15 s for both
-// receivers, 1.3 GB/s together, if nothing waits. Small frames have a connection of their own; the
-// I/O thread that also copies chunks of 512 KiB delays one by two chunks at most, 0.5 ms, if nobody
-// else wants the processor.
+// Bound: a version of 100 MB is sent to each of two receivers by a separate socket: two copies into
+// and out of the kernel, one into the receiver's memory, a hash and a CRC of every byte at each
+// end. Two cores that copy cold memory at 5 GB/s share all of that: some 0.15 s for both receivers,
+// 1.3 GB/s together, if nothing waits. Small frames have a separate connection. The I/O thread also
+// copies chunks of 512 KiB and delays a small frame by at most two chunks, 0.5 ms, if no other
+// program uses the processor.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -75,7 +75,7 @@ std::shared_ptr<const WeightSnapshot> weights(int64_t version) {
 /// A process with its links and its end of the channel.
 class End {
  public:
-  /// `key_file`: of the one pair that both ends of tcp have; "" for ipc.
+  /// `key_file`: the key pair of both ends for tcp; "" for ipc.
   End(uint32_t process, const std::string& listen, const std::string& key_file)
       : connections_([this] {
           ConnectionEvents events;
@@ -152,7 +152,7 @@ MessageBatch ping(uint32_t from, uint32_t to, uint64_t number) {
   return batch;
 }
 
-/// Tells its parent each version that it has, and answers pings.
+/// Reports each version that it has to its parent, and answers pings.
 int receive(uint32_t process, const PeerAddress& parent, const std::string& key_file) {
   End end(process, "", key_file);
   end.connections().receive([&](ProcessId, MessageBatch&& batch) {
@@ -227,7 +227,7 @@ class Folder {
   std::string path_;
 };
 
-/// One ping after the other; how long each took to come back.
+/// Sends one ping after the other and records the round-trip times.
 class Pings {
  public:
   explicit Pings(End& end) : end_(end) {
@@ -252,8 +252,8 @@ class Pings {
   std::atomic<uint64_t> answered_{0};
 };
 
-/// From publish() to the last of two receivers that has the verified version; meanwhile, if
-/// `with_pings`, small messages go back and forth.
+/// From publish() until the last of two receivers has the verified version; with `with_pings`,
+/// small messages are exchanged meanwhile.
 void two_receivers(benchmark::State& state, const char* kind, bool with_pings) {
   const Folder folder;
   const bool is_ipc = std::string(kind) == "ipc";

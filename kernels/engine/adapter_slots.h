@@ -1,9 +1,9 @@
-/// AdapterSlots: which adapters lie in the slots of an engine, and which gives way to another.
+/// AdapterSlots: which adapters are loaded in the slots of an engine, and which is evicted next.
 ///
-/// Adapters are numbers from 0. A slot is held by the sequences that compute with its adapter; one
-/// that nobody holds may be taken for another adapter, the least recently used first. One adapter
-/// is on its way at a time. A book of numbers: it moves no weights. Bound: as many adapters in
-/// slots as there are slots. One thread.
+/// Adapters are numbered from 0. Sequences that compute with an adapter retain its slot. A slot
+/// that no sequence retains may be given to another adapter, the least recently used first. At most
+/// one adapter is loading at a time. This class only keeps numbers: it moves no weights. Bound: at
+/// most one adapter per slot. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class AdapterSlots {
  public:
   static constexpr int32_t kNone = -1;
 
-  /// An adapter on its way into a slot.
+  /// An adapter that is being loaded into a slot.
   struct Load {
     int32_t adapter = kNone;
     int32_t slot = kNone;
@@ -25,39 +25,40 @@ class AdapterSlots {
 
   explicit AdapterSlots(int32_t num_slots) : slots_(static_cast<size_t>(num_slots)) {}
 
-  /// The slot where `adapter` can be used; kNone: it is in none, or still on its way.
+  /// The slot where `adapter` can be used; kNone: it has no slot, or is still loading.
   int32_t slot_of(int32_t adapter) const {
     const int32_t slot = slot_with(adapter);
     return slot == kNone || slots_[static_cast<size_t>(slot)].is_coming ? kNone : slot;
   }
   bool is_in_a_slot_or_coming(int32_t adapter) const { return slot_with(adapter) != kNone; }
 
-  /// A sequence begins to compute with `adapter`, which is in a slot, or stops.
+  /// A sequence begins (hold) or stops (release) to compute with `adapter`, which is in a slot.
   void hold(int32_t adapter);
   void release(int32_t adapter);
 
-  /// A slot that `adapter`, which is in none, may have: an empty one, else the least recently used
-  /// of those that nobody holds and `may_evict` says of their adapter. kNone: there is none.
+  /// A slot for `adapter`, which has none yet: an empty slot, else the least recently used slot
+  /// that no sequence retains and whose adapter `may_evict` accepts. kNone: there is no such slot.
   int32_t slot_for(const std::function<bool(int32_t adapter)>& may_evict) const;
-  /// The adapter that has been held for longest without a new hold; kNone: nothing is held.
+  /// The adapter that has been in use for the longest time without a new hold(); kNone: none is.
   int32_t longest_held() const;
 
-  /// `adapter` is on its way into `slot`, which slot_for() gave, and what was there is gone.
+  /// `adapter` begins to load into `slot`, which slot_for() returned. The slot's old adapter is
+  /// gone.
   void begin(int32_t adapter, int32_t slot);
   const std::optional<Load>& coming() const { return coming_; }
-  /// What was on its way is there.
+  /// The load that begin() started is complete.
   void finish();
-  /// Puts `adapter` into an empty slot, ready at once. False: there is none.
+  /// Puts `adapter` into an empty slot, ready at once. False: no slot is empty.
   bool place(int32_t adapter);
 
-  uint64_t num_loads() const { return num_loads_; }  // that begin() began
+  uint64_t num_loads() const { return num_loads_; }  // loads that begin() started
   uint64_t num_evictions() const { return num_evictions_; }
 
  private:
   struct Slot {
     int32_t adapter = kNone;
     int32_t num_holds = 0;
-    uint64_t last_use = 0;  // rises with holds and releases
+    uint64_t last_use = 0;  // rises with each hold() and release()
     uint64_t last_hold = 0;
     bool is_coming = false;
   };

@@ -25,8 +25,8 @@ int32_t count_of(const WaitingQueue& waiting, const Condition& condition) {
   return count;
 }
 
-/// Room for all of one step: a row fills one block at most, and what is removed was there before or
-/// was stored in this step.
+/// Enough events for one step: a row fills at most one block, and a removed block was stored before
+/// or in this step.
 std::unique_ptr<KvEventLog> make_events(const EngineOptions& options) {
   if (options.kv_events_bytes_max == 0) return nullptr;
   return std::make_unique<KvEventLog>(static_cast<size_t>(options.kv_blocks) +
@@ -121,9 +121,9 @@ Status BatchScheduler::take_over(SequenceId id) {
 void BatchScheduler::abort(SequenceId id) {
   const auto found = sequences_.find(id.value);
   if (found == sequences_.end()) return;
-  // Its prefill may have ended without anybody having asked yet.
+  // The prefill may have ended while its event was not read yet.
   std::erase_if(prefilled_, [id](const PrefillEvent& event) { return event.id == id; });
-  // No row has shown yet that the keys of an unfinished prompt are numbers, and now none will.
+  // No row has checked yet that the keys of this unfinished prompt are finite, and now none will.
   if (const PrefillTask* prefill = found->second->prefill;
       prefill != nullptr && prefill->waiting.size() == 1)
     for (size_t i = static_cast<size_t>(prefill->num_found); i < prefill->blocks.size(); ++i)
@@ -189,7 +189,7 @@ void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   RowBatch& rows = plan.rows;
   const auto row = static_cast<int32_t>(rows.num_rows());
   const int32_t last = sequence.size() + num_coming(sequence) - 1;
-  // The same as add_span(), for one row, which lies in the last block.
+  // The same as add_span(), for one row, which is in the last block.
   rows.spans.push_back({row, 1, last, static_cast<int32_t>(rows.kv_blocks.size()),
                         slots_.slot_of(sequence.adapter)});
   waiting_.charge(sequence.request.tenant, 1);
@@ -199,7 +199,7 @@ void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   rows.positions.push_back(last);
   const auto before = static_cast<int32_t>(sequence.blocks.size() - 1) * limits_.options.block_size;
   rows.cache_rows.push_back(sequence.blocks.back() * limits_.options.block_size + last - before);
-  // Of a step that was planned ahead, accept() does it.
+  // For a step that was planned ahead, accept() publishes the block.
   if (sequence.publishes && num_under_way_ == 0)
     publish(sequence.blocks, sequence.chain, sequence, last + 1);
   add_sample(plan, row, sequence);
@@ -213,7 +213,7 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
       plan.scores.push_back({first_row + i, prefill.first().token(i + 1), &prefill});
   add_span(plan.rows, prefill.blocks, prefill.num_computed, end, prefill.first());
   prefill.num_computed = end;
-  // Already for this step: all keys of a layer are written before any is read.
+  // Publishing before the step is safe: all keys of a layer are written before any is read.
   if (prefill.publishes) publish(prefill.blocks, prefill.chain, prefill.first(), end);
   plan.prefills.push_back(&prefill);
   waiting_.charge(prefill.first().request.tenant, num_rows);
@@ -286,7 +286,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
     }
     PrefillTask& prefill = *prefilling_[next++];
     int32_t left = prefill.num_tokens - prefill.num_computed;
-    // Its last token is computed when somebody can be sampled from it.
+    // The last token is computed in a step that can also sample from it.
     if (samples_left(plan) == 0) --left;
     const int32_t chunk = std::min(budget, left);
     if (chunk == 0 || !copy_shared_last_block(prefill)) continue;
@@ -324,7 +324,7 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   const auto end = sequence.stop.take(token, sequence.request.sampling, limits_.eos_ids);
   sequence.ended = end.has_value();
   sequence.reason = end.value_or(FinishReason::kLength);
-  // What cannot be trained on is not generated to its end.
+  // Kept sets over the limit cannot be trained on, so the sequence ends now.
   if (sequence.kept.size() > kKeptBytesMax)
     end_early(
         sequence, FinishReason::kRefused,
@@ -356,7 +356,7 @@ void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
       end_early(*sample.sequence, FinishReason::kFailed, why);
   for (PrefillTask* prefill : plan.prefills) {
     for (Sequence* sequence : prefill->waiting) end_early(*sequence, FinishReason::kFailed, why);
-    // They are held like those that end with their first token: whoever takes them over answers.
+    // These are kHeld like those that end with their first token; take_over() finishes them.
     prefill->num_computed = prefill->num_tokens;
     prefill->num_sampled = prefill->waiting.size();
     prefill->prompt_logprobs.clear();
@@ -380,7 +380,7 @@ void BatchScheduler::finish_step() {
     if (prefill->is_complete()) {
       hand_on(*prefill);
       if (prefill->waiting.empty()) continue;
-      // The step could sample no more: the rest gets its last token computed again.
+      // The step can sample no more tokens, so the last token is computed again for the rest.
       --prefill->num_computed;
       prefill->has_shared_end = prefill->num_tokens % limits_.options.block_size == 0;
     }
@@ -389,7 +389,7 @@ void BatchScheduler::finish_step() {
   prefilling_.resize(kept);
 }
 
-/// Those of `prefill` that got their token are held, or run on.
+/// The sequences of `prefill` that got their token become held, or continue to run.
 void BatchScheduler::hand_on(PrefillTask& prefill) {
   const TenantSlot tenant = prefill.first().request.tenant;
   std::vector<Sequence*> sampled(
@@ -449,14 +449,14 @@ bool BatchScheduler::has_work() const {
   return first != nullptr && slot_for(*first) != AdapterSlots::kNone;
 }
 
-/// Those that were preempted are beyond what max_waiting counts.
+/// Preempted sequences are not counted against max_waiting.
 int32_t BatchScheduler::num_queued() const {
   return count_of(waiting_, [](const Sequence* one) { return !one->began; });
 }
 
 EngineState BatchScheduler::state() const {
   EngineState state = totals_;
-  // Whoever was taken over counts as running, also when it was preempted and waits.
+  // A sequence that was taken over counts as running, also while it waits after a preemption.
   int32_t num_preempted = count_of(waiting_, was_taken_over);
   for (const auto& prefill : prefilling_)
     num_preempted += static_cast<int32_t>(std::ranges::count_if(prefill->waiting, was_taken_over));

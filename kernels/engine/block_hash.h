@@ -1,5 +1,5 @@
-/// Names of KV blocks by content: equal names mean equal keys and values, so that a block may be
-/// shared by every sequence that begins alike.
+/// Names of KV blocks by content: equal names mean equal keys and values, so that sequences with
+/// the same prefix may share a block.
 ///
 /// A block of n tokens is named by a chain of SHA-256 hashes, the first 16 bytes of each:
 ///
@@ -10,10 +10,10 @@
 ///           block; 2 = salt, in block 0 alone; 3 = i64 policy version, in block 0 alone, where the
 ///           salt is empty
 ///
-/// All integers little-endian. The fingerprint says which model is meant. Which version of its
-/// weights is the salt's part; who gives no salt shares with nobody of another version. Only full
-/// blocks have names. Golden vectors, made by another
-/// implementation: tests/kernels/fixtures/block_hashes.json. One thread.
+/// All integers little-endian. The fingerprint identifies the model, and the salt the version of
+/// its weights. Without a salt, the policy version is hashed, so versions never share a block. Only
+/// full blocks have names. Golden vectors, made by another implementation:
+/// tests/kernels/fixtures/block_hashes.json. Used by one thread.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@
 
 namespace primerl {
 
-/// 128 bits: nobody finds two prompts of one name.
+/// 128 bits: finding two prompts with the same name is not practical.
 struct BlockName {
   uint64_t low = 0, high = 0;
   friend bool operator==(const BlockName&, const BlockName&) = default;
@@ -39,19 +39,19 @@ inline constexpr size_t kSaltBytesMax = 128;
 /// A salt is empty or at most kSaltBytesMax printable ASCII characters without space.
 Status check_salt(std::string_view salt);
 
-/// Whose blocks they are: equal tokens have equal names in one scope alone.
+/// The owner of blocks: equal tokens have equal names only within one scope.
 struct BlockScope {
   WeightsKey key;
   std::string_view salt;
-  PolicyVersion version;  // that began it
+  PolicyVersion version;  // the version that began the sequence
 };
 
-/// The chain of one sequence, so far: the hash of its last full block, or the root.
+/// The hash chain of one sequence: the hash of its last full block, or the root.
 struct BlockChain {
   Sha256 hash{};
   int32_t num_blocks = 0;
 
-  /// Of the last block.
+  /// The name of the last block.
   BlockName name() const;
 };
 
@@ -60,7 +60,7 @@ class BlockHasher {
   BlockHasher(std::string_view fingerprint, std::string_view kv_type, int32_t block_size);
 
   BlockChain begin() const { return {root_, 0}; }
-  /// `chain` and one block more, whose tokens are `tokens` [block size].
+  /// `chain` extended by one block with `tokens` [block size].
   BlockChain next(const BlockChain& chain, std::span<const int32_t> tokens,
                   const BlockScope& scope);
 

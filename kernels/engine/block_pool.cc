@@ -58,7 +58,7 @@ void BlockPool::release(int32_t block) {
   Block& released = blocks_[index(block)];
   CHECK(released.num_holders > 0, "a block that nobody holds");
   if (--released.num_holders > 0) return;
-  // First to go: what nobody can find.
+  // Blocks that no lookup can find are reused first.
   const int32_t head = num_blocks();
   link_free(block, released.is_named ? blocks_.back().previous_free : head);
 }

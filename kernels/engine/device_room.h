@@ -1,5 +1,5 @@
-/// The memory of a device, as whoever places engines and learners there hears of it. Values, in
-/// bytes.
+/// The memory of a device, as reported to the code that places engines and learners there. Plain
+/// values, in bytes.
 #pragma once
 
 #include <string_view>
@@ -7,14 +7,15 @@
 namespace primerl {
 
 struct DeviceRoom {
-  double free_bytes = 0;  // now; others may take them
+  double free_bytes = 0;  // free now; other processes may use it
   double total_bytes = 0;
 };
 
-/// What an engine or a learner needs of a device.
+/// The memory that an engine or a learner needs on a device.
 struct DeviceBytes {
   double all = 0;
-  /// Of them, of frozen weights: those of one process, folder and type of numbers have one set.
+  /// How many of those bytes are frozen base weights. Engines and learners of one process with the
+  /// same model folder and data type share one copy.
   double base = 0;
   std::string_view base_type = "";  // "bfloat16", "float32"
 };

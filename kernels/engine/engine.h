@@ -6,15 +6,15 @@
 ///   submit (Prefill) -> step... -> PrefillEvent -> take_over (Decode) -> step... -> FinishEvent
 ///                        abort (either) ------------------------------------------^
 ///
-///                        expire (Prefill), while nobody took it over ------------^
+///                        expire (Prefill), before take_over() -------------------^
 ///
-/// Every submitted sequence ends in exactly one FinishEvent. Of a step that fails, or of logits
-/// that are no distribution, the sequences concerned end as kFailed; the engine goes on with the
-/// others and finds nothing again of what those had computed. A sequence whose prefill is done
-/// holds its KV blocks but is not decoded until take_over(): the KV handle of PrefillDone names it.
-/// When prefill itself already ended the sequence (max_tokens 1), take_over() makes its
-/// FinishEvent. Draws are counter-based, keyed by (seed, index of the new token): batch mates,
-/// chunking and timing never change a sampled token. Shapes: token arrays are [num_tokens] int32.
+/// Every submitted sequence ends with exactly one FinishEvent. If a step fails, or logits are NaN
+/// or infinite, the sequences concerned end as kFailed and their cached blocks are discarded; the
+/// engine continues with the others. A sequence whose prefill is done keeps its KV blocks but is
+/// not decoded until take_over(); the KV handle of PrefillDone names it. If prefill already ended
+/// the sequence (max_tokens 1), take_over() makes its FinishEvent. Random numbers are
+/// counter-based, keyed by (seed, index of the new token): other rows of the batch, chunking and
+/// timing never change a sampled token. Shapes: token arrays are [num_tokens] int32.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,12 @@ struct SequenceRequest {
   std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], >= 1
   SamplingParams sampling;
   uint64_t seed = 0;
-  /// With key() the cache identity: tenant and policy version of the group. check_salt().
+  /// With key(), the identity for the cache: tenant and policy version of the group. See
+  /// check_salt().
   std::string salt;
   int32_t priority = 0;  // lower first
 
-  /// Whose weights make its tokens.
+  /// The weights that generate its tokens.
   WeightsKey key() const { return {tenant}; }
 
   template <class F>
@@ -70,27 +71,29 @@ struct PrefillEvent {
   }
 };
 
-/// The one end of a sequence. Sampled tokens include the eos or stop token that ended it, or the
-/// one that completed a stop text.
+/// The end of a sequence. The sampled tokens include the eos or stop token that ended it, or the
+/// token that completed a stop text.
 struct FinishEvent {
   SequenceId id;
   FinishReason reason = FinishReason::kStop;
-  /// Its PrefillEvent was taken before: whoever heard of that names the sequence to Decode.
+  /// Its PrefillEvent was returned before, so the Decode actor knows the sequence by its id.
   bool was_prefilled = false;
-  std::string detail;              // why, when refused or failed
+  std::string detail;              // the reason, when refused or failed
   std::vector<int32_t> tokens;     // [num_new_tokens]
   std::vector<float> logprobs;     // [num_new_tokens], natural log, processed distribution
-  std::vector<VersionSpan> spans;  // of the request's key; cover [0, num_new_tokens) exactly
-  /// kept_sets.h: where has_kept_sets(sampling), one entry a token; none when refused or failed.
+  std::vector<VersionSpan> spans;  // of the request's key; together they cover exactly [0,
+                                   // num_new_tokens)
+  /// kept_sets.h: one entry per token if has_kept_sets(sampling); empty when refused or failed.
   Blob kept;
   int32_t num_cached_tokens = 0;
-  /// [num_new_tokens, num_top_logprobs]: the likeliest tokens in the place of each sampled one, the
-  /// greatest first, of equals the lower id. Where fewer can be drawn the rest are {-1, -infinity}.
+  /// [num_new_tokens, num_top_logprobs]: the likeliest tokens at each sampled position, the
+  /// greatest first; among equals, the lower id first. If fewer tokens can be sampled, the rest are
+  /// {-1, -infinity}.
   std::vector<TokenLogprob> top_logprobs;
-  /// [num_prompt_tokens - 1] where prompt_logprobs: of every token but the first.
+  /// [num_prompt_tokens - 1] if prompt_logprobs is set: of every token but the first.
   std::vector<float> prompt_logprobs;
 
-  /// All but `kept` and the last two, which are larger than a message may be.
+  /// All fields but `kept` and the last two, which may be larger than a message.
   template <class F>
   static void fields(F& f) {
     f("id", &FinishEvent::id)("reason", &FinishEvent::reason)(
@@ -107,19 +110,19 @@ struct EngineState {
   int32_t num_held = 0;     // prompt complete, not taken over
   int32_t num_free_blocks = 0;
   int32_t num_blocks = 0;
-  int32_t num_room = 0;             // prompts that submit() still queues
-  uint64_t num_prefill_tokens = 0;  // running totals since the start
+  int32_t num_room = 0;             // prompts that submit() can still queue
+  uint64_t num_prefill_tokens = 0;  // this and the next fields: running totals since the start
   uint64_t num_decode_tokens = 0;
   uint64_t num_preemptions = 0;
-  uint64_t num_recomputed_tokens = 0;  // of preempted sequences
-  uint64_t num_prefix_queries = 0;     // tokens of prompts that were looked up
-  uint64_t num_prefix_hits = 0;        // of them, tokens that were there
-  uint64_t num_evicted_blocks = 0;     // findable blocks that were given to others
+  uint64_t num_recomputed_tokens = 0;  // tokens that preempted sequences computed again
+  uint64_t num_prefix_queries = 0;     // prompt tokens that were looked up in the cache
+  uint64_t num_prefix_hits = 0;        // how many of those were found
+  uint64_t num_evicted_blocks = 0;     // named blocks that were given to another sequence
   uint64_t num_adapter_loads = 0;      // adapters brought into a slot because a prompt waited
-  uint64_t num_adapter_evictions = 0;  // of them, in the place of another
+  uint64_t num_adapter_evictions = 0;  // how many of those replaced another adapter
   uint64_t num_completed = 0;          // sequences that ended as kStop or kLength
   uint64_t num_failed = 0;             // sequences that ended as kFailed
-  VersionsByKey versions;              // applied last; what was loaded has no version
+  VersionsByKey versions;              // applied last; weights loaded at the start have no version
 
   template <class F>
   static void fields(F& f) {
@@ -140,7 +143,7 @@ struct EngineState {
 inline constexpr std::string_view kLeaseEnded =
     "its lease ended before anybody took its prefilled prompt over";
 
-/// Who makes an engine stand still, and how long yet.
+/// What pauses an engine, and for how long yet.
 struct EngineHolder {
   std::string owner;
   Duration left;
@@ -149,60 +152,60 @@ struct EngineHolder {
 class Engine : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "engine";
-  /// Queues a prompt. Refusal (too long, token out of range, bad sampling) is an Error here and
-  /// makes no event. A full waiting queue is kExhausted, which the same request may try again.
+  /// Queues a prompt. A refusal (too long, token out of range, bad sampling) is an Error here and
+  /// makes no event. A full waiting queue is kExhausted; the caller may try the same request again.
   virtual Status submit(SequenceRequest request) = 0;
   /// Moves a prefilled sequence to decoding. Unknown or already aborted: kNotFound.
   virtual Status take_over(SequenceId id) = 0;
-  /// Ends a sequence in whatever state; its FinishEvent says kCancelled. Unknown ids are ignored:
-  /// the end may have crossed the abort.
+  /// Ends a sequence in any state; its FinishEvent has reason kCancelled. Unknown ids are ignored:
+  /// the sequence may have ended while the abort was on its way.
   virtual void abort(SequenceId id) = 0;
-  /// The lease of a sequence whose PrefillEvent was taken is over: if nobody has taken it over it
-  /// ends, and its FinishEvent says kRefused and why. Any other is left alone.
+  /// The lease of a sequence whose PrefillEvent was returned has expired. If take_over() was not
+  /// called, the sequence ends as kRefused, and `detail` says why. Any other sequence is unchanged.
   virtual void expire(SequenceId id) = 0;
 
-  /// Events since the last call, in sequence order. The vectors are emptied into the caller's.
+  /// Events since the last call, in sequence order. They replace the contents of the caller's
+  /// vectors.
   virtual std::vector<PrefillEvent> take_prefilled() = 0;
   virtual std::vector<FinishEvent> take_finished() = 0;
 
-  /// Begins to bring `snapshot` to where apply() of the same snapshot stops the engine for the
-  /// shortest, or goes on with it; steps are made meanwhile. Whether there is nothing left to do:
-  /// else ask again, or apply(), which does the rest. One at a time: a newer one takes its place.
-  /// It changes no token and is never needed; what is wrong with a snapshot is apply()'s to say.
-  /// By default there is nothing to do.
+  /// Begins work that makes the later apply() of the same snapshot stop the engine for the shortest
+  /// time, or continues it; steps run meanwhile. True: nothing is left to do. False: call it again,
+  /// or call apply(), which does the rest. One snapshot at a time: a newer one replaces it. It
+  /// changes no token and is optional; errors in a snapshot are reported by apply(). By default
+  /// there is nothing to do.
   virtual bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
     (void)snapshot;
     return true;
   }
   /// Replaces all weights of the snapshot's key between two steps; those of other keys stay.
-  /// Sequences in flight keep their KV and go on. Applying the version that the key has already
-  /// does nothing; an engine as made has none applied, so that a tenant's first tokens may be asked
-  /// for only after version 0. All or nothing: unknown, missing or misshapen tensors are an error
-  /// that names them and both shapes, and the old weights stay. So does a key for which there is no
-  /// room; no engine has it for more than kWeightsKeysMax.
+  /// Sequences in flight keep their KV and continue. Applying the current version of the key again
+  /// does nothing. A new engine has no version applied, so a tenant may request tokens only after
+  /// version 0 was applied. All or nothing: unknown, missing or misshapen tensors are an error that
+  /// names them and both shapes, and the old weights stay. A key without free space is an error
+  /// too; no engine has more than kWeightsKeysMax keys.
   virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
-  /// apply() once it has prepare()d; nothing while it has not: ask again.
+  /// apply() once prepare() is complete; empty while it is not: call again.
   virtual Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot);
 
-  /// From now on it stands still, or goes on: while it is paused step() makes no step and
-  /// has_work() is false, running sequences keep their KV, and every other call works. Saying the
-  /// same again changes nothing. The engines of actors can (pausable_engine.h); any other must not
-  /// be asked to stand still.
+  /// Pauses or resumes the engine. While it is paused, step() does nothing, has_work() is false,
+  /// running sequences keep their KV, and every other call works. Setting the same state again
+  /// changes nothing. Only engines made for actors can pause (pausable_engine.h); do not call it on
+  /// any other.
   virtual void set_paused(bool is_paused);
-  /// Who makes it stand still, for whoever looks on. Changes nothing.
+  /// Records what pauses the engine, for status displays. Changes nothing else.
   virtual void show_holders(const std::vector<EngineHolder>& holders) { (void)holders; }
 
-  /// The tensors apply() takes, for the handshake with the weight channel; empty: not known before
-  /// it looks.
+  /// The tensors that apply() accepts, for the handshake with the weight channel; empty: unknown
+  /// before the first apply().
   virtual WeightManifest manifest() const { return {}; }
 
-  /// What happened to the blocks that can be found since the last call; nothing where the engine
-  /// makes no such events.
+  /// Changes of the findable blocks since the last call; empty if the engine makes no such events.
   virtual KvEvents take_kv_events() { return {}; }
 
   virtual EngineState state() const = 0;
-  /// Longest prompt + completion it can hold.
+  /// The longest prompt plus completion that fits.
   virtual int32_t max_sequence_tokens() const = 0;
 };
 

@@ -1,5 +1,5 @@
-/// EngineWrapper: an Engine that hands every call on to the one it owns, for those that watch or
-/// change a few of them. Threads: that engine's.
+/// EngineWrapper: forwards every call to the Engine that it owns. Subclasses watch or change a few
+/// calls. Threads: those of that engine.
 #pragma once
 
 #include <memory>

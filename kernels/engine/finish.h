@@ -1,5 +1,5 @@
-/// How a sequence ended and which policy version made its tokens: what engines tell and messages
-/// carry.
+/// How a sequence ended and which policy version generated its tokens, as engines report and
+/// messages carry it.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,24 @@
 
 namespace primerl {
 
-/// Why a sequence ended; of a request that no engine answered, too.
+/// Why a sequence ended; also used for a request that no engine answered.
 enum class FinishReason : uint8_t {
   kStop,
   kLength,
   kCancelled,
   kRefused,
   kEngineLost,
-  kUnknownSession,  // its prompt began where the engine's copy of the session does not: ask whole
-  kFailed,          // the engine could not compute it, which says nothing against the request
+  kUnknownSession,  // its prompt does not continue the engine's copy of the session: send the whole
+                    // prompt
+  kFailed,          // the engine could not compute it; the request itself is valid
 };
 std::string_view to_string(FinishReason reason);  // "stop", "length", ...
-/// It ended as was asked: its tokens may be used.
+/// It ended as requested: its tokens may be used.
 inline bool is_complete(FinishReason reason) {
   return reason == FinishReason::kStop || reason == FinishReason::kLength;
 }
 
-/// Tokens [begin, end) of a completion were made by `version` of the weights it was asked of.
+/// `version` of the requested weights generated the tokens [begin, end) of a completion.
 struct VersionSpan {
   PolicyVersion version;
   int32_t begin = 0;

@@ -20,21 +20,21 @@ size_t num_number_bytes(uint32_t number) {
   return number == 0 ? 1 : static_cast<size_t>(std::bit_width(number) + 6) / 7;
 }
 
-/// The number that `bytes` begin with, which it then no longer has; -1 when they do not.
+/// Reads a number from the front of `bytes` and removes it; -1 if there is no valid number.
 int64_t take_number(std::span<const std::byte>& bytes) {
   int64_t number = 0;
   for (size_t i = 0; i < bytes.size() && i < kNumberBytesMax; ++i) {
     const auto byte = static_cast<int64_t>(bytes[i]);
     number |= (byte & 0x7F) << (7 * i);
     if ((byte & 0x80) != 0) continue;
-    if (i > 0 && byte == 0) return -1;  // a shorter spelling says the same
+    if (i > 0 && byte == 0) return -1;  // a shorter encoding of the same number exists
     bytes = bytes.subspan(i + 1);
     return number;
   }
   return -1;
 }
 
-/// As take_number(), of bytes that were read once without a fault.
+/// Like take_number(), for bytes that were already checked.
 inline int32_t next_number(const std::byte*& at) {
   auto number = static_cast<uint32_t>(*at) & 0x7F;
   for (int shift = 7; (static_cast<uint32_t>(*at++) & 0x80) != 0; shift += 7)
@@ -126,7 +126,7 @@ Result<KeptSet> KeptReader::next() {
     set.largest_ = static_cast<int32_t>(size - 1) * 8 + std::bit_width(last) - 1;
     return set;
   }
-  // Each id takes a byte or more, so that a large count over few bytes ends soon.
+  // Each id needs at least one byte, so a large count over few bytes ends early.
   const int64_t count = (head + 1) / 2;
   if (count > static_cast<int64_t>(rest_.size())) return broken();
   const std::byte* begin = rest_.data();

@@ -3,7 +3,7 @@
 namespace primerl {
 namespace {
 
-/// Bytes of a channel are not kept: it has room for few versions.
+/// Bytes of a channel are copied, not kept: the channel has space for few versions.
 std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
   std::vector<WeightTensor> copies = tensors;
   for (WeightTensor& copy : copies) {
@@ -15,7 +15,7 @@ std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
 
 }  // namespace
 
-/// It has memory for one set of whole weights.
+/// The engine has memory for only one set of full weights.
 Status KnownAdapters::check_key(WeightsKey key, const VersionsByKey& versions) const {
   if (are_there()) return ok();
   if (!key.is_whole())

@@ -1,9 +1,10 @@
-/// KnownAdapters: whose weights an engine computes with. Either the whole ones of one tenant, or,
-/// where it has adapter slots, an adapter for each key that was applied.
+/// KnownAdapters: the weights an engine computes with. Either the full weights of one tenant or, if
+/// it has adapter slots, an adapter for each key that was applied.
 ///
-/// Adapters are numbered from 0 in the order in which their keys came, and keep their number. Where
-/// there may be more of them than slots it owns a copy of each one's tensors. What computes with
-/// them is the engine's. Bound: adapters_max() adapters. One thread.
+/// Adapters are numbered from 0 in the order in which their keys were applied, and keep their
+/// number. If there may be more adapters than slots, this class keeps a copy of the tensors of
+/// each. The copy that is used for computing belongs to the engine. Bound: adapters_max() adapters.
+/// Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -21,26 +22,26 @@ class KnownAdapters {
   struct Adapter {
     WeightsKey key;
     AdapterConfig config;
-    std::vector<WeightTensor> tensors;  // its own copy; none where every adapter has a slot
+    std::vector<WeightTensor> tensors;  // its own copy; empty if every adapter has a slot
   };
 
-  /// `model` outlives it.
+  /// `model` must stay valid while this object exists.
   KnownAdapters(const TensorTable& model, const EngineOptions& options)
       : model_(model),
         num_slots_(options.adapter_slots),
         adapters_max_(std::max(options.adapters_max, options.adapter_slots)),
         rank_max_(options.max_adapter_rank) {}
 
-  /// False: whole weights change.
+  /// False: the engine applies full weights.
   bool are_there() const { return num_slots_ > 0; }
 
-  /// Whether what `key` names may be applied to an engine that has `versions`, or asked of it.
+  /// Whether an engine with `versions` may apply, or serve requests of, `key`.
   Status check_key(WeightsKey key, const VersionsByKey& versions) const;
-  /// The number of the adapter of `key`; kNoAdapter where whole weights change.
+  /// The number of the adapter of `key`; kNoAdapter if the engine applies full weights.
   Result<int32_t> number_of(WeightsKey key) const;
-  /// The adapter that a snapshot is one of, if there is room for it.
+  /// The adapter config of a snapshot, if there is space for it.
   Result<AdapterConfig> check(const WeightSnapshot& snapshot) const;
-  /// What check() gave is the adapter of its key from now on; its number.
+  /// Makes what check() accepted the adapter of its key, and returns its number.
   int32_t take(const WeightSnapshot& snapshot, const AdapterConfig& config);
 
   int32_t count() const { return static_cast<int32_t>(adapters_.size()); }

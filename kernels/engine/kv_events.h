@@ -1,15 +1,14 @@
-/// What happened to the blocks that can be found by name, for whoever follows an engine's prefix
-/// cache from outside: a router, an index, a person. The kinds and their meaning are vLLM's.
+/// Changes of the blocks that can be found by name, for programs that follow an engine's prefix
+/// cache from outside: a router, an index, a person. The kinds and their meaning are those of vLLM.
 ///
-/// An event tells of names, not of blocks: kBlockStored when a name can be found that could not be
-/// found before, kBlockRemoved when the last block of a name was handed out or lost its name. So
-/// who replays all events has exactly the names that BlockPool::find() finds. Events are numbered
-/// from 1 without gaps; the first is kAllBlocksCleared, since a new engine finds nothing.
+/// An event is about names, not blocks. kBlockStored: a name can be found that could not be found
+/// before. kBlockRemoved: the last block of a name was reused or lost its name. So a program that
+/// replays all events has exactly the names that BlockPool::find() finds. Events are numbered from
+/// 1 without gaps; the first is kAllBlocksCleared, since a new engine finds nothing.
 ///
-/// A log holds at most `events_max` events. What comes while it is full is dropped and counted, and
-/// since what was dropped cannot be told later the next event is kAllBlocksCleared: who replays
-/// knows then fewer names than there are, never one that is gone. Belongs to one engine; one
-/// thread.
+/// A log has at most `events_max` events. Further events are dropped and counted. They cannot be
+/// reported later, so the next event is kAllBlocksCleared: the follower then knows fewer names than
+/// exist, never one that is gone. Belongs to one engine; used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -33,16 +32,16 @@ inline std::string_view to_string(KvEventKind kind) {
 struct KvEvent {
   uint64_t number = 0;
   KvEventKind kind = KvEventKind::kAllBlocksCleared;
-  BlockName name;                   // of all but kAllBlocksCleared
-  std::optional<BlockName> parent;  // of one stored: the block before it; none: it is the first
-  std::vector<int32_t> tokens;      // of one stored: [block size]
-  WeightsKey key;                   // of one stored
+  BlockName name;                   // of every kind but kAllBlocksCleared
+  std::optional<BlockName> parent;  // kBlockStored: the block before it; empty: it is the first
+  std::vector<int32_t> tokens;      // kBlockStored: [block size]
+  WeightsKey key;                   // of kBlockStored
 };
 
-/// What take_kv_events() hands over.
+/// The result of take_kv_events().
 struct KvEvents {
   std::vector<KvEvent> events;
-  uint64_t num_dropped = 0;  // in all, since the engine was made
+  uint64_t num_dropped = 0;  // total since the engine was made
 };
 
 class KvEventLog {
@@ -66,7 +65,7 @@ class KvEventLog {
 
  private:
   void clear() { events_.emplace_back().number = ++num_made_; }
-  /// Null: there is no room.
+  /// Null: the log is full.
   KvEvent* add(KvEventKind kind) {
     const size_t needed = has_gap_ ? 2 : 1;
     if (events_.size() + needed > events_max_) {
@@ -85,7 +84,7 @@ class KvEventLog {
   std::vector<KvEvent> events_;
   uint64_t num_made_ = 0;
   uint64_t num_dropped_ = 0;
-  bool has_gap_ = false;  // something was dropped and kAllBlocksCleared is still to come
+  bool has_gap_ = false;  // an event was dropped and kAllBlocksCleared is still due
 };
 
 }  // namespace primerl

@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-/// The ids that would end the sequence, by rising id and without those the model does not have.
+/// The ids that end the sequence, rising, without ids that the model does not have.
 std::vector<int32_t> ending_ids(const SamplingParams& sampling, std::span<const int32_t> eos_ids,
                                 int32_t vocab_size) {
   std::vector<int32_t> ids = sampling.stop_ids;
@@ -59,7 +59,8 @@ void LogitsProcessor::apply(std::span<float> logits) const {
     float& logit = logits[static_cast<size_t>(change.token)];
     logit += change.bias;
     if (change.is_repeated) {
-      // Signs are as good as random, and a branch would guess them; by and times 1 change nothing.
+      // Signs are random, so a branch would be mispredicted; division and multiplication by 1
+      // change nothing.
       const float factors[] = {1, repetition_penalty_};
       const size_t is_positive = logit > 0 ? 1 : 0;
       logit = logit / factors[is_positive] * factors[1 - is_positive];

@@ -1,10 +1,10 @@
-/// LogitsProcessor: what the options of one sequence do to its logits before the temperature:
+/// LogitsProcessor: applies the options of one sequence to its logits before the temperature:
 /// logit_bias, min_tokens and the three penalties, in the order of sampling_params.h.
 ///
-/// Knows the tokens of its sequence: it is made of the prompt and told every sampled token in
-/// order, so that a row of logits costs as much as the sequence has different tokens, not as much
-/// as it has tokens. Preemption leaves it alone. Pure values; rows of different sequences may be
-/// processed at once.
+/// It knows the tokens of its sequence: it gets the prompt when made and every sampled token in
+/// order. So the cost of a row of logits depends on the number of different tokens, not on the
+/// number of tokens. Preemption does not change it. Pure values; rows of different sequences may be
+/// processed in parallel.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@ namespace primerl {
 
 class LogitsProcessor {
  public:
-  /// Null where the params change no logit, which is what costs nothing. Refuses a logit_bias
-  /// outside the vocabulary, and min_tokens where every token would end the sequence. `sampling`
-  /// was validated; `eos_ids` are the model's.
+  /// Null if the params change no logit; such rows cost nothing. Refuses a logit_bias outside the
+  /// vocabulary, and min_tokens if every token would end the sequence. `sampling` was validated;
+  /// `eos_ids` are the model's.
   static Result<std::unique_ptr<LogitsProcessor>> make(const SamplingParams& sampling,
                                                        std::span<const int32_t> prompt_tokens,
                                                        std::span<const int32_t> eos_ids,
                                                        int32_t vocab_size);
 
-  /// Changes the logits [vocab_size] from which the next token is drawn.
+  /// Changes the logits [vocab_size] that the next token is sampled from.
   void apply(std::span<float> logits) const;
-  /// The newest sampled token.
+  /// Adds the newest sampled token.
   void take(int32_t token);
 
  private:
-  /// A token whose logit changes.
+  /// A token whose logit is changed.
   struct Change {
     int32_t token = 0;
     float bias = 0;
@@ -49,9 +49,9 @@ class LogitsProcessor {
   float frequency_penalty_ = 0;
   float presence_penalty_ = 0;
   int32_t min_tokens_ = 0;
-  std::vector<int32_t> ends_;  // what is not drawn before min_tokens
+  std::vector<int32_t> ends_;  // tokens that are not sampled before min_tokens
   std::vector<Change> changes_;
-  std::unordered_map<int32_t, size_t> places_;  // of tokens in changes_
+  std::unordered_map<int32_t, size_t> places_;  // indices of tokens in changes_
   int32_t num_tokens_ = 0;                      // generated
 };
 

@@ -1,4 +1,4 @@
-/// What a graph file may say of an engine: `[resource.x] kind = "engine"`. Plain values; the option
+/// Options of an engine in a graph file: `[resource.x] kind = "engine"`. Plain values; the option
 /// registry with ranges and docs is in runtime/backends/resource_catalog.cc.
 #pragma once
 
@@ -8,36 +8,39 @@
 
 namespace primerl {
 
-/// For who looks for a broken number.
+/// Options that help to find NaN or infinity.
 struct EngineDebugOptions {
-  bool check_finite = false;  // name the first activation that is not a number
+  bool check_finite = false;  // name the first activation that is not finite
 };
 
 struct EngineOptions {
   int32_t kv_blocks = 512;             // blocks of KV memory
-  int32_t block_size = 16;             // tokens a block
+  int32_t block_size = 16;             // tokens per block
   int32_t max_running = 256;           // sequences decoded in one batch
-  int32_t max_waiting = 1024;          // prompts queued; more wait outside
-  int32_t max_batched_tokens = 4096;   // tokens of one step, prefill and decode together
-  int32_t max_prefill_tokens = 1024;   // of them, of prompts while others decode; 0 = no limit
-  bool prefix_cache = true;            // blocks are found again by what they hold
-  int32_t max_sequence_tokens = 0;     // 0 = what the model's config says
+  int32_t max_waiting = 1024;          // queued prompts; further prompts wait outside
+  int32_t max_batched_tokens = 4096;   // tokens per step, prefill and decode together
+  int32_t max_prefill_tokens = 1024;   // limit for prompt tokens while others decode; 0 = no limit
+  bool prefix_cache = true;            // find equal blocks again by content
+  int32_t max_sequence_tokens = 0;     // 0 = the limit of the model's config
   int32_t threads = 0;                 // 0 = decided by the plan
-  std::string numerics = "invariant";  // or "fast", which a CUDA device needs
+  std::string numerics = "invariant";  // or "fast" (CUDA only)
   std::string dtype = "auto";          // of weights and KV: "float32", "bfloat16"
-  std::string products = "dtype";      // of layers: in `dtype`, or "fp8" on a CUDA device
-  int32_t adapter_slots = 0;           // adapters that rows may have; 0 = whole weights change
-  int32_t adapters_max = 0;            // that it knows, in a slot or beside; 0 = as many as slots
-  int32_t max_adapter_rank = 64;       // where there are slots
-  int64_t kv_events_bytes_max = 0;     // file of what its prefix cache holds; 0 = no such events
+  std::string products = "dtype";      // of linear layers: in `dtype`, or "fp8" on a CUDA device
+  int32_t adapter_slots = 0;           // adapters that can be used in one step; 0 = full weights
+                                       // are applied
+  int32_t adapters_max = 0;            // adapters that it knows, loaded or not; 0 = as many as
+                                       // slots
+  int32_t max_adapter_rank = 64;       // only with adapter_slots
+  int64_t kv_events_bytes_max = 0;     // size limit of the file of prefix cache events; 0 = no
+                                       // events
   EngineDebugOptions debug = {};
-  std::string device = "cpu";  // of its process, which the plan decides
-  /// On the CPU: of weights that versions replace, one to use while the next version fills the
-  /// other. The plan decides, by the memory that there is.
+  std::string device = "cpu";  // device of its process, set by the plan
+  /// CPU only: two sets of the replaceable weights, one in use while the next version fills the
+  /// other. The plan decides, by available memory.
   bool has_second_set = true;
-  /// Of all adapters that come, as AdapterConfig has them, which the plan decides; empty: all.
+  /// Targets of all adapters to expect, as in AdapterConfig, set by the plan; empty: all targets.
   std::vector<std::string> adapter_targets = {};
-  std::vector<double> shares = {};  // by tenant slot, which the plan decides; empty: all alike
+  std::vector<double> shares = {};  // by tenant slot, set by the plan; empty: equal shares
 };
 
 }  // namespace primerl

@@ -1,10 +1,10 @@
-/// PausableEngine: an Engine that can stand still. Every backend's engine is made one before actors
-/// get it, so that a pause means the same in all of them.
+/// PausableEngine: an Engine that can pause. The engine of every backend is wrapped in one before
+/// actors get it, so that a pause means the same for all of them.
 ///
-/// While it is paused no step is made: sequences keep their KV and their places, and nobody samples
-/// a token. All else works as ever: prompts are queued up to the queue's bound, sequences are taken
-/// over, aborted and expire, weights are applied. It has no clock; who pauses it has one. Threads:
-/// the engine's.
+/// While it is paused no step runs: sequences keep their KV and their running slots, and no token
+/// is sampled. Everything else works: prompts are queued up to the queue's bound, sequences are
+/// taken over, aborted and expire, weights are applied. It has no clock; the caller that pauses it
+/// has one. Threads: those of the engine.
 #pragma once
 
 #include <memory>

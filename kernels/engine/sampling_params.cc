@@ -6,7 +6,7 @@ namespace primerl {
 namespace {
 
 Status validate_truncation(const SamplingParams& sampling) {
-  // Below it logits divided by the temperature leave what a float can tell apart.
+  // Below this temperature, the divided logits exceed the precision of a float.
   const bool is_greedy = sampling.temperature == 0;
   if (!(is_greedy || sampling.temperature >= kTemperatureMin) ||
       !std::isfinite(sampling.temperature))

@@ -1,16 +1,18 @@
-/// SamplingParams: how the next token is chosen, and which log-probabilities are told. Pure values.
+/// SamplingParams: how the next token is chosen, and which log-probabilities are returned. Pure
+/// values.
 ///
-/// Order, that of vLLM: logit_bias -> min_tokens -> repetition_penalty -> frequency_penalty ->
-/// presence_penalty -> / temperature -> top_k -> top_p -> min_p -> renormalise -> draw. What comes
-/// before the temperature is logits_processor.h, what comes after is the sampler's.
+/// The order is that of vLLM: logit_bias -> min_tokens -> repetition_penalty -> frequency_penalty
+/// -> presence_penalty -> / temperature -> top_k -> top_p -> min_p -> renormalise -> sample. Steps
+/// before the temperature are in logits_processor.h, the rest in the sampler.
 ///
 /// Log-probabilities of sampled tokens, and the top ones beside them, are those of the distribution
-/// at the end of that order; those of the prompt are the model's own, as nobody drew its tokens.
+/// at the end of that order. Log-probabilities of the prompt are the model's own, since its tokens
+/// were not sampled.
 ///
 /// Learners compute log-probabilities from the model's logits, the temperature and the kept sets
-/// (kept_sets.h). What changes logits otherwise would train on a wrong ratio, so these options
-/// (changes_logits()) are for evaluation and serving; tenants of a training graph have no such
-/// keys.
+/// (kept_sets.h). Any other change of the logits would give a wrong importance ratio. So these
+/// options (changes_logits()) are for evaluation and serving; tenants of a training graph do not
+/// have them.
 #pragma once
 
 #include <cstdint>
@@ -52,22 +54,24 @@ struct SamplingParams {
   double min_p = 0.0;                  // [0, 1); 0 = off; relative to the most likely token
   int32_t max_tokens = 16;             // >= 1
   bool ignore_eos = false;             // true: the model's eos ids do not end the sequence
-  std::vector<int32_t> stop_ids = {};  // tokens that end it besides those
-  /// Texts that end it: with the token that completes one, wherever the tokens cut it. Of what the
-  /// tokens decode to without special ones; the prompt does not count.
+  std::vector<int32_t> stop_ids = {};  // further tokens that end it
+  /// Texts that end the sequence. The token that completes one is the last token, wherever token
+  /// boundaries are. Matched against the tokens decoded without special tokens; the prompt does not
+  /// count.
   std::vector<std::string> stop = {};
 
-  /// It has no fewer: before that many tokens no id that would end it is drawn, and no text that is
-  /// completed ends it.
+  /// Minimum number of tokens: before it, no end token is sampled and no completed stop text ends
+  /// the sequence.
   int32_t min_tokens = 0;
-  std::vector<TokenBias> logit_bias = {};  // by rising token
+  std::vector<TokenBias> logit_bias = {};  // token ids rise
   double repetition_penalty = 1.0;         // of tokens in prompt or output: divides logits above 0,
                                            // multiplies the others; 1 = off
-  double frequency_penalty = 0.0;          // taken off for each time the output has the token
-  double presence_penalty = 0.0;           // taken off once when the output has it
+  double frequency_penalty = 0.0;          // subtracted for each time the output has the token
+  double presence_penalty = 0.0;           // subtracted once if the output has the token
 
-  int32_t num_top_logprobs = 0;  // of the likeliest tokens, beside each sampled one
-  bool prompt_logprobs = false;  // of the prompt's tokens, each given those before it
+  int32_t num_top_logprobs = 0;  // number of likeliest tokens to return beside each sampled one
+  bool prompt_logprobs = false;  // also return those of the prompt's tokens, each given the tokens
+                                 // before it
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 
@@ -83,22 +87,22 @@ struct SamplingParams {
   }
 };
 
-inline constexpr double kTemperatureMin = 0.001;  // of those above 0
-inline constexpr size_t kStopsMax = 16;           // texts of `stop`
-inline constexpr size_t kStopBytesMax = 256;      // of one of them
-inline constexpr size_t kStopIdsMax = 64;         // ids of `stop_ids`
-inline constexpr size_t kLogitBiasesMax = 1024;   // tokens of `logit_bias`
-inline constexpr double kLogitBiasMax = 100;      // and -100 the least
-inline constexpr double kPenaltyMax = 2;          // and -2 the least, of frequency and presence
-inline constexpr double kRepetitionMin = 0.001;   // logits times or by these stay finite
+inline constexpr double kTemperatureMin = 0.001;  // of temperatures above 0
+inline constexpr size_t kStopsMax = 16;           // number of stop texts
+inline constexpr size_t kStopBytesMax = 256;      // of one stop text
+inline constexpr size_t kStopIdsMax = 64;         // number of `stop_ids`
+inline constexpr size_t kLogitBiasesMax = 1024;   // number of `logit_bias` entries
+inline constexpr double kLogitBiasMax = 100;      // the least is -100
+inline constexpr double kPenaltyMax = 2;          // the least is -2; of frequency and presence
+inline constexpr double kRepetitionMin = 0.001;   // logits multiplied or divided by it stay finite
 inline constexpr double kRepetitionMax = 1000;
 inline constexpr int32_t kTopLogprobsMax = 20;
 
-/// Refuses impossible values, each with the range that was valid. What depends on the vocabulary is
-/// the engine's to refuse.
+/// Refuses impossible values; the error gives the valid range. The engine checks what depends on
+/// the vocabulary.
 Status validate(const SamplingParams& sampling);
 
-/// Whether logits are anything but the model's own before they are divided by the temperature.
+/// Whether the model's logits are changed before they are divided by the temperature.
 bool changes_logits(const SamplingParams& sampling);
 
 }  // namespace primerl

@@ -1,4 +1,4 @@
-// A decode step that is planned before the tokens of the one under way are known.
+// Plans a decode step before the tokens of the step in progress are known.
 #include <algorithm>
 
 #include "kernels/engine/batch_scheduler.h"
@@ -20,7 +20,7 @@ bool BatchScheduler::needs_block(const Sequence& sequence) const {
 }
 
 bool BatchScheduler::can_grow_ahead() const {
-  std::optional<TenantClaims> claims;  // as they would be; a copy where somebody grows at all
+  std::optional<TenantClaims> claims;  // claims after this step; copied only if a sequence grows
   int32_t num_blocks = 0;
   for (const Sequence* sequence : running_) {
     if (!goes_on(*sequence) || !needs_block(*sequence)) continue;

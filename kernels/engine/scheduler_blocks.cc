@@ -1,4 +1,4 @@
-// Who is admitted, and who holds blocks.
+// Admission and ownership of blocks.
 #include <algorithm>
 
 #include "kernels/engine/batch_scheduler.h"
@@ -89,7 +89,7 @@ const Sequence* BatchScheduler::first_without_slot() const {
   });
 }
 
-/// No adapter gives way whose own prompts come before this one.
+/// Never evict an adapter whose own prompts come before this sequence.
 int32_t BatchScheduler::slot_for(const Sequence& sequence) const {
   return slots_.slot_for([&](int32_t adapter) {
     const Sequence* other =
@@ -135,8 +135,8 @@ int32_t BatchScheduler::num_growing(std::optional<TenantSlot> tenant) const {
 }
 
 int32_t BatchScheduler::num_reserved(const Sequence& next, std::optional<TenantSlot> tenant) const {
-  // One that was preempted comes back only where it can stay for a while: what it had is computed
-  // again each time.
+  // Admit a preempted sequence only if it can stay for a while: its tokens are computed again each
+  // time.
   return (next.began.has_value() ? 2 : 1) * num_growing(tenant);
 }
 
@@ -150,8 +150,9 @@ int32_t BatchScheduler::num_to_take(Sequence& sequence) const {
 
 template <class MayTake>
 bool BatchScheduler::has_room(Sequence& sequence, int32_t num_held, const MayTake& may_take) const {
-  if (shared_prefill(sequence) != nullptr) return may_take(1);  // what is behind its full blocks
-  // Only blocks that are held cost nothing: a look at their number saves most walks.
+  // one block for the tokens after its full blocks
+  if (shared_prefill(sequence) != nullptr) return may_take(1);
+  // Only blocks in use cost nothing: checking their number first avoids most lookups.
   const int32_t most = blocks_for(sequence.size());
   if (may_take(most)) return true;
   return may_take(most - num_held) && may_take(num_to_take(sequence));
@@ -274,7 +275,7 @@ void BatchScheduler::release_block(int32_t block, TenantSlot tenant) {
   block_claims_.want(tenant, -1);
 }
 
-/// The last one first: what many share lies in front, and is to be found for longest.
+/// The last block first: shared prefixes are at the front, and should stay findable for longest.
 void BatchScheduler::release(std::vector<int32_t>& blocks, TenantSlot tenant) {
   for (; !blocks.empty(); blocks.pop_back()) release_block(blocks.back(), tenant);
 }
@@ -292,7 +293,7 @@ void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_la
   const int32_t size = limits_.options.block_size, rest = prefill.num_tokens % size;
   int32_t own = BlockPool::kNone;
   if (rest > 0 && (own = take_block(tenant)) == BlockPool::kNone) {
-    ++totals_.num_preemptions;  // it computes its prompt again when its turn comes
+    ++totals_.num_preemptions;  // its prompt is computed again when it is admitted
     return;
   }
   sequence.blocks = prefill.blocks;
@@ -313,7 +314,7 @@ bool BatchScheduler::copy_shared_last_block(PrefillTask& prefill) {
     pool_.withdraw(last);
   } else {
     const int32_t own = take_block(tenant);
-    if (own == BlockPool::kNone) return false;  // until one of those that hold it ends
+    if (own == BlockPool::kNone) return false;  // until a sequence that uses one ends
     if (size > 1) copies_.push_back({last * size, own * size, size - 1});
     release_block(last, tenant);
     last = own;

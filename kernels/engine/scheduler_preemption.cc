@@ -1,4 +1,4 @@
-// Who gets a block more, and who loses its blocks for that.
+// Growth of sequences by a block, and preemption for it.
 #include <algorithm>
 #include <set>
 
@@ -15,7 +15,7 @@ void BatchScheduler::visit_with_blocks(const Visit& visit) const {
     for (Sequence* one : prefill->waiting) visit(*one);
 }
 
-/// All of them before any row is planned: whoever loses its blocks has none in this step.
+/// All blocks before any row is planned: a sequence that is preempted has no row in this step.
 size_t BatchScheduler::grow_running(int32_t num_rows_max) {
   const auto max = static_cast<size_t>(num_rows_max);
   size_t count = 0;
@@ -26,7 +26,7 @@ size_t BatchScheduler::grow_running(int32_t num_rows_max) {
       continue;
     }
     grow(sequence);
-    // Some of those before it may have lost theirs.
+    // Some sequences before it may have been preempted.
     const auto behind = std::ranges::upper_bound(running_, &sequence, is_before);
     count = static_cast<size_t>(behind - running_.begin());
   }
@@ -43,8 +43,9 @@ bool BatchScheduler::grow(Sequence& sequence) {
   return true;
 }
 
-/// The first of each tenant may have what is kept for others: alone it would lose its blocks to
-/// nobody, and take them again, a few tokens later each time.
+/// The first sequence of each tenant may also use blocks reserved for others. Otherwise it would be
+/// preempted though no sequence needs its blocks, and be admitted again after a few tokens, in a
+/// loop.
 bool BatchScheduler::may_grow(const Sequence& sequence, const TenantClaims& claims) const {
   if (claims.may_take(sequence.request.tenant, 1)) return true;
   bool is_first = true;

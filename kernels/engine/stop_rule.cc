@@ -11,7 +11,7 @@ bool holds(std::span<const int32_t> ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-/// The begin of the stop text that is complete first after `begin`; npos: none is.
+/// The start of the stop text that is completed first after `begin`; npos: none is.
 size_t first_stop(std::string_view text, size_t begin, std::span<const std::string> stops) {
   size_t first = std::string_view::npos, end = text.size() + 1;
   for (const std::string& stop : stops) {
@@ -46,7 +46,7 @@ bool StopTexts::take(std::string_view bytes) {
   for (One& one : texts_) {
     for (const char byte : bytes) {
       uint16_t& matched = one.matched;
-      // After a whole match the longest border goes on, as after a mismatch.
+      // After a whole match, continue with the longest border, as after a mismatch.
       if (matched == one.text.size()) matched = one.border[matched - 1];
       while (matched > 0 && one.text[matched] != byte) matched = one.border[matched - 1];
       if (one.text[matched] == byte) ++matched;
@@ -71,7 +71,7 @@ Result<StopRule> StopRule::make(const SamplingParams& sampling,
 std::optional<FinishReason> StopRule::take(int32_t token, const SamplingParams& sampling,
                                            std::span<const int32_t> eos_ids) {
   ++num_tokens_;
-  // Also before min_tokens, where a text may begin that is completed after it.
+  // Also before min_tokens: a text may begin there that is completed later.
   const bool has_text = tokenizer_ != nullptr && texts_.take(tokenizer_->bytes_of(token));
   if (num_tokens_ >= sampling.min_tokens) {
     if (!sampling.ignore_eos && holds(eos_ids, token)) return FinishReason::kStop;
@@ -83,7 +83,7 @@ std::optional<FinishReason> StopRule::take(int32_t token, const SamplingParams& 
 
 Result<std::string> text_before_stop(const std::vector<int32_t>& tokens,
                                      const SamplingParams& sampling, const Tokenizer& tokenizer) {
-  ASSIGN_OR_RETURN(std::string text, tokenizer.decode(tokens));  // or why there is none
+  ASSIGN_OR_RETURN(std::string text, tokenizer.decode(tokens));  // or the tokenizer's error
   if (tokens.empty()) return text;
   std::string bytes;
   for (const int32_t token : tokens) bytes += tokenizer.bytes_of(token);
@@ -92,7 +92,7 @@ Result<std::string> text_before_stop(const std::vector<int32_t>& tokens,
   const bool is_end_token =
       holds(sampling.stop_ids, last) || (!sampling.ignore_eos && holds(tokenizer.eos_ids(), last));
   size_t end = first_stop(bytes, before_last, sampling.stop);
-  // An engine may know more end tokens than the tokenizer: without a stop text it was one.
+  // An engine may know more end tokens than the tokenizer: if no stop text matched, it was one.
   if (is_end_token || end == std::string::npos) end = std::min(end, before_last);
   bytes.resize(end);
   return to_valid_utf8(std::move(bytes));

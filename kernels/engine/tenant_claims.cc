@@ -20,7 +20,7 @@ int32_t TenantClaims::num_kept(const One& one) const {
   return std::max(std::min(one.part, std::max(one.peak, one.peak_before)) - one.num_taken, 0);
 }
 
-/// A tenant beyond the shares has no part of its own: it runs in what is lent.
+/// A tenant beyond the list of shares has no part of its own: it runs in lent capacity.
 template <class Change>
 void TenantClaims::change(TenantSlot tenant, const Change& change) {
   if (tenant.index() >= tenants_.size()) tenants_.resize(tenant.index() + 1);

@@ -1,20 +1,21 @@
-/// TenantClaims: how much each tenant may have of what an engine has so many of: places in its
-/// batch, or KV blocks.
+/// TenantClaims: how much each tenant may use of a limited resource of an engine: running slots of
+/// its batch, or KV blocks.
 ///
-/// A tenant claims as much as it had or waited for at once lately, and at most its part, which is
-/// its share of all. What it claims and does not have is kept for it; the rest is lent to whoever
-/// comes first. So a tenant that floods the engine has what the others leave, but not what one of
-/// them lets go between two of its batches: what ran there would make all steps longer, and hold up
-/// whoever comes back, until it ends. Alone, a tenant has everything. One that has nothing may
-/// always take, however much it needs: so each goes on.
+/// Each tenant has a part: its share of the total. A tenant claims as much as it recently used or
+/// waited for at once, up to its part. The unused rest of a claim is reserved for it; everything
+/// else is lent, first come, first served. So a tenant that floods the engine gets what the others
+/// leave, but not what another releases between two of its batches. Sequences admitted there would
+/// make all steps longer, and delay the returning tenant until they end. A tenant that is alone may
+/// use everything. A tenant that uses nothing may always reserve, however much it needs, so every
+/// tenant makes progress.
 ///
-/// "Lately" is this window of kWindow engine steps and the one before. Until the end of the first
-/// window everybody claims a whole part: all are about to come, and whoever came first would fill
-/// the parts of the others for as long as its sequences last.
+/// "Recently" is the current window of kWindow engine steps and the one before. Until the end of
+/// the first window every tenant claims its whole part: all of them are about to start, and
+/// otherwise the first would fill the parts of the others for as long as its sequences last.
 ///
-/// Where something is given by a queue alone, which decides between tenants that wait, nothing is
-/// kept for one that waits. A value; not thread-safe. Grows with the largest tenant slot that it
-/// was told of.
+/// With Waiting::kTakesItsTurn, the queue alone decides between waiting tenants, so nothing is
+/// reserved for a tenant that waits. A value; not thread-safe. Grows with the largest tenant slot
+/// that it was given.
 #pragma once
 
 #include <algorithm>
@@ -29,35 +30,35 @@ class TenantClaims {
  public:
   static constexpr int32_t kWindow = 1024;  // engine steps
 
-  /// What is kept for a tenant that waits for more.
+  /// What is reserved for a tenant that waits for more.
   enum class Waiting : uint8_t { kTakesItsTurn, kKeepsItsClaim };
 
-  /// `shares` by tenant slot. With less than two of them there is nothing to divide.
+  /// `shares` by tenant slot. With fewer than two shares nothing is divided.
   TenantClaims(const std::vector<double>& shares, int32_t total, Waiting waiting);
 
-  /// What `tenant` has and waits for is `count` more; or less, where that is negative.
+  /// `tenant` uses or waits for `count` more; fewer if `count` is negative.
   void want(TenantSlot tenant, int32_t count);
-  /// Of that, what it has.
+  /// The part of that which `tenant` uses changes by `count`.
   void take(TenantSlot tenant, int32_t count);
-  /// A step of the engine is planned.
+  /// Call once per planned engine step.
   void step();
 
-  /// Whether `count` more of what is free, or will be, is for `tenant`: it stays within its part,
-  /// or has nothing yet, or so much is free that is kept for nobody else.
+  /// Whether `tenant` may have `count` more of what is free, or will be. True if it stays within
+  /// its part, uses nothing yet, or enough is free that is not reserved for others.
   bool may_take(TenantSlot tenant, int32_t count) const;
   int32_t num_free() const { return total_ - num_taken_; }
-  int32_t num_taken() const { return num_taken_; }  // by all
+  int32_t num_taken() const { return num_taken_; }  // used by all tenants
   int32_t num_taken(TenantSlot tenant) const {
     return tenant.index() < tenants_.size() ? tenants_[tenant.index()].num_taken : 0;
   }
-  /// What it has beyond its part; negative: what it has less. 0 where nothing is divided.
+  /// What it uses beyond its part; negative: what it is below. 0 if nothing is divided.
   int32_t num_beyond(TenantSlot tenant) const;
 
  private:
   struct One {
-    int32_t part = 0;  // of all
+    int32_t part = 0;  // of the total
     int32_t num_wanted = 0, num_taken = 0;
-    int32_t peak = 0, peak_before = 0;  // of num_wanted, in this window and the one before
+    int32_t peak = 0, peak_before = 0;  // of num_wanted, in this window and the previous one
   };
 
   int32_t num_kept(const One& one) const;
@@ -68,8 +69,8 @@ class TenantClaims {
   Waiting waiting_ = Waiting::kTakesItsTurn;
   bool is_divided_ = false;
   int32_t num_taken_ = 0;
-  int32_t num_kept_ = 0;   // for all
-  int32_t num_steps_ = 0;  // of this window
+  int32_t num_kept_ = 0;   // reserved for all tenants
+  int32_t num_steps_ = 0;  // in this window
   std::vector<One> tenants_;
 };
 

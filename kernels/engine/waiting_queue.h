@@ -1,9 +1,8 @@
-/// WaitingQueue: the sequences of a BatchScheduler that wait to be admitted, a line for each
-/// tenant.
+/// WaitingQueue: the waiting sequences of a BatchScheduler, one queue for each tenant.
 ///
-/// Next is the lowest priority; of equals, the tenant that is served least by its share
-/// (FairShares); of one tenant, who came first. With one tenant that is first come, first served. A
-/// tenant is charged for every row that is computed for her.
+/// The lowest priority is next; among equals, the tenant that was served least relative to its
+/// share (FairShares); within a tenant, the oldest sequence. With one tenant that is first come,
+/// first served. A tenant is charged for every row computed for it.
 #pragma once
 
 #include <deque>
@@ -18,16 +17,16 @@ struct Sequence;  // kernels/engine/batch_scheduler.h
 
 class WaitingQueue {
  public:
-  /// By tenant slot; empty: all alike.
+  /// By tenant slot; empty: equal shares.
   explicit WaitingQueue(const std::vector<double>& shares) : shares_(shares) {}
 
   void insert(Sequence& sequence);
   void remove(Sequence& sequence);
-  /// Who is next; null: nobody waits.
+  /// The next sequence; null: the queue is empty.
   Sequence* next() const {
     return next([](const Sequence&) { return true; });
   }
-  /// The same among the tenants whose first one `accept` takes.
+  /// The same, among tenants whose first sequence `accept` accepts.
   template <class Accept>
   Sequence* next(const Accept& accept) const {
     Sequence* next = nullptr;
@@ -37,7 +36,7 @@ class WaitingQueue {
         next = line.front();
     return next;
   }
-  /// Whether `one`, the first of its tenant, is next before `other`, the first of another.
+  /// Whether `one`, the first of its tenant, comes before `other`, the first of another.
   bool is_sooner(const Sequence& one, const Sequence& other) const;
   bool empty() const { return num_waiting_ == 0; }
   size_t size() const { return num_waiting_; }
@@ -47,7 +46,7 @@ class WaitingQueue {
       for (Sequence* sequence : line) visit(*sequence);
   }
 
-  /// `tenant` has one more sequence in the engine, or one less, in whatever state.
+  /// `tenant` has one sequence more (enter) or less (leave) in the engine, in any state.
   void enter(TenantSlot tenant) { shares_.enter(tenant); }
   void leave(TenantSlot tenant) { shares_.leave(tenant); }
   void charge(TenantSlot tenant, int64_t num_tokens) { shares_.charge(tenant, num_tokens); }

@@ -7,7 +7,7 @@ namespace {
 
 struct Widths {
   int64_t hidden = 0;
-  // Of attention.
+  // Widths of attention.
   int64_t q = 0, kv = 0, qkv = 0;
 
   Widths(const AttentionSpec& spec, int64_t hidden_size)

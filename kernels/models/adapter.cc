@@ -70,7 +70,7 @@ std::vector<Parameter> parameters_of(const TensorTable& model, const AdapterConf
   return parameters;
 }
 
-/// Rank and target that a tensor's name and shape speak of.
+/// Rank and target, as read from a tensor's name and shape.
 struct TensorWords {
   std::string_view target;
   int64_t rank = 0;

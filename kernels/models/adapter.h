@@ -1,10 +1,10 @@
-/// An adapter (LoRA) of a model: what it adds to which linears, and its tensors and their places.
+/// A LoRA adapter of a model: which linear layers it changes, and its tensors with their offsets.
 ///
-/// y = base(x) + scaling * B (A x), for each linear of Hugging Face's names by itself, as peft does
-/// it: q, k and v have an A and a B each, though one product of ours makes all three. So an
+/// y = base(x) + scaling * B (A x), separately for each linear layer of Hugging Face's names, as
+/// peft does. So q, k and v have an A and a B each, though here one matrix computes all three. An
 /// adapter's linear is a range of columns of one of our matrices (tensors.h), or of one expert of
-/// it. The names, shapes and places of its tensors are a TensorTable like a model's: reading,
-/// snapshots and the optimizer work on either. Torch-free values, any thread.
+/// it. The names, shapes and offsets of its tensors are a TensorTable like that of a model:
+/// reading, snapshots and the optimizer work on either. Values independent of torch, any thread.
 #pragma once
 
 #include <algorithm>
@@ -19,18 +19,18 @@
 namespace primerl {
 
 inline constexpr int32_t kAdapterRankMax = 512;
-/// All linears of the layers but the routers: peft's word for it.
+/// peft's name for all linear layers except the routers.
 inline constexpr std::string_view kAllLinear = "all-linear";
 
 struct AdapterConfig {
   int32_t rank = 16;  // 1 to kAdapterRankMax
   double alpha = 32;  // above 0
-  /// Names of linears as Hugging Face has them ("q_proj"), or kAllLinear alone.
+  /// Names of linear layers as in Hugging Face ("q_proj"), or kAllLinear alone.
   std::vector<std::string> targets = {std::string(kAllLinear)};
   bool is_rank_stabilized = false;  // peft's use_rslora
-  uint64_t init_seed = 0;           // of A at first, and of what dropout leaves out
-  /// Part of what A reads that a training step leaves out, [0, 1); it scales the rest by
-  /// 1 / (1 - dropout). Nothing else that reads the adapter has it.
+  uint64_t init_seed = 0;           // seeds the initial A, and the dropout
+  /// The share of A's input that dropout sets to 0 in a training step, [0, 1); the rest is scaled
+  /// by 1 / (1 - dropout). Engines and exports do not apply it.
   double dropout = 0;
 
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
@@ -38,22 +38,22 @@ struct AdapterConfig {
 
 Status validate(const AdapterConfig& config);
 
-/// The names of its targets, sorted, each once: those that kAllLinear stands for are among them.
+/// The names of its targets, sorted, without duplicates; kAllLinear is expanded.
 std::vector<std::string> named_targets(const AdapterConfig& config);
 
-/// alpha / rank, or alpha / sqrt(rank) where it is rank-stabilized (peft/tuners/lora/layer.py,
+/// alpha / rank, or alpha / sqrt(rank) if it is rank-stabilized (peft/tuners/lora/layer.py,
 /// LoraLayer.update_layer).
 double scaling_of(const AdapterConfig& config);
 
 /// One targeted linear of one layer, or of one expert.
 struct AdapterLinear {
   std::string module;    // "model.layers.0.self_attn.k_proj"
-  size_t parameter = 0;  // of the model, index: the matrix that makes its outputs
-  int64_t group = 0;     // of that matrix: the expert
-  int64_t column = 0;    // of that group: the first of the linear's outputs
+  size_t parameter = 0;  // index of the model's matrix that computes its outputs
+  int64_t group = 0;     // the expert, if the matrix has experts
+  int64_t column = 0;    // first of the linear's outputs, within the group
   int64_t inputs = 0;
   int64_t outputs = 0;
-  size_t a = 0, b = 0;  // parameters of the adapter, index: [rank, inputs], [outputs, rank]
+  size_t a = 0, b = 0;  // indices of the adapter's parameters [rank, inputs] and [outputs, rank]
 };
 
 class AdapterTable {
@@ -62,8 +62,8 @@ class AdapterTable {
   AdapterTable(const TensorTable& model, AdapterConfig config);
 
   const AdapterConfig& config() const { return config_; }
-  /// A and B of every linear, named as peft names them. Its last parameter, which is not trained,
-  /// is kAdapterScaling, so that a snapshot says all that an engine needs.
+  /// A and B of every linear, with peft's names. The last parameter, which is not trained, is
+  /// kAdapterScaling, so that a snapshot has everything an engine needs.
   const TensorTable& tensors() const { return tensors_; }
   /// Sorted by parameter, group and column.
   std::span<const AdapterLinear> linears() const { return linears_; }
@@ -74,7 +74,7 @@ class AdapterTable {
   TensorTable tensors_;
 };
 
-/// [1]: the scaling of an adapter. In snapshots alone; a folder has it in its config.
+/// [1]: the scaling of an adapter. Only in snapshots; a folder has it in its config.
 inline constexpr std::string_view kAdapterScaling = "scaling";
 
 inline bool is_adapter(const std::vector<WeightTensor>& tensors) {
@@ -82,21 +82,22 @@ inline bool is_adapter(const std::vector<WeightTensor>& tensors) {
       tensors, [](const WeightTensor& tensor) { return tensor.name == kAdapterScaling; });
 }
 
-/// What names and shapes of a snapshot's tensors say of its adapter, of whatever model: rank,
-/// targets, and the alpha that gives its scaling.
+/// The adapter config that follows from the names and shapes of a snapshot's tensors, for any
+/// model: rank, targets, and the alpha that gives the snapshot's scaling.
 Result<AdapterConfig> told_adapter(const std::vector<WeightTensor>& tensors);
 
-/// The adapter that a snapshot is one of: its rank and targets are those of its tensors. An error
-/// names the first tensor that belongs to no adapter of the model.
+/// The adapter config of a snapshot: rank and targets follow from its tensors. An error names the
+/// first tensor that does not fit the model.
 Result<AdapterConfig> adapter_config_of(const TensorTable& model,
                                         const std::vector<WeightTensor>& tensors);
 
-/// A uniform in +-1/sqrt(inputs) (peft: kaiming_uniform with a = sqrt(5)), B 0, and the scaling. A
-/// pure function of seed, tensor name and place in it; until B is trained the adapter adds 0.
+/// A is uniform in +-1/sqrt(inputs) (peft: kaiming_uniform with a = sqrt(5)), B is 0, and the
+/// scaling is set. A pure function of seed, tensor name and element index. Until B is trained the
+/// adapter adds 0.
 void initialize_adapter(const AdapterTable& table, float* buffer);
 
-/// W += scaling * B A for every targeted linear, in fp32: what peft's merge_and_unload() does.
-/// `adapter` as `table.tensors()`, `weights` as `model`, the table that `table` was made of.
+/// W += scaling * B A for every targeted linear, in fp32, as peft's merge_and_unload() does.
+/// `adapter` is laid out as `table.tensors()`, `weights` as `model`, for which `table` was made.
 void merge_adapter(const TensorTable& model, const AdapterTable& table, const float* adapter,
                    float* weights);
 

@@ -21,7 +21,7 @@ constexpr std::string_view kConfigFile = "adapter_config.json";
 constexpr std::string_view kTensorFile = "adapter_model.safetensors";
 constexpr size_t kAdapterConfigBytesMax = size_t{1} << 20;
 
-/// Fields that are read below, or that change nothing of what a finished adapter computes.
+/// Fields that are read below, or that do not change what a finished adapter computes.
 constexpr std::array<std::string_view, 19> kTakenFields = {"peft_type",
                                                            "base_model_name_or_path",
                                                            "r",
@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 19> kTakenFields = {"peft_type",
                                                            "ensure_weight_tying",
                                                            "lora_dropout"};
 
-/// What peft writes where an option is not used.
+/// What peft writes for an option that is off.
 bool is_off(const Json& value) {
   if (value.is_null()) return true;
   if (value.is_bool()) return !value.as_bool();
@@ -67,7 +67,7 @@ Status check_fields(const Json& json) {
   if (bias != nullptr && *bias != Json("none"))
     return error(Code::kInvalid, "'bias' is {}: adapters train no biases here", bias->dump())
         .note("known values: \"none\"");
-  // The others change the weights of the base (pissa, olora, loftq ...).
+  // The other values change the weights of the base (pissa, olora, loftq ...).
   const Json* init = json.find("init_lora_weights");
   if (init != nullptr && !init->is_null() && !init->is_bool() && *init != Json("gaussian"))
     return error(Code::kInvalid, "'init_lora_weights' is {}: it may change the base", init->dump())
@@ -107,7 +107,7 @@ Result<AdapterConfig> config_of(const Json& json) {
   return config;
 }
 
-/// What of a config.json says which model it is, and not how its weights are written.
+/// The part of config.json that identifies the model, without how its weights are stored.
 Json essence_of(const ModelConfig& config) {
   Json json = config.source;
   std::erase_if(json.as_object(), [](const Json::Member& member) {
@@ -119,7 +119,7 @@ Json essence_of(const ModelConfig& config) {
   return json;
 }
 
-/// A base that is not on this machine is known by the shapes of the tensors alone.
+/// If the base is not on this machine, only the shapes of the tensors are checked.
 Status check_base(const std::string& base, const ModelConfig& model) {
   std::error_code fault;
   if (base.empty() || !std::filesystem::exists(std::filesystem::path(base) / "config.json", fault))
@@ -131,7 +131,7 @@ Status check_base(const std::string& base, const ModelConfig& model) {
       .note("put an adapter on the model that it was trained on");
 }
 
-/// What the file has, and the scaling of `config`, sorted by name.
+/// The tensors of the file and the scaling of `config`, sorted by name.
 Result<std::vector<WeightTensor>> tensors_of(const std::filesystem::path& file,
                                              const AdapterConfig& config) {
   ASSIGN_OR_RETURN(auto tensors, read_safetensors(file));
@@ -171,7 +171,7 @@ Status check_finite(const std::vector<WeightTensor>& tensors) {
   return ok();
 }
 
-/// The object of adapter_config.json, and what it says.
+/// adapter_config.json as read, and its meaning.
 struct ReadConfig {
   Json json;
   AdapterConfig config;
@@ -255,7 +255,7 @@ Status write_adapter_folder(const std::filesystem::path& folder, const AdapterCo
   json.set("base_model_name_or_path", base).set("inference_mode", true);
   json.set("r", config.rank).set("lora_alpha", config.alpha).set("lora_dropout", config.dropout);
   json.set("use_rslora", config.is_rank_stabilized).set("bias", "none");
-  // peft's "all-linear" takes routers as well, where they are linears to it: names are exact.
+  // For peft, "all-linear" may include routers, if they are linear layers; exact names do not.
   json.set("target_modules", Json::list(named_targets(config)));
   const std::string text = json.dump(2) + "\n";
   const std::array<std::span<const std::byte>, 1> parts = {std::as_bytes(std::span(text))};

@@ -14,10 +14,10 @@ namespace {
 
 constexpr size_t kConfigBytesMax = size_t{16} << 20;
 constexpr int32_t kLayersMax = 4096;
-constexpr double kTensorsMax = 1 << 20;    // of a model; a trillion parameters have 70,000
+constexpr double kTensorsMax = 1 << 20;    // per model; a model of a trillion parameters has 70,000
 constexpr double kParametersMax = 0x1p53;  // so that no size overflows
-constexpr int32_t kHeadDimMax = 256;       // of kernels/ops
-constexpr int32_t kExpertsMax = 1024;      // of kernels/ops
+constexpr int32_t kHeadDimMax = 256;       // limit of kernels/ops
+constexpr int32_t kExpertsMax = 1024;      // limit of kernels/ops
 
 /// `eos_token_id` is a number, a list of numbers, or absent.
 Status read_eos(const Json* value, std::vector<int32_t>& ids) {
@@ -32,7 +32,7 @@ Status read_eos(const Json* value, std::vector<int32_t>& ids) {
   return ok();
 }
 
-/// Fields of every config that say nothing about the arithmetic.
+/// Fields of every config that do not change the arithmetic.
 void ignore_descriptions(ConfigReader& reader) {
   reader.ignore({"model_type",
                  "architectures",
@@ -57,7 +57,7 @@ void ignore_descriptions(ConfigReader& reader) {
                  "attn_implementation"});
 }
 
-/// Fields of every config that must not ask for more than there is.
+/// Fields of every config whose only supported value is checked.
 Status check_plain(ConfigReader& reader) {
   if (const Json* quantized = reader.find("quantization_config"); quantized != nullptr)
     return error(Code::kInvalid, "its weights are quantized ('quantization_config')")
@@ -119,7 +119,7 @@ double parameters_of(const ModelConfig& config, const StageSpec& stage) {
   return 3 * hidden * (static_cast<double>(moe.num_experts) * moe.width + moe.shared_width);
 }
 
-/// Sizes may come from anybody: what is made of them must stay within reason.
+/// Sizes are untrusted input: what is allocated by them must stay within limits.
 Status check_sizes(const ModelConfig& config) {
   double parameters = 2.0 * config.vocab_size * config.hidden_size, tensors = 3;
   for (const auto& layer : config.layers)
@@ -137,7 +137,7 @@ Status check_sizes(const ModelConfig& config) {
   return ok();
 }
 
-/// Layers whose feed-forward the family did not choose are dense.
+/// Layers without a feed-forward chosen by the family get the dense one.
 void complete_layers(ModelConfig& config) {
   for (auto& layer : config.layers) {
     layer.stages.insert(layer.stages.begin(), config.attention);

@@ -1,10 +1,10 @@
-/// What a decoder-only model is: sizes, rotary embedding, and the stages of each layer, read from
-/// the config.json of a Hugging Face folder. A plain value.
+/// The description of a decoder-only model: sizes, rotary embedding, and the stages of each layer,
+/// read from the config.json of a Hugging Face folder. A plain value.
 ///
 /// Reads the spelling of transformers 4 (`rope_theta`, `rope_scaling`, `torch_dtype`) and 5
-/// (`rope_parameters`, `dtype`). Strict: a field that is not known, or whose value asks for
-/// arithmetic that nothing here does, is an error that names it. The text of config.json is kept,
-/// so that a saved model carries it on.
+/// (`rope_parameters`, `dtype`). Strict: a field that is unknown, or whose value is not supported
+/// here, is an error that names it. The text of config.json is kept and written again with a saved
+/// model.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct AttentionSpec {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;
-  int32_t rotary_dim = 0;  // channels of a head that turn, from the first on
+  int32_t rotary_dim = 0;  // channels of a head that RoPE rotates, from the first on
   bool has_qkv_bias = false;
   bool has_out_bias = false;
   bool has_qk_norm = false;  // per-head RMS norm of q and k before the rotation
@@ -44,24 +44,25 @@ struct MlpSpec {
 
 enum class ExpertScore : uint8_t { kSoftmax, kSigmoid };
 
-/// A mixture: each token goes through a few of many MLPs without biases, chosen by a router.
+/// A mixture of experts: a router sends each token through a few of many MLPs without biases.
 struct MoeSpec {
   int32_t num_experts = 0;
   int32_t experts_per_token = 0;
   int32_t width = 0;         // of an expert
-  int32_t shared_width = 0;  // of the MLP that every token goes through; 0: there is none
+  int32_t shared_width = 0;  // of the shared expert, which every token uses; 0: none
   ExpertScore score = ExpertScore::kSoftmax;
-  bool has_selection_bias = false;  // added to the scores where experts are chosen
+  bool has_selection_bias = false;  // added to the scores when experts are chosen
   int32_t num_groups = 1;           // of experts
-  int32_t groups_kept = 1;          // experts are chosen in these
+  int32_t groups_kept = 1;          // groups that experts are chosen from
   bool is_normalized = true;        // the weights of a token's experts sum to 1
-  double epsilon = 0;               // added to the sum
-  double scale = 1;                 // of the weights
+  double epsilon = 0;               // added to that sum
+  double scale = 1;                 // multiplies the weights
 
   friend bool operator==(const MoeSpec&, const MoeSpec&) = default;
 };
 
-/// x + body(rms_norm(x)): one step of a layer. The name is that of its tensors and activations.
+/// x + body(rms_norm(x)): one stage of a layer. Its name is part of the names of its tensors and
+/// activations.
 using StageSpec = std::variant<AttentionSpec, MlpSpec, MoeSpec>;
 std::string_view stage_name(const StageSpec& stage);  // "attention", "mlp", "moe"
 
@@ -75,16 +76,16 @@ struct ModelConfig {
   int32_t hidden_size = 0;
   int32_t max_positions = 0;
   double rms_norm_epsilon = 1e-6;
-  double initializer_range = 0.02;  // deviation of random weights
-  bool is_tied = false;             // the head is the embedding
+  double initializer_range = 0.02;  // standard deviation of random weights
+  bool is_tied = false;             // the head uses the embedding's weights
   RopeConfig rope;
-  AttentionSpec attention;        // of every layer of the families so far
+  AttentionSpec attention;        // shared by all layers, in the families so far
   MlpSpec mlp;                    // of the dense layers
-  std::optional<MoeSpec> moe;     // of the sparse ones
-  std::vector<LayerSpec> layers;  // the recipe
-  int32_t num_unused_layers = 0;  // after them, in the files: for multi-token prediction
+  std::optional<MoeSpec> moe;     // of the sparse layers
+  std::vector<LayerSpec> layers;  // the stages of each layer
+  int32_t num_unused_layers = 0;  // extra layers in the files, for multi-token prediction
   std::vector<int32_t> eos_ids;   // of config.json and generation_config.json
-  Json source;                    // config.json as it was read
+  Json source;                    // config.json as read
 
   int32_t num_layers() const { return static_cast<int32_t>(layers.size()); }
 };
@@ -92,10 +93,10 @@ struct ModelConfig {
 /// Reads config.json (and the eos ids of generation_config.json). Errors name the file and the key.
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder);
 
-/// Names a model by the content of its config.json: 64 hex digits. Of its weights it says nothing.
+/// Identifies a model by the content of its config.json, not of its weights: 64 hex digits.
 std::string fingerprint(const ModelConfig& config);
 
-/// Why the stages of this build cannot compute a model that was read; ok if they can.
+/// Why this build cannot compute a model that was read; ok if it can.
 Status check_is_supported(const ModelConfig& config);
 
 }  // namespace primerl

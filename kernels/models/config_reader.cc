@@ -54,7 +54,7 @@ Status ConfigReader::read_positive(std::string_view key, double& value) {
 Status ConfigReader::must_be(std::string_view key, const Json& value) {
   const Json* given = find(key);
   if (given == nullptr || *given == value) return ok();
-  // 0 and 0.0 are one number.
+  // 0 and 0.0 are equal.
   if (given->is_number() && value.is_number() && given->as_double() == value.as_double())
     return ok();
   return error(Code::kInvalid, "'{}' is {}; only {} is supported", key, given->dump(),

@@ -1,5 +1,5 @@
-/// Reads the fields of one JSON object and remembers which: what nobody asked for is an error,
-/// because it may change the arithmetic. Errors name the field.
+/// Reads the fields of one JSON object and remembers which were read. A field that was not read is
+/// an error, because it may change the arithmetic. Errors name the field.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,29 @@ namespace primerl {
 
 class ConfigReader {
  public:
-  /// `json`, an object, outlives the reader.
+  /// `json`, an object, must stay valid while the reader exists.
   explicit ConfigReader(const Json& json) : json_(json) {}
 
-  /// The value, or null where it is absent or null.
+  /// The value, or null if the field is absent or null.
   const Json* find(std::string_view key);
 
-  // Each leaves `value` as it is where the field is absent.
+  // Each of these leaves `value` unchanged if the field is absent.
   Status read_flag(std::string_view key, bool& value);
   Status read_text(std::string_view key, std::string& value);
   /// A whole number, at least `least`.
   Status read_count(std::string_view key, int32_t& value, int32_t least = 1);
-  /// The same, but it must be there.
+  /// The same, but the field is required.
   Status need_count(std::string_view key, int32_t& value);
   /// A finite number above 0.
   Status read_positive(std::string_view key, double& value);
 
-  /// Fields that must be absent or hold just this: other values ask for what nothing here does.
+  /// Fields that must be absent or have exactly this value: other values are not supported here.
   Status must_be(std::string_view key, const Json& value);
   /// Fields that do not change what the model computes.
   void ignore(std::initializer_list<std::string_view> keys);
 
-  /// An error that lists the fields that are neither read nor ignored. Null and empty ones are
-  /// nobody's concern.
+  /// An error that lists the fields that are neither read nor ignored. Null and empty fields are
+  /// allowed.
   Status finish() const;
 
  private:

@@ -1,4 +1,4 @@
-/// A Hugging Face model folder: what is read once, and what a saved model must carry on.
+/// A Hugging Face model folder: the files that are read once and written again with a saved model.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace primerl {
 
-/// A model as its folder described it, without the weights.
+/// A model as described by its folder, without the weights.
 struct ModelFolder {
   ModelConfig config;
   /// Tokenizer and generation files, byte for byte: (file name, content).
@@ -19,11 +19,11 @@ struct ModelFolder {
 };
 
 /// Reads config.json and the files beside it. They are kept in memory, because the folder of a
-/// checkpoint may be gone when the next one is written.
+/// checkpoint may be deleted before the next one is written.
 Result<ModelFolder> read_model_folder(const std::filesystem::path& folder);
 
-/// Writes config.json (its dtype now float32), the kept files and model.safetensors into `folder`,
-/// which it makes, and syncs all of it.
+/// Writes config.json (with dtype float32), the kept files and model.safetensors into `folder`,
+/// which it creates, and syncs all of them.
 Status write_model_folder(const std::filesystem::path& folder, const ModelFolder& model,
                           const std::vector<WeightTensor>& tensors);
 

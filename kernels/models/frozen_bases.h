@@ -1,11 +1,11 @@
-/// The frozen weights that engines and learners of one process hold together: of each model folder,
-/// device and type of numbers there is one set, however many use it.
+/// The frozen weights that engines and learners of one process share: one copy for each model
+/// folder, device and data type.
 ///
-/// Owns none of them: a set lives as long as somebody holds it. Who asks for one that nobody holds
-/// loads it, on its own thread; who asks for the same meanwhile waits for that, and loads it itself
-/// if it failed. What it gives out never changes. Any thread: the lock is inside, since engines and
-/// learners are made and dropped each on a thread of its own. It belongs to a process' backends
-/// (runtime/backends), and may end before what it gave out.
+/// It does not own them: a copy exists while an engine or learner uses it. The first to request a
+/// missing copy loads it, on its own thread. Others that request it meanwhile wait, and load it
+/// themselves if the load failed. A copy never changes. Any thread; the lock is inside, since
+/// engines and learners are made and destroyed on separate threads. It belongs to a process's
+/// backends (runtime/backends), and may be destroyed before the copies.
 #pragma once
 
 #include <compare>
@@ -22,7 +22,7 @@
 
 namespace primerl {
 
-/// Weights as the products of one kind of device read them. Immutable once they are shared.
+/// Weights in the layout that the GEMMs of one device kind read. Immutable once shared.
 class FrozenBase {
  public:
   FrozenBase() = default;
@@ -34,21 +34,22 @@ class FrozenBase {
 class FrozenBases {
  public:
   struct Key {
-    std::filesystem::path folder;  // any spelling of it
+    std::filesystem::path folder;  // any path to it
     std::string device;            // "cpu", "cuda:0"
     std::string dtype;             // "float32", "bfloat16"
 
     friend auto operator<=>(const Key&, const Key&) = default;
   };
 
-  /// The set of `key`, or what `load()` gives, a Result<std::shared_ptr<const Base>>. All of one
-  /// device and type of numbers are of one class. A load that fails or throws leaves nothing.
+  /// The copy for `key`, or the result of `load()`, a Result<std::shared_ptr<const Base>>. All
+  /// copies of one device and data type have the same class. A load that fails or throws leaves no
+  /// entry.
   template <class Base, class Load>
   Result<std::shared_ptr<const Base>> find_or_load(const Key& key, Load&& load) {
     Claim claim{*this, canonical(key), nullptr};
     if (const auto held = find_or_claim(claim.key)) {
       auto base = std::dynamic_pointer_cast<const Base>(held);
-      if (base == nullptr)  // no CHECK: torch has another one
+      if (base == nullptr)  // not CHECK: torch defines another one
         check_failed("base != nullptr", __FILE__, __LINE__, "frozen weights of two classes");
       return base;
     }
@@ -58,7 +59,7 @@ class FrozenBases {
     return loaded;
   }
 
-  /// Sets that somebody holds.
+  /// Copies that are in use.
   size_t size();
 
  private:
@@ -77,11 +78,12 @@ class FrozenBases {
   };
 
   static Key canonical(const Key& key);
-  /// Waits while somebody loads it. Null: the caller loads it, and then releases the claim.
+  /// Waits while another thread loads it. Null: the caller must load it, and then release the
+  /// claim.
   std::shared_ptr<const FrozenBase> find_or_claim(const Key& key);
   void release(const Claim& claim);
 
-  // Guarded by mutex_, which is never held while something is loaded.
+  // Guarded by mutex_, which is not locked during a load.
   std::mutex mutex_;
   std::condition_variable released_;
   std::map<Key, Place> places_;

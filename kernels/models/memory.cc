@@ -12,17 +12,17 @@ namespace {
 
 constexpr double kBytes = sizeof(float);
 
-/// Measured: the resident memory of a worker whose engine and learner have next to no weights.
+/// Measured: the resident memory of a worker whose engine and learner have almost no weights.
 constexpr double kLibrariesBytes = 200.0 * (1 << 20);
 
 double bytes_of(const TensorTable& table) { return kBytes * static_cast<double>(table.count()); }
 
-/// Engines and learners of one model and process hold it once.
+/// Engines and learners with the same model in one process share it.
 MemoryPart base_of(const TensorTable& table) {
   return {.what = "base weights", .bytes = packed_bytes(table), .sharing = Sharing::kModel};
 }
 
-/// Elements of a row of the stages' buffers, where those of one form are shared by all layers.
+/// Elements of one row of the stages' buffers; layers of the same form share theirs.
 int64_t distinct_width(const ModelConfig& config,
                        std::vector<BufferSpec> (*specs_of)(const StageSpec&, int64_t)) {
   std::vector<std::vector<BufferSpec>> all;
@@ -126,7 +126,7 @@ int64_t training_floats_a_row(const ModelConfig& config, std::string_view recomp
   // After the last layer: its output, the norm's factor and result, and the residual's gradient.
   int64_t floats = 3 * hidden + 1 + distinct_width(config, &gradients_of);
   const bool keeps_all = recompute == "none";
-  if (!keeps_all)  // one of each form for all layers, and what lies between two stages
+  if (!keeps_all)  // one buffer of each form for all layers, and the rows between two stages
     floats += distinct_width(config, &activations_of) + keys_and_values + hidden;
   for (const LayerSpec& layer : config.layers) {
     floats += keeps_all ? keys_and_values : hidden;
@@ -141,8 +141,9 @@ int64_t training_floats_a_row(const ModelConfig& config, std::string_view recomp
 }
 
 int64_t training_logits_rows(int64_t vocab_size) {
-  constexpr int64_t kLogitsMax = int64_t{8} << 20;  // floats of a chunk of the head
-  constexpr int64_t kRowsMin = 48;                  // a product of fewer reads the head too often
+  constexpr int64_t kLogitsMax = int64_t{8} << 20;  // floats in a chunk of the head's logits
+  constexpr int64_t kRowsMin = 48;                  // a GEMM of fewer rows reads the head's weights
+                                                    // too often
   return std::max(kRowsMin, kLogitsMax / vocab_size);
 }
 

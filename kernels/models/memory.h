@@ -1,5 +1,5 @@
-/// What engines and learners on the CPU keep in memory, in fp32, by part: counted by `check` before
-/// anything is made, and by the engine and the learner themselves. Plain functions, any thread.
+/// The memory of engines and learners on the CPU, in fp32, by part. `check` counts it before
+/// anything is allocated; the engine and the learner count it too. Plain functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,40 +15,40 @@
 
 namespace primerl {
 
-/// Numbers of the panels that weights on the CPU are packed into (kLinearPanel of kernels/ops).
+/// Columns of the panels that CPU weights are packed into (kLinearPanel of kernels/ops).
 inline constexpr int64_t kPackedColumns = 16;
-/// Bytes of weights that are packed for their products, as engines, their adapters and frozen bases
-/// are: matrices in whole panels, and a tied embedding once more as it is.
+/// Bytes of packed weights, as engines, their adapters and frozen bases have them: matrices in
+/// whole panels, and for a tied embedding an unpacked copy too.
 double packed_bytes(const TensorTable& table);
 
-/// Weights, KV blocks, the slots of adapters at their largest, the adapters that are kept beside
-/// the slots where there are more of them than slots, and the rows and logits of a step. With slots
-/// the weights are a base that learners of adapters share; without, a second set of them is filled
-/// with the next version while the first is in use, unless `has_second_set` is false.
+/// Weights, KV blocks, adapter slots at their largest, and the rows and logits of a step. If there
+/// are more adapters than slots, the copies beside the slots are counted too. With slots, the
+/// weights are a base that learners of adapters share. Without, a second set of weights receives
+/// the next version while the first is in use, unless `has_second_set` is false.
 std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelConfig& config);
 
-/// An adapter that a learner trains, and whose it is.
+/// An adapter that a learner trains, and its tenant.
 struct TrainedAdapter {
   std::string tenant;
   AdapterConfig config;  // valid
 };
-/// A learner of the whole weights or, if there are `adapters`, of those on a frozen base, which
-/// fast numerics do not share. `rows`: tokens of the largest micro-batch; 0: not counted.
+/// A learner of full weights or, with `adapters`, of those adapters on a frozen base; with fast
+/// numerics the base is not shared. `rows`: tokens of the largest micro-batch; 0: not counted.
 std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const ModelConfig& config,
                                        const std::vector<TrainedAdapter>& adapters, int64_t rows);
 
-/// Floats that a learner keeps for a token of a micro-batch (training_pass.h), which depends on
+/// Floats that a learner keeps per token of a micro-batch (training_pass.h); depends on
 /// `recompute`.
 int64_t training_floats_a_row(const ModelConfig& config, std::string_view recompute);
-/// Tokens whose logits a learner has at a time (training/head.h).
+/// Tokens whose logits a learner computes at a time (training/head.h).
 int64_t training_logits_rows(int64_t vocab_size);
 
-/// The snapshots of a channel that keeps `versions` of the weights, and the one that is being made.
+/// The snapshots of a channel that keeps `versions` of the weights, and the snapshot in progress.
 std::vector<MemoryPart> versions_memory(const ModelConfig& config,
                                         const std::vector<TrainedAdapter>& adapters,
                                         int64_t versions);
 
-/// The part of a process that no engine or learner owns: program, libtorch, thread stacks,
+/// Memory of a process that belongs to no engine or learner: program, libtorch, thread stacks,
 /// messages.
 MemoryPart libraries_memory();
 

@@ -13,7 +13,7 @@ int64_t padded_rank(std::span<const AdapterConfig> adapters) {
   return (rank + kUnit - 1) / kUnit * kUnit;
 }
 
-/// An adapter that has all that one of `adapters` has.
+/// An adapter with the rank and targets to contain each of `adapters`.
 AdapterTable widest(const TensorTable& model, std::span<const AdapterConfig> adapters) {
   AdapterConfig config;
   config.rank = static_cast<int32_t>(padded_rank(adapters));
@@ -23,7 +23,7 @@ AdapterTable widest(const TensorTable& model, std::span<const AdapterConfig> ada
   return {model, config};
 }
 
-/// The linears of one matrix of the model follow each other.
+/// Visits the linears of each matrix of the model; they are adjacent.
 template <class Visit>
 void for_each_matrix(const AdapterTable& table, Visit&& visit) {
   const auto linears = table.linears();
@@ -35,7 +35,7 @@ void for_each_matrix(const AdapterTable& table, Visit&& visit) {
   }
 }
 
-/// Each expert has the same linears.
+/// All experts have the same linears.
 size_t num_parts(std::span<const AdapterLinear> linears) {
   const auto is_first = [](const AdapterLinear& linear) { return linear.group == 0; };
   return static_cast<size_t>(std::ranges::count_if(linears, is_first));

@@ -51,7 +51,7 @@ Status read_yarn(ConfigReader& reader, int32_t max_positions, RopeConfig& rope) 
   return reader.read_positive("attention_factor", rope.attention_factor);
 }
 
-/// The pair whose wave turns `turns` times in the original context, as a fraction.
+/// The (fractional) index of the pair whose wave rotates `turns` times in the original context.
 double pair_of(const RopeConfig& rope, int32_t rotary_dim, double turns) {
   return rotary_dim * std::log(rope.original_max_positions / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(rope.theta));
@@ -84,7 +84,7 @@ double yarn_scaled(const RopeConfig& rope, int32_t rotary_dim, int32_t pair, dou
 
 Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope) {
   RETURN_IF_ERROR(reader.read_positive("rope_theta", rope.theta));
-  // Where both are given, transformers takes the older one.
+  // If both are given, transformers uses the older one.
   const Json* scaling = reader.find("rope_scaling");
   const Json* newer = reader.find("rope_parameters");
   if (scaling == nullptr || (scaling->is_object() && scaling->as_object().empty())) scaling = newer;

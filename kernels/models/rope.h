@@ -1,9 +1,9 @@
-/// Rotary embedding: the angles by which queries and keys turn, with the scalings that stretch a
+/// Rotary embedding: the rotation angles of queries and keys, with the scalings that extend a
 /// model's context. A plain value.
 ///
-/// Pair j of a head turns by position * frequency_j; frequency_j = theta^(-2j / rotary_dim), then
-/// scaled: "linear" divides by `factor`; "llama3" divides the long waves and leaves the short ones;
-/// "yarn" (arXiv 2309.00071) fades from one to the other and scales cosine and sine.
+/// Pair j of a head rotates by position * frequency_j. frequency_j = theta^(-2j / rotary_dim), then
+/// scaled: "linear" divides by `factor`; "llama3" divides only the low frequencies; "yarn" (arXiv
+/// 2309.00071) interpolates between both and scales cosine and sine.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,16 @@ struct RopeConfig {
   double low_freq_factor = 1.0;          // llama3
   double high_freq_factor = 4.0;         // llama3
   double original_max_positions = 8192;  // llama3, yarn
-  double beta_fast = 32;                 // yarn: turns in the original context at the fast end
+  double beta_fast = 32;                 // yarn: rotations in the original context at the fast end
   double beta_slow = 1;                  // yarn: at the slow end
-  bool truncate = true;                  // yarn: the ends of the fade are whole numbers
-  double attention_factor = 1.0;         // yarn: of cosine and sine
-  double partial_factor = 0;             // share of head_dim that turns; 0: not said, all of it
+  bool truncate = true;                  // yarn: round the ends of the interpolation to whole
+                                         // numbers
+  double attention_factor = 1.0;         // yarn: multiplies cosine and sine
+  double partial_factor = 0;             // share of head_dim that is rotated; 0: not set, all of it
 };
 
-/// Reads `rope_theta`, and `rope_parameters` or `rope_scaling`. `rope.partial_factor` is only set
-/// where it is in there.
+/// Reads `rope_theta`, and `rope_parameters` or `rope_scaling`. Sets `rope.partial_factor` only if
+/// it is given there.
 Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope);
 
 /// The inverse frequency of each rotated pair, scaling applied: [rotary_dim / 2].

@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-/// Numbers and products of an engine or a learner on its device.
+/// The dtype and GEMM type of an engine or a learner on its device.
 template <class Options>
 Status check_numbers(const Options& options, std::string_view what) {
   if (options.device != "cpu") {

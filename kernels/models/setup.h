@@ -1,6 +1,5 @@
-/// What engines and learners refuse before they read weights, whoever makes them: `check` asks it
-/// of a graph, and the makers ask it again. Messages quote the options they are about. Pure
-/// functions.
+/// Checks of engine and learner options that need no weights. `check` runs them on a graph, and the
+/// factories run them again. Messages quote the options. Pure functions.
 #pragma once
 
 #include "graph/base/result.h"
@@ -10,9 +9,9 @@
 
 namespace primerl {
 
-/// Why no engine with these options, on the device that they name, can serve the model.
+/// Why an engine with these options, on the device in them, cannot serve the model.
 Status check_engine_setup(const EngineOptions& options, const ModelConfig& config);
-/// Why no learner with these options can be made on the device that they name.
+/// Why a learner with these options cannot be made on the device in them.
 Status check_learner_setup(const LearnerOptions& options);
 
 }  // namespace primerl

@@ -40,14 +40,14 @@ std::vector<std::string> in_words(const LayerSpec& layer) {
 
 using Units = std::array<const char*, 5>;
 
-/// The first of `units` is that of numbers below 1,000.
+/// The first of `units` is for numbers below 1,000.
 std::string scaled_text(double number, const Units& units) {
   size_t unit = 0;
   for (; number >= 1000 && unit + 1 < units.size(); ++unit) number /= 1000;
   return fmt::format("{:.{}f}{}", number, unit == 0 ? 0 : 2, units[unit]);
 }
 
-/// "2.15 B" are billions, as parameters are counted.
+/// Parameters are counted in decimal units: "2.15 B" means billions.
 std::string count_text(double count) { return scaled_text(count, {"", " k", " M", " B", " T"}); }
 
 std::string bytes_text(double bytes) {
@@ -68,7 +68,7 @@ ModelSummary summarize(const ModelConfig& config, const TensorTable& table) {
                        ? parameter.count / config.moe->num_experts * config.moe->experts_per_token
                        : parameter.count;
   }
-  // One row of the embedding, unless it is the head too.
+  // One row of the embedding, unless the head uses it too.
   if (!config.is_tied) kinds[0].active = config.hidden_size;
   for (const auto& kind : kinds) {
     if (kind.count == 0) continue;

@@ -1,4 +1,4 @@
-/// What a model is in numbers: parameters by kind, bytes, KV bytes a token. For people and plans.
+/// The numbers of a model: parameters by kind, bytes, KV bytes per token. For people and plans.
 /// Pure functions of a config.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace primerl {
 
-/// Layers in a row with the same stages: [first, last].
+/// Consecutive layers with the same stages: [first, last].
 struct LayerRange {
   int32_t first = 0;
   int32_t last = 0;
@@ -22,9 +22,9 @@ struct ModelSummary {
   struct Kind {
     ParameterKind kind = ParameterKind::kMlp;
     int64_t count = 0;
-    int64_t active = 0;  // those that one token goes through
+    int64_t active = 0;  // parameters that one token uses
   };
-  std::vector<Kind> kinds;  // in the order of ParameterKind; without empty ones
+  std::vector<Kind> kinds;  // in the order of ParameterKind; empty kinds are left out
   int64_t num_parameters = 0;
   int64_t num_active = 0;
   int64_t kv_elements_per_token = 0;  // keys and values of all layers
@@ -33,7 +33,7 @@ struct ModelSummary {
 
 ModelSummary summarize(const ModelConfig& config, const TensorTable& table);
 
-/// As `primerl-graph model` prints them.
+/// The text that `primerl-graph model` prints.
 std::string to_text(const ModelConfig& config, const ModelSummary& summary);
 Json to_json(const ModelConfig& config, const ModelSummary& summary);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kAlignmentElements = 32;  // two cache lines of fp32, one of bf16
 constexpr std::string_view kHeadName = "lm_head.weight";
-constexpr size_t kNamedMax = 20;  // tensors that one error names
+constexpr size_t kNamedMax = 20;  // tensors listed in one error
 
 int64_t count_of(const std::vector<int64_t>& shape) {
   int64_t count = 1;
@@ -34,7 +34,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-/// Lays parameters out one after the other and cuts them into Hugging Face tensors.
+/// Lays out parameters one after the other and divides them into Hugging Face tensors.
 class TensorTableBuilder {
  public:
   explicit TensorTableBuilder(TensorTable& table) : table_(table) {}
@@ -46,27 +46,27 @@ class TensorTableBuilder {
     table_.parameters_.push_back(std::move(parameter));
     filled_ = 0;
   }
-  /// The next part of the parameter added last.
+  /// Adds a tensor: the next part of the last parameter.
   void cut(std::string name, std::vector<int64_t> shape) {
     const int64_t count = count_of(shape);
     table_.slices_.push_back(
         {std::move(name), std::move(shape), table_.parameters_.size() - 1, filled_, count});
     filled_ += count;
   }
-  /// The whole of it, under another name.
+  /// Adds another name for the whole last parameter.
   void fuse(std::string name) {
     const Parameter& last = table_.parameters_.back();
     table_.fused_.push_back(
         {std::move(name), last.shape, table_.parameters_.size() - 1, 0, last.count});
   }
-  /// A parameter that is one tensor.
+  /// Adds a parameter that is one tensor.
   void one(std::string name, ParameterKind kind, std::vector<int64_t> shape,
            const std::string& tensor, bool is_trained = true) {
     add(std::move(name), kind, shape, is_trained);
     cut(tensor, std::move(shape));
   }
 
-  /// Places everything: what is trained first.
+  /// Assigns all offsets: trained parameters first.
   void place() {
     for (const bool is_trained : {true, false}) {
       for (auto& parameter : table_.parameters_) {
@@ -86,16 +86,16 @@ class TensorTableBuilder {
 
  private:
   TensorTable& table_;
-  int64_t filled_ = 0;  // elements of the parameter added last
+  int64_t filled_ = 0;  // assigned elements of the last parameter
 };
 
 namespace {
 
-/// What the tensors of a stage are called in the files of the families so far.
+/// Names of a stage's tensors in the files of the families so far.
 struct StageNames {
   std::string ours;   // "layers.3.attention."
   std::string layer;  // "model.layers.3."
-  std::string norm;   // of the stage
+  std::string norm;   // the stage's norm
 };
 
 void add_attention(TensorTableBuilder& to, const ModelConfig& config, const AttentionSpec& spec,
@@ -201,7 +201,7 @@ float half_to_float(uint16_t bits) {
   return result;
 }
 
-// Eight at a time: loading large folders of this type is half conversion.
+// Eight at a time: conversion is half of the time to load large folders of this type.
 using Bits8 = uint16_t __attribute__((vector_size(16)));
 using Words8 = uint32_t __attribute__((vector_size(32)));
 
@@ -232,7 +232,7 @@ bool is_unused(std::string_view name, std::pair<int32_t, int32_t> unused) {
          layer - unused.first < unused.second;
 }
 
-/// What does not fit, for one error.
+/// Collects mismatches for one error.
 class Faults {
  public:
   void add(Error fault) {
@@ -336,7 +336,7 @@ Result<TensorMatch> match_tensors(const TensorTable& table,
       match.unused.push_back(&tensor);
       continue;
     } else if (tensor.name == kHeadName && table.find("embedding") != nullptr) {
-      continue;  // of a tied model
+      continue;  // allowed: the model is tied
     } else {
       faults.add(error(Code::kInvalid, "tensor '{}' of shape {} is not part of the model",
                        tensor.name, shape_text(tensor.shape)));
@@ -428,7 +428,7 @@ void randomize_parameters(const TensorTable& table, uint64_t seed, double deviat
       std::fill(values, values + slice.count, is_bias ? 0.0F : 1.0F);
       continue;
     }
-    // Box and Muller: two uniforms make one normal number; the first is never 0.
+    // Box-Muller: two uniform numbers give one normal number; the first is never 0.
     for (int64_t i = 0; i < slice.count; ++i) {
       const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
       const double angle = 2 * std::numbers::pi * random.uniform();

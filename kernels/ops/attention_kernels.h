@@ -1,10 +1,10 @@
 /// Rotary embedding and attention; see ops.h for shapes. Compiled once per instruction set.
 ///
-/// Attention walks the keys in tiles with a running maximum, so that nothing of the size of the
-/// context is stored, and eight keys at a time, so that eight dot products share one reduction.
-/// Tiles are counted from key 0: where a prompt was cut into chunks changes no bit. A tile passes
-/// before several queries, and before two heads that share it, in strips that fit the first cache;
-/// the arithmetic of a query and head is the same for any number of them.
+/// Attention walks the keys in tiles with a running maximum, so that no buffer has the size of the
+/// context. It processes eight keys at a time, so that eight dot products share one reduction.
+/// Tiles are counted from key 0, so the chunks of a prompt change no bit. Several queries, and two
+/// heads that share keys, use one tile, in strips that fit the L1 cache. The arithmetic of a query
+/// and head is the same for any number of them.
 #pragma once
 
 #include "kernels/ops/dropout_kernels.h"
@@ -17,7 +17,7 @@ namespace primerl::PRIMERL_OPS_TARGET {
 constexpr int64_t kTileKeys = 128;
 constexpr int64_t kStripKeys = 32;
 constexpr int32_t kTileQueries = 16;
-constexpr int32_t kCopyQueries = 4;  // as many and more are worth a copy of the keys
+constexpr int32_t kCopyQueries = 4;  // from this many queries on, a copy of the keys pays off
 
 struct HeadView {
   const float* x;
@@ -111,8 +111,8 @@ struct KeyRows {
   int64_t stride;  // floats from one row of the matrix to the next
 };
 
-/// products[i] = x . matrix[rows[i]]. kWidth = head_dim / 8, 0 = ask. Writes up to the next
-/// multiple of kLanes.
+/// products[i] = x . matrix[rows[i]]. kWidth = head_dim / 8; 0: use the runtime value. Writes up to
+/// the next multiple of kLanes.
 template <int kWidth>
 PRIMERL_INLINE void dot_keys(const float* x, const KeyRows& keys, int64_t width, float* products) {
   const int64_t d = (kWidth > 0 ? kWidth : width) * kLanes;
@@ -129,14 +129,14 @@ PRIMERL_INLINE void dot_keys(const float* x, const KeyRows& keys, int64_t width,
   }
 }
 
-/// What the keys so far gave to one head of one query.
+/// Softmax state of one head of one query over the keys so far.
 struct Attended {
   float largest = -__builtin_inff();  // score
   float sum = 0;                      // of e^(score - largest)
-  float total[kHeadDimMax] = {};      // of these times the values
+  float total[kHeadDimMax] = {};      // sum of these times the values
 };
 
-/// Scores to weights, in place; what was there before shrinks where a larger score came.
+/// Turns scores into weights, in place. Earlier sums are rescaled if a larger score appears.
 PRIMERL_INLINE void weigh(float* scores, int64_t count, float scale, int64_t head_dim,
                           Attended& state) {
   Lanes larger = spread(state.largest);
@@ -164,7 +164,7 @@ PRIMERL_INLINE void weigh(float* scores, int64_t count, float scale, int64_t hea
   state.sum += sum_of(sum);
 }
 
-/// total += weights[i] * value i, for some channels of kHeads heads, whose weights lie kTileKeys
+/// total += weights[i] * value i, for some channels of kHeads heads, whose weights are kTileKeys
 /// apart.
 template <int kHeads, int kChunks>
 PRIMERL_INLINE void add_values(const float* weights, const KeyRows& values, int64_t channel,
@@ -184,14 +184,14 @@ PRIMERL_INLINE void add_values(const float* weights, const KeyRows& values, int6
     for (int c = 0; c < kChunks; ++c) store(states[h].total + channel + c * kLanes, total[h][c]);
 }
 
-/// Room for a copy of kStripKeys keys or values without gaps. Rows of one head lie a power of two
-/// apart in the cache, and so fill few sets of the processor's.
+/// Space for a dense copy of kStripKeys keys or values. In the cache, rows of one head are a power
+/// of two apart and would share few sets of the CPU's cache.
 struct StripCopy {
   float matrix[kStripKeys * kHeadDimMax];
   int32_t rows[kStripKeys];
 };
 
-/// The strip that begins at `first`, where it lies or, given room, as a copy.
+/// The strip that starts at `first`: in place or, if `copy` is given, as a copy.
 PRIMERL_INLINE KeyRows strip_of(const KeyRows& all, int64_t first, int64_t d, StripCopy* copy) {
   const int64_t left = all.count - first, count = left < kStripKeys ? left : kStripKeys;
   if (copy == nullptr) return {all.matrix, all.rows + first, count, all.stride};
@@ -208,17 +208,17 @@ struct QueryTile {
   const float* q;  // of the first query and head
   int64_t stride;  // floats from one query to the next
   int32_t count;
-  int64_t num_keys;  // that the first one sees; each further one sees one more
+  int64_t num_keys;  // that the first query attends to; each further query attends to one more
 };
 
-/// Those of `keys`, the first of which is key `first`, that query i sees; may be none.
+/// The part of `keys`, which start at key `first`, that query i attends to; may be empty.
 PRIMERL_INLINE KeyRows seen_by(const QueryTile& tile, int32_t i, int64_t first, KeyRows keys) {
   const int64_t left = tile.num_keys + i - first;
   if (left < keys.count) keys.count = left > 0 ? left : 0;
   return keys;
 }
 
-/// A tile of keys, counted from `begin`, for kHeads heads, which lie one behind the other.
+/// A tile of keys, from `begin` on, for kHeads adjacent heads.
 template <int kWidth, int kHeads>
 PRIMERL_INLINE void attend_tile(const QueryTile& tile, const KeyRows& keys, const KeyRows& values,
                                 int64_t begin, float scale, int64_t head_dim,
@@ -254,8 +254,8 @@ PRIMERL_INLINE void attend_tile(const QueryTile& tile, const KeyRows& keys, cons
   }
 }
 
-/// `kHeads` heads from h on, of all queries of a span: the keys pass tile by tile, each before
-/// kTileQueries queries, so that it is read from memory once for all of them.
+/// kHeads heads from h on, for all queries of a span. Keys are processed tile by tile, each tile
+/// for kTileQueries queries, so that memory is read once for all of them.
 template <int kWidth, int kHeads>
 static void attend(const AttentionArgs& args, const AttentionSpan& span, int32_t h) {
   const auto [num_heads, num_kv_heads, d] = args.heads;
@@ -305,7 +305,7 @@ static void attention_of(const AttentionArgs& args) {
     }
 }
 
-/// One head of one query: where its keys and values are.
+/// One head of one query: the location of its keys and values.
 struct KeyView {
   const float* keys;  // of the key-value head
   const float* values;
@@ -314,7 +314,7 @@ struct KeyView {
   int64_t stride;  // floats from one cache row to the next
 };
 
-/// What one head of one query gives back.
+/// The gradients of one head of one query.
 struct AttendBackward {
   const float* q;
   const float* out;

@@ -29,7 +29,7 @@ inline constexpr int32_t kAdapterRowsRankMax = 64;
 struct AdapterPart {
   int64_t column = 0;  // the first
   int64_t columns = 0;
-  int64_t a = 0;  // multiples of 8, as b
+  int64_t a = 0;  // a and b are multiples of 8
   int64_t b = 0;
   uint32_t target = 1;  // its bit
 };
@@ -49,7 +49,8 @@ struct AddAdaptersArgs {
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
   int64_t slot_stride = 0;      // elements, a multiple of 8
-  int64_t group_stride = 0;     // of a rank: from a group's A and B to the next one's; likewise
+  int64_t group_stride = 0;     // elements from one group to the next of A and B, per rank; a
+                                // multiple of 8
   /// The elements [next * rank, (next + next_size) * rank) of the tiles' slots are read soon and
   /// are prefetched. Nothing is prefetched if next_size is 0.
   int64_t next = 0;

@@ -43,7 +43,8 @@ inline const char* fault_of_matrix(const AddAdaptersArgs& args) {
     if (part.column < 0 || part.columns < 1 || part.column + part.columns > args.columns)
       return "columns of parts must be some of the matrix's";
   }
-  if (args.columns > 1 << 22 || args.next_size > 1 << 22)  // times ranks and bytes an int
+  if (args.columns > 1 << 22 || args.next_size > 1 << 22)  // keeps products with ranks and element
+                                                           // sizes within an int
     return "columns and next_size must be at most 2^22";
   return nullptr;
 }
@@ -315,7 +316,7 @@ inline const char* fault_of(const RouterShape& shape, int64_t rows) {
 inline const char* fault_of(const SortByExpertArgs& args) {
   const RouterShape shape{args.num_experts, args.experts_per_token};
   if (const char* fault = fault_of(shape, args.rows); fault != nullptr) return fault;
-  // A block counts up to its own number of threads beyond them.
+  // A block counts further, by at most its number of threads.
   return args.rows * args.experts_per_token > kRowsMax - 512 ? kTooManyRows : nullptr;
 }
 inline const char* fault_of(const ExpertTilesArgs& args) {

@@ -13,7 +13,7 @@ struct ExpertTilesArgs {
   int64_t num_pairs = 0;
   int32_t num_experts = 0;           // up to kExpertsMax
   const int32_t* ends = nullptr;     // [num_experts]
-  const int32_t* sources = nullptr;  // [num_pairs], rows of the pass from first_row on
+  const int32_t* sources = nullptr;  // [num_pairs]: rows of the pass, counted from first_row
   int64_t first_row = 0;
   /// [num_runs] ranges of rows of the pass, of any length. Each begins at or after the end of the
   /// one before it. A tile copies all fields of its run except rows and group.

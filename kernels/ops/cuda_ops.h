@@ -50,8 +50,8 @@ struct [[nodiscard]] Outcome {
 inline constexpr int64_t kNormWidthMax = 4096;
 inline constexpr int64_t kNormBytesMax = 65536;
 
-/// y = s / rms(s) * weight, where s = x + (delta + added) as `sum` has it: rounded to `type`. It
-/// starts while the operation before it ends, and may read the weight then. The writer of the
+/// y = s / rms(s) * weight, where s = x + (delta + added), rounded to `type` as written to `sum`.
+/// It starts while the operation before it ends, and may read the weight then. The writer of the
 /// weight must be an earlier operation.
 struct RmsNormArgs {
   int64_t rows = 0;
@@ -76,11 +76,13 @@ struct RmsNormBackwardArgs {
   int64_t width = 0;
   Type type = Type::kFloat32;
   const void* dy = nullptr;            // [rows, width]
-  const void* x = nullptr;             // [rows, width] what was normed: forward's s
+  const void* x = nullptr;             // [rows, width] the input of the norm: forward's s
   const void* weight = nullptr;        // [width]
   const float* inverse_rms = nullptr;  // [rows]
-  const void* dsum = nullptr;          // [rows, width] what reaches s otherwise, or null: 0
-  void* dx = nullptr;                  // [rows, width] dsum + the norm's; may be dsum or dy
+  const void* dsum = nullptr;          // [rows, width] gradient that reaches s on another path, or
+                                       // null: 0
+  void* dx = nullptr;                  // [rows, width] dsum + the norm's gradient; may be dsum or
+                                       // dy
   float* dweight = nullptr;            // [width], added to
   float* workspace = nullptr;          // [rms_norm_workspace(rows, width)]
 };
@@ -167,15 +169,15 @@ struct SwigluBackwardArgs {
 };
 Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream);
 
-/// One query a row over the keys that a block table names. Query r, at position lengths[r] - 1,
-/// sees the last `window` of the keys 0 .. lengths[r] - 1. A sink is a logit of its head without a
-/// value: it adds to the sum of the softmax. A row of length 0 gives zeros. Up to three rows of the
-/// cache after the last key are read and not used.
+/// One query per row over the keys in a block table. Query r, at position lengths[r] - 1, attends
+/// to the last `window` of the keys 0 .. lengths[r] - 1. A sink is a logit of its head without a
+/// value: it adds to the sum of the softmax. A row of length 0 gives zeros. Up to three cache rows
+/// after the last key are loaded but not used.
 struct DecodeAttentionArgs {
   int64_t rows = 0;
   HeadShape heads = {};  // head_dim 64, 128 or 256
   float scale = 0;
-  int32_t window = 0;  // keys, the query's own among them; 0: all
+  int32_t window = 0;  // keys, including the query's own; 0: all
   Type type = Type::kFloat32;
   const float* sinks = nullptr;          // [num_heads], or null
   const void* q = nullptr;               // [rows, num_heads * head_dim]
@@ -204,7 +206,8 @@ inline int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t lengt
                              int32_t num_processors) {
   constexpr int64_t kKeysMin = 256;  // of a split
   const int64_t blocks = std::max<int64_t>(1, rows) * std::max(1, heads.num_kv_heads);
-  const int64_t wanted = (4 * num_processors + blocks - 1) / blocks;  // four fit a processor
+  // four blocks fit a multiprocessor
+  const int64_t wanted = (4 * num_processors + blocks - 1) / blocks;
   const int64_t useful = std::max<int64_t>(1, length_max / kKeysMin);
   return static_cast<int32_t>(std::min({wanted, useful, int64_t{kSplitsMax}}));
 }
@@ -261,11 +264,11 @@ struct SamplingRow {
   int32_t top_k = 0;              // 0: all
 };
 
-/// The next token of each row, by the rules of kernels/torch/inference/sampler.h and with its
-/// draws: weights have the bits of its CPU (where that has fused multiply-add), masses are whole
-/// numbers, so that from fp32 logits the same token is drawn, and the same tokens are kept. The
-/// log-probability differs by rounding. A row whose weights sum to zero, NaN or infinity gives
-/// token 0 and a NaN log-probability, and keeps all tokens.
+/// The next token of each row, by the rules and random numbers of
+/// kernels/torch/inference/sampler.h. Weights have the bits of the CPU's (on CPUs with fused
+/// multiply-add) and masses are whole numbers. So equal fp32 logits give the same token and the
+/// same kept set. The log-probability differs by rounding. A row whose weights sum to zero, NaN or
+/// infinity gives token 0 and a NaN log-probability, and keeps all tokens.
 struct SampleArgs {
   int64_t rows = 0;
   int64_t vocab_size = 0;  // less than 2^24
@@ -307,14 +310,15 @@ struct LowRankGemmArgs {
 };
 Outcome add_low_rank_gemms(const LowRankGemmArgs& args, Stream stream);
 
-/// How a row is dropped out; in device memory.
+/// The dropout of a row; in device memory.
 struct DropRow {
   uint64_t key = 0;        // mix(key, row) of kernels/torch/adapter_dropout.h
   float scale = 1;         // 1 / (1 - rate)
-  uint32_t threshold = 0;  // a draw (0 to 65535) below it drops the number; 0: none is dropped
+  uint32_t threshold = 0;  // a 16-bit random number below it drops the element; 0: none is dropped
 };
 
-/// y = x after dropout for linear `module`, drawn as adapter_dropout.h says; or y += that.
+/// y = x after dropout for linear `module`, with the random numbers of adapter_dropout.h; or y +=
+/// that.
 struct DropRowsArgs {
   int64_t rows = 0;
   int64_t width = 0;
@@ -418,7 +422,7 @@ struct QuantiseBlocksArgs {
 };
 Outcome quantise_blocks(const QuantiseBlocksArgs& args, Stream stream);
 
-/// As ops.h, in fp32; all pointers are the device's. Up to kExpertsMax experts.
+/// As in ops.h, in fp32; all pointers are device memory. Up to kExpertsMax experts.
 Outcome route(const RouteArgs& args, Stream stream);
 Outcome route_backward(const RouteBackwardArgs& args, Stream stream);
 

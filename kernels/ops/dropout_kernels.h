@@ -1,4 +1,4 @@
-/// What dropout leaves out: see ops.h. Compiled once per instruction set.
+/// Dropout of adapters: see ops.h. Compiled once per instruction set.
 #pragma once
 
 #include "kernels/ops/lanes.h"
@@ -6,15 +6,15 @@
 
 namespace primerl::PRIMERL_OPS_TARGET {
 
-/// Four 64-bit words: 16 draws.
+/// Four 64-bit words: 16 random numbers.
 using Words = uint64_t __attribute__((vector_size(32)));
 using UnalignedWords = uint64_t __attribute__((vector_size(32), aligned(2), may_alias));
-/// Eight draws.
+/// Eight random numbers.
 using UnalignedDraws = uint16_t __attribute__((vector_size(16), aligned(2), may_alias));
 
 constexpr int64_t kWords = 4, kDrawsOfWords = 16;
 
-/// As graph/base/random.cc mixes: mix(a, b) = finalize(a ^ finalize(b + 0x9E3779B97F4A7C15)).
+/// mix() as in graph/base/random.cc: mix(a, b) = finalize(a ^ finalize(b + 0x9E3779B97F4A7C15)).
 PRIMERL_INLINE Words finalize(Words x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9ULL;
@@ -34,7 +34,8 @@ static void draw(const DrawArgs& args) {
   }
 }
 
-/// Eight numbers. By bits, so that no compiler fuses the product with an addition that follows.
+/// Eight numbers. Masked by bits, so that no compiler fuses the multiplication with a following
+/// addition.
 PRIMERL_INLINE Lanes left_of(Lanes x, Lanes scale, const uint16_t* draws, LaneInts threshold) {
   const LaneInts drawn =
       __builtin_convertvector(*reinterpret_cast<const UnalignedDraws*>(draws), LaneInts);

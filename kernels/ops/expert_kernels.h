@@ -34,8 +34,8 @@ static void score_experts(const RouterShape& shape, const float* logits, float* 
   for (int64_t i = 0; i < count; ++i) scores[i] /= sum;
 }
 
-/// Ids of the `wanted` greatest of values[0, count), by falling value, the lower id first; what is
-/// not a number is never greater.
+/// Ids of the `wanted` greatest of values[0, count), by falling value, the lower id first; NaN is
+/// never greater.
 PRIMERL_INLINE void select_greatest(const float* values, int32_t count, int32_t wanted,
                                     int32_t* ids) {
   bool taken[kExpertsMax] = {};
@@ -48,7 +48,7 @@ PRIMERL_INLINE void select_greatest(const float* values, int32_t count, int32_t 
   }
 }
 
-/// Choices of the groups that are not kept become those of nobody.
+/// Excludes the choices of the groups that are not kept.
 PRIMERL_INLINE void keep_groups(const RouterShape& shape, float* choices) {
   const int32_t size = shape.num_experts / shape.num_groups;
   float groups[kExpertsMax];
@@ -104,7 +104,7 @@ static void route_backward(const RouteBackwardArgs& args) {
     float sum = shape.epsilon, weighted = 0;
     for (int32_t i = 0; i < wanted; ++i) sum += scores[experts[i]];
     for (int32_t i = 0; i < wanted; ++i) weighted += dweights[i] * scores[experts[i]] / sum;
-    // d score of the chosen: through the division, where there is one.
+    // The gradient of the chosen experts' scores: through the division, if weights are normalized.
     float total = 0;  // of d score * score, for the softmax
     for (int32_t i = 0; i < num_experts; ++i) dlogits[i] = 0;
     for (int32_t i = 0; i < wanted; ++i) {

@@ -1,5 +1,5 @@
-/// FP8 numbers (e4m3: four bits of exponent, three of mantissa, no infinity) in plain C++: what the
-/// operations of cuda_ops.h that make them are held to.
+/// FP8 numbers (e4m3: four exponent bits, three mantissa bits, no infinity) in plain C++: the
+/// reference for the operations of cuda_ops.h that write them.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 namespace primerl {
 
 inline constexpr float kE4m3Largest = 448;
-inline constexpr float kFp8Floor = 1e-12F;  // the least greatest magnitude that a scale is made of
+inline constexpr float kFp8Floor = 1e-12F;  // lower bound of the greatest magnitude, for the scale
 
-/// The scale of numbers of that greatest magnitude.
+/// The scale of a block whose greatest magnitude is `largest`.
 inline float fp8_scale(float largest) { return std::max(largest, kFp8Floor) / kE4m3Largest; }
 
-/// Nearest, to even in the middle; what is too large becomes the largest.
+/// Rounds to nearest, ties to even; larger values become the largest code.
 inline uint8_t e4m3_of(float value) {
   constexpr float kLeastNormal = 0x1p-6F;
   constexpr uint8_t kLargestCode = 0x7e, kNoNumber = 0x7f;

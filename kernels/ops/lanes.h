@@ -1,9 +1,9 @@
 /// Eight fp32 lanes, by the compiler's vector extension: the same additions in the same order on
-/// every instruction set, only faster or slower. For kernels/ops/*_kernels.h alone.
+/// every instruction set, only faster or slower. Only for kernels/ops/*_kernels.h.
 ///
 /// The kernels are compiled once per instruction set; PRIMERL_OPS_TARGET names the set and keeps
-/// the copies apart. They use no inline function of another header, so that no copy made for AVX2
-/// can be linked where the baseline is needed.
+/// the copies apart. They use no inline function of another header: otherwise the linker could use
+/// its AVX2 copy in baseline code.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ PRIMERL_INLINE Lanes spread(float value) {
   return Lanes{value, value, value, value, value, value, value, value};
 }
 
-/// a * b + c, rounded once where the instruction set can. By name where bits must not hang on what
-/// a compiler fuses.
+/// a * b + c, rounded once if the instruction set supports it. Explicit, where the bits must not
+/// depend on what a compiler fuses.
 PRIMERL_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
 #ifdef __FMA__
   return __builtin_ia32_vfmaddps256(a, b, c);
@@ -63,7 +63,7 @@ PRIMERL_INLINE Lanes add_halves(Lanes a, Lanes b) {
   return __builtin_shuffle(a, b, LaneInts{0, 1, 2, 3, 8, 9, 10, 11}) +
          __builtin_shuffle(a, b, LaneInts{4, 5, 6, 7, 12, 13, 14, 15});
 }
-/// The sums of eight vectors, one a lane.
+/// The sums of eight vectors, one per lane.
 PRIMERL_INLINE Lanes sums_of(const Lanes* v) {
   return add_halves(add_pairs(add_neighbours(v[0], v[1]), add_neighbours(v[2], v[3])),
                     add_pairs(add_neighbours(v[4], v[5]), add_neighbours(v[6], v[7])));

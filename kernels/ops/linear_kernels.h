@@ -1,11 +1,11 @@
-/// The row-invariant product; see ops.h for its shapes and its order of additions. Compiled once
-/// per instruction set.
+/// The row-invariant GEMM; see ops.h for its shapes and its order of additions. Compiled once per
+/// instruction set.
 ///
-/// A tile is a few rows times a few panels, its sums in registers: 6 rows of one panel are 12
-/// vectors of sums, 2 of weights and 1 of x, of AVX2's 16 registers (with AVX-512 a panel is one
-/// vector, and 6 rows of two panels 12 sums). One row takes four panels at
-/// a time, because a chain of additions waits four cycles for each: eight chains hide that. No tile
-/// changes the order of any sum.
+/// A tile is a few rows times a few panels, with its sums in registers. 6 rows of one panel use 12
+/// vectors for sums, 2 for weights and 1 for x, of AVX2's 16 registers. With AVX-512 a panel is one
+/// vector, and 6 rows of two panels use 12 sums. One row is computed with four panels at a time:
+/// each addition of a chain waits four cycles, and eight chains hide that. No tile changes the
+/// order of any sum.
 #pragma once
 
 #if defined(PRIMERL_OPS_AVX512)
@@ -18,19 +18,19 @@
 namespace primerl::PRIMERL_OPS_TARGET {
 
 constexpr int64_t kRowsOfTile = 6;
-/// Rows whose x of one block stays in the L2 cache (470 KB) while all panels pass. It is copied for
-/// that: rows that are a power of two apart would share a few of the cache's sets.
+/// Rows whose x of one block stays in the L2 cache (470 KB) while all panels are computed. x is
+/// copied for that: rows a power of two apart would share a few of the cache's sets.
 constexpr int64_t kRowsOfPass = 612;
-/// With fewer rows than this, all of them take a few panels before the next, so that the weights
-/// come from memory once.
+/// With fewer rows than this, a few panels are computed for all rows before the next panels, so
+/// that the weights are read from memory once.
 constexpr int64_t kRowsOfManyTiles = 48, kPanelsOfFewRows = 4;
-/// From so many panels on the copy pays for itself.
+/// From this many panels on the copy pays off.
 constexpr int64_t kPanelsForCopy = 8;
 
 static_assert(kLinearPanel == 2 * kLanes);
 
-/// `rows` rows of eight, `stride` apart, become eight columns; where there are fewer than eight
-/// rows, the last lanes of each column hold anything.
+/// Transposes `rows` rows of eight, `stride` apart, into eight columns. With fewer than eight rows,
+/// the last lanes of each column are undefined.
 template <int kRows = 8>
 PRIMERL_INLINE void transpose_square(const float* from, int64_t stride, float* to,
                                      int64_t to_stride) {
@@ -56,7 +56,7 @@ PRIMERL_INLINE void transpose_square(const float* from, int64_t stride, float* t
     b[i] = __builtin_shuffle(a[i], a[i + 4], LaneInts{0, 1, 2, 3, 8, 9, 10, 11});
     b[i + 4] = __builtin_shuffle(a[i], a[i + 4], LaneInts{4, 5, 6, 7, 12, 13, 14, 15});
   }
-  // In order: what lies behind fewer than eight rows is overwritten by the next column.
+  // In order: with fewer than eight rows, the next column overwrites the undefined lanes.
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) store(to + i * to_stride, b[i]);
 }
@@ -99,22 +99,22 @@ static void pack_linear(const PackLinearArgs& args) {
   }
 }
 
-/// What a tile of one block needs.
+/// The input of a tile of one block.
 struct LinearTile {
-  const float* x = nullptr;  // of the first row and the first term, or a copy (copy_tiles())
+  const float* x = nullptr;  // at the first row and the first term, or a copy (copy_tiles())
   int64_t x_stride = 0;
-  const float* packed = nullptr;  // of the first panel and the first term
+  const float* packed = nullptr;  // at the first panel and the first term
   int64_t panel_stride = 0;       // floats from one panel to the next
   int64_t count = 0;              // terms
 };
 
 #if defined(PRIMERL_OPS_AVX512)
 
-/// A panel is one vector of AVX-512. Multiplied and added by name: a compiler may leave a chain of
-/// vectors of 16 unfused, and then the bits would hang on the tile.
+/// One panel as an AVX-512 vector. Multiply-add is explicit: a compiler may leave a chain of
+/// 16-lane vectors unfused, and then the bits would depend on the tile.
 using PanelLanes = __m512;
 static_assert(sizeof(PanelLanes) == kLinearPanel * sizeof(float));
-/// Of packed weights: 12 chains of additions hide their latency, 6 do not.
+/// For packed weights: 12 chains of additions hide their latency, 6 do not.
 constexpr int kPanelsOfTile = 2;
 
 template <int kRows, int kPanels, bool kIsCopy>
@@ -181,7 +181,7 @@ PRIMERL_INLINE void store_some(float* to, Lanes value, int64_t count) {
   store_part(to, value, count > 0 ? count : 0);
 }
 
-/// Adds the sum of a block to y, or to what y begins with.
+/// Adds the sum of a block to y, or to the initial value of y.
 PRIMERL_INLINE void add_block(const LinearRowsArgs& args, int64_t row, int64_t column,
                               bool is_first, Lanes sum) {
   const int64_t count = args.columns - column;
@@ -198,15 +198,15 @@ PRIMERL_INLINE void add_block(const LinearRowsArgs& args, int64_t row, int64_t c
   store_some(y, total + sum, count);
 }
 
-/// Terms [term, term + count) of all panels from `panel` on: where their weights are.
+/// Terms [term, term + count) of all panels from `panel` on: the location of their weights.
 struct LinearBlock {
   int64_t panel = 0;
   int64_t term = 0;
   int64_t count = 0;
-  const float* packed = nullptr;  // of the first panel and the first term
+  const float* packed = nullptr;  // at the first panel and the first term
 };
 
-/// `copy`: x of the tile as copy_tiles() leaves it, or null.
+/// `copy`: the tile's x as written by copy_tiles(), or null.
 template <int kRows, int kPanels, bool kIsCopy = false>
 static void linear_tile(const LinearRowsArgs& args, int64_t row, const LinearBlock& block,
                         const float* copy = nullptr) {
@@ -222,7 +222,7 @@ static void linear_tile(const LinearRowsArgs& args, int64_t row, const LinearBlo
   const int64_t column = panel * kLinearPanel;
   const bool is_plain = args.residual == nullptr && args.bias == nullptr;
   if (column + kPanels * kLinearPanel <= args.columns && (term > 0 || is_plain)) {
-    // The same, where nothing has to be asked for each vector.
+    // The same, without a condition per vector.
     float* y = args.y + row * args.y_stride + column;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r, y += args.y_stride)
@@ -245,7 +245,7 @@ static void linear_tile(const LinearRowsArgs& args, int64_t row, const LinearBlo
                   sums[r][p][half]);
 }
 
-/// The block of weights that the args name, in `room` if they are not packed.
+/// The block of weights described by the args; packed into `room` if they are not packed.
 PRIMERL_INLINE LinearBlock block_of(const LinearRowsArgs& args, int64_t panel, int64_t term,
                                     float* room) {
   const int64_t left = args.terms - term;
@@ -257,7 +257,7 @@ PRIMERL_INLINE LinearBlock block_of(const LinearRowsArgs& args, int64_t panel, i
   const int64_t column = panel * kLinearPanel, columns = args.columns - column;
   const int64_t lanes = columns < kLinearPanel ? columns : kLinearPanel;
   if (args.packed_transposed != nullptr) {
-    // A panel of the transposed has kLinearPanel of the terms of every column.
+    // A panel of the transposed matrix has kLinearPanel of the terms of every column.
     const float* from = args.packed_transposed + (term * args.columns + column * kLinearPanel);
     for (int64_t k = 0; k < block.count; k += kLinearPanel, from += args.columns * kLinearPanel) {
       const int64_t some = block.count - k;
@@ -272,7 +272,7 @@ PRIMERL_INLINE LinearBlock block_of(const LinearRowsArgs& args, int64_t panel, i
   return block;
 }
 
-/// All blocks of some rows, panel by panel: with few rows packed weights are read in long runs.
+/// All blocks of some rows, panel by panel: with few rows this reads packed weights sequentially.
 template <int kRows, int kPanels>
 static void linear_panels(const LinearRowsArgs& args, int64_t row, float* room) {
   int64_t panel = args.panel_begin;
@@ -286,7 +286,7 @@ static void linear_panels(const LinearRowsArgs& args, int64_t row, float* room) 
   for (; panel < args.panel_end; ++panel) all_blocks(linear_tile<kRows, 1>);
 }
 
-/// The last rows, fewer than a tile; terms side by side.
+/// The last rows, fewer than a tile; terms are adjacent in memory.
 static void linear_rest(const LinearRowsArgs& args, int64_t row, int64_t num_rows, float* room) {
   switch (num_rows) {
     case 1:
@@ -304,7 +304,7 @@ static void linear_rest(const LinearRowsArgs& args, int64_t row, int64_t num_row
   }
 }
 
-/// x of `num_rows` rows, term by term: to[k * num_rows + r].
+/// Copies x of `num_rows` rows, term by term: to[k * num_rows + r].
 PRIMERL_INLINE void copy_rows(const LinearRowsArgs& args, int64_t row, int64_t num_rows,
                               int64_t term, int64_t count, float* to) {
   const float* from = args.x + row * args.x_stride + term * args.x_term_stride;
@@ -318,7 +318,7 @@ PRIMERL_INLINE void copy_rows(const LinearRowsArgs& args, int64_t row, int64_t n
     for (int64_t k = 0; k < count; ++k) to[k * num_rows + r] = from[k * args.x_term_stride];
 }
 
-/// The same for a whole tile; writes up to two floats behind it.
+/// The same for a whole tile; writes up to two floats after its end.
 PRIMERL_INLINE void copy_tile(const LinearRowsArgs& args, int64_t row, int64_t term, int64_t count,
                               float* to) {
   const float* from = args.x + row * args.x_stride + term * args.x_term_stride;
@@ -335,7 +335,7 @@ PRIMERL_INLINE void copy_tile(const LinearRowsArgs& args, int64_t row, int64_t t
     for (int64_t r = 0; r < kRowsOfTile; ++r) to[k * kRowsOfTile + r] = from[r * args.x_stride + k];
 }
 
-/// What a thread copies: x of a pass and weights of a block.
+/// The copies of a thread: x of some rows and weights of a block.
 struct LinearCopies {
   alignas(64) float x[kRowsOfPass * kLinearBlock + kLanes];
   alignas(64) float weights[kLinearBlock * kLinearPanel];
@@ -379,7 +379,7 @@ static void linear_copied_rest(const LinearRowsArgs& args, int64_t row, LinearCo
   }
 }
 
-/// The last rows where the terms of a row do not lie side by side.
+/// The last rows, where the terms of a row are not adjacent in memory.
 static void linear_strided_rest(const LinearRowsArgs& args, int64_t row, int64_t num_rows,
                                 LinearCopies& copies) {
   switch (num_rows) {
@@ -411,7 +411,7 @@ static void linear_passes(const LinearRowsArgs& args, LinearCopies& copies) {
     linear_strided_rest(args, whole, args.rows - whole, copies);
 }
 
-/// residual + bias, where there are no terms.
+/// y = residual + bias, if there are no terms.
 static void linear_without_terms(const LinearRowsArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row)
     for (int64_t panel = args.panel_begin; panel < args.panel_end; ++panel)

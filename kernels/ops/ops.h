@@ -1,13 +1,13 @@
 /// The CPU operations of a decoder: norms, rotary embedding, attention, SwiGLU, expert routing,
-/// softmax statistics, AdamW, and a matrix product whose rows do not depend on each other. Plain
-/// pointers, row-major fp32, no allocation, no thread.
+/// softmax statistics, AdamW, and a GEMM whose rows do not depend on each other. Plain pointers,
+/// row-major fp32, no allocation, no thread.
 ///
-/// Every row of an output depends on its own inputs only, in one fixed order of additions: batch
-/// mates, chunking and the split over threads never change a bit. `cpu_ops()` is the table for the
-/// best instruction set of this machine (AVX-512, AVX2 or the baseline); all follow the same order.
-/// Callers that use threads split `rows` (or spans, or heads) themselves. Where a gradient is a sum
-/// over rows ("added to"), they give each part of the rows a sum of its own, and choose the parts
-/// without regard to the number of threads.
+/// Every row of an output depends on its own inputs only, in one fixed order of additions: other
+/// rows of the batch, chunking and the split over threads never change a bit. `cpu_ops()` is the
+/// table for the best instruction set of this machine (AVX-512, AVX2 or the baseline); all follow
+/// the same order. Callers that use threads split `rows` (or spans, or heads) themselves. Where a
+/// gradient is a sum over rows ("added to"), callers give each part of the rows its own sum. The
+/// choice of parts must not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -91,12 +91,12 @@ struct RotaryBackwardArgs {
   float* dk_weight = nullptr;      // [head_dim], added to
 };
 
-/// Queries of one sequence. Query i (row query_begin + i) sees the keys 0 .. num_cached + i, and
-/// key j is the cache row kv_rows[kv_offset + j].
+/// Queries of one sequence. Query i (row query_begin + i) attends to the keys 0 .. num_cached + i,
+/// and key j is the cache row kv_rows[kv_offset + j].
 struct AttentionSpan {
   int32_t query_begin = 0;
   int32_t num_queries = 0;
-  int32_t num_cached = 0;  // keys before the first query's own
+  int32_t num_cached = 0;  // keys before the first query's own key
   int32_t kv_offset = 0;
 };
 
@@ -140,22 +140,22 @@ struct SwigluBackwardArgs {
   float* dgate_up = nullptr;          // [rows, 2 width], written
 };
 
-/// How the experts of a token are chosen and weighed.
+/// How the experts of a token are chosen and weighted.
 struct RouterShape {
   int32_t num_experts = 0;  // at most kExpertsMax
   int32_t experts_per_token = 0;
   bool is_sigmoid = false;     // a score is sigmoid(logit), else the softmax over all experts
   int32_t num_groups = 1;      // divides num_experts
-  int32_t groups_kept = 1;     // those with the greatest sum of their two best choices
+  int32_t groups_kept = 1;     // keep the groups with the greatest sum of their two best choices
   bool is_normalized = false;  // the weights of a token are divided by their sum
   float epsilon = 0;           // added to that sum
-  float scale = 1;             // of the weights
+  float scale = 1;             // multiplies the weights
 };
 inline constexpr int32_t kExpertsMax = 1024;
 
-/// Experts of each row: those with the greatest choice in the groups that are kept, where choice =
-/// score + selection_bias; of equals the lower id first. Their weights are made of the scores
-/// alone. Order of experts_per_token: by falling choice.
+/// Experts of each row: those with the greatest choice in the kept groups, where choice = score +
+/// selection_bias; among equals, the lower id first. Their weights depend only on the scores. Order
+/// of experts_per_token: by falling choice.
 struct RouteArgs {
   int64_t rows = 0;
   RouterShape shape;
@@ -241,7 +241,7 @@ struct AdamwArgs {
   const float* gradients = nullptr;
   float* first_moments = nullptr;
   float* second_moments = nullptr;
-  float gradient_scale = 1;  // of the clip
+  float gradient_scale = 1;  // from gradient clipping
   float lr = 0;
   float weight_decay = 0;
   float beta1 = 0;
@@ -251,8 +251,8 @@ struct AdamwArgs {
   float correction2 = 1;  // 1 - beta2^step
 };
 
-/// 16 random bits for each number of some rows: those of number 4 b + i of row r are the bits
-/// [16 i, 16 i + 16) of mix(keys[r], b), as random.h has it.
+/// 16 random bits for each number of some rows: for number 4 b + i of row r, the bits [16 i, 16 i +
+/// 16) of mix(keys[r], b), as in random.h.
 struct DrawArgs {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -261,7 +261,7 @@ struct DrawArgs {
 };
 constexpr int64_t drawn_columns(int64_t columns) { return (columns + 15) / 16 * 16; }
 
-/// y = 0 where a number's draw is below the threshold, else scale * x.
+/// y = 0 if a number's random bits are below the threshold, else scale * x.
 struct DropOutArgs {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -277,17 +277,16 @@ struct DropOutArgs {
 inline constexpr int64_t kLinearPanel = 16;
 inline constexpr int64_t kLinearBlock = 192;
 
-/// Weights as they lie in memory. Weight of column n and term k:
-/// weight[n * column_stride + k * term_stride].
+/// Weights in memory. Weight of column n and term k: weight[n * column_stride + k * term_stride].
 struct LinearWeights {
   const float* weight = nullptr;
   int64_t column_stride = 0;
   int64_t term_stride = 1;
 };
 
-/// Weights as linear_rows reads them fastest: panels of kLinearPanel columns, each
-/// [terms, kLinearPanel]. Columns [column_begin, column_end) are written, where weights.weight is
-/// the first of them; lanes of the last panel beyond the matrix must be 0 before.
+/// Weights in the layout that linear_rows reads fastest: panels of kLinearPanel columns, each
+/// [terms, kLinearPanel]. Writes columns [column_begin, column_end); weights.weight points to the
+/// first of them. Lanes of the last panel after the matrix must already be 0.
 struct PackLinearArgs {
   int64_t column_begin = 0;
   int64_t column_end = 0;
@@ -304,22 +303,22 @@ constexpr int64_t packed_linear_floats(int64_t columns, int64_t terms) {
 
 /// y = residual + bias + x * weight', row-invariant: every y is
 ///   ((residual + bias) + block_0) + block_1 + ...,
-/// block_j being the sum of terms [192 j, 192 j + 192), from 0 and in order, each added by one
-/// fused multiply-add. So neither the number of rows, nor columns, nor panels of a call, nor terms
-/// that are 0 at the end, nor the instruction set (with fused multiply-add) changes a bit. Callers
-/// that use threads give each some rows or some panels. It keeps 490 KB a thread, for a copy of x
-/// and of a block of weights. Without terms, y = residual + bias.
+/// block_j is the sum of terms [192 j, 192 j + 192), from 0 and in order, each added by one fused
+/// multiply-add. So no bit depends on the number of rows, columns or panels of a call, on terms
+/// that are 0 at the end, or on the instruction set (if it has fused multiply-add). Callers that
+/// use threads give each thread some rows or some panels. It keeps 490 KB per thread, for a copy of
+/// x and of a block of weights. Without terms, y = residual + bias.
 struct LinearRowsArgs {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t terms = 0;
-  int64_t panel_begin = 0;  // columns of panels [panel_begin, panel_end) are computed
+  int64_t panel_begin = 0;  // computes the columns of panels [panel_begin, panel_end)
   int64_t panel_end = 0;
   const float* x = nullptr;  // x of row r and term k: x[r * x_stride + k * x_term_stride]
   int64_t x_stride = 0;
   int64_t x_term_stride = 1;
-  // Weights by pack_linear, or those of the transposed product (columns for terms) by pack_linear,
-  // or as they lie: the last two are packed block by block.
+  // One of: weights packed by pack_linear; weights of the transposed GEMM (columns as terms) packed
+  // by pack_linear; unpacked weights. The last two are packed block by block.
   const float* packed = nullptr;
   const float* packed_transposed = nullptr;
   LinearWeights weights;
@@ -359,7 +358,7 @@ struct CpuOps {
 
 /// The table for this machine.
 const CpuOps& cpu_ops();
-/// The table that runs on any machine, for tests that hold the two together.
+/// The table that runs on any machine, for tests that compare the two.
 const CpuOps& baseline_cpu_ops();
 
 }  // namespace primerl

@@ -23,7 +23,7 @@ Status take_device_fault(const std::string& file, std::string_view doing) {
   if (file.empty()) return ok();
   const auto asked = read_text_file(file);
   std::error_code fault;
-  // Of several that look, the one that removes it is the one it is for.
+  // If several readers race, the one that removes the file gets the fault.
   if (!asked.ok() || *asked == kNoSpace || !std::filesystem::remove(file, fault)) return ok();
   if (*asked == "full")
     return error(Code::kExhausted, "{}: a scripted device has no memory left (file '{}' was there)",

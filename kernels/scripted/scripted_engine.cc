@@ -12,9 +12,9 @@
 namespace primerl {
 namespace {
 
-// What a draw is for; the third part of its key.
+// The purpose of a random number; the third part of its key.
 constexpr uint64_t kLengthDraw = 1, kTokenDraw = 2, kLogprobDraw = 3, kKeptDraw = 4;
-constexpr int32_t kKeptIds = 8;  // most of a kept set that top_k does not bound
+constexpr int32_t kKeptIds = 8;  // largest kept set, unless top_k is smaller
 
 class ScriptedEngine final : public Engine {
  public:
@@ -62,7 +62,7 @@ class ScriptedEngine final : public Engine {
   Duration cost_;
 };
 
-/// It makes tokens up without logits: what changes or tells logits would mean nothing.
+/// Tokens are made without logits, so options that change or report logits are refused.
 Status check_needs_no_logits(const SamplingParams& sampling) {
   std::string_view name;
   if (!sampling.logit_bias.empty()) name = "logit_bias";
@@ -80,12 +80,12 @@ bool is_stop_id(const SamplingParams& sampling, int32_t token) {
   return std::ranges::find(sampling.stop_ids, token) != sampling.stop_ids.end();
 }
 
-/// The token after `token` of those it draws from; the first one after the last.
+/// The next token after `token` in the sampled range; after the last, the first.
 int32_t ScriptedEngine::next_choice(int32_t token) const {
   return token + 1 < options_.vocab_size ? token + 1 : options_.first_token;
 }
 
-/// Before min_tokens there is a token that does not end the sequence.
+/// With min_tokens there must be a token that does not end the sequence.
 Status ScriptedEngine::check_can_go_on(const SamplingParams& sampling) const {
   if (sampling.min_tokens == 0) return ok();
   for (int32_t token = options_.first_token; token < options_.vocab_size; ++token)
@@ -94,7 +94,7 @@ Status ScriptedEngine::check_can_go_on(const SamplingParams& sampling) const {
                sampling.min_tokens);
 }
 
-/// Greedy decoding knows no chance: every seed gives the same tokens.
+/// Greedy decoding is not random: every seed gives the same tokens.
 uint64_t ScriptedEngine::key_of(const SequenceRequest& request) const {
   return mix(options_.seed, request.sampling.temperature == 0 ? 0 : request.seed);
 }
@@ -129,7 +129,7 @@ Result<int32_t> ScriptedEngine::adapter_of(WeightsKey key) const {
       .note("its first version must be applied before it is asked for tokens");
 }
 
-/// A new adapter is in a slot at once where one is empty.
+/// A new adapter is loaded at once if a slot is empty.
 Status ScriptedEngine::hold_adapter(WeightsKey key) {
   if (!takes_adapters() || std::ranges::find(adapters_, key) != adapters_.end()) return ok();
   const int32_t most = std::max(options_.adapters_max, options_.adapter_slots);
@@ -186,7 +186,7 @@ void ScriptedEngine::sample(Sequence& sequence) {
                     static_cast<float>(-0.01 - 3 * surprise * surprise + options_.logprob_shift));
 }
 
-/// A few ids about the token, as many as the draw and top_k say.
+/// Adds a few ids around the token to the kept set; the random key and top_k decide how many.
 void ScriptedEngine::keep_some(Sequence& sequence, uint64_t key, int32_t token) const {
   const auto position = static_cast<uint64_t>(sequence.tokens.size());
   const SamplingParams& sampling = sequence.request.sampling;
@@ -248,7 +248,7 @@ Result<std::unique_ptr<Engine>> make_scripted_engine(const ScriptedEngineOptions
                                                      std::shared_ptr<const Tokenizer> tokenizer) {
   RETURN_IF_ERROR(validate(options));
   ScriptedEngineOptions resolved = options;
-  resolved.kv_events_bytes_max = 0;  // it holds no keys that anybody could ask for
+  resolved.kv_events_bytes_max = 0;  // there is no KV cache to report
   if (resolved.max_sequence_tokens == 0) resolved.max_sequence_tokens = kScriptedSequenceTokens;
   return std::unique_ptr<Engine>(std::make_unique<ScriptedEngine>(resolved, std::move(tokenizer)));
 }

@@ -1,11 +1,11 @@
-/// Engine with no model: seeded lengths and tokens, costs from a table, the batching of a real one.
+/// Engine without a model: seeded lengths and tokens, costs from a table, real batching.
 ///
-/// For the virtual clock and for fault tests. What a step computes is decided by the same
-/// BatchScheduler as in an engine with a model: shares, adapter slots, prefix cache, chunks of
-/// prompts, preemption. A step costs step_cost and so much for each of its rows. Tokens follow from
-/// (seeds, position) alone, never from weights, batch mates or time; their versions are those of
-/// the request's key, of which it holds as many as kWeightsKeysMax, and with adapter_slots as many
-/// as adapters_max. Sampling that truncates has kept sets: a few ids about each token.
+/// For the virtual clock and for fault tests. The BatchScheduler plans each step as in an engine
+/// with a model: shares, adapter slots, prefix cache, prompt chunks, preemption. A step costs
+/// step_cost plus a cost per row. Tokens depend only on (seeds, position), never on weights, other
+/// rows of the batch or time. Their versions are those of the request's key. It keeps at most
+/// kWeightsKeysMax keys, or adapters_max with adapter_slots. Truncated sampling has kept sets: a
+/// few ids around each token.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@
 
 namespace primerl {
 
-/// Refuses options that make no engine, naming the option and what was valid.
+/// Refuses invalid options; the error names the option and the valid values.
 Status validate(const ScriptedEngineOptions& options);
 
-/// `tokenizer` says what its tokens mean, for requests with stop texts; without one they are
+/// `tokenizer` decodes its tokens for requests with stop texts; without a tokenizer they are
 /// refused.
 Result<std::unique_ptr<Engine>> make_scripted_engine(
     const ScriptedEngineOptions& options, std::shared_ptr<const Tokenizer> tokenizer = nullptr);

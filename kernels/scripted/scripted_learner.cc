@@ -24,14 +24,14 @@ namespace fs = std::filesystem;
 
 constexpr size_t kStateBytesMax = 4096;
 
-/// Uniform in [0, 1), from a hash.
+/// Maps a hash to a uniform number in [0, 1).
 double unit_of(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
 
-/// What a step adds up, token by token in the order of the batch: micro-batches change nothing.
+/// Sums of a step, added token by token in the order of the batch: micro-batches change nothing.
 struct Sums {
   double loss = 0, entropy = 0, mismatch_kl = 0, mismatch_kl_max = 0;
   int64_t num_tokens = 0, num_loss_tokens = 0, num_masked = 0;
-  uint64_t digest = 0;  // of all that was trained on
+  uint64_t digest = 0;  // of all training data
 };
 
 void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums& sums) {
@@ -50,7 +50,8 @@ void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums
       continue;
     }
     sums.digest = mix(sums.digest, std::bit_cast<uint32_t>(sample.advantages[i]));
-    const double log_ratio = 0.2 * (chance - 0.5);  // log pi - log mu, as after a version or two
+    const double log_ratio = 0.2 * (chance - 0.5);  // log pi - log mu, as large as after one or two
+                                                    // versions
     const double ratio = std::exp(log_ratio);
     const double mismatch = ratio - log_ratio - 1;
     sums.loss -= ratio * static_cast<double>(sample.advantages[i]);
@@ -90,15 +91,15 @@ class ScriptedLearner final : public Learner {
   }
 
  private:
-  /// What is trained for one tenant.
+  /// The training state of one tenant.
   struct Trained {
-    uint64_t history = 0;   // hash of the seed and all its steps: the weights
+    uint64_t history = 0;   // hash of the seed and all its steps; stands for the weights
     int64_t num_steps = 0;  // that changed the weights
   };
 
-  /// A step that is under way.
+  /// A step in progress.
   struct Stepping {
-    std::shared_ptr<const TrainBatch> owned;  // of a step that goes on in later turns
+    std::shared_ptr<const TrainBatch> owned;  // set if the step continues in later work calls
     const TrainBatch* batch = nullptr;
     size_t next = 0;  // sample
     Sums sums;
@@ -107,11 +108,11 @@ class ScriptedLearner final : public Learner {
     bool is_done() const { return next == batch->samples.size(); }
   };
   struct MicroBatch {
-    size_t end = 0;  // behind its last sample
+    size_t end = 0;  // one past its last sample
     int64_t num_tokens = 0;
   };
 
-  /// All tenants begin with the same weights, whatever their slots.
+  /// All tenants start with the same weights, whatever their slots.
   Trained& trained_of(TenantSlot tenant) {
     return trained_.try_emplace(tenant, Trained{mix(options_.seed, 0), 0}).first->second;
   }
@@ -121,9 +122,9 @@ class ScriptedLearner final : public Learner {
     return {options_.loss, options_.optimizer, options_.schedule, options_.max_steps};
   }
   Result<Stepping> begin_step(const TrainBatch& batch);
-  /// The samples from `first` on that make the next micro-batch.
+  /// The next micro-batch: samples from `first` on.
   MicroBatch micro_batch(const TrainBatch& batch, size_t first) const;
-  /// Asked between micro-batches.
+  /// Called between micro-batches.
   static Status check_goes_on(const Stepping& step, const StopRequested& stop_requested);
   void add_micro_batch(Stepping& step);
   TrainReport end_step(Stepping& step);
@@ -131,8 +132,8 @@ class ScriptedLearner final : public Learner {
                                              const StopRequested& stop_requested, bool& has_run);
 
   const ScriptedLearnerOptions options_;
-  std::map<TenantSlot, Trained> trained_;    // of those that were asked for, at most all tenants
-  std::map<TenantSlot, Stepping> going_on_;  // whose step goes on with another pass
+  std::map<TenantSlot, Trained> trained_;    // of the tenants used so far
+  std::map<TenantSlot, Stepping> going_on_;  // tenants whose step has further passes
   Duration cost_;
 };
 
@@ -160,7 +161,7 @@ std::vector<std::optional<Result<TrainReport>>> ScriptedLearner::pass_together(
   return reports;
 }
 
-/// Its part of a pass; `has_run`: there was one.
+/// Its part of a pass; sets `has_run` if a pass ran.
 std::optional<Result<TrainReport>> ScriptedLearner::pass_of(
     const std::shared_ptr<const TrainBatch>& batch, const StopRequested& stop_requested,
     bool& has_run) {
@@ -290,7 +291,7 @@ Status ScriptedLearner::save(TenantSlot tenant, const fs::path& folder) {
   Json config = Json::object(), state = Json::object();
   config.set("model_type", "scripted").set("vocab_size", options_.vocab_size);
   config.set("max_position_embeddings", options_.max_sequence_tokens);
-  // 64 bits as text: other readers of JSON keep 53.
+  // 64 bits as text: other JSON readers keep only 53.
   state.set("history", fmt::format("{:016x}", trained.history)).set("num_steps", trained.num_steps);
   RETURN_IF_ERROR(write(folder / "weights" / "config.json", config));
   RETURN_IF_ERROR(write_safetensors(folder / "weights" / "model.safetensors",

@@ -12,11 +12,11 @@ class ScriptedTokenizer final : public Tokenizer {
       ids.push_back(kScriptedFirstToken + static_cast<int32_t>(static_cast<unsigned char>(byte)));
     return ids;
   }
-  /// No text spells its special tokens.
+  /// Special tokens have no text form.
   Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
     return encode_text(text);
   }
-  /// Drawn ids are seldom UTF-8, so each becomes a letter.
+  /// Sampled ids are rarely valid UTF-8, so each becomes a letter.
   Result<std::string> decode(const std::vector<int32_t>& ids, bool) const override {
     std::string text;
     for (const int32_t id : ids) {

@@ -1,6 +1,6 @@
-/// A tokenizer with no vocabulary file: a byte is a token, whatever the model says.
+/// A tokenizer without a vocabulary file: each byte is a token, for any model.
 ///
-/// For rehearsals and tests where only the number of tokens matters. Immutable; any thread.
+/// For rehearsals and tests that need only the number of tokens. Immutable; any thread.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace primerl {
 
-/// Ids of a scripted tokenizer: 0 pads, 1 ends a sequence, byte b is kScriptedFirstToken + b.
+/// Ids of a scripted tokenizer: 0 is padding, 1 ends a sequence, byte b is kScriptedFirstToken + b.
 inline constexpr int32_t kScriptedFirstToken = 2;
 inline constexpr int32_t kScriptedVocabSize = kScriptedFirstToken + 256;
 

@@ -1,7 +1,7 @@
 /// Finds added tokens ("<|im_end|>") in a text and cuts it around them.
 ///
-/// Immutable after construction, safe from any thread. At each place the longest token counts, the
-/// leftmost place first, as the `tokenizers` package does.
+/// Immutable after construction, safe from any thread. The leftmost match wins; among matches at
+/// one position, the longest, as in the `tokenizers` package.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace primerl {
 
-/// Whether special tokens written out in a text are found, or stay text.
+/// Whether special tokens in a text are found, or stay text.
 enum class Specials : uint8_t { kStayText, kAreFound };
 
 class AddedTokens {
@@ -43,17 +43,17 @@ class AddedTokens {
 struct Segment {
   int32_t id = -1;
   std::string text;   // empty for an added token
-  size_t offset = 0;  // of the text given; of its nearest unchanged start when NFC changed it
+  size_t offset = 0;  // in the given text; if NFC changed it, of the nearest unchanged start
 };
 
-/// Cuts a text around its added tokens and normalizes what is between them: tokens that are not
-/// `normalized` are looked for first and in the text as given, the others in what remains of it,
-/// normalized.
+/// Cuts a text at its added tokens and normalizes the rest. Tokens that are not `normalized` are
+/// found first, in the given text; the others are found in the normalized rest.
 class Segmenter {
  public:
-  /// `to_nfc`: texts are brought to normalization form C.
+  /// `to_nfc`: texts are converted to normalization form C.
   Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc);
-  /// The segments in order, none empty. Text that is no UTF-8 is an error that names its offset.
+  /// The segments in order, none empty. Text that is not valid UTF-8 is an error with the byte
+  /// offset.
   Result<std::vector<Segment>> cut(std::string_view text, Specials specials) const;
 
  private:

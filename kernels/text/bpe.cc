@@ -17,12 +17,12 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// Writes \s and \S out: PCRE2 counts U+180E as white space, Unicode and Oniguruma do not.
+/// Expands \s and \S: PCRE2 counts U+180E as white space, Unicode and Oniguruma do not.
 std::string with_exact_space(std::string_view pattern) {
   static constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
   std::string out;
   bool in_class = false;
-  size_t class_begin = 0;  // where a ']' is still literal
+  size_t class_begin = 0;  // position where a ']' is still literal
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char letter = pattern[i];
     if (letter == '\\' && i + 1 < pattern.size()) {
@@ -52,7 +52,7 @@ class Regex {
  public:
   static Result<Regex> compile(std::string_view pattern);
 
-  /// The leftmost match at or after `from`, as [begin, end); nothing when there is none.
+  /// The leftmost match at or after `from`, as [begin, end); empty if there is none.
   Result<std::optional<std::pair<size_t, size_t>>> find(std::string_view text, size_t from,
                                                         pcre2_match_data* match) const;
 
@@ -84,7 +84,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
     return error(Code::kInvalid, "the pattern is wrong at {}: {}", where,
                  reinterpret_cast<const char*>(text.data()));
   }
-  // Without just-in-time compilation the interpreter does the same, slower.
+  // Without just-in-time compilation the interpreter gives the same result, slower.
   (void)pcre2_jit_compile(regex.code_.get(), PCRE2_JIT_COMPLETE);
   regex.limits_.reset(pcre2_match_context_create(nullptr), pcre2_match_context_free);
   pcre2_set_match_limit(regex.limits_.get(), kMatchStepsMax);
@@ -115,8 +115,8 @@ Result<std::optional<std::pair<size_t, size_t>>> Regex::find(std::string_view te
 struct Stage {
   std::optional<Regex> regex;
   bool keep_matches = true;       // else matches are dropped
-  bool keep_others = true;        // else what is between matches is dropped
-  bool add_prefix_space = false;  // before text that does not begin with a space
+  bool keep_others = true;        // else text between matches is dropped
+  bool add_prefix_space = false;  // before text that does not start with a space
 };
 
 /// Appends the pieces of `text` that `stage` keeps.
@@ -148,10 +148,10 @@ Status cut(const Stage& stage, std::string_view text, pcre2_match_data* match,
   return ok();
 }
 
-/// The characters that stand for bytes in a byte-level vocabulary (GPT-2's table).
+/// The characters that represent bytes in a byte-level vocabulary (GPT-2's table).
 struct ByteAlphabet {
   std::array<std::string, 256> characters;  // UTF-8, by byte
-  std::array<int16_t, 0x144> bytes;         // by code point; -1: stands for no byte
+  std::array<int16_t, 0x144> bytes;         // by code point; -1: represents no byte
 
   ByteAlphabet() {
     bytes.fill(-1);
@@ -164,7 +164,7 @@ struct ByteAlphabet {
       bytes[character] = static_cast<int16_t>(byte);
     }
   }
-  /// The bytes a token stands for; nothing when a character of it stands for none.
+  /// The bytes of a token; empty if one of its characters represents no byte.
   std::optional<std::string> bytes_of(std::string_view token) const {
     std::string out;
     for (size_t at = 0; at < token.size();) {
@@ -178,7 +178,7 @@ struct ByteAlphabet {
   }
 };
 
-/// All that the tokenizer needs of its file.
+/// Everything the tokenizer needs from its file.
 struct Parts {
   std::vector<Stage> stages;
   Merges merges;
@@ -239,7 +239,7 @@ class ByteLevelBpe final : public Tokenizer {
   Status encode_plain(const std::string& text, pcre2_match_data* match,
                       std::vector<int32_t>& ids) const {
     std::vector<std::string_view> pieces = {text}, next;
-    std::vector<std::unique_ptr<std::string>> prefixed;  // owns pieces that got a space
+    std::vector<std::unique_ptr<std::string>> prefixed;  // owns pieces with an added space
     for (const Stage& stage : parts_.stages) {
       next.clear();
       for (std::string_view piece : pieces) {
@@ -282,7 +282,7 @@ class ByteLevelBpe final : public Tokenizer {
   const EndAndPad end_and_pad_;
 };
 
-/// Reads the parts out of a file; its methods name the key they choke on.
+/// Reads the parts from a file; errors name the key.
 class Reader {
  public:
   explicit Reader(const TokenizerFile& file) : file_(file), model_(*file.root.find("model")) {}
@@ -304,7 +304,7 @@ class Reader {
   }
 
  private:
-  /// A member of the file that is there and not null.
+  /// A member of the file, or null if it is absent or null.
   const Json* member(std::string_view key) const {
     const Json* value = file_.root.find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
@@ -313,7 +313,7 @@ class Reader {
     const Json* type = json.find("type");
     return type != nullptr && type->is_string() ? type->as_string() : "";
   }
-  /// Calls `read` with each part of a Sequence, whose parts are under `key`.
+  /// Calls `read` for each part of a Sequence; the parts are under `key`.
   template <class Read>
   Status each(const Json& sequence, const std::string& where, std::string_view key, Read read) {
     const Json* parts = sequence.find(key);
@@ -456,7 +456,7 @@ class Reader {
       if (!file_.vocabulary.has(id)) continue;
       const std::string& token = file_.vocabulary.token(id);
       auto bytes = alphabet.bytes_of(token);
-      // A special token that stands in the vocabulary too is still no text.
+      // A special token is not text, even if the vocabulary has it too.
       const bool is_special = (file_.vocabulary.kind(id) & Vocabulary::kSpecial) != 0;
       if (*ignore_merges && bytes && model_token(token) >= 0 && !is_special)
         parts_.pieces.emplace(*bytes, id);

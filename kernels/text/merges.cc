@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-constexpr int32_t kGone = -1;  // a symbol that its left neighbour took in
+constexpr int32_t kGone = -1;  // a symbol that was merged into its left neighbour
 constexpr int32_t kNobody = -1;
 
 uint64_t key_of(int32_t left, int32_t right) {
@@ -21,7 +21,7 @@ struct Symbol {
   int32_t next = kNobody;
 };
 
-/// A merge that was possible when it was noted; the earliest of the lowest rank is on top.
+/// A merge that was possible when it was added; the leftmost of the lowest rank is on top.
 struct Candidate {
   uint32_t rank;
   int32_t at;  // the left symbol
@@ -67,7 +67,8 @@ void Merges::apply(std::vector<int32_t>& ids) const {
     if (left.id == kGone || left.next == kNobody) continue;
     Symbol& right = at(left.next);
     const Rule* rule = find(left.id, right.id);
-    if (rule == nullptr || rule->merged != top.merged) continue;  // a neighbour changed meanwhile
+    // an adjacent symbol changed since
+    if (rule == nullptr || rule->merged != top.merged) continue;
     left.id = top.merged;
     left.next = right.next;
     right.id = kGone;

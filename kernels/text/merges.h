@@ -11,8 +11,8 @@ namespace primerl {
 
 class Merges {
  public:
-  /// Neighbours `left` `right` become `merged`; a lower rank is applied first. A pair given twice
-  /// keeps its last rule, as in the `tokenizers` package.
+  /// The adjacent symbols `left` `right` become `merged`; a lower rank is applied first. A repeated
+  /// pair keeps its last rule, as in the `tokenizers` package.
   void add(int32_t left, int32_t right, uint32_t rank, int32_t merged);
   /// Merges the symbols of one piece until no rule applies. `ids` are the symbols' tokens.
   void apply(std::vector<int32_t>& ids) const;

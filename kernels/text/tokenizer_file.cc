@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A vocabulary bounded in size and with ids that belong to one token each.
+/// Checks the size limit of the vocabulary, and that each id belongs to one token.
 Status read_model_vocabulary(TokenizerFile& file, const Json& model) {
   const Json* vocab = model.find("vocab");
   if (vocab == nullptr || !vocab->is_object())
@@ -81,7 +81,7 @@ Result<std::vector<int32_t>> read_ids(const Vocabulary& vocabulary, const Json& 
   }
   if (!value.is_integer()) return error(Code::kInvalid, "it is {}, not a token", value.kind());
   const int64_t id = value.as_int();
-  if (is_pad && id == -1) return ids;  // how Llama-1 configs say "none"
+  if (is_pad && id == -1) return ids;  // Llama-1 configs use -1 for "none"
   if (id < 0 || id >= kVocabularyMax)
     return error(Code::kInvalid, "id {} is not in [0, {})", id, kVocabularyMax);
   ids.push_back(static_cast<int32_t>(id));
@@ -159,7 +159,7 @@ Result<TokenizerFile> parse_tokenizer_file(std::string_view text, std::string na
   const Json* model = file.root.find("model");
   if (model == nullptr || !model->is_object())
     return file.fault("'model' is {}, not an object", model == nullptr ? "missing" : model->kind());
-  // Files older than tokenizers 0.10 leave the type out: those that have merges are BPE.
+  // Files older than tokenizers 0.10 have no type: those with merges are BPE.
   const Json* type = model->find("type");
   if (type != nullptr && !type->is_string()) return file.fault("'model.type' is {}", type->kind());
   if (type != nullptr)

@@ -1,4 +1,4 @@
-/// A tokenizer.json once read: its text as JSON, the tokens by name and by id, the added tokens.
+/// A parsed tokenizer.json: its text as JSON, the tokens by name and by id, the added tokens.
 ///
 /// Everything here is checked: ids are in [0, kVocabularyMax) and belong to one token, contents are
 /// not empty. Errors name the file and the key.
@@ -22,15 +22,15 @@ inline constexpr int64_t kVocabularyMax = 1 << 20;               // ids are belo
 inline constexpr size_t kTokenizerBytesMax = size_t{128} << 20;  // of tokenizer.json
 inline constexpr size_t kTokenBytesMax = 64 << 10;               // of one token's content
 
-/// A token that is looked for in the text before the model sees it.
+/// A token that is found in the text before the model is applied.
 struct AddedToken {
   int32_t id = 0;
   std::string content;
   bool special = false;      // dropped by decode(skip_special), not found by encode_text()
-  bool single_word = false;  // only where no word character touches it
-  bool lstrip = false;       // takes the white space on its left with it
+  bool single_word = false;  // only if no word character is adjacent
+  bool lstrip = false;       // includes the white space on its left
   bool rstrip = false;
-  bool normalized = false;  // looked for in the normalized text
+  bool normalized = false;  // found in the normalized text
 };
 
 /// Tokens by id and by content.
@@ -39,16 +39,16 @@ class Vocabulary {
   enum Kind : uint8_t { kNone = 0, kModel = 1, kAdded = 2, kSpecial = 4 };
 
   Status add(const std::string& token, int64_t id, uint8_t kind);
-  /// -1 when there is no such token.
+  /// -1 if there is no such token.
   int32_t find(const std::string& token) const;
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }  // largest id + 1
   bool has(int32_t id) const { return id >= 0 && id < size() && kinds_[index(id)] != kNone; }
-  uint8_t kind(int32_t id) const { return kinds_[index(id)]; }  // of an id that has()
+  uint8_t kind(int32_t id) const { return kinds_[index(id)]; }  // valid only if has(id)
   const std::string& token(int32_t id) const { return tokens_[index(id)]; }
-  /// Whether the token stands for text.
+  /// Whether the token represents text.
   bool is_text(int32_t id) const { return has(id) && (kind(id) & kSpecial) == 0; }
-  /// text_of(id) of one after the other. Ids of no token are left out, since an embedding may have
-  /// padded rows, and special ones with `skip_special`.
+  /// Concatenates text_of(id). Ids without a token are left out, since an embedding may have padded
+  /// rows. With `skip_special`, special ids are left out too.
   template <class TextOf>
   Result<std::string> join(const std::vector<int32_t>& ids, bool skip_special,
                            const TextOf& text_of) const {
@@ -67,7 +67,7 @@ class Vocabulary {
   std::unordered_map<std::string, int32_t> ids_;
 };
 
-/// Ids that the files beside tokenizer.json name.
+/// End and padding ids from the files beside tokenizer.json.
 struct EndAndPad {
   std::vector<int32_t> eos_ids;
   std::string eos_source;  // "/models/x/config.json: 'eos_token_id'"
@@ -82,24 +82,24 @@ struct TokenizerFile {
   std::vector<AddedToken> added_tokens;
   EndAndPad end_and_pad;
 
-  /// "tokenizer.json: 'model.merges[3]' ...": every fault of this file begins so.
+  /// "tokenizer.json: 'model.merges[3]' ...": every error about this file starts this way.
   template <class... Args>
   Error fault(fmt::format_string<Args...> format, Args&&... args) const {
     return Error(Code::kInvalid, name + ": " + fmt::format(format, std::forward<Args>(args)...));
   }
 };
 
-/// Reads the text of a tokenizer.json; `name` stands for it in errors.
+/// Reads the text of a tokenizer.json; errors call it `name`.
 Result<TokenizerFile> parse_tokenizer_file(std::string_view text, std::string name);
-/// Reads `folder`/tokenizer.json and, for eos and pad, the files beside it. Of
-/// generation_config.json, config.json, tokenizer_config.json and special_tokens_map.json the first
-/// that says it counts.
+/// Reads `folder`/tokenizer.json and, for eos and pad, the files beside it. The first file that has
+/// the key counts: generation_config.json, config.json, tokenizer_config.json,
+/// special_tokens_map.json.
 Result<TokenizerFile> read_tokenizer_file(const std::filesystem::path& folder);
 
 /// The tokenizer that the file describes.
 Result<std::shared_ptr<Tokenizer>> make_tokenizer(TokenizerFile file);
 
-/// A member that may be absent or null, else must be true or false.
+/// A member that is absent, null, true or false; anything else is an error.
 Result<bool> optional_bool(const Json& object, std::string_view key, bool fallback);
 
 }  // namespace primerl

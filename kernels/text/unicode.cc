@@ -10,7 +10,7 @@ namespace {
 
 uint8_t byte_at(std::string_view text, size_t offset) { return static_cast<uint8_t>(text[offset]); }
 
-/// What the first byte of a character promises (Unicode 15, table 3-7).
+/// Properties of a character that follow from its first byte (Unicode 15, table 3-7).
 struct Lead {
   size_t size = 0;  // 0: cannot begin a character
   uint8_t second_min = 0x80, second_max = 0xBF;
@@ -29,7 +29,7 @@ Lead lead_of(uint8_t byte) {
   return {};
 }
 
-/// Bytes at `offset` that are a beginning of a character: its size when complete.
+/// The number of bytes at `offset` that are a valid prefix of a character: its size if complete.
 size_t valid_part(std::string_view text, size_t offset, const Lead& lead) {
   size_t size = 1;
   while (size < lead.size && offset + size < text.size()) {

@@ -1,6 +1,6 @@
-/// The little Unicode that tokenizers need: UTF-8 in and out, NFC, and two character classes.
+/// The Unicode functions that tokenizers need: UTF-8 in and out, NFC, and two character classes.
 ///
-/// Pure functions, safe from any thread. Offsets and sizes are bytes. The only file that knows
+/// Pure functions, safe from any thread. Offsets and sizes are bytes. The only file that uses
 /// utf8proc (Unicode 15 tables).
 #pragma once
 
@@ -16,7 +16,7 @@ namespace primerl {
 /// One decoded character of a text.
 struct CodePoint {
   uint32_t value = 0;
-  size_t size = 0;  // bytes; 0 when the bytes there are no UTF-8
+  size_t size = 0;  // bytes; 0 if they are not valid UTF-8
 };
 
 /// The character at `offset` (< text.size()), strict: no overlong form, no surrogate, <= U+10FFFF.
@@ -25,9 +25,9 @@ CodePoint code_point_at(std::string_view text, size_t offset);
 CodePoint code_point_before(std::string_view text, size_t offset);
 void append_utf8(std::string& out, uint32_t code_point);
 
-/// kInvalid, naming the first byte that is no UTF-8 and its offset.
+/// kInvalid, with the first invalid byte and its offset.
 Status check_utf8(std::string_view text);
-/// Replaces every maximal broken part by U+FFFD, as the Unicode standard recommends.
+/// Replaces every maximal invalid part by U+FFFD, as the Unicode standard recommends.
 std::string to_valid_utf8(std::string bytes);
 
 /// Normalization form C of valid UTF-8.
@@ -36,7 +36,7 @@ Result<std::string> to_nfc(std::string_view text);
 bool is_white_space(uint32_t code_point);     // the White_Space property
 bool is_word_character(uint32_t code_point);  // letters, marks, digits, connectors: regex \w
 
-/// "'é' (U+00E9)", or "U+000A" for what cannot be printed: for error texts.
+/// "'é' (U+00E9)", or "U+000A" if it is not printable: for error texts.
 std::string describe_code_point(uint32_t code_point);
 
 }  // namespace primerl

@@ -56,7 +56,7 @@ class WordLevel final : public Tokenizer {
     for (size_t at = 0; at < text.size();) {
       const CodePoint character = code_point_at(text, at);
       size_t size = character.size;
-      // "." stops at line feeds, so a run of them is one piece.
+      // "." does not match line feeds, so a run of them is one piece.
       while (character.value == '\n' && at + size < text.size() && text[at + size] == '\n') ++size;
       int32_t id = vocabulary_.find(text.substr(at, size));
       if (id < 0) id = unknown_id_;

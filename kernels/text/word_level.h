@@ -2,8 +2,8 @@
 ///
 /// A piece is one character, or a run of line feeds (which "." does not match). Decoding writes the
 /// tokens one after another. A piece outside the vocabulary becomes `unk_token`, except when that
-/// is the padding token: then the file means "there is no unknown token", and encoding names the
-/// character instead of silently training on padding.
+/// is the padding token: then encoding fails with an error that names the character; otherwise
+/// padding would silently be trained on.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace primerl {
 
-/// Refuses what it would read otherwise than the `tokenizers` package does: other pre-tokenizers,
+/// Refuses files that the `tokenizers` package would read differently: other pre-tokenizers,
 /// normalizers and decoders.
 Result<std::shared_ptr<Tokenizer>> make_word_level(TokenizerFile file);
 

@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kWorkOfDraw = 8;  // of leaving a number out or not, in multiply-adds
+constexpr int64_t kWorkOfDraw = 8;  // cost per element of dropout, in multiply-adds
 
 }  // namespace
 
@@ -179,7 +179,7 @@ void AdapterProducts::backward(const Matrix& weight, std::span<const AdapterRun>
                                const float* x, const float* dy, float* dx, const int32_t* sources) {
   list_jobs(weight, runs, x, sources, true);
   if (jobs_.empty()) return;
-  // u = scaling * x A' once more, and du = scaling * dy B.
+  // Recomputes u = scaling * x A', and computes du = scaling * dy B.
   tasks_.clear();
   size_t parts_max = 0;
   for (const Job& job : jobs_) {
@@ -200,8 +200,8 @@ void AdapterProducts::backward(const Matrix& weight, std::span<const AdapterRun>
     tasks_.back().x_term_stride = weight.columns;
   }
   products_.run(tasks_);
-  // dx += du A: the parts of a run add to the same rows, one after the other. What A did not read
-  // has no gradient.
+  // dx += du A: the parts of a run add to the same rows, one after the other. Dropped elements get
+  // no gradient.
   for (size_t i = 0; i < parts_max; ++i) {
     tasks_.clear();
     for (const Job& job : jobs_) {

@@ -1,4 +1,4 @@
-/// Where exceptions of libtorch end and Errors begin.
+/// Converts exceptions of libtorch to Errors.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -13,8 +13,8 @@
 
 namespace primerl {
 
-/// Runs `body` (which returns a Result) in inference mode; an exception becomes Code::kInternal, a
-/// lack of a device's memory Code::kExhausted. Whether the device is lost is to be asked of it.
+/// Runs `body` (which returns a Result) in inference mode. An exception becomes Code::kInternal,
+/// and lack of device memory Code::kExhausted. Ask the device itself whether it is lost.
 template <class Body>
 auto at_boundary(std::string_view doing, Body&& body) -> decltype(body()) {
   try {
@@ -23,7 +23,7 @@ auto at_boundary(std::string_view doing, Body&& body) -> decltype(body()) {
   } catch (const c10::OutOfMemoryError& fault) {
     return error(Code::kExhausted, "{}: {}", doing, fault.what_without_backtrace());
   } catch (const c10::Error& fault) {
-    // what() has a stack of C++ frames, too.
+    // what() would include a C++ stack trace.
     return error(Code::kInternal, "{}: {}", doing, fault.what_without_backtrace());
   } catch (const std::exception& fault) {
     return error(Code::kInternal, "{}: {}", doing, fault.what());
@@ -32,7 +32,8 @@ auto at_boundary(std::string_view doing, Body&& body) -> decltype(body()) {
 
 /// Gives the calling thread `threads` compute threads (0 means 1).
 inline void use_threads(int32_t threads) {
-  // A thread's first look at libtorch's count copies what another thread set last: look, then set.
+  // The first read of libtorch's count in a thread copies the value of another thread: read first,
+  // then set.
   at::get_num_threads();
   at::set_num_threads(std::max(1, threads));
 }

@@ -13,12 +13,12 @@ std::string version_text(int32_t version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-/// A driver runs programs of its own major version and of older ones.
+/// A driver runs programs built for its own major version and for older ones.
 bool is_too_old(const CudaDriver& driver) {
   return driver.version / 1000 < driver.built_for / 1000;
 }
 
-/// A slice has the name of its device, then "MIG 1g.10gb".
+/// A MIG slice is named after its device, then "MIG 1g.10gb".
 bool is_slice(const CudaDeviceFacts& facts) {
   return facts.name.find(" MIG ") != std::string::npos;
 }
@@ -36,7 +36,7 @@ std::string visible_text(const CudaDriver& driver) {
 }
 
 struct Advice {
-  std::string_view name;  // of the error
+  std::string_view name;  // CUDA's name of the error
   std::string_view text;  // what to do
 };
 

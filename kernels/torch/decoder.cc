@@ -88,7 +88,8 @@ void Decoder::embed(const RowBatch& batch, float* hidden) const {
   });
 }
 
-/// Rows of one token add to the same place, in order: threads take some columns of all rows.
+/// Rows of one token add to the same table row, in order: each thread computes some columns of all
+/// rows.
 void Decoder::embed_backward(const RowBatch& batch, const float* dhidden) const {
   if (dembedding_ == nullptr) return;
   const int64_t width = config_.hidden_size;

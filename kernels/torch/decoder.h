@@ -1,8 +1,8 @@
 /// One decoder for every family: embedding, the stages of each layer, final norm, tied or own head.
 ///
-/// Owns what the stages share, not the weights and not the rows. An engine and a learner each run
-/// its layers their own way (inference/engine.cc, training/training_pass.h). One thread; work is
-/// shared out over its compute threads.
+/// Owns the shared parts of the stages, but neither weights nor rows. Engine and learner run its
+/// layers differently (inference/engine.cc, training/training_pass.h). One thread calls; work is
+/// shared over its compute threads.
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,33 @@ namespace primerl {
 
 class Decoder {
  public:
-  /// `config` and `weights` outlive it.
+  /// `config` and `weights` must stay valid while it exists.
   Decoder(const ModelConfig& config, const DecoderWeights& weights);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
   const ModelConfig& config() const { return config_; }
   StageTools& tools() { return tools_; }
-  /// Adapters that add to it; none until they are set.
+  /// The adapters of its linears; none until they are set.
   AdapterProducts& adapters() { return adapters_; }
   size_t num_layers() const { return layers_.size(); }
   const std::vector<std::unique_ptr<Stage>>& layer(size_t index) const { return layers_[index]; }
   const Norm& final_norm() const { return final_norm_; }
   const Linear& head() const { return head_; }
-  /// Without it backward makes gradients of adapters alone.
+  /// Without it backward computes only the gradients of adapters.
   void bind_gradients(float* flat);
-  /// Those that `other`, of the same config, has made for its positions.
+  /// Reuses the angles that `other`, of the same config, computed for its positions.
   void take_angles(Decoder& other) {
     cosine_.swap(other.cosine_);
     sine_.swap(other.sine_);
   }
 
-  /// What every stage of a step needs; angles are made for all its positions. Valid until the next
-  /// call.
+  /// The input that every stage of a step needs; computes the angles of all its positions. Valid
+  /// until the next call.
   StepInput begin(const RowBatch& batch);
-  /// hidden [rows, hidden]
+  /// Writes hidden [rows, hidden].
   void embed(const RowBatch& batch, float* hidden) const;
-  /// Adds the gradient of the embedding, if one is bound.
+  /// Adds the gradient of the embedding, if a gradient buffer is bound.
   void embed_backward(const RowBatch& batch, const float* dhidden) const;
 
  private:
@@ -60,9 +60,9 @@ class Decoder {
   Norm final_norm_;
   Linear head_;
   const DecoderWeights& weights_;
-  // Of the step.
+  // For the current step.
   std::vector<AttentionSpan> spans_;
-  std::vector<int32_t> kv_rows_;  // of blocks of several rows
+  std::vector<int32_t> kv_rows_;  // if blocks have several rows
   std::vector<int64_t> family_ends_;
   // Rotary angles.
   std::vector<float> frequencies_;

@@ -1,5 +1,4 @@
-/// Where the engines and learners of this build of libtorch can compute. Torch-free to include;
-/// any thread.
+/// Devices that engines and learners of this build can use. Independent of torch; any thread.
 #pragma once
 
 #include <memory>
@@ -12,17 +11,17 @@
 
 namespace primerl {
 
-/// Why not on `device` ("cpu", "cuda:0"), as what follows "which ..."; "" where they can. Whether a
-/// model fits the device is asked when it is made.
+/// Why `device` ("cpu", "cuda:0") cannot be used, as the text after "which ..."; "" if it can.
+/// Whether a model fits is checked when an engine or learner is made.
 std::string why_not_on(std::string_view device);
 
-/// By what they compute on `device`, where that is not the fast way, and what is; "" else.
+/// If `device` uses slow operations: what they are, and the fast alternative; "" otherwise.
 std::string slow_way_on(std::string_view device);
 
-/// Of one that why_not_on() has nothing against, and that is not the CPU.
+/// The free memory of a device that why_not_on() accepts and that is not the CPU.
 Result<DeviceRoom> room_on(std::string_view device);
 
-/// The memory of a device that why_not_on() has nothing against; null: of the CPU.
+/// The memory of a device that why_not_on() accepts; null: the CPU.
 std::shared_ptr<DeviceMemory> device_memory_of(const std::string& device);
 
 }  // namespace primerl

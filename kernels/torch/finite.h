@@ -1,4 +1,4 @@
-/// Looking for numbers that are none. Any thread.
+/// Search for NaN and infinity. Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,8 @@
 
 namespace primerl {
 
-/// "nan at row 3, column 17", of the first element of fp32 rows that is not finite; "" if all are,
-/// and for rows of integers.
+/// "nan at row 3, column 17", for the first element of fp32 rows that is not finite; "" if all are
+/// finite, and for rows of integers.
 inline std::string first_not_finite(const at::Tensor& rows) {
   if (rows.scalar_type() != at::kFloat || rows.numel() == 0) return {};
   const int64_t width = rows.size(-1);

@@ -1,9 +1,9 @@
-/// The weights of a model folder that stay as they are, on the CPU: what engines with adapter slots
-/// and learners of adapters multiply by, forward and backward.
+/// The frozen weights of a model folder on the CPU, used forward and backward by engines with
+/// adapter slots and learners of adapters.
 ///
-/// They are packed (weights.h), so that those of an engine and of a learner are the same ones. A
-/// learner of fast numerics alone has them flat, as the vendor's products read them, and for
-/// itself. Immutable after they are loaded: any thread reads them.
+/// They are packed (weights.h), so that engines and learners can share them. Only a learner with
+/// fast numerics has them flat, as libtorch's GEMMs read them, and does not share them. Immutable
+/// after loading: any thread may read them.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ class FrozenWeights final : public FrozenBase {
       : table_(config), weights_(table_, numerics, use) {}
 
   const DecoderWeights& weights() const { return weights_; }
-  /// While nobody else has them.
+  /// Only while no other object shares them.
   DecoderWeights& weights() { return weights_; }
 
  private:
@@ -29,17 +29,17 @@ class FrozenWeights final : public FrozenBase {
   DecoderWeights weights_;
 };
 
-/// Those of `folder`, which was read as `config`: the ones in `bases`, which loads them where
-/// nobody holds them. `bases` may be null: then nobody else will have them.
+/// The weights of `folder`, with its `config`: those in `bases`, which loads them if they are
+/// missing. With null `bases` they are not shared.
 Result<std::shared_ptr<const FrozenWeights>> frozen_weights(FrozenBases* bases,
                                                             const std::filesystem::path& folder,
                                                             const ModelConfig& config);
 
-/// The same, apart from all others. `flat`: as the vendor's products read them.
+/// The same, not shared. `flat`: in the layout that libtorch's GEMMs read.
 Result<std::shared_ptr<const FrozenWeights>> load_frozen_weights(
     const std::filesystem::path& folder, const ModelConfig& config, bool flat);
 
-/// Random ones, as `config` wants them (randomize_parameters()).
+/// Random weights as `config` describes (randomize_parameters()).
 Result<std::shared_ptr<const FrozenWeights>> random_frozen_weights(uint64_t seed,
                                                                    const ModelConfig& config,
                                                                    bool flat);

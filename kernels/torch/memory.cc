@@ -15,7 +15,7 @@ namespace primerl {
 namespace {
 
 constexpr double kGigabyte = 1e9;
-constexpr size_t kBytesOfOwnPages = size_t{4} << 20;  // less is not worth a mapping
+constexpr size_t kBytesOfOwnPages = size_t{4} << 20;  // smaller buffers are not worth a mapping
 
 }  // namespace
 
@@ -32,7 +32,7 @@ at::Tensor zero_floats(int64_t count) {
   if (size < kBytesOfOwnPages) return at::zeros({count}, at::kFloat);
   void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) throw std::bad_alloc();
-  // Refused where the system has none: then small pages do.
+  // Fails if the system has no huge pages: then small pages are used.
   ::madvise(address, size, MADV_HUGEPAGE);
   return at::from_blob(
       address, {count}, [size](void* mapped) { ::munmap(mapped, size); }, at::kFloat);

@@ -1,6 +1,6 @@
-/// Memory of an engine or a learner: whether this machine can hold it, asked before it is made
-/// (memory that the system promised and does not have ends a process much later), large buffers,
-/// and buffers that are used again. Any thread.
+/// Memory of an engine or a learner: large buffers, reusable buffers, and a check, before anything
+/// is allocated, whether the machine has enough memory. Without the check the system might kill the
+/// process much later. Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,24 +14,24 @@
 
 namespace primerl {
 
-/// Refuses `bytes` beyond the memory that this process may use (machine_memory.h); `what` says what
-/// they are for.
+/// Refuses `bytes` beyond the memory that this process may use (machine_memory.h); `what` names
+/// their use in the error.
 Status check_memory(std::string_view what, double bytes);
 
-/// [count] zeros that nobody has touched: a page comes when it is first written, by the thread that
-/// writes it, and a large one where the system has them. Throws std::bad_alloc.
+/// [count] zeros in untouched pages: a page is allocated when it is first written, by the thread
+/// that writes it, as a huge page if the system has them. Throws std::bad_alloc.
 at::Tensor zero_floats(int64_t count);
 
-/// Buffers of one size that are lent, and come back when the last who holds one lets go, on any
-/// thread. One that is used again has its pages already: the kernel would clear each of them anew.
+/// Buffers of one size that are lent. A buffer returns when its last owner releases it, on any
+/// thread. A reused buffer already has its pages: otherwise the kernel would clear each page again.
 class BufferPool {
  public:
-  /// Buffers that wait here to be used again; more are given back to the system.
+  /// Free buffers kept for reuse; more are returned to the system.
   static constexpr size_t kFreeMax = 2;
 
   explicit BufferPool(int64_t count) : count_(count) {}
 
-  /// [count] numbers, whatever they are. Throws std::bad_alloc.
+  /// [count] floats with undefined values. Throws std::bad_alloc.
   std::shared_ptr<float> take();
 
  private:

@@ -1,5 +1,5 @@
-/// Sharing work out over the compute threads of the calling thread (boundary.h). How it is shared
-/// never changes a result: callers' parts write apart from each other.
+/// Divides work over the compute threads of the calling thread (boundary.h). The division never
+/// changes a result: parts must write to separate memory.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -10,16 +10,17 @@
 
 namespace primerl {
 
-/// Multiply-adds, or as much, for which another thread is worth waking.
+/// Cost, in multiply-adds, that justifies waking another thread.
 inline constexpr int64_t kWorkPerThread = int64_t{1} << 18;
 
-/// Threads for so much work, at most `parts`.
+/// Threads for `work` multiply-adds, at most `parts`.
 inline int64_t threads_for(int64_t work, int64_t parts) {
   return std::max<int64_t>(
       1, std::min({int64_t{at::get_num_threads()}, work / kWorkPerThread, parts}));
 }
 
-/// body(begin, end) for equal parts of [0, count), each a multiple of `multiple` but the last.
+/// Calls body(begin, end) for equal parts of [0, count); each but the last is a multiple of
+/// `multiple`.
 template <class Body>
 void share(int64_t count, int64_t work, Body&& body, int64_t multiple = 1) {
   const int64_t units = (count + multiple - 1) / multiple;
@@ -30,7 +31,8 @@ void share(int64_t count, int64_t work, Body&& body, int64_t multiple = 1) {
       [&](int64_t begin, int64_t end) { body(begin * multiple, std::min(count, end * multiple)); });
 }
 
-/// body(i) for each i of [0, count): whoever is free takes the next. For parts of unequal work.
+/// Calls body(i) for each i of [0, count): each idle thread gets the next i. For parts of unequal
+/// work.
 template <class Body>
 void share_tasks(int64_t count, int64_t work, Body&& body) {
   const int64_t num_threads = threads_for(work, count);
@@ -44,11 +46,11 @@ void share_tasks(int64_t count, int64_t work, Body&& body) {
   });
 }
 
-/// Rows whose gradient sums are made apart and then added in order, whoever made them.
+/// Rows per partial sum of a gradient. Partial sums are added in order, independent of threads.
 inline constexpr int64_t kRowsOfSum = 256;
 
-/// sums[0, width) += the sums over parts of kRowsOfSum rows, in order; body(begin, end, to)
-/// adds rows [begin, end) to `to`, which is 0 before. `sums` may be null: nobody wants them.
+/// sums[0, width) += the sums over parts of kRowsOfSum rows, in order; body(begin, end, to) adds
+/// rows [begin, end) to `to`, which is 0 before. A null `sums` means the sums are not needed.
 /// `room`: scratch, grown as needed.
 template <class Room, class Body>
 void share_sums(int64_t rows, int64_t width, int64_t work, Room& room, float* sums, Body&& body) {

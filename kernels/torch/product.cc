@@ -18,8 +18,8 @@ int64_t work_of(const LinearRowsArgs& args) {
   return args.rows * args.columns * std::max<int64_t>(args.terms, 1);
 }
 
-/// Cuts a product into about `wanted` parts: by rows where there are more of them than columns,
-/// else by panels.
+/// Divides a GEMM into about `wanted` parts: by rows if it has more rows than columns, else by
+/// panels.
 void cut(const LinearRowsArgs& args, int64_t wanted, std::vector<LinearRowsArgs>& parts) {
   const bool by_rows = args.rows > args.columns;
   const int64_t unit = by_rows ? kRowsOfPart : 1;
@@ -45,7 +45,7 @@ at::Tensor view(const float* data, int64_t rows, int64_t columns) {
   return at::from_blob(const_cast<float*>(data), {rows, columns}, at::kFloat);
 }
 
-/// body(group, first row, number of rows) for each group that has rows.
+/// Calls body(group, first row, number of rows) for each group that has rows.
 template <class Body>
 void for_groups(GroupEnds ends, Body&& body) {
   int64_t begin = 0;
@@ -123,7 +123,7 @@ void Products::run(const std::vector<LinearRowsArgs>& tasks) {
     return;
   }
   parts_.clear();
-  // With several products the parts differ in size: a few more of them even that out.
+  // With several GEMMs the parts differ in size: a few more parts balance that.
   const int64_t wanted = tasks.size() > 1 ? 4 * num_threads : num_threads;
   for (const auto& task : tasks) cut(task, (work_of(task) * wanted + work / 2) / work, parts_);
   share_tasks(static_cast<int64_t>(parts_.size()), work,

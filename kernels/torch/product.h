@@ -1,10 +1,9 @@
-/// The products of a decoder, forward and backward, dense and grouped by expert: every matrix
-/// product of engine and learner is made here.
+/// The GEMMs of a decoder, forward and backward, dense and grouped by expert: engine and learner
+/// compute every GEMM here.
 ///
-/// Invariant products are linear_rows (ops.h), backward too: a gradient is the same whatever the
-/// number of threads. Fast ones are libtorch's, or linear_rows where that is faster (weights.h).
-/// Work is shared out over the compute threads of the calling thread. Pointers are to row-major
-/// fp32.
+/// Invariant GEMMs are linear_rows (ops.h), also backward: a gradient does not depend on the number
+/// of threads. Fast ones are libtorch's, or linear_rows if that is faster (weights.h). Work is
+/// divided over the compute threads of the calling thread. Pointers are to row-major fp32.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +14,16 @@
 
 namespace primerl {
 
-/// Rows of x by group: group g has rows [ends[g - 1], ends[g]). One group: a dense product.
+/// Rows of x by group: group g has rows [ends[g - 1], ends[g]). One group: a dense GEMM.
 using GroupEnds = std::span<const int64_t>;
 
-/// One product as linear_rows takes it; all its panels. y = x * weight' of group `group`.
+/// The arguments of linear_rows for all panels of y = x * weight' of group `group`.
 LinearRowsArgs forward_args(int64_t rows, const float* x, const Matrix& weight, int64_t group,
                             float* y);
-/// dx = dy * weight of group `group`: its columns are the weight's terms.
+/// dx = dy * weight of group `group`: the GEMM's columns are the weight's terms.
 LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, int64_t group,
                           float* dx);
-/// dweight += dy' * x: its rows are the weight's columns, its terms the rows of the batch.
+/// dweight += dy' * x: the GEMM's rows are the weight's columns, its terms the rows of the batch.
 LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const Matrix& weight,
                            float* dweight);
 
@@ -34,13 +33,13 @@ class Products {
 
   Numerics numerics() const { return numerics_; }
 
-  /// Computes all of `tasks`, which write apart from each other.
+  /// Computes all of `tasks`, which must write to separate memory.
   void run(const std::vector<LinearRowsArgs>& tasks);
 
   /// y = residual + bias + x * weight'; `bias` and `residual` may be null, `y` may be `residual`.
   void linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
               const float* residual, float* y);
-  /// The same by group, without bias and residual.
+  /// The same for each group, without bias and residual.
   void grouped(GroupEnds ends, const float* x, const Matrix& weight, float* y);
 
   /// Backward of y = x * weight': dx = dy * weight, or added to dx if `adds`.
@@ -55,7 +54,7 @@ class Products {
   void bias_gradient(int64_t rows, int64_t columns, const float* dy, float* dbias);
 
  private:
-  /// What an engine packed is multiplied by linear_rows in either mode.
+  /// Weights that an engine packed use linear_rows with either numerics.
   bool is_vendors(const Matrix& weight) const {
     return numerics_ == Numerics::kFast && weight.packed == nullptr;
   }

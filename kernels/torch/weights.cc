@@ -24,10 +24,10 @@ bool is_matrix(const Parameter& parameter) { return parameter.shape.size() > 1; 
 
 static_assert(kPackedColumns == kLinearPanel, "packed_bytes() counts other panels");
 
-constexpr int64_t kCopiedElementsMax = int64_t{1} << 16;  // of one part
+constexpr int64_t kCopiedElementsMax = int64_t{1} << 16;  // per part
 
-/// Where the fp32 of `tensor` lies from element `begin` on; null where it is of another type, or
-/// not aligned.
+/// The fp32 values of `tensor` from element `begin` on; null if it has another type, or is not
+/// aligned.
 const float* f32_of(const WeightTensor& tensor, int64_t begin) {
   const std::byte* bytes = tensor.bytes.bytes().data();
   if (tensor.type != DataType::kF32 || reinterpret_cast<uintptr_t>(bytes) % alignof(float) != 0)
@@ -99,7 +99,7 @@ void DecoderWeights::add_copies(const TensorMatch::Source& source) {
   }
 }
 
-/// A panel is of one group: rows of the tensor up to the end of either.
+/// A panel belongs to one group: rows of the tensor up to the end of either.
 void DecoderWeights::add_panels(const TensorMatch::Source& source) {
   const Parameter& parameter = table_.parameters()[source.slice->parameter];
   const MatrixShape shape = shape_of(parameter);

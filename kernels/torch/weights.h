@@ -1,11 +1,10 @@
-/// The weights of a decoder as its stages read them.
+/// The weights of a decoder in the layout that its stages read.
 ///
-/// A learner keeps all of them as fp32 masters in one flat buffer; its products read them there. An
-/// engine keeps no such copy of a matrix: it packs the tensors it is given, whatever their type,
-/// straight into panels (ops.h). What a learner does not train is packed as well: its products read
-/// the panels, forward and backward, and an engine may have the same ones (frozen_weights.h).
-/// Addresses are fixed for life. One thread at a time writes, which shares packing out over its
-/// compute threads.
+/// A learner keeps all of them as fp32 masters in one flat buffer, which its GEMMs read. An engine
+/// keeps no such copy of a matrix: it packs the given tensors, of any type, directly into panels
+/// (ops.h). Frozen weights of a learner are packed as well: its GEMMs read the panels, forward and
+/// backward, and an engine may share them (frozen_weights.h). Addresses never change. One thread at
+/// a time writes, and divides packing over its compute threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,9 +18,9 @@
 
 namespace primerl {
 
-/// How products are computed. Invariant: linear_rows, equal to the bit in engine and learner, for
-/// any number of rows and threads. Fast: what libtorch's vendor library does; an engine's are
-/// linear_rows all the same, since that library is slower for the few rows of a decode step.
+/// How GEMMs are computed. Invariant: linear_rows, with the same bits in engine and learner, for
+/// any number of rows and threads. Fast: libtorch's vendor library. Engines use linear_rows in both
+/// cases, since that library is slower for the few rows of a decode step.
 enum class Numerics : uint8_t { kInvariant, kFast };
 
 /// "invariant" or "fast".
@@ -34,37 +33,37 @@ struct Matrix {
   int64_t terms = 0;
   const float* plain = nullptr;   // row-major, or null
   const float* packed = nullptr;  // [groups] panels of linear_rows, or null
-  size_t parameter = 0;           // of its table, index
+  size_t parameter = 0;           // index in its table
 
   bool is_there() const { return plain != nullptr || packed != nullptr; }
 };
 
 class DecoderWeights {
  public:
-  /// Packed, or flat to be trained.
+  /// kEngine: packed. kLearner: flat, to be trained.
   enum class Use : uint8_t { kEngine, kLearner };
 
-  /// All weights are 0. `table` outlives it.
+  /// All weights are 0. `table` must stay valid while this exists.
   DecoderWeights(const TensorTable& table, Numerics numerics, Use use);
 
   Numerics numerics() const { return numerics_; }
   const TensorTable& table() const { return table_; }
-  int64_t count() const;  // numbers that it holds
+  int64_t count() const;  // elements that it stores
   Matrix matrix(std::string_view name) const;
   Matrix matrix(size_t parameter) const;
-  /// Null: the model has none of that name.
+  /// Null: the model has no parameter of that name.
   const float* vector(std::string_view name) const;
   const float* vector(size_t parameter) const;
 
-  /// Takes what a folder or a snapshot has; all or nothing (tensors.h).
+  /// Loads the tensors of a folder or a snapshot; all or nothing (tensors.h).
   Status load(const std::vector<WeightTensor>& tensors);
-  /// load() of weights that nobody reads yet, in parts: it begins, then load_more() until that is
-  /// true. `tensors` live until then. A load that was begun before is given up.
+  /// load() in parts, for weights that are not read yet: begin_load(), then load_more() until it is
+  /// true. `tensors` must stay valid until then. An unfinished earlier load is dropped.
   Status begin_load(const std::vector<WeightTensor>& tensors);
-  /// Some `count` elements more, and at least one part; true: all are there.
+  /// Loads `count` more elements, and at least one part; true: complete.
   bool load_more(int64_t count);
 
-  /// [table.count()]: of a learner.
+  /// [table.count()]: only in a learner.
   at::Tensor& flat() { return flat_; }
 
  private:
@@ -83,9 +82,9 @@ class DecoderWeights {
   const TensorTable& table_;
   const Numerics numerics_;
   at::Tensor flat_;
-  std::vector<at::Tensor> plain_;   // by parameter: undefined where it is in flat_, or only packed
-  std::vector<at::Tensor> packed_;  // by parameter: undefined where it is not packed
-  // Of a load that was begun.
+  std::vector<at::Tensor> plain_;   // by parameter: undefined if it is in flat_, or only packed
+  std::vector<at::Tensor> packed_;  // by parameter: undefined if it is not packed
+  // For a load in progress.
   TensorMatch match_;
   std::vector<Part> parts_;
   size_t num_loaded_ = 0;  // parts

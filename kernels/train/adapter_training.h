@@ -1,4 +1,4 @@
-/// What a tenant trains on a base that others share, and how. Plain values.
+/// What one tenant trains on a shared base, and how. Plain values.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace primerl {
 
-/// Of one tenant: how her loss becomes steps.
+/// The training rules of one tenant: loss, optimizer and schedule.
 struct TrainingRules {
   LossOptions loss = {};
   OptimizerOptions optimizer = {};
@@ -21,10 +21,10 @@ struct AdapterTraining {
   TenantSlot tenant{0};
   AdapterConfig adapter = {};
   TrainingRules rules = {};
-  std::string start = {};  // a PEFT folder of the same rank and targets; "" = a new adapter
+  std::string start = {};  // a PEFT folder with the same rank and targets; "" = a new adapter
 };
 
-/// Adapters that one learner trains at most.
+/// Most adapters that one learner trains.
 inline constexpr size_t kAdaptersOfLearnerMax = 64;
 
 }  // namespace primerl

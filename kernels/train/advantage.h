@@ -1,4 +1,4 @@
-/// Group advantages: what each rollout of a group was better or worse than its group.
+/// Group advantages: how much better or worse each rollout was than its group.
 ///
 /// Pure functions. `rewards` [group_size], one per surviving member, in member order.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace primerl {
 
-/// Reward minus the group's mean, no division by the deviation; a group of one has advantage 0.
-/// A reward that is not finite is an error that names the member: the caller drops it first.
+/// Reward minus the group's mean, not divided by the deviation; a group of one has advantage 0. A
+/// reward that is NaN or infinite is an error that names the member: the caller drops it first.
 Result<std::vector<float>> group_advantages(std::span<const double> rewards);
 
 }  // namespace primerl

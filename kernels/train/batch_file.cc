@@ -52,7 +52,7 @@ Columns columns_of(const TrainBatch& batch) {
   return all;
 }
 
-/// The tensors of a file, each taken once.
+/// The tensors of a file; each may be read once.
 class Reader {
  public:
   explicit Reader(std::vector<WeightTensor> tensors) {
@@ -89,7 +89,7 @@ class Reader {
   std::map<std::string, WeightTensor> tensors_;
 };
 
-/// The lengths of the parts of something `total` long.
+/// Checks that the lengths of the parts add up to `total`.
 Status check_lengths(std::string_view name, const std::vector<int64_t>& lengths, int64_t total) {
   int64_t left = total;
   for (const int64_t length : lengths) {

@@ -1,14 +1,14 @@
-/// A training batch as a safetensors file, so that one step can be taken again outside of its run
+/// A training batch as a safetensors file, so that one step can be repeated outside of its run
 /// (`primerl-graph train-step`). Deterministic: equal batches give equal bytes.
 ///
 ///   tokens         I32 [T]   of all samples, one after the other
-///   sample_tokens  I64 [S]   how many of them each sample has
+///   sample_tokens  I64 [S]   number of tokens of each sample
 ///   loss_mask      U8  [T]   1 where the policy sampled the token
 ///   logprobs       F32 [T]   at sampling, 0 where loss_mask is 0; absent for "cross_entropy"
 ///   advantages     F32 [T]   absent for "cross_entropy"
 ///   temperatures   F32 [S]   of sampling
 ///   kept           U8  [K]   kept sets (kept_sets.h), one sample after the other; may be absent
-///   kept_bytes     I64 [S]   how many of them each sample has; absent with `kept`
+///   kept_bytes     I64 [S]   number of `kept` bytes of each sample; absent with `kept`
 ///   loss           U8  [1]   0: dppo, 1: cross_entropy
 ///
 /// Pure functions of a file; any thread.
@@ -20,11 +20,11 @@
 
 namespace primerl {
 
-/// Writes and syncs.
+/// Writes the file and syncs it.
 Status write_train_batch(const std::filesystem::path& file, const TrainBatch& batch);
 
-/// Errors name the file and the tensor. The values are as untrusted as any batch's: the learner
-/// checks them.
+/// Errors name the file and the tensor. The values are untrusted: the learner checks them like
+/// those of any batch.
 Result<TrainBatch> read_train_batch(const std::filesystem::path& file);
 
 }  // namespace primerl

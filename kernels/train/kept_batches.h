@@ -1,9 +1,9 @@
 /// The batches of the last steps, kept as files for `primerl-graph train-step` (batch_file.h).
 ///
-/// step_NNNNNN.safetensors, and step_NNNNNN.2.safetensors for a second batch of the same step,
-/// which comes after one that was skipped. At most `files_max` files of this object are there at
-/// once: the oldest goes before the next is written. Files of earlier runs are left alone, or
-/// replaced by one of the same name. One thread.
+/// The file is step_NNNNNN.safetensors, and step_NNNNNN.2.safetensors for a second batch of the
+/// same step, which follows a skipped one. At most `files_max` files of this object exist at once:
+/// the oldest is deleted before the next is written. Files of earlier runs are not deleted, but one
+/// of the same name is replaced. Used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class KeptBatches {
   KeptBatches(std::filesystem::path folder, size_t files_max)
       : folder_(std::move(folder)), files_max_(files_max) {}
 
-  /// Makes the folder and sees whether it takes files.
+  /// Creates the folder and checks that it is writable.
   Status prepare();
   Status keep(int64_t step, const TrainBatch& batch);
 

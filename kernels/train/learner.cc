@@ -5,8 +5,8 @@
 namespace primerl {
 namespace {
 
-/// Says of each report of a pass how many tokens the pass had: of a step that is done with its
-/// first pass all of its tokens, of others `num_tokens`.
+/// Sets num_pass_tokens in each report of a pass. If the step had only this pass, it is all tokens
+/// of the pass, else `num_tokens`.
 void tell_pass_tokens(std::vector<std::optional<Result<TrainReport>>>& reports,
                       const std::vector<bool>& is_first, const std::vector<int64_t>& num_tokens) {
   int64_t sum = 0;
@@ -40,7 +40,7 @@ std::vector<std::optional<Result<TrainReport>>> Learner::pass_together(
 int64_t Learner::next_tokens(const TrainBatch& batch) const {
   int64_t num_tokens = 0;
   for (const auto& sample : batch.samples) num_tokens += std::ssize(sample.tokens);
-  return std::max<int64_t>(num_tokens, 1);  // an empty batch is a turn, too
+  return std::max<int64_t>(num_tokens, 1);  // an empty batch also needs a work call
 }
 
 std::optional<Result<TrainReport>> Learner::step_in_line(std::shared_ptr<const TrainBatch> batch,

@@ -3,10 +3,10 @@
 /// Lives on its actor group's one thread; not thread-safe. Order: construct (weights loaded,
 /// version 0) -> [load] -> step -> snapshot -> step ...; save at any time between steps. Arrays of
 /// a TrainSample are parallel, all [num_tokens]. One learner may train several tenants, each with
-/// its own adapter: every call names whose weights it means, and no call of one changes a bit of
-/// another's. Steps of several tenants may share a pass over the model: each is equal to the bit to
-/// the same step alone (with numerics = "invariant"; with "fast" a CPU shares none, and on a CUDA
-/// device last bits may differ).
+/// its own adapter: every call names the tenant, and no call for one tenant changes a bit of
+/// another's weights. Steps of several tenants may share a pass over the model: with numerics =
+/// "invariant" each step has the same bits as when run alone. With "fast" a CPU shares no passes,
+/// and on a CUDA device the last bits may differ.
 #pragma once
 
 #include <cstdint>
@@ -29,22 +29,21 @@
 
 namespace primerl {
 
-/// One trajectory (or one branch of it) as the loss sees it.
+/// One trajectory (or one branch of it) as the loss uses it.
 struct TrainSample {
   std::vector<int32_t> tokens;     // prompt and completion(s), as generated
   std::vector<uint8_t> loss_mask;  // 1 where the policy sampled the token (or SFT trains on it)
   std::vector<float> logprobs;     // at sampling, 0 where loss_mask is 0; empty for SFT
   std::vector<float> advantages;   // per token, constant within a trajectory; empty for SFT
-  float temperature = 1.0F;        // of sampling; logits are divided by it
+  float temperature = 1.0F;        // at sampling; logits are divided by it
   /// kept_sets.h: one entry for each token with loss_mask 1; empty: all tokens were kept. The
-  /// policy is then the distribution over the kept ids alone, which do not depend on the weights.
+  /// policy is then the distribution over the kept ids only; they do not depend on the weights.
   Blob kept;
 };
 
 enum class LossKind : uint8_t { kDppo, kCrossEntropy };
 
-/// What a sample must keep within: a learner says it, check_sample() (packing.h) holds one against
-/// it.
+/// Limits of a sample: the learner provides them, check_sample() (packing.h) checks them.
 struct SampleLimits {
   int32_t max_sequence_tokens = 0;  // longest sample
   int32_t vocab_size = 0;           // tokens are [0, vocab_size)
@@ -56,29 +55,31 @@ struct SampleLimits {
   }
 };
 
-/// One optimizer step's data of one tenant: the mean is over all its loss tokens.
+/// The data of one optimizer step of one tenant; the loss is the mean over all its loss tokens.
 struct TrainBatch {
   TenantSlot tenant;
   LossKind loss = LossKind::kDppo;
   std::vector<TrainSample> samples;
 };
 
-/// What a step did. Means are over the loss tokens of the step.
+/// The result of a step. Means are over the loss tokens of the step.
 struct TrainReport {
   double loss = 0;
   double entropy_mean = 0;      // nats
   double mismatch_kl_mean = 0;  // k3: r - log r - 1, r = pi / mu
   double mismatch_kl_max = 0;
-  double masked_fraction = 0;  // tokens whose policy-gradient term the trust region dropped
+  double masked_fraction = 0;  // share of tokens whose policy-gradient term the trust region
+                               // dropped
   double grad_norm = 0;        // before clipping
   double learning_rate = 0;
   int64_t num_tokens = 0;  // all tokens through the model
   int64_t num_loss_tokens = 0;
-  /// Tokens of all tenants in its last pass; 0: it had one pass, for itself. The time of a step is
-  /// the time of that pass by its part of these: above 1 where it had several passes.
+  /// Tokens of all tenants in its last pass; 0: its only pass had no other tenant. The time of a
+  /// step is the time of that pass times the step's part of these tokens; the part is above 1 if it
+  /// had several passes.
   int64_t num_pass_tokens = 0;
   int32_t num_micro_batches = 0;
-  bool skipped = false;  // nothing to train on, or a non-finite gradient: weights unchanged
+  bool skipped = false;  // no loss tokens, or a non-finite gradient: weights unchanged
   std::string skip_reason;
 
   template <class F>
@@ -93,62 +94,63 @@ struct TrainReport {
   }
 };
 
-/// Asked between micro-batches; true makes the learner leave and discard the step (kCancelled).
+/// Called between micro-batches; true makes the learner stop and discard the step (kCancelled).
 using StopRequested = std::function<bool()>;
 
 class Learner : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "learner";
   using Resource::step;  // a learner has no work of its own between calls
-  /// One optimizer step. An error leaves weights and optimizer as they were. One sample that
-  /// check_sample() refuses makes an error of the whole batch: whoever forms batches asks first.
+  /// One optimizer step. An error leaves weights and optimizer unchanged. One sample that
+  /// check_sample() refuses makes the whole batch an error, so check samples before forming
+  /// batches.
   virtual Result<TrainReport> step(const TrainBatch& batch,
                                    const StopRequested& stop_requested) = 0;
-  /// A step of each of several tenants, with the results in the order of `batches`: what step()
-  /// gives for each, and an error or a skip of one changes nothing for the others. A stop discards
-  /// the steps that are not done.
+  /// A step for each of several tenants; results are in the order of `batches`. Each result is what
+  /// step() gives, and an error or a skip of one does not affect the others. A stop discards the
+  /// unfinished steps.
   virtual std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
                                                          const StopRequested& stop_requested);
-  /// One pass over the model for steps of several tenants, at most one micro-batch of each, with
-  /// the results in the order of `batches`: nothing yet where the step goes on with its next pass,
-  /// which is asked for with the same batch. Until its last pass a step has changed nothing, and
-  /// what its passes have left is the same whoever shared them. A learner that divides no step
-  /// takes the whole ones.
+  /// One pass over the model for steps of several tenants, with at most one micro-batch of each;
+  /// results are in the order of `batches`. A result is empty if the step needs another pass: call
+  /// again with the same batch. Until its last pass a step has changed no weights, and the
+  /// gradients of its passes do not depend on other tenants. A learner that does not divide steps
+  /// runs whole ones.
   virtual std::vector<std::optional<Result<TrainReport>>> pass_together(
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested);
-  /// At most so many tokens of `batch` are in the next pass of its step, at least 1.
+  /// Upper bound of the tokens of `batch` in the next pass of its step; at least 1.
   virtual int64_t next_tokens(const TrainBatch& batch) const;
-  /// Forgets the tenant's step that goes on with another pass, if there is one.
+  /// Drops the tenant's unfinished step, if there is one.
   virtual void discard(TenantSlot tenant) { (void)tenant; }
-  /// The weights of `tenant` as they are now, named `version`: an immutable copy. It has the
-  /// default key; whose weights they are is known to who asks. Adapter tensors alone (adapter.h)
-  /// where an adapter is trained.
+  /// The current weights of `tenant`, named `version`: an immutable copy. It has the default key;
+  /// the caller knows the tenant. Only adapter tensors (adapter.h) if an adapter is trained.
   virtual Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                                  PolicyVersion version) = 0;
   /// Log-probability of tokens[i] given tokens[0, i), i >= 1, at temperature 1: [num_tokens - 1].
   virtual Result<std::vector<float>> score(TenantSlot tenant,
                                            const std::vector<int32_t>& tokens) = 0;
-  /// Writes `weights/` (a Hugging Face folder; a PEFT folder where an adapter is trained) and
-  /// `learner/` (optimizer, schedule, random state) below `folder`, which exists. Files are synced;
+  /// Writes `weights/` (a Hugging Face folder; a PEFT folder if an adapter is trained) and
+  /// `learner/` (optimizer, schedule, random state) into `folder`, which exists. Files are synced;
   /// the caller commits the folder.
   virtual Status save(TenantSlot tenant, const std::filesystem::path& folder) = 0;
-  /// Restores what save() wrote, of whatever tenant; all or nothing.
+  /// Restores what save() wrote, for any tenant; all or nothing.
   virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
-  /// A step of one of several tenants when its turns come (learner_turns.h), one for each of its
-  /// passes: asked with the same batch in every work turn until there is a result. Whoever asks
-  /// first when a pass is due runs it for all whose turn it is; those whose steps are done with it
-  /// get their results when they ask, later in the same turn.
+  /// Runs a step of one of several tenants pass by pass, when the tenant is next (learner_turns.h):
+  /// call it with the same batch in every work call until it returns a result. If a pass is due,
+  /// the first caller runs it for all chosen tenants. The others get their results when they call,
+  /// later in the same work call.
   virtual std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
                                                           uint64_t turn,
                                                           const StopRequested& stop_requested);
-  /// The tenant has no batch, or none any more; it may leave at any time between turns.
+  /// The tenant has no batch, or no longer; allowed at any time between work calls.
   virtual void leave_line(TenantSlot tenant);
-  /// Before the first turn. `shares` by tenant slot; `tokens_max` of several tenants in a pass.
+  /// Call before the first step. `shares` by tenant slot; `tokens_max` limits passes that several
+  /// tenants share.
   void share_out(const std::vector<double>& shares, int64_t tokens_max) {
     turns_ = LearnerTurns(shares, tokens_max);
   }
-  /// What every sample must keep within; the same for as long as the learner lives.
+  /// The limits of every sample; constant while the learner exists.
   virtual SampleLimits limits() const = 0;
 
  private:
@@ -156,14 +158,16 @@ class Learner : public Resource {
 
   struct Waiting {
     std::shared_ptr<const TrainBatch> batch;
-    int64_t num_tokens = 0;  // of its next pass
+    int64_t num_tokens = 0;  // in its next pass
   };
 
   LearnerTurns turns_;
-  // At most one of each tenant.
+  // At most one per tenant.
   std::map<TenantSlot, Waiting> line_;
-  std::set<TenantSlot> under_way_;                     // whose step has had a pass and goes on
-  std::map<TenantSlot, Result<TrainReport>> reports_;  // of a pass, until they are asked for
+  std::set<TenantSlot> under_way_;                     // tenants whose step had a pass and needs
+                                                       // another
+  std::map<TenantSlot, Result<TrainReport>> reports_;  // results of a pass that were not fetched
+                                                       // yet
 };
 
 }  // namespace primerl

@@ -1,17 +1,19 @@
-/// LearnerTurns: which of several tenants on one learner take part in the next pass.
+/// LearnerTurns: chooses which tenants of one learner take part in the next pass.
 ///
-/// A tenant whose batch is complete gets in line and asks in every turn until it is trained, once
-/// for each pass of its step. Next is who has trained the fewest tokens for its share (FairShares).
-/// The pass is filled up with those who are next after that, in this order, as long as all of them
-/// have at most `tokens_max` tokens and none is further ahead of who is next than that. So tenants
-/// that always have a batch get tokens in the proportion of their shares, whatever the size of a
-/// batch, and nobody waits for more than `tokens_max` tokens of those who are taken along. A larger
-/// pass has no company. Who has no batch holds nobody up. A turn is one work turn of the learner's
-/// group, in which every trainer is asked once: between two passes lies one turn in which all can
-/// get in line, whatever their order. Who trains was in line the turn before, so all of a pass hear
-/// of it within one turn.
+/// A tenant with a complete batch joins the queue and asks in every work call until it is trained,
+/// once for each pass of its step. The next tenant is the one that trained the fewest tokens
+/// relative to its share (FairShares). The pass is filled with the tenants after it, in this order,
+/// while all of them have at most `tokens_max` tokens and none is further ahead of the next tenant
+/// than that. So tenants that always have a batch get tokens in proportion to their shares,
+/// whatever the size of a batch. A tenant waits for at most `tokens_max` tokens of others in its
+/// pass. A pass larger than `tokens_max` is not shared. A tenant without a batch delays no other.
 ///
-/// A value; not thread-safe. Not saved: after a restart all begin level.
+/// A turn here is one work call of the learner's group, in which every trainer asks once. Between
+/// two passes there is one work call in which all can join the queue, in any order. A tenant trains
+/// only if it was in the queue in the work call before; so all tenants of a pass get their results
+/// within one work call.
+///
+/// A value; not thread-safe. Not saved: after a restart all tenants start equal.
 #pragma once
 
 #include <map>
@@ -30,8 +32,9 @@ class LearnerTurns {
   LearnerTurns(const std::vector<double>& shares, int64_t tokens_max)
       : shares_(shares), tokens_max_(tokens_max) {}
 
-  /// `tenant` has a complete batch, whose next pass has `num_tokens`. Returns who trains now, next
-  /// one first: nobody, or tenants that are in line no more, `tenant` among them or not.
+  /// `tenant` has a complete batch, whose next pass has `num_tokens`. Returns the tenants that
+  /// train now, the next one first; may be empty. They have left the queue; `tenant` may be one of
+  /// them.
   std::vector<TenantSlot> ask(TenantSlot tenant, int64_t num_tokens, uint64_t turn) {
     if (turn_ != turn) ++num_turns_;
     turn_ = turn;
@@ -49,7 +52,7 @@ class LearnerTurns {
     return chosen;
   }
 
-  /// `tenant` has no batch, or none any more.
+  /// `tenant` has no batch, or no longer.
   void leave(TenantSlot tenant) {
     if (line_.erase(tenant) > 0) shares_.leave(tenant);
   }
@@ -57,15 +60,15 @@ class LearnerTurns {
  private:
   struct Waiting {
     int64_t num_tokens = 0;
-    uint64_t asked = 0;  // the last turn in which it asked
+    uint64_t asked = 0;  // the last work call in which it asked
   };
   using Line = std::map<TenantSlot, std::optional<Waiting>>;
 
-  /// Those who asked in the turn before, in the order of who is next.
+  /// The tenants that asked in the work call before, in order.
   std::vector<TenantSlot> choose() {
     std::vector<TenantSlot> chosen;
     int64_t num_tokens = 0;
-    double first = 0;  // what the first had been served
+    double first = 0;  // tokens per share that the first had been served
     for (auto next = least_served(); next != line_.end(); next = least_served()) {
       const TenantSlot tenant = next->first;
       const int64_t more = next->second->num_tokens;
@@ -94,11 +97,11 @@ class LearnerTurns {
 
   FairShares shares_;
   int64_t tokens_max_ = 0;
-  /// Without Waiting: it has trained, and did not ask again.
+  /// Removes `Waiting`: the tenant trained, and did not ask again.
   Line line_;
   std::optional<uint64_t> turn_;
   uint64_t num_turns_ = 1;
-  uint64_t passed_ = 0;  // turn of the last pass
+  uint64_t passed_ = 0;  // work call of the last pass
 };
 
 }  // namespace primerl

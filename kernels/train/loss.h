@@ -1,5 +1,5 @@
 /// The losses, one token at a time: the reference that the vectorised learner calls and tests
-/// trust.
+/// compare with.
 ///
 /// Pure functions in double. For a sampled token: log_pi is the learner's log-probability now
 /// (log_prob: of the distribution that was sampled from, temperature and kept set included), log_mu
@@ -37,12 +37,12 @@ struct LossSums {
   int64_t masked = 0;
 };
 
-/// d is clamped to this in r and k3, so that one broken token cannot overflow a step.
+/// In r and k3, d is clamped to this, so that one bad token cannot make a step overflow.
 inline constexpr double kLogRatioMax = 20;
 
 /// Log-probability of `token` under softmax(logits * inverse_temperature) over the ids of `kept`,
-/// which rise and have it; over all logits when `kept` is empty. `gradient`, unless it is empty, is
-/// filled with d log_prob / d logits: 0 outside of `kept`, which is constant.
+/// which are rising and contain it; over all logits if `kept` is empty. `gradient`, unless it is
+/// empty, receives d log_prob / d logits: 0 outside of `kept`, which is constant.
 double log_prob(std::span<const float> logits, double inverse_temperature,
                 std::span<const int32_t> kept, int32_t token, std::span<double> gradient = {});
 

@@ -9,7 +9,8 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kRowsAPromptRow = 8;  // of a unit, before its prompt is run once more
+constexpr int64_t kRowsAPromptRow = 8;  // rows of a unit per prompt row, before its prompt is
+                                        // computed again
 
 /// Samples with one prompt, which one micro-batch runs together.
 struct Unit {
@@ -18,7 +19,8 @@ struct Unit {
   std::vector<size_t> samples;
 };
 
-/// Tokens before the first loss token. The first row of a document is always shared context.
+/// The number of tokens before the first loss token. The first row of a document is always shared
+/// context.
 int32_t prompt_length(const TrainSample& sample) {
   const auto& mask = sample.loss_mask;
   const auto first = std::find(mask.begin() + (mask.empty() ? 0 : 1), mask.end(), 1);
@@ -28,13 +30,13 @@ int32_t prompt_length(const TrainSample& sample) {
 std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_max,
                              int32_t rows_wanted) {
   std::vector<Unit> units;
-  std::map<std::vector<int32_t>, size_t> open;  // prompt -> the unit that still has room
+  std::map<std::vector<int32_t>, size_t> open;  // prompt -> the unit that has free space
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto& tokens = samples[i].tokens;
     const int32_t length = static_cast<int32_t>(tokens.size());
     const int32_t prompt = prompt_length(samples[i]);
     if (prompt >= length) continue;  // nothing to learn
-    // The last token is never fed: nothing is predicted from it.
+    // The last token is not an input: no token is predicted from it.
     const int32_t own_rows = length - 1 - prompt;
     std::vector<int32_t> key(tokens.begin(), tokens.begin() + prompt);
     auto found = open.find(key);
@@ -52,7 +54,7 @@ std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_
   return units;
 }
 
-/// Of the rows of a prompt, whichever of the samples that share it brings them.
+/// The random key of a prompt's rows; the same for every sample that shares the prompt.
 uint64_t draws_of_prompt(const TrainSample& sample, int32_t num_tokens) {
   uint64_t hash = stable_hash("prompt");
   for (int32_t i = 0; i < num_tokens; ++i)
@@ -60,7 +62,8 @@ uint64_t draws_of_prompt(const TrainSample& sample, int32_t num_tokens) {
   return hash;
 }
 
-/// Appends the rows [begin, end) of a sample as a span that sees `num_cached` shared rows first.
+/// Appends the rows [begin, end) of a sample as a span that first attends to `num_cached` shared
+/// rows.
 void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t end,
               int32_t shared_row, uint64_t draws) {
   const int32_t first = static_cast<int32_t>(rows.num_rows());
@@ -109,7 +112,7 @@ void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Uni
   }
 }
 
-/// Whether its kept sets are just those of its loss tokens; none at all are.
+/// Checks that its kept sets belong exactly to its loss tokens; having none is valid.
 Status check_kept_sets(const TrainSample& sample, int32_t vocab_size) {
   if (sample.kept.empty()) return ok();
   std::vector<int32_t> drawn;

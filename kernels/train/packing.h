@@ -1,11 +1,11 @@
 /// Packs samples into micro-batches.
 ///
-/// Documents never see each other: each attends to its own rows and positions restart at 0, so
-/// results equal those of documents run one by one. Samples whose prompts (the tokens before the
-/// first loss token) are equal share the prompt's rows: a group of 8 runs its prompt once, and
-/// gradients add up there. What a row's random numbers are drawn by (RowBatch::draws) is its prompt
-/// and position, after the prompt its sample's index and position: the cut into micro-batches does
-/// not change it. Pure; equal input gives equal micro-batches.
+/// Documents never attend to each other: each attends to its own rows and positions restart at 0,
+/// so results equal those of documents run one by one. Samples with equal prompts (the tokens
+/// before the first loss token) share the prompt's rows: a group of 8 computes its prompt once, and
+/// gradients are added up there. The random key of a row (RowBatch::draws) depends on prompt and
+/// position; after the prompt, on the sample's index and the position. So the division into
+/// micro-batches does not change it. Pure; equal input gives equal micro-batches.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,26 @@
 
 namespace primerl {
 
-/// A token to learn: what row `row` should have predicted.
+/// A token to train on: the token that row `row` should have predicted.
 struct TrainTarget {
-  int32_t row = 0;  // of the token before it
+  int32_t row = 0;  // row of the token before it
   int32_t label = 0;
   float logprob = 0;  // at sampling
   float advantage = 0;
   float inverse_temperature = 1;
-  KeptSet kept;  // views the sample's bytes
+  KeptSet kept;  // a view of the sample's bytes
 };
 
 struct MicroBatch {
   RowBatch rows;  // cache row = row
   std::vector<TrainTarget> targets;
 
-  /// Appends the rows and targets of `other`, whose spans get `adapter`; neither sees the other's
-  /// rows.
+  /// Appends the rows and targets of `other`, whose spans get `adapter`; neither attends to the
+  /// other's rows.
   void append(const MicroBatch& other, int32_t adapter);
 };
 
-/// The targets of one step among those of a pass: the next `count` of them.
+/// The next `count` targets of a pass, which belong to one step.
 struct LearnedPart {
   size_t count = 0;
   LossKind loss = LossKind::kDppo;
@@ -48,29 +48,30 @@ struct LearnedPart {
 };
 
 /// First-fit by length, longest first, to at most `rows_wanted` rows. Samples that share a prompt
-/// stay together beyond that, up to `rows_max`, where the prompt once more would be more than an
-/// eighth of the rows. A sample longer than a limit gets a micro-batch of its own. The samples have
-/// passed check_samples() and outlive what is made. A loss mask at position 0 has nothing that
-/// predicts it and is ignored.
+/// stay together beyond that, up to `rows_max`, if computing the prompt again would be more than an
+/// eighth of the rows. A sample longer than a limit gets its own micro-batch. The samples have
+/// passed check_samples() and must stay valid while the result is used. A loss mask at position 0
+/// is ignored: no row predicts that token.
 std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max,
                              int32_t rows_wanted);
 inline std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
   return pack(samples, rows_max, rows_max);
 }
 
-/// Log-probabilities of sampled tokens lie in [kLogprobMin, kLogprobMax]: what lies below can never
-/// have been drawn, what lies above 0 is more than rounding; either would ruin the step's gradient.
+/// Log-probabilities of sampled tokens are in [kLogprobMin, kLogprobMax]. A token below the range
+/// can never have been sampled, and a value above it is more than rounding. Either would ruin the
+/// gradient of the step.
 inline constexpr float kLogprobMin = -1000.0F;
 inline constexpr float kLogprobMax = 0.01F;
 
-/// Refuses arrays of unequal length, more tokens than the limit, tokens outside the vocabulary, a
-/// mask that is not of 0 and 1, log-probabilities out of range, advantages that are not finite,
-/// temperatures that are not above 0 and kept sets that are not of its loss tokens.
+/// Refuses arrays of unequal length, more tokens than the limit, tokens outside the vocabulary,
+/// mask values other than 0 and 1, log-probabilities out of range, advantages that are not finite,
+/// temperatures that are not above 0, and kept sets that do not belong to its loss tokens.
 Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits);
-/// The same for all of a batch; names the sample.
+/// The same for all samples of a batch; the error names the sample.
 Status check_samples(const TrainBatch& batch, const SampleLimits& limits);
 
-/// The one sample of which score() gives each token's log-probability; checked.
+/// A batch with one checked sample; score() computes the log-probabilities of its tokens.
 Result<TrainBatch> batch_to_score(const std::vector<int32_t>& tokens, const SampleLimits& limits);
 
 }  // namespace primerl

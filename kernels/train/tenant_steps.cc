@@ -34,7 +34,8 @@ std::vector<Result<TrainReport>> TenantSteps::step_together(
     if (ran.ok())
       report = runner_.end_step(step);
     else if (is_broken && steps.size() > 1)
-      report = this->step(*step.batch, stop_requested);  // what broke the pass may be another's
+      report = this->step(*step.batch, stop_requested);  // the pass may have failed because of
+                                                         // another step
     else
       report = ran.error();
   }
@@ -51,8 +52,8 @@ Status TenantSteps::run_passes(std::span<StepUnderWay> steps, const StopRequeste
   return ok();
 }
 
-/// The gradients of an adapter are added up from the same micro-batches in the same order as when
-/// its step is alone.
+/// The gradients of an adapter are added from the same micro-batches in the same order as when its
+/// step runs alone.
 Status TenantSteps::run_pass(std::span<StepUnderWay* const> steps,
                              const StopRequested& stop_requested) {
   if (stop_requested && stop_requested()) {
@@ -123,7 +124,8 @@ std::vector<std::optional<Result<TrainReport>>> TenantSteps::pass_together(
     if (ran.ok())
       report = runner_.end_step(*step);
     else if (is_broken && steps.size() > 1)
-      report = this->step(batch, stop_requested);  // what broke the pass may be another's
+      report = this->step(batch, stop_requested);  // the pass may have failed because of another
+                                                   // step
     else
       report = ran.error();
     going_on_.erase(batch.tenant);

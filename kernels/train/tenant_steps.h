@@ -1,10 +1,10 @@
-/// TenantSteps: the steps of a learner's tenants, cut into passes over the model that several of
-/// them share.
+/// TenantSteps: the steps of a learner's tenants, divided into passes over the model that several
+/// of them share.
 ///
-/// A pass has at most one micro-batch of each step, as it is when the step is alone, in the order
-/// of the adapters, and at most `rows_max` rows where there are several. In line a step takes a
-/// pass at a time, so that those of others come between. If something breaks a pass, each step of
-/// it is taken alone. Not thread-safe: lives on its learner's thread.
+/// A pass has at most one micro-batch of each step, the same as when the step runs alone, in the
+/// order of the adapters. A shared pass has at most `rows_max` rows. A queued step runs one pass at
+/// a time, so that passes of other steps can run between. If a pass fails, each of its steps is run
+/// alone. Not thread-safe: used on its learner's thread.
 #pragma once
 
 #include <map>
@@ -19,13 +19,13 @@
 
 namespace primerl {
 
-/// One step that is under way.
+/// One step in progress.
 struct StepUnderWay {
-  size_t index = 0;                         // of its batch among those of a call
-  std::shared_ptr<const TrainBatch> owned;  // of a step that goes on in later turns
+  size_t index = 0;                         // index of its batch in the call
+  std::shared_ptr<const TrainBatch> owned;  // set if the step continues in later work calls
   const TrainBatch* batch = nullptr;
-  size_t trained = 0;    // which of the learner's sets of weights it is a step of
-  int32_t adapter = -1;  // RowSpan::adapter of its rows
+  size_t trained = 0;    // index of the learner's weights that it trains
+  int32_t adapter = -1;  // RowSpan::adapter value of its rows
   const LossOptions* loss = nullptr;
   TrainReport report;
   std::vector<MicroBatch> micro_batches;
@@ -35,17 +35,17 @@ struct StepUnderWay {
   bool is_done() const { return next == micro_batches.size(); }
 };
 
-/// What a learner does for its steps. An error is a value; nothing is thrown.
+/// The operations of a learner that a step needs. Errors are values; it throws nothing.
 class StepRunner {
  public:
-  /// Checks the batch and clears the gradient that its passes add to. Nothing more is asked of a
-  /// step whose report is skipped.
+  /// Checks the batch and clears the gradient that its passes add to. If the report says skipped,
+  /// the step gets no further calls.
   virtual Result<StepUnderWay> begin_step(const TrainBatch& batch) = 0;
-  /// Runs the model over a pass, whose targets belong to `parts`, forward and backward.
+  /// Runs the model over a pass, forward and backward; its targets belong to `parts`.
   virtual Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) = 0;
   /// Updates the weights after the last pass.
   virtual Result<TrainReport> end_step(StepUnderWay& step) = 0;
-  /// Someone looks at the passes and has seen enough: the steps are ended without the others.
+  /// True if a debug observer has found a fault: the remaining passes are left out.
   virtual bool is_found_broken() const = 0;
   virtual bool shares_passes() const = 0;
 
@@ -55,10 +55,10 @@ class StepRunner {
 
 class TenantSteps {
  public:
-  /// `runner` outlives it, or is its owner.
+  /// `runner` must stay valid while this object exists, or own it.
   TenantSteps(StepRunner& runner, int32_t rows_max) : runner_(runner), rows_max_(rows_max) {}
 
-  /// Learner::step(), step_together() and pass_together(); the latter two where the runner shares
+  /// Learner::step(), step_together() and pass_together(); the last two only if the runner shares
   /// passes.
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested);
   std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
@@ -66,9 +66,9 @@ class TenantSteps {
   std::vector<std::optional<Result<TrainReport>>> pass_together(
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested);
-  /// Rows of the next pass of a step of `num_tokens` tokens that is divided.
+  /// Rows of the next pass of a divided step of `num_tokens` tokens.
   int64_t next_tokens(const TrainBatch& batch, int64_t num_tokens) const;
-  /// Whether the step of `batch` has had a pass and has another to come.
+  /// Whether the step of `batch` had a pass and needs another.
   bool goes_on(const TrainBatch& batch) const {
     const auto found = going_on_.find(batch.tenant);
     return found != going_on_.end() && found->second->batch == &batch;
@@ -81,7 +81,7 @@ class TenantSteps {
 
   StepRunner& runner_;
   const int32_t rows_max_;
-  /// Steps of which another pass is to come.
+  /// Steps that need another pass.
   std::map<TenantSlot, std::shared_ptr<StepUnderWay>> going_on_;
 };
 

@@ -1,6 +1,6 @@
-/// Little-endian numbers and texts, one after the other, with the CRC-32C of them all at the end:
-/// how manifests, records and link frames are written. Values, no threads; the reader trusts
-/// nothing.
+/// Little-endian numbers and texts, one after the other, followed by a CRC-32C of all of them: the
+/// encoding of manifests, records and link frames. Values, no threads; the reader checks
+/// everything.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Past the end, or where the CRC was wrong, everything reads as zero and `is_good()` is false.
+/// After the end, or if the CRC is wrong, everything reads as zero and `is_good()` is false.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) {
@@ -65,7 +65,7 @@ class ByteReader {
     const TenantSlot tenant(number<uint32_t>());
     return {tenant, AdapterId(number<uint32_t>())};
   }
-  /// Views the input.
+  /// A view of the input.
   std::span<const std::byte> bytes(size_t bytes_max) {
     const auto size = number<uint32_t>();
     if (size > bytes_max || !has(size)) {
@@ -82,7 +82,7 @@ class ByteReader {
   }
   size_t num_left() const { return left_.size(); }
   bool is_good() const { return is_good_; }
-  /// All was read, and nothing was beyond the end.
+  /// Everything was read, and no read went beyond the end.
   bool is_done() const { return is_good_ && left_.empty(); }
 
  private:

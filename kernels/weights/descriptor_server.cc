@@ -17,18 +17,18 @@
 namespace primerl {
 namespace {
 
-constexpr int kClientsMax = 64;                         // that wait for their turn
-constexpr int kClientSeconds = 1;                       // until one has asked
-constexpr int kAnswerSeconds = 10;                      // until one has its answer
-constexpr size_t kReasonBytesMax = 1000;                // why there is none
-constexpr auto kRetry = std::chrono::milliseconds(10);  // without room for another descriptor
+constexpr int kClientsMax = 64;                         // clients in the queue
+constexpr int kClientSeconds = 1;                       // limit for a client's request
+constexpr int kAnswerSeconds = 10;                      // limit for the answer
+constexpr size_t kReasonBytesMax = 1000;                // of the text of an error
+constexpr auto kRetry = std::chrono::milliseconds(10);  // while the process has no free descriptor
 
 Error failed(std::string_view what) {
   return error(Code::kUnavailable, "{}: {}", what, std::strerror(errno));
 }
 
-/// A signal ends a call that has a deadline, whatever its handler says, also the one that lets a
-/// stopped process go on.
+/// A signal interrupts a call with a deadline, whatever its handler does; so does the signal that
+/// continues a stopped process.
 template <class Call>
 auto again(const Call& call) {
   for (;;)
@@ -45,7 +45,7 @@ Result<Descriptor> make_socket(int wait_seconds) {
   return made;
 }
 
-/// Linux gives an address of a zero and five digits to who asks for none.
+/// Linux assigns an address of a zero byte and five digits if none is given.
 constexpr socklen_t kNoAddress = offsetof(sockaddr_un, sun_path);
 
 sockaddr_un address_of(const std::array<char, 6>& name) {
@@ -55,7 +55,7 @@ sockaddr_un address_of(const std::array<char, 6>& name) {
   return address;
 }
 
-/// Both ends ask: the namespace is all users'.
+/// Both ends check it: the abstract namespace is shared by all users.
 bool is_of_same_user(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -63,7 +63,7 @@ bool is_of_same_user(int socket) {
          peer.uid == ::geteuid();
 }
 
-/// One message with room for one descriptor.
+/// One message with space for one descriptor.
 class Message {
  public:
   Message(void* bytes, size_t size) : part_{bytes, size} {
@@ -80,12 +80,12 @@ class Message {
     std::memcpy(CMSG_DATA(control), &number, sizeof number);
     return ::sendmsg(socket, &header_, MSG_NOSIGNAL) >= 0;
   }
-  /// Bytes that came; 0 or less: none.
+  /// Returns the number of received bytes; 0 or less: nothing.
   ssize_t receive(int socket) {
     with_control();
     return again([&] { return ::recvmsg(socket, &header_, MSG_CMSG_CLOEXEC); });
   }
-  /// Of what was received; none: there was no descriptor with it.
+  /// The received descriptor; empty: the message had none.
   std::optional<Descriptor> descriptor() {
     const cmsghdr* const control = CMSG_FIRSTHDR(&header_);
     if (control == nullptr || control->cmsg_level != SOL_SOCKET ||
@@ -111,7 +111,8 @@ class Message {
 
 DescriptorServer::~DescriptorServer() {
   is_ending_ = true;
-  if (socket_.get() >= 0) ::shutdown(socket_.get(), SHUT_RDWR);  // wakes who waits for a client
+  // wakes the thread that waits for a client
+  if (socket_.get() >= 0) ::shutdown(socket_.get(), SHUT_RDWR);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -172,7 +173,7 @@ void DescriptorServer::answer(int client) const {
   if (again(read) != static_cast<ssize_t>(asked.key.size())) return;
   const auto found = opened(asked);
   std::string reason = found.ok() ? "here" : found.error().text().substr(0, kReasonBytesMax);
-  // Who has gone by now needs no answer.
+  // A client that has closed its socket needs no answer.
   if (found.ok())
     static_cast<void>(Message(reason.data(), reason.size()).send(client, *found));
   else

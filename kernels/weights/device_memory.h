@@ -1,9 +1,9 @@
-/// The memory of one device as weight channels use it: who has a piece of it, and how another
-/// process of the machine names that piece. Nothing here knows which device it is.
+/// The memory of one device as weight channels use it: ownership of buffers, and their names for
+/// other processes of the machine. Nothing here depends on the kind of device.
 ///
-/// DeviceBuffer is one piece; it lives as long as somebody holds it. DeviceMemory makes pieces and
-/// opens those of other processes. DeviceBufferPool is a bounded number of equal pieces, which are
-/// used again. All are thread-safe.
+/// DeviceBuffer is one buffer; it exists while it is referenced. DeviceMemory allocates buffers and
+/// opens those of other processes. DeviceBufferPool is a bounded number of equal buffers that are
+/// reused. All are thread-safe.
 #pragma once
 
 #include <array>
@@ -19,10 +19,10 @@
 
 namespace primerl {
 
-/// Names a piece for the other processes of a machine. What it says is for its DeviceMemory alone.
+/// Names a buffer for other processes of the machine. Only DeviceMemory interprets its content.
 struct DeviceHandle {
   std::array<std::byte, 96> bytes{};
-  uint64_t num_bytes = 0;  // of the piece
+  uint64_t num_bytes = 0;  // of the buffer
 
   friend bool operator==(const DeviceHandle&, const DeviceHandle&) = default;
 };
@@ -30,64 +30,66 @@ struct DeviceHandle {
 class DeviceBuffer : public std::enable_shared_from_this<DeviceBuffer> {
  public:
   virtual ~DeviceBuffer() = default;
-  /// The piece itself, also of one that a pool has lent: keeps its memory, and not the loan.
+  /// The buffer itself. For a buffer lent by a pool, it keeps the memory, but not the loan.
   std::shared_ptr<const DeviceBuffer> memory() const { return shared_from_this(); }
-  /// N of "cuda:N" where the piece lies; -1: on a device that has no number in this process.
+  /// N of "cuda:N" of the buffer's device; -1: the device has no number in this process.
   virtual int32_t device_index() const = 0;
-  /// Where operations of the device find it; the host may not read it.
+  /// Its address for operations of the device; the host must not read it.
   virtual void* data() const = 0;
   virtual uint64_t num_bytes() const = 0;
-  /// Bytes from `offset` on to the host; has them when it returns. What was launched to write them
-  /// must be done.
+  /// Copies bytes from `offset` on to the host; complete when it returns. Operations that write
+  /// them must have finished before.
   virtual Status read(uint64_t offset, std::span<std::byte> to) const = 0;
-  /// Lets operations of another card of this process read it, as fast as the two can.
+  /// Allows operations of another CUDA device of this process to read it, at the speed of their
+  /// connection.
   virtual Status reach_from(int32_t device_index) const = 0;
-  /// For DeviceMemory::open() of another process, while this piece lives. kUnavailable says why
-  /// the system has no such thing.
+  /// A handle for DeviceMemory::open() in another process, valid while this buffer exists.
+  /// kUnavailable says why the system does not support it.
   virtual Result<DeviceHandle> handle() const = 0;
 };
 
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  /// kExhausted: the device has not so much left.
+  /// kExhausted: the device has less free memory.
   virtual Result<std::shared_ptr<DeviceBuffer>> allocate(uint64_t num_bytes) = 0;
-  /// A piece of another process, to read. Its memory stays until it is let go, also when the other
-  /// process ends. kUnavailable says why this process cannot have it.
+  /// Opens a buffer of another process for reading. Its memory stays valid until it is released,
+  /// even if the other process ends. kUnavailable says why this process cannot open it.
   virtual Result<std::shared_ptr<DeviceBuffer>> open(const DeviceHandle& handle) = 0;
 };
 
-/// Hands out at most `buffers_max` pieces of `num_bytes`, made when they are needed or before.
+/// Lends at most `buffers_max` buffers of `num_bytes`, allocated on demand or in advance.
 class DeviceBufferPool {
  public:
   DeviceBufferPool(std::shared_ptr<DeviceMemory> memory, uint64_t num_bytes, size_t buffers_max);
-  /// What is held stays with its holders.
+  /// Lent buffers stay with their owners.
   ~DeviceBufferPool();
   DeviceBufferPool(const DeviceBufferPool&) = delete;
   DeviceBufferPool& operator=(const DeviceBufferPool&) = delete;
 
-  /// One that nobody holds, until its last pointer dies. Null: all are held, or the device has no
-  /// room for another. Never waits.
+  /// Lends a free buffer until its last pointer is destroyed. Null: all are lent, or the device has
+  /// no space for another. Never waits.
   std::shared_ptr<DeviceBuffer> take();
-  /// One more before it is needed. False: there are buffers_max(), or the device has no room.
+  /// Allocates a buffer in advance. False: there are buffers_max() already, or the device has no
+  /// space.
   bool make();
-  /// Those that nobody holds, in which what is taken next will lie unless they are released.
+  /// The free buffers. take() returns one of these next, unless they are freed before.
   std::vector<std::weak_ptr<const DeviceBuffer>> free() const;
-  /// Gives those that nobody holds back to the device.
+  /// Frees the buffers that are not lent.
   void release_free();
 
   size_t buffers_max() const { return buffers_max_; }
   size_t num_held() const;
-  size_t num_made() const;  // held and free
+  size_t num_made() const;  // lent and free
 
  private:
   struct Shared {
     std::mutex mutex;
     std::vector<std::shared_ptr<DeviceBuffer>> free;
     size_t num_held = 0;
-    bool is_closed = false;  // the pool is gone: what comes back is not kept
+    bool is_closed = false;  // the pool is gone: returned buffers are freed
   };
-  /// As an answer of take().
+  /// Wraps a buffer as take() returns it.
   std::shared_ptr<DeviceBuffer> lent(std::shared_ptr<DeviceBuffer> buffer) const;
 
   const std::shared_ptr<DeviceMemory> memory_;

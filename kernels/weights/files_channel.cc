@@ -1,4 +1,4 @@
-// WeightChannel by files: one folder per version, and an index that names those that are whole.
+// WeightChannel over files: one folder per version, and an index of the complete ones.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,21 +20,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kVersionsMax = 1024;  // of ChannelSetup::versions_max
+constexpr size_t kVersionsMax = 1024;  // limit of ChannelSetup::versions_max
 constexpr size_t kIndexBytesMax = size_t{256} << 20;
-constexpr int kTriesMax = 16;  // reads overtaken by the publisher, one after the other
+constexpr int kTriesMax = 16;  // consecutive reads that the publisher overtook
 
-/// A version that can be read.
+/// A readable version.
 struct IndexEntry {
   KeyedVersion version;
-  std::string folder;  // its name
+  std::string folder;  // name of its folder
 };
 using Index = std::vector<IndexEntry>;  // oldest first
 
 VersionsByKey newest_of(const Index& index) {
   VersionsByKey newest;
   for (const auto& [version, folder] : index)
-    // A key too many cannot be published; of one written by hand the first ones count.
+    // The publisher never writes too many keys; in a hand-written index the first ones count.
     if (!newest.set(version.key, version.version)) break;
   return newest;
 }
@@ -62,7 +62,7 @@ Result<Index> parse_index(const std::string& text, const fs::path& file) {
   return index;
 }
 
-/// Empty when nothing was published.
+/// Empty if nothing was published.
 Result<Index> read_index(const fs::path& folder) {
   const fs::path file = folder / "index.json";
   const auto text = read_text_file(file, kIndexBytesMax);
@@ -71,7 +71,7 @@ Result<Index> read_index(const fs::path& folder) {
   return parse_index(*text, file);
 }
 
-/// The one step in which versions come and go.
+/// Versions appear and disappear only by this one atomic step.
 Status write_index(const fs::path& folder, const Index& index) {
   Json versions = Json::array();
   for (const auto& [version, folder_name] : index)
@@ -91,7 +91,7 @@ Status write_index(const fs::path& folder, const Index& index) {
   return system_files().sync(folder);
 }
 
-/// Holds a lock that dies with its process.
+/// Owns a lock that ends with its process.
 class PublisherLock {
  public:
   static Result<std::unique_ptr<PublisherLock>> take(const fs::path& file) {
@@ -118,7 +118,7 @@ class PublisherLock {
   const int descriptor_;
 };
 
-/// The writing half. Not thread-safe.
+/// The publisher's part. Not thread-safe.
 class FilesPublisher {
  public:
   FilesPublisher(const ChannelSetup& setup, std::unique_ptr<PublisherLock> lock, Index index)
@@ -131,7 +131,7 @@ class FilesPublisher {
   Status publish(const WeightSnapshot& snapshot, Handshake& handshake);
 
  private:
-  /// Removes every folder that the index does not name; how many there were.
+  /// Removes every folder that is not in the index. Returns their number.
   Result<size_t> remove_unnamed() const;
   Status check(const WeightSnapshot& snapshot) const;
   Index with(KeyedVersion version, std::string name) const;
@@ -143,8 +143,8 @@ class FilesPublisher {
   const ChannelSetup setup_;
   const fs::path folder_;
   const std::unique_ptr<PublisherLock> lock_;
-  Index index_;           // as on the disk
-  VersionsByKey newest_;  // published by this one
+  Index index_;           // as on disk
+  VersionsByKey newest_;  // published by this object
 };
 
 Result<std::unique_ptr<FilesPublisher>> FilesPublisher::make(const ChannelSetup& setup) {
@@ -177,7 +177,8 @@ Result<size_t> FilesPublisher::remove_unnamed() const {
   if (fault)
     return error(Code::kIo, "cannot list folder '{}': {}", folder_.string(), fault.message());
   for (const auto& path : unnamed) {
-    fs::remove(path / kVersionFile, fault);  // first: what is half removed is not whole
+    fs::remove(path / kVersionFile, fault);  // first: a partly removed folder must not look
+                                             // complete
     fs::remove_all(path, fault);
     if (fault) return error(Code::kIo, "cannot remove '{}': {}", path.string(), fault.message());
     ++num_removed;
@@ -194,8 +195,8 @@ Status FilesPublisher::check(const WeightSnapshot& snapshot) const {
                num_bytes, setup_.bytes_max);
 }
 
-/// "version_42", "version_42-tenant_1", "version_42-tenant_1-adapter_2"; with "-2" behind it where
-/// a publisher before this one left that.
+/// "version_42", "version_42-tenant_1", "version_42-tenant_1-adapter_2"; with suffix "-2" if an
+/// earlier publisher left a folder of that name.
 std::string FilesPublisher::fresh_name(const KeyedVersion& version) const {
   std::string first = fmt::format("version_{}", version.version);
   if (version.key != WeightsKey()) first += fmt::format("-tenant_{}", version.key.tenant);
@@ -208,8 +209,8 @@ std::string FilesPublisher::fresh_name(const KeyedVersion& version) const {
   return name;
 }
 
-/// `index` with the version that comes, and without what it makes old: of a publisher before this
-/// one, all of the key.
+/// `index` with the new version, and without those that it retires: of an earlier publisher, all
+/// versions of the key.
 Index FilesPublisher::with(KeyedVersion version, std::string name) const {
   const bool is_first = newest_.of(version.key).is_none();
   const size_t num_kept = is_first ? 0 : setup_.versions_max - 1;
@@ -231,7 +232,7 @@ Status FilesPublisher::publish(const WeightSnapshot& snapshot, Handshake& handsh
   const std::string name = fresh_name(snapshot.name());
   const fs::path writing = folder_ / (".writing_" + name);
   std::error_code fault;
-  fs::remove_all(writing, fault);  // both of a publish that failed; the index names neither
+  fs::remove_all(writing, fault);  // both from a failed publish; neither is in the index
   fs::remove_all(folder_ / name, fault);
   if (!fs::create_directory(writing, fault) || fault)
     return error(Code::kIo, "cannot make folder '{}': {}", writing.string(), fault.message());
@@ -293,7 +294,8 @@ class FilesChannel final : public WeightChannel {
   // Guarded by fetch_mutex_.
   std::mutex fetch_mutex_;
   Handshake wanted_;
-  std::map<std::string, std::weak_ptr<const WeightSnapshot>> fetched_;  // by folder, of the index
+  // by folder, of those in the index
+  std::map<std::string, std::weak_ptr<const WeightSnapshot>> fetched_;
 };
 
 Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(WeightsKey key,
@@ -313,7 +315,8 @@ Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(WeightsKey key
     auto same = fetched_[entry->folder].lock();
     if (same != nullptr) return same;
     auto fetched = read_version_folder(folder_ / entry->folder, wanted_);
-    if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // retired meanwhile
+    // retired in the meantime
+    if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;
     if (!fetched.ok()) return fetched;
     if ((*fetched)->name() != wanted)
       return error(Code::kCorrupt, "'{}' holds {}, its index says {}",

@@ -1,6 +1,6 @@
-/// Handshake: one end's part in comparing manifests, the same for every channel.
+/// Handshake: compares the manifests of publisher and receivers, for every kind of channel.
 ///
-/// Not thread-safe: the channel's lock guards it.
+/// Not thread-safe: guarded by the channel's lock.
 #pragma once
 
 #include <map>
@@ -12,18 +12,18 @@ namespace primerl {
 
 class Handshake {
  public:
-  /// Publisher: the tensors of a version to publish. Those of the first version of a key stand for
-  /// good; adapters of other ranks are other keys.
+  /// Publisher: the tensors of a version to publish. All versions of a key must have the tensors of
+  /// its first one; adapters of other ranks have other keys.
   Status offer(const WeightManifest& manifest, const KeyedVersion& version);
-  /// Receiver: what its engine holds; an empty manifest says nothing.
+  /// Receiver: the tensors of its engine; an empty manifest accepts all.
   Status expect(const WeightManifest& wanted);
-  /// Receiver: whether a version with this manifest may be taken. Compared once for each manifest.
+  /// Receiver: whether it can apply a version with this manifest. Compared once for each manifest.
   Status accept(const WeightManifest& offered, uint64_t offered_hash);
 
  private:
   std::map<WeightsKey, WeightManifest> offered_;  // by this end
   std::optional<WeightManifest> wanted_;
-  std::optional<uint64_t> accepted_;  // hash of the manifest that was compared and is good
+  std::optional<uint64_t> accepted_;  // hash of the manifest that was compared and matches
 };
 
 }  // namespace primerl

@@ -41,7 +41,7 @@ Result<TensorFacts> read_facts(ByteReader& reader) {
 
 using IsSame = bool (*)(const TensorFacts& wanted, const TensorFacts& offered);
 
-/// What one side has and the other has not, in words, in order of names.
+/// The differences between two manifests, as text, in order of names.
 std::vector<std::string> differences(const WeightManifest& wanted, const WeightManifest& offered,
                                      IsSame is_same) {
   std::vector<std::string> faults;
@@ -124,7 +124,7 @@ Status check_alike(const WeightManifest& wanted, const WeightManifest& offered, 
   if (faults.empty()) return ok();
   auto refusal = error(Code::kInvalid, "{}", faults.front());
   for (size_t i = 1; i < std::min(faults.size(), kFaultsNamedMax); ++i)
-    (void)std::move(refusal).note(faults[i]);  // itself, with the note
+    (void)std::move(refusal).note(faults[i]);  // modifies it in place
   if (faults.size() > kFaultsNamedMax)
     (void)std::move(refusal).note(
         fmt::format("and {} more tensors that differ", faults.size() - kFaultsNamedMax));

@@ -1,11 +1,11 @@
-/// WeightManifest: what a policy's weights are before any byte of them, and VersionRecord: what one
-/// version of them must hash to.
+/// WeightManifest: names, types and shapes of a policy's weights, without bytes; and VersionRecord:
+/// the checksums of one version.
 ///
-/// Every weight channel that leaves a process works by them. The publisher's manifest of a key is
-/// made from its first version and never changes; a receiver says with WeightChannel::expect() what
-/// its engine holds. The two are compared once, at the first version: unknown, missing and
+/// Every weight channel between processes uses them. The publisher's manifest of a key is made from
+/// its first version and never changes. A receiver passes its engine's manifest to
+/// WeightChannel::expect(). The two are compared once, at the first version: unknown, missing and
 /// misshapen tensors are found before a byte of data is read, and named with both shapes. Buffers
-/// are tensors like parameters. Values, no threads; decoders trust nothing.
+/// are tensors like parameters. Values, no threads; decoders check everything.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct TensorFacts {
 
 /// "F32 [4, 8]".
 std::string describe(const TensorFacts& facts);
-/// Of its data; kInvalid when 64 bits cannot count them.
+/// Size of its data; kInvalid if it exceeds 64 bits.
 Result<uint64_t> num_bytes(const TensorFacts& facts);
 
 struct WeightManifest {
@@ -53,18 +53,18 @@ struct VersionRecord {
   friend bool operator==(const VersionRecord&, const VersionRecord&) = default;
 };
 
-/// The manifest of a snapshot, wherever its bytes are. kInvalid when tensors are not sorted, have
-/// one name twice, or bytes other than their shapes say.
+/// The manifest of a snapshot, on host or device. kInvalid if tensors are not sorted, a name occurs
+/// twice, or a size does not match a shape.
 Result<WeightManifest> manifest_of(const WeightSnapshot& snapshot);
 
-/// Whether `offered` is just what `wanted` takes: the error names unknown, missing and misshapen
+/// Checks that `offered` is exactly `wanted`. The error names unknown, missing and misshapen
 /// tensors (the first eight, then how many more), the latter with both shapes.
 Status check_offered(const WeightManifest& wanted, const WeightManifest& offered);
 
-/// Likewise, but what is wanted as F32 may come as BF16 or F16: engines convert as they take it.
+/// The same, but F32 may be offered as BF16 or F16: engines convert when they apply it.
 Status check_taken(const WeightManifest& wanted, const WeightManifest& offered);
 
-/// The error of a tensor whose bytes are not those that were published.
+/// The error for a tensor whose bytes differ from the published ones.
 Error wrong_check(const KeyedVersion& version, const TensorFacts& tensor, uint32_t found,
                   uint32_t wanted);
 

@@ -64,7 +64,8 @@ class MemoryChannel final : public WeightChannel {
  private:
   const size_t versions_max_;
   mutable std::mutex mutex_;
-  std::map<WeightsKey, std::deque<std::shared_ptr<const WeightSnapshot>>> versions_;  // by age
+  // oldest first
+  std::map<WeightsKey, std::deque<std::shared_ptr<const WeightSnapshot>>> versions_;
   VersionsByKey newest_;
   Handshake handshake_;
   struct Offered {

@@ -1,6 +1,6 @@
 /// WeightChannel inside one process: snapshots are shared by pointer, nothing is copied.
 ///
-/// Thread-safe: the publisher (Trainer) and the receivers (Prefill, Decode) are on different
+/// Thread-safe: the publisher (Trainer) and the receivers (Prefill, Decode) run on different
 /// threads. Keeps the newest snapshot of each key and the one before it; an older one is retired as
 /// soon as two newer ones exist. A receiver that fetched a snapshot keeps it alive by its pointer.
 #pragma once

@@ -1,4 +1,4 @@
-/// Options of weight channels, the same for every backend, as the catalog documents them.
+/// Options of weight channels, equal for every backend, as documented in the catalog.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace primerl {
 
 struct WeightChannelOptions {
-  int32_t versions_max = 2;  // newest versions of a key kept
+  int32_t versions_max = 2;  // number of newest versions kept per key
 };
 
 }  // namespace primerl

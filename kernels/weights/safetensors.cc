@@ -30,7 +30,7 @@ uint64_t little_endian(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// A whole number that is not negative, or nothing.
+/// A non-negative whole number; empty if it is not one.
 std::optional<uint64_t> natural(const Json& json) {
   if (!json.is_integer() || json.as_int() < 0) return std::nullopt;
   return static_cast<uint64_t>(json.as_int());
@@ -94,7 +94,8 @@ Status check_metadata(const Json& json, std::string_view what) {
   return ok();
 }
 
-/// Tensors must follow each other without gap or overlap, from the first byte of data to the last.
+/// Checks that tensors are adjacent, without gap or overlap, from the first byte of data to the
+/// last.
 Status check_tiling(std::vector<Entry>& entries, uint64_t data_bytes, std::string_view what) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.begin, a.end, a.tensor.name) < std::tie(b.begin, b.end, b.tensor.name);
@@ -139,7 +140,7 @@ void sort_by_name(std::vector<WeightTensor>& tensors) {
             [](const WeightTensor& a, const WeightTensor& b) { return a.name < b.name; });
 }
 
-/// The shards that an index names and, for each, the tensors it must hold.
+/// The shards in an index, each with the tensors that it must contain.
 Result<std::map<std::string, std::set<std::string>>> read_shard_index(
     const std::filesystem::path& file) {
   ASSIGN_OR_RETURN(const auto text, read_text_file(file, kSafetensorsHeaderBytesMax));
@@ -189,7 +190,7 @@ Result<std::vector<WeightTensor>> read_shards(const std::filesystem::path& folde
   return all;
 }
 
-/// Pointers to `tensors` in the order in which a file holds them.
+/// Pointers to `tensors` in their order in a file.
 Result<std::vector<const WeightTensor*>> file_order(const std::filesystem::path& file,
                                                     const std::vector<WeightTensor>& tensors) {
   std::vector<const WeightTensor*> order;
@@ -281,7 +282,7 @@ Status write_safetensors(const std::filesystem::path& file,
     length[i] = static_cast<std::byte>(static_cast<uint64_t>(header.size()) >> (8 * i));
   std::vector<std::span<const std::byte>> parts = {length, std::as_bytes(std::span(header))};
   for (const auto* tensor : order) parts.push_back(tensor->bytes.bytes());
-  // Whole or not at all under its name, and what was there stays until then.
+  // The file appears under its name only when complete; the old file stays until then.
   const std::filesystem::path beside = file.string() + ".tmp";
   Status written = write_file_synced(beside, parts);
   if (written.ok()) written = system_files().rename(beside, file);

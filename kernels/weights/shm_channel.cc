@@ -1,4 +1,5 @@
-// WeightChannel by shared memory: the publisher puts each version into a slot, receivers map it.
+// WeightChannel over shared memory: the publisher writes each version into a slot, receivers map
+// it.
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -11,8 +12,8 @@
 namespace primerl {
 namespace {
 
-/// How soon a buffer of a device comes back that a receiver has let go, how soon a receiver closes
-/// what is withdrawn, and how soon bytes are sent to one that cannot read a device.
+/// Poll interval for these: reuse device buffers that receivers released, close buffers that were
+/// withdrawn, and send bytes to a receiver that cannot read a device.
 constexpr auto kAttendEvery = std::chrono::milliseconds(20);
 
 Status check_setup(const ChannelSetup& setup) {
@@ -70,8 +71,8 @@ class ShmChannel final : public WeightChannel {
   }
 
  private:
-  /// While versions lie on a device: receivers let go of buffers that the next version needs, and
-  /// one may come that needs bytes, without which there may be no next version.
+  /// Runs while versions are on a device. Receivers release buffers that the next version needs. A
+  /// receiver may also need bytes; without a poll it would wait for the next version.
   void watch(const std::stop_token& stop) {
     std::unique_lock lock(publish_mutex_);
     do {
@@ -80,8 +81,8 @@ class ShmChannel final : public WeightChannel {
     is_watching_ = false;
   }
 
-  /// Opens pieces of a device that versions lie in, and closes them when their publisher, or the
-  /// one after, may need the memory. Both take milliseconds, which fetch() does not wait for.
+  /// Opens device buffers that contain versions, and closes them when this publisher or its
+  /// successor may need the memory. Each takes milliseconds, and fetch() must not wait for it.
   void attend_places(const std::stop_token& stop) {
     std::unique_lock lock(fetch_mutex_);
     while (!stop.stop_requested() && !receiver_.places().empty()) {
@@ -117,7 +118,7 @@ class ShmChannel final : public WeightChannel {
   mutable ShmReceiver receiver_;
   bool is_attending_ = false;
   std::condition_variable_any looked_;
-  std::jthread watch_, places_;  // last: they use what is above
+  std::jthread watch_, places_;  // last: they use the members above
 };
 
 }  // namespace

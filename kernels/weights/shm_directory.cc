@@ -17,11 +17,11 @@ namespace primerl {
 namespace {
 
 constexpr uint64_t kDirectoryMagic = 0x3268'7477'6c72'6d70;  // "pmrlwth2"
-// Lock numbers; those of places are followed by kShmPlacesMax - 1 others.
+// Lock numbers. kOffered and kOpen are the first of kShmPlacesMax numbers each.
 constexpr uint8_t kPresence = 0, kPublisher = 1, kOffered = 64, kOpen = 128;
 static_assert(kOffered + kShmPlacesMax <= kOpen && kOpen + kShmPlacesMax <= 256);
 constexpr size_t kFolderBytesMax = 4096;
-constexpr size_t kHeadWords = 3;  // turn, count, check of all the others in use
+constexpr size_t kHeadWords = 3;  // table number, entry count, checksum of the other used words
 constexpr size_t kEntryWords = 5;
 constexpr size_t kTableWords = kHeadWords + kShmSlotsMax * kEntryWords;
 constexpr int kReadsMax = 1000;
@@ -30,12 +30,12 @@ constexpr size_t kRefusalBytesMax = 1024;
 using Word = std::atomic<uint64_t>;
 static_assert(Word::is_always_lock_free, "shared memory needs atomics without a lock");
 
-/// What lies at the start of the directory's segment. Fresh memory is zero: turn 0, no table.
+/// The start of the directory's segment. New memory is zero: table number 0, no entries.
 struct Page {
   Word magic;  // written last by the first publisher
   Word turn;
   std::array<std::array<Word, kTableWords>, 2> tables;
-  std::array<char, kFolderBytesMax> run_folder;  // for people; not read while it is written
+  std::array<char, kFolderBytesMax> run_folder;  // informative; not read while it is written
 };
 
 Page& page_of(const ShmSegment& segment) {
@@ -51,7 +51,7 @@ bool has_page(const ShmSegment& segment) {
          readable_page_of(segment).magic.load(std::memory_order_acquire) == kDirectoryMagic;
 }
 
-using Words = std::vector<uint64_t>;  // those in use
+using Words = std::vector<uint64_t>;  // only the used words
 
 size_t num_words(uint64_t num_slots) { return kHeadWords + num_slots * kEntryWords; }
 
@@ -95,7 +95,8 @@ std::string refusal_name(const std::string& key) {
 
 std::string directory_name(const std::string& key) { return ShmDirectory::slot_name(key, 0); }
 
-/// Takes the presence lock of a segment that is still named; false when somebody is removing it.
+/// Acquires the presence lock of a segment that still has its name; false if another end is
+/// removing it.
 bool be_present(ShmSegment& segment) {
   for (int i = 0; i < kReadsMax; ++i) {
     if (segment.lock(kPresence, ShmSegment::Lock::kShared)) return segment.is_named();
@@ -108,7 +109,7 @@ void remove_all(const std::string& key) {
   const std::string prefix = ShmDirectory::kPrefix + key + "-";
   for (const auto& name : shm_names(prefix))
     if (name != directory_name(key)) shm_remove(name);
-  shm_remove(directory_name(key));  // last: while it is there, the rest can be found again
+  shm_remove(directory_name(key));  // last: while it exists, the other segments can be found
 }
 
 Error gone(const std::string& key) {
@@ -186,8 +187,8 @@ Result<std::unique_ptr<ShmDirectory>> ShmDirectory::join(const ChannelSetup& set
 }
 
 ShmDirectory::~ShmDirectory() {
-  // Lets go first and then looks whether others are there: of two that close at once, one at least
-  // finds nobody.
+  // Release first, then check for other ends: of two ends that close at once, at least one sees
+  // none.
   segment_->lock(kPublisher, ShmSegment::Lock::kNone);
   segment_->lock(kPresence, ShmSegment::Lock::kNone);
   ShmLeftover removed;
@@ -201,11 +202,11 @@ Result<ShmTable> ShmDirectory::read() const {
     if (turn == 0) return ShmTable();
     const auto& table = page.tables[turn % 2];
     const uint64_t num_slots = table[1].load(std::memory_order_relaxed);
-    if (num_slots > kShmSlotsMax) continue;  // half written: the publisher was faster
+    if (num_slots > kShmSlotsMax) continue;  // partly written: the publisher was faster
     Words words(num_words(num_slots));
     for (size_t at = 0; at < words.size(); ++at)
       words[at] = table[at].load(std::memory_order_relaxed);
-    // The count may have changed since.
+    // The entry count may have changed in between.
     if (words[0] == turn && words[1] == num_slots && words[kHeadWords - 1] == check_of(words))
       return to_table(words);
   }
@@ -238,8 +239,8 @@ bool ShmDirectory::is_open(ShmPlace place) {
   return false;
 }
 
-/// By a descriptor of its own, so that each lock ends by itself. That the directory is named after
-/// the name was opened says that both lead to the same segment.
+/// A separate descriptor, so that each lock ends independently. Check that the directory still has
+/// its name after opening, so that both descriptors refer to the same segment.
 Result<std::unique_ptr<ShmSegment>> ShmDirectory::hold(ShmPlace place) const {
   ASSIGN_OR_RETURN(auto held, ShmSegment::open(directory_name(key_), ShmSegment::Access::kRead));
   if (segment_->is_named() && held->lock(uint8_t(kOpen + place), ShmSegment::Lock::kShared))
@@ -254,7 +255,8 @@ bool ShmDirectory::is_offered(const ShmSegment& held, ShmPlace place) {
 void ShmDirectory::refuse_devices(std::string_view why) const {
   const auto text = why.substr(0, kRefusalBytesMax);
   const auto note = ShmSegment::create(refusal_name(key_), std::max(text.size(), size_t{1}));
-  // Said before by another, or there is no memory for one word: then it is said at the next try.
+  // If another receiver has said it, or memory is short, nothing is written; the next try repeats
+  // it.
   if (note.ok() && !text.empty()) std::memcpy((*note)->writable().data(), text.data(), text.size());
 }
 
@@ -269,14 +271,14 @@ void ShmDirectory::forget_refusal() const { shm_remove(refusal_name(key_)); }
 
 bool ShmDirectory::remove_if_left(const std::string& key, ShmLeftover& removed) {
   auto opened = ShmSegment::open(directory_name(key), ShmSegment::Access::kWrite);
-  // Slots without a directory: somebody removed it by hand.
+  // Slots without a directory: it was removed by hand.
   if (!opened.ok() && opened.error().code() == Code::kNotFound)
     opened = ShmSegment::claim(directory_name(key), sizeof(Page), kPublisher);
   if (!opened.ok()) return false;
   auto segment = std::move(opened).value();
   if (!segment->lock(kPresence, ShmSegment::Lock::kExclusive) || !segment->is_named()) return false;
   removed.key = key;
-  // One that was killed while it made the segment left it empty.
+  // An end that was killed while creating the segment leaves it empty.
   if (has_page(*segment)) {
     const auto& folder = readable_page_of(*segment).run_folder;
     removed.run_folder = std::string(folder.data(), ::strnlen(folder.data(), kFolderBytesMax));

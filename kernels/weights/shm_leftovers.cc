@@ -1,4 +1,4 @@
-// What crashed runs left in shared memory.
+// Removal of shared memory that crashed runs left.
 #include <set>
 
 #include "kernels/weights/shm_directory.h"

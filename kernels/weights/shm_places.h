@@ -1,17 +1,17 @@
-/// Places: the pieces of a device's memory that a publisher of a weight channel offers, and that
-/// its receivers keep open from version to version, since to open and to close one takes longer
-/// than to copy it.
+/// Places: numbers for the device buffers that a publisher of a weight channel offers. Receivers
+/// keep the buffers open from version to version, since opening and closing one takes longer than
+/// copying it.
 ///
-/// A place is a number with two locks in the channel's directory: the publisher holds one while it
-/// offers the place, each receiver shares the other while it has the piece open. So the kernel
-/// knows both, also of an end that was killed. A number is offered anew only when nobody has it
-/// open, and no slot that can be read names it: what a receiver reads and has open under a number
-/// is what that number means.
+/// A place is a number with two locks in the channel's directory. The publisher has one while it
+/// offers the place; each receiver shares the other while it has the buffer open. So the kernel
+/// knows both, also for an end that was killed. A number is reused only when no receiver has it
+/// open and no readable slot names it. So the buffer that a receiver has open under a number is
+/// always the one that a slot means.
 ///
-///   publisher   offer ........ nobody else keeps the memory: withdraw ... nobody has it open: free
+///   publisher   offer ........ memory unused elsewhere: withdraw .... not open anywhere: free
 ///   receiver           open, use, use, use ................... closed, once it is not used
 ///
-/// Neither is thread-safe.
+/// Neither class is thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +27,29 @@
 
 namespace primerl {
 
-/// Of a publisher. Keeps the memory of what it offers, not the loan of a pool.
+/// The publisher's part. Keeps the memory of the offered buffers, but not the loan of a pool.
 class OfferedPlaces {
  public:
   struct Named {
-    std::shared_ptr<const ShmPlace> place;  // while it lives the number is of no other memory
+    std::shared_ptr<const ShmPlace> place;  // while it exists, the number is not reused
     DeviceHandle handle;
   };
 
-  /// `directory` is claimed by this end, and outlives it.
+  /// `directory` was claimed by this end and must stay valid while this object exists.
   explicit OfferedPlaces(ShmDirectory& directory) : directory_(directory) {}
 
-  /// The place of the memory behind `buffer`; none: kShmPlacesMax others are offered or still open.
-  /// The error is DeviceBuffer::handle()'s, which is asked once for each.
+  /// The place of the memory of `buffer`; empty: kShmPlacesMax other buffers are offered or still
+  /// open. Errors are those of DeviceBuffer::handle(), which is called once for each buffer.
   Result<std::optional<Named>> offer(const DeviceBuffer& buffer);
-  /// To be called now and then while it is not empty: memory that nobody else in this process keeps
-  /// is withdrawn, and freed when no receiver has it open any more. A receiver may hold a place and
-  /// find it withdrawn, but not one of other memory.
+  /// Call it regularly while it is not empty. Memory that is not used elsewhere in this process is
+  /// withdrawn, and freed when no receiver has it open. A receiver may find its place withdrawn,
+  /// but never one of other memory.
   void attend();
   bool empty() const { return offered_.empty(); }
 
  private:
   struct Offered {
-    std::shared_ptr<const DeviceBuffer> memory;  // null: freed, and the number still named
+    std::shared_ptr<const DeviceBuffer> memory;  // null: freed, but a slot still names the number
     Named named;
     bool is_withdrawn = false;
   };
@@ -58,43 +58,42 @@ class OfferedPlaces {
   std::map<ShmPlace, Offered> offered_;
 };
 
-/// A place that is to be opened.
+/// A place that must be opened.
 struct WantedPlace {
   ShmPlace place = 0;
-  KeyedVersion version;  // whose weights lie there
+  KeyedVersion version;  // the version in the buffer
   DeviceHandle handle;
-  std::shared_ptr<const void> slot;  // which names the place, and is held
+  std::shared_ptr<const void> slot;  // keeps the slot that names the place
   std::unique_ptr<ShmSegment> lock;  // ShmDirectory::hold()
-  /// What came of it.
+  /// The result of opening it.
   Result<std::shared_ptr<const DeviceBuffer>> opened = std::shared_ptr<const DeviceBuffer>();
 };
 
-/// Of a receiver. To open a piece and to close it are for its caller, which is not to have others
-/// wait meanwhile.
+/// The receiver's part. The caller opens and closes buffers, without blocking other threads.
 class OpenPlaces {
  public:
-  /// Null: it is not open. The caller holds a slot that names the place.
+  /// Null: not open. The caller retains a slot that names the place.
   std::shared_ptr<const DeviceBuffer> find(ShmPlace place) const;
   bool is_wanted(ShmPlace place) const { return wanted_.contains(place); }
   void want(WantedPlace wanted);
   bool has_wanted() const { return !waiting_.empty(); }
-  /// Those that are wanted since the last call, to be opened and given to keep().
+  /// The places wanted since the last call; open them and pass them to keep().
   std::vector<WantedPlace> take_wanted() { return std::exchange(waiting_, {}); }
-  /// Keeps what was opened; it is no longer wanted, whatever came of it.
+  /// Stores an opened buffer, or its error; the place is no longer wanted.
   void keep(WantedPlace wanted);
-  /// Those that are no longer offered and that nobody uses, to be closed.
+  /// Buffers that are no longer offered and not used; the caller must close them.
   std::vector<std::shared_ptr<const void>> take_withdrawn();
   bool empty() const { return open_.empty() && wanted_.empty(); }
 
  private:
   struct Open {
-    std::unique_ptr<ShmSegment> lock;  // goes after the buffer
+    std::unique_ptr<ShmSegment> lock;  // released after the buffer
     std::shared_ptr<const DeviceBuffer> buffer;
   };
 
   std::map<ShmPlace, std::shared_ptr<const Open>> open_;
   std::set<ShmPlace> wanted_;
-  std::vector<WantedPlace> waiting_;  // of those, the ones that nobody opens yet
+  std::vector<WantedPlace> waiting_;  // wanted places that are not being opened yet
 };
 
 }  // namespace primerl

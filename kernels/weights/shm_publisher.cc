@@ -25,8 +25,8 @@ Result<std::unique_ptr<ShmPublisher>> ShmPublisher::make(const ChannelSetup& set
   return publisher;
 }
 
-/// What a publisher that died left: its versions stay readable until this one's first of their key,
-/// but for those that lay on its device.
+/// Versions of a dead publisher stay readable until this publisher's first version of their key,
+/// except those that were on its device.
 Status ShmPublisher::take_over() {
   ASSIGN_OR_RETURN(ShmTable left, directory_->read());
   directory_->forget_refusal();
@@ -37,7 +37,7 @@ Status ShmPublisher::take_over() {
     publication_ = std::max(publication_, slot.publication);
     const std::string name = ShmDirectory::slot_name(directory_->key(), slot.serial);
     auto segment = ShmSegment::open(name, ShmSegment::Access::kWrite);
-    // A free slot that it had given up, before it could say so.
+    // A free slot that the dead publisher had given up before it updated the table.
     if (!segment.ok() && segment.error().code() == Code::kNotFound) continue;
     ASSIGN_OR_RETURN(slots_[slot.serial].segment, std::move(segment));
     mark_lost(*slots_[slot.serial].segment);
@@ -114,7 +114,7 @@ Result<ShmSlotEntry> ShmPublisher::write_bytes(const WeightSnapshot& snapshot,
   return written;
 }
 
-/// That the buffers of later versions cannot be named is for those versions to say.
+/// If the buffers of later versions cannot be named, those versions report it.
 std::shared_ptr<const ShmPublisher::OnDevice> ShmPublisher::on_device(
     const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (snapshot->device == nullptr || !uses_devices_) return nullptr;
@@ -174,7 +174,7 @@ bool ShmPublisher::attend() {
   return !places_.empty();
 }
 
-/// The same version and publication in another slot.
+/// Publishes the same version and publication in another slot.
 Status ShmPublisher::send_as_bytes(uint64_t serial) {
   ASSIGN_OR_RETURN(const auto bytes, on_host(slots_.at(serial).on_device->snapshot));
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(*bytes));
@@ -191,8 +191,8 @@ ShmSlotEntry& ShmPublisher::entry_of(uint64_t serial) {
   return *found;
 }
 
-/// Whether there are segments for all versions of `key`, with those of all others and the one that
-/// is written.
+/// Checks that there are segments for all versions of `key`, those of all other keys, and the one
+/// in progress.
 Status ShmPublisher::check_room(WeightsKey key) const {
   std::map<WeightsKey, size_t> num_versions;
   for (const auto& entry : table_.slots)
@@ -207,8 +207,8 @@ Status ShmPublisher::check_room(WeightsKey key) const {
                         kShmSlotsMax));
 }
 
-/// An old one that nobody reads, else a new one. Never waits: a slot that a receiver still reads is
-/// given up to it.
+/// A free slot that is not being read, else a new one. Never waits: a slot that a receiver still
+/// reads is given up.
 Result<uint64_t> ShmPublisher::locked_slot(uint64_t num_bytes) {
   std::vector<uint64_t> given_up;
   for (const auto& entry : table_.slots) {
@@ -245,12 +245,12 @@ void ShmPublisher::retire(WeightsKey key) {
     if (!entry.is_free() && entry.version.key == key) readable.push_back(&entry);
   std::sort(readable.begin(), readable.end(),
             [](const auto* a, const auto* b) { return a->publication > b->publication; });
-  // What a publisher before this one left is readable until the first of its key.
+  // Versions of an earlier publisher are readable until the first version of their key.
   const size_t kept = newest_.of(key).is_none() ? 0 : setup_.versions_max - 1;
   for (size_t i = kept; i < readable.size(); ++i) readable[i]->version = {};
 }
 
-/// The lock of a slot says whether it is read; a receiver that comes now looks at the directory
+/// A slot's lock shows whether it is being read. A receiver that starts now reads the directory
 /// first and does not find it.
 void ShmPublisher::release_unread() {
   const auto is_unread = [](Slot& slot) {

@@ -1,11 +1,11 @@
-/// The writing half of a weight channel by shared memory: one slot (shm_slot.h) for each version
-/// that can be read.
+/// The publisher's part of a shared-memory weight channel: one slot (shm_slot.h) for each readable
+/// version.
 ///
-/// Weights that lie on a device stay there while ChannelSetup::devices is given: their slot says
-/// where, and the publisher holds them until the version is retired and no receiver reads the slot
-/// any more, which its lock says, also of one that was killed. Their memory it keeps until no
-/// receiver has it open (shm_places.h). Once a receiver refuses, or a buffer cannot be named,
-/// everything goes as bytes. Not thread-safe.
+/// With ChannelSetup::devices, weights on a device stay there and their slot has their location.
+/// The publisher keeps the loan of the buffer until the version is retired and no receiver reads
+/// the slot; the slot's lock shows that, also for a killed receiver. It keeps the memory until no
+/// receiver has it open (shm_places.h). If a receiver refuses, or a buffer cannot be named, all
+/// versions are sent as bytes. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -24,12 +24,12 @@
 
 namespace primerl {
 
-/// What this process has published and holds on its device, for its own receivers: memory cannot be
-/// opened by the process that it is of. Thread-safe.
+/// Device versions that this process has published, for receivers in the same process: memory
+/// cannot be opened by the process that owns it. Thread-safe.
 class PublishedHere {
  public:
   void add(uint64_t publication, std::shared_ptr<const DeviceBuffer> buffer);
-  /// Null: it is not of this process, or is gone.
+  /// Null: published by another process, or retired.
   std::shared_ptr<const DeviceBuffer> find(uint64_t publication) const;
 
  private:
@@ -43,19 +43,19 @@ class ShmPublisher {
                PublishedHere& here)
       : setup_(setup), directory_(std::move(directory)), here_(here), places_(*directory_) {}
 
-  /// kExists when another one lives. `here` outlives it.
+  /// kExists if another publisher is alive. `here` must stay valid while the result exists.
   static Result<std::unique_ptr<ShmPublisher>> make(const ChannelSetup& setup, PublishedHere& here);
   Status publish(const std::shared_ptr<const WeightSnapshot>& snapshot, Handshake& handshake);
 
-  /// Whether a version can be read whose bytes are on a device alone.
+  /// Whether a readable version has its bytes only on a device.
   bool has_device_versions() const;
-  /// To be called now and then from the first such version on: lets go of what receivers no longer
-  /// read or have open, and sends such versions as bytes when a receiver has refused. False: there
-  /// is nothing left to watch.
+  /// Call it regularly from the first such version on. It releases buffers that receivers no longer
+  /// read or have open, and sends the versions as bytes if a receiver has refused. False: nothing
+  /// is left to watch.
   bool attend();
 
  private:
-  /// Weights that stay on their device, and the places that their slot names.
+  /// Weights that stay on their device, and the places in their slot.
   struct OnDevice {
     std::shared_ptr<const WeightSnapshot> snapshot;
     DevicePlace place;
@@ -63,23 +63,23 @@ class ShmPublisher {
   };
   struct Slot {
     std::unique_ptr<ShmSegment> segment;
-    std::shared_ptr<const OnDevice> on_device{};  // as long as somebody may read them there
+    std::shared_ptr<const OnDevice> on_device{};  // set while the version may be read there
   };
 
   Status take_over();
   Status check_room(WeightsKey key) const;
-  /// Null when they go as bytes, which they do as well where no place is left.
+  /// Null if they must be sent as bytes, also if no place is free.
   std::shared_ptr<const OnDevice> on_device(const std::shared_ptr<const WeightSnapshot>& snapshot);
   Result<ShmSlotEntry> write(const std::shared_ptr<const WeightSnapshot>& snapshot,
                              const WeightManifest& manifest, uint64_t publication);
   Result<ShmSlotEntry> write_bytes(const WeightSnapshot& snapshot, const WeightManifest& manifest,
                                    uint64_t publication);
-  /// The serial of a free slot of that size, locked.
+  /// The serial number of a free slot of that size, locked.
   Result<uint64_t> locked_slot(uint64_t num_bytes);
   void abandon(uint64_t serial);
-  /// Frees what is no longer among the newest of `key`, counting the one that comes.
+  /// Frees versions of `key` that are no longer among the newest, counting the new one.
   void retire(WeightsKey key);
-  /// Lets go of weights on a device that nobody reads any more.
+  /// Releases weights on a device that are no longer read.
   void release_unread();
   void stop_devices(std::string_view why);
   Status send_as_bytes(uint64_t serial);
@@ -91,14 +91,14 @@ class ShmPublisher {
   const ChannelSetup setup_;
   const std::unique_ptr<ShmDirectory> directory_;
   PublishedHere& here_;
-  OfferedPlaces places_;            // of what lies on a device
-  std::map<uint64_t, Slot> slots_;  // by serial, those of table_
-  std::vector<Slot> given_up_;      // on a device, and still read
+  OfferedPlaces places_;            // of buffers on a device
+  std::map<uint64_t, Slot> slots_;  // by serial number; those in table_
+  std::vector<Slot> given_up_;      // on a device, and still being read
   ShmTable table_;
-  uint64_t serial_ = 0;        // last given out
-  uint64_t publication_ = 0;   // last made
-  VersionsByKey newest_;       // published by this one
-  bool uses_devices_ = false;  // until something is in the way
+  uint64_t serial_ = 0;        // last used
+  uint64_t publication_ = 0;   // last used
+  VersionsByKey newest_;       // published by this object
+  bool uses_devices_ = false;  // false after the first failure
   bool is_refusal_answered_ = false;
 };
 

@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-constexpr int kFetchesMax = 100;  // fetches overtaken by the publisher, one after the other
+constexpr int kFetchesMax = 100;  // consecutive fetches that the publisher overtook
 
 std::vector<PolicyVersion> versions_of(const ShmTable& table, WeightsKey key) {
   std::vector<PolicyVersion> versions;
@@ -102,8 +102,8 @@ ShmReceiver::Fetched ShmReceiver::read(const ShmSlotEntry& entry, Handshake& han
   return snapshot;
 }
 
-/// Of a slot that is held. Bytes stay in a slot that was retired before that; what lies on a device
-/// may be written again by then.
+/// For a slot that is retained. Bytes stay readable in a retired slot, but a device buffer may be
+/// overwritten.
 bool ShmReceiver::is_live(const ShmSlotEntry& entry) const {
   const auto table = directory_->read();
   const ShmSlotEntry* now = table.ok() ? table->find(entry.version) : nullptr;
@@ -114,7 +114,7 @@ ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content
                                                    std::shared_ptr<const void> hold) {
   ASSIGN_OR_RETURN(DevicePlace place, device_place_of(content, manifest_));
   struct Held {
-    std::shared_ptr<const void> slot;  // its lock goes after the buffer
+    std::shared_ptr<const void> slot;  // its lock is released after the buffer
     std::shared_ptr<const DeviceBuffer> buffer;
   };
   auto held = std::make_shared<Held>();
@@ -136,8 +136,8 @@ ShmReceiver::Fetched ShmReceiver::read_from_device(const ShmSlotContent& content
   return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
 }
 
-/// Nothing that is in the way here is an end: the piece is opened meanwhile, or the publisher sends
-/// the bytes, or another publisher comes, and until then the version has not come yet.
+/// No failure here is final: the buffer is being opened, or the publisher sends bytes, or a new
+/// publisher starts. Until then the version is unavailable.
 ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const DevicePlace& place,
                                       const std::shared_ptr<const void>& hold) {
   const KeyedVersion& version = content.record.version;
@@ -145,7 +145,8 @@ ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const Devic
   if (setup_.devices == nullptr) return refused(version, "a receiver has no device");
   RETURN_IF_ERROR(want(content, place.here, hold));
   for (const NamedPlace& next : place.next) RETURN_IF_ERROR(want(content, next, hold));
-  // The first version comes before an engine's first step: what is opened with it stops none.
+  // The first version is fetched before an engine's first step, so opening buffers with it blocks
+  // no step.
   const auto is_wanted = [this](const NamedPlace& named) {
     return places_.is_wanted(static_cast<ShmPlace>(named.place));
   };
@@ -160,7 +161,7 @@ Status ShmReceiver::want(const ShmSlotContent& content, const NamedPlace& named,
   const auto place = static_cast<ShmPlace>(named.place);
   if (places_.find(place) != nullptr || places_.is_wanted(place)) return ok();
   ASSIGN_OR_RETURN(auto lock, directory_->hold(place));
-  // While it is held no publisher gives the place to another piece.
+  // While the slot is retained, no publisher reuses the place for another buffer.
   if (is_lost(content)) return lost(version);
   if (ShmDirectory::is_offered(*lock, place))
     places_.want({place, version, named.handle, hold, std::move(lock)});
@@ -169,7 +170,7 @@ Status ShmReceiver::want(const ShmSlotContent& content, const NamedPlace& named,
 
 void ShmReceiver::keep(std::vector<WantedPlace> opened) {
   for (WantedPlace& each : opened) {
-    // What a publisher that has died took with it is not for the next one to send as bytes.
+    // Versions lost with a dead publisher cannot be sent as bytes by the next one.
     if (!each.opened.ok() && directory_ != nullptr &&
         ShmDirectory::is_offered(*each.lock, each.place))
       static_cast<void>(refused(each.version, each.opened.error().text()));
@@ -184,7 +185,7 @@ Error ShmReceiver::refused(const KeyedVersion& version, std::string_view why) {
                why);
 }
 
-/// Asks the slot itself, which is held: a new publisher says so there before it offers a place.
+/// Reads it from the retained slot: a new publisher marks it lost before it offers a place.
 bool ShmReceiver::is_lost(const ShmSlotContent& content) const {
   return !directory_->has_publisher() || is_marked_lost(content);
 }

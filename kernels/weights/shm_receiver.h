@@ -1,5 +1,5 @@
-/// The reading half of a weight channel by shared memory: finds a version in the directory, holds
-/// its slot, and gives what lies there, bytes or the memory of a device. Not thread-safe.
+/// The receiver's part of a shared-memory weight channel: finds a version in the directory, retains
+/// its slot, and returns its bytes or device memory. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -19,16 +19,16 @@ class ShmReceiver {
  public:
   using Fetched = Result<std::shared_ptr<const WeightSnapshot>>;
 
-  /// Both outlive it.
+  /// Both must stay valid while this object exists.
   ShmReceiver(const ChannelSetup& setup, const PublishedHere& here) : setup_(setup), here_(here) {}
 
   Fetched fetch(const KeyedVersion& version, Handshake& handshake);
   PolicyVersion newest(WeightsKey key);
   VersionsByKey newest_by_key();
-  /// Pieces of devices, which are opened and closed by somebody else: fetch() does not wait for it.
+  /// Device buffers. Another thread opens and closes them, so that fetch() does not wait for it.
   OpenPlaces& places() { return places_; }
-  /// What came of places that were wanted. One that could not be opened is refused: the publisher
-  /// sends bytes.
+  /// Stores the results of opening wanted places. If one could not be opened, devices are refused
+  /// and the publisher sends bytes.
   void keep(std::vector<WantedPlace> opened);
 
  private:
@@ -41,25 +41,25 @@ class ShmReceiver {
 
   Status join();
   void forget_others(const ShmTable& table);
-  /// `was_overtaken`: the publisher was faster, look again.
+  /// `was_overtaken`: the publisher was faster, read again.
   Fetched read(const ShmSlotEntry& entry, Handshake& handshake, bool& was_overtaken);
   Fetched read_from_device(const ShmSlotContent& content, std::shared_ptr<const void> hold);
   bool is_live(const ShmSlotEntry& entry) const;
   bool is_lost(const ShmSlotContent& content) const;
-  /// The buffer of another process, which stays open for the versions that come. kUnavailable: it
-  /// is being opened, or one that the slot names beside it.
+  /// The buffer of another process, which stays open for later versions. kUnavailable: it is being
+  /// opened, or another buffer that the slot names is.
   Opened open(const ShmSlotContent& content, const DevicePlace& place,
               const std::shared_ptr<const void>& hold);
-  /// Has a place opened that is not, as long as it is offered.
+  /// Requests that a place is opened, if it is offered and not open.
   Status want(const ShmSlotContent& content, const NamedPlace& named,
               const std::shared_ptr<const void>& hold);
   Error refused(const KeyedVersion& version, std::string_view why);
 
   const ChannelSetup& setup_;
   const PublishedHere& here_;
-  std::unique_ptr<ShmDirectory> directory_;  // null before a publisher came
-  std::map<uint64_t, Mapped> mapped_;        // by serial
-  WeightManifest manifest_;                  // of the version read last
+  std::unique_ptr<ShmDirectory> directory_;  // null before the first publisher
+  std::map<uint64_t, Mapped> mapped_;        // by serial number
+  WeightManifest manifest_;                  // of the version that was read last
   uint64_t manifest_hash_ = 0;
   OpenPlaces places_;
 };

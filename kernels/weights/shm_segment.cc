@@ -63,7 +63,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::claim(const std::string& name, s
 }
 
 Status ShmSegment::reserve(size_t num_bytes) const {
-  // Now, because a page that is missing later would end the process instead of giving an error.
+  // Touch the pages now: a page missing later would kill the process instead of giving an error.
   int refused = 0;
   do {
     refused = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(num_bytes));

@@ -1,9 +1,9 @@
-/// ShmSegment: one named piece of POSIX shared memory, mapped, with locks that die with their
+/// ShmSegment: one named segment of POSIX shared memory, mapped, with locks that end with their
 /// owner.
 ///
-/// The locks are Linux's open-file-description locks: the kernel lets go of them when the last
-/// descriptor closes, also by kill -9, so that a dead end never counts as one that holds something.
-/// Taking a lock never waits. Names are listed in /dev/shm. Not thread-safe but for bytes().
+/// The locks are Linux's open-file-description locks. The kernel releases them when the last
+/// descriptor closes, also after kill -9, so a dead end never has a lock. Acquiring a lock never
+/// waits. Names are listed in /dev/shm. Not thread-safe except bytes().
 #pragma once
 
 #include <cstddef>
@@ -22,15 +22,15 @@ class ShmSegment {
   enum class Access { kRead, kWrite };
   enum class Lock { kShared, kExclusive, kNone };
 
-  /// A new segment, readable by its user alone, with all its memory reserved. kExists when there is
-  /// one of this name, kExhausted when memory is not enough.
+  /// A new segment, readable only by its user, with all its memory reserved. kExists if the name
+  /// exists, kExhausted if there is not enough memory.
   static Result<std::unique_ptr<ShmSegment>> create(const std::string& name, size_t num_bytes);
-  /// An existing one. kNotFound when there is none. One that its maker has not sized yet is
-  /// kUnavailable to a reader and has no bytes for a writer.
+  /// An existing segment. kNotFound if there is none. If its creator has not sized it yet, a reader
+  /// gets kUnavailable and a writer gets no bytes.
   static Result<std::unique_ptr<ShmSegment>> open(const std::string& name, Access access);
-  /// The segment of this name, made when there is none, with lock `which` held exclusively before
-  /// anything else is done to it; sized when it is empty (its maker died). kExists when another end
-  /// holds the lock.
+  /// The segment of this name, created if it is missing. Lock `which` is acquired exclusively
+  /// before any other access; an empty segment (its creator died) is sized. kExists if another end
+  /// has the lock.
   static Result<std::unique_ptr<ShmSegment>> claim(const std::string& name, size_t num_bytes,
                                                    uint8_t which);
   ~ShmSegment();
@@ -39,17 +39,17 @@ class ShmSegment {
 
   const std::string& name() const { return name_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  /// Of a segment that was created or opened to write.
+  /// Only for a segment that was created or opened for writing.
   std::span<std::byte> writable() const { return {data_, size_}; }
 
-  /// Changes this end's lock number `which`; false when another end's lock is in the way. An
-  /// exclusive lock needs Access::kWrite.
+  /// Changes this end's lock number `which`; false if another end's lock conflicts. An exclusive
+  /// lock needs Access::kWrite.
   bool lock(uint8_t which, Lock kind);
-  /// Whether another end holds lock number `which` exclusively.
+  /// Whether another end has lock number `which` exclusively.
   bool is_locked(uint8_t which) const;
-  /// Whether the name still leads here: false after remove().
+  /// Whether the name still refers to this segment: false after remove().
   bool is_named() const;
-  /// Takes the name away; the memory goes with its last mapping.
+  /// Removes the name; the memory is freed with its last mapping.
   void remove() const;
 
  private:
@@ -66,9 +66,9 @@ class ShmSegment {
 
 /// Names of all segments that begin with `prefix`, sorted.
 std::vector<std::string> shm_names(const std::string& prefix);
-/// Its memory, 0 when it is gone.
+/// Its size in bytes, 0 if it does not exist.
 size_t shm_size(const std::string& name);
-/// Takes a name away, whether or not it is there.
+/// Removes a name, if it exists.
 void shm_remove(const std::string& name);
 
 }  // namespace primerl

@@ -13,12 +13,12 @@ namespace {
 
 constexpr uint64_t kSlotMagic = 0x3574'6f6c'7377'6d70;  // "pmwslot5"
 constexpr uint64_t kSlotAlignment = 64;
-// Small enough to be in the second-level cache when the check reads what the copy read.
+// Small enough that the checksum reads the copied bytes from the L2 cache.
 constexpr size_t kPieceBytes = 128 * 1024;
 
 enum Where : uint64_t { kOnHost = 0, kOnDevice = 1, kLost = 2 };
 
-/// All sizes in bytes; data begins at the first multiple of 64 after the record.
+/// All sizes in bytes; data starts at the first multiple of 64 after the record.
 struct Header {
   std::atomic<uint64_t> magic;  // 0 while the slot is being written
   uint64_t publication;
@@ -46,7 +46,7 @@ Layout layout_of(uint64_t manifest_bytes, uint64_t record_bytes, uint64_t data_b
   return layout;
 }
 
-/// Of the tensors, each from a multiple of 64 on.
+/// Size of the tensors, each starting at a multiple of 64.
 Result<uint64_t> data_bytes_of(const WeightManifest& manifest) {
   uint64_t total = 0;
   for (const auto& facts : manifest.tensors) {
@@ -64,7 +64,7 @@ uint64_t record_bytes_of(const WeightManifest& manifest) {
   return encode(record).size();
 }
 
-/// Copies and gives the CRC-32C, reading each byte once from memory.
+/// Copies and returns the CRC-32C; each byte is read from memory once.
 uint32_t copy_checked(std::span<const std::byte> from, std::byte* to) {
   uint32_t check = 0;
   while (!from.empty()) {
@@ -83,7 +83,7 @@ void write(ByteWriter& writer, const NamedPlace& named) {
   writer.number(named.handle.num_bytes);
 }
 
-/// False: it is none.
+/// False: malformed.
 bool read(ByteReader& reader, NamedPlace& named) {
   named.place = reader.number<uint64_t>();
   const auto handle = reader.bytes(named.handle.bytes.size());
@@ -102,7 +102,7 @@ std::vector<std::byte> encode(const DevicePlace& place) {
   return writer.take();
 }
 
-/// Writes all of a slot but its data; it can be read after finish().
+/// Writes everything but the data of a slot; it is readable after finish().
 class Filling {
  public:
   Filling(ShmSegment& slot, const WeightManifest& manifest, uint64_t record_bytes,

@@ -1,8 +1,8 @@
-/// WeightSnapshot: one immutable version of a policy's weights, and WeightChannel, which carries
-/// snapshots from the one publisher (Trainer) to n receivers (Prefill, Decode).
+/// WeightSnapshot: one immutable version of a policy's weights. WeightChannel: carries snapshots
+/// from the one publisher (Trainer) to n receivers (Prefill, Decode).
 ///
-/// The channel is the one resource that two threads touch; every other kernel object belongs to
-/// one. Bytes never pass through Broadcaster: it names versions, the channel holds them.
+/// The channel is the only resource that two threads use; every other kernel object belongs to one
+/// thread. Bytes never pass through Broadcaster: it sends versions, the channel has the bytes.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ enum class DataType : uint8_t {
   kF8E5M2
 };
 
-std::string_view to_string(DataType type);  // safetensors spelling: "F32", "BF16"
+std::string_view to_string(DataType type);  // as in safetensors: "F32", "BF16"
 Result<DataType> parse_data_type(std::string_view text);
 size_t size_in_bytes(DataType type);  // of one element
 
@@ -50,42 +50,44 @@ struct WeightManifest;  // manifest.h
 class DeviceWeights;    // device_weights.h
 
 struct WeightSnapshot {
-  WeightsKey key;  // whose weights these are
+  WeightsKey key;  // tenant and adapter of these weights
   PolicyVersion version;
   std::vector<WeightTensor> tensors;  // sorted by name
-  /// Not null: the bytes lie on a device, and those of `tensors` are empty; on_host() brings them.
+  /// If it is set, the bytes are on a device, and those of `tensors` are empty; on_host() copies
+  /// them.
   std::shared_ptr<const DeviceWeights> device{};
 
   KeyedVersion name() const { return {key, version}; }
 };
 
-/// The same weights as those of `key`; the tensors are shared.
+/// The same weights under the key `key`; the tensors are shared.
 std::shared_ptr<const WeightSnapshot> with_key(const WeightSnapshot& snapshot, WeightsKey key);
 
-/// One publisher, n receivers. Versions of different keys know nothing of each other: each stays
-/// readable until every receiver released it or two newer ones of its key exist. All have the same
-/// tensors. Thread-safe.
+/// One publisher, n receivers. Versions of different keys are independent: each is readable until
+/// every receiver has released it or two newer ones of its key exist. All have the same tensors.
+/// Thread-safe.
 class WeightChannel : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "weight_channel";
   /// Versions of a key rise; at most kWeightsKeysMax keys.
   virtual Status publish(std::shared_ptr<const WeightSnapshot> snapshot) = 0;
-  /// The snapshot of `version`; kNotFound when it was retired (ask for the newest instead);
-  /// kUnavailable when its bytes have not come yet (ask again).
+  /// The snapshot of `version`. kNotFound: it was retired (ask for the newest instead).
+  /// kUnavailable: its bytes have not arrived yet (call again).
   virtual Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
                                                               PolicyVersion version) = 0;
   /// The newest published version of `key`; none() before the first.
   virtual PolicyVersion newest(WeightsKey key) const = 0;
-  /// Waits until `version` or a newer one can be fetched; false: not within `at_most`, or it will
-  /// not be taken. For who has nothing else to do. The default does not wait.
+  /// Waits until `version` or a newer one can be fetched; false: it did not arrive within
+  /// `at_most`, or was refused. For callers that have nothing else to do. The default does not
+  /// wait.
   virtual bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) {
     (void)at_most;
     return newest(key) >= version;
   }
-  /// Said by a receiver before its first fetch(): the tensors its engine holds. From then on a
-  /// version with other tensors is refused whole (kInvalid), naming both shapes. All receivers of a
-  /// process expect the same; an empty manifest expects nothing. The default leaves the comparison
-  /// to Engine::apply().
+  /// A receiver calls it before its first fetch() with the tensors of its engine. From then on a
+  /// version with other tensors is refused whole (kInvalid); the error has both shapes. All
+  /// receivers of a process expect the same; an empty manifest accepts all. By default
+  /// Engine::apply() makes the comparison.
   virtual Status expect(const WeightManifest&) { return ok(); }
 };
 

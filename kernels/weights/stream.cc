@@ -50,7 +50,7 @@ Result<VersionsByKey> read_list(ByteReader& reader) {
   return versions;
 }
 
-/// Tells records apart. (The CRC of bytes that end with their own CRC is the same for all.)
+/// Identifies a record. (The CRC of bytes that end with their own CRC is the same for all.)
 uint64_t name_of(std::span<const std::byte> record) {
   return stable_hash({reinterpret_cast<const char*>(record.data()), record.size()});
 }
@@ -165,7 +165,7 @@ void WeightStreamSender::begin(std::shared_ptr<const PeerProtocolVersion> found,
   const PeerProtocolVersion& version = *found;
   const auto& tensors = version.snapshot->tensors;
   Transfer transfer;
-  // On at the receiver's place, if it has the beginning of these very bytes.
+  // Continue at the receiver's position, if it has the start of exactly these bytes.
   if (want.record == name_of(version.record) && want.manifest == version.manifest_hash &&
       want.tensor < tensors.size() && want.offset <= tensors[want.tensor].bytes.size()) {
     transfer.tensor = want.tensor;
@@ -309,7 +309,7 @@ Status WeightStreamReceiver::handle_chunk(const KeyedVersion& version, size_t te
       body.size() > sizes_[tensor_] - offset_)
     return bad_frame(fmt::format("a chunk of {} bytes at {} of tensor {}, due was {} of tensor {}",
                                  body.size(), offset, tensor, offset_, tensor_));
-  // The check reads what the copy has just brought near.
+  // The checksum reads what the copy has just loaded into the cache.
   check_ = crc32c(body.bytes(), check_);
   std::memcpy(data_.get() + begins_[tensor_] + offset_, body.bytes().data(), body.size());
   offset_ += body.size();

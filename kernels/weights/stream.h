@@ -1,5 +1,5 @@
-/// Weights over a link: the halves of a chunked, resumable transfer, without the link. A channel
-/// of them is stream_channel.h.
+/// Weights over a link: both ends of a chunked, resumable transfer, without the link.
+/// stream_channel.h makes a channel of them.
 ///
 ///   publisher's process                               receiver's process
 ///   StreamLibrary <- publish()                          WeightStreamReceiver
@@ -7,15 +7,15 @@
 ///   WeightStreamSender (one per receiver)  <- handle() ----+
 ///       |  next() -> Offer, Chunk, Chunk, ... or Refusal -> handle() -> take()
 ///
-/// Whoever owns a link moves the frames, in order, when it has room: nothing here waits, nor starts
-/// a thread. A link may break anywhere: the owner drops what was under way (sender's reset()) and
-/// the receiver asks again; it goes on at the byte where it stopped if the version still has the
-/// same record, else from the start. A chunk's body views the published tensor: nothing is copied
-/// before the receiver. A wish for the newest versions is kept until there is one of any key that
-/// the receiver does not have, so that its bytes leave as soon as it is published; of several the
-/// one published first goes first. A tensor's CRC-32C is checked
-/// as its last byte arrives, and nothing is given out before all are right. Manifests are compared
-/// before a byte of data is asked for.
+/// The owner of a link moves the frames, in order, when it has space: nothing here waits or starts
+/// a thread. A link may break at any time. Then the owner drops the frames in flight (sender's
+/// reset()) and the receiver asks again. The transfer resumes at the byte where it stopped if the
+/// version still has the same record, else from the start. A chunk's body is a view of the
+/// published tensor: nothing is copied before the receiver. A request for the newest versions is
+/// kept until there is a version of any key that the receiver does not have, so that its bytes are
+/// sent as soon as it is published. Among several versions, the one published first is sent first.
+/// A tensor's CRC-32C is checked when its last byte arrives, and no tensor is returned before all
+/// are verified. Manifests are compared before any data is requested.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +31,17 @@ namespace primerl {
 
 inline constexpr size_t kStreamChunkBytesMax = size_t{4} << 20;  // of a chunk's body
 
-/// What one end hands to a link: `head` is small, `body` a chunk's bytes or empty.
+/// A frame for a link: `head` is small, `body` is a chunk's bytes or empty.
 struct PeerFrame {
   std::vector<std::byte> head;
   Blob body;
 };
 
 enum class WeightFrameKind : uint8_t { kWant, kOffer, kChunk, kRefusal };
-/// As the head says, checked later; kRefusal where it says nothing.
+/// The kind according to the head, verified later; kRefusal if it has none.
 WeightFrameKind kind_of(const PeerFrame& frame);
 
-/// A published version with what receivers must know of it.
+/// A published version with the data that receivers need to know of it.
 struct PeerProtocolVersion {
   std::shared_ptr<const WeightSnapshot> snapshot;
   std::shared_ptr<const std::vector<std::byte>> manifest;  // encoded
@@ -49,14 +49,14 @@ struct PeerProtocolVersion {
   std::vector<std::byte> record;  // encoded
 };
 
-/// The newest versions of each key, checksummed once however many receivers there are. Thread-safe.
+/// The newest versions of each key, with checksums computed once for all receivers. Thread-safe.
 class StreamLibrary {
  public:
   explicit StreamLibrary(size_t versions_max = 2) : versions_max_(versions_max) {}
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot);
-  /// Null when it is not there (any more).
+  /// Null if it does not exist (any more).
   std::shared_ptr<const PeerProtocolVersion> find(const KeyedVersion& version) const;
-  /// Of the newest versions that are above what `has` says, the one published first; null: none is.
+  /// The one published first among the newest versions that are newer than in `has`; null: none.
   std::shared_ptr<const PeerProtocolVersion> find_above(const VersionsByKey& has) const;
   PolicyVersion newest(WeightsKey key) const;
   VersionsByKey newest_by_key() const;
@@ -75,11 +75,11 @@ class WeightStreamSender {
   /// `chunk_bytes` in 1..kStreamChunkBytesMax.
   explicit WeightStreamSender(std::shared_ptr<const StreamLibrary> library,
                               size_t chunk_bytes = size_t{1} << 20);
-  /// A frame of the receiver. A new wish replaces the one in hand.
+  /// Handles a frame of the receiver. A new request replaces the current one.
   Status handle(const PeerFrame& frame);
-  /// What to send next; nothing when the receiver has all it asked for.
+  /// The next frame to send; empty if the receiver has all it asked for.
   std::optional<PeerFrame> next();
-  /// The link broke.
+  /// Call when the link has broken.
   void reset() {
     transfer_.reset();
     kept_.reset();
@@ -88,12 +88,12 @@ class WeightStreamSender {
  private:
   struct Transfer {
     std::shared_ptr<const PeerProtocolVersion> version;
-    std::vector<std::byte> head;  // to be sent before chunks; empty once it was
+    std::vector<std::byte> head;  // to be sent before chunks; empty once it was sent
     size_t tensor = 0;            // of the next byte
     uint64_t offset = 0;          // of the next byte in it
   };
 
-  /// What the receiver said that it has of the bytes it wants.
+  /// Bytes of the wanted version that the receiver already has.
   struct Want {
     VersionsByKey above;
     uint64_t manifest = 0;
@@ -105,28 +105,28 @@ class WeightStreamSender {
 
   const std::shared_ptr<const StreamLibrary> library_;
   const size_t chunk_bytes_;
-  std::optional<Want> kept_;  // for the newest version, until there is one
+  std::optional<Want> kept_;  // a request for the newest version, until there is one
   std::optional<Transfer> transfer_;
 };
 
-/// Takes versions of one publisher. Not thread-safe: belongs to the link's thread.
+/// Receives versions of one publisher. Not thread-safe: belongs to the link's thread.
 class WeightStreamReceiver {
  public:
-  /// `bytes_max`: largest version; memory is taken when its offer has come and is good.
+  /// `bytes_max`: largest version; memory is allocated when a valid offer has arrived.
   explicit WeightStreamReceiver(uint64_t bytes_max = uint64_t{1} << 40) : bytes_max_(bytes_max) {}
   Status expect(const WeightManifest& wanted) { return handshake_.expect(wanted); }
-  /// The wish to send: `version`; none: the newest of any key above `above`, as soon as there is
-  /// one. Asked for again after a break, it goes on where it was.
+  /// The request to send: for `version`; none(): for the newest of any key newer than in `above`,
+  /// as soon as there is one. After a break, the transfer resumes where it stopped.
   PeerFrame ask(const KeyedVersion& version, const VersionsByKey& above = {});
-  /// A frame of the sender. An error ends the transfer in hand: kNotFound when the publisher does
-  /// not have the version (any more), kInvalid when its tensors are not the expected ones, kCorrupt
-  /// when bytes were not what they must be (ask again).
+  /// Handles a frame of the sender. An error ends the current transfer. kNotFound: the publisher
+  /// does not have the version (any more). kInvalid: its tensors are not the expected ones.
+  /// kCorrupt: wrong bytes (ask again).
   Status handle(const PeerFrame& frame);
-  /// The version, once, when all of it has come and was verified; else null.
+  /// The version, once, when it is complete and verified; else null.
   std::shared_ptr<const WeightSnapshot> take();
-  /// The version that was offered last, good or not.
+  /// The version that was offered last, accepted or not.
   const KeyedVersion& offered() const { return offered_; }
-  /// Bytes of data that have come of the version in hand, and that it has.
+  /// Received bytes of data of the current version, and their total.
   uint64_t num_received() const { return num_received_; }
   uint64_t num_expected() const { return num_expected_; }
 
@@ -137,7 +137,7 @@ class WeightStreamReceiver {
                       const Blob& body);
   Status prepare(std::span<const std::byte> record);
   void forget();
-  /// Past tensors that are complete (or empty); verifies each.
+  /// Advances past complete (or empty) tensors; verifies each.
   Status settle();
 
   const uint64_t bytes_max_;
@@ -146,10 +146,10 @@ class WeightStreamReceiver {
   uint64_t manifest_hash_ = 0;
   bool has_manifest_ = false;
   KeyedVersion offered_;
-  // The version in hand.
+  // The current version.
   std::vector<std::byte> record_bytes_;  // empty: none
   VersionRecord record_;
-  std::vector<uint64_t> begins_;  // of each tensor in data_, multiples of 64
+  std::vector<uint64_t> begins_;  // offset of each tensor in data_, multiples of 64
   std::vector<uint64_t> sizes_;
   std::shared_ptr<std::byte[]> data_;
   size_t tensor_ = 0;  // of the next byte

@@ -13,9 +13,10 @@ namespace {
 
 using Snapshot = std::shared_ptr<const WeightSnapshot>;
 
-constexpr int kCorruptMax = 3;     // transfers of one version
-constexpr size_t kRetiredMax = 1;  // version that waits to be freed by another thread
-constexpr Duration kWaitMax = Duration::seconds(24 * 3600);  // what a clock can add
+constexpr int kCorruptMax = 3;     // corrupt transfers of one version
+constexpr size_t kRetiredMax = 1;  // versions that wait for another thread to free them
+constexpr Duration kWaitMax = Duration::seconds(24 * 3600);  // limit that a clock can add without
+                                                             // overflow
 
 class ConnectionEnd final : public StreamChannel {
  public:
@@ -50,18 +51,18 @@ class ConnectionEnd final : public StreamChannel {
     uint32_t incarnation;
     WeightStreamSender sender;
     WeightStreamReceiver receiver;
-    VersionsByKey above;  // what it is asked for
+    VersionsByKey above;  // the versions named in its request
     bool owes_want = true;
-    bool is_publisher = false;  // it has offered something
-    bool is_refusing = false;   // what it still sends of the version that was not taken
-    int num_corrupt = 0;        // transfers of the version in hand
+    bool is_publisher = false;  // it has offered a version
+    bool is_refusing = false;   // ignores further frames of a refused version
+    int num_corrupt = 0;        // corrupt transfers of the current version
   };
   struct Fault {
     PolicyVersion version;
     Error why;
   };
 
-  // With mutex_ held:
+  // Call with mutex_ locked:
   Peer* peer_of(uint32_t number, uint32_t incarnation);
   PolicyVersion newest_here(WeightsKey key) const {
     if (publishes_) return library_->newest(key);
@@ -86,19 +87,19 @@ class ConnectionEnd final : public StreamChannel {
   }
 
   const StreamChannelSetup setup_;
-  const std::shared_ptr<StreamLibrary> library_;  // has a lock of its own
+  const std::shared_ptr<StreamLibrary> library_;  // has its own lock
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::condition_variable has_come_;
   bool publishes_ = false;
   std::map<uint32_t, Peer> peers_;
   WeightManifest wanted_;
   Handshake handshake_;
-  std::pair<uint32_t, uint32_t> source_{};  // peer and incarnation that versions_ are of
-  /// That came, oldest first; no key without one.
+  std::pair<uint32_t, uint32_t> source_{};  // peer and incarnation that published versions_
+  /// Received versions, oldest first; no key without one.
   std::map<WeightsKey, std::deque<Snapshot>> versions_;
-  std::vector<Snapshot> retired_;       // freed by whoever fetches next
-  std::map<WeightsKey, Fault> faults_;  // of the newest offer of a key, when it was not taken
+  std::vector<Snapshot> retired_;       // freed by the next fetch
+  std::map<WeightsKey, Fault> faults_;  // why the newest offer of a key was refused
 };
 
 Status ConnectionEnd::publish(Snapshot snapshot) {
@@ -149,7 +150,7 @@ Result<Snapshot> ConnectionEnd::fetch(WeightsKey key, PolicyVersion version) {
   if (version.is_none()) return error(Code::kNotFound, "no version was asked for");
   const Snapshot found = find({key, version});
   if (found == nullptr) return not_here({key, version});
-  // What came before the engine said what it holds was not compared yet.
+  // Versions that arrived before expect() were not compared yet.
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(*found));
   RETURN_IF_ERROR(handshake_.accept(manifest, manifest.hash()));
   return found;
@@ -203,7 +204,7 @@ ConnectionEnd::Peer* ConnectionEnd::peer_of(uint32_t number, uint32_t incarnatio
   if (found != peers_.end() && found->second.incarnation == incarnation) return &found->second;
   if (found != peers_.end()) peers_.erase(found);
   Peer& peer = peers_.try_emplace(number, incarnation, library_, setup_).first->second;
-  // Only what it holds may differ from what others said, and that was refused.
+  // Receivers of a process must all expect the same; others were refused before.
   CHECK(peer.receiver.expect(wanted_).ok(), "a receiver expects what it was not told");
   return &peer;
 }
@@ -245,7 +246,7 @@ void ConnectionEnd::note_offer(uint32_t number, Peer& peer) {
 
 void ConnectionEnd::take(uint32_t number, Peer& peer, std::vector<Snapshot>& dropped) {
   Snapshot snapshot = peer.receiver.take();
-  // Who publishes itself asks for nothing more.
+  // A publisher requests no versions.
   if (snapshot == nullptr || publishes_) return;
   const WeightsKey key = snapshot->key;
   if (!peer.above.set(key, snapshot->version))
@@ -257,7 +258,7 @@ void ConnectionEnd::take(uint32_t number, Peer& peer, std::vector<Snapshot>& dro
   const auto retire = [&](Snapshot old) {
     (retired_.size() < kRetiredMax ? retired_ : dropped).push_back(std::move(old));
   };
-  // Whoever publishes now may have begun anywhere: it goes on from a checkpoint.
+  // A new publisher may start at any version: it resumes from a checkpoint.
   if (std::exchange(source_, source) != source) {
     for (auto& [of, versions] : std::exchange(versions_, {}))
       for (auto& old : versions) retire(std::move(old));
@@ -281,7 +282,7 @@ void ConnectionEnd::refuse(uint32_t number, Peer& peer, const Error& why) {
                            setup_.resource, peer.receiver.offered(), name_of(number), why.text()));
   }
   const auto& [key, version] = peer.receiver.offered();
-  // With a key too many it asks no more: it would be offered the same again.
+  // If there are too many keys, stop requesting: the same version would be offered again.
   if (!peer.above.set(key, version)) peer.owes_want = false;
   if (faults_.size() < kWeightsKeysMax || faults_.contains(key))
     faults_.insert_or_assign(key, Fault{version, why});

@@ -21,7 +21,7 @@ constexpr std::string_view kSchema = "primerl.weights/2";
 constexpr size_t kVersionFileBytesMax = 256'000'000;
 constexpr uintmax_t kCompanionBytesMax = uintmax_t{256} << 20;
 
-/// What a model folder has beside its weights.
+/// Whether it is a file that belongs to the model but is not weights.
 bool is_companion(const fs::directory_entry& entry) {
   static constexpr std::array<std::string_view, 5> kEndings = {".json", ".txt", ".model", ".jinja",
                                                                ".py"};
@@ -72,7 +72,7 @@ Result<uint64_t> read_hex(const Json* json, size_t num_digits, std::string_view 
   return std::stoull(json->as_string(), nullptr, 16);
 }
 
-/// `manifest` is that of the tensors beside the file.
+/// `manifest` describes the tensors in the same folder.
 Result<VersionRecord> read_record(const Json& json, const WeightManifest& manifest) {
   VersionRecord record;
   ASSIGN_OR_RETURN(const auto schema, json.get_string("schema"));

@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-/// Where `key` is in a sorted list, or would be.
+/// The position of `key` in a sorted list, or where it would be inserted.
 template <class List>
 auto place_of(List& list, WeightsKey key) {
   return std::lower_bound(

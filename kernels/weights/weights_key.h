@@ -1,4 +1,4 @@
-/// WeightsKey: whose weights, and which of them. Versions are counted for each key apart, so two
+/// WeightsKey: identifies weights by tenant and adapter. Versions are counted per key, so two
 /// tenants may have equal version numbers at the same time.
 ///
 /// Values, any thread.
@@ -17,7 +17,7 @@
 
 namespace primerl {
 
-/// What a tenant trains on top of weights that others share; 0 is no adapter: the whole weights.
+/// The adapter that a tenant trains on shared weights; 0: no adapter, full weights.
 using AdapterId = Id<struct AdapterTag>;
 inline constexpr AdapterId kWholeWeights(0);
 
@@ -34,7 +34,7 @@ struct WeightsKey {
   }
 };
 
-/// A version, and what it is a version of.
+/// A version with its key.
 struct KeyedVersion {
   WeightsKey key;
   PolicyVersion version;
@@ -49,17 +49,17 @@ struct KeyedVersion {
 std::string to_string(WeightsKey key);               // "tenant 1", "adapter 2 of tenant 1"
 std::string to_string(const KeyedVersion& version);  // "version 3 of tenant 1"
 
-/// Keys that one engine or channel holds versions of: as many as a graph may have tenants.
+/// Most keys of one engine or channel: the most tenants that a graph may have.
 inline constexpr size_t kWeightsKeysMax = 1024;
 
 /// One version for each of at most kWeightsKeysMax keys.
 class VersionsByKey {
  public:
-  /// None: nothing of this key.
+  /// none(): no version of this key.
   PolicyVersion of(WeightsKey key) const;
-  /// False, and nothing is changed: the key would be one too many.
+  /// False, without a change: too many keys.
   [[nodiscard]] bool set(WeightsKey key, PolicyVersion version);
-  /// Likewise; a version that is not newer changes nothing.
+  /// The same; a version that is not newer changes nothing.
   [[nodiscard]] bool raise(WeightsKey key, PolicyVersion version) {
     return version <= of(key) || set(key, version);
   }
@@ -76,13 +76,13 @@ class VersionsByKey {
   std::vector<KeyedVersion> list_;
 };
 
-/// A publisher's next version: those of one key rise, and keys are bounded.
+/// Checks a publisher's next version: versions of a key rise, and the number of keys is bounded.
 Status check_rises(const VersionsByKey& published, const KeyedVersion& next);
 
-/// "newest: version 3 of tenant 0, version 3 of tenant 1", of the first few.
+/// "newest: version 3 of tenant 0, version 3 of tenant 1", for the first few keys.
 std::string describe_newest(const VersionsByKey& newest);
 
-/// What fetch() says when it does not hold `wanted`; `held` are the versions of its key.
+/// The error of fetch() if it does not have `wanted`; `held` are the available versions of its key.
 Error not_in_channel(const KeyedVersion& wanted, std::span<const PolicyVersion> held);
 
 }  // namespace primerl

@@ -14,7 +14,7 @@
 namespace primerl {
 
 struct WeightsShape {
-  int64_t num_rows = 33;  // not a multiple of anything
+  int64_t num_rows = 33;  // no power of two, nor a multiple of one
   std::string last = "b.buffer";
 };
 

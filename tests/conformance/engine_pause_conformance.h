@@ -7,7 +7,7 @@
 
 namespace primerl {
 
-/// Steps that a caller makes although the engine has no work.
+/// Calls step() although the engine has no work.
 inline void insist(Engine& engine) {
   EXPECT_FALSE(engine.has_work());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(engine.step().ok());

@@ -16,7 +16,7 @@ using cuda::AddAdaptersArgs;
 constexpr std::array<int32_t, 8> kRanks = {16, 4, 64, 7, 0, 24, 8, 32};
 constexpr int32_t kSlots = 2;
 
-/// Tiles without an adapter have rows, too; tiles without rows are empty.
+/// Tiles without an adapter have rows too; tiles without rows are empty.
 std::vector<AdapterTile> tiles_of(int64_t rows, uint64_t seed, bool are_small) {
   std::vector<AdapterTile> tiles = {{}};
   RandomStream random(seed);
@@ -128,7 +128,8 @@ AdaptedRows::AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& lin
         made.of.tiles = on_tiles_.as<AdapterTile>();
         made.of.slots = on_slots_.get();
         made.of.x = on_x_.get();
-        made.of.next_size = linear_.slot_stride() / cuda::kAdapterRowsRankMax;  // changes nothing
+        // must change nothing
+        made.of.next_size = linear_.slot_stride() / cuda::kAdapterRowsRankMax;
         return made;
       }()),
       u_(Floats(static_cast<size_t>(cuda::lora_delta_workspace(lora_delta_)), NAN)) {

@@ -1,5 +1,5 @@
-/// Adapters of tests: those of a linear, what they add by sums in double on the host, and the rows
-/// of a decode step that have some.
+/// Adapters for tests: those of a linear, their deltas as sums in double on the host, and the rows
+/// of a decode step that use them.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct AdaptedLinear {
   cuda::AddAdaptersArgs args(cuda::Type type) const;
 };
 
-/// before + what the tiles add, of one row after the other.
+/// before + the deltas of the tiles, one row after the other.
 Floats wanted_of_tiles(const cuda::AddAdaptersArgs& args,
                        const std::vector<cuda::AdapterTile>& tiles, const Floats& slots,
                        const Floats& x, Floats before);
@@ -33,18 +33,18 @@ Floats wanted_of_tiles(const cuda::AddAdaptersArgs& args,
 class AdaptedRows {
  public:
   struct Change {
-    bool has_small_tiles = false;  // of one row each: changes nothing
-    int32_t broken_slot = -1;      // whose numbers are none
+    bool has_small_tiles = false;  // tiles of one row each; must change nothing
+    int32_t broken_slot = -1;      // a slot filled with NaN
   };
   AdaptedRows(cuda::Type type, int64_t rows, const AdaptedLinear& linear, uint64_t seed,
               Change change = {false, -1});
 
-  /// What adapters add, [rows, columns].
+  /// The deltas of the adapters, [rows, columns].
   Floats sums() const;
   const cuda::LoraDelta* lora_delta() const { return &lora_delta_; }
-  /// Whose numbers of those that `slot` has are added to a row.
+  /// Whether the row uses values of `slot`.
   bool has_slot(int64_t row, int32_t slot) const;
-  /// Makes u, and then what reads it.
+  /// Computes u, then launches the operation that reads it.
   template <class Launch>
   cuda::Outcome before(const Launch& launch, cuda::Stream stream) const {
     const cuda::Outcome outcome = cuda::shrink_adapters(lora_delta_, stream);

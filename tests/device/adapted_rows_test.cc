@@ -1,5 +1,5 @@
-// Norms and SwiGLU that make what adapters add to the rows that they read: against sums in double
-// on the host, in tiles of other sizes, and beside a broken neighbour.
+// Norms and SwiGLU that compute the LoRA deltas of the rows that they read: compared with sums in
+// double on the host, in tiles of other sizes, and beside an adapter with NaN.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,9 +29,10 @@ constexpr Type kTypes[] = {Type::kFloat32, Type::kBfloat16};
 struct Shape {
   int64_t rows, width;
 };
-/// Rows of a vector a thread, of more, and of no whole vectors; more than one block of columns.
+/// Rows of one vector per thread, of several, and of no whole vectors; more than one block of
+/// columns.
 constexpr Shape kShapes[] = {{1, 8}, {3, 7}, {17, 100}, {21, 104}, {20, 1024}, {6, 5120}};
-/// Two slices of the terms, one, or more than are read at once.
+/// Two slices of the terms, one, and more than are read at once.
 constexpr int64_t kTerms[] = {1032, 40, 3080};
 
 struct Case {
@@ -40,7 +41,7 @@ struct Case {
   uint64_t seed;
 
   int64_t size() const { return shape.rows * shape.width; }
-  /// What adapters add to: a stage's output, or gates and ups.
+  /// The linears with adapters: a stage's output, or gate and up.
   AdaptedLinear whole() const { return {kTerms[seed], {shape.width}}; }
   AdaptedLinear halves() const { return {kTerms[seed], {shape.width, shape.width}}; }
   std::string name() const {
@@ -59,7 +60,7 @@ void for_cases(const Body& body, uint64_t num_seeds = std::size(kTerms)) {
       }
 }
 
-/// Sum and norm, one behind the other.
+/// Sum and norm, in one buffer.
 struct Normed {
   Floats sum, y;
 };

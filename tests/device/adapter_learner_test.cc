@@ -1,5 +1,5 @@
-// Adapters of several tenants on a CUDA device: beside the CPU's learner, and beside themselves
-// alone.
+// Adapters of several tenants on a CUDA device: compared with the CPU's learner, and with each
+// trained alone.
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,8 +42,8 @@ TrainingRules rules_of(double lr) {
   return rules;
 }
 
-/// Six tenants, more than are taken one by one, of ranks 4 to 64, with other targets and rules. Two
-/// have dropout.
+/// Six tenants, more than are computed one by one, of ranks 4 to 64, with different targets and
+/// rules. Two have dropout.
 std::vector<AdapterTraining> six_tenants() {
   std::vector<AdapterTraining> all = {
       {TenantSlot(0), {.rank = 4}, rules_of(1e-3)},
@@ -63,7 +63,7 @@ std::vector<AdapterTraining> six_tenants() {
 TrainBatch batch_of(TenantSlot tenant) {
   TrainBatch batch = mixed_batch();
   batch.tenant = tenant;
-  // Each has other tokens, and other lengths.
+  // Each tenant has different tokens and lengths.
   batch.samples.resize(4 + tenant.value);
   for (auto& sample : batch.samples) {
     if (!sample.kept.empty()) continue;
@@ -75,8 +75,8 @@ TrainBatch batch_of(TenantSlot tenant) {
 
 using Tensors = std::vector<WeightTensor>;
 
-/// Numbers in A and B of each adapter. In a mixture larger ones, times their scaling, would be more
-/// than the weights, and what bf16 rounds would grow to half of a gradient.
+/// Values in A and B of each adapter. In a mixture larger values, times their scaling, would exceed
+/// the weights, and the bf16 rounding errors would grow to half of a gradient.
 std::vector<Tensors> numbers_of(const std::filesystem::path& folder,
                                 const std::vector<AdapterTraining>& adapters) {
   const ModelConfig config = read_model_config(folder).value();
@@ -155,7 +155,8 @@ struct Expected {
   std::vector<Tensors> gradients;
 };
 
-/// What bf16 may leave of each tenant's gradients (bf16_rounding.h), by the tensor that moves most.
+/// The error that bf16 may cause in each tenant's gradients (bf16_rounding.h), for the tensor with
+/// the largest error.
 std::vector<double> tolerances_in_bf16(const Expected& expected) {
   std::vector<std::vector<double>> squares(expected.tenants.size());
   for (uint64_t seed = 0; seed < device_test::kRoundings; ++seed) {
@@ -181,8 +182,8 @@ std::vector<double> tolerances_in_bf16(const Expected& expected) {
   return tolerances;
 }
 
-/// Reports are means over tokens and sequences, whose roundings average out: within the digits of
-/// a number of bf16.
+/// Reports are means over tokens and sequences, whose rounding errors average out: within the
+/// precision of bf16.
 constexpr double kReportInBf16 = 0.05;
 
 /// The tolerance of each tenant's step.
@@ -191,7 +192,8 @@ std::vector<double> tolerances_of(const Expected& expected, const std::string& d
   return tolerances_in_bf16(expected);
 }
 
-/// Of `tenants`, numbers of six_tenants(), whose adapters are all there: alone and in one pass.
+/// Compares the gradients of `tenants` (indices in six_tenants(); all adapters exist): trained
+/// alone and in one pass.
 void compare_gradients(const Expected& expected, const LearnerOptions& options,
                        const std::vector<size_t>& tenants, const std::vector<double>& tolerances) {
   const double of_report = options.dtype == "float32" ? 1e-4 : kReportInBf16;
@@ -235,9 +237,9 @@ TEST(CudaAdapters, HaveTheCpusGradientsAloneAndTogether) {
   }
 }
 
-/// Those of experts, of the shared one, and of attention beside them. Slots of the
-/// third list do not follow each other. In bf16 each row goes to all experts, since a router may
-/// choose others of equals.
+/// Adapters of experts, of the shared expert, and of attention beside them. The slots of the third
+/// list are not adjacent. In bf16 each row goes to all experts, since a router may choose
+/// differently among nearly equal ones.
 TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
   for (const char* type : {"qwen3_moe", "glm4_moe"})
     for (const std::string dtype : {"float32", "bfloat16"}) {
@@ -256,8 +258,8 @@ TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
     }
 }
 
-/// More experts and tenants than one GEMM of the library takes. Biases choose the same three
-/// experts for all rows, one of them among the last, so that bf16 chooses no others.
+/// More experts and tenants than one library GEMM supports. Biases choose the same three experts
+/// for all rows, including one of the last, so that bf16 makes the same choice.
 TEST(CudaAdapters, OfManyExpertsAndTenantsHaveTheCpusGradients) {
   const auto folder = make_folder({.model_type = "glm4_moe",
                                    .hidden_size = 64,
@@ -282,7 +284,7 @@ TEST(CudaAdapters, OfManyExpertsAndTenantsHaveTheCpusGradients) {
   }
 }
 
-/// One row, three of eight experts: of the others neither A nor B has a gradient.
+/// One row, three of eight experts: A and B of the other experts have no gradient.
 TEST(CudaAdapters, OfExpertsWithoutRowsHaveNoGradient) {
   const auto folder = make_folder({.model_type = "qwen3_moe", .hidden_size = 64, .head_dim = 64});
   const auto tenants = six_tenants();
@@ -308,8 +310,8 @@ TEST(CudaAdapters, OfExpertsWithoutRowsHaveNoGradient) {
   }
 }
 
-/// Biases that decide the choice, and that bf16 would round to one number. An adapter that adds
-/// nothing leaves the base's bits, so that another choice would be seen.
+/// Biases that decide the choice, and that bf16 would round to one value. An adapter that adds
+/// nothing keeps the base's bits, so that another choice would be detected.
 TEST(CudaAdapters, AreOnFrozenWeightsWhoseExpertsAreChosenAsOnWholeOnes) {
   const auto folder = make_folder({.model_type = "glm4_moe", .hidden_size = 64, .head_dim = 64});
   auto tensors = read_model_tensors(folder).value();
@@ -374,7 +376,7 @@ TEST(CudaAdapters, BeginAsTheBaseAndLeaveItAsItIs) {
   EXPECT_THAT(made->describe(), HasSubstr("1 optimizer steps, 6 adapters of "));
 }
 
-/// One whose first tensor, which is of an MLP or of an expert, has no numbers.
+/// A snapshot whose first tensor, of an MLP or of an expert, is NaN.
 void expect_skipped_alone(const std::filesystem::path& folder) {
   const auto tenants = six_tenants();
   for (const char* dtype : {"float32", "bfloat16"}) {

@@ -1,5 +1,5 @@
-// What adapters add to a GEMM against sums in double on the host: adapters of many ranks beside
-// each other, rows without one, and a broken neighbour.
+// LoRA deltas of a GEMM compared with sums in double on the host: adapters of many ranks in one
+// call, rows without one, and a slot with NaN.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,8 @@ using Linear = cuda_test::AdaptedLinear;
 
 constexpr int64_t kRows = 21;
 
-/// Ranks 4 to 64; one has no part, two share a slot, row 12 has no adapter, 13 and 20 have no tile.
+/// Ranks 4 to 64; one has no part, two share a slot, row 12 has no adapter, 13 and 20 are in no
+/// tile.
 std::vector<AdapterTile> many_tiles() {
   return {{0, 1, 2, 4, 7, 2},      {1, 8, 0, 16, 7, 0.5F}, {9, 3, 0, 16, 7, 0.5F}, {12, 1},
           {14, 2, 1, 64, 5, 1.5F}, {16, 1, 3, 7, 2, 1},    {17, 2, 4, 24, 0, 1},   {},
@@ -45,7 +46,7 @@ Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& ti
   args.num_tiles = std::ssize(tiles);
   args.tiles = on_tiles.as<AdapterTile>();
   args.slots = on_slots.get();
-  args.next_size = linear.slot_stride() / kAdapterRowsRankMax;  // changes nothing
+  args.next_size = linear.slot_stride() / kAdapterRowsRankMax;  // must change nothing
   args.x = on_x.get();
   args.y = y.get();
   const Buffer workspace(Floats(static_cast<size_t>(adapters_workspace(args) + 1), NAN));
@@ -63,7 +64,7 @@ TEST(CudaAdapters, AddWhatTheHostAdds) {
       const Floats x = rounded(type, random_floats(kRows * linear.terms, 1));
       const Floats before = rounded(type, random_floats(kRows * linear.columns(), 2));
       const Floats slots = rounded(type, random_floats(kSlots * linear.slot_stride(), 3, 0.1));
-      // u is up to some 5, of terms that cancel.
+      // u is up to about 5, from terms that cancel.
       expect_near(added(linear, type, many_tiles(), slots, x, before),
                   wanted_of_tiles(linear.args(type), many_tiles(), slots, x, before),
                   cuda_test::tolerance_of(type, 1e-4), "y");
@@ -95,7 +96,7 @@ TEST(CudaAdapters, ARowIsTheSameInTilesOfAnySize) {
     }
 }
 
-/// Experts' A and B lie one after the other; each tile is of one expert.
+/// A and B of experts are stored expert after expert; each tile belongs to one expert.
 TEST(CudaAdapters, AddWhatTheirExpertHas) {
   const Linear one_expert{136, {96, 40}};
   constexpr int64_t kExperts = 3;
@@ -127,11 +128,11 @@ struct SortedCase {
   int32_t experts_per_token = 0, num_experts = 0;
   int64_t tile_rows = 0;
   std::vector<AdapterTile> runs;
-  int64_t first_row = 0;  // of the pass: sources count from it
+  int64_t first_row = 0;  // of the pass: sources are counted from it
 };
 
-/// Each row chooses experts of its own; places are as sort_by_expert() gives them. Tiles are
-/// checked by what they cover: each place of a run's row once, with its run's numbers.
+/// Each row chooses its own experts; the permutation is that of sort_by_expert(). Tiles are checked
+/// by their coverage: each sorted row of a run once, with the fields of its run.
 void expect_tiles(const SortedCase& one) {
   SCOPED_TRACE(::testing::Message() << one.rows << " rows, " << one.num_experts << " experts, "
                                     << one.runs.size() << " runs");
@@ -140,9 +141,10 @@ void expect_tiles(const SortedCase& one) {
   for (int64_t row = 0; row < one.rows; ++row)
     for (int64_t i = 0; i < one.experts_per_token; ++i)
       of_experts[static_cast<size_t>((row * row + i * 3 + row / 5) % (one.num_experts - 1))]
-          .push_back(static_cast<int32_t>(row));  // the last expert has none
+          .push_back(static_cast<int32_t>(row));  // no row chooses the last expert
   Ints sources, ends, run_ends;
-  std::vector<AdapterTile> want(static_cast<size_t>(num_pairs));  // by place: its run's, and expert
+  // by sorted row: the fields of its run, and the expert
+  std::vector<AdapterTile> want(static_cast<size_t>(num_pairs));
   for (size_t expert = 0; expert < of_experts.size(); ++expert) {
     for (const int32_t row : of_experts[expert]) {
       for (const AdapterTile& run : one.runs) {
@@ -201,7 +203,7 @@ void expect_tiles(const SortedCase& one) {
           << "place " << place;
     }
   }
-  int64_t num_wanted = 0;  // no more tiles than each run of an expert fills
+  int64_t num_wanted = 0;  // at most the tiles that each expert's runs fill
   for (size_t place = 0, in_run = 0; place < want.size(); ++place) {
     EXPECT_EQ(covered[place], want[place].rows > 0 ? 1 : 0) << "place " << place;
     const bool goes_on = place > 0 && want[place].rows > 0 &&
@@ -217,7 +219,7 @@ TEST(CudaAdapters, ExpertTilesHaveTheRowsOfOneExpertAndRun) {
   const AdapterTile all{0, 300, 0, 16, 7, 2};
   expect_tiles({300, 3, 8, 64, {all}});
   expect_tiles({300, 3, 8, 8, {all}});
-  expect_tiles({1, 2, 128, 8, {{0, 1, 3, 4, 1, 1}}});  // a tile a place
+  expect_tiles({1, 2, 128, 8, {{0, 1, 3, 4, 1, 1}}});  // one tile per sorted row
   // Rows without an adapter at both ends and between, a run without rows, runs of one row.
   expect_tiles({300,
                 4,
@@ -228,7 +230,7 @@ TEST(CudaAdapters, ExpertTilesHaveTheRowsOfOneExpertAndRun) {
                  {93, 0, 5, 1, 1, 1},
                  {100, 150, 2, 7, 7, 0.5F},
                  {250, 49, 0, 4, 7, 1}}});
-  // Rows from the middle of the first run on, to the middle of the last.
+  // From the middle of the first run to the middle of the last.
   expect_tiles(
       {60, 3, 8, 8, {{10, 100, 2, 8, 7, 1}, {112, 20, 1, 4, 7, 1}, {132, 300, 0, 16, 7, 3}}, 90});
   expect_tiles({40, 2, 4, 8, {{0, 20, 0, 4, 7, 1}, {20, 20, 1, 8, 7, 1}, {40, 0}, {40, 0}}});

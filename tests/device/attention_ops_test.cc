@@ -1,4 +1,4 @@
-// Paged decode attention against the CPU's attention over the rows that it sees.
+// Paged decode attention compared with the CPU's attention over the keys that each row attends to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ DecodeCase random_case(Type type, uint64_t seed) {
   return one;
 }
 
-/// Lengths from 0 to length_max, blocks in random order; slots as the CPU names its rows.
+/// Lengths from 0 to length_max, blocks in random order; slots as the CPU numbers its rows.
 struct Context {
   Ints lengths, table;
   int64_t table_stride = 0;
@@ -103,8 +103,8 @@ struct Context {
   }
 };
 
-/// body(from, to) for each head of each slot: where its channels begin as the CPU has them,
-/// [slots, heads, channels], and in the order of the cache.
+/// Calls body(from, to) for each head of each slot: offset of its channels in the CPU's layout,
+/// [slots, heads, channels], and in the layout of the cache.
 template <class Body>
 void for_heads(const DecodeCase& one, const PagedCache& cache, int64_t num_slots,
                const Body& body) {
@@ -125,7 +125,7 @@ Floats paged(const DecodeCase& one, const Context& context, const PagedCache& ca
   return whole;
 }
 
-/// And back.
+/// The inverse.
 Floats dense(const DecodeCase& one, const Context& context, const PagedCache& cache,
              const Floats& whole) {
   Floats all(whole.size());
@@ -149,7 +149,7 @@ struct DecodeOperands {
   Floats q, keys, values, sinks;
 };
 
-/// Row by row, over the keys in the window; a sink takes its share of what the others had.
+/// Row by row, over the keys in the window; a sink reduces the weights of the others.
 Floats cpu_decode(const DecodeCase& one, const Context& context, const DecodeOperands& host,
                   float scale) {
   const int64_t heads = one.heads.num_heads, d = one.heads.head_dim;
@@ -186,7 +186,7 @@ DecodeOperands random_operands(const DecodeCase& one, const Context& context) {
   return host;
 }
 
-/// A case in the memory of the operation, which `args` names.
+/// A case in memory of the operation, as pointed to by `args`.
 struct DecodeMemory {
   DecodeMemory(const DecodeCase& one, const Context& context, const DecodeOperands& host)
       : cache(cache_of(one)),
@@ -223,8 +223,9 @@ struct DecodeMemory {
 };
 
 /// An output is a mean of values of up to 1 (with RoPE applied, the row's own value is up to 3).
-/// Its weights are off by ln 2 times what their scores are, in powers of two: these are up to 8, of
-/// some fifteen roundings to 2^-24 of that, so 5e-6. Written as bf16 it is rounded once more.
+/// The error of its weights is ln 2 times the error of the scores, which are powers of two: up to
+/// 8, with about fifteen roundings of 2^-24 relative, so 5e-6. Written as bf16 it is rounded once
+/// more.
 void expect_near_cpu(const DecodeCase& one, const Context& context, const DecodeOperands& host,
                      const DecodeMemory& memory) {
   const Floats want = cpu_decode(one, context, host, memory.args.scale);
@@ -262,7 +263,7 @@ TEST(CudaDecodeAttention, HoldsEveryWidthGroupAndSplit) {
         }
 }
 
-/// The inputs of rotary() for the rows of `one`; each row has the position of its last key.
+/// The inputs of rotary() for the rows of `one`; the position of each row is that of its last key.
 struct RopeRows {
   Floats qkv, q_weight, k_weight, cosine, sine;
   Ints positions, slots;
@@ -286,9 +287,9 @@ struct RopeRows {
   }
 };
 
-/// In one launch as in two: the cache has the same bits, and the output is the CPU's of what
-/// rotary() wrote, the queries rounded as it rounds them. (Its bits need not be those of two
-/// launches: the compiler may round a sum in other places.)
+/// One launch equals two: the cache has the same bits. The output is compared with the CPU's for
+/// what rotary() wrote, with queries rounded in the same way. (Its bits may differ from two
+/// launches: the compiler may round a sum at other points.)
 void expect_rope_decode(const DecodeCase& one) {
   SCOPED_TRACE(one.name());
   RandomStream random(mix(one.seed, 10));

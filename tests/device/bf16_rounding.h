@@ -1,12 +1,12 @@
-/// What bf16 rounds on a device, imitated on the CPU: the same model with weights that are moved as
-/// far as rounding moves them. From it follow the tolerances of tests in bf16.
+/// Imitates on the CPU the rounding of bf16 on a device: the same model with weights changed as
+/// much as rounding changes them. The tolerances of bf16 tests follow from it.
 ///
 /// A device rounds a layer's four matrices, and twelve results of its rows: norms, GEMMs, queries
-/// and keys after RoPE, attention, the activation, sums. All these errors are of one size and
-/// independent, so that together they are sqrt((4 + 12) / 4) = 2 times as far as those of the
-/// matrices, which kRoundings roundings of the weights alone show in the mean square. Experts and
-/// adapters bring more of both, in about the same ratio. Half as much again, since a result may
-/// hang on few numbers, which scatter.
+/// and keys after RoPE, attention, the activation, sums. All these errors have the same size and
+/// are independent. So together they are sqrt((4 + 12) / 4) = 2 times the error of the matrices
+/// alone, which is measured in the mean square with kRoundings random changes of the weights.
+/// Experts and adapters add to both in about the same ratio. A factor of 1.5 is added, since a
+/// result may depend on few values, which scatter.
 #pragma once
 
 #include <cmath>
@@ -24,14 +24,13 @@ namespace primerl::device_test {
 
 inline constexpr uint64_t kRoundings = 4;
 
-/// The tolerance from the sum of the squared errors of kRoundings roundings of the weights.
+/// The tolerance, from the sum of the squared errors of kRoundings changes of the weights.
 inline double tolerance_of_roundings(double squares) {
   return 1.5 * 2 * std::sqrt(squares / kRoundings);
 }
 
-/// Tensors whose numbers are moved as far as bf16 rounds them: by up to 0.0029 of themselves, which
-/// is 0.0017 in the mean square. The scaling of an adapter and the biases that choose experts are
-/// fp32 on a device, too.
+/// Tensors changed as much as bf16 rounds: by up to 0.0029 relative, which is 0.0017 in the mean
+/// square. The scaling of an adapter and the router biases are fp32 on a device too.
 inline std::vector<WeightTensor> moved(std::vector<WeightTensor> tensors, RandomStream& random) {
   for (WeightTensor& tensor : tensors) {
     if (tensor.name == kAdapterScaling || tensor.name.ends_with("e_score_correction_bias"))
@@ -45,7 +44,7 @@ inline std::vector<WeightTensor> moved(std::vector<WeightTensor> tensors, Random
   return tensors;
 }
 
-/// A folder with the model of another, whose weights are so moved.
+/// A folder with the model of another, with weights changed this way.
 inline std::filesystem::path moved_folder(const std::filesystem::path& folder,
                                           RandomStream& random) {
   const auto other = testing::scratch_folder("moved");

@@ -108,7 +108,7 @@ void expect_one_answer(const std::function<cuda::Outcome(cuda::Stream)>& launch,
   const Bytes first = answer_of([&] { run(checked); }, outputs);
   EXPECT_TRUE(answer_of([&] { run(checked); }, outputs) == first)
       << "a second launch gave other bits";
-  if (!cuda::has_own_kernels()) return;  // others may not be captured
+  if (!cuda::has_own_kernels()) return;  // other builds cannot capture graphs
   const auto compare = [&](const std::function<void()>& replay) {
     EXPECT_TRUE(answer_of(replay, outputs) == first) << "a replayed graph gave other bits";
     EXPECT_TRUE(answer_of(replay, outputs) == first) << "a graph replayed twice gave other bits";
@@ -125,7 +125,7 @@ void expect_near(const Floats& got, const Floats& want, Tolerance tolerance, con
   int64_t num_far = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     if (std::isnan(got[i]) && std::isnan(want[i])) continue;
-    if (got[i] == want[i]) continue;  // infinities too
+    if (got[i] == want[i]) continue;  // also for infinities
     const double far = std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i]));
     const double near = tolerance.absolute + tolerance.relative * std::abs(want[i]);
     if (far <= near) continue;

@@ -1,4 +1,4 @@
-/// Memory of a test, and launches that must give the same bits again.
+/// Memory of a test, and launches that must give the same bits when repeated.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ Floats random_floats(int64_t count, uint64_t key, double scale = 1);
 Floats rounded(cuda::Type type, Floats values);
 const char* name_of(cuda::Type type);
 
-/// Memory (memory.h) with what it is to hold before each launch.
+/// Memory (memory.h) with its content before each launch.
 class Buffer {
  public:
   template <class T, class = std::enable_if_t<std::is_trivially_copyable_v<T>>>
   explicit Buffer(const std::vector<T>& values)
       : Buffer(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)) {}
-  /// Numbers, rounded to `type`.
+  /// Values, rounded to `type`.
   Buffer(cuda::Type type, const Floats& values);
   ~Buffer();
   Buffer(const Buffer&) = delete;
@@ -37,7 +37,7 @@ class Buffer {
   T* as() const {
     return static_cast<T*>(memory_);
   }
-  /// Writes again what it was made with.
+  /// Restores the initial content.
   void reset() const;
   std::vector<std::byte> bytes() const;
   Floats floats(cuda::Type type = cuda::Type::kFloat32) const;
@@ -50,18 +50,18 @@ class Buffer {
   void* memory_ = nullptr;
 };
 
-/// Launches, launches again, and replays a CUDA graph of it where the operations may be captured:
+/// Launches twice, and replays a CUDA graph of the launch if the operations can be captured:
 /// `outputs`, reset before each, must have the same bits. They contain the last result.
 void expect_one_answer(const std::function<cuda::Outcome(cuda::Stream)>& launch,
                        const std::vector<const Buffer*>& outputs);
 
-/// |got - want| <= absolute + relative * |want|; what is NaN is equal to what is none.
+/// |got - want| <= absolute + relative * |want|; NaN equals NaN.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;
 };
-/// `absolute` for what fp32 arithmetic in another order leaves, and the rounding of `type`: 1e-5 of
-/// a number in fp32, 1/256 in bf16.
+/// `absolute` is for fp32 additions in another order, plus the rounding of `type`: 1e-5 relative in
+/// fp32, 1/256 in bf16.
 Tolerance tolerance_of(cuda::Type type, double absolute);
 void expect_near(const Floats& got, const Floats& want, Tolerance tolerance, const char* what);
 

@@ -1,4 +1,4 @@
-// `generate`, `score` and `train-step` on a CUDA device, beside the CPU, as processes.
+// `generate`, `score` and `train-step` on a CUDA device, compared with the CPU, as processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,12 +11,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What products in another order leave of log-probabilities of fp32.
+// Differences of fp32 log-probabilities when GEMMs add in another order.
 constexpr double kTolerance = 1e-3;
 
 std::string model() { return source_path("examples/reverse_text/model"); }
 
-/// What `command` prints on `device` in float32.
+/// The output of `command` on `device` in float32.
 Json printed(const std::string& device, std::vector<std::string> command) {
   command.insert(command.end(),
                  {"--model", model(), "--device", device, "--dtype", "float32", "--json"});
@@ -74,7 +74,7 @@ TEST(CommandsOnADevice, ThatIsNotThereSayWhatThereIs) {
   EXPECT_THAT(end.err, HasSubstr("--device cuda:63 is not available: this machine has "));
 }
 
-// libtorch of a CUDA build would end the worker.
+// libtorch of a CUDA build would otherwise end the worker.
 TEST(CommandsOnADevice, RefuseAllocatorSettingsBeforeLibtorchReadsThem) {
   const std::vector<std::string> words = {"generate", "--model",  model(), "--prompt",
                                           "r:a>",     "--device", "cuda:0"};

@@ -10,13 +10,13 @@
 namespace primerl::cuda_test {
 namespace {
 
-/// Tests of a device on a machine without one fail here, by name.
+/// On a machine without a device, device tests fail here, by name.
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   throw std::runtime_error(fmt::format("{}: {}", what, cudaGetErrorString(error)));
 }
 
-/// A stream of its own; waits for it.
+/// A separate stream; the destructor waits for it.
 class OwnStream {
  public:
   OwnStream() {

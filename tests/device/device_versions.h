@@ -1,5 +1,4 @@
-/// Versions of weights in the memory of a CUDA device for tests: every byte follows from the
-/// version.
+/// Versions of weights in the memory of a CUDA device for tests: every byte depends on the version.
 #pragma once
 
 #include <cuda_runtime_api.h>

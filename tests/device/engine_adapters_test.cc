@@ -1,6 +1,6 @@
-// Adapters in the engine on a CUDA device beside the CPU's: in fp32 the same tokens and, but for
-// rounding, the same log-probabilities, whoever else is in the batch. Heads of 64 channels decode
-// in graphs, heads of 16 do not.
+// Adapters in the engine on a CUDA device compared with the CPU's: in fp32 the same tokens and,
+// except for rounding, the same log-probabilities, for any other rows in the batch. Heads of 64
+// channels decode in graphs, heads of 16 do not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kTenants = 5;
 
-/// Ranks 4 to 64, and other targets for each.
+/// Ranks 4 to 64, with different targets.
 std::vector<AdapterTraining> tenants() {
   return {{TenantSlot(0), {.rank = 4, .alpha = 8}},
           {TenantSlot(1), {.rank = 64, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj"}}},
@@ -43,7 +43,7 @@ EngineOptions with_slots(const std::string& device, int32_t slots = kTenants) {
   return options;
 }
 
-/// Several of each tenant; some arrive while others decode.
+/// Several requests of each tenant; some arrive while others decode.
 std::vector<SequenceRequest> of_all_tenants() {
   std::vector<SequenceRequest> all;
   for (uint64_t number = 0; number < 23; ++number)
@@ -63,7 +63,7 @@ class CudaAdapterEngine : public ::testing::TestWithParam<int32_t> {
       adapters_.push_back(testing::adapter_of(*learner_, TenantSlot(tenant), 1));
   }
 
-  /// Other numbers of a tenant's adapter, of rank and targets of `like`.
+  /// Another version of a tenant's adapter, with rank and targets of `like`.
   std::shared_ptr<const WeightSnapshot> version_of(uint32_t tenant, int64_t version,
                                                    uint32_t like) const {
     auto next = std::make_shared<WeightSnapshot>(*adapters_[tenant]);
@@ -124,7 +124,7 @@ TEST_P(CudaAdapterEngine, NewVersionsCountOncePreparedOrNot) {
     for (const auto& [id, end] : want)
       EXPECT_EQ(got.at(id).spans.back().version, end.spans.back().version) << id;
   };
-  compare("first");  // graphs are there, and read the new numbers
+  compare("first");  // graphs exist, and read the new values
   const auto prepared = version_of(0, 2, 0), wider = version_of(3, 2, 1);
   while (!device_engine->prepare(prepared)) ASSERT_TRUE(device_engine->step().ok());
   compare("prepared and not applied");
@@ -133,7 +133,7 @@ TEST_P(CudaAdapterEngine, NewVersionsCountOncePreparedOrNot) {
   EXPECT_EQ(device_engine->apply(*prepared).value(), 0U) << "it has that version";
   for (Engine* engine : {device_engine.get(), cpu.get()}) apply(*engine, *wider);
   compare("of another rank and other targets, not prepared");
-  // Another takes its place, and what was prepared is not what is applied.
+  // Another snapshot replaces it: the prepared one is not the applied one.
   const auto unwanted = version_of(2, 7, 2), other = version_of(2, 6, 2);
   while (!device_engine->prepare(unwanted)) ASSERT_TRUE(device_engine->step().ok());
   for (Engine* engine : {device_engine.get(), cpu.get()}) apply(*engine, *other);
@@ -187,7 +187,7 @@ TEST_P(CudaAdapterEngine, ANewVersionOfWhoWaitsForASlotIsTheOneThatComes) {
                                                  request_of(1, 9, 12, 1, 4)};
   const Ends want = run_all(*cpu, requests);
   expect_alike(run_all(*device_engine, requests), want);
-  // It is on its way when the next version comes.
+  // It is still being uploaded when the next version arrives.
   ASSERT_TRUE(device_engine->submit(request_of(2, 9, 4, 1, 0)).ok());
   Ends ends;
   ASSERT_TRUE(device_engine->step().ok());
@@ -236,7 +236,7 @@ TEST_P(CudaAdapterEngine, Bf16IsNearTheCpusFp32) {
       squares += off * off;
       spread += end.prompt_logprobs[i] * end.prompt_logprobs[i];
     }
-  // As without adapters, where it is 0.02: of theirs u is rounded, too.
+  // Without adapters the factor is 0.02; here u is rounded too.
   EXPECT_LT(std::sqrt(squares), 0.03 * std::sqrt(spread));
   EXPECT_GT(squares, 0);
 }

@@ -1,4 +1,4 @@
-/// Engines on a CUDA device beside the CPU's: requests, runs, and answers that must be alike.
+/// Engines on a CUDA device compared with the CPU's: requests, runs, and results that must agree.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@ namespace primerl::device_test {
 using Snapshots = std::vector<std::shared_ptr<const WeightSnapshot>>;
 using Ends = std::map<uint64_t, FinishEvent>;
 
-// What GEMMs in another order leave of log-probabilities of fp32, by |logit| of about 10.
+// Differences of fp32 log-probabilities when GEMMs add in another order, at |logit| of about 10.
 constexpr double kLogprobTolerance = 2e-4;
-constexpr int kStepsMax = 1'000'000;  // of a run; some wait for an adapter
+constexpr int kStepsMax = 1'000'000;  // per run; some steps wait for an adapter
 
 inline EngineOptions options_on(const std::string& device) {
   EngineOptions options;
@@ -57,7 +57,7 @@ inline SequenceRequest request_of(uint64_t id, int32_t num_prompt, int32_t max_t
   return made;
 }
 
-/// Of `num_tenants` in turn, with scores of their prompts.
+/// Alternating between `num_tenants` tenants, with log-probabilities of their prompts.
 inline std::vector<SequenceRequest> long_prompts(uint32_t num_tenants) {
   std::vector<SequenceRequest> all;
   for (uint32_t number = 0; number < 9; ++number) {

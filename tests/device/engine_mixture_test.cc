@@ -1,5 +1,5 @@
-// Mixtures of experts in the engine on a CUDA device beside the CPU's. fp32 takes one GEMM an
-// expert and no graph, bf16 takes grouped GEMMs, in graphs where all decode.
+// Mixtures of experts in the engine on a CUDA device compared with the CPU's. fp32 uses one GEMM
+// per expert and no graph; bf16 uses grouped GEMMs, in graphs if all sequences decode.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,8 @@ TEST_P(CudaMixtureEngine, NewWeightsAndTheirBiasesCountFromTheNextStepOn) {
   expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
 }
 
-/// Of prompts with what was drawn behind them: the log-probabilities of what was drawn.
+/// Scores prompts followed by their sampled tokens: returns the log-probabilities of the sampled
+/// tokens.
 std::vector<float> scores_of(Engine& engine, const std::vector<SequenceRequest>& scored,
                              const Ends& drawn) {
   const Ends ends = run_all(engine, scored);
@@ -84,9 +85,9 @@ double squares_between(const std::vector<float>& got, const std::vector<float>& 
   return squares;
 }
 
-/// The CPU's engine says what tokens that the device drew in bf16 were worth, and its engines with
-/// moved weights how far off rounding alone may be (bf16_rounding.h): there, too, a near choice of
-/// experts may fall otherwise. `adapters` are in all of them.
+/// The CPU's engine scores the tokens that the device sampled in bf16. CPU engines with changed
+/// weights show the error that rounding alone may cause (bf16_rounding.h), including other choices
+/// among nearly equal experts. All of them have `adapters`.
 void expect_near_in_bf16(Engine& device_engine, const EngineOptions& on_cpu,
                          const std::filesystem::path& folder, const Snapshots& adapters,
                          const std::vector<SequenceRequest>& requests) {
@@ -136,7 +137,7 @@ TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
   expect_near_in_bf16(*device_engine, options_on("cpu"), folder_, {}, some_requests(1));
 }
 
-/// Adapters of experts and of the shared one, and of attention beside them; one of that alone.
+/// Adapters of experts, of the shared expert, and of attention beside them; one of attention alone.
 class CudaMixtureAdapters : public CudaMixtureEngine {
  protected:
   static constexpr uint32_t kTenants = 5;
@@ -182,7 +183,7 @@ TEST_P(CudaMixtureAdapters, RowsOfAMixedBatchAreTheCpus) {
   }
 }
 
-/// Experts have so many rows each that their tiles are wide.
+/// Experts have so many rows each that wide tiles are used.
 TEST_P(CudaMixtureAdapters, SoAreThoseOfLongPrompts) {
   const auto requests = device_test::long_prompts(kTenants);
   auto device_engine = engine_on("cuda:0", "float32"), cpu = engine_on("cpu", "float32");
@@ -199,7 +200,7 @@ TEST_P(CudaMixtureAdapters, Bf16InGraphsIsNearTheCpusFp32) {
 TEST_P(CudaMixtureAdapters, ABrokenNeighbourChangesNothing) {
   auto healthy = engine_on("cuda:0", "float32");
   const Ends want = run_all(*healthy, of_all_tenants(1));
-  auto broken = std::make_shared<WeightSnapshot>(*adapters_[4]);  // of experts alone
+  auto broken = std::make_shared<WeightSnapshot>(*adapters_[4]);  // of experts only
   for (auto& tensor : broken->tensors) {
     const std::vector<float> nan(tensor.bytes.size() / sizeof(float),
                                  std::numeric_limits<float>::quiet_NaN());
@@ -216,7 +217,7 @@ TEST_P(CudaMixtureAdapters, ABrokenNeighbourChangesNothing) {
   }
 }
 
-/// An engine has room for the linears of the adapters that it is told of.
+/// An engine has space only for the linears in its adapter targets.
 TEST_P(CudaMixtureAdapters, AnUnsupportedTargetIsRefusedByName) {
   EngineOptions options = options_on("cuda:0");
   options.adapter_slots = kTenants;

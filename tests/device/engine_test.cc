@@ -1,6 +1,6 @@
-// The engine on a CUDA device beside the CPU's, on the same weights: in fp32 the same tokens and,
-// but for rounding, the same log-probabilities. Heads of 64 channels go through the decode
-// operation and its graphs, heads of 16 through gathered keys.
+// The engine on a CUDA device compared with the CPU's, with the same weights: in fp32 the same
+// tokens and, except for rounding, the same log-probabilities. Heads of 64 channels use the decode
+// operation and its graphs, heads of 16 use gathered keys.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ std::vector<SequenceRequest> many_requests(double temperature) {
 
 using Floats = std::vector<float>;
 
-/// bf16 has 8 bits: a rounding of 1/512 of each of some ten numbers on the way to a logit.
+/// bf16 has 8 bits: a rounding of 1/512 of each of about ten values that a logit depends on.
 void expect_near_in_bf16(const Floats& got, const Floats& want) {
   ASSERT_EQ(got.size(), want.size());
   double squares = 0, spread = 0;
@@ -88,7 +88,7 @@ TEST_P(CudaEngineTest, AndKeptSets) {
 TEST_P(CudaEngineTest, AndWhatTheDevicesSamplerHasNot) {
   auto requests = many_requests(1);
   for (auto& one : requests) {
-    if (one.id.value % 2 == 0) continue;  // drawn on the device, in the same step
+    if (one.id.value % 2 == 0) continue;  // sampled on the device, in the same step
     one.sampling.repetition_penalty = 1.3;
     one.sampling.frequency_penalty = 0.5;
     one.sampling.logit_bias = {{5, -1.5}, {11, 1}};
@@ -100,7 +100,7 @@ TEST_P(CudaEngineTest, AndWhatTheDevicesSamplerHasNot) {
 
 TEST_P(CudaEngineTest, PreemptionAndChunksChangeNoToken) {
   EngineOptions options = options_on("cuda:0");
-  options.kv_blocks = 13;  // of the longest sequence alone
+  options.kv_blocks = 13;  // enough for the longest sequence only
   options.max_batched_tokens = 17;
   options.max_prefill_tokens = 11;
   compare(many_requests(0), options);
@@ -123,7 +123,7 @@ TEST_P(CudaEngineTest, NewWeightsCountFromTheNextStepOn) {
   auto requests = many_requests(0);
   auto device_engine = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
   for (Engine* engine : {device_engine.get(), cpu.get()}) {
-    run_all(*engine, requests);  // graphs are there, and read the new weights
+    run_all(*engine, requests);  // graphs exist, and read the new weights
     const auto applied = engine->apply(*snapshot);
     ASSERT_TRUE(applied.ok()) << applied.error().text();
     EXPECT_EQ(*applied, snapshot->tensors.size());
@@ -142,7 +142,7 @@ TEST_P(CudaEngineTest, WeightsThatWerePreparedAreTheSame) {
   const auto second = snapshot_of(2, 1, GetParam()), third = snapshot_of(3, 2, GetParam());
   auto requests = many_requests(0);
   auto device_engine = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
-  // Steps continue with the old weights, also when the new ones have arrived.
+  // Steps continue with the old weights, even after the new ones have arrived.
   while (!device_engine->prepare(second)) ASSERT_TRUE(device_engine->step().ok());
   expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
 
@@ -152,12 +152,13 @@ TEST_P(CudaEngineTest, WeightsThatWerePreparedAreTheSame) {
       ASSERT_TRUE(applied.ok()) << applied.error().text();
     }
     EXPECT_TRUE(
-        device_engine->prepare(std::make_shared<const WeightSnapshot>(snapshot)));  // it has them
+        // already prepared
+        device_engine->prepare(std::make_shared<const WeightSnapshot>(snapshot)));
     for (auto& one : requests) one.salt = salt;
     expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
   };
   apply(*second, "main:2");
-  // Another takes its place before it may be there; what is not waited for is applied anyway.
+  // Another snapshot replaces it before it may be complete; apply() does not depend on prepare().
   device_engine->prepare(snapshot_of(4, 5, GetParam()));
   device_engine->prepare(third);
   apply(*third, "main:3");
@@ -214,8 +215,8 @@ TEST_P(CudaEngineTest, ABrokenNumberIsNamed) {
 INSTANTIATE_TEST_SUITE_P(HeadDim, CudaEngineTest, ::testing::Values(64, 16),
                          [](const auto& one) { return std::to_string(one.param); });
 
-/// Of widths whose GEMMs decode steps make in parts, in steps of 1 to 19 rows: the CPU
-/// scores what the device has drawn.
+/// Decode steps compute GEMMs of these widths in parts, in steps of 1 to 19 rows: the CPU scores
+/// what the device has sampled.
 TEST(CudaEngineProducts, OfDecodeStepsAreNearTheCpus) {
   const auto folder = testing::make_folder(
       {.hidden_size = 384, .head_dim = 64, .deviation = 0.05});  // 256 and 768 terms
@@ -282,7 +283,8 @@ EngineUnderTest cuda_engine(const std::string& model_type) {
 
 }  // namespace
 
-// Its tests want equal bits in batches of other sizes, which no engine of fast numerics has.
+// These tests need equal bits in batches of other sizes, which engines with fast numerics do not
+// have.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineCache);
 INSTANTIATE_TEST_SUITE_P(Card, EngineConformance,
                          ::testing::Values(cuda_engine("qwen3"), cuda_engine("llama")),

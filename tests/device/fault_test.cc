@@ -1,6 +1,6 @@
-// Faults of a CUDA device, caused on purpose: an operation that writes to an invalid address, in a
-// child process, since that process cannot use its device afterwards; another user who takes all
-// memory, and gives it back.
+// Faults of a CUDA device, caused on purpose. One is an operation that writes to an invalid
+// address, in a child process, since that process cannot use its device afterwards. The other is
+// another user that allocates all memory, and frees it.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
@@ -27,11 +27,11 @@ using testing::TinyModel;
 
 constexpr int kLostExit = 5;
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr int32_t kManyTokens = 6000;  // more than a full CUDA device has room for
+constexpr int32_t kManyTokens = 6000;  // more than fits a full CUDA device
 
 bool never() { return false; }
 
-/// Large enough that a long prompt wants memory of its own: fp32 scores of attention.
+/// Large enough that a long prompt needs new memory: fp32 scores of attention.
 const TinyModel kModel{.hidden_size = 256, .num_layers = 4, .head_dim = 64, .max_positions = 8192};
 
 std::unique_ptr<Engine> engine_of(const std::filesystem::path& folder) {
@@ -77,7 +77,7 @@ TrainBatch batch_of(int32_t num_tokens) {
   return batch;
 }
 
-/// Steps until everything that was submitted has ended, or a step fails.
+/// Steps until every submitted sequence has ended, or a step fails.
 Status run(Engine& engine, std::map<uint64_t, FinishEvent>& ends) {
   for (int step = 0; step < 1000 && engine.has_work(); ++step) {
     RETURN_IF_ERROR(engine.step());
@@ -87,7 +87,7 @@ Status run(Engine& engine, std::map<uint64_t, FinishEvent>& ends) {
   return ok();
 }
 
-/// An operation whose output lies where there is no memory.
+/// An operation whose output address is invalid.
 void write_out_of_bounds() {
   void* input = nullptr;
   CHECK(cudaMalloc(&input, kMiB) == cudaSuccess, "no memory for the operation");
@@ -99,7 +99,7 @@ void write_out_of_bounds() {
   CHECK(cuda::swiglu(args, nullptr).is_ok(), "the operation was not launched");
 }
 
-/// The last thing a child does, as a worker does it: nothing is destroyed.
+/// The last thing that a child does, as in a worker: no destructors run.
 [[noreturn]] void leave(const Status& status) {
   std::fprintf(stderr, "%s\n", status.ok() ? "nothing was noticed" : status.error().text().c_str());
   const bool is_lost = !status.ok() && status.error().code() == Code::kDeviceLost;
@@ -108,7 +108,7 @@ void write_out_of_bounds() {
 
 class ALostCudaDevice : public ::testing::Test {
  protected:
-  // A child begins anew, so that the CUDA device of this process stays whole.
+  // The child starts as a new program, so that the CUDA device of this process stays usable.
   ALostCudaDevice() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
@@ -159,7 +159,7 @@ TEST_F(ALostCudaDeviceDeathTest, IsNoticedWhenNewWeightsCome) {
               "new weights: the device is lost to this process: cudaErrorIllegalAddress");
 }
 
-/// Takes all memory of CUDA device 0 but for about `left` bytes.
+/// Allocates all memory of CUDA device 0 except about `left` bytes.
 class Hog {
  public:
   explicit Hog(size_t left) {
@@ -217,7 +217,7 @@ TEST(AFullDevice, FailsOneStepOfALearnerWithThePlansFigures) {
     const auto report = learner->step(batch_of(kManyTokens), never);
     ASSERT_FALSE(report.ok());
     EXPECT_EQ(report.error().code(), Code::kExhausted) << report.error().text();
-    // A row for each token that predicts another: the last predicts none.
+    // A row for each token that predicts another: the last one predicts none.
     EXPECT_THAT(
         report.error().text(),
         HasSubstr(fmt::format("GB of cuda:0 for micro-batches of {} tokens", kManyTokens - 1)));

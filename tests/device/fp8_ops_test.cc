@@ -1,4 +1,4 @@
-// FP8 with block scales against plain C++ (kernels/ops/fp8.h), to the bit.
+// FP8 with block scales compared with plain C++ (kernels/ops/fp8.h), bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ Codes codes_of(const Buffer& buffer) {
   return codes;
 }
 
-/// Numbers of many magnitudes, some of them 0, in blocks some of which are all 0.
+/// Values of many magnitudes, some of them 0; some blocks are all 0.
 Floats varied(int64_t count, uint64_t seed) {
   Floats x = random_floats(count, seed, 3);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -47,7 +47,7 @@ TEST(Fp8, CodesAreTheNearestNumbers) {
     if (std::isnan(value)) continue;
     EXPECT_EQ(e4m3_of(value), code);
   }
-  // Every pair of adjacent codes: the middle rounds to the even one, a little more or less to its
+  // Every pair of adjacent codes: the midpoint rounds to the even one, values beside it to their
   // side.
   for (uint8_t code = 0; code < 0x7e; ++code) {
     const float low = float_of_e4m3(code), high = float_of_e4m3(static_cast<uint8_t>(code + 1));

@@ -1,5 +1,5 @@
-// GEMMs in FP8 on a CUDA device: the GEMM itself against sums in double of the very numbers
-// that its codes stand for; engine and learner against bf16's, and against each other.
+// GEMMs in FP8 on a CUDA device: the GEMM itself compared with sums in double of exactly the values
+// of its codes; engine and learner compared with bf16's, and with each other.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <gmock/gmock.h>
@@ -31,8 +31,8 @@ using Floats = std::vector<float>;
 
 const int kIsAskedToRepeat = ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
 
-/// Numbers of bf16; blocks of 128 x 128 have magnitudes of their own, so that a scale in the wrong
-/// place is seen.
+/// Values of bf16; each block of 128 x 128 has another magnitude, so that a wrong scale is
+/// detected.
 Floats varied(int64_t rows, int64_t width, uint64_t seed) {
   RandomStream random(seed);
   Floats values;
@@ -45,7 +45,7 @@ Floats varied(int64_t rows, int64_t width, uint64_t seed) {
   return values;
 }
 
-/// The numbers after coding, with a scale for each `tall` x 128.
+/// The values after coding, with a scale for each `tall` x 128.
 Floats coded(const Floats& x, int64_t rows, int64_t width, int64_t tall) {
   Floats left(x.size());
   for (int64_t r = 0; r < rows; r += tall)
@@ -63,11 +63,11 @@ Floats coded(const Floats& x, int64_t rows, int64_t width, int64_t tall) {
 }
 
 at::Tensor on_cuda(const Floats& values, int64_t rows, int64_t width) {
-  auto* data = const_cast<float*>(values.data());  // only read
+  auto* data = const_cast<float*>(values.data());  // not written
   return at::from_blob(data, {rows, width}, at::kFloat).to(at::kBFloat16).to(at::kCUDA);
 }
 
-/// |got - want| beside |want| of x * weight', which are [rows, columns].
+/// |got - want| relative to |want| for x * weight', both [rows, columns].
 void expect_gemm(const at::Tensor& product, const Floats& x, const Floats& weight, int64_t rows,
                  int64_t terms) {
   const at::Tensor host = product.to(at::kFloat).cpu().contiguous();
@@ -83,7 +83,7 @@ void expect_gemm(const at::Tensor& product, const Floats& x, const Floats& weigh
       far += off * off;
       all += sum * sum;
     }
-  // bf16 rounds by up to 1/256, in the mean square by 0.0017; the device adds up 128 terms in some
+  // bf16 rounds by up to 1/256, in the mean square by 0.0017; the device adds 128 terms with about
   // 14 bits.
   EXPECT_LT(std::sqrt(far / all), 0.004);
 }
@@ -194,13 +194,13 @@ double squares(const Floats& a, const Floats& b) {
   for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
   return sum;
 }
-/// Root of the mean square of a - b.
+/// Root mean square of a - b.
 double distance(const Floats& a, const Floats& b) {
   return std::sqrt(squares(a, b) / static_cast<double>(a.size()));
 }
 
-/// The tensors of a model, where those of GEMMs in FP8 are what their codes stand for. All are
-/// multiples of 128, so that the blocks of q, k and v are those of the matrix they are parts of.
+/// The tensors of a model, with FP8 weights replaced by the values of their codes. All sizes are
+/// multiples of 128, so that the blocks of q, k and v are blocks of their common matrix.
 std::vector<WeightTensor> as_codes(std::vector<WeightTensor> tensors) {
   for (WeightTensor& tensor : tensors) {
     if (!tensor.name.ends_with("_proj.weight")) continue;
@@ -215,11 +215,11 @@ std::vector<WeightTensor> as_codes(std::vector<WeightTensor> tensors) {
   return tensors;
 }
 
-// What FP8 leaves of a result follows from its format. e4m3 rounds to four bits: a number is off by
-// up to 1/16 of it, whatever its magnitude is, and by 0.027 in the mean square. A GEMM rounds
-// both its factors so, one of bf16 beside whom the weights are those of the codes rounds one, 16
-// times finer for the other. Two errors that are alike and know nothing of each other are sqrt(2)
-// times as far from bf16 as one of them. So the tests ask the second how far that is.
+// The error of FP8 follows from its format. e4m3 rounds to four bits: the error is up to 1/16
+// relative, for any magnitude, and 0.027 in the mean square. An FP8 GEMM rounds both factors. A
+// bf16 GEMM with weights equal to the codes has only the weights' error; its rows are rounded 16
+// times finer. Two independent errors of equal size give sqrt(2) times the error of one. So the
+// tests measure the error of the weights alone.
 
 TEST(CudaFp8, LogitsOfTheEngineAreOffByWhatTheFormatLeaves) {
   const auto folder = make_folder(wide_model());
@@ -234,7 +234,7 @@ TEST(CudaFp8, LogitsOfTheEngineAreOffByWhatTheFormatLeaves) {
   fmt::print("log-probabilities: {:.4f} apart, by the weights alone {:.4f}\n", distance(got, want),
              by_weights);
   EXPECT_GT(distance(got, want), by_weights) << "the rows are not rounded";
-  // Not sqrt(2): 149 numbers that share their errors scatter.
+  // More than sqrt(2): 149 values with common errors scatter.
   EXPECT_LT(distance(got, want), 1.75 * by_weights);
 }
 
@@ -285,7 +285,7 @@ TEST(CudaFp8, GradientsAreOffByWhatTheFormatLeaves) {
     const double size = distance(b, Floats(b.size(), 0));
     fmt::print("{}: {:.4f}, by the weights alone {:.4f}\n", want[t].name, distance(a, b) / size,
                distance(c, b) / size);
-    // Not sqrt(2): the 64 numbers of a norm of heads scatter.
+    // More than sqrt(2): the 64 values of a head norm scatter.
     EXPECT_LT(distance(a, b), 2 * distance(c, b)) << want[t].name;
     by_weights += squares(c, b);
     by_rows += squares(a, c);
@@ -295,8 +295,8 @@ TEST(CudaFp8, GradientsAreOffByWhatTheFormatLeaves) {
              std::sqrt(by_both / by_weights), std::sqrt(by_rows / by_weights));
   EXPECT_GT(by_both, by_weights) << "the rows are not rounded";
   EXPECT_LT(by_both, 2 * by_weights);
-  // Beside the same codes the rows' errors are left. They are others in each row, so that sums over
-  // rows, which gradients are, have less of them than of the weights'.
+  // Compared with the same codes, only the errors of the rows are left. They differ in each row, so
+  // gradients, which are sums over rows, have less of them than of the weights'.
   EXPECT_LT(by_rows, by_weights);
 }
 

@@ -1,5 +1,5 @@
-// Frozen weights that the engine and the learner of a process hold together on a CUDA device: once,
-// and the same answers as from sets of their own.
+// Frozen weights that the engine and the learner of a process share on a CUDA device: stored once,
+// with the same results as separate copies.
 #include "kernels/torch/cuda/frozen_base.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -56,7 +56,7 @@ void train(Learner& learner) {
   }
 }
 
-/// What it says with `adapter`, tokens and log-probabilities.
+/// Its tokens and log-probabilities with `adapter`.
 Ends answers(Engine& engine, const WeightSnapshot& adapter) {
   device_test::apply(engine, adapter);
   std::vector<SequenceRequest> all;
@@ -77,7 +77,7 @@ int64_t bytes_on_cuda() {
   return stats.allocated_bytes[0].current;
 }
 
-/// Large enough for its weights to be seen among all else.
+/// Large enough that its weights dominate the memory.
 std::filesystem::path folder_of_model() { return testing::make_folder({.head_dim = 64}); }
 
 TEST(CudaFrozenBase, IsHeldOnceByTheEngineAndTheLearnerOfAProcess) {
@@ -128,7 +128,7 @@ TEST(CudaFrozenBase, StaysAfterItsLoaderEnds) {
   const auto adapter = published(*learner, 1);
   const Ends want = answers(*first, *adapter);
   first.reset();
-  // Would take the memory if it were free.
+  // It would use the memory if that were free.
   const auto another = engine_of(folder, nullptr);
   EXPECT_EQ(bases.size(), 1U);
   train(*learner);

@@ -1,4 +1,4 @@
-// GEMMs of a few rows against sums in double on the host.
+// GEMMs of a few rows compared with sums in double on the host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ void expect_gemm(const FewRowsCase& one, Type type) {
                              stream);
       },
       {&y});
-  // Terms up to 1: what cancels is of the order of the root of their number.
+  // Terms up to 1: the cancelling part grows with the root of their number.
   expect_near(y.floats(type), want, cuda_test::tolerance_of(type, 1e-4), "y");
 }
 
@@ -81,7 +81,7 @@ struct SmallMCase {
   int32_t num_parts;
 };
 
-/// [num_parts, rows, columns], sums in double.
+/// [num_parts, rows, columns], as sums in double.
 Floats gemm_in_parts(const SmallMCase& one, const Floats& x, const Floats& weight) {
   const int64_t of_part = one.terms / one.num_parts;
   Floats parts;
@@ -120,7 +120,7 @@ void expect_small_m(const SmallMCase& one) {
   expect_near(parts.floats(), want, cuda_test::tolerance_of(Type::kFloat32, 1e-4), "parts");
 }
 
-/// Parts of up to 6 chunks of 128 terms are on their way at once: more, as many, and fewer.
+/// Up to 6 chunks of 128 terms of a part are in flight at once: more, exactly 6, and fewer.
 TEST(CudaSmallMGemm, MultipliesLikeTheHost) {
   for (const SmallMCase& one :
        {SmallMCase{1, 128, 32, 1}, SmallMCase{5, 256, 64, 2}, SmallMCase{33, 2048, 64, 1},
@@ -129,7 +129,7 @@ TEST(CudaSmallMGemm, MultipliesLikeTheHost) {
     expect_small_m(one);
 }
 
-/// A row has the bits that it has alone.
+/// A row has the same bits as when it is alone.
 TEST(CudaSmallMGemm, GivesARowTheSameBitsInAnyBatch) {
   constexpr int64_t kRows = 64, kTerms = 1024, kColumns = 96;
   const Type bf16 = Type::kBfloat16;
@@ -155,7 +155,7 @@ TEST(CudaSmallMGemm, GivesARowTheSameBitsInAnyBatch) {
   for (const int64_t first : {0, 17, 63}) {
     SCOPED_TRACE(first);
     const auto begin = all.begin() + first * kColumns;
-    // ATen's GEMMs promise no bits.
+    // ATen's GEMMs do not promise equal bits.
     const Tolerance tolerance{has_own_kernels() ? 0 : 1e-4, has_own_kernels() ? 0 : 1e-5};
     expect_near(rows_of(first, 1), Floats(begin, begin + kColumns), tolerance, "row");
   }
@@ -180,8 +180,7 @@ TEST(CudaSmallMGemm, RefusesShapesItDoesNotSupport) {
   EXPECT_THAT(fault([&](auto& a) { a.parts = room + 1; }), ::testing::HasSubstr("of 16 bytes"));
 }
 
-/// The matrices of Qwen3's 0.6B that few columns have: 128 blocks each. Those of 8B are the
-/// library's.
+/// The matrices with few columns of Qwen3's 0.6B: 128 blocks each. Those of 8B use the library.
 TEST(CudaSmallMGemm, HasPartsForMatricesThatFitTheDeviceAtOnce) {
   EXPECT_EQ(small_m_parts(2048, 1024), 4);
   EXPECT_EQ(small_m_parts(3072, 1024), 4);
@@ -197,8 +196,8 @@ struct LowRankCase {
   bool is_transposed;
 };
 
-/// Three slots of two groups each, one tile full, one of a row and one empty; rows without a tile
-/// between them.
+/// Three slots of two groups each; one tile is full, one has one row and one is empty; rows without
+/// a tile between them.
 void expect_low_rank_gemms(const LowRankCase& one) {
   SCOPED_TRACE(::testing::Message() << one.terms << " terms, " << one.columns << " columns"
                                     << (one.is_transposed ? ", transposed" : ""));

@@ -9,8 +9,8 @@
 namespace primerl::cuda_test {
 namespace {
 
-// What tests compute is small: the library's second thread did nothing but spin, as much as the
-// first computed, where other tests need the core.
+// The tests' computations are small: the library's second thread would only spin, using a core that
+// other tests need.
 [[maybe_unused]] const bool kHasOneThread = [] {
   at::set_num_threads(1);
   return true;

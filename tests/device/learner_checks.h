@@ -1,4 +1,4 @@
-/// What tests of learners on a device share: batches, and how near two learners must be.
+/// Code that tests of learners on a device share: batches, and tolerances between two learners.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ inline LearnerOptions options_of(const std::string& dtype) {
   return options;
 }
 
-/// A mixture in which each row goes to all experts: in bf16 a router may choose others of equals.
+/// A mixture in which each row goes to all experts: in bf16 a router may choose differently among
+/// nearly equal ones.
 inline std::filesystem::path all_experts_folder(const std::string& type) {
   const auto folder =
       make_folder({.model_type = type, .hidden_size = 64, .head_dim = 64, .deviation = 0.1});
@@ -43,7 +44,7 @@ inline std::filesystem::path all_experts_folder(const std::string& type) {
   return folder;
 }
 
-/// Tokens [0, prompt) depend on `prompt_key` alone.
+/// Tokens [0, prompt) depend only on `prompt_key`.
 inline TrainSample sample_of(int32_t number, int32_t prompt_key, int32_t prompt, int32_t length,
                              float temperature) {
   TrainSample made;
@@ -85,8 +86,8 @@ inline std::vector<float> floats_of(const WeightTensor& tensor) {
   return values;
 }
 
-/// |got - want| / |want| of two tensors. One that has next to nothing of all of them, which are
-/// `size` long, is measured by the whole.
+/// |got - want| / |want| of two tensors. A tensor that is almost 0 compared with all of them, whose
+/// norm is `size`, is measured relative to the whole.
 inline double distance_of(const WeightTensor& got, const WeightTensor& want, double size) {
   const auto a = floats_of(got), b = floats_of(want);
   EXPECT_EQ(a.size(), b.size()) << want.name;
@@ -115,7 +116,7 @@ inline double distance_of(const std::vector<WeightTensor>& got,
   return largest;
 }
 
-/// Of each tensor it is at most `tolerance`.
+/// The distance of each tensor is at most `tolerance`.
 inline void expect_close(const std::vector<WeightTensor>& got,
                          const std::vector<WeightTensor>& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
@@ -138,7 +139,7 @@ inline TrainReport must_step(Learner& learner, const TrainBatch& batch) {
   return report.ok() ? *report : TrainReport();
 }
 
-/// A norm is no further off than its gradient, `of_gradient`, may be.
+/// The error of a norm is at most `of_gradient`, that of its gradient.
 inline void expect_like(const TrainReport& got, const TrainReport& want, double tolerance,
                         double of_gradient) {
   EXPECT_NEAR(got.loss, want.loss, tolerance * (1 + std::abs(want.loss)));

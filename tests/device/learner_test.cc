@@ -1,6 +1,6 @@
-// The learner on a CUDA device beside the CPU's, on the same weights and batches: in fp32 the same
-// losses, gradients and weights but for rounding, in bf16 within its digits. Gradients of bf16
-// flash attention repeat to the bit only where the environment asks libtorch for it, as this
+// The learner on a CUDA device compared with the CPU's, with the same weights and batches: in fp32
+// the same losses, gradients and weights except for rounding, in bf16 within its precision.
+// Gradients of bf16 flash attention repeat exactly only if libtorch is configured for it, as this
 // program does.
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -61,7 +61,7 @@ std::vector<WeightTensor> weights_of(Learner& learner) {
   return on_host(learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()).value()->tensors;
 }
 
-/// One step here and there.
+/// One step on each device.
 void compare_steps(const TinyModel& model, const TrainBatch& batch, const LearnerOptions& options,
                    double tolerance) {
   const auto folder = make_folder(model);
@@ -95,7 +95,7 @@ TEST(CudaLearner, AndThoseOfCrossEntropy) {
   compare_steps({}, batch, options_of("float32"), 1e-4);
 }
 
-// bf16 has 8 bits; gradients of a few tokens do not average its roundings out.
+// bf16 has 8 bits; gradients of a few tokens do not average its rounding errors.
 TEST(CudaLearner, ComputesThemInBf16WithinItsDigits) {
   for (const char* recompute : {"none", "keep_attention", "full"}) {
     SCOPED_TRACE(recompute);
@@ -130,7 +130,7 @@ TEST(CudaLearner, AndInBf16WithinItsDigits) {
     }
 }
 
-/// Each expert's gradient is of its own rows: those without any have none.
+/// Each expert's gradient comes from its own rows: experts without rows have none.
 TEST(CudaLearner, ExpertsWithoutRowsHaveNoGradient) {
   const auto folder = make_folder({.model_type = "qwen3_moe", .hidden_size = 64, .head_dim = 64});
   TrainBatch batch;

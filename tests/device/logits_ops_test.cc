@@ -1,4 +1,4 @@
-// Cross-entropy in place against the CPU's softmax, row by row.
+// Cross-entropy in place compared with the CPU's softmax, row by row.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 constexpr Type kTypes[] = {Type::kFloat32, Type::kBfloat16};
 constexpr uint64_t kSeeds = 16;
-constexpr int64_t kPadding = 8;  // of a row, never touched
+constexpr int64_t kPadding = 8;  // of a row, never written
 
 struct LogitsCase {
   Type type;
@@ -49,7 +49,7 @@ LogitsCase random_case(Type type, uint64_t seed) {
           1 / temperatures[random.below(3)]};
 }
 
-/// The answer of the CPU, and its operands.
+/// The CPU's result, and its operands.
 struct LogitsAnswer {
   Floats logits, coefficients, logprobs, entropies, log_normalizers, gradients;
   Ints labels;
@@ -99,7 +99,7 @@ void expect_cross_entropy(const LogitsCase& one) {
                         .logprobs = logprobs.as<float>(),
                         .entropies = entropies.as<float>(),
                         .log_normalizers = normalizers.as<float>()};
-  // Labels of rows, where they are unlikely, are far from 0: 1e-5 of the logits is theirs.
+  // Unlikely labels have log-probabilities far from 0: their error is 1e-5 of the logits.
   const auto expect_stats = [&] {
     expect_near(logprobs.floats(), want.logprobs, {2e-5, 1e-5}, "logprobs");
     expect_near(entropies.floats(), want.entropies, {5e-5, 1e-5}, "entropies");
@@ -111,7 +111,8 @@ void expect_cross_entropy(const LogitsCase& one) {
   EXPECT_EQ(logits.floats(one.type), want.logits) << "without coefficients they are only read";
 
   args.coefficients = by.as<float>();
-  // A probability near 1 is some 1e-6 off where its logit is large, and coefficients reach 4.
+  // A probability near 1 has an error of about 1e-6 if its logit is large, and coefficients reach
+  // 4.
   const auto tolerance = tolerance_of(one.type, 5e-6);
   expect_one_answer([&](Stream stream) { return cross_entropy(args, stream); }, all);
   expect_stats();
@@ -127,7 +128,7 @@ void expect_cross_entropy(const LogitsCase& one) {
       {&logits});
   expect_near(logits.floats(one.type), want.gradients, tolerance, "gradients in a second step");
   logits.reset();
-  Floats before = want.gradients;  // between two rows nothing is written
+  Floats before = want.gradients;  // the padding between two rows is not written
   for (size_t i = 0; i < before.size(); ++i)
     if (static_cast<int64_t>(i) % one.stride() < one.vocab_size) before[i] = 7;
   const Buffer grads(Type::kBfloat16, before);
@@ -152,9 +153,9 @@ TEST(CudaCrossEntropy, IsTheCpusSoftmaxAndItsGradientInPlace) {
 TEST(CudaCrossEntropy, SurvivesLargeNumbersAndReportsBrokenOnes) {
   const float infinity = std::numeric_limits<float>::infinity();
   Floats logits(4 * 16, -infinity);
-  logits[3] = 1e30F;                    // all mass on one
-  logits[16 + 2] = logits[16 + 5] = 2;  // on two
-  logits[2 * 16] = NAN;                 // row 3 has no token at all
+  logits[3] = 1e30F;                    // all mass on one token
+  logits[16 + 2] = logits[16 + 5] = 2;  // all mass on two tokens
+  logits[2 * 16] = NAN;                 // row 3 has only -infinity
   const Buffer on_logits(logits), labels(Ints{3, 5, 1, 1}), logprobs(Floats(4, 7));
   const Buffer entropies(Floats(4, 7));
   expect_one_answer(

@@ -19,7 +19,7 @@ std::vector<std::byte> read_memory(const void* memory, size_t size);
 
 /// Launches on a stream and waits.
 void run(const std::function<void(cuda::Stream)>& launch);
-/// Captures `launch` in a CUDA graph; body(replay) may replay it, each time waiting.
+/// Captures `launch` in a CUDA graph; body(replay) may replay it; each replay waits.
 void with_graph(const std::function<void(cuda::Stream)>& launch,
                 const std::function<void(const std::function<void()>& replay)>& body);
 

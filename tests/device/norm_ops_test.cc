@@ -1,4 +1,4 @@
-// RMS norm, SwiGLU and AdamW of the CUDA device against those of the CPU.
+// RMS norm, SwiGLU and AdamW of the CUDA device compared with those of the CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ Floats sum_of(Floats a, const Floats& b) {
   return a;
 }
 
-/// The CPU's norm of `s`, with the inverse of each row.
+/// The CPU's norm of `s`, with the inverse RMS of each row.
 struct CpuNorm {
   Floats y, inverse;
 };
@@ -149,7 +149,7 @@ void expect_norm_backward(Type type, uint64_t seed, Matrix shape, bool has_dsum)
             stream);
       },
       {&on_dx, &on_dweight});
-  // Of short rows little is left but what cancels, times the inverse.
+  // In short rows most of the sum cancels, and the rest is multiplied by the inverse.
   const double cancelled = shape.width < 10 ? 1e-3 : 2e-5;
   expect_near(on_dx.floats(type), dx, tolerance_of(type, cancelled), "dx");
   const double spread = 2e-5 * std::sqrt(static_cast<double>(shape.rows));

@@ -1,4 +1,4 @@
-// Norm of q and k, rotary embedding and the write to a paged cache against the CPU's.
+// Norm of q and k, rotary embedding and the write to a paged cache compared with the CPU's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ constexpr Type kTypes[] = {Type::kFloat32, Type::kBfloat16};
 constexpr int32_t kPositions = 64;
 constexpr uint64_t kSeeds = 30;
 
-/// How rows find their place in the cache.
+/// How the slot of a row in the cache is given.
 enum class Place { kDense, kSlots, kBlockTable };
 
 struct RotaryCase {
@@ -41,7 +41,7 @@ struct RotaryCase {
   int32_t rotary_dim;
   bool has_norm;
   Place place;
-  bool are_heads_outside;  // of the places in a block
+  bool are_heads_outside;  // order of heads and rows in a block
   int32_t block_size;
 
   int64_t qkv_width() const {
@@ -103,7 +103,7 @@ struct Operands {
   }
 };
 
-/// Where each row goes: a slot of its own in random order, each fifth nowhere.
+/// The slot of each row: distinct, in random order, and none for each fifth row.
 struct Slots {
   Ints slots, table;
   int64_t table_stride = 0;
@@ -121,7 +121,7 @@ struct Slots {
       for (size_t i = 4; i < rows; i += 5) slots[i] = -1;
     num_blocks = (one.rows + one.block_size - 1) / one.block_size;
     if (one.place != Place::kBlockTable) return;
-    // Blocks of each row's own.
+    // Each row has its own blocks.
     table_stride = (kPositions + one.block_size - 1) / one.block_size;
     num_blocks = one.rows * table_stride;
     table.resize(static_cast<size_t>(num_blocks));
@@ -146,7 +146,7 @@ PagedCache cache_of(const RotaryCase& one) {
   return cache;
 }
 
-/// The dense rows of the CPU where the cache has them; elsewhere what was there.
+/// The CPU's dense rows in the layout of the cache; elsewhere the old content.
 Floats in_cache(const RotaryCase& one, const PagedCache& cache, const Ints& slots,
                 const Floats& dense, Floats whole) {
   const int64_t d = one.heads.head_dim;
@@ -162,7 +162,7 @@ Floats in_cache(const RotaryCase& one, const PagedCache& cache, const Ints& slot
   return whole;
 }
 
-/// Adapters add something to each other one of few rows.
+/// If there are few rows, adapters add to every other one.
 constexpr int64_t kAdaptedRowsMax = 64;
 void expect_rotary(const RotaryCase& one) {
   SCOPED_TRACE(one.name());
@@ -221,7 +221,8 @@ void expect_rotary(const RotaryCase& one) {
   expect_near(out.floats(one.type), q, tolerance, "q");
   expect_near(to_keys.floats(one.type), in_cache(one, cache, places.slots, keys, empty), tolerance,
               "keys");
-  // Values are copied, unless something is added: then the tolerance has the rounding of the sum.
+  // Values are copied, unless a delta is added: then the tolerance includes the rounding of the
+  // sum.
   if (!has_added) values = rounded(one.type, values);
   expect_near(to_values.floats(one.type), in_cache(one, cache, places.slots, values, empty),
               has_added ? tolerance : cuda_test::Tolerance{0, 0}, "values");
@@ -265,7 +266,7 @@ void expect_rotary_backward(const RotaryCase& one) {
             stream);
       },
       {&out, &to_q, &to_k});
-  // Inverses of short heads reach 10: what cancels is left ten times.
+  // Inverses of short heads reach 10: cancellation errors are ten times larger.
   expect_near(out.floats(one.type), dqkv, tolerance_of(one.type, 1e-4), "dqkv");
   const double spread = 5e-5 * std::sqrt(static_cast<double>(one.rows * one.heads.num_heads));
   expect_near(to_q.floats(), dq_weight, {spread, 1e-5}, "dq_weight");

@@ -1,4 +1,5 @@
-// Rows by their numbers, the gradient of an embedding and the choice of experts against the CPU's.
+// Operations on indexed rows, the gradient of an embedding and the choice of experts compared with
+// the CPU's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -94,7 +95,7 @@ TEST(CudaRows, AreGatheredAndANegativeSourceIsZeros) {
   });
 }
 
-/// A step of an engine reads tokens where the step before drew them.
+/// A step of an engine reads tokens where the previous step sampled them.
 TEST(CudaRows, ANegativeSourceNamesAnotherWhereThereAreOthers) {
   for_cases([](const RowsCase& one) {
     const Floats x = rounded(one.type, random_floats(one.sources * one.width, mix(one.seed, 2)));
@@ -251,7 +252,7 @@ TEST(CudaRouter, ChoosesTheExpertsOfTheCpuAndWeighsThemForwardAndBackward) {
               stream);
         },
         {&to_scores, &to_experts, &to_weights});
-    // Scores that are equal but for their rounding may change places.
+    // Scores that are equal except for rounding may be swapped.
     int64_t num_other = 0;
     const Ints got = to_experts.ints();
     for (size_t i = 0; i < got.size(); ++i) num_other += got[i] != experts[i] ? 1 : 0;
@@ -327,8 +328,8 @@ TEST(CudaRouter, SortsPairsByExpertInTheirOrder) {
               HasSubstr("from 1 to num_experts"));
 }
 
-/// Two rows of one adapter, one of another, one without dropout. `is_of_experts`: each row's linear
-/// is another.
+/// Two rows of one adapter, one of another, one without dropout. `is_of_experts`: each row has
+/// another linear.
 void expect_dropped(Type type, int64_t width, bool adds, bool is_of_experts) {
   const std::vector<uint64_t> modules =
       is_of_experts ? std::vector<uint64_t>{5, 6, 7, 5} : std::vector<uint64_t>(4, 5);

@@ -1,4 +1,4 @@
-// The device's sampler against the CPU's: the same tokens, the same kept sets.
+// The device's sampler compared with the CPU's: the same tokens, the same kept sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ struct SampleCase {
 struct SampleAnswer {
   Ints tokens;
   Floats logprobs;
-  std::vector<Ints> kept;  // ids; empty: all
+  std::vector<Ints> kept;  // ids; empty: all tokens
 };
 
 SampleAnswer cpu_answer(const SampleCase& one) {
@@ -174,7 +174,7 @@ TEST(CudaSampler, DrawsTheTokensOfTheCpuAndKeepsItsSets) {
       }
 }
 
-/// More than what draws from plain rows holds at once, with others between them.
+/// More plain rows than are processed at once, with other rows between them.
 TEST(CudaSampler, DrawsFromOneRowAfterTheOther) {
   constexpr int64_t kVocab = 8200;
   SampleCase one{.vocab_size = kVocab, .logits = {}, .params = {}, .seeds = {}, .indices = {}};

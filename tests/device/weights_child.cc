@@ -1,4 +1,4 @@
-// The child of the tests of weights between processes on CUDA devices.
+// The child process of the tests of weights between processes on CUDA devices.
 //   cuda_weights_child publish FOLDER CARD COUNT   then waits for the end of its input
 #include <unistd.h>
 

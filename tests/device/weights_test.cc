@@ -1,6 +1,6 @@
 // Weights that go from a learner to engines without the host: in one process, between processes
-// that share a device's memory, and with a publisher that is killed. Where there are two CUDA
-// devices the other process is on the second.
+// that share a device's memory, and with a publisher that is killed. If there are two CUDA devices,
+// the other process uses the second.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ class LearnerOnCuda : public ::testing::Test {
   const std::filesystem::path folder_ = testing::make_folder({.head_dim = 64});
 };
 
-/// Of learner and engine: a copy, a conversion, and one of the other kind.
+/// Learner and engine of these types: a copy, a conversion, and one in the other direction.
 TEST_F(LearnerOnCuda, AnEngineAppliesTheSameWeightsFromItsDeviceAsFromTheHost) {
   for (const auto& [trained, used] :
        {std::pair("bfloat16", "bfloat16"), std::pair("float32", "float32"),
@@ -108,7 +108,7 @@ TEST_F(LearnerOnCuda, AnEngineAppliesTheSameWeightsFromItsDeviceAsFromTheHost) {
     ASSERT_NE(taken->device, nullptr);
     const Snapshot bytes = on_host(taken).value();
     EXPECT_EQ(bytes->device, nullptr);
-    EXPECT_TRUE(straight->prepare(taken));  // there is nothing to prepare
+    EXPECT_TRUE(straight->prepare(taken));  // nothing must be prepared
     ASSERT_TRUE(straight->apply(*taken).ok());
     while (!by_host->prepare(bytes)) ASSERT_TRUE(by_host->step().ok());
     ASSERT_TRUE(by_host->apply(*bytes).ok());
@@ -118,8 +118,8 @@ TEST_F(LearnerOnCuda, AnEngineAppliesTheSameWeightsFromItsDeviceAsFromTheHost) {
   }
 }
 
-/// The copy is launched behind a step that is under way, whose tokens are of the older version; by
-/// way of the host all of it is done before apply() returns.
+/// The copy is launched after the step in progress, whose tokens belong to the older version;
+/// through the host the copy is complete before apply() returns.
 TEST_F(LearnerOnCuda, AVersionCountsFromTheSameTokenOnWithoutAWait) {
   auto from = learner("bfloat16");
   auto straight = engine("bfloat16"), by_host = engine("bfloat16");
@@ -142,8 +142,7 @@ TEST_F(LearnerOnCuda, AVersionCountsFromTheSameTokenOnWithoutAWait) {
   EXPECT_EQ(ends[0].spans, ends[1].spans);
 }
 
-/// The second set is read and filled in turn; where there is one CUDA device alone nothing is
-/// prepared.
+/// The second set is read and filled alternately; with only one CUDA device nothing is prepared.
 TEST_F(LearnerOnCuda, AVersionOnAnotherDeviceIsFetchedDuringSteps) {
   auto from = learner("bfloat16", 3, other_device());
   auto to = engine("bfloat16"), by_host = engine("bfloat16");
@@ -165,7 +164,7 @@ TEST_F(LearnerOnCuda, AnEngineWithoutWorkGivesABufferBack) {
   auto to = engine("bfloat16");
   for (int64_t version = 1; version <= 3; ++version) {
     Snapshot taken = snapshot(*from, version);
-    while (taken->device == nullptr) taken = snapshot(*from, version);  // it is being copied
+    while (taken->device == nullptr) taken = snapshot(*from, version);  // it is still being opened
     ASSERT_TRUE(to->apply(*taken).ok());
   }
 }
@@ -205,15 +204,15 @@ TEST_F(LearnerOnCuda, WithoutAFreeBufferASnapshotGoesThroughTheHostAndIsTheSame)
   }
   const auto channel = make_memory_channel(3);
   for (const Snapshot& each : held) ASSERT_TRUE(channel->publish(each).ok());
-  const Status mixed = channel->publish(one_more);  // the same tensors, wherever they lie
+  const Status mixed = channel->publish(one_more);  // the same tensors, on host or device
   ASSERT_TRUE(mixed.ok()) << mixed.error().text();
   ASSERT_TRUE(to->apply(*one_more).ok());
   held.erase(held.begin());
-  EXPECT_EQ(snapshot(*from, 4)->device, nullptr);  // the channel holds it yet
+  EXPECT_EQ(snapshot(*from, 4)->device, nullptr);  // the channel still has it
   EXPECT_EQ(snapshot(*learner("bfloat16", 0), 5)->device, nullptr);
 }
 
-/// So that engines open them before their first step; one that is let go is used again.
+/// So that engines open them before their first step; a released buffer is reused.
 TEST_F(LearnerOnCuda, TheFirstSnapshotMakesAllBuffers) {
   auto from = learner("bfloat16");
   Snapshot taken = snapshot(*from, 1);
@@ -234,7 +233,7 @@ class CudaProcesses : public ::testing::Test {
     setup_ = channel_setup(testing::scratch_folder("channel"));
     setup_.devices = make_cuda_memory(0);
   }
-  /// One that publishes versions [0, count) from its CUDA device, then waits.
+  /// A process that publishes versions [0, count) from its CUDA device, then waits.
   std::vector<std::string> publisher(int64_t count) const {
     return {"publish", setup_.run_folder.string(), std::to_string(other_device()),
             std::to_string(count)};
@@ -260,7 +259,7 @@ TEST_F(CudaProcesses, AVersionComesFromTheDeviceOfAnother) {
   const auto lost = fetch_opened(*channel, {}, 3);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
-  // The next one publishes it again, in memory of its own.
+  // The next publisher publishes it again, in its own memory.
   Child next(publisher(5));
   for (int64_t version = 0; version < 5; ++version)
     ASSERT_EQ(next.line(), fmt::format("published {} on the device", version));
@@ -278,7 +277,8 @@ TEST_F(CudaProcesses, BuffersGoRoundAndStayOpenWhileAReceiverFollows) {
     const PolicyVersion newest = channel->newest({});
     if (newest == seen) continue;
     const auto fetched = fetch_opened(*channel, {}, newest.value);
-    if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // it was faster
+    // the publisher was faster
+    if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     EXPECT_TRUE(is_whole_device_version(**fetched, newest.value)) << newest.value;
     if ((*fetched)->device != nullptr) places.insert((*fetched)->device->buffer().data());

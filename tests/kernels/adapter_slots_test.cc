@@ -1,4 +1,5 @@
-// More adapters than slots: who waits, who gives way, and that nobody waits for ever.
+// More adapters than slots: which sequences wait, which adapter is evicted, and that every sequence
+// is admitted at some time.
 #include "kernels/engine/adapter_slots.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +65,7 @@ SequenceRequest request_of(uint32_t tenant, uint64_t id, int32_t max_tokens = 6)
   return made;
 }
 
-/// A step as an engine takes it, which brings one adapter whole before each.
+/// A step as in an engine, which loads one whole adapter before each.
 StepPlan take_slot_step(BatchScheduler& scheduler) {
   if (scheduler.next_load()) scheduler.slots().finish();
   return take_step(scheduler);
@@ -120,7 +121,7 @@ TEST(SlotsOfAScheduler, OneThatFindsNoSlotIsCountedAmongThoseThatWait) {
   EXPECT_EQ(scheduler.take_finished().size(), 4U);
 }
 
-/// Prompts of one tenant never stop coming; another's adapter gets its slot all the same.
+/// Prompts of one tenant arrive without pause; another tenant's adapter still gets its slot.
 TEST(SlotsOfAScheduler, AFloodDoesNotKeepAnotherFromItsSlot) {
   auto scheduler = with_slots(1);
   ASSERT_TRUE(scheduler.slots().place(0));
@@ -143,7 +144,8 @@ TEST(SlotsOfAScheduler, AFloodDoesNotKeepAnotherFromItsSlot) {
   EXPECT_TRUE(is_done);
 }
 
-/// A prompt that waits is not passed by its own slot: the one whose prompts come first keeps it.
+/// A waiting prompt does not lose its adapter's slot to a later one: the adapter whose prompts come
+/// first keeps it.
 TEST(SlotsOfAScheduler, AnAdapterWhosePromptComesFirstKeepsItsSlot) {
   EngineOptions options;
   options.max_running = 1;
@@ -158,7 +160,8 @@ TEST(SlotsOfAScheduler, AnAdapterWhosePromptComesFirstKeepsItsSlot) {
   EXPECT_THAT(order, ElementsAre(0, 1));
 }
 
-/// Every row's slot has the adapter of its sequence, held slots are not put out, all ends.
+/// Every row's slot has the adapter of its sequence, slots in use are not evicted, every sequence
+/// ends.
 TEST(SlotsOfAScheduler, EndEveryHistoryOfRandomPrompts) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -172,7 +175,7 @@ TEST(SlotsOfAScheduler, EndEveryHistoryOfRandomPrompts) {
     const auto num_slots = static_cast<int32_t>(1 + random.below(3));
     const auto num_adapters = static_cast<uint32_t>(num_slots) + 1 + random.below(4);
     auto scheduler = with_slots(num_slots, options);
-    std::map<int32_t, uint32_t> lies_in;  // adapter by slot, as the engine has it
+    std::map<int32_t, uint32_t> lies_in;  // adapter by slot, as loaded by the engine
     for (uint32_t i = 0; i < num_adapters; ++i)
       if (scheduler.slots().place(static_cast<int32_t>(i)))
         lies_in[scheduler.slots().slot_of(static_cast<int32_t>(i))] = i;

@@ -59,7 +59,7 @@ TEST(BatchFile, GivesBackWhatWasWritten) {
   expect_equal(read_train_batch(file).value(), plain);
 }
 
-/// Writes a batch whose tensors `change` may spoil, and says how reading it fails.
+/// Writes a batch whose tensors `change` may corrupt, and returns the error of reading it.
 template <class Change>
 std::string fault(Change change) {
   const auto file = new_scratch_folder() / "batch.safetensors";

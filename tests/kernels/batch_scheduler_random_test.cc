@@ -1,6 +1,6 @@
-// Thousands of random lives of sequences against a symbolic cache: a row holds a hash of all tokens
-// up to its own, so a block given away too early, a row shared wrongly or a key out of order shows.
-// Some steps fail and leave keys that are wrong, some rows are no distribution.
+// Thousands of random lives of sequences with a symbolic cache: a row contains a hash of all tokens
+// up to its own. So a block reused too early, a row shared wrongly or a key out of order is
+// detected. Some steps fail and leave wrong keys, some rows have NaN logits.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -57,7 +57,7 @@ class Simulation {
     return options;
   }
 
-  /// Of one to four tenants; together 1 at most.
+  /// Of one to four tenants; the sum is at most 1.
   std::vector<double> random_shares() {
     std::vector<double> shares(1 + random_.below(4));
     for (double& share : shares)
@@ -158,7 +158,7 @@ class Simulation {
     collect();
   }
 
-  /// Writes what each row knows: the hash of the key before it and its own token.
+  /// Writes the value of each row: the hash of the value before it and its own token.
   void compute(const RowBatch& rows) {
     EXPECT_LE(rows.num_rows(), options_.max_batched_tokens);
     std::set<int32_t> written;
@@ -199,7 +199,7 @@ class Simulation {
     }
   }
 
-  /// Who replays the events knows the names that the pool knows, no more and no fewer.
+  /// A follower that replays the events knows exactly the names of the pool.
   void follow_blocks() {
     const KvEvents taken = scheduler_.take_kv_events();
     EXPECT_EQ(taken.num_dropped, 0U);

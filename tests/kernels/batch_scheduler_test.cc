@@ -142,7 +142,8 @@ TEST(BatchScheduler, AGroupComputesItsPromptOnce) {
   ASSERT_EQ(plan.samples.size(), 4U);
   for (const auto& sample : plan.samples) EXPECT_EQ(sample.row, 4);
   EXPECT_EQ(scheduler.state().num_held, 4);
-  // 1 full block of all four, and for each one that begins with the fifth token.
+  // 1 full block shared by all four, and for each sequence the block that begins with its fifth
+  // token.
   EXPECT_EQ(scheduler.state().num_free_blocks, 3);
   EXPECT_EQ(scheduler.state().num_prefill_tokens, 5U);
   const auto events = scheduler.take_prefilled();
@@ -222,7 +223,7 @@ TEST(BatchScheduler, RowsOfOneAdapterLieTogether) {
   options.adapter_slots = 3;
   auto scheduler = make_scheduler(options);
   for (const int32_t adapter : {0, 1, 2}) ASSERT_TRUE(scheduler.slots().place(adapter));
-  // Prompts of unequal length, so that a position names its sequence.
+  // Prompts of different lengths, so that a position identifies its sequence.
   const std::vector<int32_t> adapters = {2, kNoAdapter, 0, 2, 0, kNoAdapter};
   for (size_t i = 0; i < adapters.size(); ++i)
     ASSERT_TRUE(
@@ -243,13 +244,13 @@ TEST(BatchScheduler, RowsOfOneAdapterLieTogether) {
     EXPECT_TRUE(std::ranges::is_sorted(plan.samples, {}, &StepPlan::Sample::row));
     for (const auto& sample : plan.samples) {
       const auto row = static_cast<size_t>(sample.row);
-      const int32_t position = sample.sequence->size() - 2;  // one was sampled since
+      const int32_t position = sample.sequence->size() - 2;  // one token was sampled since
       EXPECT_EQ(plan.rows.positions[row], position);
       EXPECT_EQ(plan.rows.tokens[row], sample.sequence->token(position));
       EXPECT_EQ(plan.rows.cache_rows[row] % 16, position % 16);
     }
   }
-  // Who decodes comes before prompts, whose rows are many.
+  // Decode rows come before prompts, which have many rows.
   for (const int32_t adapter : {0, 2})
     ASSERT_TRUE(
         scheduler.submit(make_request(static_cast<uint64_t>(10 + adapter), 3, 9), adapter).ok());

@@ -17,8 +17,8 @@ std::string hex_of(const BlockChain& chain) {
   return text;
 }
 
-// The vectors are made by hashlib (make_block_hashes.py): two machines, releases or languages that
-// disagree about a name would find nothing in each other's caches and say nothing.
+// The vectors are computed by hashlib (make_block_hashes.py). If two machines, releases or
+// languages computed different names, they would never find each other's blocks, without any error.
 TEST(BlockHash, NamesAreThoseOfTheGoldenVectors) {
   const std::filesystem::path source = PRIMERL_SOURCE_DIR;
   const auto text = read_text_file(source / "tests/kernels/fixtures/block_hashes.json", 1 << 20);

@@ -44,7 +44,7 @@ TEST(BlockPool, TheBlockThatWasFreedLongestAgoGoesFirst) {
   std::vector<int32_t> blocks;
   for (uint64_t i = 0; i < 4; ++i) blocks.push_back(pool.find(name_of(i)));
   for (const size_t i : {2U, 0U, 3U, 1U}) pool.release(blocks[i]);
-  pool.hold(blocks[0]);  // used again, and freed last
+  pool.hold(blocks[0]);  // used again, so it is freed last
   pool.release(blocks[0]);
   for (const size_t i : {2U, 3U, 1U, 0U}) EXPECT_EQ(pool.take(), blocks[i]);
 }
@@ -61,7 +61,7 @@ TEST(BlockPool, TwoBlocksOfOneNameAreFoundOneAfterTheOther) {
   EXPECT_EQ(pool.find(name_of(7)), first);
 }
 
-/// The same, with lists and maps and no care for time.
+/// The same, implemented with lists and maps.
 class PlainPool {
  public:
   explicit PlainPool(int32_t num_blocks) : holders_(static_cast<size_t>(num_blocks)) {
@@ -115,9 +115,9 @@ TEST(BlockPool, DoesWhatAPlainPoolDoesInAnyOrder) {
     const auto size = static_cast<int32_t>(1 + random.below(20));
     BlockPool pool(size);
     PlainPool plain(size);
-    std::vector<int32_t> held;  // once for each holder
+    std::vector<int32_t> held;  // once per reference
     for (int i = 0; i < kOperations; ++i) {
-      const uint64_t name = random.below(8);  // few, and of few buckets
+      const uint64_t name = random.below(8);  // few names, in few buckets
       const size_t one = held.empty() ? 0 : random.below(held.size());
       switch (random.below(4)) {
         case 0: {

@@ -1,5 +1,6 @@
-// What the operations of a device refuse, at each bound and one past it: plain functions, so that
-// no device is needed. Those of adapters ask how much room an operation wants: adapter_ops_test.cc.
+// Arguments that the operations of a device refuse, at each bound and one past it: plain functions,
+// so that no device is needed. Checks of adapters also depend on workspace sizes:
+// adapter_ops_test.cc.
 #include "kernels/ops/cuda_checks.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
 constexpr int64_t kMostElements = kMostRows * 256;
 
-/// "": nothing is wrong.
+/// "": no fault.
 template <class... Args>
 std::string fault(const Args&... args) {
   const char* text = fault_of(args...);

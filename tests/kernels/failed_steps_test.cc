@@ -1,5 +1,5 @@
-// What cannot be computed: a row that is no distribution ends its sequence, a step that failed ends
-// those it was for, and the scheduler goes on with the others.
+// Failures: a row with NaN logits ends its sequence, a failed step ends its sequences, and the
+// scheduler continues with the others.
 #include <limits>
 
 #include "tests/kernels/scheduler_steps.h"
@@ -79,7 +79,7 @@ TEST(FailedSteps, CancelsRefusalsAndEndedLeasesAreNoFaults) {
   EXPECT_EQ(scheduler.state().num_completed, 0U);
 }
 
-/// Its keys may be what made it fail: the weights that wrote them were broken, say.
+/// Its keys may be the cause of the failure, for example if the weights were NaN.
 TEST(FailedSteps, NothingOfAFailedSequenceIsFoundAgain) {
   for (const int32_t num_good_tokens : {0, 4}) {
     auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 4});
@@ -93,7 +93,7 @@ TEST(FailedSteps, NothingOfAFailedSequenceIsFoundAgain) {
   }
 }
 
-/// No row has shown that they are numbers. What was found before it is as good as it was.
+/// No row has checked that its keys are finite. Blocks found before it stay findable.
 TEST(FailedSteps, NothingThatAnAbortedPromptComputedIsFoundAgain) {
   auto scheduler = make_scheduler({.kv_blocks = 32, .block_size = 4, .max_batched_tokens = 8});
   ASSERT_TRUE(scheduler.submit(make_request(1, 5, 1, "a:3")).ok());
@@ -114,7 +114,7 @@ TEST(FailedSteps, NothingThatAnAbortedPromptComputedIsFoundAgain) {
   EXPECT_EQ(ends[0].num_cached_tokens, 4);
 }
 
-/// Whoever shares the prompt goes on with it.
+/// Sequences that share the prompt continue with it.
 TEST(FailedSteps, AnAbortLeavesASharedPromptToTheOthers) {
   auto scheduler = make_scheduler({.kv_blocks = 32, .block_size = 4, .max_batched_tokens = 8});
   for (uint64_t id = 1; id <= 2; ++id)
@@ -173,8 +173,8 @@ TEST(FailedSteps, AllOfAGroupFailWithThePromptTheyWaitFor) {
   expect_all_free(scheduler);
 }
 
-/// It is admitted in the step that fails, too late for a row of its own: what it found there was
-/// never written.
+/// It is admitted in the step that fails, too late for its own row: the blocks that it found there
+/// were never written.
 TEST(FailedSteps, APromptThatOnlyFoundBlocksOfTheStepBeginsAgain) {
   auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 1, .max_batched_tokens = 2});
   for (uint64_t id = 1; id <= 2; ++id)

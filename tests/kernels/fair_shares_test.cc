@@ -1,4 +1,4 @@
-// An engine or a learner that several tenants want: tokens in the proportion of their shares.
+// An engine or a learner shared by several tenants: tokens in the proportion of their shares.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,8 +46,8 @@ TEST(FairShares, WhoComesBackIsOwedNothing) {
       << "level with who was served most, though nobody else is there at the moment";
 }
 
-/// One with a single piece of work at a time comes and goes all the while: what it has had already
-/// is not forgotten when it comes back.
+/// A tenant with one piece of work at a time comes and goes: its past service is not forgotten when
+/// it returns.
 TEST(FairShares, ComingAndGoingForgivesNothing) {
   FairShares shares({0.5, 0.5});
   std::vector<int64_t> tokens(2);
@@ -62,12 +62,12 @@ TEST(FairShares, ComingAndGoingForgivesNothing) {
   EXPECT_NEAR(static_cast<double>(tokens[1]) / static_cast<double>(tokens[0]), 1, 0.01);
 }
 
-/// Trainers as they are asked: all in every turn, in an order of their own, until they train.
-/// `has_batch` says when they have one. What each trained, and in how many passes.
+/// Simulates trainers: all ask in every work call, in varying order, until they train. `has_batch`
+/// says when a trainer has a batch. Records tokens and passes of each.
 struct TrainedInTurns {
   std::vector<int64_t> tokens;
   int64_t num_passes = 0;
-  int64_t num_shared = 0;  // of several tenants
+  int64_t num_shared = 0;  // with several tenants
 };
 template <class HasBatch>
 TrainedInTurns train_in_turns(const std::vector<double>& shares,
@@ -127,13 +127,13 @@ TEST(LearnerTurns, OfEqualTenantsAreSharedByAllThatFit) {
   const auto all = train_in_turns(shares, batches, 800, 1000, always);
   EXPECT_GE(all.tokens[0] + all.tokens[7], 2 * 100 * 490) << "all train in every second turn";
   EXPECT_EQ(all.num_shared, all.num_passes);
-  // One token less, and one of the eight has to wait for the next pass.
+  // One token less, and one of the eight must wait for the next pass.
   const auto fewer = train_in_turns(shares, batches, 799, 1000, always);
   const int64_t num_tokens = std::accumulate(fewer.tokens.begin(), fewer.tokens.end(), int64_t{0});
   EXPECT_EQ(num_tokens, fewer.num_passes * 700);
 }
 
-/// Who never has a batch, or went away in line, holds nobody up.
+/// A tenant that never has a batch, or leaves the queue, delays no other.
 TEST(LearnerTurns, OfWhoHasNoBatchGoToTheOthers) {
   const auto alone = train_in_turns({0.5, 0.5}, {10, 10}, 100, 1000,
                                     [](size_t tenant, uint64_t) { return tenant == 1; });
@@ -146,8 +146,8 @@ TEST(LearnerTurns, OfWhoHasNoBatchGoToTheOthers) {
   EXPECT_GE(left.tokens[1], 10 * 990 / 3);
 }
 
-/// One that generates for long and then has a large step, which begins while nobody is in line: it
-/// may not catch up on what the other has trained meanwhile.
+/// A tenant that generates for long and then has a large step starts it while the queue is empty.
+/// It must not catch up on what the other trained meanwhile.
 TEST(LearnerTurns, AreNotSavedUpByWhoWasAway) {
   constexpr uint64_t kBack = 300;
   const auto trained_until = [](uint64_t num_turns) {
@@ -164,7 +164,7 @@ TEST(LearnerTurns, AreNotSavedUpByWhoWasAway) {
   EXPECT_NEAR(static_cast<double>(after[0] - before[0]), static_cast<double>(after[1]), 300);
 }
 
-/// All ask in `turn` and the next one, in order; who trains then.
+/// All ask in `turn` and in the next one, in order; returns the tenants that train then.
 std::vector<TenantSlot> second_turn(LearnerTurns& turns, uint64_t turn,
                                     const std::vector<int64_t>& batches) {
   std::vector<TenantSlot> pass;
@@ -177,7 +177,7 @@ std::vector<TenantSlot> second_turn(LearnerTurns& turns, uint64_t turn,
 TEST(LearnerTurns, TakeNobodyAlongWhoIsFurtherAheadThanAPass) {
   for (const int64_t ahead : {100, 101}) {
     LearnerTurns turns({0.5, 0.5}, 100);
-    // Each trains alone, since the first batch of two has no room beside it.
+    // Each trains alone, since the first batch of two leaves no free space in the pass.
     EXPECT_THAT(second_turn(turns, 1, {1000, 1}), ElementsAre(TenantSlot(0)));
     EXPECT_THAT(second_turn(turns, 3, {1, 1000 - ahead}), ElementsAre(TenantSlot(1)));
     const auto pass = second_turn(turns, 5, {1, 1});
@@ -200,7 +200,7 @@ TEST(LearnerTurns, TakeOnlyThoseWhoAskedTheTurnBeforeAndDidNotLeave) {
       << "the third tenant did not ask in turn 3";
 }
 
-/// Tenants who always have sequences waiting, of lengths of their own.
+/// Tenants that always have sequences waiting, of different lengths.
 std::vector<double> tokens_served(const std::vector<double>& shares,
                                   const std::vector<int32_t>& lengths, int32_t max_running) {
   EngineOptions options;
@@ -246,7 +246,7 @@ TEST(EngineShares, OfEqualTenantsAreEqual) {
   for (const double each : served) EXPECT_NEAR(each, 0.25, 0.03);
 }
 
-/// A tenant that floods the queue does not hold up one whose sequence comes later.
+/// A tenant that floods the queue does not delay a later sequence of another.
 TEST(EngineShares, AFloodOfOneIsNotAheadOfAnother) {
   EngineOptions options;
   options.max_running = 4;
@@ -270,7 +270,7 @@ TEST(EngineShares, AFloodOfOneIsNotAheadOfAnother) {
   EXPECT_EQ(first, 1000U) << "it was next as soon as a place was free";
 }
 
-/// Who is alone has everything; priorities come before shares.
+/// A tenant that is alone gets everything; priorities come before shares.
 TEST(EngineShares, LendWhatIsIdleAndComeAfterPriorities) {
   EngineOptions options;
   options.max_running = 1;

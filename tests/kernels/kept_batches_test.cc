@@ -53,7 +53,7 @@ TEST(KeptBatches, TheOldestGoesBeforeTheNextIsWritten) {
   const ScratchFolder folder;
   KeptBatches kept(folder.path(), 1);
   ASSERT_TRUE(kept.keep(1, batch_of(5)).ok());
-  // Nothing can be written there: a folder has the name.
+  // The file cannot be written: a folder has its name.
   std::filesystem::create_directories(folder.path() / "step_000002.safetensors.tmp");
   const Status failed = kept.keep(2, batch_of(6));
   EXPECT_FALSE(failed.ok());

@@ -103,7 +103,7 @@ TEST(KeptSets, RefuseMoreSetsThanTokens) {
 }
 
 TEST(KeptSets, AreTakenUpToTheirBoundAndNotOneByteMore) {
-  // One bitmap of all bytes but the four of its head.
+  // One bitmap of all bytes except the four of its head.
   const size_t size = kKeptBytesMax - 4;
   Bytes bytes;
   for (size_t head = size * 2; bytes.size() < 4; head >>= 7)

@@ -1,5 +1,5 @@
-// That an engine's KV events tell what its prefix cache has is held at random by
-// batch_scheduler_random_test.cc; here is what its log does at its bound, and when it is silent.
+// batch_scheduler_random_test.cc checks that an engine's KV events match its prefix cache. The
+// tests here are about the log's bound, and when it is empty.
 #include "kernels/engine/kv_events.h"
 
 #include <gtest/gtest.h>
@@ -38,10 +38,10 @@ TEST(KvEventLog, IsFullAtItsBoundAndSaysThatSomethingIsMissing) {
 }
 
 TEST(KvEventLog, WithoutRoomForBothNothingFollowsAGap) {
-  KvEventLog log(1);  // the one is kAllBlocksCleared
+  KvEventLog log(1);  // the one event is kAllBlocksCleared
   log.removed(kFirst);
   EXPECT_EQ(log.take().events.size(), 1U);
-  log.removed(kFirst);  // it would need two
+  log.removed(kFirst);  // it would need space for two
   const KvEvents taken = log.take();
   EXPECT_TRUE(taken.events.empty());
   EXPECT_EQ(taken.num_dropped, 2U);
@@ -85,7 +85,7 @@ TEST(KvEvents, TellTheChainOfAPromptAndItsEviction) {
   EXPECT_EQ(follower.names().count({told.events[1].name.low, told.events[1].name.high}), 0U);
 }
 
-// Nobody takes them: the log stays within its bound, and whoever comes later is not misled.
+// The log stays within its bound, and later followers are not misled.
 TEST(KvEvents, ThatNobodyTakesAreDroppedAndCounted) {
   const EngineOptions options = small_options(1);
   BatchScheduler scheduler = make_scheduler(options);

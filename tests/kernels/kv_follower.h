@@ -1,4 +1,4 @@
-/// What somebody who reads an engine's KV events knows of its blocks, for tests.
+/// The state that a reader of an engine's KV events reconstructs, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ inline NameSet names_in(const BlockPool& pool) {
   return names;
 }
 
-/// Checks each event as it comes: numbers rise by one, nothing is stored twice or removed twice,
-/// and the tokens of a block make its name, under one of the salts that were used.
+/// Checks each event: numbers rise by one, no name is stored twice or removed twice, and the tokens
+/// of a block give its name, under one of the used salts.
 class KvFollower {
  public:
   KvFollower(int32_t block_size, std::vector<std::string> salts)
@@ -40,7 +40,7 @@ class KvFollower {
           ++num_clears_;
           break;
         case KvEventKind::kBlockRemoved:
-          // After a gap there are names that nobody told.
+          // After a gap, names may exist that were not reported.
           EXPECT_TRUE(names_.erase(name) == 1 || num_clears_ > 1);
           break;
         case KvEventKind::kBlockStored:

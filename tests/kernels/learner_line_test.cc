@@ -1,4 +1,4 @@
-// Batches of several tenants in the line of one learner: one pass for those whose turn it is.
+// Batches of several tenants in the queue of one learner: one pass for all chosen tenants.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Writes down whose steps it takes, and which share a pass.
+/// Records whose steps it runs, and which share a pass.
 class CountingLearner : public Learner {
  public:
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
@@ -89,7 +89,7 @@ TEST_F(LearnerLine, WhatHasNoRoomWaitsForTheNextPass) {
 TEST_F(LearnerLine, WhoLeftIsNotTrained) {
   for (const uint32_t tenant : {0, 1}) EXPECT_FALSE(ask(tenant, 1));
   learner.leave_line(TenantSlot(1));
-  learner.leave_line(TenantSlot(2));  // never was in it
+  learner.leave_line(TenantSlot(2));  // it was never in the queue
   EXPECT_TRUE(ask(0, 2));
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U)));
   EXPECT_FALSE(ask(1, 3));
@@ -145,7 +145,8 @@ TEST_F(DividedSteps, HaveAResultAfterTheirLastPass) {
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U), ElementsAre(0U), ElementsAre(0U)));
 }
 
-/// One step of 50 passes, and a neighbour with small ones all the time: it waits for one pass.
+/// One step of 50 passes beside another tenant with frequent small steps, which waits for one pass
+/// only.
 TEST_F(DividedSteps, LetTheOthersBetween) {
   int64_t num_small = 0;
   for (uint64_t turn = 1; turn <= 30; ++turn) {

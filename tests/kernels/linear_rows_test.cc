@@ -1,4 +1,4 @@
-// The row-invariant product: equal to its definition to the bit, however the work is split.
+// The row-invariant GEMM: bits equal its definition for any division of the work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -123,7 +123,7 @@ class LinearRowsOf : public ::testing::TestWithParam<bool> {
   const CpuOps& ops_ = GetParam() ? baseline_cpu_ops() : cpu_ops();
 };
 
-// What an engine computes for one token is what a learner computes for the same token in a batch.
+// An engine computes one token with the same bits as a learner computes it in a batch.
 TEST_P(LinearRowsOf, ARowIsTheSameAmongAnyNumberOfRows) {
   const int64_t columns = 50, terms = 300;
   const Product all(700, columns, terms, 3);
@@ -199,7 +199,7 @@ TEST_P(LinearRowsOf, TransposedWeightsArePackedAsTheyAre) {
   EXPECT_EQ(packed, p.packed(ops_));
 }
 
-// A folder has q, k and v apart; the product has them as one matrix.
+// A folder has separate q, k and v; the GEMM has them as one matrix.
 TEST_P(LinearRowsOf, WeightsMayBePackedInParts) {
   const Product p(1, 61, 37, 10);
   for (const int64_t cut : {1, 8, 16, 24, 33, 60}) {
@@ -211,8 +211,7 @@ TEST_P(LinearRowsOf, WeightsMayBePackedInParts) {
   }
 }
 
-// Backward's products read weights and rows as they lie in memory, or weights that were packed for
-// forward.
+// Backward GEMMs read weights and rows in place, or weights that were packed for forward.
 TEST_P(LinearRowsOf, WhatIsNotPackedGivesTheSameBits) {
   enum class Weight { kPlain, kTurned, kPackedForForward };
   for (const int64_t rows : kRows)

@@ -32,7 +32,8 @@ std::vector<float> processed(const LogitsProcessor& processor, std::vector<float
   return logits;
 }
 
-/// The same in other words: token by token over the whole vocabulary, from the whole history.
+/// The same rules implemented differently: token by token over the whole vocabulary, from the whole
+/// history.
 std::vector<float> by_the_rules(const SamplingParams& sampling, const Tokens& prompt,
                                 const Tokens& output, std::vector<float> logits) {
   std::map<int32_t, double> biases;

@@ -41,7 +41,7 @@ TEST(LogProb, IsOfTheKeptTokensAloneAndItsGradientIsItsSlope) {
   EXPECT_NEAR(mass, 1, 1e-12);
 }
 
-/// clip_high holds back what a good token gains, clip_low what a bad one loses.
+/// clip_high limits gains of good tokens, clip_low losses of bad ones.
 TEST(DppoLoss, EachClipLimitIsOfItsOwnSide) {
   LossOptions options;
   options.clip_low = 0.1;

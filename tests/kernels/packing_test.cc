@@ -25,7 +25,7 @@ TrainSample sample(std::vector<int32_t> tokens, size_t num_prompt_tokens) {
   return made;
 }
 
-/// The tokens that the last query of each span sees, the query's own among them.
+/// The tokens that the last query of each span attends to, including its own.
 std::vector<std::vector<int32_t>> contexts(const RowBatch& rows) {
   std::vector<std::vector<int32_t>> all;
   for (const auto& span : rows.spans) {
@@ -95,7 +95,7 @@ TEST(Pack, DividesLogitsByTheTemperatureOfEachSample) {
   }
 }
 
-/// Nothing predicts the first token: its set is passed over, and each other token has its own.
+/// No row predicts the first token, so its set is skipped; each other token has its own.
 TEST(Pack, EachTokenHasItsOwnKeptSet) {
   auto all_sampled = sample({3, 4, 5}, 0);
   std::vector<std::byte> kept;
@@ -112,7 +112,7 @@ TEST(Pack, EachTokenHasItsOwnKeptSet) {
   }
 }
 
-/// Whoever else is in the pass, a document sees its own tokens.
+/// A document attends only to its own tokens, with any other documents in the pass.
 TEST(Pack, AnAppendedMicroBatchSeesTheSameTokens) {
   const std::vector<TrainSample> first = {sample({1, 2, 3, 4}, 2), sample({1, 2, 5, 6}, 2)};
   const std::vector<TrainSample> second = {sample({7, 8, 9, 10}, 2), sample({7, 8, 11, 12}, 2)};
@@ -170,7 +170,7 @@ TEST(Pack, ASampleLongerThanTheLimitGoesAlone) {
   EXPECT_EQ(batches[1].rows.num_rows(), 1);
 }
 
-/// A short prompt is run once more, a long one holds its samples together up to the other limit.
+/// A short prompt is computed again; a long one keeps its samples together up to the other limit.
 TEST(Pack, ALongPromptIsNotRunAgainForAMicroBatchOfTheWantedSize) {
   const auto group = [](int32_t prompt) {
     std::vector<TrainSample> samples;
@@ -181,7 +181,7 @@ TEST(Pack, ALongPromptIsNotRunAgainForAMicroBatchOfTheWantedSize) {
     }
     return samples;
   };
-  // 8 times 10 rows behind the prompt.
+  // 8 times 10 rows after the prompt.
   EXPECT_EQ(pack(group(2), 100, 42).size(), 2U) << "42 is what 4 and their prompt have";
   EXPECT_EQ(pack(group(2), 100, 41).size(), 3U);
   EXPECT_EQ(pack(group(12), 100, 42).size(), 1U) << "92 rows, below eight times 12";
@@ -192,7 +192,7 @@ TEST(Pack, ALongPromptIsNotRunAgainForAMicroBatchOfTheWantedSize) {
 TEST(Pack, SplitsAGroupThatDoesNotFitAndRepeatsItsPrompt) {
   std::vector<TrainSample> samples;
   for (int32_t i = 0; i < 4; ++i) samples.push_back(sample({1, 2, 3, 10 + i, 20 + i}, 3));
-  const auto batches = pack(samples, 5);  // 3 prompt rows and 1 row a sample
+  const auto batches = pack(samples, 5);  // 3 prompt rows and 1 row per sample
   ASSERT_EQ(batches.size(), 2U);
   for (const auto& batch : batches) {
     EXPECT_EQ(batch.rows.num_rows(), 5);

@@ -1,6 +1,6 @@
-// Random lives. A row of the cache holds a hash of all tokens up to its own, a token is a function
-// of that hash and the request's seed. So what a sequence must say is known without any scheduler,
-// and a row that reads a wrong token, or a block that is given on too early, shows.
+// Random lives. A row of the cache contains a hash of all tokens up to its own; a token is a
+// function of that hash and the request's seed. So the tokens of a sequence are known without a
+// scheduler, and a wrong token read by a row, or a block reused too early, is detected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ DrawnToken draw(uint64_t seed, uint64_t history) {
           (bits >> 32U) % 100 == 0 ? std::numeric_limits<float>::quiet_NaN() : -1};
 }
 
-/// What a request is answered with where nothing happens to it.
+/// The result of a request that is not disturbed.
 FinishEvent answer_to(const SequenceRequest& request) {
   FinishEvent end;
   uint64_t history = 0;
@@ -52,11 +52,11 @@ FinishEvent answer_to(const SequenceRequest& request) {
 }
 
 struct LifeCounts {
-  int64_t num_ahead = 0;     // steps that were planned ahead
-  int64_t num_left = 0;      // rows whose token nobody took
+  int64_t num_ahead = 0;     // steps planned ahead
+  int64_t num_left = 0;      // rows whose token was discarded
   int64_t num_whole = 0;     // sequences that ended by themselves
-  int64_t num_prefixes = 0;  // that were ended
-  int64_t num_hits = 0;      // prompt tokens that were found
+  int64_t num_prefixes = 0;  // sequences that were ended early
+  int64_t num_hits = 0;      // prompt tokens found in the cache
 };
 
 class Lives {
@@ -109,7 +109,7 @@ class Lives {
     options.prefix_cache = random_.below(4) != 0;
     options.kv_events_bytes_max = 1;
     options.adapter_slots = static_cast<int32_t>(random_.below(4));
-    // The last tenants, or all, are beyond the shares.
+    // The last tenants, or all, have no share.
     options.shares.assign(random_.below(kAdapters + 1), 1.0 / kAdapters);
     return options;
   }
@@ -181,7 +181,7 @@ class Lives {
       scheduler_.set_version({TenantSlot(tenant)}, version_);
   }
 
-  /// As an engine makes it.
+  /// A step as in an engine.
   void step() {
     if (scheduler_.next_load()) scheduler_.slots().finish();
     if (!under_way_) {
@@ -199,7 +199,7 @@ class Lives {
     under_way_ = std::move(next);
   }
 
-  /// The device does it at once, and knows what it drew in the step before.
+  /// The simulated device computes it at once, with the tokens sampled in the previous step.
   void launch(Step& step) {
     EXPECT_LE(step.plan.rows.num_rows(), options_.max_batched_tokens);
     step.version = version_;
@@ -282,7 +282,7 @@ class Lives {
     requests_.erase(found);
   }
 
-  /// What may be the prompt of a later turn.
+  /// Stores a possible prompt for a later turn.
   void remember(const SequenceRequest& request, const std::vector<int32_t>& tokens) {
     std::vector<int32_t> all = request.prompt_tokens;
     all.insert(all.end(), tokens.begin(), tokens.end());
@@ -311,8 +311,8 @@ class Lives {
   uint64_t next_id_ = 0;
   std::set<SequenceId> held_;
   std::set<uint64_t> aborted_;
-  std::map<uint64_t, SequenceRequest> requests_;             // not ended
-  std::map<uint64_t, std::vector<PolicyVersion>> versions_;  // of each token, when it was launched
+  std::map<uint64_t, SequenceRequest> requests_;             // that have not ended
+  std::map<uint64_t, std::vector<PolicyVersion>> versions_;  // of each token, at its launch
   std::vector<std::vector<int32_t>> said_;
   KvFollower follower_{options_.block_size, {"a", "b"}};
 };

@@ -1,5 +1,5 @@
-// Steps that are planned before the tokens of the one under way are known: what they hold, what
-// becomes of who had ended. Random lives: plan_ahead_lives_test.cc.
+// Steps that are planned before the tokens of the step in progress are known: their content, and
+// how ended sequences are handled. Random lives: plan_ahead_lives_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using ::testing::SizeIs;
 
 constexpr int32_t kAheadEos = 1;  // of make_scheduler()
 
-/// Sequences 1 to `count` run, and have one token each.
+/// Sequences 1 to `count` run, with one token each.
 BatchScheduler running(int32_t count, int32_t max_tokens, EngineOptions options = {},
                        int32_t num_prompt_tokens = 5) {
   auto scheduler = make_scheduler(options);
@@ -33,7 +33,7 @@ BatchScheduler running(int32_t count, int32_t max_tokens, EngineOptions options 
   return scheduler;
 }
 
-/// Two steps under way.
+/// Two steps in progress.
 struct StepPair {
   explicit StepPair(BatchScheduler& of) : scheduler(of) {
     EXPECT_TRUE(scheduler.plan(first));
@@ -70,7 +70,7 @@ TEST(PlanAhead, NamesTheTokensThatAreComingByTheirPlace) {
 TEST(PlanAhead, WhoJoinedMeanwhileHasAKnownToken) {
   auto scheduler = running(2, 8);
   ASSERT_TRUE(scheduler.submit(make_request(3, 5, 8)).ok());
-  take_step(scheduler, 30);  // of the third: its first
+  take_step(scheduler, 30);  // the first token of the third
   StepPair steps(scheduler);
   steps.take(steps.first, {20, 21});
   take_over_all(scheduler);
@@ -111,7 +111,7 @@ TEST(PlanAhead, OneThatMustWaitDoesNotHoldTheOthersUp) {
 }
 
 TEST(PlanAhead, TakesNoBlockFromAnybody) {
-  // Two blocks each hold 5 tokens of prompt and 3 more; one is left for two ninth tokens.
+  // Two blocks each store 5 prompt tokens and 3 more; one block is left for two ninth tokens.
   auto scheduler = running(2, 8, {.kv_blocks = 5, .block_size = 4});
   const StepPair steps(scheduler);
   steps.take(steps.first, {7, 7});
@@ -161,7 +161,7 @@ TEST(PlanAhead, AnAbortedIdMayBeUsedAgainWhileItsRowIsUnderWay) {
   EXPECT_THAT(ends[1].tokens, ElementsAre(7, 7));
 }
 
-/// Its token and whether it is a number are known only then.
+/// Only then is its token known, and whether its log-probability is finite.
 TEST(PlanAhead, ABlockIsNamedWhenItsLastRowIsDone) {
   for (const bool is_aborted : {false, true}) {
     auto scheduler = running(1, 8, {.kv_blocks = 16, .block_size = 4}, 6);

@@ -1,4 +1,4 @@
-// Which blocks a prompt finds again: a table of what happens to weights and salts in a run, and the
+// Which blocks a prompt finds: a table of what happens to weights and salts in a run, and the
 // bounds of a hit.
 #include "tests/kernels/scheduler_steps.h"
 
@@ -9,7 +9,7 @@ using ::testing::ElementsAre;
 
 constexpr EngineOptions kBlocksOfFour = {.kv_blocks = 16, .block_size = 4};
 
-/// Prompt tokens that are computed for `request`, which ends after one token.
+/// Computed prompt tokens of `request`, which ends after one token.
 int32_t num_computed(BatchScheduler& scheduler, SequenceRequest request) {
   request.sampling.max_tokens = 1;
   EXPECT_TRUE(scheduler.submit(std::move(request)).ok());
@@ -18,14 +18,14 @@ int32_t num_computed(BatchScheduler& scheduler, SequenceRequest request) {
   return static_cast<int32_t>(plan.rows.num_rows());
 }
 
-/// A turn of a conversation: 6 tokens of prompt and 6 of completion, so 2 full blocks, the last of
-/// them filled while it decoded.
+/// A turn of a conversation: 6 tokens of prompt and 6 of completion, so 2 full blocks; the last is
+/// filled while decoding.
 void take_turn(BatchScheduler& scheduler, uint64_t id, const std::string& salt) {
   ASSERT_TRUE(scheduler.submit(make_request(id, 6, 6, salt)).ok());
   ASSERT_EQ(run_to_end(scheduler).size(), 1U);
 }
 
-/// Its history and two tokens more.
+/// Its history and two more tokens.
 SequenceRequest next_turn(uint64_t id, const std::string& salt) {
   auto request = make_request(id, 6, 1, salt);
   for (int i = 0; i < 6; ++i) request.prompt_tokens.push_back(7);
@@ -36,7 +36,7 @@ SequenceRequest next_turn(uint64_t id, const std::string& salt) {
 TEST(PrefixCache, ALaterTurnComputesOnlyWhatIsNew) {
   auto scheduler = make_scheduler(kBlocksOfFour);
   take_turn(scheduler, 1, "a:3");
-  // 14 tokens; of the 12 before, 11 were computed: 2 full blocks.
+  // 14 tokens; of the 12 old ones, 11 were computed: 2 full blocks.
   EXPECT_EQ(num_computed(scheduler, next_turn(2, "a:3")), 6);
   const auto ends = scheduler.take_finished();
   ASSERT_EQ(ends.size(), 1U);
@@ -71,7 +71,7 @@ TEST(PrefixCache, WithoutASaltNoKeyOutlivesItsWeights) {
   };
   EXPECT_EQ(num_computed(scheduler, unsalted(1)), 9);
   EXPECT_EQ(num_computed(scheduler, unsalted(2)), 1);
-  // One that waits meanwhile was looked up under the old weights.
+  // A sequence that waits meanwhile was looked up under the old weights.
   ASSERT_TRUE(scheduler.submit(unsalted(3)).ok());
   ASSERT_TRUE(scheduler.has_work());
   scheduler.set_version({}, PolicyVersion(1));
@@ -81,7 +81,7 @@ TEST(PrefixCache, WithoutASaltNoKeyOutlivesItsWeights) {
 TEST(PrefixCache, WhatIsComputedAgainUnderNewerWeightsIsSharedWithNobody) {
   auto scheduler = make_scheduler({.kv_blocks = 6, .block_size = 4});
   scheduler.set_version({}, PolicyVersion(3));
-  // The second is preempted when the first grows, and its blocks are given away.
+  // The second is preempted when the first grows, and its blocks are reused.
   ASSERT_TRUE(scheduler.submit(make_request(1, 4, 20)).ok());
   ASSERT_TRUE(scheduler.submit(make_request(2, 8, 8, "a:3")).ok());
   take_step(scheduler);
@@ -125,7 +125,7 @@ TEST(PrefixCache, NobodyWritesIntoABlockThatOthersHold) {
   scheduler.set_version({}, PolicyVersion(1));
   for (uint64_t id = 1; id <= 12; ++id)
     ASSERT_TRUE(scheduler.submit(make_request(id, 4, 5, "g")).ok());
-  // The last token of the prompt is computed once for each five that are sampled.
+  // The last token of the prompt is computed once per five sampled tokens.
   const auto first = take_step(scheduler);
   scheduler.set_version({}, PolicyVersion(2));
   const auto second = take_step(scheduler);

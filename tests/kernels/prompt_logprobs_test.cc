@@ -1,4 +1,4 @@
-// Which rows of a prompt are scored, how often, and who shares what they say.
+// Which rows of a prompt are scored, how often, and which sequences share the scores.
 #include <algorithm>
 
 #include "tests/kernels/scheduler_steps.h"
@@ -15,7 +15,7 @@ SequenceRequest scored_request(uint64_t id, int32_t num_prompt_tokens, const std
   return made;
 }
 
-/// The log-probability of a token is minus its id, so that a list says which tokens were scored.
+/// The log-probability of a token is minus its id, so that a list shows which tokens were scored.
 StepPlan take_scored_step(BatchScheduler& scheduler) {
   StepPlan plan;
   if (!scheduler.plan(plan)) return plan;

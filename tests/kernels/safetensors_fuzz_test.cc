@@ -1,4 +1,4 @@
-/// fuzz/safetensors_fuzz.cc over its corpus, every truncation and seeded mutations of it.
+/// Runs fuzz/safetensors_fuzz.cc on its corpus, on every truncation and on seeded mutations of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ void run(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
-/// Changes a byte, a stretch or a number; the header's length follows half of the time, so that the
-/// faults behind the first check are reached.
+/// Changes a byte, a range or a number; half of the time the header's length is corrected, so that
+/// later checks are reached.
 std::string mutated(std::string input, RandomStream& random) {
   static const std::vector<std::string> kWords = {"-1",
                                                   "0",

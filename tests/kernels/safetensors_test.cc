@@ -22,7 +22,7 @@ WeightTensor tensor(std::string name, DataType type, std::vector<int64_t> shape)
   return {std::move(name), type, std::move(shape), Blob(std::move(bytes))};
 }
 
-/// A file of this header and `data_bytes` zeros.
+/// A file with this header and `data_bytes` zeros.
 std::string file_of(const std::string& header, size_t data_bytes) {
   std::string bytes(8, '\0');
   const uint64_t size = header.size();

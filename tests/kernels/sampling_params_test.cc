@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Why they are refused; empty when they are not.
+/// The error; empty if they are valid.
 std::string refusal(const SamplingParams& sampling) {
   const Status valid = validate(sampling);
   return valid.ok() ? "" : valid.error().text();

@@ -1,4 +1,4 @@
-/// What the tests of BatchScheduler share: requests, and steps whose tokens the test chooses.
+/// Code that the tests of BatchScheduler share: requests, and steps whose tokens the test chooses.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ inline BatchScheduler make_scheduler(EngineOptions options) {
   return BatchScheduler({options, 50, {1}});
 }
 
-/// Prompt tokens are 10, 11, ..., 49, 10, ...; without `salt` it shares with nobody.
+/// Prompt tokens are 10, 11, ..., 49, 10, ...; without `salt` its blocks are not shared.
 inline SequenceRequest make_request(uint64_t id, int32_t num_prompt_tokens, int32_t max_tokens,
                                     const std::string& salt = "") {
   SequenceRequest made;
@@ -29,8 +29,8 @@ inline SequenceRequest make_request(uint64_t id, int32_t num_prompt_tokens, int3
   return made;
 }
 
-/// First and last seed of the random lives that a test plays. PRIMERL_SEED: this one alone;
-/// PRIMERL_LIVES: more of them.
+/// First and last seed of the random lives in a test. PRIMERL_SEED: only this one; PRIMERL_LIVES:
+/// more of them.
 inline std::pair<uint64_t, uint64_t> seeds_of_lives() {
   const char* const one = std::getenv("PRIMERL_SEED");
   if (one != nullptr) return {std::stoull(one), std::stoull(one)};
@@ -38,7 +38,7 @@ inline std::pair<uint64_t, uint64_t> seeds_of_lives() {
   return {1, more == nullptr ? 3000 : std::stoull(more)};
 }
 
-/// One step in which every sampled token is `token`; an empty plan when there is nothing to do.
+/// One step in which every sampled token is `token`; an empty plan if there is no work.
 inline StepPlan take_step(BatchScheduler& scheduler, int32_t token = 7) {
   StepPlan plan;
   if (!scheduler.plan(plan)) return plan;
@@ -52,7 +52,7 @@ inline void take_over_all(BatchScheduler& scheduler) {
     ASSERT_TRUE(scheduler.take_over(event.id).ok());
 }
 
-/// Until nothing is left to do.
+/// Steps until there is no work left.
 inline std::vector<FinishEvent> run_to_end(BatchScheduler& scheduler, int steps_max = 10'000) {
   for (int i = 0; i < steps_max && scheduler.has_work(); ++i) {
     take_step(scheduler);

@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// A token is the letter of its number.
+/// A token is the letter with its number.
 class LetterTokenizer final : public Tokenizer {
  public:
   LetterTokenizer() {
@@ -37,7 +37,7 @@ class LetterTokenizer final : public Tokenizer {
   std::vector<int32_t> none_;
 };
 
-/// Token n is the n-th piece; the last one is the end token, with a text of its own.
+/// Token n is the n-th piece; the last one is the end token, which also has a text.
 class PieceTokenizer final : public Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces)
@@ -68,7 +68,7 @@ class PieceTokenizer final : public Tokenizer {
   const std::vector<int32_t> eos_;
 };
 
-/// Of all pieces but the last in order, which end with a stop.
+/// The text of all pieces in order, except the last, which ends with a stop.
 std::string before_stop(std::vector<std::string> pieces, SamplingParams sampling) {
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < pieces.size(); ++i) tokens.push_back(static_cast<int32_t>(i));
@@ -151,7 +151,7 @@ TEST(StopTexts, BytesOfHalfACharacterCount) {
   EXPECT_TRUE(stop.take("\xAC"));
 }
 
-/// Against the plain search, over texts of two letters, where borders are everywhere.
+/// Compared with a plain search, over texts of two letters, in which borders are frequent.
 TEST(StopTexts, FindWhatAPlainSearchFindsHoweverTheTextIsCut) {
   for (uint64_t seed = 1; seed <= 2000; ++seed) {
     SCOPED_TRACE(seed);

@@ -1,4 +1,4 @@
-// How many sequences of an engine each tenant may have: what others have had lately is not lent.
+// How many sequences of an engine each tenant may have: recently used capacity is not lent.
 #include "kernels/engine/tenant_claims.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ bool has_one_for(const TenantClaims& claims, TenantSlot tenant) {
   return claims.num_free() > 0 && claims.may_take(tenant, 1);
 }
 
-/// Admits as many of `tenant` as it may; how many.
+/// Admits as many sequences of `tenant` as allowed; returns their number.
 int32_t flood(TenantClaims& claims, TenantSlot tenant, int32_t most = 1000) {
   int32_t count = 0;
   for (; count < most && has_one_for(claims, tenant); ++count) {
@@ -36,7 +36,7 @@ void end(TenantClaims& claims, TenantSlot tenant, int32_t count) {
   }
 }
 
-/// Of an engine of eight places whose first window is over.
+/// For an engine of eight running slots after its first window.
 TenantClaims claims_later(const std::vector<double>& shares) {
   TenantClaims claims = places(shares, 8);
   for (int32_t i = 0; i < TenantClaims::kWindow; ++i) claims.step();
@@ -101,8 +101,8 @@ TEST(TenantClaims, BetweenThoseWhoWaitTheQueueDecides) {
   EXPECT_EQ(flood(claims, kOther), 2);
 }
 
-/// Whatever comes and goes: the bound holds, and who has less than its claim is held up by what was
-/// lent alone.
+/// With random changes: the bound holds, and a tenant below its claim is limited only by what was
+/// lent before.
 TEST(TenantClaims, HoldTheBoundAtEverySeed) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     RandomStream random(seed);
@@ -179,8 +179,8 @@ TEST(TenantClaims, AloneOneIsNeverBeyondItsPart) {
   EXPECT_TRUE(claims.may_take(kOne, 1)) << "whether one is free is the pool's to say";
 }
 
-/// Whatever comes and goes: who stays within its part may have it, and nobody else gets what is
-/// kept for one that was there.
+/// With random changes: a tenant within its part is admitted, and no other gets what is reserved
+/// for a recent tenant.
 TEST(TenantClaims, KeepWhatWasWantedLatelyAtEverySeed) {
   const std::vector<double> shares = {0.5, 0.3, 0.2};
   for (uint64_t seed = 1; seed <= 50; ++seed) {
@@ -213,7 +213,7 @@ TEST(TenantClaims, KeepWhatWasWantedLatelyAtEverySeed) {
                 taken[i] == 0 || taken[i] + count <= part(i) || count + kept <= claims.num_free())
           << "step " << step;
       if (may && count <= claims.num_free()) change(i, count);
-      // Each stays away now and then.
+      // Each is absent at times.
       if (random.below(8) == 0) change(i, -taken[i]);
       ASSERT_EQ(claims.num_beyond(tenant), taken[i] - part(i));
       claims.step();
@@ -221,8 +221,8 @@ TEST(TenantClaims, KeepWhatWasWantedLatelyAtEverySeed) {
   }
 }
 
-/// A tenant whose sequences end together, before it sends the next ones: a flood of another does
-/// not run in their places meanwhile. Once it is back the two divide them by their shares.
+/// A tenant's sequences end together, before it sends the next ones: a flood of another tenant does
+/// not use their slots meanwhile. When it returns, the two divide the slots by their shares.
 TEST(EngineShares, AFloodDoesNotRunInWhatAnotherHasLetGo) {
   EngineOptions options;
   options.max_running = 8;

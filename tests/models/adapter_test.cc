@@ -128,7 +128,7 @@ TEST(AdapterTable, BeginsWithAUniformAndBZero) {
   EXPECT_EQ(buffer[static_cast<size_t>(table.tensors().at("scaling").offset)], 0.5F);
 }
 
-/// Every linear by the names of the files, and no other number.
+/// Every linear, by the names in the files, and no other value.
 TEST(AdapterTable, IsMergedIntoTheLinearsItIsBeside) {
   const TensorTable base(model());
   const AdapterTable table(base, {.rank = 3, .alpha = 6, .targets = {"k_proj", "up_proj"}});
@@ -213,7 +213,7 @@ class AdapterFolderTest : public ::testing::Test {
     const auto read = read_adapter_folder(folder_, model_);
     return read.ok() ? "" : read.error().text();
   }
-  /// What reading says when `key` has `value`; then it is as before.
+  /// The error of reading if `key` has `value`; the file is restored afterwards.
   std::string fault_with(const std::string& key, Json value) {
     const std::string before = config_text();
     set(key, std::move(value));
@@ -230,10 +230,10 @@ class AdapterFolderTest : public ::testing::Test {
   std::vector<float> buffer_;
 };
 
-/// A snapshot is a folder and a folder a snapshot, whatever the model: to the bit.
+/// Folder and snapshot convert into each other with the same bits, for any model.
 TEST_F(AdapterFolderTest, HoldsASnapshotOfWhateverModel) {
   auto config = config_;
-  config.is_rank_stabilized = true;  // a scaling that is no fraction of small numbers
+  config.is_rank_stabilized = true;  // a scaling that is not a fraction of small integers
   const AdapterTable table(base_, config);
   std::vector<float> buffer = initialized(table);
   const auto tensors = copy_parameters(table.tensors(), buffer.data());
@@ -284,7 +284,7 @@ TEST_F(AdapterFolderTest, RefusesByNameWhatNothingHereComputes) {
   EXPECT_THAT(fault_with("target_modules", Json::list(std::vector<std::string>{"embed_tokens"})),
               HasSubstr("unknown target 'embed_tokens'"));
   EXPECT_THAT(fault_with("r", 1000000000000), HasSubstr("rank is 513"));
-  // What peft writes where an option is off.
+  // Values that peft writes if an option is off.
   EXPECT_EQ(fault_with("lora_dropout", 0.1), "") << "of training alone";
   for (const char* key : {"use_dora", "lora_bias"}) EXPECT_EQ(fault_with(key, false), "") << key;
   EXPECT_EQ(fault_with("rank_pattern", Json::object()), "");
@@ -315,7 +315,7 @@ TEST_F(AdapterFolderTest, NamesAnotherBase) {
   EXPECT_THAT(fault_with("base_model_name_or_path", other.string()),
               HasSubstr("'" + other.string() + "', whose config.json describes another model"));
   EXPECT_THAT(read_adapter_folder(folder_, model(3)).error().text(), HasSubstr("is missing"));
-  // The same model, whose weights are written in another type.
+  // The same model, with weights of another type.
   Json same = parse_json(mixture_text(), "config").value();
   std::ofstream(other / "config.json") << same.set("dtype", "bfloat16").dump(2);
   EXPECT_EQ(fault_with("base_model_name_or_path", other.string()), "");

@@ -22,7 +22,7 @@ Json base() {
   return json;
 }
 
-/// Of a family whose config says how many key-value heads there are.
+/// For a family whose config has the number of key-value heads.
 Json of(const std::string& model_type) {
   return base().set("model_type", model_type).set("num_key_value_heads", 2);
 }

@@ -1,4 +1,4 @@
-// Frozen weights that several hold together: loaded once, kept while anybody holds them.
+// Shared frozen weights: loaded once, kept while they are used.
 #include "kernels/models/frozen_bases.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST(FrozenBases, AreLoadedByOneWhileTheOthersWait) {
     for (auto& mine : held)
       threads.emplace_back([&] {
         all_here.arrive_and_wait();
-        // The first load fails: one of those that waited takes its place.
+        // The first load fails: one of the waiting threads loads instead.
         const auto load = [&] { return num_loads++ == 0 ? broken() : numbers(5); };
         auto found = bases.find_or_load<Numbers>(kKey, load);
         if (found.ok()) mine = *found;

@@ -1,4 +1,4 @@
-// What engines and learners keep in memory, counted by hand.
+// The memory of engines and learners, counted by hand.
 #include "kernels/models/memory.h"
 
 #include <gmock/gmock.h>
@@ -28,8 +28,8 @@ ModelConfig small_model() {
 double floats_of(const TensorTable& table) { return 4.0 * static_cast<double>(table.count()); }
 
 TEST(Memory, OfPackedWeightsIsWholePanelsOfSixteenColumns) {
-  // A tied embedding [10, 8] as it is and in one panel; layers of q k v [16, 8], out [8, 8], gate
-  // and up [24, 8], down [8, 12] in 1, 1, 2 and 1 panels; norms of 8, two a layer and the last.
+  // A tied embedding [10, 8], unpacked and in one panel; layers of q k v [16, 8], out [8, 8], gate
+  // and up [24, 8], down [8, 12] in 1, 1, 2 and 1 panels; norms of 8, two per layer and the last.
   const double layer = 16 * 8 + 16 * 8 + 32 * 8 + 16 * 12 + 2 * 8;
   EXPECT_EQ(packed_bytes(TensorTable(small_model())), 4 * (10 * 8 + 16 * 8 + 2 * layer + 8));
 }
@@ -45,7 +45,7 @@ TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
   // normed, one factor, q k v 16, q 8, attended 8, log-sum-exp 2, keys and values 8; MLP: its
   // input, normed, one factor, gate and up 24, activated 12.
   const double layer = 8 + (8 + 1 + 16 + 8 + 8 + 2) + 8 + 8 + (8 + 1 + 24 + 12);
-  // Backward of either: normed, q k v, q, attended, keys, values; normed, gate and up, activated.
+  // Backward of each: normed, q k v, q, attended, keys, values; normed, gate and up, activated.
   const double gradients = (8 + 16 + 8 + 8 + 4 + 4) + (8 + 24 + 12);
   const double last = 3 * 8 + 1;  // output, factor and norm, and the residual's gradient
   EXPECT_EQ(training_floats_a_row(small_model(), "none"), 2 * layer + gradients + last);
@@ -63,7 +63,7 @@ TEST(Memory, OfActivationsIsLessTheMoreIsComputedAgain) {
   const auto floats = [](const char* recompute) {
     return training_floats_a_row(small_model(), recompute);
   };
-  // Of each layer its input, and what attention gave: attended 8 and log-sum-exp 2.
+  // For each layer its input and the output of attention: attended 8 and log-sum-exp 2.
   EXPECT_EQ(floats("keep_attention") - floats("full"), 2 * (8 + 2));
   EXPECT_LT(floats("keep_attention"), floats("none"));
 }

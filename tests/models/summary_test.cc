@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The text for a model with `num_parameters`, which keeps 100 numbers of each token.
+/// The text for a model with `num_parameters`, which stores 100 values per token.
 std::string text_of(int64_t num_parameters) {
   ModelSummary summary;
   summary.num_parameters = summary.num_active = num_parameters;

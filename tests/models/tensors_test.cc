@@ -37,7 +37,7 @@ ModelConfig mixture() {
   return made;
 }
 
-/// A buffer that holds its own indices, as tensors.
+/// A buffer that contains its own indices, as tensors.
 std::vector<WeightTensor> counting(const TensorTable& table) {
   std::vector<float> buffer(static_cast<size_t>(table.count()));
   for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<float>(i);
@@ -97,7 +97,7 @@ TEST(TensorTable, ExpertsOfALayerAreOneParameterAndManyTensors) {
   EXPECT_EQ(offset(table, experts + "1.down_proj.weight"),
             table.at("layers.1.moe.experts_down").offset + 24);
   EXPECT_NE(offset(table, "model.layers.1.mlp.shared_experts.down_proj.weight"), -1);
-  // What is not trained lies behind all that is.
+  // Untrained parameters come after all trained ones.
   const Parameter& bias = table.at("layers.1.moe.selection_bias");
   EXPECT_FALSE(bias.is_trained);
   EXPECT_EQ(bias.offset, table.trained_count());

@@ -1,4 +1,4 @@
-/// Token for token what the `tokenizers` package says (tests/text/make_vectors.py).
+/// The same tokens as the `tokenizers` package (tests/text/make_vectors.py).
 #include <gtest/gtest.h>
 
 #include <fstream>

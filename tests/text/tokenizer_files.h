@@ -1,4 +1,4 @@
-/// Tokenizer folders for tests, written where the test may write.
+/// Tokenizer folders for tests, in the test's folder for temporary files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace primerl::testing {
 
-/// A folder that dies with the test.
+/// A folder that is removed after the test.
 class TokenizerFolder {
  public:
   TokenizerFolder() {
@@ -41,7 +41,7 @@ inline Json added_token(int id, const std::string& content) {
   return Json::object().set("id", id).set("content", content).set("special", true);
 }
 
-/// What `char_tokenizer()` of the peers saves: <pad>, <eos>, printable ASCII.
+/// The file that `char_tokenizer()` of the peers saves: <pad>, <eos>, printable ASCII.
 inline Json character_tokenizer() {
   Json vocab = Json::object();
   vocab.set("<pad>", 0).set("<eos>", 1);

@@ -1,4 +1,4 @@
-/// fuzz/tokenizer_fuzz.cc over its corpus and over seeded mutations of it: nothing may crash.
+/// Runs fuzz/tokenizer_fuzz.cc on its corpus and on seeded mutations of it: nothing may crash.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ void run(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
-/// Changes a few bytes, numbers, words or stretches.
+/// Changes a few bytes, numbers, words or ranges.
 std::string mutated(std::string input, const std::string& other, RandomStream& random) {
   static const std::vector<std::string> kWords = {
       "null",          "[]",          "{}",         "-1",
@@ -63,7 +63,7 @@ std::string mutated(std::string input, const std::string& other, RandomStream& r
         break;
       }
       case 4: {
-        // A whole value: from the colon here to the comma there.
+        // A whole value: from this colon to the next comma.
         const size_t begin = input.find(':', at), end = input.find_first_of(",}]", begin);
         if (begin != std::string::npos && end != std::string::npos)
           input.replace(begin + 1, end - begin - 1, kWords[random.below(kWords.size())]);

@@ -1,5 +1,5 @@
-// Dropout of adapters: its part, its gradients, and that nothing but seed, tenant, step, linear and
-// token decides what is left out.
+// Dropout of adapters: its rate, its gradients, and that only seed, tenant, step, linear and token
+// decide which elements are dropped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ AdapterTraining dropping(double dropout, double lr = 0.01, uint64_t seed = 3) {
   return training;
 }
 
-/// Groups of three with prompts of their own.
+/// Groups of three, each with its own prompt.
 TrainBatch groups_of_three(size_t num_groups = 4) {
   TrainBatch made;
   made.tenant = kTenant;
@@ -48,7 +48,7 @@ TrainBatch groups_of_three(size_t num_groups = 4) {
   return made;
 }
 
-/// y = what `dropout` leaves of x for a linear, or y + that.
+/// y = x after `dropout` for a linear, or y + that.
 std::vector<float> left_of(const AdapterDropout& dropout, uint64_t module,
                            const std::vector<uint64_t>& rows, const std::vector<float>& x,
                            const std::vector<float>* y = nullptr) {
@@ -107,7 +107,7 @@ TEST(DropOut, IsWhatTheBaselineDrawsAndLeaves) {
     ASSERT_EQ(draws, expected);
     std::vector<float> x(static_cast<size_t>(kRows * columns));
     for (auto& number : x) number = static_cast<float>(random.uniform() - 0.5);
-    // Of every number, of none and of some; a float more shows who writes too far.
+    // Every element dropped, none, and some; an extra float detects writes past the end.
     for (const int32_t threshold : {0, 65536, 30000})
       for (const bool adds : {false, true}) {
         std::vector<float> y(x.size() + 1, 3.0F), other(x.size() + 1, 3.0F);
@@ -133,7 +133,7 @@ TEST(DropOut, IsWhatTheBaselineDrawsAndLeaves) {
   }
 }
 
-/// q, k and v read what is left of x for each of them; the base product is not touched.
+/// q, k and v each read x after their own dropout; the base GEMM reads all of x.
 TEST(DropOut, IsOfWhatEachAReads) {
   const auto base = make_folder({});
   const auto config = read_model_config(base).value();
@@ -188,7 +188,7 @@ class AdapterDropoutStep : public ::testing::TestWithParam<std::string> {
 TEST_P(AdapterDropoutStep, EveryGradientIsTheSlopeOfTheLossUnderTheSameMask) {
   const auto base = folder(0.1);
   const auto data = groups_of_three();
-  // A new learner for each look: the first step always draws the same.
+  // A new learner for each step: the first step always has the same dropout.
   std::vector<int32_t> experts;
   std::vector<WeightTensor> gradients;
   const auto loss_at = [&](const std::vector<WeightTensor>* tensors) {
@@ -266,7 +266,7 @@ TEST_P(AdapterDropoutStep, TheCutIntoMicroBatchesLeavesOutTheSame) {
   };
   const auto whole = report_of(4096, 3);
   EXPECT_EQ(whole.num_micro_batches, 1);
-  // So few rows that samples of one prompt are apart.
+  // With so few rows, samples of one prompt are separated.
   for (const int32_t rows_max : {40, 20, 8}) {
     const auto cut = report_of(rows_max, 3);
     EXPECT_GT(cut.num_micro_batches, 1);

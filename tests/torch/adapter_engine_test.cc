@@ -1,4 +1,4 @@
-// Engines with adapters of several tenants: rows of one batch know nothing of each other.
+// Engines with adapters of several tenants: rows of one batch are independent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using testing::make_folder;
 
 constexpr uint32_t kNumTenants = 4;
 
-/// Ranks 4 to 64, and other targets for each.
+/// Ranks 4 to 64, with different targets.
 std::vector<AdapterTraining> trainings() {
   return {{TenantSlot(0), {.rank = 4, .alpha = 8}},
           {TenantSlot(1), {.rank = 64, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj"}}},
@@ -40,7 +40,7 @@ SequenceRequest request(TenantSlot tenant, uint64_t number) {
   SequenceRequest made;
   made.id = SequenceId(100 * tenant.value + number);
   made.tenant = tenant;
-  // Some tenants ask what others ask.
+  // Some tenants send the same requests as others.
   for (uint64_t i = 0; i < 5 + 3 * number; ++i)
     made.prompt_tokens.push_back(static_cast<int32_t>(2 + (number * 11 + i * i) % 59));
   made.sampling.max_tokens = 12;
@@ -70,7 +70,7 @@ std::vector<std::shared_ptr<const WeightSnapshot>> snapshots(const std::filesyst
   return all;
 }
 
-/// Three sequences of each of `tenants`, taking turns, in an engine of `applied`.
+/// Three sequences of each of `tenants`, alternating, in an engine with `applied`.
 Ends generate(const std::filesystem::path& folder, const EngineOptions& options,
               const std::vector<std::shared_ptr<const WeightSnapshot>>& applied,
               const std::vector<uint32_t>& tenants) {
@@ -117,7 +117,7 @@ TEST_P(AdapterEngine, SamplesWhatTheLearnerScoresToTheBit) {
     const auto scored = learner->score(tenant, tokens).value();
     EXPECT_EQ(std::vector<float>(scored.end() - 12, scored.end()), end.logprobs) << id;
   }
-  // Adapters are not a matter of rounding here.
+  // The differences are larger than rounding.
   EXPECT_NE(ends.at(0).logprobs, ends.at(100).logprobs);
   EXPECT_NE(ends.at(0).logprobs, ends.at(200).logprobs);
 }
@@ -257,7 +257,7 @@ TEST(AdapterSlots, RefuseWhatDoesNotFitAndKeepWhatTheyHad) {
     expect_equal(end, before.at(id));
     EXPECT_EQ(end.spans.back().version, PolicyVersion(1));
   }
-  // Nor does an engine of whole weights take an adapter.
+  // An engine of full weights refuses an adapter.
   auto whole = make_torch_engine({}, base).value();
   EXPECT_THAT(text(whole->apply(*adapters[0])), HasSubstr("not part of the model"));
   EXPECT_THAT(text(whole->apply(*with_key(*adapters[0], {TenantSlot(0), AdapterId(1)}))),

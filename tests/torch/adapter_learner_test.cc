@@ -1,4 +1,4 @@
-// Learners of adapters: gradients, tenants apart from each other, files.
+// Learners of adapters: gradients, independence of tenants, files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST_P(AdapterLearner, EveryGradientIsTheSlopeOfTheLoss) {
   auto learner = make_adapter_learner(base, {{kFirst, {.rank = 5, .alpha = 4}, at_rate(0)}});
   const auto start = learner->snapshot(kFirst, PolicyVersion(0)).value()->tensors;
   const auto data = two_groups(kFirst, LossKind::kCrossEntropy);
-  std::vector<int32_t> experts;  // that the routers chose
+  std::vector<int32_t> experts;  // chosen by the routers
   learner->visit([&](const std::string& name, const at::Tensor& rows) {
     const auto* ids = static_cast<const int32_t*>(rows.const_data_ptr());
     if (name.ends_with(".experts")) experts.insert(experts.end(), ids, ids + rows.numel());
@@ -57,9 +57,9 @@ TEST_P(AdapterLearner, EveryGradientIsTheSlopeOfTheLoss) {
     const auto slope = values(gradient);
     double square = 0;
     for (const float g : slope) square += static_cast<double>(g) * g;
-    if (square < 1e-7) continue;  // of an expert of few tokens: beneath the rounding of the loss
+    if (square < 1e-7) continue;  // of an expert with few tokens: below the rounding of the loss
     const double h = 4e-3 / std::sqrt(square);
-    bool has_jumped = false;  // the loss, where a router chooses otherwise
+    bool has_jumped = false;  // the loss jumps if a router chooses differently
     const auto loss_at = [&](double step) {
       CHECK(learner->fill_adapter(kFirst, moved(start, gradient.name, step, slope)).ok(), "fill");
       const double loss = learner->step(data, never)->loss;
@@ -169,7 +169,7 @@ TEST_P(AdapterLearner, ThreadsAndRecomputationLeaveStepsEqualToTheBit) {
   EXPECT_TRUE(trained(2, "keep_attention") == one);
 }
 
-/// Fast numerics are another order of additions, not another model.
+/// Fast numerics change only the order of additions.
 TEST_P(AdapterLearner, FastNumericsStayNearInvariantOnes) {
   const auto base = make_folder({.model_type = GetParam(), .deviation = 0.1});
   const auto report_of = [&](const char* numerics) {
@@ -212,7 +212,7 @@ TEST_P(AdapterLearner, GoesOnFromWhatItSaved) {
   EXPECT_EQ(other->step(two_groups(kSecond), never)->grad_norm,
             learner->step(two_groups(kSecond), never)->grad_norm);
   EXPECT_EQ(adapter_bytes(*other, kSecond), adapter_bytes(*learner, kSecond));
-  // Not into an adapter of another rank, which stays as it was.
+  // Not into an adapter of another rank, which stays unchanged.
   const auto before = adapter_bytes(*learner, kFirst);
   const Status refused = learner->load(kFirst, saved);
   ASSERT_FALSE(refused.ok());

@@ -1,4 +1,4 @@
-// Adapters against peft, on the tiny models of the other parity tests.
+// Adapters compared with peft, on the tiny models of the other parity tests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::vector<double> doubles_of(const Json& json) {
   return numbers;
 }
 
-/// A learner of the adapter that peft made.
+/// A learner with the adapter that peft made.
 std::unique_ptr<TorchLearner> make_learner(const std::string& name) {
   const auto base = reference_models() / name;
   const auto read =
@@ -121,7 +121,7 @@ TEST_P(AdapterParity, AFolderOfOursIsTheSameToPeft) {
   EXPECT_EQ(again, doubles_of(*sequence.find("logprobs")));
 }
 
-/// What an engine elsewhere would load: the folder of a version that the files channel wrote.
+/// What another engine would load: the version folder that the files channel wrote.
 TEST_P(AdapterParity, AVersionOfTheFilesChannelIsTheSameToPeft) {
   auto learner = make_learner(GetParam());
   ChannelSetup setup;
@@ -139,7 +139,7 @@ TEST_P(AdapterParity, AVersionOfTheFilesChannelIsTheSameToPeft) {
   const auto again = testing::peft_logprobs("logprobs", reference_models() / GetParam(), folder,
                                             ids_of(*sequence.find("ids")));
   EXPECT_EQ(again, doubles_of(*sequence.find("logprobs")));
-  // And to an engine of ours, to the bit.
+  // The engine here gets the same bits.
   const auto fetched = make_files_channel(setup).value()->fetch(key, PolicyVersion(5)).value();
   ASSERT_EQ(fetched->tensors.size(), published->tensors.size());
   for (size_t i = 0; i < published->tensors.size(); ++i)
@@ -147,7 +147,7 @@ TEST_P(AdapterParity, AVersionOfTheFilesChannelIsTheSameToPeft) {
         << published->tensors[i].name;
 }
 
-/// Experts, too, of which peft knows nothing where transformers holds them in one tensor.
+/// Experts too, which peft does not support if transformers stores them in one tensor.
 TEST_P(AdapterParity, AnAdapterOfAllLinearsIsItsProductsAddedToTheWeights) {
   const auto base = reference_models() / GetParam();
   auto learner = testing::make_adapter_learner(base, {{kTenant, {.rank = 6, .alpha = 3}, {}}});

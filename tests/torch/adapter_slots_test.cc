@@ -1,4 +1,5 @@
-// Engines of fewer adapter slots than tenants: every completion is as with a slot for each.
+// Engines with fewer adapter slots than tenants: every completion equals the one with a slot for
+// each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,8 +34,8 @@ EngineOptions slot_options(int32_t slots) {
 
 using Ends = std::map<uint64_t, FinishEvent>;
 
-/// Random prompts of all tenants, which come while others run; new versions at steps of the seed,
-/// when nothing is in flight. Completions by request.
+/// Random prompts of all tenants, which arrive while others run; new versions at random steps, when
+/// nothing is in flight. Completions by request.
 Ends random_run(const std::filesystem::path& base, const EngineOptions& options, uint64_t seed,
                 EngineState* state = nullptr) {
   auto engine = make_torch_engine(options, base).value();
@@ -74,7 +75,7 @@ Ends random_run(const std::filesystem::path& base, const EngineOptions& options,
         CHECK(engine->take_over(event.id).ok(), "nothing to take over");
       for (auto& event : engine->take_finished()) ends[event.id.value] = std::move(event);
     }
-    // Of tenants in a slot and beside them.
+    // For tenants with a slot and without one.
     for (const uint32_t tenant : {0U, 3U}) apply(tenant, round);
   }
   CHECK(ends.size() == num_submitted, "some did not end");
@@ -110,7 +111,8 @@ TEST_P(FewSlots, GiveEveryCompletionThatASlotForEachGives) {
 INSTANTIATE_TEST_SUITE_P(Torch, FewSlots, ::testing::Values("qwen3", "qwen3_moe"),
                          [](const auto& one) { return one.param; });
 
-/// An adapter larger than what is brought in before a step: the others' steps go on meanwhile.
+/// An adapter larger than the part loaded before a step: the steps of other tenants continue
+/// meanwhile.
 TEST(FewSlotsOfAnEngine, BringALargeAdapterInParts) {
   const auto base = testing::make_folder({.hidden_size = 256, .num_layers = 4, .deviation = 0.05});
   EngineOptions options = slot_options(2);

@@ -1,5 +1,4 @@
-// Every refusal of a CUDA device, with made-up machines: no CUDA device is needed, and none is
-// asked.
+// Every refusal of a CUDA device, with simulated machines: no CUDA device is needed or used.
 #include "kernels/torch/cuda_devices.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// A machine that is described, not asked.
+/// A simulated machine.
 class MadeUpDevices final : public CudaDeviceSource {
  public:
   CudaDriver driver() override {

@@ -63,7 +63,7 @@ TEST(TorchEngine, RefusesAFolderThatIsNoModel) {
 
 TEST(TorchEngine, SaysHowMuchMemoryItsBlocksWouldNeed) {
   const auto folder = make_folder({});
-  for (const int32_t block_size : {16, 1024}) {  // of as many tokens as there may be
+  for (const int32_t block_size : {16, 1024}) {  // up to the largest number of tokens
     const int32_t kv_blocks = INT32_MAX / block_size;
     EngineOptions options;
     options.kv_blocks = kv_blocks;
@@ -111,7 +111,7 @@ TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {
   EXPECT_THAT(refusal({.max_sequence_tokens = 257}, folder), HasSubstr("256 positions"));
 }
 
-/// Every weight of `snapshot` is no number.
+/// Every weight of `snapshot` is NaN.
 std::shared_ptr<const WeightSnapshot> broken(const WeightSnapshot& snapshot) {
   auto made = std::make_shared<WeightSnapshot>(snapshot);
   for (auto& tensor : made->tensors) {
@@ -121,8 +121,8 @@ std::shared_ptr<const WeightSnapshot> broken(const WeightSnapshot& snapshot) {
   return made;
 }
 
-/// An update of weights that are no numbers fails what runs, with the version, and nothing else:
-/// all blocks come back, and good weights give what a fresh engine gives, under the same salt.
+/// An update of NaN weights fails only the running sequences, with the version in the error. All
+/// blocks are freed, and good weights give what a new engine gives, under the same salt.
 TEST(TorchEngine, OutlivesWeightsThatAreNoNumbers) {
   const auto folder = make_folder({});
   const EngineOptions options = {.kv_blocks = 40, .block_size = 4, .max_batched_tokens = 8};
@@ -155,7 +155,7 @@ TEST(TorchEngine, OutlivesWeightsThatAreNoNumbers) {
     EXPECT_THAT(end.detail, HasSubstr("under the weights of version 1: some are not numbers"));
   }
   EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
-  submit(*engine);  // and once more from the first token on
+  submit(*engine);  // and again from the first token on
   for (const auto& [id, end] : run(*engine)) EXPECT_EQ(end.reason, FinishReason::kFailed) << id;
   ASSERT_TRUE(engine->apply(*good).ok());
   submit(*engine);
@@ -241,7 +241,7 @@ TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
   EXPECT_NE(after.at(1).tokens, before.at(1).tokens);
 }
 
-/// A model that is prepared in some ten parts.
+/// A model that is prepared in about ten parts.
 const TinyModel kLargerModel{
     .model_type = "qwen3", .vocab_size = 4099, .hidden_size = 512, .num_layers = 3};
 
@@ -304,7 +304,7 @@ TEST(TorchEngine, WhatWasBegunToBePreparedIsAppliedWhole) {
   is_now(5);
 }
 
-/// While it lives, this process gets no more memory than some hundred KiB at a time.
+/// While it exists, this process gets at most some hundred KiB of new memory at a time.
 class NoMoreMemory {
  public:
   NoMoreMemory() {
@@ -315,7 +315,7 @@ class NoMoreMemory {
                        .rlim_max = before_.rlim_max};
     taken_.reserve(size_t{1} << 16);
     EXPECT_EQ(::setrlimit(RLIMIT_AS, &lower), 0);
-    // What was freed before is the process's still.
+    // The process still has memory that was freed before.
     while (taken_.size() < taken_.capacity())
       if (void* piece = std::malloc(size_t{256} << 10); piece != nullptr)
         taken_.push_back(piece);
@@ -361,7 +361,7 @@ TEST(TorchEngine, WeightsThatAreNotTheModelsAreNotPreparedAndRefused) {
   EXPECT_EQ(engine->apply_prepared(right).value().value(), 0U) << "it has that version";
 }
 
-/// The weights of `model`, one tensor of which is no number.
+/// The weights of `model`, with one NaN tensor.
 std::shared_ptr<const WeightSnapshot> broken_snapshot(const TinyModel& model, size_t tensor,
                                                       PolicyVersion version) {
   auto broken = *testing::make_snapshot(model, version);
@@ -389,7 +389,7 @@ TEST(TorchEngine, WeightsThatAreNoNumbersFailSequencesAndTheEngineGoesOnWithBett
       for (const auto& [id, end] : ends) {
         EXPECT_EQ(end.reason, FinishReason::kFailed) << model_type << " " << tensor;
         EXPECT_THAT(end.detail, HasSubstr("under the weights of version 3"));
-        // One before the update; an expert that is no number may not be asked at once.
+        // One sequence before the update; a NaN expert may not be used at once.
         if (model.model_type == "qwen3") {
           EXPECT_EQ(end.tokens.size(), id == 1 ? 1U : 0U);
         }
@@ -453,7 +453,7 @@ TEST(TorchEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
 }
 
 TEST(TorchEngine, AnAppliedVersionKeepsTheCacheOfRunningSequences) {
-  // New weights equal to the old ones: a sequence that spans both must not notice.
+  // New weights equal to the old ones: a sequence that spans both must not change.
   auto engine = make_engine(make_folder({}));
   ASSERT_TRUE(engine->apply(*testing::make_snapshot({}, PolicyVersion(0))).ok());
   ASSERT_TRUE(engine->submit(request(1)).ok());

@@ -1,5 +1,5 @@
-// The ops of a mixture of experts, sums of columns and of squares, against plain references, for
-// both instruction sets.
+// The ops of a mixture of experts, sums of columns and of squares, compared with plain references,
+// for both instruction sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,9 +87,9 @@ TEST_P(ExpertOps, GroupsThatAreNotKeptLoseTheirExperts) {
   RouterShape shape{.num_experts = 6, .experts_per_token = 2, .is_sigmoid = true};
   shape.num_groups = 3;
   shape.groups_kept = 1;
-  // The best two of the middle group are together better than those of the others.
+  // The sum of the best two of the middle group is larger than those of the others.
   EXPECT_THAT(route(ops_, shape, {3, -3, 1, 2, -3, 2.5}).experts, ElementsAre(3, 2));
-  // Choices below zero are still those of a group that is kept.
+  // Choices below zero still belong to a group that is kept.
   const Floats bias = {-9, -9, -3, -3, -9, -9};
   EXPECT_THAT(route(ops_, shape, {0, 0, 0, 1, 0, 0}, bias).experts, ElementsAre(3, 2));
 }

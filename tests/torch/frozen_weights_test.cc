@@ -1,4 +1,4 @@
-// Frozen weights that the engine and the learner of a process hold together: the same bits, once.
+// Frozen weights that the engine and the learner of a process share: the same bits, stored once.
 #include "kernels/torch/frozen_weights.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ EngineOptions with_slots() {
 
 std::vector<AdapterTraining> training() { return {{kTenant, {.rank = 4, .alpha = 8}, {}, {}}}; }
 
-/// The adapter after some steps, and the gradient of the last.
+/// The adapter after some steps, and the gradient of the last step.
 std::vector<std::byte> trained(TorchLearner& learner) {
   for (int step = 0; step < 3; ++step) {
     const auto report = learner.step(two_groups(kTenant), never);
@@ -77,7 +77,7 @@ std::vector<float> sampled(Engine& engine, uint64_t number) {
   return logprobs;
 }
 
-/// With the adapter that learner_of() begins with.
+/// With the initial adapter of learner_of().
 std::unique_ptr<Engine> engine_of(const std::filesystem::path& folder, FrozenBases* bases) {
   auto engine = make_torch_engine(with_slots(), folder, nullptr, bases);
   CHECK(engine.ok(), engine.error().text());
@@ -91,7 +91,7 @@ class FrozenWeightsOf : public ::testing::TestWithParam<std::string> {
   std::filesystem::path folder() const { return make_folder({.model_type = GetParam()}); }
 };
 
-// Every product of a decoder, forward and backward, from panels as from rows.
+// Every GEMM of a decoder, forward and backward, from packed as from flat weights.
 TEST_P(FrozenWeightsOf, ALearnerTrainsTheSameBitsOnPackedWeightsAsOnFlatOnes) {
   const auto base = folder();
   const auto config = read_model_config(base).value();
@@ -143,7 +143,7 @@ TEST_P(FrozenWeightsOf, AnEngineThatIsMadeAgainFindsWhatTheLearnerKept) {
   const auto before = sampled(*engine, 1);
   engine.reset();
   EXPECT_EQ(bases.size(), 1U);
-  // Nobody reads the folder again.
+  // The folder is not read again.
   for (const auto& each : std::filesystem::directory_iterator(base))
     if (each.path().extension() == ".safetensors") std::ofstream(each.path()) << "broken";
   auto again = make_torch_engine(with_slots(), base, nullptr, &bases);
@@ -186,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FrozenWeightsOf,
                          ::testing::Values("qwen3", "llama", "qwen3_moe", "glm4_moe"),
                          [](const auto& with) { return with.param; });
 
-/// Bytes of this process that belong to no file.
+/// Memory of this process that is not mapped from a file, in bytes.
 double own_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)
@@ -198,7 +198,7 @@ double own_bytes() {
   return 0;
 }
 
-// What the system counts, not what we think: 22 M parameters, 88 MB.
+// Measured by the system: 22 M parameters, 88 MB.
 TEST(FrozenWeightsMemory, ALearnerBesideAnEngineAddsNoSecondSet) {
   const auto base = make_folder(
       {.vocab_size = 4096, .hidden_size = 512, .num_layers = 6, .head_dim = 64, .deviation = 0.02});

@@ -1,4 +1,5 @@
-// What a learner says of broken numbers and of models that are too large, and the batches it keeps.
+// A learner's errors for NaN or infinity and for models that are too large, and the batches it
+// keeps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +45,7 @@ TrainBatch batch() {
   return made;
 }
 
-/// A model with a weight that is not a number, in a layer that everything passes.
+/// A model with a NaN weight, in a layer that every token uses.
 void break_weight(TorchLearner& learner, const std::string& name) {
   auto tensors = learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors;
   for (auto& tensor : tensors) {

@@ -50,7 +50,7 @@ TrainSample sample(int32_t number, int32_t prompt, size_t length, float temperat
   return made;
 }
 
-/// Two groups that share prompts, lengths 6 to 10, two temperatures.
+/// Two groups with shared prompts, lengths 6 to 10, two temperatures.
 TrainBatch batch() {
   TrainBatch made;
   for (int32_t i = 0; i < 8; ++i)
@@ -122,7 +122,7 @@ TEST(TorchLearner, TheGradientIsTheSlopeOfTheLoss) {
     const auto gradient = values(learner->gradients());
     double square = 0;
     for (const float g : gradient) square += static_cast<double>(g) * g;
-    // Along the gradient the loss must rise by |gradient|^2 a unit.
+    // Along the gradient, the loss must rise by |gradient|^2 per unit step.
     const double h = 1e-3 / std::sqrt(square);
     ASSERT_TRUE(learner->fill(moved(weights, h, gradient)).ok());
     const double above = learner->step(data, never)->loss;
@@ -202,7 +202,7 @@ TEST(TorchLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
     EXPECT_EQ(report.mismatch_kl_max, 0) << "to the bit";
     EXPECT_EQ(report.masked_fraction, 0) << "even where the trust region allows nothing";
     if (!has_kept_sets(sampling)) continue;
-    // What it would take the truncation for.
+    // Without its kept set, truncation looks like a change of the policy.
     for (auto& one : data.samples) one.kept = Blob();
     EXPECT_GT(make_learner(folder, options)->step(data, never)->mismatch_kl_mean, 0.001);
   }
@@ -211,7 +211,7 @@ TEST(TorchLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
 TEST(TorchLearner, TheLossOfTruncatedTokensIsThatOfTheReferenceOverTheirKeptSets) {
   const auto folder = make_folder({});
   const auto other = make_folder({.seed = 2}, "other");
-  // The learner has moved on from what sampled: the sets stay.
+  // The learner's weights differ from those that sampled: the sets stay.
   const auto data = sampled(other, {.top_k = 5, .min_p = 0.05});
   auto learner = make_learner(folder, frozen());
   double loss = 0, count = 0;
@@ -241,7 +241,7 @@ TEST(TorchLearner, TheGradientOfTruncatedTokensIsTheSlopeOfTheLoss) {
   const auto weights = read_model_tensors(folder).value();
   const auto data = sampled(folder, {.top_k = 5});
   auto options = frozen();
-  // Away from what was sampled, so that both terms of the loss have a slope.
+  // Start away from the sampled weights, so that both terms of the loss have a gradient.
   auto start = moved(weights, 0.02, values(weights));
   auto learner = make_learner(folder, options);
   ASSERT_TRUE(learner->fill(start).ok());

@@ -1,4 +1,4 @@
-// Which shared library serves a name: the first one of the program that defines it.
+// Which shared library provides a symbol: the first one of the program that defines it.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

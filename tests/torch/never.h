@@ -1,4 +1,4 @@
-/// A stop that nobody requests.
+/// A stop function that never requests a stop.
 #pragma once
 
 namespace primerl::testing {

@@ -1,4 +1,4 @@
-// Every CPU op against a plain reference in double, and its backward against finite differences,
+// Every CPU op compared with a plain reference in double, and its backward with finite differences,
 // for both instruction sets.
 #include "kernels/ops/ops.h"
 
@@ -29,7 +29,7 @@ double inner(const Floats& a, const Floats& b) {
   return sum;
 }
 
-/// Holds d(inner(weights, forward(x)))/dx against `gradient` along `gradient` itself.
+/// Compares d(inner(weights, forward(x)))/dx with `gradient`, along `gradient` itself.
 void expect_slope(Floats& x, const Floats& gradient, const std::function<double()>& value,
                   double tolerance = 2e-3) {
   const double square = inner(gradient, gradient), h = 1e-2 / std::sqrt(square);
@@ -194,7 +194,7 @@ class Attention {
     ops_.attention(args());
     return inner(dout, out);
   }
-  /// One output number, the slow way.
+  /// One output value, computed directly.
   double expected(int32_t query, int32_t head, int32_t channel) const {
     const int32_t d = case_.heads.head_dim,
                   group = case_.heads.num_heads / case_.heads.num_kv_heads;
@@ -255,7 +255,7 @@ TEST_P(Ops, AttentionBackwardIsTheSlopeOfForward) {
   }
 }
 
-// Engine and learner call it with other chunks, mates and heads.
+// Engine and learner call it with other chunks, other rows and other heads.
 TEST_P(Ops, AQueryAndHeadAloneGetTheBitsTheyGetAmongOthers) {
   for (const HeadShape heads : {HeadShape{1, 1, 8}, HeadShape{4, 2, 32}, HeadShape{3, 1, 40},
                                 HeadShape{5, 1, 64}, HeadShape{2, 2, 128}, HeadShape{6, 2, 256}})

@@ -1,4 +1,4 @@
-// The engine and the learner against transformers, on tiny random fp32 models.
+// The engine and the learner compared with transformers, on tiny random fp32 models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::unique_ptr<Learner> make_learner(const std::string& name, LearnerOptions op
   return std::move(learner).value();
 }
 
-/// Runs everything submitted; events by the order of their ids.
+/// Runs all submitted requests; events in the order of their ids.
 std::vector<FinishEvent> run(Engine& engine) {
   std::vector<FinishEvent> ends;
   while (engine.has_work()) {
@@ -51,7 +51,7 @@ std::vector<FinishEvent> run(Engine& engine) {
 }
 
 class Parity : public ::testing::TestWithParam<std::string> {};
-/// What is the same for every family.
+/// Tests that are the same for every family.
 class SamplingParity : public Parity {};
 
 TEST_P(Parity, ScoresLikeTransformers) {
@@ -140,7 +140,7 @@ TEST_P(Parity, PromptLogprobsAreTheLearnersScoresBitForBit) {
   }
 }
 
-/// Three ways to use the options, one after the other stronger.
+/// Three uses of the options, with increasing strength.
 std::vector<SequenceRequest> processed_requests() {
   std::vector<SequenceRequest> requests;
   for (uint64_t i = 0; i < 3; ++i) {
@@ -247,7 +247,8 @@ TEST_P(Parity, GradientsOfOneStepAreThoseOfAutograd) {
     for (size_t i = 0; i < ours.size(); ++i)
       squares += std::pow(ours[i] - values->as_array()[i].as_double(), 2);
     EXPECT_LE(std::sqrt(squares), 1e-4 * norm) << gradient.name;
-    if (norm > 0) worst = std::max(worst, std::sqrt(squares) / norm);  // 0: an expert of no token
+    // 0: an expert without tokens
+    if (norm > 0) worst = std::max(worst, std::sqrt(squares) / norm);
     ++num_compared;
   }
   EXPECT_EQ(num_compared, expected.find("gradients")->as_object().size());
@@ -274,7 +275,7 @@ TEST_P(Parity, TokensGoToTheExpertsOfTransformers) {
   EXPECT_EQ(chosen.size(), layers->as_object().size());
   for (const auto& [layer, expected] : layers->as_object()) {
     const auto& ours = chosen.at("layers." + layer + ".moe.experts");
-    // The last token is scored by the one before it: its own row is not run.
+    // The last token is scored by the row before it: its own row is not computed.
     ASSERT_GE(expected.as_array().size(), ours.size());
     for (size_t i = 0; i < ours.size(); ++i)
       EXPECT_EQ(ours[i], ids_of(expected.as_array()[i])) << layer << ", token " << i;
@@ -321,7 +322,7 @@ TEST(ShardedParity, ABfloat16FolderOfShardsScoresLikeTransformers) {
       testing::transformers_logprobs(reference_models() / "qwen3_sharded_bf16", ids);
   ASSERT_EQ(scored.size(), expected.size());
   for (size_t i = 0; i < scored.size(); ++i) EXPECT_NEAR(scored[i], expected[i], 1e-4);
-  // The engine packs what the learner widens: the same numbers.
+  // The engine packs and the learner widens the same values.
   auto engine = make_engine("qwen3_sharded_bf16");
   SequenceRequest request;
   request.prompt_tokens = ids;

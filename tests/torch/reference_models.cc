@@ -57,7 +57,7 @@ std::filesystem::path reference_models() {
 }
 
 std::filesystem::path reference_adapters() {
-  reference_models();  // which they are put on
+  reference_models();  // the base models of the adapters
   const auto folder = made_by_python(PRIMERL_PYTHON, "peft", kAdapterScript, "reference_adapters");
   CHECK(folder.has_value(),
         "there is no package 'peft' in " PRIMERL_PYTHON ": `scripts/setup.sh --tests` installs it");

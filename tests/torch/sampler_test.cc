@@ -22,7 +22,7 @@ constexpr int kDraws = 20000;
 // Probabilities 0.4, 0.3, 0.2, 0.1 in a shuffled order: tokens 2, 0, 3, 1.
 const std::vector<float> kLogits = {std::log(0.3F), std::log(0.1F), std::log(0.4F), std::log(0.2F)};
 
-/// How often each token came, with the log-probability that came with it.
+/// How often each token was sampled, with its log-probability.
 struct Drawn {
   std::vector<int> counts = std::vector<int>(4, 0);
   std::vector<float> logprobs = std::vector<float>(4, 0.0F);
@@ -82,7 +82,7 @@ TEST(Sampler, FiltersApplyOneAfterTheOther) {
   expect_distribution(draw({.top_k = 3, .top_p = 0.7, .min_p = 0.8}), {0, 0, 1, 0});
 }
 
-/// What the header says, by sorting.
+/// The rules of the header, implemented by sorting.
 std::vector<int32_t> kept_by_sorting(const std::vector<float>& logits,
                                      const SamplingParams& params) {
   const float inverse = 1.0F / static_cast<float>(params.temperature);
@@ -245,7 +245,7 @@ TEST(Sampler, GreedyTakesTheBestAndReportsItAtTemperatureOne) {
   EXPECT_EQ(sampler.sample(equal, {.top_k = 1}, 1, 0).token, 1);
 }
 
-/// The likeliest by sorting all log-probabilities of the row, or of those that are kept.
+/// The likeliest tokens, by sorting all log-probabilities of the row, or of the kept tokens.
 std::vector<TokenLogprob> top_by_sorting(const std::vector<float>& logits,
                                          const SamplingParams& params) {
   std::vector<int32_t> ids(logits.size());

@@ -1,4 +1,4 @@
-// Steps of several adapters in shared passes: each as if it were alone, to the bit.
+// Steps of several adapters in shared passes: each has the same bits as when run alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using testing::make_adapter_learner;
 using testing::make_folder;
 using testing::never;
 
-/// Groups that share prompts, of lengths drawn from the seed.
+/// Groups with shared prompts, of random lengths.
 TrainBatch drawn_batch(TenantSlot tenant, uint64_t seed, size_t num_groups = 0) {
   RandomStream random(mix(seed, tenant.value));
   TrainBatch made;
@@ -48,7 +48,7 @@ TrainBatch drawn_batch(TenantSlot tenant, uint64_t seed, size_t num_groups = 0) 
   return made;
 }
 
-/// Five tenants of ranks 4 to 64, each with rules of her own, two of them with dropout.
+/// Five tenants of ranks 4 to 64, each with its own rules, two of them with dropout.
 std::vector<AdapterTraining> five_tenants() {
   std::vector<AdapterTraining> all = {
       {TenantSlot(0), {.rank = 4}, {}},
@@ -89,7 +89,7 @@ void expect_equal(const TrainReport& a, const TrainReport& b, const std::string&
   EXPECT_EQ(a.skipped, b.skipped) << where;
 }
 
-/// Rows of each pass from now on.
+/// Records the rows of each later pass.
 std::shared_ptr<std::vector<int64_t>> rows_of_passes(TorchLearner& learner) {
   auto rows = std::make_shared<std::vector<int64_t>>();
   learner.visit([rows](const std::string& name, const at::Tensor& shown) {
@@ -162,7 +162,7 @@ TEST_P(SharedPass, EachStepIsEqualToTheBitToItsOwn) {
     }).join();
 }
 
-/// The same batch and adapter: what differs is the loss that each tenant wrote.
+/// The same batch and adapter: only the loss options of the tenants differ.
 TEST_P(SharedPass, EachHasItsOwnLoss) {
   const auto base = folder();
   std::vector<AdapterTraining> all;
@@ -204,7 +204,7 @@ TEST_P(SharedPass, ANeighbourThatCannotTrainChangesNothing) {
     std::vector<TrainBatch> batches;
     for (const uint32_t tenant : {0U, 1U, 2U, 9U, 4U, 4U})
       batches.push_back(drawn_batch(TenantSlot(tenant), round));
-    batches[1].samples[0].tokens[0] = 61;  // beyond the vocabulary
+    batches[1].samples[0].tokens[0] = 61;  // outside the vocabulary
     for (auto& sample : batches[2].samples) sample.loss_mask.assign(sample.tokens.size(), 0);
     const auto reports = together(*learner, batches);
     EXPECT_TRUE(reports[0]->skipped);
@@ -219,7 +219,7 @@ TEST_P(SharedPass, ANeighbourThatCannotTrainChangesNothing) {
   EXPECT_TRUE(adapter_bytes(*learner, all[2].tenant) == before);
 }
 
-/// What one step throws is not the others' end.
+/// An exception in one step does not end the others.
 TEST_P(SharedPass, WhatBreaksAPassIsOfOneStep) {
   const auto base = folder();
   const auto all = five_tenants();
@@ -239,8 +239,8 @@ TEST_P(SharedPass, WhatBreaksAPassIsOfOneStep) {
   EXPECT_TRUE(adapter_bytes(*learner, all[3].tenant) == adapter_bytes(*alone, all[3].tenant));
 }
 
-/// In line a step takes one pass at a time, and those of others come between; who leaves in the
-/// middle begins anew. The outcome is that of the step alone.
+/// A queued step runs one pass at a time, and passes of others run between; a tenant that leaves in
+/// the middle starts again. The result is that of the step alone.
 TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
   const auto base = folder();
   const auto all = five_tenants();
@@ -265,7 +265,7 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
     int64_t num_between = 0;
     for (uint64_t turn = 1; num_done != std::vector<size_t>(all.size(), kSteps); ++turn) {
       ASSERT_LT(turn, 2000U);
-      // A drain comes between two turns.
+      // A drain comes between two work calls.
       if (random.below(12) == 0) {
         const size_t left = random.below(all.size());
         learner->leave_line(all[left].tenant);
@@ -275,7 +275,7 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
         const TenantSlot tenant = all[i].tenant;
         if (num_done[i] == kSteps) continue;
         if (batches[i] == nullptr) {
-          if (random.below(3) == 0) continue;  // her batch is not complete yet
+          if (random.below(3) == 0) continue;  // its batch is not complete yet
           batches[i] = std::make_shared<TrainBatch>(drawn_batch(tenant, num_done[i], 1 + i));
         }
         const auto report = learner->step_in_line(batches[i], turn, never);
@@ -293,7 +293,7 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
   }
 }
 
-/// Between two passes of a step anyone may ask for scores, or for a checkpoint.
+/// Between two passes of a step, scores or a checkpoint may be requested.
 TEST_P(SharedPass, WhatIsAskedBetweenPassesChangesNoBitOfAStep) {
   const auto base = folder();
   const auto all = five_tenants();
@@ -347,7 +347,7 @@ TEST_P(SharedPass, AStopLeavesAllAsTheyWere) {
   for (int most = 1;; ++most) {
     int num_asked = 0;
     const auto reports = together(*learner, batches, [&] { return ++num_asked == most; });
-    if (num_asked < most) break;  // all steps were done before
+    if (num_asked < most) break;  // all steps were finished before
     ++num_stopped;
     for (size_t i = 0; i < all.size(); ++i) {
       ASSERT_FALSE(reports[i].ok());
@@ -362,7 +362,7 @@ INSTANTIATE_TEST_SUITE_P(Torch, SharedPass,
                          ::testing::Values("qwen3", "llama", "qwen3_moe", "glm4_moe"),
                          [](const auto& one) { return one.param; });
 
-/// At the bound two micro-batches share a pass; one row more and they do not.
+/// At the bound two micro-batches share a pass; with one more row they do not.
 TEST(SharedPasses, HaveAtMostTheRowsOfAMicroBatch) {
   const auto base = make_folder({});
   const auto all = five_tenants();
@@ -386,7 +386,7 @@ TEST(SharedPasses, HaveAtMostTheRowsOfAMicroBatch) {
   }
 }
 
-/// Fast numerics may give other bits for other rows, and debug options look at one step.
+/// Fast numerics may give other bits for other rows, and debug options observe one step.
 TEST(SharedPasses, AreNotThereWhereAStepWouldChange) {
   const auto base = make_folder({});
   const auto all = five_tenants();
@@ -405,7 +405,7 @@ TEST(SharedPasses, AreNotThereWhereAStepWouldChange) {
     const char* why = is_fast ? "" : "of micro-batch 0 (step 1)";
     EXPECT_THAT(reports[0]->skip_reason, HasSubstr(why));
   }
-  // Whole weights are trained by one step after the other.
+  // Full weights are trained by one step after the other.
   auto whole = make_torch_learner({}, base).value();
   const std::vector<const TrainBatch*> pointers = {&batches[0], &batches[1]};
   for (const auto& report : whole->step_together(pointers, never)) EXPECT_TRUE(report.ok());

@@ -1,4 +1,4 @@
-// Engine and learner agree to the bit on any number of compute threads.
+// Engine and learner have the same bits for any number of compute threads.
 #include <gtest/gtest.h>
 
 #include <latch>
@@ -17,7 +17,7 @@ namespace {
 
 using Logprobs = std::map<uint64_t, std::vector<float>>;
 
-/// Large enough that every product is shared out (parallel.h, kWorkPerThread).
+/// Large enough that every GEMM is divided over threads (parallel.h, kWorkPerThread).
 testing::TinyModel model(const std::string& model_type) {
   testing::TinyModel model;
   model.model_type = model_type;
@@ -34,8 +34,7 @@ struct Generated {
 
 constexpr size_t kPrompt = 3;
 
-/// `num_sequences` at a time, on a thread of its own: the number of compute threads is the
-/// thread's.
+/// `num_sequences` at a time, on a new thread: the number of compute threads belongs to the thread.
 Generated generate(const std::filesystem::path& folder, int threads, uint64_t num_sequences) {
   Generated all;
   std::jthread([&] {
@@ -100,13 +99,13 @@ TEST_P(Threads, LeaveEngineAndLearnerEqualToTheBit) {
     }
 }
 
-// Without OpenMP in our own build the tests below would compare one thread with itself.
+// Without OpenMP in this build the tests below would compare one thread with itself.
 TEST(Share, GivesEveryThreadWork) {
   std::jthread([] {
     use_threads(2);
     std::mutex guard;
     std::set<std::thread::id> tasks, parts;
-    std::latch both(2);  // a thread that is quick must not take both
+    std::latch both(2);  // a quick thread must not run both
     share_tasks(2, int64_t{1} << 30, [&](int64_t) {
       {
         const std::scoped_lock lock(guard);
@@ -191,7 +190,7 @@ TEST_P(Threads, WhatIsComputedAgainIsEqualToTheBit) {
   }
 }
 
-/// Fast numerics are another order of additions, not another model.
+/// Fast numerics change only the order of additions.
 TEST_P(Threads, FastNumericsStayNearInvariantOnes) {
   const auto folder = testing::make_folder(model(GetParam()));
   LearnerOptions options;

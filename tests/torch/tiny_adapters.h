@@ -1,5 +1,5 @@
-/// Adapters of tiny models with numbers in A and in B, as no training leaves them so soon; what
-/// their learners are given and asked.
+/// Adapters of tiny models with values in A and in B, larger than after a few training steps;
+/// batches and requests for their learners.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace primerl::testing {
 
-/// Random tensors of a seed; the scaling is the table's.
+/// Random tensors from a seed; the scaling is the table's.
 inline std::vector<WeightTensor> random_adapter(const AdapterTable& table, uint64_t seed,
                                                 double deviation = 0.2) {
   std::vector<float> buffer(static_cast<size_t>(table.tensors().count()));
@@ -26,7 +26,7 @@ inline std::vector<WeightTensor> random_adapter(const AdapterTable& table, uint6
   return copy_parameters(table.tensors(), buffer.data());
 }
 
-/// A learner of adapters that begin with the numbers of random_adapter(), seeded by their tenant.
+/// A learner of adapters with the initial values of random_adapter(), seeded by their tenant.
 inline std::unique_ptr<TorchLearner> make_adapter_learner(const std::filesystem::path& folder,
                                                           std::vector<AdapterTraining> adapters,
                                                           const LearnerOptions& options = {}) {
@@ -42,13 +42,13 @@ inline std::unique_ptr<TorchLearner> make_adapter_learner(const std::filesystem:
   return learner;
 }
 
-/// What `tenant` of the learner publishes, under her own key.
+/// The snapshot that the learner publishes for `tenant`, under its key.
 inline std::shared_ptr<const WeightSnapshot> adapter_of(TorchLearner& learner, TenantSlot tenant,
                                                         int64_t version) {
   return with_key(*learner.snapshot(tenant, PolicyVersion(version)).value(), {tenant});
 }
 
-/// Two groups that share prompts, of the tenant; lengths 6 to 10.
+/// Two groups of the tenant with shared prompts; lengths 6 to 10.
 inline TrainBatch two_groups(TenantSlot tenant, LossKind loss = LossKind::kDppo,
                              int32_t shift = 0) {
   TrainBatch made;
@@ -80,7 +80,7 @@ inline std::vector<std::byte> bytes_of(const std::vector<WeightTensor>& tensors)
   return all;
 }
 
-/// The adapter of `tenant` as the learner has it now.
+/// The current adapter of `tenant` in the learner.
 inline std::vector<std::byte> adapter_bytes(TorchLearner& learner, TenantSlot tenant) {
   return bytes_of(learner.snapshot(tenant, PolicyVersion(1)).value()->tensors);
 }

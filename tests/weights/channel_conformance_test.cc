@@ -15,7 +15,7 @@ ChannelUnderTest memory() {
           }};
 }
 
-/// Two ends that meet as two processes would.
+/// Two ends that find each other as two processes would.
 ChannelUnderTest apart(const std::string& kind) {
   return {kind, [kind](const ChannelSetup& setup) {
             return ChannelEnds{open_channel(kind, setup), open_channel(kind, setup)};
@@ -29,7 +29,7 @@ ChannelUnderTest together(const std::string& kind) {
           }};
 }
 
-/// Ends joined by a wire on which everything moves at once.
+/// Ends joined by a simulated link that moves everything at once.
 ChannelUnderTest linked(const std::string& name, uint32_t receiver) {
   return {name, [receiver](const ChannelSetup& setup) {
             StreamChannelSetup made;
@@ -50,7 +50,7 @@ ChannelUnderTest linked(const std::string& name, uint32_t receiver) {
           }};
 }
 
-/// Weights that lie on a device: they stay there in memory and, between two ends that can open each
+/// Weights on a device: they stay there in memory channels and, between two ends that can open each
 /// other's memory, in shm.
 ChannelUnderTest of_device(const std::string& kind, bool is_one) {
   return {kind + "_of_device" + (is_one ? "_in_one" : ""), [=](ChannelSetup setup) {

@@ -1,4 +1,4 @@
-// What channels between processes promise: whole versions, whoever dies and whenever.
+// What channels between processes promise: whole versions, even if any process dies at any time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace primerl {
 namespace {
 
-constexpr WeightsShape kLarge = {4000, "b.buffer"};  // as the child's
+constexpr WeightsShape kLarge = {4000, "b.buffer"};  // the same as the child's
 
 class ChannelProcesses : public testing::TestWithParam<std::string> {
  protected:
@@ -22,7 +22,7 @@ class ChannelProcesses : public testing::TestWithParam<std::string> {
   ChannelSetup setup() const { return channel_setup(folder_.path().string()); }
   std::shared_ptr<WeightChannel> open() const { return open_channel(GetParam(), setup()); }
 
-  /// The newest version, which must be whole.
+  /// The newest version, which must be complete.
   static int64_t newest_whole(WeightChannel& channel) {
     const PolicyVersion newest = channel.newest({});
     const auto fetched = channel.fetch({}, newest);
@@ -67,7 +67,7 @@ TEST_P(ChannelProcesses, APublisherKilledBeforeAnyStepLeavesWholeVersionsOnly) {
     const bool is_last = step == steps.back();
     Child dying(arguments("die", version + 1, step));
     EXPECT_EQ(dying.wait(), -SIGKILL) << step;
-    // The last step comes after the one that makes it visible.
+    // The last step comes after the one that makes the version visible.
     EXPECT_EQ(newest_whole(*receiver), is_last ? version + 1 : version) << step;
     Child next(arguments("publish", version + 1, "2"));
     EXPECT_EQ(next.line(), "published " + std::to_string(version + 1)) << step;
@@ -90,7 +90,7 @@ TEST_P(ChannelProcesses, APublisherKilledAtAnyMomentLeavesWholeVersionsOnly) {
     const uint64_t num_lines = 1 + draws.below(6);
     std::string line;
     for (uint64_t i = 0; i < num_lines; ++i) line = publisher.line();
-    // So many bytes of reading later, wherever the publisher is by then.
+    // After reading so many bytes, wherever the publisher is by then.
     volatile uint64_t sum = 0;
     for (uint64_t i = draws.below(2'000'000); i > 0; --i) sum = sum + i;
     publisher.kill();
@@ -111,7 +111,7 @@ TEST_P(ChannelProcesses, RefuseASecondPublisherWhileTheFirstLives) {
   EXPECT_EQ(newest_whole(*second), 5);
   first.kill();
   first.wait();
-  // One that takes over may begin anywhere: it goes on from a checkpoint.
+  // A new publisher may start at any version: it resumes from a checkpoint.
   ASSERT_TRUE(second->publish(channel_weights(3, kLarge)).ok());
   EXPECT_EQ(newest_whole(*second), 3);
   EXPECT_EQ(second->fetch({}, PolicyVersion(5)).error().code(), Code::kNotFound);
@@ -149,7 +149,7 @@ TEST_P(ChannelProcesses, AReceiverThatHoldsOrDiesHoldsNobodyUp) {
     if (version == 5) dying.kill();
   }
   EXPECT_EQ(newest_whole(*publisher), 10);
-  EXPECT_EQ(holding.finish(), 0);  // what it held never changed
+  EXPECT_EQ(holding.finish(), 0);  // the retained version never changed
 }
 
 TEST_P(ChannelProcesses, AReceiverThatComesAgainGetsTheNewest) {
@@ -170,7 +170,7 @@ TEST_P(ChannelProcesses, RefuseAVersionBeyondTheLimitAndTakeOneAtIt) {
   for (const auto& tensor : weights->tensors) least += tensor.bytes.size();
   ChannelSetup small = setup();
   uint64_t limit = least;
-  for (;; ++limit) {  // shm counts what lies around the tensors too
+  for (;; ++limit) {  // shm also counts its bytes around the tensors
     small.bytes_max = limit;
     small.resource = fmt::format("weights{}", limit);
     if (open_channel(GetParam(), small)->publish(weights).ok()) break;

@@ -1,4 +1,4 @@
-/// The channels between processes, by the name a test child is given.
+/// The channels between processes, by the name that a test child gets.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ inline const std::vector<std::string>& process_channels() {
   return all;
 }
 
-/// "device": shm, and the publisher has its weights on a device.
+/// "device": shm, with the publisher's weights on a device.
 inline std::shared_ptr<WeightChannel> open_channel(const std::string& kind, ChannelSetup setup) {
   if (kind == "device") {
     constexpr uint64_t kBytesMax = 2'000'000;
@@ -30,7 +30,7 @@ inline std::shared_ptr<WeightChannel> open_channel(const std::string& kind, Chan
   return std::move(made).value();
 }
 
-/// Segments and leftovers of one folder's runs, apart from everybody else's.
+/// Segments and leftovers of the runs of one folder, separate from all others.
 inline ChannelSetup channel_setup(const std::string& folder) {
   ChannelSetup setup;
   setup.run_folder = folder;

@@ -1,4 +1,4 @@
-/// A test child in a process of its own: fork and exec, its output line by line.
+/// A test child in a separate process: fork and exec, its output line by line.
 #pragma once
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  /// The next line without its end; empty when there is none any more.
+  /// The next line without its line end; empty at the end of the output.
   std::string line() {
     std::string text;
     for (int c = std::fgetc(output_); c != EOF && c != '\n'; c = std::fgetc(output_))
@@ -69,7 +69,7 @@ class Child {
     }
     return code_;
   }
-  /// Lets the child end by itself.
+  /// Waits until the child ends by itself.
   int finish() {
     end_input();
     return wait();

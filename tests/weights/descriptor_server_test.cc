@@ -1,5 +1,5 @@
-// Descriptors that one process hands to another: found by their names, and no longer than they are
-// offered, whoever else asks.
+// Descriptors that one process gives to another: found by name, and only while they are offered,
+// with any other clients.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A file without a name that says `text`.
+/// An unnamed file with the content `text`.
 Descriptor file_with(const std::string& text) {
   Descriptor made(::memfd_create("offered", MFD_CLOEXEC));
   EXPECT_EQ(::write(made.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
@@ -48,7 +48,7 @@ std::string reason(const DescriptorName& name) {
   return received.error().text();
 }
 
-/// Connected to the server of `name`.
+/// A socket connected to the server of `name`.
 Descriptor client_of(const DescriptorName& name) {
   Descriptor client(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -136,7 +136,7 @@ TEST(Descriptors, ComeToAllWhoAskAtTheSameTime) {
   for (auto& thread : threads) thread.join();
 }
 
-/// Its thread is woken by a signal while it waits.
+/// A signal interrupts its thread while it waits.
 TEST(Descriptors, ComeToWhoIsInterrupted) {
   struct sigaction nothing {};
   struct sigaction before {};
@@ -157,8 +157,8 @@ TEST(Descriptors, ComeToWhoIsInterrupted) {
   EXPECT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
-/// Of those who say nothing useful none is waited for: one has gone, one has asked for nothing, one
-/// half, and one too much; one more says nothing until the server ends.
+/// The server waits for no useless client: one has left, one asked for nothing, one for half a
+/// name, one for too much; one more stays silent until the server ends.
 TEST(Descriptors, DoNotWaitForWhoeverDoesNotAsk) {
   DescriptorServer server;
   const Descriptor file = file_with("text");

@@ -1,5 +1,5 @@
-/// What tests of weights on a fake device begin with: the device, a pool of three buffers on it,
-/// and a channel by shared memory between its publisher and its receivers.
+/// Fixture for tests of weights on a fake device: the device, a pool of three buffers on it, and a
+/// shared-memory channel with a publisher and receivers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@ namespace primerl {
 
 using Snapshot = std::shared_ptr<const WeightSnapshot>;
 
-inline constexpr uint64_t kBytes = 100'000;  // more than a version of channel_weights() has
+inline constexpr uint64_t kBytes = 100'000;  // more than a version of channel_weights()
 
 class DeviceWeightsTest : public testing::Test {
  protected:
   ~DeviceWeightsTest() override {
-    // Of children that were killed.
+    // Left by children that were killed.
     for (const auto& name : shm_names("primerl-fake-" + device_name())) shm_remove(name);
   }
   std::string device_name() const { return channel_setup(folder_.path().string()).shm_owner; }
@@ -51,7 +51,7 @@ class DeviceWeightsTest : public testing::Test {
     const auto bytes = on_host(snapshot);
     return bytes.ok() && is_whole(**bytes, version);
   }
-  /// Asks until there is another answer than that it has not come yet; its bytes do come.
+  /// Fetches until the answer is no longer "not arrived yet"; its bytes do arrive.
   static Snapshot fetch_at_last(WeightChannel& channel, int64_t version) {
     for (;;) {
       auto fetched = channel.fetch({}, PolicyVersion(version));

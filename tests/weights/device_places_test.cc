@@ -1,5 +1,5 @@
-// Buffers on a device that are opened before versions lie in them: all with the first version, and
-// none that was freed since.
+// Buffers on a device that are opened before they contain versions: all with the first version,
+// except those freed since.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST_F(DevicePlaces, AreAllOpenBeforeTheFirstVersionComes) {
   opening.unlock();
   ASSERT_TRUE(fetch_opened(*receiver, {}, 0).ok());
   EXPECT_EQ(facts().num_opened, 3);
-  opening.lock();  // none is opened any more
+  opening.lock();  // no further buffer is opened
   for (int64_t version = 1; version < 9; ++version) {
     ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     const auto fetched = receiver->fetch({}, PolicyVersion(version));
@@ -51,8 +51,8 @@ TEST_F(DevicePlaces, OneThatComesLaterIsOpenedThen) {
   }
 }
 
-/// A receiver that comes when the version still names what is gone: neither is it opened, nor what
-/// was made since and lies in its memory.
+/// A receiver starts when the version still names a freed buffer. It opens neither that one, nor a
+/// new buffer in the same memory.
 TEST_F(DevicePlaces, OneThatWasFreedIsNotTakenForAnother) {
   const auto publisher = open(), receiver = open();
   make_all();
@@ -72,7 +72,7 @@ TEST_F(DevicePlaces, OneThatWasFreedIsNotTakenForAnother) {
   EXPECT_TRUE(said().empty());
 }
 
-/// The numbers of what is gone come back with the versions that named them.
+/// The numbers of freed buffers are reused when no version names them any more.
 TEST_F(DevicePlaces, AreNamedAgainWhenNoVersionNamesThem) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < kShmPlacesMax; ++version) {
@@ -83,14 +83,14 @@ TEST_F(DevicePlaces, AreNamedAgainWhenNoVersionNamesThem) {
     ASSERT_NE((*fetched)->device, nullptr) << version;
     EXPECT_TRUE(is_whole_on_host(*fetched, version));
     pool_.release_free();
-    while (facts().num_buffers > 2) std::this_thread::yield();  // of the channel
+    while (facts().num_buffers > 2) std::this_thread::yield();  // the channel's
   }
   EXPECT_GE(facts().num_opens, kShmPlacesMax);
   EXPECT_EQ(facts().num_torn, 0);
   EXPECT_TRUE(said().empty());
 }
 
-/// It may be full by then.
+/// The device may be full by then.
 TEST_F(DevicePlaces, AreOpenedAsFarAsTheyWereMade) {
   const auto publisher = open(), receiver = open();
   EXPECT_TRUE(pool_.make());

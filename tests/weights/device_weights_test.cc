@@ -1,5 +1,5 @@
-// Weights that lie on a device, with a fake one: buffers and their bound, bytes on demand, and what
-// shared memory does with their places.
+// Weights on a device, with a fake one: buffers and their bound, bytes on demand, and how shared
+// memory uses their places.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST(DeviceBuffers, StayWithTheirHoldersWhenThePoolIsGone) {
   const auto device = std::make_shared<FakeDevice>("gone");
   auto pool = std::make_unique<DeviceBufferPool>(device, kBytes, 2);
   auto held = pool->take();
-  pool->take();  // and back
+  pool->take();  // and returned
   EXPECT_EQ(device->facts().num_buffers, 2);
   pool->release_free();
   EXPECT_EQ(pool->num_made(), 1U);
@@ -81,10 +81,10 @@ TEST_F(DeviceWeightsTest, ComeToTheHostWhenAskedAndOnceForAllWhoHoldThem) {
   EXPECT_EQ(device_->facts().num_reads, 1);
   EXPECT_TRUE(is_whole(*one, 3));
   EXPECT_EQ(two->key, (WeightsKey{TenantSlot(5)}));
-  EXPECT_EQ(on_host(one).value(), one);  // it has them
+  EXPECT_EQ(on_host(one).value(), one);  // it has the bytes
   EXPECT_EQ(one->device, nullptr);
   one.reset();
-  const auto three = on_host(there).value();  // `two` holds them
+  const auto three = on_host(there).value();  // `two` keeps them
   EXPECT_EQ(device_->facts().num_reads, 1);
   EXPECT_EQ(on_host(nullptr).value(), nullptr);
 }
@@ -135,9 +135,9 @@ TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
     ASSERT_NE((*fetched)->device, nullptr);
     EXPECT_EQ(device_->facts().num_reads, version);
     EXPECT_TRUE(is_whole_on_host(*fetched, version));
-    EXPECT_EQ(pool_.num_held(), version == 0 ? 1U : 2U);  // of the channel
+    EXPECT_EQ(pool_.num_held(), version == 0 ? 1U : 2U);  // the channel's
   }
-  // Each buffer is opened once, and stays open while nobody holds it.
+  // Each buffer is opened once, and stays open while it is unused.
   EXPECT_EQ(device_->facts().num_opens, device_->facts().num_buffers);
   EXPECT_EQ(device_->facts().num_opened, device_->facts().num_buffers);
   EXPECT_TRUE(said().empty());
@@ -146,7 +146,7 @@ TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
 TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
   const auto publisher = open(), receiver = open();
   ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
-  std::unique_lock opening(device_->facts().opening);  // whoever opens waits
+  std::unique_lock opening(device_->facts().opening);  // blocks opening
   for (int i = 0; i < 2; ++i) {
     const auto early = receiver->fetch({}, PolicyVersion(0));
     ASSERT_FALSE(early.ok());
@@ -154,7 +154,7 @@ TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
     EXPECT_THAT(early.error().text(), HasSubstr("lies in memory of a device "
                                                 "that is being opened"));
   }
-  // What it lies in is held meanwhile, though it is retired, and is there for the next version.
+  // Its buffer is retained although the version is retired, and is used for the next version.
   for (int64_t version = 1; version <= 2; ++version)
     ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
   EXPECT_EQ(pool_.num_held(), 3U);
@@ -177,10 +177,10 @@ TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
   const FakeDeviceFacts& facts = device_->facts();
   ASSERT_EQ(facts.num_opened, 3);
   pool_.release_free();
-  EXPECT_EQ(pool_.num_made(), 2U);  // of the channel
+  EXPECT_EQ(pool_.num_made(), 2U);  // the channel's
   while (facts.num_buffers > 2) std::this_thread::yield();
   EXPECT_EQ(facts.num_opened, 2);
-  for (int64_t version = 6; version < 12; ++version) {  // another piece takes the place
+  for (int64_t version = 6; version < 12; ++version) {  // another buffer gets the number
     ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
     EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, version).value(), version));
   }
@@ -252,13 +252,13 @@ TEST_F(DeviceWeightsTest, MorePiecesThanThereArePlacesGoAsBytes) {
   EXPECT_TRUE(said().empty());
   kept.clear();
   pool.release_free();
-  while (device_->facts().num_buffers > 1) std::this_thread::yield();  // of the channel
+  while (device_->facts().num_buffers > 1) std::this_thread::yield();  // the channel's
   ASSERT_TRUE(publisher->publish(made(100)).ok());
   EXPECT_NE(fetch_opened(*receiver, {}, 100).value()->device, nullptr);
   EXPECT_EQ(device_->facts().num_torn, 0);
 }
 
-/// One that has read the directory, and comes to the slot when the version has been retired.
+/// A receiver that has read the directory reaches the slot after the version was retired.
 TEST_F(DeviceWeightsTest, ALateReceiverDoesNotGetABufferThatMayBeWrittenAgain) {
   const auto publisher = open();
   ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
@@ -271,7 +271,7 @@ TEST_F(DeviceWeightsTest, ALateReceiverDoesNotGetABufferThatMayBeWrittenAgain) {
   const auto receiver = make_shm_channel(late).value();
   const auto retired = fetch_opened(*receiver, {}, 0);
   EXPECT_EQ(version, 2);
-  EXPECT_EQ(pool_.num_held(), 2U);  // its buffer has come back
+  EXPECT_EQ(pool_.num_held(), 2U);  // its buffer was returned
   ASSERT_FALSE(retired.ok());
   EXPECT_EQ(retired.error().code(), Code::kNotFound);
   EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, 2).value(), 2));
@@ -293,7 +293,7 @@ TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
     EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, version).value(), version));
     EXPECT_TRUE(is_whole_on_host(held, 0)) << version;
   }
-  EXPECT_EQ(num_by_bytes, 3);  // 3, 6 and 9: the other two buffers were of the two before
+  EXPECT_EQ(num_by_bytes, 3);  // 3, 6 and 9: the previous two versions used the other two buffers
   held.reset();
   while (pool_.num_held() > 1) std::this_thread::yield();  // without another publish
   for (int64_t version = 10; version <= 13; ++version)
@@ -303,7 +303,7 @@ TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
 
 TEST_F(DeviceWeightsTest, AReceiverThatDiesHoldsNothing) {
   const auto publisher = open_channel("device", channel_setup(folder_.path().string()));
-  const WeightsShape large = {4000, "b.buffer"};  // the child's
+  const WeightsShape large = {4000, "b.buffer"};  // the child's shape
   const auto publish = [&](int64_t version) {
     ASSERT_TRUE(publisher->publish(channel_weights(version, large)).ok());
   };
@@ -339,9 +339,11 @@ TEST_F(DeviceWeightsTest, AReceiverThatCannotOpenThemGetsTheirBytes) {
     EXPECT_EQ(fetched->device, nullptr);
     EXPECT_TRUE(is_whole(*fetched, version));
   }
-  ASSERT_TRUE(publisher->publish(on_cuda(2)).ok());  // from now on so
+  ASSERT_TRUE(publisher->publish(on_cuda(2)).ok());  // from now on on the device
   EXPECT_EQ(fetch_opened(*receiver, {}, 2).value()->device, nullptr);
-  while (pool_.num_held() > 0) std::this_thread::yield();  // a slot that was to be opened is let go
+  while (pool_.num_held() > 0)
+    std::this_thread::yield();  // a slot with a buffer to open is
+                                // released
   ASSERT_EQ(said().size(), 1U);
   EXPECT_THAT(said().at(0), HasSubstr("weights of channel 'weights' go through the host's shared "
                                       "memory, not from device to device: "));
@@ -373,7 +375,7 @@ TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
 }
 
 TEST_F(DeviceWeightsTest, WhatLayOnTheDeviceOfADeadPublisherComesFromTheNext) {
-  const WeightsShape large = {4000, "b.buffer"};  // the child's
+  const WeightsShape large = {4000, "b.buffer"};  // the child's shape
   Child first = child("publish", 0, "2");
   for (int64_t version = 0; version <= 1; ++version)
     ASSERT_EQ(first.line(), fmt::format("published {}", version));

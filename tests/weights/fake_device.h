@@ -1,5 +1,5 @@
-/// A device for tests of weight channels on a machine without one: its memory is named shared
-/// memory, which another process can open as it opens a device's, with faults to order.
+/// A device for tests of weight channels on a machine without one. Its memory is named shared
+/// memory, which another process can open like a device's; faults can be injected.
 #pragma once
 
 #include <unistd.h>
@@ -21,20 +21,20 @@
 
 namespace primerl {
 
-/// What has gone wrong with a device, and what it has counted.
+/// Injected faults of a device, and its counters.
 struct FakeDeviceFacts {
-  std::atomic<bool> cannot_name = false;  // its memory, for others
-  std::atomic<bool> cannot_open = false;  // that of others
-  std::atomic<bool> cannot_read = false;  // to the host
+  std::atomic<bool> cannot_name = false;  // its memory cannot be named for others
+  std::atomic<bool> cannot_open = false;  // memory of others cannot be opened
+  std::atomic<bool> cannot_read = false;  // memory cannot be read to the host
   std::atomic<uint64_t> bytes_free = uint64_t{1} << 40;
-  std::atomic<int> num_buffers = 0;  // that live, its own
-  std::atomic<int> num_opened = 0;   // that live, of others
+  std::atomic<int> num_buffers = 0;  // existing own buffers
+  std::atomic<int> num_opened = 0;   // open buffers of others
   std::atomic<int> num_opens = 0;    // tried
-  std::atomic<int> num_reads = 0;    // to the host
-  std::atomic<int> num_torn = 0;     // its own, freed while they were open by this device
+  std::atomic<int> num_reads = 0;    // reads to the host
+  std::atomic<int> num_torn = 0;     // own buffers that were freed while this device had them open
 
-  std::mutex opening;  // held by whoever opens
-  std::mutex mutex;    // of what follows
+  std::mutex opening;  // locked by each open
+  std::mutex mutex;    // guards the following members
   std::multiset<std::string> open_names;
 };
 
@@ -89,7 +89,7 @@ class FakeDeviceBuffer final : public DeviceBuffer {
 
 class FakeDevice final : public DeviceMemory {
  public:
-  /// `name` is of this device alone, among all processes.
+  /// `name` is unique among all processes.
   explicit FakeDevice(std::string name) : name_(std::move(name)) {}
 
   Result<std::shared_ptr<DeviceBuffer>> allocate(uint64_t num_bytes) override {
@@ -116,8 +116,8 @@ class FakeDevice final : public DeviceMemory {
   const std::shared_ptr<FakeDeviceFacts> facts_ = std::make_shared<FakeDeviceFacts>();
 };
 
-/// `weights` with its bytes in a buffer of `pool`, as a learner on a device makes it; null: there
-/// is none.
+/// `weights` with its bytes in a buffer of `pool`, as a learner on a device publishes it; null: no
+/// buffer is free.
 inline std::shared_ptr<const WeightSnapshot> on_device(const WeightSnapshot& weights,
                                                        DeviceBufferPool& pool) {
   const auto buffer = pool.take();
@@ -138,7 +138,7 @@ inline std::shared_ptr<const WeightSnapshot> on_device(const WeightSnapshot& wei
   return moved;
 }
 
-/// fetch(), asked again while the memory of a device is being opened for it.
+/// fetch(), repeated while the memory of a device is being opened.
 inline Result<std::shared_ptr<const WeightSnapshot>> fetch_opened(WeightChannel& channel,
                                                                   WeightsKey key, int64_t version) {
   for (;;) {
@@ -149,17 +149,17 @@ inline Result<std::shared_ptr<const WeightSnapshot>> fetch_opened(WeightChannel&
   }
 }
 
-/// A channel whose publisher has its weights on a device, as long as the device has room for them,
-/// and whose receiver wants their bytes.
+/// A channel whose publisher has its weights on a device, while the device has space, and whose
+/// receiver wants their bytes.
 class ChannelOfDevice final : public WeightChannel {
  public:
-  /// `channel` may be on both sides of one; `num_bytes` of a version at most.
+  /// `channel` may be both ends of one; a version has at most `num_bytes`.
   ChannelOfDevice(std::shared_ptr<WeightChannel> channel, std::shared_ptr<FakeDevice> device,
                   uint64_t num_bytes)
       : channel_(std::move(channel)), pool_(std::move(device), num_bytes, 3) {}
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
-    // What contradicts itself is not moved anywhere.
+    // Inconsistent snapshots are passed on unchanged.
     if (snapshot == nullptr || !manifest_of(*snapshot).ok())
       return channel_->publish(std::move(snapshot));
     auto moved = on_device(*snapshot, pool_);
@@ -173,7 +173,7 @@ class ChannelOfDevice final : public WeightChannel {
       if (auto same = bytes_.lock()) return same;
     ASSIGN_OR_RETURN(auto bytes, on_host(fetched));
     source_ = fetched;
-    // Who holds the bytes holds what they came from.
+    // The bytes keep their source alive.
     const WeightSnapshot* const raw = bytes.get();
     auto pair = std::make_shared<std::pair<decltype(fetched), decltype(bytes)>>(fetched, bytes);
     std::shared_ptr<const WeightSnapshot> both(std::move(pair), raw);

@@ -1,4 +1,4 @@
-// What only files have: folders that anything can load.
+// Specific to files: folders that any program can load.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST_F(FilesChannelTest, WritesAModelFolderThatOthersLoad) {
   EXPECT_FALSE(fs::exists(version_folder(7) / "model.safetensors.index.json"));
 }
 
-/// An adapter of two linears, as a learner publishes it.
+/// An adapter of two linears, as published by a learner.
 std::shared_ptr<const WeightSnapshot> small_adapter(WeightsKey key, float scaling) {
   auto snapshot = std::make_shared<WeightSnapshot>();
   snapshot->key = key;
@@ -79,7 +79,7 @@ TEST_F(FilesChannelTest, WritesAnAdapterAsAPeftFolder) {
   ChannelSetup own = setup();
   own.model_folder = model.path();
   const WeightsKey key{TenantSlot(1)};
-  // A scaling that no short decimal says: it comes back to the bit all the same.
+  // A scaling without a short decimal form: it is restored with the same bits.
   const auto published = small_adapter(key, 4.0F / 1.7320508F);
   ASSERT_TRUE(open_channel("files", own)->publish(published).ok());
   const fs::path folder = version_folder(7).parent_path() / "version_7-tenant_1";

@@ -1,5 +1,5 @@
-/// Ends of a weight channel by links in one process, and the wire between them: frames go when they
-/// are let go, so a test decides who is slow, dead or damaged.
+/// Ends of a weight channel over links in one process, and the wire between them. Frames move only
+/// when the test moves them, so a test decides which end is slow, dead or damaged.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@ namespace primerl {
 
 class ConnectionWire {
  public:
-  /// A frame on its way; false: it is lost for good, which only a death explains.
+  /// A frame in flight; false: it is lost for good, which only a death explains.
   using OnFrame = std::function<bool(uint32_t from, uint32_t to, PeerFrame& frame)>;
 
-  /// The end with the next number. With `is_prompt` everything moves as soon as there is news.
+  /// Adds the end with the next number. With `is_prompt` everything moves as soon as there is news.
   std::shared_ptr<StreamChannel> add(StreamChannelSetup setup, bool is_prompt = false) {
     if (is_prompt) setup.has_news = [this] { carry_all(); };
     ends_.push_back({make_stream_channel(std::move(setup)), 1});
     return ends_.back().channel;
   }
 
-  /// At most so many frames from one to the other; how many went.
+  /// Moves at most `frames_max` frames from one end to the other; returns their number.
   size_t carry(uint32_t from, uint32_t to, size_t frames_max = SIZE_MAX) {
     size_t count = 0;
     for (; count < frames_max; ++count) {
@@ -35,7 +35,7 @@ class ConnectionWire {
     }
     return count;
   }
-  /// Until nobody has anything to say.
+  /// Moves frames until no end has any.
   void carry_all() {
     for (bool has_moved = true; has_moved;) {
       has_moved = false;
@@ -44,7 +44,7 @@ class ConnectionWire {
           if (from != to) has_moved = carry(from, to) > 0 || has_moved;
     }
   }
-  /// It dies and comes back as the next incarnation, with nothing.
+  /// The end dies and restarts as the next incarnation, with no state.
   std::shared_ptr<StreamChannel> restart(uint32_t number, StreamChannelSetup setup) {
     for (uint32_t other = 0; other < ends_.size(); ++other)
       if (other != number) ends_[other].channel->peer_ended(number, ends_[number].incarnation);
@@ -53,7 +53,7 @@ class ConnectionWire {
   }
 
   OnFrame on_frame;
-  uint64_t num_bytes = 0;  // of bodies, that were given to the wire
+  uint64_t num_bytes = 0;  // of the bodies that were given to the wire
 
  private:
   struct End {

@@ -1,4 +1,4 @@
-// What only shared memory has: segments to find, to bound and to remove.
+// Specific to shared memory: segments to find, to bound and to remove.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_F(ShmChannelTest, TheNextStartRemovesWhatACrashLeftAndSaysSo) {
   {
     Child publisher = child("publish", 0, "3");
     for (int i = 0; i < 3; ++i) publisher.line();
-    EXPECT_TRUE(remove_shm_leftovers(setup().shm_owner).empty());  // it lives
+    EXPECT_TRUE(remove_shm_leftovers(setup().shm_owner).empty());  // it is alive
     publisher.kill();
     publisher.wait();
   }
@@ -89,7 +89,8 @@ TEST_F(ShmChannelTest, GivesASlotUpToAReceiverThatHoldsIt) {
   for (int64_t version = 0; version < 20; ++version) {
     ASSERT_TRUE(publisher->publish(channel_weights(version)).ok());
     held.push_back(receiver->fetch({}, PolicyVersion(version)).value());
-    EXPECT_LE(segments().size(), 1U + 2U + 1U);  // named; the others go with their readers
+    EXPECT_LE(segments().size(), 1U + 2U + 1U);  // named ones; the others are removed with their
+                                                 // readers
   }
   for (int64_t version = 0; version < 20; ++version)
     EXPECT_TRUE(is_whole(*held[static_cast<size_t>(version)], version));

@@ -1,5 +1,5 @@
-// A weight channel by links: who is slow, late, dead or damaged holds nobody up and gets the
-// newest.
+// A weight channel over links: an end that is slow, late, dead or damaged delays no other and gets
+// the newest version.
 #include "kernels/weights/stream_channel.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ class StreamChannelTest : public testing::Test {
     trainer_ = wire_.add(setup());
     engine_ = wire_.add(setup());
     other_ = wire_.add(setup());
-    wire_.carry_all();  // that they want the newest
+    wire_.carry_all();  // they request the newest
   }
   StreamChannelSetup setup() {
     StreamChannelSetup setup;
@@ -48,7 +48,7 @@ class StreamChannelTest : public testing::Test {
   }
   static uint64_t bytes_of_a_version() {
     uint64_t sum = 0;
-    const auto weights = channel_weights(0);  // outlives the head of the loop
+    const auto weights = channel_weights(0);  // must stay valid in the loop
     for (const auto& tensor : weights->tensors) sum += tensor.bytes.size();
     return sum;
   }
@@ -78,7 +78,7 @@ TEST_F(StreamChannelTest, AVersionThatHasNotComeIsAskedForAgain) {
 
 TEST_F(StreamChannelTest, BytesLeaveAsSoonAsTheyArePublished) {
   publish(1);
-  // Nobody has to ask first: an offer and the data are what comes next.
+  // No further request is needed: an offer and the data come next.
   EXPECT_EQ(wire_.carry(kTrainer, kEngine), 2 + bytes_of_a_version() / 700 + 2);
   EXPECT_TRUE(has(*engine_, 1));
 }
@@ -93,7 +93,7 @@ TEST_F(StreamChannelTest, ASlowEndSkipsVersionsAndHoldsNobodyUp) {
     wire_.carry(kTrainer, kEngine);
     EXPECT_TRUE(has(*engine_, version)) << version;
   }
-  // It still gets what it was getting, whole, and then the newest at once.
+  // It still gets the whole version in transfer, and then at once the newest.
   const uint64_t before = wire_.num_bytes;
   wire_.carry_all();
   EXPECT_TRUE(has(*other_, 6));
@@ -120,7 +120,7 @@ TEST_F(StreamChannelTest, AnEngineThatDiesMidwayLeavesNothingBehind) {
   publish(1);
   wire_.carry(kTrainer, kEngine, 4);
   engine_ = wire_.restart(kEngine, setup());
-  EXPECT_EQ(wire_.carry(kTrainer, kEngine), 1u);  // its wish; nothing of the old transfer
+  EXPECT_EQ(wire_.carry(kTrainer, kEngine), 1u);  // its request; nothing of the old transfer
   wire_.carry_all();
   EXPECT_TRUE(has(*engine_, 1));
 }
@@ -129,7 +129,7 @@ TEST_F(StreamChannelTest, APublisherThatComesBackMayBeginAnywhere) {
   for (int64_t version = 4; version <= 5; ++version) publish(version);
   wire_.carry_all();
   trainer_ = wire_.restart(kTrainer, setup());
-  EXPECT_TRUE(has(*engine_, 5));  // what came whole stays until there is something else
+  EXPECT_TRUE(has(*engine_, 5));  // a complete version stays until there is a newer one
   publish(3);
   wire_.carry_all();
   EXPECT_EQ(engine_->newest({}), PolicyVersion(3));
@@ -200,7 +200,7 @@ TEST_F(StreamChannelTest, DamageIsAskedForAgainAFewTimes) {
       frame.body = Blob(std::move(bytes));
       return true;
     };
-    // One tensor of one chunk is damaged at a time: the check of each is looked at by itself.
+    // One tensor of one chunk is damaged at a time: each checksum is tested separately.
     log_.clear();
     auto one = std::make_shared<WeightSnapshot>();
     one->version = trainer_->newest({}).is_none() ? PolicyVersion(1) : trainer_->newest({}).next();
@@ -224,7 +224,7 @@ TEST_F(StreamChannelTest, WhatAnOlderIncarnationSentIsNobodys) {
   publish(1);
   const auto stale = trainer_->next(kEngine, 1);
   ASSERT_TRUE(stale.has_value());
-  engine_->handle(kTrainer, 2, *trainer_->next(kOther, 1));  // its next incarnation speaks
+  engine_->handle(kTrainer, 2, *trainer_->next(kOther, 1));  // a frame of its next incarnation
   engine_->handle(kTrainer, 1, *stale);
   EXPECT_FALSE(engine_->next(kTrainer, 1).has_value());
   EXPECT_TRUE(engine_->next(kTrainer, 2).has_value());
@@ -264,7 +264,7 @@ TEST_F(StreamChannelTest, HostileFramesDoNoHarm) {
   SCOPED_TRACE(fmt::format("seed {}", seed));
   RandomStream draws(seed);
   wire_.on_frame = [&](uint32_t from, uint32_t, PeerFrame& frame) {
-    // Of the other engine's, one in four is cut short, flipped or grown.
+    // One in four frames of the other engine is cut short, changed or extended.
     if (from != kOther && draws.below(4) != 0) return true;
     auto& head = frame.head;
     switch (draws.below(4)) {

@@ -18,7 +18,7 @@ class WeightStreamTest : public testing::Test {
     const Status published = library_->publish(channel_weights(version, shape));
     ASSERT_TRUE(published.ok()) << published.error().text();
   }
-  /// Asks and carries frames until there are no more, at most `frames_max`.
+  /// Requests and moves frames until there are no more, at most `frames_max`.
   Status carry(PolicyVersion version, int frames_max = 1 << 20) {
     RETURN_IF_ERROR(sender_->handle(receiver_->ask({{}, version})));
     for (int i = 0; i < frames_max; ++i) {
@@ -86,7 +86,7 @@ TEST_F(WeightStreamTest, BeginsAgainWhenTheBytesAreOthers) {
   publish(1);
   ASSERT_TRUE(carry(PolicyVersion(1), 5).ok());
   EXPECT_GT(receiver_->num_received(), 0U);
-  // The publisher was made anew, and its version 1 is another.
+  // A new publisher, whose version 1 is different.
   const auto other = std::make_shared<StreamLibrary>();
   auto changed = std::make_shared<WeightSnapshot>(*channel_weights(7));
   changed->version = PolicyVersion(1);
@@ -141,7 +141,7 @@ TEST_F(WeightStreamTest, RefusesOtherTensorsBeforeAByteOfData) {
 
 TEST_F(WeightStreamTest, RefusesAVersionBeyondTheLimitAndTakesOneAtIt) {
   publish(1);
-  const uint64_t needed = 33 * 65 * 4 + 60 + 64 + 129 * 8;  // each from a multiple of 64 on
+  const uint64_t needed = 33 * 65 * 4 + 60 + 64 + 129 * 8;  // each at a multiple of 64
   receiver_.emplace(needed - 1);
   EXPECT_EQ(carry(PolicyVersion(1)).error().code(), Code::kExhausted);
   receiver_.emplace(needed);
@@ -228,7 +228,7 @@ TEST_F(WeightStreamTest, TakesAWishAboveAsManyKeysAsWrittenAndNoMore) {
   publish(2);
   ASSERT_TRUE(sender_->handle(receiver_->ask({}, has)).ok());
   EXPECT_TRUE(sender_->next().has_value());
-  // What a frame of one key more would be: its number is the 19th byte, before so many entries.
+  // A frame with one key too many: the number of keys is the 19th byte, before the entries.
   auto frame = receiver_->ask({}, has);
   ByteWriter grown;
   for (size_t i = 0; i < frame.head.size() - sizeof(uint32_t); ++i) {

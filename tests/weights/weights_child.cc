@@ -1,9 +1,9 @@
-// The child of the weights tests: one end of a channel in a process of its own.
+// The child of the weights tests: one end of a channel in a separate process.
 //   weights_child publish KIND FOLDER FIRST COUNT   then waits for the end of its input
 //   weights_child die KIND FOLDER VERSION STEP      killed before that step of the publish
 //   weights_child forever KIND FOLDER FIRST         until it is killed
 //   weights_child receive KIND FOLDER LAST          until it has seen LAST
-//   weights_child hold KIND FOLDER VERSION          holds it until the end of its input
+//   weights_child hold KIND FOLDER VERSION          retains it until the end of its input
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 namespace primerl {
 namespace {
 
-// Large enough that a kill finds it in the middle.
+// Large enough that a kill interrupts it.
 constexpr WeightsShape kLarge = {4000, "b.buffer"};
 
 int complain(const std::string& what) {

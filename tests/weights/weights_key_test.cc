@@ -13,7 +13,7 @@ constexpr WeightsKey key(uint32_t tenant, uint32_t adapter = 0) {
   return {TenantSlot(tenant), AdapterId(adapter)};
 }
 
-/// The same version of so many tenants.
+/// The same version for that many tenants.
 VersionsByKey versions_of(size_t num_keys) {
   VersionsByKey versions;
   for (size_t i = 0; i < num_keys; ++i)

@@ -30,7 +30,7 @@ Result<ModelFamily> find_family(const std::string& model_type) {
 
 Status need_full_attention(ConfigReader& reader) {
   RETURN_IF_ERROR(reader.must_be("use_sliding_window", false));
-  // Without 'use_sliding_window' they do nothing.
+  // Without 'use_sliding_window' they have no effect.
   reader.ignore({"sliding_window", "max_window_layers"});
   const Json* types = reader.find("layer_types");
   if (types == nullptr) return ok();

@@ -1,5 +1,5 @@
-// GLM 4.5 to 4.7 mixtures: sigmoid scores, a bias that only chooses, shared experts, partial
-// rotation. The layers for multi-token prediction after the last one are not run.
+// GLM 4.5 to 4.7 mixtures: sigmoid scores, a bias that is used only to choose experts, shared
+// experts, partial RoPE. The layers for multi-token prediction after the last one are not run.
 #include "kernels/models/families/families.h"
 
 namespace primerl {
@@ -7,7 +7,7 @@ namespace primerl {
 Status read_glm4_moe(ConfigReader& reader, ModelConfig& config) {
   RETURN_IF_ERROR(reader.read_flag("attention_bias", config.attention.has_qkv_bias));
   RETURN_IF_ERROR(reader.read_flag("use_qk_norm", config.attention.has_qk_norm));
-  // The rope parameters say it first, then the config.
+  // The rope parameters have precedence over the config.
   double partial = 0.5;
   RETURN_IF_ERROR(reader.read_positive("partial_rotary_factor", partial));
   if (config.rope.partial_factor == 0) config.rope.partial_factor = partial;

@@ -1,11 +1,11 @@
-// Qwen 2 and 2.5: q, k and v have biases, always.
+// Qwen 2 and 2.5: q, k and v always have biases.
 #include "kernels/models/families/families.h"
 
 namespace primerl {
 
 Status read_qwen2(ConfigReader& reader, ModelConfig& config) {
   config.attention.has_qkv_bias = true;
-  // Not read by the family: its biases are what they are.
+  // The family does not read it: its biases are fixed.
   reader.ignore({"attention_bias"});
   return need_full_attention(reader);
 }

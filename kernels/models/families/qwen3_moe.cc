@@ -1,4 +1,4 @@
-// Qwen 3 mixtures: attention as qwen3; softmax over all experts, then the greatest few.
+// Qwen 3 mixtures: attention as qwen3; softmax over all experts, then the top k.
 #include <algorithm>
 
 #include "kernels/models/families/families.h"
@@ -37,7 +37,7 @@ Status read_qwen3_moe(ConfigReader& reader, ModelConfig& config) {
   std::vector<int32_t> dense;
   RETURN_IF_ERROR(reader.read_count("decoder_sparse_step", sparse_step));
   RETURN_IF_ERROR(read_dense_layers(reader, config.num_layers(), dense));
-  // The balance loss of pretraining.
+  // Used only by the balance loss of pretraining.
   reader.ignore({"router_aux_loss_coef", "output_router_logits"});
   RETURN_IF_ERROR(check_moe(moe));
   for (int32_t i = 0; i < config.num_layers(); ++i) {

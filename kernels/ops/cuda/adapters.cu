@@ -9,16 +9,16 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kBlocksMin = 4;   // of a processor
+constexpr int kBlocksMin = 4;   // blocks per multiprocessor
 constexpr int kStepTerms = 32;  // of a warp, two GEMMs
-constexpr int kSteps = 4;       // all of whose loads are under way at once
+constexpr int kSteps = 4;       // whose loads are all in flight at once
 constexpr int kWarpTerms = kSteps * kStepTerms;
 static_assert(kWarps * kWarpTerms == kShrinkTerms);
 constexpr int kPieceColumns = kWarps * kWarpColumns;
 constexpr int kGroupSize = kGroupRows * kShrinkRanks;  // u [row][rank]
 constexpr int kPrefetchedBytes = 128;                  // by one instruction
 
-/// The numbers of a tile's adapter, or of its expert.
+/// The values of a tile's adapter, or of its expert.
 template <class T>
 __device__ __forceinline__ const T* slot_of(const AddAdaptersArgs& args, const AdapterTile& tile) {
   return static_cast<const T*>(args.slots) + tile.slot * args.slot_stride +
@@ -49,7 +49,8 @@ __device__ __forceinline__ void put_columns(const AddAdaptersArgs& args, int64_t
 /// warps, whose sums are added in order.
 __device__ void shrink(const AdapterTile& tile, int first, int begin, int terms, const Bf16* a,
                        const Bf16* x, float* u) {
-  constexpr int kStride = kShrinkRanks + 4;  // lanes of a store meet no bank twice
+  constexpr int kStride = kShrinkRanks + 4;  // padded, so that the lanes of a store use different
+                                             // banks
   __shared__ float sums[kWarps][kGroupRows][kStride];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int quarter = lane % 4, low_rank = first + lane / 4;
@@ -92,7 +93,7 @@ __device__ void shrink(const AdapterTile& tile, int first, int begin, int terms,
   }
 }
 
-/// fp32: a warp a rank.
+/// fp32: one warp per rank.
 __device__ void shrink(const AdapterTile& tile, int first, int begin, int terms, const float* a,
                        const float* x, float* u) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -177,7 +178,7 @@ __device__ __forceinline__ Piece piece_at(const AddAdaptersArgs& args, int index
   }
 }
 
-/// scaling * u of four ranks of a row, of all slices in order, `stride` apart.
+/// scaling * u of four ranks of a row; adds all slices in order, `stride` apart.
 __device__ __forceinline__ float4 sum_of(const float* u, int slices, int64_t stride,
                                          float scaling) {
   float4 sum = {};
@@ -246,7 +247,7 @@ __device__ void expand_by_mma(const AddAdaptersArgs& args, const AdapterTile& ti
   }
 }
 
-/// A thread has some columns, in the order of the ranks.
+/// A thread computes some columns and adds the ranks in order.
 template <class T>
 __device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, const Piece& piece,
                        const T* b) {
@@ -281,7 +282,7 @@ __device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, con
   }
 }
 
-/// Blocks of a tile without an adapter do not wait; they end and free their processor.
+/// Blocks of a tile without an adapter do not wait; they end and free their multiprocessor.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdaptersArgs args) {
   const AdapterTile tile = args.tiles[blockIdx.y];

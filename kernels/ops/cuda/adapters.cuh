@@ -56,8 +56,8 @@ constexpr int kGroupRows = 8;    // of a GEMM; a tile has some such groups
 constexpr int kLaneColumns = 8;  // of a warp's, two of each GEMM
 constexpr int kWarpColumns = kLaneColumns * kGroupRows;
 
-/// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. Which term is which does not matter, as long as
-/// both sides agree: so a lane reads its terms of a row at once.
+/// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. The order of the terms does not matter if both
+/// sides use the same: so a lane loads its terms of a row with one load.
 __device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
                                          unsigned a3, unsigned x0, unsigned x1) {
   asm volatile(
@@ -75,7 +75,7 @@ __device__ __forceinline__ unsigned take_half(float& a, float& b) {
   return *reinterpret_cast<const unsigned*>(&both);
 }
 
-/// Four ranks of some of a lane's columns, from that of the first one and of rank `rank` on.
+/// Loads four ranks of some of a lane's columns, from the lane's first column and rank `rank` on.
 __device__ __forceinline__ void load_columns(const Bf16* from, int rank, int all_ranks, int count,
                                              uint2 (&b)[kLaneColumns]) {
 #pragma unroll
@@ -85,12 +85,13 @@ __device__ __forceinline__ void load_columns(const Bf16* from, int rank, int all
                : uint2{};
 }
 
-/// Sums of a lane: eight columns that follow each other, of rows 2 * (lane % 4) and the next one.
-/// Columns are the rows of GEMMs, named such that a lane has those.
+/// Sums of a lane: eight adjacent columns of the rows 2 * (lane % 4) and the next one. Columns of y
+/// are the rows of the GEMM, permuted so that a lane gets these eight.
 struct ColumnSums {
   float c[kLaneColumns / 2][4] = {};
 
-  /// += b of four ranks for each column, times u of them, which is fp32 in two halves.
+  /// For each column, += the dot product of B and u over four ranks. u is fp32, split into two bf16
+  /// values.
   __device__ __forceinline__ void add(const uint2 (&b)[kLaneColumns], float4 u) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -158,10 +159,10 @@ class LoraShrinkRow {
   float4 first_[kShrinkSlicesAtOnce] = {};
 };
 
-/// B u of one row, by the tensor cores of a warp; the rank is a multiple of 4. Lanes l of the same
-/// l % 4 below kGroups have a group of columns, eight each: those of vector_of(l). Each group has
-/// two of the eight rows of a GEMM: one for the upper half of u, which is fp32, and one for the
-/// lower. The other rows add zeros.
+/// B u of one row, by the tensor cores of a warp; the rank is a multiple of 4. Lanes with equal l %
+/// 4 below kGroups have a group of columns, eight each: those of vector_of(l). Each group uses two
+/// of the eight rows of a GEMM: one for the upper half of u, which is fp32, and one for the lower.
+/// The other rows add zeros.
 template <int kGroups, bool kAsksAhead>
 class RowOfWarp {
  public:
@@ -184,7 +185,7 @@ class RowOfWarp {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) add(ahead_[group], group, u, c);
     }
-    // One group after the other: more at once would need too many registers.
+    // One group after the other: all at once would need too many registers.
 #pragma unroll 1
     for (int first = kAsksAhead ? kShrinkRanks : 0; first < rank_; first += kShrinkRanks) {
       const uint2 u = half_of(row.of_lane(first / kShrinkRanks));
@@ -224,8 +225,8 @@ class RowOfWarp {
   uint2 ahead_[kAsksAhead ? kGroups : 1][kLaneColumns];
 };
 
-/// The same for some columns of a lane, `stride` apart, of which there are `count`: of any type and
-/// rank, in the order of the ranks.
+/// The same for some columns of a lane, `stride` apart, of which there are `count`: for any type
+/// and rank, adding the ranks in order.
 template <class T, int kCount>
 __device__ __forceinline__ void add_columns(const T* b, int rank, int stride, int count,
                                             const LoraShrinkRow& row, float (&to)[kCount]) {

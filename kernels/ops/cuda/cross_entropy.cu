@@ -69,7 +69,7 @@ __device__ __forceinline__ RunningSum sum_row(const T* logits, int64_t size, flo
     other.largest = __shfl_xor_sync(kAllLanes, all.largest, step);
     other.sum = __shfl_xor_sync(kAllLanes, all.sum, step);
     other.weighted = __shfl_xor_sync(kAllLanes, all.weighted, step);
-    // Both of a pair add in one order.
+    // Both lanes of a pair add in the same order.
     all = threadIdx.x & step ? joined(other, all) : joined(all, other);
   }
   if (threadIdx.x % kWarp == 0) {

@@ -42,7 +42,7 @@ __device__ __forceinline__ DecodeRange range_of(const DecodeAttentionArgs& args,
           static_cast<int>(min(begin + chunk, static_cast<int64_t>(length))), lowest};
 }
 
-/// Writes one channel of a head, once its parts are put together.
+/// Writes one channel of a head, after its parts are combined.
 template <class T>
 __device__ __forceinline__ void finish(const DecodeAttentionArgs& args, int64_t head, int channel,
                                        float sum, PartStats stats) {
@@ -58,8 +58,8 @@ __device__ __forceinline__ void finish(const DecodeAttentionArgs& args, int64_t 
 }
 
 /// A ring of stages in shared memory for keys and values of a team. Each thread reads only its own
-/// copies, so it waits only for those. Registers would be worse than shared memory: fewer warps
-/// would fit a processor, and fewer loads would be in flight.
+/// copies, so it waits only for those. Registers instead of shared memory would let fewer warps fit
+/// a multiprocessor, with fewer loads in flight.
 template <class T, int kKeys>
 class Ring {
  public:
@@ -175,7 +175,7 @@ __device__ __forceinline__ void apply_rope_to_row(const PagedRotaryArgs& rope,
   }
 }
 
-/// Blocks of a processor: as many as the shared memory of the rings allows, or the registers of the
+/// Blocks per multiprocessor: limited by the shared memory of the rings, or by the registers of the
 /// LoRA delta.
 template <int kDim, int kGroup, class Delta>
 constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : (kIsAdapted<Delta> ? 5 : 6);
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, Delta>))
   const T* keys = static_cast<const T*>(args.cache.keys) + offset;
   const T* values = static_cast<const T*>(args.cache.values) + offset;
   Keys ring(memory);
-  // Keys of a stage are in one block of the cache; keys after the last are read and not used.
+  // Keys of a stage are in one block of the cache. Keys after the last one are loaded but not used.
   const auto block_of = [&](int t) { return t < range.end ? table[t >> shift] : 0; };
   const auto ask = [&](int stage, int t, int block) {
     const int64_t at = block * args.cache.block_stride + (t & (size - 1)) * args.cache.row_stride;
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, Delta>))
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) query[g][c] *= args.scale * kLog2E;
 
-  // Lanes of other teams may be at another stage.
+  // Lanes of other teams may be in another stage.
   const unsigned team_mask = kLanes == kWarp ? kAllLanes
                                              : ((1U << (kLanes % kWarp)) - 1U)
                                                    << (threadIdx.x % kWarp / kLanes * kLanes);
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, Delta>))
   }
 }
 
-/// A block a row and a head, a thread a channel.
+/// One block per row and head, one thread per channel.
 template <class T>
 __global__ void combine_kernel(DecodeAttentionArgs args) {
   const int d = args.heads.head_dim, channel = threadIdx.x;

@@ -79,7 +79,8 @@ __device__ __forceinline__ float warp_sum(float value) {
   for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
   return value;
 }
-/// Of all threads of a block, to all; `shared` has a float for each warp. Order: lanes, then warps.
+/// The sum over all threads of a block, returned to all; `shared` has a float for each warp. Order:
+/// lanes, then warps.
 __device__ __forceinline__ float block_sum(float value, float* shared) {
   value = warp_sum(value);
   __syncthreads();
@@ -92,7 +93,7 @@ __device__ __forceinline__ float block_sum(float value, float* shared) {
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
-/// a / b of numbers that are not negative; division of 64 bits takes as long as loading 16 bytes.
+/// a / b of non-negative numbers; a 64-bit division takes as long as loading 16 bytes.
 __device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
   if ((a | b) >> 32 != 0) return a / b;
   return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
@@ -103,8 +104,8 @@ inline Outcome launched() {
   return {error == cudaSuccess ? nullptr : cudaGetErrorString(error)};
 }
 
-/// start<T, kVec>() for the type of `args`: by vectors of 16 bytes where all that it reads and
-/// writes allows it, else an element at a time. Nothing for no rows.
+/// Calls start<T, kVec>() for the type of `args`: with vectors of 16 bytes if all addresses and
+/// strides allow it, else one element at a time. Does nothing without rows.
 template <class Args, class Start>
 Outcome start_by_vectors(const Args& args, bool is_aligned, const Start& start) {
   if (args.rows == 0) return {};
@@ -122,7 +123,7 @@ Outcome start_by_vectors(const Args& args, bool is_aligned, const Start& start) 
   return launched();
 }
 
-/// sums[c] += the sum of parts[r, c], rows in one order. Launches on `stream`.
+/// sums[c] += the sum of parts[r, c] over the rows, in a fixed order. Launches on `stream`.
 void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, float* sums,
                Stream stream);
 

@@ -1,4 +1,4 @@
-// Dropout of adapters: one thread per four numbers, which share a draw of 64 bits.
+// Dropout of adapters: one thread per four numbers, which share one 64-bit random number.
 #include "kernels/ops/cuda/device.cuh"
 
 namespace primerl::cuda {

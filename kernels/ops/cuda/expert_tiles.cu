@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// The first of values[begin, end) that is `least` or more, or end; they never fall.
+/// Index in [begin, end) of the first value that is at least `least`, or end; values never
+/// decrease.
 __device__ __forceinline__ int32_t first_from(const int32_t* values, int32_t begin, int32_t end,
                                               int32_t least) {
   while (begin < end) {

@@ -1,6 +1,5 @@
-// FP8 with block scales. Rows: a warp for each 128 numbers, four a lane. Matrices: a block of
-// threads for each 128 x 128 numbers, whose codes go through shared memory to be written
-// transposed, too.
+// FP8 with block scales. Rows: one warp per 128 numbers, four per lane. Matrices: one block of
+// threads per 128 x 128 numbers; the codes go through shared memory, to be written transposed too.
 #include <cuda_fp8.h>
 
 #include "kernels/ops/cuda/device.cuh"
@@ -63,7 +62,8 @@ __global__ void __launch_bounds__(kThreads) quantise_rows_kernel(QuantiseRowsArg
 template <class T>
 __global__ void __launch_bounds__(kThreads) quantise_blocks_kernel(QuantiseBlocksArgs args) {
   constexpr int kRowsOfWarp = kSide / kWarps;
-  constexpr int kPitch = kSide + kOfLane;  // bytes of a row: columns lie in other banks
+  constexpr int kPitch = kSide + kOfLane;  // bytes of a row, padded so that columns use different
+                                           // banks
   __shared__ uint8_t tile[kSide * kPitch];
   __shared__ float largest_of_warp[kWarps];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

@@ -1,5 +1,5 @@
 // RMS norm: one block per row, with the row in registers. Backward: a fixed number of blocks walks
-// the rows, each with a sum of its own for the weight; the sums are added in order.
+// the rows, and each has its own sum for the weight gradient. The sums are added in order.
 #include <algorithm>
 
 #include "kernels/ops/cuda/adapters.cuh"
@@ -42,11 +42,12 @@ class LoraDeltaOfRow {
         columns_(lora_delta.of, adapter_, 0),
         ahead_(warp_from(0)) {}
 
-  /// u is available; loads it.
+  /// Call when u is available: loads it.
   __device__ __forceinline__ LoraShrinkRow ask(const LoraDelta& lora_delta) const {
     return {lora_delta, columns_.part, blockIdx.x, adapter_.scaling};
   }
-  /// Adds the thread's vector of the block's columns from `first` on; all threads of a warp.
+  /// Adds the delta to the thread's vector of the block's columns from `first` on; called by all
+  /// threads of a warp.
   __device__ __forceinline__ void add_to(int first, const LoraShrinkRow& row,
                                          float (&to)[kVec]) const {
     if (!columns_.are_there()) return;
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kThreadsMax)
   float squares = 0;
   const T* weights = static_cast<const T*>(args.weight);
   start_next_kernel();
-  // Of rows of more than a vector a thread it would cost registers.
+  // Only if a thread has one vector: with more vectors this would need too many registers.
   float weight[kVec] = {};
   if constexpr (kItems == 1)
     if (threadIdx.x * kVec < args.width) load(weights + threadIdx.x * kVec, weight);
@@ -214,7 +215,7 @@ int threads_for(int64_t vectors) {
   return static_cast<int>(std::min<int64_t>(kThreadsMax, divide_up(vectors, kWarp) * kWarp));
 }
 
-/// Independent of the alignment, so that the sums of a width have one order each.
+/// Independent of the alignment, so that each width has one order of additions.
 int64_t num_parts(int64_t rows, int64_t width) {
   const int threads = threads_for(divide_up(width, 4));
   return std::min(rows, kPartThreads / threads);

@@ -31,7 +31,7 @@ class LoraDeltaOfHead {
   __device__ __forceinline__ LoraShrinkRow ask(const LoraDelta& lora_delta, int64_t row) const {
     return {lora_delta, columns_.part, row, adapter_.scaling};
   }
-  /// x += it. `shared` [kSlots * kWarp] is the warp's, at an address of 16 bytes.
+  /// x += the delta. `shared` [kSlots * kWarp] belongs to the warp and is aligned to 16 bytes.
   __device__ __forceinline__ void add_to(const LoraShrinkRow& row, int lane, float (&x)[kSlots],
                                          float* shared) const {
     if (!columns_.are_there()) return;

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   store_head(cache, d, lane, x);
 }
 
-/// One head of one row: dx from dout, and dweight += its share.
+/// One head of one row: dx from dout, and adds its part to dweight.
 template <class T, int kSlots>
 __device__ __forceinline__ void rotate_back(const RotaryBackwardArgs& args, int64_t row,
                                             const T* from, const T* weight, const T* dout, T* dx,

@@ -29,7 +29,7 @@ __device__ __forceinline__ Choice best_of_warp(Choice best) {
 /// Ids of the `wanted` greatest of values[0, count), by falling value. values is overwritten.
 __device__ void select_greatest(float* values, int32_t count, int32_t wanted, int32_t* ids) {
   const int lane = threadIdx.x % kWarp;
-  const float taken = NAN;  // no more than -infinity, and distinct from it
+  const float taken = NAN;  // not greater than -infinity, and distinct from it
   for (int i = lane; i < count; i += kWarp)
     if (isnan(values[i])) values[i] = -INFINITY;
   for (int32_t n = 0; n < wanted; ++n) {
@@ -146,7 +146,8 @@ __global__ void __launch_bounds__(kThreads) route_backward_kernel(RouteBackwardA
 constexpr int kSortThreads = 512;
 constexpr int kSortWarps = kSortThreads / kWarp;
 
-/// Pairs of lower experts come before this block's, and those of earlier warps before a warp's.
+/// Pairs of lower expert ids come before this block's, and pairs of earlier warps before this
+/// warp's.
 __global__ void __launch_bounds__(kSortThreads) sort_kernel(SortByExpertArgs args) {
   __shared__ int32_t lower_of[kSortWarps], equal_of[kSortWarps];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

@@ -1,11 +1,12 @@
 // Sampling: one block per row. Rows without top_k and top_p were split over blocks before; it
-// samples those from the sums of their ranges. Nothing is stored for a token: its weight is
-// computed again in each pass, with the very operations of the CPU, so that weights, and all that
-// follows from them but the log-probability, have its bits. Masses are whole numbers: integer
-// atomics add them in any order. The edge of top_k or top_p is found by the bits of the weights,
-// ten at a time.
+// samples those from the sums of their ranges. Weights of tokens are not stored: each pass computes
+// them again with exactly the operations of the CPU. So weights and all results but the
+// log-probability have the same bits as on the CPU. Masses are whole numbers: integer atomics may
+// add them in any order. The threshold of top_k or top_p is found by the bits of the weights, ten
+// at a time.
 //
-// A warp has a range of ids of its own, so that what rises by id is found by counting warps first.
+// A warp processes its own range of ids. So a position by rising id is found by counting over warps
+// first.
 #include <climits>
 
 #include "kernels/ops/cuda/sampler.cuh"
@@ -31,7 +32,8 @@ struct Scratch {
   int number;
 };
 
-/// Of all threads, to all, in order of lanes and warps; leaves the warps' totals in `of_warps`.
+/// Sum over all threads, returned to all, in the order of lanes and warps; leaves the warps' totals
+/// in `of_warps`.
 template <class V>
 __device__ __forceinline__ V block_total(V value, V* of_warps) {
   value = warp_total(value);
@@ -59,7 +61,7 @@ __device__ __forceinline__ int block_min(int value, int* of_warps) {
   return value;
 }
 
-/// A row and how its weights are made: e^(logit * inverse - largest).
+/// A row and the parameters of its weights e^(logit * inverse - largest).
 template <class T>
 struct RowView {
   const T* logits;
@@ -69,12 +71,13 @@ struct RowView {
 
   __device__ float logit(int i) const { return to_float(logits[i]); }
   __device__ float weight(int i) const { return exp_of(__fmaf_rn(logit(i), inverse, -largest)); }
-  /// The ids of this warp: from begin to begin + per_warp(), a multiple of 32, where below size.
+  /// The ids of this warp: [begin, begin + per_warp()), below size; per_warp() is a multiple of 32.
   __device__ int per_warp() const { return (size + kThreads - 1) / kThreads * kWarp; }
   __device__ int begin() const { return static_cast<int>(threadIdx.x) / kWarp * per_warp(); }
 };
 
-/// Tokens that stay: greater than an edge, or equal to it and of no higher id than its last.
+/// The tokens that are kept: weight greater than a threshold, or equal to it with an id up to the
+/// last.
 struct Edge {
   uint32_t bits = 0;
   int last = INT_MAX;
@@ -94,8 +97,8 @@ struct Selection {
   }
 };
 
-/// The digit at which the greatest weights together measure `needed`, and what is still needed of
-/// it. Warp 0 alone works; all see the answer.
+/// The digit at which the mass of the greatest weights reaches `needed`, and how much of `needed`
+/// that digit must give. Only warp 0 computes; all threads get the result.
 __device__ void find_digit(Scratch& scratch, Mass needed) {
   __syncthreads();
   const int lane = threadIdx.x;
@@ -122,9 +125,9 @@ __device__ void find_digit(Scratch& scratch, Mass needed) {
   __syncthreads();
 }
 
-/// The bits of the least of the fewest greatest weights that together measure `needed`; how much of
-/// it those with just these bits must give is left in scratch.needed. visit(f) calls
-/// f(weight) for this thread's share of the weights.
+/// The bits of the smallest weight among the fewest greatest weights with a mass of `needed`.
+/// scratch.needed then has the mass that weights with exactly these bits must give. visit(f) calls
+/// f(weight) for this thread's part of the weights.
 template <class Visit, class Measure>
 __device__ uint32_t edge_bits(Scratch& scratch, Mass needed, Visit visit, Measure measure) {
   uint32_t prefix = 0;
@@ -150,8 +153,8 @@ class RowSampler {
  public:
   __device__ RowSampler(const RowView<T>& row, Scratch& scratch) : row_(row), scratch_(scratch) {}
 
-  /// The tokens that the settings keep, by the rules of sampler.cc; the block's maxima are in
-  /// scratch.
+  /// The tokens that top_k, top_p and min_p keep, by the rules of sampler.cc; the block's maxima
+  /// are in scratch.
   __device__ void select(const SamplingRow& settings, float greatest, Mass total) {
     const int size = row_.size;
     const bool has_top_k = settings.top_k > 0 && settings.top_k < size;
@@ -160,7 +163,7 @@ class RowSampler {
     const auto count = [](float) { return Mass{1}; };
     if (has_top_k) {
       least = 0;
-      // As many tokens as top_k wants weigh at least as much as the least of these maxima.
+      // At least top_k tokens have a weight of at least the smallest of these maxima.
       if (settings.top_k <= kThreads) {
         const float mine = scratch_.maxima[threadIdx.x];
         least = __uint_as_float(edge_bits(
@@ -194,7 +197,7 @@ class RowSampler {
     selection_.min_weight = settings.min_p > 0 ? min_weight : 0;
   }
 
-  /// Sums over what is kept, and the bits of `kept` where it is not null.
+  /// Sums over the kept tokens, and sets their bits in `kept` unless it is null.
   __device__ void measure(uint32_t* kept = nullptr) {
     Mass mass = 0;
     float sum = 0;
@@ -211,8 +214,8 @@ class RowSampler {
     mass_ = block_total(mass, scratch_.masses);
   }
 
-  /// The kept token at which the mass by rising id is beyond `uniform` of the whole; measure() must
-  /// be the last thing that was done.
+  /// The kept token at which the cumulative mass by rising id exceeds `uniform` of the total. Must
+  /// directly follow measure().
   __device__ int draw(double uniform) {
     const Mass wanted = static_cast<Mass>(uniform * static_cast<double>(mass_));
     Mass left = wanted < mass_ ? wanted : mass_ - 1;
@@ -224,7 +227,7 @@ class RowSampler {
       bool is_found = false;
       for_each_warp_row([&](int id, float weight, bool is_kept) {
         if (is_found) return;
-        Mass until = is_kept ? mass_of(weight) : 0;  // with this lane's own
+        Mass until = is_kept ? mass_of(weight) : 0;  // including this lane
         for (int step = 1; step < kWarp; step *= 2) {
           const Mass other = __shfl_up_sync(kAllLanes, until, step);
           if (lane >= step) until += other;
@@ -246,7 +249,8 @@ class RowSampler {
   __device__ float sum() const { return sum_; }
 
  private:
-  /// f(id, weight, is_kept) for this warp's ids, all lanes together; beyond the row not kept.
+  /// Calls f(id, weight, is_kept) for this warp's ids, all lanes together; ids after the end of the
+  /// row are not kept.
   template <class F>
   __device__ void for_each_warp_row(F f) const {
     const int begin = row_.begin(), end = min(begin + row_.per_warp(), row_.size);
@@ -263,7 +267,7 @@ class RowSampler {
       });
     };
   }
-  /// The edge that keeps the first `num_equal` of those with just `bits`.
+  /// The threshold that keeps the first `num_equal` tokens among those with exactly `bits`.
   __device__ Edge edge_at(uint32_t bits, Mass num_equal) {
     int count = 0;
     const auto is_equal = [&](float weight, bool is_kept) {
@@ -297,22 +301,22 @@ class RowSampler {
   Mass mass_ = 0;
 };
 
-/// The token at which the mass by rising id is beyond this is drawn; less than `total`.
+/// The token at which the cumulative mass by rising id exceeds this is sampled; less than `total`.
 __device__ __forceinline__ Mass drawn_mass(const SampleArgs& args, int64_t at, Mass total) {
   const double uniform = uniform_of(args.settings[at].seed, args.indices[at]);
   const Mass wanted = static_cast<Mass>(uniform * static_cast<double>(total));
   return wanted < total ? wanted : total - 1;
 }
 
-/// The combined sums of the ranges of a shared row, and the range of its draw.
+/// The combined sums of the ranges of a split row, and the range that has the sampled token.
 struct RowDraw {
   float sum;
   int best;
-  int range;  // of the draw
-  Mass left;  // the mass of the range before the token
+  int range;  // range of the sampled token
+  Mass left;  // mass before the sampled token, within the range
 };
 
-/// By each warp, to the same bits.
+/// Every warp computes it, with the same bits.
 __device__ RowDraw draw_of(const SampleArgs& args, int64_t at, const RowSums& sums) {
   constexpr int kOfLane = kRanges / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -337,7 +341,7 @@ __device__ RowDraw draw_of(const SampleArgs& args, int64_t at, const RowSums& su
   const bool is_here = before <= wanted && wanted < until;
   draw.range = lane * kOfLane;
   draw.left = wanted - before;
-  bool is_before = true;  // of the range that has the draw
+  bool is_before = true;  // of the range with the sampled token
 #pragma unroll
   for (int i = 0; i + 1 < kOfLane; ++i) {
     is_before = is_before && draw.left >= own[i].mass;
@@ -351,8 +355,8 @@ __device__ RowDraw draw_of(const SampleArgs& args, int64_t at, const RowSums& su
   return draw;
 }
 
-/// The first id from `begin` on at which the mass by rising id is beyond `left`; each thread some
-/// ids in a row. There is one below `end`.
+/// The first id from `begin` on at which the cumulative mass exceeds `left`; each thread has some
+/// adjacent ids. There is one below `end`.
 template <class T>
 __device__ int draw_in_range(const RowView<T>& row, int begin, int end, Mass left,
                              Scratch& scratch) {
@@ -363,7 +367,7 @@ __device__ int draw_in_range(const RowView<T>& row, int begin, int end, Mass lef
   Mass own = 0;
 #pragma unroll 4
   for (int i = first; i < last; ++i) own += mass_at(i);
-  Mass until = own;  // of the warp's lanes up to this one
+  Mass until = own;  // of the warp's lanes, including this one
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
     const Mass other = __shfl_up_sync(kAllLanes, until, step);
@@ -372,7 +376,7 @@ __device__ int draw_in_range(const RowView<T>& row, int begin, int end, Mass lef
   if (lane == kWarp - 1) scratch.masses[warp] = until;
   __syncthreads();
   for (int i = 0; i < warp; ++i) until += scratch.masses[i];
-  if (until - own <= left && left < until) {  // true of one thread
+  if (until - own <= left && left < until) {  // true in one thread
     int i = first;
     for (Mass before = until - own + mass_at(i); before <= left; before += mass_at(i)) ++i;
     scratch.number = i;
@@ -381,14 +385,14 @@ __device__ int draw_in_range(const RowView<T>& row, int begin, int end, Mass lef
   return scratch.number;
 }
 
-/// A set that keeps all.
+/// Marks all tokens as kept.
 __device__ void keep_all(uint32_t* kept, int size) {
   const int num_words = (size + kWarp - 1) / kWarp;
   for (int i = threadIdx.x; kept != nullptr && i < num_words; i += kThreads)
     kept[i] = i + 1 < num_words || size % kWarp == 0 ? kAllLanes : (1U << size % kWarp) - 1;
 }
 
-/// Samples from a row that was split over blocks; its `largest` is not known to `row` yet.
+/// Samples from a row that was split over blocks; `row` does not know its `largest` yet.
 template <class T>
 __device__ void draw_from_sums(const SampleArgs& args, int64_t at, bool is_greedy, RowView<T> row,
                                uint32_t* kept, Scratch& scratch) {
@@ -447,7 +451,8 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
   total = block_total(total, scratch.masses);
   greatest = block_max(greatest, scratch.floats);
   const float log_normalizer = row.largest + logf(sum);
-  // The greatest weight is 1 but for its rounding: the sum of a distribution, or of none.
+  // The greatest weight is 1 except for rounding, so the sum is larger than 0.5 unless logits are
+  // NaN or infinite.
   const bool is_broken = !(sum > 0.5F) || !isfinite(log_normalizer);
   if (is_broken || is_greedy) {
     keep_all(kept, row.size);

@@ -1,5 +1,5 @@
-/// Shared code of the samplers, which use a block, several blocks or a cluster of blocks for a row:
-/// the CPU's weights, masses and uniform numbers, and the sums of shared rows.
+/// Code shared by the samplers, which use a block, several blocks or a cluster of blocks per row:
+/// the CPU's weights, masses and uniform random numbers, and the sums of split rows.
 #pragma once
 
 #include "kernels/ops/cuda/device.cuh"
@@ -10,7 +10,7 @@ using Mass = unsigned long long;
 
 constexpr float kMassUnit = 0x1p40F;
 
-/// e^x as kernels/ops/lanes.h has it where there is fused multiply-add, to the bit.
+/// e^x with the bits of kernels/ops/lanes.h on a CPU with fused multiply-add.
 __device__ __forceinline__ float exp_of(float x) {
   if (x < -87.0F) return 0;
   x = x > 88.0F ? 88.0F : x;
@@ -49,25 +49,25 @@ __device__ __forceinline__ double uniform_of(uint64_t seed, uint64_t index) {
   return static_cast<double>(bits >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/// Whether settings leave tokens out, so that there is an edge to find.
+/// Whether settings exclude tokens, so that a threshold must be found.
 __device__ __forceinline__ bool is_cut(const SamplingRow& settings) {
   return settings.inverse_temperature != 0 &&
          (settings.top_k > 0 || settings.top_p < 1 || settings.min_p > 0);
 }
 
-// Rows that nothing is cut from are shared out over several blocks, which leave in the workspace
-// what is needed to draw: a row is cut into ranges of ids, one for each warp.
+// Rows that keep all tokens are split over several blocks, which write sums for sampling into the
+// workspace. A row is divided into ranges of ids, one for each warp.
 constexpr int kRanges = 128;
 constexpr int kLargestParts = 16;
 
 struct RangeSums {
   Mass mass;
   float sum;
-  int best;  // the first id of the greatest logit of the row, where that is drawn; INT_MAX: none
+  int best;  // greedy sampling: the first id with the greatest logit of the row; else INT_MAX
 };
 struct RowSums {
   RangeSums ranges[kRanges];
-  float largest[kLargestParts];  // of all of them the greatest counts
+  float largest[kLargestParts];  // partial maxima; the greatest counts
 };
 
 __device__ __forceinline__ RowSums& sums_of(const SampleArgs& args, int64_t row) {
@@ -97,8 +97,8 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-/// Leaves the sums of all rows that are not cut. Launches on `stream`; false: nothing, because the
-/// device has no clusters of blocks or a row does not fit into one.
+/// Writes the sums of all rows that keep all tokens. Launches on `stream`. False: nothing was
+/// launched, because the device has no clusters of blocks or a row does not fit into one.
 bool sum_in_clusters(const SampleArgs& args, Stream stream);
 /// The same on any device.
 void sum_in_parts(const SampleArgs& args, Stream stream);

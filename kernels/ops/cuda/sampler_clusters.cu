@@ -1,10 +1,10 @@
 // Sums of rows without top_k and top_p, each by a cluster of blocks whose shared memory contains
-// the row, so that its logits are read from memory once: for the greatest of them, and again for
-// the masses of the ranges.
+// the row. So its logits are read from memory once, and used twice: for their maximum and for the
+// masses of the ranges.
 //
 // A cluster processes one row after the other. While it computes the masses of one row, each thread
 // loads the next row's logits over those that it no longer needs. Computing the masses takes longer
-// than the loads. The blocks meet once a row, for the greatest logit.
+// than the loads. The blocks synchronise once per row, for the maximum.
 #include <algorithm>
 #include <climits>
 
@@ -14,13 +14,13 @@
 namespace primerl::cuda {
 namespace {
 
-constexpr int kBlocks = 8;  // of a cluster: as many as any device with clusters takes
+constexpr int kBlocks = 8;  // of a cluster: the most that every device with clusters supports
 constexpr int kWarps = kRanges / kBlocks;
 constexpr int kThreads = kWarps * kWarp;
 constexpr size_t kBytesMax = 200 << 10;  // of a row, in a block
 
-/// All threads of a cluster meet: what was pushed before arriving is there after waiting. Code for
-/// devices without clusters, on which nothing starts the kernel, has a trap.
+/// Synchronises all threads of a cluster: values pushed before arriving are visible after waiting.
+/// Devices without clusters never launch this kernel; their code has a trap.
 __device__ __forceinline__ void meet_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -29,7 +29,7 @@ __device__ __forceinline__ void meet_cluster() {
   __trap();
 #endif
 }
-/// `value` to where block `rank` has what this block has at `own`.
+/// Writes `value` into block `rank`, at the location that corresponds to `own` in this block.
 __device__ __forceinline__ void push(int rank, const float* own, float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   const auto here = static_cast<uint32_t>(__cvta_generic_to_shared(own));
@@ -42,8 +42,8 @@ __device__ __forceinline__ void push(int rank, const float* own, float value) {
 #endif
 }
 
-/// The logits of a warp's range in shared memory. A thread reads the pieces that it asked for;
-/// beyond the row there is -inf, which weighs nothing.
+/// The logits of a warp's range in shared memory. A thread reads only the pieces that it loaded
+/// itself. After the end of the row there is -inf, whose weight is 0.
 template <class T>
 class Range {
  public:
@@ -52,7 +52,8 @@ class Range {
   __device__ Range(T* memory, int begin, int count, int size)
       : memory_(memory), begin_(begin), count_(count), left_(size - begin) {}
 
-  /// f(i, piece) for the pieces of this lane; i: of the first element, from the range's begin.
+  /// Calls f(i, piece) for the pieces of this lane; i: index of the first element, from the range's
+  /// begin.
   template <class F>
   __device__ __forceinline__ void for_each_piece(F f) const {
 #pragma unroll 2
@@ -79,11 +80,12 @@ class Range {
   T* memory_;
   int begin_;
   int count_;  // ids of each range
-  int left_;   // of the row, from the begin on; 0 and less: none
+  int left_;   // of the row, from the begin on; 0 or less: none
 };
 
-/// The greatest logit of a row, once the blocks have met. `maxima` has a float for each of them;
-/// rows alternate between two such arrays: a block that is ahead may push the next row's maximum.
+/// The greatest logit of a row, after the blocks have synchronised. `maxima` has a float for each
+/// block. Rows alternate between two such arrays, because a block that is ahead may push the next
+/// row's maximum.
 template <class T>
 __device__ __forceinline__ float largest_logit(const Range<T>& range, float inverse,
                                                float* of_warps, float (&maxima)[kBlocks]) {
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, 2) cluster_kernel(SampleArgs args, i
   int64_t row = next_row(static_cast<int64_t>(blockIdx.x) / kBlocks);
   if (row < args.rows) range.ask_all(logits_of(row));
   cp_async_commit();
-  meet_cluster();  // all blocks have begun: from then on they may be pushed to
+  meet_cluster();  // all blocks have started, so others may push to them
   for (int buffer_index = 0; row < args.rows; buffer_index = 1 - buffer_index) {
     const float inverse_temperature = args.settings[row].inverse_temperature;
     const bool is_greedy = inverse_temperature == 0;
@@ -179,7 +181,7 @@ bool start_clusters(const SampleArgs& args, Stream stream) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   int num_clusters = 0;
-  // The limit is one for all rows, since other threads may start this kernel for other ones.
+  // The limit is the same for all rows, since other threads may launch this kernel for other rows.
   const bool is_possible =
       is_for_cc90(cluster_kernel<T>) &&
       cudaFuncSetAttribute(cluster_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,6 +1,6 @@
-// Sums of rows without top_k and top_p, each by several blocks, on any device: the greatest logit
-// of each part of a row, then the mass of each range. Masses are whole numbers, so that ranges
-// change no token; sums of floats, which only the log-probability has, are added range by range.
+// Sums of rows without top_k and top_p, each by several blocks, on any device: the maximum of each
+// part of a row, then the mass of each range. Masses are whole numbers, so ranges change no token.
+// Float sums, which only the log-probability uses, are added range by range.
 #include <climits>
 
 #include "kernels/ops/cuda/sampler.cuh"
@@ -12,7 +12,7 @@ constexpr int kParts = kLargestParts;
 constexpr int kPartWarps = kRanges / kParts;
 constexpr int kPartThreads = kPartWarps * kWarp;
 
-/// This thread's walk over the range of its warp: ids first, first + 32, ... below end.
+/// This thread's ids in the range of its warp: first, first + 32, ... below end.
 struct RangeWalk {
   int range;
   int first;

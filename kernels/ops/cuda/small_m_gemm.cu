@@ -14,7 +14,7 @@ constexpr int kRows = static_cast<int>(kSmallMRowsMax);
 constexpr int kHalfRows = kRows / 2;
 constexpr int kColumns = static_cast<int>(kSmallMColumns);
 constexpr int kChunk = static_cast<int>(kSmallMTerms);
-constexpr int kPieces = kChunk / kVector<Bf16>;  // of 16 bytes, in a row of a chunk
+constexpr int kPieces = kChunk / kVector<Bf16>;  // pieces of 16 bytes in a row of a chunk
 constexpr int kStep = 16;                        // terms of an instruction
 constexpr int kQuarters = 4;
 constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
@@ -23,7 +23,7 @@ constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
 constexpr int kStagesMost = 6;
 constexpr int kStagesFewest = 4;
 
-/// Pieces of a row are permuted so that eight rows have different banks.
+/// Pieces of a row are permuted so that eight rows use different banks.
 __device__ __forceinline__ int swizzled(int row, int piece) {
   return row * kPieces + (piece ^ (row % 8));
 }
@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// The chunk that begins with term `first`, to `memory`.
+/// Starts copying the chunk that begins with term `first` to `memory`.
 __device__ __forceinline__ void ask_weights(const SmallMGemmArgs& args, int64_t first,
                                             uint4* memory) {
   const Bf16* weight = static_cast<const Bf16*>(args.weight) +
@@ -63,7 +63,7 @@ __device__ __forceinline__ void ask_rows(const SmallMGemmArgs& args, int64_t fir
 #pragma unroll
   for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
     const int row = i / kPieces, piece = i % kPieces;
-    // Rows beyond the last have what was there: no row sees another's numbers.
+    // Rows after the last keep old values; no row's result depends on another row.
     if (row < args.rows)
       cp_async(memory + swizzled(row, piece), x + row * args.terms + piece * kVector<Bf16>);
   }
@@ -77,7 +77,7 @@ __device__ __forceinline__ float* sums_at(float* memory, int quarter, int row, i
   return memory + (quarter * kRows + row) * kSumStride + column;
 }
 
-/// Adds the quarters up in order.
+/// Adds the quarters in order and writes the result.
 __device__ __forceinline__ void write(const SmallMGemmArgs& args, float* sums) {
   constexpr int kVec = 4, kVectors = kColumns / kVec;
   for (int i = threadIdx.x; i < static_cast<int>(args.rows) * kVectors; i += kThreads) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) small_m_kernel(SmallMGemmArgs args) 
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
     cp_async_wait<kStages - 2>();
     __syncthreads();
-    if (chunk > 0) {  // all have used the chunk before
+    if (chunk > 0) {  // all threads have used the previous chunk
       ask_weights_of(chunk + kStages - 1);
       ask_rows_of(chunk + kStages - 1);
       cp_async_commit();
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) small_m_kernel(SmallMGemmArgs args) 
           multiply_add(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
   }
-  __syncthreads();  // what is in shared memory is used
+  __syncthreads();  // shared memory is no longer read
 
   auto* const all = reinterpret_cast<float*>(memory);
   const int first_row = half * kHalfRows + lane / 4, first_column = lane % 4 * 2;
@@ -179,7 +179,8 @@ Outcome start(const SmallMGemmArgs& args, Stream stream) {
   constexpr size_t kBytesMax = std::max(kStages * kStageBytes, kSumBytes);
   const int64_t chunks = args.terms / args.num_parts / kChunk;
   const auto stages = static_cast<size_t>(std::min<int64_t>(kStages, chunks));
-  // The limit is one for all shapes, since other threads may start this kernel for other ones.
+  // The limit is the same for all shapes, since other threads may launch this kernel for other
+  // shapes.
   const cudaError_t has_space = cudaFuncSetAttribute(
       small_m_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesMax);
   if (has_space != cudaSuccess) {

@@ -25,19 +25,19 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
 constexpr int kTileThreads = 64;
 constexpr int kTileColumns = kTileThreads / kWarp * kWarpColumns;
 
-/// Rows of a tile, of the row j of a lane's ColumnSums and of a GEMM: such that the first four
-/// rows are those of different lanes.
+/// The row of a tile for row j of a lane's ColumnSums; chosen so that the first four rows belong to
+/// different lanes.
 __device__ __forceinline__ int row_of_sums(int quarter, int j) { return quarter + 4 * j; }
 __device__ __forceinline__ int row_of_mma(int row) { return row_of_sums(row / 2, row % 2); }
 
-/// Eight columns of two rows a lane. A rank that is a multiple of 4, a width of 8.
+/// Each lane computes eight columns of two rows. The rank must be a multiple of 4, the width of 8.
 __device__ void activate_by_mma(const SwigluArgs& args, const LoraDelta& lora_delta,
                                 const AdapterTile& tile) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kTileColumns + warp * kWarpColumns +
                          lane / 4 * kLaneColumns;
   const int count = column < args.width ? kLaneColumns : 0;
-  // Lanes beyond the last column have some of u for the others.
+  // Lanes after the last column load a part of u for the others.
   const AdaptedColumns<Bf16> halves[2] = {{lora_delta.of, tile, 0},
                                           {lora_delta.of, tile, args.width}};
   uint2 b[2][kLaneColumns];
@@ -91,7 +91,7 @@ __device__ void activate_by_mma(const SwigluArgs& args, const LoraDelta& lora_de
   }
 }
 
-/// A thread a column, in the order of the ranks.
+/// One thread per column; ranks are added in order.
 template <class T>
 __device__ void activate(const SwigluArgs& args, const LoraDelta& lora_delta,
                          const AdapterTile& tile) {
@@ -117,7 +117,7 @@ __device__ void activate(const SwigluArgs& args, const LoraDelta& lora_delta,
   }
 }
 
-/// A row is computed in one way, whatever its tile is.
+/// The result of a row does not depend on its tile.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads)
     adapted_swiglu_kernel(SwigluArgs args, const __grid_constant__ LoraDelta lora_delta,

@@ -11,7 +11,7 @@
 namespace primerl::cuda {
 namespace {
 
-/// Calls body(tile, part, index of the part) for what adds something.
+/// Calls body(tile, part, index of the part) for each part that adds something.
 template <class Body>
 void for_adapted(const OnStream& on, const AddAdaptersArgs& args, const Body& body) {
   const auto bytes = args.num_tiles * static_cast<int64_t>(sizeof(AdapterTile));
@@ -23,7 +23,7 @@ void for_adapted(const OnStream& on, const AddAdaptersArgs& args, const Body& bo
       if ((tile.targets & args.parts[i].target) != 0) body(tile, args.parts[i], i);
 }
 
-/// The numbers of a tile's slot, from `at` of each rank on.
+/// The values of a tile's slot, from `at` of each rank on.
 at::Tensor numbers_of(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
                       int64_t at, at::IntArrayRef sizes) {
   const int64_t element = args.type == Type::kFloat32 ? 4 : 2;
@@ -32,7 +32,7 @@ at::Tensor numbers_of(const OnStream& on, const AddAdaptersArgs& args, const Ada
   return wide(on.of(args.type, static_cast<const std::byte*>(args.slots) + first * element, sizes));
 }
 
-/// Rows of a tile as many as any tile has: the last one again.
+/// The rows of a tile, padded to the rows of the largest tile by repeating the last one.
 at::Tensor rows_of(const OnStream& on, const AdapterTile& tile, const at::Tensor& all) {
   const at::Tensor indices = at::arange(kAdapterTileRows, on.options(at::kLong))
                                  .clamp_max_(tile.rows - 1)
@@ -47,7 +47,7 @@ at::Tensor shrunk(const OnStream& on, const AddAdaptersArgs& args, const Adapter
   const at::Tensor x = rows_of(on, tile, on.of(args.type, args.x, {kAnyRows, args.terms}));
   return at::matmul(x, a.t()).mul_(tile.scaling);
 }
-/// B of that, of the tile's rows.
+/// B times that, for the tile's rows.
 at::Tensor expanded(const OnStream& on, const AddAdaptersArgs& args, const AdapterTile& tile,
                     const AdapterPart& part, const at::Tensor& u) {
   const at::Tensor b = numbers_of(on, args, tile, part.b, {part.columns, tile.rank});

@@ -1,5 +1,5 @@
-// Attention of one query a row over a paged cache by ATen: the keys that any row sees are gathered,
-// and the rest is GEMMs and a softmax in fp32.
+// Attention of one query per row over a paged cache by ATen: the keys that any row attends to are
+// gathered, and the rest is GEMMs and a softmax in fp32.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
@@ -21,7 +21,7 @@ struct Rows {
   int64_t first = 0, count = 0;
   int64_t first_head = 0, num_heads = 0;
   at::Tensor block, place;  // [count, keys]
-  at::Tensor is_hidden;     // [count, keys] which of them the row does not see
+  at::Tensor is_hidden;     // [count, keys] keys that the row does not attend to
 };
 
 /// [count, heads, keys, head_dim] in fp32. Hidden keys become 0: their memory may contain NaN.
@@ -53,7 +53,7 @@ void attend(const OnStream& on, const DecodeAttentionArgs& args, const Rows& row
                 .narrow(0, rows.first_head, rows.num_heads);
     largest = at::maximum(largest, sinks);
   }
-  // A row that sees nothing has no largest, and gives zeros.
+  // A row without keys has no maximum, and gives zeros.
   largest = largest.masked_fill(largest.eq(-std::numeric_limits<double>::infinity()), 0);
   const at::Tensor weights = scores.sub_(largest).exp_();
   at::Tensor sum = weights.sum(-1, true);
@@ -81,7 +81,7 @@ Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
   const at::Tensor table =
       on.ints(args.block_table, {args.rows, (num_keys + size - 1) / size}, {args.table_stride, 1});
   const int64_t heads = args.heads.num_kv_heads, of_head = num_keys * args.heads.head_dim;
-  // Whole rows where several fit, else the heads of one after the other.
+  // Several whole rows if they fit, else some heads of one row at a time.
   const int64_t heads_of_part = std::clamp<int64_t>(kPartNumbers / of_head, 1, heads);
   for_parts(args.rows, heads_of_part * of_head, [&](int64_t first, int64_t count) {
     Rows rows;
@@ -90,8 +90,8 @@ Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream) {
     const at::Tensor ends = lengths.narrow(0, first, count).unsqueeze(1);
     rows.is_hidden = keys.unsqueeze(0).ge(ends);
     if (args.window > 0) rows.is_hidden.logical_or_(keys.unsqueeze(0).lt(ends - args.window));
-    // A row that sees no key of a block may have no such block: it reads block 0, which always
-    // exists.
+    // A row that attends to no key of a block may have no such block: it reads block 0, which
+    // always exists.
     rows.block = table.narrow(0, first, count)
                      .index_select(1, keys.div(size, "floor"))
                      .masked_fill(rows.is_hidden, 0)

@@ -7,7 +7,7 @@
 namespace primerl::cuda {
 namespace {
 
-/// factor * (1[label] - p) of some rows; zeros where the factor is 0, whatever p is.
+/// factor * (1[label] - p) of some rows; zeros if the factor is 0, even if p is NaN.
 template <class Args>
 at::Tensor gradients_of(const OnStream& on, const Args& args, int64_t first, const at::Tensor& z,
                         const at::Tensor& log_normalizers) {
@@ -45,7 +45,7 @@ Outcome cross_entropy(const CrossEntropyArgs& args, Stream stream) {
     if (args.log_normalizers != nullptr)
       on.floats(args.log_normalizers + first, {count, 1}).copy_(log_normalizers);
     if (args.entropies != nullptr) {
-      // A token of no weight may be infinitely far.
+      // A token of weight 0 may have logit -infinity.
       const at::Tensor terms = (distances * weights).masked_fill_(weights.eq(0), 0);
       on.floats(args.entropies + first, {count, 1}).copy_(log_sums - terms.sum(-1, true) / sums);
     }

@@ -1,5 +1,5 @@
-// Dropout of adapters on the host, whose draws are whole numbers of 64 bits: which numbers are left
-// out is drawn there, and the rest is ATen's.
+// Dropout of adapters by ATen. Its random numbers are 64-bit integers and are computed on the host;
+// the rest is ATen.
 #include <ATen/ops/empty.h>
 
 #include "graph/base/random.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kNumbersOfDraw = 4;  // of 16 bits each
 
-/// What each number of a row is multiplied with: 0 or the row's scale.
+/// The factor of each element of a row: 0 or the row's scale.
 void draw_factors(const DropRow& how, uint64_t module, int64_t width, float* factors) {
   const uint64_t key = mix(how.key, module);
   for (int64_t column = 0; column < width; ++column) {
@@ -30,7 +30,7 @@ Outcome drop_rows(const DropRowsArgs& args, Stream stream) {
   const auto bytes = args.rows * static_cast<int64_t>(sizeof(DropRow));
   const at::Tensor host = on.on_host(on.bytes(args.dropped, bytes));
   const auto* dropped = static_cast<const DropRow*>(host.const_data_ptr());
-  at::Tensor names;  // of each row's module
+  at::Tensor names;  // each row's module
   if (args.modules != nullptr)
     names = on.on_host(on.bytes(args.modules, args.rows * static_cast<int64_t>(sizeof(uint64_t))));
   const auto module_of = [&](int64_t row) {

@@ -9,8 +9,8 @@ namespace {
 constexpr double kLargestCode = 448;
 constexpr double kLeastMagnitude = 1e-12;
 
-/// Divided by a tensor: by a number of the host, a device multiplies with its reciprocal, which has
-/// other last bits.
+/// Division by a tensor: for division by a host scalar, a device multiplies by the reciprocal,
+/// whose last bits differ.
 at::Tensor scales_of(const at::Tensor& magnitudes) {
   const at::Tensor largest = at::full({1}, kLargestCode, magnitudes.options());
   return magnitudes.clamp_min(kLeastMagnitude).div_(largest);

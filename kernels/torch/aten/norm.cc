@@ -12,7 +12,7 @@ namespace primerl::cuda {
 
 namespace {
 
-/// Its parts added up in order, and rounded.
+/// The sum of its parts in order, rounded.
 at::Tensor delta_of(const OnStream& on, const RmsNormArgs& args) {
   const int64_t sizes[] = {args.rows, args.width};
   if (args.delta != nullptr) return on.of(args.type, args.delta, sizes);
@@ -103,7 +103,8 @@ Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream) {
     const at::Tensor gate = wide(rows.select(1, 0)), d = wide(dactivated.narrow(0, first, count));
     const at::Tensor share = at::sigmoid(gate);
     const at::Tensor dup = d * gate * share;
-    // d silu / d gate = share * (1 + gate * (1 - share)); both are made before either is written.
+    // d silu / d gate = share * (1 + gate * (1 - share)); both are computed before either is
+    // written.
     const at::Tensor dgate =
         (1 - share).mul_(gate).add_(1).mul_(share).mul_(d).mul_(rows.select(1, 1));
     to.select(1, 0).copy_(dgate);

@@ -21,7 +21,7 @@ OnStream::OnStream(Stream stream) : device_(c10::DeviceType::CUDA, c10::cuda::cu
   guard_.emplace(c10::cuda::getStreamFromExternal(stream, device_.index()));
 }
 
-/// Pageable memory would be copied at a fraction of the speed.
+/// Pageable memory would be copied much slower.
 at::Tensor OnStream::on_host(const at::Tensor& values) const {
   const auto pinned = at::TensorOptions().dtype(values.scalar_type()).pinned_memory(true);
   at::Tensor host = at::empty(values.sizes(), pinned);

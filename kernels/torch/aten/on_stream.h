@@ -2,10 +2,10 @@
 /// stream.
 ///
 /// These operations replace the kernels of ops/cuda in builds without nvcc. They are the same
-/// functions and refuse the same arguments (cuda_checks.h). They differ in three promises: they
-/// allocate, some wait for the device, and so none may be captured in a CUDA graph. Built for a
-/// CUDA libtorch (PRIMERL_ATEN_ON_CUDA) memory is the device's; else it is the host's and the
-/// stream is null, so that tests hold them to the CPU's on any machine.
+/// functions and refuse the same arguments (cuda_checks.h). They differ in three ways: they
+/// allocate, some wait for the device, and none may be captured in a CUDA graph. With a CUDA
+/// libtorch (PRIMERL_ATEN_ON_CUDA), memory is on the device. Otherwise it is on the host and the
+/// stream is null, so that tests can compare them with the CPU's on any machine.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -24,19 +24,19 @@
 
 namespace primerl::cuda {
 
-/// Numbers that a part of the rows has: what an operation allocates is a few times that.
+/// Elements of one part of the rows: an operation allocates a few times that.
 inline constexpr int64_t kPartNumbers = int64_t{1} << 24;
 /// Rows of a table of unknown length. Only the named rows are touched.
 inline constexpr int64_t kAnyRows = 0x7fffffff;
 
 at::ScalarType scalar_type(Type type);
 
-/// While it lives, libtorch computes on `stream`, without gradients.
+/// While it exists, libtorch computes on `stream`, without gradients.
 class OnStream {
  public:
   explicit OnStream(Stream stream);
 
-  /// Tensors over the caller's memory; dense but for what `strides` says.
+  /// Tensors over the caller's memory; dense except as `strides` says.
   at::Tensor of(Type type, const void* data, at::IntArrayRef sizes) const;
   at::Tensor of(Type type, const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) const;
   at::Tensor floats(const float* data, at::IntArrayRef sizes) const;
@@ -45,7 +45,7 @@ class OnStream {
   at::Tensor bytes(const void* data, int64_t count) const;
 
   at::TensorOptions options(at::ScalarType type) const;
-  /// A copy; waits for the device.
+  /// A copy on the host; waits for the device.
   at::Tensor on_host(const at::Tensor& values) const;
 
  private:
@@ -59,14 +59,14 @@ class OnStream {
   c10::Device device_;
 };
 
-/// body(first, count) for parts of `rows` rows, each of about kPartNumbers numbers.
+/// Calls body(first, count) for parts of `rows` rows, each of about kPartNumbers elements.
 template <class Body>
 void for_parts(int64_t rows, int64_t width, Body&& body) {
   const int64_t most = std::max<int64_t>(1, kPartNumbers / std::max<int64_t>(1, width));
   for (int64_t first = 0; first < rows; first += most) body(first, std::min(most, rows - first));
 }
 
-/// In fp32, copied where it is not.
+/// In fp32; copied only if it is another type.
 inline at::Tensor wide(const at::Tensor& values) { return values.to(at::kFloat); }
 
 }  // namespace primerl::cuda

@@ -53,8 +53,9 @@ at::Tensor slots_of(const OnStream& on, const PagedRotaryArgs& args) {
   return blocks.to(at::kLong).mul_(size).add_(positions.remainder(size));
 }
 
-/// Rows [rows, num_kv_heads, head_dim] to their slots. A row with a negative slot writes the values
-/// of another row, or the values already there. So nothing waits for the number of written rows.
+/// Writes rows [rows, num_kv_heads, head_dim] to their slots. A row with a negative slot writes the
+/// values of another row, or the values already there. So the host does not need the number of
+/// written rows.
 void write_rows(const at::Tensor& cache, const at::Tensor& slots, const at::Tensor& rows) {
   const int64_t size = cache.size(1);
   const at::Tensor goes = slots.ge(0);

@@ -37,7 +37,8 @@ Choice choice_of(const OnStream& on, const Args& args, const float* weights) {
           on.ints(args.experts, {args.rows, wanted}), on.floats(weights, {args.rows, wanted})};
 }
 
-/// Ids of the `wanted` greatest of each row, the lower id first of equals: topk() promises none.
+/// Ids of the `wanted` greatest of each row; among equals, the lower id first, which topk() does
+/// not promise.
 at::Tensor greatest(const at::Tensor& values, int64_t wanted) {
   return std::get<1>(at::sort(values, true, -1, true)).narrow(-1, 0, wanted);
 }

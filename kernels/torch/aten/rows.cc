@@ -1,4 +1,4 @@
-// Rows by their numbers, the gradient of an embedding and GEMMs of few rows by ATen.
+// Operations on indexed rows, the gradient of an embedding and GEMMs of few rows by ATen.
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/segment_reduce.h>
@@ -9,7 +9,7 @@
 namespace primerl::cuda {
 namespace {
 
-/// table[row_indices] in fp32; zeros for a negative index, whatever row 0 holds.
+/// table[row_indices] in fp32; zeros for a negative index.
 at::Tensor wide_rows(const at::Tensor& table, const at::Tensor& row_indices) {
   at::Tensor rows = wide(at::index_select(table, 0, row_indices.clamp_min(0)));
   return rows.masked_fill_(row_indices.lt(0).unsqueeze(1), 0);
@@ -80,7 +80,7 @@ Outcome dot_rows(const DotRowsArgs& args, Stream stream) {
 }
 
 /// The sums of a part of the ids, whose row indices are in [begin, end). An index names each row
-/// once, so that nothing is added at the same time.
+/// once, so that no two additions collide.
 Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
   if (args.num_ids == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
@@ -94,7 +94,7 @@ Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
   const int64_t most = std::max<int64_t>(1, kPartNumbers / args.width);
   for (int64_t first = 0; first < args.num_ids;) {
     const int64_t begin = first == 0 ? 0 : end_of[first - 1];
-    int64_t last = first + 1;  // at least one id, however many rows it has
+    int64_t last = first + 1;  // at least one id, with any number of rows
     while (last < args.num_ids && end_of[last] - begin <= most) ++last;
     const int64_t count = end_of[last - 1] - begin;
     const at::Tensor rows = wide_rows(dy, on.ints(args.row_indices + begin, {count}));
@@ -119,7 +119,7 @@ Outcome few_rows_gemm(const FewRowsArgs& args, Stream stream) {
   at::Tensor bias;
   if (args.bias != nullptr) bias = on.of(Type::kBfloat16, args.bias, {args.columns});
 #ifdef PRIMERL_ATEN_ON_CUDA
-  // To fp32 whatever y is: a GEMM to bf16 may add its parts in bf16.
+  // To fp32 for any type of y: a GEMM to bf16 may add its parts in bf16.
   at::Tensor y_fp32 = at::mm(x, weight.t(), at::kFloat);
 #else
   at::Tensor y_fp32 = at::mm(wide(x), wide(weight).t());

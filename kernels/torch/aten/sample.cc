@@ -1,5 +1,5 @@
-// Sampling on the host: the logits are copied there and the CPU's sampler draws, so that tokens and
-// kept sets are its own. ATen's weights would not have the same bits, which decide the sampled
+// Sampling on the host: the logits are copied there and the CPU's sampler is used, so that tokens
+// and kept sets are the same. ATen's weights would not have the same bits, which decide the sampled
 // token: ATen has no fused multiply-add.
 #include <algorithm>
 #include <cmath>
@@ -15,14 +15,15 @@ namespace {
 
 SamplingParams params_of(const SamplingRow& row) {
   SamplingParams params;
-  params.temperature = row.inverse_temperature == 0 ? 0 : 1;  // sample_by() is told the number
+  params.temperature = row.inverse_temperature == 0 ? 0 : 1;  // sample_by() gets the inverse
+                                                              // temperature itself
   params.top_k = row.top_k;
   params.top_p = row.top_p;
   params.min_p = row.min_p;
   return params;
 }
 
-/// An entry of kept_sets.h, or none, as the bits of a row.
+/// Writes an entry of kept_sets.h, or an empty one, as bits of a row.
 void write_bits(const std::vector<std::byte>& entry, int64_t vocab_size, std::span<int32_t> words) {
   std::vector<int32_t> ids;
   if (!entry.empty()) KeptReader(entry).next().value().list(ids);
@@ -33,7 +34,7 @@ void write_bits(const std::vector<std::byte>& entry, int64_t vocab_size, std::sp
     words.back() = static_cast<int32_t>((1U << vocab_size % 32) - 1);
 }
 
-/// Of one call, on the host.
+/// The results of one call, on the host.
 struct Drawn {
   at::Tensor logits, settings, indices;  // inputs
   at::Tensor tokens, logprobs, kept;     // results; kept: undefined if it is not requested

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kAlignment = 8;           // elements
 constexpr int64_t kExpertRows = 4096;       // of 128 experts and 8 a token, each has 256
 constexpr int64_t kExpertTilesMax = 65535;  // of add_adapters()
-constexpr int64_t kRowsOfWideTiles = 32;    // of an expert, on average
+constexpr int64_t kRowsOfWideTiles = 32;    // average rows of an expert
 constexpr auto kFreePoll = std::chrono::microseconds(20);  // a step takes 1 ms or more
 
 int64_t aligned(int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
@@ -27,7 +27,7 @@ int64_t aligned(int64_t count) { return (count + kAlignment - 1) / kAlignment * 
 /// "q_proj" of "model.layers.0.self_attn.q_proj".
 std::string_view leaf_of(std::string_view module) { return module.substr(module.rfind('.') + 1); }
 
-/// Of all linears that the engine's adapters may have.
+/// The table of all linears that adapters of the engine may have.
 AdapterTable table_of_rank_one(const TensorTable& model, const EngineOptions& options) {
   AdapterConfig config{.rank = 1, .alpha = 1};
   if (!options.adapter_targets.empty()) config.targets = options.adapter_targets;
@@ -149,10 +149,10 @@ uint32_t CudaAdapterSlots::target_of(const AdapterLinear& linear) {
   return target;
 }
 
-/// All A of a matrix, then all B; so of each expert, one after the other. No matrix is made of more
-/// linears than q, k and v.
+/// For each matrix all A, then all B; for experts, one expert after the other. The widest matrix
+/// combines three linears: q, k and v.
 void CudaAdapterSlots::lay_out(const AdapterTable& largest) {
-  Linear *made = nullptr, *before = nullptr;  // whose pass comes before the one that is laid out
+  Linear *made = nullptr, *before = nullptr;  // the linear before the current one in a pass
   for (auto rest = largest.linears(); !rest.empty();) {
     const auto is_beside = [&](const AdapterLinear& linear) {
       return linear.parameter == rest.front().parameter && linear.group == rest.front().group;
@@ -183,7 +183,7 @@ void CudaAdapterSlots::lay_out(const AdapterTable& largest) {
       before = nullptr;  // the next expert is unknown
       continue;
     }
-    // B of a matrix, and then A of the next one: they follow each other.
+    // B of a matrix, and then A of the next one: they are adjacent.
     made->next = begin + count * first.inputs;
     made->next_size = b - made->next;
     if (before != nullptr) before->next_size += count * first.inputs;
@@ -198,7 +198,7 @@ const CudaAdapterSlots::Linear* CudaAdapterSlots::find(std::string_view matrix) 
   return found == linears_.end() ? nullptr : &found->second;
 }
 
-/// The tensors' own table names them; they go where this engine's layout says.
+/// Names come from the snapshot's tensors; offsets come from this engine's layout.
 Result<CudaAdapterSlots::LoadedAdapter> CudaAdapterSlots::match(const AdapterConfig& config,
                                                                 const WeightSnapshot& snapshot) {
   const AdapterTable table(model_, config);
@@ -271,7 +271,7 @@ bool CudaAdapterSlots::holds(const WeightSnapshot& snapshot) const {
          std::ranges::equal(snapshot_->tensors, snapshot.tensors, {}, bytes, bytes);
 }
 
-/// The thread ends by itself: each of its waits has a deadline.
+/// The thread always ends: each of its waits has a deadline.
 Status CudaAdapterSlots::wait() {
   if (thread_.joinable()) thread_.join();
   return std::exchange(outcome_, ok());
@@ -287,8 +287,8 @@ Status CudaAdapterSlots::take(int32_t slot) {
   return ok();
 }
 
-/// Each adapter has up to one tile that is not full, so have rows without one and those that pad,
-/// and each tile has a row.
+/// Each adapter has up to one tile that is not full. The same holds for rows without an adapter and
+/// for padding rows. Each tile has a row.
 int64_t CudaAdapterSlots::num_tiles(int64_t rows) const {
   return std::min(rows, rows / kDecodeTileRows + std::ssize(slots_) + 2);
 }
@@ -296,7 +296,7 @@ int64_t CudaAdapterSlots::num_tiles(int64_t rows) const {
 void CudaAdapterSlots::begin_experts(const RowBatch& batch) {
   expert_runs_.clear();
   bool adds_to_experts = false;
-  int32_t last = -1;  // whose the last run is
+  int32_t last = -1;  // slot of the last run
   for (const RowSpan& span : batch.spans) {
     if (span.adapter < 0 || slots_[static_cast<size_t>(span.adapter)].rank == 0) continue;
     const LoadedAdapter& loaded = slots_[static_cast<size_t>(span.adapter)];
@@ -311,11 +311,11 @@ void CudaAdapterSlots::begin_experts(const RowBatch& batch) {
   if (!adds_to_experts) expert_runs_.clear();
 }
 
-/// Rows of one adapter that follow each other share tiles.
+/// Adjacent rows of one adapter share tiles.
 void CudaAdapterSlots::begin_step(const RowBatch& batch, int64_t tile_rows) {
   begin_experts(batch);
   tiles_.clear();
-  int32_t last = -1;  // whose the last tile is
+  int32_t last = -1;  // slot of the last tile
   for (const RowSpan& span : batch.spans) {
     if (span.adapter < 0 || slots_[static_cast<size_t>(span.adapter)].rank == 0) continue;
     const LoadedAdapter& loaded = slots_[static_cast<size_t>(span.adapter)];
@@ -356,7 +356,7 @@ Status CudaAdapterSlots::add(const Linear& linear, const CudaAdapterRows& rows, 
   args.tiles = rows.tiles;
   args.x = x.const_data_ptr();
   args.y = y.mutable_data_ptr();
-  // Freed once this returns: what gets the memory next comes later on the stream.
+  // Freed when this returns: the next user of the memory comes later on the stream.
   const at::Tensor workspace = at::empty({cuda::adapters_workspace(args)}, u_.options());
   args.workspace = workspace.mutable_data_ptr<float>();
   return launched(cuda::add_adapters(args, stream_.raw()), "add_adapters");

@@ -108,11 +108,11 @@ class CudaAdapterSlots {
   /// y += the LoRA delta of x, for the adapters of `rows`.
   Status add(const Linear& linear, const CudaAdapterRows& rows, const at::Tensor& x,
              const at::Tensor& y) const;
-  /// x of the next lora_delta() is ready when the stream has finished its work so far.
+  /// Records that x of the next lora_delta() is ready when the stream has finished its work so far.
   void mark_input() { stream_.record(x_is_there_); }
   /// The LoRA delta of x in a decode step, valid until the next lora_delta(). u is computed in
   /// parallel to the work launched since mark_input(), and the stream waits for it. The GEMM is
-  /// launched first, so that it gets its processors.
+  /// launched first, so that it gets its multiprocessors.
   Result<cuda::LoraDelta> lora_delta(const Linear& linear, const CudaAdapterRows& rows,
                                      const at::Tensor& x);
 

@@ -14,7 +14,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kGatheredKeysMax = int64_t{1} << 18;  // of a group, but for one long span
+constexpr int64_t kGatheredKeysMax = int64_t{1} << 18;  // of a group, except for a single long span
 constexpr int64_t kScoresMax = int64_t{1} << 26;        // fp32 scores at a time
 constexpr int32_t kDecodeBlockMin = 16;
 
@@ -127,14 +127,14 @@ void CudaAttention::attend(const CudaKvCache& cache, size_t layer, const at::Ten
       attend_exactly(group, q, keys, values, out);
       continue;
     }
-    // The last query of a span sees all its keys: causal masks are aligned to the end.
+    // The last query of a span attends to all its keys: causal masks are aligned to the end.
     out.copy_(std::get<0>(at::_flash_attention_forward(
         q, keys, values, group.query_ends, group.key_ends, group.queries_max, group.keys_max, 0.0,
         true, false, static_cast<double>(scale()))));
   }
 }
 
-/// Of fp32: softmax(q k' + mask) v, a few queries of one span at a time.
+/// For fp32: softmax(q k' + mask) v, a few queries of one span at a time.
 void CudaAttention::attend_exactly(const SpanGroup& group, const at::Tensor& queries,
                                    const at::Tensor& keys, const at::Tensor& values,
                                    const at::Tensor& attended) const {

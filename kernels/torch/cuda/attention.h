@@ -51,8 +51,8 @@ class CudaAttention {
     std::vector<RowSpan> spans;
     int64_t first_row = 0, num_rows = 0, num_keys = 0;
     int64_t queries_max = 0, keys_max = 0;
-    int64_t first_slot = -1;  // where the keys follow each other in the cache
-    at::Tensor slots;         // [num_keys] else
+    int64_t first_slot = -1;  // if the keys are adjacent in the cache
+    at::Tensor slots;         // [num_keys] otherwise
     at::Tensor query_ends;    // [spans + 1] on the device
     at::Tensor key_ends;
   };

@@ -17,7 +17,7 @@ int64_t graph_rows(int64_t rows, int64_t rows_max) {
 }
 
 Status DecodeGraphs::run(const Kind& kind, const std::function<Status()>& launch) {
-  if (!cuda::has_own_kernels()) return launch();  // which alone may be captured
+  if (!cuda::has_own_kernels()) return launch();  // only these can be captured
   if (const auto found = graphs_.find(kind); found != graphs_.end()) {
     found->second->replay();
     return ok();
@@ -30,7 +30,7 @@ Status DecodeGraphs::run(const Kind& kind, const std::function<Status()>& launch
   return ok();
 }
 
-/// Thread-local: what other threads of the process allocate meanwhile is their own affair.
+/// Thread-local: allocations of other threads do not matter.
 Status DecodeGraphs::capture(at::cuda::CUDAGraph& graph, const std::function<Status()>& launch) {
   graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
   Status captured;

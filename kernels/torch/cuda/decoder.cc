@@ -29,7 +29,7 @@ int64_t kv_width(const ModelConfig& config) {
   return int64_t{config.attention.num_kv_heads} * config.attention.head_dim;
 }
 
-/// 0 where every layer has a mixture.
+/// 0 if every layer has a mixture.
 int64_t mlp_width(const ModelConfig& config) {
   const bool has_mlp = std::ranges::any_of(config.layers, [](const LayerSpec& layer) {
     return std::holds_alternative<MlpSpec>(layer.stages.back());
@@ -37,7 +37,7 @@ int64_t mlp_width(const ModelConfig& config) {
   return has_mlp ? config.mlp.width : 0;
 }
 
-/// Floats of what a stage adds in parts.
+/// Floats of the parts that a stage adds.
 int64_t num_part_floats(const ModelConfig& config) {
   const int32_t parts = std::max(cuda::small_m_parts(q_width(config), config.hidden_size),
                                  cuda::small_m_parts(mlp_width(config), config.hidden_size));
@@ -186,7 +186,7 @@ cuda::PagedRotaryArgs CudaDecoder::rope_args(const CudaStepRows& rows, const Cud
           .sine = sine_.const_data_ptr<float>(),
           .slots = rows.slots,
           .q = q_.mutable_data_ptr(),
-          // Rows of a cache follow each other, whatever its blocks are.
+          // Rows of a cache are adjacent, for any block size.
           .cache = cache.paged(layer, 1, config_.attention.head_dim),
           .added = added()};
 }
@@ -297,7 +297,7 @@ Status CudaDecoder::head(int64_t count, const int32_t* picked) {
     x = &picked_x_;
     delta = &picked_delta_;
   }
-  // The sum has its own buffer, so that rows of the pass can be picked again.
+  // The sum has its own buffer, so that rows of the pass can be selected again.
   RETURN_IF_ERROR(norm(count, *x, delta, final_norm_, picked_delta_, picked_normed_));
   // Logits rounded to bf16 would be off by their last bit, which is 0.06 near 16: these are fp32.
   return multiply(count, picked_normed_, head_, logits_, stream_);

@@ -50,7 +50,7 @@ struct CudaKvCache {
 
 class CudaDecoder {
  public:
-  /// Attention of a layer: from queries() to attended(), both of the rows of the pass.
+  /// Attention of a layer, for the rows of the pass: reads queries(), writes attended().
   using Attend = std::function<Status(size_t layer)>;
   /// Called after a stage of a layer; for the search for NaN and infinity.
   using Watch = std::function<Status(size_t layer, size_t stage)>;
@@ -68,9 +68,9 @@ class CudaDecoder {
   Status weights_changed() { return fp8_.quantise_all(stream_); }
 
   cuda::Type type() const;
-  /// Whether a pass of one query a sequence waits for nothing.
+  /// Whether a decode pass never waits for the host.
   bool may_be_captured() const { return !mixture_.has_value() || mixture_->may_be_captured(); }
-  /// Reads the biases of expert choice, which GEMMs do not read from the weights.
+  /// Reads the biases of the router from `tensors`; GEMMs do not read them from the weights.
   Status take(const TensorTable& table, const std::vector<WeightTensor>& tensors) {
     return mixture_.has_value() ? mixture_->take_biases(table, tensors) : ok();
   }
@@ -79,8 +79,8 @@ class CudaDecoder {
   /// Writes keys and values of all rows, layer by layer, before `attend` is called for it.
   Status forward(const CudaStepRows& rows, const CudaKvCache& cache, const Attend& attend,
                  const Watch& watch = {});
-  /// Logits of all `count` rows of the last pass, or of the rows that `picked` names ([count] on
-  /// the device).
+  /// Logits of all `count` rows of the last pass, or of the rows in `picked` ([count] on the
+  /// device).
   Status head(int64_t count, const int32_t* picked);
 
   /// The arguments of a layer's norm of queries and keys, RoPE and write to the cache; valid until
@@ -107,8 +107,8 @@ class CudaDecoder {
     const void* mlp_norm = nullptr;
     const void* q_norm = nullptr;
     const void* k_norm = nullptr;
-    Linear qkv, out, gate_up, down;               // the last two of an MLP,
-    std::optional<EngineMixture::Layer> mixture;  // or this
+    Linear qkv, out, gate_up, down;               // the last two for an MLP,
+    std::optional<EngineMixture::Layer> mixture;  // or this for a mixture
   };
 
   /// sum = stream + delta, to = norm(sum); without a delta to = norm(stream). delta_ may be in

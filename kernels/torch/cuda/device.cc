@@ -13,7 +13,7 @@ cudaError_t ask_for_memory(int32_t device_index, size_t& free_bytes, size_t& tot
   cudaError_t fault = cudaGetDevice(&before);
   if (fault == cudaSuccess) fault = cudaSetDevice(device_index);
   if (fault == cudaSuccess) fault = cudaMemGetInfo(&free_bytes, &total_bytes);
-  // The error of one device must not be reported for the next call.
+  // Clears the error, so that the next call does not report it.
   if (fault != cudaSuccess) static_cast<void>(cudaGetLastError());
   static_cast<void>(cudaSetDevice(before));
   return fault;

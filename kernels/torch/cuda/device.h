@@ -1,5 +1,5 @@
 /// The CUDA devices of this machine, as the driver describes them. Plain functions, any thread;
-/// torch-free to include.
+/// independent of torch.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace primerl {
 
-/// why_not_on_cuda_device() of this machine. Makes this process known to the device, which costs
-/// some of its memory.
+/// Calls why_not_on_cuda_device() for this machine. Creates this process's context on the device,
+/// which uses some of its memory.
 std::string why_no_cuda_device(std::string_view device);
 
 /// The facts of a CUDA device for which why_no_cuda_device() is "".

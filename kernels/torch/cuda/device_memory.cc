@@ -25,7 +25,7 @@ static_assert(std::is_trivially_copyable_v<CudaMemoryHandle>);
 
 Status available(cudaError_t code, std::string_view what) {
   if (code == cudaSuccess) return ok();
-  static_cast<void>(cudaGetLastError());  // the next call must not report it
+  static_cast<void>(cudaGetLastError());  // clears it for the next call
   return error(Code::kUnavailable, "{}: {}", what, cudaGetErrorString(code));
 }
 
@@ -37,8 +37,8 @@ Result<std::array<char, 16>> uuid_of(int device_index) {
   return uuid;
 }
 
-/// Makes a CUDA device the calling thread's while it lives. Unlike libtorch's guard it throws
-/// nothing where a device is lost; the call that follows fails, and says so.
+/// Makes a CUDA device current for the calling thread while it exists. Unlike libtorch's guard it
+/// does not throw if a device is lost; the next call fails and reports it.
 class OnDevice {
  public:
   explicit OnDevice(int32_t device_index) {
@@ -57,7 +57,7 @@ class OnDevice {
   int before_ = 0;
 };
 
-/// N of the CUDA device in this process; -1: it does not see it.
+/// N of the CUDA device in this process; -1: this process does not see it.
 int device_with(const std::array<char, 16>& uuid) {
   int count = 0;
   if (!available(cudaGetDeviceCount(&count), "the number of devices").ok()) return -1;
@@ -80,8 +80,8 @@ Status check_reach(int device_index, int owner) {
 
 class CudaBuffer final : public DeviceBuffer {
  public:
-  /// `reader` is the CUDA device that has it mapped: of its own memory the same. `server` offers it
-  /// to others: null of another process's.
+  /// `reader` is the CUDA device that maps it; for own memory, the same device. `server` offers it
+  /// to other processes; null if another process owns it.
   CudaBuffer(int32_t device_index, int32_t reader, std::unique_ptr<MappedMemory> memory,
              uint64_t num_bytes, std::shared_ptr<DescriptorServer> server)
       : device_index_(device_index),
@@ -89,7 +89,7 @@ class CudaBuffer final : public DeviceBuffer {
         memory_(std::move(memory)),
         num_bytes_(num_bytes),
         server_(std::move(server)) {}
-  /// Its holders have waited for what they launched.
+  /// All users have waited for their launches.
   ~CudaBuffer() override {
     if (name_.has_value()) server_->withdraw(*name_);
   }
@@ -133,7 +133,7 @@ class CudaBuffer final : public DeviceBuffer {
   Result<DescriptorName> name() const {
     const std::lock_guard lock(mutex_);
     if (name_.has_value()) return *name_;
-    RETURN_IF_ERROR(memory_->share());  // whether the system does at all
+    RETURN_IF_ERROR(memory_->share());  // error if the system does not support sharing
     ASSIGN_OR_RETURN(name_, server_->offer([this] { return memory_->share(); }));
     return *name_;
   }
@@ -151,7 +151,7 @@ class CudaMemory final : public DeviceMemory {
  public:
   explicit CudaMemory(int32_t device_index) : device_index_(device_index) {}
 
-  /// Not of libtorch's pool: a handle gives away the whole allocation.
+  /// Not from libtorch's pool: a handle shares the whole allocation.
   Result<std::shared_ptr<DeviceBuffer>> allocate(uint64_t num_bytes) override {
     const OnDevice on(device_index_);
     ASSIGN_OR_RETURN(auto memory, MappedMemory::make(device_index_, num_bytes));

@@ -1,9 +1,9 @@
-/// The memory of one CUDA device for weight channels (weights/device_memory.h): allocations of the
-/// driver, which other processes of the machine open by a descriptor that this one sends them.
+/// The memory of one CUDA device for weight channels (weights/device_memory.h). It is allocated by
+/// the driver; other processes of the machine open it with a descriptor that this process sends.
 ///
 /// A handle names the device by its UUID and the allocation by the name of that descriptor
 /// (weights/descriptor_server.h). Memory of another process is opened for this device. If it is on
-/// another device, peer access between the two is needed. Torch-free to include; any thread.
+/// another device, peer access between the two is needed. Independent of torch; any thread.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ SchedulerLimits limits_on_cuda(const EngineOptions& options, const ModelConfig& 
   return {options, config.vocab_size, config.eos_ids, std::move(tokenizer), fingerprint(config)};
 }
 
-/// Blocks of the longest sequence.
+/// Blocks of the longest possible sequence.
 int64_t blocks_of_row(const EngineOptions& options) {
   return (int64_t{options.max_sequence_tokens} + options.block_size - 1) / options.block_size;
 }
@@ -117,13 +117,13 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
     const CudaStream::Use use(stream_);
     return known_.are_there() ? prepare_adapter(snapshot) : whole_->prepare(snapshot);
   });
-  return !is_done.ok() || *is_done;  // what is wrong is apply()'s to say
+  return !is_done.ok() || *is_done;  // apply() reports the error
 }
 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
-  if (known_.are_there()) settle();  // slots change hands between two steps
+  if (known_.are_there()) settle();  // slots change only between two steps
   RETURN_IF_ERROR(lost_);
   const Status brought = at_boundary("new weights", [&]() -> Status {
     const CudaStream::Use use(stream_);
@@ -141,7 +141,7 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
 
 WeightManifest CudaEngine::manifest() const {
   WeightManifest manifest;
-  if (known_.are_there()) return manifest;  // each may have a rank and targets of its own
+  if (known_.are_there()) return manifest;  // each may have its own rank and targets
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;
@@ -200,21 +200,21 @@ void CudaEngine::settle() {
   finish(step_.plan, at_boundary("engine step", [this] { return take(step_); }));
 }
 
-/// Logits that the host draws from would be those of the next step.
+/// Sampling on the host would read the logits of the next step.
 bool CudaEngine::can_plan_ahead() const {
   return std::ranges::none_of(step_.plan.samples, [](const StepPlan::Sample& sample) {
     return is_drawn_on_host(*sample.sequence);
   });
 }
 
-/// Keys and values of rows that two sequences have in common so far.
+/// Copies keys and values of rows that two sequences share so far.
 void CudaEngine::copy_rows() {
   for (const RowCopy& copy : step_.plan.copies)
     for (at::Tensor* cache : {&cache_.keys, &cache_.values})
       cache->narrow(1, copy.to, copy.num_rows).copy_(cache->narrow(1, copy.from, copy.num_rows));
 }
 
-/// Every row is the only one of its sequence, and is sampled from.
+/// Every row is the only row of its sequence, and is sampled.
 bool CudaEngine::is_decode_step(const StepPlan& plan) const {
   const int64_t rows = plan.rows.num_rows();
   if (!has_decode_attention_ || options_.debug.check_finite || !plan.scores.empty() ||
@@ -352,7 +352,7 @@ Status CudaEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) co
                describe());
 }
 
-/// Prompts may have more rows than the head processes at once.
+/// Prompts may have more rows than the head can process at once.
 Status CudaEngine::score() {
   std::span<const StepPlan::Score> left(step_.plan.scores);
   while (!left.empty()) {

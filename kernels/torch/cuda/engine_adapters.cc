@@ -1,5 +1,4 @@
-// New weights of an engine on a CUDA device: whole weights, or an adapter that enters and leaves a
-// slot.
+// New weights of an engine on a CUDA device: full weights, or an adapter that is loaded or evicted.
 #include <algorithm>
 
 #include "kernels/torch/boundary.h"
@@ -8,14 +7,14 @@
 namespace primerl {
 namespace {
 
-/// Tensors that another owner retains meanwhile.
+/// A snapshot over tensors that another object keeps alive.
 std::shared_ptr<const WeightSnapshot> borrowed(const WeightSnapshot& snapshot) {
   return {std::shared_ptr<const void>(), &snapshot};
 }
 
 }  // namespace
 
-/// An adapter is small. The biases of a choice of experts are exact on the host alone.
+/// An adapter is small. Router biases are exact only on the host.
 bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selection_biases(table_); }
 
 Status CudaEngine::take(const WeightSnapshot& snapshot) {
@@ -25,17 +24,18 @@ Status CudaEngine::take(const WeightSnapshot& snapshot) {
   return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
 }
 
-/// If a tenant has no slot, apply() only retains its tensors.
+/// If a tenant has no slot, apply() only keeps its tensors.
 bool CudaEngine::prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (adapters_->holds(*snapshot)) return !adapters_->is_busy();
   if (adapters_->is_busy() || is_loading_) return false;
   const auto number = known_.number_of(snapshot->key);
   if (number.ok() && scheduler_.slots().slot_of(*number) == AdapterSlots::kNone) return true;
   const auto config = known_.check(*snapshot);
-  return !config.ok() || !adapters_->begin({}, *config, snapshot).ok();  // apply() refuses it
+  // apply() reports the refusal
+  return !config.ok() || !adapters_->begin({}, *config, snapshot).ok();
 }
 
-/// The version before stays until all of the new one is known to fit.
+/// The previous version stays until the whole new one is known to fit.
 Status CudaEngine::apply_adapter(const WeightSnapshot& snapshot) {
   if (is_loading_) RETURN_IF_ERROR(end_load());
   ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
@@ -57,7 +57,7 @@ Status CudaEngine::load_adapter(bool waits) {
   const auto& load = scheduler_.next_load();
   if (!load) return ok();
   if (!is_loading_) {
-    if (adapters_->is_busy() && !waits) return ok();  // a version that is prepared
+    if (adapters_->is_busy() && !waits) return ok();  // a prepared version
     const KnownAdapters::Adapter& known = known_.at(load->adapter);
     const WeightSnapshot kept{known.key, {}, known.tensors};
     RETURN_IF_ERROR(
@@ -75,8 +75,8 @@ Status CudaEngine::end_load() {
   return ok();
 }
 
-/// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be,
-/// which have all rows.
+/// The adapter rows of a step padded to `rows` rows: empty, or the largest number of tiles, which
+/// cover all rows.
 CudaAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
   if (adapters_ == nullptr) return {};
   adapters_->begin_step(batch, kDecodeTileRows);

@@ -1,4 +1,4 @@
-// The end of an engine's step on a device: accepted, failed, or the last step of its process.
+// The end of an engine's step on a device: accepted, failed, or the last step of the process.
 #include "kernels/torch/cuda/device.h"
 #include "kernels/torch/cuda/engine.h"
 
@@ -16,7 +16,7 @@ void CudaEngine::finish(const StepPlan& plan, const Status& computed) {
   scheduler_.fail_step(plan, why);
 }
 
-/// The tensors of the failed step are gone; what libtorch keeps of them may be what another needs.
+/// The tensors of the failed step are freed; memory that libtorch caches may be needed by others.
 Error CudaEngine::out_of_memory(int64_t num_rows) const {
   constexpr double kBytesOfGigabyte = 1e9;
   release_kept_memory();

@@ -14,7 +14,7 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kTermsMultiple = 512;
-constexpr int32_t kHopper = 9;  // the one generation whose library has GEMMs of block scales
+constexpr int32_t kHopper = 9;  // the only generation whose library has GEMMs with block scales
 
 int64_t padded_terms(int64_t terms) {
   return (terms + kTermsMultiple - 1) / kTermsMultiple * kTermsMultiple;

@@ -1,9 +1,9 @@
-/// GEMMs of bf16 rows with a matrix in FP8 on a CUDA device, by libtorch's scaled GEMMs: a
-/// scale for each 128 numbers of a row, and for each 128 x 128 of the matrix; sums are fp32.
+/// GEMMs of bf16 rows with a matrix in FP8 on a CUDA device, by libtorch's scaled GEMMs: a scale
+/// for each 128 numbers of a row, and for each 128 x 128 of the matrix; sums are fp32.
 ///
 /// For `products = "fp8"`: the four matrices of a dense layer, forward, and backward for the
-/// gradients of rows. Terms are padded with zeros to a multiple of 512: there the two ways in which
-/// libtorch has laid out a matrix's scales are the same. One thread, under a CudaStream::Use.
+/// gradients of rows. Terms are padded with zeros to a multiple of 512, where libtorch's two
+/// layouts of a matrix's scales are equal. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,10 +26,10 @@ struct Fp8Matrix {
 
 struct Fp8Weight {
   Fp8Matrix forward;
-  Fp8Matrix backward;  // rows and columns exchanged; undefined where nothing is trained
+  Fp8Matrix backward;  // transposed, for backward; undefined if it is not trained
 };
 
-/// Memory for `weight` [columns, terms], both multiples of 128; all 0.
+/// Zeroed memory for `weight` [columns, terms], both multiples of 128.
 Fp8Weight make_fp8(const at::Tensor& weight, bool is_trained);
 /// Computes the codes of `weight`.
 Status quantise(const at::Tensor& weight, const Fp8Weight& to, const CudaStream& stream);
@@ -46,7 +46,7 @@ class Fp8Weights {
  public:
   /// Adds `weight` [columns, terms]; the next quantise_all() computes its codes.
   std::shared_ptr<const Fp8Weight> add(const at::Tensor& weight, bool is_trained);
-  /// Makes all codes anew; must be called after every change of the matrices.
+  /// Recomputes all codes; must be called after every change of the matrices.
   Status quantise_all(const CudaStream& stream) const;
 
  private:
@@ -57,12 +57,12 @@ class Fp8Weights {
   std::vector<Coded> all_;
 };
 
-/// Whether a parameter of that name is such a matrix.
+/// Whether the parameter of that name is used as FP8.
 bool is_fp8_weight(std::string_view name);
-/// Bytes of all of a model's.
+/// Bytes of all FP8 matrices of a model.
 double fp8_bytes(const ModelConfig& config, bool is_trained);
-/// Why FP8 GEMMs are not available for a model on a CUDA device, by name; ok where they are of
-/// `dtype`.
+/// Why FP8 GEMMs, requested by `products`, are not available for a model on a CUDA device; ok if
+/// `products` requests none.
 Status check_products(std::string_view products, std::string_view dtype, const ModelConfig& config,
                       std::string_view device);
 

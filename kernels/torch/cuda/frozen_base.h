@@ -37,13 +37,13 @@ class CudaFrozenBase final : public FrozenBase {
 
 /// "float32" or "bfloat16".
 std::string_view name_of(at::ScalarType type);
-/// And back; what "auto" stands for on a device is bf16.
+/// The inverse; "auto" means bf16 on a device.
 at::ScalarType type_named(std::string_view dtype);
 
-/// The base of `folder`, which was read as `config` and whose tensors are `tensors`: the one in
-/// `bases`, or a new one that is added there. `bases` may be null: then it is not shared.
-/// `check_free_memory` is called once, before anything is made: it checks that the device has
-/// enough free memory for all that follows. The base is part of that, unless it is there already.
+/// The base of `folder`, with its `config` and `tensors`: the one in `bases`, or a new one that is
+/// added there. With null `bases` it is not shared. `check_free_memory` is called once, before
+/// anything is made: it checks that the device has enough free memory for all that follows. The
+/// base is part of that, unless it is there already.
 Result<std::shared_ptr<const CudaFrozenBase>> cuda_frozen_base(
     FrozenBases* bases, const std::filesystem::path& folder, const ModelConfig& config,
     const std::vector<WeightTensor>& tensors, at::ScalarType type, const CudaStream& stream,

@@ -95,7 +95,7 @@ CudaParameter CudaLearner::parameter(std::string_view name) const {
   return made;
 }
 
-/// For the pass, which asks for each once.
+/// For the training pass, which calls it once per name.
 CudaParameter CudaLearner::with_codes(std::string_view name) {
   CudaParameter found = parameter(name);
   if (options_.products == "fp8" && is_fp8_weight(name)) found.fp8 = fp8_.add(found.weight, true);
@@ -139,7 +139,7 @@ auto CudaLearner::on_cuda(std::string_view doing, int64_t rows, Body&& body) -> 
       return error(Code::kExhausted, "{}: no memory", doing);
     }
   });
-  // Only now are the tensors of the failed call gone.
+  // The tensors of the failed call are freed only now.
   if (is_full) return out_of_memory(rows);
   if (result.ok()) return result;
   int64_t num_steps = 0;
@@ -167,7 +167,7 @@ Status CudaLearner::fill_biases(const std::vector<WeightTensor>& tensors) {
   return stream_.wait();
 }
 
-/// Biases of experts are 0 then.
+/// Router biases are then 0.
 Status CudaLearner::randomize(uint64_t seed) {
   if (whole_ != nullptr) whole_->randomize(seed, model_.config.initializer_range);
   return fp8_.quantise_all(stream_);
@@ -195,7 +195,7 @@ void CudaLearner::look(const std::string& name, const at::Tensor& rows) {
     dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), host);
 }
 
-/// A debug file that cannot be written is no reason to train otherwise than without it.
+/// Training must not depend on whether a debug file can be written.
 void CudaLearner::keep_batch(const TrainBatch& batch, int64_t step) {
   const Status kept = kept_batches_.keep(step, batch);
   if (kept.ok() || std::exchange(has_warned_, true)) return;
@@ -229,7 +229,7 @@ int64_t CudaLearner::next_tokens(const TrainBatch& batch) const {
   return shares_passes() ? steps_.next_tokens(batch, num_tokens) : num_tokens;
 }
 
-/// The debug options look at the passes of one step.
+/// The debug options observe the passes of one step.
 bool CudaLearner::shares_passes() const {
   return has_adapters() && !options_.debug.check_finite && options_.debug.dump_folder.empty();
 }

@@ -1,6 +1,5 @@
 /// The Learner on one CUDA device: packs, runs a decoder forward and backward, clips, AdamW. It
-/// trains the whole weights, of whatever tenant, or adapters of several tenants on weights that are
-/// frozen.
+/// trains full weights, for any tenant, or adapters of several tenants on frozen weights.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and the
 /// tensors of snapshots are those of TorchLearner, so that a checkpoint continues on either device.
@@ -35,22 +34,22 @@ namespace primerl {
 
 class CudaLearner final : public Learner, private StepRunner {
  public:
-  /// As make_cuda_learner() does it, under a Use of `stream`, of which it keeps a copy.
+  /// As called by make_cuda_learner(), under a Use of `stream`, of which it keeps a copy.
   CudaLearner(const LearnerOptions& options, ModelFolder model, const CudaStream& stream);
-  /// Trains an adapter for each of `adapters`, which are valid, of different tenants, and such as
-  /// LearnerAdapters can train. `folder` is that of `model`, `base` its weights.
+  /// Trains an adapter for each of `adapters`. They are valid, of different tenants, and supported
+  /// by LearnerAdapters. `folder` is that of `model`, `base` its weights.
   CudaLearner(const LearnerOptions& options, ModelFolder model, std::string folder,
               std::shared_ptr<const CudaFrozenBase> base, std::span<const AdapterTraining> adapters,
               const CudaStream& stream);
   ~CudaLearner() override;
 
-  /// Fills the weights; the optimizer starts anew. A base has them already.
+  /// Fills the weights and resets the optimizer. A base is filled already.
   Status fill(const std::vector<WeightTensor>& tensors);
   /// Fills the adapter of `tenant` (adapter.h); its optimizer state stays.
   Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
-  /// Fills the adapter of its tenant from the folder that it starts from.
+  /// Fills the adapter of its tenant from its start folder.
   Status start_from(const AdapterTraining& training);
-  /// Random weights of a seed, as the model's config wants them; likewise.
+  /// Random weights from a seed and the model's config; likewise resets the optimizer.
   Status randomize(uint64_t seed);
 
   using Learner::step;
@@ -59,7 +58,7 @@ class CudaLearner final : public Learner, private StepRunner {
   }
   std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
                                                  const StopRequested& stop_requested) override;
-  /// Divides steps where several may share passes.
+  /// Divides steps if several may share passes.
   std::vector<std::optional<Result<TrainReport>>> pass_together(
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested) override;
@@ -75,27 +74,27 @@ class CudaLearner final : public Learner, private StepRunner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
 
-  /// The gradient of the last step before the clip, of what is trained: for tests.
+  /// For tests: the gradient of the last step, before the clip, of the trained tensors.
   std::vector<WeightTensor> gradients(TenantSlot tenant = TenantSlot(0));
 
  private:
-  /// What one optimizer trains, of one tenant.
+  /// The weights that one optimizer trains, of one tenant.
   struct Trained {
     TenantSlot tenant;
     TrainingRules rules;
     CudaTrainedWeights* tensors = nullptr;
-    const AdapterTable* adapter = nullptr;  // null: the whole weights, of any tenant
+    const AdapterTable* adapter = nullptr;  // null: full weights, of any tenant
   };
 
   bool has_adapters() const { return adapters_ != nullptr; }
-  /// That of `tenant`.
+  /// The entry of `tenant`.
   Result<Trained*> trained_of(TenantSlot tenant);
   int32_t slot_of(const Trained& trained) const;
   CudaParameter parameter(std::string_view name) const;
-  /// The biases of a base with which experts are chosen.
+  /// Fills the router biases of a base.
   Status fill_biases(const std::vector<WeightTensor>& tensors);
   CudaParameter with_codes(std::string_view name);
-  /// Runs `body` on the device; a lack of its memory becomes one error with what `rows` rows need.
+  /// Runs `body` on the device; if device memory is short, the error says what `rows` rows need.
   template <class Body>
   auto on_cuda(std::string_view doing, int64_t rows, Body&& body) -> decltype(body());
   Error out_of_memory(int64_t rows);
@@ -112,16 +111,16 @@ class CudaLearner final : public Learner, private StepRunner {
   // Constant after construction.
   const LearnerOptions options_;
   const ModelFolder model_;
-  const std::string folder_;  // that of the model, where adapters are trained
+  const std::string folder_;  // the model's folder, if adapters are trained
   const std::vector<AdapterTraining> training_;
   const TensorTable table_;
   const CudaStream stream_;
   KeptBatches kept_batches_;
-  bool has_warned_ = false;  // that one was not kept
-  // One of both: the whole weights, or adapters on frozen ones.
+  bool has_warned_ = false;  // a warning was logged about a batch that was not kept
+  // Exactly one of these: full weights, or adapters on a frozen base.
   std::unique_ptr<CudaTrainedWeights> whole_;
   const std::shared_ptr<const CudaFrozenBase> base_;
-  /// The base's biases of expert choice in fp32, since bf16 rounds them. They are not trained.
+  /// The base's router biases in fp32, since bf16 rounds them. They are not trained.
   const at::Tensor untrained_;
   std::unique_ptr<LearnerAdapters> adapters_;
   std::vector<Trained> trained_;  // an adapter's index is its slot
@@ -144,10 +143,10 @@ class CudaLearner final : public Learner, private StepRunner {
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
                                std::span<const AdapterTraining> adapters);
 
-/// `options` and `adapters` were checked, `model` is supported; what a device cannot compute is
-/// refused by name. `tensors` are those of the folder `base`, or nothing: then weights are random.
-/// Without `adapters` it trains the whole weights; with them the folder's are among `bases`, which
-/// may be null.
+/// `options` and `adapters` were checked, `model` is supported; the error names anything that a
+/// device cannot compute. `tensors` are those of the folder `base`, or empty: then weights are
+/// random. Without `adapters` it trains full weights; with them, the frozen weights are in `bases`,
+/// which may be null.
 Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
                                                    const std::vector<WeightTensor>* tensors,
                                                    const std::string& base,

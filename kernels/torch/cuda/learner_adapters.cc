@@ -16,9 +16,10 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kRunsOneByOneMax = 4;    // beyond, launches cost more than what is added twice
+constexpr size_t kRunsOneByOneMax = 4;    // beyond this, launches cost more than redundant
+                                          // additions
 constexpr int64_t kWidthUnit = 8;         // _grouped_mm reads 16 bytes at a time
-constexpr int64_t kExpertWidthUnit = 16;  // add_low_rank_gemms() takes so many terms
+constexpr int64_t kExpertWidthUnit = 16;  // K size of add_low_rank_gemms()
 
 std::vector<AdapterConfig> configs_of(std::span<const AdapterTraining> adapters) {
   std::vector<AdapterConfig> configs;
@@ -36,7 +37,7 @@ bool has_experts(const TensorTable& model, const PaddedAdapters& padded) {
   return false;
 }
 
-/// What of a model's numbers a linear reads or makes, but for what attention has of its own.
+/// Input and output widths of the linears of a model, except those specific to attention.
 std::vector<int64_t> widths_of(const ModelConfig& config) {
   std::vector<int64_t> widths = {config.hidden_size, config.mlp.width};
   if (!config.moe.has_value()) return widths;
@@ -87,9 +88,9 @@ double LearnerAdapters::bytes_needed(const TensorTable& model,
          CudaTrainedWeights::bytes_of_parameter(type);
 }
 
-/// Bytes of u for all matrices; and for the widest one its gradients, one more for their sum, and x
-/// after dropout. For experts nothing is kept. The weights of the slots are copied side by side for
-/// their GEMMs, as are gradients before they are added.
+/// Bytes of u for all matrices. For the widest one also: its gradients, their sum, and x after
+/// dropout. For experts nothing is kept. The weights of the slots are copied side by side for their
+/// GEMMs, and so are gradients before they are added.
 double LearnerAdapters::bytes_of_rows(const TensorTable& model,
                                       std::span<const AdapterTraining> adapters,
                                       at::ScalarType type, int64_t rows,
@@ -314,7 +315,7 @@ void LearnerAdapters::forward_together(const Matrix& matrix, const at::Tensor& x
   }
 }
 
-/// A fault is thrown, as libtorch throws those of the GEMMs around it.
+/// Errors are thrown, as libtorch does for the GEMMs around it.
 void LearnerAdapters::add_low_rank(const at::Tensor& tiles, const Block& block, bool is_transposed,
                                    const at::Tensor& x, const at::Tensor& y) const {
   const auto* weights = static_cast<const c10::BFloat16*>(weights_.const_data_ptr());
@@ -342,11 +343,12 @@ void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& 
   const at::Tensor a = of_pass(matrix.a, width, matrix.inputs);
   const at::Tensor left = left_of(matrix, 0, x);
   const at::Tensor u = std::exchange(between_[matrix.a], at::Tensor());
-  // One GEMM of all parts: what it makes of one's gradients and another's u is left.
+  // One GEMM for all parts; the blocks that combine one part's gradients with another's u are not
+  // used.
   const int64_t first = matrix.parts.front().column;
   const int64_t end = matrix.parts.back().column + matrix.parts.back().outputs;
   const at::Tensor made = at::_grouped_mm(dy.narrow(1, first, end - first).t(), u, run_ends_);
-  std::vector<at::Tensor> grads;  // [rows, rank] each
+  std::vector<at::Tensor> grads;  // each [rows, rank]
   for (const auto& part : matrix.parts) {
     add_gradients(part.b, part.outputs, rank_,
                   made.narrow(1, part.column - first, part.outputs)

@@ -23,10 +23,11 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kDenseRowsMin = 4096;                 // cuDNN is faster from about here on
-constexpr int64_t kKeysOfPartMax = int64_t{1} << 18;    // gathered, but for one long document
+constexpr int64_t kKeysOfPartMax = int64_t{1} << 18;    // gathered, except for a single long
+                                                        // document
 constexpr int64_t kScoresOfPartMax = int64_t{1} << 26;  // fp32 scores at a time
 
-/// [kv_heads, shared * queries, head_dim] of [queries, num_heads, head_dim].
+/// Converts [queries, num_heads, head_dim] to [kv_heads, shared * queries, head_dim].
 at::Tensor by_kv_head(const at::Tensor& rows, int64_t kv_heads) {
   const int64_t count = rows.size(0), shared = rows.size(1) / kv_heads, d = rows.size(2);
   return rows.reshape({count, kv_heads, shared, d})
@@ -34,7 +35,7 @@ at::Tensor by_kv_head(const at::Tensor& rows, int64_t kv_heads) {
       .reshape({kv_heads, shared * count, d});
 }
 
-/// And back.
+/// The inverse.
 at::Tensor by_row(const at::Tensor& by_head, int64_t count) {
   const int64_t kv_heads = by_head.size(0), d = by_head.size(2);
   const int64_t shared = by_head.size(1) / count;
@@ -43,8 +44,8 @@ at::Tensor by_row(const at::Tensor& by_head, int64_t count) {
       .reshape({count, kv_heads * shared, d});
 }
 
-/// softmax(q k' * scale) of queries that see the first `num_seen` keys, each one more than the one
-/// before it; q and k are [kv_heads, any, head_dim].
+/// softmax(q k' * scale) of queries; the first attends to `num_seen` keys, and each next one to one
+/// more. q and k are [kv_heads, any, head_dim].
 at::Tensor weights_of(const at::Tensor& q, const at::Tensor& k, double scale, int64_t count,
                       int64_t num_seen) {
   const int64_t kv_heads = k.size(0), num_keys = k.size(1), shared = q.size(1) / count;
@@ -172,7 +173,8 @@ at::Tensor TrainingAttention::keys_of(const at::Tensor& rows, const Part& part) 
       .unflatten(1, {int64_t{spec_.num_kv_heads}, int64_t{spec_.head_dim}});
 }
 
-/// [1, num_heads, padded rows, head_dim]: rows of zeros follow, which no query of a document sees.
+/// [1, num_heads, padded rows, head_dim]: zero rows follow, to which no query of a document
+/// attends.
 at::Tensor TrainingAttention::padded(const at::Tensor& rows, const Part& part,
                                      int64_t num_heads) const {
   at::Tensor here = heads(rows, part, num_heads);
@@ -195,7 +197,7 @@ TrainingAttention::Kept TrainingAttention::forward_dense(const Part& part,
   return {std::get<1>(made), std::get<6>(made), std::get<7>(made)};
 }
 
-/// The last query of a document sees all its keys: causal masks are aligned to the end.
+/// The last query of a document attends to all its keys: causal masks are aligned to the end.
 TrainingAttention::Kept TrainingAttention::forward_packed(const Part& part,
                                                           const AttentionRows& rows,
                                                           at::Tensor to) const {
@@ -311,7 +313,7 @@ AttentionRows TrainingAttention::backward_exact(const Part& part, const Attentio
   return grads;
 }
 
-/// to [rows, kv width] fp32 += the gradients of a part's keys, each at its key's row.
+/// to [rows, kv width] fp32 += the gradients of a part's keys, each added to the row of its key.
 Status TrainingAttention::add_keys(const Part& part, const at::Tensor& from,
                                    const at::Tensor& to) const {
   if (!part.is_gathered) {
@@ -349,7 +351,7 @@ Result<AttentionRows> TrainingAttention::backward(const AttentionRows& rows,
         backward_part(parts_.front(), rows, attended, kept.front(), dattended);
     return AttentionRows{dense(made.queries), dense(made.keys), dense(made.values)};
   }
-  // What reaches a shared key comes from several documents: it is added up in fp32.
+  // The gradients of a shared key come from several documents: they are added in fp32.
   const at::TensorOptions options = attended.options();
   const auto of_keys = options.dtype(has_gathered_ ? at::kFloat : attended.scalar_type());
   AttentionRows grads{at::empty(rows.queries.sizes(), options),

@@ -2,9 +2,9 @@
 ///
 /// A long document without a shared prompt uses dense cuDNN, padded to one of few lengths, since
 /// each new length needs a plan. All other bf16 documents go through libtorch's flash attention of
-/// variable lengths, with gathered keys where a prompt is shared. fp32, which both have not, goes
-/// through GEMMs and a softmax. What forward keeps for backward is its output and a Kept for each
-/// part. One thread, under a CudaStream::Use.
+/// variable lengths, with gathered keys where a prompt is shared. fp32, which neither supports,
+/// uses GEMMs and a softmax. Forward keeps its output and a Kept for each part for backward. One
+/// thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +30,8 @@ class TrainingAttention {
   };
   using KeptParts = std::vector<Kept>;
 
-  /// Both must stay valid while it exists. `is_repeatable`: cuDNN, whose backward adds in any
-  /// order, is left out.
+  /// Both must stay valid while it exists. `is_repeatable`: do not use cuDNN, whose backward adds
+  /// in any order.
   TrainingAttention(const AttentionSpec& spec, const CudaStream& stream, bool is_repeatable)
       : spec_(spec), stream_(stream), is_repeatable_(is_repeatable) {}
 
@@ -44,10 +44,10 @@ class TrainingAttention {
                                  const KeptParts& kept, const at::Tensor& dattended) const;
 
  private:
-  /// Consecutive rows with the keys that they see.
+  /// Consecutive rows with the keys that they attend to.
   struct Document {
     int64_t first_row = 0, num_queries = 0, num_cached = 0;
-    int64_t kv_offset = 0;  // of its keys in the batch, where they do not just precede the rows
+    int64_t kv_offset = 0;  // of its keys in the batch, unless they directly precede the rows
     bool is_plain() const { return num_cached == 0; }
     int64_t num_keys() const { return num_cached + num_queries; }
   };
@@ -59,8 +59,8 @@ class TrainingAttention {
     int64_t first_row = 0, num_rows = 0, num_keys = 0;
     int64_t queries_max = 0, keys_max = 0;
     at::Tensor query_ends, key_ends;  // [documents + 1] on the device
-    at::Tensor key_rows;              // [num_keys] where they are gathered
-    // The same by row: the gradients that are added to a row's key.
+    at::Tensor key_rows;              // [num_keys] if they are gathered
+    // Data to add the gradients of a row's key, grouped by row.
     int64_t num_ids = 0;
     at::Tensor sums;  // ids, offsets, row indices (EmbeddingBackwardArgs)
   };

@@ -1,5 +1,5 @@
 // LoRA deltas of experts in a training pass. All rows of an expert and a slot are one group of the
-// grouped GEMMs, those of experts one after the other, and within an expert those of the slots.
+// grouped GEMMs; groups are sorted by expert, then by slot.
 #include "kernels/torch/cuda/learner_adapters.h"
 
 #include <ATen/ops/_grouped_mm.h>
@@ -96,8 +96,8 @@ void LearnerAdapters::for_each_run(const Matrix& matrix, const ExpertRows& exper
   }
 }
 
-/// Weights of one slot are read where they are; those of several are laid side by side. If there
-/// are more groups than the library supports, tiles are used, which read the weights in place.
+/// Weights of one slot are read in place; those of several are copied side by side. If there are
+/// more groups than the library supports, tiles are used, which read the weights in place.
 at::Tensor LearnerAdapters::grouped(const Matrix& matrix, const Block& block, bool is_transposed,
                                     const ExpertRows& expert_rows, const at::Tensor& x) const {
   const int64_t columns = is_transposed ? block.width : block.rows;
@@ -210,7 +210,7 @@ void LearnerAdapters::backward(const Matrix& matrix, const ExpertRows& expert_ro
     const at::Tensor left = left_of(one, expert_rows, x);
     const at::Tensor u =
         grouped(one, block_of(one), false, expert_rows, left).mul_(expert_rows.scalings);
-    std::vector<at::Tensor> grads;  // [pairs, rank] each
+    std::vector<at::Tensor> grads;  // each [pairs, rank]
     for (const Part& part : one.parts)
       grads.push_back(
           grouped(one, block_of(part), true, expert_rows, dy.narrow(1, part.column, part.outputs)));

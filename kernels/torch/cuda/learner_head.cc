@@ -15,10 +15,10 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kTargetsOfChunk = 1024;
-constexpr size_t kKeptIdsMax = size_t{1} << 23;  // that are copied at a time
-constexpr double kExcludedLogit = -1e30;         // a logit whose weight is 0, and its gradient
+constexpr size_t kKeptIdsMax = size_t{1} << 23;  // copied at a time
+constexpr double kExcludedLogit = -1e30;         // a logit with weight 0 and gradient 0
 
-/// The first targets that one chunk can have.
+/// The number of leading targets that fit in one chunk.
 size_t chunk_size(std::span<const TrainTarget> targets) {
   size_t count = 1;
   while (count < targets.size() && count < static_cast<size_t>(kTargetsOfChunk) &&
@@ -37,7 +37,7 @@ CudaTrainingHead::CudaTrainingHead(const ModelConfig& config, const CudaParamete
       head_(parameters(config.is_tied ? "embedding" : "head")) {}
 
 double CudaTrainingHead::bytes_needed(const ModelConfig& config, at::ScalarType type) {
-  const double of_logit = type == at::kFloat ? 4 : 6;  // bf16 gradients beside fp32 logits
+  const double of_logit = type == at::kFloat ? 4 : 6;  // bf16 gradients beside the fp32 logits
   return kTargetsOfChunk * (of_logit * config.vocab_size + 8.0 * config.hidden_size);
 }
 
@@ -120,7 +120,7 @@ Result<CudaTrainingHead::Logits> CudaTrainingHead::logits_of(const Chunk& chunk,
   return made;
 }
 
-/// A few targets at a time: a kept set may be the whole vocabulary.
+/// A few targets at a time: a kept set may have the whole vocabulary.
 void CudaTrainingHead::cut(const Chunk& chunk, const at::Tensor& logits) const {
   const auto targets = targets_of(chunk);
   const int64_t vocab = config_.vocab_size;

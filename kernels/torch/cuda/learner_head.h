@@ -1,10 +1,10 @@
 /// The head of a training step on a CUDA device: log-probabilities, losses and their gradients,
 /// only for tokens that have a loss.
 ///
-/// In chunks, so that [loss tokens, vocab_size] never exists. Logits and softmax are fp32, as the
-/// engine's. The losses themselves are the CPU's (loss.h): each chunk's log-probabilities come to
-/// the host, one number a token goes back. If a token has a kept set, all other logits are excluded
-/// first. One thread, under a CudaStream::Use.
+/// In chunks, so that [loss tokens, vocab_size] never exists. Logits and softmax are fp32, as in
+/// the engine. The loss functions run on the CPU (loss.h): each chunk's log-probabilities are
+/// copied to the host, and one coefficient per token is copied back. If a token has a kept set, all
+/// other logits are excluded first. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,7 +43,7 @@ class CudaTrainingHead {
     int64_t rows = 0, labels = 0;   // [count] each
     int64_t sums = 0, num_ids = 0;  // EmbeddingBackwardArgs of the rows
   };
-  /// A chunk's numbers on the device.
+  /// Results of a chunk on the device.
   struct Logits {
     at::Tensor picked;   // [count, hidden]
     at::Tensor logits;   // [count, vocab_size] fp32
@@ -75,7 +75,7 @@ class CudaTrainingHead {
   std::vector<const LearnedPart*> part_of_;  // of each target
   std::vector<Chunk> chunks_;
   at::Tensor ints_;
-  at::Tensor coefficients_;  // of a chunk, pinned; read when the next chunk's numbers are there
+  at::Tensor coefficients_;  // of a chunk, pinned; read when the next chunk's results are there
 };
 
 }  // namespace primerl

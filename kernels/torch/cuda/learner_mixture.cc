@@ -29,7 +29,7 @@ double CudaTrainingMixture::bytes_of_rows(const ModelConfig& config, at::ScalarT
 }
 
 /// Forward: the outputs of the experts. Backward: gradients of sorted rows before and after the
-/// experts, and of what is between; the router's rows in fp32.
+/// experts, and of the activations between; the router's rows in fp32.
 double CudaTrainingMixture::bytes_of_scratch(const ModelConfig& config, at::ScalarType type) {
   const MoeSpec& spec = *config.moe;
   const double pairs = spec.experts_per_token, size = static_cast<double>(at::elementSize(type));
@@ -211,8 +211,8 @@ Status CudaTrainingMixture::backward(const Weights& weights, const Rows& rows, c
   {
     const at::Tensor grads = at::empty(rows.gathered.sizes(), x.options());
     RETURN_IF_ERROR(gather(dy, rows.sources, grads));
-    // Without the weights yet: dy . (the expert's output) = its gradient . activated, with and
-    // without adapters.
+    // Before the routing weights are applied: dy . (the expert's output) = its gradient .
+    // activated, with and without adapters.
     dactivated = grouped(rows, grads, weights.down.weight);
     if (weights.down.adapters != nullptr)
       adapters_->backward(*weights.down.adapters, rows.adapters, rows.activated, grads, dactivated,

@@ -72,7 +72,7 @@ CudaTrainingPass::Layer CudaTrainingPass::layer_of(int32_t index,
                       .shared_down = of_mlp("shared_down")}};
 }
 
-/// The CPU's angles (kernels/torch/decoder.cc).
+/// The same angles as on the CPU (kernels/torch/decoder.cc).
 void CudaTrainingPass::make_angles(int64_t positions) {
   if (cosine_.defined() && positions <= cosine_.size(0)) return;
   const auto count = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));
@@ -160,7 +160,7 @@ void CudaTrainingPass::gemm(const at::Tensor& x, const CudaParameter& weight,
   if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, some(x), to);
 }
 
-/// The GEMMs of bf16 add to the fp32 gradients themselves.
+/// bf16 GEMMs add directly to the fp32 gradients.
 void CudaTrainingPass::gemm_backward(const at::Tensor& x, const at::Tensor& dy,
                                      const CudaParameter& weight, const CudaParameter& bias,
                                      const at::Tensor& dx) const {
@@ -287,14 +287,14 @@ Result<at::Tensor> CudaTrainingPass::forward(const RowBatch& batch) {
       norm(rows_.back().rows.between, delta_, final_norm_, last_, normed_, last_inverse_rms_));
   show("final_norm.output", normed_);
   if (!embedding_.gradient.defined()) return some(normed_);
-  // While the device computes.
+  // Runs while the device computes.
   const GroupedIndices grouped = group_indices(batch.tokens);
   num_ids_ = grouped.num_ids;
   tokens_by_id_ = stream_.ints(grouped.all);
   return some(normed_);
 }
 
-/// `grad` [rows, hidden]: of the stage's output; becomes that of its input.
+/// `grad` [rows, hidden]: gradient of the stage's output; becomes that of its input.
 Status CudaTrainingPass::mlp_backward(size_t index, const at::Tensor& grad) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
@@ -315,7 +315,7 @@ Status CudaTrainingPass::attention_backward(size_t index, const at::Tensor& grad
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
   const int64_t q = query_columns(config_), kv = key_columns(config_);
-  // The rows of the mlp are not needed any more.
+  // The mlp's rows are no longer needed.
   const at::Tensor dattended = reused_rows(rows.activated, q);
   gemm_backward(rows.attended, grad, weights.out, weights.out_bias, dattended);
   ASSIGN_OR_RETURN(const AttentionRows grads,
@@ -349,7 +349,7 @@ Status CudaTrainingPass::attention_backward(size_t index, const at::Tensor& grad
 }
 
 Status CudaTrainingPass::backward() {
-  const at::Tensor& grad = normed_;  // of the residual stream, layer by layer
+  const at::Tensor& grad = normed_;  // gradient of the residual stream, layer by layer
   RETURN_IF_ERROR(norm_backward(grad, last_, final_norm_, last_inverse_rms_, grad, false));
   const Run run = recompute_ == Recompute::kFull ? Run::kAgain : Run::kAgainWithoutAttention;
   for (size_t i = layers_.size(); i-- > 0;) {

@@ -1,10 +1,10 @@
 /// Forward and backward of a decoder over one micro-batch on a CUDA device: an explicit layer
 /// executor, no autograd graph.
 ///
-/// Keeps each layer's input, and of its activations what `recompute` says (training_pass.h). Rows
-/// are allocated for the largest micro-batch seen, gradients while they are needed. Recomputed
-/// activations are equal to the bit. One thread, under a CudaStream::Use; nothing waits for the
-/// device but copies of a batch to it.
+/// Keeps each layer's input, and the activations that `recompute` selects (training_pass.h). Rows
+/// are allocated for the largest micro-batch so far, gradients only while they are needed.
+/// Recomputed activations have equal bits. One thread, under a CudaStream::Use; only copies of a
+/// batch to the device wait for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,26 +36,26 @@ inline bool is_mixture_layer(const ModelConfig& config, size_t layer) {
 
 class CudaTrainingPass {
  public:
-  /// All arguments must stay valid while it exists but `parameters`, which are of `type`.
-  /// `adapters`: null, or those that are put on weights which are frozen then.
+  /// All arguments must stay valid while it exists except `parameters`, which are of `type`.
+  /// `adapters`: null, or the adapters of the weights, which are then frozen.
   CudaTrainingPass(const ModelConfig& config, const CudaParameters& parameters, at::ScalarType type,
                    LearnerAdapters* adapters, const CudaStream& stream, Recompute recompute,
                    bool is_repeatable);
 
-  /// Bytes of `rows` rows, gradients and what attention allocates.
+  /// Bytes of `rows` rows, gradients and the allocations of attention.
   static double bytes_needed(const ModelConfig& config, at::ScalarType type, Recompute recompute,
                              int64_t rows);
 
-  /// Is called with tensors of the device in every later forward(); null: no calls.
+  /// Sets a function that every later forward() calls with tensors of the device; null: no calls.
   void visit(ActivationVisitor visitor) { visitor_ = std::move(visitor); }
 
   /// Runs the layers and the final norm; the result [rows, hidden] is valid until the next call.
   Result<at::Tensor> forward(const RowBatch& batch);
-  /// Adds the gradients of the batch of the last forward(), in whose result the caller has put the
-  /// gradient of that result.
+  /// Adds the gradients of the batch of the last forward(). Before, the caller has overwritten the
+  /// result of forward() with its gradient.
   Status backward();
 
-  /// Bytes that are unused between forward() and backward(); undefined: there are none.
+  /// Bytes that are unused between forward() and backward(); undefined: none.
   at::Tensor scratch() const { return shared_; }
 
   /// Frees all rows: after a failure, and before a larger batch.
@@ -84,15 +84,14 @@ class CudaTrainingPass {
   void grow(int64_t rows);
   at::Tensor block(int64_t width) const;
   at::Tensor floats() const;
-  /// [capacity, width] in the memory of `rows`, which is unused by then, or in its own.
+  /// [capacity, width] in the memory of `rows`, which is no longer used then, or in new memory.
   at::Tensor reused_rows(const at::Tensor& rows, int64_t width) const;
-  /// Rows in memory of their own, or one after the other in `bytes`, without the output of
-  /// attention.
+  /// Allocates rows separately, or one after the other in `bytes`, without the output of attention.
   Rows make_rows(bool is_mixture) const;
   Rows make_rows_in(const at::Tensor& bytes) const;
   int64_t shared_bytes() const;
   int64_t bytes_of_block(int64_t width) const;
-  /// The rows of both and their widths, except the output of attention and the numbers of norms.
+  /// The rows and widths of both kinds, except the output of attention and the statistics of norms.
   std::vector<std::pair<at::Tensor*, int64_t>> widths_of(Rows& rows, int64_t mlp_width) const;
   int64_t dense_width() const;
   Layer layer_of(int32_t index, const CudaParameters& parameters) const;
@@ -104,17 +103,17 @@ class CudaTrainingPass {
   /// sum = x + delta; y = norm(sum). Without `delta` the sum is x.
   Status norm(const at::Tensor& x, const at::Tensor& delta, const CudaParameter& weight,
               const at::Tensor& sum, const at::Tensor& y, const at::Tensor& inverse_rms) const;
-  /// gradient += the norm's gradient of what was normed.
+  /// gradient += the gradient of the norm's input.
   Status norm_backward(const at::Tensor& dy, const at::Tensor& x, const CudaParameter& weight,
                        const at::Tensor& inverse_rms, const at::Tensor& grad, bool adds) const;
   void gemm(const at::Tensor& x, const CudaParameter& weight, const CudaParameter& bias,
             const at::Tensor& y) const;
-  /// dx = dy * weight; adds the gradients of weight and bias, where they are not frozen.
+  /// dx = dy * weight; adds the gradients of weight and bias unless they are frozen.
   void gemm_backward(const at::Tensor& x, const at::Tensor& dy, const CudaParameter& weight,
                      const CudaParameter& bias, const at::Tensor& dx) const;
   Status rotate(const Layer& layer, const Rows& rows) const;
   AttentionRows attention_rows(const Rows& rows) const;
-  /// From `x` (+ addend_ in kForward) to rows.between and addend_.
+  /// Reads `x` (+ addend_ in kForward), writes rows.between and addend_.
   Status attention_stage(size_t index, Run run);
   Status mlp_stage(size_t index, Run run);
   Status mixture_stage(size_t index, Run run);
@@ -138,11 +137,11 @@ class CudaTrainingPass {
   // Rows.
   int64_t capacity_ = 0;
   std::vector<LayerRows> rows_;
-  at::Tensor shared_;  // [bytes] of rows that are computed again
-  at::Tensor delta_;   // what the last stage adds; in backward the gradient of a stage's norm
+  at::Tensor shared_;  // [bytes] of rows that are recomputed
+  at::Tensor delta_;   // delta of the last stage; in backward, the gradient of a stage's norm
   at::Tensor last_, last_inverse_rms_, normed_;
-  at::Tensor workspace_;  // of sums over rows
-  at::Tensor unread_;     // [width of a norm] gradients of frozen norms, which are not read
+  at::Tensor workspace_;  // for sums over rows
+  at::Tensor unread_;     // [width of a norm] gradients of frozen norms, never read
   // For the current batch.
   int64_t num_rows_ = 0;
   at::Tensor tokens_, positions_;

@@ -19,7 +19,7 @@ double CudaTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType 
   const auto kv = static_cast<double>(key_columns(config));
   const double size = type == at::kFloat ? 4 : 2;
   double of_rows = 0, largest = 0, width = 0;  // of layers; bytes of a row
-  double grads = 6 * q + 4 * kv;               // those of attention, with its library's own
+  double grads = 6 * q + 4 * kv;               // of attention, including those of its library
   double mixture = 0;
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const bool is_mixture = is_mixture_layer(config, i);
@@ -30,7 +30,7 @@ double CudaTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType 
     of_rows += of_layer;
     largest = std::max(largest, of_layer);
   }
-  // The gradient of the rows before the head, in fp32, is gone by then.
+  // The fp32 gradient of the rows before the head is freed by then.
   grads = std::max({width * size, grads * size, 2 * hidden * size, mixture});
   double bytes = (layers + 3) * hidden * size + grads;
   bytes += recompute == Recompute::kNone ? of_rows : largest;

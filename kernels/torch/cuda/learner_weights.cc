@@ -16,7 +16,8 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kPartOfNorm = int64_t{1} << 22;  // summed in fp32; the parts in double, in order
+constexpr int64_t kPartOfNorm = int64_t{1} << 22;  // summed in fp32; the parts are added in double,
+                                                   // in order
 
 at::Tensor zeros_on(const CudaStream& stream, int64_t count, at::ScalarType type) {
   return at::zeros({count}, at::TensorOptions(stream.device()).dtype(type));
@@ -119,7 +120,7 @@ double CudaTrainedWeights::gradient_norm() {
   return std::sqrt(sum);
 }
 
-/// An adapter comes to the host whole, of whole weights the tensor that is broken.
+/// An adapter is copied to the host whole; for full weights, only the bad tensor.
 std::string CudaTrainedWeights::broken_gradient() const {
   const at::Tensor all = padded_ == nullptr ? gradients_ : on_host(gradients_);
   for (const auto& slice : files_.slices()) {
@@ -205,7 +206,7 @@ Status CudaTrainedWeights::publish(std::shared_ptr<DeviceBuffer> buffer,
 
 std::vector<WeightTensor> CudaTrainedWeights::copy_gradients() const {
   auto all = copies_of(gradients_);
-  // One tensor a slice, in their order.
+  // One tensor per slice, in their order.
   size_t next = 0;
   std::erase_if(all, [&](const WeightTensor&) {
     return !files_.parameters()[files_.slices()[next++].parameter].is_trained;

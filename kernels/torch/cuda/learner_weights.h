@@ -1,10 +1,10 @@
 /// The trained state of a learner on a CUDA device: fp32 masters, gradients and AdamW moments, and
-/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: whole
-/// weights, or one adapter among others of the same shape (padded_adapters.h).
+/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: full
+/// weights, or one of several adapters of the same shape (padded_adapters.h).
 ///
-/// Computing in bf16 there is such a copy, which each update writes; in fp32 the masters are it.
-/// Tensors come to the host whole: files and snapshots are those of a learner on the CPU. One
-/// thread, under a CudaStream::Use.
+/// With bf16 it is a separate copy that each update writes; with fp32 GEMMs read the masters.
+/// Tensors are copied to the host whole: files and snapshots equal those of a learner on the CPU.
+/// One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,20 +25,20 @@
 
 namespace primerl {
 
-/// A weight as GEMMs read it, and the fp32 gradient that is added to. Undefined: the model has
-/// none of that name; a gradient, too, of what is frozen.
+/// A weight in the layout of GEMMs, and its fp32 gradient buffer. Undefined tensors: the model has
+/// no parameter of that name; without a gradient, it is frozen.
 struct CudaParameter {
   at::Tensor weight;
   at::Tensor gradient;
-  const PaddedAdapters::Matrix* adapters = nullptr;  // null: none is put on it
-  at::Tensor exact = {};                             // the fp32 weight, where there is one
+  const PaddedAdapters::Matrix* adapters = nullptr;  // null: no adapters
+  at::Tensor exact = {};                             // the fp32 weight, if there is one
   std::shared_ptr<const Fp8Weight> fp8 = {};         // null: GEMMs read `weight`
 
   const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
   float* grad() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }
 };
 
-/// That of a name (tensors.h).
+/// The parameter of a name (tensors.h).
 using CudaParameters = std::function<CudaParameter(std::string_view name)>;
 
 class CudaTrainedWeights {
@@ -46,13 +46,13 @@ class CudaTrainedWeights {
   /// `table` and `stream` must stay valid while it exists; `type` is kFloat or kBFloat16. All
   /// weights are 0.
   CudaTrainedWeights(const TensorTable& table, at::ScalarType type, const CudaStream& stream);
-  /// For an adapter, which begins as initialize_adapter() says: `weights`, of their type, and
-  /// `gradients` are [padded.tensors().count()] of memory that all adapters share. Its files and
+  /// For an adapter, initialised by initialize_adapter(). `weights`, of their type, and `gradients`
+  /// are [padded.tensors().count()] slices of memory that all adapters share. Its files and
   /// snapshots are those of `adapter`. All arguments must stay valid while it exists.
   CudaTrainedWeights(const PaddedAdapters& padded, const AdapterTable& adapter, at::Tensor weights,
                      at::Tensor gradients, const CudaStream& stream);
 
-  /// Bytes a parameter.
+  /// Bytes per parameter.
   static double bytes_of_parameter(at::ScalarType type);
 
   at::ScalarType type() const { return type_; }
@@ -60,7 +60,7 @@ class CudaTrainedWeights {
   /// Views of the parameter's shape.
   CudaParameter parameter(std::string_view name) const;
 
-  /// Takes `tensors` (tensors.h) as the weights; all or nothing.
+  /// Sets the weights to `tensors` (tensors.h); all or nothing.
   Status fill(const std::vector<WeightTensor>& tensors);
   void randomize(uint64_t seed, double deviation);
 
@@ -70,11 +70,11 @@ class CudaTrainedWeights {
 
   /// Copies on the host, in fp32.
   std::vector<WeightTensor> copy_weights() const { return copies_of(masters_); }
-  /// Publishes whole weights for engines: those that GEMMs read, in their type. As copies on the
+  /// Publishes full weights for engines: those that GEMMs read, in their type. As copies on the
   /// host,
   std::vector<WeightTensor> copy_published() const { return copies_of(weights_); }
-  /// or in `buffer`, which has published_bytes(); they are there when this returns. `next`: where
-  /// later ones will lie.
+  /// or in `buffer`, which has published_bytes(); complete when this returns. `next`: the buffers
+  /// of later versions.
   Status publish(std::shared_ptr<DeviceBuffer> buffer, DeviceWeights::Buffers next,
                  WeightSnapshot& snapshot) const;
   uint64_t published_bytes() const { return weights_.nbytes(); }
@@ -84,9 +84,9 @@ class CudaTrainedWeights {
   Status load(const std::vector<WeightTensor>& tensors, const std::filesystem::path& folder);
 
  private:
-  /// A flat buffer as files have it.
+  /// A flat buffer on the host, in the layout of files.
   at::Tensor on_host(const at::Tensor& flat) const;
-  /// Back: as `table_` has it, on the host.
+  /// The inverse, in the layout of `table_`, on the host.
   at::Tensor in_layout(const at::Tensor& host) const;
   std::vector<WeightTensor> copies_of(const at::Tensor& flat) const;
   void take_weights(const at::Tensor& host);
@@ -96,13 +96,14 @@ class CudaTrainedWeights {
 
   const TensorTable& table_;
   const TensorTable& files_;
-  const PaddedAdapters* const padded_ = nullptr;  // of whole weights both are the same table
+  const PaddedAdapters* const padded_ = nullptr;  // null for full weights: both tables are then the
+                                                  // same
   const AdapterTable* const adapter_ = nullptr;
   const at::ScalarType type_;
   const CudaStream& stream_;
   // [table.count()] each, on the device.
   at::Tensor masters_;
-  at::Tensor weights_;  // those that GEMMs read
+  at::Tensor weights_;  // weights that GEMMs read
   at::Tensor gradients_;
   at::Tensor first_moments_;
   at::Tensor second_moments_;

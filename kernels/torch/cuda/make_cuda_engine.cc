@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-constexpr double kReserveBytes = 1.5e9;  // of libtorch's workspaces, graphs and gathered keys
+constexpr double kReserveBytes = 1.5e9;  // libtorch's workspaces, graphs and gathered keys
 constexpr double kGigabytes = 1e9;
 
 double weight_bytes(const EngineOptions& options, const ModelConfig& config) {
@@ -17,7 +17,7 @@ double weight_bytes(const EngineOptions& options, const ModelConfig& config) {
          static_cast<double>(at::elementSize(type_named(options.dtype)));
 }
 
-/// With one set of weights.
+/// Bytes with one set of weights.
 double bytes_on_cuda(const EngineOptions& options, const ModelConfig& config) {
   const auto size = static_cast<int64_t>(at::elementSize(type_named(options.dtype)));
   const AttentionSpec& spec = config.attention;
@@ -42,7 +42,7 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
   return options.adapter_slots > 0 ? CudaAdapterSlots::check(TensorTable(config), options) : ok();
 }
 
-/// `is_base_there`: its weights are on the device.
+/// `is_base_there`: its frozen weights are already on the device.
 Result<CudaDeviceFacts> check_free_memory(const EngineOptions& options, const ModelConfig& config,
                                           bool is_base_there) {
   ASSIGN_OR_RETURN(CudaDeviceFacts facts, cuda_device_facts(cuda_device_index(options.device)));

@@ -10,10 +10,12 @@
 namespace primerl {
 namespace {
 
-constexpr unsigned kDriverVersion = 12000;  // whose behaviour is asked for; later ones have it
+constexpr unsigned kDriverVersion = 12000;  // the driver version whose interface is requested;
+                                            // later drivers support it
 constexpr auto kHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// The driver is asked by way of the runtime, which has loaded it: programs link without it.
+/// Driver functions are looked up through the runtime, which has loaded it: programs link without
+/// the driver.
 struct Driver {
   decltype(cuMemGetAllocationGranularity)* granularity = nullptr;
   decltype(cuDeviceGetAttribute)* attribute = nullptr;
@@ -73,7 +75,7 @@ Status available(CUresult code, std::string_view what) {
                "{}: {} (error {} of the driver)", what, text, static_cast<int>(code));
 }
 
-/// If a device's memory cannot be shared with other processes, it is still mapped for this one.
+/// If memory of a device cannot be shared with other processes, it is still mapped for this one.
 Result<CUmemAllocationProp> kind_of_memory(int32_t device_index) {
   CUmemAllocationProp kind{};
   kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -128,7 +130,7 @@ Status MappedMemory::map() {
   return ok();
 }
 
-/// What fails here has no other way, and a lost device says so in the next call.
+/// Errors here are ignored: a lost device reports an error in the next call.
 MappedMemory::~MappedMemory() {
   if (is_mapped_) static_cast<void>(driver()->unmap(address_, num_bytes_));
   if (address_ != 0) static_cast<void>(driver()->free(address_, num_bytes_));

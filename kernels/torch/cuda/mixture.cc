@@ -47,7 +47,7 @@ EngineMixture::EngineMixture(const ModelConfig& config, const CudaWeights& weigh
   shared_activated_ = of(type_, {rows_max, spec_.shared_width});
 }
 
-/// What grouped GEMMs allocate is of it.
+/// Grouped GEMMs allocate a multiple of it.
 double EngineMixture::bytes_needed(const ModelConfig& config, int64_t element_size,
                                    int64_t rows_max) {
   const MoeSpec& spec = *config.moe;
@@ -78,7 +78,7 @@ EngineMixture::Layer EngineMixture::layer(const std::string& name) const {
                           : biases_.const_data_ptr<float>() + bias->offset - table.trained_count()};
 }
 
-/// They are in the flat weights, too, where bf16 rounds them: experts would be chosen otherwise.
+/// The flat weights have them too, but rounded to bf16: other experts would be chosen.
 Status EngineMixture::take_biases(const TensorTable& table,
                                   const std::vector<WeightTensor>& tensors) {
   if (!biases_.defined()) return ok();
@@ -112,7 +112,7 @@ Status EngineMixture::route(int64_t rows, const Layer& layer, const at::Tensor& 
                   "sort_by_expert");
 }
 
-/// [pairs, columns] of x [pairs, terms] and weight [experts, terms, columns].
+/// Returns [pairs, columns] for x [pairs, terms] and weight [experts, terms, columns].
 at::Tensor EngineMixture::grouped(const at::Tensor& x, const at::Tensor& weight) const {
   if (type_ == at::kBFloat16) return at::_grouped_mm(x, weight, ends_);
   const at::Tensor ends = ends_.cpu(), y = at::empty({x.size(0), weight.size(2)}, x.options());
@@ -144,7 +144,7 @@ Status EngineMixture::forward_shared(int64_t rows, const CudaAdapterRows& adapte
 
 Result<CudaAdapterRows> EngineMixture::tile(int64_t first, int64_t rows,
                                             const CudaAdapterRows& adapters) const {
-  const auto runs = adapters.known_runs;  // where they are known, those with some of the rows
+  const auto runs = adapters.known_runs;  // the known runs that have some of the rows
   const auto is_before = [&](const auto& run) { return run.first + run.rows <= first; };
   const auto is_within = [&](const auto& run) { return run.first < first + rows; };
   const auto begin = std::ranges::partition_point(runs, is_before) - runs.begin();

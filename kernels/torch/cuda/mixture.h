@@ -1,12 +1,12 @@
 /// The mixture of experts of an engine's decoder on a CUDA device: rows in, rows out.
 ///
-/// The router's logits, scores and weights are fp32, made of the operands that GEMMs read; the bias
-/// that experts are chosen with is kept in fp32. Pairs of row and expert are sorted by expert, bf16
-/// uses libtorch's grouped GEMMs, whose groups are in device memory, so a pass may be captured.
-/// fp32, which those do not support, uses one GEMM per expert and waits for the device. Adapters
-/// add in tiles of sorted rows of one expert and adapter, which the device computes. Experts
-/// process a few thousand rows at a time, the shared expert all rows. Owns their memory, not the
-/// weights. One thread, under a CudaStream::Use.
+/// The router's logits, scores and weights are fp32, computed from the operands that GEMMs read;
+/// its bias is kept in fp32. Pairs of row and expert are sorted by expert. bf16 uses libtorch's
+/// grouped GEMMs, whose groups are in device memory, so a pass may be captured. fp32, which those
+/// do not support, uses one GEMM per expert and waits for the device. Adapters add in tiles of
+/// sorted rows of one expert and adapter, which the device computes. Experts process a few thousand
+/// rows at a time, the shared expert all rows. Owns their memory, not the weights. One thread,
+/// under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,12 +25,12 @@ class EngineMixture {
   /// The weights of one layer.
   struct Layer {
     CudaLinear router, shared_gate_up, shared_down;
-    /// Null: nothing can be added to it.
+    /// Null: adapters cannot target it.
     const CudaAdapterSlots::Linear *on_gate_up = nullptr, *on_down = nullptr;
     const CudaAdapterSlots::Linear *on_shared_gate_up = nullptr, *on_shared_down = nullptr;
     at::Tensor gate_up;           // [experts, hidden, 2 width], a view
     at::Tensor down;              // [experts, width, hidden], likewise
-    const float* bias = nullptr;  // [experts] of the choice, or null
+    const float* bias = nullptr;  // [experts] router bias, or null
   };
 
   /// All arguments must stay valid while it exists; without `adapters` no row has one. The model
@@ -40,11 +40,11 @@ class EngineMixture {
 
   /// The layer with our name "layers.3.moe.".
   Layer layer(const std::string& name) const;
-  /// The biases of `tensors`, which are all of a model's, as they are.
+  /// Reads the router biases from `tensors`, which are all of a model's, without rounding.
   Status take_biases(const TensorTable& table, const std::vector<WeightTensor>& tensors);
 
   bool may_be_captured() const { return type_ == at::kBFloat16; }
-  /// y = the mixture of x, [rows, hidden] both, all rows of a pass.
+  /// y = the mixture of x, both [rows, hidden], for all rows of a pass.
   Status forward(int64_t rows, const CudaAdapterRows& adapters, const Layer& layer,
                  const at::Tensor& x, const at::Tensor& y) const;
 
@@ -73,8 +73,8 @@ class EngineMixture {
   const at::ScalarType type_;
   const CudaStream& stream_;
   const int64_t rows_max_;  // at a time
-  at::Tensor biases_;       // all of the model that is not trained, fp32; undefined: nothing
-  at::Tensor scores_;       // [rows, experts] fp32, first the logits
+  at::Tensor biases_;       // all untrained parameters of the model, fp32; undefined: none
+  at::Tensor scores_;       // [rows, experts] fp32; holds the logits first
   at::Tensor weights_of_;   // [rows, experts_per_token] fp32
   at::Tensor chosen_;       // [rows, experts_per_token] int32
   at::Tensor permutation_;  // likewise

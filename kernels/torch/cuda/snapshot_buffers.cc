@@ -23,7 +23,7 @@ bool SnapshotBuffers::has_space() const {
          facts->free_bytes >= static_cast<double>(num_bytes_) + kept_bytes_ + first_step_bytes_;
 }
 
-/// Engines open a buffer before their first step only if it is there by then.
+/// Engines open buffers before their first step, so all buffers must exist by then.
 void SnapshotBuffers::make_all() {
   while (pool_.num_made() < pool_.buffers_max() && has_space() && pool_.make()) {
   }

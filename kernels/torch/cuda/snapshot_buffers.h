@@ -1,8 +1,8 @@
-/// The buffers of a CUDA device from which engines copy a learner's weights. They are not part of
-/// the required memory: they are made if the device has free memory beside the learner's steps. All
-/// are made with the first snapshot, so that engines open them before their first step. A buffer
-/// that was freed since is made again when it is needed. One thread; a lent buffer may be released
-/// on any thread.
+/// The buffers of a CUDA device from which engines copy a learner's weights. They are optional
+/// memory: they are allocated only if the device has free memory beside the learner's steps. All
+/// are allocated with the first snapshot, so that engines open them before their first step. A
+/// buffer that was freed since is allocated again when needed. One thread; a lent buffer may be
+/// released on any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace primerl {
 
 class SnapshotBuffers {
  public:
-  /// At most `buffers_max` of `num_bytes`. `kept_bytes` always stay free; until has_stepped() also
-  /// `first_step_bytes`.
+  /// At most `buffers_max` buffers of `num_bytes`. `kept_bytes` always stay free; until
+  /// has_stepped() also `first_step_bytes`.
   SnapshotBuffers(int32_t device_index, uint64_t num_bytes, int32_t buffers_max, double kept_bytes,
                   double first_step_bytes);
 
-  /// Null: all are in use, and there is no free memory for another. The snapshot goes through the
-  /// host, which is counted.
+  /// Null: all are in use, and there is no free memory for another. Then the snapshot is copied
+  /// through the host, which is counted.
   std::shared_ptr<DeviceBuffer> take();
   /// The address of later snapshots.
   DeviceWeights::Buffers next() const { return pool_.free(); }

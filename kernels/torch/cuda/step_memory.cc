@@ -17,7 +17,8 @@ constexpr int64_t kBytesOfRow = sizeof(cuda::AdapterRow) + sizeof(cuda::Sampling
 StepArrays arrays_of(at::Tensor& bytes, int64_t rows) {
   auto* begin = static_cast<std::byte*>(bytes.mutable_data_ptr());
   StepArrays arrays;
-  arrays.adapter_rows = reinterpret_cast<cuda::AdapterRow*>(begin);  // what is aligned most
+  // the array with the largest alignment
+  arrays.adapter_rows = reinterpret_cast<cuda::AdapterRow*>(begin);
   arrays.settings = reinterpret_cast<cuda::SamplingRow*>(arrays.adapter_rows + rows);
   auto* next = reinterpret_cast<int32_t*>(arrays.settings + rows);
   for (int32_t** array : {&arrays.indices, &arrays.tokens, &arrays.positions, &arrays.slots,
@@ -152,7 +153,7 @@ Status StepMemory::download(int64_t rows, bool has_kept) {
                                device_drawn_.const_data_ptr(),
                                static_cast<size_t>(buffer_index.drawn.numel()) * sizeof(int32_t)));
   if (has_kept) {
-    // Few engines are ever asked for kept sets: the host's part is made for the first that is.
+    // Few requests need kept sets: the host's buffer is allocated on first use.
     if (!buffer_index.kept.defined())
       buffer_index.kept = at::empty(device_kept_.sizes(), pinned(at::kInt));
     const auto words = static_cast<size_t>(rows * buffer_index.kept.size(1));

@@ -1,8 +1,8 @@
 /// The inputs and outputs of a step on a CUDA device: rows to decode, their sampling settings, and
 /// the sampled tokens.
 ///
-/// Owns pinned memory on the host and its like on the device, both of fixed size and address: a
-/// captured graph reads and writes the device's. The host writes, upload() copies, the step runs,
+/// Owns pinned memory on the host and equal memory on the device, both of fixed size and address: a
+/// captured graph reads and writes the latter. The host writes, upload() copies, the step runs,
 /// download() copies back, wait() waits for that. The host has two buffers, which steps use
 /// alternately: one may be written while the step of the other runs. Before a step begins, its
 /// caller has waited for the step before the last. One thread, under a CudaStream::Use.
@@ -30,7 +30,7 @@ struct StepArrays {
   int32_t* tokens = nullptr;
   int32_t* positions = nullptr;
   int32_t* slots = nullptr;
-  int32_t* lengths = nullptr;  // keys, the row's own among them
+  int32_t* lengths = nullptr;  // keys, including the row's own
   int32_t* picked = nullptr;   // rows that are sampled
   int32_t* labels = nullptr;   // tokens that are scored
   cuda::AdapterTile* tiles = nullptr;
@@ -56,15 +56,15 @@ class StepMemory {
 
   /// Row `row` samples token `index` of those that `sequence` generates.
   void sample(int64_t row, const Sequence& sequence, int32_t index);
-  /// Row `row` is that of a decoded span: its token, key and length.
+  /// Row `row` is the row of a decoded span: its token, key and length.
   void decode(int64_t row, const RowBatch& batch, const RowSpan& span);
-  /// A row that pads a batch: it has no key, and its sampled token is discarded.
+  /// Row `row` is padding: it has no key, and its sampled token is discarded.
   void clear(int64_t row);
 
   /// All arrays, and the rows of the block table that have changed.
   Status upload();
 
-  /// Draws a token for each of the first `rows` rows of `logits`; kept sets only if wanted.
+  /// Samples a token for each of the first `rows` rows of `logits`; kept sets only if `has_kept`.
   Status draw(int64_t rows, const at::Tensor& logits, bool has_kept) const;
   /// Log-probabilities of the labels of the first `rows` rows of `logits`.
   Status score(int64_t rows, const at::Tensor& logits) const;
@@ -81,7 +81,7 @@ class StepMemory {
   struct HostBuffers {
     at::Tensor bytes;  // the arrays
     StepArrays arrays;
-    at::Tensor table;  // [rows_max, blocks_max], of which the rows that are sent are up to date
+    at::Tensor table;  // [rows_max, blocks_max]; only rows that are sent are up to date
     at::Tensor drawn;  // [2, rows_max] tokens, bits of log-probabilities
     at::Tensor kept;   // [rows_max, words], made on first use
     c10::Event is_there{c10::DeviceType::CUDA};
@@ -98,8 +98,8 @@ class StepMemory {
   const CudaStream& stream_;
   std::array<HostBuffers, 2> buffers_;
   size_t buffer_index_ = 0;
-  std::vector<int32_t> table_;  // the device's, once all that was launched is done
-  Changed changed_;             // of it, and not sent yet
+  std::vector<int32_t> table_;  // the device's table after all launched work is done
+  Changed changed_;             // the part of it that was not sent yet
   at::Tensor device_bytes_;
   StepArrays device_;
   at::Tensor device_table_;

@@ -34,12 +34,12 @@ void release_kept_memory() {
 }
 
 at::Tensor CudaStream::ints(const std::vector<int32_t>& values) const {
-  auto* data = const_cast<int32_t*>(values.data());  // only read
+  auto* data = const_cast<int32_t*>(values.data());  // not written
   return at::from_blob(data, {std::ssize(values)}, at::kInt).to(device());
 }
 
 at::Tensor CudaStream::bytes(std::span<const std::byte> bytes) const {
-  auto* data = const_cast<std::byte*>(bytes.data());  // only read
+  auto* data = const_cast<std::byte*>(bytes.data());  // not written
   return at::from_blob(data, {std::ssize(bytes)}, at::kByte).to(device());
 }
 
@@ -69,7 +69,7 @@ Status CudaStream::outcome_of(std::string_view doing, Status outcome) const {
   return outcome;
 }
 
-/// Asks again and again: a wait that sleeps would add its waking time to every token.
+/// Busy-waits: a sleeping wait would add its wake-up time to every token.
 template <class IsDone>
 Status CudaStream::wait_until(const IsDone& is_done) const {
   const auto deadline = deadline_after(kCudaWaitMax);

@@ -72,7 +72,7 @@ bool WeightStage::holds(const WeightSnapshot& snapshot) const {
                             });
 }
 
-/// The thread ends by itself: each of its waits has a deadline.
+/// The thread always ends: each of its waits has a deadline.
 Status WeightStage::wait() {
   if (thread_.joinable()) thread_.join();
   Status outcome = std::exchange(outcome_, ok());

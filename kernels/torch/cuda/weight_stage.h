@@ -1,7 +1,8 @@
 /// A second set of an engine's weights, which is filled while steps continue.
 ///
-/// Owns the buffer and the thread that fills it; begin(), holds() and wait() are the engine's
-/// thread's. begin() retains its snapshot, so that the same bytes are recognised by their address.
+/// Owns the buffer and the thread that fills it. begin(), holds() and wait() are called on the
+/// engine's thread. begin() retains its snapshot, so that the same bytes are recognised by their
+/// address.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +17,13 @@
 
 namespace primerl {
 
-/// Whether a mixture has biases of expert choice, which are exact only in fp32, also with bf16
-/// weights.
+/// Whether a mixture has router biases, which are exact only in fp32, also with bf16 weights.
 bool has_selection_biases(const TensorTable& table);
-/// The type of a snapshot on a device whose buffer is the flat one of `table`; none: it has another
-/// layout, or is on the host.
+/// The type of a snapshot on a device whose buffer has the layout of `table`; empty: another
+/// layout, or on the host.
 std::optional<at::ScalarType> type_on_device(const TensorTable& table,
                                              const WeightSnapshot& snapshot);
-/// Whether one copy of its buffer fills a flat one of `type`.
+/// Whether one copy of the snapshot's buffer fills a flat buffer of `type`.
 bool lies_alike(const TensorTable& table, at::ScalarType type, const WeightSnapshot& snapshot);
 
 class WeightStage {
@@ -34,12 +34,12 @@ class WeightStage {
   ~WeightStage() { stop(); }
 
   /// Fills the buffer with `snapshot`, on another thread, from the host or from another device; an
-  /// earlier fill is cancelled. If host tensors are not the model's, nothing is begun. For tensors
-  /// on a device wait() reports that, since their bytes cannot be checked before.
+  /// earlier fill is cancelled. Host tensors that do not match the model are refused at once. For
+  /// tensors on a device wait() reports that, since their bytes cannot be checked before.
   Status begin(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// Whether the tensors of `snapshot` are those that were begun, in the same memory.
   bool holds(const WeightSnapshot& snapshot) const;
-  /// Whether what was begun is of a newer version than `snapshot`.
+  /// Whether the begun fill is of a newer version than `snapshot`.
   bool is_newer_than(const WeightSnapshot& snapshot) const {
     return snapshot_ != nullptr && snapshot_->version > snapshot.version;
   }

@@ -17,7 +17,7 @@ constexpr auto kUploadPoll = std::chrono::microseconds(20);  // a part takes 300
 
 at::ScalarType type_of(DataType type) {
   if (type == DataType::kBF16) return at::kBFloat16;
-  return type == DataType::kF16 ? at::kHalf : at::kFloat;  // match_tensors() takes no other
+  return type == DataType::kF16 ? at::kHalf : at::kFloat;  // match_tensors() accepts no other type
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Status WeightUpload::take(const DeviceBuffer& buffer, const at::Tensor& flat) {
   return await(is_copied);
 }
 
-/// Sleeps between two looks: an engine's steps need the processor more.
+/// Sleeps between polls: an engine's steps need the processor more.
 Status WeightUpload::await(const c10::Event& is_done) {
   const auto deadline = deadline_after(kCudaWaitMax);
   while (!is_done.query()) {

@@ -1,9 +1,9 @@
 /// Copies weights to a flat buffer of a CUDA device, from the host's memory or from a buffer of a
 /// device.
 ///
-/// Owns a stream and two pinned parts: while one is copied to the device the host fills the other,
-/// so that pageable memory is read at the speed of the host and nothing waits for a copy of it.
-/// Weights of another type are converted on the device. One thread at a time.
+/// Owns a stream and two pinned parts: while one is copied to the device, the host fills the other.
+/// So pageable memory is read at full speed, and no copy of it blocks. Weights of another type are
+/// converted on the device. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,12 +23,11 @@ class WeightUpload {
   /// Into buffers of `type` (kFloat or kBFloat16) on `device`.
   WeightUpload(at::ScalarType type, c10::Device device);
 
-  /// Fills `flat`, which must be unused meanwhile; it is complete when this returns ok. Stops
-  /// between two parts if `stop` is requested (kUnavailable). Uses the calling thread's device.
+  /// Fills `flat`, which must be unused meanwhile; it is complete when this returns ok. If `stop`
+  /// is requested, it ends between two parts with kUnavailable. Uses the calling thread's device.
   Status run(const TensorMatch& match, const at::Tensor& flat, const std::stop_token& stop);
 
-  /// Copies a buffer of the same layout and type into `flat`; all of it is there when this returns
-  /// ok.
+  /// Copies a buffer of the same layout and type into `flat`; complete when this returns ok.
   Status take(const DeviceBuffer& buffer, const at::Tensor& flat);
 
   /// Bytes that it allocates on the device.
@@ -49,7 +48,7 @@ class WeightUpload {
   const at::ScalarType type_;
   const CudaStream stream_;
   std::array<Part, 2> parts_;
-  size_t now_ = 0;    // the part that is filled
+  size_t now_ = 0;    // index of the part being filled
   int64_t used_ = 0;  // bytes of it
 };
 

@@ -36,7 +36,7 @@ CudaLinear CudaWeights::linear(std::string_view name) const {
   return {matrix.t(), tensor(std::string(name) + "_bias")};
 }
 
-/// The upload has a stream of its own: the buffer must be unused by then.
+/// The upload uses another stream, so the buffer must already be unused.
 Status CudaWeights::load(const std::vector<WeightTensor>& tensors) {
   if (stage_.has_value()) stage_->stop();
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
@@ -65,15 +65,16 @@ bool CudaWeights::has_stage() {
   return stage_.has_value();
 }
 
-/// A device that is lost is for the next step to say.
+/// If the device is lost, the next step reports it.
 bool CudaWeights::is_being_read() const {
   const auto is_copied =
       at_boundary("new weights", [&]() -> Result<bool> { return is_copied_.query(); });
   return is_copied.ok() && !*is_copied;
 }
 
-/// A snapshot that is not the model's is apply()'s to refuse, and one that is older than what is
-/// being prepared is applied as it is: one actor may lag behind another for a while.
+/// Does not prepare a snapshot that does not match the model: apply() refuses it. A snapshot older
+/// than the one being prepared is not prepared either, only applied: one actor may lag behind
+/// another for a while.
 bool CudaWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (type_beside(*snapshot).has_value() || !has_stage()) return true;
   if (stage_->holds(*snapshot)) return stage_->is_done();
@@ -84,20 +85,20 @@ bool CudaWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
 
 /// A copy within the device reads and writes each byte once.
 Status CudaWeights::copy_within(const void* from, at::ScalarType type) {
-  if (keeping_.joinable()) keeping_.join();  // of the version before: done, or about to be
+  if (keeping_.joinable()) keeping_.join();  // the thread of the previous version: done, or nearly
   if (type == type_) {
     RETURN_IF_ERROR(
         stream_.copy(flat_.mutable_data_ptr(), from, static_cast<size_t>(flat_.nbytes())));
   } else {
-    auto* data = const_cast<void*>(from);  // only read
+    auto* data = const_cast<void*>(from);  // not written
     flat_.copy_(at::from_blob(data, {table_.count()}, flat_.options().dtype(type)));
   }
   stream_.record(is_copied_);
   return ok();
 }
 
-/// A device that is lost copies nothing any more. Without a thread the caller waits, who has the
-/// buffer as well.
+/// A lost device copies nothing any more. If no thread can start, the caller waits; it has the
+/// buffer too.
 Status CudaWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer) {
   try {
     keeping_ = std::jthread([this, buffer = std::move(buffer)]() mutable {
@@ -113,7 +114,7 @@ Status CudaWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer
   return ok();
 }
 
-/// The second set stays as it is until the copy is done: prepare() looks.
+/// The second set is not changed until the copy is done: prepare() checks that.
 Status CudaWeights::apply(const WeightSnapshot& snapshot) {
   if (const auto type = type_beside(snapshot)) {
     RETURN_IF_ERROR(copy_within(snapshot.device->buffer().data(), *type));

@@ -23,9 +23,9 @@
 
 namespace primerl {
 
-/// One matrix as GEMMs on a device read it.
+/// One matrix in the layout that GEMMs on a device read.
 struct CudaLinear {
-  at::Tensor transposed;                      // [terms, columns], a view; undefined: there is none
+  at::Tensor transposed;                      // [terms, columns], a view; undefined: no such matrix
   at::Tensor bias;                            // [columns], or undefined
   std::shared_ptr<const Fp8Weight> fp8 = {};  // null: GEMMs read `transposed`
 };
@@ -39,31 +39,31 @@ class CudaWeights {
 
   const TensorTable& table() const { return table_; }
   at::ScalarType type() const { return type_; }
-  /// [of the parameter's shape], a view; undefined: the model has none of that name.
+  /// A view of the parameter's shape; undefined: the model has no parameter of that name.
   at::Tensor tensor(std::string_view name) const;
-  /// Null: the model has none of that name.
+  /// Null: the model has no parameter of that name.
   const void* data(std::string_view name) const;
   CudaLinear linear(std::string_view name) const;
 
-  /// False also if the space was available earlier and is not any more.
+  /// False also if the space was available earlier but no longer is.
   bool has_space_for_second_set() const { return has_space_; }
-  /// Loads the tensors of a folder; all or nothing (tensors.h). Has read all of them when it
+  /// Loads the tensors of a folder; all or nothing (tensors.h). They have been read when it
   /// returns.
   Status load(const std::vector<WeightTensor>& tensors);
-  /// Begins or continues to fill the second set; returns whether there is nothing to wait for.
+  /// Begins or continues to fill the second set; true: nothing is left to wait for.
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot);
-  /// As load(), from the device that has it, or from the second set if that has been prepared from
-  /// the same memory. Later launches on the stream see the new weights; the source of the copy is
-  /// retained until it is done.
+  /// Like load(), but copies from the device that has the snapshot, or from the second set if it
+  /// was prepared from the same memory. Later launches on the stream see the new weights; the
+  /// source of the copy is retained until it is done.
   Status apply(const WeightSnapshot& snapshot);
 
  private:
   /// The type of a snapshot whose flat buffer is on this device.
   std::optional<at::ScalarType> type_beside(const WeightSnapshot& snapshot) const;
   bool has_stage();
-  /// Whether a copy out of the second set, or out of a buffer, is under way.
+  /// Whether a copy from the second set, or from a buffer, is in progress.
   bool is_being_read() const;
-  /// Launches it; `from` is as long as the buffer.
+  /// Launches the copy; `from` has the buffer's length.
   Status copy_within(const void* from, at::ScalarType type);
   /// Retains the source of the copy until it is done, on another thread: releasing it may free it.
   Status keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer);
@@ -74,7 +74,8 @@ class CudaWeights {
   at::Tensor flat_;  // [table.count()]
   WeightUpload upload_;
   bool has_space_;
-  std::optional<WeightStage> stage_;             // after what it uses; the second set
+  std::optional<WeightStage> stage_;             // the second set; declared after the members it
+                                                 // uses
   c10::Event is_copied_{c10::DeviceType::CUDA};  // the last copy within the device
   std::jthread keeping_;  // retains the source of that copy; declared after what it uses
 };

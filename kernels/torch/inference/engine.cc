@@ -22,15 +22,16 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kWorkOfLogit = 8;      // of drawing from one, in multiply-adds
-constexpr double kCacheBytesMax = 1e15;  // beyond any machine; sizes in bytes stay integers
+constexpr int64_t kWorkOfLogit = 8;      // cost of sampling per logit, in multiply-adds
+constexpr double kCacheBytesMax = 1e15;  // more than any machine has; keeps sizes in bytes within
+                                         // integers
 
 SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config,
                           std::shared_ptr<const Tokenizer> tokenizer) {
   return {options, config.vocab_size, config.eos_ids, std::move(tokenizer), fingerprint(config)};
 }
 
-/// Of keys and values; maybe more than an integer holds.
+/// Bytes of keys and values; may exceed the range of an integer.
 double cache_bytes(const EngineOptions& options, const ModelConfig& config) {
   return 2.0 * sizeof(float) * config.num_layers() * static_cast<double>(options.kv_blocks) *
          options.block_size * config.attention.num_kv_heads * config.attention.head_dim;
@@ -88,7 +89,7 @@ Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
   return weights_->own->load(tensors);
 }
 
-/// The version before stays until all of the new one is known to fit.
+/// The previous version stays until the whole new one is known to fit.
 Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
   ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
   const int32_t num_known = known_.count();
@@ -98,7 +99,7 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
       number < num_known ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
   if (number == num_known) adapters_.emplace_back();
   AdapterInSlot& held = adapters_[static_cast<size_t>(number)];
-  held.is_begun = false;  // of the version before
+  held.is_begun = false;  // of the previous version
   if (!is_in_slot) return ok();
   if (held.weights != nullptr && held.weights->table().config() == config)
     return held.weights->load(snapshot.tensors);
@@ -118,7 +119,7 @@ Status TorchEngine::load_adapter() {
     const KnownAdapters::Adapter& known = known_.at(load->adapter);
     AdapterProducts& products = weights_->decoder.adapters();
     products.set(load->slot, nullptr);
-    for (size_t i = 0; i < adapters_.size(); ++i)  // who was there before
+    for (size_t i = 0; i < adapters_.size(); ++i)  // adapters from before
       if (scheduler_.slots().slot_of(static_cast<int32_t>(i)) == AdapterSlots::kNone)
         adapters_[i].weights.reset();
     held.weights = std::make_unique<AdapterWeights>(AdapterTable(table_, known.config),
@@ -139,7 +140,7 @@ Status TorchEngine::submit(SequenceRequest request) {
   return scheduler_.submit(std::move(request), adapter);
 }
 
-/// Keys and values of rows that two sequences have in common so far.
+/// Copies keys and values of rows that two sequences share so far.
 void TorchEngine::copy_rows() {
   const int64_t width = keys_.size(2);
   for (at::Tensor* cache : {&keys_, &values_})
@@ -191,7 +192,7 @@ float* TorchEngine::make_logits(int64_t count, Row row) {
   return logits;
 }
 
-/// Rows of prompts may be more than the head has room for.
+/// Prompts may have more rows than the head has space for.
 void TorchEngine::score() {
   samplers_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
   const auto vocab = static_cast<size_t>(config_.vocab_size);
@@ -221,7 +222,7 @@ void TorchEngine::sample() {
   }
 }
 
-/// Each row is drawn from by itself, so threads change nothing.
+/// Each row is sampled independently, so threads change nothing.
 void TorchEngine::draw(float* logits) {
   const auto count = static_cast<int64_t>(plan_.samples.size());
   const int64_t vocab = config_.vocab_size;
@@ -258,7 +259,7 @@ Status TorchEngine::step() {
   return ok();
 }
 
-/// The machine may refuse memory that it said it has: then the engine continues with one set.
+/// The system may refuse memory that it reported as free: then the engine continues with one set.
 bool TorchEngine::make_second_set() {
   if (second_ != nullptr) return true;
   if (!options_.has_second_set) return false;
@@ -280,8 +281,8 @@ bool TorchEngine::prepare_more() {
       .ok();
 }
 
-/// What is not to be applied is not prepared either, nor what is older than what is prepared: two
-/// actors may be behind each other for a while.
+/// Snapshots that cannot be applied are not prepared. Nor are snapshots older than the prepared
+/// one: two actors may differ by a version for a while.
 bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (known_.are_there() || !known_.check_key(snapshot->key, scheduler_.versions()).ok())
     return true;
@@ -299,7 +300,7 @@ bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
     preparing_ = snapshot;
   }
   if (is_prepared_ || prepare_more()) return is_prepared_;
-  forget_preparing();  // it is applied as it is
+  forget_preparing();  // apply() uses it directly
   return true;
 }
 

@@ -1,4 +1,5 @@
-// The engine of a folder: what every engine of libtorch refuses, then the one of its device.
+// Makes the engine of a folder: first the checks common to all libtorch engines, then the engine of
+// its device.
 #include "kernels/models/setup.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/inference/engine.h"

@@ -12,14 +12,14 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kBlock = 64;         // tokens whose greatest weight is known
-constexpr size_t kDrawBlock = 512;    // tokens whose mass is known
+constexpr size_t kBlock = 64;         // tokens per block with a known greatest weight
+constexpr size_t kDrawBlock = 512;    // tokens per block with a known mass
 constexpr float kMassUnit = 0x1p40F;  // masses of 2^24 tokens fit 64 bits
 constexpr uint32_t kDigitBits = 10;   // weights are at most 1: their bits have three digits
 constexpr uint32_t kTopShift = 20;
 constexpr size_t kDigits = size_t{1} << kDigitBits;
 
-// What a weight measures. Types, so that loops over them need no call.
+// Measures of a weight: its mass, or 1 for counting. Types, so that loops over them need no call.
 struct Mass {
   uint64_t operator()(float weight) const {
     return static_cast<uint64_t>(static_cast<int64_t>(weight * kMassUnit));
@@ -29,7 +29,7 @@ struct Count {
   uint64_t operator()(float) const { return 1; }
 };
 
-/// Weights are not negative, so that their bits are in their order.
+/// Weights are not negative, so their bits sort like the values.
 uint32_t bits_of(float weight) { return std::bit_cast<uint32_t>(weight); }
 
 uint64_t mass_of(std::span<const float> weights) {
@@ -38,19 +38,19 @@ uint64_t mass_of(std::span<const float> weights) {
   return mass;
 }
 
-/// All weights with more than `bits` are kept, and the first `num_equal` of those with just them.
+/// Keeps all weights with larger bits than `bits`, and the first `num_equal` with equal bits.
 struct Edge {
   uint32_t bits = 0;
   int64_t num_equal = 0;
 };
 
-/// The edge of the fewest greatest weights that together measure `needed` (at least 1, at most what
-/// all measure); each measures measure(weight).
+/// The threshold of the fewest greatest weights whose measures add up to `needed` (at least 1, at
+/// most the total); measure(weight) is the measure of one weight.
 template <class Measure>
 Edge edge_of(std::span<const float> weights, uint64_t needed, std::vector<float>& among,
              Measure measure) {
   std::array<uint64_t, kDigits> sums;
-  uint32_t prefix = 0;  // of the bits, above the digit in hand
+  uint32_t prefix = 0;  // of the bits above the current digit
   for (uint32_t shift = kTopShift;; shift -= kDigitBits) {
     sums.fill(0);
     for (const float weight : weights)
@@ -59,7 +59,8 @@ Edge edge_of(std::span<const float> weights, uint64_t needed, std::vector<float>
     for (; digit > 0 && sums[digit] < needed; --digit) needed -= sums[digit];
     prefix = prefix << kDigitBits | static_cast<uint32_t>(digit);
     if (shift == 0) break;
-    // The next digit decides among those that are equal so far; they may be those in hand.
+    // The next digit decides among those that are equal so far; `bits` may point to the current
+    // ones.
     size_t count = 0;
     if (among.size() < weights.size()) among.resize(weights.size());
     for (const float weight : weights) {
@@ -72,7 +73,7 @@ Edge edge_of(std::span<const float> weights, uint64_t needed, std::vector<float>
   return {prefix, static_cast<int64_t>((needed + one - 1) / one)};
 }
 
-/// Keeps what the edge keeps; the order stays.
+/// Keeps the tokens that the threshold keeps; their order stays.
 void keep(Edge edge, SamplingCandidates& all) {
   size_t count = 0;
   for (size_t i = 0; i < all.count; ++i) {
@@ -100,7 +101,7 @@ std::span<const float> weights_of(const SamplingCandidates& all) {
   return {all.weights.data(), all.count};
 }
 
-/// The first index at which the mass up to and with it is beyond `uniform` of the whole.
+/// The first index at which the cumulative mass exceeds `uniform` of the total.
 size_t draw(std::span<const float> weights, double uniform, std::vector<uint64_t>& sums) {
   const size_t num_blocks = (weights.size() + kDrawBlock - 1) / kDrawBlock;
   sums.resize(num_blocks);
@@ -118,8 +119,8 @@ size_t draw(std::span<const float> weights, double uniform, std::vector<uint64_t
   return index;
 }
 
-/// The likeliest tokens of a row, the greatest first, of equals the lower id. Token i of the row is
-/// ids[i], or i where `ids` is empty; they rise. `top` has only {-1, -infinity} before.
+/// The likeliest tokens of a row, the greatest first; among equals, the lower id first. Token i of
+/// the row is ids[i], or i if `ids` is empty; ids rise. `top` contains only {-1, -infinity} before.
 void fill_top(std::span<const float> logits, float inverse_temperature, float log_normalizer,
               std::span<const int32_t> ids, std::span<TokenLogprob> top) {
   if (top.empty()) return;
@@ -132,7 +133,7 @@ void fill_top(std::span<const float> logits, float inverse_temperature, float lo
   }
 }
 
-/// Room for what fill_top() writes.
+/// Allocates the entries that fill_top() writes.
 std::span<TokenLogprob> make_top(const SamplingParams& params, std::vector<TokenLogprob>* top) {
   if (top == nullptr || params.num_top_logprobs == 0) return {};
   const auto count = static_cast<size_t>(params.num_top_logprobs);
@@ -181,7 +182,7 @@ SampledToken Sampler::sample_by(float inverse, std::span<const float> logits,
                                      .inverse_temperature = inverse,
                                      .logits = logits.data(),
                                      .weights = weights_.data()});
-  // The greatest weight is 1 but for its rounding, so this is the sum of a distribution or of none.
+  // The greatest weight is 1 except for rounding, so a sum up to 0.5 means NaN or infinite logits.
   if (!(stats.sum > 0.5F) || !std::isfinite(stats.log_normalizer)) {
     if (kept != nullptr && is_truncated) append_all_kept(1, *kept);
     return {0, std::numeric_limits<float>::quiet_NaN()};
@@ -216,13 +217,13 @@ void Sampler::select(const SamplingParams& params) {
   float least = std::nextafter(static_cast<float>(min_weight), 0.0F);
   if (has_top_k) {
     least = 0;
-    // As many tokens as top_k wants weigh at least as much as the least of the greatest maxima.
+    // At least top_k tokens have a weight of at least the top_k-th block maximum.
     if (static_cast<size_t>(params.top_k) <= maxima_.size())
       least = std::bit_cast<float>(
           edge_of(maxima_, static_cast<uint64_t>(params.top_k), scratch_, Count()).bits);
   } else if (params.top_p < 1) {
     total = mass_of(weights_);
-    // All tokens of less mass than this are together less than what top_p leaves out.
+    // Tokens with less mass than this together have less mass than top_p may leave out.
     const double most_left = (1 - params.top_p) * static_cast<double>(total);
     const double unneeded = most_left / static_cast<double>(size) - 1;
     least = std::max(least, static_cast<float>(unneeded / kMassUnit * 0.999));
@@ -236,7 +237,7 @@ void Sampler::select(const SamplingParams& params) {
   if (params.top_p < 1) {
     const auto share = static_cast<uint64_t>(std::ceil(params.top_p * static_cast<double>(total)));
     const uint64_t needed = std::max<uint64_t>(share, 1);
-    // Where min_p has left less than that, it is the stricter of the two.
+    // If the mass after min_p is less than that, min_p is the stricter of the two.
     if (mass_of(weights_of(kept_)) > needed)
       keep(edge_of(weights_of(kept_), needed, scratch_, Mass()), kept_);
   }

@@ -1,22 +1,22 @@
-/// Chooses the next token of one row of logits. Torch-free; scratch memory is reused.
+/// Chooses the next token of one row of logits. Independent of torch; scratch memory is reused.
 ///
-/// Order: logits / temperature -> top_k -> top_p -> min_p -> renormalise -> draw; what comes before
-/// is logits_processor.h. Ties at the edge of top_k and top_p go to the lower token id. Temperature
-/// 0 takes the most likely token (the lowest id of equals) and reports its log-probability at
-/// temperature 1.
+/// Order: logits / temperature -> top_k -> top_p -> min_p -> renormalise -> sample; earlier steps
+/// are in logits_processor.h. Ties at the threshold of top_k and top_p go to the lower token id.
+/// Temperature 0 chooses the most likely token (the lowest id among equals) and reports its
+/// log-probability at temperature 1.
 ///
-/// All is a pure function of the row, the params, the seed and the index, defined exactly: the
-/// weight of a token is its probability over that of the most likely one, and masses are added as
+/// The result is a pure function of the row, the params, the seed and the index, defined exactly.
+/// The weight of a token is its probability divided by that of the most likely one. Masses are
 /// whole multiples of 2^-40 of it, so that no order of addition matters. top_p keeps the fewest
-/// most likely tokens whose mass reaches top_p of what top_k left. The draw walks the kept tokens
-/// by rising id to sampling_uniform(seed, index) of their mass; a token whose weight is 0 is not
-/// kept. The log-probability is the softmax over the logits of the kept tokens alone, by rising id:
-/// just what a learner computes that is told the set. The top log-probabilities are computed as
-/// that one is. A row that is no distribution (a logit is not a number, or infinite) gives a
-/// log-probability that is not a number, and no top ones. A logit of -infinity is never drawn.
+/// most likely tokens whose mass reaches top_p of the mass that top_k left. Sampling walks the kept
+/// tokens by rising id until their mass exceeds sampling_uniform(seed, index) of the total; a token
+/// of weight 0 is not kept. The log-probability is the softmax over only the logits of the kept
+/// tokens, by rising id: exactly what a learner computes from the same set. The top
+/// log-probabilities are computed in the same way. A row with NaN or +infinity gives
+/// log-probability NaN, and no top ones. A logit of -infinity is never sampled.
 ///
-/// Nothing is sorted: the edge of top_k or top_p is found by its bits, ten at a time, among the
-/// tokens that can be at the edge.
+/// Nothing is sorted: the threshold of top_k or top_p is found by its bits, ten at a time, among
+/// the candidate tokens.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct SampledToken {
   float logprob = 0;  // natural log, of the processed distribution
 };
 
-/// Tokens that may be drawn, by rising id, with their weights: the first `count` of each array,
-/// which are as long as the vocabulary so that nothing is allocated or cleared per token.
+/// Tokens that may be sampled, by rising id, with their weights: the first `count` of each array.
+/// The arrays are as long as the vocabulary, so that nothing is allocated or cleared per token.
 struct SamplingCandidates {
   std::vector<int32_t> ids;
   std::vector<float> weights;
@@ -45,28 +45,28 @@ class Sampler {
  public:
   Sampler() : ops_(cpu_ops()) {}
 
-  /// `index`: how many tokens the sequence has generated before this one. To `kept`, unless it is
-  /// null, the token's entry is appended (kept_sets.h) where has_kept_sets(params). To `top`,
-  /// unless it is null, num_top_logprobs are appended, as FinishEvent has them.
+  /// `index`: how many tokens the sequence has generated before. Appends the token's entry
+  /// (kept_sets.h) to `kept`, unless it is null, if has_kept_sets(params). Appends num_top_logprobs
+  /// entries to `top`, unless it is null, as in FinishEvent.
   SampledToken sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                       int32_t index, std::vector<std::byte>* kept = nullptr,
                       std::vector<TokenLogprob>* top = nullptr);
-  /// The same by 1 / temperature in fp32, which is what is computed with; 0: the most likely token.
-  /// Of the params' temperature only counts whether it is 0.
+  /// The same, given 1 / temperature in fp32, which the computation uses; 0: the most likely token.
+  /// params.temperature only matters for whether it is 0.
   SampledToken sample_by(float inverse_temperature, std::span<const float> logits,
                          const SamplingParams& params, uint64_t seed, int32_t index,
                          std::vector<std::byte>* kept = nullptr,
                          std::vector<TokenLogprob>* top = nullptr);
 
-  /// The log-probability of `token` in the row as it is.
+  /// The log-probability of `token` under the unprocessed row.
   float score(std::span<const float> logits, int32_t token) const;
 
  private:
   SampledToken most_likely(std::span<const float> logits, std::span<TokenLogprob> top);
-  /// Fills kept_ with what the params leave.
+  /// Fills kept_ with the tokens that the params keep.
   void select(const SamplingParams& params);
   void measure_blocks();
-  /// Fills kept_ with the tokens that weigh `least` or more.
+  /// Fills kept_ with the tokens whose weight is at least `least`.
   void take_candidates(float least);
 
   const CpuOps& ops_;

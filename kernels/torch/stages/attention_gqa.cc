@@ -1,5 +1,5 @@
-// Grouped-query attention: norm, q k v, optional norms of q and k, rotation, attention, product
-// with `out`.
+// Grouped-query attention: norm, q k v, optional norms of q and k, RoPE, attention, GEMM with
+// `out`.
 #include <cmath>
 
 #include "kernels/torch/parallel.h"
@@ -108,7 +108,8 @@ class AttentionGqa final : public Stage {
     return 2 * pairs * q_width();
   }
 
-  /// body(args) for each family of spans and key-value head: what they add to is theirs alone.
+  /// Calls body(args) for each family of spans and key-value head: each call adds to separate
+  /// memory.
   template <class Body>
   void share_heads(const StepInput& step, const AttentionArgs& all, int64_t work,
                    Body&& body) const {

@@ -1,8 +1,8 @@
-// A mixture of experts: norm, router, each row's few experts as products grouped by expert, the
-// weighted sum of what they give, and the shared expert beside them.
+// A mixture of experts: norm, router, GEMMs grouped by expert, the weighted sum of their results,
+// and the shared expert beside them.
 //
-// A row goes to `experts_per_token` places among the rows sorted by expert, and by adapter within
-// an expert; equal ones keep the order of the rows. The sum takes a row's experts in the router's
+// Each row has `experts_per_token` entries among the rows sorted by expert, and by adapter within
+// an expert; equal ones keep the order of the rows. The sum adds a row's experts in the router's
 // order, so that no other row changes a bit.
 #include <algorithm>
 
@@ -83,7 +83,7 @@ class Moe final : public Stage {
     float* dnormed = slopes.floats(0);
     count(num_rows, rows);
     backward_weights(num_rows, rows, slopes, residual);
-    // The experts' outputs had these gradients: each row's, times the expert's weight.
+    // The gradients of the experts' outputs: the gradient of the row, times the expert's weight.
     float* doutputs = slopes.floats(kGatheredSlope);
     gather(num_places, residual, rows.integers(kSources), slopes.floats(kSortedWeights), doutputs);
     if (ddown_ != nullptr)
@@ -159,15 +159,15 @@ class Moe final : public Stage {
     });
   }
 
-  /// Where pair i belongs in the order of the places: its expert, then its row's adapter.
+  /// The sort class of pair i: its expert, then its row's adapter.
   size_t class_of(const int32_t* experts, int64_t i) const {
     const AdapterProducts& adapters = tools_.adapters;
     const int64_t kind = adapters.kind_of(i / spec_.experts_per_token);
     return static_cast<size_t>(experts[i] * adapters.num_kinds() + kind);
   }
 
-  /// Fills class_ends_, ends_ and runs_: the places of each class, of each expert, and of each
-  /// expert's adapters.
+  /// Fills class_ends_, ends_ and runs_: the end of each class, of each expert, and of each adapter
+  /// within an expert.
   void count(int64_t num_rows, const Buffers& rows) {
     const int64_t kinds = tools_.adapters.num_kinds();
     class_ends_.assign(static_cast<size_t>(spec_.num_experts * kinds), 0);
@@ -187,8 +187,8 @@ class Moe final : public Stage {
     }
   }
 
-  /// places[i]: where pair i (row * experts_per_token + choice) is among the sorted rows; sources:
-  /// the row of each place.
+  /// places[i]: index of pair i (row * experts_per_token + choice) among the sorted rows; sources:
+  /// the row of each index.
   void sort(int64_t num_rows, const Buffers& rows) {
     count(num_rows, rows);
     next_.assign(class_ends_.size(), 0);
@@ -217,7 +217,7 @@ class Moe final : public Stage {
     });
   }
 
-  /// Adds what a row's places have to the row.
+  /// Adds a row's entries among the sorted rows to the row.
   void combine(int64_t num_rows, const float* x, const Buffers& rows, const float* weights,
                float* y) const {
     const int64_t hidden = tools_.hidden_size, k = spec_.experts_per_token;
@@ -232,7 +232,7 @@ class Moe final : public Stage {
     });
   }
 
-  /// Gradients of the router's logits, and the weights in the order of the places.
+  /// Gradients of the router's logits; also the weights in the sorted order.
   void backward_weights(int64_t num_rows, const Buffers& rows, const Buffers& slopes,
                         const float* residual) const {
     const int64_t hidden = tools_.hidden_size, k = spec_.experts_per_token;
@@ -271,8 +271,8 @@ class Moe final : public Stage {
   float* dgate_up_ = nullptr;
   float* ddown_ = nullptr;
   // Scratch.
-  std::vector<int64_t> ends_;        // of each expert's places
-  std::vector<int64_t> class_ends_;  // of each expert's and adapter's
+  std::vector<int64_t> ends_;        // of each expert's sorted rows
+  std::vector<int64_t> class_ends_;  // for each expert and adapter
   std::vector<int64_t> next_;
   std::vector<AdapterRun> runs_;
 };

@@ -1,12 +1,12 @@
-/// Stage: one step of a layer, x + body(rms_norm(x)), forward and backward by hand. Engine and
-/// learner run the same stages; an executor of each says where rows and keys are kept.
+/// Stage: one stage of a layer, x + body(rms_norm(x)), with explicit forward and backward. Engine
+/// and learner run the same stages; their executors decide where rows and keys are stored.
 ///
-/// A stage reads weights and owns none; its rows belong to the executor (Buffers): an engine lends
-/// the same ones to every layer, a learner keeps some for backward. Backward undoes forward in
-/// reverse order, adds the gradients of its parameters to the flat buffer it was bound to, and the
-/// gradient of its input to the residual stream's. Every row's result depends on that row's
-/// sequence alone, bit for bit in invariant numerics, whatever the other rows are and however many
-/// threads there are. One thread calls; work is shared out over its compute threads.
+/// A stage reads weights and owns none; its rows belong to the executor (Buffers). An engine uses
+/// the same buffers for every layer; a learner keeps some for backward. Backward reverses forward.
+/// It adds the gradients of its parameters to the bound flat buffer, and the gradient of its input
+/// to that of the residual stream. A row's result depends only on its own sequence. With invariant
+/// numerics it has the same bits for any other rows and any number of threads. One thread calls;
+/// work is divided over its compute threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,22 +30,22 @@ namespace primerl {
 
 RouterShape router_shape(const MoeSpec& spec);
 
-/// Rows of one step, and what of them is not in a stage's buffers.
+/// Rows of one step, and the data that is not in a stage's buffers.
 struct StepInput {
   int64_t num_rows = 0;
   const RowBatch* batch = nullptr;
   std::span<const AttentionSpan> spans;
   const int32_t* kv_rows = nullptr;  // of the spans, by cache row
-  /// Spans [ends[i - 1], ends[i]) may share keys; those of two such families share none.
+  /// Spans [ends[i - 1], ends[i]) are a family: they may share keys. Different families share none.
   std::span<const int64_t> family_ends;
   const float* cosine = nullptr;  // [positions, rotary_dim / 2]
   const float* sine = nullptr;
   float* keys = nullptr;  // of the layer: [cache rows, num_kv_heads * head_dim]
   float* values = nullptr;
-  bool is_attended = false;  // forward again: what attention gave is still in its buffers
+  bool is_attended = false;  // recomputation: the output of attention is still in its buffers
 };
 
-/// Rows of the activations of a stage, in the order of its specs. Copies share their memory.
+/// The activation buffers of a stage, in the order of its specs. Copies share their memory.
 class Buffers {
  public:
   Buffers() = default;
@@ -60,7 +60,7 @@ class Buffers {
   std::vector<at::Tensor> tensors_;
 };
 
-/// Makes buffers; those of equal specs are the same ones.
+/// Allocates buffers; equal specs share one buffer.
 class SharedBuffers {
  public:
   explicit SharedBuffers(int64_t rows) : rows_(rows) {}
@@ -75,7 +75,7 @@ class SharedBuffers {
   std::vector<Made> made_;
 };
 
-/// What all stages of a decoder share.
+/// Settings that all stages of a decoder share.
 struct StageTools {
   const CpuOps& ops;
   Products& products;
@@ -90,23 +90,23 @@ class Stage {
   virtual ~Stage() = default;
 
   virtual std::vector<BufferSpec> activations() const = 0;
-  /// Rows that backward needs besides: their contents are lost between two calls.
+  /// The gradient buffers that backward needs too; their contents are lost between two calls.
   virtual std::vector<BufferSpec> slopes() const = 0;
 
-  /// output = input + body(norm(input)); `output` may be `input`, or null: only the rows that
-  /// backward needs are wanted. Keys and values of the batch are written to the cache rows before
-  /// anything attends.
+  /// output = input + body(norm(input)). `output` may be `input`, or null: then only the rows for
+  /// backward are computed. Keys and values of the batch are written to the cache before attention
+  /// reads any.
   virtual void forward(const StepInput& step, const Buffers& rows, const float* input,
                        float* output) = 0;
-  /// `residual`: the gradient of the output; becomes that of the input.
+  /// `residual`: gradient of the output; becomes that of the input.
   virtual void backward(const StepInput& step, const Buffers& rows, const Buffers& slopes,
                         const float* input, float* residual) = 0;
-  /// The flat buffer that gradients are added to, in the layout of the table. Never called: the
-  /// weights are frozen, and backward makes no gradients of them.
+  /// Binds the flat buffer that gradients are added to, in the layout of the table. If it is never
+  /// called, the weights are frozen and get no gradients.
   virtual void bind_gradients(float* flat) = 0;
 };
 
-/// The stage of `spec`; its parameters begin with `prefix` ("layers.3.attention.").
+/// The stage of `spec`; the names of its parameters begin with `prefix` ("layers.3.attention.").
 std::unique_ptr<Stage> make_stage(const StageSpec& spec, const std::string& prefix,
                                   const DecoderWeights& weights, StageTools tools);
 std::unique_ptr<Stage> make_attention_gqa(const AttentionSpec& spec, const std::string& prefix,
@@ -116,7 +116,7 @@ std::unique_ptr<Stage> make_mlp(const MlpSpec& spec, const std::string& prefix,
 std::unique_ptr<Stage> make_moe(const MoeSpec& spec, const std::string& prefix,
                                 const DecoderWeights& weights, StageTools tools);
 
-/// A parameter and the place of its gradient; null where the model has none.
+/// Access to parameters and their gradients; null if the model has no such parameter.
 struct Parameters {
   const DecoderWeights& weights;
   std::string prefix;
@@ -131,7 +131,7 @@ struct Parameters {
   }
 };
 
-/// The norm at the beginning of a stage, and at the end of a model.
+/// The norm at the start of a stage, or at the end of a model.
 struct Norm {
   const float* weight = nullptr;
   float* dweight = nullptr;
@@ -143,7 +143,7 @@ struct Norm {
                 const float* dy, float* dx) const;
 };
 
-/// A product and its bias, and what the adapters of the step's rows add.
+/// A GEMM with bias, plus the LoRA deltas of the step's rows.
 struct Linear {
   Matrix weight;
   const float* bias = nullptr;
@@ -158,14 +158,14 @@ struct Linear {
                 bool adds = false) const;
 };
 
-/// down(silu(gate x) * up x), of a dense layer or a shared expert.
+/// down(silu(gate x) * up x), for a dense layer or a shared expert.
 struct GatedMlp {
   Linear gate_up, down;
   int64_t width = 0;
 
   static GatedMlp of(const Parameters& parameters, const std::string& prefix, int64_t width);
   void bind(const Parameters& parameters, const std::string& prefix, float* flat);
-  /// `y` may be null: only the rows are wanted.
+  /// `y` may be null: then only the rows for backward are computed.
   void forward(const StageTools& tools, int64_t rows, const float* x, float* gate_up_rows,
                float* activated, const float* residual, float* y) const;
   /// `dgate_up` [rows, 2 width] and `dactivated` [rows, width] are scratch.
@@ -174,7 +174,7 @@ struct GatedMlp {
                 float* dx, bool adds) const;
 };
 
-/// SwiGLU of any rows, shared out.
+/// SwiGLU of any rows, divided over threads.
 void swiglu(const StageTools& tools, int64_t rows, int64_t width, const float* gate_up,
             float* activated);
 void swiglu_backward(const StageTools& tools, int64_t rows, int64_t width, const float* gate_up,

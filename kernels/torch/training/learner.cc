@@ -235,7 +235,7 @@ Status check_adapters(std::span<const AdapterTraining> adapters) {
   return ok();
 }
 
-/// Whether its vendor's products read the frozen weights.
+/// Whether libtorch's GEMMs read the frozen weights.
 bool is_fast(const LearnerOptions& options) {
   return numerics_of(options.numerics) == Numerics::kFast;
 }
@@ -248,7 +248,7 @@ double bytes_needed(const LearnerOptions& options, const ModelConfig& config,
   return sum_of(learner_memory(options, config, trained, 0));
 }
 
-/// What every learner of a folder is refused for.
+/// Checks that are common to every learner of a folder.
 Result<ModelFolder> check_folder(const LearnerOptions& options,
                                  const std::filesystem::path& model_folder,
                                  std::span<const AdapterTraining> adapters) {
@@ -265,7 +265,7 @@ Result<ModelFolder> check_folder(const LearnerOptions& options,
   return model;
 }
 
-/// Whether a learner starts from random weights: the folder has none, and `fault` says so.
+/// Whether a learner starts from random weights: `fault` says that the folder has no weights.
 bool is_random(const LearnerOptions& options, const Error& fault) {
   return fault.code() == Code::kNotFound && options.init_seed >= 0;
 }
@@ -308,7 +308,7 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
   });
 }
 
-/// Fast ones are for this learner alone, as an engine's are packed.
+/// Flat weights, for fast numerics, are not shared, since engines need packed ones.
 Result<std::shared_ptr<const FrozenWeights>> base_of(const LearnerOptions& options,
                                                      const std::filesystem::path& model_folder,
                                                      const ModelConfig& config,

@@ -1,16 +1,16 @@
 /// The Learner on libtorch: packs, runs the decoder forward and backward, AdamW in fp32. It trains
-/// the whole weights, or adapters of several tenants on weights that are frozen.
+/// full weights, or adapters of several tenants on frozen weights.
 ///
-/// Frozen weights may be those that engines of the process hold (frozen_weights.h). A step is
-/// passes over micro-batches that add to one flat gradient, then clip and update; until
-/// the update nothing but scratch memory changes, so leaving early needs no undoing. Of frozen
-/// weights there are no gradients and no moments. Each adapter has its own, with its own schedule,
-/// clip and count of steps: a step of one tenant touches nothing of another. Steps of several
-/// adapters share passes of at most `micro_batch_tokens` rows: each brings its micro-batches, of
-/// `adapter_batch_tokens`, as they are when it is alone. In line a step takes a pass at a time, so
-/// that those of others come between; its gradient waits in its own adapter's memory. With
-/// invariant numerics a step is equal to the bit on any number of compute threads, and beside any
-/// others. One thread: the one that made it.
+/// Engines of the process may share the frozen weights (frozen_weights.h). A step is passes over
+/// micro-batches that add to one flat gradient, then clip and update. Before the update only
+/// scratch memory changes, so a step can stop at any time. Frozen weights have no gradients and no
+/// moments. Each adapter has its own, with its own schedule, clip and step count: a step of one
+/// tenant changes nothing of another. Steps of several adapters share passes of at most
+/// `micro_batch_tokens` rows. Each adds its micro-batches, of `adapter_batch_tokens`, the same as
+/// when it runs alone. A queued step runs one pass at a time, so that passes of other steps can run
+/// between; its gradient stays in its adapter's memory. With invariant numerics a step has the same
+/// bits for any number of compute threads, and beside any other steps. One thread: the one that
+/// made it.
 #pragma once
 
 #include <memory>
@@ -37,31 +37,31 @@ namespace primerl {
 
 class TorchLearner final : public Learner, private StepRunner {
  public:
-  /// Trains the whole weights; a batch may be of any tenant.
+  /// Trains full weights; a batch may be of any tenant.
   TorchLearner(const LearnerOptions& options, ModelFolder model);
   /// Trains an adapter on `base` for each of `adapters`, which are valid and of different tenants.
-  /// Loss, optimizer and schedule are theirs, not those of `options`. `base_folder` is that of
-  /// `model` and of `base`, which is flat if numerics are fast.
+  /// Each has its own loss, optimizer and schedule; those of `options` are ignored. `base_folder`
+  /// is that of `model` and of `base`, which is flat if numerics are fast.
   TorchLearner(const LearnerOptions& options, ModelFolder model, std::string base_folder,
                std::shared_ptr<const FrozenWeights> base,
                std::span<const AdapterTraining> adapters);
 
-  /// Fills the whole weights, where they are trained; the optimizer starts anew.
+  /// Fills full weights, if they are trained, and resets the optimizer.
   Status fill(const std::vector<WeightTensor>& tensors);
-  /// Fills the adapter of `tenant` (adapter.h); its optimizer goes on.
+  /// Fills the adapter of `tenant` (adapter.h); its optimizer state stays.
   Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
 
-  /// Fills the adapter of its tenant from the folder that it starts from.
+  /// Fills the adapter of its tenant from its start folder.
   Status start_from(const AdapterTraining& training);
 
-  /// Random whole weights of a seed, as the model's config wants them.
+  /// Random full weights from a seed and the model's config.
   void randomize(uint64_t seed);
 
   using Learner::step;
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
   std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
                                                  const StopRequested& stop_requested) override;
-  /// Divides steps where several may share passes.
+  /// Divides steps if several may share passes.
   std::vector<std::optional<Result<TrainReport>>> pass_together(
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested) override;
@@ -72,34 +72,34 @@ class TorchLearner final : public Learner, private StepRunner {
   }
   std::string describe() const override;
 
-  /// Whole weights are any tenant's.
+  /// Full weights are the same for every tenant.
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override;
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
 
-  /// Shows the activations of every forward pass from now on.
+  /// Sets a function that gets the activations of every later forward pass.
   void visit(ActivationVisitor visitor) { pass_.visit(std::move(visitor)); }
 
-  /// The gradient of the last step before the clip, of what is trained: for tests.
+  /// For tests: the gradient of the last step, before the clip, of the trained tensors.
   std::vector<WeightTensor> gradients(TenantSlot tenant = TenantSlot(0));
 
  private:
-  /// What one optimizer trains, of one tenant.
+  /// The weights that one optimizer trains, of one tenant.
   struct Trained {
     TenantSlot tenant;
     TrainingRules rules;
-    std::unique_ptr<AdapterWeights> adapter;  // null: the whole weights, of any tenant
+    std::unique_ptr<AdapterWeights> adapter;  // null: full weights, of any tenant
     TrainedTensors tensors;
-    AdapterDropout dropout = {};  // of the step that is under way
+    AdapterDropout dropout = {};  // of the step in progress
   };
 
-  /// That of `tenant`.
+  /// The entry of `tenant`.
   Result<Trained*> trained_of(TenantSlot tenant);
-  /// Its adapter's slot in the decoder.
+  /// The adapter's slot in the decoder.
   int32_t slot_of(const Trained& trained) const;
-  /// In the next pass of the decoder.
+  /// Sets the adapter for the next pass of the decoder.
   void use_adapter(const Trained& trained, const AdapterDropout& dropout);
   Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
   Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
@@ -110,9 +110,9 @@ class TorchLearner final : public Learner, private StepRunner {
   Result<TrainReport> ended_step(const StepUnderWay& step);
   void look_if_asked();
   std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
-  /// That a micro-batch is to have.
+  /// The wanted size of a micro-batch.
   int32_t micro_batch_tokens() const;
-  /// Looks at activations, as the debug options want it.
+  /// Checks or records activations for the debug options.
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
   Status dump(const Trained& trained);
@@ -120,21 +120,21 @@ class TorchLearner final : public Learner, private StepRunner {
   // Constant after construction.
   const LearnerOptions options_;
   const ModelFolder model_;
-  const std::string base_folder_;  // of the model, where adapters are trained
+  const std::string base_folder_;  // the model's folder, if adapters are trained
   const TensorTable table_;
   KeptBatches kept_batches_;
-  bool has_warned_ = false;  // that one was not kept
-  // One of the two is null: whole weights that are trained, or frozen ones that others may hold.
+  bool has_warned_ = false;  // a warning was logged about a batch that was not kept
+  // Exactly one is set: full weights that are trained, or frozen ones that may be shared.
   const std::unique_ptr<DecoderWeights> own_;
   const std::shared_ptr<const FrozenWeights> base_;
-  /// Of layers that nothing here runs: written again as they were read.
+  /// Tensors of layers that are not run here; saved as they were read.
   std::vector<WeightTensor> unused_;
   Decoder decoder_;
   TrainingPass pass_;
   TrainingHead head_;
-  std::vector<Trained> trained_;  // an adapter's index is its slot in the decoder
+  std::vector<Trained> trained_;  // by adapter slot in the decoder
   TenantSteps steps_{*this, options_.micro_batch_tokens};
-  // Of a step that is looked at.
+  // For a step with debug options.
   StepDump dump_;
   std::string broken_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;

@@ -17,7 +17,7 @@ void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
     dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), rows);
 }
 
-/// A debug file that cannot be written is no reason to train otherwise than without it.
+/// Training must not depend on whether a debug file can be written.
 void TorchLearner::keep_batch(const TrainBatch& batch, int64_t step) {
   const Status kept = kept_batches_.keep(step, batch);
   if (kept.ok() || std::exchange(has_warned_, true)) return;
@@ -56,13 +56,13 @@ int64_t TorchLearner::next_tokens(const TrainBatch& batch) const {
   if (!shares_passes()) return num_tokens;
   if (num_tokens <= micro_batch_tokens() || steps_.goes_on(batch))
     return steps_.next_tokens(batch, num_tokens);
-  // What is refused is a turn, too.
+  // A refused batch also uses a work call.
   if (!check_samples(batch, limits()).ok()) return 1;
   const auto micro_batches = micro_batches_of(batch);
   return micro_batches.empty() ? 1 : micro_batches.front().rows.num_rows();
 }
 
-/// A vendor's product of more rows may have other bits, and the debug options look at the passes of
+/// libtorch's GEMM of more rows may have other bits, and the debug options observe the passes of
 /// one step.
 bool TorchLearner::shares_passes() const {
   return trained_.front().adapter != nullptr &&
@@ -70,8 +70,8 @@ bool TorchLearner::shares_passes() const {
          options_.debug.dump_folder.empty();
 }
 
-/// A tenant's micro-batches are the same whoever has a part in the passes, and however they are
-/// looked at: they say in which order its gradient is added up.
+/// A tenant's micro-batches do not depend on other tenants in the passes or on debug options: they
+/// define the order in which its gradient is added.
 std::vector<MicroBatch> TorchLearner::micro_batches_of(const TrainBatch& batch) const {
   return pack(batch.samples, options_.micro_batch_tokens, micro_batch_tokens());
 }
@@ -90,7 +90,7 @@ Result<StepUnderWay> TorchLearner::begin_step(const TrainBatch& batch) {
     if (!options_.debug.batch_folder.empty()) keep_batch(batch, trained->tensors.num_steps() + 1);
     broken_.clear();
     dump_ = {};
-    // An older dump must not be taken for that of a step that fails.
+    // An older dump must not be mistaken for that of a failed step.
     if (!options_.debug.dump_folder.empty())
       RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
     micro_batch_ = 0;
@@ -116,7 +116,7 @@ StepUnderWay TorchLearner::begun_step(const TrainBatch& batch, Trained& trained)
 
 Status TorchLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {
   return at_boundary("training step", [&]() -> Status {
-    // Each time: what is scored between two passes of a step has none.
+    // Set each time: score() between two passes of a step uses none.
     for (const Trained& trained : trained_) use_adapter(trained, trained.dropout);
     const float* normed = pass_.forward(pass.rows);
     dnormed_.assign(static_cast<size_t>(pass.rows.num_rows() * model_.config.hidden_size), 0.0F);

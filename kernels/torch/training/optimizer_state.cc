@@ -59,7 +59,7 @@ Result<int64_t> read_optimizer_state(const std::filesystem::path& folder, const 
     tensor.name.erase(0, is_first ? kFirst.size() : kSecond.size());
     (is_first ? first : second).push_back(std::move(tensor));
   }
-  // Both are checked before a number of either is written.
+  // Both are checked before any value is written.
   const auto checked = match_tensors(table, second);
   Status filled =
       checked.ok() ? fill_parameters(table, first, first_moments) : Status(checked.error());

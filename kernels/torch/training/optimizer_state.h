@@ -1,5 +1,5 @@
-/// What an optimizer remembers, on disk: `learner/optimizer.safetensors` and `learner/state.json`.
-/// Torch-free. Moments are named like the weights they belong to, under "first_moment." and
+/// The state of an optimizer on disk: `learner/optimizer.safetensors` and `learner/state.json`.
+/// Independent of torch. Moments are named like their weights, with the prefix "first_moment." or
 /// "second_moment.".
 #pragma once
 
@@ -16,11 +16,11 @@ struct OptimizerState {
   const float* second_moments = nullptr;
 };
 
-/// Makes `folder`, writes both files and syncs them.
+/// Creates `folder`, writes both files and syncs them.
 Status write_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
                              const OptimizerState& state);
 
-/// Fills the moments and returns the number of steps done; on an error they are as they were.
+/// Fills the moments and returns the number of finished steps; an error leaves them unchanged.
 Result<int64_t> read_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
                                      float* first_moments, float* second_moments);
 

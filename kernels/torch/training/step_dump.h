@@ -1,11 +1,10 @@
-/// All numbers of one training step in one file: what `primerl-graph train-step --dump` writes and
-/// `compare-activations` reads. One thread.
+/// All values of one training step in one file: `primerl-graph train-step --dump` writes it and
+/// `compare-activations` reads it. One thread.
 ///
-/// `step.safetensors` holds every activation, gradient and new weight under
-/// "NNNNNN.name", numbered in the order in which they were computed:
-/// "000012.micro_batch.0.layers.3.attention.qkv", then "gradient.NAME" from the last parameter to
-/// the first, then "weight.NAME". Everything is kept in memory until the end of the step, at most
-/// kStepDumpBytesMax.
+/// `step.safetensors` has every activation, gradient and new weight under "NNNNNN.name", numbered
+/// in the order of computation: "000012.micro_batch.0.layers.3.attention.qkv", then "gradient.NAME"
+/// from the last parameter to the first, then "weight.NAME". Everything is kept in memory until the
+/// end of the step, at most kStepDumpBytesMax.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,13 +21,13 @@ inline constexpr size_t kStepDumpBytesMax = size_t{8} << 30;
 
 class StepDump {
  public:
-  /// Copies rows that are fp32 or int32.
+  /// Copies rows of fp32 or int32.
   void add(const std::string& name, const at::Tensor& rows);
-  /// Takes tensors in their order, under "prefix.name".
+  /// Adds tensors in their order, under "prefix.name".
   void add(const std::string& prefix, const std::vector<WeightTensor>& tensors);
-  /// Removes what an earlier step left in `folder`.
+  /// Removes the file of an earlier step from `folder`.
   static Status remove(const std::filesystem::path& folder);
-  /// Writes `step.safetensors` into `folder`, which it makes, and forgets everything.
+  /// Writes `step.safetensors` into `folder`, which it creates, and clears the dump.
   Status write(const std::filesystem::path& folder);
 
  private:

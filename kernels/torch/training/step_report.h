@@ -1,5 +1,5 @@
-/// What learners of libtorch say of a step, whatever they compute it on, and what they read of the
-/// options for it. Plain functions, any thread.
+/// The report of a step, common to all libtorch learners, and the options that it depends on. Plain
+/// functions, any thread.
 #pragma once
 
 #include <string_view>
@@ -15,19 +15,19 @@ namespace primerl {
 
 Recompute recompute_of(std::string_view name);
 
-/// Counts and the learning rate of optimizer step `step`, from 1. Skipped where no token of the
-/// batch has a loss.
+/// Counts and the learning rate of optimizer step `step`, from 1. Skipped if no token of the batch
+/// has a loss.
 TrainReport begin_report(const TrainBatch& batch, const TrainingRules& rules, int64_t step);
-/// Makes means of the sums of a step.
+/// Computes the means from the sums of a step.
 void add_means(const LossSums& sums, TrainReport& report);
 
-/// The loss of a token by its log-probability now.
+/// The loss of a token, given its current log-probability.
 TokenLoss token_loss(const TrainTarget& target, double log_pi, LossKind loss,
                      const LossOptions& options);
-/// Adds what a token gave.
+/// Adds the loss of a token to the sums.
 void add_token(const TokenLoss& token, double entropy, LossSums& sums);
 
-/// Everything of AdamW step `num_steps`, from 1, but the arrays.
+/// The arguments of AdamW step `num_steps`, from 1, without the arrays.
 AdamwArgs adamw_args(const OptimizerOptions& options, const TrainReport& report, int64_t num_steps);
 
 }  // namespace primerl

@@ -16,7 +16,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kPartOfSquares = int64_t{1} << 16;  // their sums are added in order
+constexpr int64_t kPartOfSquares = int64_t{1} << 16;  // sums of parts are added in order
 
 }  // namespace
 
@@ -87,7 +87,7 @@ std::vector<WeightTensor> TrainedTensors::copy_weights() {
 
 std::vector<WeightTensor> TrainedTensors::copy_gradients() const {
   auto all = copy_parameters(table_, gradients_.const_data_ptr<float>());
-  // One tensor a slice, in their order.
+  // One tensor per slice, in their order.
   size_t next = 0;
   std::erase_if(all, [&](const WeightTensor&) {
     return !table_.parameters()[table_.slices()[next++].parameter].is_trained;
@@ -103,7 +103,7 @@ Status TrainedTensors::save(const std::filesystem::path& folder) const {
 
 Status TrainedTensors::load(const std::vector<WeightTensor>& tensors,
                             const std::filesystem::path& folder) {
-  // All are checked before a number is written: copies aside would need as much memory again.
+  // All are checked before any value is written: a separate copy would need as much memory again.
   if (const auto match = match_tensors(table_, tensors); !match.ok()) return match.error();
   ASSIGN_OR_RETURN(num_steps_,
                    read_optimizer_state(folder, table_, first_moments_.mutable_data_ptr<float>(),

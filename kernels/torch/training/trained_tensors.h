@@ -1,9 +1,9 @@
 /// The tensors that one optimizer trains: their gradients and AdamW moments, in flat buffers of one
-/// layout, and the steps it has done. Whole weights and an adapter are trained alike.
+/// layout, and the steps it has done. Full weights and adapters are trained in the same way.
 ///
-/// Owns gradients and moments; the weights are shared with whoever multiplies by them. With
-/// invariant numerics an update is equal to the bit on any number of compute threads. One thread,
-/// which shares work out over its compute threads.
+/// Owns gradients and moments; the weights are shared with the decoder. With invariant numerics an
+/// update has the same bits for any number of compute threads. One thread calls; work is divided
+/// over its compute threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ namespace primerl {
 
 class TrainedTensors {
  public:
-  /// `weights` [table.count()] are changed in place; `table` outlives it.
+  /// `weights` [table.count()] are changed in place; `table` must stay valid while this exists.
   TrainedTensors(const TensorTable& table, at::Tensor weights);
 
   const TensorTable& table() const { return table_; }
@@ -30,19 +30,20 @@ class TrainedTensors {
   void clear_gradients() { gradients_.zero_(); }
 
   /// One AdamW step at report.learning_rate, after the clip; fills report.grad_norm. A gradient or
-  /// a loss that is not finite changes nothing: the report says that the step was skipped, and why.
+  /// loss that is NaN or infinite changes nothing: the report says that the step was skipped, and
+  /// why.
   void update(const OptimizerOptions& options, TrainReport& report);
 
-  /// The weights as views, until they change.
+  /// The weights as views, valid until they change.
   std::vector<WeightTensor> view_weights() const { return view_parameters(table_, weights()); }
-  /// Copies of the weights, in a buffer that comes back when the last of them is gone, and of the
-  /// gradients of what is trained.
+  /// Copies of the weights, in a buffer that is reused when the last copy is released; and of the
+  /// gradients of the trained tensors.
   std::vector<WeightTensor> copy_weights();
   std::vector<WeightTensor> copy_gradients() const;
 
   /// Writes moments and steps into `folder` (optimizer_state.h).
   Status save(const std::filesystem::path& folder) const;
-  /// Takes `tensors` as the weights, and what save() wrote; all or nothing.
+  /// Sets the weights to `tensors` and loads what save() wrote; all or nothing.
   Status load(const std::vector<WeightTensor>& tensors, const std::filesystem::path& folder);
 
  private:
