@@ -220,6 +220,21 @@ TEST(Trace, AnIndexIsNeverBelievedOverItsSegment) {
   EXPECT_EQ(again->num_steps(), first->num_steps());
 }
 
+// The clock of a file system may be coarse: a segment of another length has another index.
+TEST(Trace, AnIndexOfASegmentOfAnotherLengthIsNotUsed) {
+  TestFolder folder;
+  Story({.num_rounds = 20}).write(folder.path());
+  const auto whole = open_trace(folder.path());
+  ASSERT_NE(whole, nullptr);
+  const auto written = fs::last_write_time(segment(folder, 1));
+  fs::resize_file(segment(folder, 1), fs::file_size(segment(folder, 1)) * 3 / 4);
+  fs::last_write_time(segment(folder, 1), written);
+  const auto shorter = open_trace(folder.path());
+  ASSERT_NE(shorter, nullptr);
+  EXPECT_EQ(shorter->summary().num_indexed, 0);
+  EXPECT_LT(shorter->num_steps(), whole->num_steps());
+}
+
 // An index that was made to lie, its hash made to fit: whatever it says, nothing breaks, and what
 // is handed out is what the segment says.
 TEST(Trace, AHostileIndexCannotDoHarm) {
