@@ -227,11 +227,12 @@ TEST(Handover, ALoadSaysHowMuchRoomIsLeftAndWhatCame) {
   Pair pair(*engine, *engine);
   pair.work_prefill();
   EXPECT_EQ(pair.prefill.sent<EngineLoad>("load").back().num_room, 2);
-  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(pair.ask(i).ok());
-  pair.work_prefill();
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(pair.ask(i).ok());
+  for (int i = 0; i < 2; ++i) pair.work_prefill();
+  ASSERT_TRUE(pair.prefill.is_paused("request")) << "the fourth waits for room";
   const auto load = pair.prefill.sent<EngineLoad>("load").back();
   EXPECT_EQ(load.num_room, 0);
-  EXPECT_EQ(load.num_received, 3U);
+  EXPECT_EQ(load.num_received, 4U);
   EXPECT_EQ(load.num_finished, 0U) << "the one that waits here counts";
 }
 

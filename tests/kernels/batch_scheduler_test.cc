@@ -1,6 +1,7 @@
 #include "kernels/engine/batch_scheduler.h"
 
 #include <set>
+#include <tuple>
 
 #include "kernels/engine/kept_sets.h"
 #include "tests/kernels/scheduler_steps.h"
@@ -9,6 +10,7 @@ namespace primerl {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::FieldsAre;
 
 TEST(BatchScheduler, CutsAPromptIntoChunksOfTheStep) {
   auto scheduler = make_scheduler({.max_batched_tokens = 4});
@@ -23,6 +25,23 @@ TEST(BatchScheduler, CutsAPromptIntoChunksOfTheStep) {
   EXPECT_EQ(plan.rows.spans[0].num_cached, 4);
   ASSERT_EQ(plan.samples.size(), 1U);
   EXPECT_EQ(plan.samples[0].row, 1);
+}
+
+TEST(BatchScheduler, VersionSpansCoverEveryTokenOnce) {
+  auto scheduler = make_scheduler({});
+  scheduler.set_version({}, PolicyVersion(3));
+  ASSERT_TRUE(scheduler.submit(make_request(1, 3, 5)).ok());
+  take_step(scheduler);
+  take_over_all(scheduler);
+  take_step(scheduler);
+  scheduler.set_version({}, PolicyVersion(4));
+  const auto ends = run_to_end(scheduler);
+  ASSERT_EQ(ends.size(), 1U);
+  ASSERT_EQ(ends[0].spans.size(), 2U);
+  const VersionSpan &before = ends[0].spans[0], &after = ends[0].spans[1];
+  EXPECT_THAT(std::tuple(before.version, before.begin, before.end),
+              FieldsAre(PolicyVersion(3), 0, 2));
+  EXPECT_THAT(std::tuple(after.version, after.begin, after.end), FieldsAre(PolicyVersion(4), 2, 5));
 }
 
 TEST(BatchScheduler, HandsTheKeptSetsOverWithTheTokens) {

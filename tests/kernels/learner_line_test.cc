@@ -86,6 +86,15 @@ TEST_F(LearnerLine, WhatHasNoRoomWaitsForTheNextPass) {
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U, 1U), ElementsAre(2U)));
 }
 
+TEST_F(LearnerLine, ATenantThatWaitsTrainsTheBatchThatItAskedForLast) {
+  for (const uint32_t tenant : {0, 1, 2}) EXPECT_FALSE(ask(tenant, 1, 50));
+  for (const uint32_t tenant : {0, 1}) EXPECT_TRUE(ask(tenant, 2, 50));
+  for (const uint64_t turn : {2, 3}) EXPECT_FALSE(ask(2, turn, 20));
+  const auto report = ask(2, 4, 20);
+  ASSERT_TRUE(report && report->ok());
+  EXPECT_EQ((*report)->num_tokens, 20);
+}
+
 TEST_F(LearnerLine, WhoLeftIsNotTrained) {
   for (const uint32_t tenant : {0, 1}) EXPECT_FALSE(ask(tenant, 1));
   learner.leave_line(TenantSlot(1));

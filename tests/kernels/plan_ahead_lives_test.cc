@@ -276,9 +276,14 @@ class Lives {
       EXPECT_EQ(end.reason == FinishReason::kCancelled, aborted_.contains(end.id.value)) << what;
       ++counts_.num_prefixes;
     }
-    for (const VersionSpan& span : end.spans)
+    int32_t num_covered = 0;
+    for (const VersionSpan& span : end.spans) {
+      EXPECT_EQ(span.begin, num_covered) << what;
+      num_covered = span.end;
       for (int32_t i = span.begin; i < span.end; ++i)
         EXPECT_EQ(versions_[end.id.value].at(static_cast<size_t>(i)), span.version) << what;
+    }
+    EXPECT_EQ(num_covered, std::ssize(end.tokens)) << what;
     requests_.erase(found);
   }
 

@@ -147,6 +147,21 @@ TEST(PrefixCache, WhoWaitsWithAGroupIsNoHit) {
   EXPECT_EQ(scheduler.state().num_prefix_hits, 0U);
 }
 
+TEST(PrefixCache, APromptDoesNotJoinAPrefillOfAnOlderVersion) {
+  for (const bool is_updated : {false, true}) {
+    auto scheduler = make_scheduler(
+        {.kv_blocks = 16, .block_size = 4, .max_batched_tokens = 6, .prefix_cache = false});
+    scheduler.set_version({}, PolicyVersion(3));
+    ASSERT_TRUE(scheduler.submit(make_request(1, 9, 1, "a:3")).ok());
+    ASSERT_TRUE(take_step(scheduler).samples.empty()) << "6 of 9 tokens";
+    if (is_updated) scheduler.set_version({}, PolicyVersion(4));
+    ASSERT_TRUE(scheduler.submit(make_request(2, 9, 1, "a:3")).ok());
+    EXPECT_EQ(take_step(scheduler).samples.size(), is_updated ? 1U : 2U);
+    take_over_all(scheduler);
+    EXPECT_EQ(run_to_end(scheduler).size(), 2U);
+  }
+}
+
 TEST(PrefixCache, AdaptersAndTenantsHaveBlocksOfTheirOwn) {
   auto scheduler = make_scheduler(kBlocksOfFour);
   EXPECT_EQ(num_computed(scheduler, make_request(1, 9, 1, "s")), 9);

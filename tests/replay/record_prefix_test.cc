@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+
+#include "graph/base/files.h"
 #include "runtime/trace/frames.h"
 #include "tests/replay/replay_run.h"
 
@@ -39,8 +42,8 @@ class APrefix : public ::testing::Test {
     return prefix_.trace->last_step(host_of(*plan_, node));
   }
 
-  const DemoCase demo_{.seed = 5, .max_off_policy_steps = 0};
-  const std::shared_ptr<const Plan> plan_ = demo_plan(demo_);
+  DemoCase demo_{.seed = 5, .max_off_policy_steps = 0};
+  std::shared_ptr<const Plan> plan_ = demo_plan(demo_);
   DemoResult run_;
   uint64_t changed_ = 0;  // number of the changed step
   std::shared_ptr<const Trace> trace_;
@@ -84,6 +87,40 @@ TEST_F(APrefix, GoesPastAFailureThatTheRunHadSurvived) {
   record("rollout", StepKind::kMessage, 5, Change::kFail);
   EXPECT_GT(last_of("rollout"), changed_);
   EXPECT_THAT(prefix_.dropped, HasSubstr("had begun to drain"));
+}
+
+// A refused command is no failure of the actor.
+TEST_F(APrefix, GoesPastACommandThatWasRefused) {
+  demo_.holds_every = 20;
+  demo_.sets = {"node.prefill.on_error=\"stop\"", "node.decode.on_error=\"stop\""};
+  plan_ = demo_plan(demo_);
+  ASSERT_NE(plan_, nullptr);
+  record("prefill", StepKind::kCommand, 1, Change::kFail);
+  EXPECT_GT(last_of("prefill"), changed_);
+  EXPECT_THAT(prefix_.dropped, HasSubstr("had begun to drain"));
+}
+
+// A step has notes of what resources answered. One of them is damaged, the step itself is whole.
+TEST_F(APrefix, EndsBeforeAStepThatLacksANote) {
+  const GroupId group = host_of(*plan_, "prefill");
+  std::vector<std::byte> note;
+  const auto look = [&](std::span<std::byte> head, std::vector<std::byte>& tail) {
+    const auto& frame = *reinterpret_cast<const NoteFrame*>(head.data());
+    if (changed_ == 0 && frame.header.kind == static_cast<uint8_t>(TraceFrameKind::kNote) &&
+        frame.header.group == group.value && frame.step >= 40 && frame.num_bytes > 40) {
+      changed_ = frame.step;
+      note.assign(tail.begin(), tail.begin() + frame.num_bytes);
+    }
+    return true;
+  };
+  const auto folder = record_demo(demo_, run_, look);
+  ASSERT_NE(changed_, 0U);
+  ASSERT_TRUE(damage(folder, note));
+  trace_ = Trace::open(folder).value();
+  ASSERT_TRUE(trace_->step(group, changed_)) << "the step can be read, its note cannot";
+  prefix_ = longest_prefix(*plan_, trace_);
+  EXPECT_EQ(last_of("prefill"), changed_ - 1);
+  EXPECT_THAT(prefix_.dropped, HasSubstr("a part of step"));
 }
 
 TEST_F(APrefix, EndsBeforeAMissingStepAndInAllThatDependOnIt) {

@@ -8,6 +8,7 @@
 
 #include "kernels/scripted/scripted_learner.h"
 #include "runtime/replay/traced_learner.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
@@ -86,6 +87,27 @@ TEST_F(AResumingLearner, AnswersAsRecordedWithinItsTolerance) {
   EXPECT_EQ(again(0.01, kDeviceTolerance).loss, recorded_.loss);
   EXPECT_THAT(parted_, IsEmpty());
   EXPECT_THAT(near_->text(kDeviceTolerance), HasSubstr("of 1 training steps no number is further"));
+}
+
+/// A saved state may not be newer than the checkpoint: the steps between are not in the record.
+TEST_F(AResumingLearner, DoesNotGoOnFromAStateThatIsNewerThanItsCheckpoint) {
+  const ScratchFolder checkpoint;
+  ASSERT_TRUE(scripted(0)->save(TenantSlot(0), checkpoint.path()).ok());
+  const auto restore = [&](int64_t num_steps) {
+    ResumingLearnerSetup setup;
+    setup.learner = scripted(0);
+    setup.next = []() -> const std::vector<std::byte>* { return nullptr; };
+    setup.is_live = [] { return false; };
+    setup.points = {{checkpoint.path(), 3}};
+    setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
+    LearnerProgress progress;
+    progress.tenants[TenantSlot(0)].num_steps = num_steps;
+    return make_resuming_learner(std::move(setup))->restore_state(written_state(progress));
+  };
+  for (const int64_t num_steps : {0, 2, 3})
+    EXPECT_TRUE(restore(num_steps).ok()) << restore(num_steps).error().text();
+  ASSERT_FALSE(restore(4).ok());
+  EXPECT_THAT(restore(4).error().text(), HasSubstr("had taken 4 steps"));
 }
 
 TEST_F(AResumingLearner, PartsBeyondIt) {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "runtime/backends/resource_catalog.h"
-#include "tests/sim/demo_run.h"
+#include "tests/replay/replay_run.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl::sim {
@@ -88,11 +88,64 @@ TEST_F(CutsOfARun, OfALearnerNeedACheckpointThatIsNotOlder) {
   EXPECT_EQ(choose(20).files.size(), 1U);
 }
 
+/// Cuts beside a recorded run: a replay, or a fork, begins with one of them.
+class SavedStatesOfARun : public CutsOfARun {
+ protected:
+  static void SetUpTestSuite() {
+    DemoResult run;
+    trace_ = Trace::open(record_demo({.seed = kRun}, run)).value();
+  }
+  static void TearDownTestSuite() { trace_ = nullptr; }
+
+  /// After `step` steps of the trainer's group, the number of the cut later.
+  CutHead head_at(uint64_t number, uint64_t step) const {
+    CutHead made = head(number);
+    made.at = Time::from_nanoseconds(static_cast<int64_t>(number));
+    made.steps = {{trainer_.value, step}};
+    return made;
+  }
+  /// The number of the newest cut from before `step`; 0: there is none.
+  int64_t newest_before(uint64_t step) const {
+    const std::filesystem::path folders[] = {scratch.path()};
+    SavedStates saved(*plan, *trace_, folders);
+    (void)saved.before({.group = trainer_, .step = step});
+    return saved.made_at().to_nanoseconds();
+  }
+
+  const GroupId trainer_ = host_of(*plan, "trainer");
+  static inline std::shared_ptr<const Trace> trace_;
+};
+
+TEST_F(SavedStatesOfARun, AreTakenFromBeforeTheMomentAlone) {
+  write(head_at(1, 3));
+  write(head_at(2, 6));
+  EXPECT_EQ(newest_before(3), 0);
+  EXPECT_EQ(newest_before(4), 1);
+  EXPECT_EQ(newest_before(6), 1);
+  EXPECT_EQ(newest_before(7), 2);
+}
+
+TEST_F(SavedStatesOfARun, OfAnotherRunOrGraphAreNotTaken) {
+  write(head_at(1, 3));
+  CutHead other = head_at(2, 4);
+  other.run_id += 1;
+  write(other);
+  other = head_at(3, 5);
+  other.state_hash += 1;
+  write(other);
+  EXPECT_EQ(newest_before(9), 1);
+}
+
 TEST_F(CutsOfARun, ChangeTheirHashWithWhatActorsSave) {
   auto changed = std::make_shared<Plan>(*plan);
   EXPECT_EQ(state_hash(*changed), state_hash(*plan));
   changed->groups.front().name += "x";
   EXPECT_NE(state_hash(*changed), state_hash(*plan));
+  changed = std::make_shared<Plan>(*plan);
+  Contract contract = *changed->nodes.front().contract;
+  contract.state.schema += "x";
+  changed->nodes.front().contract = &contract;
+  EXPECT_NE(state_hash(*changed), state_hash(*plan)) << "an actor of this program saves more";
 }
 
 }  // namespace

@@ -191,6 +191,15 @@ TEST(Checkpoint, TheOneThatARecordBeginsFromIsKeptBesideTheLast) {
   EXPECT_EQ(find_checkpoints(scratch.path(), CheckpointDepth::kContents).newest->step, 50);
 }
 
+TEST(Checkpoint, ARunThatResumesFromAnOlderOneRemovesTheNewerOnesAlone) {
+  ScratchFolder scratch;
+  for (const int64_t step : {10, 20, 30, 40})
+    ASSERT_TRUE(save(system_files(), scratch.path(), step, {.last = 0}).ok());
+  CheckpointStore(system_files(), scratch.path(), "main", {}).remove_after(20);
+  for (const int64_t step : {10, 20, 30, 40})
+    EXPECT_EQ(fs::exists(scratch.path() / fmt::format("step_{}", step)), step <= 20) << step;
+}
+
 TEST(Checkpoint, TheSameStepAgainReplacesTheOldOne) {
   ScratchFolder scratch;
   ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());

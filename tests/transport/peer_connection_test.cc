@@ -7,8 +7,10 @@
 namespace primerl {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(PeerConnectionTest, HandsOutGrantsAheadOfBulkAndMessagesInOrder) {
   ConnectionLimits limits;
@@ -148,6 +150,51 @@ TEST_F(PeerConnectionTest, CallsALinkBrokenAfterSilenceAndWholeAgainAfterAWord) 
   for (const Lane lane : kLanes) pass_all(1, lane);
   EXPECT_EQ(at(0).state(), ConnectionState::kUp);
   EXPECT_EQ(got(0).num_ups(), 2u);
+}
+
+/// A silent socket may be a new one, whose frames the peer refuses before a hello.
+TEST_F(PeerConnectionTest, SaysHelloAgainOnASilentConnection) {
+  open();
+  now_ = now_ + limits_.silent_after;
+  for (const size_t side : {0, 1}) at(side).wake(now_);
+  ASSERT_EQ(at(0).state(), ConnectionState::kBroken);
+  for (const Lane lane : kLanes)
+    for (const OutFrame& frame : frames(1, lane)) arrive(0, lane, frame, {"another", 1});
+  EXPECT_EQ(at(0).state(), ConnectionState::kUp);
+}
+
+TEST_F(PeerConnectionTest, SendsNoNumberedFrameOnANewSocketBeforeItsHelloIsAnswered) {
+  open();
+  at(1).connect_again(now_);
+  send(1, note_batch(0, 1, 1));
+  const auto first = frames(1, Lane::kFrames);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].header.kind, PeerFrameKind::kHello);
+  arrive(0, Lane::kFrames, first[0], {"another", 1});
+  pass_all(0, Lane::kFrames);  // the welcome
+  for (const OutFrame& frame : frames(1, Lane::kFrames))
+    arrive(0, Lane::kFrames, frame, {"another", 1});
+  EXPECT_THAT(got(0).numbers_from(GroupId(0)), ElementsAre(1));
+}
+
+TEST_F(PeerConnectionTest, AsksAgainForMissingFramesWhenItsAnswerWasLost) {
+  ConnectionLimits limits;
+  limits.frame_bytes = 1;
+  open(limits);
+  for (uint64_t number = 1; number <= 3; ++number) send(1, note_batch(0, 1, number));
+  const auto sent = frames(1, Lane::kFrames);
+  ASSERT_EQ(sent.size(), 3u);
+  const auto answers_to = [&](const OutFrame& frame) {
+    arrive(0, Lane::kFrames, frame);
+    std::vector<PeerFrameKind> kinds;
+    for (const OutFrame& answer : frames(0, Lane::kFrames)) kinds.push_back(answer.header.kind);
+    return kinds;
+  };
+  EXPECT_THAT(answers_to(sent[1]), Contains(PeerFrameKind::kPosition)) << "the first was lost";
+  EXPECT_THAT(answers_to(sent[2]), Not(Contains(PeerFrameKind::kPosition))) << "asked already";
+  now_ = now_ + limits_.probe_after;
+  at(0).wake(now_);
+  EXPECT_THAT(answers_to(sent[2]), Contains(PeerFrameKind::kPosition));
 }
 
 TEST_F(PeerConnectionTest, RefusesNumberedFramesBeforeTheGreeting) {
