@@ -71,7 +71,6 @@ class NodeRunnerCore {
   void set_tenants(std::vector<Tenant> tenants);
   void use(std::string_view name, Resource& resource);
   void set_resume_point(TenantSlot tenant, ResumePoint point);
-  void set_seed(uint64_t seed);
   /// Which replica of its node the actor is; 0 when never called.
   void set_replica(int32_t replica);
   /// Where begin_checkpoint() makes its folders; without it checkpoints fail.

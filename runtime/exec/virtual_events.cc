@@ -204,7 +204,7 @@ bool VirtualExecutor::jump() {
       ++i;
       continue;
     }
-    ++num_late_;  // the handler returns at last; its emissions are dropped
+    // The handler returns at last. Its emissions are dropped.
     late_at_.erase(late_at_.begin() + static_cast<std::ptrdiff_t>(i));
     abandoned_.erase(abandoned_.begin() + static_cast<std::ptrdiff_t>(i));
   }
