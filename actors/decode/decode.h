@@ -44,7 +44,7 @@ class Decode final : public EngineUser {
  public:
   using Options = DecodeOptions;
   static Contract contract();
-  explicit Decode(const DecodeOptions& options) : options_(options) {}
+  explicit Decode(const DecodeOptions& /*options*/) {}
 
   Result<bool> work() override;
   Status drain() override;
@@ -92,7 +92,6 @@ class Decode final : public EngineUser {
   bool is_news(const EngineLoad& told, const EngineLoad& now) const override;
   void tell_first_token();
 
-  const DecodeOptions options_;
   // Touched only by handlers.
   std::map<RequestName, Known> running_;  // sequences that this decode took over
   RequestsByAge<Known> aborted_;          // aborted before they were taken over

@@ -5,6 +5,11 @@
 #include <algorithm>
 
 namespace primerl {
+namespace {
+
+constexpr uint64_t kRunSeed = 17;
+
+}  // namespace
 
 double PublishedMetrics::at(std::string_view name) const {
   for (const auto& [key, value] : values)
@@ -51,7 +56,7 @@ class NodeRunnerCore::World final : public Services,
   Time now() const override { return now_; }
   const Delivery& delivery() const override { return delivery_; }
   RandomStream random(TenantSlot tenant, std::string_view purpose, uint64_t index) const override {
-    return RandomStream(mix(stable_hash(purpose, mix(seed_, tenant.value)), index));
+    return RandomStream(mix(stable_hash(purpose, mix(kRunSeed, tenant.value)), index));
   }
   void set_timer(std::string_view name, Duration delay) override {
     check_timer(name);
@@ -268,7 +273,6 @@ class NodeRunnerCore::World final : public Services,
   std::map<std::string, Resource*, std::less<>> resources_;
   std::map<TenantSlot, ResumePoint> resume_points_;
   int32_t replica_ = 0;
-  uint64_t seed_ = 17;
   std::filesystem::path checkpoint_folder_;
   std::string file_fault_;
   bool started_ = false;
@@ -321,7 +325,6 @@ void NodeRunnerCore::use(std::string_view name, Resource& resource) {
 void NodeRunnerCore::set_resume_point(TenantSlot tenant, ResumePoint point) {
   world_->resume_points_[tenant] = std::move(point);
 }
-void NodeRunnerCore::set_seed(uint64_t seed) { world_->seed_ = seed; }
 void NodeRunnerCore::set_replica(int32_t replica) { world_->replica_ = replica; }
 void NodeRunnerCore::set_checkpoint_folder(std::filesystem::path folder) {
   world_->checkpoint_folder_ = std::move(folder);

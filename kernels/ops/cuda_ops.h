@@ -45,10 +45,9 @@ struct [[nodiscard]] Outcome {
   bool is_ok() const { return fault == nullptr; }
 };
 
-/// Limits of a norm: the largest width if a row is not a multiple of 16 bytes, else the bytes of a
-/// row.
+/// Largest width of a norm whose row is not a multiple of 16 bytes. Other rows have at most as many
+/// pieces of 16 bytes.
 inline constexpr int64_t kNormWidthMax = 4096;
-inline constexpr int64_t kNormBytesMax = 65536;
 
 /// y = s / rms(s) * weight, where s = x + (delta + added), rounded to `type` as written to `sum`.
 /// It starts while the operation before it ends, and may read the weight then. The writer of the

@@ -78,7 +78,6 @@ class RunLifecycle {
   bool is_stopping() const { return phase_ == Phase::kStopping; }
   bool is_following() const { return is_following_; }
   bool has_lost_agent() const { return has_lost_agent_; }
-  bool is_told_to_leave() const { return is_told_to_leave_; }
   bool cannot_write() const { return cannot_write_; }
   /// After two signals: how single workers ended no longer matters.
   bool is_forced() const { return num_signals_ >= 2; }

@@ -100,7 +100,7 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
         slot.running->node().on_error == OnError::kRestart || may_run_apart();
     slot.keeps_snapshot = contract.is_restartable && may_be_replaced;
     RETURN_IF_ERROR(slot.running->start(now));
-    apply_effects(*slot.running, now);
+    apply_effects(*slot.running);
     take_snapshot(slot);
   }
   if (setup().observer != nullptr) setup().observer->on_start(setup().group, now);

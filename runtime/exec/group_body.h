@@ -106,7 +106,7 @@ class ActorGroup::Body {
   void complete_actor(Running& running, Time now);
   void complete_failed(Running& running, Time now);
   void answer_command(Running& running);
-  void apply_effects(Running& running, Time now);
+  void apply_effects(Running& running);
   void release(Running& running, Time now);
   void route(Running& running, PendingEmission& emission, Time now);
   void emit_on(OutLink& out, Envelope&& envelope, Time now);

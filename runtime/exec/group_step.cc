@@ -233,7 +233,7 @@ void ActorGroup::Body::complete_actor(Running& running, Time now) {
   Input& input = running.input();
   if (input.kind == StepKind::kMessage) settle(input);
   if (!running.status().ok()) return complete_failed(running, now);
-  apply_effects(running, now);
+  apply_effects(running);
   release(running, now);
   take_snapshot(slots_[running.index()]);
 }
@@ -251,7 +251,7 @@ void ActorGroup::Body::complete_failed(Running& running, Time now) {
   running.log(is_fault ? LogLevel::kWarning : LogLevel::kInfo,
               fmt::format("{} failed: {}", to_string(input.kind), error.text()));
   if (is_fault) running.count("errors", 1);
-  apply_effects(running, now);
+  apply_effects(running);
   release(running, now);
   if (is_fault) supervise(running, error, running.now());
 }
@@ -333,7 +333,7 @@ Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
   slot.running = fresh;
   if (restore && slot.keeps_snapshot)
     RETURN_IF_ERROR(restore_actor(contract, slot.snapshot, fresh->actor()));
-  apply_effects(*fresh, now);
+  apply_effects(*fresh);
   return ok();
 }
 
@@ -364,7 +364,7 @@ Status ActorGroup::Body::abandon_step(Time now) {
   fresh.prepare(std::move(input), num_steps_.get(), now);
   fresh.fail(late);
   if (fresh.input().kind == StepKind::kMessage) fresh.refuse(late);
-  apply_effects(fresh, now);
+  apply_effects(fresh);
   release(fresh, now);
   arm_work();
   if (common_->setup.observer != nullptr) record(fresh, true, now);
@@ -374,7 +374,7 @@ Status ActorGroup::Body::abandon_step(Time now) {
   return ok();
 }
 
-void ActorGroup::Body::apply_effects(Running& running, Time now) {
+void ActorGroup::Body::apply_effects(Running& running) {
   for (const auto& change : running.timers) set_timer(running.index(), change, running.now());
   running.timers.clear();
   for (const auto& change : running.pauses)
@@ -388,7 +388,6 @@ void ActorGroup::Body::apply_effects(Running& running, Time now) {
   for (auto& [tenant, why] : running.failures)
     give_up(running, tenant, std::move(why).while_doing(fmt::format("'{}'", running.self_name())));
   running.failures.clear();
-  (void)now;
 }
 
 void ActorGroup::Body::set_timer(uint32_t actor, const TimerChange& change, Time now) {

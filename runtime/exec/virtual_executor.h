@@ -105,7 +105,6 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   Time now() const { return now_; }
   /// Hash over all steps: group, instance, kind, message.
   uint64_t trace_hash() const { return trace_hash_; }
-  uint64_t num_late_answers() const { return num_late_; }
   int64_t num_abandoned() const;
   ActorGroup& group(GroupId id);
   /// Groups still follow their record.
@@ -208,7 +207,6 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   Time now_;
   uint64_t num_events_ = 0;
   uint64_t trace_hash_ = 0;
-  uint64_t num_late_ = 0;
   uint64_t in_transit_ = 0;                      // messages in batches in transit
   std::map<TenantSlot, int64_t> num_abandoned_;  // key none: shared by all tenants
   bool is_replaying_ = false;

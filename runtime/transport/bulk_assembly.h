@@ -39,7 +39,6 @@ class BulkAssembly {
   uint64_t num_complete() const { return num_complete_; }
   /// Moves an object out. CHECKs that the object has arrived and is still here.
   Blob take(uint64_t object);
-  uint64_t waiting_bytes() const { return waiting_bytes_; }
 
  private:
   const uint64_t object_bytes_max_;

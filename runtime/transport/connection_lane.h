@@ -42,7 +42,6 @@ class ConnectionLane {
   void unsend(uint64_t sequence) { cursor_ = std::min(cursor_, sequence); }
 
   uint64_t acknowledged() const { return base_ - 1; }
-  bool is_all_acknowledged() const { return frames_.empty(); }
   bool has_unanswered() const { return cursor_ > base_; }
   uint64_t num_sent() const { return num_sent_; }
   uint64_t num_resent() const { return num_resent_; }
