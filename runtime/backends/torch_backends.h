@@ -37,7 +37,7 @@ struct TorchBackends {
   std::string (*why_not_on)(const std::string& device, const std::string& kind);
   /// By what they compute on `device` where that is not the fast way; "" else.
   std::string (*slow_way_on)(const std::string& device);
-  /// Bytes of `options.device` that one needs (kernels/torch/make.h).
+  /// Bytes of `options.device` that one needs (kernels/devices/make.h).
   Result<DeviceBytes> (*engine_bytes)(const EngineOptions& options,
                                       const std::string& model_folder);
   Result<DeviceBytes> (*learner_bytes)(const LearnerOptions& options,

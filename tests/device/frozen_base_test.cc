@@ -1,15 +1,15 @@
 // Frozen weights that the engine and the learner of a process hold together on a CUDA device: once,
 // and the same answers as from sets of their own.
-#include "kernels/torch/cuda/frozen_base.h"
+#include "kernels/cuda/memory/frozen_base.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/cpu/tiny_adapters.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/engine_checks.h"
 #include "tests/device/learner_checks.h"
-#include "tests/torch/tiny_adapters.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

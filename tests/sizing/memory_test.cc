@@ -1,0 +1,164 @@
+// What engines and learners keep in memory, counted by hand.
+#include "kernels/sizing/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <vector>
+
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig small_model() {
+  constexpr const char* kText = R"({"model_type": "llama", "vocab_size": 10, "hidden_size": 8,
+    "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 32,
+    "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "hidden_act": "silu",
+    "rope_theta": 10000.0})";
+  const auto folder = new_scratch_folder();
+  std::ofstream(folder / "config.json") << kText;
+  return read_model_config(folder).value();
+}
+
+double floats_of(const TensorTable& table) { return 4.0 * static_cast<double>(table.count()); }
+
+TEST(Memory, OfPackedWeightsIsWholePanelsOfSixteenColumns) {
+  // A tied embedding [10, 8] as it is and in one panel; layers of q k v [16, 8], out [8, 8], gate
+  // and up [24, 8], down [8, 12] in 1, 1, 2 and 1 panels; norms of 8, two a layer and the last.
+  const double layer = 16 * 8 + 16 * 8 + 32 * 8 + 16 * 12 + 2 * 8;
+  EXPECT_EQ(packed_bytes(TensorTable(small_model())), 4 * (10 * 8 + 16 * 8 + 2 * layer + 8));
+}
+
+TEST(Memory, OfALearnerIsItsWeightsGradientsAndMoments) {
+  const TensorTable table(small_model());
+  EXPECT_EQ(sum_of(learner_memory({}, small_model(), {}, 0)), 4 * floats_of(table));
+}
+
+TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
+  const TensorTable table(small_model());
+  // A layer of hidden 8, heads 2 x 4 and 1 x 4 for keys and values, width 12. Attention: its input,
+  // normed, one factor, q k v 16, q 8, attended 8, log-sum-exp 2, keys and values 8; MLP: its
+  // input, normed, one factor, gate and up 24, activated 12.
+  const double layer = 8 + (8 + 1 + 16 + 8 + 8 + 2) + 8 + 8 + (8 + 1 + 24 + 12);
+  // Backward of either: normed, q k v, q, attended, keys, values; normed, gate and up, activated.
+  const double gradients = (8 + 16 + 8 + 8 + 4 + 4) + (8 + 24 + 12);
+  const double last = 3 * 8 + 1;  // output, factor and norm, and the residual's gradient
+  EXPECT_EQ(training_floats_a_row(small_model(), "none"), 2 * layer + gradients + last);
+  const auto parts = learner_memory({}, small_model(), {}, 5);
+  ASSERT_EQ(parts.size(), 5U);
+  EXPECT_EQ(parts[3].what, "activations of 5 tokens, a micro-batch");
+  EXPECT_EQ(parts[3].bytes, 4 * 5 * (2 * layer + gradients + last + 8));
+  EXPECT_EQ(parts[4].what, "logits of 5 tokens") << "fewer than a chunk";
+  EXPECT_EQ(parts[4].bytes, 4 * 5 * (10 + 2 * 8));
+  EXPECT_EQ(training_logits_rows(49152), 170);
+  EXPECT_EQ(training_logits_rows(1 << 20), 48) << "at least";
+}
+
+TEST(Memory, OfActivationsIsLessTheMoreIsComputedAgain) {
+  const auto floats = [](const char* recompute) {
+    return training_floats_a_row(small_model(), recompute);
+  };
+  // Of each layer its input, and what attention gave: attended 8 and log-sum-exp 2.
+  EXPECT_EQ(floats("keep_attention") - floats("full"), 2 * (8 + 2));
+  EXPECT_LT(floats("keep_attention"), floats("none"));
+}
+
+TEST(Memory, OfAChannelIsItsVersionsAndTheNextOne) {
+  const TensorTable table(small_model());
+  EXPECT_EQ(sum_of(versions_memory(small_model(), {}, 2)), 3 * floats_of(table));
+  const AdapterConfig one = {.rank = 2};
+  EXPECT_EQ(sum_of(versions_memory(small_model(), {{"a", one}, {"b", one}}, 1)),
+            2 * 2 * floats_of(AdapterTable(table, one).tensors()));
+}
+
+TEST(Memory, OfALearnerOfAdaptersIsTheBaseToShareAndFourTimesEachAdapter) {
+  const TensorTable table(small_model());
+  const AdapterConfig one = {.rank = 2}, other = {.rank = 3, .targets = {"q_proj"}};
+  LearnerOptions options;
+  auto parts = learner_memory(options, small_model(), {{"a", one}, {"b", other}}, 0);
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(parts[0].bytes, packed_bytes(table));
+  EXPECT_EQ(parts[0].sharing, Sharing::kModel);
+  EXPECT_EQ(parts[1].bytes, 4 * floats_of(AdapterTable(table, one).tensors()));
+  EXPECT_EQ(parts[2].bytes, 4 * floats_of(AdapterTable(table, other).tensors()));
+  EXPECT_THAT(parts[1].what, HasSubstr("'a' (rank 2)"));
+  options.numerics = "fast";
+  parts = learner_memory(options, small_model(), {{"a", one}}, 0);
+  EXPECT_EQ(parts[0].bytes, floats_of(table));
+  EXPECT_EQ(parts[0].sharing, Sharing::kNone);
+  EXPECT_THAT(parts[0].what, HasSubstr("of its own, as numerics = \"fast\""));
+}
+
+TEST(Memory, OfAnEngineIsItsWeightsSlotsAndBlocks) {
+  const TensorTable table(small_model());
+  EngineOptions options;
+  options.kv_blocks = 7;
+  options.block_size = 4;
+  options.max_batched_tokens = 6;
+  options.max_running = 3;
+  const double blocks = 2.0 * 4 * 2 * 7 * 4 * 1 * 4;  // K and V, fp32, layers, rows, heads, head
+  // The rows of attention and MLP, which all layers share, and the residual stream.
+  const double rows = 4.0 * 6 * ((8 + 1 + 16 + 8 + 8 + 2) + (8 + 1 + 24 + 12) + 8);
+  const double logits = 4.0 * 3 * (10 + 8);
+  const double step = blocks + rows + logits;
+  auto parts = engine_memory(options, small_model());
+  EXPECT_EQ(sum_of(parts), 2 * packed_bytes(table) + step);
+  EXPECT_EQ(parts[0].sharing, Sharing::kNone) << "versions replace them";
+  EXPECT_TRUE(parts[1].is_optional) << "the second set";
+  options.has_second_set = false;
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())), packed_bytes(table) + step);
+  options.adapter_slots = options.adapters_max = 3;
+  options.max_adapter_rank = 5;
+  const AdapterTable adapter(table, {.rank = 5});
+  const double slots = 3 * packed_bytes(adapter.tensors());
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())), packed_bytes(table) + step + slots);
+  EXPECT_EQ(engine_memory(options, small_model()).front().sharing, Sharing::kModel);
+  options.adapters_max = 10;
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())),
+            packed_bytes(table) + step + slots + 10 * floats_of(adapter.tensors()))
+      << "all are kept beside the slots";
+}
+
+TEST(Memory, OfAProcessHasWhatIsSharedOnce) {
+  const std::vector<MemoryPart> engine = {
+      {.what = "base weights", .bytes = 100, .sharing = Sharing::kModel}, {"8 KV blocks", 10}};
+  const std::vector<MemoryPart> learner = {
+      {.what = "base weights", .bytes = 100, .sharing = Sharing::kModel}, {"adapter", 1}};
+  ProcessMemory memory;
+  memory.add("engine 'a'", "/models/one", engine);
+  memory.add("learner 'b'", "/models/one", learner);
+  EXPECT_EQ(memory.bytes(), 111);
+  ASSERT_EQ(memory.all().size(), 3U);
+  EXPECT_EQ(memory.all()[0].owners_text(), "engine 'a' and learner 'b'");
+  EXPECT_EQ(memory.all()[0].what_text(), "base weights, held once");
+  EXPECT_EQ(memory.all()[2].owners_text(), "learner 'b'");
+  memory.add("engine 'c'", "/models/one", engine);
+  EXPECT_EQ(memory.bytes(), 121);
+  EXPECT_EQ(memory.all()[0].owners_text(), "engine 'a', learner 'b' and 1 more");
+  memory.add("engine 'd'", "/models/two", engine);
+  EXPECT_EQ(memory.bytes(), 231) << "of another model";
+  EXPECT_NE(memory.find_shared("base weights", "/models/two"), nullptr);
+  EXPECT_EQ(memory.find_shared("adapter", "/models/one"), nullptr) << "each has its own";
+  const std::vector<MemoryPart> libraries = {
+      {.what = "libraries", .bytes = 1000, .sharing = Sharing::kProcess},
+      {.what = "second set", .bytes = 5, .is_optional = true}};
+  memory.add("engine 'e'", "/models/one", libraries);
+  memory.add("engine 'f'", "/models/two", libraries);
+  EXPECT_EQ(memory.bytes(), 1241) << "the libraries once, whatever the models";
+  EXPECT_EQ(memory.needed_bytes(), 1231);
+}
+
+TEST(Memory, IsSaidInUnitsThatPeopleRead) {
+  EXPECT_EQ(memory_text(1023), "1023 B");
+  EXPECT_EQ(memory_text(1024), "1 KiB");
+  EXPECT_EQ(memory_text(1536), "1.5 KiB");
+  EXPECT_EQ(memory_text(3.0 * (1 << 30)), "3 GiB");
+}
+
+}  // namespace
+}  // namespace primerl
