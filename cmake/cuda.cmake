@@ -1,7 +1,7 @@
-# Whether the CUDA room (kernels/ops/cuda) is built, and with what. AUTO asks for nvcc only where
+# Whether kernels/cuda/ops is built, and with what. AUTO asks for nvcc only where
 # the PyTorch that was found is a CUDA build: without one nobody would call the room. Where no nvcc
 # works, or PRIMERL_CUDA_OPS is ATEN, engines and learners on a device use PyTorch's own operations
-# (kernels/torch/aten).
+# (kernels/cuda/aten).
 set(cuda_wanted ${PRIMERL_CUDA})
 if(NOT PRIMERL_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "PRIMERL_CUDA is '${PRIMERL_CUDA}': AUTO, ON or OFF")
@@ -11,7 +11,7 @@ if(NOT PRIMERL_CUDA_OPS MATCHES "^(AUTO|ATEN)$")
 endif()
 set(torch_is_cuda OFF)
 if(PRIMERL_TORCH)
-  get_directory_property(torch_root DIRECTORY kernels/torch DEFINITION TORCH_ROOT)
+  get_directory_property(torch_root DIRECTORY kernels DEFINITION TORCH_ROOT)
   if(EXISTS ${torch_root}/lib/libtorch_cuda.so)
     set(torch_is_cuda ON)
   endif()
@@ -70,7 +70,7 @@ if(cuda_wanted)
     # The runtime comes by its path, with the room that calls it.
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)
     find_package(CUDAToolkit QUIET REQUIRED)
-    add_subdirectory(kernels/ops/cuda)
+    add_subdirectory(kernels/cuda/ops)
     set(PRIMERL_CUDA_ENGINE ${torch_is_cuda})
     set(cuda_runtime_target CUDA::cudart)
     set(cuda_ops_target primerl_ops_cuda)
@@ -93,7 +93,7 @@ if(cuda_wanted)
     set(PRIMERL_ATEN_ON_CUDA ON)
     target_compile_definitions(primerl_ops_aten PRIVATE PRIMERL_ATEN_ON_CUDA)
     target_link_libraries(primerl_ops_aten PUBLIC ${cuda_runtime_target})
-    add_subdirectory(kernels/torch/cuda)
+    add_subdirectory(kernels/cuda)
   endif()
 endif()
 

@@ -25,8 +25,8 @@
 
 #include "bench/device/random_model.h"
 #include "graph/base/random.h"
+#include "kernels/devices/make.h"
 #include "kernels/models/adapter.h"
-#include "kernels/torch/make.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl::bench {

@@ -20,9 +20,9 @@
 
 #include "actors/env/env.h"
 #include "bench/device/random_model.h"
+#include "kernels/devices/make.h"
 #include "kernels/engine/engine_wrapper.h"
 #include "kernels/engine/pausable_engine.h"
-#include "kernels/torch/make.h"
 #include "kernels/weights/safetensors.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"

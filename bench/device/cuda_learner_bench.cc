@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "graph/base/random.h"
+#include "kernels/cuda/learner/learner.h"
+#include "kernels/devices/make.h"
 #include "kernels/models/tensors.h"
-#include "kernels/torch/cuda/learner.h"
-#include "kernels/torch/make.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl::bench {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "graph/base/random.h"
-#include "kernels/ops/cuda_adapters.h"
+#include "kernels/cuda/ops/cuda_adapters.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {

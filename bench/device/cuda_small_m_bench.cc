@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops/cuda_gemms.h"
+#include "kernels/cuda/ops/cuda_gemms.h"
 
 namespace primerl::bench {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "bench/device/timing.h"
 #include "graph/base/random.h"
+#include "kernels/cuda/memory/device_memory.h"
+#include "kernels/devices/make.h"
 #include "kernels/models/tensors.h"
-#include "kernels/torch/cuda/device_memory.h"
-#include "kernels/torch/make.h"
 #include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 

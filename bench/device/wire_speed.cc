@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bench/device/timing.h"
-#include "kernels/torch/cuda/device_memory.h"
+#include "kernels/cuda/memory/device_memory.h"
 
 namespace primerl::bench {
 namespace {

@@ -26,7 +26,7 @@
 #include <algorithm>
 
 #include "bench/kernels/shapes.h"
-#include "kernels/torch/training/learner.h"
+#include "kernels/cpu/learner/learner.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl::bench {

@@ -13,8 +13,8 @@
 
 #include "bench/kernels/shapes.h"
 #include "graph/base/descriptor.h"
+#include "kernels/common/memory.h"
 #include "kernels/models/tensors.h"
-#include "kernels/torch/memory.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl::bench {

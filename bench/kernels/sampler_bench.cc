@@ -14,8 +14,8 @@
 #include <numeric>
 
 #include "graph/base/random.h"
+#include "kernels/common/sampler.h"
 #include "kernels/engine/logits_processor.h"
-#include "kernels/torch/inference/sampler.h"
 
 namespace primerl::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "graph/base/json.h"
-#include "kernels/torch/make.h"
+#include "kernels/devices/make.h"
 
 namespace primerl::bench {
 

@@ -1,7 +1,7 @@
 #include "runtime/backends/torch_backends.h"
 
-#include "kernels/torch/device.h"
-#include "kernels/torch/make.h"
+#include "kernels/devices/device.h"
+#include "kernels/devices/make.h"
 
 namespace primerl {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops/cuda_adapters.h"
+#include "kernels/cuda/ops/cuda_adapters.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda_test {

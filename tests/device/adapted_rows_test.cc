@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "graph/base/random.h"
-#include "kernels/ops/cuda_checks.h"
+#include "kernels/cuda/ops/cuda_checks.h"
 #include "tests/device/adapted_rows.h"
 
 namespace primerl::cuda {

@@ -10,15 +10,15 @@
 #include <span>
 
 #include "graph/base/random.h"
+#include "kernels/cpu/learner/learner.h"
+#include "kernels/cuda/learner/learner.h"
+#include "kernels/devices/make.h"
 #include "kernels/models/folder.h"
-#include "kernels/torch/cuda/learner.h"
-#include "kernels/torch/make.h"
-#include "kernels/torch/training/learner.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/cpu/tiny_adapters.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/bf16_rounding.h"
 #include "tests/device/learner_checks.h"
-#include "tests/torch/tiny_adapters.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

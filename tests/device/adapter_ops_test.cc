@@ -9,8 +9,8 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/ops/cuda_checks.h"
-#include "kernels/ops/cuda_expert_tiles.h"
+#include "kernels/cuda/ops/cuda_checks.h"
+#include "kernels/cuda/ops/cuda_expert_tiles.h"
 #include "tests/device/adapted_rows.h"
 
 namespace primerl::cuda {

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/ops/cuda_ops.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 
 namespace primerl::cuda_test {
 

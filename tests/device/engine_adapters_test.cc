@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "graph/base/random.h"
+#include "tests/cpu/tiny_adapters.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/engine_checks.h"
-#include "tests/torch/tiny_adapters.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

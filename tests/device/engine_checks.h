@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/torch/make.h"
+#include "kernels/devices/make.h"
 
 namespace primerl::device_test {
 

@@ -7,12 +7,12 @@
 #include <limits>
 #include <span>
 
-#include "kernels/ops/cuda_ops.h"
-#include "kernels/torch/cuda/decoder.h"
+#include "kernels/cuda/engine/decoder.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "tests/cpu/tiny_adapters.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/bf16_rounding.h"
 #include "tests/device/engine_checks.h"
-#include "tests/torch/tiny_adapters.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

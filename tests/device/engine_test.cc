@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "tests/conformance/engine_conformance.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/engine_checks.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

@@ -11,11 +11,11 @@
 #include <map>
 #include <vector>
 
-#include "kernels/ops/cuda_ops.h"
-#include "kernels/torch/cuda/device.h"
-#include "kernels/torch/device.h"
-#include "kernels/torch/make.h"
-#include "tests/torch/tiny_model.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/devices/device.h"
+#include "kernels/devices/make.h"
+#include "tests/cpu/tiny_model.h"
 
 namespace primerl {
 namespace {

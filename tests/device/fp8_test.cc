@@ -10,15 +10,15 @@
 #include <cstring>
 
 #include "graph/base/random.h"
+#include "kernels/cuda/layers/fp8.h"
+#include "kernels/cuda/learner/learner.h"
+#include "kernels/devices/make.h"
 #include "kernels/models/folder.h"
 #include "kernels/ops/fp8.h"
-#include "kernels/torch/cuda/fp8.h"
-#include "kernels/torch/cuda/learner.h"
-#include "kernels/torch/make.h"
 #include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/learner_checks.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

@@ -6,10 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/cpu/tiny_adapters.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/engine_checks.h"
 #include "tests/device/learner_checks.h"
-#include "tests/torch/tiny_adapters.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

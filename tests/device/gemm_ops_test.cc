@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "kernels/ops/cuda_checks.h"
+#include "kernels/cuda/ops/cuda_checks.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {

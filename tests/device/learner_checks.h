@@ -14,8 +14,8 @@
 #include "kernels/engine/kept_sets.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
-#include "tests/torch/never.h"
-#include "tests/torch/tiny_model.h"
+#include "tests/cpu/never.h"
+#include "tests/cpu/tiny_model.h"
 
 namespace primerl::testing {
 

@@ -12,15 +12,15 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/torch/cuda/device.h"
-#include "kernels/torch/cuda/learner.h"
-#include "kernels/torch/make.h"
-#include "kernels/torch/training/learner.h"
+#include "kernels/cpu/learner/learner.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/learner/learner.h"
+#include "kernels/devices/make.h"
 #include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
 #include "tests/conformance/learner_conformance.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/learner_checks.h"
-#include "tests/torch/tiny_model.h"
 
 namespace primerl {
 namespace {

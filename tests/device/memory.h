@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/ops/cuda_ops.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 
 namespace primerl::cuda_test {
 

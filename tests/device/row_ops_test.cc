@@ -8,7 +8,7 @@
 #include <map>
 
 #include "graph/base/random.h"
-#include "kernels/torch/adapter_dropout.h"
+#include "kernels/common/adapter_dropout.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "graph/base/random.h"
+#include "kernels/common/sampler.h"
 #include "kernels/engine/kept_sets.h"
-#include "kernels/torch/inference/sampler.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {

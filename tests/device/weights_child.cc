@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/torch/cuda/device_memory.h"
+#include "kernels/cuda/memory/device_memory.h"
 #include "kernels/weights/channel.h"
 #include "tests/device/device_versions.h"
 #include "tests/weights/channels.h"

@@ -7,13 +7,13 @@
 
 #include <set>
 
-#include "kernels/torch/cuda/device_memory.h"
-#include "kernels/torch/make.h"
+#include "kernels/cuda/memory/device_memory.h"
+#include "kernels/devices/make.h"
 #include "kernels/weights/channel.h"
 #include "kernels/weights/device_weights.h"
 #include "kernels/weights/memory_channel.h"
+#include "tests/cpu/tiny_model.h"
 #include "tests/device/device_versions.h"
-#include "tests/torch/tiny_model.h"
 #include "tests/weights/channels.h"
 #include "tests/weights/child.h"
 

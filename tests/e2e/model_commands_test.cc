@@ -8,9 +8,9 @@
 
 #include "kernels/train/batch_file.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/cpu/reference_models.h"
 #include "tests/e2e/run_files.h"
 #include "tests/store/scratch_folder.h"
-#include "tests/torch/reference_models.h"
 
 namespace primerl {
 namespace {

@@ -12,12 +12,13 @@ foreach(header ${headers})
   endif()
   set(generated ${CMAKE_CURRENT_BINARY_DIR}/headers/${source})
   file(CONFIGURE OUTPUT ${generated} CONTENT "#include \"${header}\"\n")
-  if(header MATCHES "^kernels/ops/")
+  if(header MATCHES "^kernels/(ops|cuda/ops)/")
     # Bodies that cpu_*.cc compiles once per instruction set, with its flags.
     set_source_files_properties(${generated} PROPERTIES
                                 COMPILE_OPTIONS "-Wno-psabi;-Wno-unused-function")
   endif()
-  if(header MATCHES "^kernels/torch/")
+  if(header MATCHES "^kernels/(common|cpu|cuda|devices)/" AND
+     NOT header MATCHES "^kernels/cuda/ops/")
     list(APPEND alone_torch ${generated})
   else()
     list(APPEND alone ${generated})

@@ -16,9 +16,9 @@ const std::vector<std::string> kBehindServices = {
     "csignal", "semaphore",  "latch",        "sys/time.h",
     "barrier", "dlfcn.h"};
 
-const std::vector<std::string> kTorchFree = {"kernels/engine/",  "kernels/train/",
-                                             "kernels/weights/", "kernels/text/",
-                                             "kernels/models/",  "kernels/scripted/"};
+const std::vector<std::string> kTorchFree = {
+    "kernels/engine/", "kernels/train/",  "kernels/weights/", "kernels/text/",
+    "kernels/models/", "kernels/sizing/", "kernels/scripted/"};
 
 std::vector<std::string> with(std::vector<std::string> base, const std::vector<std::string>& more) {
   base.insert(base.end(), more.begin(), more.end());
@@ -113,9 +113,14 @@ const std::vector<Layer>& layers() {
       {"kernels/weights/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/text/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/models/", with(kTorchFree, {"graph/base/"}), {}, {}},
+      {"kernels/sizing/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/scripted/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/ops/", {"kernels/ops/", "graph/base/"}, {}, {}},
-      {"kernels/torch/", {"kernels/", "graph/base/"}, {}, {}},
+      {"kernels/common/", {"kernels/", "graph/base/"}, {}, {}},
+      {"kernels/cpu/", {"kernels/", "graph/base/"}, {}, {}},
+      {"kernels/cuda/", {"kernels/", "graph/base/"}, {}, {}},
+      {"kernels/cuda/ops/", {"kernels/cuda/ops/", "kernels/ops/", "graph/base/"}, {}, {}},
+      {"kernels/devices/", {"kernels/", "graph/base/"}, {}, {}},
       {"actors/",
        {"actors/", "graph/", "kernels/engine/", "kernels/train/", "kernels/weights/",
         "kernels/text/"},
@@ -170,9 +175,11 @@ const std::vector<Fence>& fences() {
       {"OpenSSL", {"openssl/"}, {"graph/base/sha256.cc"}},
       {"CUDA",
        {"cuda", "mma.h"},
-       {"kernels/ops/cuda/*", "kernels/torch/cuda/device.cc",
-        "kernels/torch/cuda/mapped_memory.cc"}},
-      {"libtorch", {"torch/", "ATen/", "c10/"}, {"kernels/torch/*"}},
+       {"kernels/cuda/ops/*", "kernels/cuda/device/device.cc",
+        "kernels/cuda/memory/mapped_memory.cc"}},
+      {"libtorch",
+       {"torch/", "ATen/", "c10/"},
+       {"kernels/common/*", "kernels/cpu/*", "kernels/cuda/*"}},
   };
   return table;
 }

@@ -31,10 +31,10 @@ TEST(Layers, RefuseEveryArrowTheTableForbids) {
       {"graph/plan.cc", "#include \"kernels/engine/engine.h\""},
       {"graph/plan.cc", "#include \"actors/catalog.h\""},
       {"kernels/engine/engine.h", "#include \"graph/plan.h\""},
-      {"kernels/engine/engine.h", "#include \"kernels/torch/make.h\""},
+      {"kernels/engine/engine.h", "#include \"kernels/devices/make.h\""},
       {"kernels/ops/ops.h", "#include \"kernels/engine/engine.h\""},
-      {"kernels/torch/engine.cc", "#include \"actors/messages/generation.h\""},
-      {"actors/env/env.h", "#include \"kernels/torch/make.h\""},
+      {"kernels/cpu/engine/engine.cc", "#include \"actors/messages/generation.h\""},
+      {"actors/env/env.h", "#include \"kernels/devices/make.h\""},
       {"actors/env/env.h", "#include \"kernels/scripted/options.h\""},
       {"runtime/exec/actor_group.cc", "#include \"actors/router/router.h\""},
       {"actors/env/env.cc", "#include \"graph/base/real_clock.h\""},
@@ -67,7 +67,7 @@ TEST(Layers, RefuseThirdPartiesOutsideTheirFence) {
 
 TEST(Layers, AllowWhatTheTableAllows) {
   EXPECT_THAT(faults_of("runtime/exec/caf_executor.cc", "#include <caf/all.hpp>"), IsEmpty());
-  EXPECT_THAT(faults_of("runtime/backends/backends.cc", "#include \"kernels/torch/make.h\""),
+  EXPECT_THAT(faults_of("runtime/backends/backends.cc", "#include \"kernels/devices/make.h\""),
               IsEmpty());
   EXPECT_THAT(faults_of("actors/decode/decode.h", "#include \"kernels/engine/engine.h\""),
               IsEmpty());

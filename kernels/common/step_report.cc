@@ -1,0 +1,79 @@
+#include "kernels/common/step_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/train/schedule.h"
+
+namespace primerl {
+namespace {
+
+int64_t count_loss_tokens(const TrainBatch& batch) {
+  int64_t count = 0;
+  for (const auto& sample : batch.samples)
+    for (size_t i = 1; i < sample.loss_mask.size(); ++i) count += sample.loss_mask[i] != 0;
+  return count;
+}
+
+}  // namespace
+
+Recompute recompute_of(std::string_view name) {
+  if (name == "full") return Recompute::kFull;
+  return name == "keep_attention" ? Recompute::kAttention : Recompute::kNone;
+}
+
+TrainReport begin_report(const TrainBatch& batch, const TrainingRules& rules, int64_t step) {
+  TrainReport report;
+  for (const auto& sample : batch.samples)
+    report.num_tokens += static_cast<int64_t>(sample.tokens.size());
+  report.num_loss_tokens = count_loss_tokens(batch);
+  report.learning_rate = learning_rate(rules.schedule, rules.optimizer.lr, rules.max_steps, step);
+  if (report.num_loss_tokens == 0) {
+    report.skipped = true;
+    report.skip_reason = "no token of the batch has a loss";
+  }
+  return report;
+}
+
+void add_means(const LossSums& sums, TrainReport& report) {
+  const double per_token = 1.0 / static_cast<double>(report.num_loss_tokens);
+  report.loss = sums.loss * per_token;
+  report.entropy_mean = sums.entropy * per_token;
+  report.mismatch_kl_mean = sums.mismatch_kl * per_token;
+  report.mismatch_kl_max = sums.mismatch_kl_max;
+  report.masked_fraction = static_cast<double>(sums.masked) * per_token;
+}
+
+TokenLoss token_loss(const TrainTarget& target, double log_pi, LossKind loss,
+                     const LossOptions& options) {
+  return loss == LossKind::kCrossEntropy
+             ? cross_entropy_loss(log_pi)
+             : dppo_loss(log_pi, target.logprob, target.advantage, options);
+}
+
+void add_token(const TokenLoss& token, double entropy, LossSums& sums) {
+  sums.loss += token.loss;
+  sums.entropy += entropy;
+  sums.mismatch_kl += token.mismatch_kl;
+  sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, token.mismatch_kl);
+  sums.masked += token.masked ? 1 : 0;
+}
+
+AdamwArgs adamw_args(const OptimizerOptions& options, const TrainReport& report,
+                     int64_t num_steps) {
+  const double max_norm = options.max_norm;
+  const bool clip = max_norm > 0 && report.grad_norm > max_norm;
+  const auto steps = static_cast<double>(num_steps);
+  AdamwArgs args;
+  args.gradient_scale = clip ? static_cast<float>(max_norm / report.grad_norm) : 1.0F;
+  args.lr = static_cast<float>(report.learning_rate);
+  args.weight_decay = static_cast<float>(options.weight_decay);
+  args.beta1 = static_cast<float>(options.beta1);
+  args.beta2 = static_cast<float>(options.beta2);
+  args.epsilon = static_cast<float>(options.epsilon);
+  args.correction1 = static_cast<float>(1 - std::pow(options.beta1, steps));
+  args.correction2 = static_cast<float>(1 - std::pow(options.beta2, steps));
+  return args;
+}
+
+}  // namespace primerl

@@ -1,0 +1,124 @@
+#include "kernels/cpu/learner/head.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/common/parallel.h"
+#include "kernels/common/step_report.h"
+#include "kernels/sizing/memory.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kWorkOfLogit = 32;  // cost of softmax and its backward per logit, in
+                                      // multiply-adds
+
+void grow(std::vector<float>& values, int64_t count) {
+  if (values.size() < static_cast<size_t>(count)) values.resize(static_cast<size_t>(count));
+}
+
+}  // namespace
+
+int64_t TrainingHead::chunk_rows() const {
+  return training_logits_rows(decoder_.config().vocab_size);
+}
+
+float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const float* normed) {
+  const int64_t hidden = decoder_.config().hidden_size;
+  const auto count = static_cast<int64_t>(targets.size());
+  grow(picked_, count * hidden);
+  grow(dpicked_, count * hidden);
+  grow(logits_, count * decoder_.config().vocab_size);
+  float* to = picked_.data();
+  for (const auto& target : targets) {
+    std::memcpy(to, normed + target.row * hidden, static_cast<size_t>(hidden) * sizeof(float));
+    to += hidden;
+  }
+  decoder_.head().forward(decoder_.tools(), count, picked_.data(), nullptr, logits_.data());
+  return logits_.data();
+}
+
+TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float* logits,
+                                                const LearnedPart& part, KeptLogits& kept) const {
+  const int64_t vocab = decoder_.config().vocab_size;
+  const CpuOps& ops = decoder_.tools().ops;
+  const float scale = target.inverse_temperature;
+  float* row = logits;
+  int64_t size = vocab;
+  int32_t label = target.label;
+  const bool is_kept_only = !target.kept.keeps_all();
+  if (is_kept_only) {
+    target.kept.list(kept.ids);
+    kept.logits.clear();
+    for (const int32_t id : kept.ids) kept.logits.push_back(logits[id]);
+    row = kept.logits.data();
+    size = static_cast<int64_t>(kept.ids.size());
+    const auto at = std::lower_bound(kept.ids.begin(), kept.ids.end(), target.label);
+    label = static_cast<int32_t>(at - kept.ids.begin());
+  }
+  const SoftmaxStats stats = ops.softmax(
+      {.vocab_size = size, .inverse_temperature = scale, .logits = row, .weights = nullptr});
+  const float log_pi = row[label] * scale - stats.log_normalizer;
+  const TokenLoss token = token_loss(target, log_pi, part.loss, *part.options);
+  ops.softmax_backward({.vocab_size = size,
+                        .inverse_temperature = scale,
+                        .log_normalizer = stats.log_normalizer,
+                        .coefficient = static_cast<float>(token.gradient * part.per_token),
+                        .label = label,
+                        .logits = row});
+  if (is_kept_only) {
+    std::fill_n(logits, vocab, 0.0F);
+    for (size_t i = 0; i < kept.ids.size(); ++i) logits[kept.ids[i]] = kept.logits[i];
+  }
+  return {token, stats.entropy};
+}
+
+void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts,
+                         const float* normed, float* dnormed) {
+  const int64_t hidden = decoder_.config().hidden_size, vocab = decoder_.config().vocab_size;
+  kept_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
+  part_of_.clear();
+  for (const auto& part : parts) part_of_.insert(part_of_.end(), part.count, &part);
+  for (std::span<const LearnedPart* const> part_of = part_of_; !targets.empty();) {
+    const auto chunk = targets.first(std::min(targets.size(), static_cast<size_t>(chunk_rows())));
+    const auto count = static_cast<int64_t>(chunk.size());
+    float* logits = make_logits(chunk, normed);
+    learned_.resize(chunk.size());
+    share(count, count * vocab * kWorkOfLogitLoss, [&](int64_t begin, int64_t end) {
+      KeptLogits& kept = kept_[static_cast<size_t>(at::get_thread_num())];
+      for (int64_t i = begin; i < end; ++i) {
+        const auto index = static_cast<size_t>(i);
+        learned_[index] = learn_token(chunk[index], logits + i * vocab, *part_of[index], kept);
+      }
+    });
+    for (size_t i = 0; i < chunk.size(); ++i)
+      add_token(learned_[i].token, learned_[i].entropy, *part_of[i]->sums);
+    decoder_.head().backward(decoder_.tools(), count, picked_.data(), logits, dpicked_.data());
+    const float* from = dpicked_.data();
+    for (const auto& target : chunk) {
+      float* to = dnormed + target.row * hidden;
+      for (int64_t i = 0; i < hidden; ++i) to[i] += from[i];
+      from += hidden;
+    }
+    targets = targets.subspan(chunk.size());
+    part_of = part_of.subspan(chunk.size());
+  }
+}
+
+void TrainingHead::score(std::span<const TrainTarget> targets, const float* normed,
+                         std::vector<float>& logprobs) {
+  const int64_t vocab = decoder_.config().vocab_size;
+  while (!targets.empty()) {
+    const auto chunk = targets.first(std::min(targets.size(), static_cast<size_t>(chunk_rows())));
+    const float* row = make_logits(chunk, normed);
+    for (const auto& target : chunk) {
+      const auto stats = decoder_.tools().ops.softmax(
+          {.vocab_size = vocab, .inverse_temperature = 1, .logits = row, .weights = nullptr});
+      logprobs.push_back(row[target.label] - stats.log_normalizer);
+      row += vocab;
+    }
+    targets = targets.subspan(chunk.size());
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,60 @@
+/// The head of a training step: log-probabilities, losses and their gradients, only for tokens that
+/// have a loss.
+///
+/// In chunks, loss and gradient in one pass: [loss tokens, vocab_size] never exists. A token with a
+/// kept set uses the softmax over the logits of those ids, in their order, exactly as in the
+/// Sampler; other logits have no gradient. One thread calls and divides tokens over its compute
+/// threads; sums are added in the order of the tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cpu/stages/decoder.h"
+#include "kernels/train/loss.h"
+#include "kernels/train/packing.h"
+
+namespace primerl {
+
+class TrainingHead {
+ public:
+  explicit TrainingHead(Decoder& decoder) : decoder_(decoder) {}
+
+  /// Adds the losses of `targets` to the sums of their part, the gradient of the head's weights to
+  /// their buffer, if one is bound, and the gradient of the rows of `normed` [rows, hidden] to
+  /// `dnormed`. The parts are adjacent and cover all targets.
+  void learn(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts,
+             const float* normed, float* dnormed);
+  /// Appends the log-probability of each target's label at temperature 1.
+  void score(std::span<const TrainTarget> targets, const float* normed,
+             std::vector<float>& logprobs);
+
+ private:
+  struct Learned {
+    TokenLoss token;
+    float entropy = 0;
+  };
+  struct KeptLogits {
+    std::vector<int32_t> ids;
+    std::vector<float> logits;
+  };
+
+  int64_t chunk_rows() const;
+  /// Gathers the rows of `targets` and computes their logits.
+  float* make_logits(std::span<const TrainTarget> targets, const float* normed);
+  /// The loss of a token; its row of logits becomes their gradient.
+  Learned learn_token(const TrainTarget& target, float* logits, const LearnedPart& part,
+                      KeptLogits& kept) const;
+
+  Decoder& decoder_;
+  // Scratch.
+  std::vector<float> picked_;                // [chunk rows, hidden]
+  std::vector<float> dpicked_;               // [chunk rows, hidden]
+  std::vector<float> logits_;                // [chunk rows, vocab_size]
+  std::vector<const LearnedPart*> part_of_;  // by target
+  std::vector<Learned> learned_;
+  std::vector<KeptLogits> kept_;  // one per thread
+};
+
+}  // namespace primerl

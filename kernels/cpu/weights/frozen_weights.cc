@@ -1,0 +1,46 @@
+#include "kernels/cpu/weights/frozen_weights.h"
+
+#include "kernels/common/memory.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+namespace {
+
+std::shared_ptr<FrozenWeights> zero_weights(const ModelConfig& config, bool flat) {
+  return flat ? std::make_shared<FrozenWeights>(config, Numerics::kFast,
+                                                DecoderWeights::Use::kLearner)
+              : std::make_shared<FrozenWeights>(config, Numerics::kInvariant,
+                                                DecoderWeights::Use::kEngine);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const FrozenWeights>> load_frozen_weights(
+    const std::filesystem::path& folder, const ModelConfig& config, bool flat) {
+  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder));
+  auto made = zero_weights(config, flat);
+  Status loaded = made->weights().load(tensors);
+  if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
+  return std::shared_ptr<const FrozenWeights>(std::move(made));
+}
+
+Result<std::shared_ptr<const FrozenWeights>> frozen_weights(FrozenBases* bases,
+                                                            const std::filesystem::path& folder,
+                                                            const ModelConfig& config) {
+  const auto load = [&] { return load_frozen_weights(folder, config, false); };
+  if (bases == nullptr) return load();
+  return bases->find_or_load<FrozenWeights>({folder, "cpu", "float32"}, load);
+}
+
+Result<std::shared_ptr<const FrozenWeights>> random_frozen_weights(uint64_t seed,
+                                                                   const ModelConfig& config,
+                                                                   bool flat) {
+  const TensorTable table(config);
+  const at::Tensor numbers = zero_floats(table.count());
+  randomize_parameters(table, seed, config.initializer_range, numbers.mutable_data_ptr<float>());
+  auto made = zero_weights(config, flat);
+  RETURN_IF_ERROR(made->weights().load(view_parameters(table, numbers.const_data_ptr<float>())));
+  return std::shared_ptr<const FrozenWeights>(std::move(made));
+}
+
+}  // namespace primerl

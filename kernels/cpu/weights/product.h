@@ -1,0 +1,69 @@
+/// The GEMMs of a decoder, forward and backward, dense and grouped by expert: engine and learner
+/// compute every GEMM here.
+///
+/// Invariant GEMMs are linear_rows (ops.h), also backward: a gradient does not depend on the number
+/// of threads. Fast ones are libtorch's, or linear_rows if that is faster (weights.h). Work is
+/// divided over the compute threads of the calling thread. Pointers are to row-major fp32.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cpu/weights/weights.h"
+
+namespace primerl {
+
+/// Rows of x by group: group g has rows [ends[g - 1], ends[g]). One group: a dense GEMM.
+using GroupEnds = std::span<const int64_t>;
+
+/// The arguments of linear_rows for all panels of y = x * weight' of group `group`.
+LinearRowsArgs forward_args(int64_t rows, const float* x, const Matrix& weight, int64_t group,
+                            float* y);
+/// dx = dy * weight of group `group`: the GEMM's columns are the weight's terms.
+LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, int64_t group,
+                          float* dx);
+/// dweight += dy' * x: the GEMM's rows are the weight's columns, its terms the rows of the batch.
+LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const Matrix& weight,
+                           float* dweight);
+
+class Products {
+ public:
+  explicit Products(Numerics numerics) : ops_(cpu_ops()), numerics_(numerics) {}
+
+  Numerics numerics() const { return numerics_; }
+
+  /// Computes all of `tasks`, which must write to separate memory.
+  void run(const std::vector<LinearRowsArgs>& tasks);
+
+  /// y = residual + bias + x * weight'; `bias` and `residual` may be null, `y` may be `residual`.
+  void linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
+              const float* residual, float* y);
+  /// The same for each group, without bias and residual.
+  void grouped(GroupEnds ends, const float* x, const Matrix& weight, float* y);
+
+  /// Backward of y = x * weight': dx = dy * weight, or added to dx if `adds`.
+  void input_gradient(int64_t rows, const float* dy, const Matrix& weight, float* dx, bool adds);
+  void grouped_input_gradient(GroupEnds ends, const float* dy, const Matrix& weight, float* dx);
+  /// dweight += dy' * x, of the weight's shape.
+  void weight_gradient(int64_t rows, const float* dy, const float* x, const Matrix& weight,
+                       float* dweight);
+  void grouped_weight_gradient(GroupEnds ends, const float* dy, const float* x,
+                               const Matrix& weight, float* dweight);
+  /// dbias += the sum of each column of dy.
+  void bias_gradient(int64_t rows, int64_t columns, const float* dy, float* dbias);
+
+ private:
+  /// Weights that an engine packed use linear_rows with either numerics.
+  bool is_vendors(const Matrix& weight) const {
+    return numerics_ == Numerics::kFast && weight.packed == nullptr;
+  }
+  const CpuOps& ops_;
+  const Numerics numerics_;
+  // Scratch.
+  std::vector<LinearRowsArgs> tasks_;
+  std::vector<LinearRowsArgs> parts_;
+  std::vector<float> sums_;
+};
+
+}  // namespace primerl

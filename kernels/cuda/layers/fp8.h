@@ -1,0 +1,69 @@
+/// GEMMs of bf16 rows with a matrix in FP8 on a CUDA device, by libtorch's scaled GEMMs: a scale
+/// for each 128 numbers of a row, and for each 128 x 128 of the matrix; sums are fp32.
+///
+/// For `products = "fp8"`: the four matrices of a dense layer, forward, and backward for the
+/// gradients of rows. Terms are padded with zeros to a multiple of 512, where libtorch's two
+/// layouts of a matrix's scales are equal. One thread, under a CudaStream::Use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/device/stream.h"
+#include "kernels/models/config.h"
+
+namespace primerl {
+
+/// A matrix [columns, terms] as such a GEMM reads it.
+struct Fp8Matrix {
+  at::Tensor codes;   // [columns, padded terms] e4m3
+  at::Tensor scales;  // [columns / 128, padded terms / 128]
+};
+
+struct Fp8Weight {
+  Fp8Matrix forward;
+  Fp8Matrix backward;  // transposed, for backward; undefined if it is not trained
+};
+
+/// Zeroed memory for `weight` [columns, terms], both multiples of 128.
+Fp8Weight make_fp8(const at::Tensor& weight, bool is_trained);
+/// Computes the codes of `weight`.
+Status quantise(const at::Tensor& weight, const Fp8Weight& to, const CudaStream& stream);
+
+/// Rows that a GEMM of `rows` rows writes; those after `rows` are padding.
+constexpr int64_t fp8_rows(int64_t rows) { return (rows + 15) / 16 * 16; }
+/// y = x * matrix' of the first `rows` rows; y, of bf16, has fp8_rows(rows) rows or more. Throws as
+/// libtorch's GEMMs do.
+void fp8_gemm(int64_t rows, const at::Tensor& x, const Fp8Matrix& matrix, const at::Tensor& y,
+              const CudaStream& stream);
+
+/// The codes of matrices at fixed addresses.
+class Fp8Weights {
+ public:
+  /// Adds `weight` [columns, terms]; the next quantise_all() computes its codes.
+  std::shared_ptr<const Fp8Weight> add(const at::Tensor& weight, bool is_trained);
+  /// Recomputes all codes; must be called after every change of the matrices.
+  Status quantise_all(const CudaStream& stream) const;
+
+ private:
+  struct Coded {
+    at::Tensor weight;
+    std::shared_ptr<const Fp8Weight> codes;
+  };
+  std::vector<Coded> all_;
+};
+
+/// Whether the parameter of that name is used as FP8.
+bool is_fp8_weight(std::string_view name);
+/// Bytes of all FP8 matrices of a model.
+double fp8_bytes(const ModelConfig& config, bool is_trained);
+/// Why FP8 GEMMs, requested by `products`, are not available for a model on a CUDA device; ok if
+/// `products` requests none.
+Status check_products(std::string_view products, std::string_view dtype, const ModelConfig& config,
+                      std::string_view device);
+
+}  // namespace primerl

@@ -1,0 +1,239 @@
+#include "kernels/cuda/learner/trained_weights.h"
+
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "kernels/common/memory.h"
+#include "kernels/common/step_report.h"
+#include "kernels/train/optimizer_state.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kPartOfNorm = int64_t{1} << 22;  // summed in fp32; the parts are added in double,
+                                                   // in order
+
+at::Tensor zeros_on(const CudaStream& stream, int64_t count, at::ScalarType type) {
+  return at::zeros({count}, at::TensorOptions(stream.device()).dtype(type));
+}
+
+DataType data_type_of(const at::Tensor& flat) {
+  return flat.scalar_type() == at::kFloat ? DataType::kF32 : DataType::kBF16;
+}
+
+/// The offset and length in bytes of a tensor in a flat buffer.
+std::pair<uint64_t, uint64_t> bytes_of(const TensorSlice& slice, DataType type) {
+  const uint64_t size = size_in_bytes(type);
+  return {static_cast<uint64_t>(slice.offset) * size, static_cast<uint64_t>(slice.count) * size};
+}
+
+}  // namespace
+
+CudaTrainedWeights::CudaTrainedWeights(const TensorTable& table, at::ScalarType type,
+                                       const CudaStream& stream)
+    : table_(table),
+      files_(table),
+      type_(type),
+      stream_(stream),
+      masters_(zeros_on(stream, table.count(), at::kFloat)),
+      weights_(type == at::kFloat ? masters_ : zeros_on(stream, table.count(), type)),
+      gradients_(zeros_on(stream, table.count(), at::kFloat)),
+      first_moments_(zeros_on(stream, table.count(), at::kFloat)),
+      second_moments_(zeros_on(stream, table.count(), at::kFloat)),
+      norms_(
+          zeros_on(stream, (table.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {}
+
+CudaTrainedWeights::CudaTrainedWeights(const PaddedAdapters& padded, const AdapterTable& adapter,
+                                       at::Tensor weights, at::Tensor gradients,
+                                       const CudaStream& stream)
+    : table_(padded.tensors()),
+      files_(adapter.tensors()),
+      padded_(&padded),
+      adapter_(&adapter),
+      type_(weights.scalar_type()),
+      stream_(stream),
+      masters_(type_ == at::kFloat ? weights : zeros_on(stream, table_.count(), at::kFloat)),
+      weights_(std::move(weights)),
+      gradients_(std::move(gradients)),
+      first_moments_(zeros_on(stream, table_.count(), at::kFloat)),
+      second_moments_(zeros_on(stream, table_.count(), at::kFloat)),
+      norms_(
+          zeros_on(stream, (table_.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {
+  const at::Tensor host = zero_floats(files_.count());
+  initialize_adapter(adapter, host.mutable_data_ptr<float>());
+  take_weights(host);
+}
+
+double CudaTrainedWeights::bytes_of_parameter(at::ScalarType type) {
+  return 4.0 * sizeof(float) + (type == at::kFloat ? 0.0 : 2.0);
+}
+
+CudaParameter CudaTrainedWeights::parameter(std::string_view name) const {
+  const Parameter* found = table_.find(name);
+  if (found == nullptr) return {};
+  const auto view = [&](const at::Tensor& flat) {
+    return flat.narrow(0, found->offset, found->count).view(found->shape);
+  };
+  return {view(weights_), view(gradients_), nullptr, view(masters_)};
+}
+
+void CudaTrainedWeights::take_weights(const at::Tensor& host) {
+  masters_.copy_(in_layout(host));
+  if (type_ != at::kFloat) weights_.copy_(masters_);
+}
+
+Status CudaTrainedWeights::fill(const std::vector<WeightTensor>& tensors) {
+  const at::Tensor host = zero_floats(files_.count());
+  RETURN_IF_ERROR(fill_parameters(files_, tensors, host.mutable_data_ptr<float>()));
+  take_weights(host);
+  return stream_.wait();
+}
+
+void CudaTrainedWeights::randomize(uint64_t seed, double deviation) {
+  const at::Tensor host = zero_floats(table_.count());
+  randomize_parameters(table_, seed, deviation, host.mutable_data_ptr<float>());
+  take_weights(host);
+}
+
+void CudaTrainedWeights::clear_gradients() { gradients_.zero_(); }
+
+double CudaTrainedWeights::gradient_norm() {
+  const int64_t count = table_.trained_count();
+  for (int64_t i = 0; i < norms_.numel(); ++i) {
+    at::Tensor to = norms_.select(0, i);
+    const int64_t begin = i * kPartOfNorm;
+    at::linalg_vector_norm_out(
+        to, gradients_.narrow(0, begin, std::min(kPartOfNorm, count - begin)), 2);
+  }
+  const at::Tensor norms = norms_.cpu();
+  double sum = 0;
+  for (int64_t i = 0; i < norms.numel(); ++i) {
+    const double norm = norms.const_data_ptr<float>()[i];
+    sum += norm * norm;
+  }
+  return std::sqrt(sum);
+}
+
+/// An adapter is copied to the host whole; for full weights, only the bad tensor.
+std::string CudaTrainedWeights::broken_gradient() const {
+  const at::Tensor all = padded_ == nullptr ? gradients_ : on_host(gradients_);
+  for (const auto& slice : files_.slices()) {
+    const at::Tensor values = all.narrow(0, slice.offset, slice.count);
+    if (at::isfinite(values).all().item<bool>()) continue;
+    const at::Tensor host = values.cpu();
+    const float* data = host.const_data_ptr<float>();
+    int64_t at = 0;
+    while (std::isfinite(data[at])) ++at;
+    return fmt::format("'{}' ({} at element {})", slice.name, data[at], at);
+  }
+  return "none of the tensors";
+}
+
+Status CudaTrainedWeights::update(const OptimizerOptions& options, TrainReport& report) {
+  report.grad_norm = gradient_norm();
+  if (!std::isfinite(report.grad_norm) || !std::isfinite(report.loss)) {
+    report.skipped = true;
+    report.skip_reason = fmt::format("the gradient is not finite (norm {}, loss {}), first in {}",
+                                     report.grad_norm, report.loss, broken_gradient());
+    return ok();
+  }
+  cuda::MasterAdamwArgs args;
+  args.step = adamw_args(options, report, num_steps_ + 1);
+  args.step.count = table_.trained_count();
+  args.step.weights = masters_.mutable_data_ptr<float>();
+  args.step.gradients = gradients_.const_data_ptr<float>();
+  args.step.first_moments = first_moments_.mutable_data_ptr<float>();
+  args.step.second_moments = second_moments_.mutable_data_ptr<float>();
+  if (type_ != at::kFloat) args.bf16_weights = weights_.mutable_data_ptr();
+  RETURN_IF_ERROR(launched(cuda::adamw(args, stream_.raw()), "adamw"));
+  ++num_steps_;
+  return stream_.wait();
+}
+
+at::Tensor CudaTrainedWeights::on_host(const at::Tensor& flat) const {
+  at::Tensor host = zero_floats(table_.count());
+  host.copy_(flat);
+  if (padded_ == nullptr) return host;
+  const at::Tensor cut = zero_floats(files_.count());
+  padded_->cut(*adapter_, host.const_data_ptr<float>(), cut.mutable_data_ptr<float>());
+  return cut;
+}
+
+at::Tensor CudaTrainedWeights::in_layout(const at::Tensor& host) const {
+  if (padded_ == nullptr) return host;
+  const at::Tensor padded = zero_floats(table_.count());
+  padded_->pad(*adapter_, host.const_data_ptr<float>(), padded.mutable_data_ptr<float>());
+  return padded;
+}
+
+std::vector<WeightTensor> CudaTrainedWeights::copies_of(const at::Tensor& flat) const {
+  const auto host = std::make_shared<const at::Tensor>(
+      flat.scalar_type() == at::kFloat ? on_host(flat) : flat.cpu());
+  const std::span all(static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes());
+  const DataType type = data_type_of(*host);
+  std::vector<WeightTensor> tensors;
+  tensors.reserve(files_.slices().size());
+  for (const auto& slice : files_.slices()) {
+    const auto [offset, count] = bytes_of(slice, type);
+    tensors.push_back({slice.name, type, slice.shape, Blob(host, all.subspan(offset, count))});
+  }
+  return tensors;
+}
+
+Status CudaTrainedWeights::publish(std::shared_ptr<DeviceBuffer> buffer,
+                                   DeviceWeights::Buffers next, WeightSnapshot& snapshot) const {
+  if (buffer->num_bytes() != published_bytes())
+    return error(Code::kInvalid, "a buffer of {} bytes is not for weights of {}",
+                 buffer->num_bytes(), published_bytes());
+  const DataType type = data_type_of(weights_);
+  std::vector<uint64_t> offsets;
+  offsets.reserve(table_.slices().size());
+  for (const auto& slice : table_.slices()) {
+    snapshot.tensors.push_back({slice.name, type, slice.shape, {}});
+    offsets.push_back(bytes_of(slice, type).first);
+  }
+  RETURN_IF_ERROR(stream_.copy(buffer->data(), weights_.const_data_ptr(), published_bytes()));
+  snapshot.device =
+      std::make_shared<const DeviceWeights>(std::move(buffer), std::move(offsets), std::move(next));
+  return stream_.wait();
+}
+
+std::vector<WeightTensor> CudaTrainedWeights::copy_gradients() const {
+  auto all = copies_of(gradients_);
+  // One tensor per slice, in their order.
+  size_t next = 0;
+  std::erase_if(all, [&](const WeightTensor&) {
+    return !files_.parameters()[files_.slices()[next++].parameter].is_trained;
+  });
+  return all;
+}
+
+Status CudaTrainedWeights::save(const std::filesystem::path& folder) const {
+  const at::Tensor first = on_host(first_moments_), second = on_host(second_moments_);
+  return write_optimizer_state(
+      folder, files_, {num_steps_, first.const_data_ptr<float>(), second.const_data_ptr<float>()});
+}
+
+Status CudaTrainedWeights::load(const std::vector<WeightTensor>& tensors,
+                                const std::filesystem::path& folder) {
+  const at::Tensor weights = zero_floats(files_.count());
+  const at::Tensor first = zero_floats(files_.count());
+  const at::Tensor second = zero_floats(files_.count());
+  RETURN_IF_ERROR(fill_parameters(files_, tensors, weights.mutable_data_ptr<float>()));
+  ASSIGN_OR_RETURN(const int64_t num_steps,
+                   read_optimizer_state(folder, files_, first.mutable_data_ptr<float>(),
+                                        second.mutable_data_ptr<float>()));
+  take_weights(weights);
+  first_moments_.copy_(in_layout(first));
+  second_moments_.copy_(in_layout(second));
+  num_steps_ = num_steps;
+  return stream_.wait();
+}
+
+}  // namespace primerl

@@ -1,0 +1,135 @@
+// GEMMs of few terms that add to y: one block per tile of rows and 128 columns, on tensor cores.
+// Reading and writing y bounds the speed.
+#include <mma.h>
+
+#include "kernels/cuda/ops/device.cuh"
+
+namespace primerl::cuda {
+namespace {
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int kRows = kLowRankTileRows;
+constexpr int kColumns = 128;
+constexpr int kTerms = 64;  // at a time
+constexpr int kSide = 16;   // of a fragment
+constexpr int kWarps = kRows / kSide;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kPieces = kColumns / kSide;
+constexpr int kNumbers = kVector<Bf16>;  // in 16 bytes
+// Rows of shared memory begin at other banks, at multiples of 16 bytes.
+constexpr int kTermsStride = kTerms + 8;
+constexpr int kColumnsStride = kColumns + 8;
+constexpr int kSumsStride = kColumns + 4;
+
+struct Operands {
+  Bf16 x[kRows * kTermsStride];
+  // [columns, terms], or [terms, columns].
+  Bf16 weights[kColumns * kTermsStride > kTerms* kColumnsStride ? kColumns* kTermsStride
+                                                                : kTerms* kColumnsStride];
+};
+union Shared {
+  Operands operands;
+  float sums[kRows * kSumsStride];
+};
+
+using Vector = Pack<Bf16, kNumbers>;
+
+/// to [rows, width] = from [rows_there, width_there], zeros elsewhere; widths are multiples of 8.
+template <int kHeight, int kWidth, int kStride>
+__device__ __forceinline__ void copy_in(const Bf16* from, int64_t stride, int64_t rows_there,
+                                        int64_t width_there, Bf16* to) {
+  constexpr int kVectors = kWidth / kNumbers;
+  for (int i = static_cast<int>(threadIdx.x); i < kHeight * kVectors; i += kThreads) {
+    const int row = i / kVectors, at = i % kVectors * kNumbers;
+    Vector vector = {};
+    if (row < rows_there && at < width_there)
+      vector = *reinterpret_cast<const Vector*>(from + row * stride + at);
+    *reinterpret_cast<Vector*>(to + row * kStride + at) = vector;
+  }
+}
+
+template <bool kIsTransposed>
+__device__ __forceinline__ void multiply(
+    const Operands& operands, int64_t terms,
+    wmma::fragment<wmma::accumulator, kSide, kSide, kSide, float> (&sums)[kPieces]) {
+  using Layout = std::conditional_t<kIsTransposed, wmma::row_major, wmma::col_major>;
+  wmma::fragment<wmma::matrix_a, kSide, kSide, kSide, Bf16, wmma::row_major> x;
+  wmma::fragment<wmma::matrix_b, kSide, kSide, kSide, Bf16, Layout> weight;
+  const int row = static_cast<int>(threadIdx.x) / kWarp * kSide;
+  for (int t = 0; t < kTerms && t < terms; t += kSide) {
+    wmma::load_matrix_sync(x, operands.x + row * kTermsStride + t, kTermsStride);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if constexpr (kIsTransposed)
+        wmma::load_matrix_sync(weight, operands.weights + t * kColumnsStride + i * kSide,
+                               kColumnsStride);
+      else
+        wmma::load_matrix_sync(weight, operands.weights + i * kSide * kTermsStride + t,
+                               kTermsStride);
+      wmma::mma_sync(sums[i], x, weight, sums[i]);
+    }
+  }
+}
+
+template <bool kIsTransposed>
+__global__ void __launch_bounds__(kThreads) low_rank_gemm_kernel(LowRankGemmArgs args) {
+  __shared__ alignas(32) Shared shared;
+  const AdapterTile tile = args.tiles[blockIdx.x];
+  if (tile.rows == 0) return;
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * kColumns;
+  const int64_t num_columns = args.columns - column < kColumns ? args.columns - column : kColumns;
+  const Bf16* x = static_cast<const Bf16*>(args.x) + tile.first * args.x_stride;
+  const Bf16* weights = static_cast<const Bf16*>(args.weights) + tile.slot * args.slot_stride +
+                        tile.group * args.group_stride;
+  wmma::fragment<wmma::accumulator, kSide, kSide, kSide, float> sums[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) wmma::fill_fragment(sums[i], 0.0F);
+  for (int64_t t = 0; t < args.terms; t += kTerms) {
+    const int64_t terms = args.terms - t;
+    __syncthreads();
+    copy_in<kRows, kTerms, kTermsStride>(x + t, args.x_stride, tile.rows, terms, shared.operands.x);
+    if constexpr (kIsTransposed)
+      copy_in<kTerms, kColumns, kColumnsStride>(weights + t * args.columns + column, args.columns,
+                                                terms, num_columns, shared.operands.weights);
+    else
+      copy_in<kColumns, kTerms, kTermsStride>(weights + column * args.terms + t, args.terms,
+                                              num_columns, terms, shared.operands.weights);
+    __syncthreads();
+    multiply<kIsTransposed>(shared.operands, terms, sums);
+  }
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i)
+    wmma::store_matrix_sync(shared.sums + warp * kSide * kSumsStride + i * kSide, sums[i],
+                            kSumsStride, wmma::mem_row_major);
+  __syncthreads();
+  Bf16* y = static_cast<Bf16*>(args.y) + tile.first * args.y_stride + column;
+  constexpr int kVectors = kColumns / kNumbers;
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kVectors; i += kThreads) {
+    const int row = i / kVectors, at = i % kVectors * kNumbers;
+    if (row >= tile.rows || at >= num_columns) continue;
+    float numbers[kNumbers];
+    load(y + row * args.y_stride + at, numbers);
+#pragma unroll
+    for (int j = 0; j < kNumbers; ++j) numbers[j] += shared.sums[row * kSumsStride + at + j];
+    store(y + row * args.y_stride + at, numbers);
+  }
+}
+
+}  // namespace
+
+Outcome add_low_rank_gemms(const LowRankGemmArgs& args, Stream stream) {
+  if (args.num_tiles == 0) return {};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  const dim3 blocks(static_cast<unsigned>(args.num_tiles),
+                    static_cast<unsigned>(divide_up(args.columns, kColumns)));
+  if (args.is_transposed)
+    low_rank_gemm_kernel<true><<<blocks, kThreads, 0, stream>>>(args);
+  else
+    low_rank_gemm_kernel<false><<<blocks, kThreads, 0, stream>>>(args);
+  return launched();
+}
+
+}  // namespace primerl::cuda

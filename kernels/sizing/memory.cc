@@ -1,0 +1,167 @@
+#include "kernels/sizing/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/models/activations.h"
+
+namespace primerl {
+namespace {
+
+constexpr double kBytes = sizeof(float);
+
+/// Measured: the resident memory of a worker whose engine and learner have almost no weights.
+constexpr double kLibrariesBytes = 200.0 * (1 << 20);
+
+double bytes_of(const TensorTable& table) { return kBytes * static_cast<double>(table.count()); }
+
+/// Engines and learners with the same model in one process share it.
+MemoryPart base_of(const TensorTable& table) {
+  return {.what = "base weights", .bytes = packed_bytes(table), .sharing = Sharing::kModel};
+}
+
+/// Elements of one row of the stages' buffers; layers of the same form share theirs.
+int64_t distinct_width(const ModelConfig& config,
+                       std::vector<BufferSpec> (*specs_of)(const StageSpec&, int64_t)) {
+  std::vector<std::vector<BufferSpec>> all;
+  int64_t width = 0;
+  for (const LayerSpec& layer : config.layers)
+    for (const StageSpec& stage : layer.stages) {
+      auto specs = specs_of(stage, config.hidden_size);
+      if (std::ranges::find(all, specs) != all.end()) continue;
+      width += width_of(specs);
+      all.push_back(std::move(specs));
+    }
+  return width;
+}
+
+}  // namespace
+
+double packed_bytes(const TensorTable& table) {
+  int64_t count = 0;
+  for (const Parameter& parameter : table.parameters()) {
+    const bool is_embedding = parameter.kind == ParameterKind::kEmbedding;
+    const bool is_packed = parameter.shape.size() > 1 && (!is_embedding || table.is_tied());
+    if (!is_packed || is_embedding) count += parameter.count;
+    if (!is_packed) continue;
+    const int64_t terms = parameter.shape.back(), columns = parameter.shape.rbegin()[1];
+    const int64_t panels = (columns + kPackedColumns - 1) / kPackedColumns;
+    count += parameter.count / (columns * terms) * panels * kPackedColumns * terms;
+  }
+  return kBytes * static_cast<double>(count);
+}
+
+std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelConfig& config) {
+  const TensorTable table(config);
+  std::vector<MemoryPart> parts;
+  if (options.adapter_slots == 0) {
+    parts.push_back({"weights, which each version replaces", packed_bytes(table)});
+    if (options.has_second_set)
+      parts.push_back({.what = "a second set of weights, for the next version",
+                       .bytes = packed_bytes(table),
+                       .is_optional = true});
+  }
+  if (options.adapter_slots > 0) {
+    const AdapterTable largest(table, {.rank = options.max_adapter_rank});
+    parts.push_back(base_of(table));
+    parts.push_back({fmt::format("{} adapter slots of rank {}", options.adapter_slots,
+                                 options.max_adapter_rank),
+                     options.adapter_slots * packed_bytes(largest.tensors())});
+    if (options.adapters_max > options.adapter_slots)
+      parts.push_back({fmt::format("{} adapters beside the slots", options.adapters_max),
+                       options.adapters_max * bytes_of(largest.tensors())});
+  }
+  parts.push_back({fmt::format("{} KV blocks", options.kv_blocks),
+                   2.0 * kBytes * config.num_layers() * static_cast<double>(options.kv_blocks) *
+                       options.block_size * config.attention.num_kv_heads *
+                       config.attention.head_dim});
+  const int64_t rows = std::max(options.max_batched_tokens, 1);
+  const int64_t samples = std::min<int64_t>(rows, options.max_running);
+  parts.push_back({fmt::format("activations of {} tokens, a step", rows),
+                   kBytes * static_cast<double>(rows * (distinct_width(config, &activations_of) +
+                                                        config.hidden_size))});
+  parts.push_back(
+      {fmt::format("logits of {} tokens", samples),
+       kBytes * static_cast<double>(samples * (config.hidden_size + int64_t{config.vocab_size}))});
+  return parts;
+}
+
+std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const ModelConfig& config,
+                                       const std::vector<TrainedAdapter>& adapters, int64_t rows) {
+  const TensorTable table(config);
+  const double bytes = bytes_of(table);
+  std::vector<MemoryPart> parts;
+  if (adapters.empty())
+    parts = {{"weights, which it trains", bytes},
+             {"gradients", bytes},
+             {"optimizer moments", 2 * bytes}};
+  else if (options.numerics == "fast")
+    parts = {{"base weights of its own, as numerics = \"fast\" does not pack them", bytes}};
+  else
+    parts = {base_of(table)};
+  for (const auto& [tenant, adapter] : adapters)
+    parts.push_back({fmt::format("adapter of tenant '{}' (rank {}), its gradients and optimizer "
+                                 "moments",
+                                 tenant, adapter.rank),
+                     4 * bytes_of(AdapterTable(table, adapter).tensors())});
+  if (rows == 0) return parts;
+  const int64_t hidden = config.hidden_size;
+  const int64_t head_rows = std::min(rows, training_logits_rows(config.vocab_size));
+  parts.push_back(
+      {fmt::format("activations of {} tokens, a micro-batch", rows),
+       kBytes * static_cast<double>(rows *
+                                    (training_floats_a_row(config, options.recompute) + hidden))});
+  parts.push_back(
+      {fmt::format("logits of {} tokens", head_rows),
+       kBytes * static_cast<double>(head_rows * (2 * hidden + int64_t{config.vocab_size}))});
+  return parts;
+}
+
+int64_t training_floats_a_row(const ModelConfig& config, std::string_view recompute) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t keys_and_values =
+      int64_t{2} * config.attention.num_kv_heads * config.attention.head_dim;
+  // After the last layer: its output, the norm's factor and result, and the residual's gradient.
+  int64_t floats = 3 * hidden + 1 + distinct_width(config, &gradients_of);
+  const bool keeps_all = recompute == "none";
+  if (!keeps_all)  // one buffer of each form for all layers, and the rows between two stages
+    floats += distinct_width(config, &activations_of) + keys_and_values + hidden;
+  for (const LayerSpec& layer : config.layers) {
+    floats += keeps_all ? keys_and_values : hidden;
+    for (const StageSpec& stage : layer.stages) {
+      const auto specs = activations_of(stage, hidden);
+      if (keeps_all) floats += hidden + width_of(specs);
+      if (recompute != "keep_attention") continue;
+      for (const BufferSpec& spec : specs) floats += spec.is_attention_output ? spec.width : 0;
+    }
+  }
+  return floats;
+}
+
+int64_t training_logits_rows(int64_t vocab_size) {
+  constexpr int64_t kLogitsMax = int64_t{8} << 20;  // floats in a chunk of the head's logits
+  constexpr int64_t kRowsMin = 48;                  // a GEMM of fewer rows reads the head's weights
+                                                    // too often
+  return std::max(kRowsMin, kLogitsMax / vocab_size);
+}
+
+std::vector<MemoryPart> versions_memory(const ModelConfig& config,
+                                        const std::vector<TrainedAdapter>& adapters,
+                                        int64_t versions) {
+  const TensorTable table(config);
+  double bytes = adapters.empty() ? bytes_of(table) : 0;
+  for (const auto& [tenant, adapter] : adapters)
+    bytes += bytes_of(AdapterTable(table, adapter).tensors());
+  return {{fmt::format("{} versions of the weights, and the next one", versions),
+           static_cast<double>(versions + 1) * bytes}};
+}
+
+MemoryPart libraries_memory() {
+  return {.what = "program, libtorch, threads and messages",
+          .bytes = kLibrariesBytes,
+          .sharing = Sharing::kProcess};
+}
+
+}  // namespace primerl

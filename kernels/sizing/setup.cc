@@ -1,0 +1,48 @@
+#include "kernels/sizing/setup.h"
+
+#include <cstdint>
+#include <limits>
+
+namespace primerl {
+namespace {
+
+/// The dtype and GEMM type of an engine or a learner on its device.
+template <class Options>
+Status check_numbers(const Options& options, std::string_view what) {
+  if (options.device != "cpu") {
+    if (options.numerics == "fast") return ok();
+    return error(Code::kInvalid, "'numerics' is \"{}\", which {} on {} does not have",
+                 options.numerics, what, options.device)
+        .note(
+            "products there are not bitwise equal to those of the CPU; write numerics = \"fast\"");
+  }
+  if (options.products != "dtype")
+    return error(Code::kInvalid, "'products' is \"{}\": {} on the CPU has products in float32",
+                 options.products, what)
+        .note("leave 'products' out, or place it on a CUDA device");
+  if (options.dtype == "bfloat16")
+    return error(Code::kInvalid, "'dtype' is \"bfloat16\": {} on the CPU computes in float32", what)
+        .note("leave 'dtype' out, or place it on a CUDA device");
+  return ok();
+}
+
+}  // namespace
+
+Status check_engine_setup(const EngineOptions& options, const ModelConfig& config) {
+  RETURN_IF_ERROR(check_numbers(options, "an engine"));
+  if (options.max_sequence_tokens > config.max_positions)
+    return error(Code::kInvalid, "'max_sequence_tokens' {} is beyond the {} positions of the model",
+                 options.max_sequence_tokens, config.max_positions);
+  if (int64_t{options.kv_blocks} * options.block_size > std::numeric_limits<int32_t>::max())
+    return error(Code::kInvalid,
+                 "'kv_blocks' {} of 'block_size' {} are more than 2147483647 tokens",
+                 options.kv_blocks, options.block_size)
+        .note("lower 'kv_blocks' or 'block_size' of the engine");
+  return ok();
+}
+
+Status check_learner_setup(const LearnerOptions& options) {
+  return check_numbers(options, "a learner");
+}
+
+}  // namespace primerl
