@@ -13,8 +13,8 @@
 //   not ahead      without prefetching the weights of the next linear
 //   shrink alone   as beside, but norm and SwiGLU add nothing
 //   no GEMMs       shrink_adapters() on one stream, and norm and SwiGLU, without the GEMMs
-#include "kernels/ops/cuda_adapters.h"
-#include "kernels/torch/cuda/stream.h"
+#include "kernels/cuda/device/stream.h"
+#include "kernels/cuda/ops/cuda_adapters.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAGraph.h>

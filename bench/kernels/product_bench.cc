@@ -3,7 +3,7 @@
 //
 // Bound: two flops per multiply-add at two vectors of 8 per cycle with AVX2. Aim: no slower than
 // the vendor's at the shapes of the demo, and 0.8 of it at any other from 64 rows on.
-#include "kernels/torch/product.h"
+#include "kernels/cpu/weights/product.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/rand.h>

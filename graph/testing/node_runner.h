@@ -1,17 +1,17 @@
-/// NodeRunner: runs one actor by hand. Give inputs, make work calls, advance the clock, read
-/// outputs.
+/// NodeRunner: runs one actor by hand. Feed inputs, give work turns, move the clock, read outputs.
 ///
 ///   NodeRunner<Router> router({.policy = "round_robin"});
 ///   router.set_targets("prefill", {InstanceId(7), InstanceId(8)});
 ///   ASSERT_TRUE(router.give("generate", request).ok());
 ///   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(1));
 ///
-/// The first give(), run_work(), advance() or start() starts the actor: set tenants, resources,
-/// free space and the resume point before. It behaves as an actor group does: one handler at a
+/// The actor is started by the first give(), run_work(), advance() or start(): set tenants,
+/// resources, rooms and the resume point before. Keeps the promises of a group: one handler at a
 /// time, now() constant within it, paused inputs wait, timers fire once and in order of time, and a
-/// step that returns an error sends nothing (except what its refusal sends). It also checks the
-/// contract: a CHECK fails on a message beyond the declared burst, without a tenant outside a
-/// handler, or without a target on an addressed output. Not thread-safe.
+/// step that returns an error sends nothing (but what its refusal sends). It
+/// holds the actor to its contract as well: an emission beyond the declared burst, without a tenant
+/// outside a handler, or without a target on an addressed output is a failed CHECK. Not
+/// thread-safe.
 #pragma once
 
 #include <deque>
@@ -27,13 +27,13 @@
 
 namespace primerl {
 
-/// One message that an actor sent, with its options completed as a group would do.
+/// One message an actor sent, with its options completed as a group would.
 struct Emission {
   Payload payload;
   SendOptions options;
 };
 
-/// The sender and the tenant of a given message.
+/// From whom and for whom a message is given.
 struct Given {
   TenantSlot tenant = TenantSlot(0);
   InstanceId sender = InstanceId(900);
@@ -44,7 +44,7 @@ struct PublishedMetrics {
   TenantSlot tenant;
   int64_t step = 0;
   MetricValues values;
-  double at(std::string_view name) const;  // CHECKs that it exists
+  double at(std::string_view name) const;  // CHECKs that it is there
 };
 
 struct CommittedCheckpoint {
@@ -58,39 +58,37 @@ class NodeRunnerCore {
  public:
   static constexpr int64_t kUnlimitedRoom = int64_t{1} << 40;
   static constexpr uint32_t kIncarnation = 1;
-  /// The instance id of the actor.
+  /// The instance that the actor is.
   static constexpr InstanceId kSelf = InstanceId(500);
 
-  /// If `actor` is null, the contract creates it.
+  /// `actor` null: the contract makes it.
   NodeRunnerCore(Contract contract, std::shared_ptr<const void> options,
                  std::unique_ptr<Actor> actor = nullptr);
   ~NodeRunnerCore();
 
   // Before start.
-  /// Tenants in slot order; without a call, there is one with the defaults.
+  /// Tenants in slot order; one with the defaults when never called.
   void set_tenants(std::vector<Tenant> tenants);
   void use(std::string_view name, Resource& resource);
   void set_resume_point(TenantSlot tenant, ResumePoint point);
-  void set_seed(uint64_t seed);
-  /// Which replica of its node the actor is; 0 without a call.
+  /// Which replica of its node the actor is; 0 when never called.
   void set_replica(int32_t replica);
-  /// Where begin_checkpoint() makes its folders; without a call, checkpoints fail.
+  /// Where begin_checkpoint() makes its folders; without it checkpoints fail.
   void set_checkpoint_folder(std::filesystem::path folder);
 
   // At any time.
   void set_targets(std::string_view output, std::vector<InstanceId> targets);
   void set_room(std::string_view output, int64_t room);
   void set_stop_requested(bool requested);
-  /// Every later append_line() fails with this text; an empty text ends that.
+  /// Every later append_line() fails with this text; empty = works again.
   void fail_files(std::string text);
 
   Status start();
-  /// A paused input keeps the message and delivers it after resume(); the result is ok then.
+  /// A paused input keeps the message and hands it over after resume(); ok then.
   Status give(std::string_view input, Payload payload, Given given);
-  /// Steps the resources once, then calls work(). True = there is more.
+  /// Steps the resources once, then work(). True = there is more.
   Result<bool> run_work();
-  /// Makes work calls until one returns that there is no more, at most `turns_max`; returns their
-  /// number.
+  /// Work turns until one says that there is no more, at most `turns_max`; how many it took.
   Result<int> run_work_until_done(int turns_max = 1000);
   Status advance(Duration duration);
   Status drain();
@@ -101,7 +99,7 @@ class NodeRunnerCore {
   Actor& actor();
   const std::vector<Emission>& emissions(std::string_view output) const;
   std::vector<InstanceId> targets_of(std::string_view output) const;
-  /// Forgets the messages sent so far: on one output, or on all.
+  /// Forgets what was sent so far: on one output, or on all.
   void forget_sent(std::string_view output);
   void forget_sent();
   bool is_paused(std::string_view input) const;
@@ -113,7 +111,7 @@ class NodeRunnerCore {
   int64_t counter(std::string_view name) const;
   const std::vector<std::string>& log() const;  // "warning: text"
   bool is_finished(TenantSlot tenant) const;
-  const Error* failure_of(TenantSlot tenant) const;  // null: the actor reported none
+  const Error* failure_of(TenantSlot tenant) const;  // null: the actor named none
   bool stops_on_error() const;
 
  private:
@@ -128,7 +126,7 @@ class NodeRunner : public NodeRunnerCore {
 
   explicit NodeRunner(Options options = {})
       : NodeRunnerCore(A::contract(), std::make_shared<Options>(std::move(options))) {}
-  /// With an actor that was created by hand, from the same options.
+  /// With an actor made by hand, from the same options.
   NodeRunner(Options options, std::unique_ptr<A> actor)
       : NodeRunnerCore(A::contract(), std::make_shared<Options>(std::move(options)),
                        std::move(actor)) {}

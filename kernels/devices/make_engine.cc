@@ -1,9 +1,9 @@
 // Makes the engine of a folder: first the checks common to all libtorch engines, then the engine of
 // its device.
-#include "kernels/models/setup.h"
-#include "kernels/torch/device.h"
-#include "kernels/torch/inference/engine.h"
-#include "kernels/torch/make.h"
+#include "kernels/cpu/engine/engine.h"
+#include "kernels/devices/device.h"
+#include "kernels/devices/make.h"
+#include "kernels/sizing/setup.h"
 #ifdef PRIMERL_CUDA_ENGINE
 #include "kernels/cuda/engine/engine.h"
 #endif

@@ -1,4 +1,5 @@
-// The event loop of VirtualExecutor: chooses, begins and ends steps, moves the clock, ends the run.
+// The event loop of VirtualExecutor: choosing, beginning and ending steps, the clock, the end of a
+// run.
 #include <algorithm>
 
 #include "runtime/exec/running.h"
@@ -83,7 +84,7 @@ bool VirtualExecutor::step_something() {
   return true;
 }
 
-/// A group in a step cannot cut, so a batch of a newer cut waits until the step ends.
+/// A group in a step cannot cut: a batch of a newer cut waits for the end of it.
 bool VirtualExecutor::may_deliver(const BatchQueue& queue) const {
   if (queue.batches.empty()) return false;
   const GroupSlot& to = slots_[queue.to.index()];
@@ -145,7 +146,7 @@ void VirtualExecutor::abandon(GroupSlot& slot) {
   slot.is_stuck = false;
   const TenantSlot tenant = counted_tenant(*plan_, slot.group->id());
   if (const int64_t count = ++num_abandoned_[tenant]; count > plan_->settings.abandoned_max) {
-    // While the run drains it does not end for stuck handlers, however many there are.
+    // A run that ends needs its threads no more: however many are stuck, none keeps it.
     if (drain_deadline_) {
       slot.is_refusing = true;
     } else {
@@ -167,7 +168,7 @@ void VirtualExecutor::deliver(BatchQueue& queue) {
   MessageBatch batch = std::move(queue.batches.front());
   queue.batches.pop_front();
   const GroupSlot& sender = slots_[queue.from.index()];
-  // When a sender dies, its messages leave the ledger until they are received or refused.
+  // Messages of a dead sender left the ledger with it, until they are received or refused.
   if (sender.group && batch.incarnation == sender.incarnation) in_transit_ -= batch.messages.size();
   const GroupId to = queue.to;
   if (slots_[to.index()].group == nullptr) {
@@ -178,7 +179,7 @@ void VirtualExecutor::deliver(BatchQueue& queue) {
   if (!status.ok()) broken(status.error().text());
 }
 
-/// Moves the clock to the next moment with an event: the end of a step, a timer, or a late answer.
+/// To the next moment at which something happens: the end of a step, a timer, or a late answer.
 bool VirtualExecutor::jump() {
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
@@ -203,7 +204,7 @@ bool VirtualExecutor::jump() {
       ++i;
       continue;
     }
-    ++num_late_;  // the late handler returns; its emissions are dropped
+    // The handler returns at last. Its emissions are dropped.
     late_at_.erase(late_at_.begin() + static_cast<std::ptrdiff_t>(i));
     abandoned_.erase(abandoned_.begin() + static_cast<std::ptrdiff_t>(i));
   }

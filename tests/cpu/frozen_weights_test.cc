@@ -1,5 +1,5 @@
 // Frozen weights that the engine and the learner of a process share: the same bits, stored once.
-#include "kernels/torch/frozen_weights.h"
+#include "kernels/cpu/weights/frozen_weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

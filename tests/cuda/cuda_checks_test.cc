@@ -1,7 +1,7 @@
 // Arguments that the operations of a device refuse, at each bound and one past it: plain functions,
 // so that no device is needed. Checks of adapters also depend on workspace sizes:
 // adapter_ops_test.cc.
-#include "kernels/ops/cuda_checks.h"
+#include "kernels/cuda/ops/cuda_checks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Every refusal of a CUDA device, with simulated machines: no CUDA device is needed or used.
-#include "kernels/torch/cuda_devices.h"
+#include "kernels/cuda/device/cuda_devices.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Frozen weights that the engine and the learner of a process share on a CUDA device: stored once,
 // with the same results as separate copies.
-#include "kernels/torch/cuda/frozen_base.h"
+#include "kernels/cuda/memory/frozen_base.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <gmock/gmock.h>

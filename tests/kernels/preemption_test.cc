@@ -1,4 +1,4 @@
-// Blocks run out: which sequence is preempted, and that no more are than needed.
+// Blocks run out: who loses them, and that nobody loses more.
 #include <algorithm>
 #include <set>
 
@@ -80,7 +80,7 @@ TEST(Preemption, AStepThatPreemptsAdmitsNobody) {
 }
 
 TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
-  // Each may have 8,192 tokens but ends after about 1,024 at most.
+  // Each may have 8,192 tokens and ends with about 1,024 at most.
   constexpr int32_t kMax = 8192, kBlock = 16;
   EngineOptions options{.kv_blocks = 8 * kMax / kBlock, .block_size = kBlock};
   options.max_sequence_tokens = kMax;
@@ -92,7 +92,7 @@ TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
   }
   int32_t most = 0;
   for (int i = 0; i < 2000; ++i) {
-    // Every 137 steps a seventh of them gets its stop token: after 959 steps all have ended.
+    // Every 137 steps a seventh of them gets its stop token: after 959 steps all had theirs.
     take_step(scheduler, i % 137 == 136 ? 2 + i / 137 % 7 : 40);
     take_over_all(scheduler);
     most = std::max(most, scheduler.state().num_running);
@@ -150,7 +150,7 @@ BatchScheduler shared_by_two(EngineOptions options,
 
 TEST(PreemptionAmongTenants, TakesFromWhoHoldsMostBeyondItsPartAndNotFromTheYoungest) {
   auto scheduler = shared_by_two({.kv_blocks = 10, .block_size = 4});
-  // Three sequences of 2 blocks exceed a part of 5 while the second tenant is absent.
+  // Three of 2 blocks are beyond a part of 5, while the second one is not there.
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 1, 4, 30)).ok());
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 2, 4, 12)).ok());
   ASSERT_TRUE(scheduler.submit(request_of(kSecond, 3, 4, 12)).ok());
@@ -166,7 +166,25 @@ TEST(PreemptionAmongTenants, TakesFromWhoHoldsMostBeyondItsPartAndNotFromTheYoun
   expect_all_free(scheduler);
 }
 
-/// The victim comes before the growing sequence, and has already got a block for this step.
+/// Both tenants have 4 of 8 blocks, each its part, when the first sequence needs one more.
+TEST(PreemptionAmongTenants, AmongEqualTenantsTheOneThatGrowsGivesWay) {
+  auto scheduler = shared_by_two({.kv_blocks = 8, .block_size = 4});
+  ASSERT_TRUE(scheduler.submit(request_of(kFirst, 1, 4, 8)).ok());
+  ASSERT_TRUE(scheduler.submit(request_of(kFirst, 2, 1, 7)).ok());
+  ASSERT_TRUE(scheduler.submit(request_of(kSecond, 3, 1, 7)).ok());
+  ASSERT_TRUE(scheduler.submit(request_of(kSecond, 4, 1, 7)).ok());
+  std::vector<uint64_t> last;
+  for (int i = 0; i < 20 && scheduler.state().num_preemptions == 0; ++i) {
+    last = sampled_ids(take_step(scheduler));
+    take_over_all(scheduler);
+  }
+  EXPECT_THAT(last, testing::UnorderedElementsAre(1, 3, 4));
+  EXPECT_EQ(scheduler.state().num_preemptions, 1U);
+  EXPECT_EQ(run_to_end(scheduler).size(), 4U);
+  expect_all_free(scheduler);
+}
+
+/// The victim stands before the one that grows, and has got a block for this step already.
 TEST(PreemptionAmongTenants, WhoLosesItsBlocksHasNoRowInTheStep) {
   auto scheduler = shared_by_two({.kv_blocks = 12, .block_size = 2}, {0.2, 0.8});
   uint64_t id = 0;
@@ -226,8 +244,7 @@ TEST(PreemptionAmongTenants, ATenantsOnlySequenceMayBeLargerThanItsPart) {
   expect_all_free(scheduler);
 }
 
-/// A sequence is not admitted beyond its part while another's claim is reserved, and does not grow
-/// into it.
+/// It is not admitted beyond its part while another's is kept, and grows into it no more.
 TEST(PreemptionAmongTenants, WhatIsKeptForAnotherIsThereWhenItComesBack) {
   auto scheduler = shared_by_two({.kv_blocks = 16, .block_size = 4});
   for (uint64_t id = 1; id <= 8; ++id)
@@ -244,8 +261,7 @@ TEST(PreemptionAmongTenants, WhatIsKeptForAnotherIsThereWhenItComesBack) {
   expect_all_free(scheduler);
 }
 
-/// Blocks that were not wanted for two windows are lent, and return block by block as their
-/// borrower grows.
+/// What nobody wanted for two windows is lent, and comes back with the growth of who has it.
 TEST(PreemptionAmongTenants, WhatIsLentIsCalledBackBlockByBlock) {
   auto scheduler = shared_by_two({.kv_blocks = 16, .block_size = 4});
   uint64_t id = 0;

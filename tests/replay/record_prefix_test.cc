@@ -1,5 +1,5 @@
-// How far a record is followed: in each group up to the first step that cannot be repeated, and
-// only with messages that the others sent.
+// How far a record is followed: up to the first step that cannot be repeated, in each group, and
+// no further than what the others sent.
 #include "runtime/replay/record_prefix.h"
 
 #include <gmock/gmock.h>
@@ -15,11 +15,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The demo's recorded run, with one delivery changed or left out.
+/// Flips a bit where a segment of the folder has these bytes.
+bool damage(const std::filesystem::path& folder, std::span<const std::byte> bytes) {
+  const std::string_view wanted(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::string text = read_text_file(entry.path(), uint64_t{64} << 20).value();
+    const size_t at = text.find(wanted);
+    if (at == std::string::npos) continue;
+    text[at + bytes.size() / 2] ^= 1;
+    std::ofstream(entry.path(), std::ios::binary) << text;
+    return true;
+  }
+  return false;
+}
+
+/// The demo's run, recorded, with one delivery changed or left out.
 class APrefix : public ::testing::Test {
  protected:
   enum class Change { kFail, kGiveUp, kLeaveOut };
-  /// Changes the first step of `node` from `first` on whose kind is `kind`.
+  /// Of the first step of `node`, from `first` on, that is of `kind`.
   void record(std::string_view node, StepKind kind, uint64_t first, Change change) {
     const GroupId group = host_of(*plan_, node);
     const auto tamper = [&](std::span<std::byte> head, std::vector<std::byte>&) {
@@ -45,7 +60,7 @@ class APrefix : public ::testing::Test {
   DemoCase demo_{.seed = 5, .max_off_policy_steps = 0};
   std::shared_ptr<const Plan> plan_ = demo_plan(demo_);
   DemoResult run_;
-  uint64_t changed_ = 0;  // number of the changed step
+  uint64_t changed_ = 0;  // the step
   std::shared_ptr<const Trace> trace_;
   RecordPrefix prefix_;
 };
@@ -62,7 +77,7 @@ TEST_F(APrefix, EndsWhereAGroupBeganToDrain) {
   }
 }
 
-// The failure ended the run. The step runs again, whether a message or a work call failed.
+// The failure ended the run. The step is taken again, whether a message or its own turn failed.
 TEST_F(APrefix, EndsBeforeAFailureThatEndedTheRun) {
   for (const StepKind kind : {StepKind::kMessage, StepKind::kWork}) {
     changed_ = 0;
@@ -72,7 +87,7 @@ TEST_F(APrefix, EndsBeforeAFailureThatEndedTheRun) {
   }
 }
 
-// The step had succeeded, but it stored an error that ended the run in a later step.
+// The step had succeeded: it had stored an error that ended the run in a later step.
 TEST_F(APrefix, EndsBeforeAnActorGaveUp) {
   for (const StepKind kind : {StepKind::kMessage, StepKind::kWork}) {
     changed_ = 0;
@@ -82,7 +97,7 @@ TEST_F(APrefix, EndsBeforeAnActorGaveUp) {
   }
 }
 
-// A node that drops messages it cannot handle had continued.
+// A node that drops what it cannot handle had gone on.
 TEST_F(APrefix, GoesPastAFailureThatTheRunHadSurvived) {
   record("rollout", StepKind::kMessage, 5, Change::kFail);
   EXPECT_GT(last_of("rollout"), changed_);
@@ -128,7 +143,7 @@ TEST_F(APrefix, EndsBeforeAMissingStepAndInAllThatDependOnIt) {
   EXPECT_EQ(last_of("rollout"), changed_ - 1);
   EXPECT_THAT(prefix_.dropped,
               HasSubstr(fmt::format("step {} of 'rollout.main' is missing", changed_)));
-  // Every message that the others have handled was sent by a step that is followed.
+  // No message that the others have handled was sent by a step that is not there.
   uint64_t num_shortened = 0;
   for (uint32_t i = 0; i < plan_->groups.size(); ++i) {
     const GroupId group(i);

@@ -1,5 +1,5 @@
 // The memory of engines and learners, counted by hand.
-#include "kernels/models/memory.h"
+#include "kernels/sizing/memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

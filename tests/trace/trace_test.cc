@@ -1,4 +1,4 @@
-// Opening a trace: every step, payload and note is found, and missing parts are reported.
+// Opening a trace: every step, payload and note is found again, and what is missing is said.
 #include "runtime/trace/read/trace.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ TEST(Trace, FindsEveryStepAndPayloadAgain) {
   TestFolder folder;
   Story story({.num_rounds = 8000, .seed = 3, .blob_bytes = 100});
   story.write(folder.path());
-  // The second open uses the indices that the first one wrote.
+  // The second opening goes by the indices the first has written.
   for (const bool is_indexed : {false, true}) {
     const auto trace = open_trace(folder.path());
     ASSERT_NE(trace, nullptr);
@@ -103,7 +103,7 @@ TEST(Trace, StepsAreVisitedInOrderOfTime) {
                });
   EXPECT_EQ(seen.size(), trace->num_steps());
   EXPECT_TRUE(std::ranges::is_sorted(seen, {}, &TraceStep::began));
-  // Both ends are included.
+  // From and to are both within.
   std::vector<TraceStep> part;
   trace->visit(seen[10].began, seen[20].began, [&](const TraceStep& step) {
     part.push_back(step);
@@ -153,7 +153,7 @@ TEST(Trace, AMissingSegmentIsNamedWithItsSteps) {
   EXPECT_EQ(trace->first_step(GroupId(kEnv)), 1u);
   EXPECT_EQ(trace->last_step(GroupId(kEnv)), whole->last_step(GroupId(kEnv)));
   const auto missing = faults_of(*trace, TraceFault::Kind::kMissingSegment);
-  ASSERT_EQ(missing.size(), 4u);  // the segment, and the missing steps of each group
+  ASSERT_EQ(missing.size(), 4u);  // the segment, and the steps of each group
   EXPECT_THAT(missing[0].text, HasSubstr("segment 2 of process 'main' (incarnation 1) missing"));
   EXPECT_EQ(missing[1].group, GroupId(kEnv));
   EXPECT_FALSE(trace->step(GroupId(kEnv), missing[1].first).has_value());
@@ -194,7 +194,7 @@ TEST(Trace, AFlippedByteIsDamageAtItsStep) {
   const auto trace = open_trace(folder.path());
   ASSERT_NE(trace, nullptr);
   const auto damage = faults_of(*trace, TraceFault::Kind::kDamage);
-  ASSERT_EQ(damage.size(), 2u);  // the bytes, and the step that they contained
+  ASSERT_EQ(damage.size(), 2u);  // the bytes, and the step that was there
   EXPECT_EQ(damage[0].offset, offset);
   EXPECT_EQ(damage[1].text, "step 5 of 'trainer' missing: in a damaged segment");
 }
@@ -203,7 +203,7 @@ TEST(Trace, AnIndexIsNeverBelievedOverItsSegment) {
   TestFolder folder;
   Story({.num_rounds = 8000}).write(folder.path());
   const auto first = open_trace(folder.path());
-  // Renames each index to the name of another segment, with that segment's facts.
+  // Each index under the name of another segment, with that one's facts.
   auto index = segment(folder, 1);
   index.replace_extension(".index");
   auto other = segment(folder, 2);
@@ -220,8 +220,23 @@ TEST(Trace, AnIndexIsNeverBelievedOverItsSegment) {
   EXPECT_EQ(again->num_steps(), first->num_steps());
 }
 
-// A forged index with a valid hash. Whatever it says, nothing breaks, and the answers come from the
-// segment.
+// The clock of a file system may be coarse: a segment of another length has another index.
+TEST(Trace, AnIndexOfASegmentOfAnotherLengthIsNotUsed) {
+  TestFolder folder;
+  Story({.num_rounds = 20}).write(folder.path());
+  const auto whole = open_trace(folder.path());
+  ASSERT_NE(whole, nullptr);
+  const auto written = fs::last_write_time(segment(folder, 1));
+  fs::resize_file(segment(folder, 1), fs::file_size(segment(folder, 1)) * 3 / 4);
+  fs::last_write_time(segment(folder, 1), written);
+  const auto shorter = open_trace(folder.path());
+  ASSERT_NE(shorter, nullptr);
+  EXPECT_EQ(shorter->summary().num_indexed, 0);
+  EXPECT_LT(shorter->num_steps(), whole->num_steps());
+}
+
+// An index that was made to lie, its hash made to fit: whatever it says, nothing breaks, and what
+// is handed out is what the segment says.
 TEST(Trace, AHostileIndexCannotDoHarm) {
   TestFolder folder;
   Story({.num_rounds = 4000}).write(folder.path());
@@ -234,7 +249,7 @@ TEST(Trace, AHostileIndexCannotDoHarm) {
   for (int turn = 0; turn < 300; ++turn) {
     SCOPED_TRACE(fmt::format("seed {}, turn {}", kSeed, turn));
     auto changed = bytes;
-    // Sections come first, so most changes are made there.
+    // Sections come first: most changes go there.
     const size_t reach = random.below(4) == 0 ? changed.size() : size_t{2000};
     for (uint64_t i = 0; i <= random.below(4); ++i) {
       const size_t at = sizeof(IndexHeader) - 64 + random.below(reach - sizeof(IndexHeader));

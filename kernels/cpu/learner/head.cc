@@ -10,8 +10,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kWorkOfLogit = 32;  // cost of softmax and its backward per logit, in
-                                      // multiply-adds
+constexpr int64_t kWorkOfLogitLoss = 32;  // of its softmax and back, in multiply-adds
 
 void grow(std::vector<float>& values, int64_t count) {
   if (values.size() < static_cast<size_t>(count)) values.resize(static_cast<size_t>(count));

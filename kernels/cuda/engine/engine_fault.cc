@@ -1,6 +1,6 @@
 // The end of an engine's step on a device: accepted, failed, or the last step of the process.
-#include "kernels/torch/cuda/device.h"
-#include "kernels/torch/cuda/engine.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/engine/engine.h"
 
 namespace primerl {
 

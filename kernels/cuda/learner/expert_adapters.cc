@@ -1,6 +1,6 @@
 // LoRA deltas of experts in a training pass. All rows of an expert and a slot are one group of the
 // grouped GEMMs; groups are sorted by expert, then by slot.
-#include "kernels/torch/cuda/learner_adapters.h"
+#include "kernels/cuda/learner/adapters.h"
 
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/addmm.h>

@@ -1,5 +1,5 @@
 // Dropout of adapters: one thread per four numbers, which share one 64-bit random number.
-#include "kernels/ops/cuda/device.cuh"
+#include "kernels/cuda/ops/device.cuh"
 
 namespace primerl::cuda {
 namespace {
