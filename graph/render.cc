@@ -88,6 +88,30 @@ void by_process(const Plan& plan, Open open, Node node, Close close) {
   }
 }
 
+/// All edges between two nodes, drawn as one line from the sender of the first to its receiver.
+struct Line {
+  size_t from = 0, to = 0;
+  std::vector<std::string_view> work, feedback;  ///< names of the outputs
+  bool is_two_way = false;
+};
+
+/// Lines with forward edges come first.
+std::vector<Line> lines_of(const Plan& plan) {
+  std::vector<Line> lines;
+  for (const bool is_feedback : {false, true})
+    for (const auto& edge : plan.edges) {
+      if (edge.feedback != is_feedback) continue;
+      const size_t from = edge.from.index(), to = edge.to.index();
+      auto line = std::ranges::find_if(lines, [&](const Line& one) {
+        return (one.from == from && one.to == to) || (one.from == to && one.to == from);
+      });
+      if (line == lines.end()) line = lines.insert(line, Line{from, to, {}, {}, false});
+      if (line->from != from) line->is_two_way = true;
+      (is_feedback ? line->feedback : line->work).push_back(output_name(plan, edge));
+    }
+  return lines;
+}
+
 }  // namespace
 
 std::string render_text(const Plan& plan) {
@@ -110,21 +134,31 @@ std::string render_text(const Plan& plan) {
 
 std::string render_mermaid(const Plan& plan) {
   std::string text = "flowchart LR\n";
+  const bool has_subgraphs = plan.processes.size() > 1;
   by_process(
       plan,
       [&](const PlanProcess& process, size_t) {
-        text += fmt::format("  subgraph {}\n", place_name(process));
+        if (has_subgraphs)
+          text += fmt::format("  subgraph {}\n    direction LR\n", place_name(process));
       },
       [&](const PlanNode& node) {
         const auto traits = traits_of(plan, node);
-        text += fmt::format("    {0}[\"{0}{1}\"]\n", node.name,
-                            traits.empty() ? "" : "<br/>" + label(traits));
+        text += fmt::format("{2}{0}[\"{0}{1}\"]\n", node.name,
+                            traits.empty() ? "" : "<br/>" + label(traits),
+                            has_subgraphs ? "    " : "  ");
       },
-      [&] { text += "  end\n"; });
-  for (const auto& edge : plan.edges)
-    text +=
-        fmt::format("  {} {}|{}| {}\n", plan.node(edge.from).name, edge.feedback ? "-.->" : "-->",
-                    output_name(plan, edge), plan.node(edge.to).name);
+      [&] {
+        if (has_subgraphs) text += "  end\n";
+      });
+  for (const auto& line : lines_of(plan)) {
+    std::string names;
+    if (!line.work.empty()) names = fmt::format("<b>{}</b>", fmt::join(line.work, ", "));
+    if (!line.work.empty() && !line.feedback.empty()) names += "<br/>";
+    names += fmt::format("{}", fmt::join(line.feedback, ", "));
+    text += fmt::format("  {} {}{}|\"{}\"| {}\n", plan.nodes[line.from].name,
+                        line.is_two_way ? "<" : "", line.work.empty() ? "-.->" : "-->", names,
+                        plan.nodes[line.to].name);
+  }
   return text;
 }
 

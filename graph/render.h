@@ -12,6 +12,8 @@ namespace primerl {
 /// Nodes as boxes from left to right along the forward edges, then every edge with its message
 /// type.
 std::string render_text(const Plan& plan);
+/// One line for all edges between two nodes: forward edges bold and first, then feedback. A line is
+/// dotted if it has only feedback. Processes are subgraphs if there are several.
 std::string render_mermaid(const Plan& plan);
 std::string render_dot(const Plan& plan);
 std::string render_svg(const Plan& plan);
