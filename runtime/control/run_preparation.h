@@ -8,15 +8,8 @@
 ///   a checkpoint     checkpoints/step_N: a new run folder, so that no later checkpoint of the old
 ///                    run is mistaken for one of this run
 ///
-/// If the last start of a run folder was interrupted, the run resumes from its record, up to the
-/// first damaged part. Then no finished work is done again, and with the checkpoint the learner
-/// need not repeat its older steps. Otherwise, or with --from-checkpoint, the run resumes from the
-/// newest complete checkpoint. GRAPH may be omitted: then the resolved graph of that run is used
-/// again.
-///
-/// `--fork RUN@step=N`: a new run that begins where RUN committed a checkpoint of step N. A tenant
-/// without a checkpoint of that step begins from its newest earlier one, or from its first step.
-/// Groups that no batch had consumed begin again, with their tasks and seeds.
+/// `--fork RUN@step=N`: a new run that begins after step N of RUN (fork.h). Groups that no batch
+/// had consumed begin again, with their tasks and seeds.
 #pragma once
 
 #include <filesystem>
@@ -34,7 +27,9 @@
 
 namespace primerl {
 
-/// The options of the command line for a run's folder and the point where it resumes.
+struct Remake;  // runtime/replay/remade_checkpoint.h
+
+/// What the command line says about the folder of a run and where it resumes.
 struct RunPlace {
   std::string out;               // the run's folder; "": one with a new name
   std::string resume;            // a run folder or a checkpoint; "": a new run
@@ -48,8 +43,10 @@ struct ResumeChoice {
   std::filesystem::path graph_file;  // the resolved graph of the resumed run
   std::filesystem::path fork_of;     // the run folder that is forked; empty: none
   int64_t fork_step = 0;
-  /// Index = tenant slot; filled by choose_checkpoints(). A point without a folder: a record is
-  /// followed from the tenant's first step. The vector is empty if no tenant has a checkpoint.
+  /// Index = tenant slot: checkpoints of a fork that are made again; null: it is there, or none is.
+  std::vector<std::shared_ptr<const Remake>> remakes;
+  /// Index = tenant slot; filled by choose_checkpoints(). Without a folder where a record is
+  /// followed from the tenant's first step; empty where nobody has a checkpoint.
   std::vector<ResumePoint> points;
   FollowFile follow;  // filled by choose_record(); if its `record` is empty, no record is followed
   std::filesystem::path follow_file;          // file with `follow`, once there is a run folder
@@ -71,8 +68,9 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
 /// Finds every tenant's checkpoint. The error names what is missing and what to do.
 Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice& choice);
 
-/// Makes the run folder, or continues in `taken`, and writes the resolved graph into it. An earlier
-/// trace there is renamed (RunFolder::set_trace_aside()), and choice.record is updated.
+/// Makes the run folder, or goes on in `taken`, and writes the resolved graph into it; an earlier
+/// trace there is renamed (RunFolder::set_trace_aside()), and choice.record is updated. Checkpoints
+/// of another run are copied into it or made again there. kCancelled: Ctrl-C came meanwhile.
 Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                                                    std::unique_ptr<RunFolder> taken,
                                                    ResumeChoice& choice, const Plan& plan);

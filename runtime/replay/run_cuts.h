@@ -63,7 +63,8 @@ Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder)
 struct RunMoment {
   GroupId group;  // with `step`: before this step of the group
   uint64_t step = 0;
-  int64_t training_step = 0;  // otherwise: before this training step of the first tenant
+  int64_t training_step = 0;  // otherwise: before this training step of `tenant`
+  TenantSlot tenant = TenantSlot(0);
 };
 
 /// The cuts of a record after which all steps are recorded: a replay can begin with one per
@@ -80,9 +81,10 @@ class SavedStates {
   Time made_at() const { return made_at_; }
   /// Training steps of the first tenant after which a cut of a learner was made, ascending.
   std::vector<int64_t> training_steps() const;
-  /// For the newest of these cuts: the step of the learner's group, and its number of training
-  /// steps.
-  std::optional<std::pair<uint64_t, int64_t>> newest_of_learner(GroupId learner) const;
+  /// The newest of these cuts: where the learner's group was, and how many steps of the tenant it
+  /// had taken.
+  std::optional<std::pair<uint64_t, int64_t>> newest_of_learner(
+      GroupId learner, TenantSlot tenant = TenantSlot(0)) const;
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
