@@ -15,7 +15,7 @@ using testing::RouterStory;
 using ::testing::SizeIs;
 using testing::SmallRouterStory;
 
-TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
+TEST_F(RouterStory, AnEngineThatDiedHasLostItsRequests) {
   ready();
   for (uint64_t i = 0; i < 4; ++i) ask(a_request(i, i));
   ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
@@ -27,10 +27,10 @@ TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
   EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
 }
 
-TEST_F(RouterStory, AnEngineThatDiedHasNotLostWhatWasAnsweredLongAgo) {
+TEST_F(RouterStory, AnEngineThatDiedHasNotLostAnsweredRequests) {
   ready();
   for (uint64_t i = 0; i < 6; ++i) ask(a_request(i, i));
-  // All except the last were answered; some request of the tenant reports that.
+  // All except the last were answered; a later request of the tenant reports that.
   auto last = a_request(6, 6);
   last.answered = {0, 1, 2, 3, 4, 77};
   ask(last);
@@ -59,7 +59,7 @@ TEST_F(RouterStory, ALaterTurnOfAnOldSessionGoesToAnotherEngine) {
 }
 
 /// The load of an engine may arrive although its answer is lost, for example after a kill.
-TEST_F(RouterStory, OnlyTheAskerKnowsWhetherAnAnswerHasArrived) {
+TEST_F(RouterStory, OnlyTheSenderKnowsWhetherAnAnswerHasArrived) {
   ready();
   ask(a_request(1));
   const InstanceId engine = router.targets_of("prefill").front();
@@ -83,7 +83,7 @@ TEST_F(RouterStory, LosesManyAFewAtATime) {
 
 /// The sender's open requests bound the answers that may wait for it. An engine's loads may report
 /// ended requests late, so it has lost fewer requests than they suggest.
-TEST_F(RouterStory, AnswersWhatAnEngineLostAsFastAsTheAskerTakesIt) {
+TEST_F(RouterStory, AnswersLostRequestsAsFastAsTheSenderReceivesThem) {
   ready();
   for (uint64_t i = 0; i < 20; ++i) ask(a_request(i, i));
   router.set_room("refused", 4);

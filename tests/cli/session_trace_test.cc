@@ -83,7 +83,7 @@ TEST_F(SessionTraceStory, ATurnThatContradictsItselfIsRefused) {
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"shared_tokens":3})"), HasSubstr("go together"));
 }
 
-TEST_F(SessionTraceStory, AKeyOrNumberThatIsNoneIsShownAsItStands) {
+TEST_F(SessionTraceStory, AnInvalidKeyOrNumberIsShownUnchanged) {
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"a\u001b[31mb":1})"),
               HasSubstr(R"(unknown key 'a\u001b[31mb')"));
   EXPECT_THAT(fault(R"({"session":18446744073709551615,"arrival_s":0,)"
@@ -181,7 +181,7 @@ TEST_F(SessionTraceStory, SessionsAndGroupsAreThoseOfATenant) {
   EXPECT_THAT(groups, ElementsAre(0, 0, 1, 2));
 }
 
-TEST_F(SessionTraceStory, WhatIsWrittenReadsTheSame) {
+TEST_F(SessionTraceStory, AWrittenTraceReadsTheSame) {
   const auto trace = read(R"({"session":7,"arrival_s":0.25,"group":3,"prompt":)" + ids(70) +
                           R"(,"completion":[1,2]})" + "\n" + kPlain + "}");
   ASSERT_TRUE(trace.ok()) << trace.error().text();

@@ -64,7 +64,7 @@ replicas = 12
   const std::string hang_file_ = scratch_.path() / "hang";
 };
 
-TEST_F(HostileRun, GoesOnWhateverItsEnvironmentsDo) {
+TEST_F(HostileRun, ContinuesWhateverItsEnvironmentsDo) {
   Program run(words(2, "12"), variables());
   const auto end = run.wait();
   ASSERT_EQ(end.code, 0) << end.err;
@@ -73,7 +73,7 @@ TEST_F(HostileRun, GoesOnWhateverItsEnvironmentsDo) {
   expect_replays(folder_);
 }
 
-TEST_F(HostileRun, ThatLosesAProcessOfThemGoesOnAndIsTakenUp) {
+TEST_F(HostileRun, ThatLosesAnEnvironmentProcessContinuesAndResumes) {
   {
     Program run(words(1, "1000000000"), variables());
     ASSERT_TRUE(run.wait_until_said("reward"));

@@ -52,7 +52,7 @@ std::string words(const DemoCase& demo, const DemoResult& result) {
 
 class DemoUnder : public ::testing::TestWithParam<Fault> {};
 
-TEST_P(DemoUnder, KeepsItsPromisesAtEverySeed) {
+TEST_P(DemoUnder, KeepsItsRulesAtEverySeed) {
   const Matrix all = matrix();
   const bool is_chosen =
       std::find(all.faults.begin(), all.faults.end(), GetParam()) != all.faults.end();
@@ -95,7 +95,7 @@ TEST(Demo, EachFaultReallyHappens) {
 /// Everything that an actor or its group changes is in their saved state. Groups are replaced at
 /// random moments by new ones that are made from the bytes of their state: such a run makes the
 /// same steps.
-TEST(Demo, GroupsThatAreMadeAnewFromTheirStateGoOnAsTheyWere) {
+TEST(Demo, GroupsRestoredFromTheirStateContinueUnchanged) {
   const Matrix all = matrix();
   const uint64_t last = std::min(all.last, std::max<uint64_t>(all.first, 20));
   std::map<std::string, int> num_remade;

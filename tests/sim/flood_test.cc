@@ -150,7 +150,7 @@ constexpr uint64_t kFloodSeeds = 3;
 constexpr double kRatioMax = 1.2;
 
 // The learner is the bottleneck, as in the demo.
-TEST(Flood, LengthensNoStepOfANeighbourByMoreThanAFifth) {
+TEST(Flood, LengthensNoStepOfOtherTenantsByMoreThanAFifth) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed);
     const StepTimes flood = times_of_others({.floods = true}, seed);
@@ -161,7 +161,7 @@ TEST(Flood, LengthensNoStepOfANeighbourByMoreThanAFifth) {
 
 // The other steps wait for a pass of the flooding tenant: if it may fill a pass, each of its passes
 // delays all others.
-TEST(Flood, WouldHoldUpItsNeighboursWithWholePasses) {
+TEST(Flood, WouldDelayOtherTenantsWithWholePasses) {
   const StepTimes alike = times_of_others({}, 1);
   const StepTimes flood =
       times_of_others({.floods = true}, 1, {"resource.learner.adapter_batch_tokens=4096"});
@@ -200,7 +200,7 @@ TEST(Flood, TakesNoMoreBlocksThanItsShare) {
   }
 }
 
-TEST(Hang, CostsTheOthersNothing) {
+TEST(Hang, DoesNotAffectTheOtherTenants) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed);
     const StepTimes hang = times_of_others({.hangs = true}, seed);

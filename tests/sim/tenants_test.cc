@@ -279,7 +279,7 @@ std::vector<std::string> some_names(RandomStream& random) {
 
 /// A tenant may fail at any moment of the run: the others train what they train alone, no message
 /// is left, and the end names the failed tenant.
-TEST(Tenants, OneThatFailsIsSetAsideAndTheOthersGoOn) {
+TEST(Tenants, AFailedTenantIsSetAsideAndTheOthersContinue) {
   const auto [first, last] = seeds(300);
   uint64_t num_struck = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
@@ -333,7 +333,7 @@ TenantSlot slot_of(const Plan& plan, const std::string& name) {
 
 /// If a shared actor cannot serve one tenant, the others are not affected: every engine refuses its
 /// weights, or a handler of router, prefill, decode or broadcaster fails on its message.
-TEST(Tenants, WhatASharedActorCannotDoForOneSetsHerAsideAlone) {
+TEST(Tenants, AFaultOfASharedActorForOneTenantSetsOnlyItAside) {
   const auto [first, last] = seeds(200);
   const std::vector<std::string> stops = {
       "node.router.on_error=\"stop\"", "node.prefill.on_error=\"stop\"",
