@@ -1,4 +1,4 @@
-// Blocks run out: who loses them, and that nobody loses more.
+// Blocks run out: which sequence is preempted, and that no more are than needed.
 #include <algorithm>
 #include <set>
 
@@ -80,7 +80,7 @@ TEST(Preemption, AStepThatPreemptsAdmitsNoSequence) {
 }
 
 TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
-  // Each may have 8,192 tokens and ends with about 1,024 at most.
+  // Each may have 8,192 tokens but ends after about 1,024 at most.
   constexpr int32_t kMax = 8192, kBlock = 16;
   EngineOptions options{.kv_blocks = 8 * kMax / kBlock, .block_size = kBlock};
   options.max_sequence_tokens = kMax;
@@ -92,7 +92,7 @@ TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
   }
   int32_t most = 0;
   for (int i = 0; i < 2000; ++i) {
-    // Every 137 steps a seventh of them gets its stop token: after 959 steps all had theirs.
+    // Every 137 steps a seventh of them gets its stop token: after 959 steps all have ended.
     take_step(scheduler, i % 137 == 136 ? 2 + i / 137 % 7 : 40);
     take_over_all(scheduler);
     most = std::max(most, scheduler.state().num_running);
@@ -150,7 +150,7 @@ BatchScheduler shared_by_two(EngineOptions options,
 
 TEST(PreemptionAmongTenants, PreemptsTheTenantFurthestBeyondItsPartNotTheYoungestSequence) {
   auto scheduler = shared_by_two({.kv_blocks = 10, .block_size = 4});
-  // Three of 2 blocks are beyond a part of 5, while the second one is not there.
+  // Three sequences of 2 blocks exceed a part of 5 while the second tenant is absent.
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 1, 4, 30)).ok());
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 2, 4, 12)).ok());
   ASSERT_TRUE(scheduler.submit(request_of(kSecond, 3, 4, 12)).ok());
