@@ -1,5 +1,5 @@
 /// The trained state of a learner on a CUDA device: fp32 masters, gradients and AdamW moments, and
-/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: full
+/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: whole
 /// weights, or one of several adapters of the same shape (padded_adapters.h).
 ///
 /// With bf16 it is a separate copy that each update writes; with fp32 GEMMs read the masters.
