@@ -147,7 +147,7 @@ TEST(TorchLearner, ABrokenStepLeavesItsOwnDumpAndNoOlderOne) {
   const auto broken = read_safetensors(file).value();
   EXPECT_LT(broken.size(), whole.size());
   EXPECT_THAT(broken.back().name, HasSubstr("micro_batch.0."))
-      << "activations, nothing behind them";
+      << "activations, and nothing after them";
 }
 
 TEST(TorchLearner, RefusesAModelThatIsLargerThanTheMachine) {

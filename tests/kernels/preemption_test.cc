@@ -184,7 +184,6 @@ TEST(PreemptionAmongTenants, AmongEqualTenantsTheOneThatGrowsGivesWay) {
   expect_all_free(scheduler);
 }
 
-/// The victim stands before the one that grows, and has got a block for this step already.
 /// The victim comes before the growing sequence, and has already got a block for this step.
 TEST(PreemptionAmongTenants, APreemptedSequenceHasNoRowInTheStep) {
   auto scheduler = shared_by_two({.kv_blocks = 12, .block_size = 2}, {0.2, 0.8});
@@ -245,7 +244,6 @@ TEST(PreemptionAmongTenants, ATenantsOnlySequenceMayBeLargerThanItsPart) {
   expect_all_free(scheduler);
 }
 
-/// It is not admitted beyond its part while another's is kept, and grows into it no more.
 /// A sequence is not admitted beyond its part while another's claim is reserved, and does not grow
 /// into it.
 TEST(PreemptionAmongTenants, AReservedClaimIsFreeWhenItsTenantReturns) {
@@ -264,7 +262,6 @@ TEST(PreemptionAmongTenants, AReservedClaimIsFreeWhenItsTenantReturns) {
   expect_all_free(scheduler);
 }
 
-/// What nobody wanted for two windows is lent, and comes back with the growth of who has it.
 /// Blocks that were not wanted for two windows are lent, and return block by block as their
 /// borrower grows.
 TEST(PreemptionAmongTenants, LentBlocksReturnOneByOne) {
