@@ -447,7 +447,7 @@ TEST(TorchEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
       engine->apply(*with_key(*testing::make_snapshot({}, PolicyVersion(3)), second));
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().text(),
-              ::testing::AllOf(HasSubstr("holds the weights of tenant 4, not those of tenant 5"),
+              ::testing::AllOf(HasSubstr("has the weights of tenant 4, not those of tenant 5"),
                                HasSubstr("whole weights of one tenant")));
   ASSERT_TRUE(engine->submit(one).ok());
   EXPECT_EQ(run(*engine).at(1).logprobs, before.logprobs);

@@ -188,7 +188,7 @@ TEST(AdapterConfig, IsReadFromTheTensorsOfASnapshot) {
   EXPECT_THAT(fault_of([](auto& all) { all[0].name = "model.norm.weight"; }),
               HasSubstr("'model.norm.weight' does not belong to an adapter"));
   EXPECT_THAT(fault_of([](auto& all) { all[0].name = "base_model.model.lm_head.lora_A.weight"; }),
-              HasSubstr("is of 'lm_head', which no adapter"));
+              HasSubstr("is for 'lm_head', which adapters"));
   EXPECT_THAT(fault_of([](auto& all) { all.clear(); }), HasSubstr("no tensor of an adapter"));
 }
 
@@ -266,7 +266,8 @@ TEST_F(AdapterFolderTest, IsReadAsItWasWritten) {
 }
 
 TEST_F(AdapterFolderTest, RefusesUnsupportedOptionsByName) {
-  EXPECT_THAT(fault_with("use_dora", true), HasSubstr("'use_dora' is true: nothing here"));
+  EXPECT_THAT(fault_with("use_dora", true),
+              HasSubstr("'use_dora' is true, which is not supported"));
   EXPECT_THAT(fault_with("modules_to_save", Json::list(std::vector<std::string>{"lm_head"})),
               HasSubstr("'modules_to_save' is [\"lm_head\"]"));
   EXPECT_THAT(fault_with("rank_pattern", Json::object().set("q_proj", 4)),

@@ -79,7 +79,8 @@ TEST(ScriptedEngine, HasTheFaultOfADeviceThatAFileAsksForOnce) {
   write_text(options.device_fault_file, "lost");
   EXPECT_EQ(engine->step().error().code(), Code::kDeviceLost);
   write_text(options.device_fault_file, "tired");
-  EXPECT_THAT(engine->step().error().text(), HasSubstr("says 'tired', which is no fault"));
+  EXPECT_THAT(engine->step().error().text(),
+              HasSubstr("says 'tired', which is not a device fault"));
   EXPECT_FALSE(std::filesystem::exists(options.device_fault_file));
 }
 
