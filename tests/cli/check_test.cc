@@ -177,7 +177,7 @@ TEST_F(AModelFolder, OnTheCpuHasNeitherBfloat16NorFp8) {
                    "on the CPU computes in float32");
     expect_refusal(check({"--set", "resource." + resource + ".products=fp8"}),
                    "error[G085]: resource '" + resource + "' refuses its options: 'products' is ",
-                   "on the CPU has products in float32");
+                   "on the CPU has GEMMs in float32");
   }
 }
 
@@ -190,7 +190,7 @@ rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
   const auto end = check();  // its weights do not fit the places either, but that is another error
   EXPECT_EQ(end.code, 2);
   EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'numerics' "
-                                 "is \"invariant\", which an engine on cuda:0 does not have"));
+                                 "is \"invariant\", which an engine on cuda:0 does not support"));
 }
 
 /// 5 TiB of keys and values.
