@@ -44,7 +44,7 @@ class AModelFolder : public testing::Test {
   std::string bytes_;
 };
 
-TEST_F(AModelFolder, ThatIsWholeIsWell) {
+TEST_F(AModelFolder, CompleteIsAccepted) {
   const auto end = check();
   EXPECT_EQ(end.code, 0) << end.err;
 }
@@ -85,7 +85,7 @@ TEST_F(AModelFolder, WithAnIndexThatIsNoneIsRefused) {
   expect_refused("model.safetensors.index.json:1:");
 }
 
-TEST_F(AModelFolder, ThatLacksAShardIsRefused) {
+TEST_F(AModelFolder, WithoutAShardIsRefused) {
   fs::remove(weights());
   write_text(index(), R"({"weight_map": {"model.norm.weight": "model-1.safetensors"}})");
   expect_refused("model-1.safetensors is missing, but ");
@@ -240,7 +240,7 @@ class AFileOfExamples : public AModelFolder {
   std::string graph_;
 };
 
-TEST_F(AFileOfExamples, ThatIsWholeIsWell) {
+TEST_F(AFileOfExamples, CompleteIsAccepted) {
   const auto end = check_with(R"({"prompt": "r:abcdefgh>", "completion": "hgfedcba"})");
   EXPECT_EQ(end.code, 0) << end.err;
 }

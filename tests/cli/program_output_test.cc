@@ -15,7 +15,7 @@ Result<ProgramOutput> script(const std::string& text, Duration most = kProgramWa
   return output_of("/bin/sh", {"-c", text}, most);
 }
 
-TEST(ProgramOutput, OfAProgramThatIsNotThereIsAnErrorWithItsName) {
+TEST(ProgramOutput, OfAMissingProgramIsAnErrorWithItsName) {
   const auto output = output_of("/does/not/exist", {});
   ASSERT_FALSE(output.ok());
   EXPECT_EQ(output.error().code(), Code::kIo);

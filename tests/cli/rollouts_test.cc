@@ -110,7 +110,7 @@ TEST_F(Rollouts, SayWhatThereIsWhenNoneIsFound) {
                                  "cancelled, 1 filtered, 4 trained"));
 }
 
-TEST_F(Rollouts, OfALineThatIsTornOrBrokenAreLeftOut) {
+TEST_F(Rollouts, InIncompleteOrBrokenLinesAreSkipped) {
   std::ofstream(folder_ / "rollouts.jsonl", std::ios::app) << "no JSON\n{\"rollout\":\"torn";
   EXPECT_THAT(names({}), ElementsAre("r5", "r4", "r2"));
   EXPECT_THAT(run({}).err, HasSubstr("warning: 1 of the run's rollouts"));

@@ -181,7 +181,7 @@ TEST_F(SessionTraceStory, SessionsAndGroupsAreThoseOfATenant) {
   EXPECT_THAT(groups, ElementsAre(0, 0, 1, 2));
 }
 
-TEST_F(SessionTraceStory, WhatIsWrittenReadsTheSame) {
+TEST_F(SessionTraceStory, AWrittenTraceReadsTheSame) {
   const auto trace = read(R"({"session":7,"arrival_s":0.25,"group":3,"prompt":)" + ids(70) +
                           R"(,"completion":[1,2]})" + "\n" + kPlain + "}");
   ASSERT_TRUE(trace.ok()) << trace.error().text();

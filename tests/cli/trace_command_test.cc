@@ -99,7 +99,7 @@ TEST_F(TraceCommand, BadCommandLinesSayThree) {
   EXPECT_EQ(trace({"cat", a}).code, 3);
 }
 
-TEST_F(TraceCommand, WhatCannotBeReadSaysOne) {
+TEST_F(TraceCommand, AnUnreadableTraceGivesExitCodeOne) {
   const ProgramEnd none = trace({"stat", folder_.path().string()});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.err, HasSubstr("no trace in"));

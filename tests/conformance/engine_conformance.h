@@ -304,7 +304,7 @@ TEST_P(EngineConformance, CountsWhatItDid) {
   EXPECT_LE(engine->state().num_decode_tokens, 8U);
 }
 
-TEST_P(EngineConformance, WhatItWasMadeWithIsOfNoVersionAndVersionZeroIsApplied) {
+TEST_P(EngineConformance, InitialWeightsHaveNoVersionAndVersionZeroIsApplied) {
   auto engine = make();
   EXPECT_TRUE(engine->state().versions.empty());
   const auto applied = engine->apply(*GetParam().snapshot(PolicyVersion(0)));
@@ -398,7 +398,7 @@ TEST_P(EngineConformance, HoldsTheWeightsOfAsManyTenantsAsItMayAndOfNoneMore) {
   EXPECT_EQ(after.tokens, before.tokens);
   EXPECT_EQ(after.logprobs, before.logprobs);
   EXPECT_EQ(after.spans, before.spans);
-  ASSERT_GT(*apply(*engine, key(tenants_max - 1), 2), 0U) << "those it has go on";
+  ASSERT_GT(*apply(*engine, key(tenants_max - 1), 2), 0U) << "known tenants still apply";
 }
 
 TEST_P(EngineConformance, MisshapenWeightsAreNamedAndTheOldOnesStay) {

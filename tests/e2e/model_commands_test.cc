@@ -82,7 +82,7 @@ TEST_P(ModelCommands, ScoresAreThoseOfTransformers) {
   }
 }
 
-TEST_P(ModelCommands, WhatWasSampledScoresTheSame) {
+TEST_P(ModelCommands, SampledTokensScoreTheSame) {
   const auto generated =
       run_graph_program({"generate", "--model", model(), "--prompt-ids", "5,6,7", "--max-tokens",
                          "20", "--seed", "3", "--ignore-eos", "--json"});

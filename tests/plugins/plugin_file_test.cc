@@ -36,7 +36,7 @@ TEST_F(PluginFile, SaysHowItWasBuilt) {
   EXPECT_THAT(to_string(*build), HasSubstr("primerl-graph 0.1.0"));
 }
 
-TEST_F(PluginFile, ThatIsNotThereOrAFolderIsSaidSo) {
+TEST_F(PluginFile, AMissingFileOrAFolderIsReported) {
   EXPECT_THAT(read_plugin_build(scratch_.path() / "lib.so").error().text(),
               HasSubstr("does not exist"));
   EXPECT_THAT(read_plugin_build(scratch_.path()).error().text(), HasSubstr("it is no file"));

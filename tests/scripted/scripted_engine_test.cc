@@ -69,7 +69,7 @@ TEST(ScriptedEngine, HasTheFaultOfADeviceThatAFileAsksForOnce) {
   ASSERT_EQ(engine->take_prefilled().size(), 2U);
   ASSERT_TRUE(engine->take_over(SequenceId(1)).ok());
   write_text(options.device_fault_file, "full");
-  ASSERT_TRUE(engine->step().ok()) << "it goes on";
+  ASSERT_TRUE(engine->step().ok()) << "it continues";
   const auto failed = engine->take_finished();
   ASSERT_EQ(failed.size(), 1U) << "the one that was running";
   EXPECT_EQ(failed[0].reason, FinishReason::kFailed);

@@ -92,10 +92,10 @@ TEST(Demo, EachFaultReallyHappens) {
   EXPECT_GT(abandoned, 0);
 }
 
-/// Everything that an actor or its group changes is in their saved state. Groups are replaced at
-/// random moments by new ones that are made from the bytes of their state: such a run makes the
-/// same steps.
-TEST(Demo, GroupsThatAreMadeAnewFromTheirStateGoOnAsTheyWere) {
+/// Groups are replaced at random moments by fresh ones made from the bytes of their saved state.
+/// The run must make the same steps, so the saved state must contain everything that an actor or
+/// its group changes.
+TEST(Demo, GroupsRestoredFromTheirStateContinueUnchanged) {
   const Matrix all = matrix();
   const uint64_t last = std::min(all.last, std::max<uint64_t>(all.first, 20));
   std::map<std::string, int> num_remade;
