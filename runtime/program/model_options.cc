@@ -237,7 +237,7 @@ Result<std::vector<std::pair<int32_t, double>>> parse_biases(
           .note("a token id and a number, as in 17=-2.5");
     const auto read = std::from_chars(middle + 1, end, bias);
     if (read.ec != std::errc() || read.ptr != end || !std::isfinite(bias))
-      return error(Code::kInvalid, "'{}' of token {} is no number", word.substr(equals + 1), id);
+      return error(Code::kInvalid, "'{}' of token {} is not a number", word.substr(equals + 1), id);
     biases.emplace_back(id, bias);
   }
   std::ranges::sort(biases);
