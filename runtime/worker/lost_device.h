@@ -2,7 +2,7 @@
 /// its owner is notified and ends it. The step that noticed the loss is in no record. The run then
 /// continues as after any other death of a process.
 ///
-/// Threads: those of the resources.
+/// Threads: the threads of the resources.
 #pragma once
 
 #include <functional>

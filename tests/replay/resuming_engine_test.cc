@@ -308,7 +308,7 @@ TEST_F(ResumingEngine, AbortsWhatWaitsHereAndPassesOnWhatDoesNot) {
   real_->room = 3;
   resume();
   engine_->abort(SequenceId(4));  // it waits in the backlog
-  engine_->abort(SequenceId(1));  // it is in the real engine
+  engine_->abort(SequenceId(1));  // the real engine has it
   EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("4 cancelled"));
   EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "abort 1"));
   real_->room = 100;
