@@ -49,7 +49,7 @@ def all_cases(folder):
         except xml.etree.ElementTree.ParseError:  # it died while it wrote
             ends, end = [], "failed"
         yield from ends
-        # All its tests passed, and then it failed: a leak, or a crash at its end.
+        # All its tests passed, but the program failed at its end: a leak, or a crash.
         if end == "failed" and all(each != "failed" for _, each in ends):
             yield name, "failed"
 

@@ -4,8 +4,8 @@
 # With --tests also the Python packages of requirements-tests.txt, and promtool. Does nothing,
 # quickly, when nothing is missing.
 #
-# PRIMERL_PYTHON=/path/python   take PyTorch from this Python instead of looking for one
-# PRIMERL_OFFLINE=1             install nothing, only say what is missing
+# PRIMERL_PYTHON=/path/python   use PyTorch of this Python instead of searching for one
+# PRIMERL_OFFLINE=1             install nothing, only list what is missing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,7 +53,7 @@ install_packages() {
   say "installing with apt: $missing"
   local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y
     -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
-  # A list that cannot be fetched is a warning to apt: go on, the install decides.
+  # apt only warns about a list that it cannot fetch. Continue: the install may still work.
   "${apt[@]}" update >&2 || say "warning: 'apt-get update' failed, trying with the lists at hand"
   # shellcheck disable=SC2086
   "${apt[@]}" install --no-install-recommends $missing >&2 ||
@@ -64,7 +64,7 @@ install_packages() {
 
 # --- Python ------------------------------------------------------------------------------------
 
-# Prints the folder that holds the PyTorch of this Python, or fails: none, or too old.
+# Prints the folder of this Python's PyTorch. Fails when there is none, or it is too old.
 torch_folder_of() {
   "$1" - "$torch_oldest" 2>/dev/null <<'PYTHON'
 import importlib.metadata, importlib.util, pathlib, sys
@@ -78,7 +78,7 @@ PYTHON
 
 pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check -q "$@" >&2; }
 
-# How many packages for CUDA pip would fetch with $1: 0 for a CPU build, or when pip cannot tell.
+# Number of CUDA packages that pip would fetch with $1: 0 for a CPU build, or when unknown.
 count_cuda_packages() {
   { pip_report "$1" || echo '{"install": []}'; } | "$venv/bin/python" -c '
 import json, sys
@@ -114,7 +114,7 @@ install_torch() {
     if folder=$(torch_folder_of "$tried"); then
       say "using the PyTorch in $folder"
       make_venv "$tried"
-      # The environment sees that PyTorch, while what tests add stays in here.
+      # The environment uses that PyTorch; packages for tests are installed only into it.
       echo "$folder" >"$("$venv/bin/python" -c \
         'import sysconfig; print(sysconfig.get_path("purelib"))')/primerl_torch.pth"
       return
@@ -126,8 +126,8 @@ install_torch() {
     fail "no PyTorch of version $torch_oldest or newer in python3, and PRIMERL_OFFLINE is set"
   make_venv "$(command -v python3)"
   say "installing PyTorch $torch_version for CPUs into $venv (200 MB)"
-  # The index as configured may name its CPU build "+cpu", or have no other build at all; the build
-  # with CUDA that other indexes hold works too, but is several GB.
+  # The configured index may name its CPU build "+cpu", or have only that build. A CUDA build
+  # of another index works too, but has several GB.
   pip_install "torch==$torch_version+cpu" 2>/dev/null || {
     warn_of_cuda "torch==$torch_version"
     pip_install "torch==$torch_version"
@@ -137,7 +137,7 @@ install_torch() {
       "make setup PRIMERL_PYTHON=/path/to/its/python"
 }
 
-# Work that a stamp in the environment remembers, keyed on everything it was made from.
+# Runs a step unless a stamp file shows that it was done with the same inputs.
 stamped() {
   local stamp=$venv/.stamp-$1 key
   shift
@@ -169,7 +169,8 @@ peers_ready() {
     fail "pip could not install scripts/requirements-tests.txt" "is the network up?"
 }
 
-# promtool alone, out of Debian's package of Prometheus: installed, that would start a server.
+# Extracts only promtool from Debian's package of Prometheus, because installing that would start
+# a server.
 promtool_ready() {
   local found folder
   [ -x "$venv/bin/promtool" ] && return

@@ -46,7 +46,7 @@ PAGE = 4096
 HEAD = 6 * PAGE  # a segment that is prepared has its header and the catalog
 OPTIONS = ['resource.engine.backend="scripted"', 'resource.learner.backend="scripted"',
            "tenant.main.checkpoint_every=20", 'trace.cut_every="500ms"', "graph.restarts_max=65536"]
-WENT_ON = ("going on live", "resuming after step", "starts with the first step")
+WENT_ON = ("the run is live", "resuming after step", "starts with the first step")
 KINDS = ["kill_all", "kill_some", "control", "term_kill", "full_disk", "torn", "hole", "power", "frozen"]
 
 
@@ -242,7 +242,7 @@ def resume(kind, folder, log_file, tally):
         run.kill()
         return None
     said = run.said()
-    is_live = "going on live" in said
+    is_live = "the run is live" in said
     tally.rows[kind]["live" if is_live else "checkpoint"] += 1
     if not is_live:
         tally.faults.append(f"{kind}: went back to a checkpoint: {said[-1500:]}")

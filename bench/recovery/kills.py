@@ -43,7 +43,7 @@ class Run:
 
     def num_starts(self):
         said = self.said()
-        return sum(said.count(words) for words in ("going on live", "resuming after step", "as incarnation"))
+        return sum(said.count(words) for words in ("the run is live", "resuming after step", "as incarnation"))
 
     def wait_for_start(self, num_before):
         """Seconds until one more start has come up and taken a step; None: the run ended or hangs."""
@@ -107,7 +107,7 @@ def main():
                 took.setdefault(name.split("#")[0], []).append(seconds)
             code = run.end()
             said = run.said()
-            num_followed += said.count("going on live")
+            num_followed += said.count("the run is live")
             num_back += said.count("resuming after step")
             if code != 130:
                 faults.append(f"run {index} (seed {given.seed}) ended with {code}: {said[-2000:]}")

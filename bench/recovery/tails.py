@@ -6,7 +6,7 @@
 One run for each of `--seconds`: scripted engines and learner, a checkpoint every 20 steps, state saved every
 `--cut-every`. All its processes are killed at once (kill -9). Copies of what is left are resumed in turn, `--rounds`
 times each: as it is, and with the cut files removed, which follows the record from its first step as a run without
-saved state does. Reported: seconds from the start of `run --resume` until "going on live", steps followed, and the
+saved state does. Reported: seconds from the start of `run --resume` until "the run is live", steps followed, and the
 largest resident memory of any worker until then.
 
 What bounds it: four processes load libtorch (0.4 s); following takes about 5 us a step and process; the steps

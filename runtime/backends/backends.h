@@ -54,7 +54,7 @@ std::unique_ptr<R> take_as(std::unique_ptr<Resource>& made) {
 /// tenant.
 int32_t schedule_steps(const Plan& plan);
 
-/// A weight channel inside one process that keeps that many versions.
+/// A weight channel inside one process. It keeps the newest `versions_max` versions.
 std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 
 /// The WhyNotOn and the DeviceBudget of this build, for check_devices(). Without libtorch the

@@ -81,8 +81,7 @@ OptionsOf<S> engine_options() {
              at_least(0) | unit("tokens"),
              "tokens of prompts in a step in which others decode; 0 = no limit of its own")
       .field("prefix_cache", field_of<S>(&EngineOptions::prefix_cache), any(),
-             "blocks are found again by what they hold, so that prompts which begin alike are "
-             "computed once")
+             "blocks are reused by content, so that prompts with a common prefix are computed once")
       .field("adapter_slots", field_of<S>(&EngineOptions::adapter_slots),
              between(0, 1024) | unit("slots"),
              "adapters in its slots at once; a prompt whose adapter is in none waits until it was "
@@ -107,32 +106,33 @@ OptionsOf<S> learner_options() {
              at_least(1) | unit("tokens"), "tokens packed into one forward and backward")
       .field("adapter_batch_tokens", field_of<S>(&LearnerOptions::adapter_batch_tokens),
              at_least(1) | unit("tokens"),
-             "of them, of one tenant's adapter, where adapters share passes: so long the others "
-             "wait for it; samples with a long prompt in common stay together")
+             "the most of them for one tenant's adapter where adapters share passes; other tenants "
+             "wait that long; samples with a long common prompt stay together")
       .field("threads", field_of<S>(&LearnerOptions::threads), at_least(0),
              "compute threads; 0 = its share of the process's cores");
 }
 
 constexpr const char* kNumericsDoc =
-    "\"invariant\": products that give engine and learner equal bits; \"fast\": the vendor's, or "
-    "ours where they are faster";
+    "\"invariant\": matmuls that give engine and learner equal bits; \"fast\": the vendor's, or "
+    "our own where they are faster";
 constexpr const char* kProductsDoc =
-    "numbers that products of layers read: \"dtype\", or \"fp8\" on a Hopper device, e4m3 with a "
-    "scale for each 128 activations and each 128 x 128 weights; embedding, head and norms stay";
+    "input type of the layers' matmuls: \"dtype\", or \"fp8\" on a Hopper device, e4m3 with a "
+    "scale for each 128 activations and each 128 x 128 weights; embedding, head and norms are not "
+    "changed";
 
 OptionsOf<EngineOptions> torch_engine_options() {
   const OptionSet debug = OptionsOf<EngineDebugOptions>().field(
       "check_finite", &EngineDebugOptions::check_finite, any(),
-      "ends the step at the first activation that is not a number, and names it");
+      "ends the step at the first activation that is NaN or infinite, and names it");
   return engine_options<EngineOptions>()
       .field("kv_events_bytes_max", &EngineOptions::kv_events_bytes_max,
              at_least(0) | unit("bytes"),
-             "most that kv_events/ in the run folder may hold of what this engine's prefix cache "
-             "holds; 0 = no events are made")
+             "the largest size of this engine's file in kv_events/ of the run folder, which lists "
+             "the events of its prefix cache; 0 = no events")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
       .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
-             "numbers of weights and KV; \"auto\": float32 on the CPU, which has no other, "
-             "bfloat16 on a CUDA device")
+             "type of weights and KV; \"auto\": float32 on the CPU, which has no other, bfloat16 "
+             "on a CUDA device")
       .field("products", &EngineOptions::products, one_of({"dtype", "fp8"}), kProductsDoc)
       .table("debug", &EngineOptions::debug, debug, "for finding the first NaN or infinity");
 }
@@ -141,7 +141,7 @@ OptionSet learner_debug_options() {
   using D = LearnerDebugOptions;
   return OptionsOf<D>()
       .field("check_finite", &D::check_finite, any(),
-             "names the first activation that is not a number, and skips the step")
+             "names the first activation that is NaN or infinite, and skips the step")
       .field("batch_folder", &D::batch_folder, any(),
              "keeps each step's batch here, for `primerl-graph train-step`; empty = no")
       .field("batches_max", &D::batches_max, at_least(1) | unit("files"),
@@ -154,17 +154,17 @@ OptionsOf<LearnerOptions> torch_learner_options() {
       .field("recompute", &L::recompute, one_of({"none", "keep_attention", "full"}),
              "what backward computes again instead of keeping it: less memory, more time")
       .field("numerics", &L::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
-      .field(
-          "dtype", &L::dtype, one_of({"auto", "float32", "bfloat16"}),
-          "numbers of activations and products; weights are kept in float32. \"auto\": float32 on "
-          "the CPU, which has no other, bfloat16 on a CUDA device")
+      .field("dtype", &L::dtype, one_of({"auto", "float32", "bfloat16"}),
+             "type of activations and matmuls; weights are kept in float32. \"auto\": float32 on "
+             "the CPU, which has no other, bfloat16 on a CUDA device")
       .field("products", &L::products, one_of({"dtype", "fp8"}), kProductsDoc)
       .field("device_snapshots", &L::device_snapshots, between(0, 17) | unit("copies"),
              "on a CUDA device, copies of the weights that engines take from there: one more than "
              "'versions_max' of the weight channel; what finds none free goes through the host")
       .table("debug", &L::debug, learner_debug_options(), "for finding the first NaN or infinity")
       .field("init_seed", &L::init_seed, at_least(-1),
-             "a folder without weights starts from random ones of this seed; -1 = is refused");
+             "a folder without weights starts from random ones of this seed; -1 = such a folder is "
+             "refused");
 }
 
 OptionSet scripted_engine_options() {
@@ -172,7 +172,7 @@ OptionSet scripted_engine_options() {
   return engine_options<S>()
       .field("seed", &S::seed, any(), "of lengths and tokens, with the request's own seed")
       .field("vocab_size", &S::vocab_size, at_least(2) | unit("tokens"), "size of the vocabulary")
-      .field("first_token", &S::first_token, at_least(1), "tokens are drawn from here on")
+      .field("first_token", &S::first_token, at_least(1), "first token id that is sampled")
       .field("eos_id", &S::eos_id, at_least(0), "ends a sequence; below first_token")
       .field("new_tokens_min", &S::new_tokens_min, at_least(1) | unit("tokens"),
              "shortest completion")
@@ -183,7 +183,7 @@ OptionSet scripted_engine_options() {
       .field("refuse_every", &S::refuse_every, at_least(0),
              "every n-th prompt is refused; 0 = none")
       .field("device_fault_file", &S::device_fault_file, any(),
-             "a step takes this file away and has the fault in it, \"lost\" or \"full\"")
+             "a step removes this file and has the fault named in it, \"lost\" or \"full\"")
       .field("logprob_shift", &S::logprob_shift, any(),
              "added to every log-probability, as the rounding of a device would")
       .field("step_cost", &S::step_cost, at_least(0), "time of a step, whatever its size")
@@ -206,7 +206,7 @@ OptionSet scripted_learner_options() {
       .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot")
       .field("device_fault_file", &S::device_fault_file, any(),
-             "a step removes this file and has the fault in it, \"lost\" or \"full\"; a "
+             "a step removes this file and has the fault named in it, \"lost\" or \"full\"; a "
              "checkpoint does so with \"no space\"")
       .field("loss_shift", &S::loss_shift, any(),
              "of the loss that is reported, relative, as the rounding of a device would");
@@ -344,7 +344,7 @@ ResourceContract weight_channel(std::string backend, std::string doc) {
   contract.options = OptionsOf<WeightChannelOptions>()
                          .field("versions_max", &WeightChannelOptions::versions_max,
                                 between(1, 16) | unit("versions"),
-                                "newest versions of a tenant kept for engines that come late")
+                                "newest versions of a tenant that are kept for slow engines")
                          .take();
   if (contract.backend == "stream")
     contract.memory = &memory_of_channel<Sharing::kNone>;
@@ -364,7 +364,7 @@ std::vector<ResourceContract> resource_contracts() {
                           scripted_engine_options()));
   all.push_back(computing("learner", "torch", "trains a model of a Hugging Face folder",
                           torch_learner_options()));
-  all.push_back(computing("learner", "scripted", "takes steps without a model, at stated costs",
+  all.push_back(computing("learner", "scripted", "makes steps without a model, at stated costs",
                           scripted_learner_options()));
   all.push_back(weight_channel(
       "auto", "memory where one process has all its users, shm on one machine, else stream"));

@@ -38,7 +38,7 @@ struct TorchBackends {
   /// If computation on `device` is slow: which kernels it uses, and which would be fast. Otherwise
   /// "".
   std::string (*slow_way_on)(const std::string& device);
-  /// Bytes of `options.device` that the resource needs (kernels/torch/make.h).
+  /// Bytes of `options.device` that the resource needs (kernels/devices/make.h).
   Result<DeviceBytes> (*engine_bytes)(const EngineOptions& options,
                                       const std::string& model_folder);
   Result<DeviceBytes> (*learner_bytes)(const LearnerOptions& options,

@@ -24,7 +24,7 @@ void GraphArguments::declare(Arguments& arguments, bool file_is_required) {
 void GraphArguments::declare_rehearsal(Arguments& arguments) {
   overrides.for_run = true;
   arguments.flag(no_rehearsal, "--no-rehearsal",
-                 "does not play the graph on a virtual clock first");
+                 "skips the rehearsal of the graph on a virtual clock");
 }
 
 void PluginArguments::declare(Arguments& arguments) {

@@ -73,17 +73,18 @@ int show_answer(const Json& answer, const PauseArguments& arguments, Duration le
     print_json(answer);
   } else {
     if (!obeyed.empty())
-      print_text(lets_go ? fmt::format("'{}' holds no longer: {}\n", arguments.owner,
-                                       fmt::join(obeyed, ", "))
-                         : fmt::format("paused for {} by '{}': {}\n", to_string(lease),
-                                       arguments.owner, fmt::join(obeyed, ", ")));
+      print_text(
+          lets_go ? fmt::format("unpaused by '{}': {}\n", arguments.owner, fmt::join(obeyed, ", "))
+                  : fmt::format("paused for {} by '{}': {}\n", to_string(lease), arguments.owner,
+                                fmt::join(obeyed, ", ")));
     if (!unheld.empty())
-      print_text(fmt::format("'{}' holds nothing: {}\n", arguments.owner, fmt::join(unheld, ", ")));
+      print_text(
+          fmt::format("'{}' has paused nothing: {}\n", arguments.owner, fmt::join(unheld, ", ")));
     if (!unheld.empty() && obeyed.empty() && !holders.empty())
-      print_text(fmt::format("held by '{}': --owner NAME lets go of what is theirs\n",
+      print_text(fmt::format("still paused by '{}': unpause with --owner NAME\n",
                              fmt::join(holders, "', '")));
     if (!late.empty())
-      print_text(fmt::format("not answered yet, obeys at the end of its step: {}\n",
+      print_text(fmt::format("not answered yet, applies it at the end of its step: {}\n",
                              fmt::join(late, ", ")));
   }
   const Json refused = member(answer, "refused");
@@ -116,7 +117,7 @@ int run_pause(const PauseArguments& arguments, bool lets_go) {
 
 void declare_common(Arguments& flags, PauseArguments& arguments) {
   flags.positional(arguments.run, "RUN", "a run folder; default runs/latest", false);
-  flags.text(arguments.owner, "--owner", "NAME", "who holds the engines; default operator");
+  flags.text(arguments.owner, "--owner", "NAME", "the owner of the pause; default operator");
   flags.text(arguments.tenant, "--tenant", "NAME", "only engines that no other tenant uses");
   flags.flag(arguments.json, "--json", "prints JSON");
 }
@@ -125,20 +126,19 @@ void declare_common(Arguments& flags, PauseArguments& arguments) {
 
 Command pause_command() {
   auto arguments = std::make_shared<PauseArguments>();
-  return {"pause", "makes the engines of a run stand still, until unpause or the end of a lease",
+  return {"pause", "pauses the engines of a run, until unpause or the end of a lease",
           "primerl-graph pause runs/latest --lease 10m",
           [arguments](Arguments& flags) {
             declare_common(flags, *arguments);
             flags.text(arguments->lease, "--lease", "DURATION",
-                       "after it the engines go on by themselves; default 10m, at most 1h");
+                       "after this time the engines resume; default 10m, at most 1h");
           },
           [arguments] { return run_pause(*arguments, false); }};
 }
 
 Command unpause_command() {
   auto arguments = std::make_shared<PauseArguments>();
-  return {"unpause", "lets the engines go on that pause holds still",
-          "primerl-graph unpause runs/latest",
+  return {"unpause", "resumes engines that pause has stopped", "primerl-graph unpause runs/latest",
           [arguments](Arguments& flags) { declare_common(flags, *arguments); },
           [arguments] { return run_pause(*arguments, true); }};
 }

@@ -122,7 +122,7 @@ int run_ps(const PsArguments& arguments) {
 
 Command ps_command() {
   auto arguments = std::make_shared<PsArguments>();
-  return {"ps", "shows the processes, nodes and edges of a run that goes on, or how it ended",
+  return {"ps", "shows the processes, nodes and edges of a run, or how it ended",
           "primerl-graph ps runs/latest",
           [arguments](Arguments& flags) {
             flags.positional(arguments->run, "RUN", "a run folder; default runs/latest", false);

@@ -5,7 +5,7 @@
 namespace primerl {
 Command replay_command() {
   auto arguments = std::make_shared<ReplayArguments>();
-  return {"replay", "plays a recorded run again and compares every message",
+  return {"replay", "replays a recorded run and compares every message",
           "primerl-graph replay runs/latest --depth control",
           [arguments](Arguments& flags) { arguments->declare(flags); },
           [arguments] { return hand_over(*arguments); }};

@@ -240,7 +240,7 @@ int RunStarts::open_server() {
                     .note("--metrics-port 0 takes a free port, --metrics-port off serves nothing"),
                 kExitFailed);
   } else {
-    complain("warning: nobody can watch this run: {}\n", server.error().text());
+    complain("warning: this run serves no /metrics: {}\n", server.error().text());
   }
   return kExitDone;
 }
@@ -276,11 +276,11 @@ StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& resul
         policy_->num_restarts(), window);
   if (next.what != What::kAgain) return next;
   if (result.ending.has_left_record)
-    complain("warning: {}\nwarning: going on from the checkpoint alone\n", result.ending.why);
+    complain("warning: {}\nwarning: resuming from the checkpoint only\n", result.ending.why);
   else
     complain("warning: {}\nwarning: the run resumes{} ({} of at most {} times within {})\n",
              result.ending.why,
-             next.from_checkpoint ? fmt::format(" from the checkpoint alone: workers died {} times "
+             next.from_checkpoint ? fmt::format(" from the checkpoint only: workers died {} times "
                                                 "in a row while they followed its record",
                                                 StartPolicy::kDeathsFollowingMax)
                                   : "",

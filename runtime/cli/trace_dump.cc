@@ -25,7 +25,7 @@ Result<fs::path> ring_folder(const fs::path& run) {
   std::error_code none;
   if (!fs::exists(file, none))
     return error(Code::kNotFound, "'{}' is no run folder: it has no run.json", run.string())
-        .note("give the folder of a run that goes on, as in runs/latest");
+        .note("give the folder of a live run, as in runs/latest");
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
   const Json* trace = facts.find("trace");
@@ -89,7 +89,7 @@ std::string to_text(const Trace& trace, const std::vector<DumpedProcess>& dumped
     if (const GroupId group(i); trace.last_step(group) > 0)
       text += fmt::format("  {}: steps {} to {}\n", trace.catalog().groups[i].name,
                           trace.first_step(group), trace.last_step(group));
-  return text + fmt::format("{} steps in {}; the run goes on\n", trace.num_steps(),
+  return text + fmt::format("{} steps in {}; the run continues\n", trace.num_steps(),
                             trace.folder().string());
 }
 
@@ -114,7 +114,7 @@ int run_dump(const DumpArguments& arguments) {
 
 Command dump_action() {
   auto arguments = std::make_shared<DumpArguments>();
-  return {"dump", "asks a run that records into memory (trace.level = \"ring\") for what it holds",
+  return {"dump", "writes out what a live run has recorded in memory (trace.level = \"ring\")",
           "primerl-graph trace dump runs/latest",
           [arguments](Arguments& flags) {
             arguments->trace.declare(flags);

@@ -447,7 +447,7 @@ void Client::watch(Time time) {
     if (phase_ != Phase::kServed) return;
   }
   if (outbox_.is_silent(time, dead_after_))
-    return lose(error(Code::kDeadline, "it has said nothing for {}", to_string(dead_after_)));
+    return lose(error(Code::kDeadline, "it has sent nothing for {}", to_string(dead_after_)));
   if (outbox_.is_beat_due(time, beat_every(dead_after_)))
     (void)outbox_.put(Payload::of(AgentBeat{static_cast<uint32_t>(tunnels_.size())}));
 }

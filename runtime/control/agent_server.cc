@@ -221,7 +221,7 @@ void AgentServer::watch_session(Time time) {
   const bool is_silent = client.outbox.is_silent(time, dead_after);
   if (broken_) return end_run(*broken_);
   if (is_silent)
-    return end_run(fmt::format("the control plane has said nothing for {}", to_string(dead_after)));
+    return end_run(fmt::format("the control plane has sent nothing for {}", to_string(dead_after)));
   if (client.outbox.is_beat_due(time, beat_every(dead_after)))
     tell(session_, client, Payload::of(AgentBeat{static_cast<uint32_t>(run_->num_workers())}));
 }

@@ -131,7 +131,7 @@ RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how)
       has_left_record_ || (is_following_ && fault_.empty() && num_signals_ == 0 && all_said_how);
   ending.has_lost_worker = has_lost_worker_ && num_signals_ == 0;
   if (is_following_ && !ending.has_left_record && !ending.has_lost_worker)
-    ending.why += "\nit was following its record; --from-checkpoint goes on without";
+    ending.why += "\nit was following its record; --from-checkpoint resumes without it";
   return ending;
 }
 

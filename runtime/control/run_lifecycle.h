@@ -31,7 +31,7 @@ struct RunEnding {
 class RunLifecycle {
  public:
   enum class Phase { kStarting, kFollowing, kRunning, kDraining, kStopping };
-  /// What the owner must do now.
+  /// The next act of the owner.
   enum class Action {
     kNothing,
     kDrain,    // let work in flight complete

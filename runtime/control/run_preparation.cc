@@ -174,8 +174,8 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
     }
     if (!found.newest && has_any) {
       choice.notes.push_back(
-          fmt::format("tenant '{}' has no complete checkpoint: it starts from its own beginning, "
-                      "with a fresh adapter and step 1; the others go on from theirs",
+          fmt::format("tenant '{}' has no complete checkpoint: it starts from step 1 with a fresh "
+                      "adapter; the others continue from their checkpoints",
                       tenant.name));
       choice.points.emplace_back();
       continue;
@@ -254,10 +254,10 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
     if (step < tenant.max_steps) continue;
     Error fault = error(Code::kInvalid, "tenant '{}' has recorded {} steps, max_steps asks for {}",
                         tenant.name, step, tenant.max_steps)
-                      .note(fmt::format("go on with --max-steps {} or more", step + 1));
+                      .note(fmt::format("continue with --max-steps {} or more", step + 1));
     if (slot >= choice.points.size() || choice.points[slot].step >= tenant.max_steps) return fault;
     return std::move(fault).note(
-        fmt::format("or go back with --from-checkpoint, to what step {} had left behind",
+        fmt::format("or resume from the checkpoint of step {} with --from-checkpoint",
                     choice.points[slot].step));
   }
   return ok();
@@ -273,7 +273,7 @@ Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
   const int64_t step = choice.points[first.slot.index()].step;
   return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps", first.name, step,
                first.max_steps)
-      .note(fmt::format("go on with --max-steps {} or more", step + 1));
+      .note(fmt::format("continue with --max-steps {} or more", step + 1));
 }
 
 }  // namespace
@@ -305,7 +305,7 @@ Result<ResumeChoice> read_resume(const RunPlace& place) {
 void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice) {
   if (choice.run_folder.empty() || !place.out.empty() || place.from_checkpoint) return;
   const auto leave = [&choice](const std::string& why) {
-    choice.notes.push_back("going on from the checkpoint alone: " + why);
+    choice.notes.push_back("resuming from the checkpoint only: " + why);
   };
   auto opened = open_record(newest_record(choice.run_folder), plan, choice);
   if (!opened.ok()) {

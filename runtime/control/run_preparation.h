@@ -37,7 +37,7 @@ struct RunPlace {
   bool from_checkpoint = false;  // do not follow the record
 };
 
-/// Where a run resumes. Empty for a new run.
+/// The point where a run resumes. Empty for a new run.
 struct ResumeChoice {
   std::filesystem::path run_folder;  // the folder to resume in; empty: a new one
   std::filesystem::path graph_file;  // the resolved graph of the resumed run

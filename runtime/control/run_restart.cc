@@ -34,7 +34,7 @@ bool RunSession::plan_restart(ProcessId process) {
     return false;
   }
   if (exit.ok() && exit->needs_more_memory()) return false;
-  const std::string how = worker.was_silent ? fmt::format("said nothing for {} and was killed",
+  const std::string how = worker.was_silent ? fmt::format("sent nothing for {} and was killed",
                                                           to_string(plan_.settings.dead_after))
                           : exit.ok()       ? exit->text()
                                             : "closed its control channel";
@@ -52,7 +52,7 @@ bool RunSession::plan_restart(ProcessId process) {
   }
   worker.restart_at = steady_now() + *pause;
   worker.incarnation = coordinator_->process_died(process);
-  say(fmt::format("warning: process '{}' {}; it is started again as incarnation {}", name, how,
+  say(fmt::format("warning: process '{}' {}; it is restarted as incarnation {}", name, how,
                   worker.incarnation));
   return true;
 }
@@ -127,7 +127,7 @@ std::string RunSession::death_of(size_t index) {
   const auto exit = worker.process->wait(kExitMax);
   if (!exit.ok()) worker.process->kill();
   std::string death = worker.was_silent
-                          ? fmt::format("process '{}' said nothing for {} and was killed", name,
+                          ? fmt::format("process '{}' sent nothing for {} and was killed", name,
                                         to_string(plan_.settings.dead_after))
                           : fmt::format("process '{}' {}", name,
                                         exit.ok() ? exit->text() : "did not end and was killed");
@@ -145,7 +145,7 @@ void RunSession::restart_due() {
     if (lifecycle_.is_stopping()) continue;
     worker.process.reset();
     if (const Status launched = launch_worker(i); !launched.ok()) {
-      act(lifecycle_.on_cannot_go_on(launched.error()), "the run cannot go on");
+      act(lifecycle_.on_cannot_go_on(launched.error()), "the run cannot continue");
       continue;
     }
     // If the disk refuses this, it also refuses metrics.jsonl, where the error is reported.
@@ -162,11 +162,11 @@ void RunSession::note_recovered(const RunRecovered& recovered) {
   recovered_.num_messages += recovered.num_messages;
   if (++num_recovered_ < workers_.size() - resume_.follow.absent.size()) return;
   lifecycle_.on_followed();
-  say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
+  say(fmt::format("recovered: {} steps and {} messages as recorded; the run is live",
                   recovered_.num_steps, recovered_.num_messages));
   for (const AbsentProcess& absent : resume_.follow.absent)
     say(fmt::format(
-        "process '{}' begins anew: it had died in the record, or a part of that is missing",
+        "process '{}' starts fresh: it died in the record, or a part of its record is missing",
         plan_.process(absent.process).name));
   // If the disk refuses this, it also refuses metrics.jsonl, where the error is reported.
   (void)folder_.note(

@@ -97,7 +97,7 @@ void RunSession::watch() {
     watch_silence();
     if (coordination_.ok()) coordination_ = coordinator_->tick(steady_now());
     if (!coordination_.ok())
-      act(lifecycle_.on_cannot_go_on(coordination_.error()), "the run cannot go on");
+      act(lifecycle_.on_cannot_go_on(coordination_.error()), "the run cannot continue");
     restart_due();
     show_status();
   }

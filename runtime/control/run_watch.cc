@@ -64,7 +64,7 @@ std::string RunSession::why_no_command() const {
     case RunLifecycle::Phase::kStarting:
       return "the run is starting; ask again when it runs";
     case RunLifecycle::Phase::kFollowing:
-      return "the run follows its record; ask again when it goes on live";
+      return "the run still follows its record; ask again when it has resumed";
     case RunLifecycle::Phase::kRunning:
       return "";
     case RunLifecycle::Phase::kDraining:

@@ -259,7 +259,7 @@ Error CafExecutor::Core::not_stopped(const ActorGroup& group) const {
     last = fmt::format("'{}' handles a '{}'", setup_.plan->instance(view.handling).name,
                        view.handling_type->name);
   else if (view.is_running)
-    last = "in a work turn";
+    last = "in a work call";
   return error(Code::kDeadline, "'{}' has not stopped within {} ({})", group.name(),
                to_string(setup_.plan->settings.drain_max), last);
 }

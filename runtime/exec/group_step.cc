@@ -280,7 +280,7 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
   const TenantSlot tenant = tenant_served(running);
   if (running.stops_on_error())
     return give_up(running, tenant_of(running.index()),
-                   Error(error).while_doing(fmt::format("'{}' (it cannot go on)", name)));
+                   Error(error).while_doing(fmt::format("'{}' (it cannot continue)", name)));
   if (node.on_error == OnError::kStop)
     return give_up(running, tenant,
                    Error(error).while_doing(fmt::format("'{}' (on_error = \"stop\")", name)));
@@ -315,7 +315,7 @@ void ActorGroup::Body::give_up(Running& running, TenantSlot tenant, Error why) {
   const std::string& name = setup().plan->tenants[tenant.index()].name;
   setup().host_services->log(
       LogLevel::kError, running.self_name(),
-      fmt::format("tenant '{}' is set aside, the others go on: {}", name, why.text()));
+      fmt::format("tenant '{}' is set aside, the others continue: {}", name, why.text()));
   setup().executor->tenant_failed(tenant, failed_.at(tenant));
 }
 

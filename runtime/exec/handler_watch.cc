@@ -10,7 +10,7 @@ std::string rounded_text(Duration duration) {
 }
 
 std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupView& view) {
-  if (view.handling.is_none()) return fmt::format("a work turn (step {})", view.num_steps);
+  if (view.handling.is_none()) return fmt::format("a work call (step {})", view.num_steps);
   const Contract& contract = plan.contract_of(view.handling);
   switch (view.handling_kind) {
     case StepKind::kMessage:

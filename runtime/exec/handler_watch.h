@@ -17,7 +17,7 @@
 namespace primerl {
 
 /// The input that a running group handles: "message 812 of 'rollout.group -> trainer.group'
-/// (TrajectoryGroup, step 4411)", "timer 'applied' (step 12)", "a work turn (step 90)".
+/// (TrajectoryGroup, step 4411)", "timer 'applied' (step 12)", "a work call (step 90)".
 std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupView& view);
 
 class HandlerWatch {

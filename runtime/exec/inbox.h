@@ -3,8 +3,8 @@
 ///
 /// Lanes: one for control; one for feedback and timers (prompt lane, never blocked); one per
 /// forward input port, which waits while its actor pauses it or has a full output. Each lane is in
-/// order of arrival. Of the inputs at the front of an unblocked lane, control comes first, then the
-/// oldest arrival.
+/// order of arrival. Among the inputs at the front of unblocked lanes, control comes first, then
+/// the oldest arrival.
 ///
 /// Threads: the group's thread; any thread may read the counters.
 #pragma once

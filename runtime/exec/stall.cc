@@ -65,7 +65,7 @@ class WaitGraph {
   std::vector<bool> is_stuck_;
 };
 
-/// "decode (inference#1)" in a run of several processes.
+/// For example "decode (inference#1)". The process is named only if the run has several.
 std::string full_name(const Plan& plan, GroupId group) {
   const PlanGroup& planned = plan.group(group);
   if (plan.processes.size() < 2) return planned.name;

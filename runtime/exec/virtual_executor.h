@@ -37,7 +37,7 @@
 
 namespace primerl {
 
-/// What the hooks inject into one delivery.
+/// Faults and delays that the hooks inject into one delivery.
 struct Injection {
   std::optional<Error> failure;  // the handler fails with this error, without running
   Duration takes;                // added to the cost of the resources

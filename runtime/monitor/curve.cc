@@ -36,7 +36,7 @@ class Dots {
  public:
   Dots(int width, int height) : width_(width), cells_(static_cast<size_t>(width * height), 0) {}
 
-  void set(int x, int y) {  // x, y in dots, y down
+  void set(int x, int y) {  // in dots; y grows downward
     static constexpr uint8_t kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     cells_[static_cast<size_t>((y / 4) * width_ + x / 2)] |= kBits[y % 4][x % 2];
   }

@@ -104,9 +104,10 @@ void Metrics::processes() {
       out_.sample({{"process", plan_.processes[i].name}}, family.value(picture_.processes[i]));
   }
   const Family<Heartbeat> reported[] = {
-      {true, "primerl_process_steps_total", "Steps of all its groups: inputs and work turns.",
+      {true, "primerl_process_steps_total", "Steps of all its groups: inputs and work calls.",
        [](const Heartbeat& beat) { return as_number(beat.num_steps); }},
-      {true, "primerl_process_dropped_reports_total", "Log and metric lines it had no room for.",
+      {true, "primerl_process_dropped_reports_total",
+       "Log and metric lines that were dropped, because the outbox was full.",
        [](const Heartbeat& beat) { return as_number(beat.num_dropped_reports); }}};
   for (const auto& family : reported) {
     begin(family);
@@ -118,16 +119,16 @@ void Metrics::processes() {
   for (const Said& one : said_)
     out_.sample({{"process", one.planned->name}},
                 as_number(one.beat->still_ms) * 1e-3 + age(now_, one.process->beat_at));
-  out_.gauge("primerl_process_heartbeat_age_seconds", "Since it was last heard of.");
+  out_.gauge("primerl_process_heartbeat_age_seconds", "Time since its last heartbeat.");
   for (const Said& one : said_)
     out_.sample({{"process", one.planned->name}}, age(now_, one.process->beat_at));
 }
 
 void Metrics::groups() {
   const Family<GroupReport> families[] = {
-      {true, "primerl_group_steps_total", "Steps of the group: inputs and work turns.",
+      {true, "primerl_group_steps_total", "Steps of the group: inputs and work calls.",
        [](const GroupReport& group) { return as_number(group.num_steps); }},
-      {true, "primerl_group_busy_seconds_total", "Time of its thread in handlers and work turns.",
+      {true, "primerl_group_busy_seconds_total", "Time of its thread in handlers and work calls.",
        [](const GroupReport& group) { return as_number(group.busy_ns) * kNanosecond; }},
       {false, "primerl_group_waiting_inputs", "Inputs in its inbox: messages, timers, control.",
        [](const GroupReport& group) { return as_number(group.num_waiting); }},
@@ -228,7 +229,8 @@ void Metrics::edges() {
       {true, "primerl_edge_dropped_messages_total",
        "Messages overtaken on a latest_wins edge, or of a sender that died.",
        [](const EdgeLedger& edge) { return as_number(edge.dropped); }},
-      {false, "primerl_edge_waiting_max_messages", "Most ever waiting between two instances.",
+      {false, "primerl_edge_waiting_max_messages",
+       "The largest number of messages that waited between two instances.",
        [](const EdgeLedger& edge) { return as_number(edge.waiting_max); }}};
   each(
       counts, [](const Heartbeat& beat) -> const auto& { return beat.edges; });
@@ -247,16 +249,18 @@ void Metrics::edges() {
 /// Values of whole edges.
 void Metrics::edge_totals() {
   const Family<PlanEdge> bounds[] = {
-      {false, "primerl_edge_capacity_messages", "What a sender may have under way to one receiver.",
+      {false, "primerl_edge_capacity_messages",
+       "Messages that a sender may have in flight to one receiver.",
        [](const PlanEdge& edge) { return as_number(edge.capacity); }},
-      {false, "primerl_edge_bound_messages", "Most that may ever wait between two instances.",
+      {false, "primerl_edge_bound_messages",
+       "The largest number of messages that may wait between two instances.",
        [](const PlanEdge& edge) { return as_number(edge.bound); }}};
   for (const auto& family : bounds) {
     begin(family);
     for (const PlanEdge& edge : plan_.edges) out_.sample({{"edge", edge.name}}, family.value(edge));
   }
   out_.gauge("primerl_edge_credit_messages",
-             "What may still be sent between the two instances with the least credit left.");
+             "Messages that may still be sent between the two instances with the least credit.");
   for (size_t e = 0; e < plan_.edges.size(); ++e) {
     const auto capacity = static_cast<uint64_t>(plan_.edges[e].capacity);
     uint64_t unsettled = 0;
@@ -321,7 +325,7 @@ void Metrics::engines() {
       {true, "primerl_engine_apply_seconds_total", "How long it stopped for them.",
        [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNanosecond; }},
       {true, "primerl_engine_served_tokens_total",
-       "Prompts beyond the cache and samples, of the tenant's requests that ended.",
+       "Prompt tokens not found in the cache, and sampled tokens, of the tenant's ended requests.",
        [](const EngineReport& engine) { return as_number(engine.num_tokens); }}};
   if (plan_.tenants.empty()) return;
   for (const auto& family : families) {
@@ -353,7 +357,7 @@ void Metrics::engine_uses() {
        "Sequences whose prompt is not complete, and those that were preempted.",
        [](const EngineUse& engine) { return as_number(engine.num_waiting); }},
       {false, "primerl_engine_num_requests_held",
-       "Sequences whose prompt is complete and that nobody took over yet.",
+       "Sequences whose prompt is complete and that decode has not taken over yet.",
        [](const EngineUse& engine) { return as_number(engine.num_held); }},
       {false, "primerl_engine_kv_cache_usage_ratio",
        "KV blocks that sequences hold, of all; 1 is full.", used},
@@ -383,7 +387,7 @@ void Metrics::engine_uses() {
        "Events of the prefix cache written to the run folder.",
        [](const EngineUse& engine) { return as_number(engine.num_kv_events); }},
       {true, "primerl_engine_kv_events_dropped_total",
-       "Events of the prefix cache that are not there, for lack of room.",
+       "Events of the prefix cache that were dropped, because the buffer or the file was full.",
        [](const EngineUse& engine) { return as_number(engine.num_kv_events_dropped); }}};
   for (const auto& family : families) {
     begin(family);

@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// What a terminal supports.
+/// The capabilities of a terminal.
 struct Terminal {
   bool is_tty = false;  // and not TERM=dumb, not CI
   bool color = false;   // NO_COLOR and CLICOLOR_FORCE are obeyed

@@ -67,7 +67,7 @@ std::string fault_of(const OutputPort& port) {
   if (!port.bind) return "belongs to no member";
   if (!port.burst.value || !port.work_burst.value || (port.at_most && !port.at_most->value) ||
       (port.bytes_max && !port.bytes_max->value))
-    return "has a number that nobody can tell";
+    return "has a number that cannot be computed";
   return port.routing == Routing::kKeyed && !port.key ? "is keyed without a key" : "";
 }
 

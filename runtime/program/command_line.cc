@@ -28,8 +28,8 @@ std::function<std::string(std::string&)> in_range(T min, T max) {
     const bool is_number = !is_beyond && CLI::detail::lexical_cast(text, value);
     if (is_number && value >= min && value <= max) return std::string();
     if constexpr (std::is_floating_point_v<T>)
-      return std::isinf(max) ? fmt::format("'{}' is no number >= {}", text, min)
-                             : fmt::format("'{}' is no number in [{}, {}]", text, min, max);
+      return std::isinf(max) ? fmt::format("'{}' is not a number >= {}", text, min)
+                             : fmt::format("'{}' is not a number in [{}, {}]", text, min, max);
     return max == INT64_MAX ? fmt::format("'{}' is no whole number >= {}", text, min)
                             : fmt::format("'{}' is no whole number in [{}, {}]", text, min, max);
   };

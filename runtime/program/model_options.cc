@@ -74,7 +74,7 @@ void GenerateArguments::declare(Arguments& arguments) {
                  "with --json: the log-probability of every token of the prompt after the first");
   arguments.integer(seed, "--seed", "S", "of the draws", 0, INT64_MAX);
   arguments.integer(num_samples, "--n", "N", "completions", 1, 4096);
-  arguments.flag(ignore_eos, "--ignore-eos", "goes on to --max-tokens past an end token");
+  arguments.flag(ignore_eos, "--ignore-eos", "continues to --max-tokens after an end token");
   arguments.flag(include_stop, "--include-stop",
                  "the text has its stop text, or the text of its stop token, at the end");
   arguments.flag(special_tokens, "--special-tokens",
@@ -179,7 +179,8 @@ void TrainStepArguments::declare(Arguments& arguments) {
                    "of products; without it invariant on the CPU, fast on a CUDA device");
   arguments.choice(recompute, "--recompute", {"none", "keep_attention", "full"},
                    "what backward computes again");
-  arguments.flag(check_finite, "--check-finite", "names the first activation that is no number");
+  arguments.flag(check_finite, "--check-finite",
+                 "names the first activation that is NaN or infinite");
 }
 
 Status TrainStepArguments::validate() const {
@@ -236,7 +237,7 @@ Result<std::vector<std::pair<int32_t, double>>> parse_biases(
           .note("a token id and a number, as in 17=-2.5");
     const auto read = std::from_chars(middle + 1, end, bias);
     if (read.ec != std::errc() || read.ptr != end || !std::isfinite(bias))
-      return error(Code::kInvalid, "'{}' of token {} is no number", word.substr(equals + 1), id);
+      return error(Code::kInvalid, "'{}' of token {} is not a number", word.substr(equals + 1), id);
     biases.emplace_back(id, bias);
   }
   std::ranges::sort(biases);

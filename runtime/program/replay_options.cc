@@ -10,7 +10,7 @@ void ReplayArguments::declare(Arguments& arguments) {
                    "what is computed: all; all but completions; nothing but control");
   arguments.text(node, "--node", "NAME", "replays this node's actor group alone");
   arguments.text(tenant, "--tenant", "NAME",
-                 "replays this tenant's actors alone, and her training steps");
+                 "replays only this tenant's actors and training steps");
   arguments.texts(sets, "--set", "K=V", "an option to change: shows what would have changed first");
   arguments.integer(threads, "--threads", "N", "threads for groups without compute resources", 1,
                     256);

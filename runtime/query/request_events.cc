@@ -8,7 +8,8 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kStop = 0, kLength = 1;  // of FinishReason: the rollout continues with the tokens
+// The values of FinishReason after which the rollout continues with the sampled tokens.
+constexpr int64_t kStop = 0, kLength = 1;
 
 void set_if(Json& json, std::string_view key, const std::optional<int64_t>& value) {
   if (value) json.set(key, *value);

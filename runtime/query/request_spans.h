@@ -122,7 +122,8 @@ class RequestSpans {
   std::map<Named, StepKey> by_request_;     // open requests with known numbers
   std::map<Named, StepKey> by_session_;
   uint64_t num_opened_ = 0;
-  /// Answered before their handling was seen: at equal times, or by another machine's clock.
+  /// Requests whose answer came before their handling in the order of times. That happens when the
+  /// two times are equal, or when they come from clocks of different machines.
   std::set<StepKey> answered_early_;
   std::set<StepKey> answered_old_;  // handled before the range
   /// Requests are numbered as they are sent: number = sequence + offset, on each link.

@@ -265,7 +265,7 @@ class Verifier {
   VerifyReport report_;
   std::map<ContentHash, uint64_t> blob_bytes_;
   std::optional<uint64_t> run_id_;
-  // Of the current process and incarnation.
+  // State of the current process and incarnation.
   SegmentFile last_;
   uint64_t seed_ = 0;  // of the previous segment; 0: unknown
   std::string catalog_;

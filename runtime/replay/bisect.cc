@@ -154,7 +154,7 @@ Result<Predicate> parse_predicate(const std::string& text) {
   const auto [end, fault] =
       std::from_chars(number.data(), number.data() + number.size(), predicate.number);
   if (fault != std::errc() || end != number.data() + number.size())
-    return not_a_predicate(text, fmt::format("'{}' is no number", number));
+    return not_a_predicate(text, fmt::format("'{}' is not a number", number));
   const auto dot = subject.find('.');
   if (dot == std::string::npos || dot == 0 || dot + 1 == subject.size())
     return not_a_predicate(text, fmt::format("'{}' names no node and metric", subject));

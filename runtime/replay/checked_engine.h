@@ -5,7 +5,7 @@
 /// are not compared. Weights apply from the recorded step on, however long their preparation takes
 /// now.
 ///
-/// Threads: those of the engine that it replaces.
+/// Threads: the same as those of the engine that it replaces.
 #pragma once
 
 #include <functional>

@@ -172,11 +172,11 @@ std::string ReplayCursor::input_text() const {
     case StepKind::kTimer:
       return fmt::format("input: a timer of '{}'", plan_.instance(recorded_.instance).name);
     case StepKind::kWork:
-      return "input: a work turn";
+      return "input: a work call";
     case StepKind::kDrain:
       return "input: the drain";
     case StepKind::kPeer:
-      return "input: a neighbour's process died or came back";
+      return "input: the process of a connected actor died or was restarted";
     case StepKind::kCommand:
       return fmt::format("input: a command to '{}'", plan_.instance(recorded_.instance).name);
   }

@@ -105,8 +105,8 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
     divergence.step = cursor.last_step() + 1;
     divergence.began = cursor.recorded().began;
     divergence.what =
-        fmt::format("step {} of '{}' is not in the record, which goes on to step {}",
-                    divergence.step, plan.group(group).name, setup_.trace->last_step(group));
+        fmt::format("step {} of '{}' is not in the record, which ends at step {}", divergence.step,
+                    plan.group(group).name, setup_.trace->last_step(group));
     return divergence;
   }
   const TraceStep& next = cursor.recorded();

@@ -6,7 +6,7 @@
 /// it uses the oldest weights that can still be made. Prefill and Decode get no event twice.
 /// Sequences beyond the engine's waiting queue wait here until the queue has free places.
 ///
-/// Threads: those of the engine that it replaces.
+/// Threads: the same as those of the engine that it replaces.
 #pragma once
 
 #include <functional>

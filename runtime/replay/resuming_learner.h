@@ -7,7 +7,7 @@
 /// bit if the backend is deterministic (CPU, equal `threads`). No step before the checkpoint is
 /// computed again. Snapshots of versions before the checkpoint have no tensors.
 ///
-/// Threads: those of the learner that it replaces.
+/// Threads: the same as those of the learner that it replaces.
 #pragma once
 
 #include <filesystem>

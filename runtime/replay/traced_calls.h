@@ -2,7 +2,7 @@
 ///
 /// An answer is a message. Its first members are the call and its error; the others are the
 /// returned values. Shared by traced_engine and traced_learner; docs/formats/trace.md describes the
-/// notes that contain them. Threads: that of the resource.
+/// notes that contain them. Threads: the thread of the resource.
 #pragma once
 
 #include <functional>

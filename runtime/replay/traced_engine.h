@@ -2,8 +2,8 @@
 ///
 /// With the answers in the trace, Prefill and Decode are replayed without generating a token
 /// (`replay --depth learner` and `control`). Only this class defines what a record keeps of an
-/// engine: a new method of Engine needs one new method here. Threads: those of the engine that it
-/// replaces.
+/// engine: a new method of Engine needs one new method here. Threads: the same as those of the
+/// engine that it replaces.
 #pragma once
 
 #include <memory>

@@ -7,7 +7,7 @@
 /// that depth does not need. Only this class defines what a record keeps of a learner: a new method
 /// of Learner needs one new method here.
 ///
-/// Threads: those of the learner that it replaces.
+/// Threads: the same as those of the learner that it replaces.
 #pragma once
 
 #include <functional>
@@ -89,8 +89,8 @@ class TracedLearner : public Learner {
 /// Whether a resource's note is a learner's answer that a call failed.
 bool is_failed_learner_answer(std::span<const std::byte> note);
 
-/// Training steps in a group's record, without skipped ones, from its step `from` on: whose each was
-/// and in which step of the group. The visitor returns false to stop.
+/// Training steps in a group's record, without skipped ones, from its step `from` on: whose each
+/// was and in which step of the group. The visitor returns false to stop.
 void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
                           const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor);
 /// Number of training steps of each tenant in a group's record, without skipped ones, from its step

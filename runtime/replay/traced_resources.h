@@ -32,7 +32,7 @@ Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& tra
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points);
 
-/// What a replay computes itself.
+/// The parts that a replay computes itself.
 enum class ReplayDepth {
   kFull,     // everything: the engine generates, the learner trains
   kLearner,  // the engine answers from the record

@@ -17,21 +17,21 @@ class Members {
  public:
   Members(const Json& object, std::string path, Status& fault)
       : object_(object), path_(std::move(path)), fault_(fault) {
-    if (!object.is_object()) fail("", "is no object");
+    if (!object.is_object()) fail("", "must be an object");
   }
 
   std::string text(std::string_view key) {
     const Json* value = find(key);
     if (value == nullptr) return {};
     if (value->is_string()) return value->as_string();
-    fail(key, fmt::format("is no text but {}", value->kind()));
+    fail(key, fmt::format("must be text, but is {}", value->kind()));
     return {};
   }
   bool boolean(std::string_view key) {
     const Json* value = find(key);
     if (value == nullptr) return false;
     if (value->is_bool()) return value->as_bool();
-    fail(key, fmt::format("is no boolean but {}", value->kind()));
+    fail(key, fmt::format("must be a boolean, but is {}", value->kind()));
     return false;
   }
   int64_t integer(std::string_view key) {
@@ -39,14 +39,14 @@ class Members {
     if (value == nullptr) return 0;
     const auto found = object_.get_int(key);
     if (found.ok()) return *found;
-    fail(key, "is no integer of 64 bits");
+    fail(key, "must be a 64-bit integer");
     return 0;
   }
   double number(std::string_view key) {
     const Json* value = find(key);
     if (value == nullptr) return 0;
     if (value->is_number()) return value->as_double();
-    fail(key, fmt::format("is no number but {}", value->kind()));
+    fail(key, fmt::format("must be a number, but is {}", value->kind()));
     return 0;
   }
   uint64_t hex(std::string_view key) {
@@ -82,7 +82,7 @@ class Members {
   std::vector<std::string> texts(std::string_view key) {
     std::vector<std::string> list;
     for (const auto& item : array(key)) {
-      if (!item.is_string()) fail(key, "holds something that is no text");
+      if (!item.is_string()) fail(key, "has an element that is not text");
       list.push_back(item.is_string() ? item.as_string() : "");
     }
     return list;
@@ -92,7 +92,7 @@ class Members {
     const Json* value = find(key);
     if (value == nullptr) return kNothing;
     if (value->is_array()) return value->as_array();
-    fail(key, fmt::format("is no array but {}", value->kind()));
+    fail(key, fmt::format("must be an array, but is {}", value->kind()));
     return kNothing;
   }
   void fail(std::string_view key, std::string_view what) {

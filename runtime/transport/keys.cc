@@ -171,7 +171,7 @@ Result<KeyPair> read_key_file(const std::filesystem::path& path) {
   if ((about.st_mode & 077) != 0 || about.st_uid != ::geteuid())
     return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can reach the key",
                  path.string(), about.st_mode & 07777)
-        .note(fmt::format("chmod 0600 '{}', if nobody else has read it", path.string()));
+        .note(fmt::format("chmod 0600 '{}', if no other user has read it", path.string()));
   ASSIGN_OR_RETURN(std::string text, read_all(file, path));
   auto public_key = value_of(text, "public", path);
   auto secret_key = value_of(text, "secret", path);

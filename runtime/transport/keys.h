@@ -84,8 +84,8 @@ Status check_allow_list(const FileOwner& file, uid_t reader, const std::filesyst
 /// not such a list.
 Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& file);
 /// Adds a line, and makes the file (0600) if it does not exist. A reader sees either the old list
-/// or the new one. Of two concurrent additions neither is lost. kExists: this process already has
-/// the key.
+/// or the new one. Two concurrent additions both succeed. kExists: this process already has the
+/// key.
 Status append_to_allow_list(const std::filesystem::path& file, const AllowedName& entry);
 
 }  // namespace primerl

@@ -55,7 +55,8 @@ Status check_listen(const PeerKeyFiles& files, const Plan& plan) {
   });
   if (!has_tcp)
     return error(Code::kInvalid,
-                 "nobody would connect to '{}': no edge of the graph travels by tcp", files.listen)
+                 "no process would connect to '{}': no edge of the graph travels by tcp",
+                 files.listen)
         .note("leave out --listen, or give edges transport = \"tcp\"");
   if (files.listen == "*" || files.listen == "0.0.0.0" || files.listen == "[::]")
     return error(Code::kInvalid, "'{}' is every address of this machine; peers need one",

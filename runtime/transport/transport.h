@@ -51,8 +51,8 @@ struct PeerAddress {
 /// Longest run, process name, or other string of a greeting; in bytes.
 inline constexpr size_t kGreetingWordBytesMax = 256;
 
-/// What a process sends about itself in its greeting. Peers must have the same run, graph hash and
-/// types; everything else is checked against the PeerSpec.
+/// The facts about a process in its greeting. Peers must have the same run, graph hash and types;
+/// everything else is checked against the PeerSpec.
 struct TransportIdentity {
   std::string run;
   uint64_t graph_hash = 0;                 // Plan::graph_hash

@@ -36,7 +36,7 @@ std::pair<std::string_view, std::string_view> words_of(KeyVerdict verdict) {
     case KeyVerdict::kLetIn:
       return {"200", "OK"};
     case KeyVerdict::kNotYet:
-      return {"300", "nobody with this key is expected yet"};
+      return {"300", "no process with this key is expected yet"};
     case KeyVerdict::kNever:
       break;
   }

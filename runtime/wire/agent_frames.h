@@ -44,7 +44,8 @@ std::vector<std::byte> encode_greeting(const AgentGreeting& greeting);
 bool is_greeting(std::span<const std::byte> frame);
 /// kCorrupt when the frame is not a greeting.
 Result<AgentGreeting> decode_greeting(std::span<const std::byte> frame);
-/// ok, or an Error that names each difference with both values; `ours` is named "this program".
+/// ok, or an Error that names each difference with both values. The value of `ours` is called "this
+/// program".
 Status check_greeting(const AgentGreeting& theirs, const AgentGreeting& ours,
                       const std::string& who);
 

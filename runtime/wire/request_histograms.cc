@@ -25,7 +25,7 @@ const std::array<RequestHistogramKind, kRequestValues>& request_histogram_kinds(
        "From the request to its first token; only requests that ended by themselves.",
        kFirstTokenSeconds},
       {"primerl_engine_request_time_per_output_token_seconds",
-       "Of a request, the mean time of each token after the first.", kTokenSeconds},
+       "Mean time of each token of a request after its first.", kTokenSeconds},
       {"primerl_engine_e2e_request_latency_seconds", "From the request to its end.", kSeconds},
       {"primerl_engine_request_prompt_tokens", "Prompt tokens of a request.", kTokens},
       {"primerl_engine_request_generation_tokens", "Tokens that were sampled for a request.",

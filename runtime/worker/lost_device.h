@@ -1,8 +1,8 @@
-/// What a process does when it loses its device (Code::kDeviceLost). It can compute nothing more,
-/// so its owner is notified and ends it. The step that noticed the loss is in no record. The run
-/// then continues as after any other death of a process.
+/// The end of a process that loses its device (Code::kDeviceLost). It can compute nothing more, so
+/// its owner is notified and ends it. The step that noticed the loss is in no record. The run then
+/// continues as after any other death of a process.
 ///
-/// Threads: those of the resources.
+/// Threads: the threads of the resources.
 #pragma once
 
 #include <functional>

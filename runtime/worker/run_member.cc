@@ -68,8 +68,8 @@ Status RunMember::obey(const Payload& message) {
   }
   if (const auto* aside = as_if<SetTenantAside>(message)) {
     if (aside->tenant.is_none() || aside->tenant.index() >= plan_->tenants.size())
-      return error(Code::kCorrupt, "tenant slot {} is to be set aside, of {}", aside->tenant.value,
-                   plan_->tenants.size());
+      return error(Code::kCorrupt, "a message sets tenant slot {} aside; the plan has {}",
+                   aside->tenant.value, plan_->tenants.size());
     set_aside_.insert(aside->tenant);
     if (running_.valid()) executor_->set_aside(aside->tenant);
   }

@@ -358,7 +358,7 @@ RunEnded WorkerHost::lead(RunMember& member) {
   std::optional<ControlEvent> event = std::move(first_);
   while (!member.outcome()) {
     if (event && event->is_closed() && !member.has_begun())
-      return ended_by(RunEnd::kInterrupted, error(Code::kCancelled, "nobody wants the run"));
+      return ended_by(RunEnd::kInterrupted, error(Code::kCancelled, "no run was started"));
     if (event) obey(*event, member);
     member.poll(steady_now());
     if (steady_now() >= next_heartbeat) {

@@ -231,7 +231,7 @@ int run_bisect(const BisectArguments& arguments) {
 
 Command worker_replay_command() {
   auto arguments = std::make_shared<ReplayArguments>();
-  return {"replay", "plays a recorded run again and compares every message",
+  return {"replay", "replays a recorded run and compares every message",
           "primerl-worker replay runs/latest",
           [arguments](Arguments& flags) { arguments->declare(flags); },
           [arguments] {

@@ -119,7 +119,7 @@ std::string room_fault_of(const Plan& plan, double free_bytes, const std::string
   return checked.ok() ? "" : checked.error().text();
 }
 
-TEST(Devices, WhatSharesOneMustFitTogether) {
+TEST(Devices, ResourcesThatShareOneMustFitTogether) {
   const Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
   EXPECT_EQ(room_fault_of(plan, 14e9), "");
   EXPECT_EQ(room_fault_of(plan, 13.9e9),
@@ -168,7 +168,7 @@ TEST(Devices, OneThatIsNotThereIsNamedBeforeItsRoom) {
               HasSubstr("resource 'engine' of process 'inference#1' is placed on 'cuda:1', which"));
 }
 
-TEST(Devices, NobodyIsAskedForTheCpuNorForAnotherMachine) {
+TEST(Devices, NoWorkerIsAskedForTheCpuNorForAnotherMachine) {
   Plan plan = plan_of("torch", {"cpu", "cuda:0", "cpu", "cpu"});
   plan.processes[1].machine = "far";
   // If a worker were asked, this would be an error.

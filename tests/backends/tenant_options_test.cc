@@ -18,7 +18,7 @@ Tenant tenant_with_rank(const std::string& name, int64_t rank) {
   return tenant;
 }
 
-TEST(TenantOptions, WhatIsNotWrittenIsTheLearners) {
+TEST(TenantOptions, UnwrittenValuesAreTheLearners) {
   LearnerOptions options;
   options.loss = {"dppo", 0.1, 0.3, 2, 0.25};
   Tenant tenant = tenant_with_rank("a", 4);

@@ -85,7 +85,7 @@ TEST_F(AModelFolder, WithAnInvalidIndexIsRefused) {
   expect_refused("model.safetensors.index.json:1:");
 }
 
-TEST_F(AModelFolder, ThatLacksAShardIsRefused) {
+TEST_F(AModelFolder, WithoutAShardIsRefused) {
   fs::remove(weights());
   write_text(index(), R"({"weight_map": {"model.norm.weight": "model-1.safetensors"}})");
   expect_refused("model-1.safetensors is missing, but ");

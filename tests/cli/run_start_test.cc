@@ -23,7 +23,7 @@ Json parsed(const std::string& text) {
 std::string scripted_graph() { return source_path("tests/cli/graphs/scripted.toml"); }
 
 /// The worker ends before it sends a message.
-TEST(RunStart, ThatFailsBeforeItsFirstStepLeavesNoFolder) {
+TEST(RunStart, FailingBeforeItsFirstStepLeavesNoFolder) {
   ScratchFolder scratch;
   const fs::path out = scratch.path() / "run";
   const auto end = run_graph_program({"run", scripted_graph(), "--out", out.string()},
@@ -41,7 +41,7 @@ TEST(RunStart, ThatFailsBeforeItsFirstStepLeavesNoFolder) {
 }
 
 /// The default folder, and the link to the last run.
-TEST(RunStart, ThatFailsBeforeItsFirstStepDoesNotMoveLatest) {
+TEST(RunStart, FailingBeforeItsFirstStepDoesNotMoveLatest) {
   ScratchFolder scratch;
   const fs::path runs = scratch.path() / "runs";
   fs::create_directories(runs / "before");

@@ -152,7 +152,7 @@ TEST_P(ChannelConformance, AVersionIsRetiredOnlyByNewerOnesOfItsKey) {
   must_fetch_of(*ends.receiver, slow, 1);
 }
 
-TEST_P(ChannelConformance, WhatWasFetchedNeverChangesNorGoesAway) {
+TEST_P(ChannelConformance, FetchedWeightsNeverChangeAndStayValid) {
   auto ends = make();
   std::vector<std::shared_ptr<const WeightSnapshot>> held;
   for (int64_t version = 1; version <= 9; ++version) {

@@ -53,7 +53,7 @@ class EngineCache : public EngineConformance {
   }
 };
 
-TEST_P(EngineCache, WhatIsSharedOrComputedAgainChangesNoBit) {
+TEST_P(EngineCache, SharingAndRecomputationChangeNoBit) {
   EngineOptions roomy;
   roomy.prefix_cache = false;
   const Generated expected = generate(roomy);
@@ -107,7 +107,7 @@ TEST_P(EngineCache, NorDoesItWithPenaltiesBiasesMinTokensAndAllLogprobs) {
     }
 }
 
-TEST_P(EngineCache, ALaterTurnGoesOnAsIfItsHistoryWereNew) {
+TEST_P(EngineCache, ALaterTurnContinuesAsIfItsHistoryWereNew) {
   const auto second_turn = [this](bool prefix_cache) {
     EngineOptions options;
     options.block_size = 4;

@@ -304,7 +304,7 @@ TEST_P(EngineConformance, CountsWhatItDid) {
   EXPECT_LE(engine->state().num_decode_tokens, 8U);
 }
 
-TEST_P(EngineConformance, WhatItWasMadeWithIsOfNoVersionAndVersionZeroIsApplied) {
+TEST_P(EngineConformance, InitialWeightsHaveNoVersionAndVersionZeroIsApplied) {
   auto engine = make();
   EXPECT_TRUE(engine->state().versions.empty());
   const auto applied = engine->apply(*GetParam().snapshot(PolicyVersion(0)));

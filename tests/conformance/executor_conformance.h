@@ -145,7 +145,7 @@ TYPED_TEST_P(ExecutorConformance, FiresTimers) {
   EXPECT_EQ(outcome.ledger[1].handled, 20u);
 }
 
-TYPED_TEST_P(ExecutorConformance, GoesOnAfterAnException) {
+TYPED_TEST_P(ExecutorConformance, ContinuesAfterAnException) {
   const auto outcome = this->run(conformance_plan(pipeline(50, 1, 4, "throw_at = 7")));
   this->expect_clean_end(outcome, RunEnd::kFinished);
   EXPECT_EQ(outcome.ledger[1].failed, 1u);
@@ -307,7 +307,7 @@ TYPED_TEST_P(ExecutorConformance, TellsHowFarItIs) {
 REGISTER_TYPED_TEST_SUITE_P(ExecutorConformance, DeliversEverythingOnceAndInOrder,
                             HoldsEdgesToTheirBoundWhenAStepSaysMuch, WorksWithRoomForASingleMessage,
                             AnswersEveryQuestionOverFeedback, AnswersFromAThreadOfItsOwn,
-                            RefusesForAHandlerThatFailed, FiresTimers, GoesOnAfterAnException,
+                            RefusesForAHandlerThatFailed, FiresTimers, ContinuesAfterAnException,
                             EndsTheRunWhereOnErrorSaysStop, KeepsAResourceOnOneThreadAndStepsIt,
                             UndoesEverythingWhenOneHostDoesNotStart, DrainsWhenAsked,
                             StopsWhenAsked, StaysQuietWhenDestroyedInTheMiddle,

@@ -296,7 +296,7 @@ TEST_P(LearnerConformance, ScoresEveryTokenAfterTheFirst) {
   EXPECT_FALSE(learner->score(TenantSlot(0), {1, GetParam().vocab_size}).ok());
 }
 
-TEST_P(LearnerConformance, ARestoredLearnerGoesOnAsIfNothingHappened) {
+TEST_P(LearnerConformance, ARestoredLearnerContinuesUnchanged) {
   const auto folder = empty_folder("checkpoint");
   LearnerOptions options;
   options.schedule.warmup_steps = 10;

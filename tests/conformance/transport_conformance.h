@@ -171,7 +171,7 @@ TEST_P(TransportConformance, HoldsMessagesAndBatchesToTheirLimits) {
   expect_in_order(1, 0, 3);
 }
 
-TEST_P(TransportConformance, TakesNoMoreThanItsLimitWhileNobodyAcknowledges) {
+TEST_P(TransportConformance, AcceptsNoMoreThanItsLimitWithoutAcknowledgements) {
   ConnectionLimits limits = patient();
   limits.unacknowledged_batches_max = 100;
   open_one(0, {}, limits);
@@ -257,7 +257,7 @@ TEST_P(TransportConformance, CarriesStreamsInOrderBesideBatchs) {
   EXPECT_EQ(status(0).sent.num_batches, 60u);
 }
 
-TEST_P(TransportConformance, AStreamGoesOnAfterABreakWithoutAByteTwice) {
+TEST_P(TransportConformance, AStreamContinuesAfterABreakWithoutAByteTwice) {
   ConnectionLimits limits = patient();
   limits.hello_every = Duration::milliseconds(5);
   limits.probe_after = Duration::milliseconds(20);

@@ -130,7 +130,7 @@ TEST_F(DeskStage, TellsWhichEnginesRefusedAndWhichHaveNotAnswered) {
             R"({"obeyed":[],"unheld":[],)"
             R"("refused":[{"engine":"decode#0","why":"16 owners hold it already"}],)"
             R"("late":["decode#1"],"holders":[]})");
-  EXPECT_THAT(desk_.holds(now_), IsEmpty()) << "nobody obeyed";
+  EXPECT_THAT(desk_.holds(now_), IsEmpty()) << "no engine paused";
   answered(1, 1);
   EXPECT_THAT(answers_, SizeIs(1)) << "too late to be told";
 }
@@ -173,7 +173,7 @@ TEST_F(DeskStage, RemembersSoManyOwnersThatItWasAskedFor) {
   EXPECT_THAT(owners(), SizeIs(1)) << "shown until its engine says otherwise";
 }
 
-TEST_F(DeskStage, ATenantsEnginesAreThoseThatNobodyElseUses) {
+TEST_F(DeskStage, ATenantsEnginesAreThoseThatNoOtherTenantUses) {
   ask("q", "anna", kLease, "other");
   EXPECT_THAT(sent(), ElementsAre("p1: 1 anna 1m"));
   ask("shared", "anna", kLease, "main");

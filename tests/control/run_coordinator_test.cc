@@ -87,7 +87,7 @@ class Stage {
   std::optional<RunCoordinator> coordinator_;
 };
 
-TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
+TEST(RunCoordinator, StartsNoProcessBeforeAllAreConnected) {
   Stage stage(3);
   ASSERT_TRUE(stage.say(1, stage.hello(1)).ok());
   ASSERT_TRUE(stage.say(2, stage.hello(2)).ok());
@@ -115,7 +115,7 @@ TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
   EXPECT_TRUE(stage.coordinator_->is_up());
 }
 
-TEST(RunCoordinator, LetsNobodyGoLiveBeforeAllHaveFollowedTheirRecords) {
+TEST(RunCoordinator, ResumesNoProcessBeforeAllHaveFollowedTheirRecords) {
   Stage stage(3);
   EXPECT_FALSE(stage.say(0, GroupsCaughtUp{1}).ok());  // the run has not started
   stage.bring_up();
@@ -233,7 +233,7 @@ TEST(RunCoordinator, SetsATenantThatFailsAside) {
   ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(0), ""}).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("DrainRun to 0", "DrainRun to 1", "CountGroups to 0",
                                         "CountGroups to 1"));
-  EXPECT_FALSE(stage.say(0, TenantFinished{TenantSlot(9), "it is nobody"}).ok());
+  EXPECT_FALSE(stage.say(0, TenantFinished{TenantSlot(9), "unknown tenant"}).ok());
 }
 
 TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
@@ -264,7 +264,7 @@ TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
   EXPECT_EQ(stage.newest_.as<EndRun>().end, 1);
 }
 
-TEST(RunCoordinator, DoesNotEndWhileSomebodyIsBusy) {
+TEST(RunCoordinator, DoesNotEndWhileAProcessIsBusy) {
   Stage stage(2);
   stage.bring_up();
   ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
@@ -278,7 +278,7 @@ TEST(RunCoordinator, DoesNotEndWhileSomebodyIsBusy) {
   }
 }
 
-TEST(RunCoordinator, CallsItAStallOnlyWhenNobodyGetsOn) {
+TEST(RunCoordinator, ReportsAStallOnlyWhenNoProcessMakesProgress) {
   Stage stage(2);
   stage.bring_up();
   const auto beat = [&stage](uint32_t process, int64_t still_ms, bool waits, bool alarm) {

@@ -40,7 +40,7 @@ std::set<uint16_t> listening_ports(pid_t pid) {
   return ports;
 }
 
-/// What an attacker can find out about the connections of a run.
+/// The facts that an attacker can find out about the connections of a run.
 KnownLink known_of(const fs::path& folder) {
   KnownLink known;
   known.greeting.run = folder.filename().string();
@@ -51,7 +51,7 @@ KnownLink known_of(const fs::path& folder) {
   return known;
 }
 
-TEST(AttackedRun, EndsAsIfNobodyHad) {
+TEST(AttackedRun, EndsAsWithoutTheAttack) {
   const ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   Program run({"primerl-graph", "run", source_path("tests/cli/graphs/split_tcp.toml"), "--out",

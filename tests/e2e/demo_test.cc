@@ -193,7 +193,7 @@ TEST_F(Demo, AnAdapterMayStartFromAFolder) {
   EXPECT_THAT(other.err, HasSubstr("rank"));
 }
 
-TEST_F(Demo, AResumedRunGoesOnFromTheSameWeights) {
+TEST_F(Demo, AResumedRunContinuesFromTheSameWeights) {
   ASSERT_EQ(run({"--max-steps", "4"}).code, 0);
   const auto end = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});
   ASSERT_EQ(end.code, 0) << end.err;

@@ -57,7 +57,7 @@ TEST_F(DeviceFault, AnEnginesProcessIsStartedAgainAndNothingIsTrainedTwice) {
   Program run(words("engine", "400"), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   lose_device();
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   const auto end = run.wait();
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("exited with code 5"));
@@ -73,7 +73,7 @@ TEST_F(DeviceFault, ATrainersProcessIsResumedFromTheRecord) {
   Program run(words("learner", "1000000000"), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   lose_device();
-  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
@@ -92,7 +92,7 @@ TEST_F(DeviceFault, AFullDeviceCostsAStepAndNothingElse) {
     have("full");
     const auto end = run.wait();
     EXPECT_EQ(end.code, 0) << end.err;
-    EXPECT_FALSE(fs::exists(file_)) << "nobody took it";
+    EXPECT_FALSE(fs::exists(file_)) << "no step read it";
     EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 200);
     // Rollouts of an engine are issued again; those of a skipped step have failed.
     size_t num_hit = 0;

@@ -195,7 +195,7 @@ TEST_F(HostsRun, AnEngineThatDiesComesBackThroughItsAgent) {
   const auto workers = workers_of(*a);
   ASSERT_EQ(workers.size(), 2u);
   ::kill(workers[1], SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   while (workers_of(*a).size() < 2) ASSERT_TRUE(run.is_running()) << run.wait().err;
   ASSERT_TRUE(takes_steps(run, 4)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
@@ -213,7 +213,7 @@ TEST_F(HostsRun, ATrainerThatDiesIsTakenUpThroughTheSameAgents) {
   const auto workers = workers_of(*b);
   ASSERT_EQ(workers.size(), 1u);
   ::kill(workers[0], SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   ASSERT_EQ(end.code, 130) << end.err;
@@ -249,7 +249,7 @@ TEST_F(HostsRun, AnAgentThatIsSilentForTooLongIsWaitedForAndTheRunTakenUp) {
   ASSERT_EQ(before.size(), 1u);
   ::kill(b->pid(), SIGSTOP);
   ASSERT_TRUE(run.wait_until_said("the agent of host 'b' at " + b.address() +
-                                  ": it has said nothing for 2s"));
+                                  ": it has sent nothing for 2s"));
   EXPECT_FALSE(has_ended(before[0]));  // only its agent may declare it dead
   ::kill(b->pid(), SIGCONT);
   ASSERT_TRUE(run.wait_until_said("the run resumes"));
@@ -274,8 +274,8 @@ TEST_F(HostsRun, NothingOutlivesAKilledControlPlane) {
     ::kill(run.pid(), SIGKILL);
     EXPECT_EQ(run.wait().signal, SIGKILL);
   }
-  ASSERT_TRUE(a->wait_until_said("the control plane has said nothing for 2s"));
-  ASSERT_TRUE(b->wait_until_said("the control plane has said nothing for 2s"));
+  ASSERT_TRUE(a->wait_until_said("the control plane has sent nothing for 2s"));
+  ASSERT_TRUE(b->wait_until_said("the control plane has sent nothing for 2s"));
   expect_gone(workers);
   // The agents serve the next control plane, which continues the run.
   const auto steps = lines_of(folder_ / "metrics.jsonl");
@@ -322,7 +322,7 @@ TEST_F(HostsRun, TheSameRunFencesWhatIsLeftOfItsOlderStart) {
   };
   const auto too_few = resume(1);
   ASSERT_EQ(too_few.code, 2);
-  const std::string offer = "go on with --max-steps ";
+  const std::string offer = "continue with --max-steps ";
   const size_t at = too_few.err.find(offer);
   ASSERT_NE(at, std::string::npos) << too_few.err;
   const int64_t more = std::stol(too_few.err.substr(at + offer.size())) + 3;

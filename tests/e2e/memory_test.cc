@@ -150,7 +150,7 @@ class ControlGroup {
 
 // The limit is set after the plan was checked against it, as if other processes used the memory
 // meanwhile.
-TEST(Memory, OfAProcessThatLacksItIsNotAskedForAgain) {
+TEST(Memory, AProcessThatLackedItIsNotRestarted) {
   const ControlGroup group;
   if (!group.is_there())
     GTEST_SKIP() << "no control group can be made (not root, or /sys/fs/cgroup is read-only)";
@@ -173,7 +173,7 @@ TEST(Memory, OfAProcessThatLacksItIsNotAskedForAgain) {
   EXPECT_EQ(*json_file(run / "run.json").get_int("incarnation"), 1) << "started once";
 }
 
-TEST(Memory, ThatAGraphNeedsIsHeldAgainstWhatThereIsBeforeAnythingStarts) {
+TEST(Memory, ThatAGraphNeedsIsCheckedBeforeAnythingStarts) {
   const Shape huge{"Huge",
                    R"("model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
                       "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1)",

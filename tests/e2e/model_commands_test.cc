@@ -82,7 +82,7 @@ TEST_P(ModelCommands, ScoresAreThoseOfTransformers) {
   }
 }
 
-TEST_P(ModelCommands, WhatWasSampledScoresTheSame) {
+TEST_P(ModelCommands, SampledTokensScoreTheSame) {
   const auto generated =
       run_graph_program({"generate", "--model", model(), "--prompt-ids", "5,6,7", "--max-tokens",
                          "20", "--seed", "3", "--ignore-eos", "--json"});
@@ -183,7 +183,7 @@ TEST_P(ModelCommands, BadSamplingOptionsAreNamed) {
     return end.err;
   };
   EXPECT_THAT(refused({"--logit-bias", "9"}, 3), HasSubstr("'9' is not ID=VALUE"));
-  EXPECT_THAT(refused({"--logit-bias", "9=x"}, 3), HasSubstr("'x' of token 9 is no number"));
+  EXPECT_THAT(refused({"--logit-bias", "9=x"}, 3), HasSubstr("'x' of token 9 is not a number"));
   EXPECT_THAT(refused({"--logit-bias", "9=1", "--logit-bias", "9=2"}, 3), HasSubstr("twice"));
   EXPECT_THAT(refused({"--logit-bias", "9=101"}, 2), HasSubstr("[-100, 100]"));
   EXPECT_THAT(refused({"--logit-bias", "128=1"}, 2), HasSubstr("0 to 127"));

@@ -81,16 +81,16 @@ TEST_F(PausedRun, StandsStillForItsOwnersAndReplaysWithTheSamePauses) {
   const auto status = say({"ps", "--json"});
   EXPECT_THAT(status.out, HasSubstr("\"held_engines\""));
   const size_t before = num_rollouts();
-  expect_paused(say({"unpause", "--owner", "anna"}), "'anna' holds no longer: decode");
+  expect_paused(say({"unpause", "--owner", "anna"}), "unpaused by 'anna': decode");
   EXPECT_THAT(table(), AllOf(Not(HasSubstr("'anna'")), HasSubstr("'bert'")));
   EXPECT_EQ(num_rollouts(), before) << "bert holds it";
   const auto stranger = say({"unpause"});
-  expect_paused(stranger, "'operator' holds nothing: decode");
-  EXPECT_THAT(stranger.out, AllOf(HasSubstr("held by 'bert': --owner NAME lets go"),
-                                  Not(HasSubstr("no longer"))));
+  expect_paused(stranger, "'operator' has paused nothing: decode");
+  EXPECT_THAT(stranger.out, AllOf(HasSubstr("still paused by 'bert': unpause with --owner"),
+                                  Not(HasSubstr("unpaused by"))));
   EXPECT_EQ(num_rollouts(), before) << "bert holds it still";
-  expect_paused(say({"unpause", "--owner", "bert"}), "'bert' holds no longer: decode");
-  expect_paused(say({"unpause", "--owner", "bert"}), "'bert' holds nothing: decode");
+  expect_paused(say({"unpause", "--owner", "bert"}), "unpaused by 'bert': decode");
+  expect_paused(say({"unpause", "--owner", "bert"}), "'bert' has paused nothing: decode");
   expect_it_goes_on();
   EXPECT_THAT(table(), Not(HasSubstr("paused by")));
   end_well(run);
@@ -141,7 +141,7 @@ TEST_F(PausedRun, AProcessThatIsStartedAgainStandsStillToo) {
   const pid_t worker = worker_named(run, "inference#1");
   ASSERT_GT(worker, 0);
   ::kill(worker, SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   // Both engines again, one of them new.
   EXPECT_TRUE(wait_until([this] {
     const auto status = parse_json(say({"ps", "--json"}).out, "ps --json");
@@ -172,16 +172,16 @@ TEST_P(KilledAndTakenUp, StandsStillForTheOwnersFromBefore) {
   EXPECT_THAT(gone.err, AllOf(HasSubstr("is not running: its primerl-graph process ended"),
                               HasSubstr("run --resume")));
   Program again({"primerl-graph", "run", "--resume", folder_.string()}, variables());
-  ASSERT_TRUE(again.wait_until_said("going on live"));
+  ASSERT_TRUE(again.wait_until_said("the run is live"));
   expect_table_says("paused engines: ");
   expect_table_says("paused by 'anna' for another ");
   expect_table_says("paused by 'bert' for another ");
   const size_t before = num_rollouts();
-  expect_paused(say({"unpause"}), "'operator' holds nothing: decode");
-  expect_paused(say({"unpause", "--owner", "anna"}), "'anna' holds no longer: decode");
+  expect_paused(say({"unpause"}), "'operator' has paused nothing: decode");
+  expect_paused(say({"unpause", "--owner", "anna"}), "unpaused by 'anna': decode");
   EXPECT_THAT(table(), AllOf(Not(HasSubstr("'anna'")), HasSubstr("'bert'")));
   EXPECT_EQ(num_rollouts(), before) << "bert holds it";
-  expect_paused(say({"unpause", "--owner", "bert"}), "'bert' holds no longer: decode");
+  expect_paused(say({"unpause", "--owner", "bert"}), "unpaused by 'bert': decode");
   expect_it_goes_on();
   EXPECT_THAT(table(), Not(HasSubstr("paused by")));
   end_well(again);
@@ -234,7 +234,7 @@ TEST_F(PausedRun, OfSeveralTenantsSaysWhoSharesTheEngine) {
   expect_paused(say({"pause"}), "paused for 10m by 'operator': decode");
   expect_table_says("paused engines: ");
   EXPECT_THAT(table(), HasSubstr("paused by 'operator' for another "));
-  expect_paused(say({"unpause"}), "'operator' holds no longer: decode");
+  expect_paused(say({"unpause"}), "unpaused by 'operator': decode");
   EXPECT_TRUE(run.is_running());
   ::kill(run.pid(), SIGINT);
   EXPECT_EQ(run.wait().code, 130);
@@ -245,7 +245,7 @@ TEST_F(PausedRun, OfOneTenantEveryEngineIsThatTenants) {
   Program run(endless(kScripted), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   expect_paused(say({"pause", "--tenant", "main"}), "paused for 10m by 'operator': decode");
-  expect_paused(say({"unpause", "--tenant", "main"}), "'operator' holds no longer: decode");
+  expect_paused(say({"unpause", "--tenant", "main"}), "unpaused by 'operator': decode");
   end_well(run);
 }
 

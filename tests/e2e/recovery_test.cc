@@ -76,7 +76,7 @@ TEST(ARecoveredRun, IsNotAskedForFewerStepsThanItsRecordHas) {
   expect_whole(folder, std::to_string(recorded + 1));
 }
 
-TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
+TEST(ARecoveredRun, ContinuesWhereTheKilledOneStopped) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   run_and_kill(folder, 50);
@@ -84,7 +84,7 @@ TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
   const auto end = resume(folder, more);
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("the learner resumes after step"));
-  EXPECT_THAT(end.err, HasSubstr("messages as recorded; going on live"));
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; the run is live"));
   expect_whole(folder, more);
   const Json facts = json_file(folder / "run.json");
   ASSERT_NE(facts.find("recovered"), nullptr);
@@ -213,7 +213,7 @@ TEST(ARecoveredRun, IsTakenUpFromTheRecordBeforeAStartThatDiedAtOnce) {
   const std::string more = steps_and_ten(folder);
   const auto end = resume(folder, more);
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("messages as recorded; going on live"));
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; the run is live"));
   expect_whole(folder, more);
   expect_replays(folder);
 }
@@ -224,7 +224,7 @@ TEST(ARecoveredRun, KeepsOnlyTheNewestOfOlderRecordsBeyondTheLimit) {
   run_and_kill(folder, 50);
   {
     Program again({"primerl-graph", "run", "--resume", folder.string()});
-    ASSERT_TRUE(again.wait_until_said("going on live"));
+    ASSERT_TRUE(again.wait_until_said("the run is live"));
     ::kill(worker_of(again), SIGKILL);
     ASSERT_EQ(again.wait().code, 1);
   }
@@ -295,18 +295,18 @@ TEST(ARecoveredRun, CanBeKilledAndTakenUpAgain) {
   }
   {
     Program again({"primerl-graph", "run", "--resume", folder.string()});
-    ASSERT_TRUE(again.wait_until_said("going on live"));
+    ASSERT_TRUE(again.wait_until_said("the run is live"));
     ::kill(worker_of(again), SIGKILL);
     ASSERT_EQ(again.wait().code, 1);
   }
   const std::string more = steps_and_ten(folder);
   const auto end = resume(folder, more);
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint alone")));
+  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint only")));
   expect_whole(folder, more);
 }
 
-TEST(ARecoveredRun, ThatHadDoneNothingYetStartsWithTheFirstStep) {
+TEST(ARecoveredRun, WithoutAnyStepStartsWithTheFirstStep) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   {
@@ -341,7 +341,7 @@ TEST(ARecoveredRun, FallsBackToTheCheckpointWhenItsFilesAreOtherwiseThanRecorded
   const auto end = resume(folder, steps_and_ten(folder));
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("is otherwise than recorded"));
-  EXPECT_THAT(end.err, HasSubstr("warning: going on from the checkpoint alone"));
+  EXPECT_THAT(end.err, HasSubstr("warning: resuming from the checkpoint only"));
   EXPECT_THAT(end.err, HasSubstr("resuming after step"));
 }
 
@@ -352,7 +352,7 @@ TEST(ARecoveredRun, LeavesTheRecordAloneWhenToldTo) {
   const auto end = resume(folder, steps_and_ten(folder), {"--from-checkpoint"});
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("resuming after step"));
-  EXPECT_THAT(end.err, Not(HasSubstr("going on live")));
+  EXPECT_THAT(end.err, Not(HasSubstr("the run is live")));
   expect_replays(folder);
 }
 
@@ -384,7 +384,7 @@ TEST(ARecoveredRun, FollowsADamagedRecordUpToTheDamage) {
   EXPECT_THAT(end.err, ContainsRegex("note: [0-9]+ recorded steps of [0-9]+ actor groups are not "
                                      "followed: .*step [0-9]+ of '[a-z.+]+' is missing"));
   EXPECT_THAT(end.err, ContainsRegex("checkpoint of step [0-9]+ is newer than what is left"));
-  EXPECT_THAT(end.err, HasSubstr("going on live"));
+  EXPECT_THAT(end.err, HasSubstr("the run is live"));
   expect_whole(folder, more);
 }
 
@@ -397,7 +397,7 @@ TEST(ARecoveredRun, DoesNotNeedWhatIsDamagedBeforeItsSavedState) {
   const auto end = resume(folder, more);
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, Not(HasSubstr("are not followed")));
-  EXPECT_THAT(end.err, HasSubstr("going on live"));
+  EXPECT_THAT(end.err, HasSubstr("the run is live"));
   expect_whole(folder, more);
 }
 
@@ -409,7 +409,7 @@ TEST(ARecoveredRun, SaysWhyARecordCannotBeTakenUp) {
   fs::remove(segments_of(folder).front());
   const auto end = resume(folder, steps_and_ten(folder));
   EXPECT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("from the checkpoint alone: no step is left in its record"));
+  EXPECT_THAT(end.err, HasSubstr("from the checkpoint only: no step is left in its record"));
 }
 
 }  // namespace

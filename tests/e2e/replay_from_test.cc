@@ -124,7 +124,7 @@ TEST_F(AReplayFrom, AStopBeforeTheBeginningIsRefused) {
   EXPECT_THAT(end.err, HasSubstr("the replay begins with step"));
 }
 
-TEST_F(AReplayFrom, WhatTheRecordDoesNotHaveIsRefused) {
+TEST_F(AReplayFrom, AStepThatTheRecordDoesNotHaveIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"1000000", "--from 1000000 is beyond the record, which ends with training step "},
       {"5x", "--from '5x' names no step"},

@@ -87,7 +87,7 @@ TEST(CtrlC, SaysHowToResumeAndTheCommandDoes) {
                         last + 2));
 }
 
-TEST(CtrlC, DrainsAlsoWhenNobodyReadsWhatTheRunSays) {
+TEST(CtrlC, DrainsAlsoWhenNoProcessReadsTheOutput) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   Program run(endless_run(folder));
@@ -140,7 +140,7 @@ TEST(Crash, ARunTakesItselfUpAgainAsOftenAsItMay) {
   Program run(endless_run(folder, "1"));
   wait_for_checkpoint(folder, 100);
   ::kill(worker_of(run), SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("going on live"));
+  ASSERT_TRUE(run.wait_until_said("the run is live"));
   pid_t worker = -1;
   while ((worker = worker_of(run)) < 0) ASSERT_TRUE(run.is_running());
   ::kill(worker, SIGKILL);
@@ -149,11 +149,11 @@ TEST(Crash, ARunTakesItselfUpAgainAsOftenAsItMay) {
   EXPECT_EQ(run_end(folder), "failed");
   EXPECT_THAT(end.err, HasSubstr("the run resumes (1 of at most 1 times within 1m)"));
   EXPECT_THAT(end.err, HasSubstr("the run has resumed 1 times within 1m"));
-  EXPECT_EQ(count_of(end.err, "going on live"), 1u);
+  EXPECT_EQ(count_of(end.err, "the run is live"), 1u);
   expect_steps_and_rollouts_once(folder);
 }
 
-TEST(Crash, ARunCanGoOnAfterIt) {
+TEST(Crash, ARunCanContinueAfterIt) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   {
@@ -224,7 +224,7 @@ TEST(FullDisk, LosesNothingOnceThereIsRoom) {
   EXPECT_EQ(expect_steps_and_rollouts_once(folder), taken + 10);
 }
 
-TEST(StandardFiles, ThatAreClosedDoNotBecomeFilesOfTheRun) {
+TEST(StandardFiles, ClosedOnesDoNotBecomeFilesOfTheRun) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   std::string line = "exec " + std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";

@@ -151,7 +151,7 @@ TEST(Sft, RefusesAGraphWithAnotherLoss) {
   EXPECT_FALSE(fs::exists(scratch.path() / "run"));
 }
 
-TEST(Resume, GoesOnInTheSameFolderFromTheNewestCompleteCheckpoint) {
+TEST(Resume, ContinuesInTheSameFolderFromTheNewestCompleteCheckpoint) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);

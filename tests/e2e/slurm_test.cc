@@ -82,7 +82,7 @@ class SlurmJob : public testing::Test {
     EXPECT_TRUE(
         fs::exists(folder_ / "checkpoints" / fmt::format("step_{}", last) / "manifest.json"));
     EXPECT_THAT(said(), AllOf(HasSubstr("draining:"), Not(HasSubstr("stopping now")),
-                              Not(HasSubstr("started again"))));
+                              Not(HasSubstr("restarted"))));
   }
   /// Checks a continued run like a whole run: nothing was lost or repeated.
   void expect_goes_on() const {
@@ -99,7 +99,7 @@ class SlurmJob : public testing::Test {
   const fs::path output_ = cluster_.folder() / "job.out";
 };
 
-TEST_F(SlurmJob, ThatIsTheRunItselfDrainsWhenItsBatchScriptIsSignalled) {
+TEST_F(SlurmJob, WithoutABatchScriptDrainsWhenItIsSignalled) {
   const std::string job = submit("#!/bin/bash\n" + preamble() + "exec primerl-graph run " +
                                  graph("split.toml") + " --out " + folder_.string() + "\n");
   ASSERT_TRUE(takes_steps(20)) << said();
@@ -111,7 +111,7 @@ TEST_F(SlurmJob, ThatIsTheRunItselfDrainsWhenItsBatchScriptIsSignalled) {
 }
 
 /// Uses the script of the documentation.
-TEST_F(SlurmJob, GoesOnAfterPreemptionAndAfterItsTimeIsUpUntilItIsCancelled) {
+TEST_F(SlurmJob, ContinuesAfterPreemptionAndAfterItsTimeIsUpUntilItIsCancelled) {
   std::string job = submit(documented());
   ASSERT_TRUE(takes_steps(20)) << said();
   const auto other =

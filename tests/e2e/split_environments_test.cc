@@ -38,11 +38,11 @@ TEST_F(SplitEnvironments, OneThatOnlyJudgesComesBackAlone) {
   const pid_t judge = worker_named(run, "worlds#1");
   ASSERT_GT(judge, 0);
   ::kill(judge, SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   const auto end = run.wait();
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, AllOf(HasSubstr("process 'worlds#1' was killed by signal 9"),
-                             Not(HasSubstr("going on live"))));
+                             Not(HasSubstr("the run is live"))));
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 400);
   for (const Json& rollout : lines_of(folder_ / "rollouts.jsonl"))
     EXPECT_NE(*rollout.get_string("end"), "failed") << rollout.dump();
@@ -55,7 +55,7 @@ TEST_F(SplitEnvironments, TheOneThatGivesTheTasksComesBackWithTheRun) {
   const pid_t giver = worker_named(run, "worlds#0");
   ASSERT_GT(giver, 0);
   ::kill(giver, SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
@@ -79,17 +79,17 @@ TEST_F(SplitEnvironments, ADrainThatLosesAllItsJudgesEndsAsAnyOther) {
 }
 
 // The death of an environment process is in the record; a later death of the driver restarts all.
-TEST_F(SplitEnvironments, ARunWhoseJudgeDiedIsResumedFromItsRecord) {
+TEST_F(SplitEnvironments, ARunWhoseRewardProcessDiedIsResumedFromItsRecord) {
   Program run(words({"--max-steps", "1000000000"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   const pid_t judge = worker_named(run, "worlds#2");
   ASSERT_GT(judge, 0);
   ::kill(judge, SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   const pid_t driver = worker_named(run, "driver");
   ASSERT_GT(driver, 0);
   ::kill(driver, SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;

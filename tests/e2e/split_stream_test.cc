@@ -87,7 +87,7 @@ TEST_F(SplitStreamRun, AnEngineThatDiesComesBackWithTheNewestVersion) {
   while ((before = version_of(process("inference#1"))) < 1)
     ASSERT_TRUE(run.is_running()) << run.wait().err;
   ::kill(workers[2], SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   // Its version is newer than any version before the death.
   Json again;
   for (;;) {
@@ -112,7 +112,7 @@ TEST_F(SplitStreamRun, ATrainerThatDiesIsTakenUpFromTheRecords) {
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
   ::kill(workers[3], SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
   const size_t then = num_lines(folder_ / "metrics.jsonl");
   while (num_lines(folder_ / "metrics.jsonl") < then + 2)
     ASSERT_TRUE(run.is_running()) << run.wait().err;

@@ -142,7 +142,7 @@ TEST_F(SplitRun, DrainsWhenABatchSystemTellsAllItsProcessesToEndSeveralTimes) {
   EXPECT_EQ(end.code, 130) << end.err;
   EXPECT_EQ(run_end(folder_), "interrupted");
   EXPECT_THAT(end.err, AllOf(HasSubstr("draining:"), Not(HasSubstr("stopping now")),
-                             Not(HasSubstr("started again")), Not(HasSubstr("resumes"))));
+                             Not(HasSubstr("restarted")), Not(HasSubstr("resumes"))));
   const int64_t last = expect_steps_and_rollouts_once(folder_);
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / fmt::format("step_{}", last) / "manifest.json"));
 }
@@ -214,12 +214,12 @@ TEST_F(SplitRun, WithKeysAnEngineAndATrainerThatDieComeBack) {
   const pid_t engine = worker_named(run, "inference#0");
   ASSERT_GT(engine, 0);
   ::kill(engine, SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   ASSERT_TRUE(takes_steps(run, 10)) << run.wait().err;
   const pid_t trainer = worker_named(run, "training");
   ASSERT_GT(trainer, 0);
   ::kill(trainer, SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
   ASSERT_TRUE(takes_steps(run, 5)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
@@ -315,7 +315,7 @@ TEST_F(SplitRun, AnEngineThatDiesComesBackAndNothingIsLostOrTrainedTwice) {
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
   ::kill(workers[2], SIGKILL);
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   const auto end = run.wait();
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("process 'inference#1' was killed by signal 9"));
@@ -333,7 +333,7 @@ TEST_F(SplitRun, ATrainerOrDriverThatDiesIsTakenUpFromTheRecordsOfAllProcesses) 
     const auto workers = workers_of(run);
     ASSERT_EQ(workers.size(), 4u);
     ::kill(workers[worker], SIGKILL);
-    ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+    ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
     ::kill(run.pid(), SIGINT);
     const auto end = run.wait();
     ASSERT_EQ(end.code, 130) << end.err;
@@ -345,7 +345,7 @@ TEST_F(SplitRun, ATrainerOrDriverThatDiesIsTakenUpFromTheRecordsOfAllProcesses) 
   }
 }
 
-TEST_F(SplitRun, GoesOnAfterTheDeathOfAllItsProcesses) {
+TEST_F(SplitRun, ContinuesAfterTheDeathOfAllItsProcesses) {
   {
     Program run(endless(), variables());
     ASSERT_TRUE(run.wait_until_said("reward"));
@@ -358,12 +358,12 @@ TEST_F(SplitRun, GoesOnAfterTheDeathOfAllItsProcesses) {
   const auto end = run_graph_program(
       {"run", "--resume", folder_.string(), "--max-steps", std::to_string(more)}, variables());
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("messages as recorded; going on live"));
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; the run is live"));
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), more);
   expect_replays(folder_);
 }
 
-TEST_F(SplitRun, GoesOnWithMoreEnginesFromItsCheckpoint) {
+TEST_F(SplitRun, ContinuesWithMoreEnginesFromItsCheckpoint) {
   {
     auto words = endless();
     words.insert(words.end(), {"--set", "tenant.main.checkpoint_every=5"});
@@ -376,7 +376,7 @@ TEST_F(SplitRun, GoesOnWithMoreEnginesFromItsCheckpoint) {
                                       "--set", "place.inference.replicas=3"},
                                      variables());
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, AllOf(HasSubstr("from the checkpoint alone: "),
+  EXPECT_THAT(end.err, AllOf(HasSubstr("from the checkpoint only: "),
                              HasSubstr("it has 7 actor groups, this graph has 8"),
                              HasSubstr("resuming after step")));
   EXPECT_EQ(*lines_of(folder_ / "metrics.jsonl").back().get_int("step"), 1000);
@@ -391,18 +391,18 @@ TEST_F(SplitRun, AfterAnEnginesDeathATrainersDeathLosesNothingEither) {
     const pid_t engine = worker_named(run, death == 1 ? "inference#1" : "inference#0");
     ASSERT_GT(engine, 0);
     ::kill(engine, SIGKILL);
-    ASSERT_TRUE(run.wait_until_said("it is started again as incarnation", death));
+    ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation", death));
     ASSERT_TRUE(takes_steps(run, 10)) << run.wait().err;
     const pid_t victim = worker_named(run, death == 1 ? "training" : "driver");
     ASSERT_GT(victim, 0);
     ::kill(victim, SIGKILL);
-    ASSERT_TRUE(run.wait_until_said("process 'inference#1' begins anew", death));
+    ASSERT_TRUE(run.wait_until_said("process 'inference#1' starts fresh", death));
     ASSERT_TRUE(takes_steps(run, 5)) << run.wait().err;
   }
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
-  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint alone")));
+  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint only")));
   expect_steps_and_rollouts_once(folder_);
   expect_replays(folder_);
 }
@@ -420,12 +420,12 @@ TEST_F(SplitRun, AWorkerThatDiesWhileTheyFollowCostsNothingEither) {
   ASSERT_GT(driver, 0);
   ::kill(driver, SIGKILL);
   ASSERT_TRUE(run.wait_until_said("process 'driver' was killed by signal 9"));
-  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live")) << run.wait().err;
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live")) << run.wait().err;
   ASSERT_TRUE(takes_steps(run, 5)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
-  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint alone")));
+  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint only")));
   expect_steps_and_rollouts_once(folder_);
 }
 
@@ -442,7 +442,7 @@ TEST_F(SplitRun, TheExampleReplaysToTheLastBitAlthoughItsTrainerWasKilled) {
   const auto end = run.wait();
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, AllOf(HasSubstr("process 'training' was killed by signal 9"),
-                             HasSubstr("messages as recorded; going on live")));
+                             HasSubstr("messages as recorded; the run is live")));
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 30);
   const auto replay = run_graph_program({"replay", folder_.string(), "--depth", "full"});
   EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
@@ -459,15 +459,15 @@ TEST_F(SplitRun, AProcessThatSaysNothingIsKilledAndComesBack) {
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
   ::kill(workers[1], SIGSTOP);  // an engine
-  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   ::kill(workers[3], SIGSTOP);  // training
   ASSERT_TRUE(run.wait_until_said("the run resumes"));
   ASSERT_TRUE(takes_steps(run, 2)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("process 'inference#0' said nothing for 5s and was killed"));
-  EXPECT_THAT(end.err, HasSubstr("process 'training' said nothing for 5s and was killed"));
+  EXPECT_THAT(end.err, HasSubstr("process 'inference#0' sent nothing for 5s and was killed"));
+  EXPECT_THAT(end.err, HasSubstr("process 'training' sent nothing for 5s and was killed"));
 }
 
 TEST_F(SplitRun, AFullDiskEndsAllProcessesAndIsSaidOnce) {

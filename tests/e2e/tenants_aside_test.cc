@@ -20,7 +20,7 @@ TEST_F(TwoTenants, OneThatFailsIsSetAsideAndTheOtherTakesItsSteps) {
     EXPECT_EQ(end.code, 1) << end.err;
     EXPECT_THAT(end.err, HasSubstr(kSetAside));
     EXPECT_THAT(end.err, HasSubstr("groups in a row ended without being trained on"));
-    EXPECT_THAT(end.err, HasSubstr("the others go on"));
+    EXPECT_THAT(end.err, HasSubstr("the others continue"));
     EXPECT_THAT(end.err, HasSubstr("rollouts.jsonl says why each one did"));
     EXPECT_TRUE(steps(run, "reverse").empty());
     EXPECT_EQ(steps(run, "arithmetic").size(), 4U);
@@ -32,7 +32,7 @@ TEST_F(TwoTenants, OneThatFailsIsSetAsideAndTheOtherTakesItsSteps) {
 
 /// A shared actor reports that it cannot serve one tenant. That tenant is set aside, in one process
 /// and in three, and in a replay too. `ps` names it while the run continues.
-TEST_F(TwoTenants, WhomASharedActorCannotServeIsSetAside) {
+TEST_F(TwoTenants, ATenantThatASharedActorCannotServeIsSetAside) {
   for (const bool is_apart : {false, true}) {
     SCOPED_TRACE(is_apart ? "three processes" : "one process");
     const fs::path run = folder(is_apart ? "apart" : "run");
@@ -40,7 +40,7 @@ TEST_F(TwoTenants, WhomASharedActorCannotServeIsSetAside) {
         words(with_picky(is_apart), run, {"--no-rehearsal", "--max-steps", "100000"});
     words_of_run.insert(words_of_run.begin(), "primerl-graph");
     Program going(words_of_run);
-    ASSERT_TRUE(going.wait_until_said("is set aside, the others go on: 'picky': her groups"));
+    ASSERT_TRUE(going.wait_until_said("is set aside, the others continue: 'picky': her groups"));
     std::string shown;
     const std::string all_of_the_learner = "     100%       50%\n";  // and half was promised
     while (shown.find(all_of_the_learner) == std::string::npos) {
@@ -64,7 +64,7 @@ TEST_F(TwoTenants, WhomASharedActorCannotServeIsSetAside) {
 
 /// If no engine can apply the weights of a tenant, that tenant is set aside. The other makes its
 /// steps, and a replay repeats it.
-TEST_F(TwoTenants, WhoseWeightsEveryEngineRefusesIsSetAside) {
+TEST_F(TwoTenants, ATenantWhoseWeightsEveryEngineRefusesIsSetAside) {
   for (const bool is_apart : {false, true}) {
     SCOPED_TRACE(is_apart ? "three processes" : "one process");
     const fs::path run = folder(is_apart ? "apart" : "run");
@@ -81,7 +81,7 @@ TEST_F(TwoTenants, WhoseWeightsEveryEngineRefusesIsSetAside) {
 }
 
 /// A run that follows its record knows which tenant was set aside, and why.
-TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
+TEST_F(TwoTenants, ATenantThatWasSetAsideStaysSoWhenTheRunIsResumed) {
   for (const bool is_apart : {false, true}) {
     SCOPED_TRACE(is_apart ? "three processes" : "one process");
     const fs::path run = folder(is_apart ? "apart" : "run");
@@ -100,14 +100,14 @@ TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
                                         "--max-steps", std::to_string(last + 3)});
     EXPECT_EQ(end.code, 1) << end.err;
     EXPECT_THAT(end.err, HasSubstr(kSetAside));
-    EXPECT_EQ(end.err.find("going on from the checkpoint alone"), std::string::npos) << end.err;
+    EXPECT_EQ(end.err.find("resuming from the checkpoint only"), std::string::npos) << end.err;
     EXPECT_EQ(steps(run, "arithmetic").size(), static_cast<size_t>(last + 3));
   }
 }
 
 /// With --from-checkpoint each tenant begins from its own newest checkpoint, and a tenant without
 /// one from its first step.
-TEST_F(TwoTenants, OneWithoutACheckpointStartsFromHerOwnBeginning) {
+TEST_F(TwoTenants, ATenantWithoutACheckpointStartsFromItsFirstStep) {
   const fs::path run = folder("run");
   const auto first =
       run_graph_program(words(source_path(kExample), run, reverse_fails({"--max-steps", "4"})));
@@ -118,8 +118,8 @@ TEST_F(TwoTenants, OneWithoutACheckpointStartsFromHerOwnBeginning) {
                          "--max-steps", "6", "--set", "tenant.reverse.rollout_timeout=\"60s\"",
                          "--set", "node.trainer.lost_batches_max=100"});
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' has no complete checkpoint: it starts from its "
-                                 "own beginning, with a fresh adapter and step 1"));
+  EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' has no complete checkpoint: it starts from step "
+                                 "1 with a fresh adapter"));
   EXPECT_THAT(end.err, HasSubstr("resuming after step 4 from "));
   EXPECT_EQ(end.err.find("after step 0"), std::string::npos) << end.err;
   std::map<std::string, std::vector<int64_t>> taken;

@@ -60,7 +60,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
 
 /// Another learning rate changes the tenant's own steps and is reported; the replay of the other
 /// tenant matches the record.
-TEST_F(TwoTenants, AReplayOfOneComputesHerStepsAndNotTheOthers) {
+TEST_F(TwoTenants, AReplayOfOneComputesOnlyItsOwnSteps) {
   const fs::path run = folder("run");
   ASSERT_EQ(run_graph_program(words(source_path(kExample), run, {"--max-steps", "3"})).code, 0);
   const std::string change = "tenant.arithmetic.optimizer.lr=0.004";
@@ -119,7 +119,7 @@ TEST_F(TwoTenants, WithWhatEachWroteAndOneSlotForBothEachTrainsAsItWouldAlone) {
 }
 
 /// Each continues from its own newest checkpoint; later steps of both are repeated from the record.
-TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
+TEST_F(TwoTenants, ContinueWhereTheKilledRunStopped) {
   const fs::path run = folder("run");
   auto words_of_run =
       words(source_path(kExample), run,
@@ -136,7 +136,7 @@ TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
   const std::string most = std::to_string(last + 3);
   const auto end = run_graph_program({"run", "--resume", run.string(), "--max-steps", most});
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_EQ(end.err.find("going on from the checkpoint alone"), std::string::npos) << end.err;
+  EXPECT_EQ(end.err.find("resuming from the checkpoint only"), std::string::npos) << end.err;
   for (const auto& tenant : kTenants) {
     int64_t step = 0;
     for (const Json& line : lines_of(run / "metrics.jsonl")) {
@@ -233,7 +233,7 @@ TEST_F(TwoTenants, AForkWithoutARecordNamesEachTenantsPlace) {
 }
 
 /// A tenant without steps left waits for no other tenant and delays none.
-TEST_F(TwoTenants, OneThatIsDoneLetsTheOtherGoOnFromItsCheckpoint) {
+TEST_F(TwoTenants, AFinishedTenantLetsTheOtherContinueFromItsCheckpoint) {
   const fs::path run = folder("run");
   const auto first = run_graph_program(
       words(source_path(kExample), run,

@@ -50,7 +50,7 @@ std::set<Group> groups_trained(const TraceContent& trace) {
   return groups;
 }
 
-TEST(Trace, OfARunThatEndedIsWholeAndClosed) {
+TEST(Trace, OfAnEndedRunIsCompleteAndClosed) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
@@ -165,7 +165,7 @@ void kill_and_compare(int checkpoint, uint64_t spins) {
   EXPECT_GE(trace.stored.at("WeightsReady"), lines_of(folder / "metrics.jsonl").size());
 }
 
-TEST(Trace, AfterKillHoldsEveryStepThatSomebodySawTheResultOf) {
+TEST(Trace, AfterKillHasEveryStepWithAVisibleResult) {
   // PRIMERL_KILLS=100 runs more kills.
   const char* more = std::getenv("PRIMERL_KILLS");
   const int num_kills = more == nullptr ? 3 : std::atoi(more);
@@ -178,7 +178,7 @@ TEST(Trace, AfterKillHoldsEveryStepThatSomebodySawTheResultOf) {
   }
 }
 
-TEST(Trace, OfAnEarlierStartStaysBesideThatOfTheResumedRun) {
+TEST(Trace, OfAnEarlierStartIsKeptBesideThatOfTheResumedRun) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
@@ -240,7 +240,7 @@ ProgramEnd dump(const fs::path& run, std::vector<std::string> more = {}) {
   return run_graph_program(more);
 }
 
-TEST(TraceDump, HasTheRecordOfARunThatGoesOn) {
+TEST(TraceDump, HasTheRecordOfALiveRun) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   Program run(endless_run(folder, {"--set", "trace.level=ring"}));
@@ -260,7 +260,7 @@ TEST(TraceDump, HasTheRecordOfARunThatGoesOn) {
   const auto text = dump(folder);
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(HasSubstr("process 'main': "), HasSubstr("  trainer: steps "),
-                              HasSubstr((folder / "trace").string() + "; the run goes on")));
+                              HasSubstr((folder / "trace").string() + "; the run continues")));
   EXPECT_THAT(run_graph_program({"trace", "stat", folder.string()}).out, HasSubstr("a snapshot"));
   // The run continued and ends as usual, and a resume does not use the snapshot.
   while (!fs::exists(folder / "checkpoints" / "step_12")) ASSERT_EQ(::kill(run.pid(), 0), 0);
@@ -281,7 +281,7 @@ TEST(TraceDump, SaysWhyThereIsNone) {
   ASSERT_EQ(run_graph_program(scripted_run(plain)).code, 0);
   ASSERT_EQ(run_graph_program(scripted_run(ring, {"--set", "trace.level=ring"})).code, 0);
   ASSERT_EQ(run_graph_program(scripted_run(off, {"--set", "trace.level=off"})).code, 0);
-  EXPECT_FALSE(fs::exists(ring / "trace")) << "nobody asked";
+  EXPECT_FALSE(fs::exists(ring / "trace")) << "no dump was requested";
   const auto expect = [](const ProgramEnd& end, int code, const char* why) {
     EXPECT_EQ(end.code, code) << end.err;
     EXPECT_THAT(end.err, HasSubstr(why));
@@ -313,7 +313,7 @@ TEST(Trace, StaysBelowItsBoundOnceThereAreCheckpoints) {
   EXPECT_LE(bytes, kBound + 3 * kSegment) << "the bound, and the segments being written and sealed";
 }
 
-TEST(Trace, ThatCannotBeBegunIsSaidOnceAndNothingRuns) {
+TEST(Trace, WithoutSpaceAtTheStartIsReportedOnceAndNothingRuns) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   // A limit of the file size simulates a full disk: no segment fits.
@@ -330,7 +330,7 @@ TEST(Trace, ThatCannotBeBegunIsSaidOnceAndNothingRuns) {
   EXPECT_FALSE(fs::exists(folder)) << "no step was taken";
 }
 
-TEST(Trace, ThatCannotGoOnEndsTheRunAndIsSaidOnce) {
+TEST(Trace, WithoutMoreSpaceEndsTheRunAndIsReportedOnce) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   Program run(

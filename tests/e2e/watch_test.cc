@@ -55,7 +55,7 @@ const Json* named(const Json& status, std::string_view list, const std::string& 
   return nullptr;
 }
 
-TEST_F(WatchedRun, ShowsItsProcessesNodesAndEdgesWhileItGoesOn) {
+TEST_F(WatchedRun, ShowsItsProcessesNodesAndEdgesWhileItRuns) {
   Program run(words("split.toml", {"--max-steps", "1000000000"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   // Reports come once a second. CTest's limit ends the wait for one that never comes.

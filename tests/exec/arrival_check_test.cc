@@ -115,7 +115,7 @@ TEST_F(ArrivalCheckTest, TakesNothingOfHostsThatAreNotTheSenders) {
   EXPECT_THAT(filter(beyond, 0, 1), HasSubstr("which is not in"));
 }
 
-TEST_F(ArrivalCheckTest, TakesOutMessagesWhoseEndsAreNotTheirLinks) {
+TEST_F(ArrivalCheckTest, RemovesMessagesWhoseEndsDifferFromTheirLink) {
   const auto ends = HasSubstr("has other ends than its link");
   const uint32_t others = link_of("other", 1, "server");
   EXPECT_THAT(fault_of([&](auto& message) { message.link = LinkId(others); }), ends);

@@ -189,7 +189,7 @@ feedback = ["stuck.reply -> stuck_asker.reply", "answerer.reply -> asker.reply"]
   EXPECT_EQ(executor_->wait().end, RunEnd::kFinished);
 }
 
-TEST_F(CafExecutorTest, TellsOfAStuckHandlerWhileOthersGoOn) {
+TEST_F(CafExecutorTest, ReportsAStuckHandlerWhileOthersContinue) {
   Gate::get().close();
   ASSERT_TRUE(start(conformance_plan(conversation(10, "answerer", "stick_at = 4"),
                                      "handler_alarm_after = \"1ms\""))

@@ -49,7 +49,7 @@ TEST(Commands, ReachEveryActorThatTakesTheMessageAndAreAnswered) {
   EXPECT_THAT(run->take_answers(), IsEmpty());
 }
 
-TEST(Commands, ForOneTenantReachNobodyWhoServesAnother) {
+TEST(Commands, ForOneTenantReachNoActorOfAnotherTenant) {
   Listeners listeners(2);
   SmallRun run(listeners.graph);
   run->command(number(7, 1, TenantSlot(1)));
@@ -61,7 +61,7 @@ TEST(Commands, ForOneTenantReachNobodyWhoServesAnother) {
 
 /// on_error = "stop" applies to messages of the graph: a wrong command of a person must not end the
 /// run.
-TEST(Commands, ThatAnActorRefusesAreAnsweredWithWhyAndEndNothing) {
+TEST(Commands, RefusedByAnActorAreAnsweredWithTheReasonAndEndNothing) {
   Listeners listeners;
   SmallRun run(listeners.graph);
   run->command(number(-1));
@@ -93,7 +93,7 @@ TEST(Commands, BeyondAsManyAsMayWaitAreRefused) {
   EXPECT_THAT(run->take_answers(), SizeIs(2));
 }
 
-TEST(Commands, ThatWaitAreKeptInTheStateOfTheGroup) {
+TEST(Commands, WaitingOnesAreSavedInTheStateOfTheGroup) {
   Listeners listeners;
   SmallRun run(listeners.graph);
   run->command(number(5, 12));

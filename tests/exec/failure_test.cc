@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-TEST(Failure, DropGoesOnWithTheNextMessage) {
+TEST(Failure, DropContinuesWithTheNextMessage) {
   Strings strings;
   strings.on_in = [](Puppet&, const Number& number) { return fail_at(number, 3); };
   auto graph = a_line({.strings = strings, .on_error = OnError::kDrop});
@@ -34,14 +34,14 @@ TEST(Failure, StopEndsTheRunAndSaysWhy) {
             "node 'middle': 'middle' (on_error = \"stop\"): no 3 today");
 }
 
-TEST(Failure, AnActorThatCannotGoOnEndsTheRunWhateverOnErrorSays) {
+TEST(Failure, AnActorThatGivesUpEndsTheRunWhateverOnErrorSays) {
   Strings strings;
   strings.on_in = [](Puppet& puppet, const Number& number) {
     if (number.value == 3) puppet.world().stop_on_error();
     return fail_at(number, 3);
   };
   EXPECT_EQ(failure_of(a_line({.strings = strings, .on_error = OnError::kDrop})).message(),
-            "node 'middle': 'middle' (it cannot go on): no 3 today");
+            "node 'middle': 'middle' (it cannot continue): no 3 today");
 }
 
 TEST(Failure, AnExceptionIsAnInternalErrorWithItsText) {

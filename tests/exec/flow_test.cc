@@ -354,7 +354,8 @@ TEST(Flow, WorkTurnsQueueBehindTheInboxAndAreNotStarved) {
       .edge("echo.tell", "worker.back", {.at_most = 8});
   SmallRun run(graph);
   ASSERT_TRUE(run->run_until([&] { return num_inputs >= 1000; }));
-  EXPECT_GT(num_turns, 100) << "a work turn waits for what is in the inbox, not for an empty one";
+  EXPECT_GT(num_turns, 100)
+      << "a work call waits for messages in the inbox, not for an empty inbox";
 }
 
 TEST(Flow, ForwardEdgesInsideAHostDrainWhileTheyAreFull) {

@@ -92,10 +92,10 @@ TEST_F(HandlerWatchTest, NamesTimersAndWorkTurns) {
   view_.handling = InstanceId::none();
   view_.handling_kind = StepKind::kWork;
   EXPECT_THAT(told_after(kLimit), HasSubstr("returned from timer 'tock'"));
-  EXPECT_THAT(told_after(kLimit), HasSubstr("'b' has been handling a work turn (step 4412)"));
+  EXPECT_THAT(told_after(kLimit), HasSubstr("'b' has been handling a work call (step 4412)"));
 }
 
-TEST_F(HandlerWatchTest, WhatIsGivenUpByItsDeadlineIsNotTold) {
+TEST_F(HandlerWatchTest, AHandlerWithADeadlineIsNotReported) {
   EXPECT_EQ(told_after(Duration::seconds(1000), true), "");
   EXPECT_EQ(watch_->last_activity(view_.group), view_.running_since);
 }

@@ -55,7 +55,7 @@ TEST(TenantFailure, AHandlerThatWouldStopTheRunSetsTheTenantOfItsMessageAside) {
   EXPECT_EQ(outcome.status.error().text(),
             "tenant 't1' was set aside: 'middle' (on_error = \"stop\"): no 4 today")
       << "the first reason counts";
-  EXPECT_EQ(outcome.ledger[0].handled, 8U) << "the actor goes on";
+  EXPECT_EQ(outcome.ledger[0].handled, 8U) << "the actor continues";
   EXPECT_EQ(outcome.ledger[0].failed, 2U);
 }
 
@@ -70,7 +70,7 @@ TEST(TenantFailure, WhereThereIsOneTenantTheRunStops) {
             "node 'middle': 'middle' (on_error = \"stop\"): no 4 today");
 }
 
-TEST(TenantFailure, WhatNoMessageBeganIsEverybodys) {
+TEST(TenantFailure, AStepWithoutAMessageBelongsToAllTenants) {
   Strings strings;
   strings.on_in = [](Puppet& puppet, const Number& number) {
     if (number.value == 4) puppet.world().set_timer("tick", Duration::seconds(1));
@@ -83,7 +83,7 @@ TEST(TenantFailure, WhatNoMessageBeganIsEverybodys) {
   EXPECT_EQ(failure_of(graph).message(), "node 'middle': 'middle' (on_error = \"stop\"): no tick");
 }
 
-TEST(TenantFailure, AValueOfWhichTheNewestWinsIsEverybodys) {
+TEST(TenantFailure, ALatestWinsValueBelongsToAllTenants) {
   auto middle = fails_at({4}, OnError::kStop);
   middle.contract = [](Contract& contract) {
     for (InputPort& port : contract.inputs) port.latest_wins = port.name == "in";
@@ -92,7 +92,7 @@ TEST(TenantFailure, AValueOfWhichTheNewestWinsIsEverybodys) {
             "node 'middle': 'middle' (on_error = \"stop\"): no 4 today");
 }
 
-TEST(TenantFailure, AnActorThatCannotGoOnIsEverybodysWhosevereMessageItWas) {
+TEST(TenantFailure, ASharedActorThatFailsEndsTheRunWhateverTheTenantOfTheMessage) {
   Strings strings;
   strings.on_in = [](Puppet& puppet, const Number& number) -> Status {
     if (number.value != 4) return ok();
@@ -100,7 +100,7 @@ TEST(TenantFailure, AnActorThatCannotGoOnIsEverybodysWhosevereMessageItWas) {
     return error(Code::kUnavailable, "no 4 today");
   };
   EXPECT_EQ(failure_of(a_shared_line({.strings = strings, .on_error = OnError::kDrop})).message(),
-            "node 'middle': 'middle' (it cannot go on): no 4 today");
+            "node 'middle': 'middle' (it cannot continue): no 4 today");
 }
 
 /// Fails the second tenant at 3 and again at 5, in handlers that succeed.
@@ -115,7 +115,7 @@ NodeSetup names_the_second() {
   return {.strings = strings, .on_error = OnError::kDrop};
 }
 
-TEST(TenantFailure, AnActorNamesTheTenantThatCannotGoOnAndGoesOnItself) {
+TEST(TenantFailure, AnActorFailsATenantAndContinues) {
   auto graph = a_shared_line(names_the_second());
   SmallRun run(graph);
   const auto outcome = run->wait();
@@ -125,10 +125,10 @@ TEST(TenantFailure, AnActorNamesTheTenantThatCannotGoOnAndGoesOnItself) {
   EXPECT_EQ(outcome.ledger[0].handled, 8U);
   EXPECT_EQ(outcome.ledger[0].failed, 0U);
   EXPECT_THAT(run.host_services.lines,
-              Contains(HasSubstr("tenant 't1' is set aside, the others go on: 'middle': said")));
+              Contains(HasSubstr("tenant 't1' is set aside, the others continue: 'middle': said")));
 }
 
-TEST(TenantFailure, TheOnlyTenantThatCannotGoOnEndsTheRun) {
+TEST(TenantFailure, TheFailureOfTheOnlyTenantEndsTheRun) {
   Strings strings;
   strings.on_in = [](Puppet& puppet, const Number&) {
     puppet.world().fail_tenant(kFirst, error(Code::kInvalid, "not this one"));
@@ -139,7 +139,7 @@ TEST(TenantFailure, TheOnlyTenantThatCannotGoOnEndsTheRun) {
 }
 
 /// Only the tenant's own actors drain; the shared actor is not drained before the end.
-TEST(TenantFailure, HerActorsDrainAndNoOthers) {
+TEST(TenantFailure, OnlyTheActorsOfTheFailedTenantDrain) {
   std::vector<std::string> drained;
   Strings own;
   own.on_drain = [&drained](Puppet& puppet) {
@@ -178,7 +178,8 @@ TEST(TenantFailure, RestartsOfASharedActorAreCountedByTenant) {
   EXPECT_EQ(outcome.status.error().text(),
             "tenant 't1' was set aside: 'middle' failed again after 2 restarts within 1m: no 6 "
             "today");
-  EXPECT_THAT(restarts, ElementsAre(4, 6)) << "it goes on for the other, made anew each time";
+  EXPECT_THAT(restarts, ElementsAre(4, 6))
+      << "it continues for the other tenant, restarted each time";
 }
 
 }  // namespace

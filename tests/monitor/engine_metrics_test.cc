@@ -142,7 +142,7 @@ TEST(RunTable, NamesTheTenantOfWeightsWhereThereAreSeveral) {
   EXPECT_THAT(run_table(*status), HasSubstr("  main:12 other:12 none  "));
 }
 
-TEST(RunMetrics, AgesGrowWhileNobodySpeaks) {
+TEST(RunMetrics, AgesGrowWithoutReports) {
   Board board;
   auto beat = board.beat_of("driver");
   beat.still_ms = 500;

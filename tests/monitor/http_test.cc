@@ -301,7 +301,7 @@ TEST(HttpGet, GivesUpAtItsDeadlineAndSaysWho) {
               HasSubstr(fmt::format("127.0.0.1:{} has not answered within 20ms", silent.port())));
 }
 
-TEST(HttpGet, SaysWhenNobodyListens) {
+TEST(HttpGet, ReportsAPortWithoutAListener) {
   const SilentPort nobody(false);
   const auto reply = http_get(nobody.port(), "/");
   ASSERT_FALSE(reply.ok());

@@ -161,7 +161,7 @@ TEST(StallAcrossProcesses, AnOpenChainIsNoCycle) {
   EXPECT_THAT(report.text(), HasSubstr("trainer: TrajectoryGroup for 61s"));
 }
 
-TEST(StallAcrossProcesses, ReportsOfAnotherPlanAreNobodys) {
+TEST(StallAcrossProcesses, ReportsOfAnotherPlanAreIgnored) {
   Board board;
   auto beat = board.beat_of("driver");
   beat.groups[0].group = 10'000;
@@ -176,7 +176,7 @@ TEST(StallAcrossProcesses, ReportsOfAnotherPlanAreNobodys) {
   EXPECT_EQ(*board.status().get_string("state"), "running");
 }
 
-TEST(RunStatus, SaysWhoNobodyGetsOnWithout) {
+TEST(RunStatus, NamesTheProcessThatAllOthersWaitFor) {
   Board board;
   board.all_say_something();
   EXPECT_EQ(board.status().find("wait_cycle"), nullptr);
@@ -207,7 +207,7 @@ Heartbeat with_long_handler(const Board& board, int64_t silent_ns) {
   return beat;
 }
 
-TEST(RunStatus, NamesAHandlerThatIsStuckWhileOthersGoOn) {
+TEST(RunStatus, NamesAHandlerThatIsStuckWhileOthersContinue) {
   Board board;
   const int64_t limit = board.plan().settings.handler_alarm_after.to_nanoseconds();
   board.say("training", with_long_handler(board, limit - 1));  // it gave a sign of life since

@@ -100,7 +100,7 @@ TEST_F(TenantShares, AreOfTheLastMinute) {
   EXPECT_FALSE(parts(0).engine.has_value()) << "nothing was served for a minute";
 }
 
-TEST_F(TenantShares, GoOnWhenTheEnginesBeginAnew) {
+TEST_F(TenantShares, ContinueWhenTheEnginesRestart) {
   engine_says(100, 100, after(1));
   board_->process_started(ProcessId(0), 2, 101);
   engine_says(0, 200, after(2));
@@ -108,7 +108,7 @@ TEST_F(TenantShares, GoOnWhenTheEnginesBeginAnew) {
   EXPECT_DOUBLE_EQ(*parts(1).engine, 0.75);
 }
 
-TEST_F(TenantShares, WhoIsSetAsideIsNamedWithTheReason) {
+TEST_F(TenantShares, ATenantThatIsSetAsideIsNamedWithTheReason) {
   step(0, 3, 300, after(2));
   board_->set_aside({{TenantSlot(0), "'trainer.ada': no\n   the newest checkpoint is of step 2"}});
   const std::string text = table(after(3));

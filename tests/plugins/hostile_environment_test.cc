@@ -80,18 +80,18 @@ TEST_F(HostileRun, ThatLosesAnEnvironmentProcessContinuesAndResumes) {
     const pid_t judge = worker_named(run, "worlds#1");
     ASSERT_GT(judge, 0);
     ::kill(judge, SIGKILL);
-    ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+    ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
     const size_t before = num_lines(folder_ + "/rollouts.jsonl");
     EXPECT_TRUE(wait_until([&] { return num_lines(folder_ + "/rollouts.jsonl") >= before + 100; }));
     const pid_t driver = worker_named(run, "driver");
     ASSERT_GT(driver, 0);
     ::kill(driver, SIGKILL);
-    ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+    ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
     ::kill(run.pid(), SIGKILL);
     (void)run.wait();
   }
   Program again({"primerl-graph", "run", "--resume", folder_}, variables());
-  ASSERT_TRUE(again.wait_until_said("going on live"));
+  ASSERT_TRUE(again.wait_until_said("the run is live"));
   const size_t before = num_lines(folder_ + "/rollouts.jsonl");
   EXPECT_TRUE(wait_until([&] { return num_lines(folder_ + "/rollouts.jsonl") >= before + 100; }));
   ::kill(again.pid(), SIGINT);
@@ -102,7 +102,7 @@ TEST_F(HostileRun, ThatLosesAnEnvironmentProcessContinuesAndResumes) {
 }
 
 // Its recorded answers are needed, so the run cannot continue without them.
-TEST_F(HostileRun, ThatHangsWhileItFollowsItsRecordEndsAndSaysWhere) {
+TEST_F(HostileRun, HangingWhileItFollowsItsRecordEndsAndSaysWhere) {
   {
     Program run(words(0, "1000000000"), variables());
     ASSERT_TRUE(run.wait_until_said("reward"));
@@ -118,7 +118,7 @@ TEST_F(HostileRun, ThatHangsWhileItFollowsItsRecordEndsAndSaysWhere) {
                                        "[0-9]+ of 'rollout.action -> env.action'"));
   fs::remove(hang_file_);
   Program well(again, variables());
-  ASSERT_TRUE(well.wait_until_said("going on live"));
+  ASSERT_TRUE(well.wait_until_said("the run is live"));
   ::kill(well.pid(), SIGINT);
   const auto end = well.wait();
   EXPECT_EQ(end.code, 130) << end.err;

@@ -109,21 +109,21 @@ TEST_F(HostileTenant, WhoseRewardsAreNotFiniteIsSetAside) {
        "is not in [-1000000, 1000000]"});
 }
 
-TEST_F(HostileTenant, WhoseEnvironmentAnswersAfterItsDeadlineForEverIsSetAside) {
+TEST_F(HostileTenant, WithAnEnvironmentThatAlwaysAnswersLateIsSetAside) {
   expect_set_aside(
       "environment = { name = \"hostile\", fault_percent = 0, slow_percent = 100, "
       "slow_ms = 900 }\nenvironment_timeout = \"300ms\"\n",
       {"the environment did not answer within 300ms"});
 }
 
-TEST_F(HostileTenant, WhoseEnvironmentNeverAnswersIsSetAside) {
+TEST_F(HostileTenant, WithAnEnvironmentThatNeverAnswersIsSetAside) {
   expect_set_aside(
       "environment = { name = \"hostile\", fault_percent = 0, hang_percent = 100 }\n"
       "environment_timeout = \"300ms\"\n",
       {"the environment did not answer within 300ms"});
 }
 
-TEST_F(HostileTenant, WhoseEnvironmentsProcessIsKilledCostsTheOtherNothing) {
+TEST_F(HostileTenant, WithAKilledEnvironmentProcessDoesNotAffectTheOther) {
   const fs::path run = folder("run");
   auto all =
       words_of(graph("environment = { name = \"hostile\", fault_percent = 20 }\n", true), run,
@@ -134,7 +134,7 @@ TEST_F(HostileTenant, WhoseEnvironmentsProcessIsKilledCostsTheOtherNothing) {
   const pid_t judge = worker_named(going, "worlds#1");
   ASSERT_GT(judge, 0);
   ::kill(judge, SIGKILL);
-  ASSERT_TRUE(going.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(going.wait_until_said("it is restarted as incarnation 2"));
   const auto end = going.wait();
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(steps(run, "hostile").size(), 30U);

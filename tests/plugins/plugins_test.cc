@@ -97,7 +97,7 @@ TEST(Plugins, KeepTheProgramsOwnCatalogAsItIs) {
               testing::Not(testing::Contains("first")));
 }
 
-TEST(Plugins, ThatCannotBeUsedAreRefusedWithTheReason) {
+TEST(Plugins, UnusableOnesAreRefusedWithTheReason) {
   EXPECT_THAT(fault_of("/nowhere/lib.so"), HasSubstr("does not exist"));
   EXPECT_THAT(fault_of(plugin("no_plugin")), HasSubstr("no plugin of primerl-graph"));
   EXPECT_THAT(fault_of(plugin("without_entry")), HasSubstr("does not define primerl_plugin()"));

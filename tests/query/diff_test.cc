@@ -85,7 +85,7 @@ TEST(Diff, AChangedConstantIsTheCauseAndWhatFollowsItsVictims) {
   EXPECT_THAT(runs.text(), HasSubstr("first difference: rollout.main:12 [output] cause"));
 }
 
-TEST(Diff, WhatOnlyReceiversSawIsStillTheSendersDoing) {
+TEST(Diff, ADifferenceSeenOnlyByReceiversIsCausedByTheSender) {
   // Nothing is stored, so the sender's own records are equal.
   StoryOptions changed{.num_rounds = 40};
   changed.change = [](Group& group) {

@@ -122,7 +122,7 @@ TEST(VerifyTrace, NamesWhatIsWrong) {
 TEST(VerifyTrace, AProcessThatDiedAndCameBackIsNoFault) {
   TestFolder folder;
   write_trace(folder.path(), false);
-  EXPECT_FALSE(verify_trace(folder.path())->is_sound()) << "nobody came back";
+  EXPECT_FALSE(verify_trace(folder.path())->is_sound()) << "no process was restarted";
   SegmentWriterOptions again = small_segments(folder.path());
   again.incarnation = 2;
   auto writer = SegmentWriter::open(again);

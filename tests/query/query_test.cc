@@ -69,7 +69,7 @@ TEST_F(Queries, FiltersNarrowByNodeEdgeTypeStepAndTime) {
 
 /// With two tenants: a tenant's steps are its messages, in any actor, and all other steps of its
 /// own actors.
-TEST(TenantSteps, AreHerMessagesAndHerActors) {
+TEST(TenantSteps, AreItsMessagesAndTheStepsOfItsActors) {
   TestFolder folder;
   Story story({.num_rounds = 40});
   story.catalog.tenants = {"main", "other"};
@@ -81,9 +81,9 @@ TEST(TenantSteps, AreHerMessagesAndHerActors) {
     EXPECT_TRUE(filter.ok()) << filter.error().text();
     return find_steps(*trace, *filter, 1000).steps.size();
   };
-  EXPECT_EQ(count({"main"}), 90U) << "the messages of all are hers";
-  EXPECT_EQ(count({"other"}), 10U) << "work turns of a group whose only actor is her trainer";
-  EXPECT_EQ(count({"main", "other"}), 100U) << "turns of the shared env are nobody's";
+  EXPECT_EQ(count({"main"}), 90U) << "all messages belong to it";
+  EXPECT_EQ(count({"other"}), 10U) << "work calls of a group whose only actor is its trainer";
+  EXPECT_EQ(count({"main", "other"}), 100U) << "work calls of the shared env belong to no tenant";
   ChromeOptions options;
   options.filter = StepFilter::make(*trace, {.tenants = {"other"}}).value();
   std::string text;

@@ -98,7 +98,7 @@ TEST(RequestParity, EveryRequestOfARunIsShownOnce) {
     }
 }
 
-TEST(RequestParity, WhatIsMissingInARecordBreaksNoSpan) {
+TEST(RequestParity, MissingRecordsBreakNoSpan) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     DemoCase demo;

@@ -109,7 +109,7 @@ class RequestTimeline : public ::testing::Test {
   Conversation run;
 };
 
-TEST_F(RequestTimeline, OfARequestIsItsPhasesEndToEnd) {
+TEST_F(RequestTimeline, ShowsTheConsecutivePhasesOfARequest) {
   const GenerateRequest first = request_of(0);
   const Sent action = act(complete(first, 0), 1930);
   const Sent observation = run.send(kObservation, Observation());
@@ -149,7 +149,7 @@ rollout main/7
       << "of the last turn";
 }
 
-TEST_F(RequestTimeline, WhatEndedARequestIsTold) {
+TEST_F(RequestTimeline, ShowsHowARequestEnded) {
   static constexpr FinishReason kEnds[] = {FinishReason::kLength,         FinishReason::kCancelled,
                                            FinishReason::kRefused,        FinishReason::kEngineLost,
                                            FinishReason::kUnknownSession, FinishReason::kFailed};
@@ -278,7 +278,7 @@ request router:3
   EXPECT_THAT(shown.facts("request", "router:3", "request"), HasSubstr(R"("session":9)"));
 }
 
-TEST_F(RequestTimeline, WhatTheEndOfTheRecordCutsOffEndsThereAndSaysSo) {
+TEST_F(RequestTimeline, UnfinishedRequestsEndWithTheRecordAndSaySo) {
   act(complete(request_of(0, 7), 0), 1930);
   const Sent acting = act(complete(request_of(1, 8), 2000), 3930);
   run.take(acting, 4000);  // never observed
@@ -332,7 +332,7 @@ TEST_F(RequestTimeline, ARequestThatIsAnsweredTwiceEndsOnce) {
   EXPECT_THAT(shown.facts("request", "router:1", "request"), HasSubstr(R"("end":"stop")"));
 }
 
-TEST_F(RequestTimeline, OfARangeHasWhatRunsInIt) {
+TEST_F(RequestTimeline, OfARangeHasTheRequestsThatRunInIt) {
   run.take(complete(request_of(0, 7), 0), 1930);       // before the range
   const Sent early = complete(request_of(1, 8), 100);  // begins before, ends within
   run.take(early, 3000);

@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-/// One track: a span may not reach beyond the one around it, nor begin before the one before it.
+/// One track: a span must end within its outer span and must not begin before the last span.
 class TrackReader {
  public:
   TrackReader(const std::string& name, std::vector<RequestSpan>& spans,

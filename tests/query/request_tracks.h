@@ -1,5 +1,5 @@
-/// RequestTracks: the asynchronous spans of a Chrome export, read back, and what is wrong with
-/// them: spans that are not nested, end twice or never, or run backwards.
+/// RequestTracks: the asynchronous spans of a Chrome export, read back, and their faults: spans
+/// that are not nested, end twice or never, or run backwards.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ struct RequestTracks {
   std::string text() const;
 };
 
-/// Of a JSON list of events; others than "b" and "e" are passed over.
+/// Reads a JSON list of events; only "b" and "e" are used.
 RequestTracks tracks_in(const std::string& events);
 RequestTracks tracks_of(const Trace& trace, const ChromeOptions& options);
 

@@ -249,7 +249,7 @@ TEST(AnAdapter, NamesExistingLinears) {
   EXPECT_THAT(with_targets(R"(["all-linear", "q_proj"])"), HasSubstr("error[G083]"));
 }
 
-TEST(AnAdapter, ThatATenantStartsFromIsReadBeforeAnythingStarts) {
+TEST(AnAdapter, UsedAsAStartIsReadBeforeAnythingStarts) {
   const auto model = std::filesystem::path(kExamples) / "reverse_text/model";
   const AdapterTable table(TensorTable(read_model_config(model).value()),
                            {.rank = 4, .alpha = 8, .targets = {"q_proj"}});

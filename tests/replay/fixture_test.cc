@@ -91,7 +91,7 @@ TEST(Fixture, FailsWhenTheActorIsChanged) {
                                  HasSubstr("\"step\":2")));
 }
 
-TEST(Fixture, OfADivergenceFailsAsTheReplayDid) {
+TEST(Fixture, FailsLikeTheReplayThatDiverged) {
   const auto run = Program({"diverged_fixture"}).wait();
   EXPECT_EQ(run.code, 1);
   EXPECT_THAT(run.out, HasSubstr("rollout.main:"));

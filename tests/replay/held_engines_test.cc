@@ -79,7 +79,7 @@ TEST(HeldEngines, ACommandWhoseContentIsGoneFromTheRecordIsNamed) {
 }
 
 /// No unpause arrives: after an hour the run continues by itself, and ends.
-TEST(HeldEngines, GoOnWhenTheOwnerIsGone) {
+TEST(HeldEngines, ResumeWhenTheLeaseOfALostOwnerEnds) {
   DemoHooks hooks;
   uint64_t num_events = 0;
   hooks.after_event = [&](VirtualExecutor& executor) -> Status {

@@ -154,7 +154,7 @@ class ResumingEngine : public ::testing::Test {
 
   void resume() {
     is_live_ = true;
-    EXPECT_TRUE(engine_->has_work()) << "or nobody would call step()";
+    EXPECT_TRUE(engine_->has_work()) << "otherwise step() would not be called";
   }
 
   FakeEngine* original_ = nullptr;
@@ -222,7 +222,7 @@ TEST_F(ResumingEngine, WithoutAnythingInFlightIsTheRealOne) {
   EXPECT_THAT(real_->calls, ElementsAre("step", "submit 6", "take_over 6", "abort 6"));
 }
 
-TEST_F(ResumingEngine, SubmitsWhatWasInFlightAgainAndTellsNobodyTwice) {
+TEST_F(ResumingEngine, SubmitsUnfinishedSequencesAgainAndReportsNoEventTwice) {
   put_four_in_flight();
   resume();
   EXPECT_TRUE(engine_->step().ok());
@@ -308,7 +308,7 @@ TEST_F(ResumingEngine, AbortsWhatWaitsHereAndPassesOnWhatDoesNot) {
   real_->room = 3;
   resume();
   engine_->abort(SequenceId(4));  // it waits in the backlog
-  engine_->abort(SequenceId(1));  // it is in the real engine
+  engine_->abort(SequenceId(1));  // the real engine has it
   EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("4 cancelled"));
   EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "abort 1"));
   real_->room = 100;
@@ -420,7 +420,7 @@ TEST_F(ResumingEngine, HasTheNewestWeightsBeforeAnythingIsSubmitted) {
   EXPECT_EQ(real_->calls.back(), "apply 3");
 }
 
-TEST_F(ResumingEngine, AsksForWeightsWhoseTensorsNobodyKept) {
+TEST_F(ResumingEngine, AsksForWeightsWhoseTensorsAreUnknown) {
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
   weights_ = std::make_shared<WeightSnapshot>(snapshot_of(8, 5));
   resume();
@@ -457,7 +457,7 @@ TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
   resume();
   engine_->abort(SequenceId(3));  // which cannot return the fault
-  EXPECT_TRUE(engine_->has_work()) << "or nobody would ever be told";
+  EXPECT_TRUE(engine_->has_work()) << "otherwise the fault would never be reported";
   for (int i = 0; i < 2; ++i) {
     const Status stepped = engine_->step();
     ASSERT_FALSE(stepped.ok());
@@ -467,7 +467,7 @@ TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
   EXPECT_THAT(real_->calls, IsEmpty());
 }
 
-TEST_F(ResumingEngine, WhoseWeightsDoNotFitFailsAtEveryCall) {
+TEST_F(ResumingEngine, FailsAtEveryCallWhenItsWeightsDoNotFit) {
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 5)).ok()); });
   real_->apply_fault = error(Code::kInvalid, "no tensor 'x'");
   resume();

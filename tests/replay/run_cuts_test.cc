@@ -52,7 +52,7 @@ TEST_F(CutsOfARun, TheNewestIsTaken) {
   EXPECT_THAT(choice.notes, IsEmpty());
 }
 
-TEST_F(CutsOfARun, ThatDoNotFitAreNamedAndTheNextOlderIsTried) {
+TEST_F(CutsOfARun, UnfitOnesAreNamedAndTheNextOlderIsTried) {
   write(head(1));
   CutHead other = head(2);
   other.run_id = 78;

@@ -84,7 +84,7 @@ TEST_F(LatestWins, AMessageThatWaitedWhenTheGroupWasCutCountsOnce) {
   EXPECT_EQ(num_received(cut(true), handled_[3].sequence), 4U);
 }
 
-TEST_F(LatestWins, WhatTheCutKnowsBetterIsLeftToIt) {
+TEST_F(LatestWins, CountsOfTheCutAreUsedWhenItHasMoreMessages) {
   EXPECT_EQ(num_received(cut(true), handled_[2].sequence), std::nullopt);
 }
 

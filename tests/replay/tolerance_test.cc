@@ -23,7 +23,7 @@ TEST(Numbers, MayDifferByTheirToleranceAndNoMore) {
   EXPECT_EQ(far_number({-1.0F, -2.0F}, {-1.0F}, 0.125, largest), "recorded 2 numbers, now 1");
 }
 
-TEST(Numbers, ThatAreNoneAreOnlyEqualToThemselves) {
+TEST(Numbers, NanAndInfinityAreOnlyEqualToThemselves) {
   const float none = std::numeric_limits<float>::quiet_NaN();
   double largest = 0;
   EXPECT_EQ(far_number({-kInfinity, none}, {-kInfinity, none}, 0, largest), "");

@@ -1,4 +1,4 @@
-// What a record keeps of an engine's sampling options and log-probabilities.
+// The record of an engine's sampling options and log-probabilities.
 #include "runtime/replay/traced_engine.h"
 
 #include <gmock/gmock.h>
@@ -100,14 +100,14 @@ TEST(TracedEngine, RepeatsHowOftenAnUpdateWasNotPreparedYet) {
 }
 
 // A resumed run has another engine, whose totals begin at 0. Its replay has one engine throughout.
-TEST(TracedEngine, TotalsOfEndsGoOnFromItsSavedState) {
+TEST(TracedEngine, TotalsOfEndsContinueFromItsSavedState) {
   auto ending = std::make_unique<EndingEngine>();
   EndingEngine& engine = *ending;
   TracedEngine before(std::move(ending), [](std::vector<std::byte>) {});
   engine.finished = {an_end(1), an_end(2), an_end(3)};
   engine.finished[1].reason = FinishReason::kFailed;
   engine.finished[2].reason = FinishReason::kCancelled;
-  EXPECT_EQ(before.state().num_completed, 0U) << "nobody has heard of them";
+  EXPECT_EQ(before.state().num_completed, 0U) << "their ends were not read yet";
   before.take_finished();
   EXPECT_EQ(before.state().num_completed, 1U);
   EXPECT_EQ(before.state().num_failed, 1U);

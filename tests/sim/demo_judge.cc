@@ -19,7 +19,7 @@ void DemoJudge::see_emission(const Envelope& envelope) {
     const auto& completion = envelope.payload.as<Completion>();
     const auto found = answers_.find({completion.request, completion.attempt});
     if (found == answers_.end())
-      return broken("a completion of request {}, which nobody made", completion.request);
+      return broken("a completion of request {}, which was never sent", completion.request);
     if (++found->second > 1) broken("request {} was answered twice", completion.request);
   } else if (type == &message_type<TrajectoryGroup>()) {
     const auto& group = envelope.payload.as<TrajectoryGroup>();

@@ -302,8 +302,7 @@ TEST(Tenants, AFailedTenantIsSetAsideAndTheOthersContinue) {
   EXPECT_GE(num_struck * 2, last - first + 1);
 }
 
-/// A message of one tenant on which a shared actor fails; each shared actor then gets
-/// stop_on_error().
+/// A shared actor fails at a message of one tenant, although it has on_error = "stop".
 class FailsOnAMessageOf final : public StepHooks {
  public:
   FailsOnAMessageOf(TenantSlot tenant, std::string_view type, uint64_t first)

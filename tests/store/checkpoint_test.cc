@@ -287,7 +287,7 @@ TEST(Checkpoint, OneFlippedBitInAnyFileIsSeenAndTheOlderOneIsTaken) {
       write_text(file, flipped);
       const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
       ASSERT_TRUE(found.newest.has_value());
-      // Only a bit in the manifest's spaces may change nothing.
+      // Only a flipped bit in the manifest's white space may have no effect.
       if (found.newest->step == 20) {
         EXPECT_EQ(found.newest->manifest, whole.manifest) << file << " byte " << byte;
         EXPECT_EQ(file.filename(), "manifest.json") << byte;

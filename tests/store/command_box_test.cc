@@ -90,7 +90,7 @@ TEST_F(CommandBox, ARunThatDoesNotAnswerIsALateOne) {
   EXPECT_THAT(files(), IsEmpty());
 }
 
-TEST_F(CommandBox, WhatWasAskedOfAnEarlierStartIsThrownAway) {
+TEST_F(CommandBox, RequestsToAnEarlierStartAreDiscarded) {
   put("1.ask.json", R"({"owner":"anna","pid":77,"start_ticks":1233})");
   put("2.ask.json", R"({"owner":"anna","pid":76,"start_ticks":1234})");
   EXPECT_THAT(inbox.take(), IsEmpty());
@@ -99,7 +99,7 @@ TEST_F(CommandBox, WhatWasAskedOfAnEarlierStartIsThrownAway) {
 
 /// A user who can write into the folder may command the run, but must not be able to block its
 /// control plane.
-TEST_F(CommandBox, WhatIsNoQuestionIsThrownAwayUnread) {
+TEST_F(CommandBox, InvalidRequestsAreDiscardedUnread) {
   put("1.ask.json", "{");
   put("2.ask.json", "[1]");
   put("3.ask.json", "");
@@ -129,7 +129,7 @@ TEST_F(CommandBox, TakesAsManyAtATimeAsItSays) {
   EXPECT_THAT(inbox.take(), IsEmpty());
 }
 
-TEST_F(CommandBox, KeepsAsManyAnswersThatNobodyFetchesAsItSays) {
+TEST_F(CommandBox, KeepsUnfetchedAnswersUpToItsLimit) {
   fs::create_directories(folder);
   for (size_t i = 0; i <= CommandInbox::kAnswersMax; ++i)
     ASSERT_TRUE(inbox.answer(fmt::format("{:03}", i), Json::object()).ok());

@@ -24,7 +24,7 @@ TEST(LineFile, LinesAreThereWithoutClosing) {
   EXPECT_EQ(*read_text_file(scratch.path() / "a.jsonl"), "{\"a\":1}\n{\"a\":2}\n");
 }
 
-TEST(LineFile, OpeningCutsATornLastLineAndGoesOn) {
+TEST(LineFile, OpeningRemovesAnIncompleteLastLineAndAppends) {
   ScratchFolder scratch;
   const auto file = scratch.path() / "a.jsonl";
   write_text(file, "{\"a\":1}\n{\"a\":2}\n{\"a\"");

@@ -56,7 +56,7 @@ TEST(RunFolder, AFileInThePlaceOfLatestIsLeftAloneAndSaid) {
   EXPECT_THAT(latest.error().text(), HasSubstr("is no symbolic link"));
 }
 
-TEST(RunFolder, ThatIsNotKeptIsRemovedWithAllInIt) {
+TEST(RunFolder, WithoutKeepIsRemovedWithAllInIt) {
   ScratchFolder scratch;
   fs::create_directory(scratch.path() / "empty");
   for (const char* out : {"", "new", "empty"}) {
@@ -72,7 +72,7 @@ TEST(RunFolder, ThatIsNotKeptIsRemovedWithAllInIt) {
   EXPECT_TRUE(fs::is_empty(scratch.path() / "empty")) << "it was there before";
 }
 
-TEST(RunFolder, ThatIsNotKeptLeavesOtherRunsAndLatest) {
+TEST(RunFolder, WithoutKeepLeavesOtherRunsAndLatest) {
   ScratchFolder scratch;
   const auto first = RunFolder::create(scratch.path(), "", "a", "t");
   ASSERT_TRUE((*first)->become_latest().ok());
@@ -82,7 +82,7 @@ TEST(RunFolder, ThatIsNotKeptLeavesOtherRunsAndLatest) {
   EXPECT_FALSE(fs::exists(scratch.path() / "runs" / "t-b"));
 }
 
-TEST(RunFolder, ThatIsOpenedIsNeverRemoved) {
+TEST(RunFolder, OpenedIsNeverRemoved) {
   ScratchFolder scratch;
   {
     const auto made = RunFolder::create(".", scratch.path() / "run", "a", "t");

@@ -47,7 +47,7 @@ TEST(SocketFolder, RemovesWhatADeadRunLeftAndNothingOfALiveOne) {
   auto live = SocketFolder::create(root, "live");
   ASSERT_TRUE(live.ok());
   write((*live)->path() / "p0.e1.frames");
-  // What a killed owner leaves: a lock file that no process holds.
+  // The remains of a killed owner: a lock file that no process holds.
   fs::create_directory(root / "dead");
   write(root / "dead" / "lock");
   write(root / "dead" / "p0.e1.frames");
@@ -104,7 +104,7 @@ TEST_F(RuntimeFolder, IsWhereSocketsAre) {
   EXPECT_THAT(folder->why_elsewhere(), IsEmpty());
 }
 
-TEST_F(RuntimeFolder, ThatIsMissingIsDoneWithout) {
+TEST_F(RuntimeFolder, MissingIsReplacedByTmp) {
   auto folder = create_in(scratch_.path() / "missing");
   EXPECT_FALSE(folder->path().string().starts_with(scratch_.path().string()));
   EXPECT_THAT(folder->why_elsewhere(),
@@ -116,7 +116,7 @@ TEST_F(RuntimeFolder, ThatIsMissingIsDoneWithout) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-TEST_F(RuntimeFolder, ThatOthersMayEnterIsDoneWithout) {
+TEST_F(RuntimeFolder, OpenToOthersIsReplacedByTmp) {
   fs::create_directory(scratch_.path() / name_);
   fs::permissions(scratch_.path() / name_, fs::perms(0750));
   const auto folder = create_in(scratch_.path());

@@ -30,7 +30,7 @@ std::vector<int64_t> take_all(StepReader& reader) {
   }
 }
 
-TEST(StepLines, OfAFileThatIsNotThereAreNone) {
+TEST(StepLines, OfAMissingFileAreEmpty) {
   const ScratchFolder scratch;
   StepReader reader(scratch.path() / "main.steps.jsonl");
   EXPECT_THAT(take_all(reader), IsEmpty());
@@ -96,7 +96,7 @@ TEST(StepLines, AreReadWhileTheyAreWritten) {
   EXPECT_THAT(take_all(reader), ElementsAre(4));
 }
 
-TEST(StepLines, AnotherIncarnationGoesOnInTheFile) {
+TEST(StepLines, AnotherIncarnationAppendsToTheFile) {
   const ScratchFolder scratch;
   const auto file = step_lines_file(scratch.path(), "main");
   StepReader reader(file);
@@ -121,7 +121,7 @@ TEST(StepLines, ALineThatIsNoStepIsSaidWithItsFile) {
   }
 }
 
-TEST(StepLines, OfAnEarlierStartAreFoundAndNoOthers) {
+TEST(StepLines, OfAnEarlierStartAreFoundAndOnlyThose) {
   const ScratchFolder scratch;
   ASSERT_TRUE(StepWriter(step_lines_file(scratch.path(), "b")).append(a_step(1)).ok());
   ASSERT_TRUE(StepWriter(step_lines_file(scratch.path(), "a")).append(a_step(1)).ok());

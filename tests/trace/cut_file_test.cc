@@ -124,7 +124,7 @@ TEST(CutFile, AreListedNewestFirstAndByProcess) {
   EXPECT_EQ(list_cuts(scratch.path()).size(), 5U);
 }
 
-TEST(CutFile, ThatCannotBeWrittenIsSaidWithItsName) {
+TEST(CutFile, NamesTheFileThatCannotBeWritten) {
   const Status written = write_cut("/nowhere/at/all", a_head(), a_cut());
   ASSERT_FALSE(written.ok());
   EXPECT_THAT(written.error().text(), HasSubstr("driver.2.3.cut"));

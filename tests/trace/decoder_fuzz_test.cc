@@ -117,7 +117,7 @@ TEST(IndexFuzz, NoMutationCrashes) {
   }
 }
 
-TEST(IndexFuzz, ATraceWhoseIndexLiesIsReadWithoutACrash) {
+TEST(IndexFuzz, ATraceWithAForgedIndexIsReadWithoutACrash) {
   TestFolder folder;
   const auto file = story_with_index(folder.path());
   const Bytes index = file_bytes(file);

@@ -1,4 +1,5 @@
-// What a Recorder writes for a step: the message where it is sent, or where it is handled.
+// The frames that a Recorder writes for a step: the message where it is sent, or where it is
+// handled.
 #include "runtime/trace/record/recorder.h"
 
 #include <gmock/gmock.h>

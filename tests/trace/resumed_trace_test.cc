@@ -37,7 +37,7 @@ uint64_t step_of(StoryFrame& frame) {
   }
 }
 
-/// Where a start was cut, and where it was killed, as frame numbers.
+/// The frame numbers at which a start was cut and killed.
 struct Seam {
   size_t cut = 0, kill = 0;
 };
@@ -280,7 +280,7 @@ TEST(AResumedRun, IsNotSoundWhenAnOlderStartLacksWhatTheNextNeeds) {
   }));
 }
 
-TEST(AResumedRun, WhoseNewestStartDiedAtOnceIsReadWithoutIt) {
+TEST(AResumedRun, IsReadWithoutANewestStartThatDiedAtOnce) {
   TestFolder folder;
   ToldInStarts told(folder.path(), 1, {{100, 130}});
   fs::rename(folder.path() / "trace", folder.path() / "trace.2");

@@ -205,7 +205,7 @@ TEST(RingRequests, AreAnsweredWhileTheProcessRecordsOn) {
   EXPECT_EQ(late.error().code(), Code::kNotFound);
 }
 
-TEST(RingRequests, LeaveNothingBehindWhenNobodyAsked) {
+TEST(RingRequests, LeaveNoFilesWithoutARequest) {
   TestFolder folder;
   const fs::path trace = folder.path() / "trace";
   const auto writer = open_writer(ring_of_four(trace));
@@ -233,7 +233,7 @@ TEST(RingRequests, ToAProcessThatDiedSaySo) {
 }
 
 /// Locks the file like a recorder and never answers; the signal must do it no harm.
-TEST(RingRequests, ThatNobodyAnswersEndAtTheDeadline) {
+TEST(RingRequests, WithoutAnAnswerEndAtTheDeadline) {
   TestFolder folder;
   const fs::path trace = folder.path() / "trace";
   int ready[2];
@@ -259,7 +259,7 @@ TEST(RingRequests, ThatNobodyAnswersEndAtTheDeadline) {
   for (const int end : ready) ::close(end);
 }
 
-TEST(RingRequests, ThatCannotBeWrittenSayWhy) {
+TEST(RingRequests, ReportWhyASnapshotCannotBeWritten) {
   TestFolder folder;
   const fs::path trace = folder.path() / "trace";
   const auto writer = open_writer(ring_of_four(trace));

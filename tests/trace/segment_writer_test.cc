@@ -22,7 +22,7 @@ TEST(SegmentWriter, RefusesSegmentsThatAreTooSmallOrThereAlready) {
   EXPECT_TRUE(SegmentWriter::open(options).ok());
 }
 
-TEST(SegmentWriter, WhatIsAppendedIsReadInOrderOverManySegments) {
+TEST(SegmentWriter, AppendedFramesAreReadInOrderOverManySegments) {
   TestFolder folder;
   auto writer = SegmentWriter::open(small_segments(folder.path()));
   ASSERT_TRUE(writer.ok());

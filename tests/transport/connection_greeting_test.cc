@@ -63,7 +63,7 @@ TEST_F(ConnectionGreetingTest, AGreetedLinkDoesNotFallBecauseOfAnotherConnection
   arrive(0, Lane::kFrames, hello_of([](auto&) {}), {"another", 0});
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
   EXPECT_EQ(at(0).state(), ConnectionState::kUp);
-  EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u) << "nobody is answered";
+  EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u) << "no answer is sent";
   EXPECT_EQ(got(0).refusals().size(), 0u);
 }
 
@@ -83,7 +83,7 @@ TEST_F(ConnectionGreetingTest, ANewerConnectionTakesThePlaceOfTheOneBefore) {
   EXPECT_EQ(frames(0, Lane::kFrames).size(), 1u);
 }
 
-TEST_F(ConnectionGreetingTest, WhoDoesNotKnowThePassChangesNothingAndLearnsNothing) {
+TEST_F(ConnectionGreetingTest, ASenderWithoutThePassChangesNothingAndLearnsNothing) {
   limits_ = {};
   ends_[0] = std::make_unique<End>(0, limits_, false, "what only peers know");
   const FrameOrigin origin = {"somebody", 1};

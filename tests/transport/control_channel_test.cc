@@ -84,7 +84,7 @@ TEST_F(ControlChannelTest, FillsItsOutboxToTheBoundAndNoFurther) {
   const auto size = bytes_of(Payload::of(LogLine{0, "", std::string(1000, 'x')})).size();
   options.outbox_bytes_max = 10 * size;
   connect(options);
-  // No one reads the other end, so socket and outbox fill up. Then reports are dropped and commands
+  // The other end is not read, so socket and outbox fill up. Then reports are dropped and commands
   // refused.
   while (left_->num_dropped_reports() == 0) left_->report(LogLine{0, "", std::string(1000, 'x')});
   const auto dropped = left_->num_dropped_reports();

@@ -21,7 +21,8 @@
 
 namespace primerl {
 
-/// What an attacker may know: everything except the pass and the keys can be guessed or read.
+/// The facts that an attacker may know: everything except the pass and the keys can be guessed or
+/// read.
 struct KnownLink {
   PeerGreeting greeting;  // correct except for its pass
   ProcessId process;      // the process that it claims to be

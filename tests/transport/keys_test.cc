@@ -136,7 +136,7 @@ TEST(Keys, RefuseAListOfAnotherUserThanTheReaderOrRoot) {
   EXPECT_FALSE(check_allow_list({1000, 0602}, 1000, "list").ok());
 }
 
-TEST(Keys, WaitForNobodyWhereAPipeStandsForAFile) {
+TEST(Keys, DoNotBlockOnAPipeInsteadOfAFile) {
   ScratchFolder folder;
   const auto pipe = folder.path() / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

@@ -37,7 +37,7 @@ TEST(LiveConnectionFuzz, SurvivesItsCorpusAndEveryTruncation) {
   }
 }
 
-TEST(LiveConnectionFuzz, StrangersAreCountedByWhatTheySaid) {
+TEST(LiveConnectionFuzz, FramesOfUnknownSendersAreCountedByReason) {
   const auto inputs = corpus();
   LiveConnection live;
   EXPECT_TRUE(live.play(inputs.at("stranger_every_kind")));

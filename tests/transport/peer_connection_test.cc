@@ -119,7 +119,7 @@ TEST_F(PeerConnectionTest, AnswersAGapWithItsPositionOnceAndCountsDuplicates) {
   EXPECT_EQ(status(1).num_frames_resent, 3u);
 }
 
-TEST_F(PeerConnectionTest, ProbesWhatIsNotAcknowledgedAndGoesOnFromTheAnswer) {
+TEST_F(PeerConnectionTest, ProbesUnacknowledgedFramesAndResendsFromTheAnswer) {
   open();
   send(1, note_batch(0, 1, 1));
   (void)frames(1, Lane::kFrames);  // lost

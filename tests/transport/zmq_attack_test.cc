@@ -47,7 +47,7 @@ class ZmqAttack : public ::testing::Test {
     return peer;
   }
   const PeerAddress& victim() const { return transports_[0]->address(); }
-  /// What is known about process 1's connection to process 0, except the pass.
+  /// The facts known about process 1's connection to process 0, except the pass.
   static KnownLink known() {
     KnownLink known;
     known.greeting.run = "a run";
@@ -101,7 +101,7 @@ class ZmqAttack : public ::testing::Test {
   std::unique_ptr<Transport> transports_[3];
 };
 
-TEST_F(ZmqAttack, StrangersWithoutAPassAtASocketFile) {
+TEST_F(ZmqAttack, UnknownSendersWithoutAPassAtASocketFile) {
   open("ipc://" + folder_.path().string() + "/sockets", false);
   Attacker attacker;
   for (const std::string& address : {victim().frames, victim().bulk})
@@ -120,7 +120,7 @@ TEST_F(ZmqAttack, StrangersWithoutAPassAtASocketFile) {
     EXPECT_GT(num_refused(each), 0u) << to_string(each);
 }
 
-TEST_F(ZmqAttack, StrangersWithoutAKeyAtALoopbackPort) {
+TEST_F(ZmqAttack, UnknownSendersWithoutAKeyAtALoopbackPort) {
   open("tcp://127.0.0.1", true);
   const auto frames = hostile_frames(known());
   Attacker plain, curve;
@@ -135,7 +135,7 @@ TEST_F(ZmqAttack, StrangersWithoutAKeyAtALoopbackPort) {
     for (const std::string& address : {victim().frames, victim().bulk})
       raw.attack(port_of(address));
   });
-  EXPECT_EQ(num_sent, 0u) << "nobody was let in";
+  EXPECT_EQ(num_sent, 0u) << "no connection was accepted";
   wait_until([&] { return num_refused(FrameRefusal::kStranger) > 0; });
   EXPECT_EQ(num_refused(FrameRefusal::kCheck), 0u);
 }

@@ -104,7 +104,7 @@ TEST(ZmqTransport, ByTcpLetsInWhoIsExpectedLaterWithoutMakingItsConnectionAnew) 
   EXPECT_EQ(turned_away(), 2u) << "its first connections waited, one a lane";
 }
 
-TEST(ZmqTransport, IgnoresWhatStrangersSend) {
+TEST(ZmqTransport, IgnoresFramesOfUnknownSenders) {
   ScratchFolder folder;
   CollectingReceiver got0, got1;
   ZmqOptions listening;

@@ -19,7 +19,7 @@ TEST(AgentGreeting, TellsEverythingAndRoundTrips) {
   EXPECT_EQ(*read, greeting);
 }
 
-TEST(AgentGreeting, OfALaterVersionIsStillUnderstood) {
+TEST(AgentGreeting, FromALaterVersionIsStillUnderstood) {
   auto bytes = encode_greeting(own_greeting(77, "9.9"));
   bytes.resize(bytes.size() + 1000);  // fields that a later version appended
   ASSERT_TRUE(decode_greeting(bytes).ok());

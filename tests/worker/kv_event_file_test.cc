@@ -104,7 +104,7 @@ TEST(KvEventFile, NothingFollowsTheLineThatEndsIt) {
   EXPECT_THAT(lines_of(setup.file), ElementsAre(kEndLine));
 }
 
-TEST(KvEventFile, ALaterStartGoesOnBehindTheEarlierOne) {
+TEST(KvEventFile, ALaterStartAppendsToTheFileOfTheEarlierOne) {
   const ScratchFolder folder;
   const auto setup = setup_in(folder.path(), 1 << 20);
   KvEventFile(setup).write(stored_and_removed(), 1.5);

@@ -72,7 +72,7 @@ class LostDevice : public ::testing::Test {
   std::vector<std::string> heard_;
 };
 
-TEST_F(LostDevice, OfAnEngineIsHeardOfWithItsOwner) {
+TEST_F(LostDevice, OfAnEngineIsReportedWithItsOwner) {
   auto made = factory()(plan_, 0).value();
   const auto engine = take_as<Engine>(made);
   ASSERT_NE(engine, nullptr);
@@ -89,7 +89,7 @@ TEST_F(LostDevice, OfAnEngineIsHeardOfWithItsOwner) {
   EXPECT_NE(heard_[0].find("scriptedDeviceLost"), std::string::npos);
 }
 
-TEST_F(LostDevice, OfALearnerIsHeardOfWhicheverWayItIsAsked) {
+TEST_F(LostDevice, OfALearnerIsReportedByEveryCall) {
   auto made = factory()(plan_, 1).value();
   const auto learner = take_as<Learner>(made);
   ASSERT_NE(learner, nullptr);

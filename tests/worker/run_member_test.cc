@@ -64,10 +64,10 @@ class AStart : public ::testing::Test {
   std::unique_ptr<RunMember> member_;
 };
 
-TEST_F(AStart, ThatDoesNotEndIsLeftAtTheBoundAfterADrain) {
+TEST_F(AStart, WithoutAnEndIsAbandonedAtTheBoundAfterADrain) {
   begin();
   poll_after(kMax * 5);
-  EXPECT_FALSE(member_->outcome()) << "nobody told it to end";
+  EXPECT_FALSE(member_->outcome()) << "it got no order to end";
   order(DrainRun{"interrupted"});
   const Duration told = kMax * 6;
   poll_after(told);
@@ -80,7 +80,7 @@ TEST_F(AStart, ThatDoesNotEndIsLeftAtTheBoundAfterADrain) {
   EXPECT_TRUE(member_->has_lost_threads()) << "the process exits, it does not wait for the thread";
 }
 
-TEST_F(AStart, ThatDoesNotEndIsLeftAtTheBoundAfterAStop) {
+TEST_F(AStart, WithoutAnEndIsAbandonedAtTheBoundAfterAStop) {
   begin();
   order(StopRun{"interrupted"});
   poll_after(Duration());
@@ -92,7 +92,7 @@ TEST_F(AStart, ThatDoesNotEndIsLeftAtTheBoundAfterAStop) {
   EXPECT_TRUE(member_->has_lost_threads());
 }
 
-TEST_F(AStart, ThatEndsWithinTheBoundIsUndoneInOrder) {
+TEST_F(AStart, EndingWithinTheBoundIsUndoneInOrder) {
   begin();
   order(StopRun{"interrupted"});
   poll_after(Duration());
@@ -103,7 +103,7 @@ TEST_F(AStart, ThatEndsWithinTheBoundIsUndoneInOrder) {
 }
 
 /// The drain of the others cannot complete without it, so it must report a failure.
-TEST_F(AStart, OfAProcessThatCameBackFailsADrain) {
+TEST_F(AStart, OfARestartedProcessFailsADrain) {
   begin(1'000'000'000);
   order(DrainRun{"the run drains"});
   poll_after(Duration());

@@ -132,7 +132,7 @@ TEST_F(WeightStreamsTest, WhoeverMakesItsChannelFirstWaitsForTheOther) {
   EXPECT_TRUE(gets(*engine_, 1));
 }
 
-TEST_F(WeightStreamsTest, ABrokenLinkGoesOnWhereItWas) {
+TEST_F(WeightStreamsTest, ABrokenConnectionContinuesWhereItStopped) {
   trainer_.make_channel();
   engine_->make_channel();
   publish(1);

@@ -193,7 +193,7 @@ TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {
   EXPECT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
 }
 
-TEST(WorkerCuts, OfALearnerThatWasFasterWaitForTheNextCheckpoint) {
+TEST(WorkerCuts, NewerThanTheCheckpointWaitForTheNextCheckpoint) {
   Cutting cutting(true);
   cutting.learner_steps = 6;
   cutting.cuts->checkpoint_committed(TenantSlot(0), 15);  // the learner has made step 16 meanwhile
@@ -205,7 +205,7 @@ TEST(WorkerCuts, OfALearnerThatWasFasterWaitForTheNextCheckpoint) {
   EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{16})));
 }
 
-TEST(WorkerCuts, ThatTheDiskRefusesAreSaidOnceAndTheRunGoesOn) {
+TEST(WorkerCuts, RefusedByTheDiskAreReportedOnceAndTheRunContinues) {
   Cutting cutting(false, "/nowhere/at/all");
   cutting.cuts->tick(at(0), 0);
   cutting.cuts->tick(at(0), 1000);

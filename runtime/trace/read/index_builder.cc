@@ -10,7 +10,8 @@
 namespace primerl {
 namespace {
 
-/// A gap above this many steps begins a new section, so that a forged step number costs nothing.
+/// A gap of this many steps or more begins a new run of positions. So a forged step number cannot
+/// make the table large.
 constexpr uint64_t kJumpMax = 1024;
 
 uint32_t position_of(const Frame& frame) {

@@ -111,7 +111,7 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
   if (expected <= retired && segment.number > expected)
     faults_.push_back(
         fault_of(TraceFault::Kind::kRetired, &segment,
-                 fmt::format("{} of process '{}' (incarnation {}) retired to make room",
+                 fmt::format("{} of process '{}' (incarnation {}) retired to free space",
                              segments_text(expected, std::min(retired, segment.number - 1)),
                              process, segment.incarnation)));
   if (const uint64_t from = std::max(expected, retired + 1); segment.number > from)
