@@ -408,15 +408,19 @@ void Trainer::tell_taken() {
 Status Trainer::checkpoint() {
   ASSIGN_OR_RETURN(const auto folder, services().files().begin_checkpoint(tenant_, version_.value));
   RETURN_IF_ERROR(learner_->save(tenant_, folder));
-  Json manifest = Json::object();
-  manifest.set("tenant", tenant().name)
+  RETURN_IF_ERROR(
+      services().files().commit_checkpoint(tenant_, version_.value, checkpoint_state(tenant())));
+  checkpointed_ = version_.value;
+  return ok();
+}
+
+Json Trainer::checkpoint_state(const Tenant& tenant) const {
+  return Json::object()
+      .set("tenant", tenant.name)
       .set("step", version_.value)
       .set("version", version_.value)
       .set("resumes", num_resumes_)
       .set("consumed", consumed_.to_json());
-  RETURN_IF_ERROR(services().files().commit_checkpoint(tenant_, version_.value, manifest));
-  checkpointed_ = version_.value;
-  return ok();
 }
 
 /// With data that no gate holds back, the edge does.

@@ -51,6 +51,8 @@ class Trainer final : public Actor {
   Result<bool> work() override;
   Status drain() override;
   bool idle() const override { return num_groups_here() == 0; }
+  /// What the manifest of a checkpoint says of this trainer, of `tenant`: resume() reads it.
+  Json checkpoint_state(const Tenant& tenant) const;
 
  private:
   /// A step taken whose time is known only at the next delivery.

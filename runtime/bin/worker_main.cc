@@ -2,6 +2,7 @@
 /// through primerl-graph.
 #include "runtime/worker/worker_host.h"
 #include "runtime/worker/worker_models.h"
+#include "runtime/worker/worker_remake.h"
 #include "runtime/worker/worker_replay.h"
 
 int main(int argc, char** argv) {
@@ -9,7 +10,7 @@ int main(int argc, char** argv) {
       "primerl-worker", "hosts the nodes of a graph; started by primerl-graph",
       {primerl::host_command(), primerl::worker_generate_command(), primerl::worker_score_command(),
        primerl::worker_train_step_command(), primerl::worker_replay_command(),
-       primerl::worker_bisect_command(), primerl::backends_command(), primerl::device_command(),
-       primerl::devices_command()},
+       primerl::worker_bisect_command(), primerl::remake_command(), primerl::backends_command(),
+       primerl::device_command(), primerl::devices_command()},
       argc, argv);
 }

@@ -155,7 +155,9 @@ Prepared prepare(RunArguments arguments) {
   auto folder = make_run_folder(arguments.place.out, std::move(prepared.folder), prepared.resume,
                                 *prepared.plan);
   say_notes();
-  if (!folder.ok()) return refuse(folder.error(), kExitFailed);
+  if (!folder.ok())
+    return refuse(folder.error(), folder.error().code() == Code::kCancelled ? kExitInterrupted
+                                                                            : kExitFailed);
   prepared.folder = std::move(folder).value();
   return prepared;
 }
@@ -358,7 +360,7 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
   flags.text(arguments.place.resume, "--resume", "DIR",
              "a run folder: continues that run; or checkpoints/step_N: starts a new run from it");
   flags.text(arguments.place.fork, "--fork", "RUN@step=N",
-             "starts a new run from the checkpoint of step N of RUN; --set changes the graph");
+             "starts a new run after step N of RUN; --set changes the graph");
   flags.flag(arguments.place.from_checkpoint, "--from-checkpoint",
              "resumes after the newest checkpoint, without what was recorded after it");
   flags.text(arguments.peer_keys.keys, "--keys", "FILE",

@@ -21,6 +21,7 @@
 #include "runtime/control/guardian.h"
 #include "runtime/program/allocator_settings.h"
 #include "runtime/program/exit_code.h"
+#include "runtime/program/programs.h"
 
 extern char** environ;
 
@@ -344,6 +345,15 @@ std::string ChildProcess::last_words(size_t bytes_max) const {
       text.erase(0, line_end + 1);
   }
   return text;
+}
+
+std::vector<std::pair<std::string, std::string>> process_environment(const PlanProcess& process) {
+  auto environment = worker_environment(process.variables);
+  for (const auto& variable : process.variables) {
+    const size_t name_end = variable.find('=');
+    environment.emplace_back(variable.substr(0, name_end), variable.substr(name_end + 1));
+  }
+  return environment;
 }
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::launch(const LaunchOptions& options,

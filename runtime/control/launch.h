@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "graph/base/machine_memory.h"
+#include "graph/plan.h"
 #include "runtime/transport/control_channel.h"
 
 namespace primerl {
@@ -52,6 +53,9 @@ struct LaunchOptions {
   /// The root of /proc and /sys, where counts of killed processes are read (machine_memory.h).
   std::filesystem::path memory_root = "/";
 };
+
+/// The environment variables of a process of the plan: worker_environment(), then its own.
+std::vector<std::pair<std::string, std::string>> process_environment(const PlanProcess& process);
 
 /// How a child ended.
 struct ProcessExit {

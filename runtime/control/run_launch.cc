@@ -241,11 +241,7 @@ LaunchOptions RunSession::launch_options(size_t index) const {
     options.arguments.push_back("--recover");
     options.arguments.push_back(resume_.follow_file.string());
   }
-  options.environment = worker_environment(placed.variables);
-  for (const auto& variable : placed.variables) {
-    const size_t name_end = variable.find('=');
-    options.environment.emplace_back(variable.substr(0, name_end), variable.substr(name_end + 1));
-  }
+  options.environment = process_environment(placed);
   options.log_file = folder_.logs_folder() / (folder_name(placed.name) + ".stderr");
   options.process = ProcessId(static_cast<uint32_t>(index));
   return options;

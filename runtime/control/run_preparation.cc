@@ -7,6 +7,7 @@
 #include <map>
 
 #include "graph/base/real_clock.h"
+#include "runtime/control/fork.h"
 #include "runtime/monitor/metrics_log.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/checkpoint.h"
@@ -274,82 +275,6 @@ Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
       .note(fmt::format("go on with --max-steps {} or more", step + 1));
 }
 
-Result<ResumeChoice> read_fork(const std::string& fork) {
-  constexpr std::string_view kStep = "@step=";
-  ResumeChoice choice;
-  const size_t at = fork.rfind(kStep);
-  const char* const end = fork.data() + fork.size();
-  const char* const digits = at == std::string::npos ? end : fork.data() + at + kStep.size();
-  const auto [stop, fault] = std::from_chars(digits, end, choice.fork_step);
-  if (at == std::string::npos || fault != std::errc() || stop != end || choice.fork_step < 1)
-    return error(Code::kInvalid, "--fork: '{}' names no step of a run", fork)
-        .note("write it as in --fork runs/latest@step=40");
-  std::error_code missing;
-  choice.fork_of = fs::canonical(fork.substr(0, at), missing);
-  if (missing || !is_there(choice.fork_of / "run.json"))
-    return error(Code::kNotFound, "--fork: '{}' is no run folder", fork.substr(0, at));
-  choice.graph_file = choice.fork_of / "graph.resolved.toml";
-  return choice;
-}
-
-Error no_fork_step(const Plan& plan, const ResumeChoice& choice,
-                   const std::vector<std::vector<int64_t>>& steps) {
-  const auto folder_of = [&](const Tenant& tenant) {
-    return checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size());
-  };
-  const bool is_one = plan.tenants.size() == 1;
-  Error none =
-      error(Code::kNotFound, "--fork: '{}' has no checkpoint of step {}",
-            (is_one ? folder_of(plan.tenants.front()) : choice.fork_of / "checkpoints").string(),
-            choice.fork_step);
-  for (size_t slot = 0; slot < steps.size(); ++slot) {
-    if (steps[slot].empty()) continue;
-    const std::string who = is_one ? "it" : fmt::format("tenant '{}'", plan.tenants[slot].name);
-    (void)std::move(none).note(
-        fmt::format("{} can be forked at steps {}", who, fmt::join(steps[slot], ", ")));
-  }
-  const bool has_none = std::ranges::all_of(steps, &std::vector<int64_t>::empty);
-  return std::move(none).note(
-      has_none ? "it has no complete one: tenant.NAME.checkpoint_every makes them"
-               : "tenant.NAME.keep_every = K keeps every K-th checkpoint, beside keep_last");
-}
-
-/// Who has no checkpoint of the step begins as the other run had left off before: from the newest
-/// older one, or with the first step.
-Status read_fork_points(const Plan& plan, ResumeChoice& choice) {
-  std::vector<std::vector<int64_t>> steps;
-  for (const auto& tenant : plan.tenants)
-    steps.push_back(
-        complete_steps(checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size())));
-  const auto has_it = [&](const std::vector<int64_t>& of_one) {
-    return std::ranges::find(of_one, choice.fork_step) != of_one.end();
-  };
-  if (std::ranges::none_of(steps, has_it)) return no_fork_step(plan, choice, steps);
-  for (const auto& tenant : plan.tenants) {
-    std::vector<int64_t>& own = steps[tenant.slot.index()];
-    std::erase_if(own, [&](int64_t step) { return step > choice.fork_step; });
-    if (own.empty()) {
-      choice.notes.push_back(
-          fmt::format("tenant '{}' has no checkpoint of step {} or before: it starts from its own "
-                      "beginning, with a fresh adapter and step 1",
-                      tenant.name, choice.fork_step));
-      choice.points.emplace_back();
-      continue;
-    }
-    const int64_t step = own.back();
-    if (step < choice.fork_step)
-      choice.notes.push_back(fmt::format(
-          "tenant '{}' has no checkpoint of step {}: it begins from that of step {}, the newest "
-          "before",
-          tenant.name, choice.fork_step, step));
-    const auto folder = checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size());
-    ASSIGN_OR_RETURN(auto point, read_checkpoint(folder / fmt::format("step_{}", step),
-                                                 CheckpointDepth::kContents));
-    choice.points.push_back(std::move(point));
-  }
-  return ok();
-}
-
 }  // namespace
 
 Result<ResumeChoice> read_resume(const RunPlace& place) {
@@ -434,7 +359,7 @@ Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice&
   const std::string& resume = place.resume;
   if (resume.empty() && choice.fork_of.empty()) return ok();
   if (!choice.fork_of.empty()) {
-    RETURN_IF_ERROR(read_fork_points(plan, choice));
+    RETURN_IF_ERROR(choose_fork_points(plan, choice));
   } else if (!choice.run_folder.empty()) {
     RETURN_IF_ERROR(read_points(choice.run_folder, plan, choice));
   } else {
@@ -482,12 +407,13 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                      RunFolder::create(".", out, plan.settings.name, folder_time(wall_seconds())));
   }
   RETURN_IF_ERROR(folder->write_graph(plan.resolved_toml));
+  RETURN_IF_ERROR(make_fork_checkpoints(plan, *folder, choice));
   // The other run may remove them; this one must not depend on it.
   for (size_t slot = 0; is_new && slot < choice.points.size(); ++slot) {
     ResumePoint& point = choice.points[slot];
-    if (point.folder.empty()) continue;
     const fs::path own =
         checkpoints_folder(folder->path(), plan.tenants[slot].name, plan.tenants.size());
+    if (point.folder.empty() || point.folder.parent_path() == own) continue;
     const fs::path kept = own / fmt::format("step_{}", point.step);
     RETURN_IF_ERROR(take_over_checkpoint(point.folder, kept));
     choice.notes.push_back(

@@ -11,9 +11,8 @@
 /// steps. Otherwise, or with --from-checkpoint, the run resumes from the newest complete
 /// checkpoint. GRAPH may be left out: the resolved graph of that run is used again.
 ///
-/// `--fork RUN@step=N`: a new run that begins where RUN had committed a checkpoint of step N. A
-/// tenant that has none of that step begins from its newest one before, or from its first step.
-/// Groups that no batch had consumed begin again, with their tasks and seeds.
+/// `--fork RUN@step=N`: a new run that begins after step N of RUN (fork.h). Groups that no batch
+/// had consumed begin again, with their tasks and seeds.
 #pragma once
 
 #include <filesystem>
@@ -31,6 +30,8 @@
 
 namespace primerl {
 
+struct Remake;  // runtime/replay/remade_checkpoint.h
+
 /// What the command line says about the folder of a run and where it resumes.
 struct RunPlace {
   std::string out;               // the folder of the run; "": one with a new name
@@ -45,6 +46,8 @@ struct ResumeChoice {
   std::filesystem::path graph_file;  // the resolved graph of that run
   std::filesystem::path fork_of;     // the run folder that is forked; empty: none
   int64_t fork_step = 0;
+  /// Index = tenant slot: checkpoints of a fork that are made again; null: it is there, or none is.
+  std::vector<std::shared_ptr<const Remake>> remakes;
   /// Index = tenant slot; filled by choose_checkpoints(). Without a folder where a record is
   /// followed from the tenant's first step; empty where nobody has a checkpoint.
   std::vector<ResumePoint> points;
@@ -68,7 +71,8 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
 Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice& choice);
 
 /// Makes the run folder, or goes on in `taken`, and writes the resolved graph into it; an earlier
-/// trace there is renamed (RunFolder::set_trace_aside()), and choice.record is updated.
+/// trace there is renamed (RunFolder::set_trace_aside()), and choice.record is updated. Checkpoints
+/// of another run are copied into it or made again there. kCancelled: Ctrl-C came meanwhile.
 Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                                                    std::unique_ptr<RunFolder> taken,
                                                    ResumeChoice& choice, const Plan& plan);

@@ -245,10 +245,21 @@ void Player::work(uint32_t worker) {
     started = fault_ ? Status(*fault_) : ok();
   }
   if (started.ok()) play(worker);
+  if (started.ok()) report_stop(worker);
   destroy_parts(worker);
   const std::lock_guard lock(mutex_);
   ++num_left_;
   changed_.notify_all();
+}
+
+void Player::report_stop(uint32_t worker) {
+  if (!setup_.at_stop || !setup_.options.stop_group) return;
+  const Part& part = *parts_[setup_.options.stop_group->index()];
+  if (part.worker != worker || part.cursor->divergence() || !has_stopped_early()) return;
+  const Status reported = setup_.at_stop(part.group->state());
+  if (reported.ok()) return;
+  const std::lock_guard lock(mutex_);
+  if (!fault_) fault_ = reported.error();
 }
 
 Result<ReplayReport> Player::run() {

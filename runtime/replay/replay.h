@@ -106,6 +106,9 @@ struct ReplaySetup {
   RunCuts cuts;
   /// Sees every step of the real groups before it is compared, on their threads; may be null.
   DeliveryObserver* watcher = nullptr;
+  /// Called by run() with the state of options.stop_group after options.stop_step, if it got there,
+  /// on its thread and while its resources exist. An error ends the replay. May be empty.
+  std::function<Status(const GroupState& state)> at_stop = {};
   ReplayOptions options;
 };
 

@@ -65,6 +65,7 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   void destroy_parts(uint32_t worker);
   void work(uint32_t worker);
   void play(uint32_t worker);
+  void report_stop(uint32_t worker);
   bool wait_for_arrivals(uint32_t worker);
   Part* pick(uint32_t worker);
   void accept(Part& part);

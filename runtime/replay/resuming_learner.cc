@@ -69,7 +69,7 @@ class ResumingLearner final : public TracedLearner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
     if (is_replaying(tenant)) RETURN_IF_ERROR(TracedLearner::save(tenant, folder));
     if (!of(tenant).is_real || folder == point_of(tenant).checkpoint) return ok();
-    return learner().save(tenant, folder);
+    return setup_.writes_files || !is_replaying(tenant) ? learner().save(tenant, folder) : ok();
   }
   /// The recorded start was itself resumed from `folder`.
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {

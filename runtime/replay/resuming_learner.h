@@ -37,6 +37,7 @@ struct ResumingLearnerSetup {
   std::function<void(std::string what)> on_divergence;
   ReplayTolerance tolerance{};             // of recorded steps that are computed again
   std::shared_ptr<NearNumbers> near = {};  // hears of those; may be null
+  bool writes_files = true;                // false: recorded checkpoints are not written again
 };
 std::unique_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup);
 

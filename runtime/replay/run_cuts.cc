@@ -86,7 +86,7 @@ RunCuts SavedStates::before(const RunMoment& moment) {
   const auto is_before = [&](const CutHead& head) {
     if (moment.step == 0)
       return std::ranges::any_of(head.learner_steps, [&](const auto& of) {
-        return of.first == 0 && of.second < moment.training_step;
+        return of.first == moment.tenant.value && of.second < moment.training_step;
       });
     return std::ranges::any_of(head.steps, [&](const auto& of) {
       return of.first == moment.group.value && of.second < moment.step;
@@ -129,12 +129,13 @@ std::vector<int64_t> SavedStates::training_steps() const {
   return steps;
 }
 
-std::optional<std::pair<uint64_t, int64_t>> SavedStates::newest_of_learner(GroupId learner) const {
+std::optional<std::pair<uint64_t, int64_t>> SavedStates::newest_of_learner(
+    GroupId learner, TenantSlot tenant) const {
   std::optional<std::pair<uint64_t, int64_t>> newest;
   for (const Saved& each : all_)
     for (const auto& [group, step] : each.head.steps)
       for (const auto& [slot, taken] : each.head.learner_steps)
-        if (group == learner.value && slot == 0 && (!newest || step > newest->first))
+        if (group == learner.value && slot == tenant.value && (!newest || step > newest->first))
           newest = std::pair(step, taken);
   return newest;
 }

@@ -63,7 +63,8 @@ Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder)
 struct RunMoment {
   GroupId group;  // with `step`: before this step of the group
   uint64_t step = 0;
-  int64_t training_step = 0;  // otherwise: before this training step of the first tenant
+  int64_t training_step = 0;  // otherwise: before this training step of `tenant`
+  TenantSlot tenant = TenantSlot(0);
 };
 
 /// The cuts of a record that has all steps after them: a replay can begin with one of each process.
@@ -79,8 +80,10 @@ class SavedStates {
   Time made_at() const { return made_at_; }
   /// Training steps of the first tenant after which a learner was cut, ascending.
   std::vector<int64_t> training_steps() const;
-  /// The newest of these cuts: where the learner's group was, and what it had taken.
-  std::optional<std::pair<uint64_t, int64_t>> newest_of_learner(GroupId learner) const;
+  /// The newest of these cuts: where the learner's group was, and how many steps of the tenant it
+  /// had taken.
+  std::optional<std::pair<uint64_t, int64_t>> newest_of_learner(
+      GroupId learner, TenantSlot tenant = TenantSlot(0)) const;
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:

@@ -163,8 +163,8 @@ bool is_failed_learner_answer(std::span<const std::byte> note) {
   return payload.ok() && payload->as<LearnerAnswer>().has_failed;
 }
 
-std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
-  std::map<TenantSlot, int64_t> counts;
+void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
+                          const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor) {
   for (uint64_t step = std::max(from, trace.first_step(group));
        step != 0 && step <= trace.last_step(group); ++step) {
     for (const NondeterministicInput& note : trace.notes(group, step)) {
@@ -174,9 +174,17 @@ std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId gro
       if (!payload.ok()) continue;
       const auto& answer = payload->as<LearnerAnswer>();
       const bool is_step = answer.call == static_cast<uint8_t>(LearnerCall::kStep);
-      if (is_step && !answer.has_failed && !answer.skipped) ++counts[answer.tenant];
+      if (is_step && !answer.has_failed && !answer.skipped && !visitor(answer.tenant, step)) return;
     }
   }
+}
+
+std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
+  std::map<TenantSlot, int64_t> counts;
+  visit_training_steps(trace, group, from, [&counts](TenantSlot tenant, uint64_t) {
+    ++counts[tenant];
+    return true;
+  });
   return counts;
 }
 

@@ -10,6 +10,7 @@
 /// Threads: those of the learner that it replaces.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -87,6 +88,10 @@ class TracedLearner : public Learner {
 /// Whether a note of a resource is a learner's answer that a call failed.
 bool is_failed_learner_answer(std::span<const std::byte> note);
 
+/// Training steps in a group's record, without skipped ones, from its step `from` on: whose each
+/// was and in which step of the group. The visitor returns false to stop.
+void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
+                          const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor);
 /// Number of training steps of each tenant in a group's record, without skipped ones, from its step
 /// `from` on.
 std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group,

@@ -210,26 +210,32 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
 
 namespace {
 
-/// Of one tenant's steps, the others' answers are recorded ones; of all tenants' without `only`.
+/// Its steps after the points are computed and compared.
 std::unique_ptr<Resource> checked_learner(std::unique_ptr<Learner> made, const Plan& plan,
                                           GroupId owner, ReplayedAnswers& answers,
-                                          std::optional<TenantSlot> only,
-                                          std::shared_ptr<NearNumbers> near) {
+                                          std::vector<RecoveryPoint> points,
+                                          std::shared_ptr<NearNumbers> near, bool writes_files) {
   ResumingLearnerSetup setup;
   setup.learner = std::move(made);
   setup.next = [&answers, owner] { return answers.take(owner); };
   setup.is_live = [] { return false; };
   setup.tolerance = tolerance_of(plan);
   setup.near = std::move(near);
-  setup.points.resize(plan.tenants.size());
-  // A checkpoint that is never reached: such a tenant is followed to the end.
-  if (only) setup.points.assign(plan.tenants.size(), {"never", INT64_MAX});
-  if (only) setup.points[only->index()] = {};
+  setup.points = std::move(points);
+  setup.writes_files = writes_files;
   setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
   setup.on_divergence = [&answers, owner](std::string what) {
     answers.diverged(owner, std::move(what));
   };
   return make_resuming_learner(std::move(setup));
+}
+
+/// All steps of `only` are computed and those of other tenants are not; of all tenants without it.
+std::vector<RecoveryPoint> points_of(const Plan& plan, std::optional<TenantSlot> only) {
+  std::vector<RecoveryPoint> points(plan.tenants.size());
+  if (only) points.assign(plan.tenants.size(), never_computed());
+  if (only) points[only->index()] = {};
+  return points;
 }
 
 std::unique_ptr<Resource> checked_engine(std::unique_ptr<Engine> made, const Plan& plan,
@@ -246,16 +252,21 @@ std::unique_ptr<Resource> checked_engine(std::unique_ptr<Engine> made, const Pla
   return make_checked_engine(std::move(setup));
 }
 
-}  // namespace
+struct LearnerChoice {
+  std::vector<RecoveryPoint> points;  // by tenant slot
+  bool is_checked = false;            // its steps are compared one by one with the record
+  bool writes_files = true;
+};
 
 void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
-                   std::optional<TenantSlot> only) {
+                   LearnerChoice learners) {
   std::shared_ptr<PublishedVersions> published;
   if (depth == ReplayDepth::kFull) published = std::make_shared<PublishedVersions>(*setup.plan);
   setup.published = published;
   const bool is_exact = tolerance_of(*setup.plan).is_exact();
   if (!is_exact && depth != ReplayDepth::kControl) setup.near = std::make_shared<NearNumbers>();
-  setup.factory = [make = std::move(make), depth, published, only, is_exact, near = setup.near](
+  setup.factory = [make = std::move(make), depth, published, learners = std::move(learners),
+                   is_exact, near = setup.near](
                       const Plan& plan, int32_t index,
                       ReplayedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
     const GroupId owner = owner_of(plan, index);
@@ -279,10 +290,10 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
       return std::unique_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    // Whose turn it is comes from the record: a start that was resumed forgot who was in line.
-    if (only || !is_exact || plan.tenants.size() > 1)
+    if (learners.is_checked || !is_exact)
       if (auto learner = take_as<Learner>(*made))
-        return checked_learner(std::move(learner), plan, owner, answers, only, near);
+        return checked_learner(std::move(learner), plan, owner, answers, learners.points, near,
+                               learners.writes_files);
     if (!is_exact)
       if (auto engine = take_as<Engine>(*made))
         return checked_engine(std::move(engine), plan, owner, answers, near);
@@ -290,6 +301,24 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
     const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
     return traced(std::move(*made), skip);
   };
+}
+
+}  // namespace
+
+RecoveryPoint never_computed() { return {"never", INT64_MAX}; }
+
+void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
+                   std::optional<TenantSlot> only) {
+  LearnerChoice learners;
+  learners.points = points_of(*setup.plan, only);
+  // The record says which tenant is next: a start that was resumed forgot the order of its queue.
+  learners.is_checked = only || setup.plan->tenants.size() > 1;
+  use_resources(setup, std::move(make), depth, std::move(learners));
+}
+
+void use_learner_from(ReplaySetup& setup, ResourceFactory make, std::vector<RecoveryPoint> points) {
+  use_resources(setup, std::move(make), ReplayDepth::kLearner,
+                {.points = std::move(points), .is_checked = true, .writes_files = false});
 }
 
 }  // namespace primerl

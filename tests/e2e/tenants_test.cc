@@ -149,18 +149,25 @@ TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
   }
 }
 
-/// A fork takes each tenant from where the other run had her: at the step, before it, or at her
-/// beginning.
-TEST_F(TwoTenants, AForkTakesEachFromWhatThereWasOfHer) {
-  const fs::path run = folder("run");
-  const auto first =
-      run_graph_program(words(source_path(kExample), run,
-                              {"--max-steps", "6", "--set", "tenant.reverse.checkpoint_every=4",
-                               "--set", "tenant.arithmetic.checkpoint_every=3"}));
+/// The step of a tenant without a checkpoint is made again, with its adapter; one that has not
+/// taken the step begins from its newest checkpoint.
+TEST_F(TwoTenants, AForkBeginsEachAtTheStepOrAtItsNewestCheckpointBefore) {
+  const fs::path run = folder("run"), full = folder("full");
+  std::vector<std::string> every = {"--set", "tenant.reverse.max_steps=6", "--set",
+                                    "tenant.arithmetic.max_steps=3"};
+  for (const auto& tenant : kTenants) {
+    every.insert(every.end(), {"--set", fmt::format("tenant.{}.checkpoint_every=1", tenant),
+                               "--set", fmt::format("tenant.{}.keep_last=0", tenant)});
+  }
+  const auto first = run_graph_program(words(source_path(kExample), full, every));
   ASSERT_EQ(first.code, 0) << first.err;
+  fs::copy(full, run, fs::copy_options::recursive);
+  for (const auto& tenant : kTenants)
+    for (const char* step : {"step_2", "step_4"})
+      fs::remove_all(run / "checkpoints" / tenant / step);
   const auto fork = [&](const std::string& step, const fs::path& to) {
     return run_graph_program({"run", "--fork", run.string() + "@step=" + step, "--out", to.string(),
-                              "--max-steps", "7"});
+                              "--max-steps", "5"});
   };
   const auto steps_of = [](const fs::path& of, const std::string& tenant) {
     std::vector<int64_t> taken;
@@ -168,24 +175,60 @@ TEST_F(TwoTenants, AForkTakesEachFromWhatThereWasOfHer) {
       if (*line.get_string("tenant") == tenant) taken.push_back(*line.get_int("step"));
     return taken;
   };
+  const auto expect_same = [&](const fs::path& made, const std::string& tenant,
+                               const std::string& step) {
+    const fs::path below = fs::path("checkpoints") / tenant / step;
+    for (const char* file : {"manifest.json", "weights/adapter_model.safetensors",
+                             "learner/optimizer.safetensors", "learner/state.json"})
+      EXPECT_TRUE(bytes(made / below / file) == bytes(full / below / file))
+          << tenant << " " << file;
+  };
+  const auto both = fork("2", folder("both"));
+  ASSERT_EQ(both.code, 0) << both.err;
+  for (const auto& tenant : kTenants) {
+    EXPECT_THAT(both.err, HasSubstr(fmt::format("re-making the checkpoint of step 2 of tenant "
+                                                "'{}' from step 1: 1 step",
+                                                tenant)));
+    EXPECT_THAT(steps_of(folder("both"), tenant), ElementsAre(3, 4, 5));
+    expect_same(folder("both"), tenant, "step_2");
+  }
   const auto before = fork("4", folder("before"));
   ASSERT_EQ(before.code, 0) << before.err;
-  EXPECT_THAT(before.err, HasSubstr("tenant 'arithmetic' has no checkpoint of step 4: it begins "
-                                    "from that of step 3, the newest before"));
-  EXPECT_THAT(steps_of(folder("before"), "reverse"), ElementsAre(5, 6, 7));
-  EXPECT_THAT(steps_of(folder("before"), "arithmetic"), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(before.err, HasSubstr("tenant 'arithmetic' has taken 3 steps: it begins from its "
+                                    "checkpoint of step 3"));
+  EXPECT_THAT(steps_of(folder("before"), "reverse"), ElementsAre(5));
+  EXPECT_THAT(steps_of(folder("before"), "arithmetic"), ElementsAre(4, 5));
+  expect_same(folder("before"), "reverse", "step_4");
+  const auto none = fork("7", folder("none"));
+  EXPECT_EQ(none.code, 2) << none.err;
+  EXPECT_THAT(none.err, HasSubstr("which has taken 6 steps"));
+  const auto replayed = run_graph_program({"replay", folder("before").string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+}
+
+/// A tenant without a checkpoint and without a record begins with its first step.
+TEST_F(TwoTenants, AForkWithoutARecordNamesEachTenantsPlace) {
+  const fs::path run = folder("run");
+  const auto first = run_graph_program(
+      words(source_path(kExample), run,
+            {"--max-steps", "4", "--set", "tenant.reverse.checkpoint_every=4", "--set",
+             "tenant.arithmetic.checkpoint_every=3", "--set", "trace.level=\"off\""}));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const auto fork = [&](const std::string& step, const fs::path& to) {
+    return run_graph_program({"run", "--fork", run.string() + "@step=" + step, "--out", to.string(),
+                              "--max-steps", "4"});
+  };
   const auto fresh = fork("3", folder("fresh"));
   ASSERT_EQ(fresh.code, 0) << fresh.err;
-  EXPECT_THAT(fresh.err, HasSubstr("tenant 'reverse' has no checkpoint of step 3 or before: it "
-                                   "starts from its own beginning, with a fresh adapter"));
-  EXPECT_THAT(steps_of(folder("fresh"), "reverse"), ElementsAre(1, 2, 3, 4, 5, 6, 7));
-  EXPECT_THAT(steps_of(folder("fresh"), "arithmetic"), ElementsAre(4, 5, 6, 7));
-  const auto none = fork("5", folder("none"));
+  EXPECT_THAT(fresh.err, HasSubstr("tenant 'reverse' has no checkpoint of step 3, and it cannot be "
+                                   "made again"));
+  EXPECT_THAT(fresh.err, HasSubstr("it starts from its own beginning, with a fresh adapter"));
+  EXPECT_EQ(steps(folder("fresh"), "reverse").size(), 4U);
+  EXPECT_EQ(steps(folder("fresh"), "arithmetic").size(), 1U);
+  const auto none = fork("2", folder("none"));
   EXPECT_EQ(none.code, 2) << none.err;
-  EXPECT_THAT(none.err, HasSubstr("tenant 'reverse' can be forked at steps 4, 6"));
-  EXPECT_THAT(none.err, HasSubstr("tenant 'arithmetic' can be forked at steps 3, 6"));
-  const auto replayed = run_graph_program({"replay", folder("fresh").string()});
-  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  EXPECT_THAT(none.err, HasSubstr("tenant 'reverse' can be forked at its checkpoints: steps 4"));
+  EXPECT_THAT(none.err, HasSubstr("tenant 'arithmetic' can be forked at its checkpoints: steps 3"));
 }
 
 /// Who has no step left waits for nobody and holds nobody up.
