@@ -73,6 +73,7 @@ Status Router::start(Resources&) {
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
   held_max_ = static_cast<size_t>(std::max(inflight, kHeldAtLeast));
+  owed_max_ = std::max(static_cast<size_t>(options_.sessions_max), 2 * held_max_);
   return ok();
 }
 
@@ -222,9 +223,8 @@ void Router::remember(const HeldRequest& held, InstanceId engine) {
                 static_cast<size_t>(options_.sessions_max));
   requests_[held.name()] = {engine, held.request.session, held.request.attempt, held.cause,
                             held.origin};
-  // Of an asker that tells no answers.
-  if (static_cast<int64_t>(requests_.size()) > options_.sessions_max)
-    requests_.erase(requests_.begin());
+  // An actor that asks without reporting which requests were answered.
+  if (requests_.size() > owed_max_) requests_.erase(requests_.begin());
 }
 
 Status Router::on_load(const EngineLoad& load) {

@@ -150,6 +150,8 @@ class Router final : public Actor {
   const RouterOptions options_;
   // Constant after start.
   size_t held_max_ = 0;
+  /// Of `requests_`: all that may be in flight, and as many whose answers are not reported yet.
+  size_t owed_max_ = 0;
   // Touched only by handlers.
   std::optional<RouteBlockNamer> namer_;  // of a policy that wants it; has no state
   std::unique_ptr<RoutePolicy> policy_;
