@@ -109,13 +109,29 @@ TEST_F(RouterStory, ReleasesManyHeldRequestsAFewAtATimeAndInOrder) {
   for (uint64_t i = 0; i < 50; ++i) EXPECT_EQ(sent[i].request, i);
 }
 
-TEST_F(SmallRouterStory, ForgetsTheOldestSession) {
+/// 2 sessions are remembered here, and every request that an engine owes an answer.
+TEST_F(SmallRouterStory, ADeadEngineLosesMoreRequestsThanSessionsAreRemembered) {
   ready();
-  for (uint64_t i = 0; i < 3; ++i) ask(a_request(i, i));
-  ASSERT_TRUE(router.give("cancel", Cancel{{0, 1, 2}}, rollout).ok());
-  std::vector<uint64_t> aborted;
-  for (const auto& abort : router.sent<Abort>("abort")) aborted.push_back(abort.request);
-  EXPECT_THAT(aborted, ElementsAre(1, 1, 2, 2));
+  for (uint64_t i = 0; i < 8; ++i) ask(a_request(i, i));
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
+  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(4));
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillB, 1}).ok());
+  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(8));
+}
+
+/// 64 may be in flight here, so 128 are known: of an asker that reports no answers, the newest.
+TEST_F(SmallRouterStory, KnowsTwiceAsManyRequestsAsMayBeInFlight) {
+  ready();
+  const auto has_abort_of = [&](uint64_t request) {
+    router.forget_sent();
+    EXPECT_TRUE(router.give("cancel", Cancel{{request}}, rollout).ok());
+    return !router.sent<Abort>("abort").empty();
+  };
+  for (uint64_t i = 0; i < 128; ++i) ask(a_request(i, i));
+  EXPECT_TRUE(has_abort_of(0));
+  ask(a_request(128, 128));
+  EXPECT_FALSE(has_abort_of(0));
+  EXPECT_TRUE(has_abort_of(1));
 }
 
 }  // namespace
