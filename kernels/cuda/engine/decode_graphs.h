@@ -27,6 +27,7 @@ class DecodeGraphs {
     int32_t num_splits = 1;
     bool has_kept = false;
     bool has_adapters = false;
+    bool has_expert_adapters = false;
 
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };
