@@ -192,7 +192,7 @@ void packed(benchmark::State& state, const Shape& shape, int num_samples) {
   LearnerOptions options;
   options.threads = 1;
   auto shared = make_torch_adapter_learner(options, adapters, folder).value();
-  TorchLearner own(options, read_model_folder(folder).value(), folder, rows, adapters);
+  CpuLearner own(options, read_model_folder(folder).value(), folder, rows, adapters);
   const TrainBatch batch = make_batch(8, num_samples);
   const auto seconds = [&](Learner& learner) {
     const double began = thread_seconds();

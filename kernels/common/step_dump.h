@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@
 namespace primerl {
 
 inline constexpr size_t kStepDumpBytesMax = size_t{8} << 30;
+
+/// Gets an activation, [rows, width], as soon as it is computed: "layers.3.attention.qkv",
+/// "layers.3.attention.output", "embedding.output", "final_norm.output".
+using ActivationVisitor = std::function<void(const std::string& name, const at::Tensor& rows)>;
 
 class StepDump {
  public:

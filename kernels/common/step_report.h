@@ -2,16 +2,21 @@
 /// functions, any thread.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
-#include "kernels/cpu/learner/head.h"
-#include "kernels/cpu/learner/training_pass.h"
 #include "kernels/ops/ops.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/loss.h"
 #include "kernels/train/options.h"
+#include "kernels/train/packing.h"
 
 namespace primerl {
+
+/// Which activations of a layer a training pass computes again in its backward: none, all but
+/// those of attention, or all.
+enum class Recompute : uint8_t { kNone, kAttention, kFull };
 
 Recompute recompute_of(std::string_view name);
 

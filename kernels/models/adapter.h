@@ -7,7 +7,6 @@
 /// reading, snapshots and the optimizer work on either. Values independent of torch, any thread.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,35 +14,9 @@
 #include <vector>
 
 #include "kernels/models/tensors.h"
+#include "kernels/weights/adapter.h"
 
 namespace primerl {
-
-inline constexpr int32_t kAdapterRankMax = 512;
-/// peft's name for all linear layers except the routers.
-inline constexpr std::string_view kAllLinear = "all-linear";
-
-struct AdapterConfig {
-  int32_t rank = 16;  // 1 to kAdapterRankMax
-  double alpha = 32;  // above 0
-  /// Names of linear layers as in Hugging Face ("q_proj"), or kAllLinear alone.
-  std::vector<std::string> targets = {std::string(kAllLinear)};
-  bool is_rank_stabilized = false;  // peft's use_rslora
-  uint64_t init_seed = 0;           // seeds the initial A, and the dropout
-  /// The share of A's input that dropout sets to 0 in a training step, [0, 1); the rest is scaled
-  /// by 1 / (1 - dropout). Engines and exports do not apply it.
-  double dropout = 0;
-
-  friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
-};
-
-Status validate(const AdapterConfig& config);
-
-/// The names of its targets, sorted, without duplicates; kAllLinear is expanded.
-std::vector<std::string> named_targets(const AdapterConfig& config);
-
-/// alpha / rank, or alpha / sqrt(rank) if it is rank-stabilized (peft/tuners/lora/layer.py,
-/// LoraLayer.update_layer).
-double scaling_of(const AdapterConfig& config);
 
 /// One targeted linear of one layer, or of one expert.
 struct AdapterLinear {
@@ -73,18 +46,6 @@ class AdapterTable {
   std::vector<AdapterLinear> linears_;
   TensorTable tensors_;
 };
-
-/// [1]: the scaling of an adapter. Only in snapshots; a folder has it in its config.
-inline constexpr std::string_view kAdapterScaling = "scaling";
-
-inline bool is_adapter(const std::vector<WeightTensor>& tensors) {
-  return std::ranges::any_of(
-      tensors, [](const WeightTensor& tensor) { return tensor.name == kAdapterScaling; });
-}
-
-/// The adapter config that follows from the names and shapes of a snapshot's tensors, for any
-/// model: rank, targets, and the alpha that gives the snapshot's scaling.
-Result<AdapterConfig> told_adapter(const std::vector<WeightTensor>& tensors);
 
 /// The adapter config of a snapshot: rank and targets follow from its tensors. An error names the
 /// first tensor that does not fit the model.

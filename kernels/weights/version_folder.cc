@@ -9,7 +9,7 @@
 
 #include "graph/base/crc32c.h"
 #include "graph/base/files.h"
-#include "kernels/models/adapter_folder.h"
+#include "kernels/weights/peft_folder.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -60,7 +60,7 @@ Json to_json(const WeightSnapshot& snapshot, const WeightManifest& manifest) {
       .set("adapter", snapshot.key.adapter.value)
       .set("version", snapshot.version.value)
       .set("manifest", fmt::format("{:016x}", manifest.hash()))
-      .set("file", is_adapter(snapshot.tensors) ? kAdapterTensorFile : kTensorFile)
+      .set("file", is_adapter(snapshot.tensors) ? kAdapterWeightsFile : kTensorFile)
       .set("crc32c", std::move(checks));
 }
 
@@ -133,7 +133,7 @@ Result<std::shared_ptr<const WeightSnapshot>> read_version_folder(const fs::path
   auto snapshot = std::make_shared<WeightSnapshot>();
   auto file = json.get_string("file");
   if (!file.ok()) return Error(file.error()).while_doing(marker.string());
-  if (*file == kAdapterTensorFile) {
+  if (*file == kAdapterWeightsFile) {
     ASSIGN_OR_RETURN(snapshot->tensors, read_adapter_tensors(folder));
   } else {
     ASSIGN_OR_RETURN(snapshot->tensors, read_safetensors(folder / kTensorFile));

@@ -1,6 +1,6 @@
 /// One version of the weights as a standard model folder: a safetensors file, the other files of
 /// the model's folder (config, tokenizer), and `version.json`, written last. For an adapter it is a
-/// PEFT folder (kernels/models/adapter_folder.h), which names the model's folder.
+/// PEFT folder (peft_folder.h), which names the model's folder.
 ///
 /// Layout and members: docs/formats/weights.md. A folder without version.json, or with wrong
 /// checksums, is refused whole. No state, any thread.
@@ -17,7 +17,6 @@ namespace primerl {
 
 inline constexpr const char* kVersionFile = "version.json";
 inline constexpr const char* kTensorFile = "model.safetensors";
-inline constexpr const char* kAdapterTensorFile = "adapter_model.safetensors";
 
 /// Reads an object with `tenant`, `adapter` and `version`.
 Result<KeyedVersion> keyed_version_of(const Json& json);

@@ -35,7 +35,7 @@ std::vector<double> doubles_of(const Json& json) {
 }
 
 /// A learner with the adapter that peft made.
-std::unique_ptr<TorchLearner> make_learner(const std::string& name) {
+std::unique_ptr<CpuLearner> make_learner(const std::string& name) {
   const auto base = reference_models() / name;
   const auto read =
       read_adapter_folder(reference_adapters() / name, read_model_config(base).value());

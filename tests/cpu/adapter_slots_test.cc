@@ -123,7 +123,7 @@ TEST(FewSlotsOfAnEngine, BringALargeAdapterInParts) {
   auto learner = testing::make_adapter_learner(
       base, {{TenantSlot(0), {.rank = 2}}, {TenantSlot(1), {.rank = 2}}, {TenantSlot(2), large}});
   const AdapterTable table(TensorTable(read_model_config(base).value()), large);
-  ASSERT_GT(table.tensors().count(), 2 * TorchEngine::kPreparedElements);
+  ASSERT_GT(table.tensors().count(), 2 * CpuEngine::kPreparedElements);
   for (const uint32_t tenant : {0U, 1U, 2U})
     ASSERT_TRUE(engine->apply(*testing::adapter_of(*learner, TenantSlot(tenant), 1)).ok());
   SequenceRequest made;

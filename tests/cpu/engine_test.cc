@@ -54,14 +54,14 @@ std::map<uint64_t, FinishEvent> run(Engine& engine) {
   return ends;
 }
 
-TEST(TorchEngine, RefusesAFolderWithoutAModel) {
+TEST(CpuEngine, RefusesAFolderWithoutAModel) {
   const auto folder = testing::scratch_folder("empty");
   EXPECT_THAT(refusal({}, folder), HasSubstr("config.json"));
   testing::write_config({}, folder);
   EXPECT_THAT(refusal({}, folder), HasSubstr("model.safetensors"));
 }
 
-TEST(TorchEngine, SaysHowMuchMemoryItsBlocksWouldNeed) {
+TEST(CpuEngine, SaysHowMuchMemoryItsBlocksWouldNeed) {
   const auto folder = make_folder({});
   for (const int32_t block_size : {16, 1024}) {  // up to the largest number of tokens
     const int32_t kv_blocks = INT32_MAX / block_size;
@@ -75,7 +75,7 @@ TEST(TorchEngine, SaysHowMuchMemoryItsBlocksWouldNeed) {
   }
 }
 
-TEST(TorchEngine, RefusesWeightsThatAreNotTheModels) {
+TEST(CpuEngine, RefusesWeightsThatAreNotTheModels) {
   const auto folder = make_folder({});
   testing::write_config({.num_layers = 1}, folder);
   EXPECT_THAT(refusal({}, folder), HasSubstr("'model.layers.1"));
@@ -85,14 +85,14 @@ TEST(TorchEngine, RefusesWeightsThatAreNotTheModels) {
   EXPECT_THAT(refusal({}, folder), HasSubstr("[61, 32], the model needs [61, 40]"));
 }
 
-TEST(TorchEngine, HasNoFp8OnTheCpu) {
+TEST(CpuEngine, HasNoFp8OnTheCpu) {
   EngineOptions options;
   options.products = "fp8";
   EXPECT_THAT(refusal(options, testing::make_folder({})),
               HasSubstr("'products' is \"fp8\": an engine on the CPU has GEMMs in float32"));
 }
 
-TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {
+TEST(CpuEngine, RefusesOptionsOneBelowTheirBound) {
   const auto folder = make_folder({});
   EXPECT_EQ(refusal({.kv_blocks = 1,
                      .block_size = 1,
@@ -123,7 +123,7 @@ std::shared_ptr<const WeightSnapshot> broken(const WeightSnapshot& snapshot) {
 
 /// An update of NaN weights fails only the running sequences, with the version in the error. All
 /// blocks are freed, and good weights give what a new engine gives, under the same salt.
-TEST(TorchEngine, RecoversFromNanWeights) {
+TEST(CpuEngine, RecoversFromNanWeights) {
   const auto folder = make_folder({});
   const EngineOptions options = {.kv_blocks = 40, .block_size = 4, .max_batched_tokens = 8};
   const auto good = testing::make_snapshot({.seed = 2}, PolicyVersion(2));
@@ -168,7 +168,7 @@ TEST(TorchEngine, RecoversFromNanWeights) {
   EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
 }
 
-TEST(TorchEngine, NeitherBlocksNorBatchesNorChunksChangeATokenOrALogprob) {
+TEST(CpuEngine, NeitherBlocksNorBatchesNorChunksChangeATokenOrALogprob) {
   const auto folder = make_folder({});
   const std::vector<EngineOptions> variants = {
       {},
@@ -193,7 +193,7 @@ TEST(TorchEngine, NeitherBlocksNorBatchesNorChunksChangeATokenOrALogprob) {
   }
 }
 
-TEST(TorchEngine, SharingAPromptChangesNoTokenAndNoLogprob) {
+TEST(CpuEngine, SharingAPromptChangesNoTokenAndNoLogprob) {
   const auto folder = make_folder({});
   EngineOptions options{.block_size = 4, .max_batched_tokens = 7};
   auto engine = make_engine(folder, options);
@@ -225,7 +225,7 @@ TEST(TorchEngine, SharingAPromptChangesNoTokenAndNoLogprob) {
   EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
 }
 
-TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
+TEST(CpuEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
   auto engine = make_engine(make_folder({.seed = 1}));
   auto fresh = make_engine(make_folder({.seed = 2}, "other"));
   ASSERT_TRUE(engine->submit(request(1)).ok());
@@ -245,7 +245,7 @@ TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
 const TinyModel kLargerModel{
     .model_type = "qwen3", .vocab_size = 4099, .hidden_size = 512, .num_layers = 3};
 
-TEST(TorchEngine, PreparesNewWeightsInPartsWhileStepsContinue) {
+TEST(CpuEngine, PreparesNewWeightsInPartsWhileStepsContinue) {
   const auto folder = make_folder(kLargerModel);
   auto engine = make_engine(folder), undisturbed = make_engine(folder);
   TinyModel next = kLargerModel;
@@ -272,7 +272,7 @@ TEST(TorchEngine, PreparesNewWeightsInPartsWhileStepsContinue) {
   EXPECT_EQ(after.at(2).logprobs, expected.at(2).logprobs);
 }
 
-TEST(TorchEngine, APartlyPreparedSnapshotIsAppliedWhole) {
+TEST(CpuEngine, APartlyPreparedSnapshotIsAppliedWhole) {
   auto engine = make_engine(make_folder(kLargerModel));
   const auto version = [](int64_t number) {
     TinyModel model = kLargerModel;
@@ -334,7 +334,7 @@ class NoMoreMemory {
   std::vector<void*> taken_;
 };
 
-TEST(TorchEngine, WithoutASecondSetWeightsAreAppliedInPlace) {
+TEST(CpuEngine, WithoutASecondSetWeightsAreAppliedInPlace) {
   auto engine = make_engine(make_folder(kLargerModel));
   TinyModel next = kLargerModel;
   next.seed = 2;
@@ -351,7 +351,7 @@ TEST(TorchEngine, WithoutASecondSetWeightsAreAppliedInPlace) {
       << "now there is room";
 }
 
-TEST(TorchEngine, WeightsThatAreNotTheModelsAreNotPreparedAndRefused) {
+TEST(CpuEngine, WeightsThatAreNotTheModelsAreNotPreparedAndRefused) {
   auto engine = make_engine(make_folder({}));
   const auto other = testing::make_snapshot({.num_layers = 3}, PolicyVersion(1));
   EXPECT_TRUE(engine->prepare(other));
@@ -372,7 +372,7 @@ std::shared_ptr<const WeightSnapshot> broken_snapshot(const TinyModel& model, si
   return std::make_shared<const WeightSnapshot>(std::move(broken));
 }
 
-TEST(TorchEngine, NanWeightsFailSequencesAndTheEngineContinuesWithGoodOnes) {
+TEST(CpuEngine, NanWeightsFailSequencesAndTheEngineContinuesWithGoodOnes) {
   for (const char* const model_type : {"qwen3", "qwen3_moe", "glm4_moe"}) {
     const TinyModel model{.model_type = model_type};
     const size_t num_tensors = testing::make_snapshot(model, PolicyVersion(0))->tensors.size();
@@ -413,7 +413,7 @@ TEST(TorchEngine, NanWeightsFailSequencesAndTheEngineContinuesWithGoodOnes) {
   }
 }
 
-TEST(TorchEngine, AFailedStepEndsItsSequencesAndTheEngineContinues) {
+TEST(CpuEngine, AFailedStepEndsItsSequencesAndTheEngineContinues) {
   EngineOptions options;
   options.debug.check_finite = true;
   auto engine = make_engine(make_folder({}), options);
@@ -430,7 +430,7 @@ TEST(TorchEngine, AFailedStepEndsItsSequencesAndTheEngineContinues) {
   EXPECT_EQ(run(*engine).at(1).reason, FinishReason::kLength);
 }
 
-TEST(TorchEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
+TEST(CpuEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
   auto engine = make_engine(make_folder({}));
   const auto weights = testing::make_snapshot({.seed = 2}, PolicyVersion(3));
   const WeightsKey first{TenantSlot(4)}, second{TenantSlot(5)};
@@ -453,7 +453,7 @@ TEST(TorchEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
   EXPECT_EQ(run(*engine).at(1).logprobs, before.logprobs);
 }
 
-TEST(TorchEngine, AnAppliedVersionKeepsTheCacheOfRunningSequences) {
+TEST(CpuEngine, AnAppliedVersionKeepsTheCacheOfRunningSequences) {
   // New weights equal to the old ones: a sequence that spans both must not change.
   auto engine = make_engine(make_folder({}));
   ASSERT_TRUE(engine->apply(*testing::make_snapshot({}, PolicyVersion(0))).ok());
@@ -471,7 +471,7 @@ TEST(TorchEngine, AnAppliedVersionKeepsTheCacheOfRunningSequences) {
                                                 VersionSpan{PolicyVersion(1), 6, 20}));
 }
 
-TEST(TorchEngine, EndsAtTheModelsEndOfSequence) {
+TEST(CpuEngine, EndsAtTheModelsEndOfSequence) {
   const auto folder = make_folder({});
   auto engine = make_engine(folder);
   ASSERT_TRUE(engine->submit(request(1)).ok());
@@ -485,7 +485,7 @@ TEST(TorchEngine, EndsAtTheModelsEndOfSequence) {
   EXPECT_EQ(end.tokens.back(), tokens[4]);
 }
 
-TEST(TorchEngine, AStepWithoutWorkDoesNothing) {
+TEST(CpuEngine, AStepWithoutWorkDoesNothing) {
   auto engine = make_engine(make_folder({}));
   EXPECT_FALSE(engine->has_work());
   EXPECT_TRUE(engine->step().ok());

@@ -36,7 +36,7 @@ EngineOptions with_slots() {
 std::vector<AdapterTraining> training() { return {{kTenant, {.rank = 4, .alpha = 8}, {}, {}}}; }
 
 /// The adapter after some steps, and the gradient of the last step.
-std::vector<std::byte> trained(TorchLearner& learner) {
+std::vector<std::byte> trained(CpuLearner& learner) {
   for (int step = 0; step < 3; ++step) {
     const auto report = learner.step(two_groups(kTenant), never);
     CHECK(report.ok(), report.error().text());
@@ -47,11 +47,11 @@ std::vector<std::byte> trained(TorchLearner& learner) {
   return all;
 }
 
-std::unique_ptr<TorchLearner> learner_of(const std::filesystem::path& folder, FrozenBases* bases,
-                                         const LearnerOptions& options = {}) {
+std::unique_ptr<CpuLearner> learner_of(const std::filesystem::path& folder, FrozenBases* bases,
+                                       const LearnerOptions& options = {}) {
   auto made = make_torch_adapter_learner(options, training(), folder, bases);
   CHECK(made.ok(), made.error().text());
-  std::unique_ptr<TorchLearner> learner(dynamic_cast<TorchLearner*>(made->release()));
+  std::unique_ptr<CpuLearner> learner(dynamic_cast<CpuLearner*>(made->release()));
   const AdapterTable table(TensorTable(read_model_config(folder).value()), training()[0].adapter);
   CHECK(learner->fill_adapter(kTenant, testing::random_adapter(table, 5)).ok(), "no fill");
   return learner;
@@ -102,7 +102,7 @@ TEST_P(FrozenWeightsOf, ALearnerTrainsTheSameBitsOnPackedWeightsAsOnFlatOnes) {
     LearnerOptions options;
     options.recompute = recompute;
     auto packed = learner_of(base, nullptr, options);
-    TorchLearner other(options, read_model_folder(base).value(), base.string(), flat, training());
+    CpuLearner other(options, read_model_folder(base).value(), base.string(), flat, training());
     const AdapterTable table(TensorTable(config), training()[0].adapter);
     ASSERT_TRUE(other.fill_adapter(kTenant, testing::random_adapter(table, 5)).ok());
     EXPECT_EQ(trained(*packed), trained(other)) << recompute;

@@ -21,9 +21,9 @@ using testing::make_folder;
 
 bool never() { return false; }
 
-std::unique_ptr<TorchLearner> make_learner(const std::filesystem::path& folder,
-                                           const LearnerOptions& options) {
-  auto learner = std::make_unique<TorchLearner>(options, read_model_folder(folder).value());
+std::unique_ptr<CpuLearner> make_learner(const std::filesystem::path& folder,
+                                         const LearnerOptions& options) {
+  auto learner = std::make_unique<CpuLearner>(options, read_model_folder(folder).value());
   CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
   return learner;
 }
@@ -46,7 +46,7 @@ TrainBatch batch() {
 }
 
 /// A model with a NaN weight, in a layer that every token uses.
-void break_weight(TorchLearner& learner, const std::string& name) {
+void break_weight(CpuLearner& learner, const std::string& name) {
   auto tensors = learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors;
   for (auto& tensor : tensors) {
     if (tensor.name != name) continue;
@@ -58,7 +58,7 @@ void break_weight(TorchLearner& learner, const std::string& name) {
   CHECK(learner.fill(tensors).ok(), "cannot fill");
 }
 
-TEST(TorchLearner, HasNoBf16OnTheCpu) {
+TEST(CpuLearner, HasNoBf16OnTheCpu) {
   LearnerOptions options = frozen();
   options.dtype = "float32";
   EXPECT_TRUE(make_torch_learner(options, make_folder({})).ok());
@@ -68,7 +68,7 @@ TEST(TorchLearner, HasNoBf16OnTheCpu) {
   EXPECT_THAT(learner.error().text(), HasSubstr("a learner on the CPU computes in float32"));
 }
 
-TEST(TorchLearner, HasNoFp8OnTheCpu) {
+TEST(CpuLearner, HasNoFp8OnTheCpu) {
   LearnerOptions options = frozen();
   options.products = "fp8";
   const auto learner = make_torch_learner(options, make_folder({}));
@@ -77,7 +77,7 @@ TEST(TorchLearner, HasNoFp8OnTheCpu) {
               HasSubstr("'products' is \"fp8\": a learner on the CPU has GEMMs in float32"));
 }
 
-TEST(TorchLearner, NamesTheFirstNanActivation) {
+TEST(CpuLearner, NamesTheFirstNanActivation) {
   LearnerOptions options = frozen();
   options.debug.check_finite = true;
   auto learner = make_learner(make_folder({}), options);
@@ -90,7 +90,7 @@ TEST(TorchLearner, NamesTheFirstNanActivation) {
             "(step 2)");
 }
 
-TEST(TorchLearner, NamesATensorWithANanGradient) {
+TEST(CpuLearner, NamesATensorWithANanGradient) {
   auto learner = make_learner(make_folder({}), frozen());
   break_weight(*learner, "model.layers.1.mlp.gate_proj.weight");
   const auto report = learner->step(batch(), never).value();
@@ -98,7 +98,7 @@ TEST(TorchLearner, NamesATensorWithANanGradient) {
   EXPECT_THAT(report.skip_reason, HasSubstr("first in 'model."));
 }
 
-TEST(TorchLearner, KeepsTheNewestBatchesAndRepeatsTheirSteps) {
+TEST(CpuLearner, KeepsTheNewestBatchesAndRepeatsTheirSteps) {
   const auto folder = make_folder({});
   LearnerOptions options;
   options.optimizer.lr = 1e-3;
@@ -120,7 +120,7 @@ TEST(TorchLearner, KeepsTheNewestBatchesAndRepeatsTheirSteps) {
   EXPECT_EQ(a.grad_norm, b.grad_norm);
 }
 
-TEST(TorchLearner, ABatchThatCannotBeKeptChangesNoStep) {
+TEST(CpuLearner, ABatchThatCannotBeKeptChangesNoStep) {
   const auto folder = make_folder({});
   LearnerOptions options;
   options.optimizer.lr = 1e-3;
@@ -134,7 +134,7 @@ TEST(TorchLearner, ABatchThatCannotBeKeptChangesNoStep) {
   EXPECT_FALSE(make_torch_learner(options, folder).ok()) << "but a run does not start like that";
 }
 
-TEST(TorchLearner, ABrokenStepLeavesItsOwnDumpAndNoOlderOne) {
+TEST(CpuLearner, ABrokenStepLeavesItsOwnDumpAndNoOlderOne) {
   auto options = frozen();
   options.debug.check_finite = true;
   options.debug.dump_folder = testing::scratch_folder("dump").string();
@@ -150,7 +150,7 @@ TEST(TorchLearner, ABrokenStepLeavesItsOwnDumpAndNoOlderOne) {
       << "activations, and nothing after them";
 }
 
-TEST(TorchLearner, RefusesAModelThatIsLargerThanTheMachine) {
+TEST(CpuLearner, RefusesAModelThatIsLargerThanTheMachine) {
   const auto folder = testing::write_config({.vocab_size = 2'000'000'000, .hidden_size = 4096},
                                             testing::scratch_folder("large"));
   LearnerOptions options;

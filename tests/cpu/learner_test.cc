@@ -23,9 +23,9 @@ using testing::make_folder;
 
 bool never() { return false; }
 
-std::unique_ptr<TorchLearner> make_learner(const std::filesystem::path& folder,
-                                           const LearnerOptions& options = {}) {
-  auto learner = std::make_unique<TorchLearner>(options, read_model_folder(folder).value());
+std::unique_ptr<CpuLearner> make_learner(const std::filesystem::path& folder,
+                                         const LearnerOptions& options = {}) {
+  auto learner = std::make_unique<CpuLearner>(options, read_model_folder(folder).value());
   CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
   return learner;
 }
@@ -84,7 +84,7 @@ std::vector<WeightTensor> moved(const std::vector<WeightTensor>& tensors, double
   return result;
 }
 
-TEST(TorchLearner, TheLossIsTheSumOfItsTokensByTheReference) {
+TEST(CpuLearner, TheLossIsTheSumOfItsTokensByTheReference) {
   const auto folder = make_folder({});
   auto learner = make_learner(folder, frozen());
   auto data = batch();
@@ -111,7 +111,7 @@ TEST(TorchLearner, TheLossIsTheSumOfItsTokensByTheReference) {
   EXPECT_GT(report.entropy_mean, 0);
 }
 
-TEST(TorchLearner, TheGradientIsTheSlopeOfTheLoss) {
+TEST(CpuLearner, TheGradientIsTheSlopeOfTheLoss) {
   const auto folder = make_folder({});
   const auto weights = read_model_tensors(folder).value();
   for (const LossKind kind : {LossKind::kDppo, LossKind::kCrossEntropy}) {
@@ -132,7 +132,7 @@ TEST(TorchLearner, TheGradientIsTheSlopeOfTheLoss) {
   }
 }
 
-TEST(TorchLearner, PackedDocumentsGiveWhatDocumentsAloneGive) {
+TEST(CpuLearner, PackedDocumentsGiveWhatDocumentsAloneGive) {
   const auto folder = make_folder({});
   auto together = make_learner(folder, frozen());
   auto options = frozen();
@@ -192,7 +192,7 @@ std::vector<SamplingParams> kinds_of_sampling() {
   return {{}, {.top_k = 3}, {.top_p = 0.9}, {.min_p = 0.1}, {.top_k = 20, .top_p = 0.8}};
 }
 
-TEST(TorchLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
+TEST(CpuLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
   const auto folder = make_folder({});
   auto options = frozen();
   options.loss.clip_low = options.loss.clip_high = 0;
@@ -208,7 +208,7 @@ TEST(TorchLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
   }
 }
 
-TEST(TorchLearner, TheLossOfTruncatedTokensIsThatOfTheReferenceOverTheirKeptSets) {
+TEST(CpuLearner, TheLossOfTruncatedTokensIsThatOfTheReferenceOverTheirKeptSets) {
   const auto folder = make_folder({});
   const auto other = make_folder({.seed = 2}, "other");
   // The learner's weights differ from those that sampled: the sets stay.
@@ -236,7 +236,7 @@ TEST(TorchLearner, TheLossOfTruncatedTokensIsThatOfTheReferenceOverTheirKeptSets
   EXPECT_NEAR(learner->step(data, never)->loss, loss / count, 1e-5);
 }
 
-TEST(TorchLearner, TheGradientOfTruncatedTokensIsTheSlopeOfTheLoss) {
+TEST(CpuLearner, TheGradientOfTruncatedTokensIsTheSlopeOfTheLoss) {
   const auto folder = make_folder({});
   const auto weights = read_model_tensors(folder).value();
   const auto data = sampled(folder, {.top_k = 5});
@@ -258,7 +258,7 @@ TEST(TorchLearner, TheGradientOfTruncatedTokensIsTheSlopeOfTheLoss) {
   EXPECT_NEAR((above - below) / (2 * h) / square, 1, 5e-3);
 }
 
-TEST(TorchLearner, StepOneHasNoMismatchThoughTheEngineWasLoadedFromAnotherFolder) {
+TEST(CpuLearner, StepOneHasNoMismatchThoughTheEngineWasLoadedFromAnotherFolder) {
   const auto folder = make_folder({});
   auto learner = make_learner(folder, frozen());
   auto engine = make_torch_engine({}, make_folder({.seed = 2}, "other")).value();
@@ -288,7 +288,7 @@ TEST(TorchLearner, StepOneHasNoMismatchThoughTheEngineWasLoadedFromAnotherFolder
   EXPECT_EQ(report.mismatch_kl_max, 0);
 }
 
-TEST(TorchLearner, AStepIsAdamw) {
+TEST(CpuLearner, AStepIsAdamw) {
   const auto folder = make_folder({});
   LearnerOptions options;
   options.optimizer.lr = 0.01;
@@ -315,7 +315,7 @@ TEST(TorchLearner, AStepIsAdamw) {
   }
 }
 
-TEST(TorchLearner, SkipsAGradientThatIsNotFiniteAndGoesOn) {
+TEST(CpuLearner, SkipsAGradientThatIsNotFiniteAndGoesOn) {
   const auto folder = make_folder({});
   auto learner = make_learner(folder);
   auto tensors = read_model_tensors(folder).value();
@@ -329,7 +329,7 @@ TEST(TorchLearner, SkipsAGradientThatIsNotFiniteAndGoesOn) {
   EXPECT_FALSE(learner->step(batch(), never)->skipped);
 }
 
-TEST(TorchLearner, WorksBesideAnEngineOnAnotherThread) {
+TEST(CpuLearner, WorksBesideAnEngineOnAnotherThread) {
   const auto folder = make_folder({});
   const auto train = [&] {
     LearnerOptions options;
@@ -366,7 +366,7 @@ TEST(TorchLearner, WorksBesideAnEngineOnAnotherThread) {
   EXPECT_EQ(tokens_beside, tokens);
 }
 
-TEST(TorchLearner, LearnsATextByHeart) {
+TEST(CpuLearner, LearnsATextByHeart) {
   LearnerOptions options;
   options.optimizer.lr = 0.01;
   auto learner = make_learner(make_folder({.deviation = 0.1}), options);
@@ -380,7 +380,7 @@ TEST(TorchLearner, LearnsATextByHeart) {
   EXPECT_LT(last, 0.5);
 }
 
-TEST(TorchLearner, RandomWeightsAreAFunctionOfTheSeed) {
+TEST(CpuLearner, RandomWeightsAreAFunctionOfTheSeed) {
   const auto one = testing::make_snapshot({.seed = 5}, PolicyVersion(0));
   const auto same = testing::make_snapshot({.seed = 5}, PolicyVersion(0));
   const auto other = testing::make_snapshot({.seed = 6}, PolicyVersion(0));
@@ -399,7 +399,7 @@ TEST(TorchLearner, RandomWeightsAreAFunctionOfTheSeed) {
   EXPECT_NEAR(std::sqrt(squares / count), 0.3, 0.01);
 }
 
-TEST(TorchLearner, RefusesOptionsThatMakeNoSense) {
+TEST(CpuLearner, RefusesOptionsThatMakeNoSense) {
   const auto folder = make_folder({});
   const auto refusal = [&](auto change) {
     LearnerOptions options;
@@ -415,7 +415,7 @@ TEST(TorchLearner, RefusesOptionsThatMakeNoSense) {
   EXPECT_THAT(refusal([](auto& o) { o.micro_batch_tokens = 0; }), HasSubstr("micro_batch_tokens"));
 }
 
-TEST(TorchLearner, ACheckpointOfAnotherModelIsRefusedWhole) {
+TEST(CpuLearner, ACheckpointOfAnotherModelIsRefusedWhole) {
   auto learner = make_learner(make_folder({}));
   auto other = make_learner(make_folder({.num_layers = 1}, "other"));
   const auto folder = testing::scratch_folder("checkpoint");
@@ -427,7 +427,7 @@ TEST(TorchLearner, ACheckpointOfAnotherModelIsRefusedWhole) {
   EXPECT_EQ(values(learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()->tensors), before);
 }
 
-TEST(TorchLearner, ACheckpointWithABrokenOptimizerIsRefusedWhole) {
+TEST(CpuLearner, ACheckpointWithABrokenOptimizerIsRefusedWhole) {
   LearnerOptions options;
   options.optimizer.lr = 0.1;
   auto learner = make_learner(make_folder({}), options);

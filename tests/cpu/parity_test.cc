@@ -219,7 +219,7 @@ TEST_P(Parity, GradientsOfOneStepAreThoseOfAutograd) {
   const auto folder = reference_models() / GetParam();
   LearnerOptions options;
   options.optimizer.lr = 0;
-  TorchLearner learner(options, read_model_folder(folder).value());
+  CpuLearner learner(options, read_model_folder(folder).value());
   ASSERT_TRUE(learner.fill(read_model_tensors(folder).value()).ok());
   TrainBatch batch;
   batch.loss = LossKind::kCrossEntropy;
@@ -259,7 +259,7 @@ TEST_P(Parity, TokensGoToTheExpertsOfTransformers) {
   const Json* layers = reference(GetParam()).find("experts");
   if (layers == nullptr) return;  // a dense model
   const auto folder = reference_models() / GetParam();
-  TorchLearner learner({}, read_model_folder(folder).value());
+  CpuLearner learner({}, read_model_folder(folder).value());
   ASSERT_TRUE(learner.fill(read_model_tensors(folder).value()).ok());
   std::map<std::string, std::vector<std::vector<int32_t>>> chosen;
   learner.visit([&](const std::string& name, const at::Tensor& rows) {

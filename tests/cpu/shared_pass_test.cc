@@ -67,7 +67,7 @@ std::vector<AdapterTraining> five_tenants() {
   return all;
 }
 
-std::vector<Result<TrainReport>> together(TorchLearner& learner,
+std::vector<Result<TrainReport>> together(CpuLearner& learner,
                                           const std::vector<TrainBatch>& batches,
                                           const StopRequested& stop = never) {
   std::vector<const TrainBatch*> pointers;
@@ -90,7 +90,7 @@ void expect_equal(const TrainReport& a, const TrainReport& b, const std::string&
 }
 
 /// Records the rows of each later pass.
-std::shared_ptr<std::vector<int64_t>> rows_of_passes(TorchLearner& learner) {
+std::shared_ptr<std::vector<int64_t>> rows_of_passes(CpuLearner& learner) {
   auto rows = std::make_shared<std::vector<int64_t>>();
   learner.visit([rows](const std::string& name, const at::Tensor& shown) {
     if (name == "embedding.output") rows->push_back(shown.size(0));
@@ -98,7 +98,7 @@ std::shared_ptr<std::vector<int64_t>> rows_of_passes(TorchLearner& learner) {
   return rows;
 }
 
-void break_adapter(TorchLearner& learner, TenantSlot tenant) {
+void break_adapter(CpuLearner& learner, TenantSlot tenant) {
   std::vector<WeightTensor> tensors = learner.snapshot(tenant, PolicyVersion(0)).value()->tensors;
   std::vector<float> nan(tensors[0].bytes.size() / sizeof(float),
                          std::numeric_limits<float>::quiet_NaN());

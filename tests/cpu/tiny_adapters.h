@@ -27,12 +27,12 @@ inline std::vector<WeightTensor> random_adapter(const AdapterTable& table, uint6
 }
 
 /// A learner of adapters with the initial values of random_adapter(), seeded by their tenant.
-inline std::unique_ptr<TorchLearner> make_adapter_learner(const std::filesystem::path& folder,
-                                                          std::vector<AdapterTraining> adapters,
-                                                          const LearnerOptions& options = {}) {
+inline std::unique_ptr<CpuLearner> make_adapter_learner(const std::filesystem::path& folder,
+                                                        std::vector<AdapterTraining> adapters,
+                                                        const LearnerOptions& options = {}) {
   auto made = make_torch_adapter_learner(options, adapters, folder);
   CHECK(made.ok(), made.error().text());
-  std::unique_ptr<TorchLearner> learner(dynamic_cast<TorchLearner*>(made->release()));
+  std::unique_ptr<CpuLearner> learner(dynamic_cast<CpuLearner*>(made->release()));
   const TensorTable model(read_model_config(folder).value());
   for (const auto& training : adapters) {
     const AdapterTable table(model, training.adapter);
@@ -43,7 +43,7 @@ inline std::unique_ptr<TorchLearner> make_adapter_learner(const std::filesystem:
 }
 
 /// The snapshot that the learner publishes for `tenant`, under its key.
-inline std::shared_ptr<const WeightSnapshot> adapter_of(TorchLearner& learner, TenantSlot tenant,
+inline std::shared_ptr<const WeightSnapshot> adapter_of(CpuLearner& learner, TenantSlot tenant,
                                                         int64_t version) {
   return with_key(*learner.snapshot(tenant, PolicyVersion(version)).value(), {tenant});
 }
@@ -81,7 +81,7 @@ inline std::vector<std::byte> bytes_of(const std::vector<WeightTensor>& tensors)
 }
 
 /// The current adapter of `tenant` in the learner.
-inline std::vector<std::byte> adapter_bytes(TorchLearner& learner, TenantSlot tenant) {
+inline std::vector<std::byte> adapter_bytes(CpuLearner& learner, TenantSlot tenant) {
   return bytes_of(learner.snapshot(tenant, PolicyVersion(1)).value()->tensors);
 }
 

@@ -108,18 +108,18 @@ std::unique_ptr<CudaLearner> on_cuda(const std::filesystem::path& folder,
   return filled<CudaLearner>(folder, adapters, numbers_of(folder, adapters), options);
 }
 
-std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder,
-                                     const std::vector<AdapterTraining>& adapters,
-                                     const std::vector<Tensors>& numbers, LearnerOptions options) {
+std::unique_ptr<CpuLearner> on_cpu(const std::filesystem::path& folder,
+                                   const std::vector<AdapterTraining>& adapters,
+                                   const std::vector<Tensors>& numbers, LearnerOptions options) {
   options.device = "cpu";
   options.dtype = "auto";
   options.numerics = "invariant";
-  return filled<TorchLearner>(folder, adapters, numbers, options);
+  return filled<CpuLearner>(folder, adapters, numbers, options);
 }
 
-std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder,
-                                     const std::vector<AdapterTraining>& adapters,
-                                     const LearnerOptions& options) {
+std::unique_ptr<CpuLearner> on_cpu(const std::filesystem::path& folder,
+                                   const std::vector<AdapterTraining>& adapters,
+                                   const LearnerOptions& options) {
   return on_cpu(folder, adapters, numbers_of(folder, adapters), options);
 }
 

@@ -75,7 +75,7 @@ class CudaAdapterEngine : public ::testing::TestWithParam<int32_t> {
 
   const std::filesystem::path folder_;
   const TensorTable model_;
-  const std::unique_ptr<TorchLearner> learner_;
+  const std::unique_ptr<CpuLearner> learner_;
   Snapshots adapters_;  // by tenant
 };
 

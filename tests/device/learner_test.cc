@@ -49,10 +49,10 @@ std::unique_ptr<CudaLearner> on_cuda(const std::filesystem::path& folder,
   return learner;
 }
 
-std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder, LearnerOptions options) {
+std::unique_ptr<CpuLearner> on_cpu(const std::filesystem::path& folder, LearnerOptions options) {
   options.device = "cpu";
   options.dtype = "auto";
-  auto learner = std::make_unique<TorchLearner>(options, read_model_folder(folder).value());
+  auto learner = std::make_unique<CpuLearner>(options, read_model_folder(folder).value());
   CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
   return learner;
 }

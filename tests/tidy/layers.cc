@@ -16,15 +16,6 @@ const std::vector<std::string> kBehindServices = {
     "csignal", "semaphore",  "latch",        "sys/time.h",
     "barrier", "dlfcn.h"};
 
-const std::vector<std::string> kTorchFree = {
-    "kernels/engine/", "kernels/train/",  "kernels/weights/", "kernels/text/",
-    "kernels/models/", "kernels/sizing/", "kernels/scripted/"};
-
-std::vector<std::string> with(std::vector<std::string> base, const std::vector<std::string>& more) {
-  base.insert(base.end(), more.begin(), more.end());
-  return base;
-}
-
 const Layer* layer_of(const std::string& path) {
   const Layer* best = nullptr;
   for (const auto& layer : layers())
@@ -102,25 +93,46 @@ Layer room(const std::string& name, const std::vector<std::string>& below,
   return layer;
 }
 
+/// A folder of kernels/: itself, graph/base/, the folders below it.
+Layer kernel_folder(const std::string& name, const std::vector<std::string>& below) {
+  Layer layer{"kernels/" + name + "/", {"graph/base/", "kernels/" + name + "/"}, {}, {}};
+  for (const auto& each : below) layer.may_include.push_back("kernels/" + each + "/");
+  return layer;
+}
+
 }  // namespace
 
 const std::vector<Layer>& layers() {
   static const std::vector<Layer> table = {
       {"graph/base/", {"graph/base/"}, {}, {}},
       {"graph/", {"graph/"}, {"mutex", "condition_variable", "future"}, {}},
-      {"kernels/engine/", with(kTorchFree, {"graph/base/"}), {}, {}},
-      {"kernels/train/", with(kTorchFree, {"graph/base/"}), {}, {}},
-      {"kernels/weights/", with(kTorchFree, {"graph/base/"}), {}, {}},
-      {"kernels/text/", with(kTorchFree, {"graph/base/"}), {}, {}},
-      {"kernels/models/", with(kTorchFree, {"graph/base/"}), {}, {}},
-      {"kernels/sizing/", with(kTorchFree, {"graph/base/"}), {}, {}},
-      {"kernels/scripted/", with(kTorchFree, {"graph/base/"}), {}, {}},
-      {"kernels/ops/", {"kernels/ops/", "graph/base/"}, {}, {}},
-      {"kernels/common/", {"kernels/", "graph/base/"}, {}, {}},
-      {"kernels/cpu/", {"kernels/", "graph/base/"}, {}, {}},
-      {"kernels/cuda/", {"kernels/", "graph/base/"}, {}, {}},
-      {"kernels/cuda/ops/", {"kernels/cuda/ops/", "kernels/ops/", "graph/base/"}, {}, {}},
-      {"kernels/devices/", {"kernels/", "graph/base/"}, {}, {}},
+      kernel_folder("ops", {}),
+      kernel_folder("text", {}),
+      kernel_folder("weights", {}),
+      kernel_folder("cuda/ops", {"ops"}),
+      kernel_folder("models", {"weights"}),
+      kernel_folder("engine", {"models", "text", "weights"}),
+      kernel_folder("train", {"engine", "models", "weights"}),
+      kernel_folder("common", {"engine", "models", "ops", "train", "weights"}),
+      kernel_folder("scripted", {"engine", "text", "train", "weights"}),
+      kernel_folder("sizing", {"engine", "models", "train"}),
+      kernel_folder("cpu/weights", {"common", "engine", "models", "ops", "sizing", "weights"}),
+      kernel_folder("cuda/aten", {"common", "cuda/ops", "engine"}),
+      kernel_folder("cuda/device", {"common", "cuda/ops"}),
+      kernel_folder("cpu/stages", {"common", "cpu/weights", "engine", "models", "ops"}),
+      kernel_folder("cuda/layers", {"cuda/device", "cuda/ops", "models"}),
+      kernel_folder("cpu/engine",
+                    {"common", "cpu/stages", "cpu/weights", "engine", "sizing", "weights"}),
+      kernel_folder("cpu/learner", {"common", "cpu/stages", "cpu/weights", "models", "ops",
+                                    "sizing", "train", "weights"}),
+      kernel_folder("cuda/memory", {"common", "cuda/device", "cuda/layers", "models", "weights"}),
+      kernel_folder("cuda/engine", {"common", "cuda/device", "cuda/layers", "cuda/memory",
+                                    "cuda/ops", "engine", "models", "ops", "weights"}),
+      kernel_folder("cuda/learner", {"common", "cuda/device", "cuda/layers", "cuda/memory",
+                                     "cuda/ops", "engine", "models", "ops", "train", "weights"}),
+      kernel_folder("devices", {"common", "cpu/engine", "cpu/learner", "cuda/device", "cuda/engine",
+                                "cuda/learner", "cuda/memory", "cuda/ops", "engine", "models",
+                                "sizing", "text", "train", "weights"}),
       {"actors/",
        {"actors/", "graph/", "kernels/engine/", "kernels/train/", "kernels/weights/",
         "kernels/text/"},

@@ -45,9 +45,9 @@ Error no_memory(const EngineOptions& options, const ModelConfig& config) {
 
 }  // namespace
 
-TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config,
-                         std::shared_ptr<const Tokenizer> tokenizer,
-                         std::shared_ptr<const FrozenWeights> base)
+CpuEngine::CpuEngine(const EngineOptions& options, const ModelConfig& config,
+                     std::shared_ptr<const Tokenizer> tokenizer,
+                     std::shared_ptr<const FrozenWeights> base)
     : options_(options),
       config_(config),
       table_(config_),
@@ -66,11 +66,11 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
   logits_ = at::empty({samples, config_.vocab_size}, at::kFloat);
 }
 
-std::unique_ptr<TorchEngine::WeightSet> TorchEngine::new_set() const {
+std::unique_ptr<CpuEngine::WeightSet> CpuEngine::new_set() const {
   return std::make_unique<WeightSet>(table_, numerics_of(options_.numerics), config_);
 }
 
-Status TorchEngine::make_cache() {
+Status CpuEngine::make_cache() {
   const AttentionSpec& attention = config_.attention;
   const int64_t cache_rows = static_cast<int64_t>(options_.kv_blocks) * options_.block_size;
   const int64_t width = static_cast<int64_t>(attention.num_kv_heads) * attention.head_dim;
@@ -85,12 +85,12 @@ Status TorchEngine::make_cache() {
   return ok();
 }
 
-Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
+Status CpuEngine::load(const std::vector<WeightTensor>& tensors) {
   return weights_->own->load(tensors);
 }
 
 /// The previous version stays until the whole new one is known to fit.
-Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
+Status CpuEngine::apply_adapter(const WeightSnapshot& snapshot) {
   ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
   const int32_t num_known = known_.count();
   const int32_t number = known_.take(snapshot, config);
@@ -111,7 +111,7 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
   return ok();
 }
 
-Status TorchEngine::load_adapter() {
+Status CpuEngine::load_adapter() {
   const auto& load = scheduler_.next_load();
   if (!load) return ok();
   AdapterInSlot& held = adapters_[static_cast<size_t>(load->adapter)];
@@ -134,14 +134,14 @@ Status TorchEngine::load_adapter() {
   return ok();
 }
 
-Status TorchEngine::submit(SequenceRequest request) {
+Status CpuEngine::submit(SequenceRequest request) {
   RETURN_IF_ERROR(known_.check_key(request.key(), scheduler_.versions()));
   ASSIGN_OR_RETURN(const int32_t adapter, known_.number_of(request.key()));
   return scheduler_.submit(std::move(request), adapter);
 }
 
 /// Copies keys and values of rows that two sequences share so far.
-void TorchEngine::copy_rows() {
+void CpuEngine::copy_rows() {
   const int64_t width = keys_.size(2);
   for (at::Tensor* cache : {&keys_, &values_})
     for (int64_t layer = 0; layer < cache->size(0); ++layer) {
@@ -152,7 +152,7 @@ void TorchEngine::copy_rows() {
     }
 }
 
-Status TorchEngine::forward() {
+Status CpuEngine::forward() {
   copy_rows();
   Decoder& decoder = weights_->decoder;
   StepInput step = decoder.begin(plan_.rows);
@@ -169,7 +169,7 @@ Status TorchEngine::forward() {
   return ok();
 }
 
-Status TorchEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) const {
+Status CpuEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) const {
   const std::string where = first_not_finite(hidden_.narrow(0, 0, num_rows));
   if (where.empty()) return ok();
   return error(Code::kInternal, "activation 'layers.{}.{}.output' is {} (engine step {}, {})",
@@ -178,7 +178,7 @@ Status TorchEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) c
 }
 
 template <class Row>
-float* TorchEngine::make_logits(int64_t count, Row row) {
+float* CpuEngine::make_logits(int64_t count, Row row) {
   const int64_t hidden = config_.hidden_size;
   const float* from = hidden_.const_data_ptr<float>();
   float* picked = sampled_.mutable_data_ptr<float>();
@@ -193,7 +193,7 @@ float* TorchEngine::make_logits(int64_t count, Row row) {
 }
 
 /// Prompts may have more rows than the head has space for.
-void TorchEngine::score() {
+void CpuEngine::score() {
   samplers_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
   const auto vocab = static_cast<size_t>(config_.vocab_size);
   std::span<const StepPlan::Score> left(plan_.scores);
@@ -212,7 +212,7 @@ void TorchEngine::score() {
   }
 }
 
-void TorchEngine::sample() {
+void CpuEngine::sample() {
   const auto count = static_cast<int64_t>(plan_.samples.size());
   if (count == 0) return;
   draw(make_logits(count, [this](size_t i) { return plan_.samples[i].row; }));
@@ -223,7 +223,7 @@ void TorchEngine::sample() {
 }
 
 /// Each row is sampled independently, so threads change nothing.
-void TorchEngine::draw(float* logits) {
+void CpuEngine::draw(float* logits) {
   const auto count = static_cast<int64_t>(plan_.samples.size());
   const int64_t vocab = config_.vocab_size;
   drawn_.resize(plan_.samples.size());
@@ -241,7 +241,7 @@ void TorchEngine::draw(float* logits) {
   });
 }
 
-Status TorchEngine::step() {
+Status CpuEngine::step() {
   RETURN_IF_ERROR(at_boundary("loading an adapter into a slot", [this] { return load_adapter(); }));
   if (!scheduler_.plan(plan_)) return ok();
   const Status computed = at_boundary("engine step", [&]() -> Status {
@@ -259,7 +259,7 @@ Status TorchEngine::step() {
 }
 
 /// The system may refuse memory that it reported as free: then the engine continues with one set.
-bool TorchEngine::make_second_set() {
+bool CpuEngine::make_second_set() {
   if (second_ != nullptr) return true;
   if (!options_.has_second_set) return false;
   return at_boundary("a second set of weights",
@@ -271,7 +271,7 @@ bool TorchEngine::make_second_set() {
 }
 
 /// False: nothing more can be prepared.
-bool TorchEngine::prepare_more() {
+bool CpuEngine::prepare_more() {
   return at_boundary("preparing weights",
                      [&]() -> Status {
                        is_prepared_ = second_->own->load_more(kPreparedElements);
@@ -282,7 +282,7 @@ bool TorchEngine::prepare_more() {
 
 /// Snapshots that cannot be applied are not prepared. Nor are snapshots older than the prepared
 /// one: two actors may differ by a version for a while.
-bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
+bool CpuEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (known_.are_there() || !known_.check_key(snapshot->key, scheduler_.versions()).ok())
     return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
@@ -303,7 +303,7 @@ bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
   return true;
 }
 
-Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
+Result<uint64_t> CpuEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   if (preparing_.get() == &snapshot) {
@@ -320,7 +320,7 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
 
-WeightManifest TorchEngine::manifest() const {
+WeightManifest CpuEngine::manifest() const {
   WeightManifest manifest;
   if (known_.are_there()) return manifest;
   for (const auto& slice : table_.slices())
@@ -328,7 +328,7 @@ WeightManifest TorchEngine::manifest() const {
   return manifest;
 }
 
-std::string TorchEngine::describe() const {
+std::string CpuEngine::describe() const {
   const EngineState now = scheduler_.state();
   return fmt::format(
       "{} running, {} held, {} waiting, {} of {} blocks free, {}", now.num_running, now.num_held,
@@ -357,7 +357,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
     } else {
       ASSIGN_OR_RETURN(tensors, read_model_tensors(model_folder));
     }
-    auto engine = std::make_unique<TorchEngine>(options, config, std::move(tokenizer), base);
+    auto engine = std::make_unique<CpuEngine>(options, config, std::move(tokenizer), base);
     if (Status made = engine->make_cache(); !made.ok()) return std::move(made).error();
     if (base != nullptr) return std::unique_ptr<Engine>(std::move(engine));
     Status loaded = engine->load(tensors);

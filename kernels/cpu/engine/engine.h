@@ -22,7 +22,7 @@
 
 namespace primerl {
 
-class TorchEngine final : public Engine {
+class CpuEngine final : public Engine {
  public:
   /// Elements that each prepare() call fills in, and elements of an adapter loaded before a step:
   /// one or two milliseconds.
@@ -30,9 +30,8 @@ class TorchEngine final : public Engine {
 
   /// `options` are resolved: no 0 left. `base` is set only with adapter slots; otherwise weights
   /// are zero until apply() or load(). `tokenizer`, which may be null, is for stop texts.
-  TorchEngine(const EngineOptions& options, const ModelConfig& config,
-              std::shared_ptr<const Tokenizer> tokenizer,
-              std::shared_ptr<const FrozenWeights> base);
+  CpuEngine(const EngineOptions& options, const ModelConfig& config,
+            std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const FrozenWeights> base);
 
   /// Allocates the KV cache; call before anything else.
   Status make_cache();
@@ -53,7 +52,7 @@ class TorchEngine final : public Engine {
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  /// As published by a TorchLearner, in fp32. Empty if adapters are applied: each may have its own
+  /// As published by a CpuLearner, in fp32. Empty if adapters are applied: each may have its own
   /// rank and targets.
   WeightManifest manifest() const override;
   KvEvents take_kv_events() override { return scheduler_.take_kv_events(); }

@@ -35,16 +35,15 @@
 
 namespace primerl {
 
-class TorchLearner final : public Learner, private StepRunner {
+class CpuLearner final : public Learner, private StepRunner {
  public:
   /// Trains whole weights; a batch may be of any tenant.
-  TorchLearner(const LearnerOptions& options, ModelFolder model);
+  CpuLearner(const LearnerOptions& options, ModelFolder model);
   /// Trains an adapter on `base` for each of `adapters`, which are valid and of different tenants.
   /// Each has its own loss, optimizer and schedule; those of `options` are ignored. `base_folder`
   /// is that of `model` and of `base`, which is flat if numerics are fast.
-  TorchLearner(const LearnerOptions& options, ModelFolder model, std::string base_folder,
-               std::shared_ptr<const FrozenWeights> base,
-               std::span<const AdapterTraining> adapters);
+  CpuLearner(const LearnerOptions& options, ModelFolder model, std::string base_folder,
+             std::shared_ptr<const FrozenWeights> base, std::span<const AdapterTraining> adapters);
 
   /// Fills whole weights, if they are trained, and resets the optimizer.
   Status fill(const std::vector<WeightTensor>& tensors);

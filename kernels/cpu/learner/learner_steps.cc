@@ -1,4 +1,4 @@
-// The steps of TorchLearner: of one tenant, or of several that share passes over the model.
+// The steps of CpuLearner: of one tenant, or of several that share passes over the model.
 #include <algorithm>
 #include <cstdio>
 
@@ -9,7 +9,7 @@
 
 namespace primerl {
 
-void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
+void CpuLearner::look(const std::string& name, const at::Tensor& rows) {
   if (options_.debug.check_finite && broken_.empty())
     if (const std::string where = first_not_finite(rows); !where.empty())
       broken_ = fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
@@ -18,14 +18,14 @@ void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
 }
 
 /// Training must not depend on whether a debug file can be written.
-void TorchLearner::keep_batch(const TrainBatch& batch, int64_t step) {
+void CpuLearner::keep_batch(const TrainBatch& batch, int64_t step) {
   const Status kept = kept_batches_.keep(step, batch);
   if (kept.ok() || std::exchange(has_warned_, true)) return;
   fmt::print(stderr, "warning: the batch of step {} is not kept (logged once): {}\n", step,
              kept.error().text());
 }
 
-Status TorchLearner::dump(const Trained& trained) {
+Status CpuLearner::dump(const Trained& trained) {
   auto all = trained.tensors.copy_gradients();
   std::reverse(all.begin(), all.end());
   dump_.add("gradient", all);
@@ -33,25 +33,24 @@ Status TorchLearner::dump(const Trained& trained) {
   return dump_.write(options_.debug.dump_folder);
 }
 
-Result<TrainReport> TorchLearner::step(const TrainBatch& batch,
-                                       const StopRequested& stop_requested) {
+Result<TrainReport> CpuLearner::step(const TrainBatch& batch, const StopRequested& stop_requested) {
   return steps_.step(batch, stop_requested);
 }
 
-std::vector<Result<TrainReport>> TorchLearner::step_together(
+std::vector<Result<TrainReport>> CpuLearner::step_together(
     std::span<const TrainBatch* const> batches, const StopRequested& stop_requested) {
   return shares_passes() ? steps_.step_together(batches, stop_requested)
                          : Learner::step_together(batches, stop_requested);
 }
 
-std::vector<std::optional<Result<TrainReport>>> TorchLearner::pass_together(
+std::vector<std::optional<Result<TrainReport>>> CpuLearner::pass_together(
     std::span<const std::shared_ptr<const TrainBatch>> batches,
     const StopRequested& stop_requested) {
   return shares_passes() ? steps_.pass_together(batches, stop_requested)
                          : Learner::pass_together(batches, stop_requested);
 }
 
-int64_t TorchLearner::next_tokens(const TrainBatch& batch) const {
+int64_t CpuLearner::next_tokens(const TrainBatch& batch) const {
   const int64_t num_tokens = Learner::next_tokens(batch);
   if (!shares_passes()) return num_tokens;
   if (num_tokens <= micro_batch_tokens() || steps_.goes_on(batch))
@@ -64,7 +63,7 @@ int64_t TorchLearner::next_tokens(const TrainBatch& batch) const {
 
 /// libtorch's GEMM of more rows may have other bits, and the debug options observe the passes of
 /// one step.
-bool TorchLearner::shares_passes() const {
+bool CpuLearner::shares_passes() const {
   return trained_.front().adapter != nullptr &&
          numerics_of(options_.numerics) == Numerics::kInvariant && !options_.debug.check_finite &&
          options_.debug.dump_folder.empty();
@@ -72,18 +71,18 @@ bool TorchLearner::shares_passes() const {
 
 /// A tenant's micro-batches do not depend on other tenants in the passes or on debug options: they
 /// define the order in which its gradient is added.
-std::vector<MicroBatch> TorchLearner::micro_batches_of(const TrainBatch& batch) const {
+std::vector<MicroBatch> CpuLearner::micro_batches_of(const TrainBatch& batch) const {
   return pack(batch.samples, options_.micro_batch_tokens, micro_batch_tokens());
 }
 
-int32_t TorchLearner::micro_batch_tokens() const {
+int32_t CpuLearner::micro_batch_tokens() const {
   const bool may_share =
       trained_.front().adapter != nullptr && numerics_of(options_.numerics) == Numerics::kInvariant;
   return may_share ? std::min(options_.micro_batch_tokens, options_.adapter_batch_tokens)
                    : options_.micro_batch_tokens;
 }
 
-Result<StepUnderWay> TorchLearner::begin_step(const TrainBatch& batch) {
+Result<StepUnderWay> CpuLearner::begin_step(const TrainBatch& batch) {
   return at_boundary("training step", [&]() -> Result<StepUnderWay> {
     ASSIGN_OR_RETURN(Trained* const trained, trained_of(batch.tenant));
     RETURN_IF_ERROR(check_samples(batch, limits()));
@@ -98,7 +97,7 @@ Result<StepUnderWay> TorchLearner::begin_step(const TrainBatch& batch) {
   });
 }
 
-StepUnderWay TorchLearner::begun_step(const TrainBatch& batch, Trained& trained) {
+StepUnderWay CpuLearner::begun_step(const TrainBatch& batch, Trained& trained) {
   const int64_t number = trained.tensors.num_steps() + 1;
   StepUnderWay step;
   step.batch = &batch;
@@ -114,7 +113,7 @@ StepUnderWay TorchLearner::begun_step(const TrainBatch& batch, Trained& trained)
   return step;
 }
 
-Status TorchLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {
+Status CpuLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {
   return at_boundary("training step", [&]() -> Status {
     // Set each time: score() between two passes of a step uses none.
     for (const Trained& trained : trained_) use_adapter(trained, trained.dropout);
@@ -127,11 +126,11 @@ Status TorchLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPar
   });
 }
 
-Result<TrainReport> TorchLearner::end_step(StepUnderWay& step) {
+Result<TrainReport> CpuLearner::end_step(StepUnderWay& step) {
   return at_boundary("training step", [&] { return ended_step(step); });
 }
 
-Result<TrainReport> TorchLearner::ended_step(const StepUnderWay& step) {
+Result<TrainReport> CpuLearner::ended_step(const StepUnderWay& step) {
   TrainReport report = step.report;
   Trained& trained = trained_[step.trained];
   report.num_micro_batches = static_cast<int32_t>(step.next);

@@ -9,20 +9,15 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/common/step_dump.h"
+#include "kernels/common/step_report.h"
 #include "kernels/cpu/stages/decoder.h"
 
 namespace primerl {
-
-/// Gets an activation, [rows, width], as soon as it is computed: "layers.3.attention.qkv",
-/// "layers.3.attention.output", "embedding.output", "final_norm.output".
-using ActivationVisitor = std::function<void(const std::string& name, const at::Tensor& rows)>;
-
-enum class Recompute : uint8_t { kNone, kAttention, kFull };
 
 class TrainingPass {
  public:

@@ -28,8 +28,6 @@
 
 namespace primerl {
 
-RouterShape router_shape(const MoeSpec& spec);
-
 /// Rows of one step, and the data that is not in a stage's buffers.
 struct StepInput {
   int64_t num_rows = 0;

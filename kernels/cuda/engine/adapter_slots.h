@@ -25,10 +25,10 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/weights/adapters.h"
 #include "kernels/cuda/memory/weight_upload.h"
 #include "kernels/cuda/ops/cuda_adapters.h"
 #include "kernels/engine/options.h"
+#include "kernels/engine/row_batch.h"
 #include "kernels/models/adapter.h"
 
 namespace primerl {

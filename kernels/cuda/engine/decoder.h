@@ -22,9 +22,6 @@
 
 namespace primerl {
 
-/// Why the decoder cannot compute a model on a device; ok if it can.
-Status check_cuda_model(const ModelConfig& config);
-
 /// The input of a forward pass; device memory.
 struct CudaStepRows {
   int64_t count = 0;

@@ -7,7 +7,6 @@
 
 #include "kernels/common/boundary.h"
 #include "kernels/common/finite.h"
-#include "kernels/cpu/engine/engine.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/engine/kept_sets.h"
 #include "kernels/weights/safetensors.h"

@@ -65,7 +65,7 @@ class CudaEngine final : public Engine {
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  /// As published by a TorchLearner, in fp32. Empty if adapters are applied.
+  /// As published by a CpuLearner, in fp32. Empty if adapters are applied.
   WeightManifest manifest() const override;
   EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "kernels/common/boundary.h"
-#include "kernels/cpu/engine/engine.h"
 #include "kernels/cuda/engine/engine.h"
+#include "kernels/cuda/layers/supported_model.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/stages/stage.h"
+#include "kernels/common/router_shape.h"
 #include "kernels/cuda/layers/gemm.h"
 #include "kernels/cuda/layers/swiglu.h"
 #include "kernels/cuda/ops/cuda_expert_tiles.h"

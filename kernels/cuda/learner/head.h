@@ -12,8 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cpu/learner/head.h"
 #include "kernels/cuda/learner/trained_weights.h"
+#include "kernels/train/loss.h"
+#include "kernels/train/packing.h"
 
 namespace primerl {
 

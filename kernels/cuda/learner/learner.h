@@ -2,7 +2,7 @@
 /// trains whole weights, for any tenant, or adapters of several tenants on frozen weights.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and the
-/// tensors of snapshots are those of TorchLearner, so that a checkpoint continues on either device.
+/// tensors of snapshots are those of CpuLearner, so that a checkpoint continues on either device.
 /// Numerics are "fast": GEMMs are the vendor's. Steps of several adapters share passes; other
 /// tenants change only the last bits of a step's GEMMs. Before its update a step changes only
 /// gradients and scratch memory. If CUBLAS_WORKSPACE_CONFIG is set as libtorch requires, a repeated

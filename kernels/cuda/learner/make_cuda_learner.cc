@@ -2,7 +2,7 @@
 #include "kernels/common/boundary.h"
 #include "kernels/common/memory.h"
 #include "kernels/cuda/device/device.h"
-#include "kernels/cuda/engine/decoder.h"
+#include "kernels/cuda/layers/supported_model.h"
 #include "kernels/cuda/learner/learner.h"
 #include "kernels/cuda/learner/learner_memory.h"
 

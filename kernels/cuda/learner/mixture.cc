@@ -7,7 +7,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 
-#include "kernels/cpu/stages/stage.h"
+#include "kernels/common/router_shape.h"
 #include "kernels/cuda/layers/swiglu.h"
 
 namespace primerl {

@@ -15,7 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/cpu/learner/training_pass.h"
+#include "kernels/common/step_dump.h"
+#include "kernels/common/step_report.h"
 #include "kernels/cuda/learner/adapters.h"
 #include "kernels/cuda/learner/attention.h"
 #include "kernels/cuda/learner/mixture.h"

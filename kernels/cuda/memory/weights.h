@@ -17,18 +17,11 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/layers/fp8.h"
+#include "kernels/cuda/layers/gemm.h"
 #include "kernels/cuda/memory/weight_stage.h"
 #include "kernels/models/tensors.h"
 
 namespace primerl {
-
-/// One matrix in the layout that GEMMs on a device read.
-struct CudaLinear {
-  at::Tensor transposed;                      // [terms, columns], a view; undefined: no such matrix
-  at::Tensor bias;                            // [columns], or undefined
-  std::shared_ptr<const Fp8Weight> fp8 = {};  // null: GEMMs read `transposed`
-};
 
 class CudaWeights {
  public:
