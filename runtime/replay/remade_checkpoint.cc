@@ -243,7 +243,7 @@ Result<int64_t> TrainingRecord::last_step(const std::string& tenant) const {
   return taken + num_recorded_steps(*newest_.trace, group, at + 1)[*slot];
 }
 
-/// Starts before the newest one, if that began after the step.
+/// The record of the newest start; if that began at or after the step, of an earlier one.
 Result<TrainingRecord::Part> TrainingRecord::part_with(const std::string& tenant,
                                                        int64_t step) const {
   Part part = newest_;
