@@ -69,8 +69,9 @@ class ResourceCopies {
     return processes;
   }
 
-  /// The threads of each copy, if the resource does not state them. Each process has its cores
-  /// divided by its compute resources, at least 1; the smallest of these is used for all copies.
+  /// The threads of each copy, if the resource does not state them. A process could give each its
+  /// cores divided by its compute resources, at least 1; all copies get the smallest of these
+  /// numbers.
   int32_t threads_of(const DraftResource& resource) const {
     if (resource.common.threads > 0) return static_cast<int32_t>(resource.common.threads);
     if (!resource.contract->computes) return 1;

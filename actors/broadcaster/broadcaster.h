@@ -8,9 +8,9 @@
 /// Order: one update of a key at a time; of the versions that arrive meanwhile only the newest
 /// follows. Keys do not wait for each other: tenants may share a broadcaster, and their versions
 /// may have equal numbers. An engine that has not answered within `applied_max` is set aside for
-/// that key: it is not waited for until it has applied the live version again. If every engine
-/// reports that it cannot apply an update, no later version could become live. The tenant then
-/// fails with the text of the last report, and later messages for its keys are ignored.
+/// that key: the broadcaster does not wait for it until it has applied the live version. If every
+/// engine reports that it cannot apply an update, no later version could become live. The tenant
+/// then fails with the text of the last report, and later messages for its keys are ignored.
 #pragma once
 
 #include <map>

@@ -18,6 +18,13 @@ Status EngineUser::drain() {
   return ok();
 }
 
+Status EngineUser::on_peer(const PeerEvent& event) {
+  if (event.kind != PeerEvent::Kind::kUp) return ok();
+  told_load_.reset();
+  tell_load(engine_->state());
+  return ok();
+}
+
 Status EngineUser::on_update(const PolicyUpdate& update) {
   const auto& delivery = services().delivery();
   const WeightsKey key{delivery.tenant};

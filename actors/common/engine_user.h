@@ -34,6 +34,8 @@ class EngineUser : public Actor {
  public:
   Status start(Resources& resources) override;
   Status drain() override;
+  /// A router that was restarted knows nothing of the engine: it gets the load again.
+  Status on_peer(const PeerEvent& event) override;
 
  protected:
   Status on_update(const PolicyUpdate& update);

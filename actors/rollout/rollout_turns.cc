@@ -195,7 +195,7 @@ void Rollout::send_action(Place place) {
   member.told_from = action.first_turn;
   action.texts.assign(member.texts.begin() + action.first_turn, member.texts.end());
   action.is_truncated = trajectory.is_truncated;
-  // An environment that gets several turns plays all of them, so each gets the time of a call.
+  // The environment plays every turn of the action, so its time limit is that of one call per turn.
   begin_environment_time(place, static_cast<int64_t>(action.texts.size()));
   action.ended = environments_.take_ended(member.environment);
   auto options = mine();

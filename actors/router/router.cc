@@ -75,6 +75,7 @@ Status Router::start(Resources&) {
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
   held_max_ = static_cast<size_t>(std::max(inflight, kHeldAtLeast));
+  owed_max_ = std::max(static_cast<size_t>(options_.sessions_max), 2 * held_max_);
   return ok();
 }
 
@@ -226,8 +227,7 @@ void Router::remember(const HeldRequest& held, InstanceId engine) {
   requests_[held.name()] = {engine, held.request.session, held.request.attempt, held.cause,
                             held.origin};
   // The sender never reports answers: keep the table bounded.
-  if (static_cast<int64_t>(requests_.size()) > options_.sessions_max)
-    requests_.erase(requests_.begin());
+  if (requests_.size() > owed_max_) requests_.erase(requests_.begin());
 }
 
 Status Router::on_load(const EngineLoad& load) {

@@ -151,6 +151,8 @@ class Router final : public Actor {
   const RouterOptions options_;
   // Constant after start.
   size_t held_max_ = 0;
+  /// Of `requests_`: all that may be in flight, and as many whose answers are not reported yet.
+  size_t owed_max_ = 0;
   // Touched only by handlers.
   std::optional<RouteBlockNamer> namer_;  // only for a policy that uses it; has no state
   std::unique_ptr<RoutePolicy> policy_;

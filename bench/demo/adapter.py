@@ -1,4 +1,4 @@
-"""What an adapter saves and costs: the demo with all weights trained against adapters, seconds
+"""The savings and costs of an adapter: the demo with all weights trained against adapters, seconds
 until the mean reward has risen by 0.3 and most memory of the worker.
 
 Bound: with an adapter no gradients and moments of the 1 M weights are kept (three times 4 MB less)

@@ -1,4 +1,4 @@
-"""What asynchrony buys with answers of very different lengths, on a real engine and learner: the
+"""The gain of asynchrony with answers of very different lengths, on a real engine and learner: the
 demo's step time at max_off_policy_steps 0 against others.
 
 Bound: a strictly on-policy step costs the longest answer and then training, an asynchronous one the

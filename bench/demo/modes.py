@@ -1,4 +1,4 @@
-"""What asynchrony buys on two cores: the demo's step time at max_off_policy_steps 2 against 0.
+"""The gain of asynchrony on two cores: the demo's step time at max_off_policy_steps 2 against 0.
 
 Bound: with one core for generation and one for training, an asynchronous step takes the longer of
 the two, a strictly on-policy step their sum. Runs are interleaved, 2, 0, 2, 0, ..., at the same

@@ -1,4 +1,4 @@
-"""What four processes cost on two cores: examples/split against examples/reverse_text.
+"""The cost of four processes on two cores: examples/split against examples/reverse_text.
 
 Bound: the work is the same, so on an idle machine the ratio is 1 but for what crosses processes (some
 60 k messages and 200 versions of 3.6 MB: together under a second of CPU) and for the second engine:

@@ -1,4 +1,4 @@
-"""What recording costs the demo: step time and CPU time with the trace on against off.
+"""The cost of recording for the demo: step time and CPU time with the trace on against off.
 
 Bound: a step of 64 rollouts is 480 deliveries and 370 notes at 55 ns, and 250 stored messages (encode,
 check and copy, 2 us each): 0.55 ms of an 80 ms step, 0.7 %; packing 110 KB at 100 MB/s is 1 ms more, in

@@ -1,4 +1,4 @@
-"""What tenants of one model cost each other: the demo with adapters of rank 8, alone and side by
+"""The mutual cost of tenants of one model: the demo with adapters of rank 8, alone and side by
 side.
 
 scale        one tenant with a batch of 8 * N rollouts against N tenants with a batch of 8 each:

@@ -1,11 +1,11 @@
-"""An RL run of Qwen3-0.6B's shape on one card: how much of the time each half is busy.
+"""An RL run of Qwen3-0.6B's shape on one CUDA device: the share of time that each half is busy.
 
     python3 bench/device/both_halves.py [--graph configs/qwen3_0.6b_one_card.toml] [--steps 12]
 
 Random weights, the task of the graph with a reward that is chance; groups of equal rewards are
 trained, too, since here the work counts and not the reward. What bounds it: whichever half is slower
 is busy all the time; the other waits for it, as far as max_off_policy_steps lets it not run ahead.
-On one card both share its processors, so that their times add up to more than either alone would take.
+On one device both share its processors, so that the sum of their times exceeds the time of either alone.
 
 Busy is the share of its thread's time that a group spends in steps, from step WARM to the last, by
 /metrics: of prefill and decode the engine's, of the trainer the learner's.
@@ -23,7 +23,7 @@ WARM = 3
 
 
 def busy_seconds(metrics):
-    """Of the engines' groups and the trainer's."""
+    """The busy shares of the engines' groups and of the trainer's."""
     seconds = {"engine": 0.0, "learner": 0.0}
     for (name, labels), value in metrics.items():
         if name != "primerl_group_busy_seconds_total":

@@ -1,9 +1,9 @@
 // New weights from a learner's device to an engine's device, without the host.
 //
-//   cuda_weights_bench 0.6b|8b FOLDER CARD
+//   cuda_weights_bench 0.6b|8b FOLDER DEVICE
 //
-// The engine is on cuda:0 and decodes 64 sequences meanwhile. The publisher is on cuda:CARD, in
-// this process (only with CARD 0) and in another. With the 0.6B shape of Qwen3 it is the learner.
+// The engine is on cuda:0 and decodes 64 sequences meanwhile. The publisher is on cuda:DEVICE, in
+// this process (only with DEVICE 0) and in another. With the 0.6B shape of Qwen3 it is the learner.
 // The learner of the 8B shape would not fit beside an engine, so a buffer of its size is copied in
 // the same way.
 //
@@ -363,7 +363,7 @@ int main(int argc, char** argv) {
   if (words.size() == 4 && words[0] == "--publish")
     return primerl::bench::publish(words[1], words[2], std::stoi(words[3]));
   if (words.size() != 3 || (words[0] != "0.6b" && words[0] != "8b")) {
-    fmt::print(stderr, "usage: cuda_weights_bench 0.6b|8b FOLDER CARD\n");
+    fmt::print(stderr, "usage: cuda_weights_bench 0.6b|8b FOLDER DEVICE\n");
     return 2;
   }
   return primerl::bench::run(words[0], words[1], std::stoi(words[2]));

@@ -1,4 +1,4 @@
-"""The demo on a card, killed (-9) in the middle and resumed: what is lost, and what a replay says.
+"""The demo on a CUDA device, killed (-9) in the middle and resumed: counts losses and replays the run.
 
     python3 bench/device/kill_and_resume.py [--graph examples/one_card/graph.toml] [--steps 60] [--seeds 5]
 
@@ -31,7 +31,7 @@ def replay(folder, depth):
 
 
 def killed_and_resumed(words, folder, steps):
-    """What the run's folder then holds, and whether nothing was lost."""
+    """The content of the run's folder afterwards, and whether anything was lost."""
     killed = Run(folder, words)
     killed.wait_for_step(steps // 2)
     killed.kill_workers()
@@ -52,7 +52,7 @@ def killed_and_resumed(words, folder, steps):
 
 
 def rewarded_alike(pairs):
-    """Of (whole, killed) mean rewards, one pair a seed."""
+    """The comparison of (whole, killed) mean rewards, one pair per seed."""
     apart = [killed - whole for whole, killed in pairs]
     error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("inf")
     shown = ", ".join(f"{whole:.3f} {killed:.3f}" for whole, killed in pairs)

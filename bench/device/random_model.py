@@ -1,5 +1,5 @@
 """A model folder of Qwen3-0.6B's shape with random weights, and a tokenizer that knows the demo's
-characters among 151,936 tokens: what a run on a card can be measured with where no weights are.
+characters among 151,936 tokens: for measuring a run on a CUDA device without trained weights.
 
     python3 bench/device/random_model.py FOLDER [--layers 28]
 
@@ -66,7 +66,7 @@ def write_weights(file, layers):
 
 
 def write_tokenizer(folder):
-    """The demo's, with tokens that nothing is written with up to the vocabulary's end."""
+    """The demo's, with unused tokens up to the vocabulary's end."""
     base = ROOT / "examples/reverse_text/base"
     tokenizer = json.loads((base / "tokenizer.json").read_text())
     vocab = tokenizer["model"]["vocab"]

@@ -23,7 +23,7 @@ def sets(values):
 
 
 def lines_of(file):
-    """The objects of a jsonl file that are whole; none where it is not there yet."""
+    """The complete objects of a jsonl file; empty if the file does not exist yet."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -43,7 +43,7 @@ class Run:
         return lines_of(self.folder / "metrics.jsonl")
 
     def wait_for_step(self, number):
-        """Until it has taken so many steps; a run that ends before is an error."""
+        """Waits for so many steps; a run that ends before is an error."""
         deadline = time.monotonic() + WAIT_MAX_S
         while len(self.steps()) < number:
             if self.program.poll() is not None or time.monotonic() > deadline:
@@ -59,7 +59,7 @@ class Run:
             os.kill(pid, signal.SIGKILL)
 
     def metrics(self):
-        """What /metrics says: {(name, labels): value}."""
+        """The values of /metrics: {(name, labels): value}."""
         address = json.loads((self.folder / "run.json").read_text())["control"]["metrics"]
         with urllib.request.urlopen(address, timeout=10) as answer:
             text = answer.read().decode()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds workers of a run of several processes up without killing them, and looks what became of it.
+"""Delays workers of a run of several processes without killing them, and checks the result.
 
     bench/recovery/faults.py [--graph GRAPH] [--seconds 5] [--json FILE]
 
@@ -121,7 +121,7 @@ def main():
             after = run.memory()
             faults += run.end()
             if None in went_on:
-                faults.append(f"{fault.__name__}: did not go on")
+                faults.append(f"{fault.__name__}: did not continue")
                 continue
             figures[fault.__name__] = {
                 "seconds_until_a_step": [round(each, 3) for each in went_on],

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Kills random workers of a run of several processes at random moments, and looks what became of it.
+"""Kills random workers of a run of several processes at random moments, and checks the result.
 
     bench/recovery/kills.py [--kills 100] [--kills-per-run 10] [--seed 1] [--graph GRAPH] [--engines]
 
 What bounds a recovery: starting the processes again (about 0.3 s each on a loaded machine of two
 cores, libtorch among it), linking them up, and following the record, which costs about a fortieth of
-the time the run has taken. What is measured: from the kill to the first step that the run takes after it went on.
+the time the run has taken. What is measured: from the kill to the first step after the run has resumed.
 
 Every run must end in order (its ledger then balances, or `run` says otherwise and fails), take every
 step in order, and end every rollout once. Kills hit the processes that keep state; with --engines the engines, too.

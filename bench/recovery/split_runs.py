@@ -1,4 +1,4 @@
-"""What the scripts beside this one ask of a run of several processes: its workers, and its order."""
+"""Code that the scripts of this folder share about runs of several processes: workers, and step order."""
 import json
 import pathlib
 
@@ -36,7 +36,7 @@ def values_of(path, name, faults):
 
 
 def faults_of(folder, goes_back=False):
-    """What must not be: steps out of order (but back to a checkpoint), rollouts that ended twice."""
+    """Faults: steps out of order (but back to a checkpoint), rollouts that ended twice."""
     faults, last = [], 0
     for step in values_of(folder / "metrics.jsonl", "step", faults):
         if step != last + 1 and not (goes_back and step <= last):

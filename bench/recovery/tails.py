@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills a run of several processes and measures how long it takes to go on, with and without saved state.
+"""Kills a run of several processes and measures how long it takes to resume, with and without saved state.
 
     bench/recovery/tails.py [--graph GRAPH] [--seconds 20 60] [--rounds 3] [--json FILE]
 
@@ -63,7 +63,7 @@ def resume(folder):
                 took = time.monotonic() - began
                 break
             if program.poll() is not None or time.monotonic() - began > WAIT_MAX_S:
-                raise SystemExit(f"{folder} did not go on:\n{text}")
+                raise SystemExit(f"{folder} did not continue:\n{text}")
             time.sleep(0.005)
         memory = max(peak_mib(pid) for pid in workers_of(program.pid).values())
         kill_all(program)

@@ -14,11 +14,8 @@ namespace primerl {
 
 class FileLock {
  public:
-  enum class When {
-    kNow,
-    kFree
-  };  // kNow: fails if another lock exists; kFree: waits until it is
-      // free
+  /// kNow: fails if another lock exists. kFree: waits until it is free.
+  enum class When { kNow, kFree };
 
   FileLock(const std::filesystem::path& path, When when) : file_(opened(path)) {
     const int how = when == When::kNow ? LOCK_EX | LOCK_NB : LOCK_EX;

@@ -45,9 +45,9 @@ Status StepDump::write(const std::filesystem::path& folder) {
   tensors_.clear();
   num_bytes_ = 0;
   if (std::exchange(is_full_, false))
-    return error(Code::kExhausted, "the numbers of this step are more than {} bytes",
+    return error(Code::kExhausted, "the values of this step need more than {} bytes",
                  kStepDumpBytesMax)
-        .note("take a batch of fewer tokens");
+        .note("use a batch with fewer tokens");
   std::error_code fault;
   std::filesystem::create_directories(folder, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());

@@ -35,8 +35,7 @@ Result<DeviceRoom> room_on(std::string_view device) {
   ASSIGN_OR_RETURN(const CudaDeviceFacts facts, cuda_device_facts(cuda_device_index(device)));
   return DeviceRoom{facts.free_bytes, facts.total_bytes};
 #else
-  return error(Code::kUnavailable, "'{}' has no memory of its own that this build could ask for",
-               device);
+  return error(Code::kUnavailable, "'{}' has no device memory that this build can query", device);
 #endif
 }
 

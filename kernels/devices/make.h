@@ -28,7 +28,7 @@ Result<std::unique_ptr<Engine>> make_torch_engine(
     std::shared_ptr<const Tokenizer> tokenizer = nullptr, FrozenBases* bases = nullptr);
 
 /// Bytes that the engine or learner of a folder needs on `options.device`, as compared with the
-/// free memory when it is made; zero on the CPU. Without `adapters` it trains full weights.
+/// free memory when it is made; zero on the CPU. Without `adapters` it trains whole weights.
 Result<DeviceBytes> engine_device_bytes(const EngineOptions& options,
                                         const std::filesystem::path& model_folder);
 Result<DeviceBytes> learner_device_bytes(const LearnerOptions& options,

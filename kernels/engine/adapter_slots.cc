@@ -6,7 +6,7 @@ namespace primerl {
 
 AdapterSlots::Slot& AdapterSlots::slot_held(int32_t adapter) {
   const int32_t slot = slot_of(adapter);
-  CHECK(slot != kNone, "a sequence computes with an adapter that is in no slot");
+  CHECK(slot != kNone, "a sequence computes with an adapter that has no slot");
   return slots_[static_cast<size_t>(slot)];
 }
 

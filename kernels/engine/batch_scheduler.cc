@@ -48,7 +48,7 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits)
                     TenantClaims::Waiting::kKeepsItsClaim) {}
 
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
-  CHECK(versions_.set(key, version), "an engine of more keys than it may hold");
+  CHECK(versions_.set(key, version), "an engine has more keys than its limit");
   waiting_.visit([](Sequence& sequence) { sequence.chains.clear(); });
   for (const auto& prefill : prefilling_)
     if (prefill->is_again && prefill->first().request.key() == key) prefill->publishes = false;
@@ -72,13 +72,13 @@ Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {
   if (total > options.max_sequence_tokens)
     return error(Code::kInvalid, "{} prompt tokens and max_tokens {} are more than {}", prompt,
                  request.sampling.max_tokens, options.max_sequence_tokens)
-        .note("a sequence holds max_sequence_tokens, prompt and completion together");
+        .note("prompt and completion together have at most max_sequence_tokens");
   if (total > static_cast<int64_t>(options.kv_blocks) * options.block_size)
     return error(Code::kInvalid, "{} tokens never fit {} KV blocks of {} tokens", total,
                  options.kv_blocks, options.block_size)
         .note("give the engine more kv_blocks");
   if (sequences_.contains(request.id.value))
-    return error(Code::kExists, "sequence {} is already here", request.id.value);
+    return error(Code::kExists, "sequence {} was already submitted", request.id.value);
   ASSIGN_OR_RETURN(StopRule stop, StopRule::make(request.sampling, limits_.tokenizer));
   ASSIGN_OR_RETURN(auto processor, LogitsProcessor::make(request.sampling, request.prompt_tokens,
                                                          limits_.eos_ids, limits_.vocab_size));
@@ -268,7 +268,7 @@ void BatchScheduler::begin(StepPlan& plan) {
 }
 
 bool BatchScheduler::plan(StepPlan& plan) {
-  CHECK(num_under_way_ == 0, "a step is planned when the one before is finished");
+  CHECK(num_under_way_ == 0, "plan() was called before the previous step was finished");
   const EngineOptions& options = limits_.options;
   begin(plan);
   int32_t budget = options.max_batched_tokens;
@@ -308,8 +308,8 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   if (!std::isfinite(logprob)) {
     return end_early(
         sequence, FinishReason::kFailed,
-        fmt::format("the logits of its token {} are no distribution, under the weights of "
-                    "version {}: some are not numbers, or are infinite",
+        fmt::format("the logits of its token {} are NaN or infinite, under the weights of "
+                    "version {}",
                     index, version));
   }
   if (sequence.publishes && sequence.prefill == nullptr)

@@ -64,7 +64,8 @@ BlockChain BlockHasher::next(const BlockChain& chain, std::span<const int32_t> t
   message_.clear();
   append_bytes(message_, chain.hash.data(), chain.hash.size());
   append_u32(message_, static_cast<uint32_t>(tokens.size()));
-  static_assert(std::endian::native == std::endian::little, "names are of little-endian integers");
+  static_assert(std::endian::native == std::endian::little,
+                "block names need a little-endian machine");
   append_bytes(message_, tokens.data(), tokens.size_bytes());
   message_.push_back(static_cast<std::byte>(kWeightsKeyExtra));
   append_u32(message_, 8);

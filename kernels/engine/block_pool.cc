@@ -56,7 +56,7 @@ void BlockPool::hold(int32_t block) {
 
 void BlockPool::release(int32_t block) {
   Block& released = blocks_[index(block)];
-  CHECK(released.num_holders > 0, "a block that nobody holds");
+  CHECK(released.num_holders > 0, "a block that is not in use");
   if (--released.num_holders > 0) return;
   // Blocks that no lookup can find are reused first.
   const int32_t head = num_blocks();
@@ -77,7 +77,7 @@ int32_t BlockPool::find(const BlockName& name) const {
 
 void BlockPool::publish(int32_t block, const BlockName& name) {
   Block& named = blocks_[index(block)];
-  CHECK(named.num_holders > 0 && !named.is_named, "only a held block without a name gets one");
+  CHECK(named.num_holders > 0 && !named.is_named, "only a block in use without a name gets one");
   int32_t& first = bucket_of(name);
   named.name = name;
   named.is_named = true;
@@ -90,7 +90,7 @@ void BlockPool::publish(int32_t block, const BlockName& name) {
 
 void BlockPool::withdraw(int32_t block) {
   const Block& named = blocks_[index(block)];
-  CHECK(named.num_holders > 0, "only a held block loses its name");
+  CHECK(named.num_holders > 0, "only a block in use loses its name");
   if (named.is_named) forget(block);
 }
 

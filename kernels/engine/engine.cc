@@ -25,7 +25,7 @@ std::string_view to_string(FinishReason reason) {
 }
 
 void Engine::set_paused(bool is_paused) {
-  CHECK(!is_paused, "an engine that was not made pausable was asked to stand still");
+  CHECK(!is_paused, "an engine that cannot pause was asked to pause");
 }
 
 Result<std::optional<uint64_t>> Engine::apply_prepared(

@@ -141,7 +141,7 @@ struct EngineState {
 
 /// `detail` of a sequence that expire() ended.
 inline constexpr std::string_view kLeaseEnded =
-    "its lease ended before anybody took its prefilled prompt over";
+    "its lease expired before its prefilled prompt was taken over";
 
 /// What pauses an engine, and for how long yet.
 struct EngineHolder {

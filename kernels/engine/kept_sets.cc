@@ -56,7 +56,7 @@ bool has_kept_sets(const SamplingParams& sampling) {
 
 void append_kept(std::span<const int32_t> ids, int32_t vocab_size, std::vector<std::byte>& bytes) {
   if (ids.size() == static_cast<size_t>(vocab_size)) return append_all_kept(1, bytes);
-  CHECK(!ids.empty(), "a token was sampled from nothing");
+  CHECK(!ids.empty(), "a token was sampled from an empty set");
   const size_t num_bitmap_bytes = static_cast<size_t>(ids.back()) / 8 + 1;
   size_t num_list_bytes = 0;
   int32_t next = 0;
@@ -145,7 +145,7 @@ Result<KeptSet> KeptReader::next() {
 Status check_kept(std::span<const std::byte> bytes, std::span<const int32_t> tokens,
                   int32_t vocab_size) {
   if (bytes.size() > kKeptBytesMax)
-    return error(Code::kExhausted, "its kept sets have {} bytes, at most {} are taken",
+    return error(Code::kExhausted, "its kept sets have {} bytes, at most {} are accepted",
                  bytes.size(), kKeptBytesMax)
         .note("a smaller top_p or a larger min_p keeps fewer tokens");
   KeptReader reader(bytes);

@@ -15,27 +15,27 @@ std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
 
 }  // namespace
 
-/// The engine has memory for only one set of full weights.
+/// The engine has memory for only one set of whole weights.
 Status KnownAdapters::check_key(WeightsKey key, const VersionsByKey& versions) const {
   if (are_there()) return ok();
   if (!key.is_whole())
-    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
+    return error(Code::kUnavailable, "this engine applies whole weights, not {}", key)
         .note("give the engine 'adapter_slots'");
   const auto& held = versions.list();
   if (held.empty() || held.front().key == key) return ok();
-  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
+  return error(Code::kUnavailable, "this engine has the weights of {}, not those of {}",
                held.front().key, key)
       .note(
-          "it has memory for the whole weights of one tenant; give each tenant engines of its own, "
-          "or the engine 'adapter_slots'");
+          "it has memory for the whole weights of one tenant; give each tenant its own engine, or "
+          "give the engine 'adapter_slots'");
 }
 
 Result<int32_t> KnownAdapters::number_of(WeightsKey key) const {
   if (!are_there()) return kNoAdapter;
   for (size_t i = 0; i < adapters_.size(); ++i)
     if (adapters_[i].key == key) return static_cast<int32_t>(i);
-  return error(Code::kUnavailable, "this engine holds no adapter of {}", key)
-      .note("its first version must be applied before it is asked for tokens");
+  return error(Code::kUnavailable, "this engine has no adapter of {}", key)
+      .note("apply its first version before sending requests");
 }
 
 Result<AdapterConfig> KnownAdapters::check(const WeightSnapshot& snapshot) const {
@@ -45,7 +45,7 @@ Result<AdapterConfig> KnownAdapters::check(const WeightSnapshot& snapshot) const
                  snapshot.key, config.rank, rank_max_)
         .note("raise 'max_adapter_rank' of the engine, or train a smaller rank");
   if (!number_of(snapshot.key).ok() && count() >= adapters_max_)
-    return error(Code::kExhausted, "the {} adapters of this engine are taken, {} has none",
+    return error(Code::kExhausted, "the {} adapters of this engine are in use, {} has none",
                  adapters_max_, snapshot.key)
         .note("give the engine a larger 'adapters_max', or more 'adapter_slots'");
   return config;

@@ -1,5 +1,5 @@
-/// KnownAdapters: the weights an engine computes with. Either the full weights of one tenant or, if
-/// it has adapter slots, an adapter for each key that was applied.
+/// KnownAdapters: the weights an engine computes with. Either the whole weights of one tenant or,
+/// if it has adapter slots, an adapter for each key that was applied.
 ///
 /// Adapters are numbered from 0 in the order in which their keys were applied, and keep their
 /// number. If there may be more adapters than slots, this class keeps a copy of the tensors of
@@ -32,12 +32,12 @@ class KnownAdapters {
         adapters_max_(std::max(options.adapters_max, options.adapter_slots)),
         rank_max_(options.max_adapter_rank) {}
 
-  /// False: the engine applies full weights.
+  /// False: the engine applies whole weights.
   bool are_there() const { return num_slots_ > 0; }
 
   /// Whether an engine with `versions` may apply, or serve requests of, `key`.
   Status check_key(WeightsKey key, const VersionsByKey& versions) const;
-  /// The number of the adapter of `key`; kNoAdapter if the engine applies full weights.
+  /// The number of the adapter of `key`; kNoAdapter if the engine applies whole weights.
   Result<int32_t> number_of(WeightsKey key) const;
   /// The adapter config of a snapshot, if there is space for it.
   Result<AdapterConfig> check(const WeightSnapshot& snapshot) const;

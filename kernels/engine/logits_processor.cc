@@ -33,7 +33,7 @@ Result<std::unique_ptr<LogitsProcessor>> LogitsProcessor::make(
   if (sampling.min_tokens > 0) made->ends_ = ending_ids(sampling, eos_ids, vocab_size);
   if (made->ends_.size() == static_cast<size_t>(vocab_size))
     return error(Code::kInvalid,
-                 "with min_tokens {} no token can be drawn: each of {} would end it",
+                 "with min_tokens {} no token can be sampled: each of {} would end it",
                  sampling.min_tokens, vocab_size);
   made->min_tokens_ = sampling.min_tokens;
   made->repetition_penalty_ = static_cast<float>(sampling.repetition_penalty);

@@ -55,7 +55,7 @@ Status validate_biases(const std::vector<TokenBias>& biases) {
     if (before != nullptr && before->token >= one.token)
       return error(Code::kInvalid, "logit_bias has token {} after token {}", one.token,
                    before->token)
-          .note("the tokens of logit_bias rise, and none is there twice");
+          .note("the tokens of logit_bias rise, without duplicates");
     before = &one;
   }
   return ok();

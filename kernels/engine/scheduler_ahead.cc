@@ -32,7 +32,7 @@ bool BatchScheduler::can_grow_ahead() const {
 }
 
 bool BatchScheduler::plan_ahead(StepPlan& plan) {
-  CHECK(num_under_way_ == 1, "a step is planned ahead of the only one under way");
+  CHECK(num_under_way_ == 1, "plan_ahead() needs exactly one step in progress");
   if (!prefilling_.empty() || !copies_.empty() || can_admit()) return false;
   if (std::ranges::none_of(running_, [this](const auto* one) { return goes_on(*one); }) ||
       !can_grow_ahead())

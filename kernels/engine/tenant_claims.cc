@@ -40,7 +40,7 @@ void TenantClaims::want(TenantSlot tenant, int32_t count) {
 void TenantClaims::take(TenantSlot tenant, int32_t count) {
   change(tenant, [count](One& one) {
     one.num_taken += count;
-    CHECK(one.num_taken >= 0, "a tenant gave back what it did not have");
+    CHECK(one.num_taken >= 0, "a tenant released more than it had");
   });
   num_taken_ += count;
 }

@@ -30,7 +30,7 @@ class TenantClaims {
  public:
   static constexpr int32_t kWindow = 1024;  // engine steps
 
-  /// What is reserved for a tenant that waits for more.
+  /// Whether a claim is reserved for a tenant that waits for more.
   enum class Waiting : uint8_t { kTakesItsTurn, kKeepsItsClaim };
 
   /// `shares` by tenant slot. With fewer than two shares nothing is divided.

@@ -80,13 +80,13 @@ Result<TensorWords> words_of(const WeightTensor& tensor) {
   const std::string_view name = tensor.name;
   const bool is_a = name.ends_with(kSuffixA);
   if (!name.starts_with(kPrefix) || (!is_a && !name.ends_with(kSuffixB)))
-    return error(Code::kInvalid, "tensor '{}' is not that of an adapter", name)
+    return error(Code::kInvalid, "tensor '{}' does not belong to an adapter", name)
         .note(
             "tensors of an adapter are base_model.model.MODULE.lora_A.weight and lora_B.weight, "
             "and 'scaling'");
   const auto word = last_word(name.substr(0, name.size() - kSuffixA.size()));
   if (!is_target(word))
-    return error(Code::kInvalid, "tensor '{}' is of '{}', which no adapter here is put on", name,
+    return error(Code::kInvalid, "tensor '{}' is for '{}', which adapters cannot target here", name,
                  word)
         .note(fmt::format("known targets: {}", fmt::join(kTargets, ", ")));
   if (tensor.shape.size() != 2)
@@ -147,7 +147,7 @@ Result<AdapterConfig> told_adapter(const std::vector<WeightTensor>& tensors) {
     ASSIGN_OR_RETURN(const TensorWords words, words_of(tensor));
     if (rank == 0) rank = words.rank;
     if (words.rank != rank)
-      return error(Code::kInvalid, "tensor '{}' is of rank {}, others of this adapter of {}",
+      return error(Code::kInvalid, "tensor '{}' has rank {}, others of this adapter have {}",
                    tensor.name, words.rank, rank)
           .note("all linears of an adapter have one rank");
     targets.insert(words.target);

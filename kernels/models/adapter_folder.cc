@@ -56,7 +56,7 @@ Status check_fields(const Json& json) {
     const bool is_taken =
         std::find(kTakenFields.begin(), kTakenFields.end(), key) != kTakenFields.end();
     if (is_taken || is_off(value)) continue;
-    return error(Code::kInvalid, "'{}' is {}: nothing here computes that", key, value.dump())
+    return error(Code::kInvalid, "'{}' is {}, which is not supported here", key, value.dump())
         .note("make the adapter without it");
   }
   const Json* type = json.find("peft_type");
@@ -65,7 +65,7 @@ Status check_fields(const Json& json) {
                  type == nullptr ? "missing" : type->dump());
   const Json* bias = json.find("bias");
   if (bias != nullptr && *bias != Json("none"))
-    return error(Code::kInvalid, "'bias' is {}: adapters train no biases here", bias->dump())
+    return error(Code::kInvalid, "'bias' is {}: biases of adapters are not supported", bias->dump())
         .note("known values: \"none\"");
   // The other values change the weights of the base (pissa, olora, loftq ...).
   const Json* init = json.find("init_lora_weights");
@@ -90,7 +90,7 @@ Result<std::vector<std::string>> targets_of(const Json& json) {
 }
 
 Result<AdapterConfig> config_of(const Json& json) {
-  if (!json.is_object()) return error(Code::kInvalid, "it is no JSON object");
+  if (!json.is_object()) return error(Code::kInvalid, "it is not a JSON object");
   RETURN_IF_ERROR(check_fields(json));
   ASSIGN_OR_RETURN(const int64_t rank, json.get_int("r"));
   AdapterConfig config;
@@ -128,7 +128,7 @@ Status check_base(const std::string& base, const ModelConfig& model) {
   if (essence_of(config) == essence_of(model)) return ok();
   return error(Code::kInvalid, "it was trained on '{}', whose config.json describes another model",
                base)
-      .note("put an adapter on the model that it was trained on");
+      .note("use the model that the adapter was trained on");
 }
 
 /// The tensors of the file and the scaling of `config`, sorted by name.
@@ -166,7 +166,7 @@ Status check_finite(const std::vector<WeightTensor>& tensors) {
     if (broken == numbers.end()) continue;
     return error(Code::kInvalid, "number {} of tensor '{}' is {}", broken - numbers.begin(),
                  tensor.name, *broken)
-        .note("start from an adapter all of whose numbers are finite");
+        .note("start from an adapter without NaN or infinity");
   }
   return ok();
 }
@@ -184,7 +184,7 @@ Result<ReadConfig> read_config(const std::filesystem::path& file) {
     std::error_code fault;
     if (!std::filesystem::exists(weights / kConfigFile, fault)) return Error(text.error());
     return Error(text.error())
-        .note(fmt::format("that of this checkpoint is in '{}'", weights.string()));
+        .note(fmt::format("the adapter of this checkpoint is in '{}'", weights.string()));
   }
   ASSIGN_OR_RETURN(auto json, parse_json(*text, file.string()));
   auto config = config_of(json);
@@ -233,7 +233,7 @@ Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& foun
     return error(Code::kInvalid, "the adapter there is scaled by {} (alpha {}), this one by {}",
                  scaling_of(found), found.alpha, scaling_of(wanted));
   if (named_targets(found) != named_targets(wanted))
-    return error(Code::kInvalid, "the adapter there is put on {}, this one on {}",
+    return error(Code::kInvalid, "the adapter there targets {}, this one {}",
                  fmt::join(found.targets, ", "), fmt::join(wanted.targets, ", "));
   return ok();
 }

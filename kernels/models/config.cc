@@ -99,13 +99,13 @@ Status read_sizes(ConfigReader& reader, const ModelFamily& family, ModelConfig& 
 
 Status check_heads(const AttentionSpec& attention) {
   if (attention.num_heads % attention.num_kv_heads != 0)
-    return error(Code::kInvalid, "{} attention heads are no multiple of {} key-value heads",
+    return error(Code::kInvalid, "{} attention heads are not a multiple of {} key-value heads",
                  attention.num_heads, attention.num_kv_heads);
   if (attention.rotary_dim < 2 || attention.rotary_dim % 2 != 0 ||
       attention.rotary_dim > attention.head_dim)
-    return error(Code::kInvalid, "{} of the {} channels of a head would turn", attention.rotary_dim,
-                 attention.head_dim)
-        .note("rotary embedding turns an even number of them");
+    return error(Code::kInvalid, "{} of the {} channels of a head would be rotated",
+                 attention.rotary_dim, attention.head_dim)
+        .note("rotary embedding rotates an even number of them");
   return ok();
 }
 

@@ -5,7 +5,7 @@
 /// Every row of an output depends on its own inputs only, in one fixed order of additions: other
 /// rows of the batch, chunking and the split over threads never change a bit. `cpu_ops()` is the
 /// table for the best instruction set of this machine (AVX-512, AVX2 or the baseline); all follow
-/// the same order. Callers that use threads split `rows` (or spans, or heads) themselves. Where a
+/// the same order. Callers that use threads split `rows` (or spans, or heads) themselves. If a
 /// gradient is a sum over rows ("added to"), callers give each part of the rows its own sum. The
 /// choice of parts must not depend on the number of threads.
 #pragma once

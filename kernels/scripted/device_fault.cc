@@ -29,12 +29,12 @@ Status take_device_fault(const std::string& file, std::string_view doing) {
     return error(Code::kExhausted, "{}: a scripted device has no memory left (file '{}' was there)",
                  doing, file);
   if (*asked != "lost")
-    return error(Code::kInvalid, "'{}' says '{}', which is no fault of a device", file, *asked)
-        .note("\"lost\", \"full\" and \"no space\" are");
+    return error(Code::kInvalid, "'{}' says '{}', which is not a device fault", file, *asked)
+        .note("valid faults are \"lost\", \"full\" and \"no space\"");
   return error(Code::kDeviceLost,
                "{}: the device is lost to this process: scriptedDeviceLost (file '{}' was there)",
                doing, file)
-      .note("a scripted fault: take 'device_fault_file' out of the graph");
+      .note("a scripted fault: remove 'device_fault_file' from the graph");
 }
 
 }  // namespace primerl

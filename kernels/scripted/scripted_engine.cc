@@ -73,7 +73,7 @@ Status check_needs_no_logits(const SamplingParams& sampling) {
   if (sampling.prompt_logprobs) name = "prompt_logprobs";
   if (name.empty()) return ok();
   return error(Code::kUnavailable, "the scripted engine has no {}", name)
-      .note("it draws from no logits; ask an engine that has a model");
+      .note("it has no logits; use an engine with a model");
 }
 
 bool is_stop_id(const SamplingParams& sampling, int32_t token) {
@@ -90,7 +90,7 @@ Status ScriptedEngine::check_can_go_on(const SamplingParams& sampling) const {
   if (sampling.min_tokens == 0) return ok();
   for (int32_t token = options_.first_token; token < options_.vocab_size; ++token)
     if (!is_stop_id(sampling, token)) return ok();
-  return error(Code::kInvalid, "with min_tokens {} no token can be drawn: each would end it",
+  return error(Code::kInvalid, "with min_tokens {} no token can be sampled: each would end it",
                sampling.min_tokens);
 }
 
@@ -125,8 +125,8 @@ Result<int32_t> ScriptedEngine::adapter_of(WeightsKey key) const {
   if (!takes_adapters()) return kNoAdapter;
   const auto found = std::ranges::find(adapters_, key);
   if (found != adapters_.end()) return static_cast<int32_t>(found - adapters_.begin());
-  return error(Code::kUnavailable, "this engine holds no adapter of {}", key)
-      .note("its first version must be applied before it is asked for tokens");
+  return error(Code::kUnavailable, "this engine has no adapter of {}", key)
+      .note("apply its first version before sending requests");
 }
 
 /// A new adapter is loaded at once if a slot is empty.
@@ -134,7 +134,7 @@ Status ScriptedEngine::hold_adapter(WeightsKey key) {
   if (!takes_adapters() || std::ranges::find(adapters_, key) != adapters_.end()) return ok();
   const int32_t most = std::max(options_.adapters_max, options_.adapter_slots);
   if (std::ssize(adapters_) >= most)
-    return error(Code::kExhausted, "the {} adapters of this engine are taken, {} has none", most,
+    return error(Code::kExhausted, "the {} adapters of this engine are in use, {} has none", most,
                  key);
   scheduler_.slots().place(static_cast<int32_t>(adapters_.size()));
   adapters_.push_back(key);
@@ -205,7 +205,7 @@ Result<uint64_t> ScriptedEngine::apply(const WeightSnapshot& snapshot) {
   if (snapshot.version == versions.of(snapshot.key)) return static_cast<uint64_t>(0);
   RETURN_IF_ERROR(check_scripted_tensors(snapshot.tensors));
   if (!versions.set(snapshot.key, snapshot.version))
-    return error(Code::kExhausted, "{} cannot be applied: the engine holds weights of {} others",
+    return error(Code::kExhausted, "{} cannot be applied: the engine has weights of {} others",
                  snapshot.name(), kWeightsKeysMax);
   RETURN_IF_ERROR(hold_adapter(snapshot.key));
   scheduler_.set_version(snapshot.key, snapshot.version);

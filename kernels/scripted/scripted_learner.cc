@@ -220,7 +220,7 @@ ScriptedLearner::MicroBatch ScriptedLearner::micro_batch(const TrainBatch& batch
 Status ScriptedLearner::check_goes_on(const Stepping& step, const StopRequested& stop_requested) {
   const bool is_first = step.report.num_micro_batches == 0;
   if (is_first || !stop_requested || !stop_requested()) return ok();
-  return error(Code::kCancelled, "the step was left after {} micro-batches",
+  return error(Code::kCancelled, "the step was stopped after {} micro-batches",
                step.report.num_micro_batches);
 }
 
@@ -315,7 +315,7 @@ Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
     is_sound = parsed.ec == std::errc() && parsed.ptr == end;
   }
   if (!is_sound)
-    return error(Code::kCorrupt, "'{}' is no state of a scripted learner", file.string());
+    return error(Code::kCorrupt, "'{}' is not a state of a scripted learner", file.string());
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder / "weights"));
   RETURN_IF_ERROR(check_scripted_tensors(tensors));
   if (!(tensors[0].bytes == scripted_snapshot(PolicyVersion(0), history)->tensors[0].bytes))

@@ -32,7 +32,7 @@ struct TrainedAdapter {
   std::string tenant;
   AdapterConfig config;  // valid
 };
-/// A learner of full weights or, with `adapters`, of those adapters on a frozen base; with fast
+/// A learner of whole weights or, with `adapters`, of those adapters on a frozen base; with fast
 /// numerics the base is not shared. `rows`: tokens of the largest micro-batch; 0: not counted.
 std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const ModelConfig& config,
                                        const std::vector<TrainedAdapter>& adapters, int64_t rows);

@@ -11,13 +11,12 @@ template <class Options>
 Status check_numbers(const Options& options, std::string_view what) {
   if (options.device != "cpu") {
     if (options.numerics == "fast") return ok();
-    return error(Code::kInvalid, "'numerics' is \"{}\", which {} on {} does not have",
+    return error(Code::kInvalid, "'numerics' is \"{}\", which {} on {} does not support",
                  options.numerics, what, options.device)
-        .note(
-            "products there are not bitwise equal to those of the CPU; write numerics = \"fast\"");
+        .note("GEMMs there are not bitwise equal to those of the CPU; write numerics = \"fast\"");
   }
   if (options.products != "dtype")
-    return error(Code::kInvalid, "'products' is \"{}\": {} on the CPU has products in float32",
+    return error(Code::kInvalid, "'products' is \"{}\": {} on the CPU has GEMMs in float32",
                  options.products, what)
         .note("leave 'products' out, or place it on a CUDA device");
   if (options.dtype == "bfloat16")

@@ -68,8 +68,8 @@ class Regex {
 
 Result<Regex> Regex::compile(std::string_view pattern) {
   if (pattern.size() > kPatternBytesMax)
-    return error(Code::kInvalid, "the pattern has {} bytes; at most {} are taken", pattern.size(),
-                 kPatternBytesMax);
+    return error(Code::kInvalid, "the pattern has {} bytes; at most {} are accepted",
+                 pattern.size(), kPatternBytesMax);
   const std::string exact = with_exact_space(pattern);
   int fault = 0;
   PCRE2_SIZE where = 0;
@@ -104,7 +104,7 @@ Result<std::optional<std::pair<size_t, size_t>>> Regex::find(std::string_view te
   if (found < 0) {
     std::array<PCRE2_UCHAR, 160> words{};
     pcre2_get_error_message(found, words.data(), words.size());
-    return error(Code::kExhausted, "the tokenizer's pattern gave up on the text: {}",
+    return error(Code::kExhausted, "the tokenizer's pattern failed on the text: {}",
                  reinterpret_cast<const char*>(words.data()));
   }
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match);
@@ -295,7 +295,7 @@ class Reader {
       return file_.fault("'pre_tokenizer' is missing; a byte-level BPE needs ByteLevel");
     RETURN_IF_ERROR(read_pre_tokenizer(*pre, "pre_tokenizer"));
     if (!has_byte_level_)
-      return file_.fault("'pre_tokenizer' has no ByteLevel; only byte-level BPE is read");
+      return file_.fault("'pre_tokenizer' has no ByteLevel; only byte-level BPE is supported");
     RETURN_IF_ERROR(check_decoder());
     RETURN_IF_ERROR(check_model());
     RETURN_IF_ERROR(read_merges());
@@ -318,7 +318,7 @@ class Reader {
   Status each(const Json& sequence, const std::string& where, std::string_view key, Read read) {
     const Json* parts = sequence.find(key);
     if (parts == nullptr || !parts->is_array())
-      return file_.fault("'{}.{}' is no array", where, key);
+      return file_.fault("'{}.{}' is not an array", where, key);
     for (size_t i = 0; i < parts->as_array().size(); ++i)
       RETURN_IF_ERROR(read(parts->as_array()[i], fmt::format("{}.{}[{}]", where, key, i)));
     return ok();
@@ -330,7 +330,7 @@ class Reader {
       parts_.to_nfc = true;
       return ok();
     }
-    if (type != "Sequence") return file_.fault("'{}' is '{}'; NFC is what is read", where, type);
+    if (type != "Sequence") return file_.fault("'{}' is '{}'; only NFC is supported", where, type);
     return each(json, where, "normalizers", [this](const Json& part, const std::string& place) {
       return read_normalizer(part, place);
     });
@@ -345,11 +345,12 @@ class Reader {
     if (has_byte_level_)
       return file_.fault("'{}' comes after ByteLevel, which must be last", where);
     if (parts_.stages.size() >= kPreTokenizersMax)
-      return file_.fault("'{}' is one pre-tokenizer too many; at most {} are read", where,
+      return file_.fault("'{}' is one pre-tokenizer too many; at most {} are supported", where,
                          kPreTokenizersMax);
     if (type == "Split") return read_split(json, where);
     if (type == "ByteLevel") return read_byte_level(json, where);
-    return file_.fault("'{}' is '{}'; Split, ByteLevel and Sequence are read", where, type);
+    return file_.fault("'{}' is '{}'; only Split, ByteLevel and Sequence are supported", where,
+                       type);
   }
 
   Status read_split(const Json& json, const std::string& where) {
@@ -404,7 +405,7 @@ class Reader {
     const Json* dropout = model_.find("dropout");
     if (dropout != nullptr && !dropout->is_null() &&
         !(dropout->is_number() && dropout->as_double() == 0))
-      return file_.fault("'model.dropout' must be null: encoding knows no chance");
+      return file_.fault("'model.dropout' must be null: encoding is deterministic");
     const auto fallback = optional_bool(model_, "byte_fallback", false);
     if (!fallback.ok() || *fallback)
       return file_.fault("'model.byte_fallback' must be false for a byte-level BPE");
@@ -431,10 +432,11 @@ class Reader {
 
   Status read_merges() {
     const Json* merges = model_.find("merges");
-    if (merges == nullptr || !merges->is_array()) return file_.fault("'model.merges' is no array");
+    if (merges == nullptr || !merges->is_array())
+      return file_.fault("'model.merges' is not an array");
     for (size_t rank = 0; rank < merges->as_array().size(); ++rank) {
       const auto pair = pair_of(merges->as_array()[rank]);
-      if (!pair) return file_.fault("'model.merges[{}]' is no pair of tokens", rank);
+      if (!pair) return file_.fault("'model.merges[{}]' is not a pair of tokens", rank);
       const std::string merged = pair->first + pair->second;
       for (const std::string& token : {pair->first, pair->second, merged})
         if (model_token(token) < 0)

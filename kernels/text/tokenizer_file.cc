@@ -130,7 +130,7 @@ Status Vocabulary::add(const std::string& token, int64_t id, uint8_t kind) {
   if (id < 0 || id >= kVocabularyMax)
     return error(Code::kInvalid, "token '{}' has id {}, not in [0, {})", token, id, kVocabularyMax);
   if (token.size() > kTokenBytesMax)
-    return error(Code::kInvalid, "the token of id {} has {} bytes; at most {} are taken", id,
+    return error(Code::kInvalid, "the token of id {} has {} bytes; at most {} are accepted", id,
                  token.size(), kTokenBytesMax);
   const size_t position = static_cast<size_t>(id);
   if (position >= tokens_.size()) {

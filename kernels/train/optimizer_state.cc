@@ -55,7 +55,8 @@ Result<int64_t> read_optimizer_state(const std::filesystem::path& folder, const 
   for (auto& tensor : tensors) {
     const bool is_first = tensor.name.starts_with(kFirst);
     if (!is_first && !tensor.name.starts_with(kSecond))
-      return error(Code::kCorrupt, "{}: tensor '{}' is no moment", moments.string(), tensor.name);
+      return error(Code::kCorrupt, "{}: tensor '{}' is not a moment", moments.string(),
+                   tensor.name);
     tensor.name.erase(0, is_first ? kFirst.size() : kSecond.size());
     (is_first ? first : second).push_back(std::move(tensor));
   }

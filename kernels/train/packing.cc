@@ -180,14 +180,14 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
     return error(Code::kInvalid, "{} tokens, but {} loss_mask, {} logprobs and {} advantages",
                  length, sample.loss_mask.size(), sample.logprobs.size(), sample.advantages.size());
   if (length > static_cast<size_t>(limits.max_sequence_tokens))
-    return error(Code::kInvalid, "{} tokens are more than the {} the learner takes", length,
+    return error(Code::kInvalid, "{} tokens are more than the learner's limit of {}", length,
                  limits.max_sequence_tokens);
   for (const int32_t token : sample.tokens)
     if (token < 0 || token >= limits.vocab_size)
       return error(Code::kInvalid, "token {} is outside the vocabulary of {}", token,
                    limits.vocab_size);
   for (const uint8_t mask : sample.loss_mask)
-    if (mask > 1) return error(Code::kInvalid, "its mask has a {}, it is of 0 and 1", mask);
+    if (mask > 1) return error(Code::kInvalid, "its mask has a {}; valid values are 0 and 1", mask);
   for (size_t i = 0; i < sample.logprobs.size(); ++i)
     if (const float logprob = sample.logprobs[i];
         !(logprob >= kLogprobMin && logprob <= kLogprobMax))
@@ -197,7 +197,7 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
     if (!std::isfinite(advantage)) return error(Code::kInvalid, "an advantage is {}", advantage);
   if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
     return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature)
-        .note("greedy samples have no distribution to learn from");
+        .note("greedy samples cannot be trained on");
   return check_kept_sets(sample, limits.vocab_size);
 }
 

@@ -22,7 +22,7 @@ Result<Blob> DeviceWeights::bytes() const {
 Status check_device_weights(const WeightSnapshot& snapshot) {
   const DeviceWeights& device = *snapshot.device;
   if (device.offsets().size() != snapshot.tensors.size())
-    return error(Code::kInvalid, "{} has {} tensors and {} places on its device", snapshot.name(),
+    return error(Code::kInvalid, "{} has {} tensors and {} offsets on its device", snapshot.name(),
                  snapshot.tensors.size(), device.offsets().size());
   const uint64_t available = device.buffer().num_bytes();
   for (size_t i = 0; i < snapshot.tensors.size(); ++i) {
@@ -31,10 +31,11 @@ Status check_device_weights(const WeightSnapshot& snapshot) {
     ASSIGN_OR_RETURN(const uint64_t needed, num_bytes(facts));
     const uint64_t offset = device.offsets()[i];
     if (tensor.bytes.empty() && offset <= available && needed <= available - offset) continue;
-    return error(Code::kInvalid,
-                 "tensor '{}', {}, is said to lie in {} bytes of a device from byte {} on, and has "
-                 "{} bytes on the host",
-                 tensor.name, describe(facts), available, offset, tensor.bytes.size());
+    return error(
+        Code::kInvalid,
+        "tensor '{}', {}, should be in a device buffer of {} bytes from byte {} on, and has "
+        "{} bytes on the host",
+        tensor.name, describe(facts), available, offset, tensor.bytes.size());
   }
   return ok();
 }

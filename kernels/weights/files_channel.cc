@@ -47,7 +47,7 @@ Result<Index> parse_index(const std::string& text, const fs::path& file) {
   ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
   const Json* versions = json.find("versions");
   if (versions == nullptr || !versions->is_array())
-    return error(Code::kCorrupt, "{}: 'versions' is missing or no array", file.string());
+    return error(Code::kCorrupt, "{}: 'versions' is missing or not an array", file.string());
   Index index;
   for (const auto& item : versions->as_array()) {
     const auto version = keyed_version_of(item);
@@ -339,7 +339,7 @@ void FilesChannel::forget_others(const Index& index) {
 
 Result<std::shared_ptr<WeightChannel>> make_files_channel(ChannelSetup setup) {
   if (setup.versions_max < 1 || setup.versions_max > kVersionsMax)
-    return error(Code::kInvalid, "weight channel '{}' is to keep {} versions", setup.resource,
+    return error(Code::kInvalid, "weight channel '{}' cannot keep {} versions", setup.resource,
                  setup.versions_max)
         .note(fmt::format("files keeps 1 to {}", kVersionsMax));
   if (setup.resource.empty() || setup.resource.find('/') != std::string::npos)

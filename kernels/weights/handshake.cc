@@ -9,7 +9,7 @@ Status Handshake::offer(const WeightManifest& manifest, const KeyedVersion& vers
   Status same = check_offered(first, manifest);
   if (same.ok()) return ok();
   return Error(same.error())
-      .while_doing(fmt::format("{} has other tensors than the versions before", version));
+      .while_doing(fmt::format("{} has other tensors than earlier versions", version));
 }
 
 Status Handshake::expect(const WeightManifest& wanted) {
@@ -19,7 +19,7 @@ Status Handshake::expect(const WeightManifest& wanted) {
   Status same = check_offered(*wanted_, wanted);
   if (same.ok()) return ok();
   return Error(same.error())
-      .while_doing("the receivers of one process do not hold the same tensors");
+      .while_doing("the receivers of one process do not expect the same tensors");
 }
 
 Status Handshake::accept(const WeightManifest& offered, uint64_t offered_hash) {

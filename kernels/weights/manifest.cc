@@ -20,7 +20,7 @@ constexpr size_t kFaultsNamedMax = 8;
 constexpr size_t kNameBytesMax = 4096;
 
 Error bad_manifest(std::string_view why) {
-  return error(Code::kCorrupt, "a weight manifest that cannot be one: {}", why);
+  return error(Code::kCorrupt, "a malformed weight manifest: {}", why);
 }
 
 Result<TensorFacts> read_facts(ByteReader& reader) {
@@ -106,7 +106,7 @@ Result<WeightManifest> manifest_of(const WeightSnapshot& snapshot) {
     if (!manifest.tensors.empty() && manifest.tensors.back().name >= facts.name)
       return error(Code::kInvalid, "tensor '{}' follows '{}'", facts.name,
                    manifest.tensors.back().name)
-          .note("the tensors of a snapshot are sorted by name, and no name is there twice");
+          .note("the tensors of a snapshot are sorted by name, without duplicates");
     ASSIGN_OR_RETURN(const uint64_t expected, num_bytes(facts));
     if (snapshot.device == nullptr && expected != tensor.bytes.size())
       return error(Code::kInvalid, "tensor '{}' has {} bytes, {} needs {}", facts.name,
@@ -190,7 +190,7 @@ Result<WeightManifest> decode_manifest(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   const auto version = reader.number<uint32_t>();
   const auto count = reader.number<uint32_t>();
-  if (!reader.is_good()) return bad_manifest("its check is wrong");
+  if (!reader.is_good()) return bad_manifest("its checksum is wrong");
   if (version != kManifestVersion)
     return bad_manifest(fmt::format("format {}, this program reads {}", version, kManifestVersion));
   if (count > kManifestTensorsMax) return bad_manifest(fmt::format("{} tensors", count));
@@ -226,7 +226,7 @@ Result<VersionRecord> decode_version_record(std::span<const std::byte> bytes) {
   const auto count = reader.number<uint32_t>();
   if (!reader.is_good() || version != kRecordVersion || record.version.version.is_none() ||
       reader.num_left() != size_t{count} * sizeof(uint32_t))
-    return error(Code::kCorrupt, "a version record of {} bytes that cannot be one", bytes.size());
+    return error(Code::kCorrupt, "a version record of {} bytes is malformed", bytes.size());
   record.checks.reserve(count);
   for (uint32_t i = 0; i < count; ++i) record.checks.push_back(reader.number<uint32_t>());
   return record;

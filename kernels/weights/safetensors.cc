@@ -47,7 +47,7 @@ Result<uint64_t> tensor_bytes(const WeightTensor& tensor) {
 Status read_shape(const Json& json, WeightTensor& tensor) {
   const Json* shape = json.find("shape");
   if (shape == nullptr || !shape->is_array())
-    return error(Code::kCorrupt, "'shape' is missing or no array");
+    return error(Code::kCorrupt, "'shape' is missing or not an array");
   if (shape->as_array().size() > kTensorDimensionsMax)
     return error(Code::kCorrupt, "{} dimensions are more than {}", shape->as_array().size(),
                  kTensorDimensionsMax);
@@ -147,7 +147,7 @@ Result<std::map<std::string, std::set<std::string>>> read_shard_index(
   ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
   const Json* map = json.find("weight_map");
   if (map == nullptr || !map->is_object())
-    return error(Code::kCorrupt, "{}: 'weight_map' is missing or no object", file.string());
+    return error(Code::kCorrupt, "{}: 'weight_map' is missing or not an object", file.string());
   std::map<std::string, std::set<std::string>> shards;
   for (const auto& [tensor, shard] : map->as_object()) {
     if (!shard.is_string())
@@ -155,7 +155,7 @@ Result<std::map<std::string, std::set<std::string>>> read_shard_index(
                    file.string(), tensor, shard.kind());
     const std::filesystem::path name(shard.as_string());
     if (name.empty() || name != name.filename() || name == "." || name == "..")
-      return error(Code::kCorrupt, "{}: tensor '{}': '{}' is no plain file name", file.string(),
+      return error(Code::kCorrupt, "{}: tensor '{}': '{}' is not a plain file name", file.string(),
                    tensor, shard.as_string());
     shards[shard.as_string()].insert(tensor);
   }
@@ -269,8 +269,7 @@ Result<std::vector<WeightTensor>> read_model_tensors(const std::filesystem::path
   if (std::filesystem::exists(single, fault)) return read_safetensors(single);
   if (std::filesystem::exists(index, fault)) return read_shards(folder, index);
   return error(Code::kNotFound, "no weights in '{}'", folder.string())
-      .note(
-          "a model folder holds model.safetensors, or model.safetensors.index.json and its shards");
+      .note("a model folder has model.safetensors, or model.safetensors.index.json and its shards");
 }
 
 Status write_safetensors(const std::filesystem::path& file,

@@ -18,7 +18,7 @@ constexpr auto kAttendEvery = std::chrono::milliseconds(20);
 
 Status check_setup(const ChannelSetup& setup) {
   if (setup.versions_max >= 1 && setup.versions_max <= kShmVersionsMax) return ok();
-  return error(Code::kInvalid, "weight channel '{}' is to keep {} versions", setup.resource,
+  return error(Code::kInvalid, "weight channel '{}' cannot keep {} versions", setup.resource,
                setup.versions_max)
       .note(fmt::format("shm keeps 1 to {}", kShmVersionsMax));
 }

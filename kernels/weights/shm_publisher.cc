@@ -201,7 +201,8 @@ Status ShmPublisher::check_room(WeightsKey key) const {
   size_t num_slots = 1;
   for (const auto& [each, count] : num_versions) num_slots += std::max(count, setup_.versions_max);
   if (!is_new || num_slots <= kShmSlotsMax) return ok();
-  return error(Code::kExhausted, "weight channel '{}' holds {} versions each of {} others than {}",
+  return error(Code::kExhausted,
+               "weight channel '{}' holds {} versions of each of {} keys besides {}",
                setup_.resource, setup_.versions_max, num_versions.size() - 1, key)
       .note(fmt::format("shm has {} segments; lower 'versions_max', or choose backend \"files\"",
                         kShmSlotsMax));
@@ -225,7 +226,7 @@ Result<uint64_t> ShmPublisher::locked_slot(uint64_t num_bytes) {
   const uint64_t serial = ++serial_;
   ASSIGN_OR_RETURN(
       auto made, ShmSegment::create(ShmDirectory::slot_name(directory_->key(), serial), num_bytes));
-  CHECK(made->lock(0, ShmSegment::Lock::kExclusive), "a new slot is locked by somebody else");
+  CHECK(made->lock(0, ShmSegment::Lock::kExclusive), "a new slot is locked by another process");
   table_.slots.push_back({{}, serial, 0, num_bytes});
   slots_[serial].segment = std::move(made);
   return serial;

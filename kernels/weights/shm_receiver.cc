@@ -15,9 +15,10 @@ std::vector<PolicyVersion> versions_of(const ShmTable& table, WeightsKey key) {
 }
 
 Error lost(const KeyedVersion& version) {
-  return error(Code::kUnavailable,
-               "{} lay in the memory of a device whose process has ended; another publishes again",
-               version);
+  return error(
+      Code::kUnavailable,
+      "{} was in device memory of a process that has ended; its successor publishes it again",
+      version);
 }
 
 }  // namespace
@@ -61,7 +62,7 @@ ShmReceiver::Fetched ShmReceiver::fetch(const KeyedVersion& version, Handshake& 
     auto fetched = read(*entry, handshake, was_overtaken);
     if (!was_overtaken) return fetched;
   }
-  return error(Code::kUnavailable, "{} could not be held while the publisher went on", version);
+  return error(Code::kUnavailable, "{} could not be read: the publisher was faster", version);
 }
 
 ShmReceiver::Fetched ShmReceiver::read(const ShmSlotEntry& entry, Handshake& handshake,
@@ -152,7 +153,7 @@ ShmReceiver::Opened ShmReceiver::open(const ShmSlotContent& content, const Devic
   };
   auto known = places_.find(static_cast<ShmPlace>(place.here.place));
   if (known != nullptr && std::ranges::none_of(place.next, is_wanted)) return known;
-  return error(Code::kUnavailable, "{} lies in memory of a device that is being opened", version);
+  return error(Code::kUnavailable, "{} is in device memory that is being opened", version);
 }
 
 Status ShmReceiver::want(const ShmSlotContent& content, const NamedPlace& named,
@@ -181,7 +182,7 @@ void ShmReceiver::keep(std::vector<WantedPlace> opened) {
 Error ShmReceiver::refused(const KeyedVersion& version, std::string_view why) {
   directory_->refuse_devices(why);
   return error(Code::kUnavailable,
-               "{} is on a device that cannot be read here, and is to come as bytes: {}", version,
+               "{} is on a device that cannot be read here, and will be sent as bytes: {}", version,
                why);
 }
 

@@ -111,7 +111,7 @@ class Filling {
     header_->magic.store(0, std::memory_order_release);
     const auto encoded = encode(manifest);
     layout_ = layout_of(encoded.size(), record_bytes, data_bytes);
-    CHECK(layout_.end <= bytes_.size(), "a slot is smaller than what it is to hold");
+    CHECK(layout_.end <= bytes_.size(), "a slot is smaller than its content");
     std::memcpy(bytes_.data() + layout_.manifest_begin, encoded.data(), encoded.size());
     header_->manifest_bytes = encoded.size();
     header_->record_bytes = record_bytes;
@@ -176,8 +176,7 @@ Result<DevicePlace> device_place_of(const ShmSlotContent& content, const WeightM
   for (uint64_t i = 0; is_good && i < num_next; ++i)
     is_good = read(reader, place.next.emplace_back());
   if (is_good && reader.is_done()) return place;
-  return error(Code::kCorrupt, "{} does not say where it lies on its device",
-               content.record.version);
+  return error(Code::kCorrupt, "{} has no location on its device", content.record.version);
 }
 
 void mark_lost(ShmSegment& slot) {
@@ -205,7 +204,7 @@ void ShmSlot::release() {
 
 Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes) {
   const auto corrupt = [] {
-    return error(Code::kCorrupt, "a slot of shared memory does not hold what its header says");
+    return error(Code::kCorrupt, "a slot of shared memory does not match its header");
   };
   if (bytes.size() < kSlotAlignment) return corrupt();
   const auto* header = reinterpret_cast<const Header*>(bytes.data());

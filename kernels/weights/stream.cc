@@ -56,7 +56,7 @@ uint64_t name_of(std::span<const std::byte> record) {
 }
 
 Error bad_frame(std::string_view why) {
-  return error(Code::kCorrupt, "a frame of weights that cannot be one: {}", why);
+  return error(Code::kCorrupt, "a malformed weight frame: {}", why);
 }
 
 Result<FrameStart> read_start(ByteReader& reader) {
@@ -64,7 +64,7 @@ Result<FrameStart> read_start(ByteReader& reader) {
   const auto kind = reader.number<uint8_t>();
   const WeightsKey key = reader.key();
   const PolicyVersion policy(reader.number<int64_t>());
-  if (!reader.is_good()) return bad_frame("its check is wrong");
+  if (!reader.is_good()) return bad_frame("its checksum is wrong");
   if (version != kFrameVersion)
     return bad_frame(fmt::format("format {}, this program reads {}", version, kFrameVersion));
   if (kind > static_cast<uint8_t>(Kind::kRefusal)) return bad_frame(fmt::format("kind {}", kind));
@@ -232,7 +232,7 @@ Status WeightStreamReceiver::handle(const PeerFrame& frame) {
     const auto newest = reader.number<int64_t>();
     forget();
     if (!reader.is_done()) return bad_frame("a refusal of another size");
-    return error(Code::kNotFound, "{} is not with the publisher", start.version)
+    return error(Code::kNotFound, "{} is not at the publisher", start.version)
         .note(newest < 0 ? fmt::format("nothing of {} was published yet", start.version.key)
                          : fmt::format("its newest is version {}", newest));
   }
@@ -266,13 +266,14 @@ Status WeightStreamReceiver::handle_offer(std::span<const std::byte> manifest,
   ASSIGN_OR_RETURN(const auto decoded, decode_version_record(record));
   if (!has_manifest_ || decoded.manifest_hash != manifest_hash_ ||
       decoded.checks.size() != manifest_.tensors.size())
-    return error(Code::kCorrupt, "{} was offered by another manifest", decoded.version);
+    return error(Code::kCorrupt, "{} was offered with another manifest", decoded.version);
   RETURN_IF_ERROR(handshake_.accept(manifest_, manifest_hash_));
   const bool goes_on =
       std::equal(record.begin(), record.end(), record_bytes_.begin(), record_bytes_.end()) &&
       tensor == tensor_ && offset == offset_;
   if (goes_on) return ok();
-  if (tensor != 0 || offset != 0) return bad_frame("an offer to go on where nobody was");
+  if (tensor != 0 || offset != 0)
+    return bad_frame("an offer to resume a transfer that was not started");
   return prepare(record);
 }
 

@@ -163,13 +163,13 @@ Error ConnectionEnd::not_here(const KeyedVersion& version) const {
         .note(newest.is_none() ? fmt::format("nothing of {} was published yet", version.key)
                                : fmt::format("its newest is version {}", newest));
   if (is_refused(version.key, version.version)) return faults_.at(version.key).why;
-  Error later = error(Code::kUnavailable, "{} has not come yet", version);
+  Error later = error(Code::kUnavailable, "{} has not arrived yet", version);
   for (const auto& [number, peer] : peers_)
     if (peer.receiver.num_expected() > 0)
       return std::move(later).note(
-          fmt::format("{} of {} bytes of {} have come from {}", peer.receiver.num_received(),
+          fmt::format("{} of {} bytes of {} have arrived from {}", peer.receiver.num_received(),
                       peer.receiver.num_expected(), peer.receiver.offered(), name_of(number)));
-  return std::move(later).note("nothing is on its way");
+  return std::move(later).note("nothing is being sent");
 }
 
 bool ConnectionEnd::wait_for(WeightsKey key, PolicyVersion version, Duration at_most) {
@@ -205,7 +205,7 @@ ConnectionEnd::Peer* ConnectionEnd::peer_of(uint32_t number, uint32_t incarnatio
   if (found != peers_.end()) peers_.erase(found);
   Peer& peer = peers_.try_emplace(number, incarnation, library_, setup_).first->second;
   // Receivers of a process must all expect the same; others were refused before.
-  CHECK(peer.receiver.expect(wanted_).ok(), "a receiver expects what it was not told");
+  CHECK(peer.receiver.expect(wanted_).ok(), "a receiver expects other tensors");
   return &peer;
 }
 
@@ -224,7 +224,7 @@ void ConnectionEnd::handle(uint32_t number, uint32_t incarnation, const PeerFram
   if (peer == nullptr) return;
   if (kind_of(frame) == WeightFrameKind::kWant) {
     if (const Status wanted = peer->sender.handle(frame); !wanted.ok())
-      say(fmt::format("weight channel '{}': {} asked for something strange: {}", setup_.resource,
+      say(fmt::format("weight channel '{}': {} sent an invalid request: {}", setup_.resource,
                       name_of(number), wanted.error().text()));
     return;
   }
@@ -240,7 +240,7 @@ void ConnectionEnd::handle(uint32_t number, uint32_t incarnation, const PeerFram
 void ConnectionEnd::note_offer(uint32_t number, Peer& peer) {
   peer.num_corrupt = 0;
   if (std::exchange(peer.is_publisher, true) || !publishes_) return;
-  say(fmt::format("weight channel '{}': {} publishes too; its versions are not taken",
+  say(fmt::format("weight channel '{}': {} publishes too; its versions are ignored",
                   setup_.resource, name_of(number)));
 }
 
@@ -250,9 +250,10 @@ void ConnectionEnd::take(uint32_t number, Peer& peer, std::vector<Snapshot>& dro
   if (snapshot == nullptr || publishes_) return;
   const WeightsKey key = snapshot->key;
   if (!peer.above.set(key, snapshot->version))
-    return refuse(number, peer,
-                  error(Code::kExhausted, "{} came, with weights of {} others here",
-                        snapshot->name(), kWeightsKeysMax));
+    return refuse(
+        number, peer,
+        error(Code::kExhausted, "{} arrived, but there are already weights of {} others here",
+              snapshot->name(), kWeightsKeysMax));
   peer.owes_want = true;
   const std::pair<uint32_t, uint32_t> source(number, peer.incarnation);
   const auto retire = [&](Snapshot old) {
@@ -278,7 +279,7 @@ void ConnectionEnd::refuse(uint32_t number, Peer& peer, const Error& why) {
   peer.owes_want = !publishes_;
   peer.is_refusing = true;
   if (why.code() == Code::kCorrupt && ++peer.num_corrupt <= kCorruptMax) {
-    return say(fmt::format("weight channel '{}': {} from {} is asked for again: {}",
+    return say(fmt::format("weight channel '{}': {} from {} is requested again: {}",
                            setup_.resource, peer.receiver.offered(), name_of(number), why.text()));
   }
   const auto& [key, version] = peer.receiver.offered();

@@ -82,11 +82,11 @@ Result<VersionRecord> read_record(const Json& json, const WeightManifest& manife
   ASSIGN_OR_RETURN(record.manifest_hash, read_hex(json.find("manifest"), 16, "'manifest'"));
   const Json* checks = json.find("crc32c");
   if (checks == nullptr || !checks->is_object())
-    return error(Code::kCorrupt, "'crc32c' is missing or no object");
+    return error(Code::kCorrupt, "'crc32c' is missing or not an object");
   for (const auto& facts : manifest.tensors) {
-    ASSIGN_OR_RETURN(
-        const uint64_t check,
-        read_hex(checks->find(facts.name), 8, fmt::format("the check of tensor '{}'", facts.name)));
+    ASSIGN_OR_RETURN(const uint64_t check,
+                     read_hex(checks->find(facts.name), 8,
+                              fmt::format("the checksum of tensor '{}'", facts.name)));
     record.checks.push_back(static_cast<uint32_t>(check));
   }
   if (record.version.version.is_none() || record.manifest_hash != manifest.hash() ||

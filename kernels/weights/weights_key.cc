@@ -48,7 +48,7 @@ Status check_rises(const VersionsByKey& published, const KeyedVersion& next) {
     return error(Code::kInvalid, "{} was published after version {}", next, newest)
         .note("published versions rise");
   if (newest.is_none() && published.list().size() >= kWeightsKeysMax)
-    return error(Code::kExhausted, "{} cannot be published: the channel holds weights of {} others",
+    return error(Code::kExhausted, "{} cannot be published: the channel has weights of {} others",
                  next, kWeightsKeysMax)
         .note("a weight channel serves as many tenants as a graph may have");
   return ok();
@@ -67,7 +67,7 @@ Error not_in_channel(const KeyedVersion& wanted, std::span<const PolicyVersion> 
   return error(Code::kNotFound, "{} is not in the weight channel", wanted)
       .note(held.empty()
                 ? fmt::format("nothing of {} was published yet", wanted.key)
-                : fmt::format("it holds versions {} of {}", fmt::join(held, ", "), wanted.key));
+                : fmt::format("it has versions {} of {}", fmt::join(held, ", "), wanted.key));
 }
 
 }  // namespace primerl

@@ -17,7 +17,7 @@
 
 namespace primerl {
 
-/// The adapter that a tenant trains on shared weights; 0: no adapter, full weights.
+/// The adapter that a tenant trains on shared weights; 0: no adapter, whole weights.
 using AdapterId = Id<struct AdapterTag>;
 inline constexpr AdapterId kWholeWeights(0);
 

@@ -191,7 +191,7 @@ OptionSet scripted_engine_options() {
       .field("decode_token_cost", &S::decode_token_cost, at_least(0), "time of a sampled token")
       .field("apply_cost", &S::apply_cost, at_least(0), "time of applying new weights")
       .field("adapter_load_cost", &S::adapter_load_cost, at_least(0),
-             "time of bringing an adapter into a slot");
+             "time of loading an adapter into a slot");
 }
 
 OptionSet scripted_learner_options() {

@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
       "primerl-worker", "hosts the nodes of a graph; started by primerl-graph",
       {primerl::host_command(), primerl::worker_generate_command(), primerl::worker_score_command(),
        primerl::worker_train_step_command(), primerl::worker_replay_command(),
-       primerl::worker_bisect_command(), primerl::remake_command(), primerl::backends_command(), primerl::device_command(),
-       primerl::devices_command()},
+       primerl::worker_bisect_command(), primerl::remake_command(), primerl::backends_command(),
+       primerl::device_command(), primerl::devices_command()},
       argc, argv);
 }

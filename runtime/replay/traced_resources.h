@@ -48,9 +48,9 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
 
 /// A point that is never reached: every step of the tenant comes from the record.
 RecoveryPoint never_computed();
-/// Makes `factory` of `setup`, whose plan is set: engines answer from the record, and so do learners
-/// up to the point of each tenant (by slot). Every later step is computed and must come out as
-/// recorded. Recorded checkpoints are not written again.
+/// Makes `factory` of `setup`, whose plan is set: engines answer from the record, and so do
+/// learners up to the point of each tenant (by slot). Every later step is computed and must come
+/// out as recorded. Recorded checkpoints are not written again.
 void use_learner_from(ReplaySetup& setup, ResourceFactory make, std::vector<RecoveryPoint> points);
 
 }  // namespace primerl

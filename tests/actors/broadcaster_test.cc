@@ -114,7 +114,7 @@ TEST_F(BroadcasterStory, WithoutAnyEngineNothingIsLive) {
   EXPECT_THAT(live(), ElementsAre(0));
 }
 
-TEST_F(BroadcasterStory, AnEngineThatCannotApplyIsSetAsideWithItsWords) {
+TEST_F(BroadcasterStory, AnEngineThatCannotApplyIsSetAsideAndItsErrorIsLogged) {
   ready(0);
   applied(kPrefill, 0, "tensor 'x' is missing");
   applied(kDecode, 0);
@@ -122,7 +122,7 @@ TEST_F(BroadcasterStory, AnEngineThatCannotApplyIsSetAsideWithItsWords) {
   EXPECT_THAT(node.log().front(), HasSubstr("tensor 'x' is missing"));
 }
 
-TEST_F(BroadcasterStory, AVersionThatNoEngineCanApplyIsTheEndOfTheTenant) {
+TEST_F(BroadcasterStory, AVersionThatNoEngineCanApplyEndsTheTenant) {
   ready(0);
   applied(kPrefill, 0, "tensor 'x' is missing");
   EXPECT_EQ(node.failure_of(TenantSlot(0)), nullptr);
@@ -149,7 +149,7 @@ TEST_F(BroadcasterStory, ADeadEngineIsNotWaitedFor) {
   EXPECT_THAT(live(), ElementsAre(0));
 }
 
-TEST_F(BroadcasterStory, ANewcomerGetsTheLiveVersion) {
+TEST_F(BroadcasterStory, ANewEngineGetsTheLiveVersion) {
   ready(0);
   applied(kPrefill, 0);
   applied(kDecode, 0);
@@ -216,7 +216,7 @@ TEST_F(TwoTenants, EachUpdateHasATimeOfItsOwn) {
   EXPECT_THAT(tenants("live"), ElementsAre(0, 1));
 }
 
-TEST_F(TwoTenants, ANewcomerGetsTheLiveVersionOfEach) {
+TEST_F(TwoTenants, ANewEngineGetsTheLiveVersionOfEachTenant) {
   for (const uint32_t tenant : {0U, 1U}) {
     of(tenant);
     ready(5 + tenant);
@@ -229,7 +229,7 @@ TEST_F(TwoTenants, ANewcomerGetsTheLiveVersionOfEach) {
   EXPECT_THAT(tenants("update"), ElementsAre(0, 1));
 }
 
-TEST_F(TwoTenants, WhatEveryEngineRefusesIsTheEndOfOneAndTheOtherGoesOn) {
+TEST_F(TwoTenants, AVersionThatEveryEngineRefusesEndsOneTenantAndTheOtherContinues) {
   for (const uint32_t tenant : {0U, 1U}) {
     of(tenant);
     ready(0);
@@ -255,7 +255,7 @@ TEST_F(TwoTenants, WhatEveryEngineRefusesIsTheEndOfOneAndTheOtherGoesOn) {
   EXPECT_THAT(tenants("live"), ElementsAre(0, 0));
 }
 
-TEST_F(TwoTenants, ADeadEngineHoldsUpNeither) {
+TEST_F(TwoTenants, NoTenantWaitsForADeadEngine) {
   for (const uint32_t tenant : {0U, 1U}) {
     of(tenant);
     ready(0);

@@ -66,7 +66,7 @@ TEST(CircuitBreaker, OneLoadMayTellAllFaults) {
   EXPECT_EQ(Story().fault(10), Change::kOpened);
 }
 
-TEST(CircuitBreaker, AGoodEndBetweenThemMakesFaultsCountFromNone) {
+TEST(CircuitBreaker, AGoodEndResetsTheCountOfFaults) {
   Story story;
   story.fault(9);
   EXPECT_EQ(story.good(), Change::kNone);
@@ -95,7 +95,7 @@ TEST(CircuitBreaker, HalfOpensAfterAMinuteAndNoSooner) {
   EXPECT_EQ(story.state(), State::kHalfOpen);
 }
 
-TEST(CircuitBreaker, WhatEndsWhileItIsOpenChangesNothing) {
+TEST(CircuitBreaker, EndsOfRequestsWhileItIsOpenChangeNothing) {
   Story story = opened();
   EXPECT_EQ(story.good(100), Change::kNone);
   EXPECT_EQ(story.fault(100), Change::kNone);
@@ -136,7 +136,7 @@ TEST(CircuitBreaker, ALoadWithoutEndsChangesNothing) {
   }
 }
 
-TEST(CircuitBreaker, TotalsOfAnEngineMadeAnewBeginAtZero) {
+TEST(CircuitBreaker, TotalsOfANewEngineBeginAtZero) {
   Story story;
   story.good(500);
   story.fault(5);
@@ -184,7 +184,7 @@ class Model {
   uint64_t in_a_row_ = 0;
 };
 
-TEST(CircuitBreaker, IsTheModelOfItWhateverHappensAndSavedAtAnyMoment) {
+TEST(CircuitBreaker, AgreesWithItsModelAlsoWhenSavedAtAnyMoment) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
     RandomStream draw(seed);

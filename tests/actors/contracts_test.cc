@@ -57,7 +57,7 @@ TEST(Contracts, HaveThePortsThatGraphFilesName) {
   }
 }
 
-TEST(Contracts, SayWhatEverythingIsFor) {
+TEST(Contracts, HaveADocForEverything) {
   std::set<std::string> names;
   for (const auto& contract : actor_catalog()) {
     EXPECT_TRUE(names.insert(contract.name).second) << contract.name;

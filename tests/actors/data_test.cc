@@ -120,7 +120,7 @@ TEST_F(Demonstrated, WithoutAFileTheEnvironmentShowsEveryTurn) {
   }
 }
 
-TEST_F(DataStory, AResumedRunLeavesOutWhatWasConsumed) {
+TEST_F(DataStory, AResumedRunSkipsConsumedOrdinals) {
   ResumePoint point;
   point.manifest = *parse_json(R"({"consumed": [[0, 4]], "resumes": 0})", "manifest");
   data.set_resume_point(TenantSlot(0), point);

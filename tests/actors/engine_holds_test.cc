@@ -20,7 +20,7 @@ using ::testing::SizeIs;
 
 constexpr Duration kShortLease = Duration::seconds(1);
 
-TEST(EngineHolds, RefusesALeaseOrANameThatIsNotOne) {
+TEST(EngineHolds, RefusesAnInvalidLeaseOrName) {
   EngineHolds holds;
   EXPECT_TRUE(holds.hold(std::string(EngineHolds::kOwnerBytesMax, 'a'), kShortLease, Time()).ok());
   EXPECT_TRUE(holds.hold("b", EngineHolds::kLeaseMax, Time()).ok());
@@ -98,7 +98,7 @@ struct HeldEngine : ::testing::Test {
   NodeRunner<Decode> decode;
 };
 
-TEST_F(HeldEngine, KeepsItsSequencesAndMakesNoTokenUntilItsOwnerLetsGo) {
+TEST_F(HeldEngine, KeepsItsSequencesAndMakesNoTokenWhileItIsPaused) {
   EXPECT_EQ(num_made(), 2U);
   const int32_t num_free = engine->state().num_free_blocks;
   ASSERT_TRUE(hold("operator", kShortLease).ok());
@@ -118,7 +118,7 @@ TEST_F(HeldEngine, KeepsItsSequencesAndMakesNoTokenUntilItsOwnerLetsGo) {
   EXPECT_EQ(person.error().code(), Code::kNotFound);
 }
 
-TEST_F(HeldEngine, GoesOnWhenTheLastOfItsOwnersHasLetGoOrItsLeaseHasEnded) {
+TEST_F(HeldEngine, ResumesWhenTheLastPauseOrLeaseHasEnded) {
   ASSERT_TRUE(hold("sync", kShortLease).ok());
   ASSERT_TRUE(hold("operator", kShortLease * 3).ok());
   EXPECT_EQ(decode.timer("hold"), decode.now() + kShortLease);
@@ -135,8 +135,9 @@ TEST_F(HeldEngine, GoesOnWhenTheLastOfItsOwnersHasLetGoOrItsLeaseHasEnded) {
   EXPECT_EQ(decode.counter("engine_paused_ms"), 3000);
 }
 
-/// A run without any step for [graph] stall_after counts as stalled, so a long lease makes steps.
-TEST_F(HeldEngine, ShowsThatItLivesWhileItStandsStill) {
+/// A run without any step for [graph] stall_after counts as stalled, so Decode makes steps during a
+/// long lease.
+TEST_F(HeldEngine, ReportsProgressWhileItIsPaused) {
   ASSERT_TRUE(hold("operator", EngineHolds::kLeaseMax).ok());
   for (int second = 0; second < 5; ++second) {
     EXPECT_EQ(decode.timer("hold"), decode.now() + Duration::seconds(1));
@@ -147,13 +148,13 @@ TEST_F(HeldEngine, ShowsThatItLivesWhileItStandsStill) {
   EXPECT_EQ(decode.counter("engine_pauses"), 1);
 }
 
-TEST_F(HeldEngine, IsNotHeldByAMessageThatSaysNothingValid) {
+TEST_F(HeldEngine, IsNotPausedByAnInvalidMessage) {
   EXPECT_FALSE(hold("operator", EngineHolds::kLeaseMax * 2).ok());
   EXPECT_FALSE(hold("", kShortLease).ok());
   EXPECT_EQ(num_made(), 2U);
 }
 
-TEST_F(HeldEngine, AnswersAnAbortWhileItStandsStill) {
+TEST_F(HeldEngine, AnswersAnAbortWhileItIsPaused) {
   ASSERT_TRUE(hold("operator", kShortLease).ok());
   ASSERT_TRUE(decode.give("abort", Abort{1, 0}, {.tenant = TenantSlot(0)}).ok());
   ASSERT_TRUE(decode.run_work().ok());
@@ -163,7 +164,7 @@ TEST_F(HeldEngine, AnswersAnAbortWhileItStandsStill) {
   EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
 }
 
-TEST_F(HeldEngine, ADrainLetsItGo) {
+TEST_F(HeldEngine, ADrainEndsItsPauses) {
   ASSERT_TRUE(hold("operator", EngineHolds::kLeaseMax).ok());
   ASSERT_TRUE(decode.drain().ok());
   EXPECT_FALSE(decode.timer("hold").has_value());
@@ -171,7 +172,7 @@ TEST_F(HeldEngine, ADrainLetsItGo) {
 }
 
 /// An actor that resumes from saved state may have a new engine, which is not paused yet.
-TEST_F(HeldEngine, AWorkTurnPausesAnEngineThatForgot) {
+TEST_F(HeldEngine, AWorkCallPausesANewEngineAgain) {
   ASSERT_TRUE(hold("operator", kShortLease).ok());
   engine->set_paused(false);
   ASSERT_TRUE(decode.run_work().ok());

@@ -102,7 +102,7 @@ TEST_F(EnvStory, AnyFiniteNumberIsAReward) {
   }
 }
 
-TEST_F(EnvStory, ATaskThatCannotBeMadeFaultsItsRolloutAndIsLeftOut) {
+TEST_F(EnvStory, ATaskThatCannotBeMadeFaultsItsRolloutAndIsSkipped) {
   puzzle->broken = 1;
   EXPECT_THAT(judge("anything", 1).fault, HasSubstr("no puzzle today"));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(env->run_work().ok());
@@ -145,7 +145,7 @@ TEST_F(EnvStory, AskingForMoreIsNotTheEnd) {
   EXPECT_EQ(said.text, "go on");
 }
 
-TEST_F(EnvStory, AResumedRunLeavesOutWhatWasConsumed) {
+TEST_F(EnvStory, AResumedRunSkipsConsumedOrdinals) {
   ResumePoint point;
   point.manifest = *parse_json(R"({"consumed": [[0, 1], [3, 3]]})", "manifest");
   env->set_resume_point(TenantSlot(0), point);
@@ -155,7 +155,7 @@ TEST_F(EnvStory, AResumedRunLeavesOutWhatWasConsumed) {
   EXPECT_THAT(ordinals, ElementsAre(2, 4, 5));
 }
 
-TEST_F(EnvStory, AReplacementGoesOnWhereTheStuckOneWas) {
+TEST_F(EnvStory, AReplacementContinuesWhereTheStuckOneWas) {
   ASSERT_TRUE(env->run_work().ok());
   const Contract contract = Env::contract();
   const SavedFields state = save_actor(contract, env->node());
@@ -175,7 +175,7 @@ TEST_F(EnvStory, OnlyTheFirstReplicaGivesTasks) {
   EXPECT_TRUE(judge("reward").is_done) << "the others judge";
 }
 
-TEST_F(EnvStory, AnAnswerThatIsTooLongIsLeftOut) {
+TEST_F(EnvStory, AnAnswerThatIsTooLongIsNotSent) {
   EnvOptions options;
   options.text_bytes_max = 5;
   for (const auto& [length, is_too_long] : {std::pair(5, false), std::pair(6, true)}) {
@@ -206,7 +206,7 @@ TEST_F(EnvStory, APromptThatIsTooLongIsATaskThatFailed) {
 }
 
 // Otherwise the end of a run would wait for many calls whose results are not needed.
-TEST_F(EnvStory, OfARunThatEndsNoActionIsWorthACall) {
+TEST_F(EnvStory, ADrainingEnvMakesNoEnvironmentCalls) {
   ASSERT_TRUE(env->drain().ok());
   EXPECT_TRUE(env->give("action", turn_of(9, 0, {"reward"})).ok());
   EXPECT_THAT(env->take<Observation>("observation"), IsEmpty());
@@ -283,7 +283,7 @@ TEST_F(WorldStory, ATurnThatWasLeftOutIsNoticed) {
   EXPECT_TRUE(act(turn_of(1, 2, {"c"})).needs_history);
 }
 
-TEST_F(WorldStory, OneMoreThanWorldsMaxEndsTheOneNotUsedForLongest) {
+TEST_F(WorldStory, AboveWorldsMaxTheLeastRecentlyUsedWorldIsDropped) {
   (void)act(turn_of(1, 0, {"a"}));
   (void)act(turn_of(2, 0, {"a"}));
   (void)act(turn_of(1, 1, {"b"}));
@@ -294,7 +294,7 @@ TEST_F(WorldStory, OneMoreThanWorldsMaxEndsTheOneNotUsedForLongest) {
   EXPECT_TRUE(act(turn_of(2, 1, {"b"})).needs_history);
 }
 
-TEST_F(WorldStory, ATrajectoryThatEndedElsewhereIsGivenUp) {
+TEST_F(WorldStory, ATrajectoryThatEndedElsewhereIsDropped) {
   (void)act(turn_of(1, 0, {"a"}));
   Action next = turn_of(2, 0, {"a"});
   next.ended = {1, 77};
@@ -325,7 +325,7 @@ TEST_F(WorldStory, ARestoredActorPlaysTheEarlierTurnsOnce) {
   EXPECT_EQ(other.counted->num_steps, 4);
 }
 
-TEST_F(WorldStory, EachCallOfAWorldThatIsPlayedAgainShowsThatItLives) {
+TEST_F(WorldStory, EachCallOfAWorldThatIsPlayedAgainReportsProgress) {
   Worlds worlds;
   auto* played = worlds.add(turn_of(1, 0, {"a", "b", "c"}), 2);
   ASSERT_NE(played, nullptr);
@@ -358,12 +358,12 @@ Observation judged_by(TenantReward reward, const std::string& text) {
   return said.empty() ? Observation() : said.front();
 }
 
-TEST(EnvReward, OfTheTenantCountsInsteadOfTheEnvironments) {
+TEST(EnvReward, OfTheTenantReplacesTheEnvironmentsReward) {
   EXPECT_EQ(judged_by({"exact", nullptr}, "no such word").reward, 0);
   EXPECT_TRUE(judged_by({"exact", nullptr}, "no such word").is_done);
 }
 
-TEST(EnvReward, IsToldWhatTheEnvironmentGave) {
+TEST(EnvReward, GetsTheEnvironmentsReward) {
   class Double final : public Reward {
     Result<double> score(const EnvironmentTask&, const std::vector<std::string>&,
                          double given) override {

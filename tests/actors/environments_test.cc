@@ -33,7 +33,7 @@ TEST(Environments, TheOneThatGivesTasksJudgesOnlyWhenItIsAlone) {
   EXPECT_EQ(environments.choose(std::vector{kFirst}), kFirst);
 }
 
-TEST(Environments, WhatEndedIsToldOnceAndTheOldestGiveWay) {
+TEST(Environments, EndedTrajectoriesAreReportedOnceAndTheOldestAreDropped) {
   Environments environments;
   for (uint64_t i = 0; i <= kEndedTrajectoriesMax; ++i) environments.tell_ended(kFirst, i);
   const auto told = environments.take_ended(kFirst);
@@ -54,7 +54,7 @@ struct ManyEnvironments : testing::RolloutStory {
   }
 };
 
-TEST_F(ManyEnvironments, ATrajectoryStaysWithItsOwnAndIsToldOnlyWhatIsNew) {
+TEST_F(ManyEnvironments, ATrajectoryKeepsItsEnvironmentAndSendsOnlyNewTurns) {
   live(0);
   task(0);
   const auto made = requests();
@@ -72,7 +72,7 @@ TEST_F(ManyEnvironments, ATrajectoryStaysWithItsOwnAndIsToldOnlyWhatIsNew) {
   }
 }
 
-TEST_F(ManyEnvironments, OneThatDoesNotKnowTheHistoryGetsItOnce) {
+TEST_F(ManyEnvironments, AnEnvironmentWithoutTheHistoryGetsItOnce) {
   live(0);
   task(0);
   complete(requests().front(), "x\n");
@@ -94,7 +94,7 @@ TEST_F(ManyEnvironments, OneThatDoesNotKnowTheHistoryGetsItOnce) {
   EXPECT_THAT(ends()[0].dump(), HasSubstr("asks for turns that it was sent"));
 }
 
-TEST_F(ManyEnvironments, WhatADeadOneHadGoesToAnotherWithItsWholeHistory) {
+TEST_F(ManyEnvironments, TrajectoriesOfADeadEnvironmentMoveWithTheirWholeHistory) {
   live(0);
   task(0);
   for (const auto& request : requests()) complete(request, "x\n");
@@ -155,7 +155,7 @@ struct FullRollout : testing::RolloutStory {
 
 // The in-flight slots are free at once, not only with the next message. That message may send
 // requests itself, and one step opens at most one group.
-TEST_F(FullRollout, TheDeathOfAStuckEnvironmentMakesRoomForAGroup) {
+TEST_F(FullRollout, TheDeathOfAStuckEnvironmentFreesSlotsForAGroup) {
   live(0);
   task(0);
   task(1);
@@ -178,7 +178,7 @@ TEST_F(FullRollout, TheDeathOfAStuckEnvironmentMakesRoomForAGroup) {
 
 // Sending requests again also frees slots, if some rollouts have used all attempts. The runner
 // checks the messages of each step.
-TEST_F(FullRollout, AStepAsksForAGroupAtMost) {
+TEST_F(FullRollout, AStepOpensAtMostOneGroup) {
   live(0);
   task(0);
   task(1);
@@ -200,7 +200,7 @@ TEST_F(FullRollout, AStepAsksForAGroupAtMost) {
   EXPECT_EQ(num_asked, 5U) << "three again, and the group that has room now";
 }
 
-TEST_F(ManyEnvironments, WithoutOneTheActionWaitsUntilOneIsBack) {
+TEST_F(ManyEnvironments, WithoutAnEnvironmentTheActionWaitsUntilOneIsBack) {
   live(0);
   task(0);
   rollout.set_targets("action", {});
@@ -212,7 +212,7 @@ TEST_F(ManyEnvironments, WithoutOneTheActionWaitsUntilOneIsBack) {
   EXPECT_THAT(actions(), SizeIs(2));
 }
 
-TEST_F(ManyEnvironments, ARolloutThatEndsEarlyIsToldWithTheNextAction) {
+TEST_F(ManyEnvironments, ARolloutThatEndsEarlyIsReportedWithTheNextAction) {
   live(0);
   task(0);
   const auto made = requests();
@@ -226,7 +226,7 @@ TEST_F(ManyEnvironments, ARolloutThatEndsEarlyIsToldWithTheNextAction) {
   EXPECT_THAT(next[0].ended, ElementsAre(acted[0].trajectory));
 }
 
-TEST_F(ManyEnvironments, ANewTrajectoryDoesNotWaitBehindAnActionThatNobodyAnswered) {
+TEST_F(ManyEnvironments, ANewTrajectoryDoesNotWaitForAnUnansweredAction) {
   live(0);
   task(0);
   for (const auto& request : requests()) complete(request, "x\n");

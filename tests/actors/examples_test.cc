@@ -40,7 +40,7 @@ TEST(ReadExamples, NamesTheLineThatIsWrong) {
   EXPECT_FALSE(read_examples("/nowhere/x.jsonl", 10).ok());
 }
 
-TEST(ReadExamples, TakesALineOfAMebibyteAndNotOneByteMore) {
+TEST(ReadExamples, AcceptsALineOfOneMebibyteAndNotOneByteMore) {
   const std::string frame = "{\"prompt\": \"\", \"completion\": \"b\"}";
   const auto line_of = [&](size_t size) {
     std::string line = frame;
@@ -60,7 +60,7 @@ TEST(ReadExamples, TheLastLineNeedsNoEnd) {
   EXPECT_EQ((*examples)[1].turns.front().completion, "d");
 }
 
-TEST(ReadExamples, TakesAsManyAsItMay) {
+TEST(ReadExamples, AcceptsUpToExamplesMax) {
   const std::string line = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
   EXPECT_TRUE(read_examples(write(line + line), 2).ok());
   EXPECT_FALSE(read_examples(write(line + line), 1).ok());

@@ -154,7 +154,7 @@ size_t explore(const Model& model) {
 
 struct GateModel : ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
-TEST_P(GateModel, NeverStandsStill) {
+TEST_P(GateModel, AlwaysMakesProgress) {
   const auto [max_off_policy, groups, inflight_groups] = GetParam();
   Model model;
   model.limits = {groups, max_off_policy, 4, inflight_groups * 4};
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(SmallTenants, GateModel,
                          ::testing::Combine(::testing::Values(0, 1, 2, 3), ::testing::Values(1, 2),
                                             ::testing::Values(1, 2, 4)));
 
-TEST(GateModelControl, LosingTheEndsOfLostGroupsStandsStill) {
+TEST(GateModelControl, LosingTheEndsOfLostGroupsBlocks) {
   // The negative control: without GroupEnded, a lost group is never replaced.
   Model model;
   model.limits = {2, 0, 4, 16};

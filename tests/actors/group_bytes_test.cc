@@ -60,7 +60,7 @@ TEST(GroupBytes, AGroupOfFailedMembersIsNoLargerThanTheBound) {
     EXPECT_GE(group_bytes_max(tenant, kind), static_cast<int64_t>(body_bytes_max(group)));
 }
 
-TEST(GroupBytes, LongContextsLieBesideTheBody) {
+TEST(GroupBytes, LongContextsAreStoredBesideTheBody) {
   Tenant tenant = testing::a_tenant(16);
   tenant.seq_len = 131072;
   tenant.turns_max = 200;

@@ -103,7 +103,7 @@ void expect_free(const Engine& engine) {
   EXPECT_EQ(engine.state().num_held + engine.state().num_waiting + engine.state().num_running, 0);
 }
 
-TEST(Handover, SaysWhoHoldsTheKvAndForHowLong) {
+TEST(Handover, NamesTheOwnerOfTheKvAndItsLease) {
   const auto engine = an_engine();
   Pair pair(*engine, *engine, Duration::seconds(7));
   ASSERT_TRUE(pair.ask(1).ok());
@@ -198,7 +198,7 @@ TEST(Handover, ALeaseThatEndsAfterTheHandoverChangesNothing) {
   EXPECT_THAT(pair.answers()[0].tokens, ::testing::Not(IsEmpty()));
 }
 
-TEST(Handover, AFullQueueIsWaitedForAndRefusesNobody) {
+TEST(Handover, ARequestWaitsForAFullQueueAndIsNotRefused) {
   const auto engine = an_engine(2, 1);
   Pair pair(*engine, *engine);
   for (uint64_t i = 0; i < 9; ++i) ASSERT_TRUE(pair.ask(i).ok());
@@ -222,7 +222,7 @@ TEST(Handover, AFullQueueIsWaitedForAndRefusesNobody) {
   expect_free(*engine);
 }
 
-TEST(Handover, ALoadSaysHowMuchRoomIsLeftAndWhatCame) {
+TEST(Handover, ALoadReportsFreeSpaceAndReceivedRequests) {
   const auto engine = an_engine(2, 1);
   Pair pair(*engine, *engine);
   pair.work_prefill();
@@ -236,7 +236,7 @@ TEST(Handover, ALoadSaysHowMuchRoomIsLeftAndWhatCame) {
   EXPECT_EQ(load.num_finished, 0U) << "the one that waits here counts";
 }
 
-TEST(Handover, AnAbortOfTheRequestThatWaitsForRoomIsAnsweredHere) {
+TEST(Handover, AnAbortOfTheParkedRequestIsAnsweredByPrefill) {
   const auto engine = an_engine(1, 1);
   Pair pair(*engine, *engine);
   ASSERT_TRUE(pair.ask(1).ok());
@@ -250,7 +250,7 @@ TEST(Handover, AnAbortOfTheRequestThatWaitsForRoomIsAnsweredHere) {
   EXPECT_TRUE(pair.prefill.is_paused("request")) << "the third waits now";
 }
 
-TEST(Handover, WhatIsImpossibleStaysRefusedAlsoWhenItWaited) {
+TEST(Handover, AnImpossibleRequestIsRefusedAlsoAfterItWaited) {
   const auto engine = an_engine(1, 1);
   Pair pair(*engine, *engine);
   ASSERT_TRUE(pair.ask(1).ok());

@@ -39,13 +39,13 @@ std::vector<uint64_t> offer(HeldRequests& held, int64_t most, bool has_more,
 
 bool any(const HeldRequest&) { return true; }
 
-TEST(HeldRequests, OfferNothingWhenNothingWaits) {
+TEST(HeldRequests, OfferNothingWhenNoRequestWaits) {
   HeldRequests held;
   EXPECT_TRUE(held.is_empty());
   EXPECT_THAT(offer(held, 16, false, any), ElementsAre());
 }
 
-TEST(HeldRequests, TakeAsManyAsAskedAndSayWhetherMoreCouldGo) {
+TEST(HeldRequests, OfferUpToTheLimitAndReportWhetherMoreCouldBeSent) {
   HeldRequests held;
   for (uint64_t i = 0; i < 3; ++i) held.add(a_request(i, i), lane(0));
   EXPECT_THAT(offer(held, 2, true, any), ElementsAre(0, 1));
@@ -69,7 +69,7 @@ TEST(HeldRequests, ARefusedLaneIsOfferedOnceAndBlocksNoOther) {
   EXPECT_EQ(held.size(), 2U);
 }
 
-TEST(HeldRequests, ATakenOneLeavesItsLaneInOrder) {
+TEST(HeldRequests, RemovingARequestKeepsTheOrderOfItsLane) {
   HeldRequests held;
   for (uint64_t i = 0; i < 4; ++i) held.add(a_request(i, i), lane(0));
   EXPECT_EQ(held.take({TenantSlot(0), 2})->request.request, 2U);
@@ -81,7 +81,7 @@ TEST(HeldRequests, ATakenOneLeavesItsLaneInOrder) {
 /// Random arrivals, cancels, engines that serve some lanes, and changes of the only allowed engine.
 /// Each request leaves once, the requests of a session leave in order, and no tenant waits while
 /// another one leaves twice.
-TEST(HeldRequests, KeepTheirPromisesInEveryOrder) {
+TEST(HeldRequests, KeepTheirRulesInEveryOrder) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
     RandomStream random(seed);

@@ -65,7 +65,7 @@ std::vector<uint64_t> said(const NodeRunner<Echo>& echo) {
   return ordinals;
 }
 
-TEST(NodeRunnerDeathTest, EndsAnActorThatSaysMoreThanItsContract) {
+TEST(NodeRunnerDeathTest, EndsAnActorThatSendsMoreThanItsContract) {
   EXPECT_DEATH(
       {
         NodeRunner<Echo> echo({.copies = 3});
@@ -74,7 +74,7 @@ TEST(NodeRunnerDeathTest, EndsAnActorThatSaysMoreThanItsContract) {
       "sent 3 times in one step, its contract says 2");
 }
 
-TEST(NodeRunner, AFailedHandlerSaysOnlyItsRefusal) {
+TEST(NodeRunner, AFailedHandlerSendsOnlyItsRefusal) {
   NodeRunner<Echo> echo;
   EXPECT_FALSE(echo.give("hear", Task{.ordinal = 13, .prompt = ""}).ok());
   ASSERT_THAT(said(echo), ElementsAre(99));

@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-TEST(OrdinalSet, RefusesRangesThatAreNotOnes) {
+TEST(OrdinalSet, RefusesInvalidRanges) {
   for (const char* text : {"3", "[3]", "[[1]]", "[[2,1]]", "[[-1,3]]", "[[1,2],[3,4]]",
                            "[[5,6],[1,2]]", "[[1,\"2\"]]", "[[1,9223372036854775807]]"}) {
     const auto json = parse_json(text, "test");
@@ -29,7 +29,7 @@ TEST(OrdinalSet, JoinsNeighbours) {
   EXPECT_EQ(set.size(), 5U);
 }
 
-TEST(OrdinalSet, IsWhatAPlainSetIs) {
+TEST(OrdinalSet, EqualsAPlainSet) {
   RandomStream random(7);
   for (int round = 0; round < 50; ++round) {
     OrdinalSet set;

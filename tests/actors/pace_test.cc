@@ -52,7 +52,7 @@ TEST(Pace, StaysThereWhileTheTrainerDoesNotWait) {
   }
 }
 
-TEST(Pace, APipeThatIsTooShortBecomesAsLongAsItMustBe) {
+TEST(Pace, ATooSmallDepthGrowsAsFarAsNeeded) {
   // A rollout takes 40 ms at any load: with four batches in flight the trainer stays busy.
   Pipe pipe;
   int64_t shallow = 0, most = 0;

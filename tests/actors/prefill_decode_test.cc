@@ -89,7 +89,7 @@ TEST(CancelledEarly, ForgetsTheOldestAndNoMore) {
   EXPECT_TRUE(cancelled.contains({TenantSlot(0), 1}));
 }
 
-TEST_F(EngineStory, WhatTheEngineRefusesIsAnsweredWithItsWords) {
+TEST_F(EngineStory, ARefusalHasTheTextOfTheEngine) {
   auto request = a_request(1);
   request.prompt_tokens.resize(101);
   EXPECT_FALSE(prefill.give("request", request, rollout).ok());
@@ -104,7 +104,7 @@ TEST_F(EngineStory, WhatTheEngineRefusesIsAnsweredWithItsWords) {
   EXPECT_THAT(answers(), IsEmpty());
 }
 
-TEST_F(EngineStory, ALaterTurnBringsOnlyWhatFollowsTheSessionsLastPrompt) {
+TEST_F(EngineStory, ALaterTurnSendsOnlyWhatFollowsTheSessionsLastPrompt) {
   ask(1);
   auto next = a_request(2);
   next.session = 71;
@@ -146,7 +146,7 @@ TEST_F(EngineStory, AParkedTurnKeepsItsWholePrompt) {
   EXPECT_THAT(engine.submitted[1].prompt_tokens, ElementsAre(1, 2, 3, 4));
 }
 
-TEST_F(EngineStory, TheFirstTokenIsToldOnce) {
+TEST_F(EngineStory, TheFirstTokenIsLoggedOnce) {
   turn();
   EXPECT_THAT(decode.log(), IsEmpty());
   engine.num_decode_tokens = 1;
@@ -213,7 +213,7 @@ TEST_F(EngineStory, AnAbortBetweenPrefillAndDecodeIsAnsweredOnce) {
   EXPECT_TRUE(decode.idle());
 }
 
-TEST_F(EngineStory, AHandoverThatComesAfterTheAnswerIsNoSecondOne) {
+TEST_F(EngineStory, AHandoverAfterTheAnswerIsNotAnsweredAgain) {
   ask(1);
   engine.prefill(id(1));
   ASSERT_TRUE(prefill.run_work().ok());
@@ -269,7 +269,7 @@ TEST_F(EngineStory, ASequenceThatTheEngineGivesUpDuringPrefillIsAnsweredOnce) {
   EXPECT_TRUE(prefill.idle());
 }
 
-TEST_F(EngineStory, AnUpdateIsAppliedByWhoeverComesFirstAndAnsweredByBoth) {
+TEST_F(EngineStory, AnUpdateIsAppliedByTheFirstActorAndAnsweredByBoth) {
   publish(0);
   ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
   ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
@@ -310,7 +310,7 @@ TEST_F(EngineStory, ARetiredVersionIsReplacedByTheNewest) {
   EXPECT_EQ(engine.versions.of({}), PolicyVersion(3));
 }
 
-TEST_F(EngineStory, TheFirstWorkTurnSaysThatTheEngineIsThere) {
+TEST_F(EngineStory, TheFirstWorkCallReportsTheEngine) {
   ASSERT_TRUE(prefill.run_work().ok());
   ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
   EXPECT_TRUE(prefill.sent<EngineLoad>("load")[0].applied.empty());
@@ -318,7 +318,7 @@ TEST_F(EngineStory, TheFirstWorkTurnSaysThatTheEngineIsThere) {
   EXPECT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
 }
 
-TEST_F(EngineStory, BothLoadsTellWhatTheEngineAnsweredAndWhatItFailed) {
+TEST_F(EngineStory, BothLoadsReportCompletedAndFailedSequences) {
   for (uint64_t request = 1; request <= 5; ++request) {
     ask(request);
     engine.prefill(id(request));
@@ -339,6 +339,20 @@ TEST_F(EngineStory, BothLoadsTellWhatTheEngineAnsweredAndWhatItFailed) {
   ASSERT_THAT(answers(), SizeIs(5));
   EXPECT_EQ(answers()[2].end, FinishReason::kFailed);
   EXPECT_EQ(answers()[2].attempt, 2U);
+}
+
+TEST_F(EngineStory, ARestartedRouterGetsTheLoadAgain) {
+  ask(1);
+  turn();
+  const size_t num_told = prefill.sent<EngineLoad>("load").size();
+  turn();
+  ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(num_told)) << "nothing has changed";
+  const InstanceId router(9);
+  ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kDown, router, 1}).ok());
+  EXPECT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(num_told));
+  ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kUp, router, 2}).ok());
+  ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(num_told + 1));
+  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().num_received, 1U);
 }
 
 TEST_F(EngineStory, TheLoadCountsWhatEndedHereOrWasRefused) {
@@ -419,7 +433,7 @@ struct SlowWeightsStory : EngineStory {
   std::shared_ptr<SlowChannel> slow = std::make_shared<SlowChannel>();
 };
 
-TEST_F(SlowWeightsStory, WeightsThatHaveNotComeAreAskedForAgainAndAnsweredOnce) {
+TEST_F(SlowWeightsStory, WeightsThatHaveNotArrivedAreFetchedAgainAndAnsweredOnce) {
   ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(3)}, rollout).ok());
   EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
   ASSERT_TRUE(decode.timer("weights").has_value());

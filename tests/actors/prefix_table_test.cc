@@ -60,7 +60,7 @@ TEST(PrefixTable, KnowsTheBeginningThatWasSent) {
   EXPECT_EQ(table.num_known(names_of(a_prompt(160, 1))), 0U);
 }
 
-TEST(PrefixTable, ForgetsWhatWasNotSentForLongestAndTheEndFirst) {
+TEST(PrefixTable, ForgetsTheOldestPromptsAndTheirEndsFirst) {
   PrefixTable table;
   const auto one = names_of(a_prompt(128)), other = names_of(a_prompt(128, 5000));
   table.add(one, 6);
@@ -81,7 +81,7 @@ TEST(PrefixTable, APromptBeyondItsLimitIsKnownByItsFirstBlocks) {
   EXPECT_EQ(table.num_known(names), 3U);
 }
 
-TEST(PrefixTable, GoesOnFromACutAsBefore) {
+TEST(PrefixTable, ContinuesFromACutAsBefore) {
   PrefixTable table;
   const auto one = names_of(a_prompt(64)), other = names_of(a_prompt(64, 5000));
   table.add(one, 4);

@@ -99,7 +99,7 @@ TEST_F(RolloutEndTest, AMemberThatTheTrainerRefusesEndsFailedAndTheOthersAsTheir
   EXPECT_TRUE(rollout.idle());
 }
 
-TEST_F(RolloutEndTest, WhateverIsWrongWithAnAnswerCostsThatRolloutAlone) {
+TEST_F(RolloutEndTest, AnInvalidAnswerFailsOnlyItsRollout) {
   live(0);
   task(0, "a!b");
   EXPECT_THAT(groups().front().members[0].fault, HasSubstr("'!' has no token"));
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Ends, LostEngineTest,
                          ::testing::Values(FinishReason::kEngineLost, FinishReason::kFailed),
                          [](const auto& end) { return std::string(to_string(end.param)); });
 
-TEST_F(RolloutEndTest, ALostRouterMeansThatEverythingGoesOutAgain) {
+TEST_F(RolloutEndTest, AfterALostRouterEveryRequestIsSentAgain) {
   live(0);
   task(0);
   task(1);
@@ -230,7 +230,7 @@ TEST_F(RolloutEndTest, AStragglerThatCannotTrainIsCancelledAndEndsStale) {
   EXPECT_THAT(end_names(), SizeIs(2));
 }
 
-TEST_F(RolloutEndTest, TheTrainersWordMakesAGroupStaleBeforeItsVersionIsLive) {
+TEST_F(RolloutEndTest, TheTrainersAnswerMakesAGroupStaleBeforeTheVersionIsLive) {
   live(0);
   task(0);
   task(1);
@@ -278,7 +278,7 @@ struct OneGroup : testing::RolloutStory {
   OneGroup() : RolloutStory({.model = "", .max_inflight = 2}) {}
 };
 
-TEST_F(OneGroup, AStuckEnvironmentCallHoldsItsPlaceUntilItIsAnswered) {
+TEST_F(OneGroup, AStuckEnvironmentCallKeepsItsSlotUntilItIsAnswered) {
   live(0);
   task(0);
   task(1);
@@ -294,7 +294,7 @@ TEST_F(OneGroup, AStuckEnvironmentCallHoldsItsPlaceUntilItIsAnswered) {
   EXPECT_THAT(requests(), SizeIs(2));
 }
 
-TEST_F(OneGroup, ACancelledRequestHoldsItsPlaceUntilItIsAnswered) {
+TEST_F(OneGroup, ACancelledRequestKeepsItsSlotUntilItIsAnswered) {
   live(0);
   task(0);
   task(1);
@@ -342,7 +342,7 @@ TEST_F(ManyRollouts, CancelsManyInSeveralMessages) {
   EXPECT_THAT(sizes, ElementsAre(64, 64, 64, 8));
 }
 
-TEST_F(RolloutEndTest, AFileThatCannotBeWrittenIsSaidOnceAndEndsTheRun) {
+TEST_F(RolloutEndTest, AFileThatCannotBeWrittenIsReportedOnceAndEndsTheRun) {
   live(0);
   task(0);
   play(requests());

@@ -151,7 +151,7 @@ TEST_F(RolloutTest, AnEngineWithoutTheSessionIsSentTheWholePromptOnce) {
   EXPECT_THAT(next.prompt_tokens, ElementsAre('z', '\n', 'e'));
 }
 
-TEST_F(RolloutTest, AnEngineThatDoesNotKnowAWholePromptIsNotAskedForEver) {
+TEST_F(RolloutTest, AnEngineThatRefusesAWholePromptAsUnknownFailsTheRollout) {
   live(0);
   task(0);
   end_without_tokens(requests()[0], FinishReason::kUnknownSession);
@@ -227,7 +227,7 @@ struct WholeTextRollout : StoppedRollout {
   WholeTextRollout() : StoppedRollout(true) {}
 };
 
-TEST_F(StoppedRollout, TellsTheEnvironmentTheTextBeforeItsStop) {
+TEST_F(StoppedRollout, SendsTheEnvironmentTheTextBeforeItsStop) {
   live(0);
   EXPECT_EQ(text_of("42</a>"), "42");
   EXPECT_EQ(text_of("4#"), "4") << "a stop token";
@@ -256,7 +256,7 @@ TEST_F(StoppedRollout, TrainsOnEveryTokenAndExtendsThemExactly) {
   EXPECT_THAT(member.sampled, ElementsAre(0, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1));
 }
 
-TEST_F(WholeTextRollout, TellsTheEnvironmentTheStopToo) {
+TEST_F(WholeTextRollout, SendsTheEnvironmentTheStopToo) {
   live(0);
   EXPECT_EQ(text_of("42</a>"), "42</a>");
   EXPECT_EQ(text_of("4#"), "4#");
@@ -323,7 +323,7 @@ TEST_F(TruncatedRollout, ATrajectoryHasTheKeptSetsOfAllItsTurns) {
   EXPECT_EQ(member.kept, sets_of({'x', 'y', '\n', 'z', '\n'}));
 }
 
-TEST_F(RolloutTest, KeptSetsThatNobodyAskedForFailTheCompletion) {
+TEST_F(RolloutTest, KeptSetsThatWereNotRequestedFailTheCompletion) {
   kept = TruncatedRollout::sets_of;
   live(0);
   task(0);
@@ -371,7 +371,7 @@ TEST_F(TightRollout, NoTurnGrowsPastSeqLen) {
   EXPECT_EQ(group.members[0].reward, 0);
 }
 
-TEST_F(TightRollout, AnObservationThatLeavesRoomForOneTokenIsAppended) {
+TEST_F(TightRollout, AnObservationThatLeavesSpaceForOneTokenIsAppended) {
   live(0);
   task(0, "ab");
   const auto made = requests();
@@ -409,7 +409,7 @@ TEST_F(TightRollout, AnObservationOneTokenLongerIsLeftOutAndEndsTheRolloutTrunca
   EXPECT_THAT(member.logprobs, SizeIs(3));
 }
 
-TEST_F(TightRollout, ACompletionLongerThanAskedForFailsItsRollout) {
+TEST_F(TightRollout, ACompletionLongerThanRequestedFailsItsRollout) {
   live(0);
   task(0, "ab");
   const auto made = requests();
@@ -420,7 +420,7 @@ TEST_F(TightRollout, ACompletionLongerThanAskedForFailsItsRollout) {
   EXPECT_THAT(*ends()[0].get_string("reason"), HasSubstr("gave 5 tokens, 4 were asked for"));
 }
 
-TEST_F(TightRollout, APromptThatLeavesNoRoomFailsItsGroup) {
+TEST_F(TightRollout, APromptThatFillsSeqLenFailsItsGroup) {
   live(0);
   task(0, "abcdef");
   EXPECT_THAT(requests(), IsEmpty());

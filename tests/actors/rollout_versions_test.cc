@@ -41,14 +41,14 @@ TEST_F(RolloutVersions, AGroupOpensUnderTheLiveVersionWhileANewerOneIsMade) {
   EXPECT_EQ(groups().at(0).version, PolicyVersion(0)) << "its staleness counts from there";
 }
 
-TEST_F(RolloutVersions, AnOlderPolicyIsNoNews) {
+TEST_F(RolloutVersions, AnOlderPolicyChangesNothing) {
   live(2);
   live(1);
   task(0);
   EXPECT_EQ(requests().front().version, PolicyVersion(2));
 }
 
-TEST_F(RolloutVersions, ALostGroupMakesRoomForAnother) {
+TEST_F(RolloutVersions, ALostGroupLetsAnotherOpen) {
   live(0);
   for (uint64_t i = 0; i < 5; ++i) task(i);
   auto made = requests();
@@ -61,7 +61,7 @@ TEST_F(RolloutVersions, ALostGroupMakesRoomForAnother) {
   EXPECT_THAT(requests(), SizeIs(2));
 }
 
-TEST_F(RolloutVersions, ATrainedGroupMakesNoRoomBeforeItsVersionIsLive) {
+TEST_F(RolloutVersions, ATrainedGroupLetsNoOtherOpenBeforeItsVersionIsLive) {
   live(0);
   for (uint64_t i = 0; i < 5; ++i) task(i);
   auto made = requests();

@@ -30,7 +30,7 @@ RouteQuestion with_known(std::vector<int32_t> num_known_tokens) {
 /// Rules that every policy must follow: the conformance suite of route policies.
 struct EveryPolicy : ::testing::TestWithParam<std::string> {};
 
-TEST_P(EveryPolicy, ChoosesAnEngineThatIsThere) {
+TEST_P(EveryPolicy, ChoosesAnExistingEngine) {
   auto policy = make_route_policy(GetParam());
   ASSERT_NE(policy, nullptr);
   for (size_t count = 1; count <= 4; ++count)
@@ -57,7 +57,7 @@ std::vector<std::string> names_of_policies() {
 INSTANTIATE_TEST_SUITE_P(Catalog, EveryPolicy, ::testing::ValuesIn(names_of_policies()),
                          [](const auto& instance) { return instance.param; });
 
-TEST(RoutePolicies, AnUnknownNameIsNone) { EXPECT_EQ(make_route_policy("fastest"), nullptr); }
+TEST(RoutePolicies, AnUnknownNameIsNull) { EXPECT_EQ(make_route_policy("fastest"), nullptr); }
 
 TEST(StickyLeastLoaded, StaysUntilTheEngineIsFullAndAnotherIsNot) {
   auto policy = make_route_policy("sticky_least_loaded");
@@ -138,7 +138,7 @@ TEST(PowerOfTwo, NeverChoosesTheFullestAndEvensLoadsOut) {
   EXPECT_LE(*std::ranges::max_element(loads) - *std::ranges::min_element(loads), 8U);
 }
 
-TEST(EveryCountingPolicy, GoesOnWhereARestoredOneStopped) {
+TEST(EveryCountingPolicy, ContinuesWhereTheSavedPolicyStopped) {
   for (const std::string name : {"round_robin", "random", "power_of_two"}) {
     auto one = make_route_policy(name), other = make_route_policy(name);
     for (uint64_t i = 0; i < 7; ++i) one->choose(session(i), engines({0, 0, 0, 0, 0}));
@@ -161,7 +161,7 @@ TEST(Cost, LeavesAnEngineWhoseQueueOutweighsThePrefix) {
   EXPECT_EQ(policy->choose(session(1, 0), engines({9, 0})), 1U);
 }
 
-TEST(CacheAware, AloneAsksWhatEnginesWereSent) {
+TEST(CacheAware, IsTheOnlyPolicyThatUsesKnownTokens) {
   for (const auto& name : names_of_policies())
     EXPECT_EQ(make_route_policy(name)->wants_known_tokens(), name == "cache_aware");
 }

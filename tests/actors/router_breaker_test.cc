@@ -108,7 +108,7 @@ TEST_F(RouterBreakerStory, WorkMovesFromAnEngineThatFailsAndComesBack) {
   EXPECT_THAT(ask_many(700, 720), Contains(kA).Times(::testing::Gt(5)));
 }
 
-TEST_F(RouterBreakerStory, AFaultOfTheOneThatIsTriedOpensItAgain) {
+TEST_F(RouterBreakerStory, AFaultOfTheTrialRequestOpensItAgain) {
   ready();
   fail(kA);
   advance(CircuitBreaker::kOpenFor);
@@ -158,7 +158,7 @@ TEST_F(RouterBreakerStory, ASessionLeavesTheEngineThatFailsItsTurns) {
   EXPECT_THAT(ask_many(0, 10), Each(kB));
 }
 
-TEST_F(RouterBreakerStory, WhatItOwesStaysAndItsDeathIsAnswered) {
+TEST_F(RouterBreakerStory, ItsOpenRequestsStayAndAreAnsweredWhenItDies) {
   ready();
   EXPECT_THAT(ask_many(0, 10), Contains(kA).Times(5));
   fail(kA);
@@ -177,7 +177,7 @@ TEST_F(RouterBreakerStory, ARestartedEngineBeginsWithAClosedBreaker) {
   EXPECT_THAT(ask_many(0, 10), Contains(kA).Times(5));
 }
 
-TEST_F(RouterBreakerStory, WhatWaitsWakesWhenABreakerHalfOpens) {
+TEST_F(RouterBreakerStory, WaitingRequestsAreSentWhenABreakerHalfOpens) {
   ready();
   fail(kA);
   loads[kB].num_room = 0;  // works, but has no free space
@@ -218,7 +218,7 @@ struct HashedBreakerStory : RouterBreakerStory {
   }
 };
 
-TEST_F(HashedBreakerStory, ItsSessionsGoElsewhereAndThoseThatWaitDoToo) {
+TEST_F(HashedBreakerStory, ItsSessionsAndWaitingRequestsGoElsewhere) {
   ready();
   const auto of_a = sessions_of(kA);
   ASSERT_THAT(of_a, SizeIs(::testing::Gt(5U)));
@@ -248,7 +248,7 @@ TEST_F(HashedBreakerStory, HalfOpenItGetsOneOfItsSessionsAndTheOthersDoNotWait) 
   EXPECT_EQ(sessions_of(kA), of_a) << "as before";
 }
 
-TEST_F(HashedBreakerStory, HeldOnesOfAHalfOpenEngineFollowWhereTheyCanGo) {
+TEST_F(HashedBreakerStory, WaitingRequestsOfAHalfOpenEngineGoElsewhere) {
   ready();
   const auto of_a = sessions_of(kA);
   for (const InstanceId engine : {kA, kB}) loads[engine].num_room = 0;

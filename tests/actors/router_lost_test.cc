@@ -15,7 +15,7 @@ using testing::RouterStory;
 using ::testing::SizeIs;
 using testing::SmallRouterStory;
 
-TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
+TEST_F(RouterStory, AnEngineThatDiedHasLostItsRequests) {
   ready();
   for (uint64_t i = 0; i < 4; ++i) ask(a_request(i, i));
   ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
@@ -27,10 +27,10 @@ TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
   EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
 }
 
-TEST_F(RouterStory, AnEngineThatDiedHasNotLostWhatWasAnsweredLongAgo) {
+TEST_F(RouterStory, AnEngineThatDiedHasNotLostAnsweredRequests) {
   ready();
   for (uint64_t i = 0; i < 6; ++i) ask(a_request(i, i));
-  // All except the last were answered; some request of the tenant reports that.
+  // All except the last were answered; a later request of the tenant reports that.
   auto last = a_request(6, 6);
   last.answered = {0, 1, 2, 3, 4, 77};
   ask(last);
@@ -59,7 +59,7 @@ TEST_F(RouterStory, ALaterTurnOfAnOldSessionGoesToAnotherEngine) {
 }
 
 /// The load of an engine may arrive although its answer is lost, for example after a kill.
-TEST_F(RouterStory, OnlyTheAskerKnowsWhetherAnAnswerHasArrived) {
+TEST_F(RouterStory, OnlyTheSenderKnowsWhetherAnAnswerHasArrived) {
   ready();
   ask(a_request(1));
   const InstanceId engine = router.targets_of("prefill").front();
@@ -83,7 +83,7 @@ TEST_F(RouterStory, LosesManyAFewAtATime) {
 
 /// The sender's open requests bound the answers that may wait for it. An engine's loads may report
 /// ended requests late, so it has lost fewer requests than they suggest.
-TEST_F(RouterStory, AnswersWhatAnEngineLostAsFastAsTheAskerTakesIt) {
+TEST_F(RouterStory, AnswersLostRequestsAsFastAsTheSenderReceivesThem) {
   ready();
   for (uint64_t i = 0; i < 20; ++i) ask(a_request(i, i));
   router.set_room("refused", 4);
@@ -109,13 +109,29 @@ TEST_F(RouterStory, ReleasesManyHeldRequestsAFewAtATimeAndInOrder) {
   for (uint64_t i = 0; i < 50; ++i) EXPECT_EQ(sent[i].request, i);
 }
 
-TEST_F(SmallRouterStory, ForgetsTheOldestSession) {
+/// 2 sessions are remembered here, and every request that an engine owes an answer.
+TEST_F(SmallRouterStory, ADeadEngineLosesMoreRequestsThanSessionsAreRemembered) {
   ready();
-  for (uint64_t i = 0; i < 3; ++i) ask(a_request(i, i));
-  ASSERT_TRUE(router.give("cancel", Cancel{{0, 1, 2}}, rollout).ok());
-  std::vector<uint64_t> aborted;
-  for (const auto& abort : router.sent<Abort>("abort")) aborted.push_back(abort.request);
-  EXPECT_THAT(aborted, ElementsAre(1, 1, 2, 2));
+  for (uint64_t i = 0; i < 8; ++i) ask(a_request(i, i));
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
+  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(4));
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillB, 1}).ok());
+  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(8));
+}
+
+/// 64 may be in flight here, so 128 are known: of an asker that reports no answers, the newest.
+TEST_F(SmallRouterStory, KnowsTwiceAsManyRequestsAsMayBeInFlight) {
+  ready();
+  const auto has_abort_of = [&](uint64_t request) {
+    router.forget_sent();
+    EXPECT_TRUE(router.give("cancel", Cancel{{request}}, rollout).ok());
+    return !router.sent<Abort>("abort").empty();
+  };
+  for (uint64_t i = 0; i < 128; ++i) ask(a_request(i, i));
+  EXPECT_TRUE(has_abort_of(0));
+  ask(a_request(128, 128));
+  EXPECT_FALSE(has_abort_of(0));
+  EXPECT_TRUE(has_abort_of(1));
 }
 
 }  // namespace

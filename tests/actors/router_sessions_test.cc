@@ -48,7 +48,7 @@ struct RouterSessions : ::testing::Test {
   NodeRunner<Router> router;
 };
 
-TEST_F(RouterSessions, ATurnThatBringsItsEndAloneGoesWhereItsSessionIs) {
+TEST_F(RouterSessions, ATurnWithoutItsPrefixGoesToTheEngineOfItsSession) {
   const auto opening = of_prompt(1, 1, 100);
   const InstanceId first = engine_of(opening);
   const InstanceId other = engine_of(of_prompt(2, 2, 5000));

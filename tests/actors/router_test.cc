@@ -49,7 +49,7 @@ TEST_F(RouterStory, HoldsAsManyAsMayBeInFlightAndLetsTheRestWait) {
   EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
 }
 
-TEST_F(RouterStory, TakesRequestsAgainAsSoonAsOneOfThoseThatWaitHasLeft) {
+TEST_F(RouterStory, AcceptsRequestsAgainWhenAWaitingOneHasLeft) {
   auto one = testing::a_tenant();
   one.inflight_max = 70;
   router.set_tenants({one});
@@ -80,7 +80,7 @@ TEST_F(RouterStory, ASessionDoesNotStickToAnEngineThatWasRestarted) {
   EXPECT_NE(router.targets_of("prefill").back(), home);
 }
 
-TEST_F(RouterStory, SendsAnEngineNoMoreThanItHasRoomFor) {
+TEST_F(RouterStory, SendsAnEngineNoMoreThanItsFreeSpace) {
   ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 0, 2)).ok());
   for (uint64_t i = 0; i < 5; ++i) ask(a_request(i, i));
   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(2));
@@ -142,7 +142,7 @@ struct HashedRouterStory : RouterStory {
   uint64_t next_request_ = 1000;
 };
 
-TEST_F(HashedRouterStory, ASessionWaitsForItsEngineAndLetsOthersPass) {
+TEST_F(HashedRouterStory, ASessionWaitsForItsEngineAndDoesNotBlockOthers) {
   ready();
   std::map<uint64_t, InstanceId> homes;
   for (uint64_t session = 0; session < 40; ++session) homes[session] = engine_of(session);

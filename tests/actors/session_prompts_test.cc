@@ -28,7 +28,7 @@ TEST(SessionPrompts, ATurnContinuesTheLastPromptOfItsSession) {
   EXPECT_EQ(prompts.num_tokens(), 5);
 }
 
-TEST(SessionPrompts, AnotherBeginningIsUnknownAndChangesNothing) {
+TEST(SessionPrompts, AnotherPrefixIsUnknownAndChangesNothing) {
   SessionPrompts prompts;
   prompts.take(kOne, {}, Tokens{5, 6}, 100, kMany);
   EXPECT_EQ(prompts.take(kOne, prefix_of({5, 7}), Tokens{8}, 100, kMany), nullptr)
@@ -84,7 +84,7 @@ TEST(SessionPrompts, OneSessionMoreThanTheLimitPushesTheOldestOut) {
 }
 
 // In any order of calls, the returned prompt equals the sender's own prompt, token by token.
-TEST(SessionPrompts, NeverMakeAPromptThatNobodyAskedFor) {
+TEST(SessionPrompts, NeverReturnAPromptThatWasNotSent) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(seed);
     RandomStream random(seed);

@@ -44,7 +44,7 @@ struct CheckpointStory : ::testing::Test {
   NodeRunner<Trainer> trainer;
 };
 
-TEST_F(CheckpointStory, AFolderThatCannotBeMadeIsSaidAndEndsTheRun) {
+TEST_F(CheckpointStory, AFolderThatCannotBeMadeIsReportedAndEndsTheRun) {
   trainer.set_checkpoint_folder("");
   work();
   batch(0, 0);
@@ -59,7 +59,7 @@ TEST_F(CheckpointStory, AFolderThatCannotBeMadeIsSaidAndEndsTheRun) {
   EXPECT_TRUE(trainer.run_work().ok()) << "it is said once";
 }
 
-TEST_F(CheckpointStory, OneThatCannotBeWrittenNamesTheNewestThatIsThere) {
+TEST_F(CheckpointStory, ACheckpointThatCannotBeWrittenNamesTheNewestOne) {
   work();
   batch(0, 0);
   batch(2, 1);
@@ -135,7 +135,7 @@ TEST_F(ResumeStory, AManifestWithoutConsumedOrdinalsIsRefused) {
   EXPECT_FALSE(trainer.start().ok());
 }
 
-TEST_F(ResumeStory, RepublishesTheVersionAndGoesOnFromIt) {
+TEST_F(ResumeStory, RepublishesTheVersionAndContinuesFromIt) {
   trainer.set_resume_point(TenantSlot(0), point(2));
   work();
   EXPECT_EQ(learner.loaded, "checkpoints/step");

@@ -29,7 +29,7 @@ struct Fault {
 const std::vector<Fault>& faults() {
   static const std::vector<Fault> all = {
       {"has no tokens", [](Trajectory& m) { m = Trajectory(); }},
-      {"more than the 8 the learner takes",
+      {"more than the learner's limit of 8",
        [](Trajectory& m) {
          m.tokens.resize(9, 97);
          m.sampled.resize(9, 1);

@@ -98,7 +98,7 @@ TEST(SamplingTemperature, ReachesTheLearnerWithEverySample) {
   }
 }
 
-TEST_F(TrainerStory, AMemberWithKeptSetsThatNobodyAskedForFails) {
+TEST_F(TrainerStory, AMemberWithKeptSetsThatWereNotRequestedFails) {
   start();
   auto group = a_group(0, 0, {0, 1});
   group.members[0].kept = Blob(std::vector<std::byte>(3));
@@ -235,7 +235,7 @@ TEST_F(Patient, WaitsForAnOlderGroupAsLongAsItMay) {
   EXPECT_THAT(learner.batches, SizeIs(1));
 }
 
-TEST_F(Patient, GoesOnAsSoonAsTheStragglerIsThere) {
+TEST_F(Patient, ContinuesAsSoonAsTheStragglerArrives) {
   start();
   give(a_group(1, 0, {0, 1}));
   give(a_group(2, 0, {0, 1}));
@@ -343,7 +343,7 @@ TEST_F(TrainerStory, AStopDuringAStepCancelsItsGroups) {
   EXPECT_EQ(weights->newest({}), PolicyVersion(0));
 }
 
-TEST_F(TrainerStory, TellsTheNumbersOfAStepOnceItsEndIsKnown) {
+TEST_F(TrainerStory, PublishesTheMetricsOfAStepOnceItsEndIsKnown) {
   start();
   give(a_group(0, 0, {0, 1}));
   ASSERT_TRUE(trainer.advance(Duration::seconds(2)).ok());
@@ -420,7 +420,7 @@ struct SupervisedTenant : TrainerStory {
   }
 };
 
-TEST_F(SupervisedTenant, HasTheLossThatSheWroteWhateverTheNodeSays) {
+TEST_F(SupervisedTenant, HasItsOwnLossWhateverTheNodeSays) {
   start();
   for (uint64_t i = 0; i < 2; ++i) give(a_group(i, -1, {0}));
   work();

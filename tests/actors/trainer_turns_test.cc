@@ -113,7 +113,7 @@ TEST_F(TurnsStory, TrainInOneTurnAndShareItsTimeByTokens) {
   }
 }
 
-TEST_F(TurnsStory, ADrainedOneLeavesTheLineAndItsGroupsAreCancelled) {
+TEST_F(TurnsStory, ADrainedTrainerLeavesTheQueueAndItsGroupsAreCancelled) {
   give_batches();
   turn();
   ASSERT_TRUE(all[0].trainer.drain().ok());
@@ -124,7 +124,7 @@ TEST_F(TurnsStory, ADrainedOneLeavesTheLineAndItsGroupsAreCancelled) {
   EXPECT_THAT(ends(1), ElementsAre(RolloutEnd::kTrained, RolloutEnd::kTrained));
 }
 
-TEST_F(TurnsStory, AGroupThatWaitsInLineIsNotTakenTwice) {
+TEST_F(TurnsStory, AQueuedGroupIsNotTakenTwice) {
   give_batches();
   turn();
   EXPECT_FALSE(all[0].trainer.give("group", a_group(0, 0, {0, 1})).ok());

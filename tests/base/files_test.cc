@@ -24,7 +24,7 @@ void expect_refused(const fs::path& path, const std::string& what) {
   }
 }
 
-TEST(ReadingAFile, RefusesWhatIsNoRegularFileAndWaitsForNobody) {
+TEST(ReadingAFile, RefusesAnythingButARegularFileWithoutWaiting) {
   const ScratchFolder folder;
   expect_refused(folder.path(), "a folder");
   const fs::path pipe = folder.path() / "pipe";
@@ -42,7 +42,7 @@ TEST(ReadingAFile, RefusesWhatIsNoRegularFileAndWaitsForNobody) {
   expect_refused(socket, "a socket");
 }
 
-TEST(ReadingAFile, FollowsALinkToOne) {
+TEST(ReadingAFile, FollowsALinkToARegularFile) {
   const ScratchFolder folder;
   write_text(folder.path() / "file", "text");
   fs::create_symlink("file", folder.path() / "link");
@@ -50,7 +50,7 @@ TEST(ReadingAFile, FollowsALinkToOne) {
   EXPECT_EQ(map_file(folder.path() / "link")->bytes.size(), 4U);
 }
 
-TEST(ReadingAFile, TellsWhichOneIsNotThere) {
+TEST(ReadingAFile, NamesAMissingFile) {
   const ScratchFolder folder;
   const Error none = read_text_file(folder.path() / "none").error();
   EXPECT_EQ(none.code(), Code::kNotFound);
@@ -65,7 +65,7 @@ TEST(ReadingAFile, TakesItsLimitAndNotOneByteMore) {
 }
 
 /// Files of /proc report size 0.
-TEST(ReadingAFile, ReadsWhatTheSystemTellsInOne) {
+TEST(ReadingAFile, ReadsAFileOfProc) {
   EXPECT_THAT(*read_text_file("/proc/self/stat"), HasSubstr("base_test"));
 }
 

@@ -13,7 +13,7 @@ std::string fault_of(std::string_view text, const JsonLimits& limits = {}) {
   return result.ok() ? "" : result.error().message();
 }
 
-TEST(ParseJson, SaysWhereTheTextBreaks) {
+TEST(ParseJson, ReportsThePositionOfTheError) {
   EXPECT_EQ(fault_of("{\n  \"a\": 1,\n  oops\n}").rfind("x.json:3:3:", 0), 0u)
       << fault_of("{\n  \"a\": 1,\n  oops\n}");
 }

@@ -71,7 +71,7 @@ TEST(MemoryLimit, LargerThanTheRamIsTheRam) {
   EXPECT_EQ(memory_limit(machine.root()).source, "/sys/fs/cgroup/job/memory.max");
 }
 
-TEST(MemoryLimit, OfAContainerIsThatOfTheGroupThatIsMounted) {
+TEST(MemoryLimit, InAContainerIsThatOfTheMountedGroup) {
   Machine machine;
   machine.join_v2("/docker/abc/inner", "/docker/abc");
   machine.write("sys/fs/cgroup/memory.max", "4294967296\n");
@@ -81,7 +81,7 @@ TEST(MemoryLimit, OfAContainerIsThatOfTheGroupThatIsMounted) {
   EXPECT_EQ(memory_limit(machine.root()).bytes, 4 * kGib);
 }
 
-TEST(MemoryLimit, OfVersionOneCountsAncestorsThatAreNotMounted) {
+TEST(MemoryLimit, InVersionOneIncludesAncestorsThatAreNotMounted) {
   Machine machine;
   machine.join_v1("/job");
   machine.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
@@ -109,7 +109,7 @@ TEST(KilledForMemory, IsCountedByTheControlGroupElseByTheMachine) {
   EXPECT_EQ(num_killed_for_memory(machine.root()), 2U);
 }
 
-TEST(KilledForMemory, IsSaidWithTheFiguresAndNotOfAnyOtherSigkill) {
+TEST(KilledForMemory, IsReportedWithFiguresAndNotForOtherSigkills) {
   const MemoryLimit limit{4 * kGib, "/sys/fs/cgroup/job/memory.max"};
   EXPECT_EQ(why_killed_for_memory(2, 2, 3.9 * kGib, limit), "");
   EXPECT_EQ(why_killed_for_memory(2, 3, 3.9 * kGib, limit),

@@ -29,7 +29,7 @@ TEST(Error, PutsNotesUnderTheMessage) {
   EXPECT_EQ(fault.text(), "reading g.toml: no node 'x'\n   nodes: a and b");
 }
 
-TEST(ResultDeathTest, AskingForAValueThatIsNotThereEndsTheProcess) {
+TEST(ResultDeathTest, ReadingAMissingValueEndsTheProcess) {
   EXPECT_DEATH((void)half(3).value(), "3 is odd");
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 const std::vector<std::string> kNames = {"prefill", "decode", "router", "env"};
 
-TEST(NearestName, FindsSlipsOfTheHand) {
+TEST(NearestName, FindsTypingMistakes) {
   EXPECT_EQ(nearest_name("prefil", kNames), "prefill");
   EXPECT_EQ(nearest_name("ruoter", kNames), "router");  // two adjacent letters swapped
   EXPECT_EQ(nearest_name("decoed", kNames), "decode");

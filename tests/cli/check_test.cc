@@ -44,7 +44,7 @@ class AModelFolder : public testing::Test {
   std::string bytes_;
 };
 
-TEST_F(AModelFolder, CompleteIsAccepted) {
+TEST_F(AModelFolder, ThatIsCompletePasses) {
   const auto end = check();
   EXPECT_EQ(end.code, 0) << end.err;
 }
@@ -58,7 +58,7 @@ TEST_F(AModelFolder, WithoutWeightsIsRefused) {
   EXPECT_EQ(scripted.code, 0) << scripted.err;
 }
 
-TEST_F(AModelFolder, WithoutWeightsIsWellForMachinesThatHaveThem) {
+TEST_F(AModelFolder, WithoutWeightsPassesForOtherMachines) {
   fs::remove(weights());
   std::ofstream(graph(), std::ios::app) << R"(
 [place]
@@ -79,7 +79,7 @@ TEST_F(AModelFolder, WithoutItsLastBytesIsRefused) {
   expect_refused("model.safetensors: ");
 }
 
-TEST_F(AModelFolder, WithAnIndexThatIsNoneIsRefused) {
+TEST_F(AModelFolder, WithAnInvalidIndexIsRefused) {
   fs::remove(weights());
   write_text(index(), "{\"weight_map\": ");
   expect_refused("model.safetensors.index.json:1:");
@@ -118,7 +118,7 @@ TEST_F(AModelFolder, WithoutATokenizerIsRefused) {
   EXPECT_FALSE(fs::exists(out));
 }
 
-TEST_F(AModelFolder, WithATokenizerThatIsNoJsonIsRefusedWithItsLine) {
+TEST_F(AModelFolder, WithATokenizerThatIsNotJsonIsRefusedWithItsLine) {
   write_text(model("tokenizer.json"), "{\n \"model\": {\n");
   expect_refused("tokenizer.json:3:", kTokenizer);
 }
@@ -148,7 +148,7 @@ TEST_F(AModelFolder, WithAnEndIdBeyondItsEmbeddingIsRefused) {
   expect_refused("'eos_token_id' of it or of generation_config.json has 5000, 'vocab_size' is ");
 }
 
-TEST_F(AModelFolder, IsNotLookedIntoByCommandsThatRunNothing) {
+TEST_F(AModelFolder, IsNotReadByCommandsThatRunNothing) {
   fs::remove(model("tokenizer.json"));
   EXPECT_EQ(run_graph_program({"show", graph()}).code, 0);
 }
@@ -177,7 +177,7 @@ TEST_F(AModelFolder, OnTheCpuHasNeitherBfloat16NorFp8) {
                    "on the CPU computes in float32");
     expect_refusal(check({"--set", "resource." + resource + ".products=fp8"}),
                    "error[G085]: resource '" + resource + "' refuses its options: 'products' is ",
-                   "on the CPU has products in float32");
+                   "on the CPU has GEMMs in float32");
   }
 }
 
@@ -190,7 +190,7 @@ rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
   const auto end = check();  // its weights do not fit the places either, but that is another error
   EXPECT_EQ(end.code, 2);
   EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'numerics' "
-                                 "is \"invariant\", which an engine on cuda:0 does not have"));
+                                 "is \"invariant\", which an engine on cuda:0 does not support"));
 }
 
 /// 5 TiB of keys and values.
@@ -217,7 +217,7 @@ targets = ["q_proj", "z_proj"]
                  "unknown target 'z_proj' of an adapter");
 }
 
-TEST_F(AModelFolder, OnACpuThatIsNotThereIsRefused) {
+TEST_F(AModelFolder, OnAMissingCpuIsRefused) {
   std::ofstream(graph(), std::ios::app) << R"(
 [place]
 all = { cpus = "1023", nodes = ["prefill", "decode", "trainer", "broadcaster", "rollout", "env",
@@ -240,7 +240,7 @@ class AFileOfExamples : public AModelFolder {
   std::string graph_;
 };
 
-TEST_F(AFileOfExamples, CompleteIsAccepted) {
+TEST_F(AFileOfExamples, ThatIsCompletePasses) {
   const auto end = check_with(R"({"prompt": "r:abcdefgh>", "completion": "hgfedcba"})");
   EXPECT_EQ(end.code, 0) << end.err;
 }

@@ -56,7 +56,7 @@ TEST(Commands, EveryOneRefusesAnUnknownFlagWithCode3) {
   }
 }
 
-TEST(Commands, AnEmptyValueDoesNotTakeTheWordBehindIt) {
+TEST(Commands, AnEmptyValueDoesNotTakeTheNextWord) {
   const std::string graph = source_path("examples/reverse_text/graph.toml");
   for (const auto& words : {std::vector<std::string>{"check", "--set=", graph},
                             std::vector<std::string>{"generate", "--stop=", "--seed=5"}}) {
@@ -144,7 +144,7 @@ TEST(Commands, SayWhenStdoutIsFull) {
   EXPECT_THAT(end.err, HasSubstr("standard output refused what was printed: No space left"));
 }
 
-TEST(Check, AGoodGraphIsSaidOnStdout) {
+TEST(Check, AValidGraphIsReportedOnStdout) {
   const auto end = run_graph_program({"check", scripted_graph()});
   EXPECT_EQ(end.code, 0);
   EXPECT_EQ(end.out, scripted_graph() + ": ok, 7 nodes, 22 edges, 1 tenant; rehearsed 3 steps\n");
@@ -333,7 +333,7 @@ TEST(Run, AnOutFolderWithFilesIsRefused) {
               AllOf(HasSubstr("is not empty, and holds no run"), Not(HasSubstr("--resume"))));
 }
 
-TEST(Run, AnUnwritableOutFolderIsSaidOnce) {
+TEST(Run, AnUnwritableOutFolderIsReportedOnce) {
   ScratchFolder scratch;
   write_text(scratch.path() / "file", "x");
   const auto end =

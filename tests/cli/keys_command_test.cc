@@ -66,7 +66,7 @@ TEST_F(KeysCommand, NeverOverwritesOrShowsASecret) {
   EXPECT_EQ(read_key_file(in("key"))->secret_key.reveal(), secret);
 }
 
-TEST_F(KeysCommand, ListsWhoWasLetIn) {
+TEST_F(KeysCommand, ListsAllowedKeys) {
   const std::string one = made("one"), other = made("other");
   const auto list = in("allow");
   EXPECT_EQ(keys({"allow", one, "--process", "training", "--list", list}).code, 0);
@@ -85,7 +85,7 @@ TEST_F(KeysCommand, ListsWhoWasLetIn) {
   EXPECT_EQ(json->as_array().size(), 3u);
 }
 
-TEST_F(KeysCommand, NamesWhatCannotBeLetIn) {
+TEST_F(KeysCommand, NamesKeysThatCannotBeAllowed) {
   const std::string key = made("key");
   const auto list = in("allow");
   // The last character is removed, not the first: the rest could then begin like a flag.
@@ -125,7 +125,7 @@ TEST_F(KeysCommand, ARunBeyondLoopbackNeedsKeysAndList) {
   EXPECT_FALSE(fs::exists(in("run"))) << "a refused run leaves no folder";
 }
 
-TEST_F(KeysCommand, ARunNamesTheProcessThatIsNotLetInAndTheTenantsThatAreNone) {
+TEST_F(KeysCommand, ARunNamesProcessesWithoutAKeyAndUnknownNames) {
   const std::string key = made("key");
   EXPECT_EQ(keys({"allow", key, "--process", "driver", "--list", in("allow")}).code, 0);
   const auto end = run("split.toml", {"--keys", in("key"), "--allow", in("allow")});

@@ -22,7 +22,7 @@ TEST(ProgramOutput, OfAMissingProgramIsAnErrorWithItsName) {
   EXPECT_THAT(output.error().text(), HasSubstr("'/does/not/exist' cannot be started: No such"));
 }
 
-TEST(ProgramOutput, OfOneThatDoesNotEndIsAnErrorWhetherItCouldStillSpeakOrNot) {
+TEST(ProgramOutput, OfAProgramThatDoesNotEndIsAnError) {
   const auto silent = script("exec sleep 100000", Duration::milliseconds(1));
   ASSERT_FALSE(silent.ok());
   EXPECT_EQ(silent.error().code(), Code::kDeadline);
@@ -44,7 +44,7 @@ TEST(ProgramOutput, IsEachStreamAndTheExitCode) {
   EXPECT_EQ(script("echo out; false")->why(), "out");
 }
 
-TEST(ProgramOutput, OfOneThatClosesAStreamIsHeardOnTheOther) {
+TEST(ProgramOutput, OfAProgramThatClosesOneStreamIsReadFromTheOther) {
   const auto output = script("exec 2>&-; echo out");
   ASSERT_TRUE(output.ok()) << output.error().text();
   EXPECT_EQ(output->out, "out");
@@ -60,7 +60,7 @@ TEST(ProgramOutput, TakesNamesAndWordsAsTheyAre) {
   EXPECT_EQ(output->out, "a 'b' $HOME ");
 }
 
-TEST(ProgramOutput, OfEachStreamIsKeptUpToItsBoundAndTheProgramHeardToItsEnd) {
+TEST(ProgramOutput, OfEachStreamIsKeptUpToItsBoundAndReadToItsEnd) {
   const auto of_bytes = [](size_t count) {
     const std::string bytes = "head -c " + std::to_string(count) + " /dev/zero | tr '\\0' x";
     return script(bytes + "; " + bytes + " >&2; exit 3");

@@ -102,7 +102,7 @@ TEST_F(Rollouts, CutLongTextsUnlessTheyAreWantedWhole) {
               AllOf(HasSubstr(std::string(4001, 'x')), Not(HasSubstr("more bytes"))));
 }
 
-TEST_F(Rollouts, SayWhatThereIsWhenNoneIsFound) {
+TEST_F(Rollouts, ListWhatExistsWhenNoneIsFound) {
   const auto end = run({"--end", "stale"});
   EXPECT_EQ(end.code, 0);
   EXPECT_THAT(end.out, IsEmpty());
@@ -110,7 +110,7 @@ TEST_F(Rollouts, SayWhatThereIsWhenNoneIsFound) {
                                  "cancelled, 1 filtered, 4 trained"));
 }
 
-TEST_F(Rollouts, InIncompleteOrBrokenLinesAreSkipped) {
+TEST_F(Rollouts, OnBrokenLinesAreSkipped) {
   std::ofstream(folder_ / "rollouts.jsonl", std::ios::app) << "no JSON\n{\"rollout\":\"torn";
   EXPECT_THAT(names({}), ElementsAre("r5", "r4", "r2"));
   EXPECT_THAT(run({}).err, HasSubstr("warning: 1 of the run's rollouts"));
@@ -132,7 +132,7 @@ TEST_F(Rollouts, OfSeveralTenantsAreChosenByTenantOrEnvironment) {
   EXPECT_THAT(none.err, AllOf(HasSubstr("no tenant 'c'"), HasSubstr("a and b")));
 }
 
-TEST_F(Rollouts, OfNoRunIsABadInput) {
+TEST_F(Rollouts, WithoutARunAreABadInput) {
   const auto end = run_graph_program({"rollouts", (folder_ / "nowhere").string()});
   EXPECT_EQ(end.code, 2);
 }

@@ -66,7 +66,7 @@ TEST(RouteSim, WritesOverNothingButAFileOfItsOwn) {
   EXPECT_EQ(run_graph_program({"route-sim", copy}).code, 0) << "it is still there";
 }
 
-TEST(RouteSim, AFaultSaysWhereAndWhatIsMeant) {
+TEST(RouteSim, AFaultHasItsPositionAndASuggestion) {
   ScratchFolder scratch;
   const std::string file = (scratch.path() / "s.jsonl").string();
   write_text(file, "{\"session\":1,\"arival_s\":0}\n");

@@ -42,7 +42,7 @@ SessionTrace trace_of(std::vector<TracedTurn> turns) {
 constexpr SimulatedEngines kOne{
     .num_engines = 1, .prefill_tokens_per_s = 100, .decode_tokens_per_s = 10, .kv_blocks = 100};
 
-TEST(RouteSimulation, PromptsWaitInLineAndSequencesShareTheRate) {
+TEST(RouteSimulation, PromptsAreQueuedAndSequencesShareTheRate) {
   // Prefilled at 1 s and 2 s. The first one alone has 10 tokens at 2 s; its other 30 share the rate
   // with the 20 of the second.
   const auto alone = simulate_routes(trace_of({a_turn(0, 0, 100, 10), a_turn(1, 0, 100, 30)}),

@@ -83,7 +83,7 @@ TEST_F(SessionTraceStory, ATurnThatContradictsItselfIsRefused) {
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"shared_tokens":3})"), HasSubstr("go together"));
 }
 
-TEST_F(SessionTraceStory, AKeyOrNumberThatIsNoneIsShownAsItStands) {
+TEST_F(SessionTraceStory, AnInvalidKeyOrNumberIsShownUnchanged) {
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"a\u001b[31mb":1})"),
               HasSubstr(R"(unknown key 'a\u001b[31mb')"));
   EXPECT_THAT(fault(R"({"session":18446744073709551615,"arrival_s":0,)"

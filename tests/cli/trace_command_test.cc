@@ -71,7 +71,7 @@ TEST_F(TraceCommand, EveryActionSpeaksToPeople) {
   EXPECT_THAT(trace({"verify", a}).out, HasSubstr("sound: 1 segments"));
 }
 
-TEST_F(TraceCommand, DiffSaysFour) {
+TEST_F(TraceCommand, DiffExitsWithFour) {
   const ProgramEnd equal = trace({"diff", run("a"), run("a")});
   EXPECT_EQ(equal.code, 0) << equal.err;
   const ProgramEnd different = trace({"diff", run("a"), run("b")});
@@ -81,7 +81,7 @@ TEST_F(TraceCommand, DiffSaysFour) {
   EXPECT_THAT(different.out, HasSubstr("trainer:12 [content] victim of rollout.main:12"));
 }
 
-TEST_F(TraceCommand, BadCommandLinesSayThree) {
+TEST_F(TraceCommand, BadCommandLinesExitWithThree) {
   const std::string a = run("a");
   const ProgramEnd unknown = trace({"ls", a, "--node", "trianer"});
   EXPECT_EQ(unknown.code, 3);
@@ -99,7 +99,7 @@ TEST_F(TraceCommand, BadCommandLinesSayThree) {
   EXPECT_EQ(trace({"cat", a}).code, 3);
 }
 
-TEST_F(TraceCommand, AnUnreadableTraceGivesExitCodeOne) {
+TEST_F(TraceCommand, AnUnreadableRecordExitsWithOne) {
   const ProgramEnd none = trace({"stat", folder_.path().string()});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.err, HasSubstr("no trace in"));

@@ -27,7 +27,7 @@ TEST_F(WorkerEnvironment, ItsThreadsSleepWhileTheyWait) {
               ElementsAre(Pair("OMP_WAIT_POLICY", "passive")));
 }
 
-TEST_F(WorkerEnvironment, AValueSetByThePersonWins) {
+TEST_F(WorkerEnvironment, AVariableThatAPersonSetsIsKept) {
   EXPECT_THAT(worker_environment({"OMP_WAIT_POLICY=active"}), IsEmpty());
   EXPECT_THAT(worker_environment({"GOMP_SPINCOUNT=1000"}), IsEmpty());
   ::setenv("GOMP_SPINCOUNT", "1000", 1);

@@ -133,7 +133,7 @@ TEST_P(ChannelConformance, KeepsEqualVersionsOfSeveralKeysApart) {
   for (const WeightsKey key : keys) must_fetch_of(*ends.receiver, key, 3);
 }
 
-TEST_P(ChannelConformance, AVersionIsRetiredByNewerOnesOfItsOwnKeyAlone) {
+TEST_P(ChannelConformance, AVersionIsRetiredOnlyByNewerOnesOfItsKey) {
   const auto ends = make();
   const WeightsKey slow{TenantSlot(1)}, fast{TenantSlot(0)};
   must_publish_of(*ends.publisher, slow, 1);
@@ -180,7 +180,7 @@ TEST_P(ChannelConformance, RefusesTensorsThatChangeBetweenVersions) {
   must_publish(*ends.publisher, 2);
 }
 
-TEST_P(ChannelConformance, RefusesASnapshotThatContradictsItself) {
+TEST_P(ChannelConformance, RefusesAnInconsistentSnapshot) {
   const auto ends = make();
   auto short_bytes = std::make_shared<WeightSnapshot>(*channel_weights(1));
   short_bytes->tensors[0].shape = {1, 65};

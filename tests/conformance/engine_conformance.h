@@ -398,7 +398,7 @@ TEST_P(EngineConformance, HoldsTheWeightsOfAsManyTenantsAsItMayAndOfNoneMore) {
   EXPECT_EQ(after.tokens, before.tokens);
   EXPECT_EQ(after.logprobs, before.logprobs);
   EXPECT_EQ(after.spans, before.spans);
-  ASSERT_GT(*apply(*engine, key(tenants_max - 1), 2), 0U) << "known tenants still apply";
+  ASSERT_GT(*apply(*engine, key(tenants_max - 1), 2), 0U) << "its own keys continue";
 }
 
 TEST_P(EngineConformance, MisshapenWeightsAreNamedAndTheOldOnesStay) {

@@ -116,7 +116,7 @@ TEST_P(EngineConformance, AnExpiredLeaseEndsAHeldSequenceAndNoOther) {
   EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty());
   for (int i = 0; i < kStepsMax && engine->has_work(); ++i) ASSERT_TRUE(engine->step().ok());
   engine->expire(SequenceId(1));
-  EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty()) << "its prompt was not reported yet";
+  EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty()) << "its PrefillEvent was not read";
   ASSERT_EQ(engine->take_prefilled().size(), 1U);
   engine->expire(SequenceId(1));
   engine->expire(SequenceId(1));

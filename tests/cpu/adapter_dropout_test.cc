@@ -185,7 +185,7 @@ class AdapterDropoutStep : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(AdapterDropoutStep, EveryGradientIsTheSlopeOfTheLossUnderTheSameMask) {
+TEST_P(AdapterDropoutStep, EveryGradientIsTheDerivativeOfTheLossUnderTheSameMask) {
   const auto base = folder(0.1);
   const auto data = groups_of_three();
   // A new learner for each step: the first step always has the same dropout.
@@ -256,7 +256,7 @@ TEST_P(AdapterDropoutStep, ThreadsRecomputationAndASecondTryChangeNoBit) {
   EXPECT_TRUE(trained(2, "keep_attention") == one);
 }
 
-TEST_P(AdapterDropoutStep, TheCutIntoMicroBatchesLeavesOutTheSame) {
+TEST_P(AdapterDropoutStep, MicroBatchesDoNotChangeTheDropout) {
   const auto base = folder(0.1);
   const auto report_of = [&](int32_t rows_max, uint64_t seed) {
     LearnerOptions options;
@@ -276,7 +276,7 @@ TEST_P(AdapterDropoutStep, TheCutIntoMicroBatchesLeavesOutTheSame) {
   EXPECT_GT(std::abs(report_of(4096, 4).loss - whole.loss), 1e-4) << "another seed is another mask";
 }
 
-TEST_P(AdapterDropoutStep, EachStepDrawsAnewAndScoresSeeNone) {
+TEST_P(AdapterDropoutStep, EachStepHasNewDropoutAndScoresHaveNone) {
   const auto base = folder();
   auto learner = make_adapter_learner(base, {dropping(0.5, 0)});
   auto without = make_adapter_learner(base, {dropping(0, 0)});
@@ -289,7 +289,7 @@ TEST_P(AdapterDropoutStep, EachStepDrawsAnewAndScoresSeeNone) {
             make_adapter_learner(base, {dropping(0, 0)})->step(data, never)->loss);
 }
 
-TEST_P(AdapterDropoutStep, AResumedLearnerDrawsAsTheFirstWouldHave) {
+TEST_P(AdapterDropoutStep, AResumedLearnerHasTheDropoutOfTheFirst) {
   const auto base = folder();
   auto learner = make_adapter_learner(base, {dropping(0.3)});
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(learner->step(groups_of_three(), never).ok());

@@ -122,7 +122,7 @@ TEST_P(AdapterEngine, SamplesWhatTheLearnerScoresToTheBit) {
   EXPECT_NE(ends.at(0).logprobs, ends.at(200).logprobs);
 }
 
-TEST_P(AdapterEngine, AMixedBatchIsEachAloneOnAnyNumberOfThreads) {
+TEST_P(AdapterEngine, RowsOfAMixedBatchEqualThoseAloneOnAnyNumberOfThreads) {
   const auto base = folder(256);
   const auto adapters = snapshots(base);
   Ends alone;
@@ -168,7 +168,7 @@ TEST_P(AdapterEngine, AnAdapterThatAddsNothingIsTheBaseToTheBit) {
   for (const auto& [id, end] : with) expect_equal(end, without.at(id));
 }
 
-TEST_P(AdapterEngine, ANewVersionOfOneTenantLeavesTheOthersAlone) {
+TEST_P(AdapterEngine, ANewVersionOfOneTenantDoesNotChangeTheOthers) {
   const auto base = folder();
   const auto adapters = snapshots(base);
   const auto before = generate(base, with_slots(2), {adapters[0], adapters[2]}, {0, 2});
@@ -222,18 +222,18 @@ TEST(AdapterSlots, AreAsManyAsTheEngineHas) {
   const auto adapters = snapshots(base);
   auto engine = make_torch_engine(with_slots(2), base).value();
   EXPECT_THAT(text(engine->submit(request(TenantSlot(0), 1))),
-              HasSubstr("this engine holds no adapter of tenant 0"));
+              HasSubstr("this engine has no adapter of tenant 0"));
   ASSERT_TRUE(engine->apply(*adapters[0]).ok());
   ASSERT_TRUE(engine->apply(*adapters[1]).ok());
   const std::string refused = text(engine->apply(*adapters[2]));
-  EXPECT_THAT(refused, HasSubstr("the 2 adapters of this engine are taken, tenant 2"));
+  EXPECT_THAT(refused, HasSubstr("the 2 adapters of this engine are in use, tenant 2"));
   EXPECT_THAT(refused, HasSubstr("'adapter_slots'"));
   EXPECT_EQ(engine->state().versions.list().size(), 2U);
   EXPECT_TRUE(engine->manifest().empty());
   EXPECT_EQ(text(engine->submit(request(TenantSlot(1), 1))), "");
 }
 
-TEST(AdapterSlots, RefuseWhatDoesNotFitAndKeepWhatTheyHad) {
+TEST(AdapterSlots, RefuseWhatDoesNotFitAndKeepTheirAdapters) {
   const auto base = make_folder({});
   const auto adapters = snapshots(base);
   const auto before = generate(base, with_slots(1), {adapters[0]}, {0});
@@ -250,14 +250,14 @@ TEST(AdapterSlots, RefuseWhatDoesNotFitAndKeepWhatTheyHad) {
   next->tensors.erase(next->tensors.begin());
   EXPECT_THAT(text(engine->apply(*next)), HasSubstr("is missing"));
   next->tensors = read_model_tensors(base).value();
-  EXPECT_THAT(text(engine->apply(*next)), HasSubstr("is not that of an adapter"));
+  EXPECT_THAT(text(engine->apply(*next)), HasSubstr("does not belong to an adapter"));
   for (uint64_t number = 0; number < 3; ++number)
     ASSERT_TRUE(engine->submit(request(TenantSlot(0), number)).ok());
   for (const auto& [id, end] : run(*engine)) {
     expect_equal(end, before.at(id));
     EXPECT_EQ(end.spans.back().version, PolicyVersion(1));
   }
-  // An engine of full weights refuses an adapter.
+  // An engine of whole weights refuses an adapter.
   auto whole = make_torch_engine({}, base).value();
   EXPECT_THAT(text(whole->apply(*adapters[0])), HasSubstr("not part of the model"));
   EXPECT_THAT(text(whole->apply(*with_key(*adapters[0], {TenantSlot(0), AdapterId(1)}))),

@@ -39,7 +39,7 @@ class AdapterLearner : public ::testing::TestWithParam<std::string> {
   std::filesystem::path folder() const { return make_folder({.model_type = GetParam()}); }
 };
 
-TEST_P(AdapterLearner, EveryGradientIsTheSlopeOfTheLoss) {
+TEST_P(AdapterLearner, EveryGradientIsTheDerivativeOfTheLoss) {
   const auto base = make_folder({.model_type = GetParam(), .deviation = 0.1});
   auto learner = make_adapter_learner(base, {{kFirst, {.rank = 5, .alpha = 4}, at_rate(0)}});
   const auto start = learner->snapshot(kFirst, PolicyVersion(0)).value()->tensors;
@@ -90,7 +90,7 @@ TEST_P(AdapterLearner, BeginsAsTheBaseToTheBit) {
   EXPECT_EQ(learner.score(kSecond, tokens).value(), before) << "the base is frozen";
 }
 
-TEST_P(AdapterLearner, LearnsWhatItIsShown) {
+TEST_P(AdapterLearner, LowersTheLossOfItsBatch) {
   auto learner = make_adapter_learner(folder(), {{kFirst, {.rank = 8}, at_rate(0.02)}});
   const auto data = two_groups(kFirst, LossKind::kCrossEntropy);
   const double first = learner->step(data, never)->loss;
@@ -183,7 +183,7 @@ TEST_P(AdapterLearner, FastNumericsStayNearInvariantOnes) {
   EXPECT_NEAR(fast.grad_norm, invariant.grad_norm, 1e-4 * invariant.grad_norm);
 }
 
-TEST_P(AdapterLearner, ABatchThatDoesNotCountLeavesEverything) {
+TEST_P(AdapterLearner, ASkippedBatchChangesNothing) {
   auto learner = make_adapter_learner(folder(), {{kFirst, {.rank = 4}, at_rate(0.01)}});
   const auto before = adapter_bytes(*learner, kFirst);
   auto silent = two_groups(kFirst);
@@ -196,7 +196,7 @@ TEST_P(AdapterLearner, ABatchThatDoesNotCountLeavesEverything) {
   EXPECT_THAT(learner->describe(), HasSubstr("0 optimizer steps, 1 adapters of "));
 }
 
-TEST_P(AdapterLearner, GoesOnFromWhatItSaved) {
+TEST_P(AdapterLearner, ResumesFromItsCheckpoint) {
   const auto base = folder();
   const std::vector<AdapterTraining> both = {{kFirst, {.rank = 4}, at_rate(0.01)},
                                              {kSecond, {.rank = 8}, at_rate(0.01)}};

@@ -110,7 +110,7 @@ TEST_P(AdapterParity, GradientsOfOneStepAreThoseOfAutogradThroughPeft) {
   std::cout << "largest relative difference of a gradient: " << worst << "\n";
 }
 
-TEST_P(AdapterParity, AFolderOfOursIsTheSameToPeft) {
+TEST_P(AdapterParity, PeftReadsOurFolderWithTheSameScores) {
   auto learner = make_learner(GetParam());
   const auto folder = new_scratch_folder();
   const Status saved = learner->save(TenantSlot(0), folder);
@@ -122,7 +122,7 @@ TEST_P(AdapterParity, AFolderOfOursIsTheSameToPeft) {
 }
 
 /// What another engine would load: the version folder that the files channel wrote.
-TEST_P(AdapterParity, AVersionOfTheFilesChannelIsTheSameToPeft) {
+TEST_P(AdapterParity, PeftReadsAVersionOfTheFilesChannelWithTheSameScores) {
   auto learner = make_learner(GetParam());
   ChannelSetup setup;
   setup.run_folder = new_scratch_folder();
@@ -148,7 +148,7 @@ TEST_P(AdapterParity, AVersionOfTheFilesChannelIsTheSameToPeft) {
 }
 
 /// Experts too, which peft does not support if transformers stores them in one tensor.
-TEST_P(AdapterParity, AnAdapterOfAllLinearsIsItsProductsAddedToTheWeights) {
+TEST_P(AdapterParity, AnAdapterOfAllLinearsEqualsTheMergedWeights) {
   const auto base = reference_models() / GetParam();
   auto learner = testing::make_adapter_learner(base, {{kTenant, {.rank = 6, .alpha = 3}, {}}});
   const TensorTable model(read_model_config(base).value());

@@ -156,7 +156,7 @@ TEST(FewSlotsOfAnEngine, KnowAtMostTheAdaptersThatTheyMay) {
     ASSERT_TRUE(engine->apply(*testing::adapter_of(*learner, TenantSlot(tenant), 1)).ok());
   const auto refused = engine->apply(*testing::adapter_of(*learner, TenantSlot(2), 1));
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().text(), HasSubstr("the 2 adapters of this engine are taken"));
+  EXPECT_THAT(refused.error().text(), HasSubstr("the 2 adapters of this engine are in use"));
   EXPECT_EQ(engine->state().versions.list().size(), 2U);
   const auto bound = [&](int32_t adapters_max) {
     EngineOptions one = slot_options(1);

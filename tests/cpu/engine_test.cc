@@ -54,7 +54,7 @@ std::map<uint64_t, FinishEvent> run(Engine& engine) {
   return ends;
 }
 
-TEST(TorchEngine, RefusesAFolderThatIsNoModel) {
+TEST(TorchEngine, RefusesAFolderWithoutAModel) {
   const auto folder = testing::scratch_folder("empty");
   EXPECT_THAT(refusal({}, folder), HasSubstr("config.json"));
   testing::write_config({}, folder);
@@ -89,7 +89,7 @@ TEST(TorchEngine, HasNoFp8OnTheCpu) {
   EngineOptions options;
   options.products = "fp8";
   EXPECT_THAT(refusal(options, testing::make_folder({})),
-              HasSubstr("'products' is \"fp8\": an engine on the CPU has products in float32"));
+              HasSubstr("'products' is \"fp8\": an engine on the CPU has GEMMs in float32"));
 }
 
 TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {
@@ -123,7 +123,7 @@ std::shared_ptr<const WeightSnapshot> broken(const WeightSnapshot& snapshot) {
 
 /// An update of NaN weights fails only the running sequences, with the version in the error. All
 /// blocks are freed, and good weights give what a new engine gives, under the same salt.
-TEST(TorchEngine, OutlivesWeightsThatAreNoNumbers) {
+TEST(TorchEngine, RecoversFromNanWeights) {
   const auto folder = make_folder({});
   const EngineOptions options = {.kv_blocks = 40, .block_size = 4, .max_batched_tokens = 8};
   const auto good = testing::make_snapshot({.seed = 2}, PolicyVersion(2));
@@ -152,7 +152,7 @@ TEST(TorchEngine, OutlivesWeightsThatAreNoNumbers) {
   ASSERT_EQ(failed.size(), 3U);
   for (const auto& [id, end] : failed) {
     EXPECT_EQ(end.reason, FinishReason::kFailed) << id;
-    EXPECT_THAT(end.detail, HasSubstr("under the weights of version 1: some are not numbers"));
+    EXPECT_THAT(end.detail, HasSubstr("are NaN or infinite, under the weights of version 1"));
   }
   EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
   submit(*engine);  // and again from the first token on
@@ -245,7 +245,7 @@ TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
 const TinyModel kLargerModel{
     .model_type = "qwen3", .vocab_size = 4099, .hidden_size = 512, .num_layers = 3};
 
-TEST(TorchEngine, PreparesNewWeightsInPartsWhileStepsGoOn) {
+TEST(TorchEngine, PreparesNewWeightsInPartsWhileStepsContinue) {
   const auto folder = make_folder(kLargerModel);
   auto engine = make_engine(folder), undisturbed = make_engine(folder);
   TinyModel next = kLargerModel;
@@ -272,7 +272,7 @@ TEST(TorchEngine, PreparesNewWeightsInPartsWhileStepsGoOn) {
   EXPECT_EQ(after.at(2).logprobs, expected.at(2).logprobs);
 }
 
-TEST(TorchEngine, WhatWasBegunToBePreparedIsAppliedWhole) {
+TEST(TorchEngine, APartlyPreparedSnapshotIsAppliedWhole) {
   auto engine = make_engine(make_folder(kLargerModel));
   const auto version = [](int64_t number) {
     TinyModel model = kLargerModel;
@@ -334,7 +334,7 @@ class NoMoreMemory {
   std::vector<void*> taken_;
 };
 
-TEST(TorchEngine, WhereASecondSetIsRefusedWeightsAreAppliedAsTheyAre) {
+TEST(TorchEngine, WithoutASecondSetWeightsAreAppliedInPlace) {
   auto engine = make_engine(make_folder(kLargerModel));
   TinyModel next = kLargerModel;
   next.seed = 2;
@@ -372,7 +372,7 @@ std::shared_ptr<const WeightSnapshot> broken_snapshot(const TinyModel& model, si
   return std::make_shared<const WeightSnapshot>(std::move(broken));
 }
 
-TEST(TorchEngine, WeightsThatAreNoNumbersFailSequencesAndTheEngineGoesOnWithBetterOnes) {
+TEST(TorchEngine, NanWeightsFailSequencesAndTheEngineContinuesWithGoodOnes) {
   for (const char* const model_type : {"qwen3", "qwen3_moe", "glm4_moe"}) {
     const TinyModel model{.model_type = model_type};
     const size_t num_tensors = testing::make_snapshot(model, PolicyVersion(0))->tensors.size();
@@ -413,7 +413,7 @@ TEST(TorchEngine, WeightsThatAreNoNumbersFailSequencesAndTheEngineGoesOnWithBett
   }
 }
 
-TEST(TorchEngine, AStepThatFailsEndsItsSequencesAndTheEngineGoesOn) {
+TEST(TorchEngine, AFailedStepEndsItsSequencesAndTheEngineContinues) {
   EngineOptions options;
   options.debug.check_finite = true;
   auto engine = make_engine(make_folder({}), options);
@@ -436,7 +436,8 @@ TEST(TorchEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
   const WeightsKey first{TenantSlot(4)}, second{TenantSlot(5)};
   const auto adapter = engine->apply(*with_key(*weights, {first.tenant, AdapterId(1)}));
   ASSERT_FALSE(adapter.ok());
-  EXPECT_THAT(adapter.error().text(), HasSubstr("takes whole weights, not adapter 1 of tenant 4"));
+  EXPECT_THAT(adapter.error().text(),
+              HasSubstr("applies whole weights, not adapter 1 of tenant 4"));
   ASSERT_TRUE(engine->apply(*with_key(*weights, first)).ok()) << "the first may be any tenant";
   auto one = request(1);
   one.tenant = first.tenant;
@@ -446,7 +447,7 @@ TEST(TorchEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
       engine->apply(*with_key(*testing::make_snapshot({}, PolicyVersion(3)), second));
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().text(),
-              ::testing::AllOf(HasSubstr("holds the weights of tenant 4, not those of tenant 5"),
+              ::testing::AllOf(HasSubstr("has the weights of tenant 4, not those of tenant 5"),
                                HasSubstr("whole weights of one tenant")));
   ASSERT_TRUE(engine->submit(one).ok());
   EXPECT_EQ(run(*engine).at(1).logprobs, before.logprobs);

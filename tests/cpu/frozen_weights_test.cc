@@ -57,7 +57,7 @@ std::unique_ptr<TorchLearner> learner_of(const std::filesystem::path& folder, Fr
   return learner;
 }
 
-/// What an engine samples after a prompt.
+/// The log-probabilities that an engine samples after a prompt.
 std::vector<float> sampled(Engine& engine, uint64_t number) {
   SequenceRequest request;
   request.id = SequenceId(number);

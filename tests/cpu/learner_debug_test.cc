@@ -74,10 +74,10 @@ TEST(TorchLearner, HasNoFp8OnTheCpu) {
   const auto learner = make_torch_learner(options, make_folder({}));
   ASSERT_FALSE(learner.ok());
   EXPECT_THAT(learner.error().text(),
-              HasSubstr("'products' is \"fp8\": a learner on the CPU has products in float32"));
+              HasSubstr("'products' is \"fp8\": a learner on the CPU has GEMMs in float32"));
 }
 
-TEST(TorchLearner, NamesTheFirstActivationThatIsNotANumber) {
+TEST(TorchLearner, NamesTheFirstNanActivation) {
   LearnerOptions options = frozen();
   options.debug.check_finite = true;
   auto learner = make_learner(make_folder({}), options);
@@ -90,7 +90,7 @@ TEST(TorchLearner, NamesTheFirstActivationThatIsNotANumber) {
             "(step 2)");
 }
 
-TEST(TorchLearner, NamesATensorWhoseGradientIsNotANumber) {
+TEST(TorchLearner, NamesATensorWithANanGradient) {
   auto learner = make_learner(make_folder({}), frozen());
   break_weight(*learner, "model.layers.1.mlp.gate_proj.weight");
   const auto report = learner->step(batch(), never).value();
@@ -98,7 +98,7 @@ TEST(TorchLearner, NamesATensorWhoseGradientIsNotANumber) {
   EXPECT_THAT(report.skip_reason, HasSubstr("first in 'model."));
 }
 
-TEST(TorchLearner, KeepsTheNewestBatchesAndTakesTheirStepsAgain) {
+TEST(TorchLearner, KeepsTheNewestBatchesAndRepeatsTheirSteps) {
   const auto folder = make_folder({});
   LearnerOptions options;
   options.optimizer.lr = 1e-3;
@@ -147,7 +147,7 @@ TEST(TorchLearner, ABrokenStepLeavesItsOwnDumpAndNoOlderOne) {
   const auto broken = read_safetensors(file).value();
   EXPECT_LT(broken.size(), whole.size());
   EXPECT_THAT(broken.back().name, HasSubstr("micro_batch.0."))
-      << "activations, nothing behind them";
+      << "activations, and nothing after them";
 }
 
 TEST(TorchLearner, RefusesAModelThatIsLargerThanTheMachine) {

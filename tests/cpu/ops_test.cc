@@ -119,7 +119,7 @@ TEST_P(Ops, SoftmaxAndItsBackward) {
   }
 }
 
-TEST_P(Ops, SoftmaxSurvivesLargeNumbersAndReportsBrokenOnes) {
+TEST_P(Ops, SoftmaxHandlesLargeNumbersAndReportsNan) {
   const Floats large = {1e4F, -1e4F, 1e4F, 0, 0, 0, 0, 0, -1e30F};
   const auto stats = ops_.softmax({9, 1, large.data(), nullptr});
   EXPECT_NEAR(stats.log_normalizer, 1e4 + std::log(2.0), 1e-2);
@@ -240,7 +240,7 @@ TEST_P(Ops, AttentionIsTheWeightedMeanOfValues) {
   }
 }
 
-TEST_P(Ops, AttentionBackwardIsTheSlopeOfForward) {
+TEST_P(Ops, AttentionBackwardIsTheDerivativeOfForward) {
   for (const auto& shape : kCases) {
     if (shape.num_keys < 2) continue;
     Attention attention(ops_, shape);
@@ -281,7 +281,7 @@ TEST_P(Ops, AQueryAndHeadAloneGetTheBitsTheyGetAmongOthers) {
     }
 }
 
-TEST_P(Ops, RotaryTurnsSomeChannelsAndLeavesTheRest) {
+TEST_P(Ops, RotaryRotatesSomeChannelsAndCopiesTheRest) {
   const HeadShape heads{1, 1, 16};
   Floats x = random_floats(48, 31), cosine(4, 0), sine(4, 1);  // a quarter turn of 4 pairs
   const std::vector<int32_t> zero = {0};
@@ -302,7 +302,7 @@ TEST_P(Ops, RotaryTurnsSomeChannelsAndLeavesTheRest) {
   for (size_t i = 8; i < 16; ++i) EXPECT_EQ(dx[i], dq[i]);
 }
 
-TEST_P(Ops, RotaryTurnsPairsAndItsBackwardTurnsBack) {
+TEST_P(Ops, RotaryRotatesPairsAndItsBackwardRotatesBack) {
   const HeadShape heads{2, 1, 16};
   const int64_t rows = 3, width = (2 + 2) * 16;
   Floats x = random_floats(static_cast<size_t>(rows * width), 21);

@@ -140,7 +140,7 @@ std::vector<SamplingParams> truncating_params(int32_t vocab_size) {
   return all;
 }
 
-TEST(Sampler, KeepsJustWhatSortingWouldKeep) {
+TEST(Sampler, KeepsExactlyWhatSortingKeeps) {
   Sampler sampler;
   for (const size_t size : {2U, 63U, 64U, 65U, 700U, 6500U})
     for (const double deviation : {0.0, 0.4, 6.0, 90.0})
@@ -212,7 +212,7 @@ TEST(Sampler, AFilterThatLeavesNothingOutChangesNothing) {
   }
 }
 
-TEST(Sampler, ARowThatIsNoDistributionHasNoLogProbability) {
+TEST(Sampler, ARowWithNanHasLogProbabilityNan) {
   Sampler sampler;
   for (const float bad : {NAN, INFINITY}) {
     auto logits = random_logits(100, 2, 9, false);
@@ -268,7 +268,7 @@ std::vector<TokenLogprob> top_by_sorting(const std::vector<float>& logits,
   return all;
 }
 
-TEST(Sampler, TellsJustTheTopLogprobsThatSortingWouldTell) {
+TEST(Sampler, ReportsExactlyTheTopLogprobsOfSorting) {
   Sampler sampler;
   for (const size_t size : {2U, 5U, 64U, 700U})
     for (const bool has_ties : {false, true}) {
@@ -295,13 +295,13 @@ TEST(Sampler, TopLogprobsAreAppendedAndThoseThatAreMissingAreNone) {
   EXPECT_THAT(
       top, ::testing::ElementsAre(TokenLogprob{9, -1}, TokenLogprob{2, 0}, TokenLogprob{-1, none}));
   sampler.sample(std::vector<float>{NAN, 1}, params, 3, 0, nullptr, &top);
-  EXPECT_EQ(top.size(), 5U) << "a row that is no distribution has none";
+  EXPECT_EQ(top.size(), 5U) << "a row with NaN has none";
   EXPECT_EQ(top[3], (TokenLogprob{-1, none}));
   sampler.sample(kLogits, {}, 3, 0, nullptr, &top);
   EXPECT_EQ(top.size(), 5U);
 }
 
-TEST(Sampler, ALogitOfMinusInfinityIsNeitherDrawnNorTold) {
+TEST(Sampler, ALogitOfMinusInfinityIsNeitherSampledNorReported) {
   Sampler sampler;
   auto logits = random_logits(70, 1, 9, false);
   for (const size_t id : {0U, 3U, 69U}) logits[id] = -INFINITY;
@@ -329,7 +329,7 @@ TEST(Sampler, ScoresATokenAsItIsDrawnAtTemperatureOne) {
   }
 }
 
-TEST(Sampler, ADrawIsAFunctionOfSeedAndIndex) {
+TEST(Sampler, ATokenIsAFunctionOfSeedAndIndex) {
   Sampler one, two;
   std::set<int32_t> seen;
   for (int i = 0; i < 50; ++i) {
@@ -340,7 +340,7 @@ TEST(Sampler, ADrawIsAFunctionOfSeedAndIndex) {
   EXPECT_GT(seen.size(), 1U);
 }
 
-TEST(Sampler, ATokenWithoutWeightIsNeverDrawn) {
+TEST(Sampler, ATokenWithoutWeightIsNeverSampled) {
   const std::vector<float> one = {-200, 0, -200, -200, -200, -200, -200, -200, -200};
   Sampler sampler;
   for (int i = 0; i < 200; ++i) EXPECT_EQ(sampler.sample(one, {}, 3, i).token, 1);

@@ -387,7 +387,7 @@ TEST(SharedPasses, HaveAtMostTheRowsOfAMicroBatch) {
 }
 
 /// Fast numerics may give other bits for other rows, and debug options observe one step.
-TEST(SharedPasses, AreNotThereWhereAStepWouldChange) {
+TEST(SharedPasses, AreNotUsedIfAStepWouldChange) {
   const auto base = make_folder({});
   const auto all = five_tenants();
   const std::vector<TrainBatch> batches = {drawn_batch(all[0].tenant, 5),
@@ -405,7 +405,7 @@ TEST(SharedPasses, AreNotThereWhereAStepWouldChange) {
     const char* why = is_fast ? "" : "of micro-batch 0 (step 1)";
     EXPECT_THAT(reports[0]->skip_reason, HasSubstr(why));
   }
-  // Full weights are trained by one step after the other.
+  // Whole weights are trained by one step after the other.
   auto whole = make_torch_learner({}, base).value();
   const std::vector<const TrainBatch*> pointers = {&batches[0], &batches[1]};
   for (const auto& report : whole->step_together(pointers, never)) EXPECT_TRUE(report.ok());

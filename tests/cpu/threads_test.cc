@@ -177,7 +177,7 @@ TEST_P(Threads, LeaveTrainingStepsEqualToTheBit) {
   }
 }
 
-TEST_P(Threads, WhatIsComputedAgainIsEqualToTheBit) {
+TEST_P(Threads, RecomputationIsEqualToTheBit) {
   const auto folder = testing::make_folder(model(GetParam()));
   LearnerOptions options;
   options.threads = 2;

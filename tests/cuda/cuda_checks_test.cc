@@ -59,7 +59,7 @@ TEST(CudaChecks, RowsTimesWidthHaveABlockFor256Elements) {
   const auto drop = [](int64_t rows, int64_t width) {
     return fault(DropRowsArgs{.rows = rows, .width = width});
   };
-  EXPECT_EQ(drop(kMostRows, 1024), "") << "256 draws a row";
+  EXPECT_EQ(drop(kMostRows, 1024), "") << "256 random numbers per row";
   EXPECT_THAT(drop(kMostRows, 1025), HasSubstr("2^39 draws"));
   const auto embedding = [](int64_t width) {
     return fault(EmbeddingBackwardArgs{.num_ids = 1, .width = width});
@@ -87,7 +87,7 @@ TEST(CudaChecks, AttentionHasHeadsOf64To256AndAtMost64Parts) {
   const auto rotary = [](int64_t rows) {
     return fault(PagedRotaryArgs{.rows = rows, .heads = {6, 1, 64}, .rotary_dim = 64});
   };
-  EXPECT_EQ(rotary(kMostRows), "") << "eight heads a row";
+  EXPECT_EQ(rotary(kMostRows), "") << "eight heads per row";
   EXPECT_THAT(rotary(kMostRows + 1), HasSubstr("2^34"));
 }
 
@@ -100,7 +100,7 @@ TEST(CudaChecks, SamplersCountIdsIn24Bits) {
   EXPECT_EQ(sample(65535, (1 << 24) - 1, &workspace), "");
   EXPECT_THAT(sample(1, 1 << 24, &workspace), HasSubstr("2^24 - 1"));
   EXPECT_THAT(sample(65536, 10, &workspace), HasSubstr("65535"));
-  EXPECT_EQ(sample(65536, 10, nullptr), "") << "a block a row";
+  EXPECT_EQ(sample(65536, 10, nullptr), "") << "one block per row";
   EXPECT_THAT(fault(CrossEntropyArgs{.rows = 1, .vocab_size = 5, .row_stride = 4}),
               HasSubstr("at least vocab_size"));
 }

@@ -75,7 +75,7 @@ TEST(CudaDevices, TheVariableThatHidesSomeIsNamedWithItsValue) {
 TEST(CudaDevices, AnUnknownSpellingIsRefusedBeforeTheMachineIsAsked) {
   for (const char* name : {"cuda:x", "gpu:0", "cuda", "cuda:", "cuda:-1", "cuda:0 ", "CUDA:0"})
     EXPECT_EQ(why(machine_of(1), name),
-              "is not a device name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are")
+              "is not a device name: valid names are \"cpu\", \"cuda:0\", \"cuda:1\", ...")
         << name;
 }
 
@@ -118,7 +118,7 @@ TEST(CudaDevices, ABusyOneIsNamedWithItsReason) {
 TEST(CudaDevices, OneThatIsTooOldIsNamedWithTheLeast) {
   MadeUpDevices machine = machine_of(1);
   machine.devices[0].capability_major = kCudaCapabilityMin - 1;
-  EXPECT_EQ(why(machine), "is too old: its compute capability is 7.x, 8.0 is the least");
+  EXPECT_EQ(why(machine), "is too old: its compute capability is 7.x, the minimum is 8.0");
   machine.devices[0].capability_major = kCudaCapabilityMin;
   EXPECT_EQ(why(machine), "");
 }
@@ -147,14 +147,16 @@ TEST(ALostDevice, IsNamedWithWhatWasComputedAndWhatToDo) {
                 .text(),
             "engine step 512: the device is lost to this process: cudaErrorIllegalAddress (an "
             "illegal memory access was encountered)\n"
-            "   a kernel did it, not the device: run again with CUDA_LAUNCH_BLOCKING=1 in the "
+            "   the error is in a kernel, not in the device: run again with CUDA_LAUNCH_BLOCKING=1 "
+            "in the "
             "place's 'variables', which makes the log name the operation, and report it");
   EXPECT_EQ(device_lost("training step 3", "cudaErrorECCUncorrectable",
                         "uncorrectable ECC error encountered")
                 .text(),
             "training step 3: the device is lost to this process: cudaErrorECCUncorrectable "
             "(uncorrectable ECC error encountered)\n"
-            "   the device or its link did it: look for \"Xid\" in the kernel's log (dmesg) and at "
+            "   the error is in the device or its link: look for \"Xid\" in the kernel's log "
+            "(dmesg) and at "
             "'nvidia-smi -q'; if it comes again, take the device out of service");
   EXPECT_EQ(
       device_lost("new weights", "cudaErrorUnknown", "unknown error").notes().front(),

@@ -187,7 +187,7 @@ TEST(CudaAdaptedRows, AreTheSameBesideABrokenRow) {
 TEST(CudaAdaptedRows, NameWhatIsWrong) {
   const AdaptedRows added(Type::kFloat32, 2, {8, {8}}, 0);
   RmsNormArgs norm{.rows = 2, .width = 8, .added = added.lora_delta()};
-  EXPECT_THAT(rms_norm(norm, nullptr).fault, HasSubstr("add to delta, which is not there"));
+  EXPECT_THAT(rms_norm(norm, nullptr).fault, HasSubstr("to delta, which is null"));
   float number = 0;
   norm.delta = norm.sum = &number;
   const auto fault_with = [&](const auto& change) {
@@ -202,12 +202,12 @@ TEST(CudaAdaptedRows, NameWhatIsWrong) {
   EXPECT_THAT(fault_with([](auto& a) { a.of.columns = 9; }), HasSubstr("rows and columns"));
   EXPECT_THAT(fault_with([](auto& a) { a.of.type = Type::kBfloat16; }), HasSubstr("the type"));
   EXPECT_THAT(fault_with([](auto& a) { a.of.parts[0].columns = 4; }), HasSubstr("whole norms"));
-  EXPECT_THAT(fault_with([](auto& a) { a.rows = nullptr; }), HasSubstr("whose each row is"));
+  EXPECT_THAT(fault_with([](auto& a) { a.rows = nullptr; }), HasSubstr("the adapter of each row"));
   EXPECT_THAT(fault_with([](auto& a) { a.of.workspace = nullptr; }), HasSubstr("a workspace"));
   LoraDelta many = *added.lora_delta();
   many.of.rank_max = 65;
   EXPECT_STREQ(shrink_adapters(many, nullptr).fault, "rank_max must be from 1 to 64");
-  EXPECT_TRUE(shrink_adapters({}, nullptr).is_ok()) << "no rows are no work";
+  EXPECT_TRUE(shrink_adapters({}, nullptr).is_ok()) << "without rows there is no work";
 }
 
 }  // namespace

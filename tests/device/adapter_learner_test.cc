@@ -248,7 +248,7 @@ TEST(CudaAdapters, OfMixturesHaveTheCpusGradients) {
                                   ? make_folder({.model_type = type, .deviation = 0.1})
                                   : all_experts_folder(type));
       const auto tolerances = tolerances_of(expected, dtype);
-      EXPECT_LT(std::ranges::max(tolerances), 0.25) << "next to nothing could fail";
+      EXPECT_LT(std::ranges::max(tolerances), 0.25) << "the comparison could hardly fail";
       for (const char* recompute : {"none", "full"})
         for (const auto& tenants : {std::vector<size_t>{0, 1, 2, 3, 4, 5}, {3}, {0, 2, 5}}) {
           LearnerOptions options = options_of(dtype);
@@ -338,7 +338,7 @@ TEST(CudaAdapters, AreOnFrozenWeightsWhoseExpertsAreChosenAsOnWholeOnes) {
   EXPECT_NE(scores[0], scores[1]);
 }
 
-TEST(CudaAdapters, StepsOfSomeGoTheCpusWayAndLeaveTheOthers) {
+TEST(CudaAdapters, StepsOfSomeTenantsEqualTheCpusAndDoNotChangeTheOthers) {
   const auto folder = make_folder({});
   const auto tenants = six_tenants();
   LearnerOptions options = options_of("float32");
@@ -412,7 +412,7 @@ TEST(CudaAdapters, ABrokenNeighbourIsSkippedAlone) {
   expect_skipped_alone(all_experts_folder("qwen3_moe"));
 }
 
-TEST(CudaAdapters, CheckpointsGoOnHereAndThere) {
+TEST(CudaAdapters, CheckpointsResumeOnEitherDevice) {
   const auto folder = make_folder({});
   const auto tenants = six_tenants();
   const LearnerOptions options = options_of("float32");

@@ -200,12 +200,12 @@ void expect_tiles(const SortedCase& one) {
       ++covered[static_cast<size_t>(place)];
       EXPECT_EQ(std::tie(tile.slot, tile.rank, tile.targets, tile.scaling, tile.group),
                 std::tie(mine.slot, mine.rank, mine.targets, mine.scaling, mine.group))
-          << "place " << place;
+          << "sorted row " << place;
     }
   }
   int64_t num_wanted = 0;  // at most the tiles that each expert's runs fill
   for (size_t place = 0, in_run = 0; place < want.size(); ++place) {
-    EXPECT_EQ(covered[place], want[place].rows > 0 ? 1 : 0) << "place " << place;
+    EXPECT_EQ(covered[place], want[place].rows > 0 ? 1 : 0) << "sorted row " << place;
     const bool goes_on = place > 0 && want[place].rows > 0 &&
                          want[place].group == want[place - 1].group &&
                          want[place].first == want[place - 1].first && want[place - 1].rows > 0;
@@ -298,7 +298,7 @@ TEST(CudaAdapters, HaveRanksTilesAndColumnsOfAnInt) {
 TEST(CudaAdapters, NameWhatIsWrong) {
   EXPECT_TRUE(add_adapters({}, nullptr).is_ok());
   AddAdaptersArgs args = Linear{8, {3, 5}}.args(Type::kBfloat16);
-  EXPECT_TRUE(add_adapters(args, nullptr).is_ok()) << "no tiles are no work";
+  EXPECT_TRUE(add_adapters(args, nullptr).is_ok()) << "without tiles there is no work";
   args.num_tiles = 65536;
   EXPECT_STREQ(add_adapters(args, nullptr).fault, "tiles must be at most 65535");
   args.num_tiles = 1;

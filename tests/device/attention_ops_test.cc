@@ -247,7 +247,7 @@ TEST(CudaDecodeAttention, IsTheCpusOverABlockTable) {
     for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_decode(random_case(type, seed));
 }
 
-TEST(CudaDecodeAttention, HoldsEveryWidthGroupAndSplit) {
+TEST(CudaDecodeAttention, SupportsEveryWidthGroupAndSplit) {
   for (const Type type : kTypes)
     for (const int32_t head_dim : {64, 128, 256})
       for (const int32_t group : {1, 2, 4, 8})
@@ -357,7 +357,7 @@ TEST(CudaDecodeAttention, AppliesRopeToNoRowsOfOtherShapes) {
   const PagedRotaryArgs rope{.rows = 1, .heads = {2, 1, 64}, .rotary_dim = 64};
   DecodeAttentionArgs args{.rows = 1, .heads = {2, 1, 64}};
   args.cache.block_size = 16;
-  EXPECT_TRUE(rope_decode_attention({}, {}, nullptr).is_ok()) << "no rows are no work";
+  EXPECT_TRUE(rope_decode_attention({}, {}, nullptr).is_ok()) << "without rows there is no work";
   const auto fault = [&](auto change) {
     PagedRotaryArgs changed = rope;
     change(changed);
@@ -372,7 +372,7 @@ TEST(CudaDecodeAttention, AppliesRopeToNoRowsOfOtherShapes) {
 
 TEST(CudaDecodeAttention, SplitsFillTheDeviceAndLeaveEnoughKeysToEach) {
   const HeadShape heads{16, 8, 128};
-  EXPECT_EQ(decode_splits(256, heads, 100'000, 132), 1) << "rows fill it";
+  EXPECT_EQ(decode_splits(256, heads, 100'000, 132), 1) << "the rows fill the device";
   EXPECT_EQ(decode_splits(1, heads, 100'000, 132), 64) << "the most";
   EXPECT_EQ(decode_splits(1, heads, 1024, 132), 4) << "256 keys each";
   EXPECT_EQ(decode_splits(1, heads, 5, 132), 1);
@@ -382,7 +382,7 @@ TEST(CudaDecodeAttention, SplitsFillTheDeviceAndLeaveEnoughKeysToEach) {
 TEST(CudaDecodeAttention, RefusesShapesItDoesNotSupport) {
   DecodeAttentionArgs args{.rows = 1, .heads = {2, 1, 64}};
   args.cache.block_size = 16;
-  EXPECT_TRUE(decode_attention({}, nullptr).is_ok()) << "no rows are no work";
+  EXPECT_TRUE(decode_attention({}, nullptr).is_ok()) << "without rows there is no work";
   const auto fault = [&](auto change) {
     DecodeAttentionArgs changed = args;
     change(changed);

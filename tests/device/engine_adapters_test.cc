@@ -140,7 +140,7 @@ TEST_P(CudaAdapterEngine, NewVersionsCountOncePreparedOrNot) {
   compare("another than was prepared");
 }
 
-TEST_P(CudaAdapterEngine, AVersionThatArrivesDuringDecodeLeavesOtherSlotsAlone) {
+TEST_P(CudaAdapterEngine, AVersionThatArrivesDuringDecodeDoesNotChangeOtherSlots) {
   auto engine = made(with_slots("cuda:0"), folder_, adapters_);
   const auto run = [&](const WeightSnapshot* next) {
     Ends ends;
@@ -177,7 +177,7 @@ TEST_P(CudaAdapterEngine, FewerSlotsThanTenantsGiveTheSameTokens) {
   }
 }
 
-TEST_P(CudaAdapterEngine, ANewVersionOfWhoWaitsForASlotIsTheOneThatComes) {
+TEST_P(CudaAdapterEngine, ANewVersionOfAWaitingAdapterIsTheOneThatIsLoaded) {
   Snapshots adapters = adapters_;
   auto cpu = made(with_slots("cpu"), folder_, adapters_);
   auto device_engine = made(with_slots("cuda:0", 1), folder_, adapters_);
@@ -249,7 +249,7 @@ std::string text(const T& result) {
   return result.ok() ? "" : result.error().text();
 }
 
-TEST(CudaAdapterEngineRefuses, WhatItCannotDoByName) {
+TEST(CudaAdapterEngineRefuses, UnsupportedOptionsByName) {
   const auto folder = testing::make_folder({.head_dim = 64});
   EngineOptions options = with_slots("cuda:0");
   options.max_adapter_rank = 65;

@@ -127,7 +127,7 @@ void expect_near_in_bf16(Engine& device_engine, const EngineOptions& on_cpu,
   fmt::print("bf16 is {:.3g} off, of {:.3g}\n", far, tolerance);
   EXPECT_LT(far, tolerance);
   EXPECT_GT(far, 0);
-  EXPECT_LT(tolerance, 0.1) << "next to nothing could fail";
+  EXPECT_LT(tolerance, 0.1) << "the comparison could hardly fail";
 }
 
 TEST_P(CudaMixtureEngine, Bf16InGraphsIsNearTheCpusFp32) {
@@ -225,7 +225,7 @@ TEST_P(CudaMixtureAdapters, AnUnsupportedTargetIsRefusedByName) {
   auto engine = made(options, folder_, {adapters_[2]});
   const auto refused = engine->apply(*adapters_[4]);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().text(), HasSubstr("gate_proj', which this engine has no room for"));
+  EXPECT_THAT(refused.error().text(), HasSubstr("gate_proj', which this engine has no space for"));
   EXPECT_THAT(refused.error().text(), HasSubstr("its adapters add to k_proj, v_proj, o_proj"));
   std::vector<SequenceRequest> requests = some_requests(0);
   for (auto& one : requests) one.tenant = TenantSlot(2);

@@ -85,7 +85,7 @@ TEST_P(CudaEngineTest, AndKeptSets) {
   compare(requests, options_on("cuda:0"));
 }
 
-TEST_P(CudaEngineTest, AndWhatTheDevicesSamplerHasNot) {
+TEST_P(CudaEngineTest, AndOptionsThatTheDevicesSamplerDoesNotSupport) {
   auto requests = many_requests(1);
   for (auto& one : requests) {
     if (one.id.value % 2 == 0) continue;  // sampled on the device, in the same step
@@ -106,7 +106,7 @@ TEST_P(CudaEngineTest, PreemptionAndChunksChangeNoToken) {
   compare(many_requests(0), options);
 }
 
-TEST_P(CudaEngineTest, BlocksOfOtherSizesAreWellToo) {
+TEST_P(CudaEngineTest, AndForOtherBlockSizes) {
   for (const int32_t block_size : {1, 3, 32}) {
     SCOPED_TRACE(block_size);
     EngineOptions options = options_on("cuda:0");
@@ -192,7 +192,7 @@ TEST_P(CudaEngineTest, Bf16IsNearTheCpusFp32) {
   expect_near_in_bf16(got_all, want_all);
 }
 
-TEST_P(CudaEngineTest, ABrokenNumberIsNamed) {
+TEST_P(CudaEngineTest, ANanIsNamed) {
   TinyModel other = model_of(GetParam());
   const auto snapshot = testing::make_snapshot(other, PolicyVersion(1));
   auto broken = *snapshot;
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(HeadDim, CudaEngineTest, ::testing::Values(64, 16),
 
 /// Decode steps compute GEMMs of these widths in parts, in steps of 1 to 19 rows: the CPU scores
 /// what the device has sampled.
-TEST(CudaEngineProducts, OfDecodeStepsAreNearTheCpus) {
+TEST(CudaEngineProducts, OfDecodeStepsAreCloseToTheCpus) {
   const auto folder = testing::make_folder(
       {.hidden_size = 384, .head_dim = 64, .deviation = 0.05});  // 256 and 768 terms
   EngineOptions options = options_on("cuda:0");
@@ -243,7 +243,7 @@ TEST(CudaEngineProducts, OfDecodeStepsAreNearTheCpus) {
   expect_near_in_bf16(got, want);
 }
 
-TEST(CudaEngineRefuses, WhatItCannotDoByName) {
+TEST(CudaEngineRefuses, UnsupportedOptionsByName) {
   const auto folder = testing::make_folder(model_of(64));
   EngineOptions options = options_on("cuda:0");
   options.numerics = "invariant";

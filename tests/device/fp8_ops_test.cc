@@ -171,7 +171,7 @@ TEST(CudaFp8, RefusesShapesItDoesNotSupport) {
   EXPECT_THAT(quantise_blocks({.rows = 64, .width = 128}, nullptr).fault,
               HasSubstr("multiples of 128"));
   EXPECT_THAT(quantise_blocks({.rows = 128, .width = 128}, nullptr).fault,
-              HasSubstr("at least what a row has"));
+              HasSubstr("at least the size of a row"));
 }
 
 }  // namespace

@@ -221,7 +221,7 @@ std::vector<WeightTensor> as_codes(std::vector<WeightTensor> tensors) {
 // times finer. Two independent errors of equal size give sqrt(2) times the error of one. So the
 // tests measure the error of the weights alone.
 
-TEST(CudaFp8, LogitsOfTheEngineAreOffByWhatTheFormatLeaves) {
+TEST(CudaFp8, LogitErrorsOfTheEngineFollowFromTheFormat) {
   const auto folder = make_folder(wide_model());
   auto bf16 = make_engine(folder, "dtype"), on_codes = make_engine(folder, "dtype");
   auto fp8 = make_engine(folder, "fp8");
@@ -270,7 +270,7 @@ void must_step(Learner& learner) {
   ASSERT_FALSE(report->skipped) << report->skip_reason;
 }
 
-TEST(CudaFp8, GradientsAreOffByWhatTheFormatLeaves) {
+TEST(CudaFp8, GradientErrorsFollowFromTheFormat) {
   const auto folder = make_folder(wide_model());
   auto bf16 = make_learner(folder, "dtype"), on_codes = make_learner(folder, "dtype");
   auto fp8 = make_learner(folder, "fp8");

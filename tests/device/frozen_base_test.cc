@@ -80,7 +80,7 @@ int64_t bytes_on_cuda() {
 /// Large enough that its weights dominate the memory.
 std::filesystem::path folder_of_model() { return testing::make_folder({.head_dim = 64}); }
 
-TEST(CudaFrozenBase, IsHeldOnceByTheEngineAndTheLearnerOfAProcess) {
+TEST(CudaFrozenBase, IsStoredOnceForTheEngineAndTheLearnerOfAProcess) {
   const auto folder = folder_of_model();
   const TensorTable table(read_model_config(folder).value());
   const auto bytes_of_learner = [&](FrozenBases* bases) {
@@ -97,10 +97,10 @@ TEST(CudaFrozenBase, IsHeldOnceByTheEngineAndTheLearnerOfAProcess) {
   const auto learner = learner_of(folder, &bases);
   EXPECT_EQ(bases.size(), 1U);
   const auto other = engine_of(folder, &bases, "float32");
-  EXPECT_EQ(bases.size(), 2U) << "of another type of numbers";
+  EXPECT_EQ(bases.size(), 2U) << "another data type";
 }
 
-TEST(CudaFrozenBase, ChangesNoBitOfWhatTheyAnswer) {
+TEST(CudaFrozenBase, ChangesNoBitOfTheResults) {
   const auto folder = folder_of_model();
   const auto alone = learner_of(folder, nullptr);
   const auto engine_alone = engine_of(folder, nullptr);

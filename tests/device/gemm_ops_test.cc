@@ -162,7 +162,7 @@ TEST(CudaSmallMGemm, GivesARowTheSameBitsInAnyBatch) {
 }
 
 TEST(CudaSmallMGemm, RefusesShapesItDoesNotSupport) {
-  EXPECT_TRUE(small_m_gemm({}, nullptr).is_ok()) << "no rows are no work";
+  EXPECT_TRUE(small_m_gemm({}, nullptr).is_ok()) << "without rows there is no work";
   alignas(16) float room[4] = {};
   const SmallMGemmArgs args{
       .rows = 64, .terms = 1024, .columns = 96, .num_parts = 8, .parts = room};
@@ -244,7 +244,7 @@ void expect_low_rank_gemms(const LowRankCase& one) {
   expect_near(y.floats(type), want, cuda_test::tolerance_of(type, 1e-4), "y");
 }
 
-TEST(CudaLowRankGemm, AddToWhatIsThere) {
+TEST(CudaLowRankGemm, AddToTheOutput) {
   for (const bool is_transposed : {false, true})
     for (const LowRankCase& one :
          {LowRankCase{16, 128, 16, 128, is_transposed},
@@ -253,7 +253,7 @@ TEST(CudaLowRankGemm, AddToWhatIsThere) {
       expect_low_rank_gemms(one);
 }
 
-TEST(CudaLowRankGemm, AreOfMultiples) {
+TEST(CudaLowRankGemm, HaveSizesOfMultiples) {
   EXPECT_TRUE(add_low_rank_gemms({}, nullptr).is_ok());
   EXPECT_STREQ(add_low_rank_gemms({.terms = 8, .columns = 8, .num_tiles = 1}, nullptr).fault,
                "terms must be a multiple of 16");

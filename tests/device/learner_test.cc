@@ -190,7 +190,7 @@ TrainBatch long_batch() {
   return made;
 }
 
-TEST(CudaLearner, LongDocumentsGiveTheSameOnEveryWay) {
+TEST(CudaLearner, LongDocumentsGiveTheSameForEveryImplementation) {
   const TinyModel model{.head_dim = 64, .max_positions = 8192, .deviation = 0.1};
   const auto folder = make_folder(model);
   LearnerOptions options = options_of("float32");
@@ -240,7 +240,7 @@ TEST(CudaLearner, ScoresAreTheCpus) {
   }
 }
 
-TEST(CudaLearner, StepsGoTheCpusWay) {
+TEST(CudaLearner, StepsEqualTheCpus) {
   const auto folder = make_folder({});
   LearnerOptions options = options_of("float32");
   options.optimizer.max_norm = 0.1;
@@ -255,7 +255,7 @@ TEST(CudaLearner, StepsGoTheCpusWay) {
   expect_close(weights_of(*device_learner), weights_of(*cpu), 1e-3);
 }
 
-TEST(CudaLearner, CheckpointsGoOnHereAndThere) {
+TEST(CudaLearner, CheckpointsResumeOnEitherDevice) {
   const auto folder = make_folder({});
   const LearnerOptions options = options_of("float32");
   auto device_learner = on_cuda(folder, options);
@@ -298,7 +298,7 @@ TEST(CudaLearner, TooLittleMemoryIsOneErrorAndChangesNothing) {
   EXPECT_TRUE(are_equal(weights_of(*learner), weights_of(*other)));
 }
 
-TEST(CudaLearner, ABrokenNumberIsNamed) {
+TEST(CudaLearner, ANanIsNamed) {
   const auto folder = make_folder({});
   LearnerOptions options = options_of("float32");
   auto tensors = weights_of(*on_cuda(folder, options));
@@ -328,7 +328,7 @@ std::string refusal_of(const LearnerOptions& options, const std::filesystem::pat
   return learner.ok() ? "" : learner.error().text();
 }
 
-TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
+TEST(CudaLearnerRefuses, UnsupportedOptionsByName) {
   const auto folder = make_folder({.head_dim = 64});
   LearnerOptions options = options_of("auto");
   options.numerics = "invariant";

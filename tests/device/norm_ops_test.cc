@@ -156,7 +156,7 @@ void expect_norm_backward(Type type, uint64_t seed, Matrix shape, bool has_dsum)
   expect_near(on_dweight.floats(), dweight, {spread, 1e-5}, "dweight");
 }
 
-TEST(CudaRmsNorm, BackwardIsTheCpusAndAddsToWhatIsThere) {
+TEST(CudaRmsNorm, BackwardIsTheCpusAndAddsToTheWeight) {
   for (const Type type : kTypes)
     for (uint64_t seed = 100; seed < 100 + kSeeds; ++seed)
       expect_norm_backward(type, seed, random_shape(seed), seed % 2 == 0);
@@ -189,8 +189,8 @@ TEST(CudaRmsNorm, RefusesShapesItDoesNotSupport) {
   EXPECT_THAT(rms_norm({.rows = 1, .width = 0}, nullptr).fault, HasSubstr("at least 1"));
   const float number = 0;
   EXPECT_THAT(rms_norm({.rows = 1, .width = 1, .delta = &number}, nullptr).fault,
-              HasSubstr("a place for the sum"));
-  EXPECT_TRUE(rms_norm({}, nullptr).is_ok()) << "no rows are no work";
+              HasSubstr("a buffer for the sum"));
+  EXPECT_TRUE(rms_norm({}, nullptr).is_ok()) << "without rows there is no work";
   EXPECT_TRUE(rms_norm_backward({}, nullptr).is_ok());
 }
 

@@ -201,7 +201,7 @@ TEST(CudaSampler, CutsEqualsAtTheLowerId) {
     for (const Shared shared : kShared) expect_the_same(type, shared, one);
 }
 
-TEST(CudaSampler, ReportsRowsThatAreNoDistribution) {
+TEST(CudaSampler, ReportsRowsWithNan) {
   const float infinity = std::numeric_limits<float>::infinity();
   SampleCase one{.vocab_size = 40, .logits = {}, .params = {}, .seeds = {}, .indices = {}};
   Floats broken(40, 0), endless(40, 0), some(40, -infinity);

@@ -1,5 +1,5 @@
 // The child process of the tests of weights between processes on CUDA devices.
-//   cuda_weights_child publish FOLDER CARD COUNT   then waits for the end of its input
+//   cuda_weights_child publish FOLDER DEVICE COUNT   then waits for the end of its input
 #include <unistd.h>
 
 #include <cstdio>

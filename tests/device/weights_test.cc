@@ -269,7 +269,7 @@ TEST_F(CudaProcesses, AVersionComesFromTheDeviceOfAnother) {
   EXPECT_TRUE(is_whole_device_version(**again, 4));
 }
 
-TEST_F(CudaProcesses, BuffersGoRoundAndStayOpenWhileAReceiverFollows) {
+TEST_F(CudaProcesses, BuffersAreReusedAndStayOpenWhileAReceiverFollows) {
   std::set<const void*> places;
   const auto channel = make_shm_channel(setup_).value();
   Child other(publisher(40));

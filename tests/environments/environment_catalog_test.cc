@@ -56,7 +56,7 @@ TEST(EnvironmentCatalog, EveryDemonstrationEarnsTheWholeReward) {
   }
 }
 
-TEST(EnvironmentCatalog, HandsTheBoundOptionsOver) {
+TEST(EnvironmentCatalog, PassesTheBoundOptions) {
   const auto options = std::make_shared<LetterOptions>(LetterOptions{.letters = "z"});
   const auto environment = make_environment({"copy", options});
   EXPECT_EQ((*environment)->task(0, RandomStream(0))->answer, "zzzzzzzz");

@@ -25,7 +25,7 @@ TEST(FindInPages, RefusesOptionsThatMakeNoTask) {
 }
 
 // The smallest page has space for the longest answer, also at its very end.
-TEST(FindInPages, OnePageAndNoOtherTellsTheNumber) {
+TEST(FindInPages, ExactlyOnePageHasTheNumber) {
   for (const int32_t page_bytes : {kPageBytesMin, 200}) {
     auto environment = *make_find_in_pages({.pages = 5, .page_bytes = page_bytes});
     for (uint64_t ordinal = 0; ordinal < 300; ++ordinal) {

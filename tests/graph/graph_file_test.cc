@@ -126,7 +126,7 @@ TEST(GraphFile, ModelPathsStartAtTheFileThatStatesThem) {
   EXPECT_EQ(graph.plan->models[0].path, elsewhere.path() + "/model");
 }
 
-TEST(GraphFile, WhatCannotBeReadIsSaidOnce) {
+TEST(GraphFile, AnUnreadableFileIsReportedOnce) {
   const Folder folder;
   EXPECT_THAT(findings(load(folder.path() + "/none.toml")), HasSubstr("does not exist"));
   EXPECT_THAT(findings(load(folder.path())), HasSubstr("is a folder"));

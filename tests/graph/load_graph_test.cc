@@ -41,7 +41,7 @@ TEST(LoadGraph, MakesAPlanOfTheDemo) {
   EXPECT_EQ(plan.edges.size(), 22u);
 }
 
-TEST(LoadGraph, PutsTheUsersOfAnEngineOnOneHost) {
+TEST(LoadGraph, PutsTheUsersOfAnEngineIntoOneGroup) {
   const auto graph = load_text(demo_text());
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   std::vector<std::string> groups;

@@ -102,7 +102,7 @@ TEST(Placement, AnEdgeInsideAPlaceStaysInItsReplica) {
   EXPECT_TRUE(joined("decode#1", "rollout.main"));
 }
 
-TEST(Placement, EveryReplicaMayHaveItsFeedbackUnderWay) {
+TEST(Placement, EveryReplicaMayHaveFeedbackInFlight) {
   const Loaded one(serving("")), two(serving(", replicas = 2"));
   const std::string name = "router.prefill -> prefill.request";
   EXPECT_GT(edge(two.plan(), name).bound, edge(one.plan(), name).bound);
@@ -111,7 +111,7 @@ TEST(Placement, EveryReplicaMayHaveItsFeedbackUnderWay) {
   EXPECT_EQ(edge(two.plan(), inside).bound, edge(one.plan(), inside).bound);
 }
 
-TEST(Placement, WhatOneProcessSendsAnotherIsRecordedWhereItIsHandled) {
+TEST(Placement, MessagesBetweenProcessesAreRecordedByTheReceiver) {
   const Loaded loaded(serving(", replicas = 2"));
   EXPECT_EQ(edge(loaded.plan(), "router.prefill -> prefill.request").record, RecordPolicy::kInput);
   EXPECT_EQ(edge(loaded.plan(), "rollout.generate -> router.generate").record,
@@ -160,7 +160,7 @@ TEST(Placement, AProcessOfEnvironmentsIsRestartableButTheOneThatGivesTheTasks) {
   }
 }
 
-TEST(Placement, CpusAreDealtOutAmongReplicas) {
+TEST(Placement, CpusAreDividedAmongReplicas) {
   const Loaded loaded(serving(", replicas = 2, cpus = \"0-2,7,9\""));
   EXPECT_THAT(loaded.plan().processes[1].cpus, ElementsAre(0, 1));
   EXPECT_THAT(loaded.plan().processes[2].cpus, ElementsAre(2, 7, 9));

@@ -23,7 +23,7 @@ std::string with_plugins(const std::string& plugins, const std::string& environm
                   "environment = { name = \"" + environment + "\" }");
 }
 
-TEST(PluginList, AddsWhatItBringsToThePlansOwnCatalog) {
+TEST(PluginList, AddsItsPartsToThePlansOwnCatalog) {
   const auto graph = load_text(with_plugins("plugins = [\"echo.so\"]"));
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   const Catalog& catalog = *graph.plan->catalog;
@@ -46,7 +46,7 @@ TEST(PluginList, IsRelativeToTheFileThatItStandsIn) {
   EXPECT_THAT(graph.plan->settings.plugins, ElementsAre(folder.path() + "/shared/lib/echo.so"));
 }
 
-TEST(PluginList, StandsWithAbsolutePathsInTheResolvedTextWhichGivesTheSamePlan) {
+TEST(PluginList, HasAbsolutePathsInTheResolvedText) {
   const Folder folder;
   Overrides overrides;
   overrides.cores = 2;
@@ -61,7 +61,7 @@ TEST(PluginList, StandsWithAbsolutePathsInTheResolvedTextWhichGivesTheSamePlan) 
   EXPECT_EQ(again.plan->graph_hash, graph.plan->graph_hash);
 }
 
-TEST(PluginList, OfWhichOneIsMissingIsTheOnlyFinding) {
+TEST(PluginList, WithAMissingPluginIsTheOnlyFinding) {
   const auto found = findings(load_text(with_plugins("plugins = [\"gone.so\"]", "whatever")));
   EXPECT_THAT(found, AllOf(HasSubstr("error[G088]: plugin 'gone.so' cannot be used"),
                            Not(HasSubstr("G015"))));
@@ -72,7 +72,7 @@ TEST(PluginList, UnderAMisspeltKeyIsOneFinding) {
   EXPECT_THAT(found, AllOf(HasSubstr("did you mean 'plugins'?"), Not(HasSubstr("G015"))));
 }
 
-TEST(PluginList, ThatIsNoListOfTextsIsReportedAsAnyOption) {
+TEST(PluginList, ThatIsNotAListOfStringsIsReported) {
   EXPECT_THAT(findings(load_text(with_plugins("plugins = 3", "reverse_text"))), HasSubstr("G021"));
   EXPECT_THAT(findings(load_text(with_plugins("plugins = [3]", "reverse_text"))),
               HasSubstr("G021"));
@@ -88,7 +88,7 @@ TEST(PluginList, MayHaveSixtyFourEntriesAndNotOneMore) {
   EXPECT_THAT(of(kPluginsMax + 1), HasSubstr("'plugins' must be from 0 to 64 plugins"));
 }
 
-TEST(PluginList, IsRefusedByAProgramThatTakesNone) {
+TEST(PluginList, IsRefusedByAProgramWithoutPlugins) {
   Catalog catalog = test_catalog();
   catalog.add_plugins = nullptr;
   const Folder folder;

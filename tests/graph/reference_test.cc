@@ -32,11 +32,11 @@ void expect_page(const std::string& name, const std::string& text) {
   EXPECT_EQ(read(path), text) << path << " is old";
 }
 
-TEST(Reference, PagesAreWhatTheRegistrySays) {
+TEST(Reference, PagesEqualTheRegistry) {
   for (const auto& page : reference_pages(full_catalog())) expect_page(page.file, page.text);
 }
 
-TEST(Reference, TheSchemaIsWhatTheRegistrySays) {
+TEST(Reference, TheSchemaEqualsTheRegistry) {
   expect_page("graph.schema.json", graph_schema(full_catalog()).dump(1) + "\n");
 }
 

@@ -67,7 +67,7 @@ TEST_F(Render, SvgHasABoxForEachNodeAndAPathForEachEdge) {
   EXPECT_THAT(svg, HasSubstr("</svg>"));
 }
 
-TEST(RenderMemory, TellsABaseOnceAndWhereItIsHeldAgain) {
+TEST(RenderMemory, ListsABaseOnceAndWhereItIsHeldAgain) {
   const std::string text = demo_text() + "[tenant.main.adapter]\nrank = 8\n";
   const auto together = load_text(text);
   ASSERT_NE(together.plan, nullptr) << findings(together);

@@ -84,7 +84,7 @@ TEST(Rules, TraceSizesHoldAtTheBoundAndOnePastIt) {
   EXPECT_THAT(with("bytes_max = 4194303\nsegment_bytes = 2097152"), ElementsAre("G023"));
 }
 
-TEST(Rules, LeavingOutWhatAReplayNeedsIsAWarningOnlyWhereARunRecords) {
+TEST(Rules, NotRecordingWhatAReplayNeedsIsAWarningOnlyIfTheRunRecords) {
   const auto with = [](const std::string& policy, const std::string& level) {
     return load_text(demo_with("capacity = 64", "record = \"" + policy + "\"") +
                      "\n[trace]\nlevel = \"" + level + "\"\n");
@@ -416,7 +416,7 @@ TEST(Rules, ARunOfErrorsIsCut) {
   EXPECT_THAT(findings(graph), HasSubstr("600 errors (the first 500 shown)"));
 }
 
-TEST(Rules, AProcessKeepsAtMostWhatIsWritten) {
+TEST(Rules, AProcessKeepsAtMostMemoryMax) {
   // In the test catalog: 3 MB for the base that engine and learner share, 4,096 bytes per block,
   // 1,000 per rank.
   const std::string text =

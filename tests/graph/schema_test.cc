@@ -74,7 +74,7 @@ std::vector<std::string> faults_of(const std::string& text) {
   return schema_faults(graph_schema(test_catalog()), to_json(*table));
 }
 
-TEST(Schema, TakesWhatTheCheckTakes) {
+TEST(Schema, AcceptsWhatTheCheckAccepts) {
   EXPECT_THAT(faults_of(demo_text()), IsEmpty());
   const auto graph = load_text(demo_text());
   ASSERT_NE(graph.plan, nullptr) << findings(graph);

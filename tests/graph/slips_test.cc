@@ -150,7 +150,7 @@ TEST(Slips, AValueThatDoesNotFitTheGuessIsNoSecondError) {
   EXPECT_EQ(graph.diagnostics.num_errors(), 1U) << findings(graph);
 }
 
-TEST(Slips, ASecondNameForWhatIsWrittenIsToldToBeUnknown) {
+TEST(Slips, ASimilarKeyBesideTheRightOneIsUnknown) {
   const auto graph =
       load_text(replaced(demo_text(), "group_size = 8", "group_size = 8\ngrup_size = 7"));
   EXPECT_EQ(graph.diagnostics.num_errors(), 1U) << findings(graph);

@@ -42,13 +42,13 @@ TEST(WeightBackend, AutoIsTheFirstThatReachesAll) {
   EXPECT_EQ(chosen({"", "far"}, "auto"), "stream");
 }
 
-TEST(WeightBackend, OthersAreNotCounted) {
+TEST(WeightBackend, OtherUsersAreNotCounted) {
   Plan plan = plan_on({"", "far"}, "auto");
   plan.instances[1].resources = {0};
   EXPECT_EQ(weight_backend(plan, 1).value(), "memory");
 }
 
-TEST(WeightBackend, WhatIsWrittenStandsIfItReaches) {
+TEST(WeightBackend, AWrittenBackendIsUsedIfItConnectsAll) {
   EXPECT_EQ(chosen({""}, "files"), "files");
   EXPECT_EQ(chosen({""}, "shm"), "shm");
   EXPECT_EQ(chosen({"", "far"}, "files"), "files");
@@ -59,7 +59,7 @@ TEST(WeightBackend, WhatIsWrittenStandsIfItReaches) {
   EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("by shm cannot join"));
 }
 
-TEST(WeightBackend, LinksJoinWhoSharesAChannelByLink) {
+TEST(WeightBackend, LinksConnectUsersOfAStreamChannel) {
   Plan plan = plan_on({"", "far", ""}, "auto");
   plan.instances[2].resources = {0};
   EXPECT_TRUE(are_joined_by_weights(plan, ProcessId(0), ProcessId(1)));

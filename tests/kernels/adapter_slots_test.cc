@@ -21,14 +21,14 @@ constexpr int32_t kNone = AdapterSlots::kNone;
 bool anybody(int32_t) { return true; }
 bool nobody(int32_t) { return false; }
 
-TEST(AdapterSlots, TakeTheLeastRecentlyUsedThatNobodyHolds) {
+TEST(AdapterSlots, EvictTheLeastRecentlyUsedThatIsNotInUse) {
   AdapterSlots slots(2);
   ASSERT_TRUE(slots.place(0));
   ASSERT_TRUE(slots.place(1));
   EXPECT_FALSE(slots.place(2)) << "there are two";
   EXPECT_EQ(slots.slot_for(anybody), slots.slot_of(0));
   slots.hold(0);
-  EXPECT_EQ(slots.slot_for(anybody), slots.slot_of(1)) << "0 is held";
+  EXPECT_EQ(slots.slot_for(anybody), slots.slot_of(1)) << "0 is in use";
   slots.release(0);
   EXPECT_EQ(slots.slot_for(anybody), slots.slot_of(1)) << "0 was used later";
   EXPECT_EQ(slots.slot_for(nobody), kNone);
@@ -40,21 +40,21 @@ TEST(AdapterSlots, HaveAnAdapterWhenAllOfItIsThere) {
   ASSERT_TRUE(slots.place(4));
   slots.begin(7, 0);
   EXPECT_EQ(slots.slot_of(4), kNone);
-  EXPECT_EQ(slots.slot_of(7), kNone) << "it is on its way";
+  EXPECT_EQ(slots.slot_of(7), kNone) << "it is loading";
   EXPECT_TRUE(slots.is_in_a_slot_or_coming(7));
-  EXPECT_EQ(slots.slot_for(anybody), kNone) << "what is on its way is not put out";
+  EXPECT_EQ(slots.slot_for(anybody), kNone) << "a loading adapter is not evicted";
   slots.finish();
   EXPECT_EQ(slots.slot_of(7), 0);
   EXPECT_EQ(slots.num_loads(), 1U);
   EXPECT_EQ(slots.num_evictions(), 1U);
 }
 
-TEST(AdapterSlots, NameTheOneThatIsHeldForLongest) {
+TEST(AdapterSlots, ReportTheAdapterInUseForLongest) {
   AdapterSlots slots(3);
   EXPECT_EQ(slots.longest_held(), kNone);
   for (const int32_t adapter : {0, 1, 2}) ASSERT_TRUE(slots.place(adapter));
   for (const int32_t adapter : {1, 0, 1}) slots.hold(adapter);
-  EXPECT_EQ(slots.longest_held(), 0) << "1 was held again";
+  EXPECT_EQ(slots.longest_held(), 0) << "1 was used again";
   slots.release(0);
   EXPECT_EQ(slots.longest_held(), 1);
 }
@@ -92,7 +92,7 @@ TEST(SlotsOfAScheduler, AsManyAdaptersAsSlotsWaitForNothingAndOneMoreDoes) {
       ASSERT_TRUE(scheduler.submit(request_of(i, i), static_cast<int32_t>(i)).ok());
     }
     const auto plan = take_slot_step(scheduler);
-    EXPECT_EQ(plan.prefills.size(), 2U) << "the third waits, the others go on";
+    EXPECT_EQ(plan.prefills.size(), 2U) << "the third waits, the others continue";
     take_over_all(scheduler);
     run_slots_to_end(scheduler);
     EXPECT_EQ(scheduler.take_finished().size(), num_adapters);
@@ -207,7 +207,7 @@ TEST(SlotsOfAScheduler, EndEveryHistoryOfRandomPrompts) {
         EXPECT_TRUE(ended.insert(event.id.value).second);
     }
     EXPECT_FALSE(scheduler.has_work());
-    EXPECT_EQ(scheduler.slots().longest_held(), kNone) << "no slot is held any more";
+    EXPECT_EQ(scheduler.slots().longest_held(), kNone) << "no slot is in use any more";
     expect_all_free(scheduler);
   }
 }

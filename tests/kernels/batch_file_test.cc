@@ -43,7 +43,7 @@ void expect_equal(const TrainBatch& a, const TrainBatch& b) {
   }
 }
 
-TEST(BatchFile, GivesBackWhatWasWritten) {
+TEST(BatchFile, ReadsBackWhatWasWritten) {
   const auto file = new_scratch_folder() / "batch.safetensors";
   const TrainBatch whole = batch();
   ASSERT_TRUE(write_train_batch(file, whole).ok());

@@ -221,7 +221,7 @@ class Simulation {
   KvFollower follower_{options_.block_size, {"a", "b"}};
 };
 
-TEST(BatchSchedulerAtRandom, KeepsEveryHistoryWholeAndFreesEverything) {
+TEST(BatchSchedulerAtRandom, KeepsEveryHistoryCorrectAndFreesEverything) {
   const auto [first, last] = seeds_of_lives();
   for (uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE(seed);

@@ -44,7 +44,7 @@ TEST(BatchScheduler, VersionSpansCoverEveryTokenOnce) {
   EXPECT_THAT(std::tuple(after.version, after.begin, after.end), FieldsAre(PolicyVersion(4), 2, 5));
 }
 
-TEST(BatchScheduler, HandsTheKeptSetsOverWithTheTokens) {
+TEST(BatchScheduler, ReturnsTheKeptSetsWithTheTokens) {
   auto scheduler = make_scheduler({});
   ASSERT_TRUE(scheduler.submit(make_request(1, 3, 2)).ok());
   for (int i = 0; i < 2; ++i) {
@@ -195,7 +195,7 @@ TEST(BatchScheduler, MembersOfAGroupGenerateIntoRowsOfTheirOwn) {
   }
 }
 
-TEST(BatchScheduler, ALateMemberComputesOnlyWhatLiesBehindTheLastFullBlock) {
+TEST(BatchScheduler, ALateMemberComputesOnlyTheTokensAfterTheLastFullBlock) {
   auto scheduler = make_scheduler({.block_size = 4});
   ASSERT_TRUE(scheduler.submit(make_request(1, 6, 3, "g")).ok());
   take_step(scheduler);
@@ -237,7 +237,7 @@ TEST(BatchScheduler, ThePromptLivesAsLongAsItsLastMember) {
   EXPECT_FALSE(scheduler.has_work());
 }
 
-TEST(BatchScheduler, RowsOfOneAdapterLieTogether) {
+TEST(BatchScheduler, RowsOfOneAdapterAreAdjacent) {
   EngineOptions options;
   options.adapter_slots = 3;
   auto scheduler = make_scheduler(options);

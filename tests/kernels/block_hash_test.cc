@@ -49,7 +49,7 @@ TEST(BlockHash, NamesAreThoseOfTheGoldenVectors) {
     }
     EXPECT_EQ(begin, tokens.size());
   }
-  EXPECT_EQ(first_names.size(), cases.value().as_array().size()) << "every field tells apart";
+  EXPECT_EQ(first_names.size(), cases.value().as_array().size()) << "every field changes the name";
 }
 
 TEST(BlockHash, ASaltIsShortAndPrintable) {

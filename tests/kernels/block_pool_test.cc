@@ -13,7 +13,7 @@ namespace {
 
 BlockName name_of(uint64_t low, uint64_t high = 0) { return {low, high}; }
 
-TEST(BlockPool, HandsEveryBlockOutOnceAndThenNone) {
+TEST(BlockPool, ReturnsEveryBlockOnceAndThenNone) {
   BlockPool pool(3);
   EXPECT_EQ(pool.num_free(), 3);
   std::vector<int32_t> taken = {pool.take(), pool.take(), pool.take()};
@@ -24,7 +24,7 @@ TEST(BlockPool, HandsEveryBlockOutOnceAndThenNone) {
   EXPECT_EQ(pool.take(), 1);
 }
 
-TEST(BlockPool, AFreedBlockIsFoundUntilItIsHandedOutAgain) {
+TEST(BlockPool, AFreedBlockIsFoundUntilItIsReused) {
   BlockPool pool(2);
   const int32_t named = pool.take();
   pool.publish(named, name_of(7));

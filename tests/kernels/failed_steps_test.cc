@@ -39,8 +39,7 @@ TEST(FailedSteps, ARowThatIsNoDistributionEndsItsSequenceAlone) {
     EXPECT_THAT(failed[0].tokens, ElementsAre(7)) << "those before";
     EXPECT_THAT(failed[0].logprobs, SizeIs(1));
     EXPECT_EQ(failed[0].detail,
-              "the logits of its token 1 are no distribution, under the weights of version 42: "
-              "some are not numbers, or are infinite");
+              "the logits of its token 1 are NaN or infinite, under the weights of version 42");
     const auto ends = run_to_end(scheduler);
     ASSERT_THAT(ends, SizeIs(1));
     EXPECT_EQ(ends[0].reason, FinishReason::kLength);
@@ -80,7 +79,7 @@ TEST(FailedSteps, CancelsRefusalsAndEndedLeasesAreNoFaults) {
 }
 
 /// Its keys may be the cause of the failure, for example if the weights were NaN.
-TEST(FailedSteps, NothingOfAFailedSequenceIsFoundAgain) {
+TEST(FailedSteps, NoBlockOfAFailedSequenceIsFound) {
   for (const int32_t num_good_tokens : {0, 4}) {
     auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 4});
     ASSERT_TRUE(scheduler.submit(make_request(1, 9, 8, "a:3")).ok());
@@ -94,14 +93,14 @@ TEST(FailedSteps, NothingOfAFailedSequenceIsFoundAgain) {
 }
 
 /// No row has checked that its keys are finite. Blocks found before it stay findable.
-TEST(FailedSteps, NothingThatAnAbortedPromptComputedIsFoundAgain) {
+TEST(FailedSteps, NoBlockOfAnAbortedPromptIsFound) {
   auto scheduler = make_scheduler({.kv_blocks = 32, .block_size = 4, .max_batched_tokens = 8});
   ASSERT_TRUE(scheduler.submit(make_request(1, 5, 1, "a:3")).ok());
   (void)take_step(scheduler);
   take_over_all(scheduler);
   ASSERT_THAT(scheduler.take_finished(), SizeIs(1));
   ASSERT_TRUE(scheduler.submit(make_request(2, 17, 8, "a:3")).ok());
-  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 8) << "behind the 4 that were found";
+  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 8) << "after the 4 that were found";
   scheduler.abort(SequenceId(2));
   ASSERT_THAT(scheduler.take_finished(), SizeIs(1));
   expect_all_free(scheduler);
@@ -115,7 +114,7 @@ TEST(FailedSteps, NothingThatAnAbortedPromptComputedIsFoundAgain) {
 }
 
 /// Sequences that share the prompt continue with it.
-TEST(FailedSteps, AnAbortLeavesASharedPromptToTheOthers) {
+TEST(FailedSteps, AnAbortDoesNotEndASharedPrompt) {
   auto scheduler = make_scheduler({.kv_blocks = 32, .block_size = 4, .max_batched_tokens = 8});
   for (uint64_t id = 1; id <= 2; ++id)
     ASSERT_TRUE(scheduler.submit(make_request(id, 17, 1, "a:3")).ok());
@@ -175,7 +174,7 @@ TEST(FailedSteps, AllOfAGroupFailWithThePromptTheyWaitFor) {
 
 /// It is admitted in the step that fails, too late for its own row: the blocks that it found there
 /// were never written.
-TEST(FailedSteps, APromptThatOnlyFoundBlocksOfTheStepBeginsAgain) {
+TEST(FailedSteps, APromptThatOnlyFoundBlocksOfTheStepStartsAgain) {
   auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 1, .max_batched_tokens = 2});
   for (uint64_t id = 1; id <= 2; ++id)
     ASSERT_TRUE(scheduler.submit(make_request(id, 1, 4, "salt")).ok());
@@ -184,7 +183,7 @@ TEST(FailedSteps, APromptThatOnlyFoundBlocksOfTheStepBeginsAgain) {
   ASSERT_TRUE(scheduler.plan(plan));
   ASSERT_THAT(plan.samples, SizeIs(2)) << "of one row; no third may be sampled";
   ASSERT_EQ(plan.rows.num_rows(), 1);
-  ASSERT_EQ(scheduler.blocks().num_free(), 14) << "the third has found one and taken one";
+  ASSERT_EQ(scheduler.blocks().num_free(), 14) << "the third has found one and allocated one";
   scheduler.fail_step(plan, "as the test says");
   const StepPlan next = take_step(scheduler);
   ASSERT_THAT(next.rows.spans, SizeIs(1));

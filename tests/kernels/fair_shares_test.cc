@@ -43,12 +43,12 @@ TEST(FairShares, WhoComesBackIsOwedNothing) {
   shares.leave(TenantSlot(1));
   shares.enter(TenantSlot(0));
   EXPECT_EQ(shares.served(TenantSlot(0)), shares.served(TenantSlot(1)))
-      << "level with who was served most, though nobody else is there at the moment";
+      << "equal to the tenant that was served most, though no other is present now";
 }
 
 /// A tenant with one piece of work at a time comes and goes: its past service is not forgotten when
 /// it returns.
-TEST(FairShares, ComingAndGoingForgivesNothing) {
+TEST(FairShares, LeavingAndReturningDoesNotResetService) {
   FairShares shares({0.5, 0.5});
   std::vector<int64_t> tokens(2);
   shares.enter(TenantSlot(0));
@@ -90,7 +90,7 @@ TrainedInTurns train_in_turns(const std::vector<double>& shares,
       }
       const auto pass = turns.ask(tenant, batches[tenant.index()], turn);
       if (pass.empty()) continue;
-      EXPECT_FALSE(has_passed) << "a turn has one pass";
+      EXPECT_FALSE(has_passed) << "a work call has one pass";
       has_passed = true;
       ++trained.num_passes;
       trained.num_shared += pass.size() > 1 ? 1 : 0;
@@ -102,7 +102,8 @@ TrainedInTurns train_in_turns(const std::vector<double>& shares,
       }
       EXPECT_TRUE(pass.size() == 1 || num_tokens <= tokens_max);
     }
-    EXPECT_TRUE(told.empty()) << "who trained was asked before in this turn, or not at all";
+    EXPECT_TRUE(told.empty())
+        << "a tenant that trained has already asked in this work call, or did not ask";
   }
   return trained;
 }
@@ -125,7 +126,7 @@ TEST(LearnerTurns, OfEqualTenantsAreSharedByAllThatFit) {
   const std::vector<double> shares(8, 0.125);
   const std::vector<int64_t> batches(8, 100);
   const auto all = train_in_turns(shares, batches, 800, 1000, always);
-  EXPECT_GE(all.tokens[0] + all.tokens[7], 2 * 100 * 490) << "all train in every second turn";
+  EXPECT_GE(all.tokens[0] + all.tokens[7], 2 * 100 * 490) << "all train in every second work call";
   EXPECT_EQ(all.num_shared, all.num_passes);
   // One token less, and one of the eight must wait for the next pass.
   const auto fewer = train_in_turns(shares, batches, 799, 1000, always);
@@ -134,7 +135,7 @@ TEST(LearnerTurns, OfEqualTenantsAreSharedByAllThatFit) {
 }
 
 /// A tenant that never has a batch, or leaves the queue, delays no other.
-TEST(LearnerTurns, OfWhoHasNoBatchGoToTheOthers) {
+TEST(LearnerTurns, OfATenantWithoutABatchGoToTheOthers) {
   const auto alone = train_in_turns({0.5, 0.5}, {10, 10}, 100, 1000,
                                     [](size_t tenant, uint64_t) { return tenant == 1; });
   EXPECT_EQ(alone.tokens[0], 0);
@@ -192,10 +193,11 @@ TEST(LearnerTurns, TakeOnlyThoseWhoAskedTheTurnBeforeAndDidNotLeave) {
   for (const uint32_t tenant : {0U, 1U, 3U})
     EXPECT_THAT(turns.ask(TenantSlot(tenant), 1, 1), IsEmpty());
   turns.leave(TenantSlot(3));
-  EXPECT_THAT(turns.ask(TenantSlot(2), 1, 2), IsEmpty()) << "it came this turn";
+  EXPECT_THAT(turns.ask(TenantSlot(2), 1, 2), IsEmpty())
+      << "it asked in this work call for the first time";
   EXPECT_THAT(turns.ask(TenantSlot(1), 1, 2), ElementsAre(TenantSlot(0), TenantSlot(1)));
   EXPECT_THAT(turns.ask(TenantSlot(3), 1, 2), IsEmpty());
-  EXPECT_THAT(turns.ask(TenantSlot(3), 1, 3), IsEmpty()) << "a turn after a pass nobody trains";
+  EXPECT_THAT(turns.ask(TenantSlot(3), 1, 3), IsEmpty()) << "no pass in the work call after a pass";
   EXPECT_THAT(turns.ask(TenantSlot(3), 1, 4), ElementsAre(TenantSlot(3)))
       << "the third tenant did not ask in turn 3";
 }
@@ -247,7 +249,7 @@ TEST(EngineShares, OfEqualTenantsAreEqual) {
 }
 
 /// A tenant that floods the queue does not delay a later sequence of another.
-TEST(EngineShares, AFloodOfOneIsNotAheadOfAnother) {
+TEST(EngineShares, AFloodDoesNotDelayAnotherTenant) {
   EngineOptions options;
   options.max_running = 4;
   options.max_waiting = 1000;
@@ -267,11 +269,11 @@ TEST(EngineShares, AFloodOfOneIsNotAheadOfAnother) {
     take_over_all(scheduler);
     for (const auto& event : scheduler.take_finished()) first = std::max(first, event.id.value);
   }
-  EXPECT_EQ(first, 1000U) << "it was next as soon as a place was free";
+  EXPECT_EQ(first, 1000U) << "it was next as soon as a running slot was free";
 }
 
 /// A tenant that is alone gets everything; priorities come before shares.
-TEST(EngineShares, LendWhatIsIdleAndComeAfterPriorities) {
+TEST(EngineShares, LendIdleCapacityAndComeAfterPriorities) {
   EngineOptions options;
   options.max_running = 1;
   options.shares = {0.01, 0.99};

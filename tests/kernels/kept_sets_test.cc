@@ -63,7 +63,7 @@ TEST(KeptSets, RefuseBytesThatEndWithinASet) {
 
 TEST(KeptSets, RefuseWhatTheEngineDoesNotWrite) {
   EXPECT_EQ(refusal(raw({1, 7}), {7}), "");
-  EXPECT_THAT(refusal(raw({0x81, 0, 7}), {7}), HasSubstr("malformed")) << "a longer spelling of 1";
+  EXPECT_THAT(refusal(raw({0x81, 0, 7}), {7}), HasSubstr("malformed")) << "a longer encoding of 1";
   EXPECT_THAT(refusal(raw({1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1}), {7}), HasSubstr("malformed"));
   EXPECT_THAT(refusal(raw({0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 7}), {7}), HasSubstr("malformed"))
       << "two thousand million ids in one byte";
@@ -111,7 +111,7 @@ TEST(KeptSets, AreTakenUpToTheirBoundAndNotOneByteMore) {
   bytes.resize(kKeptBytesMax, std::byte{1});
   EXPECT_EQ(refusal(bytes, {8}, INT32_MAX), "");
   append_all_kept(1, bytes);
-  EXPECT_THAT(refusal(bytes, {8, 8}, INT32_MAX), HasSubstr("at most 67108864 are taken"));
+  EXPECT_THAT(refusal(bytes, {8, 8}, INT32_MAX), HasSubstr("at most 67108864 are accepted"));
 }
 
 TEST(KeptSets, NoBytesAtAllCrashTheReader) {

@@ -86,7 +86,7 @@ TEST(KvEvents, TellTheChainOfAPromptAndItsEviction) {
 }
 
 // The log stays within its bound, and later followers are not misled.
-TEST(KvEvents, ThatNobodyTakesAreDroppedAndCounted) {
+TEST(KvEvents, ThatAreNotReadAreDroppedAndCounted) {
   const EngineOptions options = small_options(1);
   BatchScheduler scheduler = make_scheduler(options);
   for (uint64_t id = 1; id <= 40; ++id) {

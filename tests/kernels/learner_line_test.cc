@@ -61,7 +61,7 @@ TEST_F(LearnerLine, WhoAsksFirstRunsThePassAndTheOthersGetTheirsInTheSameTurn) {
   for (const uint32_t tenant : {0, 1, 2}) {
     const auto report = ask(tenant, 2, 10 + tenant);
     ASSERT_TRUE(report && report->ok()) << tenant;
-    EXPECT_EQ((*report)->loss, tenant) << "it is hers";
+    EXPECT_EQ((*report)->loss, tenant) << "it is the tenant's report";
     EXPECT_EQ((*report)->num_tokens, 10 + tenant);
     EXPECT_EQ((*report)->num_pass_tokens, 33);
   }
@@ -71,7 +71,7 @@ TEST_F(LearnerLine, WhoAsksFirstRunsThePassAndTheOthersGetTheirsInTheSameTurn) {
 TEST_F(LearnerLine, WhoIsAloneHasThePassForItself) {
   EXPECT_FALSE(ask(3, 1));
   EXPECT_EQ((*ask(3, 2))->num_pass_tokens, 0);
-  EXPECT_FALSE(ask(3, 3, 0)) << "a batch of nothing is a turn, too";
+  EXPECT_FALSE(ask(3, 3, 0)) << "an empty batch also needs a work call";
   EXPECT_TRUE(ask(3, 4, 0)->ok());
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(3U), ElementsAre(3U)));
 }
@@ -170,13 +170,13 @@ TEST_F(DividedSteps, LetTheOthersBetween) {
   }
 }
 
-TEST_F(DividedSteps, WhatIsLeftOfAPassIsFilledUp) {
+TEST_F(DividedSteps, FreeRowsOfAPassAreFilled) {
   for (uint64_t turn = 1; turn <= 2; ++turn)
     for (const uint32_t tenant : {0, 1}) (void)ask(tenant, turn, tenant == 0 ? 120 : 10);
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U, 1U)));
 }
 
-TEST_F(DividedSteps, WhoLeavesBeginsAnew) {
+TEST_F(DividedSteps, ATenantThatLeavesStartsAgain) {
   for (uint64_t turn = 1; turn <= 4; ++turn) EXPECT_FALSE(ask(0, turn, 90));
   learner.leave_line(TenantSlot(0));
   for (uint64_t turn = 5; turn <= 9; ++turn) EXPECT_FALSE(ask(0, turn, 90)) << turn;

@@ -76,7 +76,7 @@ TEST(LogitsProcessor, RefusesMinTokensWhereEveryTokenWouldEndIt) {
   const SamplingParams all{.stop_ids = {0, 3, 3}, .min_tokens = 1};
   const auto made = LogitsProcessor::make(all, Tokens{3}, kEos, 4);
   ASSERT_FALSE(made.ok());
-  EXPECT_THAT(made.error().text(), HasSubstr("no token can be drawn"));
+  EXPECT_THAT(made.error().text(), HasSubstr("no token can be sampled"));
   EXPECT_NE(make(all, {3}, 5), nullptr);
 }
 
@@ -86,7 +86,7 @@ TEST(LogitsProcessor, RepetitionDividesWhatIsPositiveAndMultipliesTheRest) {
   EXPECT_THAT(processed(*processor, {4, -4, 4, 0, -4}), ElementsAre(2, -8, 4, 0, -4));
 }
 
-TEST(LogitsProcessor, FrequencyCountsTheOutputAndPresenceAsksForIt) {
+TEST(LogitsProcessor, FrequencyCountsTheOutputAndPresenceDoesNot) {
   const auto processor = make({.frequency_penalty = 0.5, .presence_penalty = -1}, {0, 0, 0});
   for (const int32_t token : {1, 2, 1, 1}) processor->take(token);
   EXPECT_THAT(processed(*processor, {1, 1, 1, 1}), ElementsAre(1, 0.5F, 1.5F, 1));
@@ -99,7 +99,7 @@ TEST(LogitsProcessor, TheBiasComesBeforeThePenalties) {
   EXPECT_THAT(processed(*processor, {1, 1, 1}), ElementsAre(-5, 1, 4));
 }
 
-TEST(LogitsProcessor, WhatWouldEndItCannotBeDrawnBeforeMinTokens) {
+TEST(LogitsProcessor, EndTokensAreNotSampledBeforeMinTokens) {
   const auto processor = make({.stop_ids = {3, kVocab + 5}, .min_tokens = 2}, {0});
   const std::vector<float> logits(5, 1);
   for (int i = 0; i < 2; ++i) {

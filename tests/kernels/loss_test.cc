@@ -36,13 +36,13 @@ TEST(LogProb, IsOfTheKeptTokensAloneAndItsGradientIsItsSlope) {
       EXPECT_NEAR(gradient[i], slope, 1e-5) << i;
     }
     EXPECT_EQ(gradient[1], 0);
-    EXPECT_EQ(gradient[2], 0) << "the most likely token of all was not kept";
+    EXPECT_EQ(gradient[2], 0) << "the most likely token was not kept";
   }
   EXPECT_NEAR(mass, 1, 1e-12);
 }
 
 /// clip_high limits gains of good tokens, clip_low losses of bad ones.
-TEST(DppoLoss, EachClipLimitIsOfItsOwnSide) {
+TEST(DppoLoss, EachClipLimitAppliesToOneSide) {
   LossOptions options;
   options.clip_low = 0.1;
   options.clip_high = 0.3;
@@ -78,7 +78,7 @@ TEST(DppoLoss, OnPolicyIsTheAdvantageAndItsGradientTheSame) {
   EXPECT_FALSE(token.masked);
 }
 
-TEST(DppoLoss, GradientIsTheSlopeOfTheLoss) {
+TEST(DppoLoss, GradientIsTheDerivativeOfTheLoss) {
   LossOptions options;
   options.kl_weight = 0.3;
   for (const double log_pi : {-4.0, -1.2, -0.3})

@@ -74,7 +74,7 @@ TEST(CheckSample, TakesLogProbabilitiesUpToTheirLimitsAndNothingBeyond) {
   EXPECT_FALSE(with(std::numeric_limits<float>::quiet_NaN()));
 }
 
-TEST(CheckSample, TakesAMaskOfZeroAndOneAlone) {
+TEST(CheckSample, AcceptsOnlyMasksOfZeroAndOne) {
   TrainSample made = sample({1, 2, 3}, 1);
   EXPECT_TRUE(check_sample(made, LossKind::kDppo, {3, 10}).ok());
   made.loss_mask[2] = 2;
@@ -182,7 +182,7 @@ TEST(Pack, ALongPromptIsNotRunAgainForAMicroBatchOfTheWantedSize) {
     return samples;
   };
   // 8 times 10 rows after the prompt.
-  EXPECT_EQ(pack(group(2), 100, 42).size(), 2U) << "42 is what 4 and their prompt have";
+  EXPECT_EQ(pack(group(2), 100, 42).size(), 2U) << "4 samples and their prompt have 42 rows";
   EXPECT_EQ(pack(group(2), 100, 41).size(), 3U);
   EXPECT_EQ(pack(group(12), 100, 42).size(), 1U) << "92 rows, below eight times 12";
   EXPECT_EQ(pack(group(11), 100, 42).size(), 2U) << "91 rows, above eight times 11";

@@ -322,7 +322,7 @@ class Lives {
   KvFollower follower_{options_.block_size, {"a", "b"}};
 };
 
-TEST(PlanAheadAtRandom, EverySequenceSaysWhatItWouldHaveSaidAndNoBlockIsLost) {
+TEST(PlanAheadAtRandom, EverySequenceHasItsTokensAndNoBlockIsLost) {
   LifeCounts ahead, after;
   const auto [first, last] = seeds_of_lives();
   for (uint64_t seed = first; seed <= last; ++seed) {
@@ -334,7 +334,7 @@ TEST(PlanAheadAtRandom, EverySequenceSaysWhatItWouldHaveSaidAndNoBlockIsLost) {
   if (first == last) return;
   const auto lives = static_cast<int64_t>(last);
   EXPECT_GT(ahead.num_ahead, 10 * lives);
-  EXPECT_GT(ahead.num_left, lives) << "rows of who had ended";
+  EXPECT_GT(ahead.num_left, lives) << "rows of sequences that had ended";
   EXPECT_GT(ahead.num_hits, lives) << "blocks that were found";
   EXPECT_GT(ahead.num_whole, lives);
   EXPECT_GT(ahead.num_prefixes, lives);

@@ -50,7 +50,7 @@ struct StepPair {
   StepPlan first, second;
 };
 
-TEST(PlanAhead, NamesTheTokensThatAreComingByTheirPlace) {
+TEST(PlanAhead, NamesUnknownTokensByTheirSampleIndex) {
   auto scheduler = running(3, 8);
   StepPair steps(scheduler);
   EXPECT_THAT(steps.first.rows.tokens, ElementsAre(7, 7, 7));
@@ -67,7 +67,7 @@ TEST(PlanAhead, NamesTheTokensThatAreComingByTheirPlace) {
   EXPECT_THAT(third.rows.positions, ElementsAre(7, 7, 7));
 }
 
-TEST(PlanAhead, WhoJoinedMeanwhileHasAKnownToken) {
+TEST(PlanAhead, ASequenceThatJoinedMeanwhileHasAKnownToken) {
   auto scheduler = running(2, 8);
   ASSERT_TRUE(scheduler.submit(make_request(3, 5, 8)).ok());
   take_step(scheduler, 30);  // the first token of the third
@@ -79,12 +79,12 @@ TEST(PlanAhead, WhoJoinedMeanwhileHasAKnownToken) {
   EXPECT_THAT(third.rows.tokens, ElementsAre(token_of_sample(0), token_of_sample(1), 30));
 }
 
-TEST(PlanAhead, WhoEndsWithMaxTokensHasNoRow) {
+TEST(PlanAhead, ASequenceThatEndsWithMaxTokensHasNoRow) {
   auto scheduler = running(2, 3);
   take_step(scheduler);
   StepPlan last, none;
   ASSERT_TRUE(scheduler.plan(last));
-  EXPECT_FALSE(scheduler.plan_ahead(none)) << "nobody goes on";
+  EXPECT_FALSE(scheduler.plan_ahead(none)) << "no sequence continues";
   for (const auto& sample : last.samples) scheduler.accept(*sample.sequence, 7, -1);
   scheduler.finish_step();
   EXPECT_THAT(scheduler.take_finished(), SizeIs(2));
@@ -103,14 +103,14 @@ TEST(PlanAhead, APromptThatMayAdvanceIsPlannedWithKnownTokens) {
   EXPECT_EQ(next.rows.num_rows(), 2 + 5);
 }
 
-TEST(PlanAhead, OneThatMustWaitDoesNotHoldTheOthersUp) {
+TEST(PlanAhead, AWaitingSequenceDoesNotDelayTheOthers) {
   auto scheduler = running(2, 8, {.max_running = 2});
   ASSERT_TRUE(scheduler.submit(make_request(3, 5, 8)).ok());
   StepPair steps(scheduler);
   EXPECT_EQ(steps.second.rows.num_rows(), 2);
 }
 
-TEST(PlanAhead, TakesNoBlockFromAnybody) {
+TEST(PlanAhead, PreemptsNoSequence) {
   // Two blocks each store 5 prompt tokens and 3 more; one block is left for two ninth tokens.
   auto scheduler = running(2, 8, {.kv_blocks = 5, .block_size = 4});
   const StepPair steps(scheduler);
@@ -127,7 +127,7 @@ TEST(PlanAhead, TakesNoBlockFromAnybody) {
   expect_all_free(scheduler);
 }
 
-TEST(PlanAhead, NobodyTakesTheTokenOfWhoHadEnded) {
+TEST(PlanAhead, TheTokenOfAnEndedSequenceIsDiscarded) {
   auto scheduler = running(2, 8);
   StepPair steps(scheduler);
   steps.take(steps.first, {kAheadEos, 21});
@@ -151,7 +151,7 @@ TEST(PlanAhead, AnAbortedIdMayBeUsedAgainWhileItsRowIsUnderWay) {
   steps.take(steps.first, {20});
   scheduler.abort(SequenceId(1));
   expect_all_free(scheduler);
-  EXPECT_TRUE(scheduler.has_work()) << "a step is under way";
+  EXPECT_TRUE(scheduler.has_work()) << "a step is in progress";
   ASSERT_TRUE(scheduler.submit(make_request(1, 5, 2)).ok());
   steps.take(steps.second, {21});
   const auto ends = run_to_end(scheduler);
@@ -170,14 +170,14 @@ TEST(PlanAhead, ABlockIsNamedWhenItsLastRowIsDone) {
     StepPair steps(scheduler);  // positions 6 and 7: the second fills a block
     EXPECT_EQ(num_named(), 1);
     steps.take(steps.first, {20});
-    EXPECT_EQ(num_named(), 1) << "the row of position 7 is under way";
+    EXPECT_EQ(num_named(), 1) << "the row of position 7 is in progress";
     if (is_aborted) scheduler.abort(SequenceId(1));
     steps.take(steps.second, {21});
     EXPECT_EQ(num_named(), is_aborted ? 1 : 2);
   }
 }
 
-TEST(PlanAhead, ARowThatIsNoDistributionEndsItsSequenceAndNamesNothing) {
+TEST(PlanAhead, ARowWithNanEndsItsSequenceAndNamesNoBlock) {
   auto scheduler = running(2, 8, {.kv_blocks = 16, .block_size = 4}, 6);
   StepPair steps(scheduler);
   steps.take(steps.first, {20, 21});
@@ -191,7 +191,7 @@ TEST(PlanAhead, ARowThatIsNoDistributionEndsItsSequenceAndNamesNothing) {
   EXPECT_EQ(scheduler.blocks().num_named(), 2) << "of the other: of the prompt, and this one";
 }
 
-TEST(PlanAhead, AStepThatFailsEndsItsOwnAndTheNextStandsForOthers) {
+TEST(PlanAhead, AFailedStepEndsItsSequencesAndTheNextStepKeepsTheOthers) {
   auto scheduler = running(1, 8);
   ASSERT_TRUE(scheduler.submit(make_request(2, 5, 8)).ok());
   take_step(scheduler, 30);

@@ -1,4 +1,4 @@
-// Blocks run out: who loses them, and that nobody loses more.
+// Blocks run out: which sequence is preempted, and that no more are than needed.
 #include <algorithm>
 #include <set>
 
@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-TEST(Preemption, TheLastOneWaitsAndGoesOnWhereItWas) {
+TEST(Preemption, TheLastSequenceWaitsAndResumesWhereItWas) {
   auto scheduler = make_scheduler({.kv_blocks = 4, .block_size = 4});
   ASSERT_TRUE(scheduler.submit(make_request(1, 4, 9)).ok());  // 3 blocks in the end
   ASSERT_TRUE(scheduler.submit(make_request(2, 4, 9)).ok());
@@ -19,7 +19,7 @@ TEST(Preemption, TheLastOneWaitsAndGoesOnWhereItWas) {
   EXPECT_EQ(take_step(scheduler).rows.num_rows(), 1);
   const auto ends = run_to_end(scheduler);
   ASSERT_EQ(ends.size(), 2U);
-  EXPECT_EQ(ends[0].id, SequenceId(1)) << "who came first ends first";
+  EXPECT_EQ(ends[0].id, SequenceId(1)) << "the first sequence ends first";
   for (const auto& end : ends) EXPECT_EQ(end.tokens.size(), 9U);
   EXPECT_EQ(scheduler.state().num_preemptions, 1U);
   EXPECT_GT(scheduler.state().num_recomputed_tokens, 0U);
@@ -37,7 +37,7 @@ TEST(Preemption, PriorityComesBeforeArrival) {
   EXPECT_EQ(ends[0].id, SequenceId(2));
 }
 
-TEST(Preemption, AHeldOneThatIsBehindLosesItsBlocks) {
+TEST(Preemption, AHeldSequenceLaterInTheOrderLosesItsBlocks) {
   auto scheduler = make_scheduler({.kv_blocks = 3, .block_size = 4});
   ASSERT_TRUE(scheduler.submit(make_request(1, 4, 8)).ok());
   ASSERT_TRUE(scheduler.submit(make_request(2, 1, 2)).ok());
@@ -46,7 +46,7 @@ TEST(Preemption, AHeldOneThatIsBehindLosesItsBlocks) {
   ASSERT_TRUE(scheduler.take_over(SequenceId(1)).ok());
   for (int i = 0; i < 5; ++i) take_step(scheduler);
   EXPECT_EQ(scheduler.state().num_preemptions, 1U);
-  EXPECT_EQ(scheduler.state().num_held, 1) << "without blocks, until somebody takes it over";
+  EXPECT_EQ(scheduler.state().num_held, 1) << "without blocks, until take_over()";
   ASSERT_TRUE(scheduler.take_over(SequenceId(2)).ok());
   const auto ends = run_to_end(scheduler);
   ASSERT_EQ(ends.size(), 2U);
@@ -68,7 +68,7 @@ TEST(Preemption, APreemptedOneMayBeAbortedWhereverItIs) {
   }
 }
 
-TEST(Preemption, AStepThatPreemptsAdmitsNobody) {
+TEST(Preemption, AStepThatPreemptsAdmitsNoSequence) {
   auto scheduler = make_scheduler({.kv_blocks = 4, .block_size = 4});
   for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(scheduler.submit(make_request(id, 4, 9)).ok());
   take_step(scheduler);
@@ -80,7 +80,7 @@ TEST(Preemption, AStepThatPreemptsAdmitsNobody) {
 }
 
 TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
-  // Each may have 8,192 tokens and ends with about 1,024 at most.
+  // Each may have 8,192 tokens but ends after about 1,024 at most.
   constexpr int32_t kMax = 8192, kBlock = 16;
   EngineOptions options{.kv_blocks = 8 * kMax / kBlock, .block_size = kBlock};
   options.max_sequence_tokens = kMax;
@@ -92,7 +92,7 @@ TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
   }
   int32_t most = 0;
   for (int i = 0; i < 2000; ++i) {
-    // Every 137 steps a seventh of them gets its stop token: after 959 steps all had theirs.
+    // Every 137 steps a seventh of them gets its stop token: after 959 steps all have ended.
     take_step(scheduler, i % 137 == 136 ? 2 + i / 137 % 7 : 40);
     take_over_all(scheduler);
     most = std::max(most, scheduler.state().num_running);
@@ -117,11 +117,11 @@ TEST(Preemption, APreemptedSequenceComesBackWhereItCanStay) {
   EXPECT_LE(num_preemptions, 27U);
 }
 
-TEST(Preemption, ALongPromptLeavesWhoDecodesMostOfTheStep) {
+TEST(Preemption, ALongPromptLeavesMostOfTheStepToDecoding) {
   auto scheduler = make_scheduler(
       {.kv_blocks = 64, .block_size = 4, .max_batched_tokens = 64, .max_prefill_tokens = 5});
   ASSERT_TRUE(scheduler.submit(make_request(1, 30, 9)).ok());
-  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 30) << "nobody decodes yet";
+  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 30) << "no sequence decodes yet";
   take_over_all(scheduler);
   ASSERT_TRUE(scheduler.submit(make_request(2, 30, 2)).ok());
   for (int i = 0; i < 6; ++i) EXPECT_EQ(take_step(scheduler).rows.num_rows(), 1 + 5);
@@ -148,9 +148,9 @@ BatchScheduler shared_by_two(EngineOptions options,
   return make_scheduler(options);
 }
 
-TEST(PreemptionAmongTenants, TakesFromWhoHoldsMostBeyondItsPartAndNotFromTheYoungest) {
+TEST(PreemptionAmongTenants, PreemptsTheTenantFurthestBeyondItsPartNotTheYoungestSequence) {
   auto scheduler = shared_by_two({.kv_blocks = 10, .block_size = 4});
-  // Three of 2 blocks are beyond a part of 5, while the second one is not there.
+  // Three sequences of 2 blocks exceed a part of 5 while the second tenant is absent.
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 1, 4, 30)).ok());
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 2, 4, 12)).ok());
   ASSERT_TRUE(scheduler.submit(request_of(kSecond, 3, 4, 12)).ok());
@@ -161,7 +161,7 @@ TEST(PreemptionAmongTenants, TakesFromWhoHoldsMostBeyondItsPartAndNotFromTheYoun
   while (scheduler.state().num_preemptions == 0) last = sampled_ids(take_step(scheduler));
   EXPECT_THAT(last, testing::Not(testing::Contains(2))) << "of the first tenant, the last";
   EXPECT_THAT(last, testing::Contains(1));
-  EXPECT_THAT(last, testing::Contains(3)) << "who came later, within its part";
+  EXPECT_THAT(last, testing::Contains(3)) << "the later sequence, within its part";
   for (const auto& end : run_to_end(scheduler)) EXPECT_EQ(end.reason, FinishReason::kLength);
   expect_all_free(scheduler);
 }
@@ -184,8 +184,8 @@ TEST(PreemptionAmongTenants, AmongEqualTenantsTheOneThatGrowsGivesWay) {
   expect_all_free(scheduler);
 }
 
-/// The victim stands before the one that grows, and has got a block for this step already.
-TEST(PreemptionAmongTenants, WhoLosesItsBlocksHasNoRowInTheStep) {
+/// The victim comes before the growing sequence, and has already got a block for this step.
+TEST(PreemptionAmongTenants, APreemptedSequenceHasNoRowInTheStep) {
   auto scheduler = shared_by_two({.kv_blocks = 12, .block_size = 2}, {0.2, 0.8});
   uint64_t id = 0;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(scheduler.submit(request_of(kFirst, ++id, 1, 7)).ok());
@@ -202,7 +202,7 @@ TEST(PreemptionAmongTenants, WhoLosesItsBlocksHasNoRowInTheStep) {
       const Sequence& one = *sample.sequence;
       EXPECT_TRUE(one.state == Sequence::State::kRunning ||
                   one.state == Sequence::State::kPrefilling)
-          << "a row of one that waits, " << one.request.id.value;
+          << "a row of a waiting sequence, " << one.request.id.value;
       scheduler.accept(*sample.sequence, 7, -1);
     }
     scheduler.finish_step();
@@ -218,7 +218,7 @@ TEST(PreemptionAmongTenants, WhoLosesItsBlocksHasNoRowInTheStep) {
   expect_all_free(scheduler);
 }
 
-TEST(PreemptionAmongTenants, TheFirstInTheOrderLosesNothingHoweverMuchItHolds) {
+TEST(PreemptionAmongTenants, TheFirstInTheOrderIsNeverPreempted) {
   auto scheduler = shared_by_two({.kv_blocks = 8, .block_size = 2}, {0.1, 0.9});
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 1, 2, 10)).ok());  // 6 blocks of 8, part 0
   for (uint64_t id = 2; id <= 5; ++id)
@@ -240,12 +240,13 @@ TEST(PreemptionAmongTenants, ATenantsOnlySequenceMayBeLargerThanItsPart) {
   ASSERT_TRUE(scheduler.submit(request_of(kFirst, 2, 2, 6)).ok());
   const auto ends = run_to_end(scheduler);
   ASSERT_EQ(ends.size(), 2U);
-  EXPECT_EQ(scheduler.state().num_preemptions, 0U) << "what is free is enough";
+  EXPECT_EQ(scheduler.state().num_preemptions, 0U) << "the free blocks are enough";
   expect_all_free(scheduler);
 }
 
-/// It is not admitted beyond its part while another's is kept, and grows into it no more.
-TEST(PreemptionAmongTenants, WhatIsKeptForAnotherIsThereWhenItComesBack) {
+/// A sequence is not admitted beyond its part while another's claim is reserved, and does not grow
+/// into it.
+TEST(PreemptionAmongTenants, AReservedClaimIsFreeWhenItsTenantReturns) {
   auto scheduler = shared_by_two({.kv_blocks = 16, .block_size = 4});
   for (uint64_t id = 1; id <= 8; ++id)
     ASSERT_TRUE(scheduler.submit(request_of(kFirst, id, 4, 20)).ok());
@@ -261,8 +262,9 @@ TEST(PreemptionAmongTenants, WhatIsKeptForAnotherIsThereWhenItComesBack) {
   expect_all_free(scheduler);
 }
 
-/// What nobody wanted for two windows is lent, and comes back with the growth of who has it.
-TEST(PreemptionAmongTenants, WhatIsLentIsCalledBackBlockByBlock) {
+/// Blocks that were not wanted for two windows are lent, and return block by block as their
+/// borrower grows.
+TEST(PreemptionAmongTenants, LentBlocksReturnOneByOne) {
   auto scheduler = shared_by_two({.kv_blocks = 16, .block_size = 4});
   uint64_t id = 0;
   const auto flood = [&] {

@@ -62,7 +62,7 @@ TEST(PrefixCache, AfterAnUpdateANewGroupMissesAndFillsTheCacheAgain) {
   EXPECT_EQ(num_computed(scheduler, make_request(4, 9, 1, "a:4")), 1);
 }
 
-TEST(PrefixCache, WithoutASaltNoKeyOutlivesItsWeights) {
+TEST(PrefixCache, WithoutASaltNoBlockIsFoundUnderNewerWeights) {
   auto scheduler = make_scheduler(kBlocksOfFour);
   const auto unsalted = [](uint64_t id) {
     auto request = make_request(id, 9, 1);
@@ -78,7 +78,7 @@ TEST(PrefixCache, WithoutASaltNoKeyOutlivesItsWeights) {
   EXPECT_EQ(take_step(scheduler).rows.num_rows(), 9);
 }
 
-TEST(PrefixCache, WhatIsComputedAgainUnderNewerWeightsIsSharedWithNobody) {
+TEST(PrefixCache, BlocksComputedAgainUnderNewerWeightsAreNotShared) {
   auto scheduler = make_scheduler({.kv_blocks = 6, .block_size = 4});
   scheduler.set_version({}, PolicyVersion(3));
   // The second is preempted when the first grows, and its blocks are reused.
@@ -120,7 +120,7 @@ TEST(PrefixCache, AnUpdateInTheMiddleOfComputingAgainEndsTheNames) {
   EXPECT_EQ(scheduler.state().num_prefix_hits - before, 12U) << "three blocks before the update";
 }
 
-TEST(PrefixCache, NobodyWritesIntoABlockThatOthersHold) {
+TEST(PrefixCache, NoSharedBlockIsWritten) {
   auto scheduler = make_scheduler({.kv_blocks = 30, .block_size = 2, .max_batched_tokens = 5});
   scheduler.set_version({}, PolicyVersion(1));
   for (uint64_t id = 1; id <= 12; ++id)
@@ -138,7 +138,7 @@ TEST(PrefixCache, NobodyWritesIntoABlockThatOthersHold) {
   expect_all_free(scheduler);
 }
 
-TEST(PrefixCache, WhoWaitsWithAGroupIsNoHit) {
+TEST(PrefixCache, WaitingForAGroupsPromptIsNoHit) {
   auto scheduler = make_scheduler(kBlocksOfFour);
   ASSERT_TRUE(scheduler.submit(make_request(1, 7, 2, "g")).ok());
   ASSERT_TRUE(scheduler.submit(make_request(2, 7, 2, "g")).ok());

@@ -45,7 +45,7 @@ TEST(PromptLogprobs, AreOfEveryTokenButTheFirstWhateverTheChunks) {
   }
 }
 
-TEST(PromptLogprobs, AreNoneOfAPromptOfOneTokenAndWhereNobodyAsked) {
+TEST(PromptLogprobs, AreEmptyForAPromptOfOneTokenAndIfNotRequested) {
   auto scheduler = make_scheduler({});
   ASSERT_TRUE(scheduler.submit(scored_request(1, 1, "a")).ok());
   ASSERT_TRUE(scheduler.submit(make_request(2, 6, 3, "b")).ok());
@@ -63,7 +63,7 @@ TEST(PromptLogprobs, NeedTheWholePromptWhateverTheCacheHas) {
   EXPECT_EQ(ends[0].prompt_logprobs.size(), 11U);
   EXPECT_EQ(scheduler.state().num_prefix_queries, before.num_prefix_queries) << "no lookup";
   ASSERT_TRUE(scheduler.submit(make_request(3, 12, 3, "same")).ok());
-  EXPECT_EQ(run_to_end(scheduler)[0].num_cached_tokens, 8) << "it leaves the cache as it was";
+  EXPECT_EQ(run_to_end(scheduler)[0].num_cached_tokens, 8) << "it does not change the cache";
 }
 
 TEST(PromptLogprobs, AGroupComputesThemOnce) {
@@ -82,7 +82,7 @@ TEST(PromptLogprobs, AGroupComputesThemOnce) {
   expect_all_free(scheduler);
 }
 
-TEST(PromptLogprobs, WhoWantsThemWaitsForNoPromptThatGoesWithoutThem) {
+TEST(PromptLogprobs, ARequestWithThemDoesNotWaitForAPromptWithoutThem) {
   auto scheduler = make_scheduler({.block_size = 4, .max_batched_tokens = 5});
   ASSERT_TRUE(scheduler.submit(make_request(1, 11, 3, "same")).ok());
   take_scored_step(scheduler);

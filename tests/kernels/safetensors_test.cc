@@ -60,7 +60,7 @@ TEST(Safetensors, RefusesAHeaderBeyondTheLimit) {
   EXPECT_THAT(fault(bytes), HasSubstr("beyond the limit"));
 }
 
-TEST(Safetensors, RefusesOffsetsThatLie) {
+TEST(Safetensors, RefusesWrongOffsets) {
   const std::string shape = "\"shape\":[2],\"data_offsets\":";
   EXPECT_EQ(fault(file_of("{" + entry("a", shape + "[0,8]") + "}", 8)), "");
   EXPECT_THAT(fault(file_of("{" + entry("a", shape + "[0,8]") + "}", 7)), HasSubstr("tensor 'a'"));

@@ -36,7 +36,7 @@ TEST(SamplingParams, ATemperatureIsZeroOrNotTooSmall) {
     EXPECT_THAT(refusal({.temperature = bad}), HasSubstr("0 (greedy) or at least 0.001")) << bad;
 }
 
-TEST(SamplingParams, WhateverChangesALogitIsSaid) {
+TEST(SamplingParams, EveryOptionThatChangesALogitIsReported) {
   EXPECT_TRUE(changes_logits({.min_tokens = 1}));
   EXPECT_TRUE(changes_logits({.logit_bias = {{3, 0}}}));
   EXPECT_TRUE(changes_logits({.repetition_penalty = 1.1}));
@@ -61,7 +61,7 @@ TEST(SamplingParams, ALogitBiasIsSortedAndBounded) {
   EXPECT_EQ(refusal({.logit_bias = biases(kLogitBiasesMax)}), "");
   EXPECT_THAT(refusal({.logit_bias = biases(kLogitBiasesMax + 1)}), HasSubstr("at most 1024"));
   EXPECT_THAT(refusal({.logit_bias = {{7, 1}, {3, 1}}}), HasSubstr("token 3 after token 7"));
-  EXPECT_THAT(refusal({.logit_bias = {{7, 1}, {7, 1}}}), HasSubstr("none is there twice"));
+  EXPECT_THAT(refusal({.logit_bias = {{7, 1}, {7, 1}}}), HasSubstr("without duplicates"));
 }
 
 TEST(SamplingParams, PenaltiesAreWithinTheirRanges) {

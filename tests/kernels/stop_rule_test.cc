@@ -91,13 +91,13 @@ TEST(TextBeforeStop, EndsBeforeTheStopTextThatIsCompleteFirst) {
   EXPECT_EQ(before_stop({"x", "abc"}, {.stop = {"c", "abc", "bc"}}), "x")
       << "the longest of those that one byte completes";
   EXPECT_EQ(before_stop({"xa", "b", "c"}, {.stop = {"c", "abc"}}), "x")
-      << "however tokens cut the text";
+      << "for any token boundaries";
 }
 
 TEST(TextBeforeStop, EndsBeforeAnEndToken) {
   EXPECT_EQ(before_stop({"ab", "#!"}, {.stop_ids = {1}}), "ab");
   EXPECT_EQ(before_stop({"ab", "x#"}, {.stop_ids = {1}, .stop = {"#"}}), "ab")
-      << "which a stop text may be in";
+      << "a stop text may be inside it";
   EXPECT_EQ(before_stop({"ab", "#"}, {.stop_ids = {1}, .stop = {"b#"}}), "a");
   EXPECT_EQ(before_stop({"ab", "<end>"}, {}), "ab") << "only the engine knows that it is one";
   const PieceTokenizer letters({"a", "."});
@@ -118,7 +118,7 @@ TEST(TextBeforeStop, KeepsTheRulesOfDecoding) {
   EXPECT_EQ(*text_before_stop({}, {}, letters), "");
 }
 
-TEST(StopTexts, NoneFindNothing) {
+TEST(StopTexts, WithoutTextsNothingIsFound) {
   StopTexts none;
   EXPECT_TRUE(none.is_empty());
   EXPECT_FALSE(none.take("anything"));

@@ -50,35 +50,35 @@ TEST(TenantClaims, AtFirstEverybodyIsTakenToCome) {
     EXPECT_EQ(flood(claims, kOne), num_steps < TenantClaims::kWindow ? 2 : 8) << num_steps;
   }
   TenantClaims few = places({0.99, 0.01}, 8);
-  EXPECT_EQ(flood(few, kOther), 1) << "whose share is less than a place has what is left";
+  EXPECT_EQ(flood(few, kOther), 1) << "a share below one slot gets what is left";
 }
 
-TEST(TenantClaims, WhoIsAloneHasEverything) {
+TEST(TenantClaims, ATenantAloneGetsEverything) {
   TenantClaims nobody_else = places({}, 8), never_there = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(nobody_else, kOne), 8);
   EXPECT_EQ(flood(never_there, kOne), 8);
-  EXPECT_FALSE(has_one_for(never_there, kOther)) << "what was lent runs to its end";
+  EXPECT_FALSE(has_one_for(never_there, kOther)) << "sequences in lent slots run to their end";
   end(never_there, kOne, 1);
   EXPECT_TRUE(has_one_for(never_there, kOther));
 }
 
-TEST(TenantClaims, WhatAnotherHadLatelyIsNotLent) {
+TEST(TenantClaims, RecentClaimsOfOthersAreNotLent) {
   TenantClaims claims = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(claims, kOther, 3), 3);
   end(claims, kOther, 3);
   EXPECT_EQ(flood(claims, kOne), 5);
-  EXPECT_EQ(flood(claims, kOther), 3) << "it comes back and finds its places";
+  EXPECT_EQ(flood(claims, kOther), 3) << "it returns and finds its slots";
 }
 
-TEST(TenantClaims, NobodyClaimsMoreThanItsShare) {
+TEST(TenantClaims, NoTenantClaimsMoreThanItsShare) {
   TenantClaims claims = claims_later({0.25, 0.75});
   EXPECT_EQ(flood(claims, kOne), 8);
   end(claims, kOne, 8);
-  EXPECT_EQ(flood(claims, kOther), 6) << "a quarter of eight is kept";
+  EXPECT_EQ(flood(claims, kOther), 6) << "a quarter of eight is reserved";
   EXPECT_EQ(flood(claims, kOne), 2);
 }
 
-TEST(TenantClaims, WhoStaysAwayIsForgottenAfterTwoWindows) {
+TEST(TenantClaims, AClaimExpiresAfterTwoWindows) {
   for (const bool is_forgotten : {false, true}) {
     TenantClaims claims = places({0.5, 0.5}, 8);
     end(claims, kOther, flood(claims, kOther, 4));
@@ -88,7 +88,7 @@ TEST(TenantClaims, WhoStaysAwayIsForgottenAfterTwoWindows) {
   }
 }
 
-TEST(TenantClaims, BetweenThoseWhoWaitTheQueueDecides) {
+TEST(TenantClaims, TheQueueDecidesBetweenWaitingTenants) {
   TenantClaims claims = claims_later({0.5, 0.5});
   EXPECT_EQ(flood(claims, kOne), 8);
   for (int i = 0; i < 3; ++i) claims.want(kOther, 1);
@@ -97,7 +97,7 @@ TEST(TenantClaims, BetweenThoseWhoWaitTheQueueDecides) {
   EXPECT_TRUE(has_one_for(claims, kOther));
   for (int i = 0; i < 3; ++i) claims.take(kOther, 1);
   end(claims, kOther, 2);
-  EXPECT_FALSE(has_one_for(claims, kOne)) << "what waited counts, too: two are kept";
+  EXPECT_FALSE(has_one_for(claims, kOne)) << "waiting sequences count too: two are reserved";
   EXPECT_EQ(flood(claims, kOther), 2);
 }
 
@@ -121,7 +121,7 @@ TEST(TenantClaims, HoldTheBoundAtEverySeed) {
         ASSERT_LT(all, most) << "seed " << seed;
         admitted[tenant] += flood(claims, TenantSlot(tenant), 1);
       } else {
-        ASSERT_GT(all, 0) << "nobody may run, seed " << seed;
+        ASSERT_GT(all, 0) << "no tenant may run, seed " << seed;
       }
     }
   }
@@ -136,7 +136,7 @@ void take(TenantClaims& claims, TenantSlot tenant, int32_t count) {
   claims.take(tenant, count);
 }
 
-TEST(TenantClaims, OfManyAtOnceUpToThePartAndWhatIsKeptForNobody) {
+TEST(TenantClaims, AllowManyAtOnceUpToThePartPlusWhatIsNotReserved) {
   TenantClaims claims = blocks({0.25, 0.25, 0.5}, 40);
   take(claims, kOne, 4);
   EXPECT_TRUE(claims.may_take(kOne, 6)) << "to its part";
@@ -144,24 +144,24 @@ TEST(TenantClaims, OfManyAtOnceUpToThePartAndWhatIsKeptForNobody) {
   EXPECT_EQ(claims.num_beyond(kOne), -6);
   for (int32_t i = 0; i < 2 * TenantClaims::kWindow; ++i) claims.step();
   take(claims, kOther, 10);
-  EXPECT_TRUE(claims.may_take(kOne, 26)) << "nobody wants what is free";
+  EXPECT_TRUE(claims.may_take(kOne, 26)) << "no tenant claims the free ones";
   EXPECT_FALSE(claims.may_take(kOne, 27));
   take(claims, kOther, -7);
   EXPECT_TRUE(claims.may_take(kOne, 26));
-  EXPECT_FALSE(claims.may_take(kOne, 27)) << "seven more are free, and kept";
+  EXPECT_FALSE(claims.may_take(kOne, 27)) << "seven more are free, but reserved";
   take(claims, kOne, 26);
   EXPECT_EQ(claims.num_beyond(kOne), 20);
   EXPECT_EQ(claims.num_beyond(kOther), -7);
 }
 
-TEST(TenantClaims, WhoHasNothingMayTakeWhateverItNeeds) {
+TEST(TenantClaims, ATenantThatUsesNothingMayReserveAnyAmount) {
   TenantClaims claims = blocks({0.1, 0.9}, 20);
   EXPECT_TRUE(claims.may_take(kOne, 20)) << "ten times its part";
   take(claims, kOne, 2);
   EXPECT_FALSE(claims.may_take(kOne, 1));
 }
 
-TEST(TenantClaims, WhereTheQueueDoesNotDecideWhoWaitsKeepsItsClaim) {
+TEST(TenantClaims, AWaitingTenantKeepsItsClaimUnlessTheQueueDecides) {
   for (const bool is_queue : {true, false}) {
     TenantClaims claims = is_queue ? claims_later({0.5, 0.5}) : blocks({0.5, 0.5}, 8);
     for (int32_t i = 0; i < TenantClaims::kWindow; ++i) claims.step();
@@ -176,12 +176,12 @@ TEST(TenantClaims, AloneOneIsNeverBeyondItsPart) {
   TenantClaims claims = blocks({1}, 8);
   take(claims, kOne, 8);
   EXPECT_EQ(claims.num_beyond(kOne), 0);
-  EXPECT_TRUE(claims.may_take(kOne, 1)) << "whether one is free is the pool's to say";
+  EXPECT_TRUE(claims.may_take(kOne, 1)) << "the pool decides whether a block is free";
 }
 
 /// With random changes: a tenant within its part is admitted, and no other gets what is reserved
 /// for a recent tenant.
-TEST(TenantClaims, KeepWhatWasWantedLatelyAtEverySeed) {
+TEST(TenantClaims, ReserveRecentClaimsAtEverySeed) {
   const std::vector<double> shares = {0.5, 0.3, 0.2};
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -223,7 +223,7 @@ TEST(TenantClaims, KeepWhatWasWantedLatelyAtEverySeed) {
 
 /// A tenant's sequences end together, before it sends the next ones: a flood of another tenant does
 /// not use their slots meanwhile. When it returns, the two divide the slots by their shares.
-TEST(EngineShares, AFloodDoesNotRunInWhatAnotherHasLetGo) {
+TEST(EngineShares, AFloodDoesNotUseTheSlotsThatAnotherReleased) {
   EngineOptions options;
   options.max_running = 8;
   options.max_waiting = 1000;
@@ -244,7 +244,7 @@ TEST(EngineShares, AFloodDoesNotRunInWhatAnotherHasLetGo) {
     take_over_all(scheduler);
   }
   EXPECT_EQ(scheduler.take_finished().size(), 4U);
-  EXPECT_EQ(scheduler.state().num_running, 4) << "of eight: the others are claimed";
+  EXPECT_EQ(scheduler.state().num_running, 4) << "of eight: the others are reserved";
   send(kOther, 4, 3);
   take_step(scheduler);
   take_over_all(scheduler);

@@ -41,7 +41,7 @@ ModelConfig model(int layers = 2) {
 
 std::string fault(const Status& status) { return status.ok() ? "" : status.error().text(); }
 
-TEST(AdapterConfig, TellsWhatIsWrongWithIt) {
+TEST(AdapterConfig, NamesInvalidFields) {
   EXPECT_EQ(fault(validate({})), "");
   EXPECT_EQ(fault(validate({.rank = 512, .targets = {"q_proj", "down_proj"}})), "");
   for (const int32_t rank : {0, 513})
@@ -92,7 +92,7 @@ TEST(AdapterTable, HasAPlaceForEveryLinearOfDenseSharedAndRoutedExperts) {
   EXPECT_EQ(find("model.layers.1.mlp.shared_experts.down_proj").inputs, 6);
 }
 
-TEST(AdapterTable, TakesTheNamedLinearsAlone) {
+TEST(AdapterTable, HasOnlyTheNamedLinears) {
   const AdapterTable table(TensorTable(model()), {.targets = {"q_proj", "o_proj"}});
   std::set<std::string> words;
   for (const auto& linear : table.linears())
@@ -167,7 +167,7 @@ TEST(AdapterTable, IsMergedIntoTheLinearsItIsBeside) {
   }
 }
 
-TEST(AdapterConfig, IsToldByTheTensorsOfASnapshot) {
+TEST(AdapterConfig, IsReadFromTheTensorsOfASnapshot) {
   const TensorTable base(model());
   const AdapterTable table(base, {.rank = 5, .targets = {"k_proj", "down_proj"}});
   const auto buffer = initialized(table);
@@ -184,11 +184,11 @@ TEST(AdapterConfig, IsToldByTheTensorsOfASnapshot) {
   };
   EXPECT_THAT(fault_of([](auto& all) { all.pop_back(); }), HasSubstr("'scaling'"));
   EXPECT_THAT(fault_of([](auto& all) { all.erase(all.begin()); }), HasSubstr("is missing"));
-  EXPECT_THAT(fault_of([](auto& all) { all[2].shape[0] += 1; }), HasSubstr("is of rank 6, others"));
+  EXPECT_THAT(fault_of([](auto& all) { all[2].shape[0] += 1; }), HasSubstr("has rank 6, others"));
   EXPECT_THAT(fault_of([](auto& all) { all[0].name = "model.norm.weight"; }),
-              HasSubstr("'model.norm.weight' is not that of an adapter"));
+              HasSubstr("'model.norm.weight' does not belong to an adapter"));
   EXPECT_THAT(fault_of([](auto& all) { all[0].name = "base_model.model.lm_head.lora_A.weight"; }),
-              HasSubstr("is of 'lm_head', which no adapter"));
+              HasSubstr("is for 'lm_head', which adapters"));
   EXPECT_THAT(fault_of([](auto& all) { all.clear(); }), HasSubstr("no tensor of an adapter"));
 }
 
@@ -231,7 +231,7 @@ class AdapterFolderTest : public ::testing::Test {
 };
 
 /// Folder and snapshot convert into each other with the same bits, for any model.
-TEST_F(AdapterFolderTest, HoldsASnapshotOfWhateverModel) {
+TEST_F(AdapterFolderTest, StoresASnapshotOfAnyModel) {
   auto config = config_;
   config.is_rank_stabilized = true;  // a scaling that is not a fraction of small integers
   const AdapterTable table(base_, config);
@@ -265,8 +265,9 @@ TEST_F(AdapterFolderTest, IsReadAsItWasWritten) {
     EXPECT_TRUE(tensor.name.starts_with("base_model.model.model.layers.")) << tensor.name;
 }
 
-TEST_F(AdapterFolderTest, RefusesByNameWhatNothingHereComputes) {
-  EXPECT_THAT(fault_with("use_dora", true), HasSubstr("'use_dora' is true: nothing here"));
+TEST_F(AdapterFolderTest, RefusesUnsupportedOptionsByName) {
+  EXPECT_THAT(fault_with("use_dora", true),
+              HasSubstr("'use_dora' is true, which is not supported"));
   EXPECT_THAT(fault_with("modules_to_save", Json::list(std::vector<std::string>{"lm_head"})),
               HasSubstr("'modules_to_save' is [\"lm_head\"]"));
   EXPECT_THAT(fault_with("rank_pattern", Json::object().set("q_proj", 4)),
@@ -285,7 +286,7 @@ TEST_F(AdapterFolderTest, RefusesByNameWhatNothingHereComputes) {
               HasSubstr("unknown target 'embed_tokens'"));
   EXPECT_THAT(fault_with("r", 1000000000000), HasSubstr("rank is 513"));
   // Values that peft writes if an option is off.
-  EXPECT_EQ(fault_with("lora_dropout", 0.1), "") << "of training alone";
+  EXPECT_EQ(fault_with("lora_dropout", 0.1), "") << "only for training";
   for (const char* key : {"use_dora", "lora_bias"}) EXPECT_EQ(fault_with(key, false), "") << key;
   EXPECT_EQ(fault_with("rank_pattern", Json::object()), "");
   EXPECT_EQ(fault_with("exclude_modules", Json()), "");
@@ -321,7 +322,7 @@ TEST_F(AdapterFolderTest, NamesAnotherBase) {
   EXPECT_EQ(fault_with("base_model_name_or_path", other.string()), "");
 }
 
-TEST_F(AdapterFolderTest, IsNoStartWithNumbersThatAreNotFinite) {
+TEST_F(AdapterFolderTest, CannotStartTrainingWithNanOrInfinity) {
   EXPECT_TRUE(read_adapter_start(folder_, model_, config_).ok());
   const auto file = folder_ / "adapter_model.safetensors";
   const auto tensors = read_safetensors(file).value();
@@ -343,24 +344,26 @@ TEST_F(AdapterFolderTest, IsNoStartWithNumbersThatAreNotFinite) {
   EXPECT_EQ(fault_with_last(3e38F), "");
 }
 
-TEST_F(AdapterFolderTest, IsSaidToBeInTheWeightsOfACheckpoint) {
+TEST_F(AdapterFolderTest, IsFoundInTheWeightsOfACheckpoint) {
   const auto checkpoint = new_scratch_folder() / "step_50";
   fs::create_directories(checkpoint);
-  EXPECT_THAT(read_adapter_folder(checkpoint, model_).error().text(),
-              AllOf(HasSubstr("adapter_config.json"), Not(HasSubstr("that of this checkpoint"))));
+  EXPECT_THAT(
+      read_adapter_folder(checkpoint, model_).error().text(),
+      AllOf(HasSubstr("adapter_config.json"), Not(HasSubstr("the adapter of this checkpoint"))));
   fs::copy(folder_, checkpoint / "weights", fs::copy_options::recursive);
-  EXPECT_THAT(read_adapter_folder(checkpoint, model_).error().text(),
-              HasSubstr("that of this checkpoint is in '" + (checkpoint / "weights").string()));
+  EXPECT_THAT(
+      read_adapter_folder(checkpoint, model_).error().text(),
+      HasSubstr("the adapter of this checkpoint is in '" + (checkpoint / "weights").string()));
 }
 
-TEST_F(AdapterFolderTest, IsNoStartOfAnotherAdapter) {
+TEST_F(AdapterFolderTest, CannotStartAnotherAdapter) {
   auto wanted = config_;
   wanted.rank = 8;
   EXPECT_THAT(read_adapter_start(folder_, model_, wanted).error().text(),
               HasSubstr("adapter_config.json: the adapter there has rank 4, this one 8"));
 }
 
-TEST_F(AdapterFolderTest, TellsAnotherAdapterOfTheSameModel) {
+TEST_F(AdapterFolderTest, DetectsAnotherAdapterOfTheSameModel) {
   auto other = config_;
   other.init_seed = 1;
   EXPECT_EQ(fault(check_same_adapter(config_, other)), "");
@@ -371,7 +374,7 @@ TEST_F(AdapterFolderTest, TellsAnotherAdapterOfTheSameModel) {
   EXPECT_THAT(fault(check_same_adapter(config_, other)), HasSubstr("scaled by 4"));
   other = config_;
   other.targets = {"q_proj"};
-  EXPECT_THAT(fault(check_same_adapter(config_, other)), HasSubstr("is put on q_proj, this one"));
+  EXPECT_THAT(fault(check_same_adapter(config_, other)), HasSubstr("targets q_proj, this one"));
 }
 
 }  // namespace

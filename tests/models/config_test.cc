@@ -67,7 +67,7 @@ TEST(ModelConfig, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(fault(base().set("hidden_size", int64_t{1} << 40)),
               HasSubstr("it is a whole number from 1 to 2147483647"));
   EXPECT_THAT(fault(base().set("vocab_size", "many")), HasSubstr("'vocab_size'"));
-  EXPECT_THAT(fault(base().set("num_key_value_heads", 3)), HasSubstr("no multiple of 3"));
+  EXPECT_THAT(fault(base().set("num_key_value_heads", 3)), HasSubstr("not a multiple of 3"));
   EXPECT_THAT(fault(base().set("head_dim", 15)), HasSubstr("15 of the 15 channels"));
   EXPECT_THAT(fault(base().set("hidden_act", "gelu")), HasSubstr("'hidden_act' is \"gelu\""));
   EXPECT_THAT(fault(base().set("rms_norm_eps", 0)), HasSubstr("'rms_norm_eps'"));
@@ -138,7 +138,7 @@ TEST(ModelConfig, RefusesRoutersThatCannotBe) {
     return fault(mixture("glm4_moe").set("n_group", groups).set("topk_group", kept));
   };
   EXPECT_EQ(glm(4, 1), "");
-  EXPECT_THAT(glm(3, 1), HasSubstr("no multiple of 'n_group' 3"));
+  EXPECT_THAT(glm(3, 1), HasSubstr("not a multiple of 'n_group' 3"));
   EXPECT_THAT(glm(2, 3), HasSubstr("'topk_group' 3"));
   EXPECT_THAT(glm(8, 1), HasSubstr("have fewer"));
   auto none = mixture("qwen3_moe");

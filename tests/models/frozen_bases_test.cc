@@ -46,7 +46,7 @@ TEST(FrozenBases, WhoHoldsOneKeepsItWhoeverElseIsGone) {
   engine.reset();
   EXPECT_EQ(bases.size(), 1U);
   engine = bases.find_or_load<Numbers>(kKey, broken).value();
-  EXPECT_EQ(engine, learner) << "made again, it gets what the other kept";
+  EXPECT_EQ(engine, learner) << "requested again: the copy that the other kept";
   engine.reset();
   learner.reset();
   EXPECT_EQ(bases.size(), 0U);

@@ -75,7 +75,7 @@ TEST(PaddedAdapters, PutTheAsOfOneInputTogether) {
   EXPECT_EQ(qkv->parts[2].column, 48);
   const std::string name = "base_model.model.model.layers.1.self_attn.k_proj.lora_A.weight";
   EXPECT_EQ(padded.tensors().at(name).offset, qkv->a + 16 * 24);
-  EXPECT_EQ(padded.matrix(index_of("layers.0.attention.out")), nullptr) << "nobody's target";
+  EXPECT_EQ(padded.matrix(index_of("layers.0.attention.out")), nullptr) << "not targeted";
   ASSERT_NE(padded.matrix(index_of("layers.0.mlp.down")), nullptr);
 }
 
@@ -104,7 +104,7 @@ TEST(PaddedAdapters, PutExpertsAtEqualDistances) {
     EXPECT_EQ(offset_of(expert, "gate_proj.lora_B"), gate_up->parts[0].b + expert * 16 * 32);
     EXPECT_EQ(offset_of(expert, "up_proj.lora_B"), gate_up->parts[1].b + expert * 16 * 32);
   }
-  EXPECT_EQ(matrix_of("layers.1.moe.experts_down"), nullptr) << "nobody's target";
+  EXPECT_EQ(matrix_of("layers.1.moe.experts_down"), nullptr) << "not targeted";
   ASSERT_NE(matrix_of("layers.1.moe.shared_gate_up"), nullptr);
   EXPECT_EQ(matrix_of("layers.1.moe.shared_gate_up")->groups, 1);
 }

@@ -58,7 +58,7 @@ int64_t offset(const TensorTable& table, const std::string& name) {
   return -1;
 }
 
-TEST(TensorTable, PutsMatricesOfOneProductSideBySide) {
+TEST(TensorTable, PutsMatricesOfOneGemmSideBySide) {
   const TensorTable table(config());
   const std::string attention = "model.layers.1.self_attn.", mlp = "model.layers.1.mlp.";
   const int64_t qkv = table.at("layers.1.attention.qkv").offset;
@@ -103,7 +103,7 @@ TEST(TensorTable, ExpertsOfALayerAreOneParameterAndManyTensors) {
   EXPECT_EQ(bias.offset, table.trained_count());
 }
 
-TEST(TensorTable, WhatIsCopiedOutFillsInAgain) {
+TEST(TensorTable, CopiedTensorsFillTheBufferAgain) {
   for (const auto& model : {config(), mixture()}) {
     const TensorTable table(model);
     const auto tensors = counting(table);
@@ -115,7 +115,7 @@ TEST(TensorTable, WhatIsCopiedOutFillsInAgain) {
   }
 }
 
-TEST(TensorTable, WhatIsNotTrainedIsReadApart) {
+TEST(TensorTable, UntrainedTensorsAreReadSeparately) {
   const TensorTable table(mixture());
   const auto tensors = counting(table);
   std::vector<float> biases(static_cast<size_t>(table.count() - table.trained_count()), -1);

@@ -73,7 +73,7 @@ TEST_F(HostileRun, ContinuesWhateverItsEnvironmentsDo) {
   expect_replays(folder_);
 }
 
-TEST_F(HostileRun, ContinuesAfterLosingAnEnvironmentProcessAndIsResumed) {
+TEST_F(HostileRun, ThatLosesAnEnvironmentProcessContinuesAndResumes) {
   {
     Program run(words(1, "1000000000"), variables());
     ASSERT_TRUE(run.wait_until_said("reward"));

@@ -102,7 +102,7 @@ class HostileTenant : public TwoTenants {
   }
 };
 
-TEST_F(HostileTenant, WithNanRewardsIsSetAside) {
+TEST_F(HostileTenant, WhoseRewardsAreNotFiniteIsSetAside) {
   expect_set_aside(
       "environment = { name = \"hostile\", fault_percent = 0, gives_numbers = false }\n",
       {"gave the reward nan", "gave the reward inf", "gave the reward -inf",

@@ -34,7 +34,7 @@ class Installed : public testing::Test {
   const std::string repository_ = scratch_.path() / "word_games";
 };
 
-TEST_F(Installed, AllThatARepositoryOfOnesOwnNeeds) {
+TEST_F(Installed, IsEnoughForASeparateRepository) {
   run({PRIMERL_CMAKE, "--install", PRIMERL_BINARY_DIR, "--prefix", prefix_});
   run({prefix_ + "/bin/primerl-graph", "init", "--template", "plugin", repository_});
   const std::string build = repository_ + "/build";

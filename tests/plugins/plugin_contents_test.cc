@@ -190,7 +190,7 @@ TEST(PluginContents, MayNotGiveAMessageATakenName) {
   EXPECT_THAT(fault_of(plugin), HasSubstr("a message 'Task' of its own"));
 }
 
-TEST(PluginContents, OfSeveralPluginsAreHeldAgainstEachOther) {
+TEST(PluginContents, OfSeveralPluginsAreCheckedAgainstEachOther) {
   Plugin one = a_plugin(), other = a_plugin();
   other.name = "other";
   one.actors = other.actors = {Drop<TrajectoryGroup>::contract()};

@@ -36,13 +36,13 @@ TEST_F(PluginFile, SaysHowItWasBuilt) {
   EXPECT_THAT(to_string(*build), HasSubstr("primerl-graph 0.1.0"));
 }
 
-TEST_F(PluginFile, AMissingFileOrAFolderIsReported) {
+TEST_F(PluginFile, ThatIsMissingOrAFolderIsRefused) {
   EXPECT_THAT(read_plugin_build(scratch_.path() / "lib.so").error().text(),
               HasSubstr("does not exist"));
   EXPECT_THAT(read_plugin_build(scratch_.path()).error().text(), HasSubstr("it is no file"));
 }
 
-TEST_F(PluginFile, OfAnotherKindIsSaidSo) {
+TEST_F(PluginFile, ThatIsNoPluginIsRefused) {
   EXPECT_THAT(read_plugin_build(write("")).error().text(), HasSubstr("no shared library"));
   EXPECT_THAT(read_plugin_build(write("[graph]\nname = \"x\"\n")).error().text(),
               HasSubstr("no shared library"));

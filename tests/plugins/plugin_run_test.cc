@@ -170,7 +170,7 @@ TEST(PluginCommands, SayWhichPluginEndedThem) {
   EXPECT_THAT(end.err, AllOf(HasSubstr("leaves.so"), HasSubstr("ended the program")));
 }
 
-TEST(PluginCommands, ListWhatAPluginBrings) {
+TEST(PluginCommands, ListThePartsOfAPlugin) {
   const auto actors = run_graph_program({"actors", "--plugin", kPacker});
   EXPECT_EQ(actors.code, 0) << actors.err;
   EXPECT_THAT(actors.out, AllOf(HasSubstr("router"), HasSubstr("pack         packs groups")));

@@ -124,7 +124,7 @@ TEST(Plugins, AreNotLoadedFromAPathThatTheLoaderWouldRead) {
   EXPECT_THAT(fault_of(plugin("packer") + std::string("\0x", 2)), HasSubstr("zero byte"));
 }
 
-TEST(Plugins, TellAllFaultsInTheOrderOfTheList) {
+TEST(Plugins, ReportAllFaultsInTheOrderOfTheList) {
   Catalog catalog = built_in();
   const auto faults = add_plugins(
       {plugin("taken_name"), plugin("packer"), plugin("throws"), plugin("packer")}, catalog);

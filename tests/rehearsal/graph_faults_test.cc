@@ -50,7 +50,7 @@ Verdict judge(const GraphFault& fault, const CheckedGraph& checked) {
   return Verdict::kMisplaced;
 }
 
-TEST(GraphFaults, AreRefusedWhereTheyStandOrDoNoHarm) {
+TEST(GraphFaults, AreRefusedAtTheirPositionOrDoNoHarm) {
   const auto faults = graph_faults(demo_text());
   EXPECT_GT(faults.size(), 331U);
   std::map<FaultKind, std::map<Verdict, int>> counts;

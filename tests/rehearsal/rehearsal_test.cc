@@ -121,7 +121,7 @@ TEST(Rehearsal, PlaysEveryExampleToTheEnd) {
   }
 }
 
-TEST(Rehearsal, TakesItsNumbersFromTheFile) {
+TEST(Rehearsal, UsesTheNumbersOfTheFile) {
   // Each of them changes the rehearsal; none of them is a fault.
   for (const char* set :
        {"tenant.main.batch_size=8", "tenant.main.group_size=2",
@@ -177,7 +177,7 @@ TEST(Rehearsal, IsCutShortWhereItWouldTakeLong) {
   EXPECT_TRUE(checked.diagnostics.all().empty());
 }
 
-TEST(Rehearsal, LeavesAGraphWithErrorsAlone) {
+TEST(Rehearsal, SkipsAGraphWithErrors) {
   CheckedGraph checked = checked_demo({"tenant.main.batch_size=60"});
   EXPECT_EQ(rehearse(checked, full_catalog()).end, Rehearsal::End::kLeftOut);
   EXPECT_EQ(checked.diagnostics.num_errors(), 1U);
@@ -236,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "error[G084]: a sequence of engine 'engine' has at most 16 tokens, but tenant "
                 "'main' asks for 16 new ones"}));
 
-TEST(AnAdapter, IsPutOnLinearsThatThereAre) {
+TEST(AnAdapter, NamesExistingLinears) {
   const auto with_targets = [](const std::string& targets) {
     const CheckedGraph checked =
         checked_demo({"tenant.main.adapter.rank=512", "tenant.main.adapter.targets=" + targets});
@@ -318,7 +318,7 @@ TEST(ScriptedEngine, HasItsOwnOptionsChecked) {
   }
 }
 
-TEST(Tasks, LeaveRoomForAnAnswer) {
+TEST(Tasks, LeaveTokensForAnAnswer) {
   // "r:abcdefgh>" has 11 tokens.
   const auto seen_with = [](const std::string& set) {
     CheckedGraph checked = checked_demo({set});

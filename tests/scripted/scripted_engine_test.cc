@@ -79,7 +79,8 @@ TEST(ScriptedEngine, HasTheFaultOfADeviceThatAFileAsksForOnce) {
   write_text(options.device_fault_file, "lost");
   EXPECT_EQ(engine->step().error().code(), Code::kDeviceLost);
   write_text(options.device_fault_file, "tired");
-  EXPECT_THAT(engine->step().error().text(), HasSubstr("says 'tired', which is no fault"));
+  EXPECT_THAT(engine->step().error().text(),
+              HasSubstr("says 'tired', which is not a device fault"));
   EXPECT_FALSE(std::filesystem::exists(options.device_fault_file));
 }
 
@@ -132,7 +133,7 @@ TEST(ScriptedEngine, RefusesMinTokensWhereEveryTokenWouldEndTheSequence) {
   one.sampling.min_tokens = 1;
   const Status refused = engine->submit(one);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().text(), HasSubstr("no token can be drawn"));
+  EXPECT_THAT(refused.error().text(), HasSubstr("no token can be sampled"));
 }
 
 TEST(ScriptedEngine, DrawsLengthsFromItsRangeAndEndsWithEos) {
@@ -245,10 +246,10 @@ TEST(ScriptedEngine, BringsAdaptersIntoItsSlotAtACost) {
   const auto apply = [&](uint32_t tenant) {
     return engine->apply(*with_key(*scripted_snapshot(PolicyVersion(1), 99), {TenantSlot(tenant)}));
   };
-  EXPECT_THAT(engine->submit(request(1)).error().text(), HasSubstr("holds no adapter"));
+  EXPECT_THAT(engine->submit(request(1)).error().text(), HasSubstr("has no adapter"));
   ASSERT_TRUE(apply(0).ok());
   ASSERT_TRUE(apply(1).ok());
-  EXPECT_THAT(apply(2).error().text(), HasSubstr("the 2 adapters of this engine are taken"));
+  EXPECT_THAT(apply(2).error().text(), HasSubstr("the 2 adapters of this engine are in use"));
   run_one(*engine, request(1));
   EXPECT_EQ(engine->take_cost(), Duration()) << "it lay in the slot";
   auto other = request(2);

@@ -58,7 +58,7 @@ ResourceFactory spoiling_factory() {
   };
 }
 
-TEST(BadMembers, CostThemselvesAndNeverABatch) {
+TEST(BadMembers, FailAloneAndNeverABatch) {
   for (int64_t off_policy : {0, 1, 2, 8})
     for (uint64_t seed = 1; seed <= 25; ++seed) {
       const DemoCase demo{.seed = seed, .max_off_policy_steps = off_policy};

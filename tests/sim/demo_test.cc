@@ -52,7 +52,7 @@ std::string words(const DemoCase& demo, const DemoResult& result) {
 
 class DemoUnder : public ::testing::TestWithParam<Fault> {};
 
-TEST_P(DemoUnder, KeepsItsPromisesAtEverySeed) {
+TEST_P(DemoUnder, KeepsItsRulesAtEverySeed) {
   const Matrix all = matrix();
   const bool is_chosen =
       std::find(all.faults.begin(), all.faults.end(), GetParam()) != all.faults.end();
@@ -92,9 +92,9 @@ TEST(Demo, EachFaultReallyHappens) {
   EXPECT_GT(abandoned, 0);
 }
 
-/// Groups are replaced at random moments by fresh ones made from the bytes of their saved state.
-/// The run must make the same steps, so the saved state must contain everything that an actor or
-/// its group changes.
+/// Everything that an actor or its group changes is in their saved state. Groups are replaced at
+/// random moments by new ones that are made from the bytes of their state: such a run makes the
+/// same steps.
 TEST(Demo, GroupsRestoredFromTheirStateContinueUnchanged) {
   const Matrix all = matrix();
   const uint64_t last = std::min(all.last, std::max<uint64_t>(all.first, 20));

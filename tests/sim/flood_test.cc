@@ -149,8 +149,8 @@ StepTimes times_of_others(const Troubles& troubles, uint64_t seed,
 constexpr uint64_t kFloodSeeds = 3;
 constexpr double kRatioMax = 1.2;
 
-// Here the learner is the bottleneck, as in the demo.
-TEST(Flood, LengthensNoStepOfAnotherTenantByMoreThanAFifth) {
+// The learner is the bottleneck, as in the demo.
+TEST(Flood, LengthensNoStepOfOtherTenantsByMoreThanAFifth) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed);
     const StepTimes flood = times_of_others({.floods = true}, seed);
@@ -159,8 +159,8 @@ TEST(Flood, LengthensNoStepOfAnotherTenantByMoreThanAFifth) {
   }
 }
 
-// Other tenants' steps wait for a forward pass of the flooding tenant: if it may fill whole passes,
-// each pass delays all.
+// The other steps wait for a pass of the flooding tenant: if it may fill a pass, each of its passes
+// delays all others.
 TEST(Flood, WouldDelayOtherTenantsWithWholePasses) {
   const StepTimes alike = times_of_others({}, 1);
   const StepTimes flood =
@@ -200,7 +200,7 @@ TEST(Flood, TakesNoMoreBlocksThanItsShare) {
   }
 }
 
-TEST(Hang, CostsTheOthersNothing) {
+TEST(Hang, DoesNotAffectTheOtherTenants) {
   for (uint64_t seed = 1; seed <= kFloodSeeds; ++seed) {
     const StepTimes alike = times_of_others({}, seed);
     const StepTimes hang = times_of_others({.hangs = true}, seed);

@@ -59,13 +59,13 @@ std::pair<int64_t, int64_t> failed_of_hung(int64_t replicas) {
   return {num_failed, num_hung};
 }
 
-TEST(SideBySide, AHangingOneCostsItsOwnRolloutAlone) {
+TEST(SideBySide, AHangingEnvironmentFailsOnlyItsRollout) {
   const auto [num_failed, num_hung] = failed_of_hung(25);
   EXPECT_GT(num_hung, 0);
   EXPECT_LE(num_failed, num_hung);
 }
 
-TEST(SideBySide, OfOneInstanceAHangCostsWhoWaitsBehindIt) {
+TEST(SideBySide, AHangOfTheOnlyInstanceFailsWaitingRollouts) {
   const auto [num_failed, num_hung] = failed_of_hung(1);
   EXPECT_GT(num_failed, num_hung);
 }
@@ -80,7 +80,7 @@ DemoCase hostile_demo(uint64_t seed, int64_t replicas) {
   return demo;
 }
 
-TEST(SideBySide, HostileOnesEndTheirOwnRolloutsAlone) {
+TEST(SideBySide, HostileEnvironmentsFailOnlyTheirRollouts) {
   int64_t num_hung = 0, num_late = 0, num_failed = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const auto result = run_demo(hostile_demo(seed, 25));
@@ -101,7 +101,7 @@ TEST(SideBySide, HostileOnesEndTheirOwnRolloutsAlone) {
   EXPECT_LE(num_late, num_hung) << "somebody waited for another's environment";
 }
 
-TEST(SideBySide, HostileOnesRepeat) {
+TEST(SideBySide, RunsWithHostileEnvironmentsRepeat) {
   const auto first = run_demo(hostile_demo(3, 9)), second = run_demo(hostile_demo(3, 9));
   EXPECT_EQ(first.trace_hash, second.trace_hash);
   EXPECT_EQ(first.rollouts, second.rollouts);
@@ -131,7 +131,7 @@ Duration drained_within(Duration call, int64_t replicas) {
   return ended - asked;
 }
 
-TEST(SideBySide, AnInterruptedRunWaitsForTheCallsThatAreOutAndForNoOther) {
+TEST(SideBySide, AnInterruptedRunWaitsOnlyForRunningCalls) {
   // 24 rollouts and two environments: without the drain rule, twelve more calls would follow each.
   EXPECT_LE(drained_within(Duration::seconds(4), 3).to_seconds(), 4.0);
   // environment_timeout is 5 s. All calls are abandoned, which is more than abandoned_max.

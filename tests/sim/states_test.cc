@@ -249,7 +249,7 @@ TEST(States, AWorldGivesTheSameMarksEachTime) {
   }
 }
 
-TEST(States, AnActorMadeAnewAtAnyMomentContinuesAsItWas) {
+TEST(States, AnActorRestoredAtAnyMomentContinuesUnchanged) {
   for (uint64_t world = 0; world < kWorldsMade; ++world) {
     const WorldRun plain = run_world(world);
     ASSERT_EQ(plain.fault, "") << describe_world(world);

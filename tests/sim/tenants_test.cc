@@ -277,8 +277,8 @@ std::vector<std::string> some_names(RandomStream& random) {
   return names;
 }
 
-/// A tenant that fails at any moment does not affect the others: they train the same as alone, no
-/// message is left, and the end names the tenant.
+/// A tenant may fail at any moment of the run: the others train what they train alone, no message
+/// is left, and the end names the failed tenant.
 TEST(Tenants, AFailedTenantIsSetAsideAndTheOthersContinue) {
   const auto [first, last] = seeds(300);
   uint64_t num_struck = 0;
@@ -330,9 +330,9 @@ TenantSlot slot_of(const Plan& plan, const std::string& name) {
   return {};
 }
 
-/// If a shared actor cannot serve one tenant, the others are not affected. Every engine refuses the
-/// tenant's weights, or a handler of router, prefill, decode or broadcaster fails at its message.
-TEST(Tenants, AFailureOfASharedActorForOneTenantSetsOnlyThatTenantAside) {
+/// If a shared actor cannot serve one tenant, the others are not affected: every engine refuses its
+/// weights, or a handler of router, prefill, decode or broadcaster fails on its message.
+TEST(Tenants, AFaultOfASharedActorForOneTenantSetsOnlyItAside) {
   const auto [first, last] = seeds(200);
   const std::vector<std::string> stops = {
       "node.router.on_error=\"stop\"", "node.prefill.on_error=\"stop\"",

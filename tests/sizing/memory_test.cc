@@ -149,7 +149,7 @@ TEST(Memory, OfAProcessHasWhatIsSharedOnce) {
       {.what = "second set", .bytes = 5, .is_optional = true}};
   memory.add("engine 'e'", "/models/one", libraries);
   memory.add("engine 'f'", "/models/two", libraries);
-  EXPECT_EQ(memory.bytes(), 1241) << "the libraries once, whatever the models";
+  EXPECT_EQ(memory.bytes(), 1241) << "the libraries once, for any models";
   EXPECT_EQ(memory.needed_bytes(), 1231);
 }
 

@@ -62,14 +62,16 @@ std::string model_fault(const char* key, Json value) {
   return fault_of(small_file().set("model", small_model().set(key, std::move(value))));
 }
 
-TEST(Bpe, NamesThePlaceOfWhatItDoesNotRead) {
+TEST(Bpe, NamesThePositionOfUnsupportedKeys) {
   EXPECT_EQ(fault_of(small_file()), "no fault");
   EXPECT_THAT(fault_of(small_file(Json())), HasSubstr("t.json: 'pre_tokenizer' is missing"));
   EXPECT_THAT(fault_of(small_file(split("a"))), HasSubstr("'pre_tokenizer' has no ByteLevel"));
   EXPECT_THAT(fault_of(small_file(sequence({byte_level(), split("a")}))),
               HasSubstr("'pre_tokenizer.pretokenizers[1]' comes after ByteLevel"));
-  EXPECT_THAT(fault_of(small_file(object({{"type", "Metaspace"}}))),
-              HasSubstr("'pre_tokenizer' is 'Metaspace'; Split, ByteLevel and Sequence are read"));
+  EXPECT_THAT(
+      fault_of(small_file(object({{"type", "Metaspace"}}))),
+      HasSubstr(
+          "'pre_tokenizer' is 'Metaspace'; only Split, ByteLevel and Sequence are supported"));
   EXPECT_THAT(fault_of(small_file(sequence({split("a", "MergedWithNext"), byte_level()}))),
               HasSubstr("[0].behavior' must be \"Isolated\" or \"Removed\""));
   EXPECT_THAT(fault_of(small_file(sequence({split("a("), byte_level()}))),
@@ -78,14 +80,15 @@ TEST(Bpe, NamesThePlaceOfWhatItDoesNotRead) {
               HasSubstr("\\C is disabled"));
   EXPECT_THAT(fault_of(small_file().set("decoder", Json())), HasSubstr("'decoder' is 'null'"));
   EXPECT_THAT(fault_of(small_file().set("normalizer", object({{"type", "NFKC"}}))),
-              HasSubstr("'normalizer' is 'NFKC'; NFC is what is read"));
+              HasSubstr("'normalizer' is 'NFKC'; only NFC is supported"));
   EXPECT_THAT(model_fault("byte_fallback", true), HasSubstr("'model.byte_fallback'"));
   EXPECT_THAT(model_fault("dropout", 0.1), HasSubstr("'model.dropout'"));
   EXPECT_THAT(model_fault("end_of_word_suffix", "</w>"), HasSubstr("'model.end_of_word_suffix'"));
-  EXPECT_THAT(model_fault("merges", Json()), HasSubstr("'model.merges' is no array"));
+  EXPECT_THAT(model_fault("merges", Json()), HasSubstr("'model.merges' is not an array"));
   EXPECT_THAT(model_fault("merges", array({"a a", "a"})),
-              HasSubstr("'model.merges[1]' is no pair"));
-  EXPECT_THAT(model_fault("merges", array({"a a a"})), HasSubstr("'model.merges[0]' is no pair"));
+              HasSubstr("'model.merges[1]' is not a pair"));
+  EXPECT_THAT(model_fault("merges", array({"a a a"})),
+              HasSubstr("'model.merges[0]' is not a pair"));
   EXPECT_THAT(model_fault("merges", array({"b a"})),
               HasSubstr("'model.merges[0]': token 'ba' is not in 'model.vocab'"));
 }
@@ -98,12 +101,12 @@ TEST(Bpe, BoundsStagesAndPatterns) {
         small_file(object({{"type", "Sequence"}, {"pretokenizers", Json(std::move(parts))}})));
   };
   EXPECT_EQ(stages(kPreTokenizersMax), "no fault");
-  EXPECT_THAT(stages(kPreTokenizersMax + 1), HasSubstr("at most 16 are read"));
+  EXPECT_THAT(stages(kPreTokenizersMax + 1), HasSubstr("at most 16 are supported"));
   const auto pattern = [](size_t size) {
     return fault_of(small_file(sequence({split(std::string(size, 'a')), byte_level()})));
   };
   EXPECT_EQ(pattern(kPatternBytesMax), "no fault");
-  EXPECT_THAT(pattern(kPatternBytesMax + 1), HasSubstr("at most 16384 are taken"));
+  EXPECT_THAT(pattern(kPatternBytesMax + 1), HasSubstr("at most 16384 are accepted"));
 }
 
 TEST(Bpe, AppliesTheLowestRankFirstAndTheLeftmostOfEquals) {

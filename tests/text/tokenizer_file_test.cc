@@ -62,7 +62,7 @@ TEST(TokenizerFile, BoundsIdsAndTokens) {
   EXPECT_EQ(fault_of(with_vocab(Json::object().set(std::string(kTokenBytesMax, 'a'), 0))),
             "no fault");
   EXPECT_THAT(fault_of(with_vocab(Json::object().set(std::string(kTokenBytesMax + 1, 'a'), 0))),
-              HasSubstr("at most 65536 are taken"));
+              HasSubstr("at most 65536 are accepted"));
 }
 
 class EndAndPadIds : public ::testing::Test {

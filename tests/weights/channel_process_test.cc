@@ -117,7 +117,7 @@ TEST_P(ChannelProcesses, RefuseASecondPublisherWhileTheFirstLives) {
   EXPECT_EQ(second->fetch({}, PolicyVersion(5)).error().code(), Code::kNotFound);
 }
 
-TEST_P(ChannelProcesses, OneThatTakesOverReplacesWhatWasLeftOfItsKeysAlone) {
+TEST_P(ChannelProcesses, ANewPublisherReplacesOnlyOldVersionsOfItsKeys) {
   const WeightsKey key{TenantSlot(0)}, other{TenantSlot(1)};
   const auto receiver = open();
   auto first = open();
@@ -138,7 +138,7 @@ TEST_P(ChannelProcesses, OneThatTakesOverReplacesWhatWasLeftOfItsKeysAlone) {
   }
 }
 
-TEST_P(ChannelProcesses, AReceiverThatHoldsOrDiesHoldsNobodyUp) {
+TEST_P(ChannelProcesses, AReceiverThatRetainsOrDiesDelaysNoOther) {
   const auto publisher = open();
   ASSERT_TRUE(publisher->publish(channel_weights(0, kLarge)).ok());
   Child holding(arguments("hold", 0)), dying(arguments("hold", 0));
@@ -152,7 +152,7 @@ TEST_P(ChannelProcesses, AReceiverThatHoldsOrDiesHoldsNobodyUp) {
   EXPECT_EQ(holding.finish(), 0);  // the retained version never changed
 }
 
-TEST_P(ChannelProcesses, AReceiverThatComesAgainGetsTheNewest) {
+TEST_P(ChannelProcesses, ARestartedReceiverGetsTheNewest) {
   const auto publisher = open();
   for (int64_t version = 0; version < 4; ++version)
     ASSERT_TRUE(publisher->publish(channel_weights(version, kLarge)).ok());

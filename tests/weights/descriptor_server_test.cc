@@ -69,7 +69,7 @@ TEST(Descriptors, AreTheOnesThatAreOffered) {
   EXPECT_EQ(text_of(receive_descriptor(first).value()), "one");
 }
 
-TEST(Descriptors, StayWithWhoHasThem) {
+TEST(Descriptors, StayOpenInTheProcessThatReceivedThem) {
   auto server = std::make_unique<DescriptorServer>();
   const DescriptorName name = server->offer([] { return file_with("text"); }).value();
   const Descriptor received = receive_descriptor(name).value();
@@ -124,7 +124,7 @@ TEST(Descriptors, ComeFromAnotherProcessUntilItEnds) {
   EXPECT_THAT(reason(name), HasSubstr("cannot be reached"));
 }
 
-TEST(Descriptors, ComeToAllWhoAskAtTheSameTime) {
+TEST(Descriptors, AreReceivedByAllClientsAtTheSameTime) {
   DescriptorServer server;
   const Descriptor file = file_with("text");
   const DescriptorName name = server.offer(copies_of(file)).value();
@@ -137,7 +137,7 @@ TEST(Descriptors, ComeToAllWhoAskAtTheSameTime) {
 }
 
 /// A signal interrupts its thread while it waits.
-TEST(Descriptors, ComeToWhoIsInterrupted) {
+TEST(Descriptors, AreReceivedInSpiteOfSignals) {
   struct sigaction nothing {};
   struct sigaction before {};
   nothing.sa_handler = [](int) {};
@@ -159,7 +159,7 @@ TEST(Descriptors, ComeToWhoIsInterrupted) {
 
 /// The server waits for no useless client: one has left, one asked for nothing, one for half a
 /// name, one for too much; one more stays silent until the server ends.
-TEST(Descriptors, DoNotWaitForWhoeverDoesNotAsk) {
+TEST(Descriptors, DoNotWaitForClientsThatDoNotAsk) {
   DescriptorServer server;
   const Descriptor file = file_with("text");
   const DescriptorName name = server.offer(copies_of(file)).value();

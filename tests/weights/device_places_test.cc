@@ -42,7 +42,7 @@ TEST_F(DevicePlaces, AreAllOpenBeforeTheFirstVersionComes) {
   EXPECT_TRUE(said().empty());
 }
 
-TEST_F(DevicePlaces, OneThatComesLaterIsOpenedThen) {
+TEST_F(DevicePlaces, ABufferMadeLaterIsOpenedLater) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < 4; ++version) {
     ASSERT_TRUE(publisher->publish(on_cuda(version)).ok());
@@ -53,7 +53,7 @@ TEST_F(DevicePlaces, OneThatComesLaterIsOpenedThen) {
 
 /// A receiver starts when the version still names a freed buffer. It opens neither that one, nor a
 /// new buffer in the same memory.
-TEST_F(DevicePlaces, OneThatWasFreedIsNotTakenForAnother) {
+TEST_F(DevicePlaces, AFreedBufferIsNotMistakenForAnother) {
   const auto publisher = open(), receiver = open();
   make_all();
   ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());

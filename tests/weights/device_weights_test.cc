@@ -50,7 +50,7 @@ TEST(DeviceBuffers, CanBeMadeBeforeTheyAreNeeded) {
   EXPECT_EQ(device->facts().num_buffers, 2);
 }
 
-TEST(DeviceBuffers, AreNoneWhereTheDeviceIsFull) {
+TEST(DeviceBuffers, AreNotLentIfTheDeviceIsFull) {
   const auto device = std::make_shared<FakeDevice>("full");
   device->facts().bytes_free = kBytes - 1;
   DeviceBufferPool pool(device, kBytes, 2);
@@ -59,7 +59,7 @@ TEST(DeviceBuffers, AreNoneWhereTheDeviceIsFull) {
   EXPECT_NE(pool.take(), nullptr);
 }
 
-TEST(DeviceBuffers, StayWithTheirHoldersWhenThePoolIsGone) {
+TEST(DeviceBuffers, StayWithTheirOwnersWhenThePoolIsGone) {
   const auto device = std::make_shared<FakeDevice>("gone");
   auto pool = std::make_unique<DeviceBufferPool>(device, kBytes, 2);
   auto held = pool->take();
@@ -73,7 +73,7 @@ TEST(DeviceBuffers, StayWithTheirHoldersWhenThePoolIsGone) {
   EXPECT_EQ(device->facts().num_buffers, 0);
 }
 
-TEST_F(DeviceWeightsTest, ComeToTheHostWhenAskedAndOnceForAllWhoHoldThem) {
+TEST_F(DeviceWeightsTest, AreCopiedToTheHostOnDemandAndOnceForAllOwners) {
   const Snapshot there = on_cuda(3);
   EXPECT_EQ(device_->facts().num_reads, 0);
   auto one = on_host(there).value();
@@ -120,10 +120,10 @@ TEST_F(DeviceWeightsTest, PlacesBeyondTheirBufferAreRefused) {
   const auto beyond = manifest_of(*placed(kBytes - 39));
   ASSERT_FALSE(beyond.ok());
   EXPECT_EQ(beyond.error().code(), Code::kInvalid);
-  EXPECT_THAT(beyond.error().text(), HasSubstr("100000 bytes of a device from byte 99961 on"));
+  EXPECT_THAT(beyond.error().text(), HasSubstr("buffer of 100000 bytes from byte 99961 on"));
   auto unplaced = placed(0);
   unplaced->tensors.push_back({"b", DataType::kF32, {1}, {}});
-  EXPECT_THAT(manifest_of(*unplaced).error().text(), HasSubstr("2 tensors and 1 places"));
+  EXPECT_THAT(manifest_of(*unplaced).error().text(), HasSubstr("2 tensors and 1 offsets"));
 }
 
 TEST_F(DeviceWeightsTest, StayOnTheDeviceInSharedMemoryAndGiveBuffersBack) {
@@ -151,8 +151,7 @@ TEST_F(DeviceWeightsTest, AFetchDoesNotWaitForMemoryToBeOpened) {
     const auto early = receiver->fetch({}, PolicyVersion(0));
     ASSERT_FALSE(early.ok());
     EXPECT_EQ(early.error().code(), Code::kUnavailable);
-    EXPECT_THAT(early.error().text(), HasSubstr("lies in memory of a device "
-                                                "that is being opened"));
+    EXPECT_THAT(early.error().text(), HasSubstr("is in device memory that is being opened"));
   }
   // Its buffer is retained although the version is retired, and is used for the next version.
   for (int64_t version = 1; version <= 2; ++version)
@@ -188,7 +187,7 @@ TEST_F(DeviceWeightsTest, AreClosedBeforeTheirMemoryIsFreed) {
   EXPECT_EQ(facts.num_torn, 0);
 }
 
-TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsClosedOnceItIsLetGo) {
+TEST_F(DeviceWeightsTest, ARetainedBufferIsClosedOnceItIsReleased) {
   const auto publisher = open(), receiver = open();
   ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   Snapshot held = fetch_opened(*receiver, {}, 0).value();
@@ -237,7 +236,7 @@ TEST_F(DeviceWeightsTest, OneThatADeadReceiverHadOpenIsFreed) {
   while (device_->facts().num_buffers > 0) std::this_thread::yield();
 }
 
-TEST_F(DeviceWeightsTest, MorePiecesThanThereArePlacesGoAsBytes) {
+TEST_F(DeviceWeightsTest, BuffersWithoutAFreePlaceAreSentAsBytes) {
   const auto publisher = open(), receiver = open();
   DeviceBufferPool pool(device_, kBytes, kShmPlacesMax + 1);
   const auto made = [&](int64_t version) { return on_device(*channel_weights(version), pool); };
@@ -277,7 +276,7 @@ TEST_F(DeviceWeightsTest, ALateReceiverDoesNotGetABufferThatMayBeWrittenAgain) {
   EXPECT_TRUE(is_whole_on_host(fetch_opened(*receiver, {}, 2).value(), 2));
 }
 
-TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
+TEST_F(DeviceWeightsTest, ARetainedBufferIsNotOverwritten) {
   const auto publisher = open(), receiver = open();
   ASSERT_TRUE(publisher->publish(on_cuda(0)).ok());
   Snapshot held = fetch_opened(*receiver, {}, 0).value();
@@ -301,7 +300,7 @@ TEST_F(DeviceWeightsTest, OneThatAReceiverHoldsIsNotWrittenAgain) {
   EXPECT_EQ(pool_.num_held(), 2U);
 }
 
-TEST_F(DeviceWeightsTest, AReceiverThatDiesHoldsNothing) {
+TEST_F(DeviceWeightsTest, ADeadReceiverRetainsNothing) {
   const auto publisher = open_channel("device", channel_setup(folder_.path().string()));
   const WeightsShape large = {4000, "b.buffer"};  // the child's shape
   const auto publish = [&](int64_t version) {
@@ -362,7 +361,7 @@ TEST_F(DeviceWeightsTest, SoDoesOneWithoutADevice) {
   EXPECT_THAT(said().at(0), HasSubstr("a receiver has no device"));
 }
 
-TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
+TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedIsSentAsBytesAtOnce) {
   const auto publisher = open(), receiver = open();
   device_->facts().cannot_name = true;
   for (int64_t version = 0; version <= 2; ++version) {
@@ -374,7 +373,7 @@ TEST_F(DeviceWeightsTest, MemoryThatCannotBeNamedGoesAsBytesAtOnce) {
   EXPECT_THAT(said().at(0), HasSubstr("its memory has no name"));
 }
 
-TEST_F(DeviceWeightsTest, WhatLayOnTheDeviceOfADeadPublisherComesFromTheNext) {
+TEST_F(DeviceWeightsTest, TheNextPublisherSendsWhatWasOnADeadPublishersDevice) {
   const WeightsShape large = {4000, "b.buffer"};  // the child's shape
   Child first = child("publish", 0, "2");
   for (int64_t version = 0; version <= 1; ++version)
@@ -388,7 +387,7 @@ TEST_F(DeviceWeightsTest, WhatLayOnTheDeviceOfADeadPublisherComesFromTheNext) {
   const auto lost = fetch_opened(*receiver, {}, 0);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), Code::kUnavailable);
-  EXPECT_THAT(lost.error().text(), HasSubstr("whose process has ended"));
+  EXPECT_THAT(lost.error().text(), HasSubstr("of a process that has ended"));
   Child second = child("publish", 1, "1");
   ASSERT_EQ(second.line(), "published 1");
   const auto again = fetch_opened(*receiver, {}, 1);
@@ -398,7 +397,7 @@ TEST_F(DeviceWeightsTest, WhatLayOnTheDeviceOfADeadPublisherComesFromTheNext) {
   EXPECT_EQ(second.finish(), 0);
 }
 
-TEST_F(DeviceWeightsTest, ANewPublisherDoesNotTakeTheLostForRefused) {
+TEST_F(DeviceWeightsTest, ANewPublisherDoesNotMistakeLostWeightsForRefusedOnes) {
   {
     Child first = child("publish", 0, "1");
     ASSERT_EQ(first.line(), "published 0");
@@ -416,7 +415,7 @@ TEST_F(DeviceWeightsTest, ANewPublisherDoesNotTakeTheLostForRefused) {
   EXPECT_NE(fetch_opened(*receiver, {}, 1).value()->device, nullptr);
 }
 
-TEST_F(DeviceWeightsTest, NarrowFloatsAreTakenForWideOnes) {
+TEST_F(DeviceWeightsTest, Bf16IsAcceptedForF32) {
   const auto channel = make_memory_channel();
   WeightManifest wanted{{{"a", DataType::kF32, {4}}}};
   ASSERT_TRUE(channel->expect(wanted).ok());

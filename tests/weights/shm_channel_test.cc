@@ -51,7 +51,7 @@ TEST_F(ShmChannelTest, AReceiverThatOutlivesAKilledPublisherCleansUp) {
   EXPECT_TRUE(segments().empty());
 }
 
-TEST_F(ShmChannelTest, TheNextStartRemovesWhatACrashLeftAndSaysSo) {
+TEST_F(ShmChannelTest, TheNextStartRemovesAndReportsWhatACrashLeft) {
   {
     Child publisher = child("publish", 0, "3");
     for (int i = 0; i < 3; ++i) publisher.line();
@@ -83,7 +83,7 @@ TEST_F(ShmChannelTest, ReusesItsSlotsAndNeverHasMoreThanOneToSpare) {
   EXPECT_EQ(segments(), before);
 }
 
-TEST_F(ShmChannelTest, GivesASlotUpToAReceiverThatHoldsIt) {
+TEST_F(ShmChannelTest, GivesUpASlotThatAReceiverRetains) {
   const auto publisher = open(), receiver = open();
   std::vector<std::shared_ptr<const WeightSnapshot>> held;
   for (int64_t version = 0; version < 20; ++version) {
@@ -146,7 +146,7 @@ TEST_F(ShmChannelTest, HoldsAsManyKeysAsItHasSegmentsForAndNoMore) {
   const Status refused = publish(keys_max, 0);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::kExhausted);
-  EXPECT_THAT(refused.error().text(), testing::HasSubstr("16 versions each of 31 others"));
+  EXPECT_THAT(refused.error().text(), testing::HasSubstr("16 versions of each of 31 keys"));
   for (int64_t version = 1; version < 2 * static_cast<int64_t>(kShmVersionsMax); ++version)
     for (uint32_t tenant = 0; tenant < keys_max; ++tenant)
       ASSERT_TRUE(publish(tenant, version).ok());
@@ -155,7 +155,7 @@ TEST_F(ShmChannelTest, HoldsAsManyKeysAsItHasSegmentsForAndNoMore) {
       EXPECT_TRUE(channel->fetch({TenantSlot(tenant)}, PolicyVersion(version)).ok()) << tenant;
 }
 
-TEST_F(ShmChannelTest, RunsDoNotMeetInAFolderUsedAgain) {
+TEST_F(ShmChannelTest, RunsInTheSameFolderDoNotShareSegments) {
   const auto publisher = open();
   ASSERT_TRUE(publisher->publish(channel_weights(1)).ok());
   ChannelSetup other = setup();
@@ -166,7 +166,7 @@ TEST_F(ShmChannelTest, RunsDoNotMeetInAFolderUsedAgain) {
   EXPECT_TRUE(open_channel("shm", other)->newest({}).is_none());
 }
 
-TEST(ShmSlot, ReadsNoHeaderThatCannotBeOne) {
+TEST(ShmSlot, RefusesMalformedHeaders) {
   EXPECT_FALSE(read_slot({}).ok());
   std::vector<std::byte> bytes(4096, std::byte{0xff});
   EXPECT_EQ(read_slot(bytes).error().code(), Code::kCorrupt);

@@ -58,17 +58,17 @@ class StreamChannelTest : public testing::Test {
   std::shared_ptr<StreamChannel> trainer_, engine_, other_;
 };
 
-TEST_F(StreamChannelTest, AVersionThatHasNotComeIsAskedForAgain) {
+TEST_F(StreamChannelTest, AVersionThatHasNotArrivedIsRequestedAgain) {
   EXPECT_EQ(fault_of(*engine_, 1).code(), Code::kUnavailable);
-  EXPECT_THAT(fault_of(*engine_, 1).text(), HasSubstr("nothing is on its way"));
+  EXPECT_THAT(fault_of(*engine_, 1).text(), HasSubstr("nothing is being sent"));
   publish(1);
   wire_.carry(kTrainer, kEngine, 3);  // the offer and two chunks
   const Error coming = fault_of(*engine_, 1);
   EXPECT_EQ(coming.code(), Code::kUnavailable);
-  EXPECT_THAT(
-      coming.text(),
-      HasSubstr(fmt::format("1400 of {} bytes of version 1 of tenant 0 have come from 'training'",
-                            bytes_of_a_version())));
+  EXPECT_THAT(coming.text(),
+              HasSubstr(fmt::format(
+                  "1400 of {} bytes of version 1 of tenant 0 have arrived from 'training'",
+                  bytes_of_a_version())));
   EXPECT_TRUE(engine_->newest({}).is_none());
   wire_.carry_all();
   EXPECT_EQ(engine_->newest({}), PolicyVersion(1));
@@ -76,14 +76,14 @@ TEST_F(StreamChannelTest, AVersionThatHasNotComeIsAskedForAgain) {
   EXPECT_TRUE(has(*trainer_, 1));
 }
 
-TEST_F(StreamChannelTest, BytesLeaveAsSoonAsTheyArePublished) {
+TEST_F(StreamChannelTest, BytesAreSentAsSoonAsTheyArePublished) {
   publish(1);
   // No further request is needed: an offer and the data come next.
   EXPECT_EQ(wire_.carry(kTrainer, kEngine), 2 + bytes_of_a_version() / 700 + 2);
   EXPECT_TRUE(has(*engine_, 1));
 }
 
-TEST_F(StreamChannelTest, ASlowEndSkipsVersionsAndHoldsNobodyUp) {
+TEST_F(StreamChannelTest, ASlowEndSkipsVersionsAndDelaysNoOther) {
   publish(1);
   wire_.carry(kTrainer, kOther, 2);
   for (int64_t version = 2; version <= 6; ++version) {
@@ -101,7 +101,7 @@ TEST_F(StreamChannelTest, ASlowEndSkipsVersionsAndHoldsNobodyUp) {
   EXPECT_EQ(wire_.num_bytes - before, 2 * bytes_of_a_version() - 700);
 }
 
-TEST_F(StreamChannelTest, WhoComesLateOrAgainGetsTheNewest) {
+TEST_F(StreamChannelTest, ALateOrRestartedEndGetsTheNewest) {
   for (int64_t version = 1; version <= 3; ++version) publish(version);
   wire_.carry_all();
   engine_ = wire_.restart(kEngine, setup());
@@ -125,7 +125,7 @@ TEST_F(StreamChannelTest, AnEngineThatDiesMidwayLeavesNothingBehind) {
   EXPECT_TRUE(has(*engine_, 1));
 }
 
-TEST_F(StreamChannelTest, APublisherThatComesBackMayBeginAnywhere) {
+TEST_F(StreamChannelTest, ARestartedPublisherMayBeginAtAnyVersion) {
   for (int64_t version = 4; version <= 5; ++version) publish(version);
   wire_.carry_all();
   trainer_ = wire_.restart(kTrainer, setup());
@@ -151,7 +151,7 @@ TEST_F(StreamChannelTest, ThereIsOnePublisherWhileItLives) {
   EXPECT_EQ(fault_of(*engine_, 1).code(), Code::kNotFound);
 }
 
-TEST_F(StreamChannelTest, OtherTensorsAreRefusedWithBothShapesAndHoldNobodyUp) {
+TEST_F(StreamChannelTest, OtherTensorsAreRefusedWithBothShapesAndDelayNoOther) {
   const auto wanted = manifest_of(*channel_weights(0, {12})).value();
   ASSERT_TRUE(engine_->expect(wanted).ok());
   for (int64_t version = 1; version <= 2; ++version) {
@@ -166,14 +166,14 @@ TEST_F(StreamChannelTest, OtherTensorsAreRefusedWithBothShapesAndHoldNobodyUp) {
   }
 }
 
-TEST_F(StreamChannelTest, WhatCameBeforeTheEngineSaidWhatItHoldsIsComparedToo) {
+TEST_F(StreamChannelTest, VersionsThatArrivedBeforeExpectAreComparedToo) {
   publish(1);
   wire_.carry_all();
   ASSERT_TRUE(engine_->expect(manifest_of(*channel_weights(0, {12})).value()).ok());
   EXPECT_THAT(fault_of(*engine_, 1).text(), HasSubstr("offered as F32 [33, 65]"));
 }
 
-TEST_F(StreamChannelTest, OneThatComesLateGetsTheNewestOfEveryKey) {
+TEST_F(StreamChannelTest, ALateEndGetsTheNewestOfEveryKey) {
   const WeightsKey first{TenantSlot(0)}, second{TenantSlot(1)};
   for (const int64_t version : {1, 2})
     for (const WeightsKey key : {first, second})
@@ -189,7 +189,7 @@ TEST_F(StreamChannelTest, OneThatComesLateGetsTheNewestOfEveryKey) {
   EXPECT_FALSE(engine_->wait_for({TenantSlot(2)}, PolicyVersion(0), Duration()));
 }
 
-TEST_F(StreamChannelTest, DamageIsAskedForAgainAFewTimes) {
+TEST_F(StreamChannelTest, DamagedVersionsAreRequestedAgainAFewTimes) {
   for (const int so_often : {3, 4}) {
     int left = so_often;
     wire_.on_frame = [&](uint32_t, uint32_t to, PeerFrame& frame) {
@@ -210,7 +210,7 @@ TEST_F(StreamChannelTest, DamageIsAskedForAgainAFewTimes) {
     EXPECT_EQ(left, 0);
     EXPECT_EQ(log_.size(), 3u);
     EXPECT_THAT(log_.front(),
-                AllOf(HasSubstr("from 'training' is asked for again"), HasSubstr("'a'")));
+                AllOf(HasSubstr("from 'training' is requested again"), HasSubstr("'a'")));
     const auto fetched = engine_->fetch({}, one->version);
     if (so_often == 3)
       EXPECT_TRUE(fetched.ok());
@@ -220,7 +220,7 @@ TEST_F(StreamChannelTest, DamageIsAskedForAgainAFewTimes) {
   }
 }
 
-TEST_F(StreamChannelTest, WhatAnOlderIncarnationSentIsNobodys) {
+TEST_F(StreamChannelTest, FramesOfAnOlderIncarnationAreIgnored) {
   publish(1);
   const auto stale = trainer_->next(kEngine, 1);
   ASSERT_TRUE(stale.has_value());

@@ -242,8 +242,7 @@ void TorchEngine::draw(float* logits) {
 }
 
 Status TorchEngine::step() {
-  RETURN_IF_ERROR(
-      at_boundary("bringing an adapter into a slot", [this] { return load_adapter(); }));
+  RETURN_IF_ERROR(at_boundary("loading an adapter into a slot", [this] { return load_adapter(); }));
   if (!scheduler_.plan(plan_)) return ok();
   const Status computed = at_boundary("engine step", [&]() -> Status {
     RETURN_IF_ERROR(forward());

@@ -1,10 +1,10 @@
 /// The Engine on libtorch: BatchScheduler plans, Decoder computes, Sampler samples.
 ///
-/// It computes with the full weights of one tenant and refuses those of a second one. With
+/// It computes with the whole weights of one tenant and refuses those of a second one. With
 /// `adapter_slots` the weights are the folder's and stay frozen; a learner may share them. Each
 /// applied key then has an adapter: a step computes rows of all adapters together, each as if it
 /// were alone. If there are more adapters than slots, all are kept beside the slots too. An adapter
-/// that prompts wait for is loaded into a slot, a part before each step. If full weights are
+/// that prompts wait for is loaded into a slot, a part before each step. If whole weights are
 /// applied and the options allow a second set, prepare() fills that set in parts, and apply()
 /// exchanges the two. KV memory is kv_blocks * block_size cache rows per layer, allocated once. One
 /// thread: the one that made it.
@@ -110,8 +110,8 @@ class TorchEngine final : public Engine {
   std::unique_ptr<WeightSet> second_;                // null: none, or not allocated yet
   std::shared_ptr<const WeightSnapshot> preparing_;  // the snapshot that fills the second set;
                                                      // null: none
-  std::vector<WeightTensor> preparing_tensors_;  // its tensors, on the host
-  bool is_prepared_ = false;                     // the second set is complete
+  std::vector<WeightTensor> preparing_tensors_;      // its tensors, on the host
+  bool is_prepared_ = false;                         // the second set is complete
   KnownAdapters known_;
   std::vector<AdapterInSlot> adapters_;  // by number
   // For the current step.

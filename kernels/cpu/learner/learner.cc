@@ -101,7 +101,7 @@ void TorchLearner::randomize(uint64_t seed) {
 Status TorchLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   if (trained->adapter == nullptr)
-    return error(Code::kInvalid, "this learner trains whole weights, no adapter");
+    return error(Code::kInvalid, "this learner trains whole weights, not an adapter");
   return trained->adapter->load(tensors);
 }
 

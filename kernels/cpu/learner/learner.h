@@ -1,5 +1,5 @@
 /// The Learner on libtorch: packs, runs the decoder forward and backward, AdamW in fp32. It trains
-/// full weights, or adapters of several tenants on frozen weights.
+/// whole weights, or adapters of several tenants on frozen weights.
 ///
 /// Engines of the process may share the frozen weights (frozen_weights.h). A step is passes over
 /// micro-batches that add to one flat gradient, then clip and update. Before the update only
@@ -37,7 +37,7 @@ namespace primerl {
 
 class TorchLearner final : public Learner, private StepRunner {
  public:
-  /// Trains full weights; a batch may be of any tenant.
+  /// Trains whole weights; a batch may be of any tenant.
   TorchLearner(const LearnerOptions& options, ModelFolder model);
   /// Trains an adapter on `base` for each of `adapters`, which are valid and of different tenants.
   /// Each has its own loss, optimizer and schedule; those of `options` are ignored. `base_folder`
@@ -46,7 +46,7 @@ class TorchLearner final : public Learner, private StepRunner {
                std::shared_ptr<const FrozenWeights> base,
                std::span<const AdapterTraining> adapters);
 
-  /// Fills full weights, if they are trained, and resets the optimizer.
+  /// Fills whole weights, if they are trained, and resets the optimizer.
   Status fill(const std::vector<WeightTensor>& tensors);
   /// Fills the adapter of `tenant` (adapter.h); its optimizer state stays.
   Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
@@ -54,7 +54,7 @@ class TorchLearner final : public Learner, private StepRunner {
   /// Fills the adapter of its tenant from its start folder.
   Status start_from(const AdapterTraining& training);
 
-  /// Random full weights from a seed and the model's config.
+  /// Random whole weights from a seed and the model's config.
   void randomize(uint64_t seed);
 
   using Learner::step;
@@ -72,7 +72,7 @@ class TorchLearner final : public Learner, private StepRunner {
   }
   std::string describe() const override;
 
-  /// Full weights are the same for every tenant.
+  /// Whole weights are the same for every tenant.
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override;
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
@@ -90,7 +90,7 @@ class TorchLearner final : public Learner, private StepRunner {
   struct Trained {
     TenantSlot tenant;
     TrainingRules rules;
-    std::unique_ptr<AdapterWeights> adapter;  // null: full weights, of any tenant
+    std::unique_ptr<AdapterWeights> adapter;  // null: whole weights, of any tenant
     TrainedTensors tensors;
     AdapterDropout dropout = {};  // of the step in progress
   };
@@ -124,7 +124,7 @@ class TorchLearner final : public Learner, private StepRunner {
   const TensorTable table_;
   KeptBatches kept_batches_;
   bool has_warned_ = false;  // a warning was logged about a batch that was not kept
-  // Exactly one is set: full weights that are trained, or frozen ones that may be shared.
+  // Exactly one is set: whole weights that are trained, or frozen ones that may be shared.
   const std::unique_ptr<DecoderWeights> own_;
   const std::shared_ptr<const FrozenWeights> base_;
   /// Tensors of layers that are not run here; saved as they were read.

@@ -21,7 +21,7 @@ void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
 void TorchLearner::keep_batch(const TrainBatch& batch, int64_t step) {
   const Status kept = kept_batches_.keep(step, batch);
   if (kept.ok() || std::exchange(has_warned_, true)) return;
-  fmt::print(stderr, "warning: the batch of step {} is not kept (said once): {}\n", step,
+  fmt::print(stderr, "warning: the batch of step {} is not kept (logged once): {}\n", step,
              kept.error().text());
 }
 

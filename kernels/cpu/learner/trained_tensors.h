@@ -1,5 +1,5 @@
 /// The tensors that one optimizer trains: their gradients and AdamW moments, in flat buffers of one
-/// layout, and the steps it has done. Full weights and adapters are trained in the same way.
+/// layout, and the steps it has done. Whole weights and adapters are trained in the same way.
 ///
 /// Owns gradients and moments; the weights are shared with the decoder. With invariant numerics an
 /// update has the same bits for any number of compute threads. One thread calls; work is divided

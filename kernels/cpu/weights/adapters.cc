@@ -68,7 +68,7 @@ void AdapterProducts::begin(const RowBatch& batch) {
 }
 
 void AdapterProducts::make_keys(const RowBatch& batch) {
-  CHECK(batch.draws.size() == batch.tokens.size(), "rows with dropout have no names");
+  CHECK(batch.draws.size() == batch.tokens.size(), "rows with dropout need random keys");
   keys_.resize(batch.draws.size());
   for (const auto& run : runs_) {
     const AdapterDropout& dropout = slots_[static_cast<size_t>(run.slot)].dropout;

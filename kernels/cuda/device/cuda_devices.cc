@@ -41,10 +41,11 @@ struct Advice {
 };
 
 constexpr std::string_view kKernelAdvice =
-    "a kernel did it, not the device: run again with CUDA_LAUNCH_BLOCKING=1 in the place's "
+    "the error is in a kernel, not in the device: run again with CUDA_LAUNCH_BLOCKING=1 in the "
+    "place's "
     "'variables', which makes the log name the operation, and report it";
 constexpr std::string_view kHardwareAdvice =
-    "the device or its link did it: look for \"Xid\" in the kernel's log (dmesg) and at "
+    "the error is in the device or its link: look for \"Xid\" in the kernel's log (dmesg) and at "
     "'nvidia-smi "
     "-q'; if it comes again, take the device out of service";
 constexpr std::string_view kUnknownAdvice =
@@ -80,7 +81,8 @@ int32_t cuda_device_index(std::string_view device) {
 
 std::string why_not_on_cuda_device(CudaDeviceSource& devices, std::string_view device) {
   const int32_t index = cuda_device_index(device);
-  if (index < 0) return "is not a device name: \"cpu\", \"cuda:0\", \"cuda:1\", ... are";
+  if (index < 0)
+    return "is not a device name: valid names are \"cpu\", \"cuda:0\", \"cuda:1\", ...";
   const CudaDriver driver = devices.driver();
   if (driver.version == 0)
     return "is not available: this machine has no NVIDIA driver, or 'nvidia-smi' does not find it";
@@ -96,7 +98,7 @@ std::string why_not_on_cuda_device(CudaDeviceSource& devices, std::string_view d
   const CudaDeviceFacts facts = devices.facts(index);
   if (!facts.fault.empty()) return fmt::format("cannot be used now: {}", facts.fault);
   if (facts.capability_major < kCudaCapabilityMin)
-    return fmt::format("is too old: its compute capability is {}.x, {}.0 is the least",
+    return fmt::format("is too old: its compute capability is {}.x, the minimum is {}.0",
                        facts.capability_major, kCudaCapabilityMin);
   if (is_slice(facts))
     return fmt::format(

@@ -212,7 +212,7 @@ Result<CudaAdapterSlots::LoadedAdapter> CudaAdapterSlots::match(const AdapterCon
     const auto buffer_index = std::ranges::lower_bound(layout_, where_is(linear), {}, where_is);
     if (buffer_index == layout_.end() || where_is(*buffer_index) != where_is(linear))
       return error(Code::kInvalid,
-                   "the adapter of {} adds to '{}', which this engine has no room for",
+                   "the adapter of {} adds to '{}', which this engine has no space for",
                    snapshot.key, linear.module)
           .note(fmt::format("its adapters add to {}", fmt::join(targets_, ", ")));
     loaded.targets |= buffer_index->target;

@@ -156,11 +156,11 @@ std::string CudaEngine::describe() const {
       options_.device, graphs_.size(),
       known_.are_there() || weights_.has_space_for_second_set()
           ? ""
-          : ", no room for a second set of weights");
+          : ", no space for a second set of weights");
 }
 
 Status CudaEngine::step() {
-  constexpr std::string_view kLoading = "bringing an adapter into a slot";
+  constexpr std::string_view kLoading = "loading an adapter into a slot";
   const auto load = [&](bool waits) {
     return stream_.outcome_of(kLoading, at_boundary(kLoading, [&] {
                                 const CudaStream::Use use(stream_);

@@ -14,7 +14,7 @@
 /// the copy of new weights after the running step and waits for that step's tokens, which belong to
 /// the older version. It does not wait for the copy; the next step is launched after it.
 ///
-/// It computes with the full weights of one tenant. With `adapter_slots` the weights are those of
+/// It computes with the whole weights of one tenant. With `adapter_slots` the weights are those of
 /// the folder, and each applied key has an adapter on them (known_adapters.h). New versions, and
 /// adapters that prompts wait for, are uploaded while steps continue (adapter_slots.h). The
 /// device's sampler does not support penalties, biases and top log-probabilities: such a row is
@@ -122,11 +122,11 @@ class CudaEngine final : public Engine {
   const bool has_decode_attention_;
   // The device. The stream is declared first, because everything below uses it.
   CudaStream stream_;
-  // Exactly one of these: the full weights of one tenant, or the frozen base of the adapters.
+  // Exactly one of these: the whole weights of one tenant, or the frozen base of the adapters.
   std::unique_ptr<CudaWeights> whole_;
   std::shared_ptr<const CudaFrozenBase> base_;
   const CudaWeights& weights_;                  // those
-  std::unique_ptr<CudaAdapterSlots> adapters_;  // null: full weights are applied
+  std::unique_ptr<CudaAdapterSlots> adapters_;  // null: whole weights are applied
   CudaDecoder decoder_;
   CudaAttention attention_;
   CudaKvCache cache_;

@@ -1,4 +1,5 @@
-// New weights of an engine on a CUDA device: full weights, or an adapter that is loaded or evicted.
+// New weights of an engine on a CUDA device: whole weights, or an adapter that is loaded or
+// evicted.
 #include <algorithm>
 
 #include "kernels/common/boundary.h"

@@ -30,7 +30,9 @@ Error CudaEngine::out_of_memory(int64_t num_rows) const {
                facts.total_bytes / kBytesOfGigabyte,
                cuda_engine_bytes(options_, config_).all / kBytesOfGigabyte,
                cache_bytes / kBytesOfGigabyte)
-      .note("lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end what holds the rest");
+      .note(
+          "lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end the programs that use "
+          "the rest");
 }
 
 }  // namespace primerl

@@ -53,7 +53,9 @@ Result<CudaDeviceFacts> check_free_memory(const EngineOptions& options, const Mo
                "the engine needs {:.1f} GB of {}, which has {:.1f} of {:.1f} GB free",
                needed / kGigabytes, options.device, facts.free_bytes / kGigabytes,
                facts.total_bytes / kGigabytes)
-      .note("lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end what holds the rest");
+      .note(
+          "lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end the programs that use "
+          "the rest");
 }
 
 }  // namespace

@@ -118,20 +118,20 @@ Status check_products(std::string_view products, std::string_view dtype, const M
                       std::string_view device) {
   if (products != "fp8") return ok();
   if (dtype == "float32")
-    return error(Code::kInvalid, "products = \"fp8\" gives bf16 numbers, and dtype is \"float32\"")
-        .note("leave 'dtype' out, or say products = \"dtype\"");
+    return error(Code::kInvalid, "products = \"fp8\" computes in bf16, and dtype is \"float32\"")
+        .note("leave 'dtype' out, or write products = \"dtype\"");
   if (config.moe.has_value())
     return error(Code::kUnavailable,
                  "products = \"fp8\" are those of dense layers, and {} has experts",
                  config.model_type)
-        .note("say products = \"dtype\"");
+        .note("write products = \"dtype\"");
   ASSIGN_OR_RETURN(const CudaDeviceFacts facts, cuda_device_facts(cuda_device_index(device)));
   if (facts.capability_major != kHopper)
     return error(
                Code::kUnavailable,
                "products = \"fp8\" needs a device of compute capability 9.0 (Hopper), {} has {}.x",
                device, facts.capability_major)
-        .note("say products = \"dtype\"");
+        .note("write products = \"dtype\"");
   for (const auto& [columns, terms] : shapes_of(config))
     for (const int64_t width : {columns, terms})
       if (width % cuda::kFp8Block != 0)
@@ -139,7 +139,7 @@ Status check_products(std::string_view products, std::string_view dtype, const M
                      "products = \"fp8\" needs widths that are multiples of 128, and a matrix of "
                      "this model is {} x {}",
                      columns, terms)
-            .note("say products = \"dtype\"");
+            .note("write products = \"dtype\"");
   return ok();
 }
 

@@ -74,7 +74,7 @@ Status LearnerAdapters::can_train(const ModelConfig& config) {
     if (width % unit != 0)
       return error(Code::kUnavailable,
                    "adapters of a model with a width of {} cannot be trained on a CUDA device: "
-                   "multiples of {} can",
+                   "widths must be multiples of {}",
                    width, unit)
           .note("place the learner on \"cpu\"");
   return ok();

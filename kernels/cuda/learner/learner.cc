@@ -176,7 +176,7 @@ Status CudaLearner::randomize(uint64_t seed) {
 Status CudaLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   if (trained->adapter == nullptr)
-    return error(Code::kInvalid, "this learner trains whole weights, no adapter");
+    return error(Code::kInvalid, "this learner trains whole weights, not an adapter");
   return on_cuda("filling an adapter", 0, [&] { return trained->tensors->fill(tensors); });
 }
 
@@ -199,7 +199,7 @@ void CudaLearner::look(const std::string& name, const at::Tensor& rows) {
 void CudaLearner::keep_batch(const TrainBatch& batch, int64_t step) {
   const Status kept = kept_batches_.keep(step, batch);
   if (kept.ok() || std::exchange(has_warned_, true)) return;
-  fmt::print(stderr, "warning: the batch of step {} is not kept (said once): {}\n", step,
+  fmt::print(stderr, "warning: the batch of step {} is not kept (logged once): {}\n", step,
              kept.error().text());
 }
 

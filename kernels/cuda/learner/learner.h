@@ -1,5 +1,5 @@
 /// The Learner on one CUDA device: packs, runs a decoder forward and backward, clips, AdamW. It
-/// trains full weights, for any tenant, or adapters of several tenants on frozen weights.
+/// trains whole weights, for any tenant, or adapters of several tenants on frozen weights.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and the
 /// tensors of snapshots are those of TorchLearner, so that a checkpoint continues on either device.
@@ -83,7 +83,7 @@ class CudaLearner final : public Learner, private StepRunner {
     TenantSlot tenant;
     TrainingRules rules;
     CudaTrainedWeights* tensors = nullptr;
-    const AdapterTable* adapter = nullptr;  // null: full weights, of any tenant
+    const AdapterTable* adapter = nullptr;  // null: whole weights, of any tenant
   };
 
   bool has_adapters() const { return adapters_ != nullptr; }
@@ -117,7 +117,7 @@ class CudaLearner final : public Learner, private StepRunner {
   const CudaStream stream_;
   KeptBatches kept_batches_;
   bool has_warned_ = false;  // a warning was logged about a batch that was not kept
-  // Exactly one of these: full weights, or adapters on a frozen base.
+  // Exactly one of these: whole weights, or adapters on a frozen base.
   std::unique_ptr<CudaTrainedWeights> whole_;
   const std::shared_ptr<const CudaFrozenBase> base_;
   /// The base's router biases in fp32, since bf16 rounds them. They are not trained.
@@ -145,8 +145,8 @@ DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig&
 
 /// `options` and `adapters` were checked, `model` is supported; the error names anything that a
 /// device cannot compute. `tensors` are those of the folder `base`, or empty: then weights are
-/// random. Without `adapters` it trains full weights; with them, the frozen weights are in `bases`,
-/// which may be null.
+/// random. Without `adapters` it trains whole weights; with them, the frozen weights are in
+/// `bases`, which may be null.
 Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options, ModelFolder model,
                                                    const std::vector<WeightTensor>* tensors,
                                                    const std::string& base,

@@ -49,8 +49,8 @@ Error too_large(const LearnerOptions& options, std::span<const AdapterTraining> 
                bytes.rows / kGiga, bytes.head / kGiga, kLearnerReserveBytes / kGiga,
                facts.free_bytes / kGiga, facts.total_bytes / kGiga)
       .note(
-          "lower 'micro_batch_tokens', say recompute = \"keep_attention\" or \"full\", or end "
-          "what holds the rest");
+          "lower 'micro_batch_tokens', use recompute = \"keep_attention\" or \"full\", or end the "
+          "programs that use the rest");
 }
 
 }  // namespace primerl

@@ -120,7 +120,7 @@ double CudaTrainedWeights::gradient_norm() {
   return std::sqrt(sum);
 }
 
-/// An adapter is copied to the host whole; for full weights, only the bad tensor.
+/// An adapter is copied to the host whole; for whole weights, only the bad tensor.
 std::string CudaTrainedWeights::broken_gradient() const {
   const at::Tensor all = padded_ == nullptr ? gradients_ : on_host(gradients_);
   for (const auto& slice : files_.slices()) {

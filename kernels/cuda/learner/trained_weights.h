@@ -1,5 +1,5 @@
 /// The trained state of a learner on a CUDA device: fp32 masters, gradients and AdamW moments, and
-/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: full
+/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: whole
 /// weights, or one of several adapters of the same shape (padded_adapters.h).
 ///
 /// With bf16 it is a separate copy that each update writes; with fp32 GEMMs read the masters.
@@ -70,7 +70,7 @@ class CudaTrainedWeights {
 
   /// Copies on the host, in fp32.
   std::vector<WeightTensor> copy_weights() const { return copies_of(masters_); }
-  /// Publishes full weights for engines: those that GEMMs read, in their type. As copies on the
+  /// Publishes whole weights for engines: those that GEMMs read, in their type. As copies on the
   /// host,
   std::vector<WeightTensor> copy_published() const { return copies_of(weights_); }
   /// or in `buffer`, which has published_bytes(); complete when this returns. `next`: the buffers
@@ -96,8 +96,8 @@ class CudaTrainedWeights {
 
   const TensorTable& table_;
   const TensorTable& files_;
-  const PaddedAdapters* const padded_ = nullptr;  // null for full weights: both tables are then the
-                                                  // same
+  const PaddedAdapters* const padded_ = nullptr;  // null for whole weights: both tables are then
+                                                  // the same
   const AdapterTable* const adapter_ = nullptr;
   const at::ScalarType type_;
   const CudaStream& stream_;

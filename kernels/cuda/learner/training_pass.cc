@@ -72,7 +72,7 @@ CudaTrainingPass::Layer CudaTrainingPass::layer_of(int32_t index,
                       .shared_down = of_mlp("shared_down")}};
 }
 
-/// The same angles as on the CPU (kernels/torch/decoder.cc).
+/// The same angles as on the CPU (kernels/cpu/stages/decoder.cc).
 void CudaTrainingPass::make_angles(int64_t positions) {
   if (cosine_.defined() && positions <= cosine_.size(0)) return;
   const auto count = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));

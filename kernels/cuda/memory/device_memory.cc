@@ -112,7 +112,8 @@ class CudaBuffer final : public DeviceBuffer {
 
   Result<DeviceHandle> handle() const override {
     if (server_ == nullptr)
-      return error(Code::kUnavailable, "memory of another process is not this one's to give away");
+      return error(Code::kUnavailable,
+                   "memory of another process cannot be shared from this process");
     CudaMemoryHandle named;
     ASSIGN_OR_RETURN(named.uuid, uuid_of(device_index_));
     named.mapped_bytes = memory_->num_bytes();

@@ -57,7 +57,7 @@ Status WeightUpload::copy(const TensorMatch::Source& source, const at::Tensor& f
       used_ = 0;
       RETURN_IF_ERROR(await(parts_[now_].is_read));
       if (stop.stop_requested())
-        return error(Code::kUnavailable, "other weights came before these were on the device");
+        return error(Code::kUnavailable, "newer weights arrived before these were on the device");
     }
     const int64_t count = std::min((kPartBytes - used_) / size, source.slice->count - begin);
     const Part& part = parts_[now_];

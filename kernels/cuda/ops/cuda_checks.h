@@ -36,7 +36,8 @@ inline const char* fault_of_matrix(const AddAdaptersArgs& args) {
   for (int i = 0; i < args.num_parts; ++i) all |= args.parts[i].a | args.parts[i].b;
   if (args.terms < 1 || args.terms > kRowsMax || all % 8 != 0 ||
       !are_aligned(args.x, args.slots, args.y))
-    return "terms, strides and places of parts must be multiples of 8, x, slots and y at addresses "
+    return "terms, strides and offsets of parts must be multiples of 8, x, slots and y at "
+           "addresses "
            "of 16 bytes";
   for (int i = 0; i < args.num_parts; ++i) {
     const AdapterPart& part = args.parts[i];
@@ -60,7 +61,7 @@ inline const char* fault_of(const LoraDelta& lora_delta) {
   const AddAdaptersArgs& args = lora_delta.of;
   if (const char* fault = fault_of_matrix(args); fault != nullptr) return fault;
   if (lora_delta.num_rows < 0 || lora_delta.num_rows > kRowsMax) return kTooManyRows;
-  if (lora_delta.rows == nullptr) return "adapters need to be told whose each row is";
+  if (lora_delta.rows == nullptr) return "adapters need the adapter of each row";
   const bool needs_workspace = lora_delta.num_rows > 0 && args.num_parts > 0;
   const bool has_workspace = args.workspace != nullptr || !needs_workspace;
   if (!has_workspace || !are_aligned(args.workspace, lora_delta.rows))
@@ -74,7 +75,7 @@ inline const char* fault_of(const LoraDelta* added, Type type, int64_t rows, int
   if (added == nullptr) return nullptr;
   if (const char* fault = fault_of(*added); fault != nullptr) return fault;
   if (added->num_rows != rows || added->of.columns != columns || added->of.type != type)
-    return "adapters must have the type, rows and columns of the product";
+    return "adapters must have the type, rows and columns of the GEMM";
   for (int i = 0; i < added->of.num_parts; ++i)
     if (added->of.parts[i].column % unit != 0 || added->of.parts[i].columns % unit != 0)
       return "parts that adapters add to must be whole norms, gates, ups or heads";
@@ -94,12 +95,13 @@ const char* fault_of_norm(const Args& args, bool is_aligned) {
 }
 inline const char* fault_of(const RmsNormArgs& args) {
   if ((args.delta != nullptr || args.parts != nullptr) && args.sum == nullptr)
-    return "a norm with delta needs a place for the sum";
-  if (args.delta != nullptr && args.parts != nullptr) return "a norm takes delta or its parts";
+    return "a norm with delta needs a buffer for the sum";
+  if (args.delta != nullptr && args.parts != nullptr)
+    return "a norm needs delta or its parts, not both";
   if ((args.parts != nullptr) != (args.num_parts > 0))
-    return "parts of delta must be 1 or more, where there are some";
+    return "parts of delta must be 1 or more, if there are any";
   if (args.added != nullptr && args.delta == nullptr && args.parts == nullptr)
-    return "a norm adds what adapters add to delta, which is not there";
+    return "a norm adds LoRA deltas to delta, which is null";
   if (const char* fault = fault_of_norm(
           args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts));
       fault != nullptr)
@@ -294,7 +296,7 @@ inline const char* fault_of(const QuantiseBlocksArgs& args) {
   if (args.code_stride < args.width || args.scale_stride < args.width / kFp8Block ||
       (has_transposed && (args.transposed_code_stride < args.rows ||
                           args.transposed_scale_stride < args.rows / kFp8Block)))
-    return "strides must be at least what a row has";
+    return "strides must be at least the size of a row";
   if (!are_aligned(args.x, args.codes, args.transposed_codes) || args.code_stride % 16 != 0 ||
       args.transposed_code_stride % 16 != 0)
     return "x and codes must be aligned to 16 bytes";

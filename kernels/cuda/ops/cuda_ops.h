@@ -264,7 +264,7 @@ struct SamplingRow {
 };
 
 /// The next token of each row, by the rules and random numbers of
-/// kernels/torch/inference/sampler.h. Weights have the bits of the CPU's (on CPUs with fused
+/// kernels/common/sampler.h. Weights have the bits of the CPU's (on CPUs with fused
 /// multiply-add) and masses are whole numbers. So equal fp32 logits give the same token and the
 /// same kept set. The log-probability differs by rounding. A row whose weights sum to zero, NaN or
 /// infinity gives token 0 and a NaN log-probability, and keeps all tokens.

@@ -48,7 +48,7 @@ Status check_moe(const MoeSpec& moe) {
     return error(Code::kInvalid, "a token goes to {} of {} experts", moe.experts_per_token,
                  moe.num_experts);
   if (moe.num_experts % moe.num_groups != 0)
-    return error(Code::kInvalid, "{} experts are no multiple of 'n_group' {}", moe.num_experts,
+    return error(Code::kInvalid, "{} experts are not a multiple of 'n_group' {}", moe.num_experts,
                  moe.num_groups);
   if (moe.groups_kept > moe.num_groups)
     return error(Code::kInvalid, "'topk_group' {} is above 'n_group' {}", moe.groups_kept,
