@@ -273,7 +273,7 @@ Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
   const int64_t step = choice.points[first.slot.index()].step;
   return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps", first.name, step,
                first.max_steps)
-      .note(fmt::format("go on with --max-steps {} or more", step + 1));
+      .note(fmt::format("continue with --max-steps {} or more", step + 1));
 }
 
 }  // namespace
