@@ -34,7 +34,7 @@ bool damage(const std::filesystem::path& folder, std::span<const std::byte> byte
 class APrefix : public ::testing::Test {
  protected:
   enum class Change { kFail, kGiveUp, kLeaveOut };
-  /// Of the first step of `node`, from `first` on, that is of `kind`.
+  /// Changes the record of the first step of `node`, from `first` on, that is of `kind`.
   void record(std::string_view node, StepKind kind, uint64_t first, Change change) {
     const GroupId group = host_of(*plan_, node);
     const auto tamper = [&](std::span<std::byte> head, std::vector<std::byte>&) {
