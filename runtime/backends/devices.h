@@ -42,13 +42,14 @@ struct DeviceBudget {
   std::function<Result<DeviceRoom>(const std::string& device)> room;
 };
 
-/// The same for all processes of this machine that do not select devices by an environment
+/// Checks the devices of all processes of this machine that do not select devices by an environment
 /// variable. It also checks memory: kExhausted names the first device whose processes do not fit
 /// together.
 Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceBudget& memory);
 
-/// The same, computed by the worker program that the processes will run. The program is started
-/// only if the plan uses a device other than the CPU. kDeadline: it does not answer.
+/// The result of check_devices(), computed by the worker program that the processes will run. The
+/// program is started only if the plan uses a device other than the CPU. kDeadline: it does not
+/// answer.
 Status check_devices_here(const Plan& plan);
 
 }  // namespace primerl

@@ -42,7 +42,7 @@ Result<FrameKeys> read_agent_keys(const AgentArguments& arguments) {
   if (arguments.allow.empty())
     return error(Code::kInvalid, "--keys '{}' needs a list of those let in: --allow is missing",
                  arguments.keys)
-        .note("write one with `primerl-graph keys allow`: without it any key would be let in");
+        .note("write one with `primerl-graph keys allow`: without it any key would be accepted");
   ASSIGN_OR_RETURN(keys.own, read_key_file(arguments.keys));
   ASSIGN_OR_RETURN(const auto entries, read_allow_list(arguments.allow));
   for (const AllowedName& entry : entries)

@@ -65,7 +65,7 @@ Status write_sessions(const RouteSimArguments& arguments, const SessionTrace& tr
           .note("--write makes a file, or replaces one");
     if (std::filesystem::equivalent(path, arguments.sessions, ignored))
       return error(Code::kInvalid, "'{}' is the trace that is read", arguments.write)
-          .note("the names of blocks would take the place of its token ids; give another name");
+          .note("the names of blocks would replace its token ids; give another name");
   }
   return replace_file(system_files(), arguments.write, session_trace_text(trace));
 }

@@ -137,7 +137,7 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
-  // Before any file in it is read, because a run that is still ending would continue to write.
+  // Opens the folder before it reads a file in it. A run that is still ending may still write.
   if (!prepared.resume.run_folder.empty() && arguments.place.out.empty()) {
     auto taken = RunFolder::open(prepared.resume.run_folder);
     if (!taken.ok()) return refuse(taken.error(), kExitFailed);
@@ -156,8 +156,8 @@ Prepared prepare(RunArguments arguments) {
                                 *prepared.plan);
   say_notes();
   if (!folder.ok())
-    return refuse(folder.error(), folder.error().code() == Code::kCancelled ? kExitInterrupted
-                                                                            : kExitFailed);
+    return refuse(folder.error(),
+                  folder.error().code() == Code::kCancelled ? kExitInterrupted : kExitFailed);
   prepared.folder = std::move(folder).value();
   return prepared;
 }

@@ -153,7 +153,7 @@ void AgentServer::prepare(const std::string& from, Client& client, const Prepare
   const auto begin = [&]() -> Status {
     RETURN_IF_ERROR(check_names(order));
     if (client.check != nullptr || !client.outbox.empty())
-      return error(Code::kExists, "the answer to an order before is still due");
+      return error(Code::kExists, "the previous order is not answered yet");
     ASSIGN_OR_RETURN(client.check, RunCheck::begin(order, client.challenge,
                                                    {settings_.find_worker, settings_.check_run},
                                                    looks_, steady_now()));

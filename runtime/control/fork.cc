@@ -19,11 +19,11 @@ namespace fs = std::filesystem;
 
 /// How often a waiting launcher looks for Ctrl-C.
 constexpr Duration kRemakeTick = Duration::milliseconds(100);
-/// From the last message of a worker to its exit.
+/// Longest time from the last message of a worker to its exit.
 constexpr Duration kRemakeExitMax = Duration::seconds(10);
 
-/// For a worker that takes `num_steps` training steps: each as long as a replay allows a step, and
-/// as much for loading and for saving.
+/// Time limit of a worker that takes `num_steps` training steps. A step may last as long as in a
+/// replay. Loading and saving may each last as long as a step.
 Duration remake_max(int64_t num_steps) {
   constexpr int64_t kLoadAndSave = 2;
   return ReplayOptions().step_max * (num_steps + kLoadAndSave);
@@ -40,7 +40,7 @@ struct Lack {
   Error why;
 };
 
-/// Which checkpoints can be forked, as notes.
+/// Adds notes that name the checkpoints that can be forked.
 Error with_forkable(Error error, const Plan& plan, const ResumeChoice& choice) {
   bool has_any = false;
   for (const Tenant& tenant : plan.tenants) {
@@ -57,7 +57,7 @@ Error with_forkable(Error error, const Plan& plan, const ResumeChoice& choice) {
               : "it has no complete checkpoint: tenant.NAME.checkpoint_every makes them");
 }
 
-/// No tenant can begin at the step.
+/// The error when no tenant can begin at the step.
 Error no_fork_step(const Plan& plan, const ResumeChoice& choice, std::vector<Lack> lacks) {
   const bool is_beyond =
       std::ranges::all_of(lacks, [](const Lack& lack) { return lack.last_step.has_value(); });
@@ -94,7 +94,7 @@ Result<Remake> find_remake(const Result<TrainingRecord>& record, const Tenant& t
   return record->remake(tenant.name, step);
 }
 
-/// Where a tenant begins that cannot begin at the step.
+/// Lets a tenant that cannot begin at the step begin earlier: at `older`, or at its first step.
 void begin_earlier(const Lack& lack, const Tenant& tenant, std::optional<ResumePoint> older,
                    ResumeChoice& choice) {
   const std::string why =
@@ -131,7 +131,7 @@ LaunchOptions remake_launch(const Remake& remake, const Tenant& tenant, const fs
   return options;
 }
 
-/// How the worker ended, by its own words or by its exit.
+/// How the worker ended: what it reported, or its exit.
 Status remake_end(WorkerProcess& worker, const std::optional<RunEnded>& ended) {
   const auto exit = worker.wait(kRemakeExitMax);
   if (ended && !ended->text.empty()) return Error(static_cast<Code>(ended->code), ended->text);

@@ -1,8 +1,8 @@
 /// `run --fork RUN@step=N`: a new run that begins after training step N of another one.
 ///
-/// The other run may have a complete checkpoint of that step, or not: then its record is read, and
+/// If the other run has no complete checkpoint of that step, its record is read, and
 /// primerl-worker makes the checkpoint again (runtime/replay/remade_checkpoint.h), in the folder of
-/// the new run. The other run stays as it is. A tenant that has not taken step
+/// the new run. The other run is not changed. A tenant that has not taken step
 /// N begins from its newest checkpoint before, or from its first step.
 #pragma once
 

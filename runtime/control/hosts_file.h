@@ -36,7 +36,7 @@ struct HostsFile {
 /// Reads the file and checks it against the graph. An Error: the file cannot be read. Every other
 /// fault is a diagnostic.
 Result<HostsFile> read_hosts(const std::string& path, const Plan& plan);
-/// The same for a text.
+/// Checks the text of a hosts file; `name` is for the diagnostics.
 HostsFile read_hosts_text(std::string text, const std::string& name, const Plan& plan);
 
 /// Parses "host:port": a host name or an address (IPv6 in brackets), and a port of at least

@@ -398,7 +398,7 @@ Status expect_hello(WorkerProcess& worker, ControlInbox& inbox, const ExpectedHe
     auto event = inbox.take(left);
     if (!event) {
       if (Clock::now() < deadline) continue;
-      return error(Code::kDeadline, "the worker '{}' has not spoken within {}", expected.process,
+      return error(Code::kDeadline, "the worker '{}' sent nothing within {}", expected.process,
                    to_string(timeout));
     }
     const bool is_ours = event->peer == worker.process();

@@ -260,7 +260,7 @@ Status RunCoordinator::tick(Time now) {
     for (size_t e = 0; e < total.size(); ++e)
       if (const auto under_way = static_cast<int64_t>(total[e].in_flight); under_way != 0)
         (void)std::move(stalled).note(
-            fmt::format("edge '{}': {} messages under way", plan_.edges[e].name, under_way));
+            fmt::format("edge '{}': {} messages in flight", plan_.edges[e].name, under_way));
   }
   return tell_stall_ ? std::move(stalled).note(tell_stall_()) : std::move(stalled);
 }
@@ -305,11 +305,11 @@ Status check_ledger(const Plan& plan, const std::vector<EdgeLedger>& total) {
   for (size_t e = 0; e < total.size(); ++e) {
     const EdgeLedger& edge = total[e];
     if (edge.in_flight == 0 && edge.sent == edge.handled + edge.returned + edge.dropped) continue;
-    return error(Code::kInternal,
-                 "edge '{}' does not balance: {} sent, {} handled, {} returned, {} dropped, {} "
-                 "under way",
-                 plan.edges[e].name, edge.sent, edge.handled, edge.returned, edge.dropped,
-                 static_cast<int64_t>(edge.in_flight));
+    return error(
+        Code::kInternal,
+        "edge '{}' does not balance: {} sent, {} handled, {} returned, {} dropped, {} in flight",
+        plan.edges[e].name, edge.sent, edge.handled, edge.returned, edge.dropped,
+        static_cast<int64_t>(edge.in_flight));
   }
   return ok();
 }

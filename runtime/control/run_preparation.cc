@@ -99,7 +99,7 @@ Result<bool> pass_over_newer(const fs::path& run_folder, const Plan& plan, OpenR
     }
     record.last_steps[tenant.name] = step;
     if (!found.newest || found.newest->step <= step) continue;
-    auto note = fmt::format("the checkpoint of step {} is newer than what is left of the record",
+    auto note = fmt::format("the checkpoint of step {} is newer than the remaining record",
                             found.newest->step);
     const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
     found = find_checkpoints(folder, CheckpointDepth::kContents, step);
@@ -153,7 +153,7 @@ Result<OpenRecord> open_record(const fs::path& folder, const Plan& plan, ResumeC
     for (size_t i = 0; i < record.heads.size(); ++i)
       for (const ProcessId process : newer)
         if (plan.process(process).name == record.heads[i].process)
-          unfit[record.paths[i]] = "it is newer than what is left of another process's record";
+          unfit[record.paths[i]] = "it is newer than the remaining record of another process";
     if (!newer.empty()) continue;
     ASSIGN_OR_RETURN(const bool changes, pass_over_newer(choice.run_folder, plan, record));
     if (!changes) return record;
@@ -273,7 +273,7 @@ Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
   const int64_t step = choice.points[first.slot.index()].step;
   return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps", first.name, step,
                first.max_steps)
-      .note(fmt::format("go on with --max-steps {} or more", step + 1));
+      .note(fmt::format("continue with --max-steps {} or more", step + 1));
 }
 
 }  // namespace
@@ -399,10 +399,9 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
     }
     const auto bytes_max = static_cast<uint64_t>(plan.trace.bytes_max);
     for (const fs::path& gone : folder->remove_oldest_traces(bytes_max, follow.record))
-      choice.notes.push_back(
-          fmt::format("'{}' is removed: what earlier starts recorded is larger than {} bytes "
-                      "(trace.bytes_max)",
-                      gone.filename().string(), bytes_max));
+      choice.notes.push_back(fmt::format(
+          "'{}' is removed: the record of earlier starts is larger than {} bytes (trace.bytes_max)",
+          gone.filename().string(), bytes_max));
   } else {
     ASSIGN_OR_RETURN(folder,
                      RunFolder::create(".", out, plan.settings.name, folder_time(wall_seconds())));

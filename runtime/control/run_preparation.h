@@ -29,7 +29,7 @@ namespace primerl {
 
 struct Remake;  // runtime/replay/remade_checkpoint.h
 
-/// What the command line says about the folder of a run and where it resumes.
+/// Options of the command line: the folder of a run and where it resumes.
 struct RunPlace {
   std::string out;               // the run's folder; "": one with a new name
   std::string resume;            // a run folder or a checkpoint; "": a new run
@@ -43,10 +43,11 @@ struct ResumeChoice {
   std::filesystem::path graph_file;  // the resolved graph of the resumed run
   std::filesystem::path fork_of;     // the run folder that is forked; empty: none
   int64_t fork_step = 0;
-  /// Index = tenant slot: checkpoints of a fork that are made again; null: it is there, or none is.
+  /// Index = tenant slot: checkpoints of a fork that are made again; null: it exists, or the tenant
+  /// has none.
   std::vector<std::shared_ptr<const Remake>> remakes;
-  /// Index = tenant slot; filled by choose_checkpoints(). Without a folder where a record is
-  /// followed from the tenant's first step; empty where nobody has a checkpoint.
+  /// Index = tenant slot; filled by choose_checkpoints(). A point has no folder if a
+  /// record is followed from the tenant's first step. Empty if no tenant has a checkpoint.
   std::vector<ResumePoint> points;
   FollowFile follow;  // filled by choose_record(); if its `record` is empty, no record is followed
   std::filesystem::path follow_file;          // file with `follow`, once there is a run folder
@@ -68,7 +69,7 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
 /// Finds every tenant's checkpoint. The error names what is missing and what to do.
 Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice& choice);
 
-/// Makes the run folder, or goes on in `taken`, and writes the resolved graph into it; an earlier
+/// Makes the run folder, or uses `taken`, and writes the resolved graph into it; an earlier
 /// trace there is renamed (RunFolder::set_trace_aside()), and choice.record is updated. Checkpoints
 /// of another run are copied into it or made again there. kCancelled: Ctrl-C came meanwhile.
 Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,

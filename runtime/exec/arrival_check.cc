@@ -52,7 +52,7 @@ Status ArrivalCheck::check_ends(ProcessId from, const MessageBatch& batch) const
 Status ArrivalCheck::check(const MessageBatch& batch, const BatchedMessage& message) const {
   const Envelope& envelope = message.envelope;
   if (message.link.index() >= wiring_->links.size())
-    return error(Code::kCorrupt, "a message of link {}, which there is not", message.link.value);
+    return error(Code::kCorrupt, "a message of link {}, which does not exist", message.link.value);
   const auto& link = wiring_->links[message.link.index()];
   const Expected& expected = expected_[message.link.index()];
   const auto refused = [&](std::string_view what, const auto& found) {

@@ -160,7 +160,7 @@ void CafExecutor::Core::watch_drain(Time now) {
     drained_end = drained_end_;
   }
   std::vector<GroupCounts> counts(here_.size());
-  // Counted twice, because a message may be in transit during the first count.
+  // It counts twice, because a message may be in transit during the first count.
   for (int i = 0; i < 2; ++i) {
     bool all_drain = true;
     for (size_t k = 0; k < here_.size(); ++k) {

@@ -59,7 +59,7 @@ Input ActorGroup::Body::replayed_input(const RecordedStep& step) {
   if (num_armed == 0) {
     const Contract& contract = slots_[step.actor].running->contract();
     setup().step_source->diverged(
-        fmt::format("timer '{}' of '{}' came due in the recorded run, but is not armed here",
+        fmt::format("timer '{}' of '{}' expired in the recorded run, but is not armed here",
                     contract.timers[step.timer].name, slots_[step.actor].running->self_name()));
   }
   return input;

@@ -71,7 +71,8 @@ void count_overwritten(InLink& in, const Envelope& older) {
 Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
   InLink& in = links[in_index];
   if (!envelope.tenant.is_none() && envelope.tenant.value >= num_slots_)
-    return error(Code::kCorrupt, "message {} of link {} is for tenant slot {}, which there is not",
+    return error(Code::kCorrupt,
+                 "message {} of link {} is for tenant slot {}, which does not exist",
                  envelope.sequence, in.id.value, envelope.tenant.value);
   if (envelope.incarnation != in.incarnation) {
     if (envelope.incarnation < in.incarnation) {

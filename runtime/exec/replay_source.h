@@ -39,7 +39,7 @@ class ReplaySource {
   virtual uint32_t incarnation() const = 0;
   /// Every group reached the end of its record: from now on resources do real work.
   virtual void resume() = 0;
-  /// Names the message that a group waits for and that no group will send. Asked when no group can
+  /// Names the message that a group waits for and that no group will send. Called when no group can
   /// make progress.
   virtual Error stuck() const = 0;
   virtual std::span<const ProcessId> absent() const { return {}; }

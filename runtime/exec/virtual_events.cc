@@ -262,7 +262,7 @@ void VirtualExecutor::check_invariants() {
   for (const GroupSlot& slot : slots_)
     if (slot.group) held += slot.group->num_held();
   if (held != in_flight)
-    broken(fmt::format("{} messages are somewhere, the ledger says {}", held, in_flight));
+    broken(fmt::format("{} messages exist, the ledger counts {}", held, in_flight));
 }
 
 }  // namespace primerl

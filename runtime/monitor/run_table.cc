@@ -65,7 +65,7 @@ const Json::Array& list_of(const Json& object, std::string_view key) {
 
 constexpr size_t kTenantsShownMax = 4;
 
-/// If a node has more tenants than are shown by name: its instances as `env(16)`.
+/// For a node with more tenants than are shown by name: its instances in one entry, as `env(16)`.
 std::vector<std::string> without_tenants(const std::vector<std::string>& names) {
   const auto node_of = [](const std::string& name) { return name.substr(0, name.find('.')); };
   std::vector<std::string> shown;

@@ -160,7 +160,7 @@ std::shared_ptr<const Wiring> StatusStore::wiring() const {
     const std::lock_guard lock(mutex_);
     if (wiring_ != nullptr) return wiring_;
   }
-  // Made outside the lock, because the session must not wait for it.
+  // The wiring is computed without the lock, because the session must not wait for it.
   auto made = make_wiring(*plan_);
   const std::lock_guard lock(mutex_);
   wiring_ = std::move(made);

@@ -99,7 +99,7 @@ Status GenerateArguments::validate() const {
     return error(Code::kInvalid,
                  "exactly one of --prompt and --prompt-ids is needed, and not an empty one");
   if (special_tokens && prompt.empty())
-    return error(Code::kInvalid, "--special-tokens is about --prompt, and there is none");
+    return error(Code::kInvalid, "--special-tokens needs --prompt");
   if (!prompt_ids.empty()) {
     auto ids = parse_token_ids(prompt_ids);
     if (!ids.ok()) return std::move(ids).error().while_doing("--prompt-ids");

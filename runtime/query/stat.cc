@@ -64,7 +64,7 @@ class Samples {
       const MessageKey key{link, trace_.summary().newest_incarnation, sequence};
       const auto at = trace_.delivery(key);
       const auto step = at ? trace_.step(target, at->step) : std::nullopt;
-      // Sent by an older incarnation of the sender, which has its own sequence numbers.
+      // Without a step, an older incarnation sent the message. It has its own sequence numbers.
       if (!step && ++num_absent > 64) return;
       if (step) take_step(*step);
     }

@@ -380,10 +380,10 @@ Result<RecordPrefix> prefix_to_follow(const Plan& plan, std::shared_ptr<const Tr
     if (!has_part && !prefix.trace->started(group))
       return error(Code::kInvalid, "'{}' had not started yet", plan.groups[i].name);
     if (prefix.first_steps[i] > cuts.first_step(group))
-      return error(Code::kInvalid,
-                   "the record of '{}' begins with step {}: what came before was retired "
-                   "(trace.bytes_max)",
-                   plan.groups[i].name, prefix.first_steps[i]);
+      return error(
+          Code::kInvalid,
+          "the record of '{}' begins with step {}: earlier steps were deleted (trace.bytes_max)",
+          plan.groups[i].name, prefix.first_steps[i]);
   }
   return prefix;
 }

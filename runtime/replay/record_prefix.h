@@ -60,7 +60,7 @@ struct RecordPrefix {
 /// error has the reason.
 Result<RecordPrefix> prefix_to_follow(const Plan& plan, std::shared_ptr<const Trace> trace,
                                       const RunCuts& cuts = {});
-/// The same for any record that fits the plan (check_fits), even if it cannot be followed.
+/// The prefix of any record that fits the plan (check_fits), even if it cannot be followed.
 RecordPrefix longest_prefix(const Plan& plan, std::shared_ptr<const Trace> trace,
                             const RunCuts& cuts = {});
 /// By GroupId: groups that are not replayed, because their process died in the record and was

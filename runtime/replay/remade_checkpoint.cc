@@ -79,7 +79,7 @@ Result<RunCuts> choose_cuts(const Remake& remake, SavedStates& saved) {
   const uint64_t first = remake.trace->first_step(remake.group);
   const GroupState* state = cuts.state_of(remake.group);
   if (state != nullptr && first <= state->num_steps + 1) {
-    // A learner that the tenant had asked for nothing before the cut would not be loaded.
+    // A learner without calls of the tenant before the cut would not be loaded.
     ASSIGN_OR_RETURN(const auto taken, learner_steps_of(*remake.plan, *state));
     if (taken.contains(remake.tenant)) return cuts;
   }
@@ -120,7 +120,7 @@ uint64_t last_before_saving(const Trace& trace, GroupId group, uint64_t training
   return last;
 }
 
-/// Every step that is played is in the record, with the messages of the groups that are not.
+/// Checks that the record has every step that is played, and the messages of the other groups.
 Status check_inputs(const Remake& remake) {
   const Plan& plan = *remake.plan;
   const Trace& trace = *remake.trace;
@@ -177,7 +177,7 @@ Status choose_groups(Remake& remake) {
   return ok();
 }
 
-/// Keeps nothing: only the learner's files are wanted, and those are written apart.
+/// Saves nothing: only the learner's files are needed, and `save` writes them.
 class NoServices final : public HostServices, public RunFiles {
  public:
   explicit NoServices(const std::vector<ResumePoint>& points) : points_(points) {}
@@ -190,7 +190,7 @@ class NoServices final : public HostServices, public RunFiles {
   }
   Status append_line(std::string_view, std::string_view) override { return ok(); }
   Result<fs::path> begin_checkpoint(TenantSlot, int64_t step) override {
-    return fs::path(fmt::format("step_{}", step));  // the learner leaves it alone
+    return fs::path(fmt::format("step_{}", step));  // the learner writes nothing there
   }
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
@@ -243,7 +243,7 @@ Result<int64_t> TrainingRecord::last_step(const std::string& tenant) const {
   return taken + num_recorded_steps(*newest_.trace, group, at + 1)[*slot];
 }
 
-/// Starts before the newest one, if that began after the step.
+/// The record of the newest start; if that began at or after the step, of an earlier one.
 Result<TrainingRecord::Part> TrainingRecord::part_with(const std::string& tenant,
                                                        int64_t step) const {
   Part part = newest_;
@@ -300,7 +300,7 @@ Result<Remake> TrainingRecord::remake_from(const Part& part, TenantSlot tenant,
   SavedStates saved(plan, *part.trace, folders);
   ASSIGN_OR_RETURN(remake.cuts, choose_cuts(remake, saved));
   RETURN_IF_ERROR(choose_groups(remake));
-  // An actor that begins with saved state has what it resumed from in it.
+  // The saved state of an actor includes the point that it resumed from.
   if (remake.cuts.empty() || !has_newer) {
     ASSIGN_OR_RETURN(remake.begun_from, begun_from(*part.trace));
   }

@@ -7,11 +7,11 @@
 /// have written after step N, to the bit where the learner repeats to the bit (tolerance.h).
 ///
 ///   ASSIGN_OR_RETURN(auto record, TrainingRecord::open(run));
-///   ASSIGN_OR_RETURN(const Remake remake, record.remake("main", 15));    // reads, computes
-///   nothing RETURN_IF_ERROR(play_to_checkpoint(remake, resource_factory(), save));
+///   ASSIGN_OR_RETURN(const Remake remake, record.remake("main", 15));  // computes nothing
+///   RETURN_IF_ERROR(play_to_checkpoint(remake, resource_factory(), save));
 ///
-/// Nothing in the folder of the run is written but an index of its trace, as by any reader of a
-/// trace. Not thread-safe.
+/// In the folder of the run it writes only an index of the trace, as every reader of a trace does.
+/// Not thread-safe.
 #pragma once
 
 #include <filesystem>
@@ -28,7 +28,7 @@
 
 namespace primerl {
 
-/// What is to be played.
+/// The part of a record that is played to make a checkpoint again.
 struct Remake {
   std::shared_ptr<const Trace> trace;
   std::shared_ptr<const Plan> plan;  // of the record
@@ -37,7 +37,7 @@ struct Remake {
   InstanceId trainer;
   int64_t step = 0;        // training step of the checkpoint
   int64_t from_step = 0;   // of the checkpoint that the learner is loaded from; 0: the first step
-  uint64_t stop_step = 0;  // of the group: the last one before it would have saved
+  uint64_t stop_step = 0;  // the group's last step before it would have saved
   RunCuts cuts;            // that the group begins with; empty: its first step
   std::vector<bool> is_real, is_absent;  // by group
   std::vector<ResumePoint> begun_from;   // by tenant slot: what the record began from
@@ -60,7 +60,7 @@ class TrainingRecord {
   Result<Remake> remake(const std::string& tenant, int64_t step) const;
 
  private:
-  /// What one start recorded, with the starts that went on from its saved state.
+  /// The record of one start and of the starts that resumed from its saved state.
   struct Part {
     std::filesystem::path folder;
     std::shared_ptr<const Trace> trace;
@@ -74,9 +74,9 @@ class TrainingRecord {
   Part newest_;
 };
 
-/// Plays it. `save` is called once, on the learner's thread, after the training step, with the real
-/// learner and the saved state of the trainer. kDeadline when a step hangs: its thread is lost, so
-/// end the process.
+/// Plays `remake`. `save` is called once, on the learner's thread, after the training step, with
+/// the real learner and the saved state of the trainer. kDeadline when a step hangs: its thread is
+/// lost, so end the process.
 Status play_to_checkpoint(
     const Remake& remake, ResourceFactory make,
     const std::function<Status(Learner& learner, const SavedFields& trainer)>& save);

@@ -133,7 +133,7 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool g
 /// Incarnation of the recorded processes, which their messages carry; 1 without messages.
 /// `is_absent`: by group; messages of absent groups are ignored; empty: none.
 uint32_t recorded_incarnation(const Trace& trace, const std::vector<bool>& is_absent);
-/// The same for a record that is followed from `cuts`, which may be empty.
+/// Their incarnation in a record that is followed from `cuts`, which may be empty.
 uint32_t incarnation_of(const Plan& plan, const Trace& trace, const std::vector<bool>& is_absent,
                         const RunCuts& cuts);
 

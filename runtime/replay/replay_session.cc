@@ -382,10 +382,9 @@ Result<ReplaySession> open_replay(ReplayRecord record, const ReplayRequest& requ
   }
   if (!request.from.empty()) RETURN_IF_ERROR(begin_from(request, session));
   if (!session.cuts.empty() && depth != "control")
-    return error(
-               Code::kInvalid,
-               "this record begins with the saved state of a run that went on after a crash: what "
-               "an engine or a learner had computed before is not in it")
+    return error(Code::kInvalid,
+                 "this record begins with the saved state of a run that continued after a crash: "
+                 "what an engine or a learner had computed before is not in it")
         .note("replay it with --depth control, where both answer from the record")
         .note("or replay the run folder, while it still has the older records");
   for (uint32_t i = 0; i < plan.groups.size(); ++i)

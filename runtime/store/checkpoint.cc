@@ -169,7 +169,7 @@ Status CheckpointStore::publish(int64_t step, const Json& state) {
   RETURN_IF_ERROR(files_.sync(from));
 
   std::error_code fault;
-  // The same step again, after a resume: the new checkpoint replaces the old one.
+  // A resumed run reaches the same step again: its checkpoint replaces the old one.
   if (fs::exists(to, fault)) {
     RETURN_IF_ERROR(files_.exchange(from, to));
     RETURN_IF_ERROR(files_.sync(folder_));

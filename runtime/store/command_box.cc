@@ -94,7 +94,7 @@ Result<Json> ask_run(const fs::path& run_folder, CommandedProcess control, Json 
   RETURN_IF_ERROR(replace_file(system_files(), question, content.dump() + "\n"));
   const Time until = steady_now() + timeout;
   while (true) {
-    // Asked before the check, because the run may answer and end in between.
+    // is_alive() comes first, because the run may answer and then end.
     const bool was_alive = is_alive();
     auto text = read_text_file(answered, CommandInbox::kAskBytesMax * 256);
     if (text.ok()) {

@@ -56,7 +56,7 @@ Result<Json> body_json(const FieldSchema& schema, std::span<const std::byte> bod
 /// the work does not grow with the number of tokens.
 Result<Json> body_outline(const FieldSchema& schema, std::span<const std::byte> body,
                           std::span<const Blob> blobs);
-/// The same number as payload_check() of the message.
+/// The number that payload_check() returns for the message.
 Result<uint64_t> body_check(const FieldSchema& schema, uint64_t schema_hash,
                             std::span<const std::byte> body, std::span<const Blob> blobs);
 /// Every policy version in a body, except "none yet" (-1).

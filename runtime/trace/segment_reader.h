@@ -53,7 +53,7 @@ class SegmentReader {
  public:
   /// kCorrupt when the header is wrong; an incomplete tail is no error (Damage::is_tail).
   static Result<std::unique_ptr<SegmentReader>> open(const std::filesystem::path& file);
-  /// The same over bytes in memory, for fuzzing.
+  /// Reads a segment from bytes in memory, for fuzzing.
   static Result<std::unique_ptr<SegmentReader>> parse(std::span<const std::byte> bytes,
                                                       std::string what);
   virtual ~SegmentReader() = default;

@@ -210,7 +210,7 @@ Status append_to_allow_list(const std::filesystem::path& path, const AllowedName
     ASSIGN_OR_RETURN(text, read_list(path));
     ASSIGN_OR_RETURN(const auto entries, entries_of(text, path));
     if (has_entry(entries, entry))
-      return error(Code::kExists, "'{}' lets this key in already, as '{}'", path.string(),
+      return error(Code::kExists, "'{}' already allows this key, as '{}'", path.string(),
                    entry.process);
     if (!text.ends_with('\n') && !text.empty()) text += '\n';
   }

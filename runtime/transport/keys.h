@@ -52,7 +52,7 @@ struct AllowedKey {
   std::vector<TenantSlot> tenants;  // empty: all
 };
 
-/// The same with names, as in the file.
+/// An AllowedKey with names, as in the file.
 struct AllowedName {
   std::string public_key;
   std::string process;

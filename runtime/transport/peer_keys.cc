@@ -94,7 +94,7 @@ Result<std::optional<PeerKeys>> read_peer_keys(const PeerKeyFiles& files, const 
   if (files.allow.empty())
     return error(Code::kInvalid, "--keys '{}' needs a list of those let in: --allow is missing",
                  files.keys)
-        .note("write one with `primerl-graph keys allow`: without it any key would be let in");
+        .note("write one with `primerl-graph keys allow`: without it any key would be accepted");
   PeerKeys keys;
   ASSIGN_OR_RETURN(keys.own, read_key_file(files.keys));
   ASSIGN_OR_RETURN(const auto entries, read_allow_list(files.allow));

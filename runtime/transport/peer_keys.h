@@ -20,7 +20,7 @@ struct PeerKeyFiles {
   std::string allow;   // file of the keys that may connect, each with its tenants
   std::string listen;  // the address for tcp connections; "" = 127.0.0.1
 
-  /// The same as arguments of a worker's command line.
+  /// These members as arguments of a worker's command line.
   std::vector<std::string> words() const;
   std::string tcp_address() const { return "tcp://" + (listen.empty() ? "127.0.0.1" : listen); }
 };

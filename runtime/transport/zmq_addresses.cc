@@ -80,7 +80,8 @@ Status check_reach(const std::string& address, bool has_keys, bool has_allowed) 
   if (!has_allowed)
     return error(Code::kInvalid, "'{}' is beyond this machine and needs a list of allowed keys",
                  address)
-        .note("add the peers' with `primerl-graph keys allow`: without it any key would be let in");
+        .note(
+            "add the peers' with `primerl-graph keys allow`: without it any key would be accepted");
   return ok();
 }
 

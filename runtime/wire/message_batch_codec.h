@@ -76,7 +76,8 @@ FrameRefusal decode_batch_shape(std::span<const std::byte> bytes, BatchShape& sh
 /// The rules that a decoder checks a batch against.
 struct BatchRules {
   const WireTypes* types = nullptr;
-  std::span<const TenantSlot> tenants;  // allowed in addition to shared traffic; empty: all
+  /// Whose messages are allowed, beside those of no tenant. Empty: all.
+  std::span<const TenantSlot> tenants;
   uint64_t blob_bytes_max = uint64_t{1} << 30;
 };
 

@@ -27,7 +27,7 @@ class MsgpackWriter final : public FieldWriter {
   /// The bytes written since the construction; the writer is empty afterwards.
   std::vector<std::byte> take_body();
   std::vector<Blob> take_blobs() { return std::move(blobs_); }
-  /// The same without moving it out, for a writer that is reused: clear() keeps its memory.
+  /// The bytes without moving them out, for a writer that is reused: clear() keeps its memory.
   std::span<const std::byte> body() const;
   std::span<const Blob> blobs() const { return blobs_; }
   void clear();
@@ -108,7 +108,7 @@ struct EncodedMessage {
 
 /// kExhausted when the body exceeds kMessageBytesMax. Long arrays and texts are shared Blobs.
 Result<EncodedMessage> encode_message(const Payload& payload);
-/// The same with everything except Blobs in the body, for callers that carry bodies only.
+/// Puts everything except Blobs into the body, for callers that carry bodies only.
 Result<EncodedMessage> encode_in_body(const Payload& payload);
 /// Encodes into a writer that was cleared.
 Status encode_message(const Payload& payload, MsgpackWriter& writer);

@@ -40,7 +40,8 @@ class WorkerCuts final : public CutSink {
     std::vector<int64_t> newest_steps;  // by tenant slot: step of the newest checkpoint; empty:
                                         // there is none
     std::function<uint64_t()> segment;  // number of the segment that is written now
-    /// Sizes in bytes of the run folder's line files: those that a group writes; none: all.
+    /// Sizes in bytes of the line files in the run folder: of those that the group writes; without
+    /// a group, of all.
     std::function<std::vector<std::pair<std::string, uint64_t>>(GroupId)> line_files;
     /// A cut would be useless: two groups write into one line file, or a file could not be written.
     std::function<bool()> is_useless;

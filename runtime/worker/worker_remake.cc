@@ -29,7 +29,7 @@ struct RemakeArguments {
   int64_t control = -1;
 };
 
-/// What the manifest says of the trainer, from its saved state.
+/// The part of the manifest about the trainer, from its saved state.
 Result<Json> checkpoint_state(const Remake& remake, const SavedFields& saved) {
   const Contract& contract = remake.plan->contract_of(remake.trainer);
   if (contract.name != Trainer::contract().name)
@@ -47,7 +47,7 @@ Result<Json> checkpoint_state(const Remake& remake, const SavedFields& saved) {
 Status make_checkpoint(const RemakeArguments& arguments, const Remake& remake) {
   const ProcessId process = remake.plan->group(remake.group).process;
   RETURN_IF_ERROR(check_devices(*remake.plan, process, &why_no_torch_on));
-  // The run that begins with it prunes its checkpoints itself.
+  // The run that begins with this checkpoint removes old checkpoints itself.
   CheckpointStore store(system_files(), arguments.out, arguments.tenant, {.last = 0});
   return play_to_checkpoint(remake, resource_factory(),
                             [&](Learner& learner, const SavedFields& trainer) -> Status {
@@ -58,7 +58,7 @@ Status make_checkpoint(const RemakeArguments& arguments, const Remake& remake) {
                             });
 }
 
-/// Plans and plays; says hello between the two.
+/// Plans, sends hello, and plays.
 Status remake_checkpoint(const RemakeArguments& arguments, ControlChannel& control) {
   ASSIGN_OR_RETURN(const TrainingRecord record, TrainingRecord::open(arguments.run));
   ASSIGN_OR_RETURN(const Remake remake, record.remake(arguments.tenant, arguments.step));

@@ -102,7 +102,7 @@ TEST_F(KeysCommand, NamesKeysThatCannotBeAllowed) {
   EXPECT_EQ(keys({"allow", key, "--process", "training", "--list", list}).code, 0);
   const auto twice = keys({"allow", key, "--process", "training", "--list", list});
   EXPECT_EQ(twice.code, 1);
-  EXPECT_THAT(twice.err, HasSubstr("lets this key in already, as 'training'"));
+  EXPECT_THAT(twice.err, HasSubstr("already allows this key, as 'training'"));
   EXPECT_EQ(read_allow_list(list)->size(), 1u);
 }
 

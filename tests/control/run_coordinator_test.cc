@@ -319,7 +319,7 @@ TEST(RunCoordinator, NamesTheEdgesOfADrainThatStandsStill) {
   ASSERT_TRUE(stage.say(1, said).ok());
   const Status stalled = stage.coordinator_->tick(stage.now);
   ASSERT_FALSE(stalled.ok());
-  EXPECT_THAT(stalled.error().text(), HasSubstr(fmt::format("edge '{}': 2 messages under way",
+  EXPECT_THAT(stalled.error().text(), HasSubstr(fmt::format("edge '{}': 2 messages in flight",
                                                             stage.plan_.edges.front().name)));
 }
 

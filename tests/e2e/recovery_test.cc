@@ -234,7 +234,7 @@ TEST(ARecoveredRun, KeepsOnlyTheNewestOfOlderRecordsBeyondTheLimit) {
       resume(folder, steps_and_ten(folder),
              {"--set", "trace.bytes_max=4194304", "--set", "trace.segment_bytes=2097152"});
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("'trace.1' is removed: what earlier starts recorded is larger"));
+  EXPECT_THAT(end.err, HasSubstr("'trace.1' is removed: the record of earlier starts is larger"));
   EXPECT_FALSE(fs::exists(folder / "trace.1"));
   EXPECT_TRUE(fs::exists(folder / "trace.2"));
   expect_replays(folder);
@@ -383,7 +383,8 @@ TEST(ARecoveredRun, FollowsADamagedRecordUpToTheDamage) {
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, ContainsRegex("note: [0-9]+ recorded steps of [0-9]+ actor groups are not "
                                      "followed: .*step [0-9]+ of '[a-z.+]+' is missing"));
-  EXPECT_THAT(end.err, ContainsRegex("checkpoint of step [0-9]+ is newer than what is left"));
+  EXPECT_THAT(end.err,
+              ContainsRegex("checkpoint of step [0-9]+ is newer than the remaining record"));
   EXPECT_THAT(end.err, HasSubstr("the run is live"));
   expect_whole(folder, more);
 }

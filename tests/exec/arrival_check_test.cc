@@ -124,9 +124,9 @@ TEST_F(ArrivalCheckTest, RemovesMessagesWhoseEndsDifferFromTheirLink) {
   EXPECT_THAT(fault_of([](auto& message) { message.envelope.target = InstanceId::none(); }), ends);
   const auto past = static_cast<uint32_t>(wiring_->links.size());
   EXPECT_THAT(fault_of([&](auto& message) { message.link = LinkId(past); }),
-              HasSubstr("which there is not"));
+              HasSubstr("which does not exist"));
   EXPECT_THAT(fault_of([](auto& message) { message.link = LinkId::none(); }),
-              HasSubstr("which there is not"));
+              HasSubstr("which does not exist"));
 }
 
 TEST_F(ArrivalCheckTest, TakesOutMessagesOfAnotherType) {

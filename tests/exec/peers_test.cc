@@ -238,7 +238,7 @@ TEST_F(Alone, LeavesOutWhatDoesNotFitAndTakesTheRestOfTheBatch) {
     return status.ok() ? "ok" : status.error().message();
   };
   EXPECT_THAT(fault(std::move(mixed)), HasSubstr("message 9 of link 0 arrived after message 1"));
-  EXPECT_THAT(fault(std::move(beyond)), HasSubstr("is for tenant slot 1, which there is not"));
+  EXPECT_THAT(fault(std::move(beyond)), HasSubstr("is for tenant slot 1, which does not exist"));
   EXPECT_THAT(fault(std::move(unknown)), HasSubstr("a message of link 1, which does not end here"));
   EXPECT_THAT(fault(std::move(no_edge)), HasSubstr("with which it shares no edge"));
   EXPECT_EQ(fault(batch(3)), "ok");

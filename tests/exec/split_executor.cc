@@ -142,7 +142,7 @@ void SplitExecutor::end_as(RunOutcome outcome) {
   for (auto& worker : workers_) worker->member->stop();
 }
 
-/// Made like in the control plane: from every process's report about its own groups.
+/// Like the control plane, it uses every process's report about its own groups.
 StallReport SplitExecutor::stall_report() const {
   const auto wiring = make_wiring(*plan_);
   std::vector<GroupView> views;

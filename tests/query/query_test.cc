@@ -166,7 +166,7 @@ TEST_F(Queries, StatCountsEveryEdge) {
   EXPECT_THAT(to_text(*trace_, stat), Not(HasSubstr("INCOMPLETE")));
 }
 
-/// Counted step by step, the sum over all tenants equals the totals of the indices.
+/// The sum over all tenants, counted step by step, equals the totals of the indices.
 TEST_F(Queries, StatOfAFilterCountsItsStepsAlone) {
   const TraceStat all = stat_trace(*trace_);
   const TraceStat same = stat_trace(*trace_, StepFilter::make(*trace_, {}).value());

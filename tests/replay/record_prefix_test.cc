@@ -34,7 +34,7 @@ bool damage(const std::filesystem::path& folder, std::span<const std::byte> byte
 class APrefix : public ::testing::Test {
  protected:
   enum class Change { kFail, kGiveUp, kLeaveOut };
-  /// Of the first step of `node`, from `first` on, that is of `kind`.
+  /// Changes the record of the first step of `node`, from `first` on, that is of `kind`.
   void record(std::string_view node, StepKind kind, uint64_t first, Change change) {
     const GroupId group = host_of(*plan_, node);
     const auto tamper = [&](std::span<std::byte> head, std::vector<std::byte>&) {
@@ -115,7 +115,7 @@ TEST_F(APrefix, GoesPastACommandThatWasRefused) {
   EXPECT_THAT(prefix_.dropped, HasSubstr("had begun to drain"));
 }
 
-// A step has notes of what resources answered. One of them is damaged, the step itself is whole.
+// A step has notes with the answers of resources. One note is damaged; the step itself is not.
 TEST_F(APrefix, EndsBeforeAStepThatLacksANote) {
   const GroupId group = host_of(*plan_, "prefill");
   std::vector<std::byte> note;
@@ -143,7 +143,7 @@ TEST_F(APrefix, EndsBeforeAMissingStepAndInAllThatDependOnIt) {
   EXPECT_EQ(last_of("rollout"), changed_ - 1);
   EXPECT_THAT(prefix_.dropped,
               HasSubstr(fmt::format("step {} of 'rollout.main' is missing", changed_)));
-  // No message that the others have handled was sent by a step that is not there.
+  // Every message that the other groups have handled was sent by a step of the prefix.
   uint64_t num_shortened = 0;
   for (uint32_t i = 0; i < plan_->groups.size(); ++i) {
     const GroupId group(i);

@@ -303,7 +303,7 @@ TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
   });
 }
 
-/// The same from cuts: only a part of the record is followed.
+/// The run resumes from a cut: it follows only the record after the cut.
 TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
   uint64_t num_cuts = 0, num_in_transit = 0, num_steps = 0, num_followed = 0;
   for_each_seed([&](uint64_t seed) {

@@ -97,7 +97,7 @@ class SavedStatesOfARun : public CutsOfARun {
   }
   static void TearDownTestSuite() { trace_ = nullptr; }
 
-  /// After `step` steps of the trainer's group, the number of the cut later.
+  /// The head of a cut after `step` steps of the trainer's group; its time is `number` ns.
   CutHead head_at(uint64_t number, uint64_t step) const {
     CutHead made = head(number);
     made.at = Time::from_nanoseconds(static_cast<int64_t>(number));

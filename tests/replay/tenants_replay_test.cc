@@ -230,7 +230,7 @@ TEST(TenantsReplay, RepeatsWhatASharedActorSaidOfOne) {
           recovery_factory(factory, recovery, std::vector<RecoveryPoint>(plan->tenants.size()));
       const TenantsRun again = run_tenants(plan, "resumed", again_factory, recovery, &recovery);
       ASSERT_TRUE(recovery.is_live());
-      // After an interrupted record the tenant's version may differ; the failed tenant may not.
+      // After an interrupted record another version may fail, but the same tenant must.
       ASSERT_TRUE(again.fault.starts_with(aside)) << again.fault << ", killed after " << num_steps;
       ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
       num_known += num_steps * 2 > run.steps.size() ? 1 : 0;

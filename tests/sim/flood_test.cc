@@ -188,7 +188,7 @@ TEST(Flood, DoesNotCatchUpWhenItsBatchIsComplete) {
   EXPECT_LE(flood.p99, kRatioMax * alike.p99);
 }
 
-// The same for KV blocks, if there are not enough for all running sequences.
+// The flood takes no more than its share of KV blocks, if there are too few for all sequences.
 TEST(Flood, TakesNoMoreBlocksThanItsShare) {
   for (const int32_t num_blocks : {512, 384, 256}) {
     std::vector<std::string> sets = kSlowEngine;

@@ -56,7 +56,7 @@ struct World {
   std::shared_ptr<const Plan> plan;
 };
 
-/// Made once per number; valid as long as the program runs.
+/// Each world is made once per number and stays valid as long as the program runs.
 const World& world_of(uint64_t number);
 WorldSpec spec_of(uint64_t number);
 

@@ -229,7 +229,7 @@ TEST(ZmqSecurity, LetsNoPlaintextIn) {
   pair.expect1(known.public_key);
   Attacker plain;
   plain.connect(pair.transport0->address().frames, hostile_route(ProcessId(1), 1, 1));
-  // A peer greets meanwhile, so the plain connection had enough time; it could not send.
+  // A real peer connects after the plain connection. So the plain connection had time to send.
   ZmqOptions options;
   options.keys = known;
   options.allowed = {{keys0.public_key, ProcessId(0), {}}};

@@ -161,7 +161,7 @@ class Trace {
   virtual uint64_t num_steps() const = 0;  // of all groups
   virtual std::optional<TraceStep> step(GroupId group, uint64_t step) const = 0;
   virtual std::vector<NondeterministicInput> notes(GroupId group, uint64_t step) const = 0;
-  /// The same without a copy, in order; `bytes` are valid during the call.
+  /// Visits the notes in order, without a copy; `bytes` are valid during the call.
   virtual void visit_notes(
       GroupId group, uint64_t step,
       const std::function<void(NoteKind kind, InstanceId instance,

@@ -50,7 +50,7 @@ Status SegmentBuffer::map_file(const std::filesystem::path& file) {
   file_ = unfinished_path(file);
   fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd_ < 0) return disk_error("creating", file, errno);
-  // Held until this process closes the file or dies; `trace recover` checks it.
+  // This process has the lock until it closes the file or dies; `trace recover` checks it.
   ::flock(fd_, LOCK_EX | LOCK_NB);
   const int fault = ::posix_fallocate(fd_, 0, static_cast<off_t>(capacity_));
   if (fault != 0) {
