@@ -51,7 +51,7 @@ class Trainer final : public Actor {
   Result<bool> work() override;
   Status drain() override;
   bool idle() const override { return num_groups_here() == 0; }
-  /// What the manifest of a checkpoint says of this trainer, of `tenant`: resume() reads it.
+  /// The trainer's part of the manifest of a checkpoint of `tenant`; resume() reads it.
   Json checkpoint_state(const Tenant& tenant) const;
 
  private:
