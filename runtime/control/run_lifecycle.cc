@@ -116,7 +116,7 @@ RunEnding RunLifecycle::end_of_launch(const Error& why) const {
   return ending;
 }
 
-RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how) const {
+RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool may_blame_record) const {
   RunEnding ending;
   if (why.empty()) {
     ending.how = is_interrupted() ? RunEnding::How::kInterrupted : RunEnding::How::kFinished;
@@ -127,8 +127,8 @@ RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how)
   ending.was_following = is_following_;
   // Only if every worker reported its end is it known that the record was the cause; one that died
   // may die with the checkpoint, too.
-  ending.has_left_record =
-      has_left_record_ || (is_following_ && fault_.empty() && num_signals_ == 0 && all_said_how);
+  ending.has_left_record = has_left_record_ || (is_following_ && fault_.empty() &&
+                                                num_signals_ == 0 && may_blame_record);
   ending.has_lost_worker = has_lost_worker_ && num_signals_ == 0;
   if (is_following_ && !ending.has_left_record && !ending.has_lost_worker)
     ending.why += "\nit was following its record; --from-checkpoint goes on without";
