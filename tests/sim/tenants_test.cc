@@ -1,6 +1,6 @@
 // Several tenants on one model, on the virtual clock: none can tell that the others are there.
 //
-// PRIMERL_SEED runs one seed, PRIMERL_SIM_SEEDS=20 is a quicker look.
+// PRIMERL_SEED runs one seed. PRIMERL_SIM_SEEDS changes their number: 1000 in `make soak`.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -179,11 +179,12 @@ Left trained(Left left) {
 
 const std::vector<std::string> kNames = {"ada", "bo", "cy", "di", "ed", "fay", "gus", "hal"};
 
+/// At most `most`; the first two hundred unless PRIMERL_SIM_SEEDS says otherwise.
 std::pair<uint64_t, uint64_t> seeds(uint64_t most) {
   const char* one = std::getenv("PRIMERL_SEED");
   if (one != nullptr) return {std::strtoull(one, nullptr, 10), std::strtoull(one, nullptr, 10)};
   const char* few = std::getenv("PRIMERL_SIM_SEEDS");
-  return {1, few == nullptr ? most : std::min<uint64_t>(most, std::strtoull(few, nullptr, 10))};
+  return {1, std::min<uint64_t>(most, few == nullptr ? 200 : std::strtoull(few, nullptr, 10))};
 }
 
 /// On policy: her rollouts, her metrics and so her adapter are those of a run of her own, with two
