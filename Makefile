@@ -1,6 +1,6 @@
-# make demo | test | soak | build | bench | format | docs | setup | asan | tsan | clean, from a fresh
-# clone. Every target first installs what is missing (scripts/setup.sh, a moment when nothing is).
-# CMake does the building: presets are in CMakePresets.json.
+# make demo | test | soak | build | bench | format | docs | setup | asan | tsan | clean, from a
+# fresh clone. Every target first installs what is missing (scripts/setup.sh: a moment when nothing
+# is). CMake does the building: presets are in CMakePresets.json.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
