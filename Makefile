@@ -1,6 +1,6 @@
-# make demo | test | build | bench | format | docs | setup | asan | tsan | clean: from a fresh clone
-# to the thing itself. Every target first installs what is missing (scripts/setup.sh, a moment when
-# nothing is). CMake does the building: presets are in CMakePresets.json.
+# make demo | test | soak | build | bench | format | docs | setup | asan | tsan | clean, from a
+# fresh clone. Every target first installs what is missing (scripts/setup.sh: a moment when nothing
+# is). CMake does the building: presets are in CMakePresets.json.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -24,11 +24,12 @@ export CCACHE_NOHASHDIR := 1
 # Where `make install` puts programs, headers and libraries.
 PREFIX ?= /usr/local
 
-.PHONY: help setup setup-tests build install demo test bench format docs asan tsan clean
+.PHONY: help setup setup-tests build install demo test soak bench format docs asan tsan clean
 
 help:
 	@echo "make demo     train the example model in $(GRAPH), about a minute"
 	@echo "make test     build everything and run all tests (TESTS=REGEX for some)"
+	@echo "make soak     the same stories with more seeds and random ends (before a release)"
 	@echo "make build    build/bin/primerl-graph and build/bin/primerl-worker"
 	@echo "make install  programs, headers and libraries into PREFIX=/usr/local, for plugins"
 	@echo "make bench    build and run the benchmarks"
@@ -57,6 +58,10 @@ demo: build
 test: setup-tests
 	@scripts/build.sh dev $(JOBS) all
 	@scripts/run_tests.sh build $(JOBS) '$(TESTS)'
+
+soak: setup-tests
+	@scripts/build.sh dev $(JOBS) all
+	@scripts/run_tests.sh build $(JOBS) '$(TESTS)' soak
 
 bench: setup-tests
 	@scripts/build.sh dev $(JOBS) all

@@ -74,6 +74,24 @@ function(primerl_room name)
   primerl_unity(${name})
 endfunction()
 
+# primerl_soak(name [CALLED test] FILTER tests VARIABLES NAME=VALUE ...): runs tests of a program
+# again, with variables that ask for more seeds or shapes. They are one CTest test with the label
+# `soak`, which `make soak` runs and `make test` does not.
+function(primerl_soak name)
+  if(PRIMERL_SANITIZE OR NOT TARGET ${name})
+    return()
+  endif()
+  cmake_parse_arguments(SOAK "" "CALLED;FILTER" "VARIABLES" ${ARGN})
+  if(NOT SOAK_CALLED)
+    set(SOAK_CALLED ${name})
+  endif()
+  add_test(NAME soak_${SOAK_CALLED}
+           COMMAND ${name} --gtest_brief=1 --gtest_filter=${SOAK_FILTER}
+                   --gtest_output=xml:${CMAKE_BINARY_DIR}/gtest/soak_${SOAK_CALLED}.xml)
+  set_tests_properties(soak_${SOAK_CALLED} PROPERTIES LABELS soak TIMEOUT 7200
+                       ENVIRONMENT "${SOAK_VARIABLES}")
+endfunction()
+
 # primerl_test(name LABEL unit|sim|e2e|device SOURCES ... ALONE ... DEPENDS ...): one GoogleTest
 # program, each TEST a CTest test of its own. Left out, and said so, where a room it needs is not
 # built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that

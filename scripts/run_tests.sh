@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # run_tests.sh FOLDER JOBS REGEX [LABELS]: CTest, then one line 'N passed, N failed'. Fails when a
 # test fails, and when one is skipped that tests/skips.txt does not allow (PRIMERL_SKIPS names
-# another list). LABELS is a regular expression: 'unit|sim'.
+# another list). LABELS is a regular expression: 'unit|sim'. Without it all but `soak` are run.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$1 jobs=$2 regex=$3
 chosen=(-R "$regex") complete=()
 if [ -n "${4:-}" ]; then
   chosen+=(-L "^($4)\$")
-elif [ "$regex" = . ]; then
-  complete=(complete)
+else
+  chosen+=(-LE '^soak$')
+  [ "$regex" = . ] && complete=(complete)
 fi
 summary=$(realpath "$folder")/tests.xml
 rm -rf "$summary" "$folder/gtest"

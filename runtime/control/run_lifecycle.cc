@@ -116,7 +116,7 @@ RunEnding RunLifecycle::end_of_launch(const Error& why) const {
   return ending;
 }
 
-RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how) const {
+RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool may_blame_record) const {
   RunEnding ending;
   if (why.empty()) {
     ending.how = is_interrupted() ? RunEnding::How::kInterrupted : RunEnding::How::kFinished;
@@ -127,8 +127,8 @@ RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how)
   ending.was_following = is_following_;
   // The record is known to be the cause only if every worker reported its end. A worker that died
   // may also die with the checkpoint.
-  ending.has_left_record =
-      has_left_record_ || (is_following_ && fault_.empty() && num_signals_ == 0 && all_said_how);
+  ending.has_left_record = has_left_record_ || (is_following_ && fault_.empty() &&
+                                                num_signals_ == 0 && may_blame_record);
   ending.has_lost_worker = has_lost_worker_ && num_signals_ == 0;
   if (is_following_ && !ending.has_left_record && !ending.has_lost_worker)
     ending.why += "\nit was following its record; --from-checkpoint resumes without it";

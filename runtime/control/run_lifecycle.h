@@ -85,9 +85,9 @@ class RunLifecycle {
 
   /// The launch failed with `why`, or was interrupted if `why` is "".
   RunEnding end_of_launch(const Error& why) const;
-  /// All workers have ended. `why` and `is_stalled` are what they reported. `all_said_how`: each of
-  /// them reported how it ended, so it is known whether the record was the cause.
-  RunEnding end(std::string why, bool is_stalled, bool all_said_how) const;
+  /// All workers have ended. `why` and `is_stalled` are what they reported; `may_blame_record`:
+  /// each of them reported how it ended, and none of them that the disk refused something.
+  RunEnding end(std::string why, bool is_stalled, bool may_blame_record) const;
 
  private:
   Action stop();

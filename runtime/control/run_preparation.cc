@@ -8,7 +8,7 @@
 
 #include "graph/base/real_clock.h"
 #include "runtime/control/fork.h"
-#include "runtime/monitor/metrics_log.h"
+#include "runtime/control/resume_checks.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/step_lines.h"
@@ -235,47 +235,6 @@ bool is_beyond_checkpoints(const Plan& plan, const OpenRecord& record,
   return false;
 }
 
-/// A record is followed to its end, so `max_steps` must not be before it. With unchanged options it
-/// is not.
-Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
-  if (!choice.has_other_options) return ok();
-  ASSIGN_OR_RETURN(auto steps, newest_steps(choice.run_folder / "metrics.jsonl"));
-  for (const auto& file : find_step_lines(choice.run_folder / "logs")) {
-    ASSIGN_OR_RETURN(const auto later, newest_steps(file));
-    for (const auto& [tenant, step] : later) steps[tenant] = std::max(steps[tenant], step);
-  }
-  for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
-    const Tenant& tenant = plan.tenants[slot];
-    // Later steps are not followed but made again.
-    const auto last = choice.last_steps.find(tenant.name);
-    const int64_t step = last == choice.last_steps.end()
-                             ? steps[tenant.name]
-                             : std::min(steps[tenant.name], last->second);
-    if (step < tenant.max_steps) continue;
-    Error fault = error(Code::kInvalid, "tenant '{}' has recorded {} steps, max_steps asks for {}",
-                        tenant.name, step, tenant.max_steps)
-                      .note(fmt::format("continue with --max-steps {} or more", step + 1));
-    if (slot >= choice.points.size() || choice.points[slot].step >= tenant.max_steps) return fault;
-    return std::move(fault).note(
-        fmt::format("or resume from the checkpoint of step {} with --from-checkpoint",
-                    choice.points[slot].step));
-  }
-  return ok();
-}
-
-/// An error when no tenant has steps left. A tenant without any is finished when the run begins.
-Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
-  const auto is_done = [&choice](const Tenant& tenant) {
-    return choice.points[tenant.slot.index()].step >= tenant.max_steps;
-  };
-  if (!std::ranges::all_of(plan.tenants, is_done)) return ok();
-  const Tenant& first = plan.tenants.front();
-  const int64_t step = choice.points[first.slot.index()].step;
-  return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps", first.name, step,
-               first.max_steps)
-      .note(fmt::format("continue with --max-steps {} or more", step + 1));
-}
-
 }  // namespace
 
 Result<ResumeChoice> read_resume(const RunPlace& place) {
@@ -329,9 +288,9 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   const Trace& trace = opened->trace();
   const bool is_empty = trace.num_steps() == 0 && opened->cuts.empty();
   const bool has_other_options = trace.catalog().graph_hash != plan.graph_hash;
-  // The last step before max_steps differs from the same step under a larger max_steps.
-  const bool is_done = trace.is_closed() &&
-                       (has_other_options || !is_beyond_checkpoints(plan, *opened, choice.found));
+  const bool is_done = trace.is_closed() && (!is_beyond_checkpoints(plan, *opened, choice.found) ||
+                                             has_reached_max_steps(trace.catalog().graph_text, plan,
+                                                                   opened->last_steps));
   if (is_done || is_empty || !opened->fits.ok()) choice.superseded.clear();
   if (is_done) return;
   if (is_empty && is_untouched(choice.run_folder)) return;

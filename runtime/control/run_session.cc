@@ -377,10 +377,14 @@ RunResult RunSession::result() {
     why = balanced.error().text();
   note_memory();
   count_signals();
-  return ended(lifecycle_.end(std::move(why), is_stalled,
-                              std::all_of(workers_.begin(), workers_.end(), [](const Worker& each) {
-                                return each.ended.has_value();
-                              })));
+  // A disk without space says nothing about the record, which is followed by the next start.
+  const auto may_blame_record = [](const Worker& each) {
+    if (!each.ended) return false;
+    const auto code = static_cast<Code>(each.ended->code);
+    return code != Code::kIo && code != Code::kExhausted;
+  };
+  return ended(
+      lifecycle_.end(std::move(why), is_stalled, std::ranges::all_of(workers_, may_blame_record)));
 }
 
 }  // namespace primerl

@@ -120,6 +120,23 @@ TEST(ARecoveredRun, AsksAgainForACheckpointThatAFullDiskRefused) {
   EXPECT_EQ(verify.code, 0) << verify.out;
 }
 
+/// A run that failed before its last step has steps left, whatever `max_steps` is now.
+TEST(ARecoveredRun, ThatFailedIsFollowedWithAnotherNumberOfSteps) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const fs::path fault = scratch.path() / "fault";
+  write_text(fault, "no space");
+  const auto failed = run_graph_program(
+      scripted_run(folder, {"--max-steps", "60", "--set", "tenant.main.checkpoint_every=20",
+                            "--set", "resource.learner.device_fault_file=" + fault.string()}));
+  ASSERT_EQ(failed.code, 1) << failed.err;
+  const auto end = resume(folder, "50");
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("going on live"));
+  expect_whole(folder, "50");
+  expect_replays(folder);
+}
+
 uint64_t steps_followed(const std::string& err) {
   const size_t at = err.find("recovered: ");
   return at == std::string::npos ? 0 : std::strtoull(err.c_str() + at + 11, nullptr, 10);

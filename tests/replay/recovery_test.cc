@@ -265,7 +265,7 @@ std::string difference(std::vector<std::string> a, std::vector<std::string> b) {
 /// in parallel.
 class RecoverySeeds : public ::testing::TestWithParam<uint64_t> {
  protected:
-  static constexpr uint64_t kSeeds = 200, kShares = 8;
+  static constexpr uint64_t kSeeds = 40, kShares = 8;
   template <class Body>
   void for_each_seed(const Body& body) const {
     if (const uint64_t only = from_environment("PRIMERL_SEED", 0); only != 0) return body(only);

@@ -17,7 +17,7 @@
 namespace primerl::sim {
 namespace {
 
-constexpr uint64_t kSeeds = 1000;
+constexpr uint64_t kSeeds = 200;
 
 std::string from_environment(const char* name) {
   const char* value = std::getenv(name);

@@ -179,11 +179,12 @@ Left trained(Left left) {
 
 const std::vector<std::string> kNames = {"ada", "bo", "cy", "di", "ed", "fay", "gus", "hal"};
 
+/// At most `most`; the first two hundred unless PRIMERL_SIM_SEEDS says otherwise.
 std::pair<uint64_t, uint64_t> seeds(uint64_t most) {
   const char* one = std::getenv("PRIMERL_SEED");
   if (one != nullptr) return {std::strtoull(one, nullptr, 10), std::strtoull(one, nullptr, 10)};
   const char* few = std::getenv("PRIMERL_SIM_SEEDS");
-  return {1, few == nullptr ? most : std::min<uint64_t>(most, std::strtoull(few, nullptr, 10))};
+  return {1, std::min<uint64_t>(most, few == nullptr ? 200 : std::strtoull(few, nullptr, 10))};
 }
 
 /// On policy, a tenant's rollouts and metrics, and so its adapter, equal those of a run of its own:
