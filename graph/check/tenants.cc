@@ -143,7 +143,7 @@ void share_out(Draft& draft) {
         .error("G063", value_span(*last->spec, "share"), "the shares of the tenants are {:.6g}{}",
                given,
                num_open == 0 ? std::string(" together")
-                             : fmt::format(", so nothing is left for {}, which has none", num_open))
+                             : fmt::format(", so nothing is left for {} without one", num_open))
         .note("all shares together are at most 1")
         .suggest(
             "write smaller shares, or leave all of them out: then all tenants get equal shares");

@@ -57,7 +57,7 @@ TEST(WeightBackend, AWrittenBackendIsUsedIfItConnectsAll) {
   EXPECT_THAT(
       chosen({"", ""}, "memory"),
       testing::HasSubstr("'weights' with backend memory cannot connect the processes p0 and p1"));
-  EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("by shm cannot join"));
+  EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("with backend shm cannot connect"));
 }
 
 TEST(WeightBackend, LinksConnectUsersOfAStreamChannel) {
