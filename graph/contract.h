@@ -209,7 +209,7 @@ template <class A, Message T>
 PortAttribute refuse_with(void (A::*member)(const T&, const Error&)) {
   PortAttribute attribute;
   attribute.on_input = [member](InputPort& port) {
-    CHECK(port.type == &message_type<T>(), "refuse_with() takes another message than its input");
+    CHECK(port.type == &message_type<T>(), "refuse_with() expects another message than its input");
     port.refuse = [member](Actor& actor, const void* message, const Error& error) {
       (static_cast<A&>(actor).*member)(*static_cast<const T*>(message), error);
     };
@@ -392,7 +392,7 @@ class ContractOf {
   }
   operator Contract() && {
     static_assert(kSaysState,
-                  "say what a cut must hold of this actor: .state([](auto& f) { f(\"name\", "
+                  "state what a cut must save of this actor: .state([](auto& f) { f(\"name\", "
                   "&Actor::member_); }), or .stateless()");
     return std::move(contract_);
   }

@@ -113,8 +113,8 @@ struct Binder {
     const std::string& text = item.as_string();
     if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end())
       return true;
-    auto& found = diagnostics.error("G024", item.span, "'{}' is no choice for '{}' of {}", text,
-                                    field.name, what);
+    auto& found = diagnostics.error("G024", item.span, "'{}' is not a valid choice for '{}' of {}",
+                                    text, field.name, what);
     found.note(fmt::format("choices: {}", join_names(choices)));
     if (const auto near = nearest_name(text, choices); !near.empty())
       found.suggest(fmt::format("did you mean '{}'?", near));
@@ -129,9 +129,9 @@ struct Binder {
       return check_range(field, seconds, value.as_string(), value.span);
     }
     diagnostics
-        .error("G022", value.span, "'{}' of {} is no duration: {}", field.name, what,
+        .error("G022", value.span, "'{}' of {} is not a duration: {}", field.name, what,
                duration.error().message())
-        .note("durations carry their unit: \"250ms\", \"30s\", \"5m\", \"2h\"");
+        .note("durations need a unit: \"250ms\", \"30s\", \"5m\", \"2h\"");
     return false;
   }
 
@@ -143,11 +143,9 @@ struct Binder {
     if (bytes.ok())
       return check_range(field, static_cast<double>(*bytes), value.as_string(), value.span);
     diagnostics
-        .error("G022", value.span, "'{}' of {} is no size: {}", field.name, what,
+        .error("G022", value.span, "'{}' of {} is not a size: {}", field.name, what,
                bytes.error().message())
-        .note(
-            "sizes are a whole number of bytes, or carry their unit: \"512MiB\", \"2GiB\", "
-            "\"1.5GB\"");
+        .note("a size is a whole number of bytes, or has a unit: \"512MiB\", \"2GiB\", \"1.5GB\"");
     return false;
   }
 
@@ -164,7 +162,7 @@ struct Binder {
     if (has_type(field.type, value)) return true;
     if (field.type == OptionType::kDuration && value.is_number()) {
       diagnostics.error("G022", value.span, "'{}' of {} has no unit", field.name, what)
-          .note("durations carry their unit: \"250ms\", \"30s\", \"5m\", \"2h\"")
+          .note("durations need a unit: \"250ms\", \"30s\", \"5m\", \"2h\"")
           .suggest(fmt::format("write {} = \"{}s\" if you meant seconds", field.name,
                                number_text(value.as_number())));
       return false;

@@ -52,7 +52,7 @@ std::shared_ptr<const Catalog> with_plugins(const GraphFile& file, const Catalog
   const std::vector<std::string> files = plugin_files(file);
   if (files.empty()) return as_it_is;
   if (!catalog.add_plugins) {
-    diagnostics.error("G088", list->value.span, "this program takes no plugins");
+    diagnostics.error("G088", list->value.span, "this program does not load plugins");
     return nullptr;
   }
   auto extended = std::make_shared<Catalog>(catalog);

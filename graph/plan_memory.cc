@@ -90,10 +90,9 @@ std::optional<MemoryShortage> memory_shortage(const Plan& plan, std::string_view
        std::span(parts).first(std::min(parts.size(), kNamedPartsMax)))
     std::move(fault).note(fmt::format("{}: {}", what, memory_text(part.bytes)));
   std::move(fault).note(
-      "give it more memory, or lower 'micro_batch_tokens' of the learner, 'kv_blocks', "
+      "use a machine with more memory, or lower 'micro_batch_tokens' of the learner, 'kv_blocks', "
       "'max_batched_tokens' or 'max_running' of an engine, or 'batch_size' of a tenant; recompute "
-      "= "
-      "\"full\" of the learner keeps fewer activations");
+      "= \"full\" of the learner keeps fewer activations");
   const auto largest = std::ranges::find(plan.resources, parts.front().owner, owner_text);
   return MemoryShortage{std::move(fault), largest->name};
 }

@@ -121,7 +121,7 @@ std::string render_text(const Plan& plan) {
                                  counted(plan.tenants.size(), "tenant", "tenants"),
                                  counted(plan.processes.size(), "process", "processes"));
   if (!plan.settings.description.empty()) text += plan.settings.description + "\n";
-  text += "--> forward: held back while full   ~~> feedback: never held back\n\n";
+  text += "--> forward: stops its sender while full   ~~> feedback: never stops its sender\n\n";
   const auto layers = layers_of(plan);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     if (layer > 0) text += "       |\n       v\n";

@@ -76,7 +76,7 @@ void add_memory(const Plan& plan, const PlanProcess& process, std::string& text)
        std::span(memory.all()).first(std::min(memory.all().size(), kShownPartsMax)))
     rows.push_back({held.owners_text(),
                     held.what_text() + again_text(plan, process, held) +
-                        (held.part.is_optional ? ", if the memory is enough" : ""),
+                        (held.part.is_optional ? ", if there is enough memory" : ""),
                     memory_text(held.part.bytes)});
   const size_t num_left = memory.all().size() - rows.size();
   if (rows.empty()) return;
@@ -122,7 +122,7 @@ size_t count_pairs(const Plan& plan, const PlanEdge& edge) {
 std::string crossing_line(const Plan& plan) {
   size_t crossing = 0;
   for (const auto& edge : plan.edges) crossing += edge.transport == EdgeTransport::kMemory ? 0 : 1;
-  return fmt::format("{} of {} edges cross processes; via: how messages travel\n", crossing,
+  return fmt::format("{} of {} edges cross processes; via: how messages are sent\n", crossing,
                      plan.edges.size());
 }
 
@@ -131,8 +131,7 @@ std::string trace_line(const TraceSettings& trace) {
   if (trace.level == "ring")
     return fmt::format("trace at level ring: the newest {} of memory, written when the run fails\n",
                        memory_text(static_cast<double>(trace.ring_bytes)));
-  return fmt::format("trace at level {}{}: up to {}, {} when the disk cannot keep up\n",
-                     trace.level,
+  return fmt::format("trace at level {}{}: up to {}, {} if the disk is too slow\n", trace.level,
                      trace.level == "power" ? ", on disk every " + to_string(trace.sync_every) : "",
                      memory_text(static_cast<double>(trace.bytes_max)),
                      trace.full == "block" ? "waits" : "leaves a marked gap");
@@ -166,12 +165,10 @@ std::string render_plan(const Plan& plan) {
   text += "\n" + table_text(rows, is_placed ? 5 : 4);
   if (is_placed) text += "\n  " + crossing_line(plan);
   text +=
-      "\n  bound: most messages ever waiting for one pair of instances\n"
-      "  structs: all pairs at their bound, without lists and texts (a message has at most 1 "
-      "MiB)\n"
-      "  blobs: bytes_max of all pairs, for Blobs, arrays above 1 KiB and texts above 16 KiB, "
-      "which lie beside a message\n"
-      "  record: what the trace keeps of a message\n\n" +
+      "\n  bound: most messages that can wait for one pair of instances\n  structs: all pairs at "
+      "their bound, without lists and texts (a message has at most 1 MiB)\n  blobs: bytes_max of "
+      "all pairs, for Blobs, arrays above 1 KiB and texts above 16 KiB, which are stored beside a "
+      "message\n  record: what the trace keeps of a message\n\n" +
       trace_line(plan.trace);
   return text;
 }

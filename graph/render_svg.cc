@@ -128,7 +128,7 @@ std::string legend(const Drawing& drawing) {
         "  <path d=\"M{} {} h36\" stroke=\"#1f2937\" stroke-width=\"{}\"{}/>\n"
         "  <text x=\"{}\" y=\"{}\" font-size=\"11\" fill=\"#475569\">{}</text>\n",
         x, y, feedback ? "1.2" : "2", feedback ? " stroke-dasharray=\"5 3\"" : "", x + 44, y + 4,
-        feedback ? "feedback: never held back" : "forward: held back while full");
+        feedback ? "feedback: never stops its sender" : "forward: stops its sender while full");
     x += 240;
   }
   return text;

@@ -85,7 +85,7 @@ template <class T>
 const T& by_name(const std::vector<T>& items, const std::string& name) {
   for (const auto& item : items)
     if (item.spec->name == name) return item;
-  CHECK(false, "a plan names what its draft does not have");
+  CHECK(false, "a plan has a name that its draft does not have");
   return items.front();
 }
 

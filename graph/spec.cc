@@ -34,10 +34,10 @@ std::vector<NamedTable> named_tables(Table* parent, std::string_view key,
       continue;
     }
     if (!is_lower_snake(entry.key))
-      diagnostics.error("G017", entry.key_span, "'{}' is no name for a {}", entry.key, key)
-          .note(
-              fmt::format("names are lower_snake: a-z, 0-9 and _, a letter first, at most {} bytes",
-                          kNameBytesMax));
+      diagnostics.error("G017", entry.key_span, "'{}' is not a valid name for a {}", entry.key, key)
+          .note(fmt::format(
+              "names are lower_snake: a-z, 0-9 and _, beginning with a letter, at most {} bytes",
+              kNameBytesMax));
     result.push_back({entry.key, entry.key_span, &entry.value.as_table()});
   }
   return result;
@@ -104,7 +104,7 @@ void read_edge(Value& value, bool feedback, GraphSpec& spec, Diagnostics& diagno
       const Entry* entry = value.as_table().find(key);
       if (entry != nullptr && number == 0)
         diagnostics.error("G035", entry->value.span, "an edge with '{}' 0 can never deliver", key)
-            .suggest(fmt::format("leave '{}' out, or give at least 1", key));
+            .suggest(fmt::format("leave '{}' out, or write at least 1", key));
     }
   } else {
     spec.has_lost_edges = true;
@@ -114,7 +114,7 @@ void read_edge(Value& value, bool feedback, GraphSpec& spec, Diagnostics& diagno
   }
   if (!read_path(edge)) {
     spec.broken_edges.push_back(edge.path->as_string());
-    diagnostics.error("G030", edge.path->span, "'{}' is no edge", edge.path->as_string())
+    diagnostics.error("G030", edge.path->span, "'{}' is not an edge", edge.path->as_string())
         .suggest("write it as \"rollout.generate -> router.generate\"");
     return;
   }
@@ -146,7 +146,7 @@ void correct_top_level(Table& root, Diagnostics& diagnostics) {
                                           "node",  "edges", "place",  "include"};
   for (auto& entry : root.entries) {
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
-    auto& found = diagnostics.error("G006", entry.key_span, "a graph has no '{}'", entry.key);
+    auto& found = diagnostics.error("G006", entry.key_span, "a graph file has no '{}'", entry.key);
     found.note(fmt::format("at the top level: {}", join_names(known)));
     const auto near = nearest_name(entry.key, known);
     if (near.empty()) continue;

@@ -30,11 +30,13 @@ Result<std::string> weight_backend(const Plan& plan, int32_t index) {
     return std::string(is_one_process ? "memory" : is_one_machine ? "shm" : "stream");
   if ((resource.backend == "memory" && !is_one_process) ||
       (resource.backend == "shm" && !is_one_machine))
-    return error(Code::kInvalid, "weight channel '{}' by {} cannot join the processes {}",
+    return error(Code::kInvalid,
+                 "weight channel '{}' with backend {} cannot connect the processes {}",
                  resource.name, resource.backend, join_names(names))
         .note(
-            "memory reaches one process, shm one machine, files what shares a disk, link all; "
-            "'auto' is the first of memory, shm and link that reaches all");
+            "memory connects users in one process, shm processes of one machine, files processes "
+            "that share a disk, stream any; 'auto' is the first of memory, shm and stream that "
+            "connects all");
   return resource.backend;
 }
 

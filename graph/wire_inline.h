@@ -247,7 +247,7 @@ void read_list(FieldReader& in, T& value) {
     const Blob run = in.array();
     const auto bytes = run.bytes();
     if (bytes.size() % sizeof(Item) != 0)
-      return in.fail(error(Code::kCorrupt, "{} bytes are no whole number of {}", bytes.size(),
+      return in.fail(error(Code::kCorrupt, "{} bytes are not a whole number of {}", bytes.size(),
                            type_text<Item>()));
     value.resize(bytes.size() / sizeof(Item));
     if (!bytes.empty()) std::memcpy(value.data(), bytes.data(), bytes.size());
@@ -284,7 +284,8 @@ template <class T>
 void read_optional(FieldReader& in, std::optional<T>& value) {
   const size_t size = in.begin_list();
   value.reset();
-  if (size > 1) return in.fail(error(Code::kCorrupt, "{} values where one at most may be", size));
+  if (size > 1)
+    return in.fail(error(Code::kCorrupt, "{} values where at most one is allowed", size));
   if (size == 1) read(in, value.emplace());
   in.end_list();
 }

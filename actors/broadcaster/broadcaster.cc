@@ -21,9 +21,10 @@ Contract Broadcaster::contract() {
                                                      "makes new policy versions live")
       .option("applied_max", &BroadcasterOptions::applied_max, above(0),
               "how long an engine may take to apply a version before it is set aside")
-      .in("weights", &Broadcaster::on_weights, "a new version lies in the channel")
+      .in("weights", &Broadcaster::on_weights, "a new version is in the channel")
       .in("applied", &Broadcaster::on_applied, "an engine has applied a version", latest_wins())
-      .timer("applied", &Broadcaster::on_timeout, "an engine took longer than applied_max")
+      .timer("applied", &Broadcaster::on_timeout,
+             "an engine did not apply a version within applied_max")
       .out("update", &Broadcaster::update_, "apply this version", broadcast(),
            burst(one_of_each_tenant()))
       .out("live", &Broadcaster::live_out_, "every engine in use has this version",
@@ -82,8 +83,7 @@ Status Broadcaster::on_applied(const PolicyApplied& applied) {
           key.tenant,
           error(Code::kInvalid, "no engine could apply {}: {}", name_of(key, updating),
                 applied.fault)
-              .note("engines and learner must be of models of one shape, and not of another "
-                    "tenant"));
+              .note("engines and learner need models of the same shape, made for this tenant"));
     }
   } else {
     engine.applied = std::max(engine.applied, applied.version);

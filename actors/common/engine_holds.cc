@@ -6,18 +6,18 @@ namespace primerl {
 
 Status EngineHolds::hold(const std::string& owner, Duration lease, Time now) {
   if (owner.empty() || owner.size() > kOwnerBytesMax)
-    return error(Code::kInvalid, "the name of who holds an engine has {} bytes", owner.size())
+    return error(Code::kInvalid, "the name of an owner has {} bytes", owner.size())
         .note(fmt::format("1 to {} bytes are valid", kOwnerBytesMax));
   if (lease <= Duration() || lease > kLeaseMax)
-    return error(Code::kInvalid, "'{}' asks to hold an engine for {:.3f} s", owner,
+    return error(Code::kInvalid, "'{}' asks to pause an engine for {:.3f} s", owner,
                  lease.to_seconds())
         .note(fmt::format(
-            "a lease is above 0 and at most {:.0f} s; renew it to hold the engine longer",
+            "a lease is above 0 and at most {:.0f} s; renew it to pause the engine longer",
             kLeaseMax.to_seconds()));
   if (ends_.size() >= kOwnersMax && !ends_.contains(owner))
-    return error(Code::kExhausted, "'{}' cannot hold the engine: {} owners hold it already", owner,
-                 ends_.size())
-        .note(fmt::format("they are {}; let one of them go first", owners()));
+    return error(Code::kExhausted, "'{}' cannot pause the engine: {} owners have paused it already",
+                 owner, ends_.size())
+        .note(fmt::format("the owners are {}; end one of their pauses first", owners()));
   ends_.insert_or_assign(owner, now + lease);
   return ok();
 }

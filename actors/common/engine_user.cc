@@ -64,7 +64,7 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
     if (num_tensors.ok() && !num_tensors->has_value()) return kPreparedRetry;
     if (num_tensors.ok()) {
       answer.num_tensors = **num_tensors;
-      CHECK(applied_.raise(key, answer.version), "an engine with more keys than it may hold");
+      CHECK(applied_.raise(key, answer.version), "an engine with more keys than allowed");
     } else {
       answer.fault = num_tensors.error().text();
     }

@@ -41,11 +41,10 @@ Amount group_bytes(GroupKind kind) {
             for (const auto& tenant : tenants) most = std::max(most, group_bytes_max(tenant, kind));
             return most;
           },
-          kind == GroupKind::kSampled
-              ? "group_size * (3 KiB, and some for each turn); token arrays "
-                "longer than 1 KiB lie beside it"
-              : "group_size * 2 KiB, and some for each member; token arrays "
-                "longer than 1 KiB lie beside it"};
+          kind == GroupKind::kSampled ? "group_size * (3 KiB, and some for each turn); token "
+                                        "arrays longer than 1 KiB are stored beside it"
+                                      : "group_size * 2 KiB, and some for each member; token "
+                                        "arrays longer than 1 KiB are stored beside it"};
 }
 
 std::string clipped_fault(std::string fault) {

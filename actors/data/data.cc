@@ -8,14 +8,14 @@ namespace primerl {
 
 Contract Data::contract() {
   using O = DataOptions;
-  return ContractOf<Data, O>("data", "gives examples with their answers to the trainer")
+  return ContractOf<Data, O>("data", "sends examples with their answers to the trainer")
       .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
       .option("file", &O::file, refers_to("file"),
-              "a JSONL file of {prompt, completion} or {prompt, turns}; empty = what the "
-              "environment demonstrates")
+              "a JSONL file of {prompt, completion} or {prompt, turns}; empty = the environment's "
+              "demonstrations")
       .option("examples_max", &O::examples_max, count_from(1) | unit("examples"),
               "most examples of the file")
-      .out("group", &Data::group_, "examples, masked over what the policy says", recorded(),
+      .out("group", &Data::group_, "examples; the mask covers the policy's text", recorded(),
            work_burst(1), message_bytes(group_bytes(GroupKind::kGiven)))
       .reads_file("file",
                   [](const DataOptions& options) -> Status {

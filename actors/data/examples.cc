@@ -43,7 +43,7 @@ Result<DataExample> parse_example(const Json& json) {
   if (json.find("completion") != nullptr)
     return error(Code::kInvalid, "both 'completion' and 'turns'").note("give one of them");
   if (!turns->is_array() || turns->as_array().empty())
-    return error(Code::kInvalid, "'turns' is no list of at least one turn");
+    return error(Code::kInvalid, "'turns' is not a list of at least one turn");
   const auto& all = turns->as_array();
   for (size_t i = 0; i < all.size(); ++i) {
     auto turn = parse_turn(all[i], i + 1 == all.size());
@@ -124,7 +124,7 @@ Result<DataExample> demonstrate(Environment& environment, const EnvironmentTask&
     const bool is_last = actions.size() == said.size();
     if (step.done != is_last)
       return error(Code::kInvalid, "a demonstration of {} turns {} turn {}", said.size(),
-                   step.done ? "ends with" : "goes on after", actions.size());
+                   step.done ? "ends with" : "continues after", actions.size());
     example.turns.push_back({action, is_last ? "" : std::move(step.text)});
   }
   return example;

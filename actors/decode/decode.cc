@@ -18,18 +18,17 @@ Contract Decode::contract() {
       .uses<Engine>("engine", &DecodeOptions::engine, "the engine it runs")
       .uses<WeightChannel>("weights", &DecodeOptions::weights, "where new weights come from")
       .in("request", &Decode::on_request, "a prompt whose KV is complete", handles_of("engine"))
-      .in("abort", &Decode::on_abort, "a request that nobody wants any more", optional_port())
+      .in("abort", &Decode::on_abort, "a cancelled request", optional_port())
       .in("update", &Decode::on_update, "a new policy version", optional_port(), latest_wins())
-      .in("hold", &Decode::on_hold, "somebody wants the engine to stand still, or to go on",
+      .in("hold", &Decode::on_hold, "pauses the engine for an owner, or ends that pause",
           optional_port())
       .out("completion", &Decode::completion_, "the one answer to a request", recorded(),
            work_burst(kAnswersPerTurn))
-      .out("applied", &Decode::applied_out_, "the weights are in place", optional_port(),
-           recorded())
+      .out("applied", &Decode::applied_out_, "new weights are applied", optional_port(), recorded())
       .out("load", &Decode::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
-      .timer("weights", &Decode::take_weights, "new weights were still on their way")
-      .timer("hold", &Decode::on_hold_end, "a lease on the standing engine may have ended")
+      .timer("weights", &Decode::take_weights, "weights that had not arrived are fetched again")
+      .timer("hold", &Decode::on_hold_end, "the lease of a pause may have ended")
       .works()
       .state([](auto& f) {
         using D = Decode;
@@ -65,13 +64,14 @@ Status Decode::on_request(const PrefillDone& done) {
 Status Decode::check_handle(const KvHandle& kv, RequestName name) const {
   const auto& delivery = services().delivery();
   if (kv.owner != delivery.sender)
-    return error(Code::kInvalid, "the KV handle is of instance {}, but instance {} passed it on",
+    return error(Code::kInvalid, "the KV handle belongs to instance {}, but instance {} sent it",
                  kv.owner, delivery.sender);
   if (kv.incarnation != services().incarnation())
-    return error(Code::kInvalid, "the KV handle is of incarnation {} of a process, this is {}",
+    return error(Code::kInvalid,
+                 "the KV handle is of incarnation {} of the process, the current one is {}",
                  kv.incarnation, services().incarnation());
   if (!is_nameable(name) || SequenceId(kv.id) != sequence_of(name))
-    return error(Code::kInvalid, "the KV handle is of another request");
+    return error(Code::kInvalid, "the KV handle belongs to another request");
   return ok();
 }
 
@@ -99,7 +99,7 @@ Status Decode::on_hold(const EngineHold& hold) {
     RETURN_IF_ERROR(holds_.hold(hold.owner, hold.lease, services().now()));
   else if (!holds_.let_go(hold.owner) && services().delivery().sender.is_none())
     // A person gets an error. For an actor whose lease has ended there is nothing left to do.
-    return error(Code::kNotFound, "'{}' holds nothing", hold.owner);
+    return error(Code::kNotFound, "'{}' has paused nothing", hold.owner);
   obey_holds();
   return ok();
 }
@@ -107,8 +107,9 @@ Status Decode::on_hold(const EngineHold& hold) {
 Status Decode::on_hold_end() {
   for (const auto& owner : holds_.expire(services().now())) {
     services().count("holds_expired", 1);
-    services().log(LogLevel::kWarning,
-                   fmt::format("the lease of '{}' on the engine has ended by itself", owner));
+    services().log(
+        LogLevel::kWarning,
+        fmt::format("the lease of '{}' has ended: it no longer pauses the engine", owner));
   }
   obey_holds();
   return ok();
@@ -133,14 +134,13 @@ void Decode::obey_holds() {
   if (holds_.is_held()) {
     held_since_ = now;
     services().count("engine_pauses", 1);
-    services().log(LogLevel::kInfo,
-                   fmt::format("the engine stands still for '{}'", holds_.owners()));
+    services().log(LogLevel::kInfo, fmt::format("the engine is paused for '{}'", holds_.owners()));
     return;
   }
   const Duration paused = now - *std::exchange(held_since_, std::nullopt);
   services().count("engine_paused_ms", paused.to_milliseconds());
   services().log(LogLevel::kInfo,
-                 fmt::format("the engine goes on after {:.3f} s", paused.to_seconds()));
+                 fmt::format("the engine resumes after {:.3f} s", paused.to_seconds()));
 }
 
 Result<bool> Decode::work() {

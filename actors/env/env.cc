@@ -25,13 +25,13 @@ Contract Env::contract() {
       .option("task_faults_max", &EnvOptions::task_faults_max, count_from(1),
               "tasks in a row that may fail before the node does")
       .option("worlds_max", &EnvOptions::worlds_max, count_from(1) | unit("trajectories"),
-              "trajectories whose worlds are kept between turns; one that was forgotten is played "
-              "again from its first turn")
+              "trajectories whose worlds are kept between turns; a dropped world is played again "
+              "from its first turn")
       .option("text_bytes_max", &EnvOptions::text_bytes_max,
               between(1, int64_t{64} << 20) | unit("bytes"),
-              "longest answer of the environment; a longer one ends its rollout as truncated, a "
-              "longer prompt is a task that failed")
-      .in("action", &Env::on_action, "what the policy said in one turn",
+              "longest answer of the environment; a longer one ends its rollout as truncated, and "
+              "a task with a longer prompt fails")
+      .in("action", &Env::on_action, "the policy's text of one turn",
           refuse_with(&Env::refuse_action))
       .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
       .out("observation", &Env::observation_,

@@ -37,9 +37,10 @@ Result<EnvironmentStep> Worlds::play(Played& played,
     before_call();
     ASSIGN_OR_RETURN(const auto step, played.world->step(played.texts[turn]));
     if (step.done)
-      return error(Code::kInvalid, "the environment ended after turn {} of {} that are known",
+      return error(Code::kInvalid,
+                   "the environment ended after turn {}, but before it had continued to turn {}",
                    turn + 1, played.texts.size())
-          .note("an environment does the same for the same actions");
+          .note("an environment must do the same for the same actions");
   }
   before_call();
   return played.world->step(played.texts.back());

@@ -33,29 +33,29 @@ SequenceRequest sequence_for(const GenerateRequest& request, const std::vector<i
 Contract Prefill::contract() {
   using O = PrefillOptions;
   return ContractOf<Prefill, O>("prefill", "computes the KV of prompts")
-      .uses<Engine>("engine", &O::engine, "the engine it feeds")
+      .uses<Engine>("engine", &O::engine, "the engine that computes the prompts")
       .uses<WeightChannel>("weights", &O::weights, "where new weights come from")
       .option("lease", &O::lease, above(0),
               "how long a finished prompt's KV waits for decode before it is freed")
       .option("session_tokens_max", &O::session_tokens_max,
               between(1, kSessionTokensLimit) | unit("tokens"),
-              "prompts remembered of sessions, so that a later turn brings its end alone; the "
-              "session used least recently is forgotten, and its next turn asked for whole")
+              "prompts of sessions that are remembered, so that a later turn sends only its new "
+              "tokens; the least recently used session is dropped, and its next turn is sent whole")
       .in("request", &Prefill::on_request, "a prompt to continue",
           refuse_with(&Prefill::refuse_request))
-      .in("abort", &Prefill::on_abort, "a request that nobody wants any more", optional_port())
+      .in("abort", &Prefill::on_abort, "a cancelled request", optional_port())
       .in("update", &Prefill::on_update, "a new policy version", optional_port(), latest_wins())
       // No handler sends `done`, so aborts and updates do not add to its edge's bound.
       .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(), burst(0),
            work_burst(kDonePerTurn), handles_of("engine"))
-      .out("refused", &Prefill::refused_, "the answer to a request that the engine did not take",
+      .out("refused", &Prefill::refused_, "the answer to a request that the engine did not accept",
            recorded(), work_burst(1))
-      .out("applied", &Prefill::applied_out_, "the weights are in place", optional_port(),
+      .out("applied", &Prefill::applied_out_, "new weights are applied", optional_port(),
            recorded())
       .out("load", &Prefill::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
-      .timer("weights", &Prefill::take_weights, "new weights were still on their way")
-      .timer("lease", &Prefill::on_lease, "a finished prompt may have waited for too long")
+      .timer("weights", &Prefill::take_weights, "weights that had not arrived are fetched again")
+      .timer("lease", &Prefill::on_lease, "the lease of a finished prompt may have ended")
       .works()
       .state([](auto& f) {
         using P = Prefill;
@@ -93,7 +93,8 @@ Status Prefill::on_request(const GenerateRequest& request) {
                      options_.session_tokens_max, sessions_max_);
   if (prompt == nullptr) {
     services().count("sessions_unknown", 1);
-    answer(request, FinishReason::kUnknownSession, "this engine has another beginning, or none");
+    answer(request, FinishReason::kUnknownSession,
+           "this engine does not have the session's earlier turns");
     return ok();
   }
   const Status submitted = submit(request, *prompt, name, delivery.ref, delivery.origin);
@@ -155,7 +156,7 @@ Status Prefill::on_abort(const Abort& abort) {
   const RequestName name{services().delivery().tenant, abort.request};
   if (!is_nameable(name)) return ok();
   if (parked_ && parked_->name == name) {
-    answer_parked(unpark(), FinishReason::kCancelled, "cancelled before the engine had room");
+    answer_parked(unpark(), FinishReason::kCancelled, "cancelled before the engine had free space");
     return ok();
   }
   cancelled_.add(name);

@@ -39,27 +39,27 @@ Contract Rollout::contract() {
       .option("max_inflight", &O::max_inflight, count_from(1) | unit("rollouts"),
               "rollouts at once; at least group_size")
       .option("attempts_max", &O::attempts_max, count_from(0),
-              "times an engine may be lost, or fail, under one rollout that goes on")
+              "engine losses or failures that one rollout survives")
       .option("log_tokens", &O::log_tokens, any(),
               "write token ids and log-probabilities into rollouts.jsonl")
       .in("task", &Rollout::on_task, "something to solve")
       .in("completion", &Rollout::on_completion, "the one answer to a request", rollouts())
       .in("observation", &Rollout::on_observation, "the environment's answer to an action",
           rollouts())
-      .in("ended", &Rollout::on_ended, "what became of a group", at_most(groups_alive_max()))
+      .in("ended", &Rollout::on_ended, "how a group ended", at_most(groups_alive_max()))
       .in("policy", &Rollout::on_policy, "a version that every engine has", latest_wins())
       .timer("deadline", &Rollout::on_deadline, "a rollout or an environment ran out of time")
       .timer("reissue", &Rollout::on_reissue,
-             "turns lost with their router, or their environment, go out again")
+             "turns whose router or environment was lost are sent again")
       .out("generate", &Rollout::generate_, "a prompt to continue",
            burst(tenant_max(&Tenant::group_size, "largest group_size")))
-      .out("action", &Rollout::action_, "what the policy said in one turn", addressed(),
+      .out("action", &Rollout::action_, "the policy's text of one turn", addressed(),
            burst(tenant_max(&Tenant::group_size, "largest group_size")),
            at_most(&O::max_inflight, "max_inflight"))
       .out("group", &Rollout::group_, "all members of one group have ended", recorded(), burst(2),
            message_bytes(group_bytes(GroupKind::kSampled)))
-      .out("cancel", &Rollout::cancel_, "requests that nobody wants any more",
-           burst(cancels_of_one_handler()), at_most(&O::max_inflight, "max_inflight"))
+      .out("cancel", &Rollout::cancel_, "cancelled requests", burst(cancels_of_one_handler()),
+           at_most(&O::max_inflight, "max_inflight"))
       .single()
       .one_tenant()
       .state([](auto& f) {
@@ -243,7 +243,7 @@ void Rollout::drop_stale() {
     if (!group.is_delivered && !can_train(made_, group.version, tenant().max_off_policy_steps))
       stale.push_back(ordinal);
   for (const uint64_t ordinal : stale)
-    drop(ordinal, RolloutEnd::kStale, fmt::format("overtaken: version {} is made", made_));
+    drop(ordinal, RolloutEnd::kStale, fmt::format("stale: version {} exists already", made_));
 }
 
 void Rollout::drop(uint64_t ordinal, RolloutEnd end, const std::string& reason) {

@@ -18,11 +18,10 @@ Status check_kept_of(const Completion& completion, const TenantSampling& samplin
       has_kept_sets(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p);
   if (is_wanted && completion.kept.empty())
     return error(Code::kInvalid,
-                 "sampled with top_k {}, top_p {} and min_p {}, but the engine did not say from "
-                 "which tokens",
+                 "sampled with top_k {}, top_p {} and min_p {}, but the engine sent no kept sets",
                  sampling.top_k, sampling.top_p, sampling.min_p);
   if (!is_wanted && !completion.kept.empty())
-    return error(Code::kInvalid, "the engine sent kept sets that nobody asked for");
+    return error(Code::kInvalid, "the engine sent kept sets that were not requested");
   if (!is_wanted) return ok();
   return check_kept(completion.kept.bytes(), completion.tokens, INT32_MAX);
 }
@@ -33,8 +32,9 @@ Result<Blob> joined(const std::vector<Blob>& turns) {
   size_t size = 0;
   for (const Blob& turn : turns) size += turn.size();
   if (size > kKeptBytesMax)
-    return error(Code::kExhausted, "the kept sets of {} turns have {} bytes, at most {} are taken",
-                 turns.size(), size, kKeptBytesMax);
+    return error(Code::kExhausted,
+                 "the kept sets of {} turns have {} bytes, at most {} are allowed", turns.size(),
+                 size, kKeptBytesMax);
   std::vector<std::byte> all;
   all.reserve(size);
   for (const Blob& turn : turns) all.insert(all.end(), turn.bytes().begin(), turn.bytes().end());
@@ -51,7 +51,7 @@ int64_t Rollout::turn_tokens_max(const Trajectory& trajectory) const {
 void Rollout::next_turn(Place place) {
   Member& member = member_at(place);
   if (turn_tokens_max(member.trajectory) <= 0)
-    return fail(place, fmt::format("the prompt has {} tokens, seq_len {} leaves no room",
+    return fail(place, fmt::format("the prompt has {} tokens, so seq_len {} leaves none to sample",
                                    member.trajectory.tokens.size(), tenant().seq_len));
   member.state = Member::State::kGenerating;
   member.environment_deadline.reset();
@@ -144,7 +144,7 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
     return fail(place, fmt::format("the engine gave {} tokens and {} log-probabilities", count,
                                    completion.logprobs.size()));
   if (const int64_t most = turn_tokens_max(trajectory); static_cast<int64_t>(count) > most)
-    return fail(place, fmt::format("the engine gave {} tokens, {} were asked for", count, most));
+    return fail(place, fmt::format("the engine gave {} tokens, {} were requested", count, most));
   if (const Status kept = check_kept_of(completion, tenant().sampling); !kept.ok())
     return fail(place, "the completion: " + kept.error().text());
   auto text = text_of(completion);
@@ -251,7 +251,7 @@ Status Rollout::on_observation(const Observation& observation) {
     environments_.end(std::exchange(member.environment, {}));
   }
   if (observation.needs_history) {
-    fail(place, "the environment asks for turns that it was sent");
+    fail(place, "the environment asks for turns that it already has");
   } else if (!observation.fault.empty()) {
     fail(place, "the environment: " + observation.fault);
   } else if (observation.is_done) {
@@ -310,7 +310,7 @@ void Rollout::issue_again(Place place, const std::string& why) {
   Member& member = member_at(place);
   const auto num_lost = static_cast<int64_t>(member.attempt - base_attempt_) + 1;
   if (num_lost > options_.attempts_max)
-    return fail(place, fmt::format("its engine was lost or failed it {} times: {}", num_lost, why));
+    return fail(place, fmt::format("its engine was lost or failed {} times: {}", num_lost, why));
   ++member.attempt;
   member.known = {};
   services().count("requests_reissued", 1);
@@ -322,7 +322,7 @@ void Rollout::send_whole(Place place) {
   Member& member = member_at(place);
   // A whole prompt needs no session. An engine that refuses one would refuse it again every time.
   if (member.known.num_tokens == 0)
-    return fail(place, "the engine says of a whole prompt that it does not know its beginning");
+    return fail(place, "the engine answered unknown_session to a whole prompt");
   member.known = {};
   services().count("prompts_sent_whole", 1);
   watch(place);

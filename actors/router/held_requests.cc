@@ -36,7 +36,7 @@ std::optional<HeldRequest> HeldRequests::take(RequestName name) {
   auto& waiting = lane->second.waiting;
   const auto which = std::find_if(waiting.begin(), waiting.end(),
                                   [name](const Waiting& each) { return each.held.name() == name; });
-  CHECK(which != waiting.end(), "a held request is not in its lane");
+  CHECK(which != waiting.end(), "a waiting request is not in its lane");
   return take_from(name.tenant, lane, which).held;
 }
 

@@ -39,18 +39,18 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
       .option("sessions_max", &O::sessions_max, count_from(1) | unit("sessions"),
               "sessions remembered; the oldest is forgotten")
       .option("prefix_blocks_max", &O::prefix_blocks_max, count_from(1) | unit("blocks"),
-              "beginnings of prompts remembered of each engine, in blocks of 32 tokens; for a "
-              "policy that goes by them, as cache_aware does")
+              "prompt prefixes remembered for each engine, in blocks of 32 tokens; used by the "
+              "policy cache_aware")
       .in("generate", &Router::on_generate, "a prompt to continue",
           refuse_with(&Router::refuse_generate))
       .in("load", &Router::on_load, "an engine's running totals", latest_wins())
-      .in("cancel", &Router::on_cancel, "requests that nobody wants any more", optional_port())
-      .timer("release", &Router::on_release, "more held requests can go")
+      .in("cancel", &Router::on_cancel, "cancelled requests", optional_port())
+      .timer("release", &Router::on_release, "held requests can be sent")
       .out("prefill", &Router::prefill_, "to the chosen engine", addressed(),
            burst(kReleasedPerHandler))
       .out("abort", &Router::abort_, "to the engine that has the request", optional_port(),
            addressed(), burst(2 * kCancelRequestsMax), at_most(aborts_in_flight()))
-      .out("refused", &Router::refused_, "the answer to a request that no engine took",
+      .out("refused", &Router::refused_, "the answer to a request that no engine accepted",
            burst(kCancelRequestsMax))
       .made_by([policies = std::move(policies)](const O& options) {
         return std::make_unique<Router>(options, policies);
@@ -66,7 +66,7 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
 
 Router::Router(const RouterOptions& options, const std::vector<RoutePolicyContract>& policies)
     : options_(options), policy_(make_route_policy(options.policy, policies)) {
-  CHECK(policy_ != nullptr, "the checker lets no unknown route policy through");
+  CHECK(policy_ != nullptr, "an unknown routing policy passed the check");
   if (policy_->wants_known_tokens()) namer_.emplace();
 }
 
@@ -133,9 +133,10 @@ size_t Router::checked(size_t index, size_t count) {
   if (index < count) return index;
   services().count("policy_faults", 1);
   if (!std::exchange(has_told_fault_, true))
-    services().log(LogLevel::kWarning,
-                   fmt::format("routing policy '{}' chose engine {} of {}: the first one is taken",
-                               options_.policy, index, count));
+    services().log(
+        LogLevel::kWarning,
+        fmt::format("routing policy '{}' chose engine {} of {}: the first one is used instead",
+                    options_.policy, index, count));
   return 0;
 }
 
@@ -259,13 +260,13 @@ void Router::tell(CircuitBreaker::Change change, const EngineLoad& load) {
   services().count(has_opened ? "breakers_opened" : "breakers_closed", 1);
   services().log(
       LogLevel::kWarning,
-      has_opened ? fmt::format("the engine of instance {} has failed {} requests, the last ones "
-                               "one after the other: while others can serve, it gets no new "
-                               "ones for {}",
-                               load.engine, load.num_failed, to_string(CircuitBreaker::kOpenFor))
-                 : fmt::format("the engine of instance {} has answered {} requests in a row: it "
-                               "gets new ones like any other",
-                               load.engine, CircuitBreaker::kGoodEndsToClose));
+      has_opened
+          ? fmt::format("the engine of instance {} has failed {} requests, the last ones in a row: "
+                        "it gets no new requests for {} while other engines can serve",
+                        load.engine, load.num_failed, to_string(CircuitBreaker::kOpenFor))
+          : fmt::format("the engine of instance {} has answered {} requests in a row: it gets new "
+                        "requests again",
+                        load.engine, CircuitBreaker::kGoodEndsToClose));
 }
 
 void Router::update_in_use() {

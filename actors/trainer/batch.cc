@@ -37,14 +37,14 @@ Status check_member(const Trajectory& member, const Tenant& tenant, LossKind los
   const bool has_kept =
       has_kept_sets(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p);
   if (loss == LossKind::kDppo && member.kept.empty() == has_kept)
-    return error(Code::kInvalid, "{}",
-                 has_kept ? "the sets its tokens were drawn from are missing"
-                          : "its tokens were drawn from sets that nobody asked for");
+    return error(
+        Code::kInvalid, "{}",
+        has_kept ? "its kept sets are missing" : "it has kept sets that were not requested");
   const TrainSample sample = sample_of(member, 0, tenant, loss);
   RETURN_IF_ERROR(check_sample(sample, loss, limits));
   // The first token has no prediction.
   if (std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), 1) == 0)
-    return error(Code::kInvalid, "none of its {} tokens can be learnt", sample.tokens.size());
+    return error(Code::kInvalid, "none of its {} tokens can train", sample.tokens.size());
   return ok();
 }
 

@@ -31,7 +31,7 @@ std::string fault_of_group_size(const TrainerOptions& options, const Tenant& ten
   return "is 1: a group of one rollout has no advantage, so nothing would train";
 }
 
-constexpr std::string_view kAlike = "rollouts of a task are all alike, so nothing would train";
+constexpr std::string_view kAlike = "all rollouts of a task are equal, so nothing would train";
 
 std::string fault_of_temperature(const TrainerOptions& options, const Tenant& tenant) {
   if (loss_of(options, tenant) != LossKind::kDppo ||
@@ -42,7 +42,7 @@ std::string fault_of_temperature(const TrainerOptions& options, const Tenant& te
 
 std::string fault_of_top_k(const TrainerOptions& options, const Tenant& tenant) {
   if (loss_of(options, tenant) != LossKind::kDppo || tenant.sampling.top_k != 1) return {};
-  return fmt::format("is 1: with the likeliest token alone {}", kAlike);
+  return fmt::format("is 1: it leaves one token, and {}", kAlike);
 }
 
 std::string fault_of_top_p(const TrainerOptions& options, const Tenant& tenant) {
@@ -82,20 +82,20 @@ void add_report(const TrainReport& report, MetricValues& values) {
 Contract Trainer::contract() {
   using O = TrainerOptions;
   return ContractOf<Trainer, O>("trainer", "trains on batches of groups and publishes weights")
-      .uses<Learner>("learner", &O::learner, "what takes the steps")
+      .uses<Learner>("learner", &O::learner, "the learner that trains")
       .uses<WeightChannel>("weights", &O::weights, "where new weights go")
       .option("loss", &O::loss, one_of({"dppo", "cross_entropy"}),
-              "dppo for rollouts, cross_entropy for supervised data, of tenants that say nothing "
-              "else")
+              "dppo for rollouts, cross_entropy for supervised data; for tenants without a loss of "
+              "their own")
       .option("skipped_max", &O::skipped_max, count_from(1) | unit("steps"),
               "steps in a row that the learner may skip before the run fails")
       .option("lost_batches_max", &O::lost_batches_max, count_from(1) | unit("batches"),
               "batches' worth of groups in a row that may end untrained before the run fails")
       .in("group", &Trainer::on_group, "all members of one group have ended")
-      .timer("straggler", &Trainer::on_straggler, "the batch waits no longer for an older group")
-      .out("weights", &Trainer::weights_out_, "a new policy version lies in the channel",
+      .timer("straggler", &Trainer::on_straggler, "the batch stops waiting for an older group")
+      .out("weights", &Trainer::weights_out_, "a new policy version is in the channel",
            optional_port(), recorded(), work_burst(1))
-      .out("ended", &Trainer::ended_, "what became of a group", optional_port(), recorded(),
+      .out("ended", &Trainer::ended_, "how a group ended", optional_port(), recorded(),
            burst(ends_of_one_turn()), work_burst(ends_of_one_turn()), at_most(ends_of_one_turn()))
       .demands("group_size", &fault_of_group_size,
                "write group_size = 2 or more: advantages compare the rollouts of a group")
@@ -155,7 +155,7 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   const auto& delivery = services().delivery();
   PooledGroup pooled{group, delivery.ref, delivery.origin, {}};
   if (is_done_) {
-    end_group(pooled, RolloutEnd::kCancelled, "the last step is taken");
+    end_group(pooled, RolloutEnd::kCancelled, "the last step is done");
     return ok();
   }
   // Asked within a delivery, so the record has the answer.
@@ -216,7 +216,7 @@ Result<bool> Trainer::work() {
   }
   if (is_last && !is_done_) {
     is_done_ = true;
-    end_all(take_groups_here(), RolloutEnd::kCancelled, "the last step is taken");
+    end_all(take_groups_here(), RolloutEnd::kCancelled, "the last step is done");
     update_flow();
     leave_line();
     services().finish(tenant_);
@@ -300,7 +300,7 @@ void Trainer::end_step(const Result<TrainReport>& report) {
   add_report(*report, taken_->values);
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
-          fmt::format("overtaken: version {} is made", version_));
+          fmt::format("stale: version {} exists already", version_));
   const Status published = publish(version_.value >= tenant().max_steps);
   if (!published.ok()) give_up(published.error());
 }

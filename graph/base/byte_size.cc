@@ -46,7 +46,7 @@ Result<int64_t> counted_bytes(std::string_view number, int64_t unit, std::string
   std::from_chars(number.data(), end, fraction, std::chars_format::fixed);
   const double bytes = fraction * static_cast<double>(unit);
   if (bytes >= kBytesEnd) return size_too_large(text);
-  if (unit == 1) return error(Code::kInvalid, "'{}' is no whole number of bytes", text);
+  if (unit == 1) return error(Code::kInvalid, "'{}' is not a whole number of bytes", text);
   return std::llround(bytes);
 }
 
@@ -64,7 +64,9 @@ Result<int64_t> parse_bytes(std::string_view text) {
   for (const auto& known : kSizeUnits)
     if (known.name == unit) return counted_bytes(number, known.bytes, text);
   return error(Code::kInvalid, "'{}' has no known unit of size", text)
-      .note("units are B, kB, MB, GB and TB of 1000, KiB, MiB, GiB and TiB of 1024");
+      .note(
+          "units are B, kB, MB, GB and TB (powers of 1000), KiB, MiB, GiB and TiB (powers of "
+          "1024)");
 }
 
 std::string bytes_text(int64_t bytes) {

@@ -8,7 +8,7 @@
 
 namespace primerl {
 
-static_assert(std::endian::native == std::endian::little, "numbers travel as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are sent as they are in memory");
 
 template <class T>
 void put_number(std::byte* at, std::type_identity_t<T> value) {

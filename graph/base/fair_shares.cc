@@ -33,7 +33,7 @@ void FairShares::enter(TenantSlot tenant) {
 
 void FairShares::leave(TenantSlot tenant) {
   One& one = at(tenant);
-  CHECK(one.num_here > 0, "a tenant left that was not there");
+  CHECK(one.num_here > 0, "a tenant left that had not entered");
   --one.num_here;
 }
 

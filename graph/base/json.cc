@@ -31,7 +31,7 @@ class Builder final : public nlohmann::json_sax<Tree> {
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
     if (limits_.refuse_duplicate_keys && !keys_.back().insert(name).second)
-      return fail(fmt::format("key '{}' is there twice", name));
+      return fail(fmt::format("key '{}' appears twice", name));
     names_.back() = std::move(name);
     return true;
   }
@@ -238,7 +238,7 @@ Result<Json> parse_json(std::string_view text, std::string_view what, const Json
                  text.size(), limits.bytes_max);
   // The parser would end at this byte.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return error(Code::kInvalid, "{}: byte {} is 0, which no JSON text has", what, zero);
+    return error(Code::kInvalid, "{}: byte {} is 0, which JSON does not allow", what, zero);
   Builder builder(limits);
   if (Tree::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
   size_t line = 1, column = 1;

@@ -34,7 +34,7 @@ class Resource {
   /// Called on a new resource, before any other call.
   virtual Status restore_state(const Blob& state) {
     if (state.empty()) return ok();
-    return error(Code::kCorrupt, "a resource that has no state got {} bytes of one", state.size());
+    return error(Code::kCorrupt, "a resource without state got {} bytes of state", state.size());
   }
   /// One line for stall reports, for example "12 running, 3 waiting, 40 of 512 blocks free".
   virtual std::string describe() const { return {}; }

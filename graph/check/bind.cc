@@ -91,7 +91,7 @@ void read_facts(DraftModel& model, Draft& draft) {
     return;
   }
   if (!fs::is_directory(model.path, fault)) {
-    report("it is no folder").note(fmt::format("looked at '{}'", model.path));
+    report("it is not a folder").note(fmt::format("looked at '{}'", model.path));
     return;
   }
   if (!draft.catalog.model_facts) return;
@@ -123,10 +123,10 @@ void bind_settings(Draft& draft) {
       std::all_of(name.begin(), name.end(), is_file_character))
     return;
   draft.diagnostics
-      .error("G017", draft.spec.graph->find("name")->value.span, "'{}' is no name for a graph",
-             name)
-      .note(fmt::format("it names the run's folder: letters, digits, '-', '_' and '.', no '.' "
-                        "first, at most {} bytes",
+      .error("G017", draft.spec.graph->find("name")->value.span,
+             "'{}' is not a valid name for a graph", name)
+      .note(fmt::format("it becomes part of a folder's name: letters, digits, '-', '_' and '.', "
+                        "not beginning with '.', at most {} bytes",
                         kGraphNameBytesMax));
 }
 
@@ -158,7 +158,7 @@ void bind_adapter_path(const NamedTable& tenant, TenantAdapter& adapter, Draft& 
   std::error_code fault;
   if (fs::is_directory(adapter.path, fault)) return;
   draft.diagnostics
-      .error("G044", path.span, "the adapter of tenant '{}' cannot be used: it is no folder",
+      .error("G044", path.span, "the adapter of tenant '{}' cannot be used: it is not a folder",
              tenant.name)
       .note(fmt::format("looked at '{}'", adapter.path))
       .suggest("name a PEFT folder, such as weights/ of a checkpoint");

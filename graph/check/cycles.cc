@@ -93,7 +93,7 @@ void report(Draft& draft, const std::vector<const Arc*>& cycle) {
   draft.diagnostics
       .error("G036", cycle.back()->edge->spec->path->span, "this forward edge closes a cycle: {}{}",
              cycle.size() > kStepsShown ? "..., " : "", fmt::join(steps, ", "))
-      .note("when every forward edge of a cycle is full, no node of it can move")
+      .note("when every forward edge of a cycle is full, none of its nodes can continue")
       .suggest("make one of them a feedback edge");
 }
 

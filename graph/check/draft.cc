@@ -65,7 +65,7 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
     number.at_most = from.common.per_tenant
                          ? 1
                          : std::max<int64_t>(1, static_cast<int64_t>(draft.tenants.size()));
-    number.text = "latest of each sender and tenant";
+    number.text = "the latest of each sender and tenant";
   } else if (output.at_most || input.at_most) {
     // If both ports state a bound, the smaller one is used.
     number.at_most = std::numeric_limits<int64_t>::max();

@@ -230,10 +230,11 @@ void check_fan_out(Draft& draft) {
                  "'{}.{}' sends to one, but place '{}' of node '{}' has {} replicas",
                  from.spec->name, output.name, place.spec->name, to.spec->name, replicas)
           .note(
-              "an edge into a place with replicas starts at an output that chooses: addressed, "
-              "keyed, broadcast or to_origin")
-          .suggest(fmt::format("put '{}' into place '{}' too, or let an actor between them choose",
-                               from.spec->name, place.spec->name));
+              "an edge into a place with replicas must start at an output that selects the "
+              "replica: addressed, keyed, broadcast or to_origin")
+          .suggest(fmt::format(
+              "put '{}' into place '{}' too, or put an actor between them that selects the replica",
+              from.spec->name, place.spec->name));
       continue;
     }
     // The slots of a per_tenant target are distinguished by the envelope's tenant.
@@ -248,7 +249,9 @@ void check_fan_out(Draft& draft) {
         .note(fmt::format("routing of '{}': {}; broadcast, addressed, keyed and to_origin outputs "
                           "may have many targets",
                           output.name, to_string(output.routing)))
-        .suggest("keep one edge to one instance, or let the actor's contract say how it chooses");
+        .suggest(
+            "keep one edge to one instance, or declare in the actor's contract how the output "
+            "selects one");
   }
 }
 
@@ -258,12 +261,12 @@ void check_feedback(Draft& draft) {
     if (!edge.is_whole() || !edge.spec->feedback) continue;
     if (feedback_number(draft, edge, tenants).is_stated) continue;
     draft.diagnostics
-        .error("G037", edge.spec->path->span, "no contract says how much '{}' may hold",
+        .error("G037", edge.spec->path->span, "no contract states how many messages '{}' may have",
                edge.spec->path->as_string())
         .note(
-            "a feedback edge is never held back, so its contract states at_most(...) or "
+            "a feedback edge never stops its sender, so a contract must state at_most(...) or "
             "latest_wins()")
-        .suggest("make it a forward edge, or add the number to the output's or input's contract");
+        .suggest("make it a forward edge, or state the number in the output's or input's contract");
   }
 }
 

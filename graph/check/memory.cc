@@ -69,11 +69,11 @@ void check_process(Draft& draft, const DraftPlace* place, int32_t index) {
   if (parts.size() > kNamedPartsMax)
     found.note(fmt::format("{} smaller parts: {}", parts.size() - kNamedPartsMax,
                            memory_text(sum_of(std::span(parts).subspan(kNamedPartsMax)))));
-  found.suggest(fmt::format(
-      "write memory_max = {:.0f} or more, or make the largest part smaller: micro_batch_tokens, "
-      "max_batched_tokens, kv_blocks, ranks of adapters, adapter_slots, or a place of its own for "
-      "the learner",
-      bytes));
+  found.suggest(
+      fmt::format("write memory_max = {:.0f} or more, or make the largest part smaller: lower "
+                  "micro_batch_tokens, max_batched_tokens, kv_blocks, adapter_slots or ranks of "
+                  "adapters, or put the learner into a place of its own",
+                  bytes));
 }
 
 /// The model of a resource; a weight channel has none and uses the learner's.

@@ -40,7 +40,7 @@ void resolve_files(const OptionSet& options, const Table& table, void* bound,
     name = absolute_path(draft.file, entry->value);
     std::error_code fault;
     if (std::filesystem::is_regular_file(name, fault)) continue;
-    draft.diagnostics.error("G046", entry->value.span, "'{}' of {} is no file", field.name, what)
+    draft.diagnostics.error("G046", entry->value.span, "'{}' of {} is not a file", field.name, what)
         .note(fmt::format("looked for '{}'", name));
   }
 }
@@ -110,8 +110,8 @@ int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::
   for (auto& model : draft.models) model.is_named = true;
   const std::string missing = fmt::format("model '{}'", name);
   if (is_told(draft, missing, span)) return -1;
-  auto& found =
-      draft.diagnostics.error("G014", span, "{} names model '{}', which is not there", what, name);
+  auto& found = draft.diagnostics.error("G014", span, "{} names model '{}', which does not exist",
+                                        what, name);
   tell(draft, missing, found);
   found.note(fmt::format("models: {}", listed(known)));
   suggest_name(found, name, known);
@@ -160,7 +160,7 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
   const std::string missing = fmt::format("resource '{}'", name);
   if (is_told(draft, missing, span)) return -1;
   auto& found = draft.diagnostics.error(
-      "G013", span, "'{}' of {} names resource '{}', which is not there", option, what, name);
+      "G013", span, "'{}' of {} names resource '{}', which does not exist", option, what, name);
   tell(draft, missing, found);
   found.note(fmt::format("resources of kind '{}': {}", kind, listed(of_kind)));
   suggest_name(found, name, known);

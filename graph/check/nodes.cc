@@ -43,8 +43,8 @@ void resolve_references(DraftNode& node, Draft& draft) {
       std::vector<std::string> known;
       for (const auto& tenant : draft.tenants) known.push_back(tenant.spec->name);
       if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-      auto& found = draft.diagnostics.error("G019", span,
-                                            "{} names tenant '{}', which is not there", what, name);
+      auto& found = draft.diagnostics.error(
+          "G019", span, "{} names tenant '{}', which does not exist", what, name);
       found.note(fmt::format("tenants: {}", join_names(known)));
       suggest_name(found, name, known);
     }
@@ -119,24 +119,25 @@ void check_single(Draft& draft) {
     if (node.common.replicas > 1)
       draft.diagnostics
           .error("G070", value_span(*node.spec, "replicas"),
-                 "node '{}' has {} replicas, but there is one '{}'{}", node.spec->name,
+                 "node '{}' has {} replicas, but there can be only one '{}'{}", node.spec->name,
                  node.common.replicas, node.contract->name,
                  node.common.per_tenant ? " per tenant" : "")
-          .suggest("take 'replicas' out");
+          .suggest("remove 'replicas'");
     if (const int64_t replicas = place_replicas(draft, node); replicas > 1) {
       const auto& place = draft.places[static_cast<size_t>(node.place)];
       draft.diagnostics
           .error("G070", value_span(*place.spec, "replicas"),
-                 "place '{}' has {} replicas, but there is one '{}'{}, node '{}'", place.spec->name,
-                 replicas, node.contract->name, node.common.per_tenant ? " per tenant" : "",
-                 node.spec->name)
+                 "place '{}' has {} replicas, but there can be only one '{}'{}, node '{}'",
+                 place.spec->name, replicas, node.contract->name,
+                 node.common.per_tenant ? " per tenant" : "", node.spec->name)
           .suggest(fmt::format("put '{}' into a place without replicas", node.spec->name));
     }
     const auto [other, is_first] = first.emplace(node.contract->name, &node);
     if (!is_first)
       draft.diagnostics
-          .error("G070", node.spec->name_span, "node '{}' is a second '{}', but a graph has one",
-                 node.spec->name, node.contract->name)
+          .error("G070", node.spec->name_span,
+                 "node '{}' is a second '{}', but a graph can have only one", node.spec->name,
+                 node.contract->name)
           .note(fmt::format("the first is node '{}'", other->second->spec->name));
   }
 }
@@ -149,7 +150,8 @@ void check_one_tenant(Draft& draft) {
     if (node.contract == nullptr || !node.contract->is_one_tenant || node.common.per_tenant)
       continue;
     draft.diagnostics
-        .error("G067", node.spec->name_span, "{} tenants share node '{}', but one '{}' serves one",
+        .error("G067", node.spec->name_span,
+               "{} tenants share node '{}', but an instance of '{}' serves one tenant",
                tenants.size(), node.spec->name, node.contract->name)
         .note(fmt::format("tenants: {}", join_names(tenants)))
         .suggest(fmt::format("write per_tenant = true in [node.{}]", node.spec->name));
@@ -162,7 +164,7 @@ void check_restart(Draft& draft) {
         !node.contract->is_restartable)
       draft.diagnostics
           .error("G071", value_span(*node.spec, "on_error"),
-                 "node '{}' cannot restart: actor '{}' has state it cannot give back",
+                 "node '{}' cannot restart: actor '{}' has state that it cannot save",
                  node.spec->name, node.contract->name)
           .suggest("write on_error = \"drop\" or \"stop\"");
 }

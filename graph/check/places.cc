@@ -69,7 +69,7 @@ void check_cpus(Draft& draft, DraftPlace& place) {
   auto cpus = read_cpus(place.options.cpus);
   if (!cpus) {
     draft.diagnostics
-        .error("G057", key_span(place, "cpus"), "'{}' is no list of CPUs", place.options.cpus)
+        .error("G057", key_span(place, "cpus"), "'{}' is not a list of CPUs", place.options.cpus)
         .note("numbers below 1024 and ranges, ascending: \"0-3,8\"");
     return;
   }
@@ -77,7 +77,7 @@ void check_cpus(Draft& draft, DraftPlace& place) {
     draft.diagnostics
         .error("G057", key_span(place, "cpus"), "place '{}' has {} replicas, but 'cpus' names {}",
                place.spec->name, place.options.replicas, cpus->size())
-        .suggest("name as many CPUs as replicas at least, or leave 'cpus' out");
+        .suggest("name at least as many CPUs as replicas, or leave 'cpus' out");
     return;
   }
   place.cpus = *std::move(cpus);
@@ -133,7 +133,7 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
   const auto& theirs = draft.resources[static_cast<size_t>(there)];
   const auto& ours = draft.resources[static_cast<size_t>(here)];
   const std::string why =
-      fmt::format("'{}.{}' hands over what lies in its {}: the handle means nothing to another",
+      fmt::format("'{}.{}' sends handles into its {}; another one cannot resolve them",
                   from.spec->name, output.name, theirs.common.kind);
   const auto used_span = [](const DraftNode& node, const std::string& use) {
     const Entry* entry = node.spec->table->find(use);
@@ -142,7 +142,7 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
   if (there != here) {
     draft.diagnostics
         .error("G072", used_span(to, input.handles_of),
-               "'{}' uses {} '{}', but '{}', which feeds it, uses '{}' ({})", to.spec->name,
+               "'{}' uses {} '{}', but '{}', which sends to it, uses '{}' ({})", to.spec->name,
                ours.common.kind, ours.spec->name, from.spec->name, theirs.spec->name,
                line_of(used_span(from, output.handles_of)))
         .note(why)
@@ -154,7 +154,7 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
   const auto& their_place = draft.places[static_cast<size_t>(from.place)];
   draft.diagnostics
       .error("G072", placed_span(draft, to),
-             "'{}' is in place '{}', but '{}', which feeds it, is in '{}' ({})", to.spec->name,
+             "'{}' is in place '{}', but '{}', which sends to it, is in '{}' ({})", to.spec->name,
              draft.places[static_cast<size_t>(to.place)].spec->name, from.spec->name,
              their_place.spec->name, line_of(placed_span(draft, from)))
       .note(why)
@@ -172,16 +172,18 @@ void check_device_list(Draft& draft, const DraftPlace& place, std::vector<std::s
         .error("G058", key_span(place, "devices"),
                "'devices' of place '{}' mixes the CPU and CUDA devices", place.spec->name)
         .note(
-            "replicas have the same engine with the same options, and a device wants others than "
-            "the CPU")
-        .suggest("make a place of its own for what runs on the CPU, with an engine of its own");
+            "replicas have the same engine with the same options, and a CUDA device needs other "
+            "options than the CPU")
+        .suggest(
+            "put the nodes that run on the CPU into a place of their own, with an engine of their "
+            "own");
   std::ranges::sort(devices);
   const auto twice = std::ranges::adjacent_find(devices);
   if (twice == devices.end() || *twice == "cpu") return;
   draft.diagnostics
       .error("G058", key_span(place, "devices"), "'devices' of place '{}' names '{}' twice",
              place.spec->name, *twice)
-      .suggest(fmt::format("name a device for each replica, or say device = \"{}\" for all: they "
+      .suggest(fmt::format("name a device for each replica, or write device = \"{}\" for all: they "
                            "then share its memory",
                            *twice));
 }
@@ -239,7 +241,7 @@ void check_places(Draft& draft) {
           .error("G051", node.spec->name_span, "node '{}' has no place", node.spec->name)
           .note(fmt::format("places: {}", names.empty() ? "none" : join_names(names)))
           .suggest(
-              "add it to the nodes of a place, or take [place] out: then all run in one "
+              "add it to the nodes of a place, or remove [place]: then all nodes run in one "
               "process");
 }
 
@@ -253,7 +255,7 @@ void check_devices(Draft& draft) {
     const auto unknown = std::find_if_not(devices.begin(), devices.end(), is_device_name);
     if (unknown != devices.end()) {
       auto& fault =
-          draft.diagnostics.error("G052", key_span(place, key), "'{}' is no device", *unknown)
+          draft.diagnostics.error("G052", key_span(place, key), "'{}' is not a device", *unknown)
               .note("devices: cpu, cuda:0, cuda:1, ...");
       if (const std::string meant = meant_device(*unknown); !meant.empty())
         fault.suggest(fmt::format("did you mean \"{}\"?", meant));
@@ -265,7 +267,7 @@ void check_devices(Draft& draft) {
         .error("G053", key_span(place, key),
                "place '{}' has a device, but none of its nodes computes", place.spec->name)
         .note("a device is for the engine or learner that a node of the place uses")
-        .suggest(fmt::format("take '{}' out", key));
+        .suggest(fmt::format("remove '{}'", key));
   }
 }
 
@@ -285,14 +287,14 @@ void check_place_sizes(Draft& draft) {
                  options.replicas, options.devices.size())
           .suggest("name one device for each replica");
     if (!is_host(options.host))
-      draft.diagnostics.error("G057", key_span(place, "host"), "'{}' is no name of a machine",
+      draft.diagnostics.error("G057", key_span(place, "host"), "'{}' is not the name of a machine",
                               options.host);
     check_cpus(draft, place);
     for (const auto& variable : options.variables)
       if (!is_variable(variable))
         draft.diagnostics
-            .error("G057", key_span(place, "variables"), "'{}' sets no environment variable",
-                   variable)
+            .error("G057", key_span(place, "variables"),
+                   "'{}' does not set an environment variable", variable)
             .note("each is \"NAME=value\"");
   }
 }
@@ -307,11 +309,11 @@ void check_transports(Draft& draft) {
     const auto transport = transport_of(draft, edge);
     const std::string& asked = edge.spec->transport;
     if (asked != "auto" && asked != to_string(transport)) {
-      auto& fault =
-          draft.diagnostics.error("G056", edge.spec->transport_span, "'{}' cannot travel by {}",
-                                  edge.spec->path->as_string(), asked);
+      auto& fault = draft.diagnostics.error("G056", edge.spec->transport_span,
+                                            "messages of '{}' cannot use transport {}",
+                                            edge.spec->path->as_string(), asked);
       if (transport == EdgeTransport::kMemory)
-        fault.note("both of its nodes are in one process, where messages travel by memory");
+        fault.note("both of its nodes are in one process, which uses transport memory");
       else
         fault.note(fmt::format("places '{}' and '{}' are processes of {}",
                                draft.places[static_cast<size_t>(from)].spec->name,
@@ -324,12 +326,12 @@ void check_transports(Draft& draft) {
     const auto [other, is_first] = first.emplace(std::minmax(from, to), &edge);
     if (is_first || transport_of(draft, *other->second) == transport) continue;
     draft.diagnostics
-        .error("G056", edge.spec->path->span, "'{}' travels by {}, but '{}' by {}",
+        .error("G056", edge.spec->path->span, "'{}' uses transport {}, but '{}' uses {}",
                edge.spec->path->as_string(), to_string(transport),
                other->second->spec->path->as_string(),
                to_string(transport_of(draft, *other->second)))
         .note("two processes share one connection, which keeps the order of their messages")
-        .suggest("give all edges between the two places the same 'transport'");
+        .suggest("write the same 'transport' for all edges between the two places");
   }
 }
 

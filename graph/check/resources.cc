@@ -66,7 +66,7 @@ void find_model(DraftResource& resource, Draft& draft) {
     if (model == nullptr) return;
     // A warning, not an error: one flag may run the same file with another backend.
     draft.diagnostics.warning("G042", model->key_span,
-                              "resource '{}' ({}, {}) reads no model: the line changes nothing",
+                              "resource '{}' ({}, {}) reads no model: this key has no effect",
                               resource.spec->name, resource.common.kind, resource.common.backend);
   }
   const Span span = model != nullptr ? model->value.span : resource.spec->name_span;
@@ -164,7 +164,7 @@ void check_resource_copies(Draft& draft) {
             .error("G045", value_span(*node.spec->table, "replicas"),
                    "node '{}' uses {} '{}' and cannot have {} replicas", node.spec->name,
                    resource.common.kind, resource.spec->name, node.common.replicas)
-            .suggest("replicate its place instead: every replica gets resources of its own");
+            .suggest("replicate its place instead: each replica has its own resources");
     }
     const auto [num_processes, num_here, names, machines] = homes_of(draft, resource);
     if (num_processes < 2) continue;
@@ -172,27 +172,30 @@ void check_resource_copies(Draft& draft) {
       draft.diagnostics
           .error("G041", resource.spec->name_span, "{} '{}' is used in {} places, {}",
                  resource.common.kind, resource.spec->name, num_processes, join_names(names))
-          .note("only one copy of it makes sense: a second would train apart from the first")
+          .note("there can be only one copy of it: a second one would train another model")
           .suggest("put its users in one place without replicas");
     else if (resource.common.kind == kWeightChannelKind && resource.common.backend == "memory")
       draft.diagnostics
           .error("G055", resource.spec->name_span,
-                 "weight channel '{}' lives in memory and cannot join the places {}",
+                 "weight channel '{}' is in the memory of one process and cannot connect the "
+                 "places {}",
                  resource.spec->name, join_names(names))
           .note(fmt::format("backends of weight_channel: {}",
                             join_names(known_backends(draft.catalog, kWeightChannelKind))))
           .suggest(
-              "put its users in one place without replicas, or choose a backend that crosses "
+              "put its users in one place without replicas, or use a backend that connects "
               "processes");
     else if (resource.common.kind == kWeightChannelKind && resource.common.backend == "shm" &&
              machines.size() > 1)
       draft.diagnostics
           .error("G055", resource.spec->name_span,
-                 "weight channel '{}' lives in the memory of one machine and cannot join the "
+                 "weight channel '{}' is in the memory of one machine and cannot connect the "
                  "places {}, which are on {}",
                  resource.spec->name, join_names(names), machines.size())
-          .note("shm joins the processes of one machine, files those that share a disk, stream any")
-          .suggest("choose backend \"stream\", or leave it out: \"auto\" chooses what reaches");
+          .note("shm connects processes of one machine, files those that share a disk, stream any")
+          .suggest(
+              "write backend = \"stream\", or leave it out: \"auto\" selects a backend that "
+              "connects them");
   }
 }
 
@@ -215,7 +218,7 @@ void check_shared_learners(Draft& draft) {
                "{} tenants share {} '{}', but {} would train all its weights", draft.tenants.size(),
                resource.common.kind, resource.spec->name, join_names(whole))
         .note(fmt::format("per_tenant nodes that use it: {}", join_names(users)))
-        .note("the weights of the model are one for all; an adapter is a tenant's own")
+        .note("all tenants share the weights of the model; each has its own adapter")
         .suggest(fmt::format("add [tenant.{}.adapter] with a rank, or train it with a graph of "
                              "its own",
                              whole.front()));
@@ -236,14 +239,15 @@ void check_adapter_slots(Draft& draft) {
           .warning("G074", span,
                    "engine '{}' has {} adapter slots, but no tenant trains an adapter",
                    resource.spec->name, asked)
-          .suggest("add [tenant.<name>.adapter] with a rank, or leave the line out");
+          .suggest("add [tenant.<name>.adapter] with a rank, or remove the key");
     else
       draft.diagnostics
           .warning("G074", span, "engine '{}' has {} adapter slots, but there {} {} adapter{}",
                    resource.spec->name, asked, num_adapters == 1 ? "is" : "are", num_adapters,
                    num_adapters == 1 ? "" : "s")
-          .suggest(
-              fmt::format("write {} or less, or leave the line out: one for each", num_adapters));
+          .suggest(fmt::format(
+              "write {} or less, or remove the key: then there is one slot for each adapter",
+              num_adapters));
   }
 }
 
@@ -255,7 +259,7 @@ void check_unused(Draft& draft) {
       continue;
     draft.diagnostics
         .error("G043", resource.spec->name_span, "no node uses resource '{}'", resource.spec->name)
-        .suggest(fmt::format("name it in a node, or take [resource.{}] out", resource.spec->name));
+        .suggest(fmt::format("name it in a node, or remove [resource.{}]", resource.spec->name));
   }
   // A resource or node that could not be resolved may be the one that names the model.
   const bool all_resolved =
@@ -267,7 +271,7 @@ void check_unused(Draft& draft) {
     if (all_resolved && !model.is_named)
       draft.diagnostics
           .error("G043", model.spec->name_span, "nothing uses model '{}'", model.spec->name)
-          .suggest(fmt::format("name it in a resource, or take [model.{}] out", model.spec->name));
+          .suggest(fmt::format("name it in a resource, or remove [model.{}]", model.spec->name));
 }
 
 void check_threads(Draft& draft) {
@@ -294,7 +298,8 @@ void check_threads(Draft& draft) {
         .warning("G047", threads->value.span, "{} compute threads share {} cores", total,
                  draft.cores)
         .note(fmt::format("threads: {}", join_names(shares)))
-        .suggest("give them fewer threads: two pools on the same cores slow each other many times");
+        .suggest(
+            "give them fewer threads: two pools on the same cores slow each other down many times");
     return;
   }
 }

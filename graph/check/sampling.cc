@@ -32,9 +32,9 @@ void check_stops(Draft& draft) {
     for (const Value& id : items("stop_ids")) {
       if (!id.is_integer() || (id.as_integer() >= 0 && id.as_integer() < num_ids)) continue;
       draft.diagnostics
-          .error("G073", id.span, "{} of tenant '{}' is no token id", id.as_integer(),
+          .error("G073", id.span, "{} of tenant '{}' is not a token id", id.as_integer(),
                  tenant.spec->name)
-          .note(fmt::format("ids are from 0 to {}; `stop` takes texts", num_ids - 1));
+          .note(fmt::format("ids are from 0 to {}; for texts use `stop`", num_ids - 1));
     }
   }
 }

@@ -90,7 +90,7 @@ void check_machine_cpus(Draft& draft) {
       if (CPU_ISSET(cpu, &usable)) there.push_back(cpu);
     draft.diagnostics
         .error("G057", value_span(*place.spec, "cpus"),
-               "'cpus' of place '{}' names CPU {}, which processes started here may not use",
+               "'cpus' of place '{}' names CPU {}, which processes that start here may not use",
                place.spec->name, *missing)
         .note(fmt::format("they may use: {}", fmt::join(there, " ")));
   }

@@ -94,9 +94,9 @@ void check_drain(Draft& draft) {
       .warning("G068",
                written != nullptr ? written->value.span
                                   : value_span(*longest->spec, "environment_timeout"),
-               "'drain_max' {} is no longer than 'environment_timeout' {} of tenant '{}'",
+               "'drain_max' {} is not longer than 'environment_timeout' {} of tenant '{}'",
                to_string(draft.settings.drain_max), to_string(limit), longest->spec->name)
-      .note("a call that hangs when the drain begins would outlast it")
+      .note("a call that hangs when the drain begins would take longer than the drain")
       .suggest(
           fmt::format("write drain_max = \"{}\" or more in [graph]", to_string(limit + limit)));
 }
@@ -109,9 +109,9 @@ void check_batches(Draft& draft) {
     const int64_t nearest = std::max(group, batch / group * group);
     draft.diagnostics
         .error("G061", value_span(*tenant.spec, batch_is_written ? "batch_size" : "group_size"),
-               "'batch_size' {} of tenant '{}' is no multiple of 'group_size' {}", batch,
+               "'batch_size' {} of tenant '{}' is not a multiple of 'group_size' {}", batch,
                tenant.spec->name, group)
-        .note("a step trains whole groups: groups a step = batch_size / group_size")
+        .note("a step trains whole groups: groups per step = batch_size / group_size")
         .suggest(fmt::format("write batch_size = {}", nearest));
   }
 }
@@ -144,8 +144,9 @@ void share_out(Draft& draft) {
                given,
                num_open == 0 ? std::string(" together")
                              : fmt::format(", so nothing is left for {} without one", num_open))
-        .note("a share is a part of 1")
-        .suggest("write smaller shares, or leave them all out: then all tenants are alike");
+        .note("all shares together are at most 1")
+        .suggest(
+            "write smaller shares, or leave all of them out: then all tenants get equal shares");
   for (auto& each : draft.tenants)
     if (each.tenant.share == 0)
       each.tenant.share = std::max(rest, kSlack) / static_cast<double>(num_open);
@@ -198,9 +199,10 @@ void check_model_lengths(Draft& draft) {
       continue;
     }
     draft.diagnostics
-        .error("G064", value_span(*tenant.spec, "seq_len"),
-               "'seq_len' {} of tenant '{}' is beyond model '{}', which was made for {} tokens",
-               tenant.tenant.seq_len, tenant.spec->name, shortest->spec->name, limit)
+        .error(
+            "G064", value_span(*tenant.spec, "seq_len"),
+            "'seq_len' {} of tenant '{}' is too long for model '{}', which was made for {} tokens",
+            tenant.tenant.seq_len, tenant.spec->name, shortest->spec->name, limit)
         .note(
             fmt::format("max_position_embeddings in '{}/config.json' is {}", shortest->path, limit))
         .suggest(fmt::format("write seq_len = {}", limit));
@@ -253,7 +255,8 @@ void check_message_sizes(Draft& draft) {
       auto& found = draft.diagnostics.error(
           "G069",
           value_span(*tenant.spec, tenant.spec->table->find("seq_len") ? "seq_len" : "group_size"),
-          "'{}' of node '{}' could be a {} of {} bytes for tenant '{}', a message has at most {}",
+          "'{}' of node '{}' could send a {} of {} bytes for tenant '{}', but a message has at "
+          "most {}",
           port->name, node.spec->name, port->type->name, bytes(tenant.tenant), tenant.spec->name,
           kLimit);
       found.note(fmt::format("largest: {}", port->bytes_max->text));
@@ -272,12 +275,12 @@ void check_recompute(Draft& draft) {
     if (num_steps <= kRecomputeStepsMax) continue;
     auto& finding = draft.diagnostics.warning(
         "G089", nested_span(*spec, "checkpoint_every"),
-        "after a crash up to {} training steps of tenant '{}' are taken again", num_steps,
+        "after a crash up to {} training steps of tenant '{}' are repeated", num_steps,
         tenant.name);
     if (!saves)
       finding.note(fmt::format(
-          "without checkpoint_every no state is saved: the record is followed from its first step, "
-          "and not at all once it is larger than trace.bytes_max ({})",
+          "without checkpoint_every no state is saved: a resumed run follows the record from its "
+          "first step, and cannot resume once the record is larger than trace.bytes_max ({})",
           bytes_text(draft.trace.bytes_max)));
     finding.suggest(fmt::format("write checkpoint_every = {} or less", kRecomputeStepsMax));
   }
@@ -314,12 +317,12 @@ void check_sequence_room(Draft& draft) {
           std::min(tenant.tenant.sampling.max_tokens, tenant.tenant.seq_len - 1);
       if (1 + num_new <= limit.tokens) continue;
       draft.diagnostics
-          .error(
-              "G084", value_span(*resource.spec, limit.option),
-              "a sequence of {} '{}' has at most {} tokens, but tenant '{}' asks for {} new ones "
-              "after its prompt",
-              resource.common.kind, resource.spec->name, limit.tokens, tenant.spec->name, num_new)
-          .note("an engine takes a prompt only when it and max_tokens fit together")
+          .error("G084", value_span(*resource.spec, limit.option),
+                 "a sequence of {} '{}' has at most {} tokens, but tenant '{}' requests {} new "
+                 "ones after its prompt",
+                 resource.common.kind, resource.spec->name, limit.tokens, tenant.spec->name,
+                 num_new)
+          .note("an engine accepts a prompt only if the prompt and max_tokens fit together")
           .suggest(fmt::format("raise {}, or lower sampling.max_tokens of the tenant",
                                limit.option == "kv_blocks" ? "kv_blocks or block_size"
                                                            : fmt::format("'{}'", limit.option)));

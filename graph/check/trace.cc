@@ -13,10 +13,10 @@ void bind_trace(Draft& draft) {
   const Entry* bytes_max = written->find("bytes_max");
   const Entry* named = bytes_max != nullptr ? bytes_max : written->find("segment_bytes");
   draft.diagnostics
-      .error("G023", named->value.span, "'bytes_max' of [trace] holds less than two segments")
+      .error("G023", named->value.span, "'bytes_max' of [trace] is less than two segments")
       .note(fmt::format("bytes_max = {}, segment_bytes = {}", detail::toml_size(trace.bytes_max),
                         detail::toml_size(trace.segment_bytes)))
-      .suggest(fmt::format("give bytes_max at least {}, or make segments smaller",
+      .suggest(fmt::format("write bytes_max = {} or more, or make segments smaller",
                            bytes_text(2 * trace.segment_bytes)));
 }
 
@@ -30,8 +30,8 @@ void check_recording(Draft& draft) {
     const auto& to = draft.nodes[static_cast<size_t>(edge.to)].spec->name;
     draft.diagnostics
         .warning("G039", edge.spec->record_span,
-                 "with record = \"{}\" a replay of '{}' alone is impossible", edge.spec->record, to)
-        .note(fmt::format("what '{}.{}' sends cannot be recomputed cheaply, or at all",
+                 "with record = \"{}\", '{}' cannot be replayed alone", edge.spec->record, to)
+        .note(fmt::format("the messages of '{}.{}' cannot be computed again cheaply, or at all",
                           from.spec->name, output.name))
         .suggest("leave 'record' out, or write record = \"payload\"");
   }

@@ -39,7 +39,7 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
   if (learner.contract->needs_model != engine.contract->needs_model) {
     draft.diagnostics
         .error("G087", value_span(*engine.spec, "backend"),
-               "{} '{}' ({}) cannot take the weights of {} '{}' ({})", engine.common.kind,
+               "{} '{}' ({}) cannot apply the weights of {} '{}' ({})", engine.common.kind,
                engine.spec->name, engine.contract->backend, learner.common.kind, learner.spec->name,
                learner.contract->backend)
         .note("one has the tensors of a model, the other none")
@@ -55,9 +55,9 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
   if (std::any_of(draft.tenants.begin(), draft.tenants.end(), adapts)) {
     draft.diagnostics
         .error("G087", value_span(*engine.spec, "model"),
-               "an adapter that is trained on model '{}' would be put on model '{}'",
+               "an adapter that is trained on model '{}' would be applied to model '{}'",
                trained->spec->name, loaded->spec->name)
-        .note("with an adapter the weights of the model itself do not travel")
+        .note("with an adapter, the weights of the model itself are not sent")
         .suggest(fmt::format("write model = \"{}\"", trained->spec->name));
     return;
   }

@@ -112,7 +112,7 @@ class Reader {
   }
 
   void report_cycle(const std::string& identity, Span named_at) {
-    auto& found = diagnostics_.error("G004", named_at, "this include closes a cycle");
+    auto& found = diagnostics_.error("G004", named_at, "this include makes a cycle of files");
     const auto first = std::find(open_.begin(), open_.end(), identity);
     for (auto file = first; file != open_.end(); ++file)
       found.note(fmt::format(
@@ -126,7 +126,7 @@ class Reader {
     const std::vector<std::string> meant = {"include"};
     for (auto& entry : table.entries) {
       if (entry.value.is_table() || nearest_name(entry.key, meant).empty()) continue;
-      diagnostics_.error("G006", entry.key_span, "a graph has no '{}'", entry.key)
+      diagnostics_.error("G006", entry.key_span, "a graph file has no '{}'", entry.key)
           .suggest("did you mean 'include'?");
       entry.key = meant.front();
       return;

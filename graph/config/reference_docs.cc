@@ -47,19 +47,18 @@ std::string options_table(const OptionSet& set, const std::vector<std::string>& 
   std::string rows;
   add_rows(set, "", skip, rows);
   if (rows.empty()) return "No options.\n";
-  return "| Option | Type | Default | Range | What it is |\n|---|---|---|---|---|\n" + rows;
+  return "| Option | Type | Default | Range | Meaning |\n|---|---|---|---|---|\n" + rows;
 }
 
 std::string graph_file_page() {
   std::string text = fmt::format("# The graph file\n\n{}\n", kGenerated);
   text +=
-      "At the top of a file, `include = [\"base.toml\"]` reads other files first; this one wins. "
-      "Tables merge key by key, any other value (also a list) is replaced. `--overlay FILE` comes "
-      "after the file, `--set a.b.c=value` last.\n\n"
-      "A duration is a string with its unit: `\"250ms\"`, `\"30s\"`, `\"5m\"`, `\"2h\"`. A size is "
-      "a "
-      "whole number of bytes, or a string with its unit: `\"512MiB\"` and `\"2GiB\"` of 1024, "
-      "`\"1.5GB\"` of 1000.\n";
+      "At the top of a file, `include = [\"base.toml\"]` reads other files first; its own values "
+      "replace theirs. Tables merge key by key, any other value (also a list) is replaced. "
+      "`--overlay FILE` comes after the file, `--set a.b.c=value` last.\n\nA duration is a string "
+      "with its unit: `\"250ms\"`, `\"30s\"`, `\"5m\"`, `\"2h\"`. A size is a whole number of "
+      "bytes, or a string with its unit: `\"512MiB\"` and `\"2GiB\"` of 1024, `\"1.5GB\"` of "
+      "1000.\n";
   const std::pair<std::string_view, const OptionSet&> tables[] = {
       {"[graph]", graph_options()},        {"[tenant.<name>]", tenant_options()},
       {"[model.<name>]", model_options()}, {"[resource.<name>]", resource_options()},
@@ -70,13 +69,14 @@ std::string graph_file_page() {
     text += fmt::format("\n## {}\n\n", title);
     if (title == "[tenant.<name>]")
       text +=
-          "`environment = { name = \"...\", ... }` names the environment and gives its options "
-          "([environments](environments.md)). `reward = { name = \"...\", ... }` names who judges "
-          "a finished trajectory ([rewards](rewards.md)); without it, the environment does.\n\n";
+          "`environment = { name = \"...\", ... }` names the environment and has its options "
+          "([environments](environments.md)). `reward = { name = \"...\", ... }` names the reward "
+          "of a finished trajectory ([rewards](rewards.md)); without it, the environment gives the "
+          "reward.\n\n";
     if (title == "[resource.<name>]")
-      text += "Beside these, the options of its kind and backend ([resources](resources.md)).\n\n";
+      text += "It also has the options of its kind and backend ([resources](resources.md)).\n\n";
     if (title == "[node.<name>]")
-      text += "Beside these, the options of its actor ([actors](actors.md)).\n\n";
+      text += "It also has the options of its actor ([actors](actors.md)).\n\n";
     if (title == "[edges]")
       text +=
           "`forward` and `feedback` are lists; each item is \"node.output -> node.input\" or a "
@@ -99,7 +99,7 @@ std::string number_of(const InputPort& port) {
 }
 
 std::string ports_of(const Contract& actor) {
-  std::string text = "\n| Port | Message | Kind | Numbers | What it is |\n|---|---|---|---|---|\n";
+  std::string text = "\n| Port | Message | Kind | Numbers | Meaning |\n|---|---|---|---|---|\n";
   for (const auto& port : actor.inputs)
     text += fmt::format("| `{}` | {} | input{} | {} | {} |\n", port.name, port.type->name,
                         port.is_optional ? ", optional" : "", number_of(port), cell(port.doc));
@@ -121,7 +121,7 @@ std::string traits_of(const Contract& actor) {
   traits.push_back(actor.thread_class == ThreadClass::kOwnThread ? "own thread" : "pooled");
   if (actor.is_source) traits.push_back("source");
   if (actor.works) traits.push_back("works");
-  if (actor.is_single) traits.push_back("one per graph (or tenant)");
+  if (actor.is_single) traits.push_back("one per graph, or one per tenant if `per_tenant`");
   if (actor.is_one_tenant) traits.push_back("an instance serves one tenant");
   if (actor.is_restartable) traits.push_back("restartable");
   if (actor.replicas_are_expendable) traits.push_back("replicas beyond the first may be lost");
@@ -155,13 +155,13 @@ std::string messages_page(const Catalog& catalog) {
 
 std::string resources_page(const Catalog& catalog) {
   std::string text = fmt::format("# Resources\n\n{}", kGenerated);
-  text += "\nOptions that every resource has are in [the graph file](graph-file.md).\n";
+  text += "\nThe options of every resource are in [the graph file](graph-file.md).\n";
   for (const auto& resource : catalog.resources) {
     text +=
         fmt::format("\n## {}, {}\n\n{}", resource.kind, resource.backend, sentence(resource.doc));
     if (resource.needs_model) text += " Needs a model.";
     if (resource.one_per_graph)
-      text += " One copy in a graph; several tenants share it where each trains an adapter.";
+      text += " One copy in a graph; several tenants share it if each trains an adapter.";
     text += "\n\n" + options_table(resource.options, resource_options().names());
   }
   return text;

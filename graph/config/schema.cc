@@ -217,10 +217,11 @@ Json edges_schema() {
 Json graph_schema(const Catalog& catalog) {
   Json properties = Json::object();
   properties
-      .set("include", Json::object()
-                          .set("type", "array")
-                          .set("items", Json::object().set("type", "string"))
-                          .set("description", "files that this one builds on, relative to it"))
+      .set("include",
+           Json::object()
+               .set("type", "array")
+               .set("items", Json::object().set("type", "string"))
+               .set("description", "files that are read before this one; paths are relative to it"))
       .set("graph", object_schema(graph_options()))
       .set("trace", object_schema(trace_options()))
       .set("tenant", named(tenant_schema(catalog)))

@@ -8,27 +8,30 @@ OptionSet sampling_options() {
   return OptionsOf<S>()
       .field("temperature", &S::temperature, zero_or(between(0.001, 100)),
              "0 takes the likeliest token")
-      .field("top_k", &S::top_k, between(0, 1 << 24), "keep the k likeliest tokens; 0 keeps all")
-      .field("top_p", &S::top_p, above_up_to(0, 1), "keep the likeliest tokens of this mass")
+      .field("top_k", &S::top_k, between(0, 1 << 24),
+             "sample from the k likeliest tokens; 0 keeps all")
+      .field("top_p", &S::top_p, above_up_to(0, 1),
+             "sample from the likeliest tokens with this total probability")
       .field("min_p", &S::min_p, from_below(0, 1),
-             "keep tokens at least this likely, relative to the likeliest")
+             "sample from tokens with at least this probability, relative to the likeliest")
       .field("max_tokens", &S::max_tokens, between(1, 1 << 20) | unit("tokens"),
              "new tokens of one turn")
       .field("stop", &S::stop, between(0, 16) | unit("texts"),
-             "texts that end a turn, with the token that completes one; 1 to 256 bytes each")
+             "texts that end a turn at the token that completes one; 1 to 256 bytes each")
       .field("stop_ids", &S::stop_ids, between(0, 64) | unit("tokens"),
              "tokens that end a turn, besides the model's own")
       .field("ignore_eos", &S::ignore_eos, any(), "the model's own end tokens do not end a turn")
       .field("include_stop", &S::include_stop, any(),
-             "the text that environment and reward read has the stop text, or the text of the stop "
-             "token, at its end; tokens are trained on with their stop in any case")
+             "whether the text that environment and reward read ends with the stop text, or the "
+             "text of the stop token; training always includes the stop")
       .take();
 }
 
 OptionSet filter_options() {
   using F = TenantFilters;
   return OptionsOf<F>()
-      .field("zero_advantage", &F::zero_advantage, any(), "drop groups whose rewards are all equal")
+      .field("zero_advantage", &F::zero_advantage, any(),
+             "filter out groups whose rewards are all equal")
       .take();
 }
 
@@ -36,18 +39,18 @@ OptionSet adapter_options() {
   using A = TenantAdapter;
   return OptionsOf<A>()
       .field("rank", &A::rank, between(0, 512) | required(),
-             "columns of A and rows of B; 0 trains the whole weights")
+             "columns of A and rows of B; 0 trains all weights")
       .field("alpha", &A::alpha, between(0, 1 << 20),
-             "what it adds is scaled by alpha / rank; 0 is twice the rank")
+             "its output is scaled by alpha / rank; 0 means twice the rank")
       .field("targets", &A::targets, between(1, 16) | unit("linears"),
-             "the linears that get one, by their Hugging Face names: [\"q_proj\", \"v_proj\"]; "
-             "[\"all-linear\"] is all of the layers but routers")
-      .field("rslora", &A::rslora, any(), "scaled by alpha / sqrt(rank) instead")
+             "the linear layers that get one, by their Hugging Face names: [\"q_proj\", "
+             "\"v_proj\"]; [\"all-linear\"] means all except routers")
+      .field("rslora", &A::rslora, any(), "scale by alpha / sqrt(rank) instead")
       .field("dropout", &A::dropout, from_below(0, 1),
-             "part of what each A reads that training steps leave out; the rest is scaled up")
+             "share of the input of each A that training steps set to 0; the rest is scaled up")
       .field("path", &A::path, any(),
-             "a PEFT folder that it starts from, relative to this file; unwritten, it adds nothing "
-             "at first")
+             "a PEFT folder that it starts from, relative to this file; without it, the output of "
+             "a new adapter is 0")
       .take();
 }
 
@@ -81,12 +84,13 @@ OptionSet schedule_options() {
   using S = TenantSchedule;
   return OptionsOf<S>()
       .field("kind", &S::kind, one_of({"", "constant", "linear", "cosine"}),
-             "how the learning rate falls; \"\" = the learner's")
+             "how the learning rate decreases; \"\" = the learner's")
       .field("warmup_steps", &S::warmup_steps, between(-1, INT32_MAX) | unit("steps"),
-             "first steps, rising to lr; -1 = the learner's")
+             "first steps, in which the rate rises to lr; -1 = the learner's")
       .field("decay_steps", &S::decay_steps, between(-1, INT32_MAX) | unit("steps"),
-             "last steps of max_steps, falling to min_lr; -1 = the learner's")
-      .field("min_lr", &S::min_lr, at_least(-1), "where the decay ends; -1 = the learner's")
+             "last steps of max_steps, in which the rate falls to min_lr; -1 = the learner's")
+      .field("min_lr", &S::min_lr, at_least(-1),
+             "learning rate at the end of the decay; -1 = the learner's")
       .take();
 }
 
@@ -100,41 +104,40 @@ OptionSet make_tenant_options() {
                  "rollouts of one training step; a multiple of group_size")
           .field("max_off_policy_steps", &T::max_off_policy_steps,
                  between(0, 1 << 16) | unit("steps"),
-                 "how old a policy may be when its rollouts train; 0 is strictly on-policy")
+                 "most off-policy steps of rollouts that train; 0 is strictly on-policy")
           .field("max_steps", &T::max_steps, count_from(1) | unit("steps"),
                  "training steps of the run")
           .field("seq_len", &T::seq_len, between(1, 1 << 24) | unit("tokens"),
-                 "longest trajectory; unwritten, the model's limit when that is smaller")
+                 "longest trajectory; if it is not written, the model's limit when that is smaller")
           .field("turns_max", &T::turns_max, between(1, 1 << 16) | unit("turns"),
                  "turns of one trajectory")
           .field("checkpoint_every", &T::checkpoint_every, count_from(0) | unit("steps"),
-                 "steps between checkpoints; 0 writes one at the end only")
+                 "steps between checkpoints; 0 writes only one at the end")
           .field("keep_last", &T::keep_last, count_from(0) | unit("checkpoints"),
                  "checkpoints kept; 0 keeps all")
           .field("keep_every", &T::keep_every, count_from(0) | unit("checkpoints"),
-                 "K: every K-th checkpoint is never removed; 0 removes all that keep_last does not "
-                 "keep")
+                 "every K-th checkpoint is never removed; 0: only keep_last counts")
           .field("straggler_wait_ms", &T::straggler_wait_ms, count_from(0) | unit("ms"),
                  "how long a batch waits for an older group")
           .field("inflight", &T::inflight, count_from(0) | unit("rollouts"),
-                 "rollouts at once; 0 is max_inflight of the rollout node")
+                 "rollouts in flight; 0 is max_inflight of the rollout node")
           .field("share", &T::share, zero_or(above_up_to(0, 1)),
-                 "part of engines and learner while other tenants want them too; 0 is an equal "
-                 "part of what the others leave")
+                 "share of engines and learner while other tenants need them too; 0 is an equal "
+                 "share of what the others leave")
           .field("rollout_timeout", &T::rollout_timeout, above(0),
                  "from the start of a rollout to its reward")
           .field("environment_timeout", &T::environment_timeout, above(0),
-                 "of one call of the environment");
+                 "time limit of one call of the environment");
   return std::move(options)
-      .table("sampling", &T::sampling, sampling_options(), "how tokens are drawn")
+      .table("sampling", &T::sampling, sampling_options(), "how tokens are sampled")
       .table("filters", &T::filters, filter_options(), "which groups train")
       .table("adapter", &T::adapter, adapter_options(),
-             "a LoRA adapter trains instead of the learner's whole weights")
-      .table("loss", &T::loss, loss_options(), "where the loss differs from the learner's")
+             "a LoRA adapter that trains instead of all weights of the learner")
+      .table("loss", &T::loss, loss_options(), "values of the loss that differ from the learner's")
       .table("optimizer", &T::optimizer, optimizer_options(),
-             "where the optimizer differs from the learner's")
+             "values of the optimizer that differ from the learner's")
       .table("schedule", &T::schedule, schedule_options(),
-             "where the schedule differs from the learner's")
+             "values of the schedule that differ from the learner's")
       .take();
 }
 
@@ -144,12 +147,13 @@ const OptionSet& graph_options() {
   using G = GraphSettings;
   static const OptionSet options =
       OptionsOf<G>()
-          .field("name", &G::name, at_least(1), "the run's name; unwritten, the file's")
+          .field("name", &G::name, at_least(1),
+                 "the run's name; if it is not written, the file's name")
           .field("description", &G::description, any(), "one sentence for people")
           .field("plugins", &G::plugins, between(0, kPluginsMax) | unit("plugins"),
-                 "shared libraries with actors, environments, rewards and routing policies of "
-                 "one's own; paths are relative to this file")
-          .field("seed", &G::seed, at_least(0), "of everything drawn by chance")
+                 "shared libraries with your own actors, environments, rewards and routing "
+                 "policies; paths are relative to this file")
+          .field("seed", &G::seed, at_least(0), "seed of all random numbers")
           .field("tenants_max", &G::tenants_max, between(0, 1024) | unit("tenants"),
                  "slots for tenants; 0 is as many as the file has")
           .field("pool_threads", &G::pool_threads, between(0, 1024) | unit("threads"),
@@ -157,8 +161,8 @@ const OptionSet& graph_options() {
           .field("stall_after", &G::stall_after, at_least(1),
                  "without a step or progress for this long, the run reports a stall")
           .field("handler_alarm_after", &G::handler_alarm_after, at_least(0),
-                 "a handler or work turn without progress for this long is told of, once; the run "
-                 "goes on; 0 tells nothing")
+                 "a handler or work call without progress for this long is reported once, and the "
+                 "run continues; 0 = no report")
           .field("drain_max", &G::drain_max, above(0),
                  "longest drain at the end of a run; more than the longest environment_timeout")
           .field("dead_after", &G::dead_after, at_least(1),
@@ -166,12 +170,13 @@ const OptionSet& graph_options() {
           .field("abandoned_max", &G::abandoned_max, between(0, 1024) | unit("threads"),
                  "stuck environment threads that are replaced")
           .field("memory_max", &G::memory_max, at_least(0) | unit("bytes"),
-                 "what the engines and learners of a process on the CPU may keep in memory, where "
-                 "its place says nothing else; 0 is no limit")
+                 "most memory of the engines and learners of a process on the CPU, unless its "
+                 "place states another limit; 0 is no limit")
           .field("restarts_max", &G::restarts_max, between(0, 1 << 16) | unit("restarts"),
-                 "within restart_window, of a process that died; where it kept the state of the "
-                 "run, the run resumes; 0 stops the run instead")
-          .field("restart_window", &G::restart_window, above(0), "what restarts_max counts over")
+                 "most restarts of a process that died, within restart_window; if it had state of "
+                 "the run, the run resumes; 0 stops the run instead")
+          .field("restart_window", &G::restart_window, above(0),
+                 "time over which restarts_max counts")
           .take();
   return options;
 }
@@ -181,25 +186,25 @@ const OptionSet& trace_options() {
   static const OptionSet options =
       OptionsOf<T>()
           .field("level", &T::level, one_of({"process", "power", "ring", "off"}),
-                 "what a finished step survives: the death of its process (process), the loss of "
-                 "power but for the last sync_every (power); ring keeps the newest steps in memory "
-                 "and writes them when the run fails; off records nothing")
-          .field("full", &T::full, one_of({"block", "gap"}),
-                 "when the disk cannot keep up: block waits, gap goes on and marks the trace "
-                 "incomplete")
+                 "after which failure a finished step is still in the record: process = the death "
+                 "of its process, power = a power cut (except the last sync_every); ring keeps the "
+                 "newest steps in memory and writes them when the run fails; off records nothing")
+          .field(
+              "full", &T::full, one_of({"block", "gap"}),
+              "if the disk is too slow: block waits, gap continues and marks the trace incomplete")
           .field("bytes_max", &T::bytes_max, at_least(4 << 20) | unit("bytes"),
-                 "of the trace; beyond it the oldest segments from before the last checkpoint are "
-                 "removed")
+                 "size of the trace; beyond it the oldest segments from before the last checkpoint "
+                 "are removed")
           .field("segment_bytes", &T::segment_bytes, between(2 << 20, 1 << 30) | unit("bytes"),
-                 "of one file of the trace")
+                 "size of one file of the trace")
           .field("ring_bytes", &T::ring_bytes, at_least(1 << 20) | unit("bytes"),
                  "memory of the level ring")
           .field("sync_every", &T::sync_every, between(0.001, 60),
-                 "how often the level power brings the trace to the disk")
+                 "how often the level power syncs the trace to the disk")
           .field("pack", &T::pack, any(), "compress full segments in the background")
           .field("cut_every", &T::cut_every, above(0),
-                 "how often a process without a learner saves its state, so that a resumed run "
-                 "follows no more of its record; one with a learner does at every checkpoint")
+                 "how often a process without a learner saves its state; a resumed run follows the "
+                 "record only from there; a process with a learner saves at every checkpoint")
           .field("cut_steps", &T::cut_steps, between(1000, int64_t{1} << 40) | unit("steps"),
                  "steps of a process after which it saves its state earlier")
           .take();
@@ -226,8 +231,7 @@ const OptionSet& reward_options() {
   static const OptionSet options =
       OptionsOf<R>()
           .field("name", &R::name, refers_to("reward") | required(),
-                 "who judges a finished trajectory; a reward is any finite "
-                 "number")
+                 "the reward that judges a finished trajectory; a reward is any finite number")
           .take();
   return options;
 }
@@ -247,8 +251,9 @@ const OptionSet& resource_options() {
       OptionsOf<R>()
           .field("kind", &R::kind, required(), "engine, learner, weight_channel, ...")
           .field("backend", &R::backend, any(),
-                 "who does the work; unwritten, torch (weight_channel: memory)")
-          .field("model", &R::model, refers_to("model"), "which [model.x]; unwritten, the only one")
+                 "the implementation; if it is not written, torch (weight_channel: memory)")
+          .field("model", &R::model, refers_to("model"),
+                 "which [model.x]; if it is not written, the only one")
           .field("threads", &R::threads, between(0, 1024) | unit("threads"),
                  "compute threads; 0 shares the cores of its process among its compute resources")
           .take();
@@ -264,11 +269,12 @@ const OptionSet& node_options() {
           .field("replicas", &N::replicas, between(1, 1 << 16) | unit("instances"),
                  "instances of a node without a resource")
           .field("on_error", &N::on_error, one_of({"auto", "drop", "stop", "restart"}),
-                 "what follows a failed handler: its message is dropped, the run stops, or the "
-                 "actor restarts; auto: what the actor says, else drop")
+                 "reaction to a failed handler: drop its message, stop the run, or restart the "
+                 "actor; auto: as the actor's contract says, else drop")
           .field("restarts_max", &N::restarts_max, between(0, 1 << 16) | unit("restarts"),
                  "restarts within restart_window before the run stops")
-          .field("restart_window", &N::restart_window, above(0), "what restarts_max counts over")
+          .field("restart_window", &N::restart_window, above(0),
+                 "time over which restarts_max counts")
           .take();
   return options;
 }
@@ -280,21 +286,21 @@ const OptionSet& place_options() {
           .field("nodes", &P::nodes, at_least(1) | required(), "the nodes this process hosts")
           .field("device", &P::device, any(), "\"cpu\" or \"cuda:N\", for its compute resources")
           .field("devices", &P::devices, any(),
-                 "one for each replica, in place of `device`: [\"cuda:0\", \"cuda:1\"]")
+                 "one device for each replica, instead of `device`: [\"cuda:0\", \"cuda:1\"]")
           .field("replicas", &P::replicas, between(1, 1024) | unit("processes"),
-                 "copies of the place, each a process with every node and resources of its own")
-          .field("host", &P::host, any(), "the machine it runs on; unwritten, where the run starts")
+                 "copies of the place, each a process with all its nodes and its own resources")
+          .field("host", &P::host, any(),
+                 "the machine it runs on; if it is not written, the machine where the run starts")
           .field("threads", &P::threads, between(0, 1024) | unit("threads"),
-                 "compute threads its resources share; 0 is its share of the cores")
-          .field(
-              "cpus", &P::cpus, any(),
-              "the CPUs its threads may use, \"0-3,8\", dealt out among its replicas; unwritten, "
-              "all")
+                 "compute threads that its resources share; 0 is its share of the cores")
+          .field("cpus", &P::cpus, any(),
+                 "the CPUs that its threads may use, \"0-3,8\", divided among its replicas; if it "
+                 "is not written, all")
           .field("variables", &P::variables, any(),
                  "environment variables of its processes: [\"OMP_PROC_BIND=close\"]")
           .field("memory_max", &P::memory_max, at_least(0) | unit("bytes"),
-                 "what the engines and learners of each of its processes on the CPU may keep in "
-                 "memory; 0 is memory_max of [graph]")
+                 "most memory of the engines and learners of each of its processes on the CPU; 0 "
+                 "is memory_max of [graph]")
           .take();
   return options;
 }
@@ -305,17 +311,17 @@ const OptionSet& edge_options() {
       OptionsOf<E>()
           .field("path", &E::path, at_least(1) | required(), "\"node.output -> node.input\"")
           .field("capacity", &E::capacity, between(0, 1 << 20) | unit("messages"),
-                 "messages waiting per source and target instance before the edge is full")
+                 "messages that may wait per source and target instance; then the edge is full")
           .field("bytes_max", &E::bytes_max, at_least(0) | unit("bytes"),
-                 "Blob bytes waiting per source and target instance")
+                 "Blob bytes that may wait per source and target instance")
           .field("record", &E::record, one_of({"auto", "none", "header", "input", "payload"}),
-                 "what the trace keeps of its messages: none, size and check (header), the message "
-                 "where it is handled but for large Blobs (input), or the message (payload); auto: "
-                 "payload where the output is marked recorded, else input between processes and "
-                 "header within one")
+                 "what the trace keeps of its messages: nothing (none), size and checksum "
+                 "(header), the handled message without large Blobs (input), or the sent message "
+                 "(payload); auto: payload if the output is marked recorded, else input between "
+                 "processes and header within one")
           .field("transport", &E::transport, one_of({"auto", "memory", "ipc", "tcp"}),
-                 "how they travel; auto: memory in a process, ipc between processes of a machine, "
-                 "tcp between machines")
+                 "how its messages are sent; auto: memory in a process, ipc between processes of a "
+                 "machine, tcp between machines")
           .take();
   return options;
 }

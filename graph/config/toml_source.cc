@@ -200,7 +200,7 @@ void report_syntax(const toml::parse_error& fault, const Positions& positions, S
     words = fmt::format("{} (in {})", words.substr(colon + 2),
                         words.substr(kLead.size(), colon - kLead.size()));
   std::replace(words.begin(), words.end(), '\n', ' ');
-  diagnostics.error("G001", {source, begin, begin}, "this is no TOML: {}", words);
+  diagnostics.error("G001", {source, begin, begin}, "this is not TOML: {}", words);
 }
 
 bool is_bare_key(char c) {

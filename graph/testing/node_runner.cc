@@ -74,7 +74,7 @@ class NodeRunnerCore::World final : public Services,
   uint32_t incarnation() const override { return kIncarnation; }
   std::span<const TenantSlot> tenants() const override { return slots_; }
   const Tenant& tenant(TenantSlot slot) const override {
-    CHECK(slot.index() < tenants_.size(), "a tenant was asked for that does not exist");
+    CHECK(slot.index() < tenants_.size(), "a tenant was requested that does not exist");
     return tenants_[slot.index()];
   }
   const ResumePoint* resume_point(TenantSlot slot) const override {

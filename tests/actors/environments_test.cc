@@ -91,7 +91,7 @@ TEST_F(ManyEnvironments, AnEnvironmentWithoutTheHistoryGetsItOnce) {
   ASSERT_TRUE(rollout.give("observation", unknown).ok());
   EXPECT_THAT(actions(), IsEmpty());
   ASSERT_THAT(ends(), SizeIs(1));
-  EXPECT_THAT(ends()[0].dump(), HasSubstr("asks for turns that it was sent"));
+  EXPECT_THAT(ends()[0].dump(), HasSubstr("asks for turns that it already has"));
 }
 
 TEST_F(ManyEnvironments, TrajectoriesOfADeadEnvironmentMoveWithTheirWholeHistory) {

@@ -25,8 +25,8 @@ TEST(ReadExamples, NamesTheLineThatIsWrong) {
            {"{\"prompt\": \"a\", \"completion\": \"b\"}\nnonsense\n", "jsonl:2"},
            {"{\"prompt\": \"a\"}\n", "completion"},
            {"{\"prompt\": \"\", \"completion\": \"b\"}\n", "'prompt' must not be empty"},
-           {R"({"prompt": "a", "turns": []})", "'turns' is no list"},
-           {R"({"prompt": "a", "turns": "b"})", "'turns' is no list"},
+           {R"({"prompt": "a", "turns": []})", "'turns' is not a list"},
+           {R"({"prompt": "a", "turns": "b"})", "'turns' is not a list"},
            {R"({"prompt": "a", "completion": "b", "turns": [{"completion": "b"}]})", "both"},
            {R"({"prompt": "a", "turns": [{"completion": "b"}, {"completion": "c"}]})", "turn 1"},
            {R"({"prompt": "a", "turns": [{"completion": "b", "observation": "c"}]})",
@@ -111,7 +111,7 @@ Result<DataExample> shown(std::vector<std::string> said, size_t last, int64_t tu
 TEST(Demonstrate, RefusesADemonstrationThatTheEnvironmentDoesNotEnd) {
   EXPECT_THAT(shown({}, 1).error().text(), HasSubstr("demonstrates nothing"));
   EXPECT_THAT(shown({"x", "y"}, 1).error().text(), HasSubstr("of 2 turns ends with turn 1"));
-  EXPECT_THAT(shown({"x", "y"}, 3).error().text(), HasSubstr("of 2 turns goes on after turn 2"));
+  EXPECT_THAT(shown({"x", "y"}, 3).error().text(), HasSubstr("of 2 turns continues after turn 2"));
   EXPECT_THAT(shown({"x", "fault"}, 2).error().text(), HasSubstr("the judge is ill"));
 }
 

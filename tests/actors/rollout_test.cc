@@ -157,7 +157,8 @@ TEST_F(RolloutTest, AnEngineThatRefusesAWholePromptAsUnknownFailsTheRollout) {
   end_without_tokens(requests()[0], FinishReason::kUnknownSession);
   EXPECT_THAT(requests(), IsEmpty());
   ASSERT_THAT(end_names(), ElementsAre("failed"));
-  EXPECT_THAT(*ends()[0].get_string("reason"), HasSubstr("does not know its beginning"));
+  EXPECT_THAT(*ends()[0].get_string("reason"),
+              HasSubstr("answered unknown_session to a whole prompt"));
 }
 
 TEST_F(RolloutTest, ATurnAfterALostEngineIsWhole) {
@@ -293,7 +294,7 @@ struct TruncatedRollout : testing::RolloutStory {
 };
 
 TEST_F(TruncatedRollout, ACompletionWithoutItsKeptSetsFails) {
-  EXPECT_THAT(fault_with({}), HasSubstr("did not say from which tokens"));
+  EXPECT_THAT(fault_with({}), HasSubstr("the engine sent no kept sets"));
 }
 
 TEST_F(TruncatedRollout, ACompletionWithKeptSetsOfOtherTokensFails) {
@@ -332,7 +333,7 @@ TEST_F(RolloutTest, KeptSetsThatWereNotRequestedFailTheCompletion) {
   kept = [](const auto&) { return Blob(); };
   complete(made[1]);
   observe(actions().front(), 1);
-  EXPECT_THAT(groups().at(0).members[0].fault, HasSubstr("that nobody asked for"));
+  EXPECT_THAT(groups().at(0).members[0].fault, HasSubstr("that were not requested"));
 }
 
 TEST_F(RolloutTest, SpecialTokensWrittenOutInTasksAndObservationsStayText) {

@@ -75,7 +75,7 @@ TEST_F(TruncatedTrainer, AMemberWithoutItsKeptSetsFailsAloneAndTheLearnerGetsTho
   auto alone = a_group(3, 1, {0, 1});
   alone.members[0].kept = kept;
   give(alone);
-  EXPECT_THAT(ended().back().reason, HasSubstr("the sets its tokens were drawn from are missing"));
+  EXPECT_THAT(ended().back().reason, HasSubstr("its kept sets are missing"));
 }
 
 /// The learner divides its logits by the temperature with which the tokens were sampled.
@@ -103,7 +103,7 @@ TEST_F(TrainerStory, AMemberWithKeptSetsThatWereNotRequestedFails) {
   auto group = a_group(0, 0, {0, 1});
   group.members[0].kept = Blob(std::vector<std::byte>(3));
   give(group);
-  EXPECT_THAT(ended().at(0).reason, HasSubstr("from sets that nobody asked for"));
+  EXPECT_THAT(ended().at(0).reason, HasSubstr("it has kept sets that were not requested"));
 }
 
 TEST_F(TrainerStory, ATwoSurvivorGroupTrainsAndCountsAsOne) {

@@ -19,7 +19,7 @@ TEST(ParseJson, ReportsThePositionOfTheError) {
 }
 
 TEST(ParseJson, RefusesDuplicateKeysByName) {
-  EXPECT_NE(fault_of(R"({"a": 1, "a": 2})").find("key 'a' is there twice"), std::string::npos);
+  EXPECT_NE(fault_of(R"({"a": 1, "a": 2})").find("key 'a' appears twice"), std::string::npos);
 }
 
 TEST(ParseJson, RefusesOneLevelPastTheDepthLimit) {

@@ -28,13 +28,12 @@ TEST(OptionsCommand, ListsEverythingThatHasOptions) {
 }
 
 TEST(OptionsCommand, ShowsTypeRangeUnitDefaultAndDoc) {
-  EXPECT_THAT(
-      run_graph_program({"options", "tenant.sampling"}).out,
-      AllOf(StartsWith("tenant.sampling: how tokens are drawn\n"),
-            HasSubstr("\n  in [tenant.NAME] sampling = { ... }\n"),
-            HasSubstr("\n  top_p = 1.0  # number, above 0 and at most 1: keep the likeliest "
-                      "tokens of this mass\n"),
-            HasSubstr("\n  max_tokens = 16  # integer, from 1 to 1048576 tokens: ")));
+  EXPECT_THAT(run_graph_program({"options", "tenant.sampling"}).out,
+              AllOf(StartsWith("tenant.sampling: how tokens are sampled\n"),
+                    HasSubstr("\n  in [tenant.NAME] sampling = { ... }\n"),
+                    HasSubstr("\n  top_p = 1.0  # number, above 0 and at most 1: sample from the "
+                              "likeliest tokens with this total probability\n"),
+                    HasSubstr("\n  max_tokens = 16  # integer, from 1 to 1048576 tokens: ")));
   EXPECT_THAT(run_graph_program({"options", "tenant"}).out,
               AllOf(HasSubstr("  sampling.top_p = 1.0  # "),
                     HasSubstr("  rollout_timeout = \"2m\"  # duration, above 0 s: ")));

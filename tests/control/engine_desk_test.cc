@@ -121,14 +121,14 @@ TEST_F(DeskStage, TheNewestLeaseOfAnOwnerCountsAndLettingGoEndsIt) {
 
 TEST_F(DeskStage, TellsWhichEnginesRefusedAndWhichHaveNotAnswered) {
   ask("q", "anna", kLease);
-  answered(1, 0, "16 owners hold it already");
+  answered(1, 0, "16 owners have paused it already");
   desk_.tick(now_ + EngineDesk::kAnswerMax + Duration::nanoseconds(-1));
   EXPECT_THAT(answers_, IsEmpty());
   desk_.tick(now_ + EngineDesk::kAnswerMax);
   ASSERT_THAT(answers_, SizeIs(1));
   EXPECT_EQ(answers_["q"].dump(),
             R"({"obeyed":[],"unheld":[],)"
-            R"("refused":[{"engine":"decode#0","why":"16 owners hold it already"}],)"
+            R"("refused":[{"engine":"decode#0","why":"16 owners have paused it already"}],)"
             R"("late":["decode#1"],"holders":[]})");
   EXPECT_THAT(desk_.holds(now_), IsEmpty()) << "no engine paused";
   answered(1, 1);
@@ -139,8 +139,8 @@ TEST_F(DeskStage, TellsWhereWhoLetsGoHeldNothingAndWhoDoes) {
   ask("anna's", "anna", kLease);
   for (const uint32_t engine : {0U, 1U}) answered(1, engine);
   ask("q", "bert", Duration());
-  answered(2, 0, "'bert' holds nothing", Code::kNotFound);
-  answered(2, 1, "'bert' holds nothing", Code::kNotFound);
+  answered(2, 0, "'bert' has paused nothing", Code::kNotFound);
+  answered(2, 1, "'bert' has paused nothing", Code::kNotFound);
   EXPECT_EQ(answers_["q"].dump(), R"({"obeyed":[],"unheld":["decode#0","decode#1"],)"
                                   R"("refused":[],"late":[],"holders":["anna"]})");
 }

@@ -111,7 +111,8 @@ TEST_F(PausedRun, IsNoStallAndEndsWithItsLease) {
   Program run(endless(kScripted, {"--set", "graph.stall_after=\"2s\""}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   expect_paused(say({"pause", "--lease", "3s"}), "paused for 3s by 'operator': decode");
-  ASSERT_TRUE(run.wait_until_said("the lease of 'operator' on the engine has ended by itself"));
+  ASSERT_TRUE(
+      run.wait_until_said("the lease of 'operator' has ended: it no longer pauses the engine"));
   expect_it_goes_on();
   end_well(run);
 }
@@ -201,7 +202,7 @@ TEST_F(PausedRun, RefusesTheSeventeenthOwnerByTheNamesOfTheOthers) {
   const auto refused = say({"pause", "--owner", "one more"});
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.err,
-              AllOf(HasSubstr("16 owners hold it already"), HasSubstr("owner00, owner01")));
+              AllOf(HasSubstr("16 owners have paused it already"), HasSubstr("owner00, owner01")));
   expect_paused(say({"pause", "--owner", "owner15"}), "decode");
   EXPECT_TRUE(run.is_running());
   end_well(run);

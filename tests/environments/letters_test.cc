@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 TEST(Letters, RefusesAnAlphabetOrLengthsThatMakeNoTask) {
   EXPECT_TRUE(validate(LetterOptions{}).ok());
   EXPECT_THAT(validate({.letters = ""}).error().text(), HasSubstr("'letters' is empty"));
-  EXPECT_THAT(validate({.letters = "aba"}).error().text(), HasSubstr("'letters' holds 'a' twice"));
+  EXPECT_THAT(validate({.letters = "aba"}).error().text(), HasSubstr("'letters' has 'a' twice"));
   EXPECT_THAT(validate({.letters = "a\n"}).error().text(), HasSubstr("byte 0x0A"));
   EXPECT_THAT(validate({.letters = "é"}).error().text(), HasSubstr("byte 0xC3"));
   EXPECT_TRUE(validate({.length_min = 1, .length_max = kWordLengthMax}).ok());

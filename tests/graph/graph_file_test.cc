@@ -175,7 +175,7 @@ TEST(Diagnostics, ShowsControlCharactersOfAValueAsText) {
   Overrides overrides;
   overrides.sets = {"node.router.policy=\"\\u001b[31mred\\u0007\\u009b\""};
   const std::string seen = findings(load_text(demo_text(), overrides));
-  EXPECT_THAT(seen, HasSubstr("error[G024]: '\\u001B[31mred\\u0007\\u009B' is no choice"));
+  EXPECT_THAT(seen, HasSubstr("error[G024]: '\\u001B[31mred\\u0007\\u009B' is not a valid choice"));
   for (const char c : seen) EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 0x20) << +c;
 }
 

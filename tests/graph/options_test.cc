@@ -126,10 +126,9 @@ TEST(Options, SayWhatIsWrongWithAValue) {
 }
 
 TEST(Options, SayWhatIsWrongWithASize) {
-  EXPECT_THAT(
-      bind("room = \"2G\"").text,
-      HasSubstr("x.toml:1:8: error[G022]: 'room' of the sample is no size: '2G' has no known "
-                "unit of size"));
+  EXPECT_THAT(bind("room = \"2G\"").text,
+              HasSubstr("x.toml:1:8: error[G022]: 'room' of the sample is not a size: '2G' has no "
+                        "known unit of size"));
   EXPECT_THAT(bind("room = \"1MiB\"").text,
               HasSubstr("'room' of the sample is 1MiB, which is out of range"));
   EXPECT_THAT(bind("room = \"1MiB\"").text, HasSubstr("'room' must be at least 4MiB"));

@@ -95,7 +95,7 @@ TEST(PluginList, IsRefusedByAProgramWithoutPlugins) {
   const auto graph = load_graph_text(with_plugins("plugins = [\"echo.so\"]"), "graph.toml",
                                      folder.path(), {}, catalog);
   EXPECT_EQ(graph.plan, nullptr);
-  EXPECT_THAT(findings(graph), HasSubstr("this program takes no plugins"));
+  EXPECT_THAT(findings(graph), HasSubstr("this program does not load plugins"));
 }
 
 }  // namespace

@@ -148,8 +148,8 @@ TEST(Rules, ModelsOfOneShapeMayBeTwo) {
   };
   EXPECT_THAT(with_layers("2", ", \"num_hidden_layers\": 2"), IsEmpty());
   EXPECT_THAT(with_layers("2", ", \"num_hidden_layers\": 2", {"tenant.main.adapter.rank=4"}),
-              HasSubstr("error[G087]: an adapter that is trained on model 'policy' would be put on "
-                        "model 'other'"));
+              HasSubstr("error[G087]: an adapter that is trained on model 'policy' would be "
+                        "applied to model 'other'"));
   EXPECT_THAT(with_layers("2", ""), IsEmpty()) << "what is not stated differs from nothing";
   const std::string seen = with_layers("2", ", \"num_hidden_layers\": 3");
   EXPECT_THAT(seen, HasSubstr("error[G087]: model 'other' of engine 'engine' has another shape"));
@@ -247,8 +247,8 @@ TEST(Rules, AFileOfAnEnvironmentOrRewardIsRelativeToTheFileThatNamesIt) {
   std::filesystem::remove(folder.path() + "/parts/words.txt");
   const auto without = load_graph(path, {}, test_catalog());
   EXPECT_THAT(findings(without),
-              HasSubstr("error[G046]: 'words' of the environment of tenant 'main' is no file"));
-  EXPECT_THAT(findings(without), HasSubstr("'table' of the reward of tenant 'main' is no file"));
+              HasSubstr("error[G046]: 'words' of the environment of tenant 'main' is not a file"));
+  EXPECT_THAT(findings(without), HasSubstr("'table' of the reward of tenant 'main' is not a file"));
 }
 
 TEST(Rules, AFileIsRelativeToTheFileThatNamesIt) {

@@ -144,7 +144,7 @@ Contract rollout_contract() {
       .in("task", &A::take<Task>, "a task to open a group for")
       .in("completion", &A::take<Completion>, "an answer",
           at_most(&RolloutOptions::max_inflight, "max_inflight"))
-      .in("ended", &A::take<GroupEnded>, "what became of a group", at_most(16))
+      .in("ended", &A::take<GroupEnded>, "how a group ended", at_most(16))
       .in("observation", &A::take<Observation>, "what the environment said", at_most(64))
       .in("policy", &A::take<PolicyLive>, "the live version", latest_wins())
       .out("generate", &A::generate, "a prompt to continue",
@@ -212,7 +212,7 @@ Contract trainer_contract() {
       .uses<FakeWeights>("weights", &TrainerOptions::weights, "where new weights go")
       .in("group", &A::take<TrajectoryGroup>, "a finished group")
       .out("weights", &A::weights, "a version is published", recorded(), work_burst(1))
-      .out("ended", &A::ended, "what became of a group", recorded())
+      .out("ended", &A::ended, "how a group ended", recorded())
       .demands(
           "group_size",
           [](const TrainerOptions&, const Tenant& tenant) {

@@ -54,9 +54,10 @@ TEST(WeightBackend, AWrittenBackendIsUsedIfItConnectsAll) {
   EXPECT_EQ(chosen({"", "far"}, "files"), "files");
   EXPECT_EQ(chosen({""}, "stream"), "stream");
   EXPECT_EQ(chosen({"", "far"}, "stream"), "stream");
-  EXPECT_THAT(chosen({"", ""}, "memory"),
-              testing::HasSubstr("'weights' by memory cannot join the processes p0 and p1"));
-  EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("by shm cannot join"));
+  EXPECT_THAT(
+      chosen({"", ""}, "memory"),
+      testing::HasSubstr("'weights' with backend memory cannot connect the processes p0 and p1"));
+  EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("with backend shm cannot connect"));
 }
 
 TEST(WeightBackend, LinksConnectUsersOfAStreamChannel) {

@@ -375,14 +375,16 @@ TEST(Rehearsal, WaitsForAnEngineThatMakesLongCompletions) {
 TEST(SupervisedTraining, HasOneSourceOfExamples) {
   const std::string text = text_of("reverse_text/sft.toml");
   const CheckedGraph two = checked_text(text, {"node.data.replicas=2"});
-  EXPECT_THAT(render(two.diagnostics, two.sources),
-              HasSubstr("error[G070]: node 'data' has 2 replicas, but there is one 'data'"));
+  EXPECT_THAT(
+      render(two.diagnostics, two.sources),
+      HasSubstr("error[G070]: node 'data' has 2 replicas, but there can be only one 'data'"));
   std::string other = text;
   other.replace(other.find("forward = ["), 11, "forward = [\n  \"more.group -> trainer.group\",");
   const CheckedGraph second =
       checked_text(other + "[node.more]\nactor = \"data\"\nper_tenant = true\n");
-  EXPECT_THAT(render(second.diagnostics, second.sources),
-              HasSubstr("error[G070]: node 'more' is a second 'data', but a graph has one"));
+  EXPECT_THAT(
+      render(second.diagnostics, second.sources),
+      HasSubstr("error[G070]: node 'more' is a second 'data', but a graph can have only one"));
 }
 
 TEST(SupervisedTraining, TakesGroupsOfOne) {

@@ -78,7 +78,8 @@ class ArithmeticTool final : public Environment {
                                const std::vector<std::string>& actions) override {
     if (actions.empty()) return error(Code::kInvalid, "a step needs an action");
     const std::string asked = asked_in(task);
-    if (asked.empty()) return error(Code::kInvalid, "task '{}' is none of ours", task.prompt);
+    if (asked.empty())
+      return error(Code::kInvalid, "task '{}' is not a task of this environment", task.prompt);
     bool has_called = false;
     for (size_t turn = 0; turn < actions.size(); ++turn) {
       const std::string& action = actions[turn];
@@ -113,14 +114,14 @@ class ArithmeticTool final : public Environment {
 Status validate(const ArithmeticToolOptions& options) {
   if (options.operators.empty() || options.operators.find_first_not_of("+-*") != std::string::npos)
     return error(Code::kInvalid, "'operators' is '{}'", options.operators)
-        .note("operators are of '+-*'");
+        .note("valid operators are '+', '-' and '*'");
   if (options.operand_max < 0 || options.operand_max > kOperandMax)
     return error(Code::kInvalid, "'operand_max' {} is not in [0, {}]", options.operand_max,
                  kOperandMax);
   if (options.turns_max < 2 || options.turns_max > kToolTurnsMax)
     return error(Code::kInvalid, "'turns_max' {} is not in [2, {}]", options.turns_max,
                  kToolTurnsMax)
-        .note("a call and an answer take two");
+        .note("a call and an answer need two turns");
   if (!(options.call_reward >= 0 && options.call_reward < 1))
     return error(Code::kInvalid, "'call_reward' {} is not in [0, 1)", options.call_reward);
   return ok();

@@ -15,23 +15,23 @@ OptionsOf<O> letter_options() {
   constexpr int32_t O::*length_min = &LetterOptions::length_min;
   constexpr int32_t O::*length_max = &LetterOptions::length_max;
   return OptionsOf<O>()
-      .field("letters", letters, any(), "what words are made of, printable ASCII")
+      .field("letters", letters, any(), "letters of the words, printable ASCII")
       .field("length_min", length_min, between(1, kWordLengthMax) | unit("letters"),
-             "of the shortest word")
+             "length of the shortest word")
       .field("length_max", length_max, between(1, kWordLengthMax) | unit("letters"),
-             "of the longest word");
+             "length of the longest word");
 }
 
 OptionSet reverse_text_options() {
   return letter_options<ReverseTextOptions>().field(
       "wrong_key_from", &ReverseTextOptions::wrong_key_from, at_least(-1),
-      "first task judged by a wrong answer key, to learn finding faults; -1 = none");
+      "first task judged by a wrong answer key, for exercises in finding faults; -1 = none");
 }
 
 OptionSet arithmetic_tool_options() {
   using O = ArithmeticToolOptions;
   return OptionsOf<O>()
-      .field("operators", &O::operators, any(), "signs to draw from, of '+-*'")
+      .field("operators", &O::operators, any(), "operators of the tasks, any of '+-*'")
       .field("operand_max", &O::operand_max, between(0, kOperandMax), "largest number in a task")
       .field("turns_max", &O::turns_max, between(2, kToolTurnsMax) | unit("actions"),
              "actions of one trajectory, calls included")
@@ -60,7 +60,7 @@ std::vector<EnvironmentContract> environment_contracts() {
                            "several turns: call a calculator, then answer with its result",
                            arithmetic_tool_options(), make_arithmetic_tool),
       environment_contract("find_in_pages",
-                           "many turns: read pages until one tells the number asked for",
+                           "many turns: read pages until one has the number that the task asks for",
                            find_in_pages_options(), make_find_in_pages),
   };
 }

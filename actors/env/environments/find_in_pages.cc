@@ -39,7 +39,7 @@ class FindInPages final : public Environment {
                                const std::vector<std::string>& actions) override {
     if (actions.empty()) return error(Code::kInvalid, "a step needs an action");
     if (key_of(task).size() != kKeyLetters || task.answer.size() < 3)
-      return error(Code::kInvalid, "task '{}' is none of ours", task.prompt);
+      return error(Code::kInvalid, "task '{}' is not a task of this environment", task.prompt);
     const bool is_answer = actions.back().starts_with("a:");
     if (is_answer || actions.size() > static_cast<size_t>(options_.pages))
       return EnvironmentStep{"", reward_of(actions.back(), task.answer), true};

@@ -14,12 +14,13 @@ Status validate(const LetterOptions& options) {
     if (code < 0x20 || code > 0x7E)
       return error(Code::kInvalid, "'letters' holds byte 0x{:02X}", code)
           .note("letters are printable ASCII");
-    if (seen[code]) return error(Code::kInvalid, "'letters' holds '{}' twice", letter);
+    if (seen[code]) return error(Code::kInvalid, "'letters' has '{}' twice", letter);
     seen.set(code);
   }
   if (options.length_min < 1 || options.length_max < options.length_min ||
       options.length_max > kWordLengthMax)
-    return error(Code::kInvalid, "'length_min' {} and 'length_max' {} are no range of word lengths",
+    return error(Code::kInvalid,
+                 "'length_min' {} and 'length_max' {} are not a range of word lengths",
                  options.length_min, options.length_max)
         .note(fmt::format("1 <= length_min <= length_max <= {}", kWordLengthMax));
   return ok();

@@ -198,12 +198,13 @@ std::vector<RoutePolicyContract> route_policies() {
                                 "where the session's prefix is, else the least loaded"),
       policy<LeastLoaded>("least_loaded", "the fewest requests, wherever the session was"),
       policy<RoundRobin>("round_robin", "one engine after the other"),
-      policy<Random>("random", "any engine, each as likely"),
-      policy<PowerOfTwo>("power_of_two", "of two random engines the one with fewer requests"),
+      policy<Random>("random", "any engine, with equal probability"),
+      policy<PowerOfTwo>("power_of_two", "the engine with fewer requests of two random ones"),
       policy<ConsistentHash>("consistent_hash", "always the same engine for a session"),
       policy<Cost>("cost", "the fewest tokens still to compute"),
-      policy<CacheAware>("cache_aware",
-                         "the longest beginning of the prompt, unless loads differ much"),
+      policy<CacheAware>(
+          "cache_aware",
+          "the engine with the longest prefix of the prompt, unless loads differ much"),
   };
 }
 
