@@ -236,7 +236,28 @@ TEST(Handover, ALoadReportsFreeSpaceAndReceivedRequests) {
   EXPECT_EQ(load.num_finished, 0U) << "the one that waits here counts";
 }
 
+<<<<<<< ours
 TEST(Handover, AnAbortOfTheParkedRequestIsAnsweredByPrefill) {
+=======
+TEST(Handover, ARestartedRouterGetsTheLoadAgain) {
+  const auto engine = an_engine();
+  Pair pair(*engine, *engine);
+  ASSERT_TRUE(pair.ask(1).ok());
+  for (int i = 0; i < 2; ++i) pair.work_prefill();
+  const size_t num_sent = pair.prefill.sent<EngineLoad>("load").size();
+  pair.work_prefill();
+  ASSERT_THAT(pair.prefill.sent<EngineLoad>("load"), SizeIs(num_sent)) << "nothing has changed";
+  const InstanceId router(9);
+  ASSERT_TRUE(pair.prefill.peer({PeerEvent::Kind::kDown, router, 1}).ok());
+  EXPECT_THAT(pair.prefill.sent<EngineLoad>("load"), SizeIs(num_sent));
+  ASSERT_TRUE(pair.prefill.peer({PeerEvent::Kind::kUp, router, 2}).ok());
+  const auto loads = pair.prefill.sent<EngineLoad>("load");
+  ASSERT_THAT(loads, SizeIs(num_sent + 1));
+  EXPECT_EQ(loads.back().num_received, 1U);
+}
+
+TEST(Handover, AnAbortOfTheRequestThatWaitsForRoomIsAnsweredHere) {
+>>>>>>> theirs
   const auto engine = an_engine(1, 1);
   Pair pair(*engine, *engine);
   ASSERT_TRUE(pair.ask(1).ok());

@@ -341,20 +341,6 @@ TEST_F(EngineStory, BothLoadsReportCompletedAndFailedSequences) {
   EXPECT_EQ(answers()[2].attempt, 2U);
 }
 
-TEST_F(EngineStory, ARestartedRouterGetsTheLoadAgain) {
-  ask(1);
-  turn();
-  const size_t num_told = prefill.sent<EngineLoad>("load").size();
-  turn();
-  ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(num_told)) << "nothing has changed";
-  const InstanceId router(9);
-  ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kDown, router, 1}).ok());
-  EXPECT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(num_told));
-  ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kUp, router, 2}).ok());
-  ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(num_told + 1));
-  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().num_received, 1U);
-}
-
 TEST_F(EngineStory, TheLoadCountsWhatEndedHereOrWasRefused) {
   ask(1);
   ask(2);
