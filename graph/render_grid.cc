@@ -66,7 +66,7 @@ struct PlaceRows {
 };
 
 /// Moves an area down to the first row where it overlaps no earlier area.
-void settle(std::vector<GridArea>& areas, size_t index) {
+void move_to_free_row(std::vector<GridArea>& areas, size_t index) {
   GridArea& area = areas[index];
   for (bool moved = true; moved;) {
     moved = false;
@@ -117,7 +117,7 @@ Grid grid_of(const Plan& plan) {
       }
     area_of[process] = grid.areas.size();
     grid.areas.push_back(area);
-    settle(grid.areas, grid.areas.size() - 1);
+    move_to_free_row(grid.areas, grid.areas.size() - 1);
     grid.num_rows = std::max(grid.num_rows, grid.areas.back().last_row + 1);
   }
   grid.num_columns = layers.size();

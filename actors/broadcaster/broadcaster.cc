@@ -43,7 +43,7 @@ Status Broadcaster::on_weights(const WeightsReady& ready) {
   KeyRecord& record = keys_[key];
   if (record.is_given_up) return ok();
   record.newest = std::max(record.newest, ready.version);
-  settle(key, record);
+  make_live_if_applied(key, record);
   arm();
   return ok();
 }
@@ -93,12 +93,12 @@ Status Broadcaster::on_applied(const PolicyApplied& applied) {
                                                   applied.engine, name_of(key, engine.applied)));
     }
   }
-  settle(key, record);
+  make_live_if_applied(key, record);
   arm();
   return ok();
 }
 
-void Broadcaster::settle(WeightsKey key, KeyRecord& record) {
+void Broadcaster::make_live_if_applied(WeightsKey key, KeyRecord& record) {
   if (!record.updating.is_none()) {
     bool has_one = false;
     for (const auto& [id, engine] : record.engines) {
@@ -134,7 +134,7 @@ void Broadcaster::set_late_aside(WeightsKey key, KeyRecord& record) {
                    fmt::format("engine instance {} is set aside: {} was not applied within {}", id,
                                name_of(key, record.updating), to_string(options_.applied_max)));
   }
-  settle(key, record);
+  make_live_if_applied(key, record);
 }
 
 void Broadcaster::arm() {
@@ -155,7 +155,7 @@ Status Broadcaster::on_peer(const PeerEvent& event) {
   for (auto& [key, record] : keys_) {
     if (event.kind == PeerEvent::Kind::kDown) {
       record.engines.erase(event.instance);
-      settle(key, record);
+      make_live_if_applied(key, record);
     } else if (is_engine) {
       // A new engine is not waited for. Engines that have the version already ignore the repeated
       // update.

@@ -70,7 +70,7 @@ class Broadcaster final : public Actor {
 
   void begin(WeightsKey key, KeyRecord& record, PolicyVersion version);
   /// Makes the update live when every engine that counts has applied it; then begins the next one.
-  void settle(WeightsKey key, KeyRecord& record);
+  void make_live_if_applied(WeightsKey key, KeyRecord& record);
   void set_late_aside(WeightsKey key, KeyRecord& record);
   void send_update(WeightsKey key, PolicyVersion version);
   /// Sets the one timer to the earliest `late_at`.

@@ -20,8 +20,8 @@ Status EngineUser::drain() {
 
 Status EngineUser::on_peer(const PeerEvent& event) {
   if (event.kind != PeerEvent::Kind::kUp) return ok();
-  told_load_.reset();
-  tell_load(engine_->state());
+  sent_load_.reset();
+  send_load(engine_->state());
   return ok();
 }
 
@@ -75,7 +75,7 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
   coming_.erase(key);
   // The load is sent before the answer, so the router knows that this engine has the version before
   // a group opens under it.
-  tell_load(engine_->state());
+  send_load(engine_->state());
   applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
   return std::nullopt;
 }
@@ -87,7 +87,7 @@ Result<std::optional<uint64_t>> EngineUser::apply(
   return std::optional(num_tensors);
 }
 
-void EngineUser::tell_load(const EngineState& state) {
+void EngineUser::send_load(const EngineState& state) {
   EngineLoad load;
   load.engine = services().self();
   load.num_running = state.num_running;
@@ -97,9 +97,9 @@ void EngineUser::tell_load(const EngineState& state) {
   load.num_failed = state.num_failed;
   load.applied = applied_;
   fill(load, state);
-  if (told_load_ && told_load_->applied == load.applied && !is_news(*told_load_, load)) return;
+  if (sent_load_ && sent_load_->applied == load.applied && !has_changed(*sent_load_, load)) return;
   if (load_tenant_.is_none()) return;
-  told_load_ = load;
+  sent_load_ = load;
   load_.send(std::move(load), for_tenant(load_tenant_));
 }
 

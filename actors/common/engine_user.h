@@ -42,14 +42,14 @@ class EngineUser : public Actor {
   Status take_weights();
   /// Sends a new EngineLoad when it differs from the last one. The derived actor fills in its own
   /// counts.
-  void tell_load(const EngineState& state);
+  void send_load(const EngineState& state);
   virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
-  virtual bool is_news(const EngineLoad& told, const EngineLoad& now) const = 0;
+  virtual bool has_changed(const EngineLoad& told, const EngineLoad& now) const = 0;
   /// The members that handlers change here, for the contract of the derived actor.
   template <class F>
   static void engine_fields(F& f) {
     using E = EngineUser;
-    f("applied", &E::applied_)("coming", &E::coming_)("told_load", &E::told_load_);
+    f("applied", &E::applied_)("coming", &E::coming_)("told_load", &E::sent_load_);
   }
 
   Engine* engine_ = nullptr;
@@ -80,7 +80,7 @@ class EngineUser : public Actor {
   // Touched only by handlers.
   VersionsByKey applied_;
   std::map<WeightsKey, Coming> coming_;
-  std::optional<EngineLoad> told_load_;
+  std::optional<EngineLoad> sent_load_;
 };
 
 }  // namespace primerl

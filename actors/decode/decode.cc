@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kAnswersPerTurn = 64;
+constexpr int64_t kAnswersPerWorkCall = 64;
 /// How often decode reports progress while its engine is paused. A run without any step for [graph]
 /// stall_after counts as stalled.
 constexpr Duration kHeldSignEvery = Duration::seconds(1);
@@ -23,7 +23,7 @@ Contract Decode::contract() {
       .in("hold", &Decode::on_hold, "pauses the engine for an owner, or ends that pause",
           optional_port())
       .out("completion", &Decode::completion_, "the one answer to a request", recorded(),
-           work_burst(kAnswersPerTurn))
+           work_burst(kAnswersPerWorkCall))
       .out("applied", &Decode::applied_out_, "new weights are applied", optional_port(), recorded())
       .out("load", &Decode::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
@@ -36,7 +36,7 @@ Contract Decode::contract() {
         f("running", &D::running_)("aborted", &D::aborted_)("ended_early", &D::ended_early_)(
             "finished", &D::finished_)("holds", &D::holds_)("held_since", &D::held_since_)(
             "last_cause", &D::last_cause_)("num_finished", &D::num_finished_)(
-            "has_told_first_token", &D::has_told_first_token_);
+            "has_told_first_token", &D::has_logged_first_token_);
       });
 }
 
@@ -100,7 +100,7 @@ Status Decode::on_hold(const EngineHold& hold) {
   else if (!holds_.let_go(hold.owner) && services().delivery().sender.is_none())
     // A person gets an error. For an actor whose lease has ended there is nothing left to do.
     return error(Code::kNotFound, "'{}' has paused nothing", hold.owner);
-  obey_holds();
+  apply_holds();
   return ok();
 }
 
@@ -111,18 +111,18 @@ Status Decode::on_hold_end() {
         LogLevel::kWarning,
         fmt::format("the lease of '{}' has ended: it no longer pauses the engine", owner));
   }
-  obey_holds();
+  apply_holds();
   return ok();
 }
 
 /// A drain ends all pauses: a paused engine could not finish its sequences.
 Status Decode::drain() {
   holds_.clear();
-  obey_holds();
+  apply_holds();
   return EngineUser::drain();
 }
 
-void Decode::obey_holds() {
+void Decode::apply_holds() {
   const Time now = services().now();
   if (const auto end = holds_.next_end())
     services().set_timer("hold", std::clamp(*end - now, Duration(), kHeldSignEvery));
@@ -146,13 +146,13 @@ void Decode::obey_holds() {
 Result<bool> Decode::work() {
   // An actor that resumed from saved state may have a new engine, which is not paused yet.
   engine_->set_paused(holds_.is_held());
-  tell_first_token();
+  log_first_token();
   take_finished();
-  for (int64_t i = 0; i < kAnswersPerTurn && !finished_.empty(); ++i) {
+  for (int64_t i = 0; i < kAnswersPerWorkCall && !finished_.empty(); ++i) {
     answer(finished_.front());
     finished_.pop_front();
   }
-  tell_load(engine_->state());
+  send_load(engine_->state());
   return engine_->has_work() || !finished_.empty();
 }
 
@@ -197,9 +197,9 @@ void Decode::answer(const FinishEvent& event, RequestName name, const Known& kno
                    for_tenant(name.tenant).answering(known.cause).to_origin_of(known.origin));
 }
 
-void Decode::tell_first_token() {
-  if (has_told_first_token_ || engine_->state().num_decode_tokens == 0) return;
-  has_told_first_token_ = true;
+void Decode::log_first_token() {
+  if (has_logged_first_token_ || engine_->state().num_decode_tokens == 0) return;
+  has_logged_first_token_ = true;
   services().log(LogLevel::kInfo, kFirstTokenLine);
 }
 
@@ -208,7 +208,7 @@ void Decode::fill(EngineLoad& load, const EngineState& state) const {
   load.num_waiting = state.num_held;
 }
 
-bool Decode::is_news(const EngineLoad& told, const EngineLoad& now) const {
+bool Decode::has_changed(const EngineLoad& told, const EngineLoad& now) const {
   return told.num_finished != now.num_finished || told.num_running != now.num_running;
 }
 

@@ -83,14 +83,14 @@ class Decode final : public EngineUser {
   Status on_hold(const EngineHold& hold);
   Status on_hold_end();
   /// Pauses or resumes the engine as holds_ says, and sets the timer for the next end of a lease.
-  void obey_holds();
+  void apply_holds();
 
   void take_finished();
   void answer(const FinishEvent& event);
   void answer(const FinishEvent& event, RequestName name, const Known& known);
   void fill(EngineLoad& load, const EngineState& state) const override;
-  bool is_news(const EngineLoad& told, const EngineLoad& now) const override;
-  void tell_first_token();
+  bool has_changed(const EngineLoad& told, const EngineLoad& now) const override;
+  void log_first_token();
 
   // Touched only by handlers.
   std::map<RequestName, Known> running_;  // sequences that this decode took over
@@ -103,7 +103,7 @@ class Decode final : public EngineUser {
   std::optional<Time> held_since_;  // when the engine was paused; none while it runs
   StepRef last_cause_;
   uint64_t num_finished_ = 0;
-  bool has_told_first_token_ = false;
+  bool has_logged_first_token_ = false;
   Out<Completion> completion_;
 };
 

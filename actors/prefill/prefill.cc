@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kDonePerTurn = 64;
+constexpr int64_t kDonePerWorkCall = 64;
 /// Fewest sessions remembered, whatever the tenants' inflight_max.
 constexpr int64_t kSessionsAtLeast = 64;
 
@@ -47,7 +47,7 @@ Contract Prefill::contract() {
       .in("update", &Prefill::on_update, "a new policy version", optional_port(), latest_wins())
       // No handler sends `done`, so aborts and updates do not add to its edge's bound.
       .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(), burst(0),
-           work_burst(kDonePerTurn), handles_of("engine"))
+           work_burst(kDonePerWorkCall), handles_of("engine"))
       .out("refused", &Prefill::refused_, "the answer to a request that the engine did not accept",
            recorded(), work_burst(1))
       .out("applied", &Prefill::applied_out_, "new weights are applied", optional_port(),
@@ -173,8 +173,8 @@ Result<bool> Prefill::work() {
     done_waiting_.push_back({event, found->second});
     submitted_.erase(found);
   }
-  for (int64_t i = 0; i < kDonePerTurn && !done_waiting_.empty(); ++i) {
-    pass_on(done_waiting_.front());
+  for (int64_t i = 0; i < kDonePerWorkCall && !done_waiting_.empty(); ++i) {
+    send_done(done_waiting_.front());
     done_waiting_.pop_front();
   }
   if (parked_) submit_parked();
@@ -182,13 +182,13 @@ Result<bool> Prefill::work() {
   // A sequence may end in the engine before its prompt is complete. Decode answers it.
   if (done_waiting_.empty() && state.num_waiting == 0) submitted_.clear();
   if (state.num_held == 0) leases_.clear();
-  tell_load(state);
+  send_load(state);
   return engine_->has_work() || !done_waiting_.empty();
 }
 
 /// After this, the actor that receives the handle must answer. An aborted sequence is forwarded
 /// too.
-void Prefill::pass_on(const Done& done) {
+void Prefill::send_done(const Done& done) {
   const RequestName name = request_of(done.event.id);
   const Submitted& submitted = done.submitted;
   PrefillDone message;
@@ -232,7 +232,7 @@ void Prefill::fill(EngineLoad& load, const EngineState& state) const {
   load.num_waiting = state.num_waiting;
 }
 
-bool Prefill::is_news(const EngineLoad& told, const EngineLoad& now) const {
+bool Prefill::has_changed(const EngineLoad& told, const EngineLoad& now) const {
   return told.num_finished != now.num_finished || told.num_waiting != now.num_waiting ||
          told.num_received != now.num_received || told.num_room != now.num_room;
 }

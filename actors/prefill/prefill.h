@@ -101,12 +101,12 @@ class Prefill final : public EngineUser {
   /// parked.
   void submit_parked();
   Parked unpark();
-  void pass_on(const Done& done);
+  void send_done(const Done& done);
   void answer(const GenerateRequest& request, FinishReason end, std::string detail,
               const SendOptions& options = {});
   void answer_parked(const Parked& parked, FinishReason end, std::string detail);
   void fill(EngineLoad& load, const EngineState& state) const override;
-  bool is_news(const EngineLoad& told, const EngineLoad& now) const override;
+  bool has_changed(const EngineLoad& told, const EngineLoad& now) const override;
 
   const PrefillOptions options_;
   size_t sessions_max_ = 0;  // constant after start

@@ -24,7 +24,7 @@ void Environments::end(InstanceId environment) {
     --found->second.num_trajectories;
 }
 
-void Environments::tell_ended(InstanceId environment, uint64_t trajectory) {
+void Environments::report_ended(InstanceId environment, uint64_t trajectory) {
   auto& ended = served_[environment].ended;
   if (ended.size() == kEndedTrajectoriesMax) ended.erase(ended.begin());
   ended.push_back(trajectory);

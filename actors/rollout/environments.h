@@ -28,7 +28,7 @@ class Environments {
   /// The instance serves one trajectory less.
   void end(InstanceId environment);
   /// Sends with the next action to this instance that the trajectory has ended.
-  void tell_ended(InstanceId environment, uint64_t trajectory);
+  void report_ended(InstanceId environment, uint64_t trajectory);
   std::vector<uint64_t> take_ended(InstanceId environment);
   /// The instance has gone.
   void forget(InstanceId environment) { served_.erase(environment); }

@@ -20,8 +20,8 @@ int64_t Pace::depth(const GateLimits& limits) const {
   return std::clamp(depth_, limits.depth_min(), limits.depth_max());
 }
 
-void Pace::see_counts(const GateLimits& limits, const GateCounts& counts, PolicyVersion made,
-                      Time now) {
+void Pace::update_counts(const GateLimits& limits, const GateCounts& counts, PolicyVersion made,
+                         Time now) {
   const int64_t ready = counts.delivered - counts.lost - made.value * limits.groups_per_batch;
   if (ready < limits.groups_per_batch)
     ready_at_.reset();
@@ -54,7 +54,7 @@ void Pace::see_made(const GateLimits& limits, const GateCounts& counts, PolicyVe
   free_at_ = now;
   is_paced_ = open >= live.value * batch + depth(limits);
   ready_at_.reset();
-  see_counts(limits, counts, made, now);
+  update_counts(limits, counts, made, now);
 }
 
 void Pace::end_lap(const GateLimits& limits) {

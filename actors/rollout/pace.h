@@ -33,7 +33,8 @@ class Pace {
   /// Groups, between the limits' depth_min() and depth_max().
   int64_t depth(const GateLimits& limits) const;
   /// Call it after every change of `counts`: notes when the next batch was ready.
-  void see_counts(const GateLimits& limits, const GateCounts& counts, PolicyVersion made, Time now);
+  void update_counts(const GateLimits& limits, const GateCounts& counts, PolicyVersion made,
+                     Time now);
   /// Call it once for each version that the rollout learns of: `made` exists.
   void see_made(const GateLimits& limits, const GateCounts& counts, PolicyVersion live,
                 PolicyVersion made, Time now);

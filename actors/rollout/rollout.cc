@@ -68,12 +68,12 @@ Contract Rollout::contract() {
             "counts", &R::counts_)("pace", &R::pace_)("groups", &R::groups_)(
             "requests", &R::requests_)("trajectories", &R::trajectories_)(
             "cancelled", &R::cancelled_)("abandoned_actions", &R::abandoned_actions_)(
-            "environments", &R::environments_)("to_act", &R::to_act_)("answered", &R::answered_)(
-            "to_reissue", &R::to_reissue_)("deadlines", &R::deadlines_)("armed", &R::armed_)(
-            "held_task", &R::held_task_)("next_request", &R::next_request_)(
+            "environments", &R::environments_)("to_act", &R::actions_to_resend_)(
+            "answered", &R::answered_)("to_reissue", &R::to_reissue_)("deadlines", &R::deadlines_)(
+            "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
-            "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)("told_file_fault",
-                                                                          &R::told_file_fault_);
+            "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)(
+            "told_file_fault", &R::has_logged_file_fault_);
       });
 }
 
@@ -101,11 +101,11 @@ Status Rollout::on_task(const Task& task) {
     return error(Code::kInvalid, "task {} came while its group is open", task.ordinal);
   environments_.gives_tasks(services().delivery().sender);
   held_task_ = task;
-  return settle();
+  return finish_handler();
 }
 
-Status Rollout::settle() {
-  if (!made_.is_none()) pace_.see_counts(gate_limits(), counts_, made_, services().now());
+Status Rollout::finish_handler() {
+  if (!made_.is_none()) pace_.update_counts(gate_limits(), counts_, made_, services().now());
   open_held_task();
   send_cancels();
   arm_deadline();
@@ -192,7 +192,7 @@ void Rollout::deliver_if_done(uint64_t ordinal) {
   }
   group.is_delivered = true;
   ++counts_.delivered;
-  group_.send(std::move(message), mine());
+  group_.send(std::move(message), send_options());
 }
 
 Status Rollout::on_ended(const GroupEnded& ended) {
@@ -214,23 +214,23 @@ Status Rollout::on_ended(const GroupEnded& ended) {
         {ended.end, is_trained ? ended.step : 0, staleness(batch, group.version), ended.reason});
   if (!is_trained) ++counts_.lost;
   groups_.erase(found);
-  if (is_trained) learn_made(batch);
+  if (is_trained) on_version_made(batch);
   // The trainer accepts no more groups. Other tenants may continue for a long time.
   if (ended.end == RolloutEnd::kCancelled && !std::exchange(has_ended_, true))
     drop_open(ended.reason);
-  return settle();
+  return finish_handler();
 }
 
 Status Rollout::on_policy(const PolicyLive& live) {
   if (live.version <= live_) return ok();
   // No batch of this run made the version that the run starts from.
   if (live_.is_none()) made_ = std::max(made_, live.version);
-  learn_made(live.version);
+  on_version_made(live.version);
   live_ = live.version;
-  return settle();
+  return finish_handler();
 }
 
-void Rollout::learn_made(PolicyVersion version) {
+void Rollout::on_version_made(PolicyVersion version) {
   if (version <= made_) return;
   made_ = version;
   pace_.see_made(gate_limits(), counts_, live_, made_, services().now());
@@ -268,9 +268,9 @@ void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
   services().count(fmt::format("rollouts_{}", to_string(ended.end)), 1);
   const Status written = services().files().append_line(
       kFile, rollout_line(tenant().name, group, index, ended, options_.log_tokens));
-  if (written.ok() || told_file_fault_) return;
+  if (written.ok() || has_logged_file_fault_) return;
   // Training without this file is useless: report the error once and end the run.
-  told_file_fault_ = true;
+  has_logged_file_fault_ = true;
   services().log(LogLevel::kError, fmt::format("{}: {}", kFile, written.error().text()));
   services().finish(tenant_);
 }
@@ -295,7 +295,7 @@ Status Rollout::drain() {
   held_task_.reset();
   services().resume("task");
   drop_open("the run ends");
-  return settle();
+  return finish_handler();
 }
 
 void Rollout::drop_open(const std::string& reason) {

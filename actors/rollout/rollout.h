@@ -45,13 +45,13 @@ class Rollout final : public Actor {
 
  private:
   /// A rollout: the ordinal of its group and its index in the group.
-  struct Place {
+  struct MemberId {
     uint64_t ordinal = 0;
     size_t member = 0;
-    friend constexpr auto operator<=>(const Place&, const Place&) = default;
+    friend constexpr auto operator<=>(const MemberId&, const MemberId&) = default;
     template <class F>
     static void fields(F& f) {
-      f("ordinal", &Place::ordinal)("member", &Place::member);
+      f("ordinal", &MemberId::ordinal)("member", &MemberId::member);
     }
   };
 
@@ -66,13 +66,13 @@ class Rollout final : public Actor {
   // rollout.cc: groups
   /// The last call of every handler: sends cancels, opens the waiting task if the gate allows it,
   /// sets the timer.
-  Status settle();
+  Status finish_handler();
   void open_held_task();
   void open(const Task& task);
   void deliver_if_done(uint64_t ordinal);
   /// The trainer has made `version`: updates the pace and drops groups that no batch can use any
   /// more.
-  void learn_made(PolicyVersion version);
+  void on_version_made(PolicyVersion version);
   /// Drops every group in flight that no batch can use any more.
   void drop_stale();
   /// Ends all groups that are not delivered as cancelled.
@@ -83,36 +83,38 @@ class Rollout final : public Actor {
   GateLimits gate_limits() const;
 
   // rollout_turns.cc: one rollout
-  void next_turn(Place place);
+  void next_turn(MemberId member_id);
   /// Tokens that the next turn may sample: what the tenant allows, within seq_len.
   int64_t turn_tokens_max(const Trajectory& trajectory) const;
-  void send_request(Place place);
+  void send_request(MemberId member_id);
   Result<std::string> text_of(const Completion& completion) const;
-  void take_tokens(Place place, const Completion& completion);
+  void take_tokens(MemberId member_id, const Completion& completion);
   /// Restarts the time limit of its environment: the time of `num_calls` calls.
-  void begin_environment_time(Place place, int64_t num_calls);
+  void begin_environment_time(MemberId member_id, int64_t num_calls);
   /// Sends the turns that its environment does not have yet. If there is no environment, it sends
   /// them later.
-  void send_action(Place place);
+  void send_action(MemberId member_id);
   /// The rollout does not need its environment any more.
-  void let_go_of_environment(Member& member);
+  void release_environment(Member& member);
   /// An environment instance has gone, and the state of its trajectories with it.
-  void leave_environment(InstanceId environment);
-  void issue_again(Place place, const std::string& why);
+  void on_environment_lost(InstanceId environment);
+  void issue_again(MemberId member_id, const std::string& why);
   /// Sends the turn again with its whole prompt: the engine does not have the session's earlier
   /// turns.
-  void send_whole(Place place);
-  void finish(Place place, double reward, bool is_truncated);
-  void fail(Place place, std::string fault);
+  void send_whole(MemberId member_id);
+  void finish(MemberId member_id, double reward, bool is_truncated);
+  void fail(MemberId member_id, std::string fault);
   /// Cancels whatever the rollout is waiting for.
-  void abandon(Place place);
-  Member& member_at(Place place) { return groups_.at(place.ordinal).members[place.member]; }
+  void abandon(MemberId member_id);
+  Member& member_at(MemberId member_id) {
+    return groups_.at(member_id.ordinal).members[member_id.member];
+  }
 
   void send_cancels();
-  void watch(Place place);
-  void unwatch(Place place);
+  void watch(MemberId member_id);
+  void unwatch(MemberId member_id);
   void arm_deadline();
-  SendOptions mine() const { return for_tenant(tenant_).to_origin_of(services().self()); }
+  SendOptions send_options() const { return for_tenant(tenant_).to_origin_of(services().self()); }
   const Tenant& tenant() const { return services().tenant(tenant_); }
 
   const RolloutOptions options_;
@@ -126,19 +128,19 @@ class Rollout final : public Actor {
   GateCounts counts_;
   Pace pace_;
   std::map<uint64_t, Group> groups_;  // by ordinal: in flight, or with the trainer
-  std::map<uint64_t, Place> requests_;
-  std::map<uint64_t, Place> trajectories_;  // waiting for an observation
-  std::set<uint64_t> cancelled_;            // cancelled requests that are not answered yet
+  std::map<uint64_t, MemberId> requests_;
+  std::map<uint64_t, MemberId> trajectories_;  // waiting for an observation
+  std::set<uint64_t> cancelled_;               // cancelled requests that are not answered yet
   /// Trajectories that ended before their action was answered, with the instance that has the
   /// action. They count as in flight until it answers. Otherwise a stuck environment could get more
   /// actions than the edge's bound.
   std::map<uint64_t, InstanceId> abandoned_actions_;
   Environments environments_;
-  std::set<Place> to_act_;           // their environment has gone; actions to send again
-  std::vector<uint64_t> to_cancel_;  // requests cancelled by this handler
-  std::vector<uint64_t> answered_;   // to be reported to the router with the next request
-  std::set<Place> to_reissue_;
-  std::set<std::pair<Time, Place>> deadlines_;
+  std::set<MemberId> actions_to_resend_;  // their environment has gone; actions to send again
+  std::vector<uint64_t> to_cancel_;       // requests cancelled by this handler
+  std::vector<uint64_t> answered_;        // to be reported to the router with the next request
+  std::set<MemberId> to_reissue_;
+  std::set<std::pair<Time, MemberId>> deadlines_;
   std::optional<Time> armed_;
   std::optional<Task> held_task_;
   uint64_t next_request_ = 0;
@@ -147,7 +149,7 @@ class Rollout final : public Actor {
   std::set<InstanceId> routers_;
   bool has_ended_ = false;  // the trainer accepts no more groups
   bool is_draining_ = false;
-  bool told_file_fault_ = false;
+  bool has_logged_file_fault_ = false;
   Out<GenerateRequest> generate_;
   Out<Action> action_;
   Out<TrajectoryGroup> group_;

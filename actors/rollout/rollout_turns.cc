@@ -48,24 +48,25 @@ int64_t Rollout::turn_tokens_max(const Trajectory& trajectory) const {
   return std::min(tenant().sampling.max_tokens, room);
 }
 
-void Rollout::next_turn(Place place) {
-  Member& member = member_at(place);
+void Rollout::next_turn(MemberId member_id) {
+  Member& member = member_at(member_id);
   if (turn_tokens_max(member.trajectory) <= 0)
-    return fail(place, fmt::format("the prompt has {} tokens, so seq_len {} leaves none to sample",
-                                   member.trajectory.tokens.size(), tenant().seq_len));
+    return fail(member_id,
+                fmt::format("the prompt has {} tokens, so seq_len {} leaves none to sample",
+                            member.trajectory.tokens.size(), tenant().seq_len));
   member.state = Member::State::kGenerating;
   member.environment_deadline.reset();
-  watch(place);
-  send_request(place);
+  watch(member_id);
+  send_request(member_id);
 }
 
-void Rollout::send_request(Place place) {
-  Member& member = member_at(place);
-  const Group& group = groups_.at(place.ordinal);
+void Rollout::send_request(MemberId member_id) {
+  Member& member = member_at(member_id);
+  const Group& group = groups_.at(member_id.ordinal);
   const Trajectory& trajectory = member.trajectory;
   const TenantSampling& sampling = tenant().sampling;
   member.request = next_request_++;
-  requests_[member.request] = place;
+  requests_[member.request] = member_id;
   GenerateRequest request;
   request.request = member.request;
   request.session = trajectory.trajectory;
@@ -90,7 +91,7 @@ void Rollout::send_request(Place place) {
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
   ++num_asked_;
-  generate_.send(std::move(request), mine());
+  generate_.send(std::move(request), send_options());
 }
 
 Status Rollout::on_completion(const Completion& completion) {
@@ -98,30 +99,30 @@ Status Rollout::on_completion(const Completion& completion) {
   const auto found = requests_.find(completion.request);
   if (found == requests_.end()) {
     if (cancelled_.erase(completion.request) == 0) services().count("completions_unknown", 1);
-    return settle();
+    return finish_handler();
   }
-  const Place place = found->second;
+  const MemberId member_id = found->second;
   requests_.erase(found);
-  unwatch(place);
+  unwatch(member_id);
   switch (completion.end) {
     case FinishReason::kStop:
     case FinishReason::kLength:
-      take_tokens(place, completion);
+      take_tokens(member_id, completion);
       break;
     case FinishReason::kEngineLost:
     case FinishReason::kFailed:
-      issue_again(place, completion.detail);
+      issue_again(member_id, completion.detail);
       break;
     case FinishReason::kUnknownSession:
-      send_whole(place);
+      send_whole(member_id);
       break;
     case FinishReason::kRefused:
     case FinishReason::kCancelled:
-      fail(place, fmt::format("{}: {}", to_string(completion.end), completion.detail));
+      fail(member_id, fmt::format("{}: {}", to_string(completion.end), completion.detail));
       break;
   }
-  deliver_if_done(place.ordinal);
-  return settle();
+  deliver_if_done(member_id.ordinal);
+  return finish_handler();
 }
 
 /// The text of a turn that environment and reward read.
@@ -136,19 +137,20 @@ Result<std::string> Rollout::text_of(const Completion& completion) const {
   return text_before_stop(completion.tokens, stops, *tokenizer_);
 }
 
-void Rollout::take_tokens(Place place, const Completion& completion) {
-  Member& member = member_at(place);
+void Rollout::take_tokens(MemberId member_id, const Completion& completion) {
+  Member& member = member_at(member_id);
   Trajectory& trajectory = member.trajectory;
   const size_t count = completion.tokens.size();
   if (count == 0 || completion.logprobs.size() != count)
-    return fail(place, fmt::format("the engine gave {} tokens and {} log-probabilities", count,
-                                   completion.logprobs.size()));
+    return fail(member_id, fmt::format("the engine gave {} tokens and {} log-probabilities", count,
+                                       completion.logprobs.size()));
   if (const int64_t most = turn_tokens_max(trajectory); static_cast<int64_t>(count) > most)
-    return fail(place, fmt::format("the engine gave {} tokens, {} were requested", count, most));
+    return fail(member_id,
+                fmt::format("the engine gave {} tokens, {} were requested", count, most));
   if (const Status kept = check_kept_of(completion, tenant().sampling); !kept.ok())
-    return fail(place, "the completion: " + kept.error().text());
+    return fail(member_id, "the completion: " + kept.error().text());
   auto text = text_of(completion);
-  if (!text.ok()) return fail(place, "the completion: " + text.error().text());
+  if (!text.ok()) return fail(member_id, "the completion: " + text.error().text());
   member.known = member.asked;
   const auto offset = static_cast<int32_t>(trajectory.tokens.size());
   trajectory.tokens.insert(trajectory.tokens.end(), completion.tokens.begin(),
@@ -163,32 +165,32 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
   trajectory.is_truncated = completion.end == FinishReason::kLength;
   member.texts.push_back(std::move(*text));
   member.state = Member::State::kActing;
-  begin_environment_time(place, 1);
-  send_action(place);
+  begin_environment_time(member_id, 1);
+  send_action(member_id);
 }
 
-void Rollout::begin_environment_time(Place place, int64_t num_calls) {
-  Member& member = member_at(place);
-  unwatch(place);
+void Rollout::begin_environment_time(MemberId member_id, int64_t num_calls) {
+  Member& member = member_at(member_id);
+  unwatch(member_id);
   member.environment_deadline = services().now() + tenant().environment_timeout * num_calls;
-  watch(place);
+  watch(member_id);
 }
 
-void Rollout::send_action(Place place) {
-  Member& member = member_at(place);
+void Rollout::send_action(MemberId member_id) {
+  Member& member = member_at(member_id);
   if (member.environment.is_none()) {
     const InstanceId chosen = environments_.choose(action_.targets(tenant_));
     // If no environment comes back, the rollout ends at its deadline.
-    if (chosen.is_none()) return void(to_act_.insert(place));
+    if (chosen.is_none()) return void(actions_to_resend_.insert(member_id));
     member.environment = chosen;
     member.num_turns_told = 0;
     environments_.begin(chosen);
   }
   const Trajectory& trajectory = member.trajectory;
-  trajectories_[trajectory.trajectory] = place;
+  trajectories_[trajectory.trajectory] = member_id;
   Action action;
   action.trajectory = trajectory.trajectory;
-  action.ordinal = place.ordinal;
+  action.ordinal = member_id.ordinal;
   action.attempt = member.attempt;
   action.turn = trajectory.num_turns - 1;
   action.first_turn = std::exchange(member.num_turns_told, trajectory.num_turns);
@@ -196,27 +198,28 @@ void Rollout::send_action(Place place) {
   action.texts.assign(member.texts.begin() + action.first_turn, member.texts.end());
   action.is_truncated = trajectory.is_truncated;
   // The environment plays every turn of the action, so its time limit is that of one call per turn.
-  begin_environment_time(place, static_cast<int64_t>(action.texts.size()));
+  begin_environment_time(member_id, static_cast<int64_t>(action.texts.size()));
   action.ended = environments_.take_ended(member.environment);
-  auto options = mine();
+  auto options = send_options();
   options.target = member.environment;
   action_.send(std::move(action), options);
 }
 
-void Rollout::let_go_of_environment(Member& member) {
+void Rollout::release_environment(Member& member) {
   if (member.environment.is_none()) return;
-  environments_.tell_ended(member.environment, member.trajectory.trajectory);
+  environments_.report_ended(member.environment, member.trajectory.trajectory);
   environments_.end(member.environment);
   member.environment = {};
 }
 
-void Rollout::leave_environment(InstanceId environment) {
+void Rollout::on_environment_lost(InstanceId environment) {
   for (auto& [ordinal, group] : groups_)
     for (size_t i = 0; i < group.members.size(); ++i) {
       Member& member = group.members[i];
       if (member.environment != environment || member.state == Member::State::kDone) continue;
       member.environment = {};
-      if (trajectories_.erase(member.trajectory.trajectory) > 0) to_act_.insert({ordinal, i});
+      if (trajectories_.erase(member.trajectory.trajectory) > 0)
+        actions_to_resend_.insert({ordinal, i});
     }
   std::erase_if(abandoned_actions_, [&](const auto& each) { return each.second == environment; });
   environments_.forget(environment);
@@ -233,69 +236,69 @@ Status Rollout::on_observation(const Observation& observation) {
       environments_.end(abandoned->second);
       abandoned_actions_.erase(abandoned);
     }
-    return settle();
+    return finish_handler();
   }
-  const Place place = found->second;
+  const MemberId member_id = found->second;
   trajectories_.erase(found);
-  Member& member = member_at(place);
+  Member& member = member_at(member_id);
   Trajectory& trajectory = member.trajectory;
   if (observation.needs_history && member.told_from > 0) {
     services().count("histories_sent_again", 1);
     member.num_turns_told = 0;
-    send_action(place);
-    return settle();
+    send_action(member_id);
+    return finish_handler();
   }
-  unwatch(place);
+  unwatch(member_id);
   if (observation.is_done && !member.environment.is_none()) {
     // The environment has dropped the trajectory already.
     environments_.end(std::exchange(member.environment, {}));
   }
   if (observation.needs_history) {
-    fail(place, "the environment asks for turns that it already has");
+    fail(member_id, "the environment asks for turns that it already has");
   } else if (!observation.fault.empty()) {
-    fail(place, "the environment: " + observation.fault);
+    fail(member_id, "the environment: " + observation.fault);
   } else if (observation.is_done) {
     if (std::isfinite(observation.reward))
-      finish(place, observation.reward, trajectory.is_truncated);
+      finish(member_id, observation.reward, trajectory.is_truncated);
     else
-      fail(place, fmt::format("the environment gave the reward {}", observation.reward));
+      fail(member_id, fmt::format("the environment gave the reward {}", observation.reward));
   } else if (observation.is_too_long || trajectory.num_turns >= tenant().turns_max) {
-    finish(place, 0, true);
+    finish(member_id, 0, true);
   } else if (auto tokens = tokenizer_->encode_text(observation.text); !tokens.ok()) {
-    fail(place, "the observation: " + tokens.error().text());
+    fail(member_id, "the observation: " + tokens.error().text());
   } else if (const auto length = trajectory.tokens.size() + tokens->size();
              static_cast<int64_t>(length) >= tenant().seq_len) {
     // No token could be sampled after this observation, so it could not train. It is left out
     // whole, and the trajectory ends with the policy's last turn.
     services().count("observations_too_long", 1);
-    finish(place, 0, true);
+    finish(member_id, 0, true);
   } else {
     trajectory.tokens.insert(trajectory.tokens.end(), tokens->begin(), tokens->end());
     trajectory.sampled.resize(trajectory.tokens.size(), 0);
     trajectory.logprobs.resize(trajectory.tokens.size(), 0.0F);
-    next_turn(place);
+    next_turn(member_id);
   }
-  deliver_if_done(place.ordinal);
-  return settle();
+  deliver_if_done(member_id.ordinal);
+  return finish_handler();
 }
 
-void Rollout::finish(Place place, double reward, bool is_truncated) {
-  Member& member = member_at(place);
+void Rollout::finish(MemberId member_id, double reward, bool is_truncated) {
+  Member& member = member_at(member_id);
   auto kept = joined(member.kept);
-  if (!kept.ok()) return fail(place, kept.error().text());
+  if (!kept.ok()) return fail(member_id, kept.error().text());
   member.trajectory.kept = std::move(kept).value();
   member.kept.clear();
-  let_go_of_environment(member);
+  release_environment(member);
   member.state = Member::State::kDone;
   member.trajectory.reward = reward;
   member.trajectory.is_truncated = is_truncated;
 }
 
-void Rollout::fail(Place place, std::string fault) {
-  Group& group = groups_.at(place.ordinal);
-  Member& member = group.members[place.member];
-  abandon(place);
-  write_end(group, place.member,
+void Rollout::fail(MemberId member_id, std::string fault) {
+  Group& group = groups_.at(member_id.ordinal);
+  Member& member = group.members[member_id.member];
+  abandon(member_id);
+  write_end(group, member_id.member,
             {RolloutEnd::kFailed, 0, staleness(made_.next(), group.version), fault});
   Trajectory empty;
   empty.trajectory = member.trajectory.trajectory;
@@ -306,45 +309,46 @@ void Rollout::fail(Place place, std::string fault) {
   member.kept.clear();
 }
 
-void Rollout::issue_again(Place place, const std::string& why) {
-  Member& member = member_at(place);
+void Rollout::issue_again(MemberId member_id, const std::string& why) {
+  Member& member = member_at(member_id);
   const auto num_lost = static_cast<int64_t>(member.attempt - base_attempt_) + 1;
   if (num_lost > options_.attempts_max)
-    return fail(place, fmt::format("its engine was lost or failed {} times: {}", num_lost, why));
+    return fail(member_id,
+                fmt::format("its engine was lost or failed {} times: {}", num_lost, why));
   ++member.attempt;
   member.known = {};
   services().count("requests_reissued", 1);
-  watch(place);
-  send_request(place);
+  watch(member_id);
+  send_request(member_id);
 }
 
-void Rollout::send_whole(Place place) {
-  Member& member = member_at(place);
+void Rollout::send_whole(MemberId member_id) {
+  Member& member = member_at(member_id);
   // A whole prompt needs no session. An engine that refuses one would refuse it again every time.
   if (member.known.num_tokens == 0)
-    return fail(place, "the engine answered unknown_session to a whole prompt");
+    return fail(member_id, "the engine answered unknown_session to a whole prompt");
   member.known = {};
   services().count("prompts_sent_whole", 1);
-  watch(place);
-  send_request(place);
+  watch(member_id);
+  send_request(member_id);
 }
 
-void Rollout::abandon(Place place) {
-  Member& member = member_at(place);
-  unwatch(place);
-  to_reissue_.erase(place);
+void Rollout::abandon(MemberId member_id) {
+  Member& member = member_at(member_id);
+  unwatch(member_id);
+  to_reissue_.erase(member_id);
   if (member.state == Member::State::kGenerating && requests_.erase(member.request) > 0) {
     cancelled_.insert(member.request);
     to_cancel_.push_back(member.request);
   }
-  to_act_.erase(place);
+  actions_to_resend_.erase(member_id);
   if (trajectories_.erase(member.trajectory.trajectory) > 0) {
     // The environment may be stuck in that action: no other trajectory should wait for it.
     abandoned_actions_[member.trajectory.trajectory] = member.environment;
-    environments_.tell_ended(member.environment, member.trajectory.trajectory);
+    environments_.report_ended(member.environment, member.trajectory.trajectory);
     member.environment = {};
   }
-  let_go_of_environment(member);
+  release_environment(member);
   member.state = Member::State::kDone;
 }
 
@@ -354,22 +358,22 @@ void Rollout::send_cancels() {
     Cancel cancel;
     cancel.requests.assign(to_cancel_.begin() + static_cast<std::ptrdiff_t>(begin),
                            to_cancel_.begin() + static_cast<std::ptrdiff_t>(end));
-    cancel_.send(std::move(cancel), mine());
+    cancel_.send(std::move(cancel), send_options());
   }
   to_cancel_.clear();
 }
 
-void Rollout::watch(Place place) {
-  const Member& member = member_at(place);
+void Rollout::watch(MemberId member_id) {
+  const Member& member = member_at(member_id);
   Time first = member.deadline;
   if (member.environment_deadline) first = std::min(first, *member.environment_deadline);
-  deadlines_.insert({first, place});
+  deadlines_.insert({first, member_id});
 }
 
-void Rollout::unwatch(Place place) {
-  const Member& member = member_at(place);
-  deadlines_.erase({member.deadline, place});
-  if (member.environment_deadline) deadlines_.erase({*member.environment_deadline, place});
+void Rollout::unwatch(MemberId member_id) {
+  const Member& member = member_at(member_id);
+  deadlines_.erase({member.deadline, member_id});
+  if (member.environment_deadline) deadlines_.erase({*member.environment_deadline, member_id});
 }
 
 void Rollout::arm_deadline() {
@@ -400,47 +404,48 @@ Status Rollout::on_deadline() {
     }
     deliver_if_done(ordinal);
   }
-  return settle();
+  return finish_handler();
 }
 
 Status Rollout::on_peer(const PeerEvent& event) {
-  if (event.kind == PeerEvent::Kind::kDown) leave_environment(event.instance);
-  if (!to_act_.empty()) services().set_timer("reissue", Duration());
+  if (event.kind == PeerEvent::Kind::kDown) on_environment_lost(event.instance);
+  if (!actions_to_resend_.empty()) services().set_timer("reissue", Duration());
   // Rollouts that only waited for that environment are no longer in flight.
-  if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return settle();
+  if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0)
+    return finish_handler();
   // The router's state is gone, so no request in flight will be answered.
   cancelled_.clear();
   answered_.clear();
-  for (const auto& [request, place] : requests_) to_reissue_.insert(place);
+  for (const auto& [request, member_id] : requests_) to_reissue_.insert(member_id);
   requests_.clear();
   if (!to_reissue_.empty()) services().set_timer("reissue", Duration());
-  return settle();
+  return finish_handler();
 }
 
 Status Rollout::on_reissue() {
   // One group per timer event, so the number of messages is bounded.
-  if (!to_act_.empty() && !action_.targets(tenant_).empty()) {
-    const uint64_t ordinal = to_act_.begin()->ordinal;
-    while (!to_act_.empty() && to_act_.begin()->ordinal == ordinal) {
-      const Place place = *to_act_.begin();
-      to_act_.erase(to_act_.begin());
+  if (!actions_to_resend_.empty() && !action_.targets(tenant_).empty()) {
+    const uint64_t ordinal = actions_to_resend_.begin()->ordinal;
+    while (!actions_to_resend_.empty() && actions_to_resend_.begin()->ordinal == ordinal) {
+      const MemberId member_id = *actions_to_resend_.begin();
+      actions_to_resend_.erase(actions_to_resend_.begin());
       services().count("actions_sent_again", 1);
-      send_action(place);
+      send_action(member_id);
     }
     services().set_timer("reissue", Duration());
-    return settle();
+    return finish_handler();
   }
-  if (to_reissue_.empty()) return settle();
+  if (to_reissue_.empty()) return finish_handler();
   const uint64_t ordinal = to_reissue_.begin()->ordinal;
   while (!to_reissue_.empty() && to_reissue_.begin()->ordinal == ordinal) {
-    const Place place = *to_reissue_.begin();
+    const MemberId member_id = *to_reissue_.begin();
     to_reissue_.erase(to_reissue_.begin());
-    unwatch(place);
-    issue_again(place, "the router is gone");
+    unwatch(member_id);
+    issue_again(member_id, "the router is gone");
   }
   if (!to_reissue_.empty()) services().set_timer("reissue", Duration());
   deliver_if_done(ordinal);
-  return settle();
+  return finish_handler();
 }
 
 }  // namespace primerl

@@ -16,8 +16,8 @@ void HeldRequests::add(Waiting waiting, HeldLane lane) {
   lanes_[waiting.held.tenant][session.lane].waiting.push_back(std::move(waiting));
 }
 
-HeldRequests::Waiting HeldRequests::take_from(TenantSlot tenant, Lanes::iterator lane,
-                                              std::deque<Waiting>::iterator which) {
+HeldRequests::Waiting HeldRequests::remove_from(TenantSlot tenant, Lanes::iterator lane,
+                                                std::deque<Waiting>::iterator which) {
   Waiting taken = std::move(*which);
   lane->second.waiting.erase(which);
   Lanes& lanes = lanes_.at(tenant);
@@ -37,7 +37,7 @@ std::optional<HeldRequest> HeldRequests::take(RequestName name) {
   const auto which = std::find_if(waiting.begin(), waiting.end(),
                                   [name](const Waiting& each) { return each.held.name() == name; });
   CHECK(which != waiting.end(), "a waiting request is not in its lane");
-  return take_from(name.tenant, lane, which).held;
+  return remove_from(name.tenant, lane, which).held;
 }
 
 HeldRequests::Lanes::iterator HeldRequests::oldest_open(Lanes& lanes) const {
@@ -70,7 +70,7 @@ bool HeldRequests::offer(int64_t most, const std::function<bool(const HeldReques
       lane->second.refused_in = offers_;
       continue;
     }
-    take_from(slot, lane, lane->second.waiting.begin());
+    remove_from(slot, lane, lane->second.waiting.begin());
     last = served_last_ = slot;
     --most;
     num_passed = 0;

@@ -100,7 +100,7 @@ class HeldRequests {
   };
 
   void add(Waiting waiting, HeldLane lane);
-  Waiting take_from(TenantSlot tenant, Lanes::iterator lane, std::deque<Waiting>::iterator which);
+  Waiting remove_from(TenantSlot tenant, Lanes::iterator lane, std::deque<Waiting>::iterator which);
   Lanes::iterator oldest_open(Lanes& lanes) const;
 
   std::map<TenantSlot, Lanes> lanes_;  // every tenant here has a lane

@@ -21,31 +21,31 @@ class RecentTable {
   const Value* find(const Name& name) const {
     if (entries_.empty()) return nullptr;
     index();
-    const uint32_t place = slots_[slot_of(name)].place;
-    return place == kNone ? nullptr : &entries_[place].value;
+    const uint32_t position = slots_[slot_of(name)].position;
+    return position == kNone ? nullptr : &entries_[position].value;
   }
 
   /// Sets the value; the name becomes the newest. Above `entries_max` names, the oldest is
   /// forgotten.
   void put(const Name& name, Value value, size_t entries_max) {
     index();
-    uint32_t place = slots_[slot_of(name)].place;
-    if (place != kNone) {
-      unlink(place);
+    uint32_t position = slots_[slot_of(name)].position;
+    if (position != kNone) {
+      unlink(position);
     } else if (entries_.size() < entries_max) {
-      place = static_cast<uint32_t>(entries_.size());
+      position = static_cast<uint32_t>(entries_.size());
       entries_.emplace_back();
-      entries_[place].name = name;
+      entries_[position].name = name;
       index();
     } else {
-      place = oldest_;
-      unlink(place);
-      empty_slot(slot_of(entries_[place].name));
-      entries_[place].name = name;
-      slots_[slot_of(name)] = {place, mark_of(name)};
+      position = oldest_;
+      unlink(position);
+      empty_slot(slot_of(entries_[position].name));
+      entries_[position].name = name;
+      slots_[slot_of(name)] = {position, mark_of(name)};
     }
-    entries_[place].value = std::move(value);
-    link_newest(place);
+    entries_[position].value = std::move(value);
+    link_newest(position);
   }
 
   /// Prefetches the slot of `name` for a later find() or put(). Changes nothing. Always inlined,
@@ -59,11 +59,12 @@ class RecentTable {
   [[gnu::always_inline]] void expect_all(std::span<const Name> names, size_t entries_max) const {
     for (const Name& name : names) expect(name);
     // The slots of the entries that may be forgotten for the new ones.
-    uint32_t place = entries_.size() < entries_max ? kNone : oldest_;
-    for (size_t i = 0; i < names.size() && place != kNone; ++i, place = entries_[place].newer)
-      expect(entries_[place].name);
+    uint32_t position = entries_.size() < entries_max ? kNone : oldest_;
+    for (size_t i = 0; i < names.size() && position != kNone;
+         ++i, position = entries_[position].newer)
+      expect(entries_[position].name);
     for (const Name& name : names)
-      if (const uint32_t at = slots_.empty() ? kNone : slots_[home_of(mark_of(name))].place;
+      if (const uint32_t at = slots_.empty() ? kNone : slots_[home_of(mark_of(name))].position;
           at != kNone)
         __builtin_prefetch(&entries_[at], 1);
   }
@@ -91,20 +92,20 @@ class RecentTable {
 
   /// A look-up reads an entry only if the mark in its slot equals the mark of the name.
   struct Slot {
-    uint32_t place = kNone;  // index of an entry
-    uint32_t mark = 0;       // mark of its name
+    uint32_t position = kNone;  // index of an entry
+    uint32_t mark = 0;          // mark of its name
   };
 
-  void unlink(uint32_t place) {
-    const Entry& entry = entries_[place];
+  void unlink(uint32_t position) {
+    const Entry& entry = entries_[position];
     (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
     (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
   }
-  void link_newest(uint32_t place) {
-    entries_[place].older = newest_;
-    entries_[place].newer = kNone;
-    (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
-    newest_ = place;
+  void link_newest(uint32_t position) {
+    entries_[position].older = newest_;
+    entries_[position].newer = kNone;
+    (newest_ == kNone ? oldest_ : entries_[newest_].newer) = position;
+    newest_ = position;
   }
   /// Half of a name's hash. Names may differ in few bits; the multiplication spreads them.
   static uint32_t mark_of(const Name& name) {
@@ -117,8 +118,8 @@ class RecentTable {
   size_t slot_of(const Name& name) const {
     const uint32_t mark = mark_of(name);
     size_t slot = home_of(mark);
-    while (slots_[slot].place != kNone &&
-           !(slots_[slot].mark == mark && entries_[slots_[slot].place].name == name))
+    while (slots_[slot].position != kNone &&
+           !(slots_[slot].mark == mark && entries_[slots_[slot].position].name == name))
       slot = after(slot);
     return slot;
   }
@@ -126,7 +127,7 @@ class RecentTable {
   /// Empties a slot. Later entries that could not be found across the gap are moved into it.
   void empty_slot(size_t gap) {
     const size_t mask = slots_.size() - 1;
-    for (size_t slot = after(gap); slots_[slot].place != kNone; slot = after(slot)) {
+    for (size_t slot = after(gap); slots_[slot].position != kNone; slot = after(slot)) {
       const size_t home = home_of(slots_[slot].mark);
       if (((slot - home) & mask) < ((slot - gap) & mask)) continue;
       slots_[gap] = slots_[slot];

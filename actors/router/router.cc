@@ -6,7 +6,7 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kReleasedPerHandler = 16;
-constexpr Duration kLookForRoomEvery = Duration::milliseconds(1);
+constexpr Duration kLookForSpaceEvery = Duration::milliseconds(1);
 /// Fewest requests that may be held, whatever the tenants' inflight_max.
 constexpr int64_t kHeldAtLeast = 64;
 /// A live version has been applied by every engine that Broadcaster has not set aside. The load
@@ -57,10 +57,10 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
       })
       .state([](auto& f) {
         using R = Router;
-        f("policy", &R::policy_)("has_told_fault", &R::has_told_fault_)("engines", &R::engines_)(
-            "in_use", &R::in_use_)("is_in_use_old", &R::is_in_use_old_)("sessions", &R::sessions_)(
-            "requests", &R::requests_)("held", &R::held_)("is_paused", &R::is_paused_)(
-            "refusals", &R::refusals_)("cancelled", &R::cancelled_);
+        f("policy", &R::policy_)("has_told_fault", &R::has_logged_fault_)("engines", &R::engines_)(
+            "in_use", &R::in_use_)("is_in_use_old", &R::in_use_is_stale_)(
+            "sessions", &R::sessions_)("requests", &R::requests_)("held", &R::held_)(
+            "is_paused", &R::is_paused_)("refusals", &R::refusals_)("cancelled", &R::cancelled_);
       });
 }
 
@@ -90,7 +90,7 @@ Status Router::on_generate(const GenerateRequest& request) {
   }
   // Held requests go first, so that a session's requests keep their order.
   const bool is_first = held_.is_empty();
-  if (is_first) update_in_use();
+  if (is_first) refresh_in_use();
   if (is_first && route(held)) return ok();
   hold(std::move(held));
   arm(!is_first && release_held());
@@ -132,7 +132,7 @@ std::vector<uint64_t> Router::block_names_of(const HeldRequest& held) {
 size_t Router::checked(size_t index, size_t count) {
   if (index < count) return index;
   services().count("policy_faults", 1);
-  if (!std::exchange(has_told_fault_, true))
+  if (!std::exchange(has_logged_fault_, true))
     services().log(
         LogLevel::kWarning,
         fmt::format("routing policy '{}' chose engine {} of {}: the first one is used instead",
@@ -186,7 +186,7 @@ bool Router::route(const HeldRequest& held) {
     if (found == engines_.end() || (!home.is_none() && engine != home)) continue;
     EngineRecord& record = found->second;
     if (engine == home && record.applied.of(held.key()) < held.request.version)
-      record.behind.try_emplace(held.key(), Behind{services().now()});
+      record.behind.try_emplace(held.key(), VersionWait{services().now()});
     if (!can_take(engine, record, held)) continue;
     if (!is_allowed(record) && has_sound_engine(held)) continue;
     const EngineView view{engine, record.num_sent - record.num_finished, record.num_free_blocks,
@@ -213,7 +213,7 @@ bool Router::route(const HeldRequest& held) {
   const InstanceId engine = views[checked(policy_->choose(question, views), views.size())].engine;
   EngineRecord& record = engines_[engine];
   ++record.num_sent;
-  if (record.breaker.half_opens_at()) is_in_use_old_ = true;  // it may have had its one request
+  if (record.breaker.half_opens_at()) in_use_is_stale_ = true;  // it may have had its one request
   record.prefixes.add(block_names, static_cast<size_t>(options_.prefix_blocks_max));
   remember(held, engine);
   prefill_.send(held.request,
@@ -242,8 +242,9 @@ Status Router::on_load(const EngineLoad& load) {
   record.num_room = load.num_room;
   record.num_free_blocks = load.num_free_blocks;
   record.num_blocks = load.num_blocks;
-  is_in_use_old_ = is_in_use_old_ || is_new || record.is_down || load.applied != record.applied;
-  tell(record.breaker.take(load.num_completed, load.num_failed, services().now()), load);
+  in_use_is_stale_ = in_use_is_stale_ || is_new || record.is_down || load.applied != record.applied;
+  log_breaker_change(record.breaker.take(load.num_completed, load.num_failed, services().now()),
+                     load);
   record.is_down = false;
   for (const auto& [key, version] : load.applied.list()) {
     if (version <= record.applied.of(key)) continue;
@@ -253,9 +254,9 @@ Status Router::on_load(const EngineLoad& load) {
   return ok();
 }
 
-void Router::tell(CircuitBreaker::Change change, const EngineLoad& load) {
+void Router::log_breaker_change(CircuitBreaker::Change change, const EngineLoad& load) {
   if (change == CircuitBreaker::Change::kNone) return;
-  is_in_use_old_ = true;
+  in_use_is_stale_ = true;
   const bool has_opened = change == CircuitBreaker::Change::kOpened;
   services().count(has_opened ? "breakers_opened" : "breakers_closed", 1);
   services().log(
@@ -269,17 +270,17 @@ void Router::tell(CircuitBreaker::Change change, const EngineLoad& load) {
                         load.engine, CircuitBreaker::kGoodEndsToClose));
 }
 
-void Router::update_in_use() {
+void Router::refresh_in_use() {
   const Time now = services().now();
   for (auto& [engine, record] : engines_) {
     if (record.breaker.half_opens_at())
-      is_in_use_old_ = true;  // the breaker may have half-opened
-                              // since
+      in_use_is_stale_ = true;  // the breaker may have half-opened
+                                // since
     for (auto& [key, behind] : record.behind)
       if (!behind.is_too_long && now - behind.since >= kLeftBehindAfter)
-        behind.is_too_long = is_in_use_old_ = true;
+        behind.is_too_long = in_use_is_stale_ = true;
   }
-  if (!std::exchange(is_in_use_old_, false)) return;
+  if (!std::exchange(in_use_is_stale_, false)) return;
   auto in_use = engines_in_use();
   if (in_use == in_use_) return;
   in_use_ = std::move(in_use);
@@ -310,14 +311,14 @@ std::map<WeightsKey, std::vector<InstanceId>> Router::engines_in_use() const {
 }
 
 bool Router::release_held() {
-  update_in_use();
+  refresh_in_use();
   const bool has_more =
       held_.offer(kReleasedPerHandler, [this](const HeldRequest& held) { return route(held); });
   if (is_paused_ && held_.size() < held_max_) {
     is_paused_ = false;
     services().resume("generate");
   }
-  return has_more || (is_in_use_old_ && !held_.is_empty());
+  return has_more || (in_use_is_stale_ && !held_.is_empty());
 }
 
 /// Sets the timer for the next release. At once if more can go; soon if refusals wait for free
@@ -327,7 +328,7 @@ void Router::arm(bool has_more) {
   if (has_more)
     delay = Duration();
   else if (!refusals_.empty())
-    delay = kLookForRoomEvery;
+    delay = kLookForSpaceEvery;
   const auto wake_at = [&](Time at) {
     const Duration left = at - services().now();
     if (!delay || left < *delay) delay = std::max(left, Duration());
@@ -444,7 +445,7 @@ Status Router::on_peer(const PeerEvent& event) {
   }
   const uint64_t incarnation = found->second.incarnation + 1;
   found->second = EngineRecord();
-  is_in_use_old_ = true;
+  in_use_is_stale_ = true;
   found->second.incarnation = incarnation;
   found->second.is_down = is_down;
   const bool may_refuse = answer_refused(kCancelRequestsMax);

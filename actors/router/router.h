@@ -67,12 +67,12 @@ class Router final : public Actor {
     }
   };
   /// Since when a request has waited for an engine to apply a version.
-  struct Behind {
+  struct VersionWait {
     Time since;
     bool is_too_long = false;  // the engine is not used for this key
     template <class F>
     static void fields(F& f) {
-      f("since", &Behind::since)("is_too_long", &Behind::is_too_long);
+      f("since", &VersionWait::since)("is_too_long", &VersionWait::is_too_long);
     }
   };
   struct EngineRecord {
@@ -85,7 +85,7 @@ class Router final : public Actor {
     int32_t num_blocks = 0;
     uint64_t incarnation = 0;
     bool is_down = false;
-    std::map<WeightsKey, Behind> behind;
+    std::map<WeightsKey, VersionWait> behind;
     CircuitBreaker breaker;
     PrefixTable prefixes;  // prefixes sent to this incarnation; empty unless the policy uses them
     template <class F>
@@ -123,7 +123,7 @@ class Router final : public Actor {
   /// Whether an engine with a closed breaker could serve the request, with or without free space.
   /// If there is none, breakers are ignored: they move work and never stop it.
   bool has_sound_engine(const HeldRequest& held) const;
-  void tell(CircuitBreaker::Change change, const EngineLoad& load);
+  void log_breaker_change(CircuitBreaker::Change change, const EngineLoad& load);
   RouteQuestion question_of(const HeldRequest& held) const;
   /// Empty unless the policy uses num_known_tokens.
   std::vector<uint64_t> block_names_of(const HeldRequest& held);
@@ -135,7 +135,7 @@ class Router final : public Actor {
   void hold(HeldRequest held);
   /// Updates the engines that sessions of a tenant may use, without those that a breaker excludes.
   /// If the set changed, the held requests are sorted into lanes again.
-  void update_in_use();
+  void refresh_in_use();
   std::map<WeightsKey, std::vector<InstanceId>> engines_in_use() const;
   /// Sends held requests that an engine can accept now, at most the burst of a handler. True if
   /// more could be sent.
@@ -156,10 +156,10 @@ class Router final : public Actor {
   // Touched only by handlers.
   std::optional<RouteBlockNamer> namer_;  // only for a policy that uses it; has no state
   std::unique_ptr<RoutePolicy> policy_;
-  bool has_told_fault_ = false;  // a wrong choice of the policy was logged
+  bool has_logged_fault_ = false;  // a wrong choice of the policy was logged
   std::map<InstanceId, EngineRecord> engines_;
   std::map<WeightsKey, std::vector<InstanceId>> in_use_;
-  bool is_in_use_old_ = false;
+  bool in_use_is_stale_ = false;
   SessionTable sessions_;
   std::map<RequestName, Owed> requests_;
   HeldRequests held_;

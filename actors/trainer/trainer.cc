@@ -12,7 +12,7 @@ int64_t pool_max(const Tenant& tenant) {
   return (tenant.max_off_policy_steps + 2) * tenant.groups_per_batch();
 }
 
-Amount ends_of_one_turn() {
+Amount ends_of_one_work_call() {
   return {[](const void*, std::span<const Tenant> tenants) {
             int64_t most = 1;
             for (const auto& tenant : tenants) most = std::max(most, pool_max(tenant));
@@ -96,7 +96,8 @@ Contract Trainer::contract() {
       .out("weights", &Trainer::weights_out_, "a new policy version is in the channel",
            optional_port(), recorded(), work_burst(1))
       .out("ended", &Trainer::ended_, "how a group ended", optional_port(), recorded(),
-           burst(ends_of_one_turn()), work_burst(ends_of_one_turn()), at_most(ends_of_one_turn()))
+           burst(ends_of_one_work_call()), work_burst(ends_of_one_work_call()),
+           at_most(ends_of_one_work_call()))
       .demands("group_size", &fault_of_group_size,
                "write group_size = 2 or more: advantages compare the rollouts of a group")
       .demands("sampling.temperature", &fault_of_temperature,
@@ -114,14 +115,14 @@ Contract Trainer::contract() {
       .state([](auto& f) {
         using T = Trainer;
         f("num_resumes", &T::num_resumes_)("limits", &T::limits_)("version", &T::version_)(
-            "pool", &T::pool_)("consumed", &T::consumed_)("taken", &T::taken_)(
+            "pool", &T::pool_)("consumed", &T::consumed_)("taken", &T::finished_step_)(
             "last_end", &T::last_end_)("filtered", &T::filtered_)("num_sampled_tokens",
                                                                   &T::num_sampled_tokens_)(
             "num_stale_tokens", &T::num_stale_tokens_)("num_skipped", &T::num_skipped_)(
-            "num_lost", &T::num_lost_)("why_lost", &T::why_lost_)(
+            "num_lost", &T::num_lost_)("why_lost", &T::loss_reasons_)(
             "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
             "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
-            "fault", &T::fault_)("is_in_line", &T::is_in_line_)("batch", &T::batch_groups_);
+            "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_);
       });
 }
 
@@ -150,7 +151,7 @@ Status Trainer::resume(const ResumePoint& point) {
 }
 
 Status Trainer::on_group(const TrajectoryGroup& group) {
-  tell_taken();
+  publish_step_metrics();
   num_sampled_tokens_ += num_sampled_tokens(group);
   const auto& delivery = services().delivery();
   PooledGroup pooled{group, delivery.ref, delivery.origin, {}};
@@ -193,7 +194,7 @@ Status Trainer::on_straggler() {
 }
 
 Result<bool> Trainer::work() {
-  tell_taken();
+  publish_step_metrics();
   if (fault_ && std::exchange(fault_->is_told, true)) return false;
   if (fault_) return fault_->error();
   if (!is_published_) {
@@ -218,12 +219,12 @@ Result<bool> Trainer::work() {
     is_done_ = true;
     end_all(take_groups_here(), RolloutEnd::kCancelled, "the last step is done");
     update_flow();
-    leave_line();
+    leave_queue();
     services().finish(tenant_);
     return false;
   }
   if (is_done_ || (batch_groups_.empty() && !batch_is_ready())) {
-    leave_line();
+    leave_queue();
     return false;
   }
   if (batch_groups_.empty()) take_batch();
@@ -262,13 +263,13 @@ std::optional<Result<TrainReport>> Trainer::step() {
   }
   const auto stop = [this] { return services().progress() == Progress::kStopRequested; };
   if (!shares_learner()) return learner_->step(*batch_, stop);
-  is_in_line_ = true;
-  return learner_->step_in_line(batch_, services().delivery().ref.step, stop);
+  is_queued_ = true;
+  return learner_->step_queued(batch_, services().delivery().ref.step, stop);
 }
 
 /// Leaves the learner's queue: other tenants may have a batch for it.
-void Trainer::leave_line() {
-  if (std::exchange(is_in_line_, false)) learner_->leave_line(tenant_);
+void Trainer::leave_queue() {
+  if (std::exchange(is_queued_, false)) learner_->leave_queue(tenant_);
 }
 
 std::vector<PooledGroup> Trainer::take_groups_here() {
@@ -293,11 +294,12 @@ void Trainer::end_step(const Result<TrainReport>& report) {
   version_ = version_.next();
   if (report->num_pass_tokens > 0) services().count("steps_shared", 1);
   num_skipped_ = num_lost_ = 0;
-  why_lost_.clear();
+  loss_reasons_.clear();
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
-  taken_ = Taken{batch_metrics(groups, filtered_, version_), services().now(), report->num_tokens,
-                 report->num_loss_tokens, report->num_pass_tokens};
-  add_report(*report, taken_->values);
+  finished_step_ =
+      FinishedStep{batch_metrics(groups, filtered_, version_), services().now(), report->num_tokens,
+                   report->num_loss_tokens, report->num_pass_tokens};
+  add_report(*report, finished_step_->values);
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
           fmt::format("stale: version {} exists already", version_));
@@ -334,7 +336,7 @@ void Trainer::end_group(const PooledGroup& pooled, RolloutEnd end, const std::st
   }
   if (end != RolloutEnd::kTrained && end != RolloutEnd::kCancelled) {
     ++num_lost_;
-    why_lost_.add(end, reason);
+    loss_reasons_.add(end, reason);
   }
   services().count(fmt::format("groups_{}", to_string(end)), 1);
   GroupEnded ended;
@@ -355,7 +357,7 @@ void Trainer::end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std
 Status Trainer::fail_when_nothing_trains() {
   if (num_lost_ < options_.lost_batches_max * tenant().groups_per_batch() || fault_) return ok();
   give_up(error(Code::kInvalid, "{} groups in a row ended without being trained on, {}", num_lost_,
-                why_lost_.most_frequent())
+                loss_reasons_.most_frequent())
               .note("rollouts.jsonl says why each one did"));
   return ok();
 }
@@ -368,7 +370,7 @@ Error Trainer::Fault::error() const {
 
 void Trainer::give_up(Error fault) {
   is_done_ = true;
-  leave_line();
+  leave_queue();
   if (checkpointed_ > 0)
     (void)std::move(fault).note(fmt::format("the newest checkpoint is of step {}", checkpointed_));
   fault_ = Fault{static_cast<uint8_t>(fault.code()), fault.message(), fault.notes(), false};
@@ -376,9 +378,9 @@ void Trainer::give_up(Error fault) {
   services().stop_on_error();
 }
 
-void Trainer::tell_taken() {
-  if (!taken_) return;
-  const Taken taken = *std::exchange(taken_, std::nullopt);
+void Trainer::publish_step_metrics() {
+  if (!finished_step_) return;
+  const FinishedStep taken = *std::exchange(finished_step_, std::nullopt);
   const Time ended = services().now();
   // The tenant's share of the last pass, by tokens. It is above 1 for a step of several passes.
   const double part = taken.num_pass_tokens == 0 ? 1
@@ -442,9 +444,9 @@ void Trainer::update_flow() {
 }
 
 Status Trainer::drain() {
-  tell_taken();
+  publish_step_metrics();
   is_done_ = true;
-  leave_line();
+  leave_queue();
   end_all(take_groups_here(), RolloutEnd::kCancelled, "the run ends");
   update_flow();
   if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();

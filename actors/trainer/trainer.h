@@ -56,7 +56,7 @@ class Trainer final : public Actor {
 
  private:
   /// A finished step whose duration is known only at the next delivery.
-  struct Taken {
+  struct FinishedStep {
     MetricValues values;
     Time began;
     int64_t num_tokens = 0, num_loss_tokens = 0;
@@ -64,8 +64,10 @@ class Trainer final : public Actor {
 
     template <class F>
     static void fields(F& f) {
-      f("values", &Taken::values)("began", &Taken::began)("num_tokens", &Taken::num_tokens)(
-          "num_loss_tokens", &Taken::num_loss_tokens)("num_pass_tokens", &Taken::num_pass_tokens);
+      f("values", &FinishedStep::values)("began", &FinishedStep::began)("num_tokens",
+                                                                        &FinishedStep::num_tokens)(
+          "num_loss_tokens", &FinishedStep::num_loss_tokens)("num_pass_tokens",
+                                                             &FinishedStep::num_pass_tokens);
     }
   };
 
@@ -96,7 +98,7 @@ class Trainer final : public Actor {
   /// Runs the step of the batch. Empty: other tenants use the learner first.
   std::optional<Result<TrainReport>> step();
   void end_step(const Result<TrainReport>& report);
-  void leave_line();
+  void leave_queue();
   bool shares_learner() const { return tenant().share > 0 && tenant().share < 1; }
   size_t num_groups() const { return static_cast<size_t>(tenant().groups_per_batch()); }
   /// Groups in the pool and in the batch.
@@ -108,7 +110,7 @@ class Trainer final : public Actor {
   void end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std::string& reason);
   Status fail_when_nothing_trains();
   /// Publishes the last step's metrics, once its end is known.
-  void tell_taken();
+  void publish_step_metrics();
   Status checkpoint();
   void update_flow();
   /// Stops training. work() returns the error: the run fails, or continues for the other tenants.
@@ -129,19 +131,19 @@ class Trainer final : public Actor {
   std::vector<PooledGroup> batch_groups_;    // of the next batch; empty: it is not complete
   std::shared_ptr<const TrainBatch> batch_;  // made from them; null: to be made again
   OrdinalSet consumed_;
-  std::optional<Taken> taken_;
+  std::optional<FinishedStep> finished_step_;
   Time last_end_;
   RewardTotals filtered_;           // groups filtered since the last step
   int64_t num_sampled_tokens_ = 0;  // received since the last step
   int64_t num_stale_tokens_ = 0;    // since the last step
   int64_t num_skipped_ = 0;         // in a row
   int64_t num_lost_ = 0;            // groups in a row
-  LossReasons why_lost_;            // why these did not train
+  LossReasons loss_reasons_;        // why these did not train
   int64_t checkpointed_ = -1;       // step of the newest checkpoint
   bool is_published_ = false;
   bool is_waiting_ = false;  // for a straggler; the timer is set
   bool waited_ = false;      // the next batch does not wait for a straggler
-  bool is_in_line_ = false;  // in the queue of a shared learner
+  bool is_queued_ = false;   // in the queue of a shared learner
   bool is_done_ = false;
   std::optional<Fault> fault_;
   Out<WeightsReady> weights_out_;

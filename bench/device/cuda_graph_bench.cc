@@ -191,7 +191,7 @@ Watched through_graph(const fs::path& folder, const std::string& device, int32_t
   const Catalog catalog = catalog_of_bench();
   CafExecutorSetup setup;
   setup.plan = plan_of(folder, vocab_size, catalog);
-  setup.host_services = &host;
+  setup.process_services = &host;
   setup.factory = [&, others = resource_factory()](
                       const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
     if (plan.resources[static_cast<size_t>(index)].kind != Engine::kResourceKind)

@@ -22,18 +22,18 @@ constexpr int64_t kBroadcasts = 300;
 constexpr int64_t kReceivers = 100;
 
 std::unique_ptr<CafExecutor> make_executor(std::shared_ptr<const Plan> plan,
-                                           HostServices& host_services) {
+                                           ProcessServices& process_services) {
   CafExecutorSetup setup;
   setup.plan = std::move(plan);
-  setup.host_services = &host_services;
+  setup.process_services = &process_services;
   setup.factory = conformance_factory();
   return std::make_unique<CafExecutor>(std::move(setup));
 }
 
 /// Runs a graph to its end and returns the seconds from start() until it has drained.
 double run_seconds(const std::shared_ptr<const Plan>& plan) {
-  TestHostServices host_services;
-  auto executor = make_executor(plan, host_services);
+  TestHostServices process_services;
+  auto executor = make_executor(plan, process_services);
   CHECK(executor->start().ok(), "the benchmark's graph did not start");
   const auto begin = std::chrono::steady_clock::now();
   const auto outcome = executor->wait();

@@ -70,7 +70,7 @@ void one_batch(benchmark::State& state) {
     NoHost host;
     CafExecutorSetup setup;
     setup.plan = std::make_shared<Plan>(*checked.plan);
-    setup.host_services = &host;
+    setup.process_services = &host;
     setup.factory = resource_factory();
     CafExecutor executor(std::move(setup));
     CHECK(executor.start().ok(), "the run did not start");

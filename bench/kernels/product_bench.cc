@@ -21,7 +21,7 @@ void product(benchmark::State& state, Kind kind, Numerics numerics) {
   const at::Tensor weight = at::rand({columns, terms}), y = at::rand({rows, columns});
   const at::Tensor dx = at::rand({rows, terms}), dweight = at::rand({columns, terms});
   const Matrix matrix{1, columns, terms, weight.const_data_ptr<float>(), nullptr};
-  Products products(numerics);
+  Gemms products(numerics);
   for (auto _ : state) {
     if (kind == Kind::kForward)
       products.linear(rows, x.const_data_ptr<float>(), matrix, nullptr, nullptr,

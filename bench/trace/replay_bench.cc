@@ -77,9 +77,10 @@ class Recorded {
     auto writer = SegmentWriter::open(options);
     CHECK(writer.ok(), writer.error().text());
     Recorder recorder(catalog, **writer);
-    ReplayHostServices host_services("", {});
-    CHECK(host_services.open().ok(), "no folder for checkpoints");
-    VirtualExecutor executor(plan, recording_factory(resource_factory(), recorder), host_services,
+    ReplayHostServices process_services("", {});
+    CHECK(process_services.open().ok(), "no folder for checkpoints");
+    VirtualExecutor executor(plan, recording_factory(resource_factory(), recorder),
+                             process_services,
                              {.seed = 7,
                               .observer = &recorder,
                               .events_max = 100'000'000,
@@ -101,13 +102,13 @@ void redrive(benchmark::State& state, std::string_view node, bool keeps_all) {
   const Recorded& run = recorded(keeps_all);
   uint64_t num_steps = 0, num_real = 0;
   for (auto _ : state) {
-    ReplayHostServices host_services("", {});
-    CHECK(host_services.open().ok(), "no folder for checkpoints");
+    ReplayHostServices process_services("", {});
+    CHECK(process_services.open().ok(), "no folder for checkpoints");
     ReplaySetup setup;
     setup.plan = run.plan;
     setup.trace = run.trace;
     use_resources(setup, resource_factory(), ReplayDepth::kControl);
-    setup.host_services = &host_services;
+    setup.process_services = &process_services;
     setup.options.is_real.assign(run.plan->groups.size(), false);
     setup.options.is_real[run.host_of(node).index()] = true;
     const std::vector<bool> is_absent(run.plan->groups.size(), false);

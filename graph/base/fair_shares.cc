@@ -13,32 +13,32 @@ FairShares::FairShares(const std::vector<double>& shares) {
   }
 }
 
-FairShares::One& FairShares::at(TenantSlot tenant) {
+FairShares::TenantState& FairShares::at(TenantSlot tenant) {
   if (tenant.index() >= tenants_.size()) tenants_.resize(tenant.index() + 1);
   return tenants_[tenant.index()];
 }
 
 std::optional<double> FairShares::least_served() const {
   std::optional<double> least;
-  for (const One& one : tenants_)
+  for (const TenantState& one : tenants_)
     if (one.num_here > 0) least = least ? std::min(*least, one.served) : one.served;
   return least;
 }
 
 void FairShares::enter(TenantSlot tenant) {
-  One& one = at(tenant);
+  TenantState& one = at(tenant);
   if (one.num_here == 0) one.served = std::max(one.served, least_served().value_or(most_served_));
   ++one.num_here;
 }
 
 void FairShares::leave(TenantSlot tenant) {
-  One& one = at(tenant);
+  TenantState& one = at(tenant);
   CHECK(one.num_here > 0, "a tenant left that had not entered");
   --one.num_here;
 }
 
 void FairShares::charge(TenantSlot tenant, int64_t num_tokens) {
-  One& one = at(tenant);
+  TenantState& one = at(tenant);
   one.served += static_cast<double>(num_tokens) / one.share;
   most_served_ = std::max(most_served_, one.served);
 }

@@ -39,21 +39,21 @@ class FairShares {
   /// `served`.
   double tokens_ahead(TenantSlot tenant, double served) const {
     if (tenant.index() >= tenants_.size()) return -served;
-    const One& one = tenants_[tenant.index()];
+    const TenantState& one = tenants_[tenant.index()];
     return (one.served - served) * one.share;
   }
 
  private:
-  struct One {
+  struct TenantState {
     double share = 1;
     double served = 0;
     int64_t num_here = 0;
   };
 
-  One& at(TenantSlot tenant);
+  TenantState& at(TenantSlot tenant);
   std::optional<double> least_served() const;
 
-  std::vector<One> tenants_;
+  std::vector<TenantState> tenants_;
   double most_served_ = 0;  // largest of all tenants
 };
 

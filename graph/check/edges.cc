@@ -23,11 +23,11 @@ int32_t find_node(Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
   if (found != draft.node_by_name.end()) return found->second;
   const Span span = node_span(draft, edge, end);
   const std::string missing = fmt::format("node '{}'", end.node);
-  if (is_told(draft, missing, span)) return -1;
+  if (is_reported(draft, missing, span)) return -1;
   std::vector<std::string> known;
   for (const auto& node : draft.nodes) known.push_back(node.spec->name);
   auto& fault = draft.diagnostics.error("G011", span, "there is no {}", missing);
-  tell(draft, missing, fault);
+  remember_report(draft, missing, fault);
   if (!known.empty() && known.size() <= 20) fault.note(fmt::format("nodes: {}", join_names(known)));
   suggest_name(fault, end.node, known);
   return -1;

@@ -12,7 +12,7 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-bool is_told(Draft& draft, const std::string& what, Span span) {
+bool is_reported(Draft& draft, const std::string& what, Span span) {
   constexpr size_t kNotesMax = 4;
   const auto told = draft.missing.find(what);
   if (told == draft.missing.end()) return false;
@@ -22,7 +22,7 @@ bool is_told(Draft& draft, const std::string& what, Span span) {
   return true;
 }
 
-void tell(Draft& draft, const std::string& what, Diagnostic& found) {
+void remember_report(Draft& draft, const std::string& what, Diagnostic& found) {
   draft.missing.emplace(what, &found);
 }
 
@@ -109,10 +109,10 @@ int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::
   // Each of them may be the one that was meant, so none is reported as unused.
   for (auto& model : draft.models) model.is_named = true;
   const std::string missing = fmt::format("model '{}'", name);
-  if (is_told(draft, missing, span)) return -1;
+  if (is_reported(draft, missing, span)) return -1;
   auto& found = draft.diagnostics.error("G014", span, "{} names model '{}', which does not exist",
                                         what, name);
-  tell(draft, missing, found);
+  remember_report(draft, missing, found);
   found.note(fmt::format("models: {}", listed(known)));
   suggest_name(found, name, known);
   return -1;
@@ -158,10 +158,10 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
     return -1;
   }
   const std::string missing = fmt::format("resource '{}'", name);
-  if (is_told(draft, missing, span)) return -1;
+  if (is_reported(draft, missing, span)) return -1;
   auto& found = draft.diagnostics.error(
       "G013", span, "'{}' of {} names resource '{}', which does not exist", option, what, name);
-  tell(draft, missing, found);
+  remember_report(draft, missing, found);
   found.note(fmt::format("resources of kind '{}': {}", kind, listed(of_kind)));
   suggest_name(found, name, known);
   return -1;

@@ -18,9 +18,9 @@ inline void suggest_name(Diagnostic& found, std::string_view word,
 }
 
 /// Whether `what` ("node 'x'") was reported as missing already; then this place is added as a note.
-bool is_told(Draft& draft, const std::string& what, Span span);
+bool is_reported(Draft& draft, const std::string& what, Span span);
 /// Remembers the finding that reported `what`.
-void tell(Draft& draft, const std::string& what, Diagnostic& found);
+void remember_report(Draft& draft, const std::string& what, Diagnostic& found);
 
 /// The position of the value of `key`, or else of the table's name.
 Span value_span(const NamedTable& spec, std::string_view key);

@@ -209,11 +209,11 @@ void bind_places(Draft& draft) {
       const auto found = draft.node_by_name.find(value->as_string());
       if (found == draft.node_by_name.end()) {
         const std::string missing = fmt::format("node '{}'", value->as_string());
-        if (is_told(draft, missing, value->span)) continue;
+        if (is_reported(draft, missing, value->span)) continue;
         std::vector<std::string> known;
         for (const auto& node : draft.nodes) known.push_back(node.spec->name);
         auto& fault = draft.diagnostics.error("G011", value->span, "there is no {}", missing);
-        tell(draft, missing, fault);
+        remember_report(draft, missing, fault);
         fault.note(fmt::format("nodes: {}", join_names(known)));
         suggest_name(fault, value->as_string(), known);
         continue;

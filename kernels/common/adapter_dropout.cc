@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kDrawsOfBlock = 4;  // of 16 bits each
+constexpr int64_t kNumbersPerHash = 4;  // of 16 bits each
 constexpr double kDraws = 65536;
 
 }  // namespace
@@ -22,14 +22,15 @@ float dropout_scale(double rate) { return static_cast<float>(1 / (1 - rate)); }
 
 uint64_t row_key(const AdapterDropout& dropout, uint64_t row) { return mix(dropout.key, row); }
 
-bool is_left_out(const AdapterDropout& dropout, uint64_t module, uint64_t row, int64_t column) {
+bool is_element_dropped(const AdapterDropout& dropout, uint64_t module, uint64_t row,
+                        int64_t column) {
   const uint64_t key = mix(row_key(dropout, row), module);
-  const uint64_t draws = mix(key, static_cast<uint64_t>(column / kDrawsOfBlock));
-  const auto draw = static_cast<int32_t>(draws >> (16 * (column % kDrawsOfBlock)) & 0xFFFF);
+  const uint64_t draws = mix(key, static_cast<uint64_t>(column / kNumbersPerHash));
+  const auto draw = static_cast<int32_t>(draws >> (16 * (column % kNumbersPerHash)) & 0xFFFF);
   return draw < static_cast<int32_t>(dropout_threshold(dropout.rate));
 }
 
-void draw_left_out(uint64_t module, std::span<uint64_t> keys, int64_t columns, uint16_t* draws) {
+void draw_dropout(uint64_t module, std::span<uint64_t> keys, int64_t columns, uint16_t* draws) {
   for (uint64_t& key : keys) key = mix(key, module);
   cpu_ops().draw({.rows = static_cast<int64_t>(keys.size()),
                   .columns = columns,
@@ -37,16 +38,16 @@ void draw_left_out(uint64_t module, std::span<uint64_t> keys, int64_t columns, u
                   .draws = draws});
 }
 
-void drop_out(const AdapterDropout& dropout, int64_t rows, int64_t columns, const uint16_t* draws,
-              const float* x, float* y, bool adds) {
-  cpu_ops().drop_out({.rows = rows,
-                      .columns = columns,
-                      .draws = draws,
-                      .threshold = static_cast<int32_t>(dropout_threshold(dropout.rate)),
-                      .scale = dropout_scale(dropout.rate),
-                      .adds = adds,
-                      .x = x,
-                      .y = y});
+void apply_dropout(const AdapterDropout& dropout, int64_t rows, int64_t columns,
+                   const uint16_t* draws, const float* x, float* y, bool adds) {
+  cpu_ops().apply_dropout({.rows = rows,
+                           .columns = columns,
+                           .draws = draws,
+                           .threshold = static_cast<int32_t>(dropout_threshold(dropout.rate)),
+                           .scale = dropout_scale(dropout.rate),
+                           .adds = adds,
+                           .x = x,
+                           .y = y});
 }
 
 }  // namespace primerl

@@ -31,14 +31,15 @@ float dropout_scale(double rate);
 uint64_t row_key(const AdapterDropout& dropout, uint64_t row);
 
 /// The definition: whether element `column` of row `row` is dropped for linear `module`.
-bool is_left_out(const AdapterDropout& dropout, uint64_t module, uint64_t row, int64_t column);
+bool is_element_dropped(const AdapterDropout& dropout, uint64_t module, uint64_t row,
+                        int64_t column);
 
 /// The random numbers of linear `module` for some rows, given their row_key(): [rows,
 /// drawn_columns(columns)] (ops.h). `keys` are changed.
-void draw_left_out(uint64_t module, std::span<uint64_t> keys, int64_t columns, uint16_t* draws);
+void draw_dropout(uint64_t module, std::span<uint64_t> keys, int64_t columns, uint16_t* draws);
 
 /// y = x after dropout by `draws`, both [rows, columns]. `adds`: y += instead.
-void drop_out(const AdapterDropout& dropout, int64_t rows, int64_t columns, const uint16_t* draws,
-              const float* x, float* y, bool adds);
+void apply_dropout(const AdapterDropout& dropout, int64_t rows, int64_t columns,
+                   const uint16_t* draws, const float* x, float* y, bool adds);
 
 }  // namespace primerl

@@ -30,10 +30,10 @@ std::string slow_way_on([[maybe_unused]] std::string_view device) {
   return {};
 }
 
-Result<DeviceRoom> room_on(std::string_view device) {
+Result<DeviceMemoryInfo> free_memory_on(std::string_view device) {
 #ifdef PRIMERL_CUDA_ENGINE
   ASSIGN_OR_RETURN(const CudaDeviceFacts facts, cuda_device_facts(cuda_device_index(device)));
-  return DeviceRoom{facts.free_bytes, facts.total_bytes};
+  return DeviceMemoryInfo{facts.free_bytes, facts.total_bytes};
 #else
   return error(Code::kUnavailable, "'{}' has no device memory that this build can query", device);
 #endif

@@ -19,7 +19,7 @@ std::string why_not_on(std::string_view device);
 std::string slow_way_on(std::string_view device);
 
 /// The free memory of a device that why_not_on() accepts and that is not the CPU.
-Result<DeviceRoom> room_on(std::string_view device);
+Result<DeviceMemoryInfo> free_memory_on(std::string_view device);
 
 /// The memory of a device that why_not_on() accepts; null: the CPU.
 std::shared_ptr<DeviceMemory> device_memory_of(const std::string& device);

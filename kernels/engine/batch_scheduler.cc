@@ -51,7 +51,7 @@ void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
   CHECK(versions_.set(key, version), "an engine has more keys than its limit");
   waiting_.visit([](Sequence& sequence) { sequence.chains.clear(); });
   for (const auto& prefill : prefilling_)
-    if (prefill->is_again && prefill->first().request.key() == key) prefill->publishes = false;
+    if (prefill->is_recomputed && prefill->first().request.key() == key) prefill->publishes = false;
 }
 
 Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {
@@ -134,7 +134,7 @@ void BatchScheduler::abort(SequenceId id) {
 void BatchScheduler::expire(SequenceId id) {
   const auto found = sequences_.find(id.value);
   if (found == sequences_.end() || found->second->state != Sequence::State::kHeld ||
-      !found->second->was_told)
+      !found->second->was_reported)
     return;
   finish(*found->second, FinishReason::kRefused, std::string(kLeaseEnded));
 }
@@ -146,7 +146,7 @@ KvEvents BatchScheduler::take_kv_events() {
 std::vector<PrefillEvent> BatchScheduler::take_prefilled() {
   for (const PrefillEvent& event : prefilled_)
     if (const auto found = sequences_.find(event.id.value); found != sequences_.end())
-      found->second->was_told = true;
+      found->second->was_reported = true;
   return std::exchange(prefilled_, {});
 }
 
@@ -188,19 +188,19 @@ void BatchScheduler::add_span(RowBatch& rows, const std::vector<int32_t>& blocks
 void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   RowBatch& rows = plan.rows;
   const auto row = static_cast<int32_t>(rows.num_rows());
-  const int32_t last = sequence.size() + num_coming(sequence) - 1;
+  const int32_t last = sequence.size() + num_unknown_tokens(sequence) - 1;
   // The same as add_span(), for one row, which is in the last block.
   rows.spans.push_back({row, 1, last, static_cast<int32_t>(rows.kv_blocks.size()),
                         slots_.slot_of(sequence.adapter)});
   waiting_.charge(sequence.request.tenant, 1);
   rows.kv_blocks.insert(rows.kv_blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
-  rows.tokens.push_back(num_coming(sequence) == 0 ? sequence.tokens.back()
-                                                  : token_of_sample(sequence.last_sample));
+  rows.tokens.push_back(num_unknown_tokens(sequence) == 0 ? sequence.tokens.back()
+                                                          : token_of_sample(sequence.last_sample));
   rows.positions.push_back(last);
   const auto before = static_cast<int32_t>(sequence.blocks.size() - 1) * limits_.options.block_size;
   rows.cache_rows.push_back(sequence.blocks.back() * limits_.options.block_size + last - before);
   // For a step that was planned ahead, accept() publishes the block.
-  if (sequence.publishes && num_under_way_ == 0)
+  if (sequence.publishes && num_in_progress_ == 0)
     publish(sequence.blocks, sequence.chain, sequence, last + 1);
   add_sample(plan, row, sequence);
 }
@@ -218,7 +218,7 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
   plan.prefills.push_back(&prefill);
   waiting_.charge(prefill.first().request.tenant, num_rows);
   totals_.num_prefill_tokens += static_cast<uint64_t>(num_rows);
-  if (prefill.is_again) totals_.num_recomputed_tokens += static_cast<uint64_t>(num_rows);
+  if (prefill.is_recomputed) totals_.num_recomputed_tokens += static_cast<uint64_t>(num_rows);
   if (!prefill.is_complete()) return;
   prefill.last_row = static_cast<int32_t>(plan.rows.num_rows()) - 1;
   add_samples(plan, prefill);
@@ -268,7 +268,7 @@ void BatchScheduler::begin(StepPlan& plan) {
 }
 
 bool BatchScheduler::plan(StepPlan& plan) {
-  CHECK(num_under_way_ == 0, "plan() was called before the previous step was finished");
+  CHECK(num_in_progress_ == 0, "plan() was called before the previous step was finished");
   const EngineOptions& options = limits_.options;
   begin(plan);
   int32_t budget = options.max_batched_tokens;
@@ -297,12 +297,12 @@ bool BatchScheduler::plan(StepPlan& plan) {
   group_by_adapter(plan, num_decodes);
   plan.copies = std::exchange(copies_, {});
   ++num_plans_;
-  ++num_under_way_;
+  ++num_in_progress_;
   return true;
 }
 
 void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
-  if (sequence.has_left) return;
+  if (sequence.has_finished) return;
   const auto index = static_cast<int32_t>(sequence.tokens.size());
   const PolicyVersion version = versions_.of(sequence.request.key());
   if (!std::isfinite(logprob)) {
@@ -352,7 +352,7 @@ void BatchScheduler::withdraw(const Sequence& sequence) {
 void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
   preempt_readers(plan);
   for (const auto& sample : plan.samples)
-    if (sample.sequence->prefill == nullptr && !sample.sequence->has_left)
+    if (sample.sequence->prefill == nullptr && !sample.sequence->has_finished)
       end_early(*sample.sequence, FinishReason::kFailed, why);
   for (PrefillTask* prefill : plan.prefills) {
     for (Sequence* sequence : prefill->waiting) end_early(*sequence, FinishReason::kFailed, why);
@@ -365,7 +365,7 @@ void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
 }
 
 void BatchScheduler::finish_step() {
-  --num_under_way_;
+  --num_in_progress_;
   std::erase_if(left_, [](LeftSequence& one) { return --one.num_steps == 0; });
   for (size_t i = 0; i < running_.size();) {
     Sequence& sequence = *running_[i];
@@ -378,7 +378,7 @@ void BatchScheduler::finish_step() {
   for (auto& prefill : prefilling_) {
     prefill->last_row = -1;
     if (prefill->is_complete()) {
-      hand_on(*prefill);
+      finish_prefill(*prefill);
       if (prefill->waiting.empty()) continue;
       // The step can sample no more tokens, so the last token is computed again for the rest.
       --prefill->num_computed;
@@ -390,7 +390,7 @@ void BatchScheduler::finish_step() {
 }
 
 /// The sequences of `prefill` that got their token become held, or continue to run.
-void BatchScheduler::hand_on(PrefillTask& prefill) {
+void BatchScheduler::finish_prefill(PrefillTask& prefill) {
   const TenantSlot tenant = prefill.first().request.tenant;
   std::vector<Sequence*> sampled(
       prefill.waiting.begin(),
@@ -402,7 +402,7 @@ void BatchScheduler::hand_on(PrefillTask& prefill) {
     sequence->prefill = nullptr;
     --num_prefilling_;
     if (sequence->needs_prompt_logprobs()) sequence->prompt_logprobs = prefill.prompt_logprobs;
-    settle(prefill, *sequence, prefill.waiting.empty() && sequence == sampled.back());
+    assign_blocks(prefill, *sequence, prefill.waiting.empty() && sequence == sampled.back());
     if (sequence->blocks.empty()) give_slot_back(*sequence);
     sequence->state = Sequence::State::kHeld;
     held_.push_back(sequence);
@@ -425,7 +425,7 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   FinishEvent event;
   event.id = sequence.request.id;
   event.reason = reason;
-  event.was_prefilled = sequence.was_told;
+  event.was_prefilled = sequence.was_reported;
   event.detail = std::move(detail);
   event.tokens = std::move(sequence.tokens);
   event.logprobs = std::move(sequence.logprobs);
@@ -436,13 +436,13 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   event.num_cached_tokens = sequence.num_cached_tokens;
   const auto found = sequences_.find(event.id.value);
   finished_.push_back(std::move(event));
-  sequence.has_left = true;
-  if (num_under_way_ > 0) left_.push_back({std::move(found->second), num_under_way_});
+  sequence.has_finished = true;
+  if (num_in_progress_ > 0) left_.push_back({std::move(found->second), num_in_progress_});
   sequences_.erase(found);
 }
 
 bool BatchScheduler::has_work() const {
-  if (num_under_way_ > 0 || !running_.empty() || !prefilling_.empty() || slots_.coming() ||
+  if (num_in_progress_ > 0 || !running_.empty() || !prefilling_.empty() || slots_.coming() ||
       can_admit())
     return true;
   const Sequence* first = first_without_slot();

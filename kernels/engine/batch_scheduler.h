@@ -87,11 +87,11 @@ struct Sequence {
   State state = State::kWaiting;
   StopRule stop;
   std::unique_ptr<LogitsProcessor> processor;  // null: the model's logits are unchanged
-  bool was_told = false;                       // its PrefillEvent was returned
+  bool was_reported = false;                   // its PrefillEvent was returned
   bool was_taken_over = false;
-  bool ended = false;       // held, but its only token was the last
-  bool has_left = false;    // its FinishEvent was returned; steps in progress may still have a row
-                            // of it
+  bool ended = false;         // held, but its only token was the last
+  bool has_finished = false;  // its FinishEvent was returned; steps in progress may still have a
+                              // row of it
   uint64_t last_plan = 0;   // the last plan that samples from it
   int32_t last_sample = 0;  // its sample index in that plan
   FinishReason reason = FinishReason::kLength;
@@ -140,7 +140,7 @@ struct PrefillTask {
   int32_t num_found = 0;           // how many of the first blocks were found in the cache
   BlockChain chain;
   bool publishes = false;
-  bool is_again = false;        // the tokens of a preempted sequence, computed again
+  bool is_recomputed = false;   // the tokens of a preempted sequence, computed again
   bool has_shared_end = false;  // the block of the last token is shared, or can be found
   int32_t num_tokens = 0;
   int32_t num_computed = 0;  // tokens whose key and value are in the cache
@@ -263,7 +263,7 @@ class BatchScheduler {
   template <class MayTake>
   bool has_room(Sequence& sequence, int32_t num_held, const MayTake& may_take) const;
   /// By how many the free blocks decrease if it is admitted and computes its prompt alone.
-  int32_t num_to_take(Sequence& sequence) const;
+  int32_t num_blocks_needed(Sequence& sequence) const;
   /// How many sequences own blocks and will soon need another; of `tenant`, or of all tenants.
   int32_t num_growing(std::optional<TenantSlot> tenant) const;
   /// The blocks that stay free for growing sequences if `next` is admitted.
@@ -309,7 +309,7 @@ class BatchScheduler {
   void visit_with_blocks(const Visit& visit) const;
   /// Gives `sequence`, sampled from `prefill`, its own blocks, or those of the prefill if it is
   /// last.
-  void settle(PrefillTask& prefill, Sequence& sequence, bool is_last);
+  void assign_blocks(PrefillTask& prefill, Sequence& sequence, bool is_last);
   /// Before the last token of a complete prompt is computed again: copies its block if it is
   /// shared, so that no shared block is written.
   bool copy_shared_last_block(PrefillTask& prefill);
@@ -317,9 +317,9 @@ class BatchScheduler {
   // Building the plan.
   void begin(StepPlan& plan);
   /// Tokens that the step in progress samples for it: at most one.
-  int32_t num_coming(const Sequence& sequence) const;
+  int32_t num_unknown_tokens(const Sequence& sequence) const;
   /// Whether it samples another token after that.
-  bool goes_on(const Sequence& sequence) const;
+  bool samples_another(const Sequence& sequence) const;
   bool needs_block(const Sequence& sequence) const;
   /// Whether all continuing sequences may have the blocks for that.
   bool can_grow_ahead() const;
@@ -333,7 +333,7 @@ class BatchScheduler {
   /// The first `num_decodes` spans are decode rows, and stay first.
   void group_by_adapter(StepPlan& plan, size_t num_decodes);
 
-  void hand_on(PrefillTask& prefill);
+  void finish_prefill(PrefillTask& prefill);
   /// Ends the sequence with this step, without kept sets.
   void end_early(Sequence& sequence, FinishReason reason, std::string detail);
   /// A failed sequence's blocks lose their names: its keys may be the cause of the failure.
@@ -361,8 +361,8 @@ class BatchScheduler {
   std::vector<PrefillEvent> prefilled_;
   std::vector<FinishEvent> finished_;
   uint64_t num_arrived_ = 0;
-  int32_t num_prefilling_ = 0;  // sequences
-  int32_t num_under_way_ = 0;   // planned steps that are not finished
+  int32_t num_prefilling_ = 0;   // sequences
+  int32_t num_in_progress_ = 0;  // planned steps that are not finished
   uint64_t num_plans_ = 0;
   bool has_preempted_ = false;  // in this step
   EngineState totals_;          // only the running totals

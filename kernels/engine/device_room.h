@@ -6,7 +6,7 @@
 
 namespace primerl {
 
-struct DeviceRoom {
+struct DeviceMemoryInfo {
   double free_bytes = 0;  // free now; other processes may use it
   double total_bytes = 0;
 };

@@ -17,7 +17,7 @@ std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
 
 /// The engine has memory for only one set of whole weights.
 Status KnownAdapters::check_key(WeightsKey key, const VersionsByKey& versions) const {
-  if (are_there()) return ok();
+  if (applies_adapters()) return ok();
   if (!key.is_whole())
     return error(Code::kUnavailable, "this engine applies whole weights, not {}", key)
         .note("give the engine 'adapter_slots'");
@@ -31,7 +31,7 @@ Status KnownAdapters::check_key(WeightsKey key, const VersionsByKey& versions) c
 }
 
 Result<int32_t> KnownAdapters::number_of(WeightsKey key) const {
-  if (!are_there()) return kNoAdapter;
+  if (!applies_adapters()) return kNoAdapter;
   for (size_t i = 0; i < adapters_.size(); ++i)
     if (adapters_[i].key == key) return static_cast<int32_t>(i);
   return error(Code::kUnavailable, "this engine has no adapter of {}", key)

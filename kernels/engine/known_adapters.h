@@ -33,7 +33,7 @@ class KnownAdapters {
         rank_max_(options.max_adapter_rank) {}
 
   /// False: the engine applies whole weights.
-  bool are_there() const { return num_slots_ > 0; }
+  bool applies_adapters() const { return num_slots_ > 0; }
 
   /// Whether an engine with `versions` may apply, or serve requests of, `key`.
   Status check_key(WeightsKey key, const VersionsByKey& versions) const;

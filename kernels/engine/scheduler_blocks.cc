@@ -140,7 +140,7 @@ int32_t BatchScheduler::num_reserved(const Sequence& next, std::optional<TenantS
   return (next.began.has_value() ? 2 : 1) * num_growing(tenant);
 }
 
-int32_t BatchScheduler::num_to_take(Sequence& sequence) const {
+int32_t BatchScheduler::num_blocks_needed(Sequence& sequence) const {
   const int32_t num_cached = num_cached_blocks(sequence);
   int32_t count = blocks_for(sequence.size());
   for (int32_t i = 0; i < num_cached; ++i)
@@ -155,7 +155,7 @@ bool BatchScheduler::has_room(Sequence& sequence, int32_t num_held, const MayTak
   // Only blocks in use cost nothing: checking their number first avoids most lookups.
   const int32_t most = blocks_for(sequence.size());
   if (may_take(most)) return true;
-  return may_take(most - num_held) && may_take(num_to_take(sequence));
+  return may_take(most - num_held) && may_take(num_blocks_needed(sequence));
 }
 
 bool BatchScheduler::may_admit(Sequence& sequence) const {
@@ -206,18 +206,18 @@ void BatchScheduler::admit(StepPlan& plan) {
   places_.take(sequence.request.tenant, 1);
   if (sequence.adapter != kNoAdapter) slots_.hold(sequence.adapter);
   sequence.has_slot = sequence.adapter != kNoAdapter;
-  const bool is_again = sequence.began.has_value();
-  if (!is_again) sequence.began = versions_.of(sequence.request.key());
+  const bool is_recomputed = sequence.began.has_value();
+  if (!is_recomputed) sequence.began = versions_.of(sequence.request.key());
   PrefillTask* prefill = shared_prefill(sequence);
   const bool is_shared = prefill != nullptr;
   if (!is_shared) {
     prefill = &new_prefill(sequence);
-    prefill->is_again = is_again;
+    prefill->is_recomputed = is_recomputed;
   }
   sequence.chains = {};
   const int32_t num_cached = is_shared ? sequence.size() - 1 : prefill->num_computed;
-  if (!is_again) sequence.num_cached_tokens = num_cached;
-  if (!is_again && !is_shared && !prefill->scores_prompt) {
+  if (!is_recomputed) sequence.num_cached_tokens = num_cached;
+  if (!is_recomputed && !is_shared && !prefill->scores_prompt) {
     totals_.num_prefix_queries += static_cast<uint64_t>(sequence.size());
     totals_.num_prefix_hits += static_cast<uint64_t>(num_cached);
   }
@@ -280,7 +280,7 @@ void BatchScheduler::release(std::vector<int32_t>& blocks, TenantSlot tenant) {
   for (; !blocks.empty(); blocks.pop_back()) release_block(blocks.back(), tenant);
 }
 
-void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_last) {
+void BatchScheduler::assign_blocks(PrefillTask& prefill, Sequence& sequence, bool is_last) {
   if (sequence.ended) return;
   sequence.chain = prefill.chain;
   sequence.publishes = prefill.publishes;

@@ -63,7 +63,7 @@ AdapterTable::AdapterTable(const TensorTable& model, AdapterConfig config)
 
 Result<AdapterConfig> adapter_config_of(const TensorTable& model,
                                         const std::vector<WeightTensor>& tensors) {
-  ASSIGN_OR_RETURN(AdapterConfig config, told_adapter(tensors));
+  ASSIGN_OR_RETURN(AdapterConfig config, config_of_snapshot(tensors));
   Status fits = [&]() -> Status {
     const auto match = match_tensors(AdapterTable(model, config).tensors(), tensors);
     return match.ok() ? ok() : Status(match.error());

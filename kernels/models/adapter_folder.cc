@@ -14,7 +14,7 @@ namespace primerl {
 namespace {
 
 /// The part of config.json that identifies the model, without how its weights are stored.
-Json essence_of(const ModelConfig& config) {
+Json identity_of(const ModelConfig& config) {
   Json json = config.source;
   std::erase_if(json.as_object(), [](const Json::Member& member) {
     return member.first == "dtype" || member.first == "torch_dtype" ||
@@ -31,7 +31,7 @@ Status check_base(const std::string& base, const ModelConfig& model) {
   if (base.empty() || !std::filesystem::exists(std::filesystem::path(base) / "config.json", fault))
     return ok();
   ASSIGN_OR_RETURN(const auto config, read_model_config(base));
-  if (essence_of(config) == essence_of(model)) return ok();
+  if (identity_of(config) == identity_of(model)) return ok();
   return error(Code::kInvalid, "it was trained on '{}', whose config.json describes another model",
                base)
       .note("use the model that the adapter was trained on");

@@ -425,7 +425,7 @@ constexpr CpuOps table(const char* name) {
           softmax_backward,
           adamw,
           draw,
-          drop_out,
+          apply_dropout,
           sum_of_squares,
           pack_linear,
           linear_rows};

@@ -43,7 +43,7 @@ PRIMERL_INLINE Lanes left_of(Lanes x, Lanes scale, const uint16_t* draws, LaneIn
   return reinterpret_cast<Lanes>(reinterpret_cast<LaneInts>(x * scale) & is_left);
 }
 
-static void drop_out(const DropOutArgs& args) {
+static void apply_dropout(const DropOutArgs& args) {
   const int64_t width = drawn_columns(args.columns), whole = args.columns / kLanes * kLanes;
   const Lanes scale = spread(args.scale);
   const LaneInts threshold = LaneInts{} + args.threshold;

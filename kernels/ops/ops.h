@@ -349,7 +349,7 @@ struct CpuOps {
   void (*softmax_backward)(const SoftmaxBackwardArgs&);
   void (*adamw)(const AdamwArgs&);
   void (*draw)(const DrawArgs&);
-  void (*drop_out)(const DropOutArgs&);
+  void (*apply_dropout)(const DropOutArgs&);
   /// The sum of the squares of `count` floats.
   double (*sum_of_squares)(const float* x, int64_t count);
   void (*pack_linear)(const PackLinearArgs&);

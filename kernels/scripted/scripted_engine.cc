@@ -47,12 +47,12 @@ class ScriptedEngine final : public Engine {
   Result<int32_t> adapter_of(WeightsKey key) const;
   Status hold_adapter(WeightsKey key);
   void load_adapter();
-  Status check_can_go_on(const SamplingParams& sampling) const;
+  Status check_can_continue(const SamplingParams& sampling) const;
   int32_t next_choice(int32_t token) const;
   uint64_t key_of(const SequenceRequest& request) const;
   int32_t scripted_length(uint64_t key) const;
   void sample(Sequence& sequence);
-  void keep_some(Sequence& sequence, uint64_t key, int32_t token) const;
+  void add_kept_set(Sequence& sequence, uint64_t key, int32_t token) const;
 
   const ScriptedEngineOptions options_;
   BatchScheduler scheduler_;
@@ -63,7 +63,7 @@ class ScriptedEngine final : public Engine {
 };
 
 /// Tokens are made without logits, so options that change or report logits are refused.
-Status check_needs_no_logits(const SamplingParams& sampling) {
+Status check_without_logits(const SamplingParams& sampling) {
   std::string_view name;
   if (!sampling.logit_bias.empty()) name = "logit_bias";
   if (sampling.repetition_penalty != 1) name = "repetition_penalty";
@@ -86,7 +86,7 @@ int32_t ScriptedEngine::next_choice(int32_t token) const {
 }
 
 /// With min_tokens there must be a token that does not end the sequence.
-Status ScriptedEngine::check_can_go_on(const SamplingParams& sampling) const {
+Status ScriptedEngine::check_can_continue(const SamplingParams& sampling) const {
   if (sampling.min_tokens == 0) return ok();
   for (int32_t token = options_.first_token; token < options_.vocab_size; ++token)
     if (!is_stop_id(sampling, token)) return ok();
@@ -115,8 +115,8 @@ Status ScriptedEngine::submit(SequenceRequest request) {
     return error(Code::kUnavailable, "submit {} is refused, as 'refuse_every' {} asks",
                  num_submitted_, options_.refuse_every);
   RETURN_IF_ERROR(validate(request.sampling));
-  RETURN_IF_ERROR(check_needs_no_logits(request.sampling));
-  RETURN_IF_ERROR(check_can_go_on(request.sampling));
+  RETURN_IF_ERROR(check_without_logits(request.sampling));
+  RETURN_IF_ERROR(check_can_continue(request.sampling));
   ASSIGN_OR_RETURN(const int32_t adapter, adapter_of(request.key()));
   return scheduler_.submit(std::move(request), adapter);
 }
@@ -181,13 +181,13 @@ void ScriptedEngine::sample(Sequence& sequence) {
       may_end && !sampling.ignore_eos && static_cast<int64_t>(position) + 1 >= scripted_length(key);
   if (is_last_scripted) token = options_.eos_id;
   const double surprise = sampling_uniform(mix(key, kLogprobDraw), position);
-  if (has_kept_sets(sampling)) keep_some(sequence, key, token);
+  if (has_kept_sets(sampling)) add_kept_set(sequence, key, token);
   scheduler_.accept(sequence, token,
                     static_cast<float>(-0.01 - 3 * surprise * surprise + options_.logprob_shift));
 }
 
 /// Adds a few ids around the token to the kept set; the random key and top_k decide how many.
-void ScriptedEngine::keep_some(Sequence& sequence, uint64_t key, int32_t token) const {
+void ScriptedEngine::add_kept_set(Sequence& sequence, uint64_t key, int32_t token) const {
   const auto position = static_cast<uint64_t>(sequence.tokens.size());
   const SamplingParams& sampling = sequence.request.sampling;
   const int32_t most = sampling.top_k > 0 ? sampling.top_k : kKeptIds;

@@ -71,7 +71,7 @@ class ScriptedLearner final : public Learner {
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested) override;
   int64_t next_tokens(const TrainBatch& batch) const override;
-  void discard(TenantSlot tenant) override { going_on_.erase(tenant); }
+  void discard(TenantSlot tenant) override { unfinished_.erase(tenant); }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override {
     cost_ += options_.snapshot_cost;
@@ -125,15 +125,15 @@ class ScriptedLearner final : public Learner {
   /// The next micro-batch: samples from `first` on.
   MicroBatch micro_batch(const TrainBatch& batch, size_t first) const;
   /// Called between micro-batches.
-  static Status check_goes_on(const Stepping& step, const StopRequested& stop_requested);
+  static Status check_not_stopped(const Stepping& step, const StopRequested& stop_requested);
   void add_micro_batch(Stepping& step);
   TrainReport end_step(Stepping& step);
   std::optional<Result<TrainReport>> pass_of(const std::shared_ptr<const TrainBatch>& batch,
                                              const StopRequested& stop_requested, bool& has_run);
 
   const ScriptedLearnerOptions options_;
-  std::map<TenantSlot, Trained> trained_;    // of the tenants used so far
-  std::map<TenantSlot, Stepping> going_on_;  // tenants whose step has further passes
+  std::map<TenantSlot, Trained> trained_;      // of the tenants used so far
+  std::map<TenantSlot, Stepping> unfinished_;  // tenants whose step has further passes
   Duration cost_;
 };
 
@@ -141,7 +141,7 @@ Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
                                           const StopRequested& stop_requested) {
   ASSIGN_OR_RETURN(Stepping step, begin_step(batch));
   while (!step.is_done()) {
-    RETURN_IF_ERROR(check_goes_on(step, stop_requested));
+    RETURN_IF_ERROR(check_not_stopped(step, stop_requested));
     cost_ += options_.step_cost;
     add_micro_batch(step);
   }
@@ -155,7 +155,7 @@ std::vector<std::optional<Result<TrainReport>>> ScriptedLearner::pass_together(
   bool has_run = false;
   for (const auto& batch : batches) {
     auto& report = reports.emplace_back(pass_of(batch, stop_requested, has_run));
-    if (report) going_on_.erase(batch->tenant);
+    if (report) unfinished_.erase(batch->tenant);
   }
   if (has_run) cost_ += options_.step_cost;
   return reports;
@@ -165,16 +165,16 @@ std::vector<std::optional<Result<TrainReport>>> ScriptedLearner::pass_together(
 std::optional<Result<TrainReport>> ScriptedLearner::pass_of(
     const std::shared_ptr<const TrainBatch>& batch, const StopRequested& stop_requested,
     bool& has_run) {
-  auto found = going_on_.find(batch->tenant);
-  if (found == going_on_.end() || found->second.owned != batch) {
+  auto found = unfinished_.find(batch->tenant);
+  if (found == unfinished_.end() || found->second.owned != batch) {
     auto begun = begin_step(*batch);
     if (!begun.ok()) return begun.error();
     begun->owned = batch;
-    found = going_on_.insert_or_assign(batch->tenant, std::move(begun).value()).first;
+    found = unfinished_.insert_or_assign(batch->tenant, std::move(begun).value()).first;
   }
   Stepping& step = found->second;
   if (!step.is_done()) {
-    const Status goes_on = check_goes_on(step, stop_requested);
+    const Status goes_on = check_not_stopped(step, stop_requested);
     if (!goes_on.ok()) return goes_on.error();
     has_run = true;
     add_micro_batch(step);
@@ -184,8 +184,8 @@ std::optional<Result<TrainReport>> ScriptedLearner::pass_of(
 }
 
 int64_t ScriptedLearner::next_tokens(const TrainBatch& batch) const {
-  const auto found = going_on_.find(batch.tenant);
-  const bool goes_on = found != going_on_.end() && found->second.batch == &batch;
+  const auto found = unfinished_.find(batch.tenant);
+  const bool goes_on = found != unfinished_.end() && found->second.batch == &batch;
   const size_t first = goes_on ? found->second.next : 0;
   return std::max<int64_t>(micro_batch(batch, first).num_tokens, 1);
 }
@@ -217,7 +217,8 @@ ScriptedLearner::MicroBatch ScriptedLearner::micro_batch(const TrainBatch& batch
   return micro_batch;
 }
 
-Status ScriptedLearner::check_goes_on(const Stepping& step, const StopRequested& stop_requested) {
+Status ScriptedLearner::check_not_stopped(const Stepping& step,
+                                          const StopRequested& stop_requested) {
   const bool is_first = step.report.num_micro_batches == 0;
   if (is_first || !stop_requested || !stop_requested()) return ok();
   return error(Code::kCancelled, "the step was stopped after {} micro-batches",

@@ -111,15 +111,15 @@ std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const Mode
   const int64_t head_rows = std::min(rows, training_logits_rows(config.vocab_size));
   parts.push_back(
       {fmt::format("activations of {} tokens, a micro-batch", rows),
-       kBytes * static_cast<double>(rows *
-                                    (training_floats_a_row(config, options.recompute) + hidden))});
+       kBytes * static_cast<double>(
+                    rows * (training_floats_per_row(config, options.recompute) + hidden))});
   parts.push_back(
       {fmt::format("logits of {} tokens", head_rows),
        kBytes * static_cast<double>(head_rows * (2 * hidden + int64_t{config.vocab_size}))});
   return parts;
 }
 
-int64_t training_floats_a_row(const ModelConfig& config, std::string_view recompute) {
+int64_t training_floats_per_row(const ModelConfig& config, std::string_view recompute) {
   const int64_t hidden = config.hidden_size;
   const int64_t keys_and_values =
       int64_t{2} * config.attention.num_kv_heads * config.attention.head_dim;

@@ -39,7 +39,7 @@ std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const Mode
 
 /// Floats that a learner keeps per token of a micro-batch (training_pass.h); depends on
 /// `recompute`.
-int64_t training_floats_a_row(const ModelConfig& config, std::string_view recompute);
+int64_t training_floats_per_row(const ModelConfig& config, std::string_view recompute);
 /// Tokens whose logits a learner computes at a time (training/head.h).
 int64_t training_logits_rows(int64_t vocab_size);
 

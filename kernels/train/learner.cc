@@ -7,8 +7,8 @@ namespace {
 
 /// Sets num_pass_tokens in each report of a pass. If the step had only this pass, it is all tokens
 /// of the pass, else `num_tokens`.
-void tell_pass_tokens(std::vector<std::optional<Result<TrainReport>>>& reports,
-                      const std::vector<bool>& is_first, const std::vector<int64_t>& num_tokens) {
+void set_pass_tokens(std::vector<std::optional<Result<TrainReport>>>& reports,
+                     const std::vector<bool>& is_first, const std::vector<int64_t>& num_tokens) {
   int64_t sum = 0;
   for (size_t i = 0; i < reports.size(); ++i)
     sum +=
@@ -43,12 +43,12 @@ int64_t Learner::next_tokens(const TrainBatch& batch) const {
   return std::max<int64_t>(num_tokens, 1);  // an empty batch also needs a work call
 }
 
-std::optional<Result<TrainReport>> Learner::step_in_line(std::shared_ptr<const TrainBatch> batch,
-                                                         uint64_t turn,
-                                                         const StopRequested& stop_requested) {
+std::optional<Result<TrainReport>> Learner::step_queued(std::shared_ptr<const TrainBatch> batch,
+                                                        uint64_t turn,
+                                                        const StopRequested& stop_requested) {
   const TenantSlot tenant = batch->tenant;
   if (!reports_.contains(tenant)) {
-    Waiting& waiting = line_[tenant];
+    Waiting& waiting = queue_[tenant];
     if (waiting.batch != batch) waiting = {batch, next_tokens(*batch)};
     run_pass(turns_.ask(tenant, waiting.num_tokens, turn), stop_requested);
   }
@@ -66,27 +66,27 @@ void Learner::run_pass(const std::vector<TenantSlot>& tenants,
   std::vector<int64_t> num_tokens;
   std::vector<bool> is_first;
   for (const TenantSlot tenant : tenants) {
-    batches.push_back(line_.at(tenant).batch);
-    num_tokens.push_back(line_.at(tenant).num_tokens);
-    is_first.push_back(!under_way_.contains(tenant));
+    batches.push_back(queue_.at(tenant).batch);
+    num_tokens.push_back(queue_.at(tenant).num_tokens);
+    is_first.push_back(!in_progress_.contains(tenant));
   }
   auto reports = pass_together(batches, stop_requested);
-  tell_pass_tokens(reports, is_first, num_tokens);
+  set_pass_tokens(reports, is_first, num_tokens);
   for (size_t i = 0; i < tenants.size(); ++i) {
-    line_.erase(tenants[i]);
+    queue_.erase(tenants[i]);
     if (reports[i]) {
-      under_way_.erase(tenants[i]);
+      in_progress_.erase(tenants[i]);
       reports_.emplace(tenants[i], *std::move(reports[i]));
     } else {
-      under_way_.insert(tenants[i]);
+      in_progress_.insert(tenants[i]);
     }
   }
 }
 
-void Learner::leave_line(TenantSlot tenant) {
+void Learner::leave_queue(TenantSlot tenant) {
   turns_.leave(tenant);
-  if (under_way_.erase(tenant) > 0) discard(tenant);
-  line_.erase(tenant);
+  if (in_progress_.erase(tenant) > 0) discard(tenant);
+  queue_.erase(tenant);
   reports_.erase(tenant);
 }
 

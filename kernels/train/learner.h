@@ -140,11 +140,11 @@ class Learner : public Resource {
   /// call it with the same batch in every work call until it returns a result. If a pass is due,
   /// the first caller runs it for all chosen tenants. The others get their results when they call,
   /// later in the same work call.
-  virtual std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
-                                                          uint64_t turn,
-                                                          const StopRequested& stop_requested);
+  virtual std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
+                                                         uint64_t turn,
+                                                         const StopRequested& stop_requested);
   /// The tenant has no batch, or no longer; allowed at any time between work calls.
-  virtual void leave_line(TenantSlot tenant);
+  virtual void leave_queue(TenantSlot tenant);
   /// Call before the first step. `shares` by tenant slot; `tokens_max` limits passes that several
   /// tenants share.
   void share_out(const std::vector<double>& shares, int64_t tokens_max) {
@@ -163,8 +163,8 @@ class Learner : public Resource {
 
   LearnerTurns turns_;
   // At most one per tenant.
-  std::map<TenantSlot, Waiting> line_;
-  std::set<TenantSlot> under_way_;                     // tenants whose step had a pass and needs
+  std::map<TenantSlot, Waiting> queue_;
+  std::set<TenantSlot> in_progress_;                   // tenants whose step had a pass and needs
                                                        // another
   std::map<TenantSlot, Result<TrainReport>> reports_;  // results of a pass that were not fetched
                                                        // yet

@@ -38,7 +38,7 @@ class LearnerTurns {
   std::vector<TenantSlot> ask(TenantSlot tenant, int64_t num_tokens, uint64_t turn) {
     if (turn_ != turn) ++num_turns_;
     turn_ = turn;
-    const auto [found, is_new] = line_.try_emplace(tenant);
+    const auto [found, is_new] = queue_.try_emplace(tenant);
     if (is_new) shares_.enter(tenant);
     std::optional<Waiting>& waiting = found->second;
     const bool has_waited = waiting && waiting->asked + 1 == num_turns_;
@@ -54,7 +54,7 @@ class LearnerTurns {
 
   /// `tenant` has no batch, or no longer.
   void leave(TenantSlot tenant) {
-    if (line_.erase(tenant) > 0) shares_.leave(tenant);
+    if (queue_.erase(tenant) > 0) shares_.leave(tenant);
   }
 
  private:
@@ -69,7 +69,7 @@ class LearnerTurns {
     std::vector<TenantSlot> chosen;
     int64_t num_tokens = 0;
     double first = 0;  // tokens per share that the first had been served
-    for (auto next = least_served(); next != line_.end(); next = least_served()) {
+    for (auto next = least_served(); next != queue_.end(); next = least_served()) {
       const TenantSlot tenant = next->first;
       const int64_t more = next->second->num_tokens;
       if (chosen.empty()) first = shares_.served(tenant);
@@ -86,10 +86,10 @@ class LearnerTurns {
   }
 
   Line::iterator least_served() {
-    auto least = line_.end();
-    for (auto it = line_.begin(); it != line_.end(); ++it) {
+    auto least = queue_.end();
+    for (auto it = queue_.begin(); it != queue_.end(); ++it) {
       if (!it->second || it->second->asked + 1 != num_turns_) continue;
-      if (least == line_.end() || shares_.served(it->first) < shares_.served(least->first))
+      if (least == queue_.end() || shares_.served(it->first) < shares_.served(least->first))
         least = it;
     }
     return least;
@@ -98,7 +98,7 @@ class LearnerTurns {
   FairShares shares_;
   int64_t tokens_max_ = 0;
   /// Removes `Waiting`: the tenant trained, and did not ask again.
-  Line line_;
+  Line queue_;
   std::optional<uint64_t> turn_;
   uint64_t num_turns_ = 1;
   uint64_t passed_ = 0;  // work call of the last pass

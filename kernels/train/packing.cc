@@ -9,8 +9,8 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kRowsAPromptRow = 8;  // rows of a unit per prompt row, before its prompt is
-                                        // computed again
+constexpr int64_t kRowsPerPromptRow = 8;  // rows of a unit per prompt row, before its prompt is
+                                          // computed again
 
 /// Samples with one prompt, which one micro-batch runs together.
 struct Unit {
@@ -41,7 +41,7 @@ std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_
     std::vector<int32_t> key(tokens.begin(), tokens.begin() + prompt);
     auto found = open.find(key);
     const int64_t most =
-        std::min<int64_t>(rows_max, std::max(int64_t{rows_wanted}, kRowsAPromptRow * prompt));
+        std::min<int64_t>(rows_max, std::max(int64_t{rows_wanted}, kRowsPerPromptRow * prompt));
     if (found == open.end() || units[found->second].num_rows + own_rows > most) {
       units.push_back({prompt, prompt, {}});
       found = open.insert_or_assign(std::move(key), units.size() - 1).first;

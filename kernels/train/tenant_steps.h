@@ -20,7 +20,7 @@
 namespace primerl {
 
 /// One step in progress.
-struct StepUnderWay {
+struct StepInProgress {
   size_t index = 0;                         // index of its batch in the call
   std::shared_ptr<const TrainBatch> owned;  // set if the step continues in later work calls
   const TrainBatch* batch = nullptr;
@@ -40,13 +40,13 @@ class StepRunner {
  public:
   /// Checks the batch and clears the gradient that its passes add to. If the report says skipped,
   /// the step gets no further calls.
-  virtual Result<StepUnderWay> begin_step(const TrainBatch& batch) = 0;
+  virtual Result<StepInProgress> begin_step(const TrainBatch& batch) = 0;
   /// Runs the model over a pass, forward and backward; its targets belong to `parts`.
   virtual Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) = 0;
   /// Updates the weights after the last pass.
-  virtual Result<TrainReport> end_step(StepUnderWay& step) = 0;
+  virtual Result<TrainReport> end_step(StepInProgress& step) = 0;
   /// True if a debug observer has found a fault: the remaining passes are left out.
-  virtual bool is_found_broken() const = 0;
+  virtual bool has_debug_fault() const = 0;
   virtual bool shares_passes() const = 0;
 
  protected:
@@ -69,20 +69,20 @@ class TenantSteps {
   /// Rows of the next pass of a divided step of `num_tokens` tokens.
   int64_t next_tokens(const TrainBatch& batch, int64_t num_tokens) const;
   /// Whether the step of `batch` had a pass and needs another.
-  bool goes_on(const TrainBatch& batch) const {
-    const auto found = going_on_.find(batch.tenant);
-    return found != going_on_.end() && found->second->batch == &batch;
+  bool has_more_passes(const TrainBatch& batch) const {
+    const auto found = unfinished_.find(batch.tenant);
+    return found != unfinished_.end() && found->second->batch == &batch;
   }
-  void discard(TenantSlot tenant) { going_on_.erase(tenant); }
+  void discard(TenantSlot tenant) { unfinished_.erase(tenant); }
 
  private:
-  Status run_passes(std::span<StepUnderWay> steps, const StopRequested& stop_requested);
-  Status run_pass(std::span<StepUnderWay* const> steps, const StopRequested& stop_requested);
+  Status run_passes(std::span<StepInProgress> steps, const StopRequested& stop_requested);
+  Status run_pass(std::span<StepInProgress* const> steps, const StopRequested& stop_requested);
 
   StepRunner& runner_;
   const int32_t rows_max_;
   /// Steps that need another pass.
-  std::map<TenantSlot, std::shared_ptr<StepUnderWay>> going_on_;
+  std::map<TenantSlot, std::shared_ptr<StepInProgress>> unfinished_;
 };
 
 }  // namespace primerl

@@ -76,7 +76,7 @@ double scaling_of(const AdapterConfig& config) {
   return config.alpha / (config.is_rank_stabilized ? std::sqrt(config.rank) : config.rank);
 }
 
-Result<AdapterConfig> told_adapter(const std::vector<WeightTensor>& tensors) {
+Result<AdapterConfig> config_of_snapshot(const std::vector<WeightTensor>& tensors) {
   AdapterConfig config;
   std::set<std::string_view> targets;
   const WeightTensor* scaling = nullptr;

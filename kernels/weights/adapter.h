@@ -60,6 +60,6 @@ inline bool is_adapter(const std::vector<WeightTensor>& tensors) {
 
 /// The adapter config that follows from the names and shapes of a snapshot's tensors, for any
 /// model: rank, targets, and the alpha that gives the snapshot's scaling.
-Result<AdapterConfig> told_adapter(const std::vector<WeightTensor>& tensors);
+Result<AdapterConfig> config_of_snapshot(const std::vector<WeightTensor>& tensors);
 
 }  // namespace primerl

@@ -283,7 +283,7 @@ class FilesChannel final : public WeightChannel {
     const auto index = read_index(folder_);
     return index.ok() ? newest_of(*index) : VersionsByKey();
   }
-  void forget_others(const Index& index);
+  void unmap_unlisted(const Index& index);
 
   const ChannelSetup setup_;
   const fs::path folder_;
@@ -304,7 +304,7 @@ Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(WeightsKey key
   const std::lock_guard lock(fetch_mutex_);
   for (int i = 0; i < kTriesMax; ++i) {
     ASSIGN_OR_RETURN(const Index index, read_index(folder_));
-    forget_others(index);
+    unmap_unlisted(index);
     std::vector<PolicyVersion> held;
     const IndexEntry* entry = nullptr;
     for (const auto& one : index) {
@@ -328,7 +328,7 @@ Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(WeightsKey key
                (folder_ / "index.json").string(), wanted);
 }
 
-void FilesChannel::forget_others(const Index& index) {
+void FilesChannel::unmap_unlisted(const Index& index) {
   std::erase_if(fetched_, [&](const auto& one) {
     return std::none_of(index.begin(), index.end(),
                         [&](const auto& entry) { return entry.folder == one.first; });

@@ -53,7 +53,7 @@ class ShmChannel final : public WeightChannel {
     if (receiver_.places().has_wanted()) looked_.notify_all();
     if (!is_attending_ && !receiver_.places().empty()) {
       is_attending_ = true;
-      places_ = std::jthread([this](const std::stop_token& stop) { attend_places(stop); });
+      places_ = std::jthread([this](const std::stop_token& stop) { open_and_close_places(stop); });
     }
     return fetched;
   }
@@ -83,11 +83,11 @@ class ShmChannel final : public WeightChannel {
 
   /// Opens device buffers that contain versions, and closes them when this publisher or its
   /// successor may need the memory. Each takes milliseconds, and fetch() must not wait for it.
-  void attend_places(const std::stop_token& stop) {
+  void open_and_close_places(const std::stop_token& stop) {
     std::unique_lock lock(fetch_mutex_);
     while (!stop.stop_requested() && !receiver_.places().empty()) {
-      auto wanted = receiver_.places().take_wanted();
-      auto withdrawn = receiver_.places().take_withdrawn();
+      auto wanted = receiver_.places().remove_wanted();
+      auto withdrawn = receiver_.places().remove_withdrawn();
       lock.unlock();
       withdrawn.clear();
       for (WantedPlace& each : wanted) each.opened = opened(each.handle);

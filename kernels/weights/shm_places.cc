@@ -47,7 +47,7 @@ void OpenPlaces::keep(WantedPlace wanted) {
         std::make_shared<Open>(std::move(wanted.lock), std::move(wanted.opened).value());
 }
 
-std::vector<std::shared_ptr<const void>> OpenPlaces::take_withdrawn() {
+std::vector<std::shared_ptr<const void>> OpenPlaces::remove_withdrawn() {
   std::vector<std::shared_ptr<const void>> withdrawn;
   std::erase_if(open_, [&](auto& each) {
     const bool is_unused = each.second.use_count() == 1;

@@ -78,11 +78,11 @@ class OpenPlaces {
   void want(WantedPlace wanted);
   bool has_wanted() const { return !waiting_.empty(); }
   /// The places wanted since the last call; open them and pass them to keep().
-  std::vector<WantedPlace> take_wanted() { return std::exchange(waiting_, {}); }
+  std::vector<WantedPlace> remove_wanted() { return std::exchange(waiting_, {}); }
   /// Stores an opened buffer, or its error; the place is no longer wanted.
   void keep(WantedPlace wanted);
   /// Buffers that are no longer offered and not used; the caller must close them.
-  std::vector<std::shared_ptr<const void>> take_withdrawn();
+  std::vector<std::shared_ptr<const void>> remove_withdrawn();
   bool empty() const { return open_.empty() && wanted_.empty(); }
 
  private:

@@ -59,7 +59,7 @@ Status ShmPublisher::take_over() {
 Status ShmPublisher::publish(const std::shared_ptr<const WeightSnapshot>& snapshot,
                              Handshake& handshake) {
   RETURN_IF_ERROR(check_rises(newest_, snapshot->name()));
-  RETURN_IF_ERROR(check_room(snapshot->key));
+  RETURN_IF_ERROR(check_capacity(snapshot->key));
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(*snapshot));
   RETURN_IF_ERROR(handshake.offer(manifest, snapshot->name()));
   ASSIGN_OR_RETURN(ShmSlotEntry written, write(snapshot, manifest, publication_ + 1));
@@ -70,7 +70,7 @@ Status ShmPublisher::publish(const std::shared_ptr<const WeightSnapshot>& snapsh
   entry_of(written.serial) = written;
   CHECK(newest_.set(snapshot->key, snapshot->version), "a key more than was checked");
   directory_->write(table_);
-  release_unread();
+  release_unread_devices();
   probe("return");
   return ok();
 }
@@ -156,7 +156,7 @@ bool ShmPublisher::has_device_versions() const {
 }
 
 bool ShmPublisher::attend() {
-  release_unread();
+  release_unread_devices();
   places_.attend();
   const std::string why = directory_->devices_refused();
   if (why.empty() || std::exchange(is_refusal_answered_, true)) return !places_.empty();
@@ -170,7 +170,7 @@ bool ShmPublisher::attend() {
       setup_.log(fmt::format("{} cannot be sent as bytes: {}", entry_of(serial).version,
                              sent.error().text()));
   directory_->write(table_);
-  release_unread();
+  release_unread_devices();
   return !places_.empty();
 }
 
@@ -193,7 +193,7 @@ ShmSlotEntry& ShmPublisher::entry_of(uint64_t serial) {
 
 /// Checks that there are segments for all versions of `key`, those of all other keys, and the one
 /// in progress.
-Status ShmPublisher::check_room(WeightsKey key) const {
+Status ShmPublisher::check_capacity(WeightsKey key) const {
   std::map<WeightsKey, size_t> num_versions;
   for (const auto& entry : table_.slots)
     if (!entry.is_free()) ++num_versions[entry.version.key];
@@ -237,7 +237,7 @@ void ShmPublisher::abandon(uint64_t serial) {
   Slot slot = std::move(slots_.at(serial));
   slots_.erase(serial);
   slot.segment->remove();
-  if (slot.on_device != nullptr) given_up_.push_back(std::move(slot));
+  if (slot.on_device != nullptr) retained_by_readers_.push_back(std::move(slot));
 }
 
 void ShmPublisher::retire(WeightsKey key) {
@@ -253,7 +253,7 @@ void ShmPublisher::retire(WeightsKey key) {
 
 /// A slot's lock shows whether it is being read. A receiver that starts now reads the directory
 /// first and does not find it.
-void ShmPublisher::release_unread() {
+void ShmPublisher::release_unread_devices() {
   const auto is_unread = [](Slot& slot) {
     if (!slot.segment->lock(0, ShmSegment::Lock::kExclusive)) return false;
     slot.segment->lock(0, ShmSegment::Lock::kNone);
@@ -263,7 +263,7 @@ void ShmPublisher::release_unread() {
     if (Slot& slot = slots_.at(entry.serial);
         entry.is_free() && slot.on_device != nullptr && is_unread(slot))
       slot.on_device = nullptr;
-  std::erase_if(given_up_, is_unread);
+  std::erase_if(retained_by_readers_, is_unread);
 }
 
 }  // namespace primerl

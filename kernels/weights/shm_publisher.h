@@ -67,7 +67,7 @@ class ShmPublisher {
   };
 
   Status take_over();
-  Status check_room(WeightsKey key) const;
+  Status check_capacity(WeightsKey key) const;
   /// Null if they must be sent as bytes, also if no place is free.
   std::shared_ptr<const OnDevice> on_device(const std::shared_ptr<const WeightSnapshot>& snapshot);
   Result<ShmSlotEntry> write(const std::shared_ptr<const WeightSnapshot>& snapshot,
@@ -80,7 +80,7 @@ class ShmPublisher {
   /// Frees versions of `key` that are no longer among the newest, counting the new one.
   void retire(WeightsKey key);
   /// Releases weights on a device that are no longer read.
-  void release_unread();
+  void release_unread_devices();
   void stop_devices(std::string_view why);
   Status send_as_bytes(uint64_t serial);
   ShmSlotEntry& entry_of(uint64_t serial);
@@ -91,9 +91,9 @@ class ShmPublisher {
   const ChannelSetup setup_;
   const std::unique_ptr<ShmDirectory> directory_;
   PublishedHere& here_;
-  OfferedPlaces places_;            // of buffers on a device
-  std::map<uint64_t, Slot> slots_;  // by serial number; those in table_
-  std::vector<Slot> given_up_;      // on a device, and still being read
+  OfferedPlaces places_;                   // of buffers on a device
+  std::map<uint64_t, Slot> slots_;         // by serial number; those in table_
+  std::vector<Slot> retained_by_readers_;  // on a device, and still being read
   ShmTable table_;
   uint64_t serial_ = 0;        // last used
   uint64_t publication_ = 0;   // last used

@@ -55,7 +55,7 @@ ShmReceiver::Fetched ShmReceiver::fetch(const KeyedVersion& version, Handshake& 
   }
   for (int i = 0; i < kFetchesMax; ++i) {
     ASSIGN_OR_RETURN(const ShmTable table, directory_->read());
-    forget_others(table);
+    unmap_unlisted(table);
     const ShmSlotEntry* entry = table.find(version);
     if (entry == nullptr) return not_in_channel(version, versions_of(table, version.key));
     bool was_overtaken = false;
@@ -192,7 +192,7 @@ bool ShmReceiver::is_lost(const ShmSlotContent& content) const {
 }
 
 /// Mappings of slots that the publisher gave up would keep their memory.
-void ShmReceiver::forget_others(const ShmTable& table) {
+void ShmReceiver::unmap_unlisted(const ShmTable& table) {
   std::erase_if(mapped_, [&](const auto& one) {
     return std::none_of(table.slots.begin(), table.slots.end(),
                         [&](const auto& entry) { return entry.serial == one.first; });

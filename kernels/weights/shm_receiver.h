@@ -40,7 +40,7 @@ class ShmReceiver {
   using Opened = Result<std::shared_ptr<const DeviceBuffer>>;
 
   Status join();
-  void forget_others(const ShmTable& table);
+  void unmap_unlisted(const ShmTable& table);
   /// `was_overtaken`: the publisher was faster, read again.
   Fetched read(const ShmSlotEntry& entry, Handshake& handshake, bool& was_overtaken);
   Fetched read_from_device(const ShmSlotContent& content, std::shared_ptr<const void> hold);

@@ -85,7 +85,7 @@ Status StreamLibrary::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   VersionRecord record{snapshot->name(), manifest.hash(), {}};
   for (const auto& tensor : snapshot->tensors)
     record.checks.push_back(crc32c(tensor.bytes.bytes()));
-  auto version = std::make_shared<PeerProtocolVersion>();
+  auto version = std::make_shared<PublishedVersion>();
   version->manifest_hash = record.manifest_hash;
   version->manifest = std::make_shared<const std::vector<std::byte>>(encode(manifest));
   version->record = encode(record);
@@ -102,15 +102,14 @@ Status StreamLibrary::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   return ok();
 }
 
-std::shared_ptr<const PeerProtocolVersion> StreamLibrary::find(const KeyedVersion& version) const {
+std::shared_ptr<const PublishedVersion> StreamLibrary::find(const KeyedVersion& version) const {
   const std::lock_guard lock(mutex_);
   for (const auto& one : versions_)
     if (one->snapshot->name() == version) return one;
   return nullptr;
 }
 
-std::shared_ptr<const PeerProtocolVersion> StreamLibrary::find_above(
-    const VersionsByKey& has) const {
+std::shared_ptr<const PublishedVersion> StreamLibrary::find_above(const VersionsByKey& has) const {
   const std::lock_guard lock(mutex_);
   for (const auto& one : versions_) {
     const auto [key, version] = one->snapshot->name();
@@ -161,8 +160,8 @@ Status WeightStreamSender::handle(const PeerFrame& frame) {
   return ok();
 }
 
-void WeightStreamSender::begin(std::shared_ptr<const PeerProtocolVersion> found, const Want& want) {
-  const PeerProtocolVersion& version = *found;
+void WeightStreamSender::begin(std::shared_ptr<const PublishedVersion> found, const Want& want) {
+  const PublishedVersion& version = *found;
   const auto& tensors = version.snapshot->tensors;
   Transfer transfer;
   // Continue at the receiver's position, if it has the start of exactly these bytes.
@@ -299,7 +298,7 @@ Status WeightStreamReceiver::prepare(std::span<const std::byte> record) {
   });
   ASSIGN_OR_RETURN(record_, decode_version_record(record));
   record_bytes_.assign(record.begin(), record.end());
-  return settle();
+  return verify_complete_tensors();
 }
 
 Status WeightStreamReceiver::handle_chunk(const KeyedVersion& version, size_t tensor,
@@ -315,10 +314,10 @@ Status WeightStreamReceiver::handle_chunk(const KeyedVersion& version, size_t te
   std::memcpy(data_.get() + begins_[tensor_] + offset_, body.bytes().data(), body.size());
   offset_ += body.size();
   num_received_ += body.size();
-  return settle();
+  return verify_complete_tensors();
 }
 
-Status WeightStreamReceiver::settle() {
+Status WeightStreamReceiver::verify_complete_tensors() {
   while (tensor_ < sizes_.size() && offset_ == sizes_[tensor_]) {
     if (check_ != record_.checks[tensor_])
       return wrong_check(record_.version, manifest_.tensors[tensor_], check_,

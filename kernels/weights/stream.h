@@ -42,7 +42,7 @@ enum class WeightFrameKind : uint8_t { kWant, kOffer, kChunk, kRefusal };
 WeightFrameKind kind_of(const PeerFrame& frame);
 
 /// A published version with the data that receivers need to know of it.
-struct PeerProtocolVersion {
+struct PublishedVersion {
   std::shared_ptr<const WeightSnapshot> snapshot;
   std::shared_ptr<const std::vector<std::byte>> manifest;  // encoded
   uint64_t manifest_hash = 0;
@@ -55,16 +55,16 @@ class StreamLibrary {
   explicit StreamLibrary(size_t versions_max = 2) : versions_max_(versions_max) {}
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot);
   /// Null if it does not exist (any more).
-  std::shared_ptr<const PeerProtocolVersion> find(const KeyedVersion& version) const;
+  std::shared_ptr<const PublishedVersion> find(const KeyedVersion& version) const;
   /// The one published first among the newest versions that are newer than in `has`; null: none.
-  std::shared_ptr<const PeerProtocolVersion> find_above(const VersionsByKey& has) const;
+  std::shared_ptr<const PublishedVersion> find_above(const VersionsByKey& has) const;
   PolicyVersion newest(WeightsKey key) const;
   VersionsByKey newest_by_key() const;
 
  private:
   const size_t versions_max_;
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<const PeerProtocolVersion>> versions_;  // oldest first, of all keys
+  std::vector<std::shared_ptr<const PublishedVersion>> versions_;  // oldest first, of all keys
   VersionsByKey newest_;
   Handshake handshake_;
 };
@@ -87,7 +87,7 @@ class WeightStreamSender {
 
  private:
   struct Transfer {
-    std::shared_ptr<const PeerProtocolVersion> version;
+    std::shared_ptr<const PublishedVersion> version;
     std::vector<std::byte> head;  // to be sent before chunks; empty once it was sent
     size_t tensor = 0;            // of the next byte
     uint64_t offset = 0;          // of the next byte in it
@@ -101,7 +101,7 @@ class WeightStreamSender {
     size_t tensor = 0;
     uint64_t offset = 0;
   };
-  void begin(std::shared_ptr<const PeerProtocolVersion> version, const Want& want);
+  void begin(std::shared_ptr<const PublishedVersion> version, const Want& want);
 
   const std::shared_ptr<const StreamLibrary> library_;
   const size_t chunk_bytes_;
@@ -138,7 +138,7 @@ class WeightStreamReceiver {
   Status prepare(std::span<const std::byte> record);
   void forget();
   /// Advances past complete (or empty) tensors; verifies each.
-  Status settle();
+  Status verify_complete_tensors();
 
   const uint64_t bytes_max_;
   Handshake handshake_;

@@ -113,7 +113,7 @@ Result<KeyedVersion> keyed_version_of(const Json& json) {
 Status write_version_folder(const fs::path& folder, const WeightSnapshot& snapshot,
                             const WeightManifest& manifest, const fs::path& model_folder) {
   if (is_adapter(snapshot.tensors)) {
-    ASSIGN_OR_RETURN(const AdapterConfig config, told_adapter(snapshot.tensors));
+    ASSIGN_OR_RETURN(const AdapterConfig config, config_of_snapshot(snapshot.tensors));
     RETURN_IF_ERROR(write_adapter_folder(folder, config, model_folder.string(), snapshot.tensors));
   } else {
     RETURN_IF_ERROR(write_safetensors(folder / kTensorFile, snapshot.tensors));

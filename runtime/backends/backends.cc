@@ -335,9 +335,9 @@ DeviceBudget torch_device_memory() {
     ASSIGN_OR_RETURN(const auto bytes, torch_backends()->learner_bytes(options, adapters, folder));
     return need(bytes);
   };
-  memory.room = [without](const std::string& device) -> Result<DeviceRoom> {
+  memory.room = [without](const std::string& device) -> Result<DeviceMemoryInfo> {
     if (torch_backends() == nullptr) return without();
-    return torch_backends()->room_on(device);
+    return torch_backends()->free_memory_on(device);
   };
   return memory;
 }

@@ -89,7 +89,7 @@ double gigabytes(double bytes) { return bytes / 1e9; }
 
 Status check_room(const std::string& device, const std::vector<Taken>& all,
                   const DeviceBudget& memory) {
-  ASSIGN_OR_RETURN(const DeviceRoom room, memory.room(device));
+  ASSIGN_OR_RETURN(const DeviceMemoryInfo room, memory.room(device));
   double bytes = 0;
   std::vector<std::string> parts;
   for (const Taken& taken : all) {

@@ -39,7 +39,7 @@ struct DeviceNeed {
 /// device.
 struct DeviceBudget {
   std::function<Result<DeviceNeed>(const Plan& plan, int32_t resource)> need;
-  std::function<Result<DeviceRoom>(const std::string& device)> room;
+  std::function<Result<DeviceMemoryInfo>(const std::string& device)> room;
 };
 
 /// Checks the devices of all processes of this machine that do not select devices by an environment

@@ -33,7 +33,7 @@ const TorchBackends* torch_backends() {
              const std::string& model_folder) {
             return learner_device_bytes(options, adapters, model_folder);
           },
-      .room_on = [](const std::string& device) { return room_on(device); },
+      .free_memory_on = [](const std::string& device) { return free_memory_on(device); },
       .device_memory = [](const std::string& device) { return device_memory_of(device); }};
   return &all;
 }

@@ -45,7 +45,7 @@ struct TorchBackends {
                                        std::span<const AdapterTraining> adapters,
                                        const std::string& model_folder);
   /// The free memory of a device that can be used.
-  Result<DeviceRoom> (*room_on)(const std::string& device);
+  Result<DeviceMemoryInfo> (*free_memory_on)(const std::string& device);
   /// For weights that stay on `device`; why_not_on() must be "" for it. Null: on the CPU.
   std::shared_ptr<DeviceMemory> (*device_memory)(const std::string& device);
 };

@@ -68,7 +68,7 @@ Status check_graph(const PrepareRun& order) {
       .note("are primerl-graph on both machines of the same build, and is the folder shared?");
 }
 
-void say_leftovers() {
+void report_leftovers() {
   for (const auto& removed : remove_shm_leftovers()) say("note: " + removed.text());
 }
 
@@ -96,7 +96,7 @@ int run_agent(const AgentArguments& arguments) {
   settings.once = arguments.once;
   settings.find_worker = worker_program;
   settings.check_run = check_graph;
-  settings.clean_up = say_leftovers;
+  settings.clean_up = report_leftovers;
   settings.say = say;
   settings.num_signals = SignalCounter::count;
   auto server = AgentServer::open(std::move(settings));
@@ -104,10 +104,11 @@ int run_agent(const AgentArguments& arguments) {
     const bool is_refused = server.error().code() == Code::kInvalid;
     return fail(server.error(), is_refused ? kExitBadConfiguration : kExitFailed);
   }
-  if (!(*sockets)->why_elsewhere().empty()) say("note: " + (*sockets)->why_elsewhere());
+  if (!(*sockets)->reason_for_other_root().empty())
+    say("note: " + (*sockets)->reason_for_other_root());
   for (const auto& leftover : (*sockets)->leftovers())
     say("removed sockets that a crashed run left: " + leftover.string());
-  say_leftovers();
+  report_leftovers();
   say("agent listens on " + (*server)->address());
   (*server)->serve();
   return SignalCounter::first() == SIGINT ? kExitInterrupted : kExitDone;

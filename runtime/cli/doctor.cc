@@ -28,14 +28,14 @@ struct Finding {
 };
 
 /// Runs `program` and returns its output. If it cannot be run: the reason, with the exit code -1.
-ProgramOutput said_by(const std::filesystem::path& program,
-                      const std::vector<std::string>& arguments) {
+ProgramOutput output_text_of(const std::filesystem::path& program,
+                             const std::vector<std::string>& arguments) {
   auto output = output_of(program, arguments);
   return output.ok() ? std::move(output).value() : ProgramOutput{-1, "", output.error().message()};
 }
 
 /// The text for a worker that ended before it answered.
-std::string cannot_say(const ProgramOutput& ended) {
+std::string no_answer_text(const ProgramOutput& ended) {
   const std::string& why = ended.why();
   return fmt::format("is unknown: the worker that was asked {}{}{}",
                      ended.exit_code < 0 ? "was ended by a signal"
@@ -50,7 +50,7 @@ Finding find_worker() {
     finding.text = program.error().message();
     return finding;
   }
-  const ProgramOutput version = said_by(*program, {"--version"});
+  const ProgramOutput version = output_text_of(*program, {"--version"});
   finding.is_ok = version.exit_code == 0;
   finding.text = finding.is_ok
                      ? program->string()
@@ -70,16 +70,17 @@ Finding find_torch() {
     finding.text = "unknown without a worker";
     return finding;
   }
-  const ProgramOutput backends = said_by(*program, {"backends"});
+  const ProgramOutput backends = output_text_of(*program, {"backends"});
   finding.is_ok = backends.exit_code == 0 && backends.out.find("torch") != std::string::npos;
   finding.text = finding.is_ok ? backends.out : "this worker was built without libtorch";
   if (!finding.is_ok) return finding;
-  const ProgramOutput slow = said_by(*program, {"device", "--name", "cuda:0", "--speed"});
+  const ProgramOutput slow = output_text_of(*program, {"device", "--name", "cuda:0", "--speed"});
   const std::string way = slow.out.empty() ? "" : fmt::format(" ({})", slow.out);
   for (const char* kind : {"engine", "learner"}) {
-    const ProgramOutput cuda = said_by(*program, {"device", "--name", "cuda:0", "--for", kind});
+    const ProgramOutput cuda =
+        output_text_of(*program, {"device", "--name", "cuda:0", "--for", kind});
     const bool can = cuda.exit_code == 0 && cuda.out.empty();
-    const std::string why = cuda.exit_code == 0 ? cuda.out : cannot_say(cuda);
+    const std::string why = cuda.exit_code == 0 ? cuda.out : no_answer_text(cuda);
     finding.text += can ? fmt::format("; {}s on cpu and cuda{}", kind, way)
                         : fmt::format("; {}s on cpu (cuda:0 {})", kind, why);
   }

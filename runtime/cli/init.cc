@@ -45,11 +45,11 @@ std::string own_name(const fs::path& neighbour) {
   return file == "graph.toml" ? neighbour.parent_path().filename().string() + ".toml" : file;
 }
 
-Status bring_neighbours(const fs::path& from, const fs::path& graph);
+Status copy_siblings(const fs::path& from, const fs::path& graph);
 
 /// Copies a folder or a graph beside a template into the folder `to`, together with the files that
 /// such a graph names in its own folder. Does nothing if the text names no file.
-Result<std::string> bring_neighbour(const fs::path& neighbour, const fs::path& to) {
+Result<std::string> copy_sibling(const fs::path& neighbour, const fs::path& to) {
   std::error_code fault;
   const fs::path own = to / own_name(neighbour);
   const bool is_graph = fs::is_regular_file(neighbour, fault);
@@ -57,14 +57,14 @@ Result<std::string> bring_neighbour(const fs::path& neighbour, const fs::path& t
   const bool is_new = !fs::exists(own, fault);
   if (is_new) fs::copy(neighbour, own, fs::copy_options::recursive, fault);
   if (fault) return io_error("copying to", own, fault.value());
-  if (is_graph && is_new) RETURN_IF_ERROR(bring_neighbours(neighbour.parent_path(), own));
+  if (is_graph && is_new) RETURN_IF_ERROR(copy_siblings(neighbour.parent_path(), own));
   return own.filename().string();
 }
 
 /// A graph may use files of the example beside it, "../NAME/model" or "../NAME/graph.toml"; the
 /// copied template gets its own copies. For a graph from another folder, the files of that folder
 /// are copied too.
-Status bring_neighbours(const fs::path& from, const fs::path& graph) {
+Status copy_siblings(const fs::path& from, const fs::path& graph) {
   ASSIGN_OR_RETURN(std::string text, read_text_file(graph));
   const fs::path to = graph.parent_path();
   std::error_code fault;
@@ -77,7 +77,7 @@ Status bring_neighbours(const fs::path& from, const fs::path& graph) {
                            (named.starts_with("../") || !fs::exists(to / named, fault));
     at = end + 1;
     if (!is_wanted) continue;
-    ASSIGN_OR_RETURN(const std::string own, bring_neighbour(from / named, to));
+    ASSIGN_OR_RETURN(const std::string own, copy_sibling(from / named, to));
     if (own.empty()) continue;
     text.replace(end - named.size(), named.size(), own);
     at = end - named.size() + own.size() + 1;
@@ -93,7 +93,7 @@ Status copy_template(const fs::path& from, const fs::path& to) {
   RETURN_IF_ERROR(system_files().make_folder(to));
   fs::copy(from, to, fs::copy_options::recursive, fault);
   if (fault) return io_error("copying the template to", to, fault.value());
-  return bring_neighbours(from, to / "graph.toml");
+  return copy_siblings(from, to / "graph.toml");
 }
 
 /// The command to run before `check`; empty if none is needed.

@@ -13,7 +13,8 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kPauseAnswerMax = Duration::seconds(30);  // longer than EngineDesk::kAnswerMax
+constexpr Duration kPauseAnswerMax =
+    Duration::seconds(30);  // longer than PauseController::kAnswerMax
 constexpr auto kLookEvery = std::chrono::milliseconds(20);
 
 struct PauseArguments {

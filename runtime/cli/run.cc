@@ -163,7 +163,7 @@ Prepared prepare(RunArguments arguments) {
 }
 
 /// Removes and reports what crashed runs left in shared memory, except data of this run.
-void say_leftovers(StatusLine& status, const std::filesystem::path& own) {
+void report_leftovers(StatusLine& status, const std::filesystem::path& own) {
   for (const auto& removed : remove_shm_leftovers())
     if (own.empty() || removed.run_folder != own.string()) status.say("note: " + removed.text());
 }
@@ -275,7 +275,7 @@ StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& resul
         "ends\n",
         policy_->num_restarts(), window);
   if (next.what != What::kAgain) return next;
-  if (result.ending.has_left_record)
+  if (result.ending.must_skip_record)
     complain("warning: {}\nwarning: resuming from the checkpoint only\n", result.ending.why);
   else
     complain("warning: {}\nwarning: the run resumes{} ({} of at most {} times within {})\n",
@@ -294,7 +294,7 @@ StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& resul
 
 RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLine& status) {
   RunFolder& folder = *prepared.folder;
-  say_leftovers(status, {});
+  report_leftovers(status, {});
   status.say(fmt::format("run folder {}", folder.path().string()));
   if (server_ != nullptr)
     status.say(fmt::format("metrics http://127.0.0.1:{}/metrics", server_->port()));
@@ -315,7 +315,7 @@ RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLin
   }
   RunResult result = session.run();
   status.clear();
-  say_leftovers(status, folder.path());  // of workers that were killed
+  report_leftovers(status, folder.path());  // of workers that were killed
   return result;
 }
 

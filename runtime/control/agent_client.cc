@@ -52,8 +52,8 @@ class Client final : public AgentClient {
   ~Client() override;
 
   Status dial(const AgentAddress& address);
-  Status wait_until_greeted(Duration timeout, bool is_patient,
-                            const std::function<bool()>& is_cancelled) override;
+  Status wait_for_greeting(Duration timeout, bool is_patient,
+                           const std::function<bool()>& is_cancelled) override;
   uint64_t challenge() const override;
   Status prepare(PrepareRun order, Duration timeout,
                  const std::function<bool()>& is_cancelled) override;
@@ -211,8 +211,8 @@ Status Client::await(std::unique_lock<std::mutex>& lock, Duration timeout,
   return ok();
 }
 
-Status Client::wait_until_greeted(Duration timeout, bool is_patient,
-                                  const std::function<bool()>& is_cancelled) {
+Status Client::wait_for_greeting(Duration timeout, bool is_patient,
+                                 const std::function<bool()>& is_cancelled) {
   std::unique_lock lock(mutex_);
   const Time grace_ends = steady_now() + kGrace;
   const auto is_done = [&] {

@@ -1,7 +1,7 @@
 /// AgentClient: the control plane's connection to one agent. It asks the agent to prepare a run and
 /// to start workers on its machine, and receives how the workers end.
 ///
-///   open -> wait_until_greeted -> prepare -> launch ... -> destructor (LeaveRun)
+///   open -> wait_for_greeting -> prepare -> launch ... -> destructor (LeaveRun)
 ///
 /// The client's own I/O thread owns the connection and the channels. The methods are called from
 /// one other thread. launch() returns a WorkerProcess like that of a local process; it must be
@@ -38,8 +38,8 @@ class AgentClient {
   /// Waits until both sides have exchanged their greetings and agree. `is_patient`: keep trying
   /// while no agent answers. An Error names the agent and how the connection failed; kCancelled
   /// when `is_cancelled` returns true.
-  virtual Status wait_until_greeted(Duration timeout, bool is_patient,
-                                    const std::function<bool()>& is_cancelled) = 0;
+  virtual Status wait_for_greeting(Duration timeout, bool is_patient,
+                                   const std::function<bool()>& is_cancelled) = 0;
   /// The number that must be in the run folder before prepare(), in the file challenge_file().
   virtual uint64_t challenge() const = 0;
   virtual Status prepare(PrepareRun order, Duration timeout,

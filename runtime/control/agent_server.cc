@@ -48,11 +48,12 @@ void AgentServer::serve() {
 
 bool AgentServer::is_done() const {
   if (run_ != nullptr) return false;
-  if (num_signals_obeyed_ == 0 && !(settings_.once && has_served_)) return false;
+  if (num_signals_applied_ == 0 && !(settings_.once && has_served_)) return false;
   // The last frame may be lost with the connection, so wait a short time until the client has
   // answered.
-  const bool all_know = std::none_of(clients_.begin(), clients_.end(),
-                                     [](const auto& each) { return each.second.has_to_hear; });
+  const bool all_know = std::none_of(clients_.begin(), clients_.end(), [](const auto& each) {
+    return each.second.needs_run_dropped;
+  });
   return all_know || steady_now() >= leave_by_;
 }
 
@@ -64,7 +65,7 @@ void AgentServer::turn() {
     run_->turn([&outbox] { return outbox.has_room(); });
   }
   watch_session(steady_now());
-  obey_signals();
+  apply_signals();
   flush();
   if (is_done()) return;
   std::vector<pollfd> descriptors;
@@ -140,7 +141,7 @@ void AgentServer::obey(const std::string& from, Client& client, const Payload& m
   if (const auto* order = as_if<PrepareRun>(message)) return prepare(from, client, *order);
   if (from != session_) {
     // The client has confirmed that its run is over; it does not matter which side ended it.
-    if (as_if<LeaveRun>(message) != nullptr) client.has_to_hear = false;
+    if (as_if<LeaveRun>(message) != nullptr) client.needs_run_dropped = false;
     return;
   }
   if (const auto* leave = as_if<LeaveRun>(message)) return end_run(leave->why);
@@ -185,7 +186,7 @@ void AgentServer::answer(const std::string& to, Client& client, RunPrepared prep
 /// The sender has proved that it runs as this user.
 Status AgentServer::take(const std::string& from, const PrepareRun& order,
                          const std::filesystem::path& worker, RunPrepared& prepared) {
-  if (num_signals_obeyed_ > 0) return error(Code::kUnavailable, "the agent has been told to stop");
+  if (num_signals_applied_ > 0) return error(Code::kUnavailable, "the agent has been told to stop");
   if (run_ != nullptr && run_->order().run_id != order.run_id)
     return error(Code::kExists, "the agent serves run {} of graph '{}' already",
                  run_->order().run_id, run_->order().graph)
@@ -226,11 +227,11 @@ void AgentServer::watch_session(Time time) {
     tell(session_, client, Payload::of(AgentBeat{static_cast<uint32_t>(run_->num_workers())}));
 }
 
-void AgentServer::obey_signals() {
-  while (num_signals_obeyed_ < settings_.num_signals()) {
-    ++num_signals_obeyed_;
+void AgentServer::apply_signals() {
+  while (num_signals_applied_ < settings_.num_signals()) {
+    ++num_signals_applied_;
     if (run_ == nullptr) return;
-    if (num_signals_obeyed_ > 1) return end_run("the agent was told twice to stop");
+    if (num_signals_applied_ > 1) return end_run("the agent was told twice to stop");
     settings_.say("stopping: the run is asked to drain (again stops now)");
     tell(session_, clients_.at(session_), Payload::of(AgentLeaving{"the agent was told to stop"}));
   }
@@ -251,7 +252,7 @@ void AgentServer::end_run(std::string why) {
   const std::string to = std::exchange(session_, {});
   Client& client = clients_.at(to);
   tell(to, client, Payload::of(RunDropped{std::move(why)}));
-  client.has_to_hear = true;
+  client.needs_run_dropped = true;
   leave_by_ = steady_now() + kFarewellMax;
 }
 

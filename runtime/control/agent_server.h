@@ -61,9 +61,9 @@ class AgentServer {
   /// A connection whose greeting was accepted.
   struct Client {
     uint64_t challenge = 0;
-    uint64_t number = 0;       // increases
-    int num_tries = 0;         // turns of the loop since its outbox was empty
-    bool has_to_hear = false;  // must receive that its run is over; answers with LeaveRun
+    uint64_t number = 0;             // increases
+    int num_tries = 0;               // turns of the loop since its outbox was empty
+    bool needs_run_dropped = false;  // must receive that its run is over; answers with LeaveRun
     PeerOutbox outbox;
     std::unique_ptr<RunCheck> check;  // of the PrepareRun that it sent; null: none is pending
   };
@@ -79,7 +79,7 @@ class AgentServer {
               RunPrepared& prepared);
   void tell(const std::string& to, Client& client, Payload message);
   void watch_session(Time now);
-  void obey_signals();
+  void apply_signals();
   void end_run(std::string why);
   void flush();
   bool is_done() const;
@@ -95,7 +95,7 @@ class AgentServer {
   std::unique_ptr<AgentRun> run_;      // null without a run
   std::optional<std::string> broken_;  // why the session cannot continue
   uint64_t num_refused_ = 0;
-  int num_signals_obeyed_ = 0;
+  int num_signals_applied_ = 0;
   bool has_served_ = false;
   Time leave_by_;  // the agent ends then even if a client has not answered
 };

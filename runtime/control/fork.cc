@@ -59,14 +59,14 @@ Error with_forkable(Error error, const Plan& plan, const ResumeChoice& choice) {
 
 /// The error when no tenant can begin at the step.
 Error no_fork_step(const Plan& plan, const ResumeChoice& choice, std::vector<Lack> lacks) {
-  const bool is_beyond =
+  const bool is_reachable_from_outside =
       std::ranges::all_of(lacks, [](const Lack& lack) { return lack.last_step.has_value(); });
   int64_t last = 0;
   for (const Lack& lack : lacks) last = std::max(last, lack.last_step.value_or(0));
-  if (is_beyond && last == 0)
+  if (is_reachable_from_outside && last == 0)
     return error(Code::kInvalid, "--fork: '{}' has taken no training step yet",
                  choice.fork_of.string());
-  if (is_beyond)
+  if (is_reachable_from_outside)
     return error(Code::kInvalid, "--fork: step {} is beyond '{}', which has taken {} step{}",
                  choice.fork_step, choice.fork_of.string(), last, last == 1 ? "" : "s")
         .note(last == 1 ? "step 1 can be forked"

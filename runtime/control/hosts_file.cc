@@ -122,7 +122,7 @@ class HostsReader {
     if (!options.key.empty() && !is_public_key(options.key))
       diagnostics.error("H003", value_span(table, "key"), "'{}' is no public key", options.key)
           .note("it is what `primerl-graph keys new` printed on that machine, 40 characters");
-    if (options.key.empty() && is_beyond(*host))
+    if (options.key.empty() && is_reachable_from_outside(*host))
       diagnostics
           .error("H003", value_span(table, "agent"),
                  "host '{}' is beyond this machine and needs the agent's 'key'", table.name)
@@ -140,7 +140,7 @@ class HostsReader {
           .note(
               "it is an address of that machine, without a port: free ones are taken; an IPv6 "
               "address stands in brackets, as in \"[fd00::5]\"");
-    } else if (is_written && options.key.empty() && is_beyond(options.listen)) {
+    } else if (is_written && options.key.empty() && is_reachable_from_outside(options.listen)) {
       file_.diagnostics.error("H003", value_span(table, "listen"),
                               "'{}' is beyond that machine and needs the agent's 'key'",
                               options.listen);
@@ -190,7 +190,7 @@ std::optional<std::string> host_of_address(const std::string& address, uint32_t 
   return host;
 }
 
-bool is_beyond(const std::string& host) { return !is_loopback("tcp://" + host); }
+bool is_reachable_from_outside(const std::string& host) { return !is_loopback("tcp://" + host); }
 
 HostsFile read_hosts_text(std::string text, const std::string& name, const Plan& plan) {
   HostsFile file;

@@ -44,6 +44,6 @@ HostsFile read_hosts_text(std::string text, const std::string& name, const Plan&
 std::optional<std::string> host_of_address(const std::string& address, uint32_t port_min);
 
 /// Whether other machines can reach a host: false for "127.0.0.1" and other loopback addresses.
-bool is_beyond(const std::string& host);
+bool is_reachable_from_outside(const std::string& host);
 
 }  // namespace primerl

@@ -72,7 +72,7 @@ struct ChildSetup {
   pid_t launcher;
 };
 
-[[noreturn]] void tell_fault(const ChildSetup& setup) {
+[[noreturn]] void write_fault(const ChildSetup& setup) {
   const int fault = errno;
   [[maybe_unused]] const auto written = ::write(setup.fault_fd, &fault, sizeof fault);
   ::_exit(127);
@@ -108,7 +108,7 @@ void reset_signals() {
     reset_signals();
     ::execve(setup.program, setup.arguments, setup.environment);
   }
-  tell_fault(setup);
+  write_fault(setup);
 }
 
 /// fork() without the fork handlers of libraries, which may take locks.
@@ -122,10 +122,10 @@ pid_t plain_fork() {
 
 /// Makes only async-signal-safe calls.
 [[noreturn]] void become_guardian_of_worker(const ChildSetup& setup) {
-  if (!become_guardian(setup.launcher)) tell_fault(setup);
+  if (!become_guardian(setup.launcher)) write_fault(setup);
   const pid_t guardian = ::getpid();
   const pid_t worker = plain_fork();
-  if (worker < 0) tell_fault(setup);
+  if (worker < 0) write_fault(setup);
   if (worker == 0) become_worker(setup, guardian);
   (void)::setpgid(worker, worker);  // before any process signals the group
   [[maybe_unused]] const auto written = ::write(setup.status_fd, &worker, sizeof worker);
@@ -164,7 +164,7 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 60'000));
 }
 
-Error died_early(WorkerProcess& worker, const ControlEvent& event) {
+Error error_of_early_death(WorkerProcess& worker, const ControlEvent& event) {
   const auto exit = worker.wait(kLeftoverMax + Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
   if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
@@ -402,7 +402,7 @@ Status expect_hello(WorkerProcess& worker, ControlInbox& inbox, const ExpectedHe
                    to_string(timeout));
     }
     const bool is_ours = event->peer == worker.process();
-    if (is_ours && event->is_closed()) return died_early(worker, *event);
+    if (is_ours && event->is_closed()) return error_of_early_death(worker, *event);
     if (is_ours) {
       if (const auto* hello = as_if<WorkerHello>(event->message))
         return check_hello(*hello, expected);

@@ -118,7 +118,7 @@ Status RunCoordinator::greet(ProcessId from, const WorkerHello& hello) {
     return Error(fits.error()).while_doing(fmt::format("process '{}'", name));
   member.hello = hello;
   if (is_up()) {
-    tell_neighbours(from, Payload::of(PeerUp{entry_of(from.index())}));
+    notify_peers(from, Payload::of(PeerUp{entry_of(from.index())}));
     send_(from, Payload::of(peers_of(from.index())));
     return ok();
   }
@@ -155,7 +155,7 @@ ConnectPeers RunCoordinator::peers_of(size_t process) const {
   return peers;
 }
 
-void RunCoordinator::tell_neighbours(ProcessId process, const Payload& message) {
+void RunCoordinator::notify_peers(ProcessId process, const Payload& message) {
   for (uint32_t k = 0; k < members_.size(); ++k)
     if (neighbours_[process.index()][k] && members_[k].hello) send_(ProcessId(k), message);
 }
@@ -167,7 +167,7 @@ uint32_t RunCoordinator::process_died(ProcessId process) {
   member = Member();
   member.incarnation = incarnation + 1;
   quiet_steps_.reset();  // counts that the dead process did not answer are requested again
-  tell_neighbours(process, Payload::of(PeerDown{process.value, incarnation}));
+  notify_peers(process, Payload::of(PeerDown{process.value, incarnation}));
   return member.incarnation;
 }
 

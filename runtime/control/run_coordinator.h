@@ -60,7 +60,7 @@ class RunCoordinator {
   void set_absent(ProcessId process, uint32_t incarnation);
   /// Call before the first hello: the other processes follow a record. When they resume, the time
   /// of the run continues from `ended`. Processes without a record get that time.
-  void go_on_from(Time ended) { ended_ = ended; }
+  void continue_from(Time ended) { ended_ = ended; }
   bool is_up() const { return phase_ >= Phase::kRunning; }
   /// Names of the processes that the run still waits for: "inference#1 and training".
   std::string waits_for() const;
@@ -89,7 +89,7 @@ class RunCoordinator {
   void connect();
   ConnectPeers peers_of(size_t process) const;
   PeerEntry entry_of(size_t process) const;
-  void tell_neighbours(ProcessId process, const Payload& message);
+  void notify_peers(ProcessId process, const Payload& message);
   Status bring_back(ProcessId from, const Payload& message, Time now);
   int64_t run_time_ns(Time now) const;
   void count(ProcessId from, const GroupsCounted& counted, Time now);

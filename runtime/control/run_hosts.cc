@@ -62,8 +62,8 @@ Result<std::unique_ptr<RunHosts>> RunHosts::connect(const MachineSetup& setup, c
   }
   const Duration patience = agent_back_max(plan.settings.dead_after);
   for (const auto& [name, agent] : hosts->agents_)
-    RETURN_IF_ERROR(agent->wait_until_greeted(start.is_again ? patience : kConnectMax,
-                                              start.is_again, start.is_cancelled));
+    RETURN_IF_ERROR(agent->wait_for_greeting(start.is_again ? patience : kConnectMax,
+                                             start.is_again, start.is_cancelled));
   RETURN_IF_ERROR(hosts->prepare(setup, start));
   return hosts;
 }
@@ -82,7 +82,7 @@ Status RunHosts::prepare(const MachineSetup& setup, const Start& start) {
     order.run_folder = start.folder.string();
     order.socket_folder = start.socket_folder;
     // Set only if needed: a worker refuses an address that no peer would connect to.
-    if (has_tcp(*start.plan) && is_beyond(host.listen)) order.listen = host.listen;
+    if (has_tcp(*start.plan) && is_reachable_from_outside(host.listen)) order.listen = host.listen;
     order.dead_after_ms = start.plan->settings.dead_after.to_milliseconds();
     RETURN_IF_ERROR(agent.prepare(std::move(order), kPrepareMax, start.is_cancelled));
   }
@@ -112,11 +112,12 @@ Status check_host_setup(const MachineSetup& setup, const Plan& plan, const std::
     if (!host.key.empty() && !setup.keys)
       return error(Code::kInvalid, "host '{}' has a key, this run has none", host.name)
           .note("give both files: --keys FILE --allow FILE");
-  const bool is_far = std::any_of(setup.hosts.begin(), setup.hosts.end(),
-                                  [](const HostEntry& host) { return is_beyond(host.listen); });
+  const bool is_far =
+      std::any_of(setup.hosts.begin(), setup.hosts.end(),
+                  [](const HostEntry& host) { return is_reachable_from_outside(host.listen); });
   const bool is_here = std::any_of(plan.processes.begin(), plan.processes.end(),
                                    [](const PlanProcess& one) { return one.machine.empty(); });
-  if (is_far && is_here && (listen.empty() || !is_beyond(listen)))
+  if (is_far && is_here && (listen.empty() || !is_reachable_from_outside(listen)))
     return error(Code::kInvalid,
                  "processes of this machine would listen on 127.0.0.1, where other hosts cannot "
                  "reach them")

@@ -142,7 +142,8 @@ Status RunSession::launch_workers() {
   if (plan_.processes.size() > 1) {
     ASSIGN_OR_RETURN(sockets_,
                      SocketFolder::create({}, fmt::format("{}.{}", run_id(), ::getpid())));
-    if (!sockets_->why_elsewhere().empty()) terminal_.say("note: " + sockets_->why_elsewhere());
+    if (!sockets_->reason_for_other_root().empty())
+      terminal_.say("note: " + sockets_->reason_for_other_root());
     for (const auto& leftover : sockets_->leftovers())
       terminal_.say("removed sockets that a crashed run left: " + leftover.string());
   }
@@ -152,7 +153,7 @@ Status RunSession::launch_workers() {
     workers_[i].incarnation = incarnation_;
     workers_[i].steps.emplace(step_lines_file(folder_.logs_folder(), plan_.processes[i].name));
   }
-  if (!resume_.follow.record.empty()) coordinator_->go_on_from(resume_.follow.ended);
+  if (!resume_.follow.record.empty()) coordinator_->continue_from(resume_.follow.ended);
   for (const AbsentProcess& absent : resume_.follow.absent) {
     // Messages of its earlier incarnations are in the record.
     uint32_t& incarnation = workers_[absent.process.index()].incarnation;
@@ -170,7 +171,7 @@ Status RunSession::launch_workers() {
       if (worker.ended && !worker.ended->text.empty())
         return error(Code::kUnavailable, "process '{}': {}", plan_.process(event->peer).name,
                      worker.ended->text);
-      if (event->is_closed()) return died_early(workers_[event->peer.index()], *event);
+      if (event->is_closed()) return error_of_early_death(workers_[event->peer.index()], *event);
     }
     watch_agents();
     if (lifecycle_.has_lost_agent()) return *hosts_->fault();
@@ -251,7 +252,7 @@ LaunchOptions RunSession::launch_options(size_t index) const {
 }
 
 /// The error of a worker that ended before the run began: how it ended, and its last log lines.
-Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
+Error RunSession::error_of_early_death(Worker& worker, const ControlEvent& event) {
   const auto exit = worker.process->wait(Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
   // A worker that exits by itself would exit again, and so would one that lacks memory.

@@ -4,8 +4,8 @@
 
 namespace primerl {
 
-RunLifecycle::RunLifecycle(bool follows_record, bool may_be_taken_up)
-    : may_be_taken_up_(may_be_taken_up), is_following_(follows_record) {}
+RunLifecycle::RunLifecycle(bool follows_record, bool may_resume)
+    : may_resume_(may_resume), is_following_(follows_record) {}
 
 void RunLifecycle::on_launched() {
   if (phase_ == Phase::kStarting && is_following_) phase_ = Phase::kFollowing;
@@ -49,7 +49,7 @@ RunLifecycle::Action RunLifecycle::on_agent_lost(const Error& why, bool was_up) 
   if (std::exchange(has_lost_agent_, true)) return Action::kNothing;
   if (!is_stopping()) {
     note_fault(why.text());
-    has_lost_worker_ = was_up && may_be_taken_up_;
+    has_lost_worker_ = was_up && may_resume_;
   }
   phase_ = Phase::kStopping;
   return Action::kKillAll;
@@ -58,7 +58,7 @@ RunLifecycle::Action RunLifecycle::on_agent_lost(const Error& why, bool was_up) 
 RunLifecycle::Action RunLifecycle::on_worker_lost(const std::string& death, bool was_up) {
   if (is_stopping()) return Action::kNothing;
   // After an earlier fault, another start would end with the same fault.
-  const bool may_come_back = was_up && fault_.empty() && may_be_taken_up_;
+  const bool may_come_back = was_up && fault_.empty() && may_resume_;
   note_fault(death);
   if (!may_come_back) return stop();
   // The work of the other processes is in their records, so they need not drain.
@@ -68,13 +68,13 @@ RunLifecycle::Action RunLifecycle::on_worker_lost(const std::string& death, bool
 }
 
 void RunLifecycle::on_worker_died_early(bool by_signal) {
-  has_lost_worker_ = by_signal && may_be_taken_up_;
+  has_lost_worker_ = by_signal && may_resume_;
 }
 
 RunLifecycle::Action RunLifecycle::on_cannot_go_on(const Error& why) {
   note_fault(why.text());
   is_stalled_ = is_stalled_ || why.code() == Code::kDeadline;
-  has_left_record_ = has_left_record_ || (is_following_ && is_stalled_);
+  must_skip_record_ = must_skip_record_ || (is_following_ && is_stalled_);
   return stop();
 }
 
@@ -127,10 +127,10 @@ RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool may_blame_rec
   ending.was_following = is_following_;
   // The record is known to be the cause only if every worker reported its end. A worker that died
   // may also die with the checkpoint.
-  ending.has_left_record = has_left_record_ || (is_following_ && fault_.empty() &&
-                                                num_signals_ == 0 && may_blame_record);
+  ending.must_skip_record = must_skip_record_ || (is_following_ && fault_.empty() &&
+                                                  num_signals_ == 0 && may_blame_record);
   ending.has_lost_worker = has_lost_worker_ && num_signals_ == 0;
-  if (is_following_ && !ending.has_left_record && !ending.has_lost_worker)
+  if (is_following_ && !ending.must_skip_record && !ending.has_lost_worker)
     ending.why += "\nit was following its record; --from-checkpoint resumes without it";
   return ending;
 }

@@ -22,7 +22,7 @@ struct RunEnding {
   How how = How::kFinished;
   std::string why;  // for kFailed and kStalled: the text for a person
   /// The record could not be followed to its end: the run may only resume from its checkpoint.
-  bool has_left_record = false;
+  bool must_skip_record = false;
   /// A worker that the others need is lost: the run may be resumed.
   bool has_lost_worker = false;
   bool was_following = false;  // the run was following the record when it ended
@@ -39,9 +39,9 @@ class RunLifecycle {
     kKillAll,  // kill every worker now
   };
 
-  /// `follows_record`: the workers first repeat a record. `may_be_taken_up`: the run may restart
+  /// `follows_record`: the workers first repeat a record. `may_resume`: the run may restart
   /// after the loss of a worker (restarts_max > 0).
-  RunLifecycle(bool follows_record, bool may_be_taken_up);
+  RunLifecycle(bool follows_record, bool may_resume);
 
   /// All workers have been started and connected.
   void on_launched();
@@ -93,7 +93,7 @@ class RunLifecycle {
   Action stop();
   bool is_interrupted() const { return num_signals_ > 0 || is_told_to_leave_; }
 
-  const bool may_be_taken_up_;
+  const bool may_resume_;
   Phase phase_ = Phase::kStarting;
   bool is_following_;
   int num_signals_ = 0;
@@ -101,7 +101,7 @@ class RunLifecycle {
   bool has_lost_agent_ = false;
   bool is_told_to_leave_ = false;
   bool has_lost_worker_ = false;
-  bool has_left_record_ = false;
+  bool must_skip_record_ = false;
   bool cannot_write_ = false;
   std::string fault_;
 };

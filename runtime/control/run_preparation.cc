@@ -84,7 +84,8 @@ struct OpenRecord {
 
 /// Skips checkpoints that are newer than the last training step in the remaining record. False:
 /// there are none of those.
-Result<bool> pass_over_newer(const fs::path& run_folder, const Plan& plan, OpenRecord& record) {
+Result<bool> skip_newer_checkpoints(const fs::path& run_folder, const Plan& plan,
+                                    OpenRecord& record) {
   ASSIGN_OR_RETURN(const auto taken, learner_steps_in(plan, record.trace(), record.cuts));
   const auto& begun_from = record.trace().catalog().resumed_from;
   bool passes_over = false;
@@ -155,7 +156,7 @@ Result<OpenRecord> open_record(const fs::path& folder, const Plan& plan, ResumeC
         if (plan.process(process).name == record.heads[i].process)
           unfit[record.paths[i]] = "it is newer than the remaining record of another process";
     if (!newer.empty()) continue;
-    ASSIGN_OR_RETURN(const bool changes, pass_over_newer(choice.run_folder, plan, record));
+    ASSIGN_OR_RETURN(const bool changes, skip_newer_checkpoints(choice.run_folder, plan, record));
     if (!changes) return record;
   }
 }

@@ -47,7 +47,7 @@ RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& 
       board_(board),
       inbox_(std::make_shared<ControlInbox>()),
       commands_(folder.path(), {::getpid(), start_ticks(::getpid())}),
-      desk_(
+      pauses_(
           plan, [this](ProcessId to, Payload message) { tell(to, std::move(message)); },
           [this](const std::string& id, const Json& answer) {
             // The person's command gives up after a while, and reports it.
@@ -91,8 +91,8 @@ void RunSession::watch() {
       event = inbox_->take(Duration());
     }
     for (auto& worker : workers_) take_steps(worker);
-    obey_commands();
-    obey_signals();
+    apply_commands();
+    apply_signals();
     watch_agents();
     watch_silence();
     if (coordination_.ok()) coordination_ = coordinator_->tick(steady_now());
@@ -124,12 +124,12 @@ void RunSession::handle(const ControlEvent& event) {
   if (coordination_.ok())
     coordination_ = coordinator_->handle(event.peer, event.message, steady_now());
   if (as_if<TenantFinished>(event.message) != nullptr) board_.set_aside(coordinator_->set_aside());
-  if (const auto* held = as_if<HoldAnswered>(event.message)) desk_.handle(event.peer, *held);
+  if (const auto* held = as_if<HoldAnswered>(event.message)) pauses_.handle(event.peer, *held);
   if (const auto* beat = as_if<Heartbeat>(event.message)) {
-    desk_.heard(event.peer, beat->engine_uses, steady_now());
+    pauses_.heard(event.peer, beat->engine_uses, steady_now());
     if (beat->num_steps > 0) begin();
   }
-  if (as_if<GroupsReady>(event.message) != nullptr) desk_.process_back(event.peer, steady_now());
+  if (as_if<GroupsReady>(event.message) != nullptr) pauses_.process_back(event.peer, steady_now());
   if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
   if (as_if<FirstToken>(event.message) != nullptr) {
     begin();
@@ -203,21 +203,21 @@ void RunSession::note_first_token() {
   if (age) (void)folder_.note(Json::object().set("first_token_seconds", *age));
 }
 
-void RunSession::obey_signals() {
-  while (num_signals_obeyed_ < SignalCounter::count()) {
-    ++num_signals_obeyed_;
-    terminal_.say(num_signals_obeyed_ == 1
+void RunSession::apply_signals() {
+  while (num_signals_applied_ < SignalCounter::count()) {
+    ++num_signals_applied_;
+    terminal_.say(num_signals_applied_ == 1
                       ? "draining: what is in flight ends and a checkpoint is written "
                         "(Ctrl-C again stops now)"
-                  : num_signals_obeyed_ == 2 ? "stopping now (Ctrl-C again kills)"
-                                             : "killed");
+                  : num_signals_applied_ == 2 ? "stopping now (Ctrl-C again kills)"
+                                              : "killed");
     act(lifecycle_.on_signal(), "interrupted");
   }
 }
 
 /// Counts signals that arrived too late to react to.
 void RunSession::count_signals() {
-  for (; num_signals_obeyed_ < SignalCounter::count(); ++num_signals_obeyed_)
+  for (; num_signals_applied_ < SignalCounter::count(); ++num_signals_applied_)
     (void)lifecycle_.on_signal();
 }
 
@@ -244,7 +244,7 @@ void RunSession::act(RunLifecycle::Action action, const std::string& reason) {
   if (action == Action::kDrain &&
       !coordinator_->drain(reason, static_cast<uint8_t>(RunEnd::kInterrupted)))
     action = lifecycle_.on_nothing_to_drain();
-  if (action != Action::kNothing) desk_.end("the run ends");
+  if (action != Action::kNothing) pauses_.end("the run ends");
   if (action == Action::kKillAll) kill_all();
   if (action != Action::kStop) return;
   for (auto& worker : workers_)

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "graph/plan.h"
-#include "runtime/control/engine_desk.h"
+#include "runtime/control/pause_controller.h"
 #include "runtime/control/restart_budget.h"
 #include "runtime/control/run_coordinator.h"
 #include "runtime/control/run_hosts.h"
@@ -94,7 +94,7 @@ class RunSession {
   bool plan_restart(ProcessId process);
   bool is_needed(ProcessId process);
   void restart_due();
-  Error died_early(Worker& worker, const ControlEvent& event);
+  Error error_of_early_death(Worker& worker, const ControlEvent& event);
   void lose(ProcessId process);
   std::string memory_advice(size_t index) const;
   void note_memory();
@@ -111,7 +111,7 @@ class RunSession {
   Status keep_leftover_steps() const;
   void note_first_token();
   void note_recovered(const RunRecovered& recovered);
-  void obey_signals();
+  void apply_signals();
   void watch_silence();
   void act(RunLifecycle::Action action, const std::string& reason);
   void count_signals();
@@ -129,7 +129,7 @@ class RunSession {
   std::string fresh_run_id() const;
   std::string run_id() const;
   // run_watch.cc
-  void obey_commands();
+  void apply_commands();
   std::string why_no_command() const;
   Status note_workers();
   void tell_watchers(const ControlEvent& event);
@@ -152,7 +152,7 @@ class RunSession {
   std::unique_ptr<RunHosts> hosts_;  // null without other machines; destroyed after the workers
   std::vector<Worker> workers_;
   std::unique_ptr<RunCoordinator> coordinator_;
-  EngineDesk desk_;                        // pauses of engines
+  PauseController pauses_;                 // pauses of engines
   Status coordination_;                    // the first fault of the whole run
   std::unique_ptr<SocketFolder> sockets_;  // null for a run of one process
   std::unique_ptr<LineFile> merged_log_;   // null for a run of one process
@@ -161,7 +161,7 @@ class RunSession {
   double wall_start_ = 0;     // wall-clock time of this start
   double wall_zero_ = 0;      // wall-clock time of the run's first start
   RunLifecycle lifecycle_;
-  int num_signals_obeyed_ = 0;
+  int num_signals_applied_ = 0;
   bool has_begun_ = false, was_killed_ = false;
   bool has_first_token_ = false;
   size_t num_recovered_ = 0;  // workers that have followed their records

@@ -74,11 +74,11 @@ std::string RunSession::why_no_command() const {
   return "";
 }
 
-void RunSession::obey_commands() {
+void RunSession::apply_commands() {
   const Time now = steady_now();
-  for (const auto& ask : commands_.take()) desk_.ask(ask.id, ask.content, why_no_command(), now);
-  desk_.tick(now);
-  board_.set_holds(desk_.holds(now));
+  for (const auto& ask : commands_.take()) pauses_.ask(ask.id, ask.content, why_no_command(), now);
+  pauses_.tick(now);
+  board_.set_holds(pauses_.holds(now));
 }
 
 /// Writes the log lines of all processes into one file, each with its process and its node.

@@ -6,7 +6,7 @@ namespace primerl {
 
 StartPolicy::Next StartPolicy::after(const RunEnding& ending, int64_t num_steps, Time now) {
   Next next;
-  if (!ending.has_left_record) {
+  if (!ending.must_skip_record) {
     if (!ending.has_lost_worker) return next;
     // Without progress, old restarts count too: reaching a step that always fails may take longer
     // than the window.
@@ -20,7 +20,7 @@ StartPolicy::Next StartPolicy::after(const RunEnding& ending, int64_t num_steps,
   next.what = Next::What::kAgain;
   // If processes die repeatedly while they follow a record, they would die again with it.
   num_deaths_following_ = ending.was_following ? num_deaths_following_ + 1 : 0;
-  next.from_checkpoint = ending.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
+  next.from_checkpoint = ending.must_skip_record || num_deaths_following_ >= kDeathsFollowingMax;
   return next;
 }
 

@@ -186,10 +186,10 @@ struct GroupSetup {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Wiring> wiring;
   GroupId group;
-  uint32_t incarnation = 1;               // incarnation of this process
-  HostServices* host_services = nullptr;  // must stay valid while the group exists
-  GroupExecutor* executor = nullptr;      // must stay valid while the group exists
-  ResourceFactory factory;                // makes the group's own resources, in start()
+  uint32_t incarnation = 1;                     // incarnation of this process
+  ProcessServices* process_services = nullptr;  // must stay valid while the group exists
+  GroupExecutor* executor = nullptr;            // must stay valid while the group exists
+  ResourceFactory factory;                      // makes the group's own resources, in start()
   /// Resources that groups share (weight channel, tokenizer), by index of Plan::resources; null for
   /// a resource that one group owns. They must stay valid while the group exists.
   std::vector<Resource*> shared_resources;

@@ -48,7 +48,7 @@ class TurnActor final : public caf::event_based_actor {
 // CAF stores its logger in a thread-local of the thread that made a system or spawned an actor. A
 // system's destructor waits until no thread holds the logger. Without this call, destruction on
 // another thread would never end.
-void let_logger_go() { caf::logger::set_current_actor_system(nullptr); }
+void release_logger() { caf::logger::set_current_actor_system(nullptr); }
 
 }  // namespace
 
@@ -58,7 +58,7 @@ struct CafActors::System {
     config.set("scheduler.max-threads", static_cast<size_t>(pool_threads));
     config.set("scheduler.max-throughput", kTurnsInARow);
     system = std::make_unique<caf::actor_system>(config);
-    let_logger_go();
+    release_logger();
   }
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system;
@@ -92,7 +92,7 @@ CafActors::WakeUp CafActors::spawn(Turn turn, bool detached) {
   auto& system = *system_->system;
   const caf::actor actor = detached ? system.spawn<TurnActor, caf::detached>(std::move(turn))
                                     : system.spawn<TurnActor>(std::move(turn));
-  let_logger_go();
+  release_logger();
   return [actor] { caf::anon_send(actor, TurnAtom::value); };
 }
 

@@ -80,12 +80,12 @@ class CafExecutor::Core final : private CellOwner {
 
   // caf_remote.cc
   void send_to_process(MessageBatch&& batch);
-  void tell_neighbours(ProcessId process, bool is_up, uint32_t incarnation);
+  void notify_peers(ProcessId process, bool is_up, uint32_t incarnation);
   std::atomic<uint32_t>& known_incarnation(GroupId group, ProcessId process) {
     return known_incarnations_[group.index() * live_incarnations_.size() + process.index()];
   }
-  void note_stillness(bool is_waiting);
-  void add_stillness(RunStatus& status) const;
+  void note_idle_since(bool is_waiting);
+  void add_idle_time(RunStatus& status) const;
 
   // CellOwner
   void deliver(MessageBatch&& batch) override {
@@ -122,7 +122,7 @@ class CafExecutor::Core final : private CellOwner {
   std::atomic<bool> is_stopping_{false};
   std::atomic<bool> has_lost_threads_{false};
   std::atomic<bool> is_waiting_{false}, has_alarm_{false};
-  std::atomic<int64_t> still_since_ns_{0};
+  std::atomic<int64_t> idle_since_ns_{0};
 
   // Incarnations of the other processes. Two numbers per process: that of the connected process (0:
   // none; guarded by connections_mutex_), and the one that each group here has been notified of. A

@@ -88,7 +88,7 @@ void CafExecutor::Core::spawn(const std::shared_ptr<GroupCell>& cell) {
 
 Status CafExecutor::Core::prepare() {
   CHECK(phase_ == Phase::kNew, "an executor was started twice");
-  if (setup_.begins_at && setup_.step_source == nullptr) clock_.go_on_from(*setup_.begins_at);
+  if (setup_.begins_at && setup_.step_source == nullptr) clock_.continue_from(*setup_.begins_at);
   const Plan& plan = *setup_.plan;
   RETURN_IF_ERROR(check_process());
   RETURN_IF_ERROR(make_shared_resources());
@@ -105,7 +105,7 @@ Status CafExecutor::Core::prepare() {
     group.wiring = wiring_;
     group.group = id;
     group.incarnation = setup_.incarnation;
-    group.host_services = setup_.host_services;
+    group.process_services = setup_.process_services;
     group.factory = setup_.factory;
     group.shared_resources = shared;
     group.observer = setup_.observer;
@@ -274,7 +274,7 @@ RunStatus CafExecutor::Core::status() const {
   RunStatus status;
   for (auto* cell : here_) status.num_steps += cell->group().counts().num_steps;
   status.edges = ledger();
-  add_stillness(status);
+  add_idle_time(status);
   const std::lock_guard lock(mutex_);
   status.is_draining = phase_ == Phase::kDraining;
   return status;
@@ -379,9 +379,9 @@ void CafExecutor::Core::resume() {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_live_, true)) return;
-    still_since_ns_ = 0;  // it was measured on the old clock
+    idle_since_ns_ = 0;  // it was measured on the old clock
     // A drain that began meanwhile gets its full time, counted from now.
-    clock_.go_on_from(setup_.step_source->ended());
+    clock_.continue_from(setup_.step_source->ended());
     draining_since_ = clock_.now();
   }
   setup_.step_source->resume();

@@ -29,9 +29,9 @@ namespace primerl {
 struct CafExecutorSetup {
   std::shared_ptr<const Plan> plan;
   ProcessId process{0};
-  uint32_t incarnation = 1;               // incarnation of this process
-  HostServices* host_services = nullptr;  // must stay valid while the executor exists; called from
-                                          // every group's thread
+  uint32_t incarnation = 1;                     // incarnation of this process
+  ProcessServices* process_services = nullptr;  // must stay valid while the executor exists; called
+                                                // from every group's thread
   ResourceFactory factory;
   DeliveryObserver* observer = nullptr;  // must stay valid while the executor exists; called from
                                          // every group's thread

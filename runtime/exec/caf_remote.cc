@@ -44,7 +44,7 @@ void CafExecutor::Core::peer_changed(GroupId group, const PeerChange& change) {
       change.is_up ? change.incarnation : 0;
 }
 
-void CafExecutor::Core::tell_neighbours(ProcessId process, bool is_up, uint32_t incarnation) {
+void CafExecutor::Core::notify_peers(ProcessId process, bool is_up, uint32_t incarnation) {
   for (auto* cell : here_) {
     const auto& peers = wiring_->groups[cell->group().id().index()].peers;
     for (const GroupId peer : peers)
@@ -58,14 +58,14 @@ void CafExecutor::Core::peer_down(ProcessId process, uint32_t incarnation) {
     const std::unique_lock lock(connections_mutex_);
     live_incarnations_[process.index()] = 0;
   }
-  tell_neighbours(process, false, incarnation);
+  notify_peers(process, false, incarnation);
 }
 
 Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
                                   const std::function<Status()>& join) {
   // Groups are notified at once, but their sends wait for this lock until the connection is up.
   const std::unique_lock lock(connections_mutex_);
-  tell_neighbours(process, true, incarnation);
+  notify_peers(process, true, incarnation);
   RETURN_IF_ERROR(join());
   live_incarnations_[process.index()] = incarnation;
   return ok();
@@ -74,15 +74,15 @@ Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
 void CafExecutor::Core::finish(RunEnd end) { this->end(end, ok()); }
 
 /// A stall can only be decided over all processes; this one reports its own state.
-void CafExecutor::Core::note_stillness(bool is_waiting) {
+void CafExecutor::Core::note_idle_since(bool is_waiting) {
   is_waiting_ = is_waiting;
   has_alarm_ = timers_->has_alarm();
-  still_since_ns_ = last_change_.to_nanoseconds();
+  idle_since_ns_ = last_change_.to_nanoseconds();
 }
 
-void CafExecutor::Core::add_stillness(RunStatus& status) const {
-  const int64_t since = still_since_ns_;
-  if (since != 0) status.still_for = clock_.now() - Time::from_nanoseconds(since);
+void CafExecutor::Core::add_idle_time(RunStatus& status) const {
+  const int64_t since = idle_since_ns_;
+  if (since != 0) status.idle_for = clock_.now() - Time::from_nanoseconds(since);
   status.is_waiting = is_waiting_;
   status.has_alarm = has_alarm_;
   status.is_idle = true;

@@ -49,7 +49,7 @@ void CafExecutor::Core::watch_handlers(Time now, bool is_draining) {
     const auto view = cell->group().view();
     const bool is_apart = cell->group().may_run_apart();
     if (const auto alarm = handler_watch_.check(view, now, is_apart))
-      setup_.host_services->log(LogLevel::kWarning, alarm->name, alarm->text);
+      setup_.process_services->log(LogLevel::kWarning, alarm->name, alarm->text);
     // A work call has no message that could be refused; the stall report names it.
     if (!is_apart || !view.is_running || view.handling.is_none()) continue;
     if (now - handler_watch_.last_activity(view.group) > handler_limit(cell->group()))
@@ -117,7 +117,7 @@ void CafExecutor::Core::watch_record(Time now) {
   }
   // Messages from other processes may take any time, so only all processes together can detect a
   // stall.
-  if (setup_.others != nullptr) return note_stillness(true);
+  if (setup_.others != nullptr) return note_idle_since(true);
   if (has_changed || now - last_change_ < kStuckAfter) return;
   end(RunEnd::kFailed, setup_.step_source->stuck());
 }
@@ -139,7 +139,7 @@ void CafExecutor::Core::watch_stall(Time now) {
     last_activity_ = activity;
     last_change_ = now;
   }
-  note_stillness(is_waiting);
+  note_idle_since(is_waiting);
   if (has_changed || setup_.others != nullptr) return;
   // If only a timer is pending, the run is idle, not stalled.
   if ((timers_->has_alarm() && !is_waiting) ||

@@ -26,9 +26,9 @@ using ResourceFactory =
     std::function<Result<std::unique_ptr<Resource>>(const Plan& plan, int32_t index)>;
 
 /// Services of the process around the executor. Thread-safe. Must never block on a slow observer.
-class HostServices {
+class ProcessServices {
  public:
-  virtual ~HostServices() = default;
+  virtual ~ProcessServices() = default;
   virtual RunFiles& files() = 0;  // one file is used by one group at a time
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   virtual void log(LogLevel level, std::string_view instance, std::string_view text) = 0;
@@ -58,7 +58,7 @@ struct RunStatus {
   uint64_t num_steps = 0;  // group steps so far; it rises while the run makes progress
   bool is_draining = false;
   bool is_idle = false;           // the run drains and no group here has anything left to do
-  Duration still_for;             // since the last step or progress() call here
+  Duration idle_for;              // since the last step or progress() call here
   bool is_waiting = false;        // an input waits here, or a handler runs
   bool has_alarm = false;         // a timer is set here
   std::vector<EdgeLedger> edges;  // index = EdgeId

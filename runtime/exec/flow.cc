@@ -181,7 +181,7 @@ void Flow::count_full(uint32_t actor, int change) {
   const bool is_blocked = num_full_[actor] > 0;
   if (is_blocked && !was_blocked) ++num_blocked_;
   if (!is_blocked && was_blocked) --num_blocked_;
-  if (change < 0) got_room_ = true;
+  if (change < 0) got_capacity_ = true;
 }
 
 void Flow::update_full(OutLink& out) {
@@ -191,7 +191,7 @@ void Flow::update_full(OutLink& out) {
                                         static_cast<uint64_t>(out.link->bytes_max));
   if (full == out.is_full) return;
   out.is_full = full;
-  if (!full) got_room_ = true;
+  if (!full) got_capacity_ = true;
   // Never 0, because 0 means "not full" and a virtual clock begins at 0.
   const auto time = static_cast<uint64_t>(std::max<int64_t>(now_.to_nanoseconds(), 1));
   const uint64_t since = out.full_since_ns.get();
@@ -261,7 +261,7 @@ void Flow::reopen(OutLink& out) {
     if (std::exchange(output.is_counted, false)) count_full(out.actor, -1);
   }
   rebuild_targets(output);
-  got_room_ = true;
+  got_capacity_ = true;
 }
 
 void Flow::resume() {

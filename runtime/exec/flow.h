@@ -103,7 +103,7 @@ class Flow {
   std::span<const uint32_t> num_full() const { return num_full_; }
   bool is_open() const { return num_blocked_ == 0; }
   /// Whether a link got free capacity since the last call.
-  bool take_got_room() { return std::exchange(got_room_, false); }
+  bool take_got_capacity() { return std::exchange(got_capacity_, false); }
   bool has_outbox() const { return num_in_outboxes_ > 0; }
 
   int64_t room(uint32_t actor, uint32_t output, InstanceId target) const;
@@ -126,7 +126,7 @@ class Flow {
   std::vector<uint32_t> num_full_;  // by actor
   uint32_t num_blocked_ = 0;        // number of actors with full outputs
   uint64_t num_in_outboxes_ = 0;
-  bool got_room_ = false;
+  bool got_capacity_ = false;
   Time now_;
 };
 

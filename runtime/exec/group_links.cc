@@ -250,9 +250,9 @@ void ActorGroup::Body::check_bound(InLink& in) {
   if (setup().step_source != nullptr) return;
   const uint64_t num_waiting = in.num_waiting.get();
   if (num_waiting <= static_cast<uint64_t>(in.link->bound)) in.excess = 0;
-  if (num_waiting <= static_cast<uint64_t>(in.link->bound) + in.excess || in.is_unkept_promise)
+  if (num_waiting <= static_cast<uint64_t>(in.link->bound) + in.excess || in.is_bound_exceeded)
     return;
-  in.is_unkept_promise = true;
+  in.is_bound_exceeded = true;
   setup().executor->group_failed(
       setup().group,
       error(Code::kInternal, "edge '{}' had {} messages waiting, its bound is {}",

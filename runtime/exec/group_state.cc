@@ -316,7 +316,7 @@ Status ActorGroup::Body::restore(const GroupState& state, Time now) {
   for (const SavedInput& saved : state.inputs) RETURN_IF_ERROR(put_back(saved));
   inbox_.set_last_arrival(state.last_arrival);
   RETURN_IF_ERROR(restore_out_links(state));
-  (void)common_->flow->take_got_room();
+  (void)common_->flow->take_got_capacity();
   flush();
   update_gauge();
   return ok();

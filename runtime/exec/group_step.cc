@@ -313,7 +313,7 @@ void ActorGroup::Body::give_up(Running& running, TenantSlot tenant, Error why) {
     return setup().executor->group_failed(setup().group, std::move(why));
   if (!failed_.emplace(tenant, why.text()).second) return;
   const std::string& name = setup().plan->tenants[tenant.index()].name;
-  setup().host_services->log(
+  setup().process_services->log(
       LogLevel::kError, running.self_name(),
       fmt::format("tenant '{}' is set aside, the others continue: {}", name, why.text()));
   setup().executor->tenant_failed(tenant, failed_.at(tenant));
@@ -469,7 +469,7 @@ void ActorGroup::Body::record(Running& running, bool is_abandoned, Time ended) {
 }
 
 void ActorGroup::Body::after_change() {
-  if (common_->flow->take_got_room()) arm_work();
+  if (common_->flow->take_got_capacity()) arm_work();
   if (is_in_burst_) return;
   flush();
   update_gauge();

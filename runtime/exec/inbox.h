@@ -48,7 +48,7 @@ struct InLink {
   uint64_t excess = 0;                // waiting messages beyond the bound, after a record was
                                       // followed
   bool is_ungranted = false;          // is in its peer's list of ungranted links
-  bool is_unkept_promise = false;     // the bound was exceeded, and that was reported
+  bool is_bound_exceeded = false;     // the bound was exceeded, and that was reported
   std::vector<uint64_t> latest;       // for latest_wins: position of the waiting input, by tenant
                                       // slot
   Counter num_received, num_handled;  // num_received: without refused messages

@@ -20,7 +20,7 @@ steady_clock::time_point RunClock::at(Time time) const {
       nanoseconds(time.to_nanoseconds() - ahead_ns_.load(std::memory_order_relaxed)));
 }
 
-void RunClock::go_on_from(Time time) {
+void RunClock::continue_from(Time time) {
   ahead_ns_.store(time.to_nanoseconds() - steady_now().to_nanoseconds(), std::memory_order_relaxed);
 }
 

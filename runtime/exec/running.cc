@@ -184,7 +184,7 @@ const Tenant& Running::tenant(TenantSlot slot) const {
 }
 
 const ResumePoint* Running::resume_point(TenantSlot slot) const {
-  return common_->setup.host_services->resume_point(slot);
+  return common_->setup.process_services->resume_point(slot);
 }
 
 Progress Running::progress() {
@@ -202,7 +202,7 @@ Progress Running::progress() {
 }
 
 void Running::publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) {
-  if (!is_abandoned()) common_->setup.host_services->publish_metrics(tenant, step, values);
+  if (!is_abandoned()) common_->setup.process_services->publish_metrics(tenant, step, values);
 }
 
 void Running::count(std::string_view name, int64_t amount) {
@@ -210,7 +210,7 @@ void Running::count(std::string_view name, int64_t amount) {
 }
 
 void Running::log(LogLevel level, std::string_view text) {
-  if (!is_abandoned()) common_->setup.host_services->log(level, instance_->name, text);
+  if (!is_abandoned()) common_->setup.process_services->log(level, instance_->name, text);
 }
 
 void Running::emit(uint32_t output, Payload payload, const SendOptions& options) {

@@ -125,7 +125,7 @@ class Running final : public Services, public OutputSink, public Resources {
     has_given_up = true;
   }
   void stop_on_error() override { stops_on_error_ = has_given_up = true; }
-  RunFiles& files() override { return common_->setup.host_services->files(); }
+  RunFiles& files() override { return common_->setup.process_services->files(); }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;
   void count(std::string_view name, int64_t amount) override;
   void log(LogLevel level, std::string_view text) override;

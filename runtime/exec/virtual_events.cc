@@ -172,7 +172,7 @@ void VirtualExecutor::deliver(BatchQueue& queue) {
   if (sender.group && batch.incarnation == sender.incarnation) in_transit_ -= batch.messages.size();
   const GroupId to = queue.to;
   if (slots_[to.index()].group == nullptr) {
-    of_dead_.num_received += batch.messages.size();
+    counts_of_dead_groups_.num_received += batch.messages.size();
     return;
   }
   const Status status = slots_[to.index()].group->accept(std::move(batch), now_);
@@ -226,7 +226,7 @@ void VirtualExecutor::look_for_end() {
     std::vector<GroupCounts> counts;
     for (const GroupSlot& slot : slots_)
       if (slot.group) counts.push_back(slot.group->counts());
-    counts.push_back(of_dead_);
+    counts.push_back(counts_of_dead_groups_);
     counts.back().is_idle = true;
     if (drain_.is_over(counts) || drain_.is_over(counts))
       return finish_run(is_drain_requested_ ? RunEnd::kInterrupted : RunEnd::kFinished, ok());

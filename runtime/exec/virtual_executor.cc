@@ -28,11 +28,11 @@ Duration apart_handler_limit(const Plan& plan) {
 }
 
 VirtualExecutor::VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
-                                 HostServices& host_services, VirtualOptions options)
+                                 ProcessServices& process_services, VirtualOptions options)
     : plan_(std::move(plan)),
       wiring_(make_wiring(*plan_)),
       factory_(std::move(factory)),
-      host_services_(host_services),
+      process_services_(process_services),
       options_(std::move(options)),
       apart_limit_(apart_handler_limit(*plan_)),
       choice_(mix(stable_hash("schedule"), options_.seed)),
@@ -72,7 +72,7 @@ GroupSetup VirtualExecutor::setup_of(GroupId id) {
   setup.wiring = wiring_;
   setup.group = id;
   setup.incarnation = slots_[id.index()].incarnation;
-  setup.host_services = &host_services_;
+  setup.process_services = &process_services_;
   setup.executor = this;
   setup.factory = factory_;
   setup.shared_resources = shared_;
@@ -243,9 +243,9 @@ void VirtualExecutor::kill(ProcessId process) {
   for (GroupId id : plan_->processes[process.index()].groups) {
     GroupSlot& slot = slots_[id.index()];
     const GroupCounts counts = slot.group->counts();
-    of_dead_.num_steps += counts.num_steps;
-    of_dead_.num_shipped += counts.num_shipped;
-    of_dead_.num_received += counts.num_received;
+    counts_of_dead_groups_.num_steps += counts.num_steps;
+    counts_of_dead_groups_.num_shipped += counts.num_shipped;
+    counts_of_dead_groups_.num_received += counts.num_received;
     slot.group.reset();
     slot.is_busy = slot.is_stuck = false;
     for (BatchQueue& queue : queues_) {
@@ -256,7 +256,7 @@ void VirtualExecutor::kill(ProcessId process) {
                                     ? batch.incarnation == slot.incarnation
                                     : sender.group && batch.incarnation == sender.incarnation;
         if (is_counted) in_transit_ -= batch.messages.size();
-        if (queue.to == id) of_dead_.num_received += batch.messages.size();
+        if (queue.to == id) counts_of_dead_groups_.num_received += batch.messages.size();
       }
       if (queue.to == id) queue.batches.clear();
     }
@@ -267,7 +267,7 @@ void VirtualExecutor::kill(ProcessId process) {
   check_invariants();
 }
 
-Status VirtualExecutor::revive(ProcessId process) {
+Status VirtualExecutor::restart_process(ProcessId process) {
   for (GroupId id : plan_->processes[process.index()].groups) {
     RETURN_IF_ERROR(start_group(id));
     if (drain_deadline_) slots_[id.index()].group->begin_drain(now_);

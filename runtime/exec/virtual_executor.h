@@ -82,9 +82,9 @@ Duration apart_handler_limit(const Plan& plan);
 
 class VirtualExecutor final : public Executor, private GroupExecutor, private DeliveryObserver {
  public:
-  /// `factory` and `host_services` must stay valid while the executor exists.
+  /// `factory` and `process_services` must stay valid while the executor exists.
   VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
-                  HostServices& host_services, VirtualOptions options);
+                  ProcessServices& process_services, VirtualOptions options);
   ~VirtualExecutor() override;
 
   Status start() override;
@@ -117,7 +117,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   /// them. The other processes are notified at once.
   void kill(ProcessId process);
   /// Starts the process again with the next incarnation.
-  Status revive(ProcessId process);
+  Status restart_process(ProcessId process);
 
   /// Gives a command to every addressed actor. Not while groups follow a record.
   void command(const ActorCommand& command);
@@ -182,7 +182,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   const std::shared_ptr<const Plan> plan_;
   const std::shared_ptr<const Wiring> wiring_;
   const ResourceFactory factory_;
-  HostServices& host_services_;
+  ProcessServices& process_services_;
   const VirtualOptions options_;
   const Duration apart_limit_;
   RandomStream choice_;
@@ -201,7 +201,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   std::vector<Time> late_at_;
   std::vector<CommandAnswer> answers_;
   DrainDetector drain_;
-  GroupCounts of_dead_;  // counts of dead groups: they keep shipped = received
+  GroupCounts counts_of_dead_groups_;  // counts of dead groups: they keep shipped = received
   std::optional<Time> drain_deadline_;
   std::optional<RunOutcome> outcome_;
   Time now_;

@@ -10,7 +10,7 @@ namespace primerl {
 namespace {
 
 // Heartbeats come one second apart and not all at the same time, so only a longer pause is shown.
-constexpr Duration kStillFor = Duration::seconds(3);
+constexpr Duration kIdleShownAfter = Duration::seconds(3);
 
 /// Rounded to milliseconds.
 double seconds_of(double seconds) {
@@ -84,7 +84,7 @@ bool runs_apart(const Plan& plan, const GroupReport& report) {
 }
 
 /// Whether a handler has shown no sign of life for longer than handler_alarm_after.
-bool is_alarming(const Plan& plan, const GroupReport& group) {
+bool is_alarm_due(const Plan& plan, const GroupReport& group) {
   const Duration after = plan.settings.handler_alarm_after;
   return after != Duration() && group.is_running && group.group < plan.groups.size() &&
          Duration::nanoseconds(group.silent_ns) >= after && !runs_apart(plan, group);
@@ -95,7 +95,7 @@ Json alarms_json(const Plan& plan, const Wiring& wiring, const RunSnapshot& pict
   for (size_t i = 0; i < picture.processes.size(); ++i) {
     if (picture.processes[i].beat == nullptr) continue;
     for (const GroupReport& group : picture.processes[i].beat->groups) {
-      if (!is_alarming(plan, group)) continue;
+      if (!is_alarm_due(plan, group)) continue;
       const auto view = to_view(plan, wiring, group, Time());
       if (!view) continue;
       alarms.push_back(
@@ -283,7 +283,7 @@ Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,
   if (Json held = held_engines_json(plan, picture); !held.as_array().empty())
     status.set("held_engines", std::move(held));
   if (!picture.holds.empty()) status.set("holds", holds_json(plan, picture, now));
-  if (is_still(picture, kStillFor)) {
+  if (is_stalled_for(picture, kIdleShownAfter)) {
     const StallReport report = stall_report_of(plan, wiring, picture);
     status.set("still", report.text());
     if (!report.wait_cycle.empty()) status.set("wait_cycle", Json::list(report.wait_cycle));

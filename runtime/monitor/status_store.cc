@@ -179,11 +179,11 @@ StallReport stall_report_of(const Plan& plan, const Wiring& wiring, const RunSna
   return make_stall_report(plan, wiring, views, now);
 }
 
-bool is_still(const RunSnapshot& picture, Duration still_for) {
+bool is_stalled_for(const RunSnapshot& picture, Duration idle_for) {
   bool is_waiting = false;
   for (const ProcessPicture& process : picture.processes) {
     if (process.beat == nullptr) return false;
-    if (Duration::milliseconds(process.beat->still_ms) < still_for) return false;
+    if (Duration::milliseconds(process.beat->still_ms) < idle_for) return false;
     is_waiting = is_waiting || process.beat->is_waiting;
   }
   return is_waiting;

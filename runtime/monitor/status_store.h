@@ -129,8 +129,8 @@ class StatusStore {
   mutable std::shared_ptr<const Wiring> wiring_;  // made at the first request
 };
 
-/// Whether no process made progress for `still_for` while an input waits.
-bool is_still(const RunSnapshot& picture, Duration still_for);
+/// Whether no process made progress for `idle_for` while an input waits.
+bool is_stalled_for(const RunSnapshot& picture, Duration idle_for);
 
 /// The whole state as Prometheus text, and as one JSON value for `ps` and other programs.
 std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnapshot& picture,

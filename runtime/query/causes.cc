@@ -11,7 +11,7 @@ namespace primerl {
 namespace {
 
 /// How many steps back to search for the messages that a work call used.
-constexpr uint64_t kTakenInMax = 64;
+constexpr uint64_t kUsedMessagesMax = 64;
 
 struct Place {
   GroupId group;
@@ -99,7 +99,7 @@ class Walk {
           add(payload->cause, CauseKind::kAnswers);
       }
     if (causes.empty() && step.kind != StepKind::kMessage && !is_source(step))
-      add_taken_in(step, causes);
+      add_used_messages(step, causes);
     for (uint64_t i = 1; i <= program_order_ && step.step > i; ++i)
       if (known.insert({step.group, step.step - i}).second)
         causes.emplace_back(Place{step.group, step.step - i}, CauseKind::kProgramOrder);
@@ -107,8 +107,8 @@ class Walk {
   }
   /// Adds the messages that a work call or a timer could use: those since the last work call that
   /// sent something.
-  void add_taken_in(const TraceStep& step, std::vector<std::pair<Place, CauseKind>>& causes) {
-    for (uint64_t i = 1; i <= kTakenInMax && step.step > i; ++i) {
+  void add_used_messages(const TraceStep& step, std::vector<std::pair<Place, CauseKind>>& causes) {
+    for (uint64_t i = 1; i <= kUsedMessagesMax && step.step > i; ++i) {
       const auto before = trace_.step(step.group, step.step - i);
       if (!before) return;
       if (before->kind == StepKind::kMessage)

@@ -42,7 +42,7 @@ class Causes {
     std::vector<GroupDifference> judged;
     for (auto& [group, event] : events_) {
       GroupDifference difference = event.difference;
-      difference.victim_of = guilty_of(difference);
+      difference.victim_of = cause_of_difference(difference);
       difference.is_cause = difference.victim_of.empty();
       judged.push_back(std::move(difference));
     }
@@ -105,7 +105,7 @@ class Causes {
   }
 
   /// The earlier difference that caused this one; "" without one.
-  std::string guilty_of(const GroupDifference& difference) const {
+  std::string cause_of_difference(const GroupDifference& difference) const {
     if (!is_of_inputs(difference)) return "";
     for (const TraceStep& message : messages_of(difference)) {
       const GroupId sender = sender_of(message);

@@ -72,7 +72,7 @@ std::string RequestSpans::gap_after(const TraceStep& last, const TraceStep* comp
   if (completion == nullptr) return "";
   const uint32_t holder = catalog_.links[last.link.index()].target;
   const uint32_t sender = catalog_.links[completion->link.index()].sender;
-  if (sender == holder || !ways_.is_passing_on(InstanceId(holder))) return "";
+  if (sender == holder || !ways_.is_forwarding(InstanceId(holder))) return "";
   return catalog_.instances[holder].actor + " to " + catalog_.instances[sender].actor;
 }
 

@@ -54,7 +54,7 @@ bool RequestSpans::is_before(const TraceStep& a, const TraceStep& b) const {
 }
 
 void RequestSpans::see_on_its_way(const TraceStep& step) {
-  const auto way = ways_.way_to(step);
+  const auto way = ways_.path_to(step);
   Open* const open = open_for(step, way.front());
   if (open == nullptr) return;
   if (way.size() > open->way.size()) open->way = way;
@@ -146,7 +146,7 @@ std::optional<int64_t> RequestSpans::number_of(const TraceStep& entry) const {
 void RequestSpans::see_answer(const TraceStep& completion) {
   RequestEnd end;
   const RequestFacts facts = ways_.facts_of(completion, &end);
-  const auto way = answered_way(completion, facts);
+  const auto way = answered_path(completion, facts);
   if (!way.empty()) return answer(completion, way, facts, end);
   if (unmatched_.size() < kUnmatchedMax) unmatched_.push_back(completion);
 }
@@ -163,10 +163,10 @@ bool RequestSpans::is_of(const std::vector<TraceStep>& way,
 
 /// Empty when the request is not known yet. An engine that ended a request by itself may name
 /// another cause; then only the number identifies the request.
-std::vector<TraceStep> RequestSpans::answered_way(const TraceStep& completion,
-                                                  const RequestFacts& facts) {
+std::vector<TraceStep> RequestSpans::answered_path(const TraceStep& completion,
+                                                   const RequestFacts& facts) {
   if (const auto cause = ways_.cause_of(completion)) {
-    auto way = ways_.way_to(*cause);
+    auto way = ways_.path_to(*cause);
     if (!way.empty() && is_of(way, facts.request)) return way;
   }
   if (!facts.request) return {};
@@ -212,7 +212,7 @@ void RequestSpans::finish() {
   for (const TraceStep& completion : std::exchange(unmatched_, {})) {
     RequestEnd end;
     const RequestFacts facts = ways_.facts_of(completion, &end);
-    const auto way = answered_way(completion, facts);
+    const auto way = answered_path(completion, facts);
     if (!way.empty()) answer(completion, way, facts, end);
   }
   while (!open_order_.empty()) {

@@ -90,7 +90,7 @@ class RequestSpans {
   void learn_number(const TraceStep& entry, int64_t request);
   std::optional<int64_t> number_of(const TraceStep& entry) const;
   bool is_of(const std::vector<TraceStep>& way, const std::optional<int64_t>& request) const;
-  std::vector<TraceStep> answered_way(const TraceStep& completion, const RequestFacts& facts);
+  std::vector<TraceStep> answered_path(const TraceStep& completion, const RequestFacts& facts);
   std::optional<TraceStep> entry_of_number(const TraceStep& completion, int64_t request) const;
   void answer(const TraceStep& completion, const std::vector<TraceStep>& way,
               const RequestFacts& facts, const RequestEnd& end);
@@ -115,7 +115,7 @@ class RequestSpans {
   const TraceCatalog& catalog_;
   const Options options_;
   const std::function<void(const std::string&)> add_;
-  const RequestWays ways_;
+  const RequestPaths ways_;
 
   OpenRequests open_;
   std::map<uint64_t, StepKey> open_order_;  // by the order in which they were first seen

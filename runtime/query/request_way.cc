@@ -50,7 +50,7 @@ void RequestFacts::learn(const RequestFacts& more) {
   keep(num_cached_tokens, more.num_cached_tokens);
 }
 
-RequestWays::RequestWays(const Trace& trace) : trace_(trace) {
+RequestPaths::RequestPaths(const Trace& trace) : trace_(trace) {
   for (const auto& type : trace.catalog().types) {
     messages_.push_back(message_named(type.name));
     auto& entry = schemas_.emplace_back();
@@ -59,13 +59,13 @@ RequestWays::RequestWays(const Trace& trace) : trace_(trace) {
   }
 }
 
-RequestMessage RequestWays::message_of(const TraceStep& step) const {
+RequestMessage RequestPaths::message_of(const TraceStep& step) const {
   if (step.kind != StepKind::kMessage || step.type >= messages_.size())
     return RequestMessage::kOther;
   return messages_[step.type];
 }
 
-std::optional<TraceStep> RequestWays::cause_of(const TraceStep& step) const {
+std::optional<TraceStep> RequestPaths::cause_of(const TraceStep& step) const {
   if (step.cause.is_none()) return std::nullopt;
   const uint32_t group = trace_.catalog().instances[step.cause.instance.index()].group;
   auto cause = trace_.step(GroupId(group), step.cause.step);
@@ -74,7 +74,7 @@ std::optional<TraceStep> RequestWays::cause_of(const TraceStep& step) const {
   return is_another ? std::nullopt : cause;
 }
 
-std::vector<TraceStep> RequestWays::way_to(const TraceStep& step) const {
+std::vector<TraceStep> RequestPaths::path_to(const TraceStep& step) const {
   const RequestMessage message = message_of(step);
   if (message != RequestMessage::kRequest && message != RequestMessage::kPrefilled) return {};
   std::vector<TraceStep> way{step};
@@ -87,20 +87,20 @@ std::vector<TraceStep> RequestWays::way_to(const TraceStep& step) const {
   return way;
 }
 
-std::optional<TraceStep> RequestWays::sender_of(const TraceStep& step) const {
+std::optional<TraceStep> RequestPaths::sender_of(const TraceStep& step) const {
   const auto& catalog = trace_.catalog();
   const uint32_t sender = catalog.links[step.link.index()].sender;
   return trace_.step(GroupId(catalog.instances[sender].group), step.sender_step);
 }
 
-bool RequestWays::has_sender(const TraceStep& step) const { return sender_of(step).has_value(); }
+bool RequestPaths::has_sender(const TraceStep& step) const { return sender_of(step).has_value(); }
 
-Time RequestWays::sent_at(const TraceStep& step) const {
+Time RequestPaths::sent_at(const TraceStep& step) const {
   const auto sender = sender_of(step);
   return sender ? std::min(sender->began + sender->duration, step.began) : step.began;
 }
 
-std::optional<Json> RequestWays::outline_of(const TraceStep& step) const {
+std::optional<Json> RequestPaths::outline_of(const TraceStep& step) const {
   if (!schemas_[step.type]) return std::nullopt;
   const auto stored = trace_.payload(key_of(step));
   if (!stored.ok() || stored->type != step.type) return std::nullopt;
@@ -108,7 +108,7 @@ std::optional<Json> RequestWays::outline_of(const TraceStep& step) const {
   return outline.ok() ? std::optional(std::move(outline).value()) : std::nullopt;
 }
 
-RequestFacts RequestWays::facts_of(const TraceStep& step, RequestEnd* end) const {
+RequestFacts RequestPaths::facts_of(const TraceStep& step, RequestEnd* end) const {
   RequestFacts facts;
   const auto outline = outline_of(step);
   if (!outline) return facts;
@@ -127,13 +127,13 @@ RequestFacts RequestWays::facts_of(const TraceStep& step, RequestEnd* end) const
   return facts;
 }
 
-bool RequestWays::is_passing_on(InstanceId instance) const {
+bool RequestPaths::is_forwarding(InstanceId instance) const {
   return std::ranges::any_of(trace_.catalog().links, [&](const auto& link) {
     return link.sender == instance.value && messages_[link.type] == RequestMessage::kRequest;
   });
 }
 
-LinkId RequestWays::asking_link(InstanceId asker) const {
+LinkId RequestPaths::asking_link(InstanceId asker) const {
   const auto& links = trace_.catalog().links;
   LinkId found;
   for (uint32_t link = 0; link < links.size(); ++link) {

@@ -1,4 +1,4 @@
-/// RequestWays: the path of a request through the actors of a run, from its record:
+/// RequestPaths: the path of a request through the actors of a run, from its record:
 ///
 ///   rollout -GenerateRequest-> router -> prefill -PrefillDone-> decode -Completion-> rollout
 ///
@@ -41,9 +41,9 @@ struct RequestEnd {
   std::vector<int64_t> versions;  // versions of its spans, in order
 };
 
-class RequestWays {
+class RequestPaths {
  public:
-  explicit RequestWays(const Trace& trace);
+  explicit RequestPaths(const Trace& trace);
 
   RequestMessage message_of(const TraceStep& step) const;
   /// The step that handled the message which this one answers. None if the record does not have it,
@@ -51,7 +51,7 @@ class RequestWays {
   std::optional<TraceStep> cause_of(const TraceStep& step) const;
   /// The steps that handled a kRequest or kPrefilled, in order; `step` is the last. Empty for other
   /// messages.
-  std::vector<TraceStep> way_to(const TraceStep& step) const;
+  std::vector<TraceStep> path_to(const TraceStep& step) const;
   /// When the step that sent the message ended, but not later than its handling.
   Time sent_at(const TraceStep& step) const;
   /// Whether the record has the step that sent it.
@@ -59,7 +59,7 @@ class RequestWays {
   /// Empty when the content was not stored. `end` is filled for a Completion; it may be null.
   RequestFacts facts_of(const TraceStep& step, RequestEnd* end = nullptr) const;
   /// Whether the instance forwards requests.
-  bool is_passing_on(InstanceId instance) const;
+  bool is_forwarding(InstanceId instance) const;
   /// The only link on which `asker` sends requests; none when it has several, or none.
   LinkId asking_link(InstanceId asker) const;
 

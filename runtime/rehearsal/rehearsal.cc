@@ -83,8 +83,8 @@ std::string with_edge(const Plan& plan, const std::string& path) {
 }
 
 /// The missing edge that makes the graph run; null if no single edge does.
-const MissingEdge* find_cure(const Plan& plan, const std::vector<MissingEdge>& missing,
-                             const Catalog& catalog) {
+const MissingEdge* find_missing_edge(const Plan& plan, const std::vector<MissingEdge>& missing,
+                                     const Catalog& catalog) {
   int num_tried = 0;
   for (const MissingEdge& edge : missing) {
     if (++num_tried > kRehearsalTrialsMax) break;
@@ -117,7 +117,7 @@ void add_lines(const std::string& text, Diagnostic& finding) {
 void report_still(CheckedGraph& checked, const Plan& staged, const RehearsalPlay& play,
                   const Catalog& catalog) {
   const auto missing = missing_edges(*checked.plan);
-  const MissingEdge* cure = find_cure(*checked.plan, missing, catalog);
+  const MissingEdge* cure = find_missing_edge(*checked.plan, missing, catalog);
   const std::string table = cure != nullptr              ? "node." + cure->from_node
                             : staged.tenants.size() == 1 ? "tenant." + staged.tenants[0].name
                                                          : "graph";

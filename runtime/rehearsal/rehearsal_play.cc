@@ -13,7 +13,7 @@ constexpr Duration kQuietMax = Duration::seconds(5);
 constexpr size_t kComplaintsMax = 3;
 
 /// Discards everything that a run would write, and keeps its warnings, errors and failed rollouts.
-class Listener final : public HostServices, public RunFiles, public StepHooks {
+class Listener final : public ProcessServices, public RunFiles, public StepHooks {
  public:
   Listener(RehearsalPlay& play, const Plan& plan) : play_(play) {
     for (const PlanGroup& group : plan.groups) {
@@ -61,7 +61,7 @@ class Listener final : public HostServices, public RunFiles, public StepHooks {
 
   /// Time of the last message, or of the last computation of an engine.
   Time last_sign() const { return last_sign_; }
-  uint64_t num_troubles() const { return num_troubles_; }
+  uint64_t num_complaints() const { return num_troubles_; }
 
  private:
   RehearsalPlay& play_;
@@ -115,9 +115,9 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
       // The next events show whether the graph only waited or is stuck.
       play.stall = executor.stall_report();
       play.ended = quiet_since = listener.last_sign();
-      troubles_when_quiet = listener.num_troubles();
+      troubles_when_quiet = listener.num_complaints();
     }
-    if (troubles_when_quiet && listener.num_troubles() > *troubles_when_quiet) {
+    if (troubles_when_quiet && listener.num_complaints() > *troubles_when_quiet) {
       play.end = RehearsalPlay::End::kStill;
       return play;
     }

@@ -105,7 +105,7 @@ Result<BisectResult> look_at_metrics(const std::string& run, const Predicate& pr
     const auto upcoming = replay->upcoming();
     ASSIGN_OR_RETURN(const bool moved, replay->advance());
     if (!moved) break;
-    for (const auto& line : session.host_services->take_metrics()) {
+    for (const auto& line : session.process_services->take_metrics()) {
       const double* value = find_metric(line.values, predicate.path);
       if (value == nullptr) return no_metric(line.values, predicate);
       result.num_looked_at += 1;

@@ -114,9 +114,10 @@ class CheckedEngine final : public TracedEngine {
     double largest = 0;
     const double most = setup_.tolerance.logprob;
     for (const std::string& what :
-         {far_number(then.logprobs, now.logprobs, most, largest),
-          far_number(then.prompt_logprobs, now.prompt_logprobs, most, largest),
-          far_number(logprobs_of(then.top_logprobs), logprobs_of(now.top_logprobs), most, largest)})
+         {first_large_difference(then.logprobs, now.logprobs, most, largest),
+          first_large_difference(then.prompt_logprobs, now.prompt_logprobs, most, largest),
+          first_large_difference(logprobs_of(then.top_logprobs), logprobs_of(now.top_logprobs),
+                                 most, largest)})
       if (!what.empty())
         return differs(
             fmt::format("has log-probabilities further than {} from the recorded ones: "

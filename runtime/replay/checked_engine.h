@@ -22,7 +22,7 @@ struct CheckedEngineSetup {
   std::unique_ptr<Engine> engine;  // the real engine, as made
   NextAnswer next;
   ReplayTolerance tolerance;
-  std::shared_ptr<NearNumbers> near = {};  // counts the compared numbers; may be null
+  std::shared_ptr<ToleranceCounts> near = {};  // counts the compared numbers; may be null
   /// Called once, in the step where the first difference is found.
   std::function<void(std::string what)> on_divergence;
 };

@@ -65,7 +65,7 @@ class Search {
   bool is_whole(const TraceStep& step) const;
   std::string refusal(uint32_t group, const TraceStep& step) const;
   bool has_ended_run(uint32_t group, const TraceStep& step) const;
-  bool asked_in_vain(GroupId group, uint64_t step) const;
+  bool has_failed_request(GroupId group, uint64_t step) const;
   void end_before_failed_requests();
   void scan(uint32_t group, bool is_first);
   bool settle(uint32_t group);
@@ -171,7 +171,7 @@ bool Search::has_ended_run(uint32_t group, const TraceStep& step) const {
 }
 
 /// Whether a resource answered in this step that a request failed.
-bool Search::asked_in_vain(GroupId group, uint64_t step) const {
+bool Search::has_failed_request(GroupId group, uint64_t step) const {
   bool has_failed = false;
   trace_.visit_notes(group, step, [&](NoteKind kind, InstanceId, auto bytes) {
     has_failed = has_failed || (kind == NoteKind::kResource && is_failed_answer(bytes));
@@ -191,7 +191,7 @@ void Search::end_before_failed_requests() {
     OfGroup& of = groups_[sender];
     for (const uint64_t asked : {step->cause.step, step->sender_step}) {
       if (is_absent(sender) || asked < of.first || asked > of.last) continue;
-      if (!asked_in_vain(GroupId(sender), asked)) continue;
+      if (!has_failed_request(GroupId(sender), asked)) continue;
       of.last = of.cause_last = asked - 1;
       of.cause = fmt::format("a request of '{}' had failed, which ended the run",
                              plan_.groups[sender].name);

@@ -178,7 +178,7 @@ Status choose_groups(Remake& remake) {
 }
 
 /// Saves nothing: only the learner's files are needed, and `save` writes them.
-class NoServices final : public HostServices, public RunFiles {
+class NoServices final : public ProcessServices, public RunFiles {
  public:
   explicit NoServices(const std::vector<ResumePoint>& points) : points_(points) {}
   RunFiles& files() override { return *this; }
@@ -337,7 +337,7 @@ Status play_to_checkpoint(
         return std::unique_ptr<Resource>(std::move(learner));
       },
       remake.points);
-  setup.host_services = &services;
+  setup.process_services = &services;
   setup.cuts = remake.cuts;
   setup.options.is_real = remake.is_real;
   setup.options.is_absent = remake.is_absent;

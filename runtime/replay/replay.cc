@@ -133,7 +133,7 @@ Status Player::start_parts(uint32_t worker) {
     setup.wiring = wiring_;
     setup.group = GroupId(i);
     setup.incarnation = incarnation_;
-    setup.host_services = setup_.host_services;
+    setup.process_services = setup_.process_services;
     setup.executor = this;
     setup.factory = [this](const Plan& plan, int32_t index) {
       return setup_.factory(plan, index, *this);

@@ -16,7 +16,7 @@
 /// Threads: groups that own resources have one thread each; the others share `num_threads`.
 /// Exception: with `num_threads` = 1 and equal `threads` of all compute resources, all groups share
 /// one thread, and the order of steps between groups is the recorded one too. The order of steps
-/// within a group is the record's on any number of threads. HostServices are called from all
+/// within a group is the record's on any number of threads. ProcessServices are called from all
 /// threads.
 ///
 /// Order: make() -> [advance()...] | run(), once.
@@ -94,7 +94,7 @@ class ReplayedAnswers {
 };
 
 class PublishedVersions;  // replayed_channel.h
-class NearNumbers;        // tolerance.h
+class ToleranceCounts;    // tolerance.h
 
 struct ReplaySetup {
   std::shared_ptr<const Plan> plan;
@@ -102,13 +102,13 @@ struct ReplaySetup {
   /// Makes the resources of real groups; `answers` stays valid as long as the replay.
   std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
       factory;
-  HostServices* host_services = nullptr;  // must stay valid while the replay exists
+  ProcessServices* process_services = nullptr;  // must stay valid while the replay exists
   /// If weights are computed again, a step waits until the weights that it fetched were published.
   /// Null: no weights are computed.
   std::shared_ptr<const PublishedVersions> published;
   /// Counts the numbers compared within a tolerance, for the report; null: all are compared bit for
   /// bit.
-  std::shared_ptr<NearNumbers> near;
+  std::shared_ptr<ToleranceCounts> near;
   /// Cuts from which the groups follow the record; empty: from their first step. A resource that
   /// continues from a cut answers from the record (ReplayDepth::kControl).
   RunCuts cuts;

@@ -212,9 +212,9 @@ Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const Fixt
   const auto wiring = make_wiring(*session.plan);
   ExcerptCollector collector(*session.trace, *wiring, facts.group, facts.last_step);
   ReplayHostServices quiet("", {});
-  quiet.resume_from(session.host_services->resume_points());
+  quiet.resume_from(session.process_services->resume_points());
   RETURN_IF_ERROR(quiet.open());
-  setup.host_services = &quiet;
+  setup.process_services = &quiet;
   setup.watcher = &collector;
   setup.options.num_threads = 1;
   setup.options.stop_group = facts.group;

@@ -418,13 +418,13 @@ Result<ReplaySession> open_replay(ReplayRecord record, const ReplayRequest& requ
     if (session.is_absent[i])
       session.reasons.push_back(fmt::format(
           "'{}' is taken from the record: its process died and came back", plan.groups[i].name));
-  session.host_services = std::make_unique<ReplayHostServices>(request.out, tenant_names(plan));
+  session.process_services = std::make_unique<ReplayHostServices>(request.out, tenant_names(plan));
   // Actors that continue from a saved state need no checkpoint: the state includes it.
   if (session.cuts.empty()) {
     ASSIGN_OR_RETURN(auto points, read_points(*session.trace));
-    session.host_services->resume_from(std::move(points));
+    session.process_services->resume_from(std::move(points));
   }
-  RETURN_IF_ERROR(session.host_services->open());
+  RETURN_IF_ERROR(session.process_services->open());
   return session;
 }
 
@@ -433,7 +433,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.plan = plan;
   setup.trace = trace;
   use_resources(setup, resource_factory(), depth, only);
-  setup.host_services = host_services.get();
+  setup.process_services = process_services.get();
   setup.cuts = cuts;
   setup.options.is_real = is_real;
   setup.options.is_absent = is_absent;

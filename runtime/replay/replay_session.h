@@ -29,7 +29,7 @@ struct ReplayedMetrics {
 /// Keeps metrics. If `out`, a new folder, is given, it writes lines to files there. Checkpoints go
 /// to a temporary folder that the destructor removes. Write errors are reported by fault() and not
 /// to the actors, whose replay continues. Thread-safe.
-class ReplayHostServices final : public HostServices, public RunFiles {
+class ReplayHostServices final : public ProcessServices, public RunFiles {
  public:
   /// `tenants`: their names, by slot.
   ReplayHostServices(std::filesystem::path out, std::vector<std::string> tenants)
@@ -72,7 +72,7 @@ struct ReplaySession {
   std::vector<std::string> reasons;  // why more is replayed than was chosen, and what may differ
   ReplayDepth depth = ReplayDepth::kFull;
   std::optional<TenantSlot> only;  // the only tenant that is replayed; none: all
-  std::unique_ptr<ReplayHostServices> host_services;
+  std::unique_ptr<ReplayHostServices> process_services;
 
   ReplaySetup setup(uint32_t num_threads) const;
 };

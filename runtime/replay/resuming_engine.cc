@@ -20,15 +20,15 @@ class ResumingEngine final : public TracedEngine {
     if (is_live_) return TracedEngine::submit(std::move(request));
     SequenceRequest flight = request;
     RETURN_IF_ERROR(TracedEngine::submit(std::move(request)));
-    flights_.submitted(std::move(flight));
+    unfinished_.submitted(std::move(flight));
     return ok();
   }
 
   Status take_over(SequenceId id) override {
     RETURN_IF_ERROR(look());
-    const auto flight = flights_.of.find(id);
-    if (!is_live_ || flight == flights_.of.end()) RETURN_IF_ERROR(TracedEngine::take_over(id));
-    if (flight == flights_.of.end()) return ok();
+    const auto flight = unfinished_.of.find(id);
+    if (!is_live_ || flight == unfinished_.of.end()) RETURN_IF_ERROR(TracedEngine::take_over(id));
+    if (flight == unfinished_.of.end()) return ok();
     // Resumed: its prompt is being computed again; it is taken over when the prompt is complete.
     flight->second.is_taken = true;
     if (flight->second.refusal) end(id, FinishReason::kRefused, *flight->second.refusal);
@@ -37,35 +37,35 @@ class ResumingEngine final : public TracedEngine {
 
   void abort(SequenceId id) override {
     if (!look().ok()) return;
-    if (!is_live_) return flights_.aborted(id);
-    const auto flight = flights_.of.find(id);
+    if (!is_live_) return unfinished_.aborted(id);
+    const auto flight = unfinished_.of.find(id);
     if (const auto waiting = std::find(backlog_.begin(), backlog_.end(), id);
         waiting != backlog_.end()) {
       backlog_.erase(waiting);
       return end(id, FinishReason::kCancelled, {});
     }
-    if (flight != flights_.of.end() && flight->second.refusal)
+    if (flight != unfinished_.of.end() && flight->second.refusal)
       return end(id, FinishReason::kCancelled, {});
     TracedEngine::abort(id);
   }
 
   void expire(SequenceId id) override {
     if (!look().ok()) return;
-    if (!is_live_) return flights_.expired(id);
+    if (!is_live_) return unfinished_.expired(id);
     // A prompt that is computed again has no lease: leases applied only before the resume. It is
     // taken over when Decode asks.
-    if (flights_.of.count(id) == 0) TracedEngine::expire(id);
+    if (unfinished_.of.count(id) == 0) TracedEngine::expire(id);
   }
 
   std::vector<PrefillEvent> take_prefilled() override {
     if (!look().ok()) return {};
     auto events = TracedEngine::take_prefilled();
     if (!is_live_) {
-      flights_.prefilled(events);
+      unfinished_.prefilled(events);
       return events;
     }
     std::erase_if(events, [this](const PrefillEvent& event) { return settle(event.id); });
-    for (auto& [id, flight] : flights_.of)
+    for (auto& [id, flight] : unfinished_.of)
       if (flight.refusal && !std::exchange(flight.was_told, true)) events.push_back({id, 0});
     return events;
   }
@@ -74,9 +74,9 @@ class ResumingEngine final : public TracedEngine {
     if (!look().ok()) return {};
     auto events = TracedEngine::take_finished();
     for (auto& event : events)
-      if (const auto flight = flights_.of.find(event.id); flight != flights_.of.end()) {
+      if (const auto flight = unfinished_.of.find(event.id); flight != unfinished_.of.end()) {
         event.was_prefilled = event.was_prefilled || flight->second.was_told;
-        flights_.of.erase(flight);
+        unfinished_.of.erase(flight);
       }
     events.insert(events.begin(), std::make_move_iterator(ended_.begin()),
                   std::make_move_iterator(ended_.end()));
@@ -106,8 +106,8 @@ class ResumingEngine final : public TracedEngine {
 
   /// For a cut, before the first recorded call after it.
   Status restore_state(const Blob& state) override {
-    ASSIGN_OR_RETURN(flights_, read_state<EngineFlights>(state));
-    for (const auto& [key, version] : flights_.applied.list())
+    ASSIGN_OR_RETURN(unfinished_, read_state<UnfinishedSequences>(state));
+    for (const auto& [key, version] : unfinished_.applied.list())
       applied_[key] = {.key = key, .version = version, .tensors = {}};
     return ok();
   }
@@ -139,7 +139,7 @@ class ResumingEngine final : public TracedEngine {
   /// Whether events for Prefill or Decode are pending here.
   bool has_news() const {
     return !ended_.empty() ||
-           std::any_of(flights_.of.begin(), flights_.of.end(), [](const auto& each) {
+           std::any_of(unfinished_.of.begin(), unfinished_.of.end(), [](const auto& each) {
              return each.second.refusal && !each.second.was_told;
            });
   }
@@ -153,7 +153,7 @@ class ResumingEngine final : public TracedEngine {
     fault_ = take_weights();
     if (!fault_.ok()) return fault_;
     std::vector<std::pair<SequenceId, FinishReason>> ended;
-    for (const auto& [id, flight] : flights_.of) {
+    for (const auto& [id, flight] : unfinished_.of) {
       if (flight.ended)
         ended.emplace_back(id, *flight.ended);
       else
@@ -180,7 +180,7 @@ class ResumingEngine final : public TracedEngine {
   void submit_waiting() {
     while (!backlog_.empty()) {
       const SequenceId id = backlog_.front();
-      EngineFlight& flight = flights_.of.at(id);
+      UnfinishedSequence& flight = unfinished_.of.at(id);
       const Status submitted = TracedEngine::submit(SequenceRequest(flight.request));
       if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
       backlog_.pop_front();
@@ -196,28 +196,28 @@ class ResumingEngine final : public TracedEngine {
     FinishEvent event;
     event.id = id;
     event.reason = reason;
-    if (const auto flight = flights_.of.find(id); flight != flights_.of.end())
+    if (const auto flight = unfinished_.of.find(id); flight != unfinished_.of.end())
       event.was_prefilled = flight->second.was_told;
     event.detail = std::move(detail);
     ended_.push_back(std::move(event));
-    flights_.of.erase(id);
+    unfinished_.of.erase(id);
   }
 
   /// True when Prefill had been notified of this prompt. A recorded take-over is repeated on the
   /// engine; the next step() finds a failure.
   bool settle(SequenceId id) {
-    const auto found = flights_.of.find(id);
-    if (found == flights_.of.end()) return false;
+    const auto found = unfinished_.of.find(id);
+    if (found == unfinished_.of.end()) return false;
     if (!found->second.was_told) {
-      flights_.of.erase(found);
+      unfinished_.of.erase(found);
       return false;
     }
     if (!found->second.is_taken) {
       // Decode has not taken it over yet; it will find the complete prompt in the engine.
-      flights_.of.erase(found);
+      unfinished_.of.erase(found);
       return true;
     }
-    flights_.of.erase(found);
+    unfinished_.of.erase(found);
     // The engine has the sequence and it was not aborted, so an error here is a fault of the
     // engine.
     const Status taken = TracedEngine::take_over(id);
@@ -232,7 +232,7 @@ class ResumingEngine final : public TracedEngine {
   // Of switching to the real engine, or of that engine.
   Status fault_;
   // After the resume: prompts that are not complete again.
-  EngineFlights flights_;
+  UnfinishedSequences unfinished_;
   // Before the resume: the weights that the real engine must get.
   std::map<WeightsKey, WeightSnapshot> applied_;
   // After the resume: sequences that wait for a free place in the engine's queue.

@@ -36,9 +36,9 @@ struct ResumingLearnerSetup {
   std::function<Status(TenantSlot tenant, const WeightSnapshot& weights)> publish;
   /// The result of a step differs from the record.
   std::function<void(std::string what)> on_divergence;
-  ReplayTolerance tolerance{};             // of recorded steps that are computed again
-  std::shared_ptr<NearNumbers> near = {};  // hears of those; may be null
-  bool writes_files = true;                // false: recorded checkpoints are not written again
+  ReplayTolerance tolerance{};                 // of recorded steps that are computed again
+  std::shared_ptr<ToleranceCounts> near = {};  // hears of those; may be null
+  bool writes_files = true;                    // false: recorded checkpoints are not written again
 };
 std::unique_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup);
 

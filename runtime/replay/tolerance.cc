@@ -53,8 +53,8 @@ ReplayTolerance tolerance_of(const Plan& plan) {
   return {};
 }
 
-std::string far_number(const std::vector<float>& then, const std::vector<float>& now,
-                       double tolerance, double& largest) {
+std::string first_large_difference(const std::vector<float>& then, const std::vector<float>& now,
+                                   double tolerance, double& largest) {
   if (then.size() != now.size())
     return fmt::format("recorded {} numbers, now {}", then.size(), now.size());
   for (size_t i = 0; i < then.size(); ++i) {
@@ -84,19 +84,19 @@ std::string difference(const TrainReport& then, const TrainReport& now,
   return {};
 }
 
-void NearNumbers::add_logprobs(uint64_t count, double largest) {
+void ToleranceCounts::add_logprobs(uint64_t count, double largest) {
   const std::lock_guard lock(mutex_);
   num_logprobs_ += count;
   largest_logprob_ = std::max(largest_logprob_, largest);
 }
 
-void NearNumbers::add_report(double largest) {
+void ToleranceCounts::add_report(double largest) {
   const std::lock_guard lock(mutex_);
   ++num_reports_;
   largest_number_ = std::max(largest_number_, largest);
 }
 
-std::string NearNumbers::text(const ReplayTolerance& tolerance) const {
+std::string ToleranceCounts::text(const ReplayTolerance& tolerance) const {
   const std::lock_guard lock(mutex_);
   std::string text;
   if (num_logprobs_ > 0)

@@ -34,8 +34,8 @@ ReplayTolerance tolerance_of(const Plan& plan);
 /// Text about the first number whose two values differ by more than `tolerance`; "": none.
 /// `largest` becomes the largest difference if it was smaller. Infinity and NaN are equal to
 /// themselves.
-std::string far_number(const std::vector<float>& then, const std::vector<float>& now,
-                       double tolerance, double& largest);
+std::string first_large_difference(const std::vector<float>& then, const std::vector<float>& now,
+                                   double tolerance, double& largest);
 
 /// Text about the first difference between two reports of one step; "": none. The largest mismatch
 /// of a step is the value of one token. It is compared only if all numbers must be equal, and never
@@ -44,7 +44,7 @@ std::string difference(const TrainReport& then, const TrainReport& now,
                        const ReplayTolerance& tolerance, double& largest);
 
 /// Counts the numbers that were compared within a tolerance. Any thread.
-class NearNumbers {
+class ToleranceCounts {
  public:
   void add_logprobs(uint64_t count, double largest);
   void add_report(double largest);

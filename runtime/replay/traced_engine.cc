@@ -214,24 +214,24 @@ Status TracedEngine::submit(SequenceRequest request) {
   if (!calls_->is_recording()) return engine_->submit(std::move(request));
   SequenceRequest flight = request;
   Status submitted = calls_->keep(EngineCall::kSubmit, engine_->submit(std::move(request)));
-  if (submitted.ok()) flights_.submitted(std::move(flight));
+  if (submitted.ok()) unfinished_.submitted(std::move(flight));
   return submitted;
 }
 
 Status TracedEngine::take_over(SequenceId id) {
   if (is_replaying()) return calls_->take_status(EngineCall::kTakeOver);
   Status taken = calls_->keep(EngineCall::kTakeOver, engine_->take_over(id));
-  if (taken.ok()) flights_.taken_over(id);
+  if (taken.ok()) unfinished_.taken_over(id);
   return taken;
 }
 
 void TracedEngine::abort(SequenceId id) {
-  flights_.aborted(id);
+  unfinished_.aborted(id);
   if (!is_replaying()) engine_->abort(id);
 }
 
 void TracedEngine::expire(SequenceId id) {
-  flights_.expired(id);
+  unfinished_.expired(id);
   if (!is_replaying()) engine_->expire(id);
 }
 
@@ -243,7 +243,7 @@ std::vector<PrefillEvent> TracedEngine::take_prefilled() {
     return recorded.ok() ? std::move(recorded->prefilled) : std::vector<PrefillEvent>();
   }
   auto events = engine_->take_prefilled();
-  flights_.prefilled(events);
+  unfinished_.prefilled(events);
   EngineAnswer answer;
   answer.prefilled = events;
   calls_->keep(EngineCall::kPrefilled, std::move(answer));
@@ -253,7 +253,7 @@ std::vector<PrefillEvent> TracedEngine::take_prefilled() {
 std::vector<FinishEvent> TracedEngine::take_finished() {
   if (is_replaying()) return calls_->take_finished();
   auto events = engine_->take_finished();
-  flights_.finished(events);
+  unfinished_.finished(events);
   if (calls_->is_recording()) calls_->keep_finished(events);
   return events;
 }
@@ -280,18 +280,18 @@ Result<std::optional<uint64_t>> TracedEngine::apply_prepared(
 Result<std::optional<uint64_t>> TracedEngine::keep_applied(const WeightSnapshot& snapshot,
                                                            Result<Applied> applied) {
   if (applied.ok() && applied->has_value())
-    CHECK(flights_.applied.set(snapshot.key, snapshot.version), "an engine of too many keys");
+    CHECK(unfinished_.applied.set(snapshot.key, snapshot.version), "an engine of too many keys");
   return calls_->keep(EngineCall::kApply, std::move(applied), [](auto& answer, Applied count) {
     answer.number = count ? static_cast<int64_t>(*count) : kNotPrepared;
   });
 }
 
 Blob TracedEngine::save_state() const {
-  return calls_->is_recording() ? written_state(flights_) : Blob();
+  return calls_->is_recording() ? written_state(unfinished_) : Blob();
 }
 
 Status TracedEngine::restore_state(const Blob& state) {
-  ASSIGN_OR_RETURN(flights_, read_state<EngineFlights>(state));
+  ASSIGN_OR_RETURN(unfinished_, read_state<UnfinishedSequences>(state));
   return engine_ == nullptr ? ok() : engine_->restore_state(state);
 }
 
@@ -316,8 +316,8 @@ EngineState TracedEngine::state() const {
   EngineState state = engine_->state();
   if (calls_->is_recording()) {
     // An engine that replaces another one counts from 0, but a replay has one engine throughout.
-    state.num_completed = flights_.num_completed;
-    state.num_failed = flights_.num_failed;
+    state.num_completed = unfinished_.num_completed;
+    state.num_failed = unfinished_.num_failed;
   }
   EngineAnswer answer;
   PutNumbers put{state, answer.state};

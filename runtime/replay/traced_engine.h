@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "kernels/engine/engine.h"
-#include "runtime/replay/engine_flights.h"
+#include "runtime/replay/unfinished_sequences.h"
 #include "runtime/replay/traced_calls.h"
 
 namespace primerl {
@@ -59,7 +59,7 @@ class TracedEngine : public Engine {
   class Calls;
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<const Calls> calls_;
-  EngineFlights flights_;  // for an engine that records
+  UnfinishedSequences unfinished_;  // for an engine that records
 };
 
 /// Whether a resource's note is an engine's answer that a call failed.

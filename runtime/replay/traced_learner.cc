@@ -131,7 +131,7 @@ SampleLimits TracedLearner::limits() const {
 /// Without an answer no step is trained; that shows as a missing step. A step that is computed
 /// again is computed alone, even if it shared a forward pass in the recorded run: the result is the
 /// same.
-std::optional<Result<TrainReport>> TracedLearner::step_in_line(
+std::optional<Result<TrainReport>> TracedLearner::step_queued(
     std::shared_ptr<const TrainBatch> batch, uint64_t turn, const StopRequested& stop) {
   const TenantSlot tenant = batch->tenant;
   if (is_replaying(tenant)) {
@@ -139,7 +139,7 @@ std::optional<Result<TrainReport>> TracedLearner::step_in_line(
     if (!answer.ok() || answer->tenant != tenant || !answer->is_granted) return std::nullopt;
     return step(*batch, stop);
   }
-  auto report = learner_->step_in_line(std::move(batch), turn, stop);
+  auto report = learner_->step_queued(std::move(batch), turn, stop);
   LearnerAnswer answer;
   answer.tenant = tenant;
   answer.is_granted = report.has_value();
@@ -148,8 +148,8 @@ std::optional<Result<TrainReport>> TracedLearner::step_in_line(
   return keep_step(tenant, std::move(*report));
 }
 
-void TracedLearner::leave_line(TenantSlot tenant) {
-  if (!is_replaying(tenant)) learner_->leave_line(tenant);
+void TracedLearner::leave_queue(TenantSlot tenant) {
+  if (!is_replaying(tenant)) learner_->leave_queue(tenant);
 }
 
 Status TracedLearner::step() { return is_replaying() ? ok() : learner_->step(); }

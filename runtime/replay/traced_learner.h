@@ -58,10 +58,9 @@ class TracedLearner : public Learner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
   SampleLimits limits() const override;
-  std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
-                                                  uint64_t turn,
-                                                  const StopRequested& stop) override;
-  void leave_line(TenantSlot tenant) override;
+  std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
+                                                 uint64_t turn, const StopRequested& stop) override;
+  void leave_queue(TenantSlot tenant) override;
   Status step() override;
   bool has_work() const override;
   Duration take_cost() override;

@@ -211,10 +211,11 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
 namespace {
 
 /// Its steps after the points are computed and compared.
-std::unique_ptr<Resource> checked_learner(std::unique_ptr<Learner> made, const Plan& plan,
-                                          GroupId owner, ReplayedAnswers& answers,
-                                          std::vector<RecoveryPoint> points,
-                                          std::shared_ptr<NearNumbers> near, bool writes_files) {
+std::unique_ptr<Resource> comparing_learner(std::unique_ptr<Learner> made, const Plan& plan,
+                                            GroupId owner, ReplayedAnswers& answers,
+                                            std::vector<RecoveryPoint> points,
+                                            std::shared_ptr<ToleranceCounts> near,
+                                            bool writes_files) {
   ResumingLearnerSetup setup;
   setup.learner = std::move(made);
   setup.next = [&answers, owner] { return answers.take(owner); };
@@ -240,7 +241,7 @@ std::vector<RecoveryPoint> points_of(const Plan& plan, std::optional<TenantSlot>
 
 std::unique_ptr<Resource> checked_engine(std::unique_ptr<Engine> made, const Plan& plan,
                                          GroupId owner, ReplayedAnswers& answers,
-                                         std::shared_ptr<NearNumbers> near) {
+                                         std::shared_ptr<ToleranceCounts> near) {
   CheckedEngineSetup setup;
   setup.engine = std::move(made);
   setup.next = [&answers, owner] { return answers.take(owner); };
@@ -264,7 +265,7 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
   if (depth == ReplayDepth::kFull) published = std::make_shared<PublishedVersions>(*setup.plan);
   setup.published = published;
   const bool is_exact = tolerance_of(*setup.plan).is_exact();
-  if (!is_exact && depth != ReplayDepth::kControl) setup.near = std::make_shared<NearNumbers>();
+  if (!is_exact && depth != ReplayDepth::kControl) setup.near = std::make_shared<ToleranceCounts>();
   setup.factory = [make = std::move(make), depth, published, learners = std::move(learners),
                    is_exact, near = setup.near](
                       const Plan& plan, int32_t index,
@@ -292,8 +293,8 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
     if (!made.ok()) return made;
     if (learners.is_checked || !is_exact)
       if (auto learner = take_as<Learner>(*made))
-        return checked_learner(std::move(learner), plan, owner, answers, learners.points, near,
-                               learners.writes_files);
+        return comparing_learner(std::move(learner), plan, owner, answers, learners.points, near,
+                                 learners.writes_files);
     if (!is_exact)
       if (auto engine = take_as<Engine>(*made))
         return checked_engine(std::move(engine), plan, owner, answers, near);

@@ -31,7 +31,7 @@ Result<int64_t> size_of_whole_lines(int fd, const std::filesystem::path& file) {
 
 }  // namespace
 
-Result<uint64_t> whole_line_bytes(const std::filesystem::path& file) {
+Result<uint64_t> complete_line_bytes(const std::filesystem::path& file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return io_error("opening", file, errno);
   auto size = size_of_whole_lines(fd, file);

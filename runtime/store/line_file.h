@@ -19,7 +19,7 @@ namespace primerl {
 
 /// Size in bytes of the complete lines of a file that another process may be appending to. The file
 /// is not changed.
-Result<uint64_t> whole_line_bytes(const std::filesystem::path& file);
+Result<uint64_t> complete_line_bytes(const std::filesystem::path& file);
 
 class LineFile {
  public:

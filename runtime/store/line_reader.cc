@@ -19,7 +19,7 @@ constexpr uint64_t kBlockBytes = uint64_t{1} << 18;
 Result<LineReader> LineReader::open(const std::filesystem::path& file, Order order) {
   Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) return io_error("opening", file, errno);
-  ASSIGN_OR_RETURN(const uint64_t size, whole_line_bytes(file));
+  ASSIGN_OR_RETURN(const uint64_t size, complete_line_bytes(file));
   return LineReader(file, std::move(fd), order, size);
 }
 

@@ -103,7 +103,7 @@ Result<std::unique_ptr<SocketFolder>> SocketFolder::create(const fs::path& given
   }
   ASSIGN_OR_RETURN(auto folder, create_in(root, name));
   folder->own_root_ = own_root;
-  folder->why_elsewhere_ = fmt::format(
+  folder->reason_for_other_root_ = fmt::format(
       "sockets are in '{}' and not in {} '{}': {}", folder->path().string(),
       is_set ? "XDG_RUNTIME_DIR" : "the folder", wanted.string(), usable.error().message());
   return folder;

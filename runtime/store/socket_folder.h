@@ -5,7 +5,7 @@
 ///
 /// The root is in /tmp when $XDG_RUNTIME_DIR is not set, belongs to another user, or is too long
 /// for the names of sockets (107 bytes). If the root in /tmp belongs to another user, it is a new
-/// /tmp/primerl-XXXXXX, which is removed with the folder. why_elsewhere() says so.
+/// /tmp/primerl-XXXXXX, which is removed with the folder. reason_for_other_root() says so.
 ///
 /// The folder is locked as long as its owner lives, however the owner ends. create() removes
 /// folders in the same root whose owners have died, and leftovers() names them. Owned by the
@@ -40,7 +40,7 @@ class SocketFolder {
   /// Folders of runs that died without removing them; create() has removed them.
   const std::vector<std::filesystem::path>& leftovers() const { return leftovers_; }
   /// One line for a person; empty when the folder is at the usual path.
-  const std::string& why_elsewhere() const { return why_elsewhere_; }
+  const std::string& reason_for_other_root() const { return reason_for_other_root_; }
 
  private:
   SocketFolder(std::filesystem::path path, int lock, std::vector<std::filesystem::path> leftovers)
@@ -52,7 +52,7 @@ class SocketFolder {
   const int lock_;
   const std::vector<std::filesystem::path> leftovers_;
   std::filesystem::path own_root_;  // made for this folder only; empty when shared
-  std::string why_elsewhere_;
+  std::string reason_for_other_root_;
 };
 
 }  // namespace primerl

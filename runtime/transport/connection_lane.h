@@ -39,7 +39,7 @@ class ConnectionLane {
   /// Resends unacknowledged frames after `sequence`. False: `sequence` was never sent.
   bool rewind(uint64_t sequence);
   /// `sequence` could not be sent: next() returns it again.
-  void unsend(uint64_t sequence) { cursor_ = std::min(cursor_, sequence); }
+  void retry(uint64_t sequence) { cursor_ = std::min(cursor_, sequence); }
 
   uint64_t acknowledged() const { return base_ - 1; }
   bool has_unanswered() const { return cursor_ > base_; }

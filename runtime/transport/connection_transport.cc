@@ -82,9 +82,9 @@ std::vector<ConnectionStatus> ConnectionTransport::status() const {
   return all;
 }
 
-std::array<uint64_t, kNumFrameRefusals> ConnectionTransport::refused_strangers() const {
+std::array<uint64_t, kNumFrameRefusals> ConnectionTransport::refused_unknown_peers() const {
   const std::lock_guard lock(mutex_);
-  return refused_strangers_;
+  return refused_unknown_peers_;
 }
 
 PeerConnection* ConnectionTransport::find(ProcessId process) {
@@ -107,7 +107,8 @@ void ConnectionTransport::arrive(Lane lane, ProcessId from, const FrameOrigin& o
   PeerConnection* connection = find(from);
   // The process may not be added yet: its hello is repeated until it is added.
   if (connection == nullptr)
-    return refuse_stranger(refusal == FrameRefusal::kNone ? FrameRefusal::kStranger : refusal);
+    return refuse_unknown_peer(refusal == FrameRefusal::kNone ? FrameRefusal::kUnknownPeer
+                                                              : refusal);
   if (refusal == FrameRefusal::kNone) {
     frame.head = {first.owner, first.owner_bytes, first.bytes.subspan(kPeerFrameHeaderBytes)};
     frame.data = second;

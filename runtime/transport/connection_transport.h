@@ -29,7 +29,7 @@ class ConnectionTransport : public Transport {
   Status send(ProcessId to, MessageBatch&& batch) final;
   void streams_ready() final { wake(); }
   std::vector<ConnectionStatus> status() const final;
-  std::array<uint64_t, kNumFrameRefusals> refused_strangers() const final;
+  std::array<uint64_t, kNumFrameRefusals> refused_unknown_peers() const final;
 
  protected:
   /// Asks for a turn soon. Any thread; cheap when a turn is already scheduled.
@@ -47,7 +47,9 @@ class ConnectionTransport : public Transport {
   /// any. `from` is the process to which the socket connection belongs.
   void arrive(Lane lane, ProcessId from, const FrameOrigin& origin, const ReceivedPart& first,
               const ReceivedPart& second);
-  void refuse_stranger(FrameRefusal refusal) { ++refused_strangers_[static_cast<size_t>(refusal)]; }
+  void refuse_unknown_peer(FrameRefusal refusal) {
+    ++refused_unknown_peers_[static_cast<size_t>(refusal)];
+  }
   PeerConnection* find(ProcessId process);
   void each_connection(const std::function<void(PeerConnection&)>& visit);
   /// Moves queued batches into connections and wakes connections whose timer expired. Returns the
@@ -75,7 +77,7 @@ class ConnectionTransport : public Transport {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::map<ProcessId, Entry> connections_;
-  std::array<uint64_t, kNumFrameRefusals> refused_strangers_{};
+  std::array<uint64_t, kNumFrameRefusals> refused_unknown_peers_{};
   // Guarded by outboxes_mutex_; the outboxes of connections_ again, for send().
   mutable std::shared_mutex outboxes_mutex_;
   std::map<ProcessId, std::shared_ptr<ConnectionOutbox>> outboxes_;

@@ -90,7 +90,7 @@ class Network final : public MemoryNetwork {
       if (end.process == other) end.inbox->drop_from(one);
     }
   }
-  void heal(ProcessId one, ProcessId other) override {
+  void reconnect(ProcessId one, ProcessId other) override {
     const std::lock_guard lock(mutex_);
     cuts_.erase(pair(one, other));
   }
@@ -181,7 +181,7 @@ bool MemoryTransport::send_frames(PeerConnection& connection) {
       auto first = std::make_shared<const std::vector<std::byte>>(first_part(frame));
       if (network_->put(to, {identity().process, address_.frames, lane, first, frame.data}))
         continue;
-      connection.unsend(lane, frame);
+      connection.retry(lane, frame);
       return false;  // no such transport: the next timer tries again
     }
   }

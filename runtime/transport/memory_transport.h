@@ -21,7 +21,7 @@ class MemoryNetwork {
   virtual ~MemoryNetwork() = default;
   /// Drops all frames between the two, in both directions, until heal(). Any thread.
   virtual void cut(ProcessId one, ProcessId other) = 0;
-  virtual void heal(ProcessId one, ProcessId other) = 0;
+  virtual void reconnect(ProcessId one, ProcessId other) = 0;
 };
 
 std::shared_ptr<MemoryNetwork> make_memory_network();

@@ -184,7 +184,7 @@ bool PeerConnection::next_unnumbered(Lane lane, Channel& from, Time now, OutFram
   return false;
 }
 
-void PeerConnection::unsend(Lane lane, const OutFrame& frame) {
+void PeerConnection::retry(Lane lane, const OutFrame& frame) {
   Channel& from = channel(lane);
   switch (frame.header.kind) {
     case PeerFrameKind::kHello:
@@ -212,7 +212,7 @@ void PeerConnection::unsend(Lane lane, const OutFrame& frame) {
     case PeerFrameKind::kChunk:
     case PeerFrameKind::kReference:
     case PeerFrameKind::kStream:
-      from.lane.unsend(frame.header.sequence);
+      from.lane.retry(frame.header.sequence);
       return;
   }
 }

@@ -73,7 +73,7 @@ class PeerConnection {
   /// The next frame to send on this lane, most urgent first; false: no frame now.
   bool next(Lane lane, Time now, OutFrame& frame);
   /// The transport could not send it: next() returns it again.
-  void unsend(Lane lane, const OutFrame& frame);
+  void retry(Lane lane, const OutFrame& frame);
 
   /// Handles a frame whose header was decoded. From a socket connection without a valid greeting,
   /// only a greeting is accepted. Then the lane is bound to that socket connection. Frames of any

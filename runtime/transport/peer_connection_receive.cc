@@ -66,7 +66,7 @@ void PeerConnection::receive(Lane lane, const FrameOrigin& origin, InFrame frame
   const PeerFrameHeader& header = frame.header;
   // A frame of an unknown sender is read and hashed, but does not change the connection.
   if (header.process != peer_.process || origin.is_own != connects())
-    return refuse(FrameRefusal::kStranger);
+    return refuse(FrameRefusal::kUnknownPeer);
   const bool is_peer = is_bound(lane, origin);
   const uint64_t num_bytes = frame.head.bytes.size() + frame.data.bytes.size();
   if (num_bytes != header.payload_bytes) return refuse(FrameRefusal::kBytesDiffer);
@@ -162,7 +162,7 @@ void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, cons
   const auto greeting = read_greeting(frame.head.bytes);
   if (!greeting) return refuse(FrameRefusal::kBody);
   // A sender without the right pass gets no answer and changes nothing.
-  if (!are_equal(greeting->pass, identity_.pass)) return refuse(FrameRefusal::kStranger);
+  if (!are_equal(greeting->pass, identity_.pass)) return refuse(FrameRefusal::kUnknownPeer);
   if (state_ == ConnectionState::kFailed) {
     if (is_hello && refusal_) owe_refusal(lane, origin.route);
     return;
@@ -170,10 +170,10 @@ void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, cons
   if (!check_incarnations(lane, origin, frame)) return;
   Channel& to = channel(lane);
   const bool is_second = is_hello && to.is_greeted && to.route != origin.route;
-  if (is_second && origin.order <= to.order) return refuse(FrameRefusal::kStranger);
+  if (is_second && origin.order <= to.order) return refuse(FrameRefusal::kUnknownPeer);
   if (auto differs = difference(identity_, peer_, *greeting)) {
     // A connection that has exchanged greetings does not fail because of another socket connection.
-    if (is_hello && has_greeted()) return refuse(FrameRefusal::kStranger);
+    if (is_hello && has_greeted()) return refuse(FrameRefusal::kUnknownPeer);
     ConnectionRefusal refusal = {peer_.process, clipped(greeting->name),  differs->field,
                                  differs->ours, clipped(differs->theirs), false};
     set_refusal(*std::move(differs));

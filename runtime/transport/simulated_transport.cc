@@ -209,7 +209,7 @@ void SimulatedNetwork::cut(ProcessId one, ProcessId other) {
   body_->arrivals = std::move(kept);
 }
 
-void SimulatedNetwork::heal(ProcessId one, ProcessId other) {
+void SimulatedNetwork::reconnect(ProcessId one, ProcessId other) {
   body_->cuts.erase(pair_of(one, other));
 }
 

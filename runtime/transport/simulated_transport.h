@@ -52,7 +52,7 @@ class SimulatedNetwork {
   void set_faults(const SimulatedFaults& faults);
   /// Drops all frames between the two until heal(), also those in transit.
   void cut(ProcessId one, ProcessId other);
-  void heal(ProcessId one, ProcessId other);
+  void reconnect(ProcessId one, ProcessId other);
 
   /// The next event: an arrival, or a timer. False: no event is left.
   bool advance();

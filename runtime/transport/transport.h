@@ -232,7 +232,7 @@ class Transport {
 
   /// Counts by FrameRefusal: frames of processes that were not added, and keys that were not
   /// allowed. Any thread except the I/O thread.
-  virtual std::array<uint64_t, kNumFrameRefusals> refused_strangers() const { return {}; }
+  virtual std::array<uint64_t, kNumFrameRefusals> refused_unknown_peers() const { return {}; }
 
   /// Sends all queued data and waits for its acknowledgement, at most `deadline`. Then it ends
   /// every connection and joins the I/O thread. kDeadline names the peers that did not acknowledge.

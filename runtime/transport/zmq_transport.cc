@@ -236,7 +236,7 @@ bool ZmqTransport::turn(Time& next) {
   if (authenticator_) {
     const auto asked = [this](const std::string& key) { return judge(key); };
     for (uint64_t left = authenticator_->serve(asked, now()); left > 0; --left)
-      refuse_stranger(FrameRefusal::kStranger);
+      refuse_unknown_peer(FrameRefusal::kUnknownPeer);
   }
   for (const Lane lane : kLanes) {
     for (const Security security : kSecurities) has_more |= receive(lane, security);
@@ -352,7 +352,7 @@ bool ZmqTransport::receive(Lane lane, Security security) {
     if (is_whole && origin)
       arrive(lane, process_of(id.bytes()), *origin, received(parts[0]), received(parts[1]));
     else
-      refuse_stranger(is_whole ? FrameRefusal::kStranger : FrameRefusal::kFramesDiffer);
+      refuse_unknown_peer(is_whole ? FrameRefusal::kUnknownPeer : FrameRefusal::kFramesDiffer);
   }
   return true;
 }
@@ -366,7 +366,7 @@ bool ZmqTransport::receive(Lane lane, ZmqSocket& socket, ProcessId connected_to)
     if (receive_rest(socket, parts))
       arrive(lane, connected_to, origin, received(parts[0]), received(parts[1]));
     else
-      refuse_stranger(FrameRefusal::kFramesDiffer);
+      refuse_unknown_peer(FrameRefusal::kFramesDiffer);
   }
   return true;
 }
@@ -391,7 +391,7 @@ bool ZmqTransport::send_frames(PeerConnection& connection, Time& next) {
           connection.connects() ? nullptr : &connection.route_of(lane, frame);
       if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
       // No connection now. The next turn tries again, at the latest at the next timer.
-      connection.unsend(lane, frame);
+      connection.retry(lane, frame);
       is_waiting |= dealer != dealers_.end() && time - dealer->second.opened < kConnectFor;
       break;
     }

@@ -53,7 +53,7 @@ std::string_view to_string(FrameRefusal refusal) {
       return "check";
     case FrameRefusal::kKind:
       return "kind";
-    case FrameRefusal::kStranger:
+    case FrameRefusal::kUnknownPeer:
       return "stranger";
     case FrameRefusal::kIncarnation:
       return "incarnation";

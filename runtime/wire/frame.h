@@ -68,7 +68,7 @@ enum class FrameRefusal : uint8_t {
   kCheck,         // the check does not match: the message was damaged
   // For connections between workers (peer_frame.h):
   kKind,         // a frame kind that does not exist, or not on this lane
-  kStranger,     // a process that was not added, or that does not match its connection
+  kUnknownPeer,  // a process that was not added, or that does not match its connection
   kIncarnation,  // an older incarnation
   kNotGreeted,   // a numbered frame before the greeting
   kDuplicate,    // a numbered frame that has arrived already

@@ -4,7 +4,7 @@
 
 namespace primerl {
 
-std::optional<size_t> superfluous_cut(std::span<const KeptCut> kept, uint64_t retired) {
+std::optional<size_t> cut_to_remove(std::span<const KeptCut> kept, uint64_t retired) {
   if (kept.size() <= kNewestCuts) return std::nullopt;
   const size_t num_older = kept.size() - kNewestCuts;
   for (size_t i = 0; i < num_older; ++i)

@@ -24,6 +24,6 @@ struct KeptCut {
 /// cuts whose segment was retired (up to `retired`). Then, while there are too many, the cut with
 /// the smallest gap between its two neighbours, relative to its age. So the remaining cuts are
 /// spaced evenly on a logarithmic scale of age. The oldest stays as long as its record.
-std::optional<size_t> superfluous_cut(std::span<const KeptCut> kept, uint64_t retired);
+std::optional<size_t> cut_to_remove(std::span<const KeptCut> kept, uint64_t retired);
 
 }  // namespace primerl

@@ -72,14 +72,14 @@ class WatchedLearner final : public Learner {
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     return watch_.seen(learner_->load(tenant, folder));
   }
-  std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
-                                                  uint64_t turn,
-                                                  const StopRequested& stop) override {
-    auto report = learner_->step_in_line(std::move(batch), turn, stop);
+  std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
+                                                 uint64_t turn,
+                                                 const StopRequested& stop) override {
+    auto report = learner_->step_queued(std::move(batch), turn, stop);
     if (report) watch_.look(*report);
     return report;
   }
-  void leave_line(TenantSlot tenant) override { learner_->leave_line(tenant); }
+  void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override { return learner_->limits(); }
   Status step() override { return watch_.seen(learner_->step()); }
   bool has_work() const override { return learner_->has_work(); }

@@ -16,7 +16,7 @@ namespace {
 
 class MeteredEngine final : public EngineWrapper {
  public:
-  MeteredEngine(std::unique_ptr<Engine> engine, std::shared_ptr<EngineBoard> board,
+  MeteredEngine(std::unique_ptr<Engine> engine, std::shared_ptr<EngineMetrics> board,
                 uint32_t resource, uint32_t group, std::optional<KvEventFileSetup> kv_events)
       : EngineWrapper(std::move(engine)),
         board_(std::move(board)),
@@ -87,7 +87,7 @@ class MeteredEngine final : public EngineWrapper {
 
   void show_holders(const std::vector<EngineHolder>& holders) override {
     EngineWrapper::show_holders(holders);
-    board_->held_by(resource_, group_, holders);
+    board_->set_holders(resource_, group_, holders);
   }
 
   Status step() override {
@@ -95,8 +95,8 @@ class MeteredEngine final : public EngineWrapper {
     board_->stepped(resource_, group_, EngineWrapper::state());
     if (kv_events_) {
       kv_events_->write(EngineWrapper::take_kv_events(), wall_seconds());
-      board_->told_kv_events(resource_, group_, kv_events_->num_written(),
-                             kv_events_->num_dropped());
+      board_->set_kv_event_counts(resource_, group_, kv_events_->num_written(),
+                                  kv_events_->num_dropped());
     }
     return stepped;
   }
@@ -109,7 +109,7 @@ class MeteredEngine final : public EngineWrapper {
     int64_t num_prompt_tokens = 0;
   };
 
-  const std::shared_ptr<EngineBoard> board_;
+  const std::shared_ptr<EngineMetrics> board_;
   const uint32_t resource_, group_;
   bool is_held_ = false;
   std::optional<KvEventFile> kv_events_;           // none: its options request no events
@@ -136,7 +136,7 @@ std::optional<KvEventFileSetup> kv_events_of(const Plan& plan, int32_t index,
 
 }  // namespace
 
-void EngineBoard::add(uint32_t resource, uint32_t group) {
+void EngineMetrics::add(uint32_t resource, uint32_t group) {
   const std::lock_guard lock(mutex_);
   reports_.push_back({.resource = resource, .group = group});
   EngineUse& use = uses_.emplace_back();
@@ -144,7 +144,7 @@ void EngineBoard::add(uint32_t resource, uint32_t group) {
   use.group = group;
 }
 
-EngineUse& EngineBoard::use_of(uint32_t resource, uint32_t group) {
+EngineUse& EngineMetrics::use_of(uint32_t resource, uint32_t group) {
   const auto use = std::find_if(uses_.begin(), uses_.end(), [&](const EngineUse& one) {
     return one.resource == resource && one.group == group;
   });
@@ -152,7 +152,8 @@ EngineUse& EngineBoard::use_of(uint32_t resource, uint32_t group) {
   return *use;
 }
 
-void EngineBoard::ended(uint32_t resource, uint32_t group, std::span<const RequestTimes> requests) {
+void EngineMetrics::ended(uint32_t resource, uint32_t group,
+                          std::span<const RequestTimes> requests) {
   const std::lock_guard lock(mutex_);
   auto& histograms = use_of(resource, group).requests;
   histograms.resize(kRequestValues);
@@ -172,12 +173,12 @@ void EngineBoard::ended(uint32_t resource, uint32_t group, std::span<const Reque
   }
 }
 
-void EngineBoard::held(uint32_t resource, uint32_t group, bool is_held) {
+void EngineMetrics::held(uint32_t resource, uint32_t group, bool is_held) {
   const std::lock_guard lock(mutex_);
   use_of(resource, group).is_held = is_held;
 }
 
-void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& state) {
+void EngineMetrics::stepped(uint32_t resource, uint32_t group, const EngineState& state) {
   const std::lock_guard lock(mutex_);
   EngineUse* const use = &use_of(resource, group);
   use->num_running = static_cast<uint32_t>(state.num_running);
@@ -196,8 +197,8 @@ void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& 
   use->num_adapter_evictions = state.num_adapter_evictions;
 }
 
-void EngineBoard::held_by(uint32_t resource, uint32_t group,
-                          const std::vector<EngineHolder>& holders) {
+void EngineMetrics::set_holders(uint32_t resource, uint32_t group,
+                                const std::vector<EngineHolder>& holders) {
   const Time now = now_();
   const std::lock_guard lock(mutex_);
   auto& ends = holders_[{resource, group}];
@@ -205,7 +206,7 @@ void EngineBoard::held_by(uint32_t resource, uint32_t group,
   for (const EngineHolder& holder : holders) ends.emplace_back(holder.owner, now + holder.left);
 }
 
-std::vector<EngineUse> EngineBoard::uses() const {
+std::vector<EngineUse> EngineMetrics::uses() const {
   const Time now = now_();
   const std::lock_guard lock(mutex_);
   auto uses = uses_;
@@ -216,8 +217,8 @@ std::vector<EngineUse> EngineBoard::uses() const {
   return uses;
 }
 
-void EngineBoard::applied(uint32_t resource, uint32_t group, const KeyedVersion& version,
-                          Duration took) {
+void EngineMetrics::applied(uint32_t resource, uint32_t group, const KeyedVersion& version,
+                            Duration took) {
   const std::lock_guard lock(mutex_);
   const uint32_t tenant = version.key.tenant.value, adapter = version.key.adapter.value;
   const auto is_it = [&](const EngineReport& one) {
@@ -234,8 +235,8 @@ void EngineBoard::applied(uint32_t resource, uint32_t group, const KeyedVersion&
   report->apply_ns += static_cast<uint64_t>(took.to_nanoseconds());
 }
 
-void EngineBoard::served(uint32_t resource, uint32_t group, TenantSlot tenant,
-                         uint64_t num_tokens) {
+void EngineMetrics::served(uint32_t resource, uint32_t group, TenantSlot tenant,
+                           uint64_t num_tokens) {
   const std::lock_guard lock(mutex_);
   for (EngineReport& one : reports_)
     if (one.resource == resource && one.group == group && one.tenant == tenant.value) {
@@ -244,20 +245,20 @@ void EngineBoard::served(uint32_t resource, uint32_t group, TenantSlot tenant,
     }
 }
 
-std::vector<EngineReport> EngineBoard::reports() const {
+std::vector<EngineReport> EngineMetrics::reports() const {
   const std::lock_guard lock(mutex_);
   return reports_;
 }
 
-void EngineBoard::told_kv_events(uint32_t resource, uint32_t group, uint64_t written,
-                                 uint64_t dropped) {
+void EngineMetrics::set_kv_event_counts(uint32_t resource, uint32_t group, uint64_t written,
+                                        uint64_t dropped) {
   const std::lock_guard lock(mutex_);
   EngineUse& use = use_of(resource, group);
   use.num_kv_events = written;
   use.num_kv_events_dropped = dropped;
 }
 
-ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board,
+ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineMetrics> board,
                                  std::filesystem::path run_folder) {
   return [make = std::move(make), board = std::move(board), run_folder = std::move(run_folder)](
              const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {

@@ -32,20 +32,20 @@ struct RequestTimes {
 
 /// One entry per engine of the process and key of its weights. Thread-safe: engines write on the
 /// threads of their actor groups.
-class EngineBoard {
+class EngineMetrics {
  public:
   /// `now` defaults to the real clock.
-  explicit EngineBoard(std::function<Time()> now = steady_now) : now_(std::move(now)) {}
+  explicit EngineMetrics(std::function<Time()> now = steady_now) : now_(std::move(now)) {}
   Time now() const { return now_(); }
 
   /// Adds an engine that has applied nothing yet: version -1 of the first tenant.
   void add(uint32_t resource, uint32_t group);
   void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
   void held(uint32_t resource, uint32_t group, bool is_held);
-  void held_by(uint32_t resource, uint32_t group, const std::vector<EngineHolder>& holders);
+  void set_holders(uint32_t resource, uint32_t group, const std::vector<EngineHolder>& holders);
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);
   /// Total events of the prefix cache: those in the file, and those that were dropped.
-  void told_kv_events(uint32_t resource, uint32_t group, uint64_t written, uint64_t dropped);
+  void set_kv_event_counts(uint32_t resource, uint32_t group, uint64_t written, uint64_t dropped);
   /// `num_tokens` more were computed for a tenant whose version was applied.
   void served(uint32_t resource, uint32_t group, TenantSlot tenant, uint64_t num_tokens);
   void ended(uint32_t resource, uint32_t group, std::span<const RequestTimes> requests);
@@ -65,7 +65,7 @@ class EngineBoard {
 
 /// Wraps `make`: its engines report to `board`. They write the events of their prefix caches to
 /// kv_events/ENGINE.GROUP.jsonl of `run_folder`, if their options request that.
-ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board,
+ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineMetrics> board,
                                  std::filesystem::path run_folder);
 
 }  // namespace primerl

@@ -30,7 +30,7 @@ Result<std::vector<PeerAddress>> PeerConnections::open(const Make& make) {
   return transport_->addresses();
 }
 
-void PeerConnections::vouch(PeerSpec& peer) const {
+void PeerConnections::add_credentials(PeerSpec& peer) const {
   const auto entry = std::find_if(allowed_.begin(), allowed_.end(), [&](const AllowedKey& each) {
     return each.process == peer.process && each.public_key == peer.public_key;
   });
@@ -38,7 +38,7 @@ void PeerConnections::vouch(PeerSpec& peer) const {
 }
 
 Status PeerConnections::connect(std::vector<PeerSpec> peers) {
-  for (PeerSpec& peer : peers) vouch(peer);
+  for (PeerSpec& peer : peers) add_credentials(peer);
   {
     const std::lock_guard lock(mutex_);
     for (const PeerSpec& peer : peers) {
@@ -59,7 +59,7 @@ void PeerConnections::end_peer(ProcessId peer, uint32_t incarnation) {
 }
 
 Status PeerConnections::join(PeerSpec peer) {
-  vouch(peer);
+  add_credentials(peer);
   return transport_->add_peer(std::move(peer));
 }
 

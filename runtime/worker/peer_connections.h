@@ -102,7 +102,7 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   void fail(const Error& why);
   void note_refused(ProcessId from, const Error& why);
   std::string name_of(ProcessId peer) const;
-  void vouch(PeerSpec& peer) const;
+  void add_credentials(PeerSpec& peer) const;
 
   const ConnectionEvents events_;
   std::vector<AllowedKey> allowed_;       // constant after connect()

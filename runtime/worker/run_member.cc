@@ -225,11 +225,11 @@ Heartbeat RunMember::heartbeat() const {
   RunStatus status = executor_->status();
   beat.num_steps = status.num_steps;
   beat.is_draining = status.is_draining;
-  beat.still_ms = static_cast<int64_t>(status.still_for.to_seconds() * 1e3);
+  beat.still_ms = static_cast<int64_t>(status.idle_for.to_seconds() * 1e3);
   beat.is_waiting = status.is_waiting;
   beat.has_alarm = status.has_alarm;
   // Only while a record is followed; otherwise the reports of the actor groups show their state.
-  if (connections_ != nullptr && status.still_for >= plan_->settings.stall_after &&
+  if (connections_ != nullptr && status.idle_for >= plan_->settings.stall_after &&
       !executor_->is_live())
     beat.stall = setup_.step_source->stuck().text();
   beat.edges = std::move(status.edges);

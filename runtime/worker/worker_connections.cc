@@ -22,7 +22,7 @@ bool uses(EdgeTransport transport, const Plan& plan, ProcessId process) {
 
 /// Whether a peer connects to this process by this transport. Of two processes the later one
 /// connects to the earlier.
-bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
+bool accepts_connections_over(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
     if (transport_between(plan, process, ProcessId(other)) == transport) return true;
   return false;
@@ -48,9 +48,9 @@ Status open_connections(PeerConnections& connections, const Plan& plan, ProcessI
   identity.incarnation = hello.incarnation;
   identity.pass = hello.pass = draw_word();
   ZmqOptions options;
-  if (is_reached_by(EdgeTransport::kIpc, plan, process))
+  if (accepts_connections_over(EdgeTransport::kIpc, plan, process))
     options.listen.push_back("ipc://" + folder);
-  if (is_reached_by(EdgeTransport::kTcp, plan, process))
+  if (accepts_connections_over(EdgeTransport::kTcp, plan, process))
     options.listen.push_back(key_files.tcp_address());
   ASSIGN_OR_RETURN(auto keys, read_peer_keys(key_files, plan, plan.process(process).machine));
   if (keys) {

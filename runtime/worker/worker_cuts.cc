@@ -181,7 +181,7 @@ void WorkerCuts::write() {
 void WorkerCuts::retire() {
   CutHead old = setup_.head;
   const uint64_t retired = retired_through(setup_.folder, old.process, old.incarnation);
-  while (const auto index = superfluous_cut(kept_, retired)) {
+  while (const auto index = cut_to_remove(kept_, retired)) {
     old.number = kept_[*index].number;
     std::error_code ignored;  // a remaining file does no harm
     std::filesystem::remove(cut_path(setup_.folder, old), ignored);

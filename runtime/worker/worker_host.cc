@@ -105,7 +105,7 @@ class WorkerHost {
   }
 
  private:
-  RunEnded execute(WorkerServices& host_services, const std::vector<ResumePoint>& newest);
+  RunEnded execute(WorkerServices& process_services, const std::vector<ResumePoint>& newest);
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
   Status prepare_cuts(WorkerServices& services, const WorkerTrace::Setup& recording,
                       const std::vector<ResumePoint>& newest);
@@ -127,7 +127,7 @@ class WorkerHost {
   std::mutex fault_mutex_;
   std::optional<Error> fault_;
 
-  const std::shared_ptr<EngineBoard> engines_ = std::make_shared<EngineBoard>();
+  const std::shared_ptr<EngineMetrics> engines_ = std::make_shared<EngineMetrics>();
   std::optional<ControlEvent> first_;   // the first order
   std::optional<RecordPrefix> record_;  // the record of the last start, to be followed
   RunCuts followed_cuts_;               // of record_; empty: it is followed from step 1
@@ -188,7 +188,7 @@ RunEnded WorkerHost::run() {
   auto trace = WorkerTrace::open(recording);
   if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
   trace_ = std::move(trace).value();
-  WorkerServices host_services(
+  WorkerServices process_services(
       *plan_, folder, arguments_.process, *log_, *control_, std::move(begun_from),
       [this](TenantSlot tenant, int64_t step) {
         if (cuts_ != nullptr) cuts_->checkpoint_committed(tenant, step);
@@ -202,20 +202,20 @@ RunEnded WorkerHost::run() {
       bytes_before = base_->line_files;
     else if (runs_rollout())
       bytes_before = *recording.bytes_before;
-    host_services.follow(std::move(bytes_before), newest, base_.has_value());
+    process_services.follow(std::move(bytes_before), newest, base_.has_value());
     recovery_ = std::make_unique<Recovery>(plan_, std::move(*record_),
                                            trace_ == nullptr ? nullptr : &trace_->observer(),
                                            process_, followed_cuts_);
   }
-  const Status prepared = prepare_cuts(host_services, recording, *points);
+  const Status prepared = prepare_cuts(process_services, recording, *points);
   if (!prepared.ok()) return ended_by(RunEnd::kFailed, prepared.error());
-  RunEnded ended = execute(host_services, *points);
+  RunEnded ended = execute(process_services, *points);
   cuts_.reset();  // its thread uses the services
   if (trace_ == nullptr) return ended;
   const bool has_failed = exit_code_of(ended) != kExitDone;
   const Status closed = trace_->close(has_failed);
   for (const auto& warning : trace_->warnings())
-    host_services.log(LogLevel::kWarning, "trace", warning);
+    process_services.log(LogLevel::kWarning, "trace", warning);
   if (closed.ok() || has_failed) return ended;
   auto edges = std::move(ended.edges);
   ended = ended_by(RunEnd::kFailed, closed.error());
@@ -295,15 +295,15 @@ void WorkerHost::note_fault(const Error& fault) {
   if (!fault_) fault_ = fault;
 }
 
-RunEnded WorkerHost::execute(WorkerServices& host_services,
+RunEnded WorkerHost::execute(WorkerServices& process_services,
                              const std::vector<ResumePoint>& newest) {
   CafExecutorSetup setup;
   setup.plan = plan_;
   setup.process = process_;
   setup.incarnation = static_cast<uint32_t>(arguments_.incarnation);
-  setup.host_services = &host_services;
-  auto backends = backend_setup(arguments_.run, [&host_services](std::string_view line) {
-    host_services.log(LogLevel::kWarning, "weights", line);
+  setup.process_services = &process_services;
+  auto backends = backend_setup(arguments_.run, [&process_services](std::string_view line) {
+    process_services.log(LogLevel::kWarning, "weights", line);
   });
   if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
   backends->process = process_;
@@ -326,10 +326,10 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     setup.step_source = recovery_.get();
     setup.observer = recovery_.get();
     setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
-    setup.on_live = [this, &host_services] {
+    setup.on_live = [this, &process_services] {
       // If a file differs from the record the run ends: then it is not recovered.
       if (has_fault()) return;
-      const Status live = host_services.resume(tenants_trained_by(*plan_, process_));
+      const Status live = process_services.resume(tenants_trained_by(*plan_, process_));
       if (!live.ok()) return note_fault(live.error());
       control_->report(RunRecovered{recovery_->num_steps(), recovery_->num_messages_compared()});
     };

@@ -123,7 +123,7 @@ int finish(const ReplayArguments& arguments, const ReplaySession& session, const
            const ReplayReport& report, double seconds) {
   Json json = to_json(session, report, seconds);
   std::string text = text_of(session, report, seconds);
-  Status fault = session.host_services->fault();
+  Status fault = session.process_services->fault();
   if (!fault.ok()) fault = std::move(fault).error().while_doing("keeping what the replay said");
   int code = report.is_identical() ? kExitDone : kExitDiverged;
   if (!fault.ok()) code = kExitFailed;

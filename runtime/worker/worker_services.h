@@ -20,7 +20,7 @@
 
 namespace primerl {
 
-class WorkerServices final : public HostServices {
+class WorkerServices final : public ProcessServices {
  public:
   /// `points`: the checkpoints from which the recorded start began, by tenant slot or empty.
   WorkerServices(const Plan& plan, const std::filesystem::path& folder, const std::string& process,

@@ -78,7 +78,7 @@ std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
   std::vector<std::pair<std::string, uint64_t>> sizes;
   for (const Tenant& tenant : plan.tenants) {
     const std::string name = rollouts_file_name(tenant.name, plan.tenants.size());
-    if (const auto size = whole_line_bytes(run_folder / name); size.ok())
+    if (const auto size = complete_line_bytes(run_folder / name); size.ok())
       sizes.emplace_back(name, *size);
   }
   return sizes;

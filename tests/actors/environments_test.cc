@@ -35,7 +35,7 @@ TEST(Environments, TheOneThatGivesTasksJudgesOnlyWhenItIsAlone) {
 
 TEST(Environments, EndedTrajectoriesAreReportedOnceAndTheOldestAreDropped) {
   Environments environments;
-  for (uint64_t i = 0; i <= kEndedTrajectoriesMax; ++i) environments.tell_ended(kFirst, i);
+  for (uint64_t i = 0; i <= kEndedTrajectoriesMax; ++i) environments.report_ended(kFirst, i);
   const auto told = environments.take_ended(kFirst);
   ASSERT_THAT(told, SizeIs(kEndedTrajectoriesMax));
   EXPECT_EQ(told.front(), 1U);

@@ -26,10 +26,10 @@ struct Pipe {
     counts.opened = std::max<int64_t>(version - 1, 0) * 8 + pace.depth(limits);
     if (!is_paced) --counts.opened;
     counts.delivered = version * 8 + (wait_ms > 0 ? 0 : 8 + num_spare);
-    if (version > 0) pace.see_counts(limits, counts, PolicyVersion(version), now);
+    if (version > 0) pace.update_counts(limits, counts, PolicyVersion(version), now);
     now = now + at(wait_ms);
     counts.delivered = version * 8 + 8 + num_spare;
-    pace.see_counts(limits, counts, PolicyVersion(version), now);
+    pace.update_counts(limits, counts, PolicyVersion(version), now);
     now = now + at(train_ms);
     ++version;
     counts.opened = (version - 1) * 8 + pace.depth(limits) - (is_paced ? 0 : 1);

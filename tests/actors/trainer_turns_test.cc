@@ -23,14 +23,14 @@ class LearnerOfOne final : public Learner {
   Result<TrainReport> step(const TrainBatch&, const StopRequested&) override {
     return error(Code::kInternal, "it did not get in line");
   }
-  std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
-                                                  uint64_t turn,
-                                                  const StopRequested& stop) override {
+  std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
+                                                 uint64_t turn,
+                                                 const StopRequested& stop) override {
     auto hers = std::make_shared<TrainBatch>(*batch);
     hers->tenant = tenant_;
-    return shared_.step_in_line(std::move(hers), turn, stop);
+    return shared_.step_queued(std::move(hers), turn, stop);
   }
-  void leave_line(TenantSlot) override { shared_.leave_line(tenant_); }
+  void leave_queue(TenantSlot) override { shared_.leave_queue(tenant_); }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot,
                                                          PolicyVersion version) override {
     return shared_.snapshot(tenant_, version);

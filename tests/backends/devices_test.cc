@@ -107,8 +107,8 @@ DeviceBudget memory_of(double free_bytes, const std::string& base = "") {
     const bool is_engine = plan.resources[static_cast<size_t>(resource)].kind == "engine";
     return DeviceNeed{{is_engine ? 3e9 : 11e9, base.empty() ? 0.0 : 1e9}, base};
   };
-  memory.room = [free_bytes](const std::string&) -> Result<DeviceRoom> {
-    return DeviceRoom{free_bytes, 80e9};
+  memory.room = [free_bytes](const std::string&) -> Result<DeviceMemoryInfo> {
+    return DeviceMemoryInfo{free_bytes, 80e9};
   };
   return memory;
 }

@@ -55,7 +55,7 @@ struct Package {
 };
 
 /// Keeps everything in memory. Thread-safe.
-class TestHostServices final : public HostServices, private RunFiles {
+class TestHostServices final : public ProcessServices, private RunFiles {
  public:
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;

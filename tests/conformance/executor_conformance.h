@@ -2,7 +2,8 @@
 ///
 ///   struct MyFactory {
 ///     static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
-///                                           HostServices& host_services, ResourceFactory factory);
+///                                           ProcessServices& process_services, ResourceFactory
+///                                           factory);
 ///   };
 ///   INSTANTIATE_TYPED_TEST_SUITE_P(My, ExecutorConformance, MyFactory);
 ///
@@ -27,7 +28,7 @@ class ExecutorConformance : public testing::Test {
 
   Status start(std::shared_ptr<const Plan> plan) {
     plan_ = std::move(plan);
-    executor_ = Factory::make(plan_, host_services_, conformance_factory());
+    executor_ = Factory::make(plan_, process_services_, conformance_factory());
     return executor_->start();
   }
   RunOutcome run(std::shared_ptr<const Plan> plan) {
@@ -47,7 +48,7 @@ class ExecutorConformance : public testing::Test {
     }
   }
 
-  TestHostServices host_services_;
+  TestHostServices process_services_;
   std::shared_ptr<const Plan> plan_;
   std::unique_ptr<Executor> executor_;
 };
@@ -100,7 +101,7 @@ TYPED_TEST_P(ExecutorConformance, DeliversEverythingOnceAndInOrder) {
   EXPECT_EQ(outcome.ledger[0].handled, 5000u);
   EXPECT_EQ(outcome.ledger[1].handled, 5000u);
   // A gap or a repetition would add a line.
-  EXPECT_THAT(this->host_services_.journal(),
+  EXPECT_THAT(this->process_services_.journal(),
               testing::UnorderedElementsAre("sink has 5000", "source drains", "sink drains"));
 }
 
@@ -122,7 +123,7 @@ TYPED_TEST_P(ExecutorConformance, AnswersEveryQuestionOverFeedback) {
   this->expect_clean_end(outcome, RunEnd::kFinished);
   EXPECT_EQ(outcome.ledger[0].handled, 1000u);
   EXPECT_EQ(outcome.ledger[1].handled, 1000u);
-  EXPECT_EQ(this->host_services_.count("all answered"), 1u);
+  EXPECT_EQ(this->process_services_.count("all answered"), 1u);
 }
 
 TYPED_TEST_P(ExecutorConformance, AnswersFromAThreadOfItsOwn) {
@@ -135,8 +136,8 @@ TYPED_TEST_P(ExecutorConformance, RefusesForAHandlerThatFailed) {
   const auto outcome = this->run(conformance_plan(conversation(10, "answerer", "fail_at = 4")));
   this->expect_clean_end(outcome, RunEnd::kFinished);
   EXPECT_EQ(outcome.ledger[0].failed, 1u);
-  EXPECT_EQ(this->host_services_.count("refused: no answer to 4"), 1u);
-  EXPECT_EQ(this->host_services_.count("all answered"), 1u);
+  EXPECT_EQ(this->process_services_.count("refused: no answer to 4"), 1u);
+  EXPECT_EQ(this->process_services_.count("all answered"), 1u);
 }
 
 TYPED_TEST_P(ExecutorConformance, FiresTimers) {
@@ -149,7 +150,7 @@ TYPED_TEST_P(ExecutorConformance, ContinuesAfterAnException) {
   const auto outcome = this->run(conformance_plan(pipeline(50, 1, 4, "throw_at = 7")));
   this->expect_clean_end(outcome, RunEnd::kFinished);
   EXPECT_EQ(outcome.ledger[1].failed, 1u);
-  EXPECT_THAT(this->host_services_.logged(),
+  EXPECT_THAT(this->process_services_.logged(),
               testing::Contains(testing::HasSubstr("thrown in anger")));
 }
 
@@ -211,8 +212,8 @@ TYPED_TEST_P(ExecutorConformance, DrainsWhenAsked) {
   this->executor_->request_drain();
   const auto outcome = this->executor_->wait();
   this->expect_clean_end(outcome, RunEnd::kInterrupted);
-  EXPECT_EQ(this->host_services_.count("source drains"), 1u);
-  EXPECT_EQ(this->host_services_.count("sink drains"), 1u);
+  EXPECT_EQ(this->process_services_.count("source drains"), 1u);
+  EXPECT_EQ(this->process_services_.count("sink drains"), 1u);
 }
 
 TYPED_TEST_P(ExecutorConformance, StopsWhenAsked) {
@@ -271,7 +272,7 @@ feedback = ["blob_sink.got -> blob_source.got"]
   this->expect_clean_end(outcome, RunEnd::kFinished);
   EXPECT_EQ(outcome.ledger[1].handled, 50u);
   if constexpr (!requires { TypeParam::kSharesMemory; }) {
-    EXPECT_EQ(this->host_services_.count("a copy was made"), 0u);
+    EXPECT_EQ(this->process_services_.count("a copy was made"), 0u);
   }
 }
 
@@ -291,7 +292,7 @@ feedback = ["answerer.reply -> asker.reply"]
 )"));
   this->expect_clean_end(outcome, RunEnd::kFinished);
   EXPECT_EQ(outcome.ledger[0].handled, 60u);
-  EXPECT_EQ(this->host_services_.count("all answered"), 2u);
+  EXPECT_EQ(this->process_services_.count("all answered"), 2u);
 }
 
 TYPED_TEST_P(ExecutorConformance, TellsHowFarItIs) {

@@ -45,7 +45,7 @@ TEST_F(AgentProof, LooksAtAPlainFileOfTheChallengesSizeAlone) {
   Agent agent(scratch_.path());
   const auto refusal = [&](const std::function<void(const fs::path&, const std::string&)>& make) {
     auto client = dial(agent.address());
-    EXPECT_TRUE((*client)->wait_until_greeted(kPatience, false, kNever).ok());
+    EXPECT_TRUE((*client)->wait_for_greeting(kPatience, false, kNever).ok());
     const uint64_t challenge = (*client)->challenge();
     const fs::path file = folder_ / challenge_file(challenge);
     make(file, challenge_text(challenge));
@@ -125,7 +125,7 @@ TEST_F(AgentProof, ServesOthersWhileADiskHangs) {
   auto stuck = dial(agent.address());
   PrepareRun hanging = order("stuck");
   hanging.graph = "hangs";
-  ASSERT_TRUE((*stuck)->wait_until_greeted(kPatience, false, kNever).ok());
+  ASSERT_TRUE((*stuck)->wait_for_greeting(kPatience, false, kNever).ok());
   std::ofstream(folder_ / challenge_file((*stuck)->challenge()))
       << challenge_text((*stuck)->challenge());
   std::thread asking([&] { (void)(*stuck)->prepare(hanging, kPatience, kNever); });

@@ -99,7 +99,7 @@ class AgentServerTest : public testing::Test {
   }
   /// Greets, proves that the folder is shared, and sends the order.
   Status prepare(AgentClient& client, PrepareRun order, bool shows_folder = true) const {
-    RETURN_IF_ERROR(client.wait_until_greeted(kPatience, false, kNever));
+    RETURN_IF_ERROR(client.wait_for_greeting(kPatience, false, kNever));
     const auto file = folder_ / challenge_file(client.challenge());
     if (shows_folder) std::ofstream(file) << challenge_text(client.challenge());
     Status prepared = client.prepare(std::move(order), kPatience, kNever);

@@ -153,7 +153,7 @@ TEST(RunCoordinator, OneThatFollowsNothingGoesWhenTheOthersGoLive) {
 TEST(RunCoordinator, TellsOneThatBeginsAnewTheTimeOfTheRun) {
   Stage stage(3);
   stage.coordinator_->set_absent(ProcessId(2), 3);
-  stage.coordinator_->go_on_from(Time::from_nanoseconds(700));
+  stage.coordinator_->continue_from(Time::from_nanoseconds(700));
   for (const uint32_t i : {0, 1, 2}) ASSERT_TRUE(stage.say(i, stage.hello(i)).ok());
   stage.all_say(PeersConnected{});
   EXPECT_EQ(stage.newest_.as<StartRun>().at_ns, 700);

@@ -53,7 +53,7 @@ TEST(RunLifecycle, WithoutARecordRunsFromItsFirstStep) {
 TEST(RunLifecycle, EndsWellWhenNothingHappened) {
   const RunEnding ending = running().end("", false, true);
   EXPECT_EQ(ending.how, How::kFinished);
-  EXPECT_FALSE(ending.has_lost_worker || ending.has_left_record || ending.was_following);
+  EXPECT_FALSE(ending.has_lost_worker || ending.must_skip_record || ending.was_following);
 }
 
 TEST(RunLifecycle, DrainsThenStopsThenKills) {
@@ -97,7 +97,7 @@ TEST(RunLifecycle, NamesAStall) {
   EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kStop);
   const RunEnding ending = run.end(run.fault(), false, true);
   EXPECT_EQ(ending.how, How::kStalled);
-  EXPECT_FALSE(ending.has_left_record) << "it followed none";
+  EXPECT_FALSE(ending.must_skip_record) << "it followed none";
   EXPECT_EQ(running().end("trainer: no progress", true, true).how, How::kStalled)
       << "as a worker says";
 }
@@ -172,19 +172,19 @@ TEST(RunLifecycle, DrainsForAnAgentThatIsToldToStop) {
 TEST(RunLifecycle, FallsBackToTheCheckpointWhenTheRecordCannotBeFollowed) {
   {
     RunLifecycle run = following();
-    EXPECT_TRUE(run.end("differs at step 7", false, true).has_left_record) << "as a worker says";
+    EXPECT_TRUE(run.end("differs at step 7", false, true).must_skip_record) << "as a worker says";
   }
   {
     RunLifecycle run = following();
     EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kStop);
-    EXPECT_TRUE(run.end(run.fault(), false, true).has_left_record);
+    EXPECT_TRUE(run.end(run.fault(), false, true).must_skip_record);
   }
 }
 
 TEST(RunLifecycle, SaysThatItFollowedWhenThatMayBeTheReason) {
   RunLifecycle run = following();
   const RunEnding died = run.end("'trainer' died", false, false);
-  EXPECT_FALSE(died.has_left_record) << "it may have died of the checkpoint, too";
+  EXPECT_FALSE(died.must_skip_record) << "it may have died of the checkpoint, too";
   EXPECT_TRUE(died.was_following);
   EXPECT_NE(died.why.find("--from-checkpoint"), std::string::npos);
   EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kKillAll);

@@ -25,7 +25,7 @@ RunEnding lost_worker(bool was_following = false) {
 }
 RunEnding left_record() {
   RunEnding ending = failed();
-  ending.has_left_record = true;
+  ending.must_skip_record = true;
   ending.was_following = true;
   return ending;
 }

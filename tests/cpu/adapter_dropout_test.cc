@@ -57,9 +57,9 @@ std::vector<float> left_of(const AdapterDropout& dropout, uint64_t module,
   std::vector<uint64_t> keys;
   for (const uint64_t row : rows) keys.push_back(row_key(dropout, row));
   std::vector<uint16_t> draws(static_cast<size_t>(num_rows * drawn_columns(columns)));
-  draw_left_out(module, keys, columns, draws.data());
+  draw_dropout(module, keys, columns, draws.data());
   std::vector<float> left = y == nullptr ? std::vector<float>(x.size(), NAN) : *y;
-  drop_out(dropout, num_rows, columns, draws.data(), x.data(), left.data(), y != nullptr);
+  apply_dropout(dropout, num_rows, columns, draws.data(), x.data(), left.data(), y != nullptr);
   return left;
 }
 
@@ -76,7 +76,7 @@ TEST(DropOut, LeavesOutItsPartAndScalesTheRest) {
     int64_t num_left_out = 0;
     for (size_t i = 0; i < y.size(); ++i) {
       const auto column = static_cast<int64_t>(i % kColumns);
-      const bool is_out = is_left_out(dropout, 6, rows[i / kColumns], column);
+      const bool is_out = is_element_dropped(dropout, 6, rows[i / kColumns], column);
       ASSERT_EQ(y[i], is_out ? 0.0F : scale * x[i]);
       ASSERT_EQ(sum[i], 1 + y[i]) << "rounded twice, whatever the instruction set";
       num_left_out += is_out ? 1 : 0;
@@ -121,8 +121,8 @@ TEST(DropOut, IsWhatTheBaselineDrawsAndLeaves) {
                              .x = x.data(),
                              .y = to.data()};
         };
-        cpu_ops().drop_out(args(y));
-        plain.drop_out(args(other));
+        cpu_ops().apply_dropout(args(y));
+        plain.apply_dropout(args(other));
         ASSERT_EQ(y, other) << columns << ", " << threshold;
         EXPECT_EQ(y.back(), 3.0F);
         const float before = adds ? 3.0F : 0.0F;
@@ -151,8 +151,8 @@ TEST(DropOut, IsOfWhatEachAReads) {
   RandomStream random(8);
   std::vector<float> x(static_cast<size_t>(kRows * qkv.terms));
   for (auto& number : x) number = static_cast<float>(random.uniform() - 0.5);
-  Products products(Numerics::kInvariant);
-  AdapterProducts adapters(products);
+  Gemms products(Numerics::kInvariant);
+  AdapterGemms adapters(products);
   const auto added = [&](const AdapterDropout& dropout, const std::vector<float>& from) {
     adapters.set(0, &adapter, dropout);
     adapters.begin(batch);

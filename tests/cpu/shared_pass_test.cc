@@ -268,7 +268,7 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
       // A drain comes between two work calls.
       if (random.below(12) == 0) {
         const size_t left = random.below(all.size());
-        learner->leave_line(all[left].tenant);
+        learner->leave_queue(all[left].tenant);
         batches[left].reset();
       }
       for (size_t i = 0; i < all.size(); ++i) {
@@ -278,13 +278,13 @@ TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
           if (random.below(3) == 0) continue;  // its batch is not complete yet
           batches[i] = std::make_shared<TrainBatch>(drawn_batch(tenant, num_done[i], 1 + i));
         }
-        const auto report = learner->step_in_line(batches[i], turn, never);
+        const auto report = learner->step_queued(batches[i], turn, never);
         num_between += report ? 0 : 1;
         if (!report) continue;
         ASSERT_TRUE(report->ok()) << report->error().text();
         expect_equal(**report, alone[i][num_done[i]++], fmt::format("tenant {}", i));
         batches[i].reset();
-        if (num_done[i] == kSteps) learner->leave_line(tenant);
+        if (num_done[i] == kSteps) learner->leave_queue(tenant);
       }
     }
     for (size_t i = 0; i < all.size(); ++i)
@@ -310,10 +310,10 @@ TEST_P(SharedPass, WhatIsAskedBetweenPassesChangesNoBitOfAStep) {
     for (uint64_t turn = 1; !batches.empty(); ++turn)
       for (size_t i = 0; i < batches.size();) {
         const TenantSlot tenant = batches[i]->tenant;
-        const auto report = learner->step_in_line(batches[i], turn, never);
+        const auto report = learner->step_queued(batches[i], turn, never);
         if (report) {
           EXPECT_TRUE(report->ok());
-          learner->leave_line(tenant);
+          learner->leave_queue(tenant);
           batches.erase(batches.begin() + static_cast<ptrdiff_t>(i));
         } else {
           ++i;

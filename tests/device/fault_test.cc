@@ -248,7 +248,7 @@ TEST(TheFirstDevice, IsDescribedByItsDriver) {
   EXPECT_GT(facts->free_bytes, 0);
   EXPECT_LE(facts->free_bytes, facts->total_bytes);
   EXPECT_THAT(why_no_cuda_device("cuda:63"), HasSubstr("is not available: this machine has "));
-  const auto room = room_on("cuda:0");
+  const auto room = free_memory_on("cuda:0");
   ASSERT_TRUE(room.ok()) << room.error().text();
   EXPECT_EQ(room->total_bytes, facts->total_bytes);
 }

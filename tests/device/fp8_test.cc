@@ -201,7 +201,7 @@ double distance(const Floats& a, const Floats& b) {
 
 /// The tensors of a model, with FP8 weights replaced by the values of their codes. All sizes are
 /// multiples of 128, so that the blocks of q, k and v are blocks of their common matrix.
-std::vector<WeightTensor> as_codes(std::vector<WeightTensor> tensors) {
+std::vector<WeightTensor> with_fp8_values(std::vector<WeightTensor> tensors) {
   for (WeightTensor& tensor : tensors) {
     if (!tensor.name.ends_with("_proj.weight")) continue;
     CHECK(tensor.shape[0] % 128 == 0 && tensor.shape[1] % 128 == 0, tensor.name);
@@ -227,7 +227,7 @@ TEST(CudaFp8, LogitErrorsOfTheEngineFollowFromTheFormat) {
   auto fp8 = make_engine(folder, "fp8");
   WeightSnapshot codes;
   codes.version = PolicyVersion(1);
-  codes.tensors = as_codes(read_model_tensors(folder).value());
+  codes.tensors = with_fp8_values(read_model_tensors(folder).value());
   ASSERT_TRUE(on_codes->apply(codes).ok());
   const Floats want = engine_scores(*bf16, 1), got = engine_scores(*fp8, 1);
   const double by_weights = distance(engine_scores(*on_codes, 1), want);
@@ -274,7 +274,7 @@ TEST(CudaFp8, GradientErrorsFollowFromTheFormat) {
   const auto folder = make_folder(wide_model());
   auto bf16 = make_learner(folder, "dtype"), on_codes = make_learner(folder, "dtype");
   auto fp8 = make_learner(folder, "fp8");
-  ASSERT_TRUE(on_codes->fill(as_codes(read_model_tensors(folder).value())).ok());
+  ASSERT_TRUE(on_codes->fill(with_fp8_values(read_model_tensors(folder).value())).ok());
   for (Learner* learner : {bf16.get(), on_codes.get(), fp8.get()}) must_step(*learner);
   const auto want = bf16->gradients(), of_codes = on_codes->gradients(), got = fp8->gradients();
   ASSERT_EQ(got.size(), want.size());

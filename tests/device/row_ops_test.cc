@@ -344,9 +344,9 @@ void expect_dropped(Type type, int64_t width, bool adds, bool is_of_experts) {
                        dropout_threshold(dropout.rate)});
     uint64_t key = row_key(dropout, rows[i].second);
     std::vector<uint16_t> draws(static_cast<size_t>(drawn_columns(width)));
-    draw_left_out(modules[i], {&key, 1}, width, draws.data());
-    drop_out(dropout, 1, width, draws.data(), x.data() + i * static_cast<size_t>(width),
-             want.data() + i * static_cast<size_t>(width), adds);
+    draw_dropout(modules[i], {&key, 1}, width, draws.data());
+    apply_dropout(dropout, 1, width, draws.data(), x.data() + i * static_cast<size_t>(width),
+                  want.data() + i * static_cast<size_t>(width), adds);
   }
   const Buffer on_x(type, x), y(type, before), on_rows(dropped), on_modules(modules);
   expect_one_answer(

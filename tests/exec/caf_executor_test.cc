@@ -25,12 +25,12 @@ class CafExecutorTest : public testing::Test {
   Status start(std::shared_ptr<const Plan> plan) {
     CafExecutorSetup setup;
     setup.plan = std::move(plan);
-    setup.host_services = &host_services_;
+    setup.process_services = &process_services_;
     setup.factory = conformance_factory();
     executor_ = std::make_unique<CafExecutor>(std::move(setup));
     return executor_->start();
   }
-  TestHostServices host_services_;
+  TestHostServices process_services_;
   std::unique_ptr<CafExecutor> executor_;
 };
 
@@ -44,7 +44,7 @@ TEST_F(CafExecutorTest, LeavesAStuckHandlerBehindAndAnswersForIt) {
   const auto outcome = executor_->wait();
   EXPECT_EQ(outcome.end, RunEnd::kFinished);
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.error().text();
-  EXPECT_EQ(host_services_.count("all answered"), 1u);
+  EXPECT_EQ(process_services_.count("all answered"), 1u);
   EXPECT_EQ(outcome.ledger[0].failed, 1u);
   for (const auto& edge : outcome.ledger) EXPECT_TRUE(edge.balances());
   EXPECT_TRUE(executor_->has_lost_threads());
@@ -58,7 +58,7 @@ TEST_F(CafExecutorTest, LosesNoThreadWhenTheHandlerReturnsAfterAll) {
           .ok());
   Gate::get().wait_for(1);
   // The refusal of question 4 shows that the handler was abandoned.
-  while (host_services_.count("refused: the handler took longer than 50ms") == 0 &&
+  while (process_services_.count("refused: the handler took longer than 50ms") == 0 &&
          executor_->views()[1].num_steps < 6) {
     std::this_thread::yield();
   }
@@ -82,7 +82,7 @@ TEST_F(CafExecutorTest, KeepsCommandsForABusyActorAndAnswersEach) {
   CafExecutorSetup setup;
   setup.plan = conformance_plan(
       conversation(1'000'000'000, "blocking_answerer", "stick_at = 4\nswallow_from = 2000000000"));
-  setup.host_services = &host_services_;
+  setup.process_services = &process_services_;
   setup.factory = conformance_factory();
   setup.on_command = [&](const CommandAnswer& answer) {
     const std::lock_guard lock(mutex);
@@ -184,7 +184,7 @@ feedback = ["stuck.reply -> stuck_asker.reply", "answerer.reply -> asker.reply"]
   Gate::get().wait_for(1);
   // The other conversation finishes the tenant although this one waits; then the gate opens.
   while (!executor_->status().is_draining) std::this_thread::yield();
-  EXPECT_EQ(host_services_.count("all answered"), 1u);
+  EXPECT_EQ(process_services_.count("all answered"), 1u);
   Gate::get().open();
   EXPECT_EQ(executor_->wait().end, RunEnd::kFinished);
 }
@@ -195,7 +195,7 @@ TEST_F(CafExecutorTest, ReportsAStuckHandlerWhileOthersContinue) {
                                      "handler_alarm_after = \"1ms\""))
                   .ok());
   const auto told = [this](std::string_view words) {
-    const auto lines = host_services_.logged();
+    const auto lines = process_services_.logged();
     return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
       return line.find(words) != std::string::npos;
     });

@@ -64,7 +64,7 @@ TEST(CafTimers, LooksSoonWhenNoticed) {
 
 TEST(CafTimers, RingsByAClockThatWasSetBack) {
   RunClock clock;
-  clock.go_on_from(Time::from_nanoseconds(0));
+  clock.continue_from(Time::from_nanoseconds(0));
   std::promise<Time> rung;
   CafTimers timers(
       clock, 1, kNoTick, [&](GroupId) { rung.set_value(clock.now()); }, [] {});

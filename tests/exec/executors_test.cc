@@ -8,10 +8,11 @@ namespace {
 
 struct CafFactory {
   static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
-                                        HostServices& host_services, ResourceFactory factory) {
+                                        ProcessServices& process_services,
+                                        ResourceFactory factory) {
     CafExecutorSetup setup;
     setup.plan = std::move(plan);
-    setup.host_services = &host_services;
+    setup.process_services = &process_services;
     setup.factory = std::move(factory);
     return std::make_unique<CafExecutor>(std::move(setup));
   }
@@ -19,8 +20,9 @@ struct CafFactory {
 
 struct VirtualFactory {
   static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
-                                        HostServices& host_services, ResourceFactory factory) {
-    return std::make_unique<VirtualExecutor>(std::move(plan), std::move(factory), host_services,
+                                        ProcessServices& process_services,
+                                        ResourceFactory factory) {
+    return std::make_unique<VirtualExecutor>(std::move(plan), std::move(factory), process_services,
                                              VirtualOptions{});
   }
 };

@@ -67,7 +67,7 @@ TEST(Peers, ANewIncarnationBeginsAtOneWithFullCredit) {
   SmallRun run(two.graph);
   ASSERT_TRUE(run->run_until([&] { return two.answers.size() >= 3; }));
   run->kill(ProcessId(1));
-  ASSERT_TRUE(run->revive(ProcessId(1)).ok());
+  ASSERT_TRUE(run->restart_process(ProcessId(1)).ok());
   run->settle();
   ASSERT_EQ(two.events.size(), 2u);
   EXPECT_EQ(two.events[1].kind, PeerEvent::Kind::kUp);
@@ -95,7 +95,7 @@ TEST(Peers, LateArrivalsOfAnOldIncarnationAreRefusedAndCounted) {
     SmallRun run(two.graph, seed);
     ASSERT_TRUE(run->run_until([&] { return run.edge("server.tell -> driver.back").sent >= 5; }));
     run->kill(ProcessId(1));
-    ASSERT_TRUE(run->revive(ProcessId(1)).ok());
+    ASSERT_TRUE(run->restart_process(ProcessId(1)).ok());
     run->settle();
     const auto answers = run.edge("server.tell -> driver.back");
     EXPECT_TRUE(answers.balances());
@@ -122,7 +122,7 @@ TEST(Peers, AnOverwrittenValueOfTheDeadIsNoCreditForTheNewSender) {
     for (int death = 0; death < 5; ++death) {
       run->run_until([] { return false; }, moments.below(30));
       run->kill(ProcessId(1));
-      ASSERT_TRUE(run->revive(ProcessId(1)).ok());
+      ASSERT_TRUE(run->restart_process(ProcessId(1)).ok());
     }
     run->settle();
     const auto told = run.edge("server.tell -> driver.back");
@@ -141,7 +141,7 @@ TEST(Peers, ManyDeathsAtAnyMomentKeepTheLedgerAtEverySeed) {
       run->run_until([] { return false; }, events);
       run->kill(ProcessId(1));
       run->run_until([] { return false; }, moments.below(20));
-      ASSERT_TRUE(run->revive(ProcessId(1)).ok());
+      ASSERT_TRUE(run->restart_process(ProcessId(1)).ok());
     }
     run->settle();
     for (const EdgeLedger& edge : run->ledger()) {
@@ -167,7 +167,7 @@ class Alone : public ::testing::Test, public GroupExecutor {
     setup.plan = plan;
     setup.wiring = make_wiring(*plan);
     setup.group = GroupId(1);
-    setup.host_services = &host_services;
+    setup.process_services = &process_services;
     setup.executor = this;
     group = std::make_unique<ActorGroup>(std::move(setup));
     ASSERT_TRUE(group->start(Time()).ok());
@@ -200,7 +200,7 @@ class Alone : public ::testing::Test, public GroupExecutor {
   void group_failed(GroupId, Error error) override { failures.push_back(error.message()); }
 
   SmallGraph graph;
-  MemoryHostServices host_services;
+  MemoryHostServices process_services;
   std::shared_ptr<const Plan> plan;
   std::unique_ptr<ActorGroup> group;
   std::vector<int64_t> taken;
@@ -253,7 +253,7 @@ TEST_F(Alone, AMessageOfAnotherTypeIsAnErrorThatTheActorNeverSees) {
   ASSERT_TRUE(group->accept(std::move(wrong), Time()).ok());
   ASSERT_TRUE(give(2).ok());
   EXPECT_THAT(taken, ElementsAre(2));
-  EXPECT_THAT(host_services.lines,
+  EXPECT_THAT(process_services.lines,
               ::testing::Contains(HasSubstr("a 'Other' came to 'server.in', which takes a "
                                             "'Number'")));
 }
@@ -271,12 +271,12 @@ TEST(Sender, TakesGrantsForWhatItHasSentAndNoMore) {
     void group_failed(GroupId, Error) override {}
     size_t num_shipped = 0;
   } executor;
-  MemoryHostServices host_services;
+  MemoryHostServices process_services;
   GroupSetup setup;
   setup.plan = graph.plan();
   setup.wiring = make_wiring(*setup.plan);
   setup.group = GroupId(0);
-  setup.host_services = &host_services;
+  setup.process_services = &process_services;
   setup.executor = &executor;
   ActorGroup group(std::move(setup));
   ASSERT_TRUE(group.start(Time()).ok());

@@ -157,7 +157,7 @@ SmallRun::SmallRun(SmallGraph& graph, uint64_t seed, StepHooks* hooks)
                [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
                  return error(Code::kInternal, "small graphs have no resources");
                },
-               host_services,
+               process_services,
                {.seed = seed,
                 .step_hooks = hooks,
                 .events_max = 1'000'000,

@@ -111,7 +111,7 @@ class SmallGraph {
 };
 
 /// Remembers what actors logged and published; files are lines in memory.
-class MemoryHostServices : public HostServices, public RunFiles {
+class MemoryHostServices : public ProcessServices, public RunFiles {
  public:
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
@@ -141,7 +141,7 @@ class SmallRun {
   EdgeLedger edge(std::string_view name) const;
 
   std::shared_ptr<const Plan> plan;
-  MemoryHostServices host_services;
+  MemoryHostServices process_services;
   VirtualExecutor executor;
 };
 

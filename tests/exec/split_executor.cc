@@ -40,8 +40,8 @@ std::shared_ptr<const Plan> split_plan(const Plan& plan) {
 }
 
 SplitExecutor::SplitExecutor(std::shared_ptr<const Plan> plan,
-                             std::vector<const MessageType*> types, HostServices& host_services,
-                             ResourceFactory factory)
+                             std::vector<const MessageType*> types,
+                             ProcessServices& process_services, ResourceFactory factory)
     : plan_(split_plan(*plan)),
       network_(make_memory_network()),
       types_(std::make_shared<const WireTypes>(std::move(types))) {
@@ -63,7 +63,7 @@ SplitExecutor::SplitExecutor(std::shared_ptr<const Plan> plan,
     CafExecutorSetup setup;
     setup.plan = plan_;
     setup.process = ProcessId(i);
-    setup.host_services = &host_services;
+    setup.process_services = &process_services;
     setup.factory = factory;
     worker->member = std::make_unique<RunMember>(
         setup, plan_->processes.size() > 1 ? worker->links.get() : nullptr, say);
@@ -130,7 +130,7 @@ RunStatus SplitExecutor::status() const {
 
 void SplitExecutor::break_connection(ProcessId one, ProcessId other) {
   network_->cut(one, other);
-  network_->heal(one, other);
+  network_->reconnect(one, other);
 }
 
 void SplitExecutor::end_as(RunOutcome outcome) {

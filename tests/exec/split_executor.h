@@ -24,7 +24,7 @@ class SplitExecutor final : public Executor {
  public:
   /// `types` are the catalog's messages. The plan must have one process.
   SplitExecutor(std::shared_ptr<const Plan> plan, std::vector<const MessageType*> types,
-                HostServices& host_services, ResourceFactory factory);
+                ProcessServices& process_services, ResourceFactory factory);
   ~SplitExecutor() override;
 
   Status start() override;

@@ -28,8 +28,8 @@ TEST(SplitStall, ACycleOverThreeProcessesIsNamed) {
       .edge("a.out", "b.in", {.capacity = 1})
       .edge("a.pick", "c.in", {.capacity = 1})
       .edge("c.tell", "b.back", {.at_most = 1});
-  MemoryHostServices host_services;
-  SplitExecutor executor(graph.plan(), {&message_type<Number>()}, host_services, {});
+  MemoryHostServices process_services;
+  SplitExecutor executor(graph.plan(), {&message_type<Number>()}, process_services, {});
   ASSERT_TRUE(executor.start().ok());
   const auto outcome = executor.wait();
   ASSERT_EQ(outcome.end, RunEnd::kStalled);

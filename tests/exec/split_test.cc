@@ -9,9 +9,10 @@ struct SplitFactory {
   /// Blobs are copied between processes.
   static constexpr bool kSharesMemory = false;
   static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
-                                        HostServices& host_services, ResourceFactory factory) {
+                                        ProcessServices& process_services,
+                                        ResourceFactory factory) {
     return std::make_unique<SplitExecutor>(std::move(plan), conformance_catalog().messages,
-                                           host_services, std::move(factory));
+                                           process_services, std::move(factory));
   }
 };
 

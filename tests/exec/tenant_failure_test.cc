@@ -124,7 +124,7 @@ TEST(TenantFailure, AnActorFailsATenantAndContinues) {
             "tenant 't1' was set aside: 'middle': said at 3\n   a note");
   EXPECT_EQ(outcome.ledger[0].handled, 8U);
   EXPECT_EQ(outcome.ledger[0].failed, 0U);
-  EXPECT_THAT(run.host_services.lines,
+  EXPECT_THAT(run.process_services.lines,
               Contains(HasSubstr("tenant 't1' is set aside, the others continue: 'middle': said")));
 }
 

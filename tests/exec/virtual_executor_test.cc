@@ -138,8 +138,8 @@ TEST(VirtualExecutor, AFailedStartIsReturnedAndNamesTheInstance) {
   Strings failing;
   failing.on_start = [](Puppet&) -> Status { return error(Code::kInvalid, "no model"); };
   graph.node("engine", {.strings = failing});
-  MemoryHostServices host_services;
-  VirtualExecutor executor(graph.plan(), {}, host_services, {});
+  MemoryHostServices process_services;
+  VirtualExecutor executor(graph.plan(), {}, process_services, {});
   const Status status = executor.start();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().message(), "starting 'engine': no model");

@@ -46,16 +46,16 @@ std::shared_ptr<const TrainBatch> batch_of(uint32_t tenant, size_t num_tokens) {
   return batch;
 }
 
-struct LearnerLine : ::testing::Test {
-  LearnerLine() { learner.share_out({0.25, 0.25, 0.25, 0.25}, 100); }
+struct LearnerQueue : ::testing::Test {
+  LearnerQueue() { learner.share_out({0.25, 0.25, 0.25, 0.25}, 100); }
   std::optional<Result<TrainReport>> ask(uint32_t tenant, uint64_t turn, size_t num_tokens = 10,
                                          const StopRequested& stop = nullptr) {
-    return learner.step_in_line(batch_of(tenant, num_tokens), turn, stop);
+    return learner.step_queued(batch_of(tenant, num_tokens), turn, stop);
   }
   CountingLearner learner;
 };
 
-TEST_F(LearnerLine, WhoAsksFirstRunsThePassAndTheOthersGetTheirsInTheSameTurn) {
+TEST_F(LearnerQueue, WhoAsksFirstRunsThePassAndTheOthersGetTheirsInTheSameTurn) {
   for (const uint32_t tenant : {0, 1, 2}) EXPECT_FALSE(ask(tenant, 1, 10 + tenant));
   EXPECT_THAT(learner.passes, IsEmpty());
   for (const uint32_t tenant : {0, 1, 2}) {
@@ -68,7 +68,7 @@ TEST_F(LearnerLine, WhoAsksFirstRunsThePassAndTheOthersGetTheirsInTheSameTurn) {
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U, 1U, 2U)));
 }
 
-TEST_F(LearnerLine, WhoIsAloneHasThePassForItself) {
+TEST_F(LearnerQueue, WhoIsAloneHasThePassForItself) {
   EXPECT_FALSE(ask(3, 1));
   EXPECT_EQ((*ask(3, 2))->num_pass_tokens, 0);
   EXPECT_FALSE(ask(3, 3, 0)) << "an empty batch also needs a work call";
@@ -76,7 +76,7 @@ TEST_F(LearnerLine, WhoIsAloneHasThePassForItself) {
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(3U), ElementsAre(3U)));
 }
 
-TEST_F(LearnerLine, WhatHasNoRoomWaitsForTheNextPass) {
+TEST_F(LearnerQueue, WhatHasNoRoomWaitsForTheNextPass) {
   for (const uint32_t tenant : {0, 1, 2}) EXPECT_FALSE(ask(tenant, 1, 50));
   EXPECT_TRUE(ask(0, 2, 50));
   EXPECT_TRUE(ask(1, 2, 50));
@@ -86,7 +86,7 @@ TEST_F(LearnerLine, WhatHasNoRoomWaitsForTheNextPass) {
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U, 1U), ElementsAre(2U)));
 }
 
-TEST_F(LearnerLine, ATenantThatWaitsTrainsTheBatchThatItAskedForLast) {
+TEST_F(LearnerQueue, ATenantThatWaitsTrainsTheBatchThatItAskedForLast) {
   for (const uint32_t tenant : {0, 1, 2}) EXPECT_FALSE(ask(tenant, 1, 50));
   for (const uint32_t tenant : {0, 1}) EXPECT_TRUE(ask(tenant, 2, 50));
   for (const uint64_t turn : {2, 3}) EXPECT_FALSE(ask(2, turn, 20));
@@ -95,10 +95,10 @@ TEST_F(LearnerLine, ATenantThatWaitsTrainsTheBatchThatItAskedForLast) {
   EXPECT_EQ((*report)->num_tokens, 20);
 }
 
-TEST_F(LearnerLine, WhoLeftIsNotTrained) {
+TEST_F(LearnerQueue, WhoLeftIsNotTrained) {
   for (const uint32_t tenant : {0, 1}) EXPECT_FALSE(ask(tenant, 1));
-  learner.leave_line(TenantSlot(1));
-  learner.leave_line(TenantSlot(2));  // it was never in the queue
+  learner.leave_queue(TenantSlot(1));
+  learner.leave_queue(TenantSlot(2));  // it was never in the queue
   EXPECT_TRUE(ask(0, 2));
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U)));
   EXPECT_FALSE(ask(1, 3));
@@ -140,7 +140,7 @@ class DividingLearner final : public CountingLearner {
 struct DividedSteps : ::testing::Test {
   DividedSteps() { learner.share_out({0.25, 0.25, 0.25, 0.25}, 50); }
   std::optional<Result<TrainReport>> ask(uint32_t tenant, uint64_t turn, size_t num_tokens) {
-    return learner.step_in_line(batch_of(tenant, num_tokens), turn, nullptr);
+    return learner.step_queued(batch_of(tenant, num_tokens), turn, nullptr);
   }
   DividingLearner learner;
 };
@@ -178,12 +178,12 @@ TEST_F(DividedSteps, FreeRowsOfAPassAreFilled) {
 
 TEST_F(DividedSteps, ATenantThatLeavesStartsAgain) {
   for (uint64_t turn = 1; turn <= 4; ++turn) EXPECT_FALSE(ask(0, turn, 90));
-  learner.leave_line(TenantSlot(0));
+  learner.leave_queue(TenantSlot(0));
   for (uint64_t turn = 5; turn <= 9; ++turn) EXPECT_FALSE(ask(0, turn, 90)) << turn;
   EXPECT_TRUE(ask(0, 10, 90));
 }
 
-TEST_F(LearnerLine, AStopIsToldToAllOfThePass) {
+TEST_F(LearnerQueue, AStopIsToldToAllOfThePass) {
   const auto stopped = [] { return true; };
   for (const uint32_t tenant : {0, 1}) EXPECT_FALSE(ask(tenant, 1, 10, stopped));
   for (const uint32_t tenant : {0, 1})

@@ -240,7 +240,7 @@ class Lives {
     under_way_.reset();
     for (size_t i = 0; i < step.drawn.size(); ++i) {
       Sequence& sequence = *step.plan.samples[i].sequence;
-      if (sequence.has_left) {
+      if (sequence.has_finished) {
         ++counts_.num_left;
       } else if (!step.has_failed && std::isfinite(step.drawn[i].logprob)) {
         versions_[sequence.request.id.value].push_back(step.version);

@@ -237,7 +237,7 @@ TEST_F(AdapterFolderTest, StoresASnapshotOfAnyModel) {
   const AdapterTable table(base_, config);
   std::vector<float> buffer = initialized(table);
   const auto tensors = copy_parameters(table.tensors(), buffer.data());
-  const auto told = told_adapter(tensors).value();
+  const auto told = config_of_snapshot(tensors).value();
   EXPECT_EQ(told.rank, 4);
   EXPECT_EQ(static_cast<float>(scaling_of(told)), static_cast<float>(scaling_of(config)));
   const auto folder = new_scratch_folder();

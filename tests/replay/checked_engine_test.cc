@@ -93,7 +93,7 @@ class ACheckedEngine : public ::testing::Test {
   std::deque<std::vector<std::byte>> tape_;
   std::vector<std::byte> answer_;
   std::vector<std::string> parted_;
-  const std::shared_ptr<NearNumbers> near_ = std::make_shared<NearNumbers>();
+  const std::shared_ptr<ToleranceCounts> near_ = std::make_shared<ToleranceCounts>();
 };
 
 TEST_F(ACheckedEngine, AnswersAsRecordedWithinTheTolerance) {

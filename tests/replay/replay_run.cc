@@ -83,12 +83,12 @@ GroupId host_of(const Plan& plan, std::string_view node) {
 
 Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
                                  const ReplayChoice& choice) {
-  NoHost host_services;
+  NoHost process_services;
   ReplaySetup setup;
   setup.plan = choice.plan != nullptr ? choice.plan : demo_plan(demo);
   ASSIGN_OR_RETURN(setup.trace, Trace::open(folder));
   use_resources(setup, resource_factory(), choice.depth);
-  setup.host_services = &host_services;
+  setup.process_services = &process_services;
   setup.options.num_threads = choice.num_threads;
   setup.options.is_real.assign(setup.plan->groups.size(), choice.real_nodes.empty());
   for (const auto& node : choice.real_nodes)
@@ -101,12 +101,12 @@ Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
 
 Result<ReplayReport> replay_from_cuts(std::shared_ptr<const Plan> plan,
                                       std::shared_ptr<const Trace> trace, const RunCuts& cuts) {
-  NoHost host_services;
+  NoHost process_services;
   ReplaySetup setup;
   setup.plan = std::move(plan);
   setup.trace = std::move(trace);
   use_resources(setup, resource_factory(), ReplayDepth::kControl);
-  setup.host_services = &host_services;
+  setup.process_services = &process_services;
   setup.cuts = cuts;
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
   return replay->run();

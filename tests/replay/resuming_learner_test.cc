@@ -67,7 +67,7 @@ class AResumingLearner : public ::testing::Test {
   std::deque<std::vector<std::byte>> tape_;
   TrainReport recorded_;
   std::vector<std::string> parted_;
-  const std::shared_ptr<NearNumbers> near_ = std::make_shared<NearNumbers>();
+  const std::shared_ptr<ToleranceCounts> near_ = std::make_shared<ToleranceCounts>();
 };
 
 TEST_F(AResumingLearner, TakesTheSameStepToTheBit) {

@@ -54,7 +54,7 @@ std::shared_ptr<const Plan> tenants_plan(uint64_t seed) {
 }
 
 /// Records how the tenants of a run ended.
-class TenantsServices final : public HostServices, public RunFiles {
+class TenantsServices final : public ProcessServices, public RunFiles {
  public:
   explicit TenantsServices(fs::path folder) : folder_(std::move(folder)) {
     fs::remove_all(folder_);
@@ -140,7 +140,7 @@ Result<ReplayReport> replay_tenants(const std::shared_ptr<const Plan>& plan, con
   setup.plan = plan;
   ASSIGN_OR_RETURN(setup.trace, Trace::open(trace));
   use_resources(setup, factory, depth, only);
-  setup.host_services = &services;
+  setup.process_services = &services;
   setup.options.num_threads = num_threads;
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
   return replay->run();

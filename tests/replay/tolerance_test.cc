@@ -16,20 +16,21 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(Numbers, MayDifferByTheirToleranceAndNoMore) {
   double largest = 0;
-  EXPECT_EQ(far_number({-1.0F, -2.0F}, {-1.125F, -2.0F}, 0.125, largest), "");
+  EXPECT_EQ(first_large_difference({-1.0F, -2.0F}, {-1.125F, -2.0F}, 0.125, largest), "");
   EXPECT_EQ(largest, 0.125);
-  EXPECT_THAT(far_number({-1.0F}, {std::nextafter(-1.125F, -2.0F)}, 0.125, largest),
+  EXPECT_THAT(first_large_difference({-1.0F}, {std::nextafter(-1.125F, -2.0F)}, 0.125, largest),
               HasSubstr("number 0: recorded -1, now -1.125"));
-  EXPECT_EQ(far_number({-1.0F, -2.0F}, {-1.0F}, 0.125, largest), "recorded 2 numbers, now 1");
+  EXPECT_EQ(first_large_difference({-1.0F, -2.0F}, {-1.0F}, 0.125, largest),
+            "recorded 2 numbers, now 1");
 }
 
 TEST(Numbers, NanAndInfinityAreOnlyEqualToThemselves) {
   const float none = std::numeric_limits<float>::quiet_NaN();
   double largest = 0;
-  EXPECT_EQ(far_number({-kInfinity, none}, {-kInfinity, none}, 0, largest), "");
-  EXPECT_NE(far_number({-1}, {none}, 1, largest), "");
-  EXPECT_NE(far_number({none}, {-1}, 1, largest), "");
-  EXPECT_NE(far_number({-kInfinity}, {-1}, 1, largest), "");
+  EXPECT_EQ(first_large_difference({-kInfinity, none}, {-kInfinity, none}, 0, largest), "");
+  EXPECT_NE(first_large_difference({-1}, {none}, 1, largest), "");
+  EXPECT_NE(first_large_difference({none}, {-1}, 1, largest), "");
+  EXPECT_NE(first_large_difference({-kInfinity}, {-1}, 1, largest), "");
   EXPECT_EQ(largest, 0);
 }
 
@@ -56,8 +57,8 @@ TEST(Tolerance, IsNoneOnTheCpuAndThatOfADeviceWhereverOneComputes) {
     EXPECT_EQ(tolerance_of(plan).logprob, kDeviceTolerance.logprob);
 }
 
-TEST(NearNumbers, SayHowNearTheyCame) {
-  NearNumbers near;
+TEST(ToleranceCounts, SayHowNearTheyCame) {
+  ToleranceCounts near;
   EXPECT_EQ(near.text(kDeviceTolerance), "");
   near.add_logprobs(40, 0.0625);
   near.add_logprobs(60, 0.015625);

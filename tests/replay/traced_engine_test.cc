@@ -136,7 +136,7 @@ TEST(TracedEngine, ItsSavedStateHasTheOptionsOfWhatIsInFlight) {
                   .prompt_logprobs = true};
   TracedEngine recording(std::make_unique<EndingEngine>(), [](std::vector<std::byte>) {});
   ASSERT_TRUE(recording.submit(one).ok());
-  const auto flights = read_state<EngineFlights>(recording.save_state());
+  const auto flights = read_state<UnfinishedSequences>(recording.save_state());
   ASSERT_TRUE(flights.ok());
   EXPECT_EQ(flights->of.at(one.id).request.sampling, one.sampling);
 }

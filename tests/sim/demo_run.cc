@@ -124,7 +124,7 @@ const CheckedGraph& graph_of(const DemoCase& demo) {
 }
 
 /// Keeps rollouts.jsonl in memory.
-class SimHostServices final : public HostServices, public RunFiles {
+class SimHostServices final : public ProcessServices, public RunFiles {
  public:
   SimHostServices(DemoJudge& judge, std::vector<std::string>& rollouts, const DemoHooks& hooks)
       : judge_(judge), rollouts_(rollouts), hooks_(hooks) {}
@@ -270,10 +270,10 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
       result.violations.push_back(fmt::format("{}: {}", found.code, found.message));
     return result;
   }
-  SimHostServices host_services(judge, result.rollouts, hooks);
+  SimHostServices process_services(judge, result.rollouts, hooks);
   SimStepHooks step_hooks(demo, judge);
   const ResourceFactory factory = hooks.factory == nullptr ? resource_factory() : hooks.factory;
-  VirtualExecutor executor(plan, factory, host_services,
+  VirtualExecutor executor(plan, factory, process_services,
                            {.seed = demo.seed,
                             .step_hooks = &step_hooks,
                             .observer = hooks.observer,

@@ -7,7 +7,7 @@
 
 namespace primerl::sim {
 
-class NoHost : public HostServices, public RunFiles {
+class NoHost : public ProcessServices, public RunFiles {
  public:
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}

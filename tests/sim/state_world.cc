@@ -141,7 +141,7 @@ class Fate {
     const WorldSpec& spec = world_.spec;
     if (!dead_.empty() && event >= back_at_) {
       for (const ProcessId process : std::exchange(dead_, {}))
-        RETURN_IF_ERROR(executor.revive(process));
+        RETURN_IF_ERROR(executor.restart_process(process));
     }
     if (executor.status().is_draining) return ok();
     if (spec.device_fault_every > 0 && event % spec.device_fault_every == 0)

@@ -67,7 +67,7 @@ struct Left {
   friend bool operator==(const Left&, const Left&) = default;
 };
 
-class KeepingServices final : public HostServices, public RunFiles {
+class KeepingServices final : public ProcessServices, public RunFiles {
  public:
   explicit KeepingServices(const Plan& plan) : plan_(plan) {}
   RunFiles& files() override { return *this; }

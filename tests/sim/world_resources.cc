@@ -86,12 +86,12 @@ class WatchedLearner final : public Learner {
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     return learner_->load(tenant, folder);
   }
-  std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
-                                                  uint64_t turn,
-                                                  const StopRequested& stop) override {
-    return learner_->step_in_line(std::move(batch), turn, stop);
+  std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
+                                                 uint64_t turn,
+                                                 const StopRequested& stop) override {
+    return learner_->step_queued(std::move(batch), turn, stop);
   }
-  void leave_line(TenantSlot tenant) override { learner_->leave_line(tenant); }
+  void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override {
     on_limits_();
     return learner_->limits();

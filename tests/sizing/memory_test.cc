@@ -48,7 +48,7 @@ TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
   // Backward of each: normed, q k v, q, attended, keys, values; normed, gate and up, activated.
   const double gradients = (8 + 16 + 8 + 8 + 4 + 4) + (8 + 24 + 12);
   const double last = 3 * 8 + 1;  // output, factor and norm, and the residual's gradient
-  EXPECT_EQ(training_floats_a_row(small_model(), "none"), 2 * layer + gradients + last);
+  EXPECT_EQ(training_floats_per_row(small_model(), "none"), 2 * layer + gradients + last);
   const auto parts = learner_memory({}, small_model(), {}, 5);
   ASSERT_EQ(parts.size(), 5U);
   EXPECT_EQ(parts[3].what, "activations of 5 tokens, a micro-batch");
@@ -61,7 +61,7 @@ TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
 
 TEST(Memory, OfActivationsIsLessTheMoreIsComputedAgain) {
   const auto floats = [](const char* recompute) {
-    return training_floats_a_row(small_model(), recompute);
+    return training_floats_per_row(small_model(), recompute);
   };
   // For each layer its input and the output of attention: attended 8 and log-sum-exp 2.
   EXPECT_EQ(floats("keep_attention") - floats("full"), 2 * (8 + 2));

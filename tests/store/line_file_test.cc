@@ -39,11 +39,11 @@ TEST(LineFile, OpeningRemovesAnIncompleteLastLineAndAppends) {
 TEST(LineFile, AskingForTheWholeLinesChangesNothing) {
   ScratchFolder scratch;
   const auto file = scratch.path() / "a.jsonl";
-  EXPECT_FALSE(whole_line_bytes(file).ok());
+  EXPECT_FALSE(complete_line_bytes(file).ok());
   EXPECT_FALSE(std::filesystem::exists(file)) << "it made the file";
   for (const std::string text : {"", "{}\n", "{\"a\":1}\n{\"a\"", "{\"a\""}) {
     write_text(file, text);
-    const auto size = whole_line_bytes(file);
+    const auto size = complete_line_bytes(file);
     ASSERT_TRUE(size.ok());
     EXPECT_EQ(*size, text.find('\n') + 1) << text;
     EXPECT_EQ(*read_text_file(file), text);

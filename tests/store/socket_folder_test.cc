@@ -101,13 +101,13 @@ class RuntimeFolder : public ::testing::Test {
 TEST_F(RuntimeFolder, IsWhereSocketsAre) {
   const auto folder = create_in(scratch_.path());
   EXPECT_EQ(folder->path().parent_path(), scratch_.path() / name_);
-  EXPECT_THAT(folder->why_elsewhere(), IsEmpty());
+  EXPECT_THAT(folder->reason_for_other_root(), IsEmpty());
 }
 
 TEST_F(RuntimeFolder, MissingIsReplacedByTmp) {
   auto folder = create_in(scratch_.path() / "missing");
   EXPECT_FALSE(folder->path().string().starts_with(scratch_.path().string()));
-  EXPECT_THAT(folder->why_elsewhere(),
+  EXPECT_THAT(folder->reason_for_other_root(),
               AllOf(HasSubstr("XDG_RUNTIME_DIR '" + (scratch_.path() / "missing").string()),
                     HasSubstr("it is missing"), HasSubstr(folder->path().string())));
   EXPECT_EQ(mode_of(folder->path()), 0700u);
@@ -121,7 +121,7 @@ TEST_F(RuntimeFolder, OpenToOthersIsReplacedByTmp) {
   fs::permissions(scratch_.path() / name_, fs::perms(0750));
   const auto folder = create_in(scratch_.path());
   EXPECT_FALSE(folder->path().string().starts_with(scratch_.path().string()));
-  EXPECT_THAT(folder->why_elsewhere(), HasSubstr("this user alone"));
+  EXPECT_THAT(folder->reason_for_other_root(), HasSubstr("this user alone"));
 }
 
 TEST_F(RuntimeFolder, IsAsLongAsTheNamesOfSocketsAllow) {
@@ -134,8 +134,8 @@ TEST_F(RuntimeFolder, IsAsLongAsTheNamesOfSocketsAllow) {
     return path;
   };
   const fs::path longest = of_length(kPathMax - below), longer = of_length(kPathMax - below + 1);
-  EXPECT_THAT(create_in(longest)->why_elsewhere(), IsEmpty());
-  EXPECT_THAT(create_in(longer)->why_elsewhere(), HasSubstr("it is too long"));
+  EXPECT_THAT(create_in(longest)->reason_for_other_root(), IsEmpty());
+  EXPECT_THAT(create_in(longer)->reason_for_other_root(), HasSubstr("it is too long"));
 }
 
 }  // namespace

@@ -19,11 +19,11 @@ class MemoryStage final : public TransportStage {
     // Disconnected first, so that it cannot send bye.
     network_->cut(ProcessId(0), ProcessId(1));
     transports_[side].reset();
-    network_->heal(ProcessId(0), ProcessId(1));
+    network_->reconnect(ProcessId(0), ProcessId(1));
   }
   void break_connection() override {
     network_->cut(ProcessId(0), ProcessId(1));
-    network_->heal(ProcessId(0), ProcessId(1));
+    network_->reconnect(ProcessId(0), ProcessId(1));
   }
 
  private:
@@ -100,7 +100,7 @@ class SimulatedStage final : public TransportStage {
   void break_connection() override {
     network_.run_for(Duration::microseconds(300));
     network_.cut(ProcessId(0), ProcessId(1));
-    network_.heal(ProcessId(0), ProcessId(1));
+    network_.reconnect(ProcessId(0), ProcessId(1));
   }
   bool wait(const std::function<bool()>& done) override { return network_.run_until(done); }
   bool may_lose_goodbye() const override { return options_.faults.loss > 0; }

@@ -61,7 +61,7 @@ TEST_F(ConnectionGreetingTest, AGreetedLinkDoesNotFallBecauseOfAnotherConnection
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.name = "someone"; }), newer);
   // Not newer than the bound connection.
   arrive(0, Lane::kFrames, hello_of([](auto&) {}), {"another", 0});
-  EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kUnknownPeer), 5u);
   EXPECT_EQ(at(0).state(), ConnectionState::kUp);
   EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u) << "no answer is sent";
   EXPECT_EQ(got(0).refusals().size(), 0u);
@@ -92,7 +92,7 @@ TEST_F(ConnectionGreetingTest, ASenderWithoutThePassChangesNothingAndLearnsNothi
   // It also does not learn the right values, or that it is too late.
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.run = "another"; }), origin);
   arrive(0, Lane::kFrames, hello_of([](auto&) {}, 0), origin);
-  EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kUnknownPeer), 5u);
   EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u);
   EXPECT_EQ(at(0).state(), ConnectionState::kConnecting);
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.pass = "what only peers know"; }), origin);
@@ -166,7 +166,7 @@ TEST_F(ConnectionGreetingTest, HelloIsForWhoListensAndWelcomeForWhoConnects) {
   FrameOrigin own;
   own.is_own = true;
   arrive(0, Lane::kFrames, hello_of([](auto&) {}), own);
-  EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 1u);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kUnknownPeer), 1u);
 }
 
 TEST_F(ConnectionGreetingTest, HoldsNoMoreForBulkThanThePeerMayHaveUnderWay) {

@@ -43,7 +43,7 @@ TEST(LiveConnectionFuzz, FramesOfUnknownSendersAreCountedByReason) {
   EXPECT_TRUE(live.play(inputs.at("stranger_every_kind")));
   const ConnectionStatus status = live.status();
   EXPECT_GT(status.num_refused(FrameRefusal::kNotGreeted), 0u);
-  EXPECT_GT(status.num_refused(FrameRefusal::kStranger), 0u);
+  EXPECT_GT(status.num_refused(FrameRefusal::kUnknownPeer), 0u);
   EXPECT_GT(status.num_refused(FrameRefusal::kCheck), 0u);
   EXPECT_EQ(live.num_delivered(), live.num_honest());
 }

@@ -67,7 +67,7 @@ TEST(SimulatedTransport, HealsAPartitionOfFiveSecondsWithoutLoss) {
   EXPECT_EQ(run.receivers[0].num_downs(), 1u);
   EXPECT_EQ(run.receivers[1].num_downs(), 1u);
   EXPECT_EQ(run.status(1, 0).state, ConnectionState::kBroken);
-  run.network.heal(ProcessId(0), ProcessId(1));
+  run.network.reconnect(ProcessId(0), ProcessId(1));
   ASSERT_TRUE(run.network.run_until([&] { return run.receivers[0].num_messages() == 500; }));
   EXPECT_TRUE(is_in_order(run.receivers[0].numbers_from(GroupId(1)), 500));
   EXPECT_TRUE(run.receivers[0].is_whole());
@@ -123,7 +123,7 @@ TEST(SimulatedTransport, DeliversOnceAndInOrderUnderEveryFault) {
       if (number == kCount / 2) run.network.cut(ProcessId(0), ProcessId(1));
       if (random.below(4) == 0) run.network.run_for(Duration::milliseconds(5));
     }
-    run.network.heal(ProcessId(0), ProcessId(1));
+    run.network.reconnect(ProcessId(0), ProcessId(1));
     ASSERT_TRUE(run.network.run_until(
         [&] {
           return std::all_of(run.receivers.begin(), run.receivers.end(),

@@ -89,7 +89,7 @@ class ZmqAttack : public ::testing::Test {
   }
   /// Refusals of process 0, on its connections and on unknown ones.
   uint64_t num_refused(FrameRefusal refusal) const {
-    uint64_t sum = transports_[0]->refused_strangers()[static_cast<size_t>(refusal)];
+    uint64_t sum = transports_[0]->refused_unknown_peers()[static_cast<size_t>(refusal)];
     for (const ConnectionStatus& status : transports_[0]->status())
       sum += status.num_refused(refusal);
     return sum;
@@ -115,7 +115,7 @@ TEST_F(ZmqAttack, UnknownSendersWithoutAPassAtASocketFile) {
   speak([&] { num_sent += attacker.send(frames); });
   EXPECT_GT(num_sent, frames.size());
   for (const FrameRefusal each :
-       {FrameRefusal::kStranger, FrameRefusal::kNotGreeted, FrameRefusal::kCheck,
+       {FrameRefusal::kUnknownPeer, FrameRefusal::kNotGreeted, FrameRefusal::kCheck,
         FrameRefusal::kIncarnation, FrameRefusal::kVersion, FrameRefusal::kMagic})
     EXPECT_GT(num_refused(each), 0u) << to_string(each);
 }
@@ -136,7 +136,7 @@ TEST_F(ZmqAttack, UnknownSendersWithoutAKeyAtALoopbackPort) {
       raw.attack(port_of(address));
   });
   EXPECT_EQ(num_sent, 0u) << "no connection was accepted";
-  wait_until([&] { return num_refused(FrameRefusal::kStranger) > 0; });
+  wait_until([&] { return num_refused(FrameRefusal::kUnknownPeer) > 0; });
   EXPECT_EQ(num_refused(FrameRefusal::kCheck), 0u);
 }
 
@@ -155,7 +155,7 @@ class ZmqPoser : public ZmqAttack {
     size_t num_sent = 0;
     wait_until([&] { return (num_sent += attacker.send(frames)) > 0; });
     speak([&] { num_sent += attacker.send(frames); });
-    wait_until([&] { return num_refused(FrameRefusal::kStranger) > 0; });
+    wait_until([&] { return num_refused(FrameRefusal::kUnknownPeer) > 0; });
     EXPECT_EQ(num_refused(FrameRefusal::kCheck), 0u) << "refused before they are read";
   }
 };

@@ -218,8 +218,8 @@ TEST(ZmqSecurity, LetsNoUnknownKeyIn) {
   ASSERT_TRUE(wait_until([&] { return pair.got1.num_failed() == 1; }));
   EXPECT_THAT(pair.got1.failures()[0], HasSubstr("did not greet within"));
   EXPECT_EQ(pair.got0.num_ups(), 0u);
-  const auto refused = pair.transport0->refused_strangers();
-  EXPECT_GT(refused[static_cast<size_t>(FrameRefusal::kStranger)], 0u);
+  const auto refused = pair.transport0->refused_unknown_peers();
+  EXPECT_GT(refused[static_cast<size_t>(FrameRefusal::kUnknownPeer)], 0u);
 }
 
 TEST(ZmqSecurity, LetsNoPlaintextIn) {

@@ -96,7 +96,7 @@ TEST(ZmqTransport, ByTcpLetsInWhoIsExpectedLaterWithoutMakingItsConnectionAnew) 
   ASSERT_TRUE(first->add_peer(to).ok());
   ASSERT_TRUE(first->send(ProcessId(0), note_batch(0, 1, 1)).ok());
   const auto turned_away = [&] {
-    return second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)];
+    return second->refused_unknown_peers()[static_cast<size_t>(FrameRefusal::kUnknownPeer)];
   };
   ASSERT_TRUE(wait_until([&] { return turned_away() == 2; }));
   ASSERT_TRUE(second->add_peer(from).ok());
@@ -146,7 +146,7 @@ TEST(ZmqTransport, IgnoresFramesOfUnknownSenders) {
   for (const uint64_t count : status.refused) num_refused += count;
   EXPECT_GT(num_refused, 0u);  // of the one with a valid routing id
   EXPECT_EQ(got0.num_failed(), 0u);
-  EXPECT_GT(second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)], 0u);
+  EXPECT_GT(second->refused_unknown_peers()[static_cast<size_t>(FrameRefusal::kUnknownPeer)], 0u);
 }
 
 TEST(ZmqTransport, ListensInTwoWaysAtOnce) {

@@ -19,7 +19,7 @@ Time after(double seconds) {
 void add(std::vector<KeptCut>& kept, double seconds, uint64_t segment, uint64_t retired) {
   const uint64_t number = kept.empty() ? 1 : kept.back().number + 1;
   kept.push_back({number, segment, after(seconds)});
-  while (const auto index = superfluous_cut(kept, retired))
+  while (const auto index = cut_to_remove(kept, retired))
     kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(*index));
 }
 

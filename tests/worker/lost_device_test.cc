@@ -99,8 +99,8 @@ TEST_F(LostDevice, OfALearnerIsReportedByEveryCall) {
   lose();
   // A queued step is asked for again in the next turn.
   const auto batch = std::make_shared<const TrainBatch>(a_batch());
-  auto report = learner->step_in_line(batch, 1, never);
-  if (!report.has_value()) report = learner->step_in_line(batch, 2, never);
+  auto report = learner->step_queued(batch, 1, never);
+  if (!report.has_value()) report = learner->step_queued(batch, 2, never);
   ASSERT_TRUE(report.has_value());
   EXPECT_FALSE(report->ok());
   EXPECT_EQ(heard_.size(), 2U);

@@ -68,7 +68,7 @@ Plan plan_of_one_group() {
 }
 
 TEST(MeteredEngine, HoldsWhatItAppliedLast) {
-  auto board = std::make_shared<EngineBoard>();
+  auto board = std::make_shared<EngineMetrics>();
   const auto make = watching_factory(
       [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
         return std::unique_ptr<Resource>(std::make_unique<PickyEngine>());
@@ -110,7 +110,7 @@ TEST(MeteredEngine, HoldsWhatItAppliedLast) {
 
 TEST(MeteredEngine, TellsHowLongEachRequestTook) {
   Time now;
-  auto board = std::make_shared<EngineBoard>([&now] { return now; });
+  auto board = std::make_shared<EngineMetrics>([&now] { return now; });
   ToldEngine* told = nullptr;
   const auto make = watching_factory(
       [&told](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
@@ -167,7 +167,7 @@ TEST(MeteredEngine, TellsHowLongEachRequestTook) {
 /// Counts prompt tokens that were not in the cache, and sampled tokens, of all ended requests,
 /// however they ended.
 TEST(MeteredEngine, CountsWhatItComputedForEachTenant) {
-  auto board = std::make_shared<EngineBoard>();
+  auto board = std::make_shared<EngineMetrics>();
   ToldEngine* told = nullptr;
   const auto make = watching_factory(
       [&told](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
@@ -205,7 +205,7 @@ TEST(MeteredEngine, CountsWhatItComputedForEachTenant) {
 
 /// One step of an engine with one cache event, with the option `kv_events_bytes_max`.
 EngineUse use_after_an_event(int64_t kv_events_bytes_max, const std::filesystem::path& run_folder) {
-  auto board = std::make_shared<EngineBoard>();
+  auto board = std::make_shared<EngineMetrics>();
   const auto make = watching_factory(
       [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
         auto engine = std::make_unique<ToldEngine>();
@@ -240,7 +240,7 @@ TEST(MeteredEngine, WritesTheEventsOfItsCacheWhereOptionsAskForThem) {
 }
 
 TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {
-  auto board = std::make_shared<EngineBoard>();
+  auto board = std::make_shared<EngineMetrics>();
   const auto make = watching_factory(
       [](const Plan&, int32_t index) -> Result<std::unique_ptr<Resource>> {
         if (index == 1) return error(Code::kUnavailable, "none");
@@ -254,19 +254,19 @@ TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {
   EXPECT_TRUE(board->reports().empty());
 }
 
-TEST(EngineBoard, TellsWhoHoldsAnEngineAndHowLongYet) {
+TEST(EngineMetrics, TellsWhoHoldsAnEngineAndHowLongYet) {
   Time now = Time::from_nanoseconds(1'000);
-  EngineBoard board([&now] { return now; });
+  EngineMetrics board([&now] { return now; });
   board.add(3, 5);
   EXPECT_TRUE(board.uses().at(0).holders.empty());
-  board.held_by(3, 5, {{"anna", Duration::seconds(60)}, {"bert", Duration::seconds(5)}});
+  board.set_holders(3, 5, {{"anna", Duration::seconds(60)}, {"bert", Duration::seconds(5)}});
   now = now + Duration::seconds(10);
   const auto holders = board.uses().at(0).holders;
   ASSERT_EQ(holders.size(), 2U);
   EXPECT_EQ(holders[0].owner, "anna");
   EXPECT_EQ(holders[0].left_ns, Duration::seconds(50).to_nanoseconds());
   EXPECT_EQ(holders[1].left_ns, 0) << "its end is about to be told";
-  board.held_by(3, 5, {});
+  board.set_holders(3, 5, {});
   EXPECT_TRUE(board.uses().at(0).holders.empty());
 }
 

@@ -31,7 +31,7 @@ class AStart : public ::testing::Test {
     graph_.node("slow", {.strings = std::move(strings)});
     CafExecutorSetup setup;
     setup.plan = graph_.plan();
-    setup.host_services = &host_services_;
+    setup.process_services = &process_services_;
     member_ = std::make_unique<RunMember>(std::move(setup), nullptr, [](Payload) {});
   }
   ~AStart() override { let_it_end(); }
@@ -60,7 +60,7 @@ class AStart : public ::testing::Test {
   std::promise<void> begun_, ended_;
   bool is_let_ = false;
   testing::SmallGraph graph_;
-  testing::MemoryHostServices host_services_;
+  testing::MemoryHostServices process_services_;
   std::unique_ptr<RunMember> member_;
 };
 

@@ -139,7 +139,7 @@ TEST_F(WeightStreamsTest, ABrokenConnectionContinuesWhereItStopped) {
   for (const uint64_t so_far : {uint64_t{1}, bytes_of_a_version() / 2}) {
     while (engine_->stream_bytes_received() < so_far) std::this_thread::yield();
     network_->cut(ProcessId(0), ProcessId(1));
-    network_->heal(ProcessId(0), ProcessId(1));
+    network_->reconnect(ProcessId(0), ProcessId(1));
   }
   ASSERT_TRUE(gets(*engine_, 1));
   // Headers are small, so no chunk was sent twice.
@@ -153,7 +153,7 @@ TEST_F(WeightStreamsTest, AnEngineThatDiedGetsTheNewestWhenItIsBack) {
   ASSERT_TRUE(gets(*engine_, 1));
   network_->cut(ProcessId(0), ProcessId(1));  // so that it cannot send bye
   engine_.reset();
-  network_->heal(ProcessId(0), ProcessId(1));
+  network_->reconnect(ProcessId(0), ProcessId(1));
   trainer_.connections().end_peer(ProcessId(1), 1);
   for (int64_t version = 2; version <= 4; ++version) publish(version);
   engine_.emplace(network_, 1, 2);

@@ -40,12 +40,12 @@ class StickyLeastLoaded final : public RoutePolicy {
     const auto sticky = static_cast<size_t>(question.sticky);
     if (used_share(engines[sticky]) <= kFullShare) return sticky;
     const size_t other = least_loaded(question, engines);
-    return used_share(engines[other]) < kRoomyShare ? other : sticky;
+    return used_share(engines[other]) < kSpareShare ? other : sticky;
   }
 
  private:
   static constexpr double kFullShare = 0.95;
-  static constexpr double kRoomyShare = 0.70;
+  static constexpr double kSpareShare = 0.70;
 };
 
 class LeastLoaded final : public RoutePolicy {
@@ -116,9 +116,9 @@ class ConsistentHash final : public RoutePolicy {
     return best;
   }
   size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
-    std::vector<InstanceId> with_room;
-    for (const EngineView& each : engines) with_room.push_back(each.engine);
-    return *home(question, with_room);
+    std::vector<InstanceId> with_space;
+    for (const EngineView& each : engines) with_space.push_back(each.engine);
+    return *home(question, with_space);
   }
 };
 

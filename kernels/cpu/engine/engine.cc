@@ -117,7 +117,7 @@ Status CpuEngine::load_adapter() {
   AdapterInSlot& held = adapters_[static_cast<size_t>(load->adapter)];
   if (!held.is_begun) {
     const KnownAdapters::Adapter& known = known_.at(load->adapter);
-    AdapterProducts& products = weights_->decoder.adapters();
+    AdapterGemms& products = weights_->decoder.adapters();
     products.set(load->slot, nullptr);
     for (size_t i = 0; i < adapters_.size(); ++i)  // adapters from before
       if (scheduler_.slots().slot_of(static_cast<int32_t>(i)) == AdapterSlots::kNone)
@@ -283,7 +283,7 @@ bool CpuEngine::prepare_more() {
 /// Snapshots that cannot be applied are not prepared. Nor are snapshots older than the prepared
 /// one: two actors may differ by a version for a while.
 bool CpuEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (known_.are_there() || !known_.check_key(snapshot->key, scheduler_.versions()).ok())
+  if (known_.applies_adapters() || !known_.check_key(snapshot->key, scheduler_.versions()).ok())
     return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   if (preparing_ != nullptr && preparing_->version > snapshot->version) return true;
@@ -308,13 +308,13 @@ Result<uint64_t> CpuEngine::apply(const WeightSnapshot& snapshot) {
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   if (preparing_.get() == &snapshot) {
     while (!is_prepared_) is_prepared_ = second_->own->load_more(kPreparedElements);
-    second_->decoder.take_angles(weights_->decoder);
+    second_->decoder.reuse_angles(weights_->decoder);
     std::swap(weights_, second_);
     forget_preparing();
   } else {
     WeightSnapshot host{snapshot.key, snapshot.version, {}};
     ASSIGN_OR_RETURN(host.tensors, tensors_on_host(snapshot));
-    RETURN_IF_ERROR(known_.are_there() ? apply_adapter(host) : load(host.tensors));
+    RETURN_IF_ERROR(known_.applies_adapters() ? apply_adapter(host) : load(host.tensors));
   }
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
@@ -322,7 +322,7 @@ Result<uint64_t> CpuEngine::apply(const WeightSnapshot& snapshot) {
 
 WeightManifest CpuEngine::manifest() const {
   WeightManifest manifest;
-  if (known_.are_there()) return manifest;
+  if (known_.applies_adapters()) return manifest;
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;

@@ -100,13 +100,13 @@ class CpuLearner final : public Learner, private StepRunner {
   int32_t slot_of(const Trained& trained) const;
   /// Sets the adapter for the next pass of the decoder.
   void use_adapter(const Trained& trained, const AdapterDropout& dropout);
-  Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
+  Result<StepInProgress> begin_step(const TrainBatch& batch) override;
   Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
-  Result<TrainReport> end_step(StepUnderWay& step) override;
-  bool is_found_broken() const override { return !broken_.empty(); }
+  Result<TrainReport> end_step(StepInProgress& step) override;
+  bool has_debug_fault() const override { return !debug_fault_.empty(); }
   bool shares_passes() const override;
-  StepUnderWay begun_step(const TrainBatch& batch, Trained& trained);
-  Result<TrainReport> ended_step(const StepUnderWay& step);
+  StepInProgress begun_step(const TrainBatch& batch, Trained& trained);
+  Result<TrainReport> ended_step(const StepInProgress& step);
   void look_if_asked();
   std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
   /// The wanted size of a micro-batch.
@@ -135,7 +135,7 @@ class CpuLearner final : public Learner, private StepRunner {
   TenantSteps steps_{*this, options_.micro_batch_tokens};
   // For a step with debug options.
   StepDump dump_;
-  std::string broken_;  // the first activation that is not finite
+  std::string debug_fault_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
   // Scratch.
   std::vector<float> dnormed_;  // [rows, hidden]

@@ -10,9 +10,10 @@
 namespace primerl {
 
 void CpuLearner::look(const std::string& name, const at::Tensor& rows) {
-  if (options_.debug.check_finite && broken_.empty())
+  if (options_.debug.check_finite && debug_fault_.empty())
     if (const std::string where = first_not_finite(rows); !where.empty())
-      broken_ = fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
+      debug_fault_ =
+          fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
   if (!options_.debug.dump_folder.empty())
     dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), rows);
 }
@@ -53,7 +54,7 @@ std::vector<std::optional<Result<TrainReport>>> CpuLearner::pass_together(
 int64_t CpuLearner::next_tokens(const TrainBatch& batch) const {
   const int64_t num_tokens = Learner::next_tokens(batch);
   if (!shares_passes()) return num_tokens;
-  if (num_tokens <= micro_batch_tokens() || steps_.goes_on(batch))
+  if (num_tokens <= micro_batch_tokens() || steps_.has_more_passes(batch))
     return steps_.next_tokens(batch, num_tokens);
   // A refused batch also uses a work call.
   if (!check_samples(batch, limits()).ok()) return 1;
@@ -82,12 +83,12 @@ int32_t CpuLearner::micro_batch_tokens() const {
                    : options_.micro_batch_tokens;
 }
 
-Result<StepUnderWay> CpuLearner::begin_step(const TrainBatch& batch) {
-  return at_boundary("training step", [&]() -> Result<StepUnderWay> {
+Result<StepInProgress> CpuLearner::begin_step(const TrainBatch& batch) {
+  return at_boundary("training step", [&]() -> Result<StepInProgress> {
     ASSIGN_OR_RETURN(Trained* const trained, trained_of(batch.tenant));
     RETURN_IF_ERROR(check_samples(batch, limits()));
     if (!options_.debug.batch_folder.empty()) keep_batch(batch, trained->tensors.num_steps() + 1);
-    broken_.clear();
+    debug_fault_.clear();
     dump_ = {};
     // An older dump must not be mistaken for that of a failed step.
     if (!options_.debug.dump_folder.empty())
@@ -97,9 +98,9 @@ Result<StepUnderWay> CpuLearner::begin_step(const TrainBatch& batch) {
   });
 }
 
-StepUnderWay CpuLearner::begun_step(const TrainBatch& batch, Trained& trained) {
+StepInProgress CpuLearner::begun_step(const TrainBatch& batch, Trained& trained) {
   const int64_t number = trained.tensors.num_steps() + 1;
-  StepUnderWay step;
+  StepInProgress step;
   step.batch = &batch;
   step.trained = static_cast<size_t>(&trained - trained_.data());
   step.adapter = slot_of(trained);
@@ -126,17 +127,17 @@ Status CpuLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart>
   });
 }
 
-Result<TrainReport> CpuLearner::end_step(StepUnderWay& step) {
+Result<TrainReport> CpuLearner::end_step(StepInProgress& step) {
   return at_boundary("training step", [&] { return ended_step(step); });
 }
 
-Result<TrainReport> CpuLearner::ended_step(const StepUnderWay& step) {
+Result<TrainReport> CpuLearner::ended_step(const StepInProgress& step) {
   TrainReport report = step.report;
   Trained& trained = trained_[step.trained];
   report.num_micro_batches = static_cast<int32_t>(step.next);
-  if (!broken_.empty()) {
+  if (!debug_fault_.empty()) {
     report.skipped = true;
-    report.skip_reason = fmt::format("{} (step {})", broken_, trained.tensors.num_steps() + 1);
+    report.skip_reason = fmt::format("{} (step {})", debug_fault_, trained.tensors.num_steps() + 1);
     if (!options_.debug.dump_folder.empty())
       RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
     return report;

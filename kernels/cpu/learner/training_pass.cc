@@ -20,14 +20,14 @@ void TrainingPass::grow(int64_t rows) {
   const AttentionSpec& attention = decoder_.config().attention;
   const int64_t kv_width = int64_t{attention.num_kv_heads} * attention.head_dim;
   const bool keeps_all = recompute_ == Recompute::kNone;
-  SharedBuffers shared(rows), slopes(rows);
+  SharedBuffers shared(rows), gradient_rows(rows);
   const at::Tensor keys = block(rows, kv_width), values = block(rows, kv_width);
   const at::Tensor between = block(rows, hidden);
   layers_.clear();
-  slopes_.clear();
+  gradient_rows_.clear();
   for (size_t i = 0; i < decoder_.num_layers(); ++i) {
     LayerRows& layer = layers_.emplace_back();
-    auto& layer_slopes = slopes_.emplace_back();
+    auto& layer_slopes = gradient_rows_.emplace_back();
     layer.keys = keeps_all ? block(rows, kv_width) : keys;
     layer.values = keeps_all ? block(rows, kv_width) : values;
     for (const auto& stage : decoder_.layer(i)) {
@@ -39,7 +39,7 @@ void TrainingPass::grow(int64_t rows) {
         if (recompute_ == Recompute::kAttention && specs[b].is_attention_output)
           buffers.replace(b, block(rows, specs[b].width));
       layer.rows.push_back(std::move(buffers));
-      layer_slopes.push_back(slopes.of(stage->slopes()));
+      layer_slopes.push_back(gradient_rows.of(stage->gradient_rows()));
     }
   }
   last_ = block(rows, hidden);
@@ -106,7 +106,7 @@ void TrainingPass::backward(const RowBatch& batch, const float* dnormed) {
     step.keys = rows.keys.mutable_data_ptr<float>();
     step.values = rows.values.mutable_data_ptr<float>();
     for (size_t s = rows.rows.size(); s-- > 0;)
-      decoder_.layer(i)[s]->backward(step, rows.rows[s], slopes_[i][s],
+      decoder_.layer(i)[s]->backward(step, rows.rows[s], gradient_rows_[i][s],
                                      rows.inputs[s].const_data_ptr<float>(), residual);
   }
   decoder_.embed_backward(batch, residual);

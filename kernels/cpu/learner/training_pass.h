@@ -52,8 +52,8 @@ class TrainingPass {
   int64_t capacity_ = 0;  // rows
   // If activations are not kept, layers of the same form share tensors.
   std::vector<LayerRows> layers_;
-  std::vector<std::vector<Buffers>> slopes_;  // by layer and stage
-  at::Tensor last_, inverse_rms_, normed_;    // after the last layer
+  std::vector<std::vector<Buffers>> gradient_rows_;  // by layer and stage
+  at::Tensor last_, inverse_rms_, normed_;           // after the last layer
   at::Tensor residual_;
   StepInput step_;
   ActivationVisitor visitor_;

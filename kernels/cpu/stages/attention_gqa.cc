@@ -24,7 +24,7 @@ class AttentionGqa final : public Stage {
   std::vector<BufferSpec> activations() const override {
     return activations_of(spec_, tools_.hidden_size);
   }
-  std::vector<BufferSpec> slopes() const override {
+  std::vector<BufferSpec> gradient_rows() const override {
     return gradients_of(spec_, tools_.hidden_size);
   }
 
@@ -38,14 +38,15 @@ class AttentionGqa final : public Stage {
       out_.forward(tools_, step.num_rows, rows.floats(kAttended), input, output);
   }
 
-  void backward(const StepInput& step, const Buffers& rows, const Buffers& slopes,
+  void backward(const StepInput& step, const Buffers& rows, const Buffers& gradient_rows,
                 const float* input, float* residual) override {
-    float* dnormed = slopes.floats(0);
+    float* dnormed = gradient_rows.floats(0);
     out_.backward(tools_, step.num_rows, rows.floats(kAttended), residual,
-                  slopes.floats(kAttendedSlope));
-    attend_backward(step, rows, slopes);
-    rotate_backward(step, rows, slopes);
-    qkv_.backward(tools_, step.num_rows, rows.floats(kNormed), slopes.floats(kQkvSlope), dnormed);
+                  gradient_rows.floats(kAttendedSlope));
+    attend_backward(step, rows, gradient_rows);
+    rotate_backward(step, rows, gradient_rows);
+    qkv_.backward(tools_, step.num_rows, rows.floats(kNormed), gradient_rows.floats(kQkvSlope),
+                  dnormed);
     norm_.backward(tools_, step.num_rows, input, rows.floats(kInverseRms), dnormed, residual);
   }
 
@@ -134,43 +135,44 @@ class AttentionGqa final : public Stage {
                 [&](const AttentionArgs& args) { tools_.ops.attention(args); });
   }
 
-  void attend_backward(const StepInput& step, const Buffers& rows, const Buffers& slopes) const {
-    slopes.tensor(kKeysSlope).narrow(0, 0, step.num_rows).zero_();
-    slopes.tensor(kValuesSlope).narrow(0, 0, step.num_rows).zero_();
+  void attend_backward(const StepInput& step, const Buffers& rows,
+                       const Buffers& gradient_rows) const {
+    gradient_rows.tensor(kKeysSlope).narrow(0, 0, step.num_rows).zero_();
+    gradient_rows.tensor(kValuesSlope).narrow(0, 0, step.num_rows).zero_();
     share_heads(step, attention(step, rows), 3 * attention_work(step),
                 [&](const AttentionArgs& args) {
                   tools_.ops.attention_backward({.forward = args,
-                                                 .dout = slopes.floats(kAttendedSlope),
-                                                 .dq = slopes.floats(kQSlope),
-                                                 .dkeys = slopes.floats(kKeysSlope),
-                                                 .dvalues = slopes.floats(kValuesSlope)});
+                                                 .dout = gradient_rows.floats(kAttendedSlope),
+                                                 .dq = gradient_rows.floats(kQSlope),
+                                                 .dkeys = gradient_rows.floats(kKeysSlope),
+                                                 .dvalues = gradient_rows.floats(kValuesSlope)});
                 });
   }
 
-  void rotate_backward(const StepInput& step, const Buffers& rows, const Buffers& slopes) {
+  void rotate_backward(const StepInput& step, const Buffers& rows, const Buffers& gradient_rows) {
     // The gradients of both norms, side by side.
     const int64_t d = spec_.head_dim;
     dnorms_.assign(static_cast<size_t>(2 * d), 0.0F);
-    share_sums(
-        step.num_rows, 2 * d, 16 * step.num_rows * qkv_width(), tools_.room, dnorms_.data(),
-        [&](int64_t begin, int64_t end, float* sums) {
-          tools_.ops.rotary_backward({.rows = end - begin,
-                                      .heads = heads(),
-                                      .rotary_dim = spec_.rotary_dim,
-                                      .epsilon = tools_.epsilon,
-                                      .qkv = rows.floats(kQkv) + begin * qkv_width(),
-                                      .q_weight = q_norm_,
-                                      .k_weight = k_norm_,
-                                      .positions = step.batch->positions.data() + begin,
-                                      .cosine = step.cosine,
-                                      .sine = step.sine,
-                                      .dq = slopes.floats(kQSlope) + begin * q_width(),
-                                      .dkeys = slopes.floats(kKeysSlope) + begin * kv_width(),
-                                      .dvalues = slopes.floats(kValuesSlope) + begin * kv_width(),
-                                      .dqkv = slopes.floats(kQkvSlope) + begin * qkv_width(),
-                                      .dq_weight = sums,
-                                      .dk_weight = sums + d});
-        });
+    share_sums(step.num_rows, 2 * d, 16 * step.num_rows * qkv_width(), tools_.room, dnorms_.data(),
+               [&](int64_t begin, int64_t end, float* sums) {
+                 tools_.ops.rotary_backward(
+                     {.rows = end - begin,
+                      .heads = heads(),
+                      .rotary_dim = spec_.rotary_dim,
+                      .epsilon = tools_.epsilon,
+                      .qkv = rows.floats(kQkv) + begin * qkv_width(),
+                      .q_weight = q_norm_,
+                      .k_weight = k_norm_,
+                      .positions = step.batch->positions.data() + begin,
+                      .cosine = step.cosine,
+                      .sine = step.sine,
+                      .dq = gradient_rows.floats(kQSlope) + begin * q_width(),
+                      .dkeys = gradient_rows.floats(kKeysSlope) + begin * kv_width(),
+                      .dvalues = gradient_rows.floats(kValuesSlope) + begin * kv_width(),
+                      .dqkv = gradient_rows.floats(kQkvSlope) + begin * qkv_width(),
+                      .dq_weight = sums,
+                      .dk_weight = sums + d});
+               });
     if (dq_norm_ == nullptr) return;
     for (int64_t i = 0; i < d; ++i) {
       dq_norm_[i] += dnorms_[static_cast<size_t>(i)];

@@ -25,7 +25,7 @@ class Decoder {
   const ModelConfig& config() const { return config_; }
   StageTools& tools() { return tools_; }
   /// The adapters of its linears; none until they are set.
-  AdapterProducts& adapters() { return adapters_; }
+  AdapterGemms& adapters() { return adapters_; }
   size_t num_layers() const { return layers_.size(); }
   const std::vector<std::unique_ptr<Stage>>& layer(size_t index) const { return layers_[index]; }
   const Norm& final_norm() const { return final_norm_; }
@@ -33,7 +33,7 @@ class Decoder {
   /// Without it backward computes only the gradients of adapters.
   void bind_gradients(float* flat);
   /// Reuses the angles that `other`, of the same config, computed for its positions.
-  void take_angles(Decoder& other) {
+  void reuse_angles(Decoder& other) {
     cosine_.swap(other.cosine_);
     sine_.swap(other.sine_);
   }
@@ -50,8 +50,8 @@ class Decoder {
   void prepare_positions(int64_t count);
 
   const ModelConfig& config_;
-  Products products_;
-  AdapterProducts adapters_;
+  Gemms products_;
+  AdapterGemms adapters_;
   std::vector<float> room_;
   StageTools tools_;
   const float* embedding_;  // [vocab_size, hidden]

@@ -17,7 +17,7 @@ class Mlp final : public Stage {
   std::vector<BufferSpec> activations() const override {
     return activations_of(spec_, tools_.hidden_size);
   }
-  std::vector<BufferSpec> slopes() const override {
+  std::vector<BufferSpec> gradient_rows() const override {
     return gradients_of(spec_, tools_.hidden_size);
   }
 
@@ -28,12 +28,12 @@ class Mlp final : public Stage {
                  rows.floats(kActivated), input, output);
   }
 
-  void backward(const StepInput& step, const Buffers& rows, const Buffers& slopes,
+  void backward(const StepInput& step, const Buffers& rows, const Buffers& gradient_rows,
                 const float* input, float* residual) override {
-    float* dnormed = slopes.floats(0);
+    float* dnormed = gradient_rows.floats(0);
     mlp_.backward(tools_, step.num_rows, rows.floats(kNormed), rows.floats(kGateUp),
-                  rows.floats(kActivated), residual, slopes.floats(1), slopes.floats(2), dnormed,
-                  false);
+                  rows.floats(kActivated), residual, gradient_rows.floats(1),
+                  gradient_rows.floats(2), dnormed, false);
     norm_.backward(tools_, step.num_rows, input, rows.floats(kInverseRms), dnormed, residual);
   }
 

@@ -34,7 +34,7 @@ class Moe final : public Stage {
   std::vector<BufferSpec> activations() const override {
     return activations_of(spec_, tools_.hidden_size);
   }
-  std::vector<BufferSpec> slopes() const override {
+  std::vector<BufferSpec> gradient_rows() const override {
     return gradients_of(spec_, tools_.hidden_size);
   }
 
@@ -65,38 +65,42 @@ class Moe final : public Stage {
     combine(num_rows, rows.floats(kExpertOutputs), rows, rows.floats(kExpertWeights), output);
   }
 
-  void backward(const StepInput& step, const Buffers& rows, const Buffers& slopes,
+  void backward(const StepInput& step, const Buffers& rows, const Buffers& gradient_rows,
                 const float* input, float* residual) override {
     const int64_t num_rows = step.num_rows, k = spec_.experts_per_token;
     const int64_t num_places = num_rows * k;
     const float* normed = rows.floats(kNormed);
-    float* dnormed = slopes.floats(0);
+    float* dnormed = gradient_rows.floats(0);
     count(num_rows, rows);
-    backward_weights(num_rows, rows, slopes, residual);
+    backward_weights(num_rows, rows, gradient_rows, residual);
     // The gradients of the experts' outputs: the gradient of the row, times the expert's weight.
-    float* doutputs = slopes.floats(kGatheredSlope);
-    gather(num_places, residual, rows.integers(kSources), slopes.floats(kSortedWeights), doutputs);
+    float* doutputs = gradient_rows.floats(kGatheredGradient);
+    gather(num_places, residual, rows.integers(kSources), gradient_rows.floats(kSortedWeights),
+           doutputs);
     if (ddown_ != nullptr)
       tools_.products.grouped_weight_gradient(ends_, doutputs, rows.floats(kActivated), down_,
                                               ddown_);
-    tools_.products.grouped_input_gradient(ends_, doutputs, down_, slopes.floats(kActivatedSlope));
+    tools_.products.grouped_input_gradient(ends_, doutputs, down_,
+                                           gradient_rows.floats(kActivatedSlope));
     tools_.adapters.backward(down_, runs_, rows.floats(kActivated), doutputs,
-                             slopes.floats(kActivatedSlope), rows.integers(kSources));
+                             gradient_rows.floats(kActivatedSlope), rows.integers(kSources));
     swiglu_backward(tools_, num_places, spec_.width, rows.floats(kGateUp),
-                    slopes.floats(kActivatedSlope), slopes.floats(kGateUpSlope));
+                    gradient_rows.floats(kActivatedSlope), gradient_rows.floats(kGateUpSlope));
     if (dgate_up_ != nullptr)
-      tools_.products.grouped_weight_gradient(ends_, slopes.floats(kGateUpSlope),
+      tools_.products.grouped_weight_gradient(ends_, gradient_rows.floats(kGateUpSlope),
                                               rows.floats(kGathered), gate_up_, dgate_up_);
-    tools_.products.grouped_input_gradient(ends_, slopes.floats(kGateUpSlope), gate_up_,
-                                           slopes.floats(kGatheredSlope));
-    tools_.adapters.backward(gate_up_, runs_, rows.floats(kGathered), slopes.floats(kGateUpSlope),
-                             slopes.floats(kGatheredSlope), rows.integers(kSources));
-    router_.backward(tools_, num_rows, normed, slopes.floats(kLogitsSlope), dnormed);
-    combine(num_rows, slopes.floats(kGatheredSlope), rows, nullptr, dnormed);
+    tools_.products.grouped_input_gradient(ends_, gradient_rows.floats(kGateUpSlope), gate_up_,
+                                           gradient_rows.floats(kGatheredGradient));
+    tools_.adapters.backward(gate_up_, runs_, rows.floats(kGathered),
+                             gradient_rows.floats(kGateUpSlope),
+                             gradient_rows.floats(kGatheredGradient), rows.integers(kSources));
+    router_.backward(tools_, num_rows, normed, gradient_rows.floats(kLogitsSlope), dnormed);
+    combine(num_rows, gradient_rows.floats(kGatheredGradient), rows, nullptr, dnormed);
     if (spec_.shared_width > 0)
       shared_.backward(tools_, num_rows, normed, rows.floats(kSharedGateUp),
-                       rows.floats(kSharedActivated), residual, slopes.floats(kSharedGateUpSlope),
-                       slopes.floats(kSharedActivatedSlope), dnormed, true);
+                       rows.floats(kSharedActivated), residual,
+                       gradient_rows.floats(kSharedGateUpSlope),
+                       gradient_rows.floats(kSharedActivatedSlope), dnormed, true);
     norm_.backward(tools_, num_rows, input, rows.floats(kInverseRms), dnormed, residual);
   }
 
@@ -128,7 +132,7 @@ class Moe final : public Stage {
     kLogitsSlope = 1,
     kExpertWeightsSlope,
     kSortedWeights,
-    kGatheredSlope,
+    kGatheredGradient,
     kGateUpSlope,
     kActivatedSlope,
     kSharedGateUpSlope,
@@ -151,7 +155,7 @@ class Moe final : public Stage {
 
   /// The sort class of pair i: its expert, then its row's adapter.
   size_t class_of(const int32_t* experts, int64_t i) const {
-    const AdapterProducts& adapters = tools_.adapters;
+    const AdapterGemms& adapters = tools_.adapters;
     const int64_t kind = adapters.kind_of(i / spec_.experts_per_token);
     return static_cast<size_t>(experts[i] * adapters.num_kinds() + kind);
   }
@@ -223,14 +227,14 @@ class Moe final : public Stage {
   }
 
   /// Gradients of the router's logits; also the weights in the sorted order.
-  void backward_weights(int64_t num_rows, const Buffers& rows, const Buffers& slopes,
+  void backward_weights(int64_t num_rows, const Buffers& rows, const Buffers& gradient_rows,
                         const float* residual) const {
     const int64_t hidden = tools_.hidden_size, k = spec_.experts_per_token;
     const int64_t num_experts = spec_.num_experts;
     const int32_t* places = rows.integers(kPlaces);
     const float* weights = rows.floats(kExpertWeights);
-    float* dweights = slopes.floats(kExpertWeightsSlope);
-    float* sorted = slopes.floats(kSortedWeights);
+    float* dweights = gradient_rows.floats(kExpertWeightsSlope);
+    float* sorted = gradient_rows.floats(kSortedWeights);
     share(num_rows, num_rows * k * hidden, [&](int64_t begin, int64_t end) {
       tools_.ops.dot_rows({.rows = end - begin,
                            .width = hidden,
@@ -239,12 +243,13 @@ class Moe final : public Stage {
                            .b = rows.floats(kExpertOutputs),
                            .places = places + begin * k,
                            .dots = dweights + begin * k});
-      tools_.ops.route_backward({.rows = end - begin,
-                                 .shape = shape_,
-                                 .scores = rows.floats(kScores) + begin * num_experts,
-                                 .experts = rows.integers(kExperts) + begin * k,
-                                 .dweights = dweights + begin * k,
-                                 .dlogits = slopes.floats(kLogitsSlope) + begin * num_experts});
+      tools_.ops.route_backward(
+          {.rows = end - begin,
+           .shape = shape_,
+           .scores = rows.floats(kScores) + begin * num_experts,
+           .experts = rows.integers(kExperts) + begin * k,
+           .dweights = dweights + begin * k,
+           .dlogits = gradient_rows.floats(kLogitsSlope) + begin * num_experts});
       for (int64_t i = begin * k; i < end * k; ++i) sorted[places[i]] = weights[i];
     });
   }

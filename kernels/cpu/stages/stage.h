@@ -76,8 +76,8 @@ class SharedBuffers {
 /// Settings that all stages of a decoder share.
 struct StageTools {
   const CpuOps& ops;
-  Products& products;
-  AdapterProducts& adapters;
+  Gemms& products;
+  AdapterGemms& adapters;
   std::vector<float>& room;  // scratch
   int64_t hidden_size = 0;
   float epsilon = 0;  // of RMS norms
@@ -89,7 +89,7 @@ class Stage {
 
   virtual std::vector<BufferSpec> activations() const = 0;
   /// The gradient buffers that backward needs too; their contents are lost between two calls.
-  virtual std::vector<BufferSpec> slopes() const = 0;
+  virtual std::vector<BufferSpec> gradient_rows() const = 0;
 
   /// output = input + body(norm(input)). `output` may be `input`, or null: then only the rows for
   /// backward are computed. Keys and values of the batch are written to the cache before attention
@@ -97,7 +97,7 @@ class Stage {
   virtual void forward(const StepInput& step, const Buffers& rows, const float* input,
                        float* output) = 0;
   /// `residual`: gradient of the output; becomes that of the input.
-  virtual void backward(const StepInput& step, const Buffers& rows, const Buffers& slopes,
+  virtual void backward(const StepInput& step, const Buffers& rows, const Buffers& gradient_rows,
                         const float* input, float* residual) = 0;
   /// Binds the flat buffer that gradients are added to, in the layout of the table. If it is never
   /// called, the weights are frozen and get no gradients.

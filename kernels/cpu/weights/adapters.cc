@@ -40,13 +40,13 @@ void AdapterWeights::bind_gradients(float* flat) {
   }
 }
 
-void AdapterProducts::set(int32_t slot, const AdapterWeights* adapter, AdapterDropout dropout) {
+void AdapterGemms::set(int32_t slot, const AdapterWeights* adapter, AdapterDropout dropout) {
   const auto index = static_cast<size_t>(slot);
   if (index >= slots_.size()) slots_.resize(index + 1);
   slots_[index] = {adapter, dropout};
 }
 
-void AdapterProducts::begin(const RowBatch& batch) {
+void AdapterGemms::begin(const RowBatch& batch) {
   runs_.clear();
   bool has_dropout = false;
   for (const auto& span : batch.spans) {
@@ -67,7 +67,7 @@ void AdapterProducts::begin(const RowBatch& batch) {
   for (const auto& run : runs_) std::fill_n(kinds_.begin() + run.first, run.rows, run.slot + 1);
 }
 
-void AdapterProducts::make_keys(const RowBatch& batch) {
+void AdapterGemms::make_keys(const RowBatch& batch) {
   CHECK(batch.draws.size() == batch.tokens.size(), "rows with dropout need random keys");
   keys_.resize(batch.draws.size());
   for (const auto& run : runs_) {
@@ -78,8 +78,8 @@ void AdapterProducts::make_keys(const RowBatch& batch) {
   }
 }
 
-void AdapterProducts::list_jobs(const Matrix& weight, std::span<const AdapterRun> runs,
-                                const float* x, const int32_t* sources, bool is_backward) {
+void AdapterGemms::list_jobs(const Matrix& weight, std::span<const AdapterRun> runs, const float* x,
+                             const int32_t* sources, bool is_backward) {
   jobs_.clear();
   int64_t count = 0;
   bool has_dropout = false;
@@ -109,7 +109,7 @@ void AdapterProducts::list_jobs(const Matrix& weight, std::span<const AdapterRun
   if (has_dropout) list_dropped(weight.terms, sources);
 }
 
-void AdapterProducts::list_dropped(int64_t terms, const int32_t* sources) {
+void AdapterGemms::list_dropped(int64_t terms, const int32_t* sources) {
   const auto grow = [](auto& values, int64_t count) {
     if (values.size() < static_cast<size_t>(count)) values.resize(static_cast<size_t>(count));
   };
@@ -132,22 +132,22 @@ void AdapterProducts::list_dropped(int64_t terms, const int32_t* sources) {
         job.keys[i] = keys_[static_cast<size_t>(sources == nullptr ? place : sources[place])];
       }
       uint16_t* draws = job.draws + begin * drawn_columns(terms);
-      draw_left_out(job.part->module, {job.keys + begin, static_cast<size_t>(end - begin)}, terms,
-                    draws);
-      drop_out(job.dropout, end - begin, terms, draws, x + begin * terms, job.left + begin * terms,
-               false);
+      draw_dropout(job.part->module, {job.keys + begin, static_cast<size_t>(end - begin)}, terms,
+                   draws);
+      apply_dropout(job.dropout, end - begin, terms, draws, x + begin * terms,
+                    job.left + begin * terms, false);
     });
   }
 }
 
-void AdapterProducts::add_left(const Job& job, int64_t terms, float* dx) {
+void AdapterGemms::add_left(const Job& job, int64_t terms, float* dx) {
   share(job.run.rows, job.run.rows * terms, [&](int64_t begin, int64_t end) {
-    drop_out(job.dropout, end - begin, terms, job.draws + begin * drawn_columns(terms),
-             job.left + begin * terms, dx + begin * terms, true);
+    apply_dropout(job.dropout, end - begin, terms, job.draws + begin * drawn_columns(terms),
+                  job.left + begin * terms, dx + begin * terms, true);
   });
 }
 
-void AdapterProducts::scale(bool is_backward) {
+void AdapterGemms::scale(bool is_backward) {
   for (const auto& job : jobs_)
     for (int64_t i = 0; i < job.run.rows * job.part->a.columns; ++i) {
       job.u[i] *= job.scaling;
@@ -155,8 +155,8 @@ void AdapterProducts::scale(bool is_backward) {
     }
 }
 
-void AdapterProducts::forward(const Matrix& weight, std::span<const AdapterRun> runs,
-                              const float* x, float* y, const int32_t* sources) {
+void AdapterGemms::forward(const Matrix& weight, std::span<const AdapterRun> runs, const float* x,
+                           float* y, const int32_t* sources) {
   list_jobs(weight, runs, x, sources, false);
   if (jobs_.empty()) return;
   tasks_.clear();
@@ -175,8 +175,8 @@ void AdapterProducts::forward(const Matrix& weight, std::span<const AdapterRun> 
   products_.run(tasks_);
 }
 
-void AdapterProducts::backward(const Matrix& weight, std::span<const AdapterRun> runs,
-                               const float* x, const float* dy, float* dx, const int32_t* sources) {
+void AdapterGemms::backward(const Matrix& weight, std::span<const AdapterRun> runs, const float* x,
+                            const float* dy, float* dx, const int32_t* sources) {
   list_jobs(weight, runs, x, sources, true);
   if (jobs_.empty()) return;
   // Recomputes u = scaling * x A', and computes du = scaling * dy B.

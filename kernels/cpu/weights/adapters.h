@@ -1,6 +1,6 @@
 /// The LoRA deltas of a decoder's linear layers, forward and backward.
 ///
-/// AdapterWeights is one adapter in the layout of the GEMMs; AdapterProducts adds the deltas of a
+/// AdapterWeights is one adapter in the layout of the GEMMs; AdapterGemms adds the deltas of a
 /// step's rows. Each row has the adapter of its span's slot, or none; its result depends only on
 /// that adapter and that row. Each adapter's GEMMs are linear_rows (ops.h) of its own rank, also
 /// with fast numerics. The delta is added to the result of the base GEMM: y = (residual + bias + x
@@ -77,9 +77,9 @@ struct AdapterRun {
   int64_t rows = 0;
 };
 
-class AdapterProducts {
+class AdapterGemms {
  public:
-  explicit AdapterProducts(Products& products) : products_(products) {}
+  explicit AdapterGemms(Gemms& products) : products_(products) {}
 
   /// Sets the adapter of a slot from the next begin() on; it must stay valid while it is used.
   /// Null: none. With `dropout`, the batches of begin() must have random keys (RowBatch::draws).
@@ -136,7 +136,7 @@ class AdapterProducts {
   static void add_left(const Job& job, int64_t terms, float* dx);
   void scale(bool is_backward);
 
-  Products& products_;
+  Gemms& products_;
   std::vector<Slot> slots_;
   // For the current step.
   std::vector<AdapterRun> runs_;

@@ -114,7 +114,7 @@ LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const 
   return args;
 }
 
-void Products::run(const std::vector<LinearRowsArgs>& tasks) {
+void Gemms::run(const std::vector<LinearRowsArgs>& tasks) {
   int64_t work = 0;
   for (const auto& task : tasks) work += work_of(task);
   const int64_t num_threads = threads_for(work, work);
@@ -130,9 +130,9 @@ void Products::run(const std::vector<LinearRowsArgs>& tasks) {
               [&](int64_t i) { ops_.linear_rows(parts_[static_cast<size_t>(i)]); });
 }
 
-void Products::linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
-                      const float* residual, float* y) {
-  if (is_vendors(weight)) {
+void Gemms::linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
+                   const float* residual, float* y) {
+  if (uses_vendor_gemm(weight)) {
     at::Tensor out = view(y, rows, weight.columns);
     const at::Tensor transposed = weight_view(weight, 0).t(), input = view(x, rows, weight.terms);
     if (residual != nullptr)
@@ -150,12 +150,12 @@ void Products::linear(int64_t rows, const float* x, const Matrix& weight, const 
   run(tasks_);
 }
 
-void Products::grouped(GroupEnds ends, const float* x, const Matrix& weight, float* y) {
+void Gemms::grouped(GroupEnds ends, const float* x, const Matrix& weight, float* y) {
   tasks_.clear();
   for_groups(ends, [&](int64_t group, int64_t first, int64_t rows) {
     const float* from = x + first * weight.terms;
     float* to = y + first * weight.columns;
-    if (is_vendors(weight)) {
+    if (uses_vendor_gemm(weight)) {
       at::Tensor out = view(to, rows, weight.columns);
       at::mm_out(out, view(from, rows, weight.terms), weight_view(weight, group).t());
       return;
@@ -165,9 +165,9 @@ void Products::grouped(GroupEnds ends, const float* x, const Matrix& weight, flo
   run(tasks_);
 }
 
-void Products::input_gradient(int64_t rows, const float* dy, const Matrix& weight, float* dx,
-                              bool adds) {
-  if (is_vendors(weight)) {
+void Gemms::input_gradient(int64_t rows, const float* dy, const Matrix& weight, float* dx,
+                           bool adds) {
+  if (uses_vendor_gemm(weight)) {
     at::Tensor out = view(dx, rows, weight.terms);
     const at::Tensor gradient = view(dy, rows, weight.columns);
     if (adds)
@@ -185,13 +185,13 @@ void Products::input_gradient(int64_t rows, const float* dy, const Matrix& weigh
   run(tasks_);
 }
 
-void Products::grouped_input_gradient(GroupEnds ends, const float* dy, const Matrix& weight,
-                                      float* dx) {
+void Gemms::grouped_input_gradient(GroupEnds ends, const float* dy, const Matrix& weight,
+                                   float* dx) {
   tasks_.clear();
   for_groups(ends, [&](int64_t group, int64_t first, int64_t rows) {
     const float* from = dy + first * weight.columns;
     float* to = dx + first * weight.terms;
-    if (is_vendors(weight)) {
+    if (uses_vendor_gemm(weight)) {
       at::Tensor out = view(to, rows, weight.terms);
       at::mm_out(out, view(from, rows, weight.columns), weight_view(weight, group));
       return;
@@ -201,20 +201,20 @@ void Products::grouped_input_gradient(GroupEnds ends, const float* dy, const Mat
   run(tasks_);
 }
 
-void Products::weight_gradient(int64_t rows, const float* dy, const float* x, const Matrix& weight,
-                               float* dweight) {
+void Gemms::weight_gradient(int64_t rows, const float* dy, const float* x, const Matrix& weight,
+                            float* dweight) {
   const std::array<int64_t, 1> ends = {rows};
   grouped_weight_gradient(ends, dy, x, weight, dweight);
 }
 
-void Products::grouped_weight_gradient(GroupEnds ends, const float* dy, const float* x,
-                                       const Matrix& weight, float* dweight) {
+void Gemms::grouped_weight_gradient(GroupEnds ends, const float* dy, const float* x,
+                                    const Matrix& weight, float* dweight) {
   tasks_.clear();
   for_groups(ends, [&](int64_t group, int64_t first, int64_t rows) {
     const float* gradient = dy + first * weight.columns;
     const float* input = x + first * weight.terms;
     float* to = dweight + group * weight.columns * weight.terms;
-    if (is_vendors(weight)) {
+    if (uses_vendor_gemm(weight)) {
       at::Tensor out = view(to, weight.columns, weight.terms);
       out.addmm_(view(gradient, rows, weight.columns).t(), view(input, rows, weight.terms));
       return;
@@ -224,7 +224,7 @@ void Products::grouped_weight_gradient(GroupEnds ends, const float* dy, const fl
   run(tasks_);
 }
 
-void Products::bias_gradient(int64_t rows, int64_t columns, const float* dy, float* dbias) {
+void Gemms::bias_gradient(int64_t rows, int64_t columns, const float* dy, float* dbias) {
   share_sums(rows, columns, rows * columns, sums_, dbias,
              [&](int64_t begin, int64_t end, float* to) {
                ops_.column_sums({.rows = end - begin,

@@ -27,9 +27,9 @@ LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, i
 LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const Matrix& weight,
                            float* dweight);
 
-class Products {
+class Gemms {
  public:
-  explicit Products(Numerics numerics) : ops_(cpu_ops()), numerics_(numerics) {}
+  explicit Gemms(Numerics numerics) : ops_(cpu_ops()), numerics_(numerics) {}
 
   Numerics numerics() const { return numerics_; }
 
@@ -55,7 +55,7 @@ class Products {
 
  private:
   /// Weights that an engine packed use linear_rows with either numerics.
-  bool is_vendors(const Matrix& weight) const {
+  bool uses_vendor_gemm(const Matrix& weight) const {
     return numerics_ == Numerics::kFast && weight.packed == nullptr;
   }
   const CpuOps& ops_;

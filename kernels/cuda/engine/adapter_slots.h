@@ -46,7 +46,7 @@ struct CudaAdapterRows {
   std::span<const cuda::AdapterTile> known_runs =
       {};  // the same on the host, except in decode steps
 
-  bool are_there() const { return num_tiles > 0; }
+  bool applies_adapters() const { return num_tiles > 0; }
 };
 
 /// Rows of a mixture that are computed at a time.

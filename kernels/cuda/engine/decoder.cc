@@ -180,7 +180,7 @@ Status CudaDecoder::linear(const CudaStepRows& rows, const at::Tensor& x, const 
 }
 
 bool CudaDecoder::is_adapted(const CudaStepRows& rows, const Linear& linear) const {
-  return linear.adapters != nullptr && rows.adapters.are_there();
+  return linear.adapters != nullptr && rows.adapters.applies_adapters();
 }
 
 template <class Gemm>

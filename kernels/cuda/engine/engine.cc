@@ -114,7 +114,7 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
   if (snapshot->device != nullptr && needs_bytes()) return true;
   const auto is_done = at_boundary("new weights", [&]() -> Result<bool> {
     const CudaStream::Use use(stream_);
-    return known_.are_there() ? prepare_adapter(snapshot) : whole_->prepare(snapshot);
+    return known_.applies_adapters() ? prepare_adapter(snapshot) : whole_->prepare(snapshot);
   });
   return !is_done.ok() || *is_done;  // apply() reports the error
 }
@@ -122,7 +122,7 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
-  if (known_.are_there()) settle();  // slots change only between two steps
+  if (known_.applies_adapters()) finish_step_in_progress();  // slots change only between two steps
   RETURN_IF_ERROR(lost_);
   const Status brought = at_boundary("new weights", [&]() -> Status {
     const CudaStream::Use use(stream_);
@@ -131,7 +131,7 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
     ASSIGN_OR_RETURN(bytes.tensors, tensors_on_host(snapshot));
     return take(bytes);
   });
-  settle();
+  finish_step_in_progress();
   RETURN_IF_ERROR(lost_);
   RETURN_IF_ERROR(stream_.outcome_of("new weights", brought));
   scheduler_.set_version(snapshot.key, snapshot.version);
@@ -140,7 +140,7 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
 
 WeightManifest CudaEngine::manifest() const {
   WeightManifest manifest;
-  if (known_.are_there()) return manifest;  // each may have its own rank and targets
+  if (known_.applies_adapters()) return manifest;  // each may have its own rank and targets
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;
@@ -153,7 +153,7 @@ std::string CudaEngine::describe() const {
       now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
       options_.device, graphs_.size(),
-      known_.are_there() || weights_.has_space_for_second_set()
+      known_.applies_adapters() || weights_.has_space_for_second_set()
           ? ""
           : ", no space for a second set of weights");
 }
@@ -167,16 +167,16 @@ Status CudaEngine::step() {
                               }));
   };
   RETURN_IF_ERROR(lost_);
-  if (known_.are_there()) RETURN_IF_ERROR(load(false));
-  if (!is_under_way_ && !begin_step()) return known_.are_there() ? load(true) : ok();
-  if (!is_under_way_) return lost_;
+  if (known_.applies_adapters()) RETURN_IF_ERROR(load(false));
+  if (!is_in_progress_ && !begin_step()) return known_.applies_adapters() ? load(true) : ok();
+  if (!is_in_progress_) return lost_;
   const bool has_next = can_plan_ahead() && scheduler_.plan_ahead(next_.plan);
   const Status outcome =
       has_next ? at_boundary("engine step", [this] { return launch(next_); }) : ok();
-  settle();
+  finish_step_in_progress();
   if (!has_next || !lost_.ok()) return lost_;
   std::swap(step_, next_);
-  is_under_way_ = outcome.ok();
+  is_in_progress_ = outcome.ok();
   if (!outcome.ok()) finish(step_.plan, outcome);
   return lost_;
 }
@@ -189,13 +189,13 @@ bool CudaEngine::begin_step() {
     copy_rows();
     return is_decode ? launch(step_) : mixed_step();
   });
-  is_under_way_ = is_decode && computed.ok();
-  if (!is_under_way_) finish(step_.plan, computed);
+  is_in_progress_ = is_decode && computed.ok();
+  if (!is_in_progress_) finish(step_.plan, computed);
   return true;
 }
 
-void CudaEngine::settle() {
-  if (!std::exchange(is_under_way_, false)) return;
+void CudaEngine::finish_step_in_progress() {
+  if (!std::exchange(is_in_progress_, false)) return;
   finish(step_.plan, at_boundary("engine step", [this] { return take(step_); }));
 }
 
@@ -272,8 +272,8 @@ Status CudaEngine::launch(Step& step) {
     RETURN_IF_ERROR(decoder_.head(padded, nullptr));
     return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
-  const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there(),
-                                adapters.num_expert_runs > 0};
+  const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept,
+                                adapters.applies_adapters(), adapters.num_expert_runs > 0};
   RETURN_IF_ERROR(decoder_.may_be_captured() ? graphs_.run(kind, launch_all) : launch_all());
   return memory_.download(count, step.has_kept);
 }
@@ -404,9 +404,9 @@ void CudaEngine::accept(std::span<const StepPlan::Sample> samples, size_t buffer
   for (size_t i = 0; i < samples.size(); ++i) {
     Sequence& sequence = *samples[i].sequence;
     SampledToken drawn{tokens[i], logprobs[i]};
-    if (!sequence.has_left && is_drawn_on_host(sequence))
+    if (!sequence.has_finished && is_drawn_on_host(sequence))
       drawn = draw_on_host(sequence, static_cast<int64_t>(i));
-    else if (!sequence.has_left && has_kept && has_kept_sets(sequence.request.sampling))
+    else if (!sequence.has_finished && has_kept && has_kept_sets(sequence.request.sampling))
       keep(memory_.kept(buffer_index, static_cast<int64_t>(i)), sequence);
     scheduler_.accept(sequence, drawn.token, drawn.logprob);
   }

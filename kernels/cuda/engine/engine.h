@@ -97,7 +97,7 @@ class CudaEngine final : public Engine {
   Status take(const Step& step);
   void finish(const StepPlan& plan, const Status& computed);
   /// Finishes the step in progress, if any.
-  void settle();
+  void finish_step_in_progress();
   Error out_of_memory(int64_t num_rows) const;
   Status mixed_step();
   void copy_rows();
@@ -138,10 +138,10 @@ class CudaEngine final : public Engine {
   bool is_loading_ = false;  // an adapter is being uploaded to a slot
   // The step.
   BatchScheduler scheduler_;
-  Step step_;                  // the current one
-  Step next_;                  // the one after
-  Status lost_;                // not ok once the device is lost: nothing can be computed
-  bool is_under_way_ = false;  // step_ was launched and not finished
+  Step step_;                    // the current one
+  Step next_;                    // the one after
+  Status lost_;                  // not ok once the device is lost: nothing can be computed
+  bool is_in_progress_ = false;  // step_ was launched and not finished
   uint64_t num_steps_ = 0;
   Sampler sampler_;
   std::vector<int32_t> ids_;  // scratch: ids of a kept set

@@ -16,10 +16,12 @@ std::shared_ptr<const WeightSnapshot> borrowed(const WeightSnapshot& snapshot) {
 }  // namespace
 
 /// An adapter is small. Router biases are exact only on the host.
-bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selection_biases(table_); }
+bool CudaEngine::needs_bytes() const {
+  return known_.applies_adapters() || has_selection_biases(table_);
+}
 
 Status CudaEngine::take(const WeightSnapshot& snapshot) {
-  if (known_.are_there()) return apply_adapter(snapshot);
+  if (known_.applies_adapters()) return apply_adapter(snapshot);
   RETURN_IF_ERROR(whole_->apply(snapshot));
   RETURN_IF_ERROR(decoder_.weights_changed());
   return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();

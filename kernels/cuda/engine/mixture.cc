@@ -128,7 +128,7 @@ at::Tensor EngineMixture::grouped(const at::Tensor& x, const at::Tensor& weight)
 
 Status EngineMixture::add(const CudaAdapterSlots::Linear* linear, const CudaAdapterRows& adapters,
                           const at::Tensor& x, const at::Tensor& y) const {
-  if (linear == nullptr || !adapters.are_there()) return ok();
+  if (linear == nullptr || !adapters.applies_adapters()) return ok();
   return adapters_->add(*linear, adapters, x, y);
 }
 

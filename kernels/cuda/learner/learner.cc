@@ -188,9 +188,10 @@ Status CudaLearner::start_from(const AdapterTraining& training) {
 
 void CudaLearner::look(const std::string& name, const at::Tensor& rows) {
   const at::Tensor host = rows.to(at::kFloat).cpu();
-  if (options_.debug.check_finite && broken_.empty())
+  if (options_.debug.check_finite && debug_fault_.empty())
     if (const std::string where = first_not_finite(host); !where.empty())
-      broken_ = fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
+      debug_fault_ =
+          fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
   if (!options_.debug.dump_folder.empty())
     dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), host);
 }
@@ -234,18 +235,18 @@ bool CudaLearner::shares_passes() const {
   return has_adapters() && !options_.debug.check_finite && options_.debug.dump_folder.empty();
 }
 
-Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
+Result<StepInProgress> CudaLearner::begin_step(const TrainBatch& batch) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(batch.tenant));
   RETURN_IF_ERROR(check_samples(batch, limits()));
   const int64_t number = trained->tensors->num_steps() + 1;
   if (!options_.debug.batch_folder.empty()) keep_batch(batch, number);
-  broken_.clear();
+  debug_fault_.clear();
   dump_ = {};
   // An older dump must not be mistaken for the dump of a failed step.
   if (!options_.debug.dump_folder.empty())
     RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
   micro_batch_ = 0;
-  StepUnderWay step;
+  StepInProgress step;
   step.batch = &batch;
   step.trained = static_cast<size_t>(trained - trained_.data());
   step.adapter = slot_of(*trained);
@@ -275,17 +276,18 @@ Status CudaLearner::run_pass(const MicroBatch& pass, std::span<const LearnedPart
   });
 }
 
-Result<TrainReport> CudaLearner::end_step(StepUnderWay& step) {
+Result<TrainReport> CudaLearner::end_step(StepInProgress& step) {
   return on_cuda("training step", 0, [&] { return ended_step(step); });
 }
 
-Result<TrainReport> CudaLearner::ended_step(const StepUnderWay& step) {
+Result<TrainReport> CudaLearner::ended_step(const StepInProgress& step) {
   TrainReport report = step.report;
   const Trained& trained = trained_[step.trained];
   report.num_micro_batches = static_cast<int32_t>(step.next);
-  if (!broken_.empty()) {
+  if (!debug_fault_.empty()) {
     report.skipped = true;
-    report.skip_reason = fmt::format("{} (step {})", broken_, trained.tensors->num_steps() + 1);
+    report.skip_reason =
+        fmt::format("{} (step {})", debug_fault_, trained.tensors->num_steps() + 1);
     if (!options_.debug.dump_folder.empty())
       RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
     return report;

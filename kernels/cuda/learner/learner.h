@@ -98,12 +98,12 @@ class CudaLearner final : public Learner, private StepRunner {
   template <class Body>
   auto on_cuda(std::string_view doing, int64_t rows, Body&& body) -> decltype(body());
   Error out_of_memory(int64_t rows);
-  Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
+  Result<StepInProgress> begin_step(const TrainBatch& batch) override;
   Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
-  Result<TrainReport> end_step(StepUnderWay& step) override;
-  bool is_found_broken() const override { return !broken_.empty(); }
+  Result<TrainReport> end_step(StepInProgress& step) override;
+  bool has_debug_fault() const override { return !debug_fault_.empty(); }
   bool shares_passes() const override;
-  Result<TrainReport> ended_step(const StepUnderWay& step);
+  Result<TrainReport> ended_step(const StepInProgress& step);
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
   Status dump(const Trained& trained);
@@ -135,7 +135,7 @@ class CudaLearner final : public Learner, private StepRunner {
   TenantSteps steps_{*this, options_.micro_batch_tokens};
   // For a step with debug options.
   StepDump dump_;
-  std::string broken_;  // the first activation that is not finite
+  std::string debug_fault_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
 };
 

@@ -36,7 +36,8 @@ std::optional<at::ScalarType> type_on_device(const TensorTable& table,
   return type == DataType::kF32 ? at::kFloat : at::kBFloat16;
 }
 
-bool lies_alike(const TensorTable& table, at::ScalarType type, const WeightSnapshot& snapshot) {
+bool has_same_layout(const TensorTable& table, at::ScalarType type,
+                     const WeightSnapshot& snapshot) {
   return type_on_device(table, snapshot) == type;
 }
 
@@ -56,7 +57,7 @@ Status WeightStage::begin(const std::shared_ptr<const WeightSnapshot>& snapshot)
 }
 
 Status WeightStage::fill(const std::stop_token& stop) {
-  if (lies_alike(table_, flat_.scalar_type(), *snapshot_))
+  if (has_same_layout(table_, flat_.scalar_type(), *snapshot_))
     return upload_.take(snapshot_->device->buffer(), flat_);
   ASSIGN_OR_RETURN(const auto tensors, tensors_on_host(*snapshot_));
   ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));

@@ -24,7 +24,7 @@ bool has_selection_biases(const TensorTable& table);
 std::optional<at::ScalarType> type_on_device(const TensorTable& table,
                                              const WeightSnapshot& snapshot);
 /// Whether one copy of the snapshot's buffer fills a flat buffer of `type`.
-bool lies_alike(const TensorTable& table, at::ScalarType type, const WeightSnapshot& snapshot);
+bool has_same_layout(const TensorTable& table, at::ScalarType type, const WeightSnapshot& snapshot);
 
 class WeightStage {
  public:

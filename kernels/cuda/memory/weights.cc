@@ -85,7 +85,8 @@ bool CudaWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
 
 /// A copy within the device reads and writes each byte once.
 Status CudaWeights::copy_within(const void* from, at::ScalarType type) {
-  if (keeping_.joinable()) keeping_.join();  // the thread of the previous version: done, or nearly
+  if (retaining_thread_.joinable())
+    retaining_thread_.join();  // the thread of the previous version: done, or nearly
   if (type == type_) {
     RETURN_IF_ERROR(
         stream_.copy(flat_.mutable_data_ptr(), from, static_cast<size_t>(flat_.nbytes())));
@@ -101,7 +102,7 @@ Status CudaWeights::copy_within(const void* from, at::ScalarType type) {
 /// buffer too.
 Status CudaWeights::keep_until_copied(std::shared_ptr<const DeviceBuffer> buffer) {
   try {
-    keeping_ = std::jthread([this, buffer = std::move(buffer)]() mutable {
+    retaining_thread_ = std::jthread([this, buffer = std::move(buffer)]() mutable {
       static_cast<void>(at_boundary("a copy of new weights", [&] {
         const CudaStream::Use use(stream_);
         return WeightUpload::await(is_copied_);
@@ -128,7 +129,7 @@ Status CudaWeights::apply(const WeightSnapshot& snapshot) {
     stage_->stop();
     return copied;
   }
-  if (lies_alike(table_, type_, snapshot)) {
+  if (has_same_layout(table_, type_, snapshot)) {
     if (stage_.has_value()) stage_->stop();
     RETURN_IF_ERROR(stream_.wait());
     return upload_.take(snapshot.device->buffer(), flat_);

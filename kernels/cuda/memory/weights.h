@@ -70,7 +70,7 @@ class CudaWeights {
   std::optional<WeightStage> stage_;             // the second set; declared after the members it
                                                  // uses
   c10::Event is_copied_{c10::DeviceType::CUDA};  // the last copy within the device
-  std::jthread keeping_;  // retains the source of that copy; declared after what it uses
+  std::jthread retaining_thread_;  // retains the source of that copy; declared after what it uses
 };
 
 }  // namespace primerl

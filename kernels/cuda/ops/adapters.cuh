@@ -49,7 +49,7 @@ struct AdaptedColumns {
           (of.b + column - of.column) * adapter.rank;
     }
   }
-  __device__ __forceinline__ bool are_there() const { return part >= 0; }
+  __device__ __forceinline__ bool applies_adapters() const { return part >= 0; }
 };
 
 constexpr int kGroupRows = 8;    // of a GEMM; a tile has some such groups

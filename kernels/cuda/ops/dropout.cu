@@ -35,8 +35,9 @@ __global__ void __launch_bounds__(kThreads) drop_rows_kernel(DropRowsArgs args) 
 #pragma unroll
   for (int i = 0; i < kNumbersOfDraw; ++i) {
     if (i >= count) return;
-    const bool is_left_out = static_cast<uint32_t>(bits >> (16 * i) & 0xFFFF) < of_row.threshold;
-    const float left = is_left_out ? 0.0F : of_row.scale * to_float(x[i]);
+    const bool is_element_dropped =
+        static_cast<uint32_t>(bits >> (16 * i) & 0xFFFF) < of_row.threshold;
+    const float left = is_element_dropped ? 0.0F : of_row.scale * to_float(x[i]);
     y[i] = from_float<T>(args.adds ? to_float(y[i]) + left : left);
   }
 }

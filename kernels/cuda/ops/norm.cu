@@ -50,7 +50,7 @@ class LoraDeltaOfRow {
   /// threads of a warp.
   __device__ __forceinline__ void add_to(int first, const LoraShrinkRow& row,
                                          float (&to)[kVec]) const {
-    if (!columns_.are_there()) return;
+    if (!columns_.applies_adapters()) return;
     if constexpr (kUsesMma) {
       if (kAsksAhead && first == 0 && adapter_.rank % 4 == 0) return ahead_.add_to(row, to);
       if (adapter_.rank % 4 == 0) return warp_from(first).add_to(row, to);
@@ -67,7 +67,7 @@ class LoraDeltaOfRow {
   __device__ __forceinline__ Warp warp_from(int first) const {
     if constexpr (kUsesMma) {
       const int column = first + static_cast<int>(threadIdx.x) / kWarp * kWarp * kVec;
-      const bool is_there = columns_.are_there() && adapter_.rank % 4 == 0;
+      const bool is_there = columns_.applies_adapters() && adapter_.rank % 4 == 0;
       return {columns_.b + column * adapter_.rank, adapter_.rank, is_there ? width_ - column : 0};
     } else {
       return {};

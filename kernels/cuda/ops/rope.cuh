@@ -34,7 +34,7 @@ class LoraDeltaOfHead {
   /// x += the delta. `shared` [kSlots * kWarp] belongs to the warp and is aligned to 16 bytes.
   __device__ __forceinline__ void add_to(const LoraShrinkRow& row, int lane, float (&x)[kSlots],
                                          float* shared) const {
-    if (!columns_.are_there()) return;
+    if (!columns_.applies_adapters()) return;
     if constexpr (kUsesMma)
       if (adapter_.rank % 4 == 0) return add_gemms(row, lane, x, shared);
     const int count = (head_dim_ - lane + kWarp - 1) / kWarp;
@@ -49,7 +49,7 @@ class LoraDeltaOfHead {
 
   __device__ __forceinline__ Warp warp() const {
     if constexpr (kUsesMma) {
-      const bool is_there = columns_.are_there() && adapter_.rank % 4 == 0;
+      const bool is_there = columns_.applies_adapters() && adapter_.rank % 4 == 0;
       return {columns_.b, adapter_.rank, is_there ? head_dim_ : 0};
     } else {
       return {};

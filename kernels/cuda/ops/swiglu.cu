@@ -45,7 +45,7 @@ __device__ void activate_by_mma(const SwigluArgs& args, const LoraDelta& lora_de
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       load_columns(halves[half].b + column * tile.rank, first + 4 * quarter, tile.rank,
-                   halves[half].are_there() ? count : 0, b[half]);
+                   halves[half].applies_adapters() ? count : 0, b[half]);
   };
   load_b(0);
   wait_for_last_kernel();
@@ -105,7 +105,7 @@ __device__ void activate(const SwigluArgs& args, const LoraDelta& lora_delta,
       const T* from = static_cast<const T*>(args.gate_up) + 2 * row * args.width + column;
       float sums[2] = {to_float(from[0]), to_float(from[args.width])};
       for (int half = 0; half < 2; ++half) {
-        if (!halves[half].are_there()) continue;
+        if (!halves[half].applies_adapters()) continue;
         float sum[1] = {sums[half]};
         const LoraShrinkRow u(lora_delta, halves[half].part, row, tile.scaling);
         add_columns(halves[half].b, tile.rank, 1, 1, u, sum);

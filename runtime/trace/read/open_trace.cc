@@ -257,7 +257,7 @@ void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFra
 }
 
 /// Removes from the totals the messages that steps from `first` on have stored.
-void OpenTrace::take_out_payloads(const OfGroup& group, uint64_t first) {
+void OpenTrace::subtract_payloads(const OfGroup& group, uint64_t first) {
   if (group.steps.empty()) return;
   const GroupId id(static_cast<uint32_t>(&group - groups_.data()));
   const auto take_out_payload = [this](const Frame& frame) {

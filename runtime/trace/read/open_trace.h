@@ -131,8 +131,8 @@ class OpenTrace final : public Trace {
   void add_steps(OfGroup& group, StepPiece piece);
   void begin_start(const TraceSegment& segment);
   static void drop_steps(OfGroup& group, uint64_t first);
-  void take_out(const OfGroup& group, uint64_t first);
-  void take_out_payloads(const OfGroup& group, uint64_t first);
+  void subtract_steps(const OfGroup& group, uint64_t first);
+  void subtract_payloads(const OfGroup& group, uint64_t first);
   void add_summary(const TraceSegment& segment);
   void add_digests();
   void count_skipped();
@@ -146,7 +146,7 @@ class OpenTrace final : public Trace {
   void find_missing_steps(GroupId group);
   void find_cut_tails();
   void find_missing_blobs();
-  uint64_t gone_through(const TraceSegment& segment) const;
+  uint64_t retired_through_number(const TraceSegment& segment) const;
   TraceFault::Kind why_missing(const StepPiece* before, const StepPiece* after, GroupId group,
                                uint64_t first) const;
 

@@ -107,7 +107,7 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
   const std::string process = name_of(files_.catalog, segment.process);
   const std::string file = segment.file.filename().string();
   const uint64_t expected = before != nullptr ? before->number + 1 : 1;
-  const uint64_t retired = gone_through(segment);
+  const uint64_t retired = retired_through_number(segment);
   if (expected <= retired && segment.number > expected)
     faults_.push_back(
         fault_of(TraceFault::Kind::kRetired, &segment,
@@ -192,7 +192,7 @@ bool OpenTrace::is_damaged(const TraceSegment& segment) const {
 
 /// The number of the newest segment of this incarnation that was retired or skipped. It explains
 /// missing steps before it.
-uint64_t OpenTrace::gone_through(const TraceSegment& segment) const {
+uint64_t OpenTrace::retired_through_number(const TraceSegment& segment) const {
   const auto& gone = files_.starts[segment.start].gone;
   const auto found = gone.find({name_of(files_.catalog, segment.process), segment.incarnation});
   return found == gone.end() ? 0 : found->second;
@@ -222,7 +222,7 @@ TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece
     if (!is_between) continue;
     if (last == nullptr || !segment->continues(*last)) expected = 1;
     last = segment.get();
-    const uint64_t retired = gone_through(*segment);
+    const uint64_t retired = retired_through_number(*segment);
     if (segment->number > std::max(expected, retired + 1)) return TraceFault::Kind::kMissingSegment;
     if (segment->number > expected) return TraceFault::Kind::kRetired;
     expected = segment->number + 1;

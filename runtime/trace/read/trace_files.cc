@@ -62,7 +62,7 @@ bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
 }
 
 /// Copies the options of the newest start, which may differ, such as a larger max_steps.
-void take_newest_options(const std::vector<std::shared_ptr<TraceSegment>>& by_start,
+void copy_newest_options(const std::vector<std::shared_ptr<TraceSegment>>& by_start,
                          TraceCatalog& catalog) {
   const auto reader = by_start.back()->reader();
   Status unreadable;
@@ -295,7 +295,7 @@ Result<TraceFiles> find_trace_files(const fs::path& given, const Trace::Part* pa
     const auto reader = by_incarnation[i]->reader();
     if (reader.ok()) catalog = catalog_of(**reader, opening.first_fault);
   }
-  if (catalog && found.starts.size() > 1) take_newest_options(by_incarnation, *catalog);
+  if (catalog && found.starts.size() > 1) copy_newest_options(by_incarnation, *catalog);
   if (!catalog) {
     if (!opening.first_fault.ok()) return opening.first_fault.error();
     return error(Code::kCorrupt, "no segment in '{}' has a readable catalog",

@@ -75,7 +75,7 @@ void OpenTrace::begin_start(const TraceSegment& segment) {
   const auto& base_steps = files_.starts[segment.start].base_steps;
   for (uint32_t i = 0; i < groups_.size(); ++i) {
     if (files_.catalog.groups[i].process != segment.process || !base_steps[i]) continue;
-    take_out(groups_[i], *base_steps[i] + 1);
+    subtract_steps(groups_[i], *base_steps[i] + 1);
     drop_steps(groups_[i], *base_steps[i] + 1);
   }
 }
@@ -108,8 +108,8 @@ void OpenTrace::drop_steps(OfGroup& group, uint64_t first) {
 }
 
 /// Removes the steps from `first` on from the totals, because they are recorded again.
-void OpenTrace::take_out(const OfGroup& group, uint64_t first) {
-  take_out_payloads(group, first);
+void OpenTrace::subtract_steps(const OfGroup& group, uint64_t first) {
+  subtract_payloads(group, first);
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> before;  // by link: incarnation and sequence
   for (const StepPiece& piece : group.steps)
     for (uint64_t step = std::max(first, piece.first); step <= piece.last; ++step) {

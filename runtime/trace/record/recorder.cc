@@ -162,7 +162,7 @@ void Recorder::write_note(const StepRecord& record, NoteKind kind,
 }
 
 bool Recorder::write_payload(const StepRecord& record, LinkId link, const Envelope& envelope) {
-  HostScratch& scratch = scratch_[record.group.index()];
+  GroupScratch& scratch = scratch_[record.group.index()];
   auto encoded = encode_message(envelope.payload);
   if (!encoded.ok() || encoded->blobs.size() > kFrameCountMax - kFrameCountMin) {
     scratch.num_unstored += 1;

@@ -47,7 +47,7 @@ class Recorder final : public DeliveryObserver {
     /// its own record.
     bool is_stored_at_birth() const { return policy == RecordPolicy::kPayload && !is_remote; }
   };
-  struct HostScratch {
+  struct GroupScratch {
     std::vector<std::vector<std::byte>> answers;
     std::vector<std::byte> bytes;
     uint64_t num_unstored = 0;
@@ -58,8 +58,8 @@ class Recorder final : public DeliveryObserver {
   bool write_payload(const StepRecord& record, LinkId link, const Envelope& envelope);
 
   SegmentWriter& writer_;
-  std::vector<LinkFacts> links_;      // index = LinkId
-  std::vector<HostScratch> scratch_;  // index = GroupId
+  std::vector<LinkFacts> links_;       // index = LinkId
+  std::vector<GroupScratch> scratch_;  // index = GroupId
 };
 
 }  // namespace primerl

@@ -1,4 +1,4 @@
-/// EngineDesk: handles a person's `pause` and `unpause`. It sends them to the engines of all
+/// PauseController: handles a person's `pause` and `unpause`. It sends them to the engines of all
 /// processes, collects the answers, and keeps the table of pauses that `ps` shows.
 ///
 /// The engines decide (actors/common/engine_holds.h): they answer whether they paused, and they end
@@ -24,7 +24,7 @@
 
 namespace primerl {
 
-class EngineDesk {
+class PauseController {
  public:
   static constexpr Duration kAnswerMax = Duration::seconds(20);
   static constexpr size_t kOpenMax = 16;      // requests with missing answers
@@ -35,7 +35,7 @@ class EngineDesk {
   using Answer = std::function<void(const std::string& id, const Json& answer)>;
 
   /// `plan` must stay valid while the desk exists.
-  EngineDesk(const Plan& plan, Send send, Answer answer)
+  PauseController(const Plan& plan, Send send, Answer answer)
       : plan_(plan), send_(std::move(send)), answer_(std::move(answer)) {}
 
   /// The request has {"owner", "lease_ns" (0: unpause), "tenant" (absent: all)}. `why_not`: why the

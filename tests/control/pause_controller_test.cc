@@ -1,4 +1,4 @@
-#include "runtime/control/engine_desk.h"
+#include "runtime/control/pause_controller.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,21 +54,21 @@ class DeskStage : public ::testing::Test {
     Json content = Json::object();
     content.set("owner", owner).set("lease_ns", lease.to_nanoseconds());
     if (!tenant.empty()) content.set("tenant", tenant);
-    desk_.ask(id, content, why_not, now_);
+    pauses_.ask(id, content, why_not, now_);
   }
   void answered(uint64_t number, uint32_t instance, const std::string& why = "",
                 Code code = Code::kInvalid) {
-    desk_.handle(ProcessId(instance), {number, instance, static_cast<uint8_t>(code), why});
+    pauses_.handle(ProcessId(instance), {number, instance, static_cast<uint8_t>(code), why});
   }
   /// The engine of a process reports the owners of its pauses.
   void heard(uint32_t process, const std::vector<std::string>& owners) {
     EngineUse engine;
     for (const auto& owner : owners) engine.holders.push_back({owner, kLease.to_nanoseconds()});
-    desk_.heard(ProcessId(process), {engine}, now_);
+    pauses_.heard(ProcessId(process), {engine}, now_);
   }
   std::vector<std::string> owners() const {
     std::vector<std::string> owners;
-    for (const HoldPicture& hold : desk_.holds(now_)) owners.push_back(hold.owner);
+    for (const HoldPicture& hold : pauses_.holds(now_)) owners.push_back(hold.owner);
     return owners;
   }
   /// Messages sent since the last call: "p0: 1 anna 60s".
@@ -79,13 +79,14 @@ class DeskStage : public ::testing::Test {
   Time now_ = Time::from_nanoseconds(1'000'000'000);
   std::vector<std::string> sent_;
   std::map<std::string, Json> answers_;
-  EngineDesk desk_{plan_,
-                   [this](ProcessId to, Payload message) {
-                     const auto& hold = message.as<HoldEngines>();
-                     sent_.push_back(fmt::format("{}: {} {} {}", plan_.process(to).name,
-                                                 hold.number, hold.owner, to_string(hold.lease)));
-                   },
-                   [this](const std::string& id, const Json& answer) { answers_[id] = answer; }};
+  PauseController pauses_{
+      plan_,
+      [this](ProcessId to, Payload message) {
+        const auto& hold = message.as<HoldEngines>();
+        sent_.push_back(fmt::format("{}: {} {} {}", plan_.process(to).name, hold.number, hold.owner,
+                                    to_string(hold.lease)));
+      },
+      [this](const std::string& id, const Json& answer) { answers_[id] = answer; }};
 };
 
 TEST_F(DeskStage, AsksEveryEngineAndAnswersWhenAllHaveAnswered) {
@@ -100,10 +101,10 @@ TEST_F(DeskStage, AsksEveryEngineAndAnswersWhenAllHaveAnswered) {
   EXPECT_EQ(answers_["q"].dump(),
             R"({"obeyed":["decode#0","decode#1"],"unheld":[],"refused":[],"late":[],)"
             R"("holders":["anna"]})");
-  ASSERT_THAT(desk_.holds(now_), SizeIs(1));
-  EXPECT_EQ(desk_.holds(now_)[0].owner, "anna");
-  EXPECT_EQ(desk_.holds(now_)[0].until, now_ + kLease);
-  EXPECT_THAT(desk_.holds(now_ + kLease), IsEmpty()) << "its lease has ended";
+  ASSERT_THAT(pauses_.holds(now_), SizeIs(1));
+  EXPECT_EQ(pauses_.holds(now_)[0].owner, "anna");
+  EXPECT_EQ(pauses_.holds(now_)[0].until, now_ + kLease);
+  EXPECT_THAT(pauses_.holds(now_ + kLease), IsEmpty()) << "its lease has ended";
 }
 
 TEST_F(DeskStage, TheNewestLeaseOfAnOwnerCountsAndLettingGoEndsIt) {
@@ -112,25 +113,25 @@ TEST_F(DeskStage, TheNewestLeaseOfAnOwnerCountsAndLettingGoEndsIt) {
   ask("bert's", "bert", kLease);
   for (const uint64_t number : {1, 2, 3})
     for (const uint32_t engine : {0U, 1U}) answered(number, engine);
-  ASSERT_THAT(desk_.holds(now_), SizeIs(2));
-  EXPECT_EQ(desk_.holds(now_)[0].until, now_ + kLease * 5);
+  ASSERT_THAT(pauses_.holds(now_), SizeIs(2));
+  EXPECT_EQ(pauses_.holds(now_)[0].until, now_ + kLease * 5);
   ask("go", "anna", Duration());
-  ASSERT_THAT(desk_.holds(now_), SizeIs(1));
-  EXPECT_EQ(desk_.holds(now_)[0].owner, "bert");
+  ASSERT_THAT(pauses_.holds(now_), SizeIs(1));
+  EXPECT_EQ(pauses_.holds(now_)[0].owner, "bert");
 }
 
 TEST_F(DeskStage, TellsWhichEnginesRefusedAndWhichHaveNotAnswered) {
   ask("q", "anna", kLease);
   answered(1, 0, "16 owners have paused it already");
-  desk_.tick(now_ + EngineDesk::kAnswerMax + Duration::nanoseconds(-1));
+  pauses_.tick(now_ + PauseController::kAnswerMax + Duration::nanoseconds(-1));
   EXPECT_THAT(answers_, IsEmpty());
-  desk_.tick(now_ + EngineDesk::kAnswerMax);
+  pauses_.tick(now_ + PauseController::kAnswerMax);
   ASSERT_THAT(answers_, SizeIs(1));
   EXPECT_EQ(answers_["q"].dump(),
             R"({"obeyed":[],"unheld":[],)"
             R"("refused":[{"engine":"decode#0","why":"16 owners have paused it already"}],)"
             R"("late":["decode#1"],"holders":[]})");
-  EXPECT_THAT(desk_.holds(now_), IsEmpty()) << "no engine paused";
+  EXPECT_THAT(pauses_.holds(now_), IsEmpty()) << "no engine paused";
   answered(1, 1);
   EXPECT_THAT(answers_, SizeIs(1)) << "too late to be told";
 }
@@ -149,11 +150,11 @@ TEST_F(DeskStage, TellsWhereWhoLetsGoHeldNothingAndWhoDoes) {
 TEST_F(DeskStage, KnowsTheOwnersThatEnginesTellUntilItIsAskedForThem) {
   heard(0, {"anna", "bert"});
   EXPECT_THAT(owners(), ElementsAre("anna", "bert"));
-  EXPECT_EQ(desk_.holds(now_)[0].until, now_ + kLease);
-  EXPECT_THAT(desk_.holds(now_ + kLease), IsEmpty());
-  desk_.process_back(ProcessId(1), now_);
+  EXPECT_EQ(pauses_.holds(now_)[0].until, now_ + kLease);
+  EXPECT_THAT(pauses_.holds(now_ + kLease), IsEmpty());
+  pauses_.process_back(ProcessId(1), now_);
   EXPECT_THAT(sent(), ElementsAre("p1: 0 anna 1m", "p1: 0 bert 1m"));
-  desk_.heard(ProcessId(0), {}, now_);
+  pauses_.heard(ProcessId(0), {}, now_);
   EXPECT_THAT(owners(), ElementsAre("anna", "bert")) << "its engine is not made yet";
   ask("go", "anna", Duration());
   heard(0, {"anna", "bert"});
@@ -163,13 +164,13 @@ TEST_F(DeskStage, KnowsTheOwnersThatEnginesTellUntilItIsAskedForThem) {
 }
 
 TEST_F(DeskStage, RemembersSoManyOwnersThatItWasAskedFor) {
-  for (size_t i = 0; i <= EngineDesk::kOwnersMax; ++i) {
+  for (size_t i = 0; i <= PauseController::kOwnersMax; ++i) {
     ask("q", fmt::format("owner{}", i), Duration());
     for (const uint32_t engine : {0U, 1U}) answered(i + 1, engine);
   }
-  heard(0, {fmt::format("owner{}", EngineDesk::kOwnersMax - 1)});
+  heard(0, {fmt::format("owner{}", PauseController::kOwnersMax - 1)});
   EXPECT_THAT(owners(), IsEmpty());
-  heard(0, {fmt::format("owner{}", EngineDesk::kOwnersMax)});
+  heard(0, {fmt::format("owner{}", PauseController::kOwnersMax)});
   EXPECT_THAT(owners(), SizeIs(1)) << "shown until its engine says otherwise";
 }
 
@@ -189,26 +190,26 @@ TEST_F(DeskStage, ATenantsEnginesAreThoseThatNoOtherTenantUses) {
 TEST_F(DeskStage, RefusesWhatTheRunCannotDoNowAndWhatIsNoQuestion) {
   ask("early", "anna", kLease, "", "the run is starting");
   EXPECT_THAT(answers_["early"].dump(), HasSubstr("the run is starting"));
-  desk_.ask("odd", Json::object().set("owner", 3), "", now_);
+  pauses_.ask("odd", Json::object().set("owner", 3), "", now_);
   EXPECT_THAT(answers_["odd"].dump(), HasSubstr("no question"));
-  desk_.ask("list", Json::array(), "", now_);
+  pauses_.ask("list", Json::array(), "", now_);
   EXPECT_THAT(answers_["list"].dump(), HasSubstr("no question"));
   EXPECT_THAT(sent(), IsEmpty());
 }
 
 TEST_F(DeskStage, KeepsAsManyQuestionsOpenAsItSays) {
-  for (size_t i = 0; i < EngineDesk::kOpenMax; ++i) ask(fmt::format("q{}", i), "anna", kLease);
+  for (size_t i = 0; i < PauseController::kOpenMax; ++i) ask(fmt::format("q{}", i), "anna", kLease);
   EXPECT_THAT(answers_, IsEmpty());
   ask("more", "anna", kLease);
   EXPECT_THAT(answers_["more"].dump(), HasSubstr("16 questions wait"));
 }
 
 TEST_F(DeskStage, NotesAsManyHoldsAsItSays) {
-  for (size_t i = 0; i <= EngineDesk::kHoldsMax; ++i) {
+  for (size_t i = 0; i <= PauseController::kHoldsMax; ++i) {
     ask("q", fmt::format("owner{:03}", i), kLease);
     for (const uint32_t engine : {0U, 1U}) answered(i + 1, engine);
   }
-  EXPECT_THAT(desk_.holds(now_), SizeIs(EngineDesk::kHoldsMax));
+  EXPECT_THAT(pauses_.holds(now_), SizeIs(PauseController::kHoldsMax));
 }
 
 TEST_F(DeskStage, AProcessThatIsBackIsToldOfTheHoldsThatLast) {
@@ -217,18 +218,18 @@ TEST_F(DeskStage, AProcessThatIsBackIsToldOfTheHoldsThatLast) {
   for (const uint64_t number : {1, 2})
     for (const uint32_t engine : {0U, 1U}) answered(number, engine);
   (void)sent();
-  desk_.process_back(ProcessId(1), now_ + kLease);
+  pauses_.process_back(ProcessId(1), now_ + kLease);
   EXPECT_THAT(sent(), ElementsAre("p1: 0 bert 1m")) << "anna's lease has ended";
-  desk_.process_back(ProcessId(2), now_ + kLease);
+  pauses_.process_back(ProcessId(2), now_ + kLease);
   EXPECT_THAT(sent(), IsEmpty()) << "it has no engine";
 }
 
 TEST_F(DeskStage, TheEndOfTheRunAnswersWhoeverWaits) {
   ask("q", "anna", kLease);
   answered(1, 0);
-  desk_.end("the run ends");
+  pauses_.end("the run ends");
   EXPECT_EQ(answers_["q"].dump(), R"({"error":"the run ends"})");
-  EXPECT_THAT(desk_.holds(now_), IsEmpty());
+  EXPECT_THAT(pauses_.holds(now_), IsEmpty());
 }
 
 TEST_F(DeskStage, ARunWithoutEnginesHoldsNone) {

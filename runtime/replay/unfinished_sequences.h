@@ -1,6 +1,6 @@
-/// EngineFlights: the unfinished requests of an engine, by sequence. With them another engine of
-/// the same kind can continue. KV blocks and tokens made so far are not included; they are computed
-/// again from the prompt.
+/// UnfinishedSequences: the unfinished requests of an engine, by sequence. With them another engine
+/// of the same kind can continue. KV blocks and tokens made so far are not included; they are
+/// computed again from the prompt.
 ///
 /// A plain value, kept by the wrapper of the engine (traced_engine.h, resuming_engine.h). Threads:
 /// that engine's.
@@ -16,7 +16,7 @@
 namespace primerl {
 
 /// A submitted sequence that has not finished.
-struct EngineFlight {
+struct UnfinishedSequence {
   SequenceRequest request;
   bool was_told = false;               // Prefill was notified that its prompt is complete
   bool is_taken = false;               // Decode accepted the sequence
@@ -25,14 +25,14 @@ struct EngineFlight {
 
   template <class F>
   static void fields(F& f) {
-    using E = EngineFlight;
+    using E = UnfinishedSequence;
     f("request", &E::request)("was_told", &E::was_told)("is_taken", &E::is_taken)("ended",
                                                                                   &E::ended);
   }
 };
 
-struct EngineFlights {
-  std::map<SequenceId, EngineFlight> of;
+struct UnfinishedSequences {
+  std::map<SequenceId, UnfinishedSequence> of;
   VersionsByKey applied;  // weights that the engine applied
   // Counts of all sequences whose ends were read, whichever engine ended them: EngineState's
   // totals.
@@ -41,7 +41,7 @@ struct EngineFlights {
 
   void submitted(SequenceRequest request) {
     const SequenceId id = request.id;
-    EngineFlight flight;
+    UnfinishedSequence flight;
     flight.request = std::move(request);
     of.insert_or_assign(id, std::move(flight));
   }
@@ -56,7 +56,7 @@ struct EngineFlights {
   void expired(SequenceId id) {
     const auto found = of.find(id);
     if (found == of.end()) return;
-    EngineFlight& flight = found->second;
+    UnfinishedSequence& flight = found->second;
     if (flight.was_told && !flight.is_taken && !flight.ended) flight.ended = FinishReason::kRefused;
   }
   void prefilled(std::span<const PrefillEvent> events) {
@@ -73,7 +73,7 @@ struct EngineFlights {
 
   template <class F>
   static void fields(F& f) {
-    using E = EngineFlights;
+    using E = UnfinishedSequences;
     f("of", &E::of)("applied", &E::applied)("num_completed", &E::num_completed)("num_failed",
                                                                                 &E::num_failed);
   }

@@ -1,4 +1,4 @@
-#include "runtime/control/engine_desk.h"
+#include "runtime/control/pause_controller.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 namespace primerl {
 
-std::vector<InstanceId> EngineDesk::engines_of(TenantSlot tenant) const {
+std::vector<InstanceId> PauseController::engines_of(TenantSlot tenant) const {
   std::vector<InstanceId> engines;
   for (uint32_t i = 0; i < plan_.instances.size(); ++i)
     if (input_for(plan_, InstanceId(i), message_type<EngineHold>(), tenant))
@@ -17,13 +17,13 @@ std::vector<InstanceId> EngineDesk::engines_of(TenantSlot tenant) const {
   return engines;
 }
 
-void EngineDesk::refuse(const std::string& id, const std::string& why, bool is_bad) {
+void PauseController::refuse(const std::string& id, const std::string& why, bool is_bad) {
   Json answer = Json::object().set("error", why);
   if (is_bad) answer.set("is_bad", true);
   answer_(id, answer);
 }
 
-std::string EngineDesk::why_no_engine(TenantSlot tenant) const {
+std::string PauseController::why_no_engine(TenantSlot tenant) const {
   if (tenant.is_none()) return "the run has no engine: no actor of it takes an EngineHold";
   std::vector<std::string> engines, tenants;
   for (const InstanceId engine : engines_of({})) engines.push_back(plan_.instance(engine).name);
@@ -36,8 +36,8 @@ std::string EngineDesk::why_no_engine(TenantSlot tenant) const {
       engines.size() == 1 ? "s" : "");
 }
 
-void EngineDesk::ask(const std::string& id, const Json& content, const std::string& why_not,
-                     Time now) {
+void PauseController::ask(const std::string& id, const Json& content, const std::string& why_not,
+                          Time now) {
   const auto owner = content.get_string("owner");
   const auto lease = content.get_int("lease_ns");
   if (!owner.ok() || !lease.ok()) return refuse(id, "this is no question of `pause` or `unpause`");
@@ -82,7 +82,7 @@ void EngineDesk::ask(const std::string& id, const Json& content, const std::stri
   for (const ProcessId process : processes) send_(process, Payload::of(hold));
 }
 
-void EngineDesk::handle(ProcessId from, const HoldAnswered& answered) {
+void PauseController::handle(ProcessId from, const HoldAnswered& answered) {
   const auto found = open_.find(answered.number);
   const InstanceId engine(answered.instance);
   if (found == open_.end() || engine.index() >= plan_.instances.size() ||
@@ -104,7 +104,7 @@ void EngineDesk::handle(ProcessId from, const HoldAnswered& answered) {
 }
 
 /// The lease is counted from the time of the request; the engines received it slightly later.
-void EngineDesk::note(const Question& question) {
+void PauseController::note(const Question& question) {
   const HoldEngines& asked = question.asked;
   if (asked.lease == Duration()) return;
   const Holder holder{asked.owner, asked.tenant};
@@ -113,7 +113,7 @@ void EngineDesk::note(const Question& question) {
   holds_.insert_or_assign(holder, question.at + asked.lease);
 }
 
-void EngineDesk::close(const Question& question) {
+void PauseController::close(const Question& question) {
   const auto names = [this](const std::set<InstanceId>& engines) {
     std::vector<std::string> each;
     for (const InstanceId engine : engines) each.push_back(plan_.instance(engine).name);
@@ -132,7 +132,7 @@ void EngineDesk::close(const Question& question) {
                            .set("holders", Json::list(holders)));
 }
 
-void EngineDesk::tick(Time now) {
+void PauseController::tick(Time now) {
   std::erase_if(open_, [&](const auto& each) {
     if (now - each.second.at < kAnswerMax) return false;
     close(each.second);
@@ -140,7 +140,7 @@ void EngineDesk::tick(Time now) {
   });
 }
 
-void EngineDesk::process_back(ProcessId process, Time now) {
+void PauseController::process_back(ProcessId process, Time now) {
   for (const HoldPicture& lasting : holds(now)) {
     HoldEngines hold;
     hold.owner = lasting.owner;
@@ -154,7 +154,7 @@ void EngineDesk::process_back(ProcessId process, Time now) {
   }
 }
 
-void EngineDesk::heard(ProcessId from, const std::vector<EngineUse>& engines, Time now) {
+void PauseController::heard(ProcessId from, const std::vector<EngineUse>& engines, Time now) {
   if (engines.empty()) return;  // engines are not made yet
   auto& owners = reported_[from];
   owners.clear();
@@ -165,12 +165,12 @@ void EngineDesk::heard(ProcessId from, const std::vector<EngineUse>& engines, Ti
     }
 }
 
-void EngineDesk::end(const std::string& why) {
+void PauseController::end(const std::string& why) {
   holds_.clear();
   for (const auto& [number, question] : std::exchange(open_, {})) refuse(question.id, why);
 }
 
-std::vector<HoldPicture> EngineDesk::holds(Time now) const {
+std::vector<HoldPicture> PauseController::holds(Time now) const {
   auto all = holds_;
   for (const auto& [process, owners] : reported_)
     for (const auto& [owner, until] : owners)
