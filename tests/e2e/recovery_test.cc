@@ -132,7 +132,7 @@ TEST(ARecoveredRun, ThatFailedIsFollowedWithAnotherNumberOfSteps) {
   ASSERT_EQ(failed.code, 1) << failed.err;
   const auto end = resume(folder, "50");
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("going on live"));
+  EXPECT_THAT(end.err, HasSubstr("the run is live"));
   expect_whole(folder, "50");
   expect_replays(folder);
 }

@@ -194,7 +194,7 @@ class EndedRun {
     const auto end = run_graph_program(words(last));
     story_ += "\n  the last start: " + end.err;
     ASSERT_EQ(end.code, 0) << story_;
-    EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint alone"))) << story_;
+    EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint only"))) << story_;
     EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder())), last) << story_;
     const auto verify = run_graph_program({"trace", "verify", folder().string()});
     EXPECT_EQ(verify.code, 0) << story_ << "\n  verify: " << verify.out << verify.err;
@@ -230,10 +230,10 @@ TEST(AFullDisk, ThatStopsAResumeLeavesItsRecordToTheNext) {
   EXPECT_GT(disk.num_refused(), 0U);
   EXPECT_EQ(full.code, 1) << full.err;
   EXPECT_THAT(full.err, HasSubstr("No space left on device"));
-  EXPECT_THAT(full.err, Not(HasSubstr("from the checkpoint alone")));
+  EXPECT_THAT(full.err, Not(HasSubstr("from the checkpoint only")));
   const auto end = run_graph_program(words);
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("going on live"));
+  EXPECT_THAT(end.err, HasSubstr("the run is live"));
   EXPECT_EQ(expect_steps_and_rollouts_once(folder), 60);
   expect_replays(folder);
 }
