@@ -425,15 +425,6 @@ Json Trainer::checkpoint_state(const Tenant& tenant) const {
       .set("consumed", consumed_.to_json());
 }
 
-Json Trainer::checkpoint_state(const Tenant& tenant) const {
-  return Json::object()
-      .set("tenant", tenant.name)
-      .set("step", version_.value)
-      .set("version", version_.value)
-      .set("resumes", num_resumes_)
-      .set("consumed", consumed_.to_json());
-}
-
 /// Pauses the edge when the pool is full. Data without a gate is limited only by this.
 void Trainer::update_flow() {
   const bool is_full = !is_done_ && static_cast<int64_t>(num_groups_here()) >= pool_max(tenant());
