@@ -232,31 +232,6 @@ TEST_F(TwoTenants, AForkWithoutARecordNamesEachTenantsPlace) {
   EXPECT_THAT(none.err, HasSubstr("tenant 'arithmetic' can be forked at its checkpoints: steps 3"));
 }
 
-/// A tenant without a checkpoint and without a record begins with its first step.
-TEST_F(TwoTenants, AForkWithoutARecordNamesEachTenantsPlace) {
-  const fs::path run = folder("run");
-  const auto first = run_graph_program(
-      words(source_path(kExample), run,
-            {"--max-steps", "4", "--set", "tenant.reverse.checkpoint_every=4", "--set",
-             "tenant.arithmetic.checkpoint_every=3", "--set", "trace.level=\"off\""}));
-  ASSERT_EQ(first.code, 0) << first.err;
-  const auto fork = [&](const std::string& step, const fs::path& to) {
-    return run_graph_program({"run", "--fork", run.string() + "@step=" + step, "--out", to.string(),
-                              "--max-steps", "4"});
-  };
-  const auto fresh = fork("3", folder("fresh"));
-  ASSERT_EQ(fresh.code, 0) << fresh.err;
-  EXPECT_THAT(fresh.err, HasSubstr("tenant 'reverse' has no checkpoint of step 3, and it cannot be "
-                                   "made again"));
-  EXPECT_THAT(fresh.err, HasSubstr("it starts from its own beginning, with a fresh adapter"));
-  EXPECT_EQ(steps(folder("fresh"), "reverse").size(), 4U);
-  EXPECT_EQ(steps(folder("fresh"), "arithmetic").size(), 1U);
-  const auto none = fork("2", folder("none"));
-  EXPECT_EQ(none.code, 2) << none.err;
-  EXPECT_THAT(none.err, HasSubstr("tenant 'reverse' can be forked at its checkpoints: steps 4"));
-  EXPECT_THAT(none.err, HasSubstr("tenant 'arithmetic' can be forked at its checkpoints: steps 3"));
-}
-
 /// A tenant without steps left waits for no other tenant and delays none.
 TEST_F(TwoTenants, AFinishedTenantLetsTheOtherContinueFromItsCheckpoint) {
   const fs::path run = folder("run");
