@@ -236,9 +236,6 @@ TEST(Handover, ALoadReportsFreeSpaceAndReceivedRequests) {
   EXPECT_EQ(load.num_finished, 0U) << "the one that waits here counts";
 }
 
-<<<<<<< ours
-TEST(Handover, AnAbortOfTheParkedRequestIsAnsweredByPrefill) {
-=======
 TEST(Handover, ARestartedRouterGetsTheLoadAgain) {
   const auto engine = an_engine();
   Pair pair(*engine, *engine);
@@ -256,8 +253,7 @@ TEST(Handover, ARestartedRouterGetsTheLoadAgain) {
   EXPECT_EQ(loads.back().num_received, 1U);
 }
 
-TEST(Handover, AnAbortOfTheRequestThatWaitsForRoomIsAnsweredHere) {
->>>>>>> theirs
+TEST(Handover, AnAbortOfTheParkedRequestIsAnsweredByPrefill) {
   const auto engine = an_engine(1, 1);
   Pair pair(*engine, *engine);
   ASSERT_TRUE(pair.ask(1).ok());
