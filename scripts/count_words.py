@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""count_words.py [--update]: how often the tree still has each old word of docs/design/words.md.
+"""count_words.py [--check | --update]: how often the tree has each old word of docs/design/words.md.
 
 A row of the page's first table is `| old words | where | plain word | sense | places |`. Old words
 are code spans: case counts, `*` stands for any letters of one identifier, and a space for any
 white space. "Where" is `all`, or code spans with the beginnings of paths. Prints one line a row
-whose number has changed, and the sum. --update writes the numbers of today into the page.
+whose number has changed, and the sum. --update writes the numbers of today into the page. --check
+exits with 1 if a number is greater than in the page: an old word was written again.
 """
 import collections
 import pathlib
@@ -53,15 +54,16 @@ def count(words, where, texts):
 
 
 def main():
-    is_update = "--update" in sys.argv[1:]
-    texts, lines, before, now = sources(), [], 0, 0
+    is_update, is_check = "--update" in sys.argv[1:], "--check" in sys.argv[1:]
+    texts, lines, before, now, has_more = sources(), [], 0, 0, False
     for number, line in enumerate(PAGE.read_text().splitlines(), 1):
         cells = line.split(" | ")
         if len(cells) == 5 and line.startswith("| `"):
             old, where, _, _, places = cells
             found = count(SPAN.findall(old), SPAN.findall(where), texts)
             written = int(places.rstrip(" |"))
-            if found != written and not is_update:
+            has_more |= found > written
+            if found > written or (found != written and not is_update and not is_check):
                 print(f"{PAGE.name}:{number}: {', '.join(SPAN.findall(old))}: {written} -> {found}")
             before, now = before + written, now + found
             line = " | ".join([*cells[:4], f"{found} |"])
@@ -69,6 +71,8 @@ def main():
     if is_update:
         PAGE.write_text("\n".join(lines) + "\n")
     print(f"{now} places ({before} when the page was written)")
+    if is_check and has_more:
+        sys.exit("write the word of the column 'Write instead'")
 
 
 main()

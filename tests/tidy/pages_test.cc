@@ -50,6 +50,11 @@ void write_file(const fs::path& file, const std::string& text) {
   std::ofstream(file) << text;
 }
 
+TEST(Words, NoOldWordIsWrittenAgain) {
+  const auto outcome = run_script("count_words.py", "--check");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+}
+
 TEST(BenchPage, IsWhatTheResultsSay) {
   const auto outcome = run_script("bench_page.py", "--check");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
