@@ -418,7 +418,7 @@ TEST_F(TightRollout, ACompletionLongerThanRequestedFailsItsRollout) {
   EXPECT_THAT(actions(), SizeIs(1)) << "four tokens were asked for";
   complete(made[1], "vwxyz");
   EXPECT_THAT(actions(), IsEmpty());
-  EXPECT_THAT(*ends()[0].get_string("reason"), HasSubstr("gave 5 tokens, 4 were asked for"));
+  EXPECT_THAT(*ends()[0].get_string("reason"), HasSubstr("gave 5 tokens, 4 were requested"));
 }
 
 TEST_F(TightRollout, APromptThatFillsSeqLenFailsItsGroup) {

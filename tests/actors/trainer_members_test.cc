@@ -104,7 +104,7 @@ TEST_F(MembersStory, TakesAMemberAtTheLimitAndNoneOneTokenLonger) {
   const auto refused = ended()[0].refused;
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_EQ(refused[0].member, 1U);
-  EXPECT_THAT(refused[0].fault, HasSubstr("9 tokens are more than the 8"));
+  EXPECT_THAT(refused[0].fault, HasSubstr("9 tokens are more than the learner's limit of 8"));
 }
 
 TEST_F(MembersStory, AGroupFailsWhenFewerThanTwoSurviveAndSaysWhichWereBad) {
