@@ -234,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"graph.stall_after=\"999ms\"", "error[G023]: 'stall_after' of [graph] is 999ms"},
         Refused{"resource.engine.kv_blocks=1",
                 "error[G084]: a sequence of engine 'engine' has at most 16 tokens, but tenant "
-                "'main' asks for 16 new ones"}));
+                "'main' requests 16 new ones"}));
 
 TEST(AnAdapter, NamesExistingLinears) {
   const auto with_targets = [](const std::string& targets) {
