@@ -101,7 +101,7 @@ TEST(Plugins, UnusableOnesAreRefusedWithTheReason) {
   EXPECT_THAT(fault_of("/nowhere/lib.so"), HasSubstr("does not exist"));
   EXPECT_THAT(fault_of(plugin("no_plugin")), HasSubstr("no plugin of primerl-graph"));
   EXPECT_THAT(fault_of(plugin("without_entry")), HasSubstr("does not define primerl_plugin()"));
-  EXPECT_THAT(fault_of(plugin("unknown_symbol")), HasSubstr("nobody_has_this"));
+  EXPECT_THAT(fault_of(plugin("unknown_symbol")), HasSubstr("no_program_has_this"));
   EXPECT_THAT(fault_of(plugin("throws")), HasSubstr("an exception left its primerl_plugin()"));
   EXPECT_THAT(fault_of(plugin("throws")), HasSubstr("not today"));
   EXPECT_THAT(fault_of(plugin("nameless")), HasSubstr("it names itself ''"));
