@@ -25,7 +25,7 @@ struct PeftFolder {
 /// Reads only adapter_config.json; `tensors` stay empty.
 Result<PeftFolder> read_peft_config(const std::filesystem::path& folder);
 
-/// What the folder's tensor file has, and the scaling of `config`.
+/// Reads the tensors of the folder's file and applies the scaling of `config`.
 Result<std::vector<WeightTensor>> read_peft_tensors(const std::filesystem::path& folder,
                                                     const AdapterConfig& config);
 

@@ -1,5 +1,5 @@
-/// What a test and the programs it starts share about a disk without free space: one file that all
-/// of them map. tests/ends/full_disk.cc, preloaded into the programs, refuses calls by it.
+/// DiskState: a simulated full disk. A test and the programs that it starts map one file with it;
+/// tests/ends/full_disk.cc is preloaded into the programs and refuses calls as it says.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace primerl {
 /// The file that is mapped.
 inline constexpr char kDiskVariable[] = "PRIMERL_TEST_DISK";
 
-/// Plain bytes, equal in every process. The counters go on in whichever process calls.
+/// Plain bytes, shared by all processes. Each counter counts the calls of every process.
 struct DiskState {
   char folder[400];       // only calls on files below it count
   char files[80];         // fnmatch() pattern of their paths below the folder

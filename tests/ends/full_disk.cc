@@ -82,7 +82,7 @@ bool is_refused(int fd) {
   return is_refused(path);
 }
 
-/// Of a name that a call makes, in a folder that exists.
+/// Whether a call that creates `path` is refused; its folder exists.
 bool is_new_refused(const char* path) {
   if (state == nullptr) return false;
   if (path[0] == '/') return is_refused(path);
