@@ -25,7 +25,7 @@ struct PeftFolder {
 /// Reads only adapter_config.json; `tensors` stay empty.
 Result<PeftFolder> read_peft_config(const std::filesystem::path& folder);
 
-/// Reads the tensors of the folder's file and applies the scaling of `config`.
+/// Reads the tensors of the folder's file. The scaling of `config` is one more tensor.
 Result<std::vector<WeightTensor>> read_peft_tensors(const std::filesystem::path& folder,
                                                     const AdapterConfig& config);
 
