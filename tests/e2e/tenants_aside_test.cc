@@ -40,7 +40,8 @@ TEST_F(TwoTenants, ATenantThatASharedActorCannotServeIsSetAside) {
         words(with_picky(is_apart), run, {"--no-rehearsal", "--max-steps", "100000"});
     words_of_run.insert(words_of_run.begin(), "primerl-graph");
     Program going(words_of_run);
-    ASSERT_TRUE(going.wait_until_said("is set aside, the others continue: 'picky': her groups"));
+    ASSERT_TRUE(
+        going.wait_until_said("is set aside, the others continue: 'picky': this tenant's groups"));
     std::string shown;
     const std::string all_of_the_learner = "     100%       50%\n";  // and half was promised
     while (shown.find(all_of_the_learner) == std::string::npos) {
@@ -48,13 +49,17 @@ TEST_F(TwoTenants, ATenantThatASharedActorCannotServeIsSetAside) {
       shown = run_graph_program({"ps", run.string()}).out;
     }
     EXPECT_THAT(shown, HasSubstr("\nreverse     set aside"));
-    EXPECT_THAT(shown, HasSubstr("tenant 'reverse' is set aside: 'picky': her groups are not"));
+    EXPECT_THAT(
+        shown,
+        HasSubstr("tenant 'reverse' is set aside: 'picky': this tenant's groups are refused"));
     EXPECT_THAT(shown, HasSubstr("\narithmetic  training "));
     EXPECT_THAT(shown, HasSubstr("decode/s  train/s  engine  learner  promised\n"));
     ::kill(going.pid(), SIGINT);
     const auto end = going.wait();
     EXPECT_EQ(end.code, 1) << end.err;
-    EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' was set aside: 'picky': her groups are not"));
+    EXPECT_THAT(
+        end.err,
+        HasSubstr("tenant 'reverse' was set aside: 'picky': this tenant's groups are refused"));
     EXPECT_TRUE(steps(run, "reverse").empty());
     EXPECT_FALSE(steps(run, "arithmetic").empty());
     const auto replayed = run_graph_program({"replay", run.string()});
