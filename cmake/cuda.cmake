@@ -1,5 +1,5 @@
 # Whether kernels/cuda/ops is built, and with what. AUTO asks for nvcc only where
-# the PyTorch that was found is a CUDA build: without one nobody would call the room. Where no nvcc
+# the PyTorch that was found is a CUDA build: without one the library has no caller. Where no nvcc
 # works, or PRIMERL_CUDA_OPS is ATEN, engines and learners on a device use PyTorch's own operations
 # (kernels/cuda/aten).
 set(cuda_wanted ${PRIMERL_CUDA})
@@ -67,7 +67,7 @@ if(cuda_wanted)
       set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
     endif()
     enable_language(CUDA)
-    # The runtime comes by its path, with the room that calls it.
+    # The runtime comes by its path, with the library that calls it.
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)
     find_package(CUDAToolkit QUIET REQUIRED)
     add_subdirectory(kernels/cuda/ops)

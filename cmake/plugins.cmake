@@ -1,7 +1,7 @@
 # What plugins are compiled with, and what a program needs that loads them.
 
-# Headers of the rooms that a plugin may use, relative to the root; actors/plugin_interface.h holds
-# a hash of them.
+# Headers of the libraries that a plugin may use, relative to the root; actors/plugin_interface.h
+# holds a hash of them.
 file(GLOB_RECURSE plugin_headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
      graph/*.h actors/*.h kernels/engine/*.h kernels/train/*.h kernels/weights/*.h kernels/text/*.h
      kernels/scripted/*.h)
@@ -17,14 +17,14 @@ add_custom_command(
   COMMENT "Hashing the headers of plugins" VERBATIM)
 add_custom_target(plugin_interface DEPENDS ${plugin_interface})
 
-# A program that loads plugins: all of the rooms that they use is in it, and visible to them. So a
+# A program that loads plugins: it has all of the libraries that they use, and exports them. So a
 # plugin has no copy of its own, and a message type has one address.
 function(primerl_takes_plugins program)
   add_dependencies(${program} plugin_interface)
   target_link_libraries(${program} PRIVATE primerl_actors)
   set(archives "")
-  foreach(room base graph kernels actors)
-    string(APPEND archives ",$<TARGET_FILE:primerl_${room}>")
+  foreach(library base graph kernels actors)
+    string(APPEND archives ",$<TARGET_FILE:primerl_${library}>")
   endforeach()
   # Where the same archives come again, as libraries, nothing is left to take.
   target_link_options(${program} PRIVATE

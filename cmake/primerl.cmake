@@ -1,8 +1,8 @@
-# Flags and helpers that every room uses.
+# Flags and helpers that every library uses.
 
 add_library(primerl_flags INTERFACE)
-# Rooms that plugins are compiled with are installed (cmake/install.cmake): then only the folder of
-# their headers counts.
+# Libraries that plugins are compiled with are installed (cmake/install.cmake): then only the folder
+# of their headers counts.
 target_include_directories(primerl_flags INTERFACE
                            $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>
                            $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/generated>
@@ -30,7 +30,7 @@ endif()
 
 # Sources of a target are compiled eight at a time: headers are read, and what they instantiate is
 # compiled, once for all of them, which halves a first build. So names in anonymous namespaces are
-# unique in a room; where PRIMERL_UNITY is off each file, and so each header, compiles alone.
+# unique in a library; where PRIMERL_UNITY is off each file, and so each header, compiles alone.
 function(primerl_unity name)
   if(PRIMERL_UNITY)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
@@ -66,11 +66,11 @@ function(primerl_unity_by_name name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# primerl_room(name SOURCES a.cc ... DEPENDS other rooms or packages): a static library.
-function(primerl_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
-  add_library(${name} STATIC ${ROOM_SOURCES})
-  target_link_libraries(${name} PUBLIC primerl_flags ${ROOM_DEPENDS})
+# primerl_library(name SOURCES a.cc ... DEPENDS other libraries or packages): a static library.
+function(primerl_library name)
+  cmake_parse_arguments(LIBRARY "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${LIBRARY_SOURCES})
+  target_link_libraries(${name} PUBLIC primerl_flags ${LIBRARY_DEPENDS})
   primerl_unity(${name})
 endfunction()
 
@@ -93,7 +93,7 @@ function(primerl_soak name)
 endfunction()
 
 # primerl_test(name LABEL unit|sim|e2e|device SOURCES ... ALONE ... DEPENDS ...): one GoogleTest
-# program, each TEST a CTest test of its own. Left out, and said so, where a room it needs is not
+# program, each TEST a CTest test of its own. Left out, and said so, where a library it needs is not
 # built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that
 # are run TOGETHER share what their SetUpTestSuite() makes: each is one CTest test, which reports as
 # whole programs do.
@@ -107,9 +107,9 @@ function(primerl_test name)
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
-  foreach(room ${TEST_DEPENDS})
-    if(room MATCHES "^primerl_" AND NOT TARGET ${room})
-      message(STATUS "test ${name} is left out: ${room} is not built here")
+  foreach(library ${TEST_DEPENDS})
+    if(library MATCHES "^primerl_" AND NOT TARGET ${library})
+      message(STATUS "test ${name} is left out: ${library} is not built here")
       return()
     endif()
   endforeach()
@@ -125,7 +125,7 @@ function(primerl_test name)
                         GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE PRIMERL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              PRIMERL_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  # End to end means whole runs that want every core, a device is one card: one at a time.
+  # End to end means whole runs that want every core, a device is one GPU: one at a time.
   set(serial FALSE)
   if(TEST_LABEL MATCHES "^(e2e|device)$")
     set(serial TRUE)

@@ -16,6 +16,14 @@ std::string reference_text(const std::string& kind) {
   return "names the " + kind;
 }
 
+/// The unit of a limit of 1: "step" for "steps".
+std::string singular(const std::string& unit) {
+  if (!unit.ends_with('s') || unit == "s" || unit == "ms") return unit;
+  if (unit.ends_with("ies")) return unit.substr(0, unit.size() - 3) + "y";
+  const bool has_es = unit.ends_with("ches") || unit.ends_with("sses");
+  return unit.substr(0, unit.size() - (has_es ? 2 : 1));
+}
+
 }  // namespace
 
 std::string_view type_name(OptionType type) {
@@ -80,7 +88,7 @@ std::string constraint_text(const Constraint& constraint, OptionType type) {
   if (text.empty() && constraint.min && constraint.max)
     text = fmt::format("from {} to {}", shown(*constraint.min), shown(*constraint.max));
   if (!text.empty() && constraint.zero_is_apart) text = "0 or " + text;
-  if (!text.empty() && !unit.empty()) text += " " + unit;
+  if (!text.empty() && !unit.empty()) text += " " + (text.ends_with(" 1") ? singular(unit) : unit);
   if (!constraint.choices.empty())
     text += fmt::format("{}one of {}", text.empty() ? "" : ", ", join_names(constraint.choices));
   return text;

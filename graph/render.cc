@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/base/counted.h"
 #include "graph/render_layout.h"
 
 namespace primerl {
@@ -60,10 +61,6 @@ std::string row_of(const std::vector<Box>& boxes) {
   return text;
 }
 
-std::string counted(size_t count, std::string_view what, std::string_view plural) {
-  return fmt::format("{} {}", count, count == 1 ? what : plural);
-}
-
 /// Removes quotes and newlines, which would end a label of Mermaid or DOT.
 std::string label(std::string_view text) {
   std::string clean;
@@ -115,11 +112,10 @@ std::vector<Line> lines_of(const Plan& plan) {
 }  // namespace
 
 std::string render_text(const Plan& plan) {
-  std::string text = fmt::format("{}: {}, {}, {}, {}\n", plan.settings.name,
-                                 counted(plan.nodes.size(), "node", "nodes"),
-                                 counted(plan.edges.size(), "edge", "edges"),
-                                 counted(plan.tenants.size(), "tenant", "tenants"),
-                                 counted(plan.processes.size(), "process", "processes"));
+  std::string text =
+      fmt::format("{}: {}, {}, {}, {}\n", plan.settings.name, counted(plan.nodes.size(), "node"),
+                  counted(plan.edges.size(), "edge"), counted(plan.tenants.size(), "tenant"),
+                  counted(plan.processes.size(), "process", "processes"));
   if (!plan.settings.description.empty()) text += plan.settings.description + "\n";
   text += "--> forward: stops its sender while full   ~~> feedback: never stops its sender\n\n";
   const auto layers = layers_of(plan);

@@ -1,6 +1,6 @@
 """An RL run of Qwen3-0.6B's shape on one CUDA device: the share of time that each half is busy.
 
-    python3 bench/device/both_halves.py [--graph configs/qwen3_0.6b_one_card.toml] [--steps 12]
+    python3 bench/device/both_halves.py [--graph configs/qwen3_0.6b_one_gpu.toml] [--steps 12]
 
 Random weights, the task of the graph with a reward that is chance; groups of equal rewards are
 trained, too, since here the work counts and not the reward. What bounds it: whichever half is slower
@@ -41,7 +41,7 @@ def total(metrics, wanted):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--graph", default=str(ROOT / "configs/qwen3_0.6b_one_card.toml"))
+    options.add_argument("--graph", default=str(ROOT / "configs/qwen3_0.6b_one_gpu.toml"))
     options.add_argument("--steps", type=int, default=12)
     options.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     arguments = options.parse_args()

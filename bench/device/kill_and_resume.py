@@ -1,6 +1,6 @@
 """The demo on a CUDA device, killed (-9) in the middle and resumed: counts losses and replays the run.
 
-    python3 bench/device/kill_and_resume.py [--graph examples/one_card/graph.toml] [--steps 60] [--seeds 5]
+    python3 bench/device/kill_and_resume.py [--graph examples/one_gpu/graph.toml] [--steps 60] [--seeds 5]
 
 Of each seed one run to its end and one that is killed at half of the steps and goes on with `run
 --resume`. The second must take every step once and end every rollout once, and its record must replay
@@ -62,7 +62,7 @@ def rewarded_alike(pairs):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--graph", default=str(ROOT / "examples/one_card/graph.toml"))
+    options.add_argument("--graph", default=str(ROOT / "examples/one_gpu/graph.toml"))
     options.add_argument("--steps", type=int, default=60)
     options.add_argument("--seeds", type=int, default=5)
     arguments = options.parse_args()

@@ -15,7 +15,7 @@ import tempfile
 
 from runs import ROOT, Run, sets
 
-GRAPHS = {"cpu": ROOT / "examples/reverse_text/graph.toml", "cuda": ROOT / "examples/one_card/graph.toml"}
+GRAPHS = {"cpu": ROOT / "examples/reverse_text/graph.toml", "cuda": ROOT / "examples/one_gpu/graph.toml"}
 
 
 def run_all(scratch, place, seeds, steps, more):

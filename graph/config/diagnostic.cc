@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "graph/base/counted.h"
 #include "graph/base/terminal_text.h"
 
 namespace primerl {
@@ -91,10 +92,6 @@ std::string excerpt(const Span& span, const Sources& sources, bool color) {
   const std::string number = fmt::format("{:>5}", span.begin.line);
   return fmt::format("{} | {}\n{} | {}{}\n", number, line, std::string(number.size(), ' '),
                      lead_of(line, part.begin.column), paint(caret_of(line, part), kRed, color));
-}
-
-std::string counted(size_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::string_view to_string(Severity severity) {

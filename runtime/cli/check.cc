@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "graph/base/counted.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/graph_options.h"
 #include "runtime/program/exit_code.h"
@@ -13,10 +14,6 @@ struct CheckArguments {
   GraphArguments graph;
   bool json = false;
 };
-
-std::string counted(size_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 std::string_view rehearsal_word(Rehearsal::End end) {
   switch (end) {

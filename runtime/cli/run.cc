@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "graph/base/counted.h"
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
 #include "graph/base/shell_word.h"
@@ -271,20 +272,20 @@ StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& resul
   const std::string window = to_string(settings.restart_window);
   if (next.what == What::kExhausted)
     complain(
-        "warning: the run has resumed {} times within {} or without a further step: it "
+        "warning: the run has resumed {} within {} or without a further step: it "
         "ends\n",
-        policy_->num_restarts(), window);
+        counted(policy_->num_restarts(), "time"), window);
   if (next.what != What::kAgain) return next;
   if (result.ending.must_skip_record)
     complain("warning: {}\nwarning: resuming from the checkpoint only\n", result.ending.why);
   else
-    complain("warning: {}\nwarning: the run resumes{} ({} of at most {} times within {})\n",
+    complain("warning: {}\nwarning: the run resumes{} ({} of at most {} within {})\n",
              result.ending.why,
              next.from_checkpoint ? fmt::format(" from the checkpoint only: workers died {} times "
                                                 "in a row while they followed its record",
                                                 StartPolicy::kDeathsFollowingMax)
                                   : "",
-             policy_->num_restarts(), settings.restarts_max, window);
+             policy_->num_restarts(), counted(settings.restarts_max, "time"), window);
   // After Ctrl-C the next start ends at once.
   const Time until = steady_now() + next.pause;
   while (SignalCounter::count() == 0 && steady_now() < until)

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "graph/base/counted.h"
 #include "graph/base/files.h"
 #include "runtime/cli/trace_actions.h"
 #include "runtime/cli/trace_options.h"
@@ -82,14 +83,15 @@ Json to_json(const Trace& trace, const std::vector<DumpedProcess>& dumped) {
 std::string to_text(const Trace& trace, const std::vector<DumpedProcess>& dumped) {
   std::string text;
   for (const auto& each : dumped)
-    text += fmt::format("process '{}': {} segments, {}\n", each.process,
-                        each.snapshot.last_segment - each.snapshot.first_segment + 1,
-                        rounded_bytes(each.snapshot.num_bytes));
+    text += fmt::format(
+        "process '{}': {}, {}\n", each.process,
+        counted(each.snapshot.last_segment - each.snapshot.first_segment + 1, "segment"),
+        rounded_bytes(each.snapshot.num_bytes));
   for (uint32_t i = 0; i < trace.catalog().groups.size(); ++i)
     if (const GroupId group(i); trace.last_step(group) > 0)
       text += fmt::format("  {}: steps {} to {}\n", trace.catalog().groups[i].name,
                           trace.first_step(group), trace.last_step(group));
-  return text + fmt::format("{} steps in {}; the run continues\n", trace.num_steps(),
+  return text + fmt::format("{} in {}; the run continues\n", counted(trace.num_steps(), "step"),
                             trace.folder().string());
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "graph/base/counted.h"
 #include "runtime/cli/trace_actions.h"
 #include "runtime/cli/trace_options.h"
 #include "runtime/program/exit_code.h"
@@ -42,11 +43,12 @@ int run_verify(const TraceArguments& arguments) {
   } else {
     for (const auto& fault : report->faults)
       print_text(fmt::format("{}{}\n", fault.is_fault() ? "" : "(no fault) ", fault.text));
-    print_text(fmt::format("{}: {}{} segments, {}, {} frames, {} steps, {} blobs, {} cuts\n",
-                           report->is_sound() ? "sound" : "NOT SOUND",
-                           starts_text(report->num_starts), report->num_segments,
-                           rounded_bytes(report->num_bytes), report->num_frames,
-                           report->num_deliveries, report->num_blobs, report->num_cuts));
+    print_text(
+        fmt::format("{}: {}{}, {}, {}, {}, {}, {}\n", report->is_sound() ? "sound" : "NOT SOUND",
+                    starts_text(report->num_starts), counted(report->num_segments, "segment"),
+                    rounded_bytes(report->num_bytes), counted(report->num_frames, "frame"),
+                    counted(report->num_deliveries, "step"), counted(report->num_blobs, "blob"),
+                    counted(report->num_cuts, "cut")));
   }
   return report->is_sound() ? kExitDone : kExitFailed;
 }

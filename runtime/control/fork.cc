@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "graph/base/counted.h"
 #include "graph/base/real_clock.h"
 #include "runtime/control/launch.h"
 #include "runtime/control/stop_signals.h"
@@ -98,7 +99,7 @@ Result<Remake> find_remake(const Result<TrainingRecord>& record, const Tenant& t
 void begin_earlier(const Lack& lack, const Tenant& tenant, std::optional<ResumePoint> older,
                    ResumeChoice& choice) {
   const std::string why =
-      lack.last_step ? fmt::format("has taken {} steps", *lack.last_step)
+      lack.last_step ? fmt::format("has taken {}", counted(*lack.last_step, "step"))
                      : fmt::format("has no checkpoint of step {}, and it cannot be made again ({})",
                                    choice.fork_step, lack.why.message());
   if (!older) {

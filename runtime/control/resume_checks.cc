@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "graph/base/counted.h"
 #include "runtime/control/changed_values.h"
 #include "runtime/monitor/metrics_log.h"
 #include "runtime/store/step_lines.h"
@@ -24,8 +25,8 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
                              ? steps[tenant.name]
                              : std::min(steps[tenant.name], last->second);
     if (step < tenant.max_steps) continue;
-    Error fault = error(Code::kInvalid, "tenant '{}' has recorded {} steps, max_steps asks for {}",
-                        tenant.name, step, tenant.max_steps)
+    Error fault = error(Code::kInvalid, "tenant '{}' has recorded {}, max_steps asks for {}",
+                        tenant.name, counted(step, "step"), tenant.max_steps)
                       .note(fmt::format("continue with --max-steps {} or more", step + 1));
     if (slot >= choice.points.size() || choice.points[slot].step >= tenant.max_steps) return fault;
     return std::move(fault).note(
@@ -42,8 +43,8 @@ Status check_steps_left(const Plan& plan, const ResumeChoice& choice) {
   if (!std::ranges::all_of(plan.tenants, is_done)) return ok();
   const Tenant& first = plan.tenants.front();
   const int64_t step = choice.points[first.slot.index()].step;
-  return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps", first.name, step,
-               first.max_steps)
+  return error(Code::kInvalid, "tenant '{}' has already taken {} of {}", first.name, step,
+               counted(first.max_steps, "step"))
       .note(fmt::format("continue with --max-steps {} or more", step + 1));
 }
 

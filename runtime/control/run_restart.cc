@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/base/counted.h"
 #include "graph/base/real_clock.h"
 #include "graph/plan_memory.h"
 #include "runtime/control/run_session.h"
@@ -162,8 +163,9 @@ void RunSession::note_recovered(const RunRecovered& recovered) {
   recovered_.num_messages += recovered.num_messages;
   if (++num_recovered_ < workers_.size() - resume_.follow.absent.size()) return;
   lifecycle_.on_followed();
-  say(fmt::format("recovered: {} steps and {} messages as recorded; the run is live",
-                  recovered_.num_steps, recovered_.num_messages));
+  say(fmt::format("recovered: {} and {} as recorded; the run is live",
+                  counted(recovered_.num_steps, "step"),
+                  counted(recovered_.num_messages, "message")));
   for (const AbsentProcess& absent : resume_.follow.absent)
     say(fmt::format(
         "process '{}' starts fresh: it died in the record, or a part of its record is missing",

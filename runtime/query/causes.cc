@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "graph/base/counted.h"
 #include "runtime/query/step_text.h"
 #include "runtime/trace/schema.h"
 
@@ -240,7 +241,8 @@ std::string to_text(const Trace& trace, const Chain& chain) {
         text += fmt::format("\n{}  {}", indent, short_json(*message, 200));
     text += "\n";
   }
-  if (chain.is_cut) text += fmt::format("cut at {} steps: --limit shows more\n", chain.limit);
+  if (chain.is_cut)
+    text += fmt::format("cut at {}: --limit shows more\n", counted(chain.limit, "step"));
   return text;
 }
 

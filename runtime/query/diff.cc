@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "graph/base/counted.h"
 #include "runtime/query/diff_parts.h"
 
 namespace primerl {
@@ -221,8 +222,8 @@ std::string to_text(const Trace& a, const TraceDiff& diff) {
   }
   for (const auto& note : diff.notes) text += fmt::format("note: {}\n", note);
   if (diff.is_equal())
-    return text +
-           fmt::format("equal: {} steps of {} groups\n", diff.num_steps, catalog.groups.size());
+    return text + fmt::format("equal: {} of {}\n", counted(diff.num_steps, "step"),
+                              counted(catalog.groups.size(), "group"));
   if (diff.differences.empty())
     text += fmt::format("no step differs ({} compared)\n", diff.num_steps);
   return text;

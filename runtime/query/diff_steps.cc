@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "graph/base/counted.h"
 #include "runtime/query/diff_parts.h"
 #include "runtime/trace/read/index.h"
 
@@ -90,7 +91,7 @@ std::optional<GroupDifference> emission_difference(const Pair& pair, const Trace
   if (keys_a.size() == keys_b.size()) return std::nullopt;
   return difference(
       DifferenceKind::kOutput, a,
-      fmt::format("it stored {} messages in a, {} in b", keys_a.size(), keys_b.size()));
+      fmt::format("it stored {} in a, {} in b", counted(keys_a.size(), "message"), keys_b.size()));
 }
 
 std::optional<GroupDifference> input_difference(const Pair& pair, const TraceStep& a,
@@ -188,7 +189,7 @@ std::optional<GroupDifference> end_difference(const Pair& pair, GroupId group, u
                         ? pair.b.step(GroupId(pair.numbers.groups[group.index()]), common + 1)
                         : pair.a.step(group, common + 1);
   if (next) found.began = next->began;
-  found.what = fmt::format("it took {} steps in a, {} in b", last_a, last_b);
+  found.what = fmt::format("it took {} in a, {} in b", counted(last_a, "step"), last_b);
   if (next)
     found.details.push_back(
         fmt::format("the next one in {} is {}", a_is_shorter ? "b" : "a",
@@ -233,9 +234,9 @@ std::optional<GroupDifference> step_difference(const Pair& pair, const TraceStep
                                   b.is_failed() ? "failed" : "succeeded"));
   if (auto found = emission_difference(pair, a, b)) return found;
   if (a.num_emissions != b.num_emissions)
-    return difference(
-        DifferenceKind::kOutput, a,
-        fmt::format("it emitted {} messages in a, {} in b", a.num_emissions, b.num_emissions));
+    return difference(DifferenceKind::kOutput, a,
+                      fmt::format("it emitted {} in a, {} in b",
+                                  counted(a.num_emissions, "message"), b.num_emissions));
   return std::nullopt;
 }
 

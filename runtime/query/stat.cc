@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/base/counted.h"
 #include "runtime/query/step_text.h"
 #include "runtime/trace/frames.h"
 #include "runtime/trace/schema.h"
@@ -364,13 +365,11 @@ std::string to_text(const Trace& trace, const TraceStat& stat) {
   const TraceSummary& summary = trace.summary();
   std::string text = incomplete_text(trace);
   text += fmt::format(
-      "{}: {}graph '{}', seed {}, {} steps of {} groups in {:.3f} s{}, {} messages stored, {} in "
-      "{} "
-      "segments\n",
+      "{}: {}graph '{}', seed {}, {} of {} in {:.3f} s{}, {} stored, {} in {}\n",
       trace.folder().string(), starts_text(trace.num_starts()), catalog.graph_name, catalog.seed,
-      summary.num_steps, catalog.groups.size(), stat.seconds,
-      catalog.is_virtual ? " of virtual time" : "", summary.num_payloads,
-      rounded_bytes(summary.file_bytes), summary.num_segments);
+      counted(summary.num_steps, "step"), counted(catalog.groups.size(), "group"), stat.seconds,
+      catalog.is_virtual ? " of virtual time" : "", counted(summary.num_payloads, "message"),
+      rounded_bytes(summary.file_bytes), counted(summary.num_segments, "segment"));
   text += fmt::format("replay is possible {}\n\n", stat.replay);
   text +=
       fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "group",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "graph/base/counted.h"
 #include "graph/base/suggest.h"
 #include "graph/tenant.h"
 #include "runtime/query/step_text.h"
@@ -319,9 +320,9 @@ std::string to_text(const Trace& trace, const FoundSteps& found, bool with_paylo
     text += fmt::format("{} more: raise --limit, or say more exactly which\n", found.num_more);
   if (found.num_unknown > 0)
     text += fmt::format(
-        "{} messages may match too: their content was not stored (record = \"payload\" of their "
-        "edge keeps it)\n",
-        found.num_unknown);
+        "{} may match too, but the content was not stored (record = \"payload\" of the edge stores "
+        "it)\n",
+        counted(found.num_unknown, "message"));
   return text;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "graph/base/counted.h"
 #include "runtime/query/step_text.h"
 #include "runtime/trace/command_note.h"
 
@@ -125,7 +126,7 @@ std::string step_story_text(const Trace& trace, const TraceStep& step) {
   }
   const auto keys = trace.stored_emissions(step.group, step.step);
   text +=
-      fmt::format("  emitted {} messages, {} of them stored\n", step.num_emissions, keys.size());
+      fmt::format("  emitted {}, {} stored\n", counted(step.num_emissions, "message"), keys.size());
   for (const MessageKey& key : keys)
     text += fmt::format("  emitted {} ({}), {}\n", message_text(catalog, key),
                         catalog.types[catalog.links[key.link.index()].type].name,

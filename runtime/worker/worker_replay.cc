@@ -6,6 +6,7 @@
 #include <iostream>
 #include <utility>
 
+#include "graph/base/counted.h"
 #include "graph/base/shell_word.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
@@ -81,8 +82,8 @@ std::string text_of(const ReplaySession& session, const ReplayReport& report, do
   for (const auto& reason : session.reasons) text += fmt::format("note: {}\n", reason);
   for (const auto& note : report.notes) text += fmt::format("note: {}\n", note);
   const double recorded = recorded_seconds(session);
-  text += fmt::format("{} steps, {} messages compared in {:.2f} s", report.total_steps(),
-                      report.num_messages_compared, seconds);
+  text += fmt::format("{}, {} compared in {:.2f} s", counted(report.total_steps(), "step"),
+                      counted(report.num_messages_compared, "message"), seconds);
   if (recorded > 0 && seconds > 0)
     text +=
         fmt::format(" (recorded: {:.2f} s, {:.1f} times as long)", recorded, recorded / seconds);

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <ctime>
 
+#include "graph/base/counted.h"
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
 #include "runtime/backends/resource_catalog.h"
@@ -210,13 +211,13 @@ void WorkerTrace::leave(bool run_failed) {
 std::vector<std::string> WorkerTrace::warnings() const {
   std::vector<std::string> warnings;
   if (const uint64_t lost = writer_->num_lost(); lost > 0)
-    warnings.push_back(
-        fmt::format("the trace is incomplete: {} records were lost because the disk was too slow "
-                    "or refused them (trace.full = \"gap\")",
-                    lost));
+    warnings.push_back(fmt::format(
+        "the trace is incomplete: it lacks {}, because the disk was too slow or refused "
+        "writes (trace.full = \"gap\")",
+        counted(lost, "record")));
   if (const uint64_t unstored = recorder_->num_unstored(); unstored > 0)
-    warnings.push_back(
-        fmt::format("the trace lacks {} messages that are larger than a message may be", unstored));
+    warnings.push_back(fmt::format("the trace lacks {} above the limit of a message",
+                                   counted(unstored, "message")));
   return warnings;
 }
 

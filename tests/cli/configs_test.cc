@@ -90,22 +90,22 @@ TEST_F(Configs, EveryCompleteRunIsCheckedWithoutAFinding) {
 }
 
 TEST_F(Configs, OneCardHasEngineAndLearnerInOneProcess) {
-  const auto end = ask({"show", "--plan", source_path("configs/qwen3_0.6b_one_card.toml")});
+  const auto end = ask({"show", "--plan", source_path("configs/qwen3_0.6b_one_gpu.toml")});
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.out, HasSubstr("process card on cuda:0"));
+  EXPECT_THAT(end.out, HasSubstr("process gpu on cuda:0"));
   EXPECT_THAT(end.out, HasSubstr("process driver on cpu"));
   EXPECT_THAT(end.out, Not(HasSubstr("cuda:1")));
 }
 
 TEST_F(Configs, TwoCardsHaveOneEach) {
-  const auto end = ask({"show", "--plan", source_path("configs/qwen3_0.6b_two_cards.toml")});
+  const auto end = ask({"show", "--plan", source_path("configs/qwen3_0.6b_two_gpus.toml")});
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.out, HasSubstr("process training on cuda:0"));
   EXPECT_THAT(end.out, HasSubstr("process inference on cuda:1"));
 }
 
 TEST_F(Configs, TwoCardsAreMoreByTwoSettings) {
-  const auto end = ask({"show", "--plan", source_path("configs/qwen3_0.6b_two_cards.toml"), "--set",
+  const auto end = ask({"show", "--plan", source_path("configs/qwen3_0.6b_two_gpus.toml"), "--set",
                         "place.inference.replicas=3", "--set",
                         "place.inference.devices=[\"cuda:1\", \"cuda:2\", \"cuda:3\"]"});
   ASSERT_EQ(end.code, 0) << end.err;

@@ -68,7 +68,7 @@ TEST_F(TraceCommand, EveryActionSpeaksToPeople) {
   EXPECT_THAT(trace({"stat", a}).out, HasSubstr("replay is possible from the start to the end"));
   EXPECT_THAT(trace({"cat", a, "rollout.main:2"}).out, HasSubstr("\"ordinal\": 2"));
   EXPECT_THAT(trace({"why", a, "trainer:2"}).out, HasSubstr("    env:2  work"));
-  EXPECT_THAT(trace({"verify", a}).out, HasSubstr("sound: 1 segments"));
+  EXPECT_THAT(trace({"verify", a}).out, HasSubstr("sound: 1 segment,"));
 }
 
 TEST_F(TraceCommand, DiffExitsWithFour) {

@@ -260,7 +260,7 @@ TEST(CudaEngineRefuses, UnsupportedOptionsByName) {
 
 EngineUnderTest cuda_engine(const std::string& model_type) {
   const TinyModel model{.model_type = model_type, .head_dim = 64};
-  return {model_type + "_on_a_card",
+  return {model_type + "_on_a_device",
           model.vocab_size,
           [model](EngineOptions options, std::shared_ptr<const Tokenizer> tokenizer) {
             options.device = "cuda:0";
@@ -286,10 +286,10 @@ EngineUnderTest cuda_engine(const std::string& model_type) {
 // These tests need equal bits in batches of other sizes, which engines with fast numerics do not
 // have.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineCache);
-INSTANTIATE_TEST_SUITE_P(Card, EngineConformance,
+INSTANTIATE_TEST_SUITE_P(Cuda, EngineConformance,
                          ::testing::Values(cuda_engine("qwen3"), cuda_engine("llama")),
                          [](const auto& one) { return one.param.name; });
-INSTANTIATE_TEST_SUITE_P(Card, EngineLogits, ::testing::Values(cuda_engine("qwen3")),
+INSTANTIATE_TEST_SUITE_P(Cuda, EngineLogits, ::testing::Values(cuda_engine("qwen3")),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace primerl

@@ -351,7 +351,7 @@ TEST(CudaLearnerRefuses, UnsupportedOptionsByName) {
 
 LearnerUnderTest cuda_learner(const std::string& model_type) {
   const TinyModel model{.model_type = model_type, .head_dim = 64};
-  return {model_type + "_on_a_card", model.vocab_size, [model](LearnerOptions options) {
+  return {model_type + "_on_a_device", model.vocab_size, [model](LearnerOptions options) {
             options.device = "cuda:0";
             options.numerics = "fast";
             options.dtype = "float32";
@@ -363,7 +363,7 @@ LearnerUnderTest cuda_learner(const std::string& model_type) {
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(Card, LearnerConformance,
+INSTANTIATE_TEST_SUITE_P(Cuda, LearnerConformance,
                          ::testing::Values(cuda_learner("qwen3"), cuda_learner("llama"),
                                            cuda_learner("qwen3_moe")),
                          [](const auto& one) { return one.param.name; });

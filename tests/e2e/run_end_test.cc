@@ -147,8 +147,8 @@ TEST(Crash, ARunTakesItselfUpAgainAsOftenAsItMay) {
   const auto end = run.wait();
   EXPECT_EQ(end.code, 1);
   EXPECT_EQ(run_end(folder), "failed");
-  EXPECT_THAT(end.err, HasSubstr("the run resumes (1 of at most 1 times within 1m)"));
-  EXPECT_THAT(end.err, HasSubstr("the run has resumed 1 times within 1m"));
+  EXPECT_THAT(end.err, HasSubstr("the run resumes (1 of at most 1 time within 1m)"));
+  EXPECT_THAT(end.err, HasSubstr("the run has resumed 1 time within 1m"));
   EXPECT_EQ(count_of(end.err, "the run is live"), 1u);
   expect_steps_and_rollouts_once(folder);
 }

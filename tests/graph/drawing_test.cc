@@ -27,7 +27,7 @@ constexpr const char* kFourPlaces = R"(
 hands = { nodes = ["env"] }
 mind = { nodes = ["rollout", "trainer"] }
 post = { nodes = ["router", "broadcaster"] }
-card_with_a_long_name = { nodes = ["prefill", "decode"], replicas = 2 }
+host_with_a_long_name = { nodes = ["prefill", "decode"], replicas = 2 }
 )";
 
 void expect_sound(const CheckedGraph& graph) {
@@ -48,7 +48,7 @@ TEST(Drawing, PlacesStandAroundTheirNodes) {
   std::set<std::string> places;
   for (const auto& place : drawing.places) places.insert(place.text);
   EXPECT_EQ(places, (std::set<std::string>{"hands on cpu", "mind on cpu", "post on cpu",
-                                           "card_with_a_long_name on cpu, 2 replicas"}));
+                                           "host_with_a_long_name on cpu, 2 replicas"}));
   const std::string svg = render_svg(*graph.plan);
   for (const auto& place : places) EXPECT_NE(svg.find(place), std::string::npos) << place;
 }

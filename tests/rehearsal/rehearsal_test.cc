@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Demo, AMissingEdge,
 TEST(Rehearsal, PlaysEveryExampleToTheEnd) {
   for (const char* example :
        {"reverse_text/graph.toml", "reverse_text/sft.toml", "arithmetic_tool/graph.toml",
-        "arithmetic_tool/sft.toml", "one_card/graph.toml", "copy/graph.toml",
+        "arithmetic_tool/sft.toml", "one_gpu/graph.toml", "copy/graph.toml",
         "long_context/graph.toml", "split/graph.toml"}) {
     CheckedGraph checked = load_graph(kExamples + "/" + example, {}, full_catalog());
     const Rehearsal rehearsal = rehearse(checked, full_catalog());
