@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,6 +78,18 @@ struct ResourceContract {
   std::function<Result<std::vector<MemoryPart>>(const void* options, const std::string& folder,
                                                 std::span<const Tenant> tenants)>
       memory = {};
+  /// An option that changes nothing in some setups.
+  struct IdleOption {
+    std::string option;  // "debug.batches_max"
+    std::string reason;
+    std::string help;  // what to do
+  };
+  /// The options of the bound struct that change nothing on any of `devices` ("cpu", "cuda:0") for
+  /// `tenants`. A value that says what happens anyway is not among them. Empty = each option always
+  /// has an effect.
+  std::function<std::vector<IdleOption>(const void* options, const std::set<std::string>& devices,
+                                        std::span<const Tenant> tenants)>
+      idle_options = {};
 };
 
 /// One environment of `[tenant.x] environment = { name = ... }`, made by environment_contract()

@@ -118,7 +118,7 @@ struct GraphSettings {
   std::string description;
   std::vector<std::string> plugins;  // shared libraries, absolute
   int64_t seed = 0;
-  int64_t tenants_max = 0;   // 0 = as many as the file has
+  int64_t tenants_max = 0;   // most tenants that the graph may have; 0 = no limit
   int64_t pool_threads = 0;  // CAF pool; 0 = 1 on machines of up to 4 cores, else cores / 4
   Duration stall_after = Duration::seconds(60);
   Duration handler_alarm_after = Duration::seconds(10);  // 0 = off

@@ -33,7 +33,7 @@ using InstanceId = Id<struct InstanceTag>;  // (node, tenant slot, replica)
 using EdgeId = Id<struct EdgeTag>;          // an edge of the graph, not one per instance
 using GroupId = Id<struct GroupTag>;        // an actor group
 using ProcessId = Id<struct ProcessTag>;    // a process of the plan
-using TenantSlot = Id<struct TenantTag>;    // slot 0..tenants_max-1; none = for all tenants
+using TenantSlot = Id<struct TenantTag>;    // in the order of the file; none = for all tenants
 
 /// The number of published weights of one tenant; 0 is what was loaded, -1 means none yet.
 struct PolicyVersion {

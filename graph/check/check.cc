@@ -26,7 +26,7 @@ void check_graph(Draft& draft) {
         check_place_sizes, check_transports,       check_unused,          check_weights,
         check_threads,     check_memory,           check_handles,         check_stops,
         check_recompute,   check_adapter_slots,    check_tokenizers,      check_files,
-        check_setups,      check_machine_cpus})
+        check_setups,      check_machine_cpus,     check_idle_options})
     rule(draft);
 }
 

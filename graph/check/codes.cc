@@ -205,9 +205,9 @@ constexpr ErrorCode kCodes[] = {
     {"G064", "longer than the model",
      "seq_len is the longest trajectory in tokens, and the model has fewer positions. If seq_len "
      "is left out, it is the smaller of 2048 and the model's limit."},
-    {"G065", "more tenants than slots",
-     "tenants_max is the number of slots made at the start. Raise it, or leave it out: then there "
-     "are as many slots as tenants."},
+    {"G065", "more tenants than allowed",
+     "tenants_max is the most tenants that the graph may have, with those of other files and "
+     "`--set`. Raise it, or leave it out: then their number is not limited."},
     {"G066", "tenant without environment",
      "A tenant's tasks and rewards come from its environment; `environment = { name = ... }` names "
      "it."},
@@ -294,6 +294,11 @@ constexpr ErrorCode kCodes[] = {
      "training step: here that may be more than a thousand. Without checkpoints before its end no "
      "state is saved at all, and if the record is larger than trace.bytes_max, the run cannot be "
      "resumed from it."},
+    {"G090", "an option without effect",
+     "A warning. The option is valid, but it changes nothing here: it is for another device, for "
+     "adapters that no tenant trains, or it belongs to another option that is not set. The text "
+     "says which. The key may stay, so that one file also runs on another device or with more "
+     "tenants."},
 };
 
 /// Broken into lines of at most 80 columns, for a terminal.

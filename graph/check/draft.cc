@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 
 namespace primerl {
 
@@ -28,6 +29,23 @@ bool is_used_here(const Draft& draft, const DraftResource& resource) {
   return std::ranges::any_of(resource.users, [&](int32_t user) {
     return is_here(draft, draft.nodes[static_cast<size_t>(user)]);
   });
+}
+
+std::set<std::string> devices_of(const PlaceOptions& place) {
+  if (!place.devices.empty()) return {place.devices.begin(), place.devices.end()};
+  return {place.device.empty() ? "cpu" : place.device};
+}
+
+std::set<std::string> devices_of(const Draft& draft, const DraftResource& resource) {
+  std::set<std::string> devices;
+  for (const int32_t user : resource.users) {
+    const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
+    if (place < 0 || static_cast<size_t>(place) >= draft.places.size())
+      devices.insert("cpu");
+    else
+      devices.merge(devices_of(draft.places[static_cast<size_t>(place)].options));
+  }
+  return devices;
 }
 
 int64_t count_instances(const Draft& draft, const DraftNode& node) {

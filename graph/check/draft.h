@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -123,6 +124,11 @@ RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge);
 bool is_here(const Draft& draft, const DraftNode& node);
 /// Whether one of its users is_here().
 bool is_used_here(const Draft& draft, const DraftResource& resource);
+
+/// The devices of a place's processes: "cpu", "cuda:0".
+std::set<std::string> devices_of(const PlaceOptions& place);
+/// The devices of the processes that create the resource.
+std::set<std::string> devices_of(const Draft& draft, const DraftResource& resource);
 
 /// Number of instances: the node's replicas, times its place's replicas, times the tenants if it is
 /// per_tenant.

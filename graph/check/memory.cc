@@ -26,11 +26,10 @@ MemoryLimit limit_of(const Draft& draft, const DraftPlace* place) {
           written != nullptr ? written->value.span : Span()};
 }
 
-/// Memory of a CUDA device does not count as memory of the process.
+/// Whether a process of the place computes on the CPU. Memory of a CUDA device does not count as
+/// memory of the process.
 bool is_on_cpu(const DraftPlace* place) {
-  if (place == nullptr) return true;
-  const auto is_cpu = [](const std::string& device) { return device.empty() || device == "cpu"; };
-  return is_cpu(place->options.device) && std::ranges::all_of(place->options.devices, is_cpu);
+  return place == nullptr || devices_of(place->options).contains("cpu");
 }
 
 /// The memory of the resources in one process of a place.
@@ -85,6 +84,29 @@ int32_t model_of(const Draft& draft, const DraftResource& resource) {
   return learner == draft.resources.end() ? -1 : learner->model;
 }
 
+void warn_of_limit(Draft& draft, Span span, const std::string& owner, std::string_view reason) {
+  draft.diagnostics.warning("G090", span, "'memory_max' of {} has no effect: {}", owner, reason)
+      .note("it limits engines, learners and weight channels of processes on the CPU")
+      .suggest("remove the key; an engine on a CUDA device is limited by its 'kv_blocks'");
+}
+
+/// A limit that is compared with no process.
+void check_limits(Draft& draft) {
+  bool has_limited = draft.places.empty();  // whether the limit of [graph] applies to a place
+  for (const auto& place : draft.places) {
+    const bool has_own = place.options.memory_max > 0;
+    if (is_on_cpu(&place))
+      has_limited = has_limited || !has_own;
+    else if (has_own)
+      warn_of_limit(draft, value_span(*place.spec, "memory_max"),
+                    fmt::format("place '{}'", place.spec->name),
+                    "all its processes compute on CUDA devices");
+  }
+  if (draft.settings.memory_max > 0 && !has_limited)
+    warn_of_limit(draft, limit_of(draft, nullptr).span, "[graph]",
+                  "each place states its own, or computes on CUDA devices");
+}
+
 }  // namespace
 
 void count_memory(Draft& draft) {
@@ -101,6 +123,7 @@ void count_memory(Draft& draft) {
 }
 
 void check_memory(Draft& draft) {
+  check_limits(draft);
   if (draft.spec.places == nullptr) return check_process(draft, nullptr, 0);
   for (size_t index = 0; index < draft.places.size(); ++index)
     check_process(draft, &draft.places[index], static_cast<int32_t>(index));

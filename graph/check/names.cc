@@ -74,6 +74,19 @@ Span nested_span(const NamedTable& spec, std::string_view path) {
   return span;
 }
 
+const Entry* nested_entry(const NamedTable& spec, std::string_view path) {
+  const Table* table = spec.table;
+  const Entry* entry = nullptr;
+  while (!path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    entry = table == nullptr ? nullptr : table->find(path.substr(0, dot));
+    if (entry == nullptr) return nullptr;
+    table = entry->value.is_table() ? &entry->value.as_table() : nullptr;
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return entry;
+}
+
 std::string text_of(const Table& table, std::string_view key) {
   const Entry* entry = table.find(key);
   return entry != nullptr && entry->value.is_string() ? entry->value.as_string() : std::string();

@@ -28,6 +28,9 @@ Span value_span(const NamedTable& spec, std::string_view key);
 /// The position of the value of "sampling.temperature", or of the innermost part that the file has.
 Span nested_span(const NamedTable& spec, std::string_view path);
 
+/// The entry "sampling.temperature"; null if the file does not have it.
+const Entry* nested_entry(const NamedTable& spec, std::string_view path);
+
 /// The string at `key`; empty if there is none.
 std::string text_of(const Table& table, std::string_view key);
 

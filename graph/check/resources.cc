@@ -251,6 +251,24 @@ void check_adapter_slots(Draft& draft) {
   }
 }
 
+void check_idle_options(Draft& draft) {
+  const auto tenants = draft.tenant_values();
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->idle_options) continue;
+    const auto devices = devices_of(draft, resource);
+    if (devices.empty()) continue;  // check_unused() reports it
+    for (const auto& idle :
+         resource.contract->idle_options(resource.options.get(), devices, tenants)) {
+      const Entry* written = nested_entry(*resource.spec, idle.option);
+      if (written == nullptr) continue;
+      draft.diagnostics
+          .warning("G090", written->value.span, "'{}' of resource '{}' has no effect: {}",
+                   idle.option, resource.spec->name, idle.reason)
+          .suggest(idle.help);
+    }
+  }
+}
+
 void check_unused(Draft& draft) {
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.users.empty()) continue;

@@ -55,10 +55,11 @@ void check_restart(Draft& draft);          // G071
 void check_resource_copies(Draft& draft);  // G041, G045, G055
 void check_shared_learners(Draft& draft);  // G048
 void check_adapter_slots(Draft& draft);    // G074 (a warning)
+void check_idle_options(Draft& draft);     // G090 (a warning)
 void check_unused(Draft& draft);           // G043
 void check_weights(Draft& draft);          // G087
 void check_threads(Draft& draft);          // G047 (a warning)
-void check_memory(Draft& draft);           // G049
+void check_memory(Draft& draft);           // G049, G090 (a warning)
 
 // Places.
 void check_places(Draft& draft);       // G050, G051

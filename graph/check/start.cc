@@ -4,29 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
 
 namespace primerl {
 namespace {
-
-/// The devices of the processes that create the resource.
-std::set<std::string> devices_of(const Draft& draft, const DraftResource& resource) {
-  std::set<std::string> devices;
-  for (const int32_t user : resource.users) {
-    const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
-    if (place < 0 || static_cast<size_t>(place) >= draft.places.size()) {
-      devices.insert("cpu");
-      continue;
-    }
-    const PlaceOptions& options = draft.places[static_cast<size_t>(place)].options;
-    devices.insert(options.devices.begin(), options.devices.end());
-    if (options.devices.empty()) devices.insert(options.device.empty() ? "cpu" : options.device);
-  }
-  return devices;
-}
 
 void check_file(Draft& draft, const DraftNode& node, const FileCheck& file) {
   const Entry* written = node.spec->table->find(file.option);

@@ -14,6 +14,7 @@
 #include "kernels/sizing/setup.h"
 #include "kernels/text/tokenizer_file.h"
 #include "kernels/weights/options.h"
+#include "runtime/backends/idle_options.h"
 #include "runtime/backends/tenant_options.h"
 #include "runtime/plugins/plugins.h"
 #include "runtime/program/version.h"
@@ -323,6 +324,11 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
     contract.validate = [](const void* bound) {
       return validate(*static_cast<const ScriptedEngineOptions*>(bound));
     };
+  if (backend == "torch")
+    contract.idle_options = kind == "engine" ? &idle_engine_options : &idle_learner_options;
+  else
+    contract.idle_options =
+        kind == "engine" ? &idle_scripted_engine_options : &idle_scripted_learner_options;
   if (backend == "torch") {
     contract.check_model = kind == "engine" ? &check_engine_model : &check_learner_model;
     contract.check_setup = kind == "engine" ? &check_engine_at : &check_learner_at;

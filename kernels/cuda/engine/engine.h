@@ -67,6 +67,7 @@ class CudaEngine final : public Engine {
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
   /// As published by a CpuLearner, in fp32. Empty if adapters are applied.
   WeightManifest manifest() const override;
+  KvEvents take_kv_events() override { return scheduler_.take_kv_events(); }
   EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
