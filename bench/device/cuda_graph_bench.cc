@@ -22,7 +22,7 @@
 #include "bench/device/random_model.h"
 #include "kernels/devices/make.h"
 #include "kernels/engine/engine_wrapper.h"
-#include "kernels/engine/pausable_engine.h"
+#include "kernels/engine/observed_engine.h"
 #include "kernels/weights/safetensors.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
@@ -122,7 +122,7 @@ std::unique_ptr<Engine> watched_engine(const fs::path& folder, const std::string
   options.max_sequence_tokens = kPromptTokens + kNewTokens;
   auto engine = make_torch_engine(options, folder);
   CHECK(engine.ok(), engine.error().text());
-  return std::make_unique<PausableEngine>(std::make_unique<WatchedEngine>(
+  return std::make_unique<ObservedEngine>(std::make_unique<WatchedEngine>(
       std::move(engine).value(), read_model_tensors(folder).value(), watched));
 }
 
@@ -193,10 +193,10 @@ Watched through_graph(const fs::path& folder, const std::string& device, int32_t
   setup.plan = plan_of(folder, vocab_size, catalog);
   setup.process_services = &host;
   setup.factory = [&, others = resource_factory()](
-                      const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+                      const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     if (plan.resources[static_cast<size_t>(index)].kind != Engine::kResourceKind)
       return others(plan, index);
-    return std::unique_ptr<Resource>(watched_engine(folder, device, watched));
+    return std::shared_ptr<Resource>(watched_engine(folder, device, watched));
   };
   CafExecutor executor(std::move(setup));
   const Status started = executor.start();

@@ -191,7 +191,7 @@ class Engine : public Resource {
 
   /// Pauses or resumes the engine. While it is paused, step() does nothing, has_work() is false,
   /// running sequences keep their KV, and every other call works. Setting the same state again
-  /// changes nothing. Only engines made for actors can pause (pausable_engine.h); do not call it on
+  /// changes nothing. Only engines made for actors can pause (observed_engine.h); do not call it on
   /// any other.
   virtual void set_paused(bool is_paused);
   /// Records what pauses the engine, for status displays. Changes nothing else.

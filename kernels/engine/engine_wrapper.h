@@ -11,7 +11,7 @@ namespace primerl {
 
 class EngineWrapper : public Engine {
  public:
-  explicit EngineWrapper(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  explicit EngineWrapper(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
 
   Status submit(SequenceRequest request) override { return engine_->submit(std::move(request)); }
   Status take_over(SequenceId id) override { return engine_->take_over(id); }
@@ -41,9 +41,14 @@ class EngineWrapper : public Engine {
   bool has_work() const override { return engine_->has_work(); }
   Duration take_cost() override { return engine_->take_cost(); }
   std::string describe() const override { return engine_->describe(); }
+  Blob save_state() const override { return engine_->save_state(); }
+  Status restore_state(const Blob& state) override { return engine_->restore_state(state); }
+
+ protected:
+  Engine& engine() const { return *engine_; }
 
  private:
-  const std::unique_ptr<Engine> engine_;
+  const std::shared_ptr<Engine> engine_;
 };
 
 }  // namespace primerl

@@ -7,7 +7,7 @@
 #include "graph/base/suggest.h"
 #include "graph/plan_memory.h"
 #include "graph/weight_backend.h"
-#include "kernels/engine/pausable_engine.h"
+#include "kernels/engine/observed_engine.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/text/tokenizer.h"
@@ -21,61 +21,17 @@
 namespace primerl {
 namespace {
 
-using Made = Result<std::unique_ptr<Resource>>;
-
-/// Adapters: tokenizers and channels are shared pointers, but the executor takes ownership of its
-/// resources.
-class OwnedTokenizer final : public Tokenizer {
- public:
-  explicit OwnedTokenizer(std::shared_ptr<Tokenizer> shared) : shared_(std::move(shared)) {}
-  Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
-    return shared_->encode_text(text);
-  }
-  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
-    return shared_->encode_with_specials(text);
-  }
-  Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
-    return shared_->decode(ids, skip_special);
-  }
-  std::string_view bytes_of(int32_t id) const override { return shared_->bytes_of(id); }
-  int32_t vocab_size() const override { return shared_->vocab_size(); }
-  const std::vector<int32_t>& eos_ids() const override { return shared_->eos_ids(); }
-  int32_t pad_id() const override { return shared_->pad_id(); }
-
- private:
-  const std::shared_ptr<Tokenizer> shared_;
-};
-
-class OwnedChannel final : public WeightChannel {
- public:
-  explicit OwnedChannel(std::shared_ptr<WeightChannel> shared) : shared_(std::move(shared)) {}
-  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
-    return shared_->publish(std::move(snapshot));
-  }
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
-                                                      PolicyVersion version) override {
-    return shared_->fetch(key, version);
-  }
-  PolicyVersion newest(WeightsKey key) const override { return shared_->newest(key); }
-  bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) override {
-    return shared_->wait_for(key, version, at_most);
-  }
-  Status expect(const WeightManifest& wanted) override { return shared_->expect(wanted); }
-  std::string describe() const override { return shared_->describe(); }
-
- private:
-  const std::shared_ptr<WeightChannel> shared_;
-};
+using Made = Result<std::shared_ptr<Resource>>;
 
 template <class T>
 Made as_resource(Result<std::unique_ptr<T>> made) {
   if (!made.ok()) return std::move(made).error();
-  return std::unique_ptr<Resource>(std::move(made).value());
+  return std::shared_ptr<Resource>(std::move(made).value());
 }
 
 Made as_engine(Result<std::unique_ptr<Engine>> made) {
   if (!made.ok()) return std::move(made).error();
-  return std::unique_ptr<Resource>(std::make_unique<PausableEngine>(std::move(made).value()));
+  return std::shared_ptr<Resource>(std::make_shared<ObservedEngine>(std::move(made).value()));
 }
 
 std::string model_folder(const Plan& plan, const PlanResource& resource) {
@@ -129,7 +85,7 @@ Made process_channel(const Plan& plan, const PlanResource& resource, const Backe
   channel.devices = device_memory_for(plan, resource, setup.process);
   channel.log = setup.log;
   ASSIGN_OR_RETURN(auto made, make(std::move(channel)));
-  return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
+  return std::shared_ptr<Resource>(std::move(made));
 }
 
 Made stream_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
@@ -143,7 +99,7 @@ Made stream_channel(const Plan& plan, const PlanResource& resource, const Backen
   auto made = make_stream_channel(std::move(channel));
   if (setup.join_streams != nullptr)
     setup.join_streams(index, processes_of(plan, static_cast<int32_t>(index)), made);
-  return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
+  return std::shared_ptr<Resource>(std::move(made));
 }
 
 /// The tokenizer for stop texts: that of the engine's model, or that of the rollouts for an engine
@@ -236,8 +192,8 @@ std::vector<Backend> make_backends() {
        }},
       {"weight_channel", "memory",
        [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {
-         return std::unique_ptr<Resource>(
-             memory_channel(static_cast<size_t>(channel_options(resource).versions_max)));
+         return std::shared_ptr<Resource>(
+             make_memory_channel(static_cast<size_t>(channel_options(resource).versions_max)));
        }},
       {"weight_channel", "shm",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
@@ -252,8 +208,7 @@ std::vector<Backend> make_backends() {
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          auto tokenizer = load_tokenizer(model_folder(plan, resource));
          if (!tokenizer.ok()) return std::move(tokenizer).error();
-         return std::unique_ptr<Resource>(
-             std::make_unique<OwnedTokenizer>(std::move(tokenizer).value()));
+         return std::shared_ptr<Resource>(std::move(tokenizer).value());
        }},
   };
   if (torch_backends() != nullptr) {
@@ -297,10 +252,6 @@ Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
   setup.log = std::move(log);
   ASSIGN_OR_RETURN(setup.run_id, facts.get_string("run_id"));
   return setup;
-}
-
-std::unique_ptr<WeightChannel> memory_channel(size_t versions_max) {
-  return std::make_unique<OwnedChannel>(make_memory_channel(versions_max));
 }
 
 std::string why_no_torch_on(const std::string& device, const std::string& kind) {

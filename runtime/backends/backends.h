@@ -42,20 +42,9 @@ ResourceFactory resource_factory(BackendSetup setup = {});
 
 /// The group that owns a resource of the plan; none for shared resources.
 GroupId owner_of(const Plan& plan, int32_t resource);
-/// The made resource as R. Null when it is of another kind; then `made` keeps it.
-template <class R>
-std::unique_ptr<R> take_as(std::unique_ptr<Resource>& made) {
-  auto* typed = dynamic_cast<R*>(made.get());
-  if (typed != nullptr) (void)made.release();
-  return std::unique_ptr<R>(typed);
-}
-
 /// LearnerOptions::max_steps of every learner of the plan: its schedule ends with the longest
 /// tenant.
 int32_t schedule_steps(const Plan& plan);
-
-/// A weight channel inside one process. It keeps the newest `versions_max` versions.
-std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 
 /// The WhyNotOn and the DeviceBudget of this build, for check_devices(). Without libtorch the
 /// memory is an error.

@@ -293,7 +293,7 @@ void ActorGroup::peer_down(GroupId peer, uint32_t incarnation, Time now) {
 void ActorGroup::peer_up(GroupId peer, uint32_t incarnation, Time now) {
   body_->peer_up(peer, incarnation, now);
 }
-std::vector<std::unique_ptr<Resource>> ActorGroup::take_resources() {
+std::vector<std::shared_ptr<Resource>> ActorGroup::take_resources() {
   return std::exchange(body_->common_->owned, {});
 }
 void ActorGroup::destroy() { body_->destroy(); }

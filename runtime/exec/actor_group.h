@@ -318,7 +318,7 @@ class ActorGroup {
 
   /// Moves out the owned resources, for a group that replaces this one. This group does nothing
   /// more.
-  std::vector<std::unique_ptr<Resource>> take_resources();
+  std::vector<std::shared_ptr<Resource>> take_resources();
   /// Destroys resources and actors, on the group's thread. The destructor does it too.
   void destroy();
 

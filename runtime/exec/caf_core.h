@@ -113,7 +113,7 @@ class CafExecutor::Core final : private CellOwner {
   const std::shared_ptr<const Wiring> wiring_;
   const ArrivalCheck arrival_check_;
   HandlerWatch handler_watch_;                               // called on the timer thread
-  std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
+  std::vector<std::shared_ptr<Resource>> shared_resources_;  // by resource index; null if owned
   std::vector<std::shared_ptr<GroupCell>> cells_;            // by GroupId; null in other processes
   std::vector<GroupCell*> here_;                             // cells of this process
   std::unique_ptr<CafActors> actors_;

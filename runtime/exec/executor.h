@@ -23,7 +23,7 @@ namespace primerl {
 /// Makes the resource at `index` of plan.resources. Called on the thread of the group that owns it.
 /// A shared resource (weight channel, tokenizer) is made on the thread that calls start().
 using ResourceFactory =
-    std::function<Result<std::unique_ptr<Resource>>(const Plan& plan, int32_t index)>;
+    std::function<Result<std::shared_ptr<Resource>>(const Plan& plan, int32_t index)>;
 
 /// Services of the process around the executor. Thread-safe. Must never block on a slow observer.
 class ProcessServices {

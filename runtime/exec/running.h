@@ -27,7 +27,7 @@ inline constexpr size_t kErrorBytesMax = 16384;
 struct GroupCommon {
   GroupSetup setup;
   std::shared_ptr<Flow> flow;
-  std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanGroup::resources
+  std::vector<std::shared_ptr<Resource>> owned;  // parallel to PlanGroup::resources
   std::vector<InstanceCounters> counters;        // by actor; the number of elements never changes
   std::atomic<bool> stop_requested{false};
   std::atomic<uint64_t> num_progress{0};  // number of progress() calls; a watchdog compares it

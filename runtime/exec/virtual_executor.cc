@@ -109,7 +109,7 @@ Status VirtualExecutor::remake(GroupId id, const ChangeState& change) {
   auto resources = slot.group->take_resources();
   GroupSetup setup = setup_of(id);
   size_t next = 0;
-  setup.factory = [&](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+  setup.factory = [&](const Plan&, int32_t) -> Result<std::shared_ptr<Resource>> {
     return std::move(resources[next++]);
   };
   slot.group = std::make_unique<ActorGroup>(std::move(setup));

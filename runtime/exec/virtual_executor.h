@@ -186,7 +186,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   const VirtualOptions options_;
   const Duration apart_limit_;
   RandomStream choice_;
-  std::vector<std::unique_ptr<Resource>> shared_owned_;
+  std::vector<std::shared_ptr<Resource>> shared_owned_;
   std::vector<Resource*> shared_;
   std::vector<GroupSlot> slots_;  // index = GroupId
   std::vector<BatchQueue> queues_;

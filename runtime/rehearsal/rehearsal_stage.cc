@@ -5,6 +5,7 @@
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/scripted/scripted_tokenizer.h"
+#include "kernels/weights/memory_channel.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/tenant_options.h"
@@ -15,7 +16,7 @@ namespace {
 // Larger than any sequence of a rehearsal, because its completions are short.
 constexpr int32_t kSequenceTokensMax = 1 << 30;
 
-using Made = Result<std::unique_ptr<Resource>>;
+using Made = Result<std::shared_ptr<Resource>>;
 
 /// The limits of the graph file and the costs of a small model.
 ScriptedEngineOptions engine_options(const Plan& plan, const PlanResource& resource) {
@@ -56,7 +57,7 @@ ScriptedLearnerOptions learner_options(const PlanResource& resource, int32_t max
 template <class T>
 Made as_resource(Result<std::unique_ptr<T>> made) {
   if (!made.ok()) return std::move(made).error();
-  return std::unique_ptr<Resource>(std::move(made).value());
+  return std::shared_ptr<Resource>(std::move(made).value());
 }
 
 Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
@@ -67,10 +68,10 @@ Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
   if (resource.kind == Learner::kResourceKind)
     return as_resource(make_scripted_learner(learner_options(resource, max_steps)));
   if (resource.kind == Tokenizer::kResourceKind)
-    return std::unique_ptr<Resource>(make_scripted_tokenizer());
+    return std::shared_ptr<Resource>(make_scripted_tokenizer());
   if (resource.kind == WeightChannel::kResourceKind) {
     const auto& options = *static_cast<const WeightChannelOptions*>(resource.options.get());
-    return std::unique_ptr<Resource>(memory_channel(static_cast<size_t>(options.versions_max)));
+    return std::shared_ptr<Resource>(make_memory_channel(static_cast<size_t>(options.versions_max)));
   }
   return error(Code::kUnavailable, "a resource of kind '{}' has no scripted form", resource.kind);
 }

@@ -138,7 +138,7 @@ class CheckedEngine final : public TracedEngine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_checked_engine(CheckedEngineSetup setup) {
+std::shared_ptr<Engine> make_checked_engine(CheckedEngineSetup setup) {
   return std::make_unique<CheckedEngine>(std::move(setup));
 }
 

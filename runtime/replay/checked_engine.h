@@ -19,13 +19,13 @@
 namespace primerl {
 
 struct CheckedEngineSetup {
-  std::unique_ptr<Engine> engine;  // the real engine, as made
+  std::shared_ptr<Engine> engine;  // the real engine, as made
   NextAnswer next;
   ReplayTolerance tolerance;
   std::shared_ptr<ToleranceCounts> near = {};  // counts the compared numbers; may be null
   /// Called once, in the step where the first difference is found.
   std::function<void(std::string what)> on_divergence;
 };
-std::unique_ptr<Engine> make_checked_engine(CheckedEngineSetup setup);
+std::shared_ptr<Engine> make_checked_engine(CheckedEngineSetup setup);
 
 }  // namespace primerl

@@ -329,12 +329,12 @@ Status play_to_checkpoint(
   use_learner_from(
       setup,
       [make = std::move(make), &real](const Plan& plan,
-                                      int32_t index) -> Result<std::unique_ptr<Resource>> {
+                                      int32_t index) -> Result<std::shared_ptr<Resource>> {
         ASSIGN_OR_RETURN(auto made, make(plan, index));
-        auto learner = take_as<Learner>(made);
+        auto learner = std::dynamic_pointer_cast<Learner>(made);
         if (learner == nullptr) return made;
         real = learner.get();
-        return std::unique_ptr<Resource>(std::move(learner));
+        return std::shared_ptr<Resource>(std::move(learner));
       },
       remake.points);
   setup.process_services = &services;

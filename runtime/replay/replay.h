@@ -100,7 +100,7 @@ struct ReplaySetup {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Trace> trace;
   /// Makes the resources of real groups; `answers` stays valid as long as the replay.
-  std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
+  std::function<Result<std::shared_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
       factory;
   ProcessServices* process_services = nullptr;  // must stay valid while the replay exists
   /// If weights are computed again, a step waits until the weights that it fetched were published.

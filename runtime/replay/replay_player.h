@@ -82,7 +82,7 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   const std::shared_ptr<const Wiring> wiring_;
   const uint32_t incarnation_;                    // of the recorded process
   std::unique_ptr<const RecordedInputs> inputs_;  // null: no group is absent
-  std::vector<std::unique_ptr<Resource>> owned_;  // shared by groups
+  std::vector<std::shared_ptr<Resource>> owned_;  // shared by groups
   std::vector<Resource*> shared_;                 // index as Plan::resources
   std::vector<std::unique_ptr<Part>> parts_;      // index = GroupId; null: taken from the record
   uint32_t num_workers_ = 1;

@@ -128,7 +128,7 @@ class TracedChannel final : public WeightChannel {
     if (keep_ != nullptr && !group.is_none()) keep_(group, std::move(told));
   }
 
-  const std::unique_ptr<WeightChannel> channel_;
+  const std::shared_ptr<WeightChannel> channel_;
   const Next next_;
   const Keep keep_;
   const bool without_tensors_;
@@ -173,7 +173,7 @@ bool is_failed_channel_answer(std::span<const std::byte> note) {
          static_cast<uint8_t>(note[kVersionBytes]) <= static_cast<uint8_t>(Code::kDeviceLost);
 }
 
-std::unique_ptr<WeightChannel> make_recording_channel(std::unique_ptr<WeightChannel> channel,
+std::shared_ptr<WeightChannel> make_recording_channel(std::shared_ptr<WeightChannel> channel,
                                                       Keep keep) {
   ReplayedChannelSetup setup;
   setup.channel = std::move(channel);
@@ -181,7 +181,7 @@ std::unique_ptr<WeightChannel> make_recording_channel(std::unique_ptr<WeightChan
   return std::make_unique<TracedChannel>(std::move(setup));
 }
 
-std::unique_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup) {
+std::shared_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup) {
   return std::make_unique<TracedChannel>(std::move(setup));
 }
 

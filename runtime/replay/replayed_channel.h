@@ -2,7 +2,7 @@
 ///
 /// Whether a version still existed when an engine asked depends on the speed of its learner. So the
 /// answer is recorded; the weights themselves are not. A replay's publisher may be further ahead,
-/// so the wrapped channel must keep more versions than in a run (memory_channel()).
+/// so the wrapped channel must keep more versions than in a run (make_memory_channel()).
 ///
 /// Threads: as for the channel that they replace; ActorGroup::running_here() is the calling group.
 #pragma once
@@ -40,8 +40,8 @@ class PublishedVersions {
 /// Whether a resource's note is a channel's answer that a version could not be fetched.
 bool is_failed_channel_answer(std::span<const std::byte> note);
 
-std::unique_ptr<WeightChannel> make_recording_channel(
-    std::unique_ptr<WeightChannel> channel,
+std::shared_ptr<WeightChannel> make_recording_channel(
+    std::shared_ptr<WeightChannel> channel,
     std::function<void(GroupId group, std::vector<std::byte> answer)> keep);
 
 /// Past the end of the record (`next` returns null) answers come from `channel`, and are recorded.
@@ -51,7 +51,7 @@ std::unique_ptr<WeightChannel> make_recording_channel(
 /// version gets it without any message.
 inline constexpr Duration kPublishMax = Duration::seconds(300);
 struct ReplayedChannelSetup {
-  std::unique_ptr<WeightChannel> channel;
+  std::shared_ptr<WeightChannel> channel;
   std::function<const std::vector<std::byte>*(GroupId group)> next;
   std::function<void(GroupId group, std::vector<std::byte> answer)> keep;
   bool without_tensors = false;
@@ -61,6 +61,6 @@ struct ReplayedChannelSetup {
       // called after each publish(); may be null
       {};
 };
-std::unique_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup);
+std::shared_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup);
 
 }  // namespace primerl

@@ -242,7 +242,7 @@ class ResumingEngine final : public TracedEngine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_resuming_engine(ResumingEngineSetup setup) {
+std::shared_ptr<Engine> make_resuming_engine(ResumingEngineSetup setup) {
   return std::make_unique<ResumingEngine>(std::move(setup));
 }
 

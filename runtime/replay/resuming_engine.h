@@ -18,7 +18,7 @@
 namespace primerl {
 
 struct ResumingEngineSetup {
-  std::unique_ptr<Engine> engine;  // the real engine, as made
+  std::shared_ptr<Engine> engine;  // the real engine, as made
   NextAnswer next;
   std::function<bool()> is_live;
   /// Weights of `version`, or of the next later version of its key that exists. Called once per key
@@ -26,6 +26,6 @@ struct ResumingEngineSetup {
   std::function<Result<std::shared_ptr<const WeightSnapshot>>(const KeyedVersion& version)>
       weights_from;
 };
-std::unique_ptr<Engine> make_resuming_engine(ResumingEngineSetup setup);
+std::shared_ptr<Engine> make_resuming_engine(ResumingEngineSetup setup);
 
 }  // namespace primerl

@@ -135,7 +135,7 @@ class ResumingLearner final : public TracedLearner {
 
 }  // namespace
 
-std::unique_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup) {
+std::shared_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup) {
   return std::make_unique<ResumingLearner>(std::move(setup));
 }
 

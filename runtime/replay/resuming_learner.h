@@ -28,7 +28,7 @@ struct RecoveryPoint {
 };
 
 struct ResumingLearnerSetup {
-  std::unique_ptr<Learner> learner;  // the real learner, as made
+  std::shared_ptr<Learner> learner;  // the real learner, as made
   NextAnswer next;
   std::function<bool()> is_live;
   std::vector<RecoveryPoint> points;  // by tenant slot
@@ -40,6 +40,6 @@ struct ResumingLearnerSetup {
   std::shared_ptr<ToleranceCounts> near = {};  // hears of those; may be null
   bool writes_files = true;                    // false: recorded checkpoints are not written again
 };
-std::unique_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup);
+std::shared_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup);
 
 }  // namespace primerl

@@ -11,6 +11,8 @@ constexpr size_t kPieceBytes = size_t{512} << 10;  // one answer must be smaller
 constexpr size_t kTokensInAnswerMax = size_t{32} << 10;
 constexpr int64_t kNotPrepared = -1;  // stands for the number of tensors
 
+using Applied = std::optional<uint64_t>;  // none: it is still being prepared
+
 enum class EngineCall : uint8_t {
   kSubmit,
   kTakeOver,
@@ -128,9 +130,7 @@ EngineState state_of(const EngineAnswer& answer) {
   return state;
 }
 
-}  // namespace
-
-class TracedEngine::Calls final : public TracedCalls<EngineAnswer, EngineCall> {
+class EngineCalls : public TracedCalls<EngineAnswer, EngineCall> {
  public:
   using TracedCalls::TracedCalls;
 
@@ -197,101 +197,125 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, EngineCall> {
   }
 };
 
-TracedEngine::TracedEngine(std::unique_ptr<Engine> engine, KeepAnswer keep)
-    : engine_(std::move(engine)),
-      calls_(std::make_unique<Calls>("engine", nullptr, std::move(keep))) {}
+class EngineRecorder final : public EngineObserver {
+ public:
+  explicit EngineRecorder(KeepAnswer keep) : calls_("engine", nullptr, std::move(keep)) {}
 
-TracedEngine::TracedEngine(std::unique_ptr<Engine> engine, NextAnswer next)
+  void submitted(const SequenceRequest& request, const Status& status) override {
+    (void)calls_.keep(EngineCall::kSubmit, status);
+    if (status.ok()) unfinished_.submitted(request);
+  }
+  void taken_over(SequenceId id, const Status& status) override {
+    (void)calls_.keep(EngineCall::kTakeOver, status);
+    if (status.ok()) unfinished_.taken_over(id);
+  }
+  void aborted(SequenceId id) override { unfinished_.aborted(id); }
+  void expired(SequenceId id) override { unfinished_.expired(id); }
+  void prefilled(const std::vector<PrefillEvent>& events) override {
+    unfinished_.prefilled(events);
+    EngineAnswer answer;
+    answer.prefilled = events;
+    calls_.keep(EngineCall::kPrefilled, std::move(answer));
+  }
+  void finished(const std::vector<FinishEvent>& events) override {
+    unfinished_.finished(events);
+    calls_.keep_finished(events);
+  }
+  void applied(const WeightSnapshot& snapshot, const Result<Applied>& applied) override {
+    if (applied.ok() && applied->has_value())
+      CHECK(unfinished_.applied.set(snapshot.key, snapshot.version), "an engine of too many keys");
+    (void)calls_.keep(EngineCall::kApply, applied, [](auto& answer, Applied count) {
+      answer.number = count ? static_cast<int64_t>(*count) : kNotPrepared;
+    });
+  }
+  /// An engine that replaces another one counts from 0, but a replay has one engine throughout.
+  void state_read(EngineState& state) override {
+    state.num_completed = unfinished_.num_completed;
+    state.num_failed = unfinished_.num_failed;
+    EngineAnswer answer;
+    PutNumbers put{state, answer.state};
+    EngineState::fields(put);
+    answer.versions = state.versions;
+    calls_.keep(EngineCall::kState, std::move(answer));
+  }
+  void length_read(int32_t max_sequence_tokens) override {
+    EngineAnswer answer;
+    answer.number = max_sequence_tokens;
+    calls_.keep(EngineCall::kLongest, std::move(answer));
+  }
+  Blob save_state() const override { return written_state(unfinished_); }
+  Status restore_state(const Blob& state) override {
+    ASSIGN_OR_RETURN(unfinished_, read_state<UnfinishedSequences>(state));
+    return ok();
+  }
+
+ private:
+  const EngineCalls calls_;
+  UnfinishedSequences unfinished_;
+};
+
+}  // namespace
+
+std::unique_ptr<EngineObserver> engine_recorder(KeepAnswer keep) {
+  return std::make_unique<EngineRecorder>(std::move(keep));
+}
+
+class TracedEngine::Calls final : public EngineCalls {
+ public:
+  using EngineCalls::EngineCalls;
+};
+
+TracedEngine::TracedEngine(std::shared_ptr<Engine> engine, NextAnswer next)
     : engine_(std::move(engine)),
       calls_(std::make_unique<Calls>("engine", std::move(next), nullptr)) {}
 
 TracedEngine::~TracedEngine() = default;
 
-bool TracedEngine::is_replaying() const { return calls_->has_record(); }
-
 Status TracedEngine::submit(SequenceRequest request) {
   if (is_replaying()) return calls_->take_status(EngineCall::kSubmit);
-  if (!calls_->is_recording()) return engine_->submit(std::move(request));
-  SequenceRequest flight = request;
-  Status submitted = calls_->keep(EngineCall::kSubmit, engine_->submit(std::move(request)));
-  if (submitted.ok()) unfinished_.submitted(std::move(flight));
-  return submitted;
+  return engine_->submit(std::move(request));
 }
 
 Status TracedEngine::take_over(SequenceId id) {
-  if (is_replaying()) return calls_->take_status(EngineCall::kTakeOver);
-  Status taken = calls_->keep(EngineCall::kTakeOver, engine_->take_over(id));
-  if (taken.ok()) unfinished_.taken_over(id);
-  return taken;
+  return is_replaying() ? calls_->take_status(EngineCall::kTakeOver) : engine_->take_over(id);
 }
 
 void TracedEngine::abort(SequenceId id) {
-  unfinished_.aborted(id);
   if (!is_replaying()) engine_->abort(id);
 }
 
 void TracedEngine::expire(SequenceId id) {
-  unfinished_.expired(id);
   if (!is_replaying()) engine_->expire(id);
 }
 
 // A missing answer, or an answer of another call, appears as a difference in the actors' emissions.
 
 std::vector<PrefillEvent> TracedEngine::take_prefilled() {
-  if (is_replaying()) {
-    auto recorded = calls_->take(EngineCall::kPrefilled);
-    return recorded.ok() ? std::move(recorded->prefilled) : std::vector<PrefillEvent>();
-  }
-  auto events = engine_->take_prefilled();
-  unfinished_.prefilled(events);
-  EngineAnswer answer;
-  answer.prefilled = events;
-  calls_->keep(EngineCall::kPrefilled, std::move(answer));
-  return events;
+  if (!is_replaying()) return engine_->take_prefilled();
+  auto recorded = calls_->take(EngineCall::kPrefilled);
+  return recorded.ok() ? std::move(recorded->prefilled) : std::vector<PrefillEvent>();
 }
 
 std::vector<FinishEvent> TracedEngine::take_finished() {
-  if (is_replaying()) return calls_->take_finished();
-  auto events = engine_->take_finished();
-  unfinished_.finished(events);
-  if (calls_->is_recording()) calls_->keep_finished(events);
-  return events;
+  return is_replaying() ? calls_->take_finished() : engine_->take_finished();
 }
 
 Result<uint64_t> TracedEngine::apply(const WeightSnapshot& snapshot) {
-  if (is_replaying()) {
-    ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(EngineCall::kApply));
-    return static_cast<uint64_t>(answer.number);
-  }
-  auto applied = engine_->apply(snapshot);
-  ASSIGN_OR_RETURN(const Applied kept,
-                   keep_applied(snapshot, applied.ok() ? Result<Applied>(Applied(*applied))
-                                                       : Result<Applied>(applied.error())));
-  return *kept;
+  if (!is_replaying()) return engine_->apply(snapshot);
+  ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(EngineCall::kApply));
+  return static_cast<uint64_t>(answer.number);
 }
 
 Result<std::optional<uint64_t>> TracedEngine::apply_prepared(
     const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (!is_replaying()) return keep_applied(*snapshot, engine_->apply_prepared(snapshot));
+  if (!is_replaying()) return engine_->apply_prepared(snapshot);
   ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(EngineCall::kApply));
   return answer.number == kNotPrepared ? Applied() : Applied(answer.number);
 }
 
-Result<std::optional<uint64_t>> TracedEngine::keep_applied(const WeightSnapshot& snapshot,
-                                                           Result<Applied> applied) {
-  if (applied.ok() && applied->has_value())
-    CHECK(unfinished_.applied.set(snapshot.key, snapshot.version), "an engine of too many keys");
-  return calls_->keep(EngineCall::kApply, std::move(applied), [](auto& answer, Applied count) {
-    answer.number = count ? static_cast<int64_t>(*count) : kNotPrepared;
-  });
-}
-
-Blob TracedEngine::save_state() const {
-  return calls_->is_recording() ? written_state(unfinished_) : Blob();
-}
-
 Status TracedEngine::restore_state(const Blob& state) {
-  ASSIGN_OR_RETURN(unfinished_, read_state<UnfinishedSequences>(state));
+  ASSIGN_OR_RETURN(const auto unfinished, read_state<UnfinishedSequences>(state));
+  (void)unfinished;
   return engine_ == nullptr ? ok() : engine_->restore_state(state);
 }
 
@@ -309,34 +333,15 @@ WeightManifest TracedEngine::manifest() const {
 }
 
 EngineState TracedEngine::state() const {
-  if (is_replaying()) {
-    const auto answer = calls_->take(EngineCall::kState);
-    return answer.ok() ? state_of(*answer) : EngineState();
-  }
-  EngineState state = engine_->state();
-  if (calls_->is_recording()) {
-    // An engine that replaces another one counts from 0, but a replay has one engine throughout.
-    state.num_completed = unfinished_.num_completed;
-    state.num_failed = unfinished_.num_failed;
-  }
-  EngineAnswer answer;
-  PutNumbers put{state, answer.state};
-  EngineState::fields(put);
-  answer.versions = state.versions;
-  calls_->keep(EngineCall::kState, std::move(answer));
-  return state;
+  if (!is_replaying()) return engine_->state();
+  const auto answer = calls_->take(EngineCall::kState);
+  return answer.ok() ? state_of(*answer) : EngineState();
 }
 
 int32_t TracedEngine::max_sequence_tokens() const {
-  if (is_replaying()) {
-    const auto answer = calls_->take(EngineCall::kLongest);
-    return answer.ok() ? static_cast<int32_t>(answer->number) : 0;
-  }
-  EngineAnswer answer;
-  answer.number = engine_->max_sequence_tokens();
-  const auto longest = static_cast<int32_t>(answer.number);
-  calls_->keep(EngineCall::kLongest, std::move(answer));
-  return longest;
+  if (!is_replaying()) return engine_->max_sequence_tokens();
+  const auto answer = calls_->take(EngineCall::kLongest);
+  return answer.ok() ? static_cast<int32_t>(answer->number) : 0;
 }
 
 Status TracedEngine::step() { return is_replaying() ? ok() : engine_->step(); }

@@ -1,26 +1,29 @@
-/// TracedEngine: an Engine that records its answers, or repeats those of a record.
+/// What a record keeps of an engine: an observer records its answers, and a TracedEngine repeats
+/// them.
 ///
 /// With the answers in the trace, Prefill and Decode are replayed without generating a token
-/// (`replay --depth learner` and `control`). Only this class defines what a record keeps of an
-/// engine: a new method of Engine needs one new method here. Threads: the same as those of the
-/// engine that it replaces.
+/// (`replay --depth learner` and `control`). A new method of Engine that answers needs its part
+/// here, twice. Threads: the same as those of the engine.
 #pragma once
 
 #include <memory>
+#include <span>
 
-#include "kernels/engine/engine.h"
-#include "runtime/replay/unfinished_sequences.h"
+#include "kernels/engine/observed_engine.h"
 #include "runtime/replay/traced_calls.h"
+#include "runtime/replay/unfinished_sequences.h"
 
 namespace primerl {
 
+/// Records the answers of an engine. Its state: the unfinished sequences, with which another engine
+/// continues.
+std::unique_ptr<EngineObserver> engine_recorder(KeepAnswer keep);
+
 class TracedEngine : public Engine {
  public:
-  /// Records the answers of `engine`.
-  TracedEngine(std::unique_ptr<Engine> engine, KeepAnswer keep);
   /// Repeats the record while is_replaying(), and otherwise calls `engine`. Null: it always
   /// repeats.
-  TracedEngine(std::unique_ptr<Engine> engine, NextAnswer next);
+  TracedEngine(std::shared_ptr<Engine> engine, NextAnswer next);
   ~TracedEngine() override;
 
   Status submit(SequenceRequest request) override;
@@ -30,7 +33,7 @@ class TracedEngine : public Engine {
   std::vector<PrefillEvent> take_prefilled() override;
   std::vector<FinishEvent> take_finished() override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  /// Recorded as an apply(), even while the engine still prepares. A replay prepares nothing.
+  /// A replay prepares nothing.
   Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   /// Not recorded: actors call it again in a replay, with any kind of engine.
@@ -43,23 +46,16 @@ class TracedEngine : public Engine {
   bool has_work() const override;
   Duration take_cost() override;
   std::string describe() const override;
-  /// For an engine that records: the unfinished sequences. The wrapped engine continues with them,
-  /// too.
-  Blob save_state() const override;
   Status restore_state(const Blob& state) override;
 
  protected:
-  virtual bool is_replaying() const;
+  virtual bool is_replaying() const { return true; }
   Engine& engine() const { return *engine_; }
 
  private:
-  using Applied = std::optional<uint64_t>;  // none: it is still being prepared
-  Result<Applied> keep_applied(const WeightSnapshot& snapshot, Result<Applied> applied);
-
   class Calls;
-  const std::unique_ptr<Engine> engine_;
+  const std::shared_ptr<Engine> engine_;
   const std::unique_ptr<const Calls> calls_;
-  UnfinishedSequences unfinished_;  // for an engine that records
 };
 
 /// Whether a resource's note is an engine's answer that a call failed.

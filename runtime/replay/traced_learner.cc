@@ -42,11 +42,11 @@ class TracedLearner::Calls final : public TracedCalls<LearnerAnswer, LearnerCall
   using TracedCalls::TracedCalls;
 };
 
-TracedLearner::TracedLearner(std::unique_ptr<Learner> learner, KeepAnswer keep)
+TracedLearner::TracedLearner(std::shared_ptr<Learner> learner, KeepAnswer keep)
     : learner_(std::move(learner)),
       calls_(std::make_unique<Calls>("learner", nullptr, std::move(keep))) {}
 
-TracedLearner::TracedLearner(std::unique_ptr<Learner> learner, NextAnswer next)
+TracedLearner::TracedLearner(std::shared_ptr<Learner> learner, NextAnswer next)
     : learner_(std::move(learner)),
       calls_(std::make_unique<Calls>("learner", std::move(next), nullptr)) {}
 

@@ -45,10 +45,10 @@ struct LearnerProgress {
 class TracedLearner : public Learner {
  public:
   /// Records the answers of `learner`.
-  TracedLearner(std::unique_ptr<Learner> learner, KeepAnswer keep);
+  TracedLearner(std::shared_ptr<Learner> learner, KeepAnswer keep);
   /// Repeats the record while is_replaying(), and otherwise calls `learner`. Null: it always
   /// repeats.
-  TracedLearner(std::unique_ptr<Learner> learner, NextAnswer next);
+  TracedLearner(std::shared_ptr<Learner> learner, NextAnswer next);
   ~TracedLearner() override;
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override;
@@ -80,7 +80,7 @@ class TracedLearner : public Learner {
   class Calls;
   Result<TrainReport> keep_step(TenantSlot tenant, Result<TrainReport> report);
 
-  const std::unique_ptr<Learner> learner_;
+  const std::shared_ptr<Learner> learner_;
   const std::unique_ptr<const Calls> calls_;
   LearnerProgress progress_;  // for a learner that records
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/weight_backend.h"
+#include "kernels/weights/memory_channel.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/backends.h"
 #include "runtime/replay/checked_engine.h"
@@ -30,11 +31,10 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
 }
 
 /// The resource. If it is a learner or an engine, `keep` gets its answers.
-std::unique_ptr<Resource> traced(std::unique_ptr<Resource> made, const KeepAnswer& keep) {
-  if (auto learner = take_as<Learner>(made))
-    return std::make_unique<TracedLearner>(std::move(learner), keep);
-  if (auto engine = take_as<Engine>(made))
-    return std::make_unique<TracedEngine>(std::move(engine), keep);
+std::shared_ptr<Resource> traced(std::shared_ptr<Resource> made, const KeepAnswer& keep) {
+  if (auto learner = std::dynamic_pointer_cast<Learner>(made))
+    return std::make_shared<TracedLearner>(std::move(learner), keep);
+  if (auto* engine = observed_engine(made)) engine->add(engine_recorder(keep));
   return made;
 }
 
@@ -42,15 +42,15 @@ std::unique_ptr<Resource> traced(std::unique_ptr<Resource> made, const KeepAnswe
 
 ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
   return [make = std::move(make), &recorder](const Plan& plan,
-                                             int32_t index) -> Result<std::unique_ptr<Resource>> {
+                                             int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
     const GroupId owner = owner_of(plan, index);
     const KeepAnswer keep = [&recorder, owner](std::vector<std::byte> answer) {
       recorder.add_answer(owner, std::move(answer));
     };
-    if (auto channel = take_as<WeightChannel>(*made))
-      return std::unique_ptr<Resource>(make_recording_channel(
+    if (auto channel = std::dynamic_pointer_cast<WeightChannel>(*made))
+      return std::shared_ptr<Resource>(make_recording_channel(
           std::move(channel), [&recorder](GroupId group, std::vector<std::byte> answer) {
             recorder.add_answer(group, std::move(answer));
           }));
@@ -77,17 +77,17 @@ Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channe
 
 /// In one process more versions are kept, so that an engine that is late in the record finds its
 /// version. An engine in another process gets the oldest version that exists.
-Result<std::unique_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32_t index,
+Result<std::shared_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32_t index,
                                                          const ResourceFactory& make) {
   ASSIGN_OR_RETURN(const std::string backend, weight_backend(plan, index));
-  if (backend == "memory") return memory_channel(versions_kept(plan, index));
+  if (backend == "memory") return make_memory_channel(versions_kept(plan, index));
   ASSIGN_OR_RETURN(auto made, make(plan, index));
-  auto channel = take_as<WeightChannel>(made);
+  auto channel = std::dynamic_pointer_cast<WeightChannel>(made);
   CHECK(channel != nullptr, "a resource is not of its kind");
   return channel;
 }
 
-std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> channel,
+std::shared_ptr<Resource> recovered_channel(std::shared_ptr<WeightChannel> channel,
                                             Recovery& recovery) {
   ReplayedChannelSetup setup;
   setup.channel = std::move(channel);
@@ -160,7 +160,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points) {
   auto channel_of = std::make_shared<WeightChannel*>(nullptr);
   return [make = std::move(make), &recovery, points = std::move(points), channel_of](
-             const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+             const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     const GroupId owner = owner_of(plan, index);
     const NextAnswer next = [&recovery, owner] { return recovery.take(owner); };
     const auto is_live = [&recovery] { return recovery.is_live(); };
@@ -171,7 +171,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
     }
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    if (auto engine = take_as<Engine>(*made)) {
+    if (auto engine = std::dynamic_pointer_cast<Engine>(*made)) {
       ResumingEngineSetup setup;
       setup.engine = std::move(engine);
       setup.next = next;
@@ -179,9 +179,9 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.weights_from = [channel_of](const KeyedVersion& version) {
         return weights_from(**channel_of, version);
       };
-      return std::unique_ptr<Resource>(make_resuming_engine(std::move(setup)));
+      return std::shared_ptr<Resource>(make_resuming_engine(std::move(setup)));
     }
-    if (auto learner = take_as<Learner>(*made)) {
+    if (auto learner = std::dynamic_pointer_cast<Learner>(*made)) {
       ASSIGN_OR_RETURN(const auto taken, learner_steps_in(plan, recovery.trace(), recovery.cuts()));
       for (const TenantSlot tenant : tenants_trained_by(plan, owner))
         if (const auto& point = points[tenant.index()]; taken[tenant.index()] < point.num_steps)
@@ -202,7 +202,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.on_divergence = [&recovery, owner](std::string what) {
         recovery.diverged(owner, std::move(what));
       };
-      return std::unique_ptr<Resource>(make_resuming_learner(std::move(setup)));
+      return std::shared_ptr<Resource>(make_resuming_learner(std::move(setup)));
     }
     return made;
   };
@@ -211,7 +211,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
 namespace {
 
 /// Its steps after the points are computed and compared.
-std::unique_ptr<Resource> comparing_learner(std::unique_ptr<Learner> made, const Plan& plan,
+std::shared_ptr<Resource> comparing_learner(std::shared_ptr<Learner> made, const Plan& plan,
                                             GroupId owner, ReplayedAnswers& answers,
                                             std::vector<RecoveryPoint> points,
                                             std::shared_ptr<ToleranceCounts> near,
@@ -239,7 +239,7 @@ std::vector<RecoveryPoint> points_of(const Plan& plan, std::optional<TenantSlot>
   return points;
 }
 
-std::unique_ptr<Resource> checked_engine(std::unique_ptr<Engine> made, const Plan& plan,
+std::shared_ptr<Resource> checked_engine(std::shared_ptr<Engine> made, const Plan& plan,
                                          GroupId owner, ReplayedAnswers& answers,
                                          std::shared_ptr<ToleranceCounts> near) {
   CheckedEngineSetup setup;
@@ -269,13 +269,13 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
   setup.factory = [make = std::move(make), depth, published, learners = std::move(learners),
                    is_exact, near = setup.near](
                       const Plan& plan, int32_t index,
-                      ReplayedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
+                      ReplayedAnswers& answers) -> Result<std::shared_ptr<Resource>> {
     const GroupId owner = owner_of(plan, index);
     const NextAnswer next = [&answers, owner] { return answers.take(owner); };
     const std::string_view kind = kind_of(plan, index);
     if (kind == WeightChannel::kResourceKind) {
       ReplayedChannelSetup channel;
-      channel.channel = memory_channel(versions_kept(plan, index));
+      channel.channel = make_memory_channel(versions_kept(plan, index));
       channel.next = [&answers](GroupId group) { return answers.take(group); };
       channel.without_tensors = depth != ReplayDepth::kFull;
       channel.may_come = [&answers] { return answers.is_parallel(); };
@@ -283,20 +283,20 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
         channel.published = [published, index](const KeyedVersion& version) {
           published->add(index, version);
         };
-      return std::unique_ptr<Resource>(make_replayed_channel(std::move(channel)));
+      return std::shared_ptr<Resource>(make_replayed_channel(std::move(channel)));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
-      return std::unique_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));
+      return std::shared_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
-      return std::unique_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
+      return std::shared_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (learners.is_checked || !is_exact)
-      if (auto learner = take_as<Learner>(*made))
+      if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
         return comparing_learner(std::move(learner), plan, owner, answers, learners.points, near,
                                  learners.writes_files);
     if (!is_exact)
-      if (auto engine = take_as<Engine>(*made))
+      if (auto engine = std::dynamic_pointer_cast<Engine>(*made))
         return checked_engine(std::move(engine), plan, owner, answers, near);
     // Skips the recorded answers of a real resource. Otherwise a channel would read them as its
     // own.

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "kernels/engine/engine_wrapper.h"
+#include "kernels/engine/observed_engine.h"
 #include "kernels/train/learner.h"
 #include "runtime/backends/backends.h"
 #include "runtime/program/exit_code.h"
@@ -32,19 +32,15 @@ class Watch {
   const OnDeviceLost on_lost_;
 };
 
-/// Wraps the calls of an engine that compute.
-class WatchedEngine final : public EngineWrapper {
+/// Watches the calls of an engine that compute.
+class EngineWatch final : public EngineObserver {
  public:
-  WatchedEngine(std::unique_ptr<Engine> engine, Watch watch)
-      : EngineWrapper(std::move(engine)), watch_(std::move(watch)) {}
+  explicit EngineWatch(Watch watch) : watch_(std::move(watch)) {}
 
-  Status step() override { return watch_.seen(EngineWrapper::step()); }
-  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
-    return watch_.seen(EngineWrapper::apply(snapshot));
-  }
-  Result<std::optional<uint64_t>> apply_prepared(
-      const std::shared_ptr<const WeightSnapshot>& snapshot) override {
-    return watch_.seen(EngineWrapper::apply_prepared(snapshot));
+  void stepped(Engine& /*engine*/, const Status& status) override { watch_.look(status); }
+  void applied(const WeightSnapshot& /*snapshot*/,
+               const Result<std::optional<uint64_t>>& num_tensors) override {
+    watch_.look(num_tensors);
   }
 
  private:
@@ -53,7 +49,7 @@ class WatchedEngine final : public EngineWrapper {
 
 class WatchedLearner final : public Learner {
  public:
-  WatchedLearner(std::unique_ptr<Learner> learner, Watch watch)
+  WatchedLearner(std::shared_ptr<Learner> learner, Watch watch)
       : learner_(std::move(learner)), watch_(std::move(watch)) {}
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
@@ -89,7 +85,7 @@ class WatchedLearner final : public Learner {
   Status restore_state(const Blob& state) override { return learner_->restore_state(state); }
 
  private:
-  const std::unique_ptr<Learner> learner_;
+  const std::shared_ptr<Learner> learner_;
   const Watch watch_;
 };
 
@@ -105,15 +101,14 @@ OnDeviceLost end_of_process(const Plan& plan, Log& log) {
 
 ResourceFactory device_watching_factory(ResourceFactory make, OnDeviceLost on_lost) {
   return [make = std::move(make), on_lost = std::move(on_lost)](
-             const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+             const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
     Watch watch(owner_of(plan, index), on_lost);
-    if (auto engine = take_as<Engine>(*made))
-      return std::unique_ptr<Resource>(
-          std::make_unique<WatchedEngine>(std::move(engine), std::move(watch)));
-    if (auto learner = take_as<Learner>(*made))
-      return std::unique_ptr<Resource>(
+    if (auto* engine = observed_engine(*made))
+      engine->add(std::make_unique<EngineWatch>(std::move(watch)));
+    else if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
+      return std::shared_ptr<Resource>(
           std::make_unique<WatchedLearner>(std::move(learner), std::move(watch)));
     return made;
   };

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "kernels/engine/engine_wrapper.h"
+#include "kernels/engine/observed_engine.h"
 #include "kernels/engine/options.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/devices.h"
@@ -14,52 +14,35 @@
 namespace primerl {
 namespace {
 
-class MeteredEngine final : public EngineWrapper {
+class EngineMeter final : public EngineObserver {
  public:
-  MeteredEngine(std::unique_ptr<Engine> engine, std::shared_ptr<EngineMetrics> board,
-                uint32_t resource, uint32_t group, std::optional<KvEventFileSetup> kv_events)
-      : EngineWrapper(std::move(engine)),
-        board_(std::move(board)),
-        resource_(resource),
-        group_(group) {
+  EngineMeter(std::shared_ptr<EngineMetrics> board, uint32_t resource, uint32_t group,
+              std::optional<KvEventFileSetup> kv_events)
+      : board_(std::move(board)), resource_(resource), group_(group) {
     if (kv_events) kv_events_.emplace(*std::move(kv_events));
     board_->add(resource_, group_);
   }
 
-  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
-    const Time began = board_->now();
-    auto applied = EngineWrapper::apply(snapshot);
-    if (applied.ok()) board_->applied(resource_, group_, snapshot.name(), board_->now() - began);
-    return applied;
-  }
-  Result<std::optional<uint64_t>> apply_prepared(
-      const std::shared_ptr<const WeightSnapshot>& snapshot) override {
-    const Time began = board_->now();
-    auto applied = EngineWrapper::apply_prepared(snapshot);
-    if (applied.ok() && applied->has_value())
-      board_->applied(resource_, group_, snapshot->name(), board_->now() - began);
-    return applied;
+  void applying() override { began_applying_ = board_->now(); }
+  void applied(const WeightSnapshot& snapshot,
+               const Result<std::optional<uint64_t>>& num_tensors) override {
+    if (num_tensors.ok() && num_tensors->has_value())
+      board_->applied(resource_, group_, snapshot.name(), board_->now() - began_applying_);
   }
 
-  Status submit(SequenceRequest request) override {
-    const SequenceId id = request.id;
-    const TenantSlot tenant = request.tenant;
-    const auto num_prompt_tokens = static_cast<int64_t>(request.prompt_tokens.size());
-    Status submitted = EngineWrapper::submit(std::move(request));
-    if (submitted.ok()) started_[id.value] = {board_->now(), {}, tenant, num_prompt_tokens};
-    return submitted;
+  void submitted(const SequenceRequest& request, const Status& status) override {
+    if (status.ok())
+      started_[request.id.value] = {
+          board_->now(), {}, request.tenant, std::ssize(request.prompt_tokens)};
   }
 
-  std::vector<PrefillEvent> take_prefilled() override {
-    auto events = EngineWrapper::take_prefilled();
+  void prefilled(const std::vector<PrefillEvent>& events) override {
     for (const PrefillEvent& event : events)
       if (const auto found = started_.find(event.id.value); found != started_.end())
         found->second.first_token = board_->now();
-    return events;
   }
 
-  std::vector<FinishEvent> take_finished() override {
-    auto events = EngineWrapper::take_finished();
+  void finished(const std::vector<FinishEvent>& events) override {
     ended_.clear();
     for (const FinishEvent& event : events) {
       const auto found = started_.find(event.id.value);
@@ -76,29 +59,23 @@ class MeteredEngine final : public EngineWrapper {
                         started.num_prompt_tokens, static_cast<int64_t>(event.tokens.size())});
     }
     if (!ended_.empty()) board_->ended(resource_, group_, ended_);
-    return events;
   }
 
   /// Called in each work call, so only a change is reported.
-  void set_paused(bool is_paused) override {
-    EngineWrapper::set_paused(is_paused);
+  void paused(bool is_paused) override {
     if (std::exchange(is_held_, is_paused) != is_paused) board_->held(resource_, group_, is_paused);
   }
 
-  void show_holders(const std::vector<EngineHolder>& holders) override {
-    EngineWrapper::show_holders(holders);
+  void holders_shown(const std::vector<EngineHolder>& holders) override {
     board_->set_holders(resource_, group_, holders);
   }
 
-  Status step() override {
-    Status stepped = EngineWrapper::step();
-    board_->stepped(resource_, group_, EngineWrapper::state());
-    if (kv_events_) {
-      kv_events_->write(EngineWrapper::take_kv_events(), wall_seconds());
-      board_->set_kv_event_counts(resource_, group_, kv_events_->num_written(),
-                                  kv_events_->num_dropped());
-    }
-    return stepped;
+  void stepped(Engine& engine, const Status& /*status*/) override {
+    board_->stepped(resource_, group_, engine.state());
+    if (!kv_events_) return;
+    kv_events_->write(engine.take_kv_events(), wall_seconds());
+    board_->set_kv_event_counts(resource_, group_, kv_events_->num_written(),
+                                kv_events_->num_dropped());
   }
 
  private:
@@ -112,6 +89,7 @@ class MeteredEngine final : public EngineWrapper {
   const std::shared_ptr<EngineMetrics> board_;
   const uint32_t resource_, group_;
   bool is_held_ = false;
+  Time began_applying_;
   std::optional<KvEventFile> kv_events_;           // none: its options request no events
   std::unordered_map<uint64_t, Started> started_;  // by SequenceId: sequences in the engine
   std::vector<RequestTimes> ended_;                // scratch
@@ -258,17 +236,17 @@ void EngineMetrics::set_kv_event_counts(uint32_t resource, uint32_t group, uint6
   use.num_kv_events_dropped = dropped;
 }
 
-ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineMetrics> board,
+ResourceFactory metering_factory(ResourceFactory make, std::shared_ptr<EngineMetrics> board,
                                  std::filesystem::path run_folder) {
   return [make = std::move(make), board = std::move(board), run_folder = std::move(run_folder)](
-             const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+             const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    auto engine = take_as<Engine>(*made);
-    if (engine == nullptr) return made;
-    return std::unique_ptr<Resource>(std::make_unique<MeteredEngine>(
-        std::move(engine), board, static_cast<uint32_t>(index), owner_of(plan, index).value,
-        kv_events_of(plan, index, run_folder)));
+    if (auto* engine = observed_engine(*made))
+      engine->add(std::make_unique<EngineMeter>(board, static_cast<uint32_t>(index),
+                                                owner_of(plan, index).value,
+                                                kv_events_of(plan, index, run_folder)));
+    return made;
   };
 }
 

@@ -1,5 +1,5 @@
-/// Metrics of a process's engines, for /metrics and `ps`. The wrapped engine counts the versions
-/// that it applied, how busy it is at the end of a step, and how long each request took. It also
+/// Metrics of a process's engines, for /metrics and `ps`. An observer counts the versions
+/// that an engine applied, how busy it is at the end of a step, and how long each request took. It also
 /// writes the events of its prefix cache into the run folder. Versions come only from
 /// Engine::apply(); a refused version is not counted.
 #pragma once
@@ -63,9 +63,9 @@ class EngineMetrics {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<std::string, Time>>> holders_;
 };
 
-/// Wraps `make`: its engines report to `board`. They write the events of their prefix caches to
+/// The resources of `make`. Their engines report to `board`. They write the events of their prefix caches to
 /// kv_events/ENGINE.GROUP.jsonl of `run_folder`, if their options request that.
-ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineMetrics> board,
+ResourceFactory metering_factory(ResourceFactory make, std::shared_ptr<EngineMetrics> board,
                                  std::filesystem::path run_folder);
 
 }  // namespace primerl

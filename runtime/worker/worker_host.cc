@@ -317,7 +317,7 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   auto factory = resource_factory(std::move(backends).value());
   factory = device_watching_factory(std::move(factory), end_of_process(*plan_, *log_));
-  setup.factory = watching_factory(std::move(factory), engines_, arguments_.run);
+  setup.factory = metering_factory(std::move(factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());

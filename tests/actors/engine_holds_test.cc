@@ -6,7 +6,7 @@
 
 #include "actors/decode/decode.h"
 #include "graph/testing/node_runner.h"
-#include "kernels/engine/pausable_engine.h"
+#include "kernels/engine/observed_engine.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "tests/actors/fakes.h"
 
@@ -65,7 +65,7 @@ struct HeldEngine : ::testing::Test {
     ScriptedEngineOptions options;
     options.new_tokens_min = options.new_tokens_max = 400;
     options.kv_blocks = 100;
-    engine = std::make_unique<PausableEngine>(*make_scripted_engine(options));
+    engine = std::make_unique<ObservedEngine>(*make_scripted_engine(options));
     decode.set_tenants({testing::a_tenant()});
     decode.use("engine", *engine);
     decode.use("weights", *weights);

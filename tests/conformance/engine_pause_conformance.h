@@ -2,7 +2,7 @@
 /// in a run. Included by engine_conformance.h.
 #pragma once
 
-#include "kernels/engine/pausable_engine.h"
+#include "kernels/engine/observed_engine.h"
 #include "tests/conformance/engine_under_test.h"
 
 namespace primerl {
@@ -18,7 +18,7 @@ TEST_P(EngineConformance, APauseChangesNoTokenWhereverItComes) {
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(plain->submit(request(id, 6)).ok());
   const Ends want = finish_all(*plain);
   for (int before = 0; before < 8; ++before) {
-    PausableEngine paused(make());
+    ObservedEngine paused(make());
     Engine* engine = &paused;
     Ends got;
     for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(engine->submit(request(id, 6)).ok());
@@ -48,7 +48,7 @@ TEST_P(EngineConformance, APauseChangesNoTokenWhereverItComes) {
 }
 
 TEST_P(EngineConformance, APausedEngineTakesEveryOtherCall) {
-  PausableEngine paused(make());
+  ObservedEngine paused(make());
   Engine* engine = &paused;
   Ends ends;
   ASSERT_TRUE(engine->submit(request(1, 6)).ok());
@@ -75,7 +75,7 @@ TEST_P(EngineConformance, APausedEngineTakesEveryOtherCall) {
 }
 
 TEST_P(EngineConformance, AnAbortOfAPausedSequenceGivesItsBlocksBackAtOnce) {
-  PausableEngine paused(make());
+  ObservedEngine paused(make());
   Engine* engine = &paused;
   Ends ends;
   ASSERT_TRUE(engine->submit(request(1, 20)).ok());

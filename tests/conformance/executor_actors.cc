@@ -451,8 +451,8 @@ std::shared_ptr<const Plan> conformance_plan(std::string_view graph, std::string
 }
 
 ResourceFactory conformance_factory() {
-  return [](const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
-    std::unique_ptr<Resource> made =
+  return [](const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
+    std::shared_ptr<Resource> made =
         std::make_unique<DiaryResource>(plan.resources[static_cast<size_t>(index)].name);
     return made;
   };

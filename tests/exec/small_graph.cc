@@ -154,7 +154,7 @@ std::shared_ptr<const Plan> SmallGraph::plan() {
 SmallRun::SmallRun(SmallGraph& graph, uint64_t seed, StepHooks* hooks)
     : plan(graph.plan()),
       executor(plan,
-               [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+               [](const Plan&, int32_t) -> Result<std::shared_ptr<Resource>> {
                  return error(Code::kInternal, "small graphs have no resources");
                },
                process_services,

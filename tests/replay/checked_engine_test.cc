@@ -58,9 +58,9 @@ class ACheckedEngine : public ::testing::Test {
   /// Records the answers of `told` to `calls`.
   template <class Calls>
   void record(std::unique_ptr<ToldEngine> told, const Calls& calls) {
-    TracedEngine recording(std::move(told), [this](std::vector<std::byte> answer) {
-      tape_.push_back(std::move(answer));
-    });
+    ObservedEngine recording(std::move(told));
+    recording.add(engine_recorder(
+        [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); }));
     calls(recording);
   }
   void record_ends(std::vector<FinishEvent> ends) {

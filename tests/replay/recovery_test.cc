@@ -448,13 +448,13 @@ INSTANTIATE_TEST_SUITE_P(Recovery, RecoverySeeds, ::testing::Range(uint64_t{0}, 
 TEST(Recovery, ATrainingStepThatComesOutOtherwiseStopsItAndIsNamed) {
   const Uninterrupted run({.seed = 3, .max_off_policy_steps = 0});
   const ResourceFactory otherwise = [](const Plan& plan,
-                                       int32_t index) -> Result<std::unique_ptr<Resource>> {
+                                       int32_t index) -> Result<std::shared_ptr<Resource>> {
     if (plan.resources[static_cast<size_t>(index)].kind != "learner")
       return resource_factory()(plan, index);
     ScriptedLearnerOptions options;
     options.seed = 99;
     ASSIGN_OR_RETURN(auto made, make_scripted_learner(options));
-    return std::unique_ptr<Resource>(std::move(made));
+    return std::shared_ptr<Resource>(std::move(made));
   };
   const auto resumed = run.resume(run.num_steps() / 2, false, otherwise);
   EXPECT_FALSE(resumed.went_live);

@@ -101,9 +101,10 @@ class ResumingEngine : public ::testing::Test {
   ResumingEngine() {
     auto original = std::make_unique<FakeEngine>();
     original_ = original.get();
-    recording_ = std::make_unique<TracedEngine>(
-        std::move(original),
-        [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); });
+    auto recording = std::make_shared<ObservedEngine>(std::move(original));
+    recording->add(engine_recorder(
+        [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); }));
+    recording_ = std::move(recording);
     auto real = std::make_unique<FakeEngine>();
     real_ = real.get();
     engine_ = make_resuming_engine({.engine = std::move(real),

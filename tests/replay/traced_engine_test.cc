@@ -55,8 +55,9 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
   auto engine = std::make_unique<EndingEngine>();
   engine->finished = ends;
   std::deque<std::vector<std::byte>> tape;
-  TracedEngine recording(std::move(engine),
-                         [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); });
+  ObservedEngine recording(std::move(engine));
+  recording.add(engine_recorder(
+      [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); }));
   EXPECT_EQ(recording.take_finished().size(), ends.size());
   std::vector<std::byte> answer;
   TracedEngine repeating(nullptr, [&]() -> const std::vector<std::byte>* {
@@ -82,8 +83,9 @@ TEST(TracedEngine, RepeatsHowOftenAnUpdateWasNotPreparedYet) {
   auto engine = std::make_unique<EndingEngine>();
   engine->preparations_left = 2;
   std::deque<std::vector<std::byte>> tape;
-  TracedEngine recording(std::move(engine),
-                         [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); });
+  ObservedEngine recording(std::move(engine));
+  recording.add(engine_recorder(
+      [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); }));
   const auto snapshot = std::make_shared<const WeightSnapshot>();
   const auto is_applied = [&](Engine& of) { return of.apply_prepared(snapshot).value(); };
   for (const std::optional<uint64_t> expected : {std::optional<uint64_t>(), {}, {3}})
@@ -103,7 +105,8 @@ TEST(TracedEngine, RepeatsHowOftenAnUpdateWasNotPreparedYet) {
 TEST(TracedEngine, TotalsOfEndsContinueFromItsSavedState) {
   auto ending = std::make_unique<EndingEngine>();
   EndingEngine& engine = *ending;
-  TracedEngine before(std::move(ending), [](std::vector<std::byte>) {});
+  ObservedEngine before(std::move(ending));
+  before.add(engine_recorder([](std::vector<std::byte>) {}));
   engine.finished = {an_end(1), an_end(2), an_end(3)};
   engine.finished[1].reason = FinishReason::kFailed;
   engine.finished[2].reason = FinishReason::kCancelled;
@@ -114,7 +117,8 @@ TEST(TracedEngine, TotalsOfEndsContinueFromItsSavedState) {
 
   auto resumed = std::make_unique<EndingEngine>();
   resumed->finished = {an_end(4)};
-  TracedEngine after(std::move(resumed), [](std::vector<std::byte>) {});
+  ObservedEngine after(std::move(resumed));
+  after.add(engine_recorder([](std::vector<std::byte>) {}));
   ASSERT_TRUE(after.restore_state(before.save_state()).ok());
   after.take_finished();
   EXPECT_EQ(after.state().num_completed, 2U);
@@ -134,7 +138,8 @@ TEST(TracedEngine, ItsSavedStateHasTheOptionsOfWhatIsInFlight) {
                   .presence_penalty = -0.7,
                   .num_top_logprobs = 6,
                   .prompt_logprobs = true};
-  TracedEngine recording(std::make_unique<EndingEngine>(), [](std::vector<std::byte>) {});
+  ObservedEngine recording(std::make_unique<EndingEngine>());
+  recording.add(engine_recorder([](std::vector<std::byte>) {}));
   ASSERT_TRUE(recording.submit(one).ok());
   const auto flights = read_state<UnfinishedSequences>(recording.save_state());
   ASSERT_TRUE(flights.ok());

@@ -50,11 +50,11 @@ class SpoilingEngine final : public EngineWrapper {
 
 ResourceFactory spoiling_factory() {
   return [make = resource_factory()](const Plan& plan,
-                                     int32_t index) -> Result<std::unique_ptr<Resource>> {
+                                     int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
-    auto engine = made.ok() ? take_as<Engine>(*made) : nullptr;
+    auto engine = made.ok() ? std::dynamic_pointer_cast<Engine>(*made) : nullptr;
     if (engine == nullptr) return made;
-    return std::unique_ptr<Resource>(std::make_unique<SpoilingEngine>(std::move(engine)));
+    return std::shared_ptr<Resource>(std::make_unique<SpoilingEngine>(std::move(engine)));
   };
 }
 

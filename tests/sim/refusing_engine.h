@@ -12,7 +12,7 @@ namespace primerl::sim {
 
 class RefusingEngine final : public EngineWrapper {
  public:
-  RefusingEngine(std::unique_ptr<Engine> engine, TenantSlot tenant, PolicyVersion first)
+  RefusingEngine(std::shared_ptr<Engine> engine, TenantSlot tenant, PolicyVersion first)
       : EngineWrapper(std::move(engine)), tenant_(tenant), first_(first) {}
 
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
@@ -34,12 +34,12 @@ class RefusingEngine final : public EngineWrapper {
 /// The program's resources, with such engines.
 inline ResourceFactory refusing_factory(TenantSlot tenant, PolicyVersion first) {
   return [make = resource_factory(), tenant, first](
-             const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+             const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    auto engine = take_as<Engine>(*made);
+    auto engine = std::dynamic_pointer_cast<Engine>(*made);
     if (engine == nullptr) return made;
-    return std::unique_ptr<Resource>(
+    return std::shared_ptr<Resource>(
         std::make_unique<RefusingEngine>(std::move(engine), tenant, first));
   };
 }

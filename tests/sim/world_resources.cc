@@ -2,6 +2,7 @@
 
 #include "kernels/engine/engine_wrapper.h"
 #include "kernels/train/learner.h"
+#include "kernels/weights/memory_channel.h"
 #include "kernels/weights/snapshot.h"
 #include "runtime/backends/backends.h"
 
@@ -11,7 +12,7 @@ namespace {
 /// Fails sequences as the world says, and refuses or delays weights.
 class TroubledEngine final : public EngineWrapper {
  public:
-  TroubledEngine(std::unique_ptr<Engine> engine, const WorldSpec& spec, int number)
+  TroubledEngine(std::shared_ptr<Engine> engine, const WorldSpec& spec, int number)
       : EngineWrapper(std::move(engine)), spec_(spec), number_(number) {}
 
   std::vector<FinishEvent> take_finished() override {
@@ -58,7 +59,7 @@ class TroubledEngine final : public EngineWrapper {
 /// Reports when it is asked for its limits: the record has the answer.
 class WatchedLearner final : public Learner {
  public:
-  WatchedLearner(std::unique_ptr<Learner> learner, std::function<void()> on_limits)
+  WatchedLearner(std::shared_ptr<Learner> learner, std::function<void()> on_limits)
       : learner_(std::move(learner)), on_limits_(std::move(on_limits)) {}
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
@@ -100,7 +101,7 @@ class WatchedLearner final : public Learner {
   std::string describe() const override { return learner_->describe(); }
 
  private:
-  const std::unique_ptr<Learner> learner_;
+  const std::shared_ptr<Learner> learner_;
   const std::function<void()> on_limits_;
 };
 
@@ -133,19 +134,19 @@ class SharedChannel final : public WeightChannel {
 }  // namespace
 
 ResourceFactory factory_of(const WorldSpec& spec, const std::function<void()>& on_limits) {
-  std::shared_ptr<WeightChannel> channel = memory_channel(2);
+  std::shared_ptr<WeightChannel> channel = make_memory_channel(2);
   return [spec, channel, on_limits, make = resource_factory(), number = 0](
-             const Plan& plan, int32_t index) mutable -> Result<std::unique_ptr<Resource>> {
+             const Plan& plan, int32_t index) mutable -> Result<std::shared_ptr<Resource>> {
     if (plan.resources[static_cast<size_t>(index)].kind == WeightChannel::kResourceKind)
-      return std::unique_ptr<Resource>(std::make_unique<SharedChannel>(channel, spec));
+      return std::shared_ptr<Resource>(std::make_unique<SharedChannel>(channel, spec));
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    if (auto learner = take_as<Learner>(*made); learner != nullptr)
-      return std::unique_ptr<Resource>(
+    if (auto learner = std::dynamic_pointer_cast<Learner>(*made); learner != nullptr)
+      return std::shared_ptr<Resource>(
           std::make_unique<WatchedLearner>(std::move(learner), on_limits));
-    auto engine = take_as<Engine>(*made);
+    auto engine = std::dynamic_pointer_cast<Engine>(*made);
     if (engine == nullptr) return made;
-    return std::unique_ptr<Resource>(
+    return std::shared_ptr<Resource>(
         std::make_unique<TroubledEngine>(std::move(engine), spec, number++));
   };
 }

@@ -209,7 +209,7 @@ void save_learner(const Plan& plan) {
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (plan.resources[i].kind != Learner::kResourceKind) continue;
     auto made = resource_factory()(plan, static_cast<int32_t>(i)).value();
-    const auto learner = take_as<Learner>(made);
+    const auto learner = std::dynamic_pointer_cast<Learner>(made);
     CHECK(learner->save(TenantSlot(0), resume_folder()).ok(), "no room for a checkpoint");
   }
 }

@@ -50,15 +50,15 @@ class LostDevice : public ::testing::Test {
 
   ResourceFactory factory() {
     const ResourceFactory make = [this](const Plan&,
-                                        int32_t index) -> Result<std::unique_ptr<Resource>> {
+                                        int32_t index) -> Result<std::shared_ptr<Resource>> {
       if (index == 0) {
         ScriptedEngineOptions options;
         options.device_fault_file = file_;
-        return std::unique_ptr<Resource>(make_scripted_engine(options).value());
+        return std::shared_ptr<Resource>(make_scripted_engine(options).value());
       }
       ScriptedLearnerOptions options;
       options.device_fault_file = file_;
-      return std::unique_ptr<Resource>(make_scripted_learner(options).value());
+      return std::shared_ptr<Resource>(make_scripted_learner(options).value());
     };
     return device_watching_factory(make, [this](GroupId owner, const Error& why) {
       heard_.push_back(fmt::format("{}: {}", owner.value, why.message()));
@@ -74,7 +74,7 @@ class LostDevice : public ::testing::Test {
 
 TEST_F(LostDevice, OfAnEngineIsReportedWithItsOwner) {
   auto made = factory()(plan_, 0).value();
-  const auto engine = take_as<Engine>(made);
+  const auto engine = std::dynamic_pointer_cast<Engine>(made);
   ASSERT_NE(engine, nullptr);
   ASSERT_TRUE(engine->submit(a_request()).ok());
   ASSERT_TRUE(engine->step().ok());
@@ -91,7 +91,7 @@ TEST_F(LostDevice, OfAnEngineIsReportedWithItsOwner) {
 
 TEST_F(LostDevice, OfALearnerIsReportedByEveryCall) {
   auto made = factory()(plan_, 1).value();
-  const auto learner = take_as<Learner>(made);
+  const auto learner = std::dynamic_pointer_cast<Learner>(made);
   ASSERT_NE(learner, nullptr);
   lose();
   EXPECT_FALSE(learner->step(a_batch(), never).ok());
@@ -121,7 +121,7 @@ TEST_F(LostDevice, EndsTheProcessWithItsLastWords) {
 
 TEST_F(LostDevice, IsNoOtherFault) {
   auto made = factory()(plan_, 1).value();
-  const auto learner = take_as<Learner>(made);
+  const auto learner = std::dynamic_pointer_cast<Learner>(made);
   ASSERT_NE(learner, nullptr);
   TrainBatch broken = a_batch();
   broken.samples[0].tokens[0] = -1;

@@ -67,11 +67,11 @@ Plan plan_of_one_group() {
   return plan;
 }
 
-TEST(MeteredEngine, HoldsWhatItAppliedLast) {
+TEST(EngineMeter, HoldsWhatItAppliedLast) {
   auto board = std::make_shared<EngineMetrics>();
-  const auto make = watching_factory(
-      [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
-        return std::unique_ptr<Resource>(std::make_unique<PickyEngine>());
+  const auto make = metering_factory(
+      [](const Plan&, int32_t) -> Result<std::shared_ptr<Resource>> {
+        return std::shared_ptr<Resource>(std::make_unique<PickyEngine>());
       },
       board, "");
   auto made = make(plan_of_one_group(), 1);
@@ -108,15 +108,15 @@ TEST(MeteredEngine, HoldsWhatItAppliedLast) {
   EXPECT_EQ(reports[1].group, 0u);
 }
 
-TEST(MeteredEngine, TellsHowLongEachRequestTook) {
+TEST(EngineMeter, TellsHowLongEachRequestTook) {
   Time now;
   auto board = std::make_shared<EngineMetrics>([&now] { return now; });
   ToldEngine* told = nullptr;
-  const auto make = watching_factory(
-      [&told](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+  const auto make = metering_factory(
+      [&told](const Plan&, int32_t) -> Result<std::shared_ptr<Resource>> {
         auto engine = std::make_unique<ToldEngine>();
         told = engine.get();
-        return std::unique_ptr<Resource>(std::move(engine));
+        return std::shared_ptr<Resource>(std::move(engine));
       },
       board, "");
   auto made = make(plan_of_one_group(), 1);
@@ -166,14 +166,14 @@ TEST(MeteredEngine, TellsHowLongEachRequestTook) {
 
 /// Counts prompt tokens that were not in the cache, and sampled tokens, of all ended requests,
 /// however they ended.
-TEST(MeteredEngine, CountsWhatItComputedForEachTenant) {
+TEST(EngineMeter, CountsWhatItComputedForEachTenant) {
   auto board = std::make_shared<EngineMetrics>();
   ToldEngine* told = nullptr;
-  const auto make = watching_factory(
-      [&told](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+  const auto make = metering_factory(
+      [&told](const Plan&, int32_t) -> Result<std::shared_ptr<Resource>> {
         auto engine = std::make_unique<ToldEngine>();
         told = engine.get();
-        return std::unique_ptr<Resource>(std::move(engine));
+        return std::shared_ptr<Resource>(std::move(engine));
       },
       board, "");
   auto made = make(plan_of_one_group(), 1);
@@ -206,11 +206,11 @@ TEST(MeteredEngine, CountsWhatItComputedForEachTenant) {
 /// One step of an engine with one cache event, with the option `kv_events_bytes_max`.
 EngineUse use_after_an_event(int64_t kv_events_bytes_max, const std::filesystem::path& run_folder) {
   auto board = std::make_shared<EngineMetrics>();
-  const auto make = watching_factory(
-      [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+  const auto make = metering_factory(
+      [](const Plan&, int32_t) -> Result<std::shared_ptr<Resource>> {
         auto engine = std::make_unique<ToldEngine>();
         engine->kv_events.events.emplace_back().number = 1;
-        return std::unique_ptr<Resource>(std::move(engine));
+        return std::shared_ptr<Resource>(std::move(engine));
       },
       board, run_folder);
   Plan plan = plan_of_one_group();
@@ -228,7 +228,7 @@ EngineUse use_after_an_event(int64_t kv_events_bytes_max, const std::filesystem:
   return board->uses().at(0);
 }
 
-TEST(MeteredEngine, WritesTheEventsOfItsCacheWhereOptionsAskForThem) {
+TEST(EngineMeter, WritesTheEventsOfItsCacheWhereOptionsAskForThem) {
   const ScratchFolder folder;
   EXPECT_EQ(use_after_an_event(0, folder.path()).num_kv_events, 0U);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -239,12 +239,12 @@ TEST(MeteredEngine, WritesTheEventsOfItsCacheWhereOptionsAskForThem) {
   EXPECT_EQ(full.num_kv_events_dropped, 1U);
 }
 
-TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {
+TEST(EngineMeter, OtherResourcesAndErrorsPassUnchanged) {
   auto board = std::make_shared<EngineMetrics>();
-  const auto make = watching_factory(
-      [](const Plan&, int32_t index) -> Result<std::unique_ptr<Resource>> {
+  const auto make = metering_factory(
+      [](const Plan&, int32_t index) -> Result<std::shared_ptr<Resource>> {
         if (index == 1) return error(Code::kUnavailable, "none");
-        return std::unique_ptr<Resource>(std::make_unique<OtherResource>());
+        return std::shared_ptr<Resource>(std::make_unique<OtherResource>());
       },
       board, "");
   const auto made = make(plan_of_one_group(), 0);
