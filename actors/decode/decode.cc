@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/common/completion.h"
+
 namespace primerl {
 namespace {
 
@@ -181,19 +183,8 @@ void Decode::answer(const FinishEvent& event) {
 
 void Decode::answer(const FinishEvent& event, RequestName name, const Known& known) {
   ++num_finished_;
-  Completion completion;
-  completion.request = name.request;
-  completion.session = known.session;
-  completion.attempt = known.attempt;
-  completion.end = event.reason;
-  completion.detail = event.detail;
-  completion.tokens = event.tokens;
-  completion.logprobs = event.logprobs;
-  completion.spans = event.spans;
-  completion.kept = event.kept;
-  completion.num_cached_tokens = event.num_cached_tokens;
   services().count("generation_tokens", static_cast<int64_t>(event.tokens.size()));
-  completion_.send(std::move(completion),
+  completion_.send(completion_of(name.request, known.session, known.attempt, event),
                    for_tenant(name.tenant).answering(known.cause).to_origin_of(known.origin));
 }
 

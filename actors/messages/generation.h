@@ -16,6 +16,7 @@
 #include "graph/base/random.h"
 #include "graph/message.h"
 #include "kernels/engine/finish.h"
+#include "kernels/engine/sampling_params.h"
 
 namespace primerl {
 
@@ -48,7 +49,7 @@ struct TokenPrefix {
 /// kUnknownSession, and the turn is sent again with its whole prompt.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t request = 0;
   uint64_t session = 0;   // the trajectory: all turns of a session use one engine
@@ -60,14 +61,7 @@ struct GenerateRequest {
                                        // known.num_tokens]
   uint64_t seed = 0;                   // of the sampling; random numbers are keyed by position, not
                                        // by timing
-  double temperature = 1.0;
-  double top_p = 1.0;
-  double min_p = 0.0;
-  int32_t top_k = 0;
-  int32_t max_tokens = 16;
-  bool ignore_eos = false;
-  std::vector<int32_t> stop_ids;
-  std::vector<std::string> stop;             // texts
+  SamplingParams sampling;
   Duration time_left = Duration::forever();  // until the sender gives up
   /// Requests of this tenant that the sender has received answers to. Each is listed once, in any
   /// later request, so the router knows which requests an engine still has to answer.
@@ -82,9 +76,7 @@ struct GenerateRequest {
     using G = GenerateRequest;
     f("request", &G::request)("session", &G::session)("attempt", &G::attempt)(
         "version", &G::version)("salt", &G::salt)("known", &G::known)(
-        "prompt_tokens", &G::prompt_tokens)("seed", &G::seed)("temperature", &G::temperature)(
-        "top_p", &G::top_p)("min_p", &G::min_p)("top_k", &G::top_k)("max_tokens", &G::max_tokens)(
-        "ignore_eos", &G::ignore_eos)("stop_ids", &G::stop_ids)("stop", &G::stop)(
+        "prompt_tokens", &G::prompt_tokens)("seed", &G::seed)("sampling", &G::sampling)(
         "time_left", &G::time_left)("answered", &G::answered);
   }
 };

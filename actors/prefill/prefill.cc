@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/common/completion.h"
+
 namespace primerl {
 namespace {
 
@@ -15,14 +17,7 @@ SequenceRequest sequence_for(const GenerateRequest& request, const std::vector<i
   sequence.id = sequence_of(name);
   sequence.tenant = name.tenant;
   sequence.prompt_tokens = prompt;
-  sequence.sampling.temperature = request.temperature;
-  sequence.sampling.top_k = request.top_k;
-  sequence.sampling.top_p = request.top_p;
-  sequence.sampling.min_p = request.min_p;
-  sequence.sampling.max_tokens = request.max_tokens;
-  sequence.sampling.ignore_eos = request.ignore_eos;
-  sequence.sampling.stop_ids = request.stop_ids;
-  sequence.sampling.stop = request.stop;
+  sequence.sampling = request.sampling;
   sequence.seed = request.seed;
   sequence.salt = request.salt;
   return sequence;
@@ -138,13 +133,7 @@ void Prefill::refuse_request(const GenerateRequest& request, const Error& error)
 
 void Prefill::answer(const GenerateRequest& request, FinishReason end, std::string detail,
                      const SendOptions& options) {
-  Completion completion;
-  completion.request = request.request;
-  completion.session = request.session;
-  completion.attempt = request.attempt;
-  completion.end = end;
-  completion.detail = std::move(detail);
-  refused_.send(std::move(completion), options);
+  refused_.send(completion_of(request, end, std::move(detail)), options);
 }
 
 void Prefill::answer_parked(const Parked& parked, FinishReason end, std::string detail) {

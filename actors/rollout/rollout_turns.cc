@@ -11,6 +11,17 @@
 namespace primerl {
 namespace {
 
+/// Each turn has its own max_tokens.
+SamplingParams sampling_params(const TenantSampling& tenant) {
+  return {.temperature = tenant.temperature,
+          .top_k = static_cast<int32_t>(tenant.top_k),
+          .top_p = tenant.top_p,
+          .min_p = tenant.min_p,
+          .ignore_eos = tenant.ignore_eos,
+          .stop_ids = {tenant.stop_ids.begin(), tenant.stop_ids.end()},
+          .stop = tenant.stop};
+}
+
 /// Checks that the completion has kept sets exactly when they were requested, and that they contain
 /// its tokens. The learner refuses ids beyond the vocabulary.
 Status check_kept_of(const Completion& completion, const TenantSampling& sampling) {
@@ -64,7 +75,6 @@ void Rollout::send_request(MemberId member_id) {
   Member& member = member_at(member_id);
   const Group& group = groups_.at(member_id.ordinal);
   const Trajectory& trajectory = member.trajectory;
-  const TenantSampling& sampling = tenant().sampling;
   member.request = next_request_++;
   requests_[member.request] = member_id;
   GenerateRequest request;
@@ -79,14 +89,8 @@ void Rollout::send_request(MemberId member_id) {
   member.asked = member.known.extended(request.prompt_tokens);
   // A turn that is sent again gets the same seed, and so samples the same tokens.
   request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
-  request.temperature = sampling.temperature;
-  request.top_p = sampling.top_p;
-  request.min_p = sampling.min_p;
-  request.top_k = static_cast<int32_t>(sampling.top_k);
-  request.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
-  request.ignore_eos = sampling.ignore_eos;
-  request.stop_ids.assign(sampling.stop_ids.begin(), sampling.stop_ids.end());
-  request.stop = sampling.stop;
+  request.sampling = sampling_params(tenant().sampling);
+  request.sampling.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
   request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
@@ -130,11 +134,7 @@ Result<std::string> Rollout::text_of(const Completion& completion) const {
   const TenantSampling& sampling = tenant().sampling;
   if (completion.end != FinishReason::kStop || sampling.include_stop)
     return tokenizer_->decode(completion.tokens);
-  SamplingParams stops;
-  stops.stop = sampling.stop;
-  stops.stop_ids.assign(sampling.stop_ids.begin(), sampling.stop_ids.end());
-  stops.ignore_eos = sampling.ignore_eos;
-  return text_before_stop(completion.tokens, stops, *tokenizer_);
+  return text_before_stop(completion.tokens, sampling_params(sampling), *tokenizer_);
 }
 
 void Rollout::take_tokens(MemberId member_id, const Completion& completion) {

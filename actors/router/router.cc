@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/common/completion.h"
+
 namespace primerl {
 namespace {
 
@@ -355,16 +357,11 @@ bool Router::answer_refused(int64_t most) {
     auto& [origin, waiting] = *asker;
     for (int64_t room = refused_.room(origin); room > 0 && most > 0 && !waiting.empty(); --room) {
       const Refusal& refusal = waiting.front();
-      Completion completion;
-      completion.request = refusal.held.request.request;
-      completion.session = refusal.held.request.session;
-      completion.attempt = refusal.held.request.attempt;
-      completion.end = refusal.end;
-      completion.detail = refusal.detail;
       services().count("requests_refused", 1);
-      refused_.send(std::move(completion), for_tenant(refusal.held.tenant)
-                                               .answering(refusal.held.cause)
-                                               .to_origin_of(refusal.held.origin));
+      refused_.send(completion_of(refusal.held.request, refusal.end, refusal.detail),
+                    for_tenant(refusal.held.tenant)
+                        .answering(refusal.held.cause)
+                        .to_origin_of(refusal.held.origin));
       waiting.pop_front();
       --most;
     }
@@ -407,17 +404,14 @@ void Router::send_abort(RequestName name, const Owed& owed) {
   const Abort abort{.request = name.request, .attempt = owed.attempt};
   const auto options = SendOptions().for_tenant(name.tenant).to_origin_of(owed.origin);
   const auto engines = prefill_.targets();
-  const auto holders = abort_.targets();
-  const auto index = std::find(engines.begin(), engines.end(), owed.engine) - engines.begin();
-  // The decode instance of an engine has the same index among the instances that only abort.
-  std::ptrdiff_t others = 0;
-  for (const InstanceId holder : holders) {
+  for (const InstanceId holder : abort_.targets()) {
     const bool is_prefill = std::find(engines.begin(), engines.end(), holder) != engines.end();
-    if (is_prefill ? holder == owed.engine : others++ == index) {
-      auto addressed_options = options;
-      addressed_options.target = holder;
-      abort_.send(abort, addressed_options);
-    }
+    const bool has_request = is_prefill ? holder == owed.engine
+                                        : services().share_resource(holder, owed.engine);
+    if (!has_request) continue;
+    auto addressed_options = options;
+    addressed_options.target = holder;
+    abort_.send(abort, addressed_options);
   }
 }
 

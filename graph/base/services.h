@@ -89,6 +89,9 @@ class Services {
   virtual std::string_view self_name() const = 0;  // "rollout.main", "decode#1"
   /// Which replica of its node this instance is, from 0, counted within its tenant.
   virtual int32_t replica() const = 0;
+  /// Whether two instances use the same copy of a resource that has one user group, for example the
+  /// prefill and the decode of an engine.
+  virtual bool share_resource(InstanceId one, InstanceId other) const = 0;
   /// Incarnation of this instance's process. The state of an earlier incarnation is lost.
   virtual uint32_t incarnation() const = 0;
   virtual std::span<const TenantSlot> tenants()

@@ -71,6 +71,11 @@ class NodeRunnerCore::World final : public Services,
   InstanceId self() const override { return kSelf; }
   std::string_view self_name() const override { return contract_.name; }
   int32_t replica() const override { return replica_; }
+  bool share_resource(InstanceId one, InstanceId other) const override {
+    return std::ranges::any_of(sharing_, [&](const std::vector<InstanceId>& users) {
+      return std::ranges::count(users, one) > 0 && std::ranges::count(users, other) > 0;
+    });
+  }
   uint32_t incarnation() const override { return kIncarnation; }
   std::span<const TenantSlot> tenants() const override { return slots_; }
   const Tenant& tenant(TenantSlot slot) const override {
@@ -273,6 +278,7 @@ class NodeRunnerCore::World final : public Services,
   std::map<std::string, Resource*, std::less<>> resources_;
   std::map<TenantSlot, ResumePoint> resume_points_;
   int32_t replica_ = 0;
+  std::vector<std::vector<InstanceId>> sharing_;  // users of each shared copy
   std::filesystem::path checkpoint_folder_;
   std::string file_fault_;
   bool started_ = false;
@@ -328,6 +334,9 @@ void NodeRunnerCore::set_resume_point(TenantSlot tenant, ResumePoint point) {
 void NodeRunnerCore::set_replica(int32_t replica) { world_->replica_ = replica; }
 void NodeRunnerCore::set_checkpoint_folder(std::filesystem::path folder) {
   world_->checkpoint_folder_ = std::move(folder);
+}
+void NodeRunnerCore::set_sharing(std::vector<InstanceId> instances) {
+  world_->sharing_.push_back(std::move(instances));
 }
 void NodeRunnerCore::set_targets(std::string_view output, std::vector<InstanceId> targets) {
   world_->targets_[world_->output_index(output)] = std::move(targets);

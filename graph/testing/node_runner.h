@@ -77,6 +77,8 @@ class NodeRunnerCore {
   void set_checkpoint_folder(std::filesystem::path folder);
 
   // At any time.
+  /// These instances use one copy of a resource. Without a call, no two instances do.
+  void set_sharing(std::vector<InstanceId> instances);
   void set_targets(std::string_view output, std::vector<InstanceId> targets);
   void set_room(std::string_view output, int64_t room);
   void set_stop_requested(bool requested);

@@ -263,6 +263,17 @@ std::span<const InstanceId> Running::targets(uint32_t output, TenantSlot tenant)
   return common_->flow->targets(index_, output, tenant);
 }
 
+bool Running::share_resource(InstanceId one, InstanceId other) const {
+  const Plan& plan = *common_->setup.plan;
+  const PlanInstance& first = plan.instance(one);
+  const PlanInstance& second = plan.instance(other);
+  if (first.group != second.group) return false;  // each group has its own copies
+  return std::ranges::any_of(plan.group(first.group).resources, [&](int32_t resource) {
+    return std::ranges::count(first.resources, resource) > 0 &&
+           std::ranges::count(second.resources, resource) > 0;
+  });
+}
+
 Resource* Running::find(std::string_view use) {
   const auto& setup = common_->setup;
   for (size_t i = 0; i < contract_->resources.size(); ++i) {

@@ -114,6 +114,7 @@ class Running final : public Services, public OutputSink, public Resources {
   InstanceId self() const override { return self_; }
   std::string_view self_name() const override { return instance_->name; }
   int32_t replica() const override { return instance_->replica; }
+  bool share_resource(InstanceId one, InstanceId other) const override;
   uint32_t incarnation() const override { return common_->setup.incarnation; }
   std::span<const TenantSlot> tenants() const override { return tenants_; }
   const Tenant& tenant(TenantSlot slot) const override;

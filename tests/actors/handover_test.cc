@@ -51,7 +51,7 @@ class Pair {
     made.session = 70 + request;
     made.attempt = 2;
     made.prompt_tokens = {2, 3, 4};
-    made.max_tokens = static_cast<int32_t>(1 + request % 5);
+    made.sampling.max_tokens = static_cast<int32_t>(1 + request % 5);
     made.seed = request;
     return prefill.give("request", made, kRollout);
   }

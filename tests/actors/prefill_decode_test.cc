@@ -20,7 +20,7 @@ GenerateRequest a_request(uint64_t request) {
   made.session = 70 + request;
   made.attempt = 2;
   made.prompt_tokens = {1, 2, 3};
-  made.max_tokens = 4;
+  made.sampling.max_tokens = 4;
   made.seed = 11;
   made.salt = "main:0";
   return made;

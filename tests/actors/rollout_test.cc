@@ -36,7 +36,7 @@ TEST_F(RolloutTest, AGroupIsOneRequestPerMemberWithItsOwnSeedAndOneSalt) {
     EXPECT_EQ(request.salt, "main:3");
     EXPECT_EQ(request.version, PolicyVersion(3));
     EXPECT_THAT(request.prompt_tokens, ElementsAre('a', 'b', 'c'));
-    EXPECT_EQ(request.max_tokens, 8);
+    EXPECT_EQ(request.sampling.max_tokens, 8);
   }
   EXPECT_EQ(rollout.emissions("generate").size(), 0U);
 }
@@ -360,7 +360,7 @@ TEST_F(TightRollout, NoTurnGrowsPastSeqLen) {
   live(0);
   task(0, "abcde");
   const auto made = requests();
-  EXPECT_EQ(made[0].max_tokens, 1);
+  EXPECT_EQ(made[0].sampling.max_tokens, 1);
   complete(made[0], "x", FinishReason::kLength);
   observe(actions().front(), 0, false, "more");
   EXPECT_THAT(requests(), IsEmpty()) << "no room is left";
@@ -376,12 +376,12 @@ TEST_F(TightRollout, AnObservationThatLeavesSpaceForOneTokenIsAppended) {
   live(0);
   task(0, "ab");
   const auto made = requests();
-  EXPECT_EQ(made[0].max_tokens, 4);
+  EXPECT_EQ(made[0].sampling.max_tokens, 4);
   complete(made[0], "x");
   observe(actions().front(), 0, false, "cd");  // five tokens, six are allowed
   const auto second = requests();
   ASSERT_THAT(second, SizeIs(1));
-  EXPECT_EQ(second[0].max_tokens, 1);
+  EXPECT_EQ(second[0].sampling.max_tokens, 1);
   complete(second[0], "y", FinishReason::kLength);
   observe(actions().front(), 1);
   complete(made[1], "x");

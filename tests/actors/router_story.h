@@ -47,6 +47,8 @@ struct RouterStory : ::testing::Test {
   explicit RouterStory(RouterOptions options = {}) : router(std::move(options)) {
     router.set_targets("prefill", {kPrefillA, kPrefillB});
     router.set_targets("abort", {kPrefillA, kPrefillB, kDecodeA, kDecodeB});
+    router.set_sharing({kPrefillA, kDecodeA});
+    router.set_sharing({kPrefillB, kDecodeB});
   }
   void ready(int64_t version = 0) {
     ASSERT_TRUE(router.give("load", a_load(kPrefillA, version)).ok());

@@ -297,6 +297,25 @@ TEST_F(RouterStory, ACancelReachesBothHalvesOfTheEngineThatHasTheRequest) {
   EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
 }
 
+// An abort goes to the users of the engine, wherever they are in the list of targets.
+TEST_F(RouterStory, ACancelReachesEveryDecodeOfTheEngineAndNoOther) {
+  const InstanceId second(22);
+  router.set_targets("abort", {kDecodeB, second, kPrefillB, kDecodeA, kPrefillA});
+  router.set_sharing({kPrefillA, second});
+  ready();
+  for (const uint64_t request : {1U, 2U}) ask(a_request(request, request));
+  const auto engines = router.targets_of("prefill");
+  for (const uint64_t request : {1U, 2U}) {
+    router.forget_sent("abort");
+    ASSERT_TRUE(router.give("cancel", Cancel{{request}}, rollout).ok());
+    if (engines[request - 1] == kPrefillA)
+      EXPECT_THAT(router.targets_of("abort"), ElementsAre(second, kDecodeA, kPrefillA));
+    else
+      EXPECT_THAT(router.targets_of("abort"), ElementsAre(kDecodeB, kPrefillB));
+  }
+  EXPECT_NE(engines[0], engines[1]) << "both engines are tried";
+}
+
 TEST_F(RouterStory, ACancelOfAHeldRequestIsAnsweredHere) {
   ask(a_request(1));
   ASSERT_TRUE(router.give("cancel", Cancel{{1}}, rollout).ok());
