@@ -1,7 +1,5 @@
 #include "runtime/transport/zmq_authenticator.h"
 
-#include <zmq.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -9,18 +7,6 @@
 
 namespace primerl {
 namespace {
-
-ZmqMessage message(std::string_view text) {
-  ZmqMessage made(text.size());
-  std::transform(text.begin(), text.end(), made.bytes().begin(),
-                 [](char each) { return static_cast<std::byte>(each); });
-  return made;
-}
-
-std::string text_of(const ZmqMessage& part) {
-  const auto bytes = part.bytes();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 /// The Z85 text of a key of 32 bytes; empty for another size.
 std::string key_text(const std::string& key) {
@@ -49,9 +35,9 @@ constexpr Duration kWaitMax = Duration::milliseconds(kHandshakeMilliseconds);
 
 }  // namespace
 
-Result<ZmqAuthenticator> ZmqAuthenticator::open(ZmqContext& context) {
-  ASSIGN_OR_RETURN(ZmqSocket socket, ZmqSocket::open(context, ZmqKind::kAuthenticator, {}));
-  RETURN_IF_ERROR(socket.bind("inproc://zeromq.zap.01"));
+Result<ZmqAuthenticator> ZmqAuthenticator::open(zmq::context_t& context) {
+  ASSIGN_OR_RETURN(zmq::socket_t socket, open_socket(context, ZmqKind::kAuthenticator, {}));
+  RETURN_IF_ERROR(bind_socket(socket, "inproc://zeromq.zap.01"));
   return ZmqAuthenticator(std::move(socket));
 }
 
@@ -63,11 +49,11 @@ uint64_t ZmqAuthenticator::serve(const Judge& judge, Time now) {
     return verdict != KeyVerdict::kNotYet;
   });
   uint64_t num_refused = 0;
-  ZmqMessage part;
-  for (int i = 0; i < kAskedPerTurn && socket_.receive(part); ++i) {
+  zmq::message_t part;
+  for (int i = 0; i < kAskedPerTurn && receive_part(socket_, part); ++i) {
     // asker, delimiter, version, request id, domain, address, identity, mechanism, credentials ...
-    std::vector<std::string> words = {text_of(part)};
-    while (part.has_more() && socket_.receive(part)) words.push_back(text_of(part));
+    std::vector<std::string> words = {part.to_string()};
+    while (part.more() && receive_part(socket_, part)) words.push_back(part.to_string());
     if (words.size() < 4) continue;
     const bool is_curve = words.size() == 9 && words[2] == "1.0" && words[7] == "CURVE";
     Asked asked = {words[0], words[3], is_curve ? key_text(words[8]) : std::string(), now};
@@ -83,16 +69,16 @@ uint64_t ZmqAuthenticator::serve(const Judge& judge, Time now) {
 
 void ZmqAuthenticator::answer(const Asked& asked, KeyVerdict verdict) {
   const auto [status, text] = words_of(verdict);
-  std::array<ZmqMessage, 8> parts = {
-      message(asked.asker),
-      message(""),
-      message("1.0"),
-      message(asked.request),
-      message(status),
-      message(text),
-      message(verdict == KeyVerdict::kLetIn ? asked.key : std::string()),
-      message("")};
-  (void)socket_.send(parts);
+  std::array<zmq::message_t, 8> parts = {
+      zmq::message_t(asked.asker),
+      zmq::message_t(),
+      zmq::message_t(std::string_view("1.0")),
+      zmq::message_t(asked.request),
+      zmq::message_t(status),
+      zmq::message_t(text),
+      zmq::message_t(verdict == KeyVerdict::kLetIn ? asked.key : std::string()),
+      zmq::message_t()};
+  (void)send_parts(socket_, parts);
 }
 
 }  // namespace primerl

@@ -23,12 +23,12 @@ class ZmqAuthenticator {
  public:
   using Judge = std::function<KeyVerdict(const std::string& key)>;  // Z85; "": no key
 
-  static Result<ZmqAuthenticator> open(ZmqContext& context);
+  static Result<ZmqAuthenticator> open(zmq::context_t& context);
 
   /// Answers pending requests without waiting, a limited number per call. Returns the number of
   /// keys that were refused or must wait.
   uint64_t serve(const Judge& judge, Time now);
-  ZmqSocket& socket() { return socket_; }
+  zmq::socket_t& socket() { return socket_; }
 
  private:
   /// A waiting connection. ZeroMQ closes it itself when its handshake takes too long.
@@ -36,10 +36,10 @@ class ZmqAuthenticator {
     std::string asker, request, key;
     Time since;
   };
-  explicit ZmqAuthenticator(ZmqSocket socket) : socket_(std::move(socket)) {}
+  explicit ZmqAuthenticator(zmq::socket_t socket) : socket_(std::move(socket)) {}
   void answer(const Asked& asked, KeyVerdict verdict);
 
-  ZmqSocket socket_;
+  zmq::socket_t socket_;
   std::deque<Asked> waiting_;
 };
 

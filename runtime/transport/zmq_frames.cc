@@ -1,7 +1,5 @@
 #include "runtime/transport/zmq_frames.h"
 
-#include <zmq.h>
-
 #include <cstring>
 #include <set>
 
@@ -33,35 +31,9 @@ ZmqSocketSettings settings_of(const FrameKeys& keys, size_t frame_bytes_max) {
   return settings;
 }
 
-ZmqMessage message_of(std::span<const std::byte> bytes) {
-  ZmqMessage message(bytes.size());
-  if (!bytes.empty()) std::memcpy(message.bytes().data(), bytes.data(), bytes.size());
-  return message;
-}
-
-std::vector<std::byte> bytes_of(const ZmqMessage& message) {
-  const auto bytes = message.bytes();
+std::vector<std::byte> copied(const zmq::message_t& message) {
+  const auto bytes = bytes_of(message);
   return {bytes.begin(), bytes.end()};
-}
-
-void wait_for(std::span<ZmqSocket* const> sockets, std::span<pollfd> descriptors,
-              Duration timeout) {
-  std::vector<zmq_pollitem_t> items;
-  items.reserve(sockets.size() + descriptors.size());
-  for (const ZmqSocket* socket : sockets) items.push_back({socket->handle(), 0, ZMQ_POLLIN, 0});
-  for (const pollfd& each : descriptors) {
-    const int events = ((each.events & POLLIN) != 0 ? ZMQ_POLLIN : 0) |
-                       ((each.events & POLLOUT) != 0 ? ZMQ_POLLOUT : 0);
-    items.push_back({nullptr, each.fd, static_cast<short>(events), 0});
-  }
-  const int64_t milliseconds = (timeout.to_nanoseconds() + 999'999) / 1'000'000;
-  zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(milliseconds));
-  for (size_t i = 0; i < descriptors.size(); ++i) {
-    const short ready = items[sockets.size() + i].revents;
-    descriptors[i].revents =
-        static_cast<short>(((ready & (ZMQ_POLLIN | ZMQ_POLLERR)) != 0 ? POLLIN : 0) |
-                           ((ready & ZMQ_POLLOUT) != 0 ? POLLOUT : 0));
-  }
 }
 
 class ZmqFrameListener final : public FrameListener {
@@ -74,11 +46,12 @@ class ZmqFrameListener final : public FrameListener {
     }
     ZmqSocketSettings settings = settings_of(keys, frame_bytes_max);
     settings.is_server = true;
-    ASSIGN_OR_RETURN(socket_, ZmqSocket::open(context_, ZmqKind::kRouter, settings));
+    ASSIGN_OR_RETURN(socket_, open_socket(context_, ZmqKind::kRouter, settings));
     const bool is_any = address.ends_with(":0");
-    ASSIGN_OR_RETURN(address_,
-                     socket_.bind(is_any ? address.substr(0, address.size() - 1) + "*" : address));
-    socket_.linger(kLinger);
+    ASSIGN_OR_RETURN(
+        address_,
+        bind_socket(socket_, is_any ? address.substr(0, address.size() - 1) + "*" : address));
+    set_linger(socket_, kLinger);
     return ok();
   }
   const std::string& address() const override { return address_; }
@@ -92,36 +65,35 @@ class ZmqFrameListener final : public FrameListener {
           },
           Time());
     while (true) {
-      ZmqMessage id, first, rest;
-      if (!socket_.receive(id)) return false;
-      if (!id.has_more() || !socket_.receive(first)) return false;
-      bool has_more = first.has_more();
+      zmq::message_t id, first, rest;
+      if (!receive_part(socket_, id)) return false;
+      if (!id.more() || !receive_part(socket_, first)) return false;
+      bool has_more = first.more();
       const bool is_too_many = has_more;
-      while (has_more) has_more = socket_.receive(rest) && rest.has_more();
+      while (has_more) has_more = receive_part(socket_, rest) && rest.more();
       if (is_too_many) {
         ++num_refused_;
         continue;
       }
-      const auto bytes = id.bytes();
-      from.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-      frame = bytes_of(first);
+      from = id.to_string();
+      frame = copied(first);
       return true;
     }
   }
   bool send(const std::string& to, std::span<const std::byte> frame) override {
-    std::array<ZmqMessage, 2> parts = {message_of(std::as_bytes(std::span(to))), message_of(frame)};
-    return socket_.send(parts) == ZmqSent::kSent;
+    std::array<zmq::message_t, 2> parts = {zmq::message_t(to), message_of(frame)};
+    return send_parts(socket_, parts);
   }
   void wait(std::span<pollfd> descriptors, Duration timeout) override {
-    std::vector<ZmqSocket*> sockets = {&socket_};
+    std::vector<zmq::socket_t*> sockets = {&socket_};
     if (authenticator_) sockets.push_back(&authenticator_->socket());
-    wait_for(sockets, descriptors, timeout);
+    wait_readable(sockets, descriptors, timeout);
   }
 
  private:
-  ZmqContext context_;
+  zmq::context_t context_;
   std::optional<ZmqAuthenticator> authenticator_;
-  ZmqSocket socket_;
+  zmq::socket_t socket_;
   std::set<std::string> allowed_;
   std::string address_;
   uint64_t num_refused_ = 0;
@@ -133,16 +105,17 @@ class ZmqFrameDialer final : public FrameDialer {
     RETURN_IF_ERROR(check_reach(address, keys.own.has_value(), !keys.listener_key.empty()));
     ZmqSocketSettings settings = settings_of(keys, frame_bytes_max);
     settings.routing_id = fresh_routing_id();
-    ASSIGN_OR_RETURN(socket_, ZmqSocket::open(context_, ZmqKind::kDealer, settings));
-    ASSIGN_OR_RETURN(monitor_, ZmqSocket::open(context_, ZmqKind::kMonitor, {}));
+    ASSIGN_OR_RETURN(socket_, open_socket(context_, ZmqKind::kDealer, settings));
+    ASSIGN_OR_RETURN(monitor_, open_socket(context_, ZmqKind::kMonitor, {}));
     constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                             ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                             ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED;
+    // zmq::monitor_t has no socket to wait for.
     if (zmq_socket_monitor(socket_.handle(), kMonitor, kEvents) != 0)
       return error(Code::kIo, "watching a connection: {}", zmq_strerror(errno));
-    RETURN_IF_ERROR(monitor_.connect(kMonitor));
-    RETURN_IF_ERROR(socket_.connect(address));
-    socket_.linger(kLinger);
+    RETURN_IF_ERROR(connect_socket(monitor_, kMonitor));
+    RETURN_IF_ERROR(connect_socket(socket_, address));
+    set_linger(socket_, kLinger);
     return ok();
   }
   ~ZmqFrameDialer() override {
@@ -151,35 +124,34 @@ class ZmqFrameDialer final : public FrameDialer {
 
   bool receive(std::vector<std::byte>& frame) override {
     look();
-    ZmqMessage first, rest;
-    if (!socket_.receive(first)) return false;
-    frame = bytes_of(first);
-    bool has_more = first.has_more();
+    zmq::message_t first, rest;
+    if (!receive_part(socket_, first)) return false;
+    frame = copied(first);
+    bool has_more = first.more();
     // An agent frame never has several parts: the empty frame makes the decoder end the connection.
     if (has_more) frame.clear();
-    while (has_more) has_more = socket_.receive(rest) && rest.has_more();
+    while (has_more) has_more = receive_part(socket_, rest) && rest.more();
     return true;
   }
   bool send(std::span<const std::byte> frame) override {
-    std::array<ZmqMessage, 1> parts = {message_of(frame)};
-    return socket_.send(parts) == ZmqSent::kSent;
+    std::array<zmq::message_t, 1> parts = {message_of(frame)};
+    return send_parts(socket_, parts);
   }
   void wait(std::span<pollfd> descriptors, Duration timeout) override {
-    const std::array<ZmqSocket*, 2> sockets = {&socket_, &monitor_};
-    wait_for(sockets, descriptors, timeout);
+    const std::array<zmq::socket_t*, 2> sockets = {&socket_, &monitor_};
+    wait_readable(sockets, descriptors, timeout);
   }
   Try newest_try() const override { return try_; }
 
  private:
   /// Reads the results of the attempts to connect since the last call.
   void look() {
-    ZmqMessage event, rest;
-    while (monitor_.receive(event)) {
+    zmq::message_t event, rest;
+    while (receive_part(monitor_, event)) {
       uint16_t what = 0;
-      if (event.bytes().size() >= sizeof what)
-        std::memcpy(&what, event.bytes().data(), sizeof what);
-      bool has_more = event.has_more();
-      while (has_more) has_more = monitor_.receive(rest) && rest.has_more();
+      if (event.size() >= sizeof what) std::memcpy(&what, event.data(), sizeof what);
+      bool has_more = event.more();
+      while (has_more) has_more = receive_part(monitor_, rest) && rest.more();
       note(what);
     }
   }
@@ -207,9 +179,9 @@ class ZmqFrameDialer final : public FrameDialer {
     }
   }
 
-  ZmqContext context_;
-  ZmqSocket socket_;
-  ZmqSocket monitor_;
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  zmq::socket_t monitor_;
   Try try_ = Try::kPending;
 };
 

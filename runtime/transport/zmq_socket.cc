@@ -1,212 +1,181 @@
 #include "runtime/transport/zmq_socket.h"
 
-#include <zmq.h>
-
 #include <cerrno>
-#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
 
 namespace primerl {
 namespace {
 
-static_assert(sizeof(zmq_msg_t) == 64, "ZmqMessage has room for ZeroMQ's messages");
-
-zmq_msg_t* of(std::array<std::byte, 64>& message) {
-  return reinterpret_cast<zmq_msg_t*>(message.data());
-}
-zmq_msg_t* of(const std::array<std::byte, 64>& message) {
-  // ZeroMQ's read functions do not take const.
-  return reinterpret_cast<zmq_msg_t*>(const_cast<std::byte*>(message.data()));
-}
-
-void release_blob(void*, void* hint) { const std::unique_ptr<Blob> blob(static_cast<Blob*>(hint)); }
-
-Error zmq_error(std::string_view what) {
-  return error(Code::kIo, "{}: {}", what, zmq_strerror(errno));
-}
-
-class Settings {
- public:
-  explicit Settings(void* socket) : socket_(socket) {}
-  void set(int option, int value) { set_bytes(option, &value, sizeof value); }
-  void set(int option, int64_t value) { set_bytes(option, &value, sizeof value); }
-  void set(int option, const std::string& value) { set_bytes(option, value.data(), value.size()); }
-  Status status() const { return status_; }
-
- private:
-  void set_bytes(int option, const void* value, size_t size) {
-    if (zmq_setsockopt(socket_, option, value, size) != 0 && status_.ok())
-      status_ = zmq_error(fmt::format("setting option {} of a socket", option));
+/// Calls `call`, again while a signal interrupts it. Empty: ZeroMQ reported `errno`.
+template <class Call>
+auto uninterrupted(const Call& call) -> std::optional<decltype(call())> {
+  while (true) {
+    try {
+      return call();
+    } catch (const zmq::error_t& fault) {
+      errno = fault.num();
+      if (fault.num() != EINTR) return std::nullopt;
+    }
   }
-  void* socket_;
-  Status status_;
-};
+}
 
-Status apply(void* socket, ZmqKind kind, const ZmqSocketSettings& settings) {
-  Settings to(socket);
-  to.set(ZMQ_LINGER, 0);
-  if (kind == ZmqKind::kAuthenticator || kind == ZmqKind::kMonitor) return to.status();
+void apply(zmq::socket_t& socket, ZmqKind kind, const ZmqSocketSettings& settings) {
+  namespace option = zmq::sockopt;
+  socket.set(option::linger, 0);
+  if (kind == ZmqKind::kAuthenticator || kind == ZmqKind::kMonitor) return;
   if (kind == ZmqKind::kRouter) {
-    to.set(ZMQ_ROUTER_MANDATORY, 1);
-    to.set(ZMQ_ROUTER_HANDOVER, 0);
+    socket.set(option::router_mandatory, true);
+    socket.set(option::router_handover, false);
   } else {
-    to.set(ZMQ_ROUTING_ID, settings.routing_id);
-    to.set(ZMQ_IMMEDIATE, 1);
-    to.set(ZMQ_RECONNECT_IVL, 20);
-    to.set(ZMQ_RECONNECT_IVL_MAX, 1000);
+    socket.set(option::routing_id, settings.routing_id);
+    socket.set(option::immediate, true);
+    socket.set(option::reconnect_ivl, 20);
+    socket.set(option::reconnect_ivl_max, 1000);
   }
-  to.set(ZMQ_SNDHWM, settings.high_water_mark);
-  to.set(ZMQ_RCVHWM, settings.high_water_mark);
-  to.set(ZMQ_MAXMSGSIZE, settings.message_bytes_max);
-  to.set(ZMQ_HANDSHAKE_IVL, kHandshakeMilliseconds);
+  socket.set(option::sndhwm, settings.high_water_mark);
+  socket.set(option::rcvhwm, settings.high_water_mark);
+  socket.set(option::maxmsgsize, settings.message_bytes_max);
+  socket.set(option::handshake_ivl, kHandshakeMilliseconds);
   // ZMQ_HEARTBEAT_IVL is not set: in 4.3.4 a ping on a broken connection whose reader is full ends
   // the process (assertion !_io_error, libzmq#4364, #4767). The probes of PeerConnection detect
   // silence instead.
-  to.set(ZMQ_TCP_KEEPALIVE, 1);
-  if (!settings.secret_key.empty()) {
-    to.set(ZMQ_CURVE_SERVER, settings.is_server ? 1 : 0);
-    to.set(ZMQ_CURVE_SECRETKEY, settings.secret_key);
-    if (!settings.is_server) {
-      to.set(ZMQ_CURVE_PUBLICKEY, settings.public_key);
-      to.set(ZMQ_CURVE_SERVERKEY, settings.server_key);
-    } else {
-      // Without a domain ZeroMQ asks no authenticator and accepts every key.
-      to.set(ZMQ_ZAP_DOMAIN, std::string("primerl"));
-    }
+  socket.set(option::tcp_keepalive, 1);
+  if (settings.secret_key.empty()) return;
+  socket.set(option::curve_server, settings.is_server);
+  socket.set(option::curve_secretkey, settings.secret_key);
+  if (!settings.is_server) {
+    socket.set(option::curve_publickey, settings.public_key);
+    socket.set(option::curve_serverkey, settings.server_key);
+  } else {
+    // Without a domain ZeroMQ asks no authenticator and accepts every key.
+    socket.set(option::zap_domain, std::string("primerl"));
   }
-  return to.status();
+}
+
+/// IPv4 numbers and wildcards need no IPv6, which a machine may lack. A name may be either.
+void choose_family(zmq::socket_t& socket, const std::string& address) {
+  const std::string_view host = std::string_view(address).substr(0, address.rfind(':'));
+  const bool is_ipv4 =
+      host.find_first_not_of("0123456789.*", host.rfind('/') + 1) == std::string_view::npos;
+  socket.set(zmq::sockopt::ipv6, address.starts_with("tcp://") && !is_ipv4);
 }
 
 }  // namespace
 
-ZmqMessage::ZmqMessage() { zmq_msg_init(of(message_)); }
-ZmqMessage::ZmqMessage(size_t num_bytes) {
-  CHECK(zmq_msg_init_size(of(message_), num_bytes) == 0, "no memory for a message");
+std::span<std::byte> bytes_of(zmq::message_t& message) {
+  return {message.data<std::byte>(), message.size()};
 }
-ZmqMessage::ZmqMessage(const Blob& blob) {
+std::span<const std::byte> bytes_of(const zmq::message_t& message) {
+  return {message.data<std::byte>(), message.size()};
+}
+
+zmq::message_t message_of(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
+
+zmq::message_t message_of(const Blob& blob) {
   auto kept = std::make_unique<Blob>(blob);
   auto* data = const_cast<std::byte*>(kept->bytes().data());  // never written to
   const size_t size = kept->size();
-  CHECK(zmq_msg_init_data(of(message_), data, size, release_blob, kept.release()) == 0,
-        "no memory for a message");
-}
-ZmqMessage::~ZmqMessage() { zmq_msg_close(of(message_)); }
-ZmqMessage::ZmqMessage(ZmqMessage&& other) noexcept {
-  zmq_msg_init(of(message_));
-  zmq_msg_move(of(message_), of(other.message_));
-}
-ZmqMessage& ZmqMessage::operator=(ZmqMessage&& other) noexcept {
-  zmq_msg_move(of(message_), of(other.message_));
-  return *this;
+  const auto release = [](void*, void* hint) {
+    const std::unique_ptr<Blob> owned(static_cast<Blob*>(hint));
+  };
+  return {data, size, release, kept.release()};
 }
 
-std::span<std::byte> ZmqMessage::bytes() {
-  return {static_cast<std::byte*>(zmq_msg_data(of(message_))), zmq_msg_size(of(message_))};
-}
-std::span<const std::byte> ZmqMessage::bytes() const {
-  return {static_cast<const std::byte*>(zmq_msg_data(of(message_))), zmq_msg_size(of(message_))};
-}
-bool ZmqMessage::has_more() const { return zmq_msg_more(of(message_)) != 0; }
-std::string_view ZmqMessage::user_id() const {
-  const char* id = zmq_msg_gets(of(message_), "User-Id");
+std::string_view user_id_of(const zmq::message_t& message) {
+  // gets() throws without a key, and this is asked for every message of a connection without keys.
+  const char* id = zmq_msg_gets(message.handle(), "User-Id");
   return id == nullptr ? std::string_view() : std::string_view(id);
 }
 
-ZmqContext::ZmqContext() : context_(zmq_ctx_new()) {
-  CHECK(context_ != nullptr, "no ZeroMQ context");
-}
-ZmqContext::~ZmqContext() {
-  while (zmq_ctx_term(context_) != 0 && errno == EINTR) {
-  }
-}
-
-Result<ZmqSocket> ZmqSocket::open(ZmqContext& context, ZmqKind kind,
+Result<zmq::socket_t> open_socket(zmq::context_t& context, ZmqKind kind,
                                   const ZmqSocketSettings& settings) {
-  static constexpr int kTypes[] = {ZMQ_ROUTER, ZMQ_DEALER, ZMQ_ROUTER, ZMQ_PAIR};
-  ZmqSocket socket(zmq_socket(context.handle(), kTypes[static_cast<int>(kind)]));
-  if (socket.handle() == nullptr) return zmq_error("opening a socket");
-  RETURN_IF_ERROR(apply(socket.handle(), kind, settings));
-  return socket;
-}
-
-ZmqSocket::~ZmqSocket() {
-  if (socket_ != nullptr) zmq_close(socket_);
-}
-ZmqSocket& ZmqSocket::operator=(ZmqSocket&& other) noexcept {
-  std::swap(socket_, other.socket_);
-  return *this;
-}
-
-/// IPv4 numbers and wildcards need no IPv6, which a machine may lack. A name may be either.
-Status ZmqSocket::choose_family(const std::string& address) {
-  const std::string_view host = std::string_view(address).substr(0, address.rfind(':'));
-  const bool is_ipv4 =
-      host.find_first_not_of("0123456789.*", host.rfind('/') + 1) == std::string_view::npos;
-  const int ipv6 = address.starts_with("tcp://") && !is_ipv4 ? 1 : 0;
-  if (zmq_setsockopt(socket_, ZMQ_IPV6, &ipv6, sizeof ipv6) == 0) return ok();
-  return zmq_error(fmt::format("preparing a socket for '{}'", address));
-}
-
-Result<std::string> ZmqSocket::bind(const std::string& address) {
-  RETURN_IF_ERROR(choose_family(address));
-  if (zmq_bind(socket_, address.c_str()) != 0)
-    return zmq_error(fmt::format("listening on '{}'", address));
-  std::array<char, 512> bound{};
-  size_t size = bound.size();
-  if (zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, bound.data(), &size) != 0)
-    return zmq_error(fmt::format("asking where '{}' listens", address));
-  return std::string(bound.data());
-}
-
-Status ZmqSocket::connect(const std::string& address) {
-  RETURN_IF_ERROR(choose_family(address));
-  if (zmq_connect(socket_, address.c_str()) != 0)
-    return zmq_error(fmt::format("connecting to '{}'", address));
-  return ok();
-}
-
-void ZmqSocket::linger(Duration limit) {
-  const auto milliseconds = static_cast<int>(limit.to_milliseconds());
-  if (socket_ != nullptr) zmq_setsockopt(socket_, ZMQ_LINGER, &milliseconds, sizeof milliseconds);
-}
-
-ZmqSent ZmqSocket::send(std::span<ZmqMessage> parts) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const int flags = ZMQ_DONTWAIT | (i + 1 < parts.size() ? ZMQ_SNDMORE : 0);
-    while (zmq_msg_send(of(parts[i].message_), socket_, flags) < 0) {
-      if (errno == EINTR) continue;
-      // ZeroMQ accepted the first part, so it accepts all of them. If a peer disconnects meanwhile,
-      // the message is lost.
-      return ZmqSent::kNobody;
-    }
+  static constexpr zmq::socket_type kTypes[] = {zmq::socket_type::router, zmq::socket_type::dealer,
+                                                zmq::socket_type::router, zmq::socket_type::pair};
+  try {
+    zmq::socket_t socket(context, kTypes[static_cast<size_t>(kind)]);
+    apply(socket, kind, settings);
+    return socket;
+  } catch (const zmq::error_t& fault) {
+    return error(Code::kIo, "opening a socket: {}", fault.what());
   }
-  return ZmqSent::kSent;
 }
 
-bool ZmqSocket::receive(ZmqMessage& part) {
-  while (zmq_msg_recv(of(part.message_), socket_, ZMQ_DONTWAIT) < 0)
-    if (errno != EINTR) return false;
+Result<std::string> bind_socket(zmq::socket_t& socket, const std::string& address) {
+  try {
+    choose_family(socket, address);
+    socket.bind(address);
+    return socket.get(zmq::sockopt::last_endpoint);
+  } catch (const zmq::error_t& fault) {
+    return error(Code::kIo, "listening on '{}': {}", address, fault.what());
+  }
+}
+
+Status connect_socket(zmq::socket_t& socket, const std::string& address) {
+  try {
+    choose_family(socket, address);
+    socket.connect(address);
+    return ok();
+  } catch (const zmq::error_t& fault) {
+    return error(Code::kIo, "connecting to '{}': {}", address, fault.what());
+  }
+}
+
+void set_linger(zmq::socket_t& socket, Duration limit) {
+  if (socket.handle() != nullptr)
+    socket.set(zmq::sockopt::linger, static_cast<int>(limit.to_milliseconds()));
+}
+
+bool send_parts(zmq::socket_t& socket, std::span<zmq::message_t> parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto flags = zmq::send_flags::dontwait |
+                       (i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    const auto sent = uninterrupted([&] { return socket.send(parts[i], flags); });
+    // If ZeroMQ accepted the first part, it accepts all of them. If a peer disconnects meanwhile,
+    // the message is lost.
+    if (!sent || !*sent) return false;
+  }
   return true;
 }
 
-bool zmq_any_readable(std::span<ZmqSocket* const> sockets) {
-  for (const ZmqSocket* socket : sockets) {
-    int events = 0;
-    size_t size = sizeof events;
-    if (zmq_getsockopt(socket->handle(), ZMQ_EVENTS, &events, &size) == 0 &&
-        (events & ZMQ_POLLIN) != 0)
-      return true;
+bool receive_part(zmq::socket_t& socket, zmq::message_t& part) {
+  const auto received =
+      uninterrupted([&] { return socket.recv(part, zmq::recv_flags::dontwait); });
+  return received && *received;
+}
+
+bool is_any_readable(std::span<zmq::socket_t* const> sockets) {
+  for (zmq::socket_t* socket : sockets) {
+    const auto events = uninterrupted([&] { return socket->get(zmq::sockopt::events); });
+    if (events && (*events & ZMQ_POLLIN) != 0) return true;
   }
   return false;
 }
 
-void zmq_wait(std::span<ZmqSocket* const> sockets, int fd, Duration timeout) {
-  std::vector<zmq_pollitem_t> items;
-  items.reserve(sockets.size() + 1);
-  items.push_back({nullptr, fd, ZMQ_POLLIN, 0});
-  for (const ZmqSocket* socket : sockets) items.push_back({socket->handle(), 0, ZMQ_POLLIN, 0});
+void wait_readable(std::span<zmq::socket_t* const> sockets, std::span<pollfd> descriptors,
+                   Duration timeout) {
+  std::vector<zmq::pollitem_t> items;
+  items.reserve(sockets.size() + descriptors.size());
+  for (zmq::socket_t* socket : sockets) items.push_back({socket->handle(), 0, ZMQ_POLLIN, 0});
+  for (const pollfd& each : descriptors) {
+    const int events = ((each.events & POLLIN) != 0 ? ZMQ_POLLIN : 0) |
+                       ((each.events & POLLOUT) != 0 ? ZMQ_POLLOUT : 0);
+    items.push_back({nullptr, each.fd, static_cast<short>(events), 0});
+  }
   // Rounded up: waking before the timer would only cost another check.
-  const int64_t milliseconds = (timeout.to_nanoseconds() + 999'999) / 1'000'000;
-  zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(milliseconds));
+  const std::chrono::milliseconds most((timeout.to_nanoseconds() + 999'999) / 1'000'000);
+  try {
+    zmq::poll(items, most);
+  } catch (const zmq::error_t&) {
+    return;  // a signal: the caller looks again
+  }
+  for (size_t i = 0; i < descriptors.size(); ++i) {
+    const short ready = items[sockets.size() + i].revents;
+    descriptors[i].revents =
+        static_cast<short>(((ready & (ZMQ_POLLIN | ZMQ_POLLERR)) != 0 ? POLLIN : 0) |
+                           ((ready & ZMQ_POLLOUT) != 0 ? POLLOUT : 0));
+  }
 }
 
 }  // namespace primerl

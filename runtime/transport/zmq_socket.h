@@ -1,15 +1,14 @@
-/// ZeroMQ's context, sockets and messages as values, without ZeroMQ's header, for zmq_transport.cc.
-/// A socket belongs to one thread at a time; all threads may use a context.
+/// Sockets and messages of ZeroMQ (cppzmq) with errors as values, for the other zmq_ files. A socket
+/// belongs to one thread at a time; all threads may use a context.
 #pragma once
 
-#include <array>
+#include <poll.h>
+
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
+#include <zmq.hpp>
 
 #include "graph/base/blob.h"
 #include "graph/base/clock.h"
@@ -17,42 +16,15 @@
 
 namespace primerl {
 
-/// A received message or one to send. Moving it may move its bytes.
-class ZmqMessage {
- public:
-  ZmqMessage();
-  /// An uninitialized message; fill it before sending.
-  explicit ZmqMessage(size_t num_bytes);
-  /// Shares the Blob's bytes until ZeroMQ has written them.
-  explicit ZmqMessage(const Blob& blob);
-  ~ZmqMessage();
-  ZmqMessage(ZmqMessage&& other) noexcept;
-  ZmqMessage& operator=(ZmqMessage&& other) noexcept;
-
-  std::span<std::byte> bytes();
-  std::span<const std::byte> bytes() const;
-  bool has_more() const;
-  /// The key that the peer proved on this connection; empty without a key. Valid as long as the
-  /// message.
-  std::string_view user_id() const;
-
- private:
-  friend class ZmqSocket;
-  alignas(8) std::array<std::byte, 64> message_;
-};
-
-class ZmqContext {
- public:
-  ZmqContext();
-  /// Waits until every socket's linger time is over.
-  ~ZmqContext();
-  ZmqContext(const ZmqContext&) = delete;
-  ZmqContext& operator=(const ZmqContext&) = delete;
-  void* handle() const { return context_; }
-
- private:
-  void* context_;
-};
+std::span<std::byte> bytes_of(zmq::message_t& message);
+std::span<const std::byte> bytes_of(const zmq::message_t& message);
+/// Copies the bytes.
+zmq::message_t message_of(std::span<const std::byte> bytes);
+/// Shares the Blob's bytes until ZeroMQ has written them.
+zmq::message_t message_of(const Blob& blob);
+/// The key that the peer proved on the connection of a received message; empty without a key. Valid
+/// as long as the message.
+std::string_view user_id_of(const zmq::message_t& message);
 
 /// A peer that connects and sends nothing is disconnected after this time.
 inline constexpr int kHandshakeMilliseconds = 5000;
@@ -68,39 +40,24 @@ struct ZmqSocketSettings {
 
 enum class ZmqKind { kRouter, kDealer, kAuthenticator, kMonitor };
 
-enum class ZmqSent { kSent, kNobody };
+Result<zmq::socket_t> open_socket(zmq::context_t& context, ZmqKind kind,
+                                  const ZmqSocketSettings& settings);
+/// Returns the bound address, with its port.
+Result<std::string> bind_socket(zmq::socket_t& socket, const std::string& address);
+Status connect_socket(zmq::socket_t& socket, const std::string& address);
+/// How long already sent messages may still be written after the socket was closed.
+void set_linger(zmq::socket_t& socket, Duration limit);
 
-class ZmqSocket {
- public:
-  ZmqSocket() = default;
-  static Result<ZmqSocket> open(ZmqContext& context, ZmqKind kind,
-                                const ZmqSocketSettings& settings);
-  ~ZmqSocket();
-  ZmqSocket(ZmqSocket&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
-  ZmqSocket& operator=(ZmqSocket&& other) noexcept;
-
-  /// Returns the bound address, with its port.
-  Result<std::string> bind(const std::string& address);
-  Status connect(const std::string& address);
-  /// How long already sent messages may still be written after the socket was closed.
-  void linger(Duration limit);
-
-  /// Sends all parts or none, and never blocks. kNobody: there is no peer, or not this one.
-  ZmqSent send(std::span<ZmqMessage> parts);
-  /// False: no message.
-  bool receive(ZmqMessage& part);
-
-  void* handle() const { return socket_; }
-
- private:
-  explicit ZmqSocket(void* socket) : socket_(socket) {}
-  Status choose_family(const std::string& address);
-  void* socket_ = nullptr;
-};
+/// Sends all parts or none, and never blocks. False: there is no peer, or not this one.
+bool send_parts(zmq::socket_t& socket, std::span<zmq::message_t> parts);
+/// False: no message.
+bool receive_part(zmq::socket_t& socket, zmq::message_t& part);
 
 /// Checks without a system call.
-bool zmq_any_readable(std::span<ZmqSocket* const> sockets);
-/// Waits until a socket or the file descriptor is readable, or `timeout` (zero: does not wait).
-void zmq_wait(std::span<ZmqSocket* const> sockets, int fd, Duration timeout);
+bool is_any_readable(std::span<zmq::socket_t* const> sockets);
+/// Waits until a socket is readable, a descriptor is ready (revents), or `timeout` has passed (zero:
+/// does not wait).
+void wait_readable(std::span<zmq::socket_t* const> sockets, std::span<pollfd> descriptors,
+                   Duration timeout);
 
 }  // namespace primerl

@@ -65,19 +65,19 @@ FrameOrigin origin_of(std::span<const std::byte> id) {
 }
 
 /// Keeps a received part alive for as long as a Blob views it.
-ReceivedPart received(ZmqMessage& part) {
-  if (part.bytes().size() < kOwnedBytesMin) return {nullptr, 0, part.bytes()};
-  const auto owner = std::make_shared<ZmqMessage>(std::move(part));
-  const auto bytes = std::as_const(*owner).bytes();
+ReceivedPart received(zmq::message_t& part) {
+  if (part.size() < kOwnedBytesMin) return {nullptr, 0, bytes_of(part)};
+  const auto owner = std::make_shared<zmq::message_t>(std::move(part));
+  const auto bytes = bytes_of(std::as_const(*owner));
   return {owner, bytes.size(), bytes};
 }
 
 /// Receives the parts after the first one. False: more than one further part; all are dropped.
-bool receive_rest(ZmqSocket& socket, std::array<ZmqMessage, 2>& parts) {
-  if (!parts[0].has_more()) return true;
-  if (!socket.receive(parts[1])) return false;
-  if (!parts[1].has_more()) return true;
-  for (ZmqMessage rest; socket.receive(rest) && rest.has_more();) {
+bool receive_rest(zmq::socket_t& socket, std::array<zmq::message_t, 2>& parts) {
+  if (!parts[0].more()) return true;
+  if (!receive_part(socket, parts[1])) return false;
+  if (!parts[1].more()) return true;
+  for (zmq::message_t rest; receive_part(socket, rest) && rest.more();) {
   }
   return false;
 }
@@ -126,7 +126,7 @@ class ZmqTransport final : public ConnectionTransport {
   Time now() const override { return to_time(Clock::now()); }
 
  private:
-  using Sockets = std::array<ZmqSocket, kNumLanes>;
+  using Sockets = std::array<zmq::socket_t, kNumLanes>;
   struct Dealer {
     uint32_t incarnation = 0;
     Time opened;
@@ -140,11 +140,11 @@ class ZmqTransport final : public ConnectionTransport {
   Status open_dealer(const PeerConnection& connection);
   KeyVerdict judge(const std::string& key);
   bool receive(Lane lane, Security security);
-  bool receive(Lane lane, ZmqSocket& socket, ProcessId connected_to);
+  bool receive(Lane lane, zmq::socket_t& socket, ProcessId connected_to);
   std::optional<FrameOrigin> greet(Lane lane, Security security, std::span<const std::byte> id,
-                                   const ZmqMessage& part);
+                                   const zmq::message_t& part);
   bool send_frames(PeerConnection& connection, Time& next);
-  ZmqSent send_frame(ZmqSocket& socket, const std::string* route, const OutFrame& frame);
+  bool send_frame(zmq::socket_t& socket, const std::string* route, const OutFrame& frame);
   Security security_of(const std::string& address) const;
   ZmqSocketSettings settings(Lane lane, Security security) const;
   void close_sockets(Duration linger);
@@ -154,7 +154,7 @@ class ZmqTransport final : public ConnectionTransport {
   const int event_;
   std::vector<PeerAddress> addresses_;
   // Used by the I/O thread only, with mutex() held.
-  ZmqContext context_;
+  zmq::context_t context_;
   std::optional<ZmqAuthenticator> authenticator_;
   std::array<Sockets, std::size(kSecurities)> routers_;  // only those that a listening address uses
   std::map<ProcessId, Dealer> dealers_;
@@ -164,7 +164,7 @@ class ZmqTransport final : public ConnectionTransport {
   bool is_breaking_ = false;
   Duration linger_;
   Status closed_;
-  std::vector<ZmqSocket*> polled_;  // also used without the lock
+  std::vector<zmq::socket_t*> polled_;  // also used without the lock
   // To wake the I/O thread: is_woken_ is accessed before is_sleeping_, on both sides.
   std::atomic<bool> is_woken_{false};
   std::atomic<bool> is_sleeping_{false};
@@ -201,16 +201,16 @@ Status ZmqTransport::listen() {
     const Security security = security_of(each);
     Sockets& routers = routers_[security];
     for (const Lane lane : kLanes) {
-      ZmqSocket& router = routers[static_cast<size_t>(lane)];
+      zmq::socket_t& router = routers[static_cast<size_t>(lane)];
       if (router.handle() != nullptr) continue;
       ZmqSocketSettings made = settings(lane, security);
       made.is_server = true;
-      ASSIGN_OR_RETURN(router, ZmqSocket::open(context_, ZmqKind::kRouter, made));
+      ASSIGN_OR_RETURN(router, open_socket(context_, ZmqKind::kRouter, made));
     }
     PeerAddress& bound = addresses_.emplace_back();
     const auto frames = static_cast<size_t>(Lane::kFrames), bulk = static_cast<size_t>(Lane::kBulk);
-    ASSIGN_OR_RETURN(bound.frames, routers[frames].bind(wanted.frames));
-    ASSIGN_OR_RETURN(bound.bulk, routers[bulk].bind(wanted.bulk));
+    ASSIGN_OR_RETURN(bound.frames, bind_socket(routers[frames], wanted.frames));
+    ASSIGN_OR_RETURN(bound.bulk, bind_socket(routers[bulk], wanted.bulk));
   }
   return ok();
 }
@@ -249,10 +249,10 @@ bool ZmqTransport::turn(Time& next) {
   polled_.clear();
   if (authenticator_) polled_.push_back(&authenticator_->socket());
   for (Sockets& routers : routers_)
-    for (ZmqSocket& router : routers)
+    for (zmq::socket_t& router : routers)
       if (router.handle() != nullptr) polled_.push_back(&router);
   for (auto& [process, dealer] : dealers_)
-    for (ZmqSocket& socket : dealer.sockets) polled_.push_back(&socket);
+    for (zmq::socket_t& socket : dealer.sockets) polled_.push_back(&socket);
   return has_more;
 }
 
@@ -260,12 +260,13 @@ void ZmqTransport::wait(Time until) {
   const auto spin_until = Clock::now() + std::chrono::nanoseconds(options_.spin.to_nanoseconds());
   while (Clock::now() < spin_until) {
     if (is_woken_.load(std::memory_order_relaxed)) return;
-    if (zmq_any_readable(polled_)) return;
+    if (is_any_readable(polled_)) return;
   }
   is_sleeping_.store(true);
   if (!is_woken_.load()) {
     const Time time = now();
-    if (until > time) zmq_wait(polled_, event_, until - time);
+    pollfd woken{event_, POLLIN, 0};
+    if (until > time) wait_readable(polled_, std::span(&woken, 1), until - time);
   }
   is_sleeping_.store(false);
   uint64_t count = 0;
@@ -304,8 +305,8 @@ Status ZmqTransport::open_dealer(const PeerConnection& connection) {
     ZmqSocketSettings made = settings(lane, security_of(address));
     made.routing_id = routing_id(identity(), attempt);
     made.server_key = connection.peer().public_key;
-    ASSIGN_OR_RETURN(socket, ZmqSocket::open(context_, ZmqKind::kDealer, made));
-    RETURN_IF_ERROR(socket.connect(address));
+    ASSIGN_OR_RETURN(socket, open_socket(context_, ZmqKind::kDealer, made));
+    RETURN_IF_ERROR(connect_socket(socket, address));
   }
   dealers_.insert_or_assign(connection.peer().process, std::move(dealer));
   return ok();
@@ -329,40 +330,40 @@ KeyVerdict ZmqTransport::judge(const std::string& key) {
 /// is checked until the greeting is accepted. After that no other process can use the routing id.
 std::optional<FrameOrigin> ZmqTransport::greet(Lane lane, Security security,
                                                std::span<const std::byte> id,
-                                               const ZmqMessage& part) {
+                                               const zmq::message_t& part) {
   const PeerConnection* connection = find(process_of(id));
   if (connection == nullptr || connection->connects()) return std::nullopt;
   FrameOrigin origin = origin_of(id);
   if (connection->is_bound(lane, origin)) return origin;
   const std::string& key = connection->peer().public_key;
-  origin.is_proven = security == kCurve && part.user_id() == key;
+  origin.is_proven = security == kCurve && user_id_of(part) == key;
   if (security == kCurve ? !origin.is_proven : !key.empty()) return std::nullopt;
   return origin;
 }
 
 bool ZmqTransport::receive(Lane lane, Security security) {
-  ZmqSocket& socket = routers_[security][static_cast<size_t>(lane)];
+  zmq::socket_t& socket = routers_[security][static_cast<size_t>(lane)];
   if (socket.handle() == nullptr) return false;
   for (int i = 0; i < kFramesPerTurn[static_cast<size_t>(lane)]; ++i) {
-    ZmqMessage id;
-    std::array<ZmqMessage, 2> parts;
-    if (!socket.receive(id)) return false;
-    const bool is_whole = socket.receive(parts[0]) && receive_rest(socket, parts);
-    const auto origin = greet(lane, security, id.bytes(), parts[0]);
+    zmq::message_t id;
+    std::array<zmq::message_t, 2> parts;
+    if (!receive_part(socket, id)) return false;
+    const bool is_whole = receive_part(socket, parts[0]) && receive_rest(socket, parts);
+    const auto origin = greet(lane, security, bytes_of(id), parts[0]);
     if (is_whole && origin)
-      arrive(lane, process_of(id.bytes()), *origin, received(parts[0]), received(parts[1]));
+      arrive(lane, process_of(bytes_of(id)), *origin, received(parts[0]), received(parts[1]));
     else
       refuse_unknown_peer(is_whole ? FrameRefusal::kUnknownPeer : FrameRefusal::kFramesDiffer);
   }
   return true;
 }
 
-bool ZmqTransport::receive(Lane lane, ZmqSocket& socket, ProcessId connected_to) {
+bool ZmqTransport::receive(Lane lane, zmq::socket_t& socket, ProcessId connected_to) {
   FrameOrigin origin;
   origin.is_own = true;
   for (int i = 0; i < kFramesPerTurn[static_cast<size_t>(lane)]; ++i) {
-    std::array<ZmqMessage, 2> parts;
-    if (!socket.receive(parts[0])) return false;
+    std::array<zmq::message_t, 2> parts;
+    if (!receive_part(socket, parts[0])) return false;
     if (receive_rest(socket, parts))
       arrive(lane, connected_to, origin, received(parts[0]), received(parts[1]));
     else
@@ -380,7 +381,7 @@ bool ZmqTransport::send_frames(PeerConnection& connection, Time& next) {
   for (const Lane lane : kLanes) {
     const auto index = static_cast<size_t>(lane);
     const Security security = connection.peer().public_key.empty() ? kPlain : kCurve;
-    ZmqSocket* socket = connection.connects() ? nullptr : &routers_[security][index];
+    zmq::socket_t* socket = connection.connects() ? nullptr : &routers_[security][index];
     if (dealer != dealers_.end()) socket = &dealer->second.sockets[index];
     if (socket == nullptr || socket->handle() == nullptr) continue;
     OutFrame frame;
@@ -389,7 +390,7 @@ bool ZmqTransport::send_frames(PeerConnection& connection, Time& next) {
       --left;
       const std::string* route =
           connection.connects() ? nullptr : &connection.route_of(lane, frame);
-      if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
+      if (send_frame(*socket, route, frame)) continue;
       // No connection now. The next turn tries again, at the latest at the next timer.
       connection.retry(lane, frame);
       is_waiting |= dealer != dealers_.end() && time - dealer->second.opened < kConnectFor;
@@ -401,28 +402,25 @@ bool ZmqTransport::send_frames(PeerConnection& connection, Time& next) {
   return has_more;
 }
 
-ZmqSent ZmqTransport::send_frame(ZmqSocket& socket, const std::string* route,
-                                 const OutFrame& frame) {
-  std::array<ZmqMessage, 3> parts;
+bool ZmqTransport::send_frame(zmq::socket_t& socket, const std::string* route,
+                              const OutFrame& frame) {
+  std::array<zmq::message_t, 3> parts;
   size_t count = 0;
-  if (route != nullptr) {
-    ZmqMessage& id = parts[count++] = ZmqMessage(route->size());
-    std::memcpy(id.bytes().data(), route->data(), route->size());
-  }
+  if (route != nullptr) parts[count++] = zmq::message_t(*route);
   const auto head = frame.head.bytes();
-  ZmqMessage& first = parts[count++] = ZmqMessage(kPeerFrameHeaderBytes + head.size());
-  encode_peer_frame_header(frame.header, first.bytes().first<kPeerFrameHeaderBytes>());
+  zmq::message_t& first = parts[count++] = zmq::message_t(kPeerFrameHeaderBytes + head.size());
+  encode_peer_frame_header(frame.header, bytes_of(first).first<kPeerFrameHeaderBytes>());
   if (!head.empty())
-    std::memcpy(first.bytes().data() + kPeerFrameHeaderBytes, head.data(), head.size());
-  if (!frame.data.empty()) parts[count++] = ZmqMessage(frame.data);
-  return socket.send(std::span(parts).first(count));
+    std::memcpy(bytes_of(first).data() + kPeerFrameHeaderBytes, head.data(), head.size());
+  if (!frame.data.empty()) parts[count++] = message_of(frame.data);
+  return send_parts(socket, std::span(parts).first(count));
 }
 
 void ZmqTransport::close_sockets(Duration linger) {
   for (auto& [process, dealer] : dealers_)
-    for (ZmqSocket& socket : dealer.sockets) socket.linger(linger);
+    for (zmq::socket_t& socket : dealer.sockets) set_linger(socket, linger);
   for (Sockets& routers : routers_)
-    for (ZmqSocket& socket : routers) socket.linger(linger);
+    for (zmq::socket_t& socket : routers) set_linger(socket, linger);
   dealers_.clear();
   routers_ = {};
   polled_.clear();

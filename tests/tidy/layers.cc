@@ -183,7 +183,7 @@ const std::vector<Fence>& fences() {
       {"PCRE2", {"pcre2"}, {"kernels/text/bpe*.cc", "kernels/text/pattern.cc"}},
       {"utf8proc", {"utf8proc"}, {"kernels/text/unicode.cc"}},
       {"zstd", {"zstd.h"}, {"runtime/trace/packed_segment.cc"}},
-      {"ZeroMQ", {"zmq"}, {"runtime/transport/zmq_*.cc"}},
+      {"ZeroMQ", {"zmq"}, {"runtime/transport/zmq_*"}},
       {"OpenSSL", {"openssl/"}, {"graph/base/sha256.cc"}},
       {"CUDA",
        {"cuda", "mma.h"},

@@ -114,29 +114,26 @@ class Attacker {
       settings.secret_key = keys->secret_key.reveal();
       settings.server_key = listener_key;
     }
-    auto socket = ZmqSocket::open(context_, ZmqKind::kDealer, settings);
-    if (!socket.ok() || !socket->connect(address).ok()) return;
+    auto socket = open_socket(context_, ZmqKind::kDealer, settings);
+    if (!socket.ok() || !connect_socket(*socket, address).ok()) return;
     sockets_.push_back(std::move(socket).value());
   }
   /// Returns how many were sent, alone or with a second and a third part.
   size_t send(const std::vector<std::vector<std::byte>>& frames) {
     size_t num_sent = 0;
     for (size_t i = 0; i < frames.size(); ++i)
-      for (ZmqSocket& socket : sockets_) {
-        std::array<ZmqMessage, 3> parts;
+      for (zmq::socket_t& socket : sockets_) {
+        std::array<zmq::message_t, 3> parts;
         const size_t count = i % 16 == 5 ? 3 : i % 16 == 9 ? 2 : 1;
-        for (size_t part = 0; part < count; ++part) {
-          parts[part] = ZmqMessage(frames[i].size());
-          std::copy(frames[i].begin(), frames[i].end(), parts[part].bytes().begin());
-        }
-        num_sent += socket.send(std::span(parts).first(count)) == ZmqSent::kSent ? 1 : 0;
+        for (size_t part = 0; part < count; ++part) parts[part] = message_of(frames[i]);
+        num_sent += send_parts(socket, std::span(parts).first(count)) ? 1 : 0;
       }
     return num_sent;
   }
 
  private:
-  ZmqContext context_;
-  std::vector<ZmqSocket> sockets_;
+  zmq::context_t context_;
+  std::vector<zmq::socket_t> sockets_;
 };
 
 /// Sends bytes that are not ZeroMQ, or only begin like it, to "tcp://127.0.0.1:port". Some

@@ -112,29 +112,29 @@ TEST(ZmqTransport, IgnoresFramesOfUnknownSenders) {
   const auto second = make(0, listening, got0);
   ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
   // One with a foreign routing id, and one that claims to be process 1; neither sends a greeting.
-  ZmqContext context;
-  std::vector<ZmqSocket> strangers;
+  zmq::context_t context;
+  std::vector<zmq::socket_t> strangers;
   for (const std::string& id :
        {std::string("nobody"),
         std::string("P\1\0\0\0\1\0\0\0\xff\0\0\0", 13) + std::string(32, 'x')}) {
     ZmqSocketSettings settings;
     settings.routing_id = id;
-    auto socket = ZmqSocket::open(context, ZmqKind::kDealer, settings);
+    auto socket = open_socket(context, ZmqKind::kDealer, settings);
     ASSERT_TRUE(socket.ok()) << socket.error().text();
-    ASSERT_TRUE(socket->connect(second->address().frames).ok());
+    ASSERT_TRUE(connect_socket(*socket, second->address().frames).ok());
     strangers.push_back(std::move(socket).value());
   }
   RandomStream random(1);
   for (int i = 0; i < 200; ++i)
-    for (ZmqSocket& stranger : strangers) {
-      std::array<ZmqMessage, 4> parts;
+    for (zmq::socket_t& stranger : strangers) {
+      std::array<zmq::message_t, 4> parts;
       const size_t count = 1 + random.below(parts.size());
       for (size_t part = 0; part < count; ++part) {
-        parts[part] = ZmqMessage(random.below(200));
-        for (std::byte& each : parts[part].bytes()) each = static_cast<std::byte>(random.next());
+        parts[part] = zmq::message_t(random.below(200));
+        for (std::byte& each : bytes_of(parts[part])) each = static_cast<std::byte>(random.next());
       }
-      ASSERT_TRUE(wait_until(
-          [&] { return stranger.send(std::span(parts).first(count)) == ZmqSent::kSent; }));
+      ASSERT_TRUE(
+          wait_until([&] { return send_parts(stranger, std::span(parts).first(count)); }));
     }
   const auto first = make(1, {}, got1);
   ASSERT_TRUE(first->add_peer(peer_of(0, second->address())).ok());
