@@ -127,12 +127,9 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
     auto learner = std::make_unique<CpuLearner>(options, std::move(model));
-    if (random) {
-      learner->randomize(static_cast<uint64_t>(options.init_seed));
-    } else {
-      Status filled = learner->fill(*tensors);
-      if (!filled.ok()) return Error(filled.error()).while_doing(model_folder.string());
-    }
+    Status filled = random ? learner->randomize(static_cast<uint64_t>(options.init_seed))
+                           : learner->fill(*tensors);
+    if (!filled.ok()) return Error(filled.error()).while_doing(model_folder.string());
     return std::unique_ptr<Learner>(std::move(learner));
   });
 }
@@ -162,11 +159,7 @@ Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& opti
     ASSIGN_OR_RETURN(auto base, base_of(options, model_folder, model.config, bases));
     auto learner = std::make_unique<CpuLearner>(options, std::move(model), model_folder.string(),
                                                 std::move(base), adapters);
-    for (const auto& training : adapters) {
-      if (training.start.empty()) continue;
-      Status started = learner->start_from(training);
-      if (!started.ok()) return Error(started.error()).while_doing(training.start);
-    }
+    RETURN_IF_ERROR(learner->start_from(adapters));
     return std::unique_ptr<Learner>(std::move(learner));
   });
 }

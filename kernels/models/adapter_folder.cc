@@ -87,10 +87,4 @@ Result<std::vector<WeightTensor>> read_adapter_start(const std::filesystem::path
   return std::move(found.tensors);
 }
 
-Status write_adapter_folder(const std::filesystem::path& folder, const AdapterTable& table,
-                            const std::string& base, const float* buffer) {
-  return write_adapter_folder(folder, table.config(), base,
-                              view_parameters(table.tensors(), buffer));
-}
-
 }  // namespace primerl

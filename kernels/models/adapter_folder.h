@@ -30,9 +30,4 @@ Result<std::vector<WeightTensor>> read_adapter_start(const std::filesystem::path
                                                      const ModelConfig& model,
                                                      const AdapterConfig& wanted);
 
-/// Writes both files of the adapter in `buffer` into `folder`, which it creates, and syncs them.
-/// `base` is the folder of the model that it was trained on.
-Status write_adapter_folder(const std::filesystem::path& folder, const AdapterTable& table,
-                            const std::string& base, const float* buffer);
-
 }  // namespace primerl

@@ -9,6 +9,7 @@
 
 #include "graph/base/random.h"
 #include "kernels/cpu/learner/learner.h"
+#include "kernels/devices/make.h"
 #include "kernels/models/adapter.h"
 #include "tests/cpu/never.h"
 

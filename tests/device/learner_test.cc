@@ -14,6 +14,7 @@
 
 #include "kernels/cpu/learner/learner.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/learner/attention.h"
 #include "kernels/cuda/learner/learner.h"
 #include "kernels/devices/make.h"
 #include "kernels/weights/device_weights.h"

@@ -256,7 +256,9 @@ TEST(AnAdapter, UsedAsAStartIsReadBeforeAnythingStarts) {
   std::vector<float> numbers(static_cast<size_t>(table.tensors().count()), 0.5F);
   const auto folder = new_scratch_folder() / "adapter";
   const auto findings_with = [&](const std::string& more) {
-    EXPECT_TRUE(write_adapter_folder(folder, table, "", numbers.data()).ok());
+    EXPECT_TRUE(write_adapter_folder(folder, table.config(), "",
+                                     view_parameters(table.tensors(), numbers.data()))
+                    .ok());
     const CheckedGraph checked =
         checked_demo({"tenant.main.adapter.rank=4", "tenant.main.adapter.targets=[\"q_proj\"]",
                       "model.policy.path=" + model.string(),

@@ -1,180 +1,165 @@
 #include "kernels/cpu/learner/learner.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
-#include "graph/base/files.h"
 #include "kernels/common/boundary.h"
-#include "kernels/common/memory.h"
 #include "kernels/common/step_report.h"
-#include "kernels/models/adapter_folder.h"
-#include "kernels/weights/safetensors.h"
+#include "kernels/cpu/learner/head.h"
+#include "kernels/cpu/learner/trained_tensors.h"
+#include "kernels/cpu/learner/training_pass.h"
 
 namespace primerl {
+namespace {
+
+class CpuBackend final : public LearnerBackend {
+ public:
+  CpuBackend(const LearnerOptions& options, ModelFolder model)
+      : options_(options),
+        model_(std::move(model)),
+        table_(model_.config),
+        own_(std::make_unique<DecoderWeights>(table_, numerics_of(options.numerics),
+                                              DecoderWeights::Use::kLearner)),
+        decoder_(model_.config, *own_),
+        pass_(decoder_, recompute_of(options.recompute)),
+        head_(decoder_) {
+    trained_.push_back({nullptr, TrainedTensors(table_, own_->flat())});
+    decoder_.bind_gradients(trained_.front().tensors.gradients());
+  }
+  CpuBackend(const LearnerOptions& options, ModelFolder model,
+             std::shared_ptr<const FrozenWeights> base, std::span<const AdapterTraining> adapters)
+      : options_(options),
+        model_(std::move(model)),
+        table_(model_.config),
+        base_(std::move(base)),
+        decoder_(model_.config, base_->weights()),
+        pass_(decoder_, recompute_of(options.recompute)),
+        head_(decoder_) {
+    for (const auto& training : adapters) {
+      auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, training.adapter),
+                                                      DecoderWeights::Use::kLearner);
+      initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
+      TrainedTensors tensors(adapter->table().tensors(), adapter->flat());
+      adapter->bind_gradients(tensors.gradients());
+      trained_.push_back({std::move(adapter), std::move(tensors)});
+    }
+  }
+
+  Status run(std::string_view doing, int64_t /*rows*/,
+             const std::function<Status()>& body) override {
+    return at_boundary(doing, body);
+  }
+  const ModelFolder& model() const override { return model_; }
+  const TensorTable& table() const override { return table_; }
+  const AdapterTable* adapter(size_t slot) const override {
+    const auto& adapter = trained_[slot].adapter;
+    return adapter == nullptr ? nullptr : &adapter->table();
+  }
+  int64_t num_steps(size_t slot) const override { return trained_[slot].tensors.num_steps(); }
+  /// libtorch's GEMM of more rows may have other bits.
+  bool can_share_passes() const override {
+    return base_ != nullptr && numerics_of(options_.numerics) == Numerics::kInvariant;
+  }
+  std::optional<int32_t> adapter_batch_tokens() const override {
+    if (!can_share_passes()) return std::nullopt;
+    return std::min(options_.micro_batch_tokens, options_.adapter_batch_tokens);
+  }
+  void visit(ActivationVisitor visitor) override { pass_.visit(std::move(visitor)); }
+
+  Status fill(const std::vector<WeightTensor>& tensors) override {
+    if (own_ != nullptr) return own_->load(tensors);
+    return error(Code::kInvalid, "this learner trains adapters, its weights are frozen");
+  }
+  Status randomize(uint64_t seed) override {
+    randomize_parameters(table_, seed, model_.config.initializer_range,
+                         own_->flat().mutable_data_ptr<float>());
+    return ok();
+  }
+  Status fill_adapter(size_t slot, const std::vector<WeightTensor>& tensors) override {
+    return trained_[slot].adapter->load(tensors);
+  }
+
+  Status begin(size_t slot, const AdapterDropout& dropout) override {
+    trained_[slot].dropout = dropout;
+    trained_[slot].tensors.clear_gradients();
+    return ok();
+  }
+  Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override {
+    // Set each time: score() between two passes of a step uses none.
+    for (size_t slot = 0; slot < trained_.size(); ++slot) use_adapter(slot, trained_[slot].dropout);
+    const float* normed = pass_.forward(pass.rows);
+    dnormed_.assign(static_cast<size_t>(pass.rows.num_rows() * model_.config.hidden_size), 0.0F);
+    head_.learn(pass.targets, parts, normed, dnormed_.data());
+    pass_.backward(pass.rows, dnormed_.data());
+    return ok();
+  }
+  Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) override {
+    trained_[slot].tensors.update(options, report);
+    return ok();
+  }
+  Status snapshot(size_t slot, WeightSnapshot& snapshot) override {
+    snapshot.tensors = trained_[slot].tensors.copy_weights();
+    return ok();
+  }
+  Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) override {
+    std::vector<float> logprobs;
+    use_adapter(slot, {});
+    const float* normed = pass_.forward(batch.rows);
+    head_.score(batch.targets, normed, logprobs);
+    return logprobs;
+  }
+  std::vector<WeightTensor> weights(size_t slot) override {
+    return trained_[slot].tensors.view_weights();
+  }
+  std::vector<WeightTensor> gradients(size_t slot) override {
+    return trained_[slot].tensors.copy_gradients();
+  }
+  Status save(size_t slot, const std::filesystem::path& folder) override {
+    return trained_[slot].tensors.save(folder);
+  }
+  Status load(size_t slot, const std::vector<WeightTensor>& tensors,
+              const std::filesystem::path& folder) override {
+    return trained_[slot].tensors.load(tensors, folder);
+  }
+
+ private:
+  struct Trained {
+    std::unique_ptr<AdapterWeights> adapter;  // null: whole weights
+    TrainedTensors tensors;
+    AdapterDropout dropout = {};  // of the step in progress
+  };
+
+  /// Sets the adapter for the next pass of the decoder.
+  void use_adapter(size_t slot, const AdapterDropout& dropout) {
+    if (const auto& adapter = trained_[slot].adapter; adapter != nullptr)
+      decoder_.adapters().set(static_cast<int32_t>(slot), adapter.get(), dropout);
+  }
+
+  // Constant after construction.
+  const LearnerOptions options_;
+  const ModelFolder model_;
+  const TensorTable table_;
+  // Exactly one is set: whole weights that are trained, or frozen ones that may be shared.
+  const std::unique_ptr<DecoderWeights> own_;
+  const std::shared_ptr<const FrozenWeights> base_;
+  Decoder decoder_;
+  TrainingPass pass_;
+  TrainingHead head_;
+  std::vector<Trained> trained_;  // by adapter slot in the decoder
+  std::vector<float> dnormed_;    // [rows, hidden], scratch
+};
+
+}  // namespace
 
 CpuLearner::CpuLearner(const LearnerOptions& options, ModelFolder model)
-    : options_(options),
-      model_(std::move(model)),
-      table_(model_.config),
-      kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
-      own_(std::make_unique<DecoderWeights>(table_, numerics_of(options.numerics),
-                                            DecoderWeights::Use::kLearner)),
-      decoder_(model_.config, *own_),
-      pass_(decoder_, recompute_of(options.recompute)),
-      head_(decoder_) {
-  trained_.push_back({{},
-                      {options.loss, options.optimizer, options.schedule, options.max_steps},
-                      nullptr,
-                      TrainedTensors(table_, own_->flat())});
-  decoder_.bind_gradients(trained_.front().tensors.gradients());
-  look_if_asked();
-}
+    : LearnerCore(options, std::make_unique<CpuBackend>(options, std::move(model))) {}
 
 CpuLearner::CpuLearner(const LearnerOptions& options, ModelFolder model, std::string base_folder,
                        std::shared_ptr<const FrozenWeights> base,
                        std::span<const AdapterTraining> adapters)
-    : options_(options),
-      model_(std::move(model)),
-      base_folder_(std::move(base_folder)),
-      table_(model_.config),
-      kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
-      base_(std::move(base)),
-      decoder_(model_.config, base_->weights()),
-      pass_(decoder_, recompute_of(options.recompute)),
-      head_(decoder_) {
-  for (const auto& training : adapters) {
-    auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, training.adapter),
-                                                    DecoderWeights::Use::kLearner);
-    initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
-    TrainedTensors tensors(adapter->table().tensors(), adapter->flat());
-    adapter->bind_gradients(tensors.gradients());
-    trained_.push_back({training.tenant, training.rules, std::move(adapter), std::move(tensors)});
-  }
-  look_if_asked();
-}
-
-void CpuLearner::look_if_asked() {
-  if (options_.debug.check_finite || !options_.debug.dump_folder.empty())
-    pass_.visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
-}
-
-Result<CpuLearner::Trained*> CpuLearner::trained_of(TenantSlot tenant) {
-  for (auto& trained : trained_)
-    if (trained.adapter == nullptr || trained.tenant == tenant) return &trained;
-  return error(Code::kNotFound, "this learner has no adapter of tenant {}", tenant)
-      .note(fmt::format("it trains adapters of {} tenants", trained_.size()));
-}
-
-int32_t CpuLearner::slot_of(const Trained& trained) const {
-  if (trained.adapter == nullptr) return kNoAdapter;
-  return static_cast<int32_t>(&trained - trained_.data());
-}
-
-void CpuLearner::use_adapter(const Trained& trained, const AdapterDropout& dropout) {
-  if (trained.adapter != nullptr)
-    decoder_.adapters().set(slot_of(trained), trained.adapter.get(), dropout);
-}
-
-Status CpuLearner::fill(const std::vector<WeightTensor>& tensors) {
-  if (own_ == nullptr)
-    return error(Code::kInvalid, "this learner trains adapters, its weights are frozen");
-  RETURN_IF_ERROR(own_->load(tensors));
-  unused_.clear();
-  ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
-  for (const auto* tensor : match.unused) unused_.push_back(*tensor);
-  return ok();
-}
-
-void CpuLearner::randomize(uint64_t seed) {
-  randomize_parameters(table_, seed, model_.config.initializer_range,
-                       own_->flat().mutable_data_ptr<float>());
-}
-
-Status CpuLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
-  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  if (trained->adapter == nullptr)
-    return error(Code::kInvalid, "this learner trains whole weights, not an adapter");
-  return trained->adapter->load(tensors);
-}
-
-Status CpuLearner::start_from(const AdapterTraining& training) {
-  ASSIGN_OR_RETURN(const auto tensors,
-                   read_adapter_start(training.start, model_.config, training.adapter));
-  return fill_adapter(training.tenant, tensors);
-}
-
-Result<std::shared_ptr<const WeightSnapshot>> CpuLearner::snapshot(TenantSlot tenant,
-                                                                   PolicyVersion version) {
-  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  auto taken = std::make_shared<WeightSnapshot>();
-  taken->version = version;
-  taken->tensors = trained->tensors.copy_weights();
-  return std::shared_ptr<const WeightSnapshot>(std::move(taken));
-}
-
-Result<std::vector<float>> CpuLearner::score(TenantSlot tenant,
-                                             const std::vector<int32_t>& tokens) {
-  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  ASSIGN_OR_RETURN(const TrainBatch batch, batch_to_score(tokens, limits()));
-  return at_boundary("scoring", [&]() -> Result<std::vector<float>> {
-    std::vector<float> logprobs;
-    auto batches = pack(batch.samples, static_cast<int32_t>(tokens.size()));
-    if (batches.empty()) return logprobs;
-    for (auto& span : batches.front().rows.spans) span.adapter = slot_of(*trained);
-    use_adapter(*trained, {});
-    const float* normed = pass_.forward(batches.front().rows);
-    head_.score(batches.front().targets, normed, logprobs);
-    return logprobs;
-  });
-}
-
-Status CpuLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  if (trained->adapter != nullptr) {
-    RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->table(),
-                                         base_folder_, trained->tensors.weights()));
-  } else {
-    auto tensors = trained->tensors.view_weights();
-    tensors.insert(tensors.end(), unused_.begin(), unused_.end());
-    RETURN_IF_ERROR(write_model_folder(folder / "weights", model_, tensors));
-  }
-  RETURN_IF_ERROR(trained->tensors.save(folder / "learner"));
-  return system_files().sync(folder);
-}
-
-Status CpuLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
-  const auto weights = folder / "weights";
-  return at_boundary("loading a learner", [&]() -> Status {
-    std::vector<WeightTensor> tensors;
-    if (trained->adapter != nullptr) {
-      ASSIGN_OR_RETURN(auto read, read_adapter_folder(weights, model_.config));
-      Status same = check_same_adapter(trained->adapter->table().config(), read.config);
-      if (!same.ok()) return Error(same.error()).while_doing(weights.string());
-      tensors = std::move(read.tensors);
-    } else {
-      ASSIGN_OR_RETURN(tensors, read_model_tensors(weights));
-    }
-    Status loaded = trained->tensors.load(tensors, folder / "learner");
-    if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
-    return ok();
-  });
-}
-
-std::string CpuLearner::describe() const {
-  if (trained_.front().adapter == nullptr)
-    return fmt::format("{} optimizer steps, {} parameters", trained_.front().tensors.num_steps(),
-                       table_.num_parameters());
-  int64_t num_steps = 0, num_parameters = 0;
-  for (const auto& trained : trained_) {
-    num_steps += trained.tensors.num_steps();
-    num_parameters += trained.tensors.table().num_parameters();
-  }
-  return fmt::format("{} optimizer steps, {} adapters of {} parameters on {} that are frozen",
-                     num_steps, trained_.size(), num_parameters, table_.num_parameters());
-}
-
-std::vector<WeightTensor> CpuLearner::gradients(TenantSlot tenant) {
-  return trained_of(tenant).value()->tensors.copy_gradients();
-}
+    : LearnerCore(options,
+                  std::make_unique<CpuBackend>(options, std::move(model), std::move(base), adapters),
+                  std::move(base_folder), adapters) {}
 
 }  // namespace primerl

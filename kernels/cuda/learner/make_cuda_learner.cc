@@ -3,6 +3,7 @@
 #include "kernels/common/memory.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/layers/supported_model.h"
+#include "kernels/cuda/learner/adapters.h"
 #include "kernels/cuda/learner/learner.h"
 #include "kernels/cuda/learner/learner_memory.h"
 
@@ -39,18 +40,6 @@ Result<std::shared_ptr<const CudaFrozenBase>> frozen_base(
                           view_parameters(table, host.const_data_ptr<float>()), type, stream, look);
 }
 
-Status start(CudaLearner& learner, const LearnerOptions& options,
-             const std::vector<WeightTensor>* tensors, std::span<const AdapterTraining> adapters) {
-  RETURN_IF_ERROR(tensors == nullptr ? learner.randomize(static_cast<uint64_t>(options.init_seed))
-                                     : learner.fill(*tensors));
-  for (const auto& training : adapters) {
-    if (training.start.empty()) continue;
-    Status started = learner.start_from(training);
-    if (!started.ok()) return Error(started.error()).while_doing(training.start);
-  }
-  return ok();
-}
-
 }  // namespace
 
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
@@ -80,7 +69,10 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
     }
     auto learner = std::make_unique<CudaLearner>(options, std::move(model), base, std::move(frozen),
                                                  adapters, stream);
-    RETURN_IF_ERROR(start(*learner, options, tensors, adapters));
+    RETURN_IF_ERROR(tensors == nullptr
+                        ? learner->randomize(static_cast<uint64_t>(options.init_seed))
+                        : learner->fill(*tensors));
+    RETURN_IF_ERROR(learner->start_from(adapters));
     return std::unique_ptr<Learner>(std::move(learner));
   });
 }

@@ -1,0 +1,270 @@
+#include "kernels/common/learner_core.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "graph/base/files.h"
+#include "kernels/common/finite.h"
+#include "kernels/common/step_report.h"
+#include "kernels/models/adapter_folder.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+
+LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerBackend> backend,
+                         std::string base_folder, std::span<const AdapterTraining> adapters)
+    : options_(options),
+      base_folder_(std::move(base_folder)),
+      backend_(std::move(backend)),
+      kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)) {
+  for (const auto& training : adapters) trained_.push_back({training.tenant, training.rules});
+  if (adapters.empty())
+    trained_.push_back({{}, {options.loss, options.optimizer, options.schedule, options.max_steps}});
+  if (options.debug.check_finite || !options.debug.dump_folder.empty())
+    visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
+}
+
+Result<size_t> LearnerCore::slot_of(TenantSlot tenant) const {
+  for (size_t slot = 0; slot < trained_.size(); ++slot)
+    if (!has_adapters() || trained_[slot].tenant == tenant) return slot;
+  return error(Code::kNotFound, "this learner has no adapter of tenant {}", tenant)
+      .note(fmt::format("it trains adapters of {} tenants", trained_.size()));
+}
+
+int32_t LearnerCore::adapter_of(size_t slot) const {
+  return has_adapters() ? static_cast<int32_t>(slot) : kNoAdapter;
+}
+
+Status LearnerCore::fill(const std::vector<WeightTensor>& tensors) {
+  RETURN_IF_ERROR(backend_->fill(tensors));
+  unused_.clear();
+  ASSIGN_OR_RETURN(const auto match, match_tensors(backend_->table(), tensors));
+  for (const auto* tensor : match.unused) unused_.push_back(*tensor);
+  return ok();
+}
+
+Status LearnerCore::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
+  ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
+  if (!has_adapters())
+    return error(Code::kInvalid, "this learner trains whole weights, not an adapter");
+  return backend_->run("filling an adapter", 0,
+                       [&] { return backend_->fill_adapter(slot, tensors); });
+}
+
+Status LearnerCore::start_from(std::span<const AdapterTraining> adapters) {
+  for (const auto& training : adapters) {
+    if (training.start.empty()) continue;
+    auto tensors = read_adapter_start(training.start, backend_->model().config, training.adapter);
+    const Status started =
+        tensors.ok() ? fill_adapter(training.tenant, *tensors) : Status(tensors.error());
+    if (!started.ok()) return Error(started.error()).while_doing(training.start);
+  }
+  return ok();
+}
+
+void LearnerCore::look(const std::string& name, const at::Tensor& rows) {
+  const at::Tensor host = rows.is_cpu() ? rows : rows.to(at::kFloat).cpu();
+  if (options_.debug.check_finite && debug_fault_.empty())
+    if (const std::string where = first_not_finite(host); !where.empty())
+      debug_fault_ =
+          fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
+  if (!options_.debug.dump_folder.empty())
+    dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), host);
+}
+
+/// Training must not depend on whether a debug file can be written.
+void LearnerCore::keep_batch(const TrainBatch& batch, int64_t step) {
+  const Status kept = kept_batches_.keep(step, batch);
+  if (kept.ok() || std::exchange(has_warned_, true)) return;
+  fmt::print(stderr, "warning: the batch of step {} is not kept (logged once): {}\n", step,
+             kept.error().text());
+}
+
+Status LearnerCore::dump(size_t slot) {
+  auto all = backend_->gradients(slot);
+  std::reverse(all.begin(), all.end());
+  dump_.add("gradient", all);
+  dump_.add("weight", backend_->weights(slot));
+  return dump_.write(options_.debug.dump_folder);
+}
+
+std::vector<Result<TrainReport>> LearnerCore::step_together(
+    std::span<const TrainBatch* const> batches, const StopRequested& stop_requested) {
+  return shares_passes() ? steps_.step_together(batches, stop_requested)
+                         : Learner::step_together(batches, stop_requested);
+}
+
+std::vector<std::optional<Result<TrainReport>>> LearnerCore::pass_together(
+    std::span<const std::shared_ptr<const TrainBatch>> batches,
+    const StopRequested& stop_requested) {
+  return shares_passes() ? steps_.pass_together(batches, stop_requested)
+                         : Learner::pass_together(batches, stop_requested);
+}
+
+int64_t LearnerCore::next_tokens(const TrainBatch& batch) const {
+  const int64_t num_tokens = Learner::next_tokens(batch);
+  if (!shares_passes()) return num_tokens;
+  const auto wanted = backend_->adapter_batch_tokens();
+  if (!wanted || num_tokens <= *wanted || steps_.has_more_passes(batch))
+    return steps_.next_tokens(batch, num_tokens);
+  // A refused batch also uses a work call.
+  if (!check_samples(batch, limits()).ok()) return 1;
+  const auto micro_batches = micro_batches_of(batch);
+  return micro_batches.empty() ? 1 : micro_batches.front().rows.num_rows();
+}
+
+/// The debug options observe the passes of one step.
+bool LearnerCore::shares_passes() const {
+  return backend_->can_share_passes() && !options_.debug.check_finite &&
+         options_.debug.dump_folder.empty();
+}
+
+/// A tenant's micro-batches do not depend on other tenants in the passes or on debug options: they
+/// define the order in which its gradient is added.
+std::vector<MicroBatch> LearnerCore::micro_batches_of(const TrainBatch& batch) const {
+  return pack(batch.samples, options_.micro_batch_tokens,
+              backend_->adapter_batch_tokens().value_or(options_.micro_batch_tokens));
+}
+
+Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
+  ASSIGN_OR_RETURN(const size_t slot, slot_of(batch.tenant));
+  RETURN_IF_ERROR(check_samples(batch, limits()));
+  const int64_t number = backend_->num_steps(slot) + 1;
+  if (!options_.debug.batch_folder.empty()) keep_batch(batch, number);
+  debug_fault_.clear();
+  dump_ = {};
+  // An older dump must not be mistaken for that of a failed step.
+  if (!options_.debug.dump_folder.empty())
+    RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
+  micro_batch_ = 0;
+  StepInProgress step;
+  step.batch = &batch;
+  step.trained = slot;
+  step.adapter = adapter_of(slot);
+  step.loss = &trained_[slot].rules.loss;
+  step.report = begin_report(batch, trained_[slot].rules, number);
+  if (step.report.skipped) return step;
+  RETURN_IF_ERROR(backend_->run("training step", 0, [&] {
+    step.micro_batches = micro_batches_of(batch);
+    const AdapterTable* const adapter = backend_->adapter(slot);
+    return backend_->begin(
+        slot, adapter == nullptr ? AdapterDropout() : dropout_of(adapter->config(), number));
+  }));
+  return step;
+}
+
+Status LearnerCore::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {
+  RETURN_IF_ERROR(backend_->run("training step", pass.rows.num_rows(),
+                                [&] { return backend_->pass(pass, parts); }));
+  ++micro_batch_;
+  return ok();
+}
+
+Result<TrainReport> LearnerCore::end_step(StepInProgress& step) {
+  TrainReport report = step.report;
+  report.num_micro_batches = static_cast<int32_t>(step.next);
+  RETURN_IF_ERROR(backend_->run("training step", 0, [&] { return update(step, report); }));
+  return report;
+}
+
+Status LearnerCore::update(const StepInProgress& step, TrainReport& report) {
+  const size_t slot = step.trained;
+  const bool is_dumped = !options_.debug.dump_folder.empty();
+  if (!debug_fault_.empty()) {
+    report.skipped = true;
+    report.skip_reason = fmt::format("{} (step {})", debug_fault_, backend_->num_steps(slot) + 1);
+    return is_dumped ? dump_.write(options_.debug.dump_folder) : ok();
+  }
+  add_means(step.sums, report);
+  RETURN_IF_ERROR(backend_->update(slot, trained_[slot].rules.optimizer, report));
+  return is_dumped ? dump(slot) : ok();
+}
+
+Result<std::shared_ptr<const WeightSnapshot>> LearnerCore::snapshot(TenantSlot tenant,
+                                                                    PolicyVersion version) {
+  ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
+  auto taken = std::make_shared<WeightSnapshot>();
+  taken->version = version;
+  RETURN_IF_ERROR(backend_->run("a copy of the weights", 0,
+                                [&] { return backend_->snapshot(slot, *taken); }));
+  return std::shared_ptr<const WeightSnapshot>(std::move(taken));
+}
+
+Result<std::vector<float>> LearnerCore::score(TenantSlot tenant,
+                                              const std::vector<int32_t>& tokens) {
+  ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
+  ASSIGN_OR_RETURN(const TrainBatch batch, batch_to_score(tokens, limits()));
+  std::vector<float> logprobs;
+  const auto num_rows = static_cast<int32_t>(tokens.size());
+  RETURN_IF_ERROR(backend_->run("scoring", num_rows, [&]() -> Status {
+    auto batches = pack(batch.samples, num_rows);
+    if (batches.empty()) return ok();
+    for (auto& span : batches.front().rows.spans) span.adapter = adapter_of(slot);
+    ASSIGN_OR_RETURN(logprobs, backend_->score(slot, batches.front()));
+    return ok();
+  }));
+  return logprobs;
+}
+
+Status LearnerCore::save(TenantSlot tenant, const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
+  return backend_->run("saving a learner", 0, [&]() -> Status {
+    auto tensors = backend_->weights(slot);
+    if (const AdapterTable* adapter = backend_->adapter(slot); adapter != nullptr) {
+      RETURN_IF_ERROR(write_adapter_folder(folder / "weights", adapter->config(), base_folder_,
+                                           std::move(tensors)));
+    } else {
+      tensors.insert(tensors.end(), unused_.begin(), unused_.end());
+      RETURN_IF_ERROR(write_model_folder(folder / "weights", backend_->model(), tensors));
+    }
+    RETURN_IF_ERROR(backend_->save(slot, folder / "learner"));
+    return system_files().sync(folder);
+  });
+}
+
+Status LearnerCore::load(TenantSlot tenant, const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
+  const auto weights = folder / "weights";
+  return backend_->run("loading a learner", 0, [&]() -> Status {
+    std::vector<WeightTensor> tensors;
+    if (const AdapterTable* adapter = backend_->adapter(slot); adapter != nullptr) {
+      ASSIGN_OR_RETURN(auto read, read_adapter_folder(weights, backend_->model().config));
+      Status same = check_same_adapter(adapter->config(), read.config);
+      if (!same.ok()) return Error(same.error()).while_doing(weights.string());
+      tensors = std::move(read.tensors);
+    } else {
+      ASSIGN_OR_RETURN(tensors, read_model_tensors(weights));
+    }
+    Status loaded = backend_->load(slot, tensors, folder / "learner");
+    if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
+    return ok();
+  });
+}
+
+std::string LearnerCore::describe() const {
+  const std::string place = backend_->place();
+  int64_t num_steps = 0, num_parameters = 0;
+  for (size_t slot = 0; slot < trained_.size(); ++slot) {
+    num_steps += backend_->num_steps(slot);
+    if (has_adapters()) num_parameters += backend_->adapter(slot)->tensors().num_parameters();
+  }
+  if (!has_adapters())
+    return fmt::format("{} optimizer steps, {} parameters{}{}", num_steps,
+                       backend_->table().num_parameters(), place.empty() ? "" : " on ", place);
+  return fmt::format("{} optimizer steps, {} adapters of {} parameters on {} that are frozen{}{}",
+                     num_steps, trained_.size(), num_parameters,
+                     backend_->table().num_parameters(), place.empty() ? "" : ", on ", place);
+}
+
+std::vector<WeightTensor> LearnerCore::gradients(TenantSlot tenant) {
+  const size_t slot = slot_of(tenant).value();
+  std::vector<WeightTensor> copied;
+  const Status read = backend_->run("copying gradients", 0, [&] {
+    copied = backend_->gradients(slot);
+    return ok();
+  });
+  CHECK(read.ok(), read.error().text());
+  return copied;
+}
+
+}  // namespace primerl

@@ -1,0 +1,169 @@
+/// LearnerCore: the Learner of libtorch, on any device. It owns the steps of the tenants, their
+/// rules, the checks, the debug options and the files; a LearnerBackend owns weights, gradients and
+/// optimizers on its device and runs the passes.
+///
+/// It trains whole weights, or adapters of several tenants on frozen weights. A step is passes over
+/// micro-batches that add to one gradient, then clip and update. Before the update only gradients
+/// and scratch memory change, so a step can stop at any time. Each adapter has its own schedule,
+/// clip and step count: a step of one tenant changes nothing of another. Steps of several adapters
+/// may share passes of at most `micro_batch_tokens` rows. Each adds the same micro-batches as when
+/// it runs alone. A queued step runs one pass at a time, so that passes of other steps can run
+/// between. One thread: the one that made it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/common/adapter_dropout.h"
+#include "kernels/common/step_dump.h"
+#include "kernels/models/adapter.h"
+#include "kernels/models/folder.h"
+#include "kernels/models/tensors.h"
+#include "kernels/train/adapter_training.h"
+#include "kernels/train/kept_batches.h"
+#include "kernels/train/learner.h"
+#include "kernels/train/options.h"
+#include "kernels/train/packing.h"
+#include "kernels/train/tenant_steps.h"
+
+namespace primerl {
+
+/// Trained weights on a device, and the passes over the model. `slot` names the weights that one
+/// optimizer trains: 0 for whole weights, else the adapter's place in the order of the tenants.
+/// Called inside run(), unless a method says otherwise.
+class LearnerBackend {
+ public:
+  virtual ~LearnerBackend() = default;
+
+  // Outside of run().
+  /// Runs `body` on the device; an exception, lack of memory for `rows` rows or a lost device
+  /// becomes an error that says what was being done.
+  virtual Status run(std::string_view doing, int64_t rows, const std::function<Status()>& body) = 0;
+  virtual const ModelFolder& model() const = 0;
+  virtual const TensorTable& table() const = 0;
+  /// Null: whole weights.
+  virtual const AdapterTable* adapter(size_t slot) const = 0;
+  virtual int64_t num_steps(size_t slot) const = 0;
+  /// Whether steps that share a pass keep their bits, as far as the device can.
+  virtual bool can_share_passes() const = 0;
+  /// The wanted rows of a micro-batch of an adapter, if they are fewer than those of a pass.
+  virtual std::optional<int32_t> adapter_batch_tokens() const { return std::nullopt; }
+  /// "cuda:0 in bfloat16"; empty for the CPU.
+  virtual std::string place() const { return {}; }
+  /// Sets a function that gets the activations of every later forward pass, on the device.
+  virtual void visit(ActivationVisitor visitor) = 0;
+  /// Fills the whole weights, or what is not trained beside adapters.
+  virtual Status fill(const std::vector<WeightTensor>& tensors) = 0;
+  virtual Status randomize(uint64_t seed) = 0;
+
+  virtual Status fill_adapter(size_t slot, const std::vector<WeightTensor>& tensors) = 0;
+  /// Clears the gradient that the passes of a step add to.
+  virtual Status begin(size_t slot, const AdapterDropout& dropout) = 0;
+  /// Forward and backward; the targets of `pass` belong to `parts`.
+  virtual Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) = 0;
+  /// Clips, and updates the weights at report.learning_rate; fills report.grad_norm. A gradient or
+  /// loss that is NaN or infinite changes nothing: the report says that the step was skipped.
+  virtual Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) = 0;
+  /// Adds the tensors that engines apply.
+  virtual Status snapshot(size_t slot, WeightSnapshot& snapshot) = 0;
+  virtual Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) = 0;
+  /// The tensors of files, in fp32; valid until they change.
+  virtual std::vector<WeightTensor> weights(size_t slot) = 0;
+  /// Those of the last step, before the clip.
+  virtual std::vector<WeightTensor> gradients(size_t slot) = 0;
+  /// Optimizer moments and steps (optimizer_state.h); load() also sets the weights, all or nothing.
+  virtual Status save(size_t slot, const std::filesystem::path& folder) = 0;
+  virtual Status load(size_t slot, const std::vector<WeightTensor>& tensors,
+                      const std::filesystem::path& folder) = 0;
+};
+
+class LearnerCore : public Learner, private StepRunner {
+ public:
+  /// `adapters` are valid and of different tenants, in the order of the backend's slots; empty:
+  /// whole weights, for a batch of any tenant, by the rules of `options`. `base_folder`: of the
+  /// frozen weights, for files of adapters.
+  LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerBackend> backend,
+              std::string base_folder = {}, std::span<const AdapterTraining> adapters = {});
+
+  /// Fills whole weights, if they are trained, and resets the optimizer.
+  Status fill(const std::vector<WeightTensor>& tensors);
+  /// Fills the adapter of `tenant` (adapter.h); its optimizer state stays.
+  Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
+  /// Fills each adapter that has a start folder from it.
+  Status start_from(std::span<const AdapterTraining> adapters);
+  /// Random whole weights from a seed and the model's config.
+  Status randomize(uint64_t seed) { return backend_->randomize(seed); }
+
+  using Learner::step;
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override {
+    return steps_.step(batch, stop_requested);
+  }
+  std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
+                                                 const StopRequested& stop_requested) override;
+  /// Divides steps if several may share passes.
+  std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop_requested) override;
+  int64_t next_tokens(const TrainBatch& batch) const override;
+  void discard(TenantSlot tenant) override { steps_.discard(tenant); }
+  SampleLimits limits() const override {
+    const ModelConfig& config = backend_->model().config;
+    return {config.max_positions, config.vocab_size};
+  }
+  std::string describe() const override;
+  /// Whole weights are the same for every tenant.
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override;
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
+  Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
+
+  /// Sets a function that gets the activations of every later forward pass.
+  void visit(ActivationVisitor visitor) { backend_->visit(std::move(visitor)); }
+  /// For tests: the gradient of the last step, before the clip, of the trained tensors.
+  std::vector<WeightTensor> gradients(TenantSlot tenant = TenantSlot(0));
+
+ private:
+  /// The weights that one optimizer trains, by slot.
+  struct Trained {
+    TenantSlot tenant;
+    TrainingRules rules;
+  };
+
+  bool has_adapters() const { return backend_->adapter(0) != nullptr; }
+  Result<size_t> slot_of(TenantSlot tenant) const;
+  int32_t adapter_of(size_t slot) const;
+  std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
+  Result<StepInProgress> begin_step(const TrainBatch& batch) override;
+  Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
+  Result<TrainReport> end_step(StepInProgress& step) override;
+  bool has_debug_fault() const override { return !debug_fault_.empty(); }
+  bool shares_passes() const override;
+  Status update(const StepInProgress& step, TrainReport& report);
+  /// Checks or records activations for the debug options.
+  void look(const std::string& name, const at::Tensor& rows);
+  void keep_batch(const TrainBatch& batch, int64_t step);
+  Status dump(size_t slot);
+
+  // Constant after construction.
+  const LearnerOptions options_;
+  const std::string base_folder_;
+  const std::unique_ptr<LearnerBackend> backend_;
+  std::vector<Trained> trained_;
+  KeptBatches kept_batches_;
+  bool has_warned_ = false;  // a warning was logged about a batch that was not kept
+  /// Tensors of layers that are not run here; saved as they were read.
+  std::vector<WeightTensor> unused_;
+  TenantSteps steps_{*this, options_.micro_batch_tokens};
+  // For a step with debug options.
+  StepDump dump_;
+  std::string debug_fault_;  // the first activation that is not finite
+  int32_t micro_batch_ = 0;
+};
+
+}  // namespace primerl
