@@ -406,8 +406,8 @@ void Router::send_abort(RequestName name, const Owed& owed) {
   const auto engines = prefill_.targets();
   for (const InstanceId holder : abort_.targets()) {
     const bool is_prefill = std::find(engines.begin(), engines.end(), holder) != engines.end();
-    const bool has_request = is_prefill ? holder == owed.engine
-                                        : services().share_resource(holder, owed.engine);
+    const bool has_request =
+        is_prefill ? holder == owed.engine : services().share_resource(holder, owed.engine);
     if (!has_request) continue;
     auto addressed_options = options;
     addressed_options.target = holder;

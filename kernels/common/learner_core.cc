@@ -19,7 +19,8 @@ LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerB
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)) {
   for (const auto& training : adapters) trained_.push_back({training.tenant, training.rules});
   if (adapters.empty())
-    trained_.push_back({{}, {options.loss, options.optimizer, options.schedule, options.max_steps}});
+    trained_.push_back(
+        {{}, {options.loss, options.optimizer, options.schedule, options.max_steps}});
   if (options.debug.check_finite || !options.debug.dump_folder.empty())
     visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
 }
@@ -185,8 +186,8 @@ Result<std::shared_ptr<const WeightSnapshot>> LearnerCore::snapshot(TenantSlot t
   ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
   auto taken = std::make_shared<WeightSnapshot>();
   taken->version = version;
-  RETURN_IF_ERROR(backend_->run("a copy of the weights", 0,
-                                [&] { return backend_->snapshot(slot, *taken); }));
+  RETURN_IF_ERROR(
+      backend_->run("a copy of the weights", 0, [&] { return backend_->snapshot(slot, *taken); }));
   return std::shared_ptr<const WeightSnapshot>(std::move(taken));
 }
 
@@ -252,8 +253,8 @@ std::string LearnerCore::describe() const {
     return fmt::format("{} optimizer steps, {} parameters{}{}", num_steps,
                        backend_->table().num_parameters(), place.empty() ? "" : " on ", place);
   return fmt::format("{} optimizer steps, {} adapters of {} parameters on {} that are frozen{}{}",
-                     num_steps, trained_.size(), num_parameters,
-                     backend_->table().num_parameters(), place.empty() ? "" : ", on ", place);
+                     num_steps, trained_.size(), num_parameters, backend_->table().num_parameters(),
+                     place.empty() ? "" : ", on ", place);
 }
 
 std::vector<WeightTensor> LearnerCore::gradients(TenantSlot tenant) {

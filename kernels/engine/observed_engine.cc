@@ -101,7 +101,8 @@ ObservedEngine* observed_engine(std::shared_ptr<Resource>& made) {
   if (auto* observed = dynamic_cast<ObservedEngine*>(made.get())) return observed;
   auto engine = std::dynamic_pointer_cast<Engine>(made);
   if (engine == nullptr) return nullptr;
-  auto observed = std::make_shared<ObservedEngine>(std::move(engine), ObservedEngine::Pauses::kInside);
+  auto observed =
+      std::make_shared<ObservedEngine>(std::move(engine), ObservedEngine::Pauses::kInside);
   made = observed;
   return observed.get();
 }

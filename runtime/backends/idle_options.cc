@@ -19,7 +19,8 @@ bool has_adapters(std::span<const Tenant> tenants) {
 }
 
 constexpr const char* kTrainsNoAdapter = "no tenant trains an adapter";
-constexpr const char* kTrainAnAdapter = "add [tenant.<name>.adapter] with a rank, or remove the key";
+constexpr const char* kTrainAnAdapter =
+    "add [tenant.<name>.adapter] with a rank, or remove the key";
 
 /// The events of a prefix cache that does not exist.
 void add_cache_options(const EngineOptions& engine, IdleOptions& idle) {
@@ -42,14 +43,15 @@ void add_loss(const LearnerOptions& learner, std::span<const Tenant> tenants, Id
   };
   if (!holds_for_all(tenants, learner, has_none)) return;
   for (const char* option : {"clip_low", "clip_high", "advantage_weight", "kl_weight"})
-    idle.push_back({fmt::format("loss.{}", option),
-                    "the loss of all tenants is \"cross_entropy\"",
+    idle.push_back({fmt::format("loss.{}", option), "the loss of all tenants is \"cross_entropy\"",
                     "write loss.kind = \"dppo\", or remove the key"});
 }
 
 void add_schedule(const LearnerOptions& learner, std::span<const Tenant> tenants,
                   IdleOptions& idle) {
-  const auto has_none = [](const TrainingRules& rules) { return rules.schedule.kind == "constant"; };
+  const auto has_none = [](const TrainingRules& rules) {
+    return rules.schedule.kind == "constant";
+  };
   if (!holds_for_all(tenants, learner, has_none)) return;
   for (const char* option : {"decay_steps", "min_lr"})
     idle.push_back({fmt::format("schedule.{}", option),

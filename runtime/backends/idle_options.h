@@ -19,11 +19,9 @@ IdleOptions idle_engine_options(const void* options, const std::set<std::string>
                                 std::span<const Tenant> tenants);
 IdleOptions idle_learner_options(const void* options, const std::set<std::string>& devices,
                                  std::span<const Tenant> tenants);
-IdleOptions idle_scripted_engine_options(const void* options,
-                                         const std::set<std::string>& devices,
+IdleOptions idle_scripted_engine_options(const void* options, const std::set<std::string>& devices,
                                          std::span<const Tenant> tenants);
-IdleOptions idle_scripted_learner_options(const void* options,
-                                          const std::set<std::string>& devices,
+IdleOptions idle_scripted_learner_options(const void* options, const std::set<std::string>& devices,
                                           std::span<const Tenant> tenants);
 
 }  // namespace primerl

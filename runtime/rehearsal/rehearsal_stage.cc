@@ -71,7 +71,8 @@ Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
     return std::shared_ptr<Resource>(make_scripted_tokenizer());
   if (resource.kind == WeightChannel::kResourceKind) {
     const auto& options = *static_cast<const WeightChannelOptions*>(resource.options.get());
-    return std::shared_ptr<Resource>(make_memory_channel(static_cast<size_t>(options.versions_max)));
+    return std::shared_ptr<Resource>(
+        make_memory_channel(static_cast<size_t>(options.versions_max)));
   }
   return error(Code::kUnavailable, "a resource of kind '{}' has no scripted form", resource.kind);
 }

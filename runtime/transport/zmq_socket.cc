@@ -140,8 +140,7 @@ bool send_parts(zmq::socket_t& socket, std::span<zmq::message_t> parts) {
 }
 
 bool receive_part(zmq::socket_t& socket, zmq::message_t& part) {
-  const auto received =
-      uninterrupted([&] { return socket.recv(part, zmq::recv_flags::dontwait); });
+  const auto received = uninterrupted([&] { return socket.recv(part, zmq::recv_flags::dontwait); });
   return received && *received;
 }
 

@@ -1,5 +1,5 @@
-/// Sockets and messages of ZeroMQ (cppzmq) with errors as values, for the other zmq_ files. A socket
-/// belongs to one thread at a time; all threads may use a context.
+/// Sockets and messages of ZeroMQ (cppzmq) with errors as values, for the other zmq_ files. A
+/// socket belongs to one thread at a time; all threads may use a context.
 #pragma once
 
 #include <poll.h>
@@ -55,8 +55,8 @@ bool receive_part(zmq::socket_t& socket, zmq::message_t& part);
 
 /// Checks without a system call.
 bool is_any_readable(std::span<zmq::socket_t* const> sockets);
-/// Waits until a socket is readable, a descriptor is ready (revents), or `timeout` has passed (zero:
-/// does not wait).
+/// Waits until a socket is readable, a descriptor is ready (revents), or `timeout` has passed
+/// (zero: does not wait).
 void wait_readable(std::span<zmq::socket_t* const> sockets, std::span<pollfd> descriptors,
                    Duration timeout);
 

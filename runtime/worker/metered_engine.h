@@ -1,6 +1,6 @@
 /// Metrics of a process's engines, for /metrics and `ps`. An observer counts the versions
-/// that an engine applied, how busy it is at the end of a step, and how long each request took. It also
-/// writes the events of its prefix cache into the run folder. Versions come only from
+/// that an engine applied, how busy it is at the end of a step, and how long each request took. It
+/// also writes the events of its prefix cache into the run folder. Versions come only from
 /// Engine::apply(); a refused version is not counted.
 #pragma once
 
@@ -63,8 +63,8 @@ class EngineMetrics {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<std::string, Time>>> holders_;
 };
 
-/// The resources of `make`. Their engines report to `board`. They write the events of their prefix caches to
-/// kv_events/ENGINE.GROUP.jsonl of `run_folder`, if their options request that.
+/// The resources of `make`. Their engines report to `board`. They write the events of their prefix
+/// caches to kv_events/ENGINE.GROUP.jsonl of `run_folder`, if their options request that.
 ResourceFactory metering_factory(ResourceFactory make, std::shared_ptr<EngineMetrics> board,
                                  std::filesystem::path run_folder);
 

@@ -56,13 +56,13 @@ const std::map<std::string, Effects> kEffects = {
     {"engine torch",
      {kEngine + "dtype products debug.check_finite", "adapter_slots numerics kv_events_bytes_max"}},
     {"engine scripted",
-     {kEngine +
-          "seed vocab_size first_token eos_id new_tokens_min new_tokens_max tail_fraction "
-          "refuse_every device_fault_file logprob_shift step_cost prefill_token_cost "
-          "decode_token_cost apply_cost",
+     {kEngine + "seed vocab_size first_token eos_id new_tokens_min new_tokens_max tail_fraction "
+                "refuse_every device_fault_file logprob_shift step_cost prefill_token_cost "
+                "decode_token_cost apply_cost",
       "adapter_slots tail_factor adapter_load_cost"}},
     {"learner torch",
-     {kLearner + "recompute numerics dtype products debug.check_finite debug.batch_folder init_seed",
+     {kLearner +
+          "recompute numerics dtype products debug.check_finite debug.batch_folder init_seed",
       kLoss + kSchedule + "adapter_batch_tokens device_snapshots debug.batches_max"}},
     {"learner scripted",
      {kLearner + kLoss +

@@ -70,7 +70,8 @@ TEST(Rules, AnOptionIsReportedIfItHasAnEffectOnNoDevice) {
   };
   const auto all_on = [](const std::string& devices) {
     return "[place]\nall = { nodes = [\"env\", \"rollout\", \"router\", \"prefill\", "
-           "\"decode\", \"trainer\", \"broadcaster\"], " + devices + " }\n";
+           "\"decode\", \"trainer\", \"broadcaster\"], " +
+           devices + " }\n";
   };
   EXPECT_THAT(with("\"fast\"", ""), ElementsAre("G090"));
   EXPECT_THAT(with("\"invariant\"", ""), IsEmpty());

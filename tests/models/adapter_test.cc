@@ -196,8 +196,8 @@ class AdapterFolderTest : public ::testing::Test {
  protected:
   AdapterFolderTest() : folder_(new_scratch_folder()), table_(base_, config_) {
     buffer_ = initialized(table_);
-    const Status written = write_adapter_folder(
-        folder_, config_, "some/base", view_parameters(table_.tensors(), buffer_.data()));
+    const Status written = write_adapter_folder(folder_, config_, "some/base",
+                                                view_parameters(table_.tensors(), buffer_.data()));
     CHECK(written.ok(), written.error().text());
   }
 

@@ -68,7 +68,7 @@ class ACheckedEngine : public ::testing::Test {
     told->finished = std::move(ends);
     record(std::move(told), [](Engine& engine) { (void)engine.take_finished(); });
   }
-  std::unique_ptr<Engine> checked(std::unique_ptr<ToldEngine> told) {
+  std::shared_ptr<Engine> checked(std::unique_ptr<ToldEngine> told) {
     CheckedEngineSetup setup;
     setup.engine = std::move(told);
     setup.next = [this]() -> const std::vector<std::byte>* {

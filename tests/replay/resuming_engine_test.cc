@@ -162,7 +162,7 @@ class ResumingEngine : public ::testing::Test {
   FakeEngine* real_ = nullptr;
   std::deque<std::vector<std::byte>> tape_;
   std::vector<std::byte> answer_;
-  std::unique_ptr<Engine> recording_, engine_;
+  std::shared_ptr<Engine> recording_, engine_;
   bool is_live_ = false;
   std::shared_ptr<const WeightSnapshot> weights_;
   std::vector<int64_t> asked_versions_;

@@ -19,7 +19,7 @@ using testing::IsEmpty;
 
 bool never() { return false; }
 
-std::unique_ptr<Learner> scripted(double loss_shift) {
+std::shared_ptr<Learner> scripted(double loss_shift) {
   ScriptedLearnerOptions options;
   options.loss_shift = loss_shift;
   return make_scripted_learner(options).value();

@@ -56,8 +56,8 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
   engine->finished = ends;
   std::deque<std::vector<std::byte>> tape;
   ObservedEngine recording(std::move(engine));
-  recording.add(engine_recorder(
-      [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); }));
+  recording.add(
+      engine_recorder([&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); }));
   EXPECT_EQ(recording.take_finished().size(), ends.size());
   std::vector<std::byte> answer;
   TracedEngine repeating(nullptr, [&]() -> const std::vector<std::byte>* {
@@ -84,8 +84,8 @@ TEST(TracedEngine, RepeatsHowOftenAnUpdateWasNotPreparedYet) {
   engine->preparations_left = 2;
   std::deque<std::vector<std::byte>> tape;
   ObservedEngine recording(std::move(engine));
-  recording.add(engine_recorder(
-      [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); }));
+  recording.add(
+      engine_recorder([&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); }));
   const auto snapshot = std::make_shared<const WeightSnapshot>();
   const auto is_applied = [&](Engine& of) { return of.apply_prepared(snapshot).value(); };
   for (const std::optional<uint64_t> expected : {std::optional<uint64_t>(), {}, {3}})

@@ -44,12 +44,12 @@ TEST(Dependencies, EveryPythonPackageOfTheTestsIsPinnedAndNamed) {
 
 TEST(Dependencies, EveryInstalledLibraryIsUsed) {
   // Debian's name of a library, and the fence or peer it is there for.
-  const std::set<std::string> known = {
-      "cppzmq-dev",    "libbenchmark-dev",    "libboost-dev",  "libcaf-dev",
-      "libcli11-dev",  "libfmt-dev",          "libgmock-dev",  "libgtest-dev",
-      "libpcre2-dev",  "libmsgpack-cxx-dev",  "libspdlog-dev", "libssl-dev",
-      "libzmq3-dev",   "libtomlplusplus-dev", "libzstd-dev",   "libutf8proc-dev",
-      "nlohmann-json3-dev"};
+  const std::set<std::string> known = {"cppzmq-dev",         "libbenchmark-dev",    "libboost-dev",
+                                       "libcaf-dev",         "libcli11-dev",        "libfmt-dev",
+                                       "libgmock-dev",       "libgtest-dev",        "libpcre2-dev",
+                                       "libmsgpack-cxx-dev", "libspdlog-dev",       "libssl-dev",
+                                       "libzmq3-dev",        "libtomlplusplus-dev", "libzstd-dev",
+                                       "libutf8proc-dev",    "nlohmann-json3-dev"};
   std::set<std::string> listed;
   for (const auto& line : source_from_text("list", text_of("scripts/packages.txt")).lines)
     if (line.ends_with("-dev")) listed.insert(line);

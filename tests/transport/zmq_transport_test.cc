@@ -133,8 +133,7 @@ TEST(ZmqTransport, IgnoresFramesOfUnknownSenders) {
         parts[part] = zmq::message_t(random.below(200));
         for (std::byte& each : bytes_of(parts[part])) each = static_cast<std::byte>(random.next());
       }
-      ASSERT_TRUE(
-          wait_until([&] { return send_parts(stranger, std::span(parts).first(count)); }));
+      ASSERT_TRUE(wait_until([&] { return send_parts(stranger, std::span(parts).first(count)); }));
     }
   const auto first = make(1, {}, got1);
   ASSERT_TRUE(first->add_peer(peer_of(0, second->address())).ok());

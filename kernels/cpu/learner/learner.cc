@@ -158,8 +158,9 @@ CpuLearner::CpuLearner(const LearnerOptions& options, ModelFolder model)
 CpuLearner::CpuLearner(const LearnerOptions& options, ModelFolder model, std::string base_folder,
                        std::shared_ptr<const FrozenWeights> base,
                        std::span<const AdapterTraining> adapters)
-    : LearnerCore(options,
-                  std::make_unique<CpuBackend>(options, std::move(model), std::move(base), adapters),
-                  std::move(base_folder), adapters) {}
+    : LearnerCore(
+          options,
+          std::make_unique<CpuBackend>(options, std::move(model), std::move(base), adapters),
+          std::move(base_folder), adapters) {}
 
 }  // namespace primerl

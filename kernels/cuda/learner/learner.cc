@@ -142,7 +142,8 @@ CudaBackend::CudaBackend(const LearnerOptions& options, ModelFolder model,
   for (size_t slot = 0; slot < training_.size(); ++slot)
     trained_.push_back(&adapters_->trained(slot));
   if (whole_ == nullptr || has_selection_biases(table_)) return;
-  const LearnerBytes bytes = learner_bytes(options_, model_.config, {}, options_.micro_batch_tokens);
+  const LearnerBytes bytes =
+      learner_bytes(options_, model_.config, {}, options_.micro_batch_tokens);
   buffers_ = std::make_unique<SnapshotBuffers>(stream_.device().index(), whole_->published_bytes(),
                                                options_.device_snapshots, kLearnerReserveBytes,
                                                bytes.rows + bytes.head);

@@ -6,7 +6,8 @@
 /// Numerics are "fast": GEMMs are the vendor's. Steps of several adapters share passes; other
 /// tenants change only the last bits of a step's GEMMs. If CUBLAS_WORKSPACE_CONFIG is set as
 /// libtorch requires, a repeated step is equal to the bit; docs/design/cuda.md describes the other
-/// case. A step beyond the device's memory is an error and leaves the learner unchanged. One thread.
+/// case. A step beyond the device's memory is an error and leaves the learner unchanged. One
+/// thread.
 #pragma once
 
 #include <memory>
