@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "kernels/engine/batch_scheduler.h"
+#include "kernels/engine/sequence.h"
 
 namespace primerl {
 

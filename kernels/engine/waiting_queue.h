@@ -13,7 +13,7 @@
 
 namespace primerl {
 
-struct Sequence;  // kernels/engine/batch_scheduler.h
+struct Sequence;  // kernels/engine/sequence.h
 
 class WaitingQueue {
  public:
