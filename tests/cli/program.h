@@ -3,16 +3,20 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "graph/base/real_clock.h"
 #include "tests/store/scratch_folder.h"
 
 extern char** environ;
@@ -96,6 +100,20 @@ class Program {
   }
   /// The part of stderr that was read so far.
   const std::string& said() const { return said_; }
+  /// Reads stderr until `until`, or until there was something to read. False: stderr is closed.
+  bool listen(Time until) {
+    const auto left = static_cast<int>((until - steady_now()).to_seconds() * 1e3) + 1;
+    pollfd polled{err_, POLLIN, 0};
+    return ::poll(&polled, 1, std::clamp(left, 0, 60'000)) <= 0 || read_more();
+  }
+  /// As wait(), at most until `until`; nothing if it has not ended by then.
+  std::optional<ProgramEnd> wait(Time until) {
+    while (listen(until))
+      if (steady_now() >= until) return std::nullopt;
+    while (is_running())
+      if (steady_now() >= until) return std::nullopt;
+    return wait();
+  }
   ProgramEnd wait() {
     while (read_more()) {
     }

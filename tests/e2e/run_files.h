@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -76,6 +77,17 @@ inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folde
   for (const Json& line : lines_of(folder / "rollouts.jsonl"))
     EXPECT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
   return last;
+}
+
+/// Checks that rollouts.jsonl has every rollout of the batch of each step.
+inline void expect_rollouts_of_every_step(const std::filesystem::path& folder) {
+  std::map<int64_t, int64_t> trained;  // number of rollouts by step
+  for (const Json& line : lines_of(folder / "rollouts.jsonl")) ++trained[*line.get_int("step")];
+  for (const Json& line : lines_of(folder / "metrics.jsonl")) {
+    const int64_t step = *line.get_int("step");
+    EXPECT_EQ(trained[step], static_cast<int64_t>(line.find("progress/samples")->as_double()))
+        << "rollouts of step " << step;
+  }
 }
 
 /// Checks that the newest record is complete, whichever start made it.

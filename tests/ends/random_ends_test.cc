@@ -1,13 +1,14 @@
 // Runs that end in a random way, by a disk without free space at every place that writes and by
 // signals, are resumed and end as they should.
 //
-// PRIMERL_ENDS_SEEDS runs so many seeds from PRIMERL_ENDS_FIRST on: 300 in `make soak`.
-// PRIMERL_SEED runs one.
+// Each seed is a test. PRIMERL_ENDS_SEEDS makes so many from PRIMERL_ENDS_FIRST on: 300 in
+// `make soak`. PRIMERL_SEED makes one and prints its story.
 #include <gmock/gmock.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 
 #include "graph/base/random.h"
 #include "tests/cli/program.h"
@@ -36,6 +37,15 @@ constexpr Place kPlaces[] = {
     {"tensorboard", "tb*", 60},          {"follow", "*follow*", 6},
     {"folders", "trace*", 60},           {"any", "*", 800},
 };
+
+// A run whose trace has no space waits 30 s for it, and so does its drain. These limits are
+// shorter: a run without a further step is ended, and stopped if its drain takes long.
+constexpr Duration kStepMax = Duration::seconds(3) * kSlowness;
+constexpr Duration kEndMax = Duration::seconds(5) * kSlowness;
+/// All waits of a seed, so that a hang is reported before the limit of the test program.
+constexpr Duration kSeedMax = Duration::seconds(120) * kSlowness;
+/// Time between two looks at a run that continues.
+constexpr Duration kLookAgain = Duration::milliseconds(5);
 
 enum class Ending { kItself, kWorker, kLauncher, kBoth, kTerminate, kTerminateThenKill };
 constexpr const char* kEndings[] = {"SIGTERM after more steps",
@@ -91,6 +101,7 @@ class EndedRun {
       : seed_(seed), has_blobs_(seed % std::size(kPlaces) == 5), is_split_(seed % 4 == 3) {}
 
   void end_and_resume() {
+    std::cout << "seed " << seed_ << std::endl;
     RandomStream draw(mix(seed_, 21));
     const uint64_t num_ends = 1 + draw.below(2);
     for (uint64_t number = 0; number < num_ends; ++number) {
@@ -160,20 +171,54 @@ class EndedRun {
       return !run.is_running();
     };
     const size_t begun = num_steps();
-    ASSERT_TRUE(wait_until([&] {
-      return is_over() || disk.num_refused() > 0 || num_steps() >= begun + 1 + end.num_lines;
-    })) << story_
-        << "\n  has no step: " << run.said();
-    const size_t full = num_steps();
-    ASSERT_TRUE(wait_until([&] { return is_over() || num_steps() >= full + end.lines_after; }))
-        << story_ << "\n  neither ends nor has another step";
+    ASSERT_TRUE(wait_for(run, give_up_,
+                         [&] {
+                           return is_over() || disk.num_refused() > 0 ||
+                                  num_steps() >= begun + 1 + end.num_lines;
+                         }))
+        << story_ << "\n  has no step: " << run.said();
+    size_t seen = num_steps();
+    for (const size_t last = seen + end.lines_after; !is_over() && seen < last;) {
+      const Time still = std::min(give_up_, steady_now() + kStepMax);
+      if (!wait_for(run, still, [&] { return is_over() || num_steps() > seen; })) break;
+      seen = num_steps();
+    }
+    // The disk may be full before a worker is started. Without one nothing would be killed.
+    ASSERT_TRUE(wait_for(run, give_up_, [&] { return is_over() || !workers.empty(); }))
+        << story_ << "\n  has no worker: " << run.said();
     end_it(run, end.ending, workers);
-    const ProgramEnd ended = run.wait();
-    ASSERT_TRUE(wait_until([&] { return std::ranges::all_of(workers, has_ended); }))
-        << story_ << "\n  a worker lives on";
+    auto ended = run.wait(std::min(give_up_, steady_now() + kEndMax));
+    if (!ended) {  // its drain waits for space: Ctrl-C again stops it now
+      story_ += "\n    is stopped by SIGINT";
+      ::kill(run.pid(), SIGINT);
+      ended = run.wait(give_up_);
+    }
+    ASSERT_TRUE(ended) << story_ << "\n  does not end: " << run.said();
     story_ += fmt::format("\n    {} calls, {} refused; {} steps, code {}, signal {}: {}",
-                          disk.num_calls(), disk.num_refused(), num_steps(), ended.code,
-                          ended.signal, ended.err);
+                          disk.num_calls(), disk.num_refused(), num_steps(), ended->code,
+                          ended->signal, ended->err);
+    while (!std::ranges::all_of(workers, has_ended))
+      ASSERT_LT(steady_now(), give_up_) << story_ << "\n  a worker lives on";
+  }
+
+  /// False: `until` has passed.
+  template <class Condition>
+  static bool wait_for(Program& run, Time until, const Condition& is_met) {
+    while (!is_met()) {
+      if (steady_now() >= until) return false;
+      (void)run.listen(steady_now() + kLookAgain);
+    }
+    return true;
+  }
+
+  /// The end of a program that must end by itself.
+  ProgramEnd end_of(std::vector<std::string> words) {
+    words.insert(words.begin(), "primerl-graph");
+    Program program(std::move(words));
+    auto end = program.wait(give_up_);
+    if (end) return *std::move(end);
+    ADD_FAILURE() << story_ << "\n  does not end: " << program.said();
+    return {};
   }
 
   static void end_it(const Program& run, Ending ending, const std::vector<pid_t>& workers) {
@@ -191,84 +236,52 @@ class EndedRun {
   void resume_to_the_end() {
     // The record may have some steps more than metrics.jsonl.
     const std::string last = std::to_string(num_steps() + 30);
-    const auto end = run_graph_program(words(last));
+    const auto end = end_of(words(last));
     story_ += "\n  the last start: " + end.err;
     ASSERT_EQ(end.code, 0) << story_;
     EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint only"))) << story_;
     EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder())), last) << story_;
-    const auto verify = run_graph_program({"trace", "verify", folder().string()});
+    expect_rollouts_of_every_step(folder());
+    const auto verify = end_of({"trace", "verify", folder().string()});
     EXPECT_EQ(verify.code, 0) << story_ << "\n  verify: " << verify.out << verify.err;
     EXPECT_THAT(verify.out, HasSubstr("sound"));
-    const auto replay = run_graph_program({"replay", folder().string(), "--depth", "control"});
+    const auto replay = end_of({"replay", folder().string(), "--depth", "control"});
     EXPECT_EQ(replay.code, 0) << story_ << "\n  replay: " << replay.out << replay.err;
     EXPECT_THAT(replay.out, HasSubstr("identical"));
   }
 
   const uint64_t seed_;
+  const Time give_up_ = steady_now() + kSeedMax;
   const bool has_blobs_;
   const bool is_split_;  // four processes; else one
   ScratchFolder scratch_;
   std::string story_;
 };
 
-bool has_cut(const fs::path& run) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(run / "trace", ignored))
-    if (entry.path().extension() == ".cut") return true;
-  return false;
-}
-
-/// A full disk is no fault of the record: the next start follows it. The resumed start begins from
-/// a cut, which it writes as number 0.
-TEST(AFullDisk, ThatStopsAResumeLeavesItsRecordToTheNext) {
-  ScratchFolder scratch;
-  const fs::path folder = scratch.path() / "run";
-  {
-    auto words =
-        scripted_run(folder, {"--max-steps", "1000000", "--set", "graph.restarts_max=0", "--set",
-                              "tenant.main.checkpoint_every=5", "--set",
-                              "trace.cut_every=\"100ms\"", "--set", "trace.cut_steps=1000"});
-    words.insert(words.begin(), "primerl-graph");
-    Program run(words);
-    ASSERT_TRUE(wait_until([&] {
-      return !run.is_running() || (num_lines(folder / "metrics.jsonl") >= 12 && has_cut(folder));
-    }));
-    ASSERT_TRUE(run.is_running());
-    ::kill(worker_of(run), SIGKILL);
-    ASSERT_EQ(run.wait().code, 1);
-  }
-  FaultyDisk disk(scratch.path() / "disk", folder, {.files = "trace/*.0.cut*"});
-  const std::string last = std::to_string(num_lines(folder / "metrics.jsonl") + 40);
-  const std::vector<std::string> words{"run", "--resume", folder.string(), "--max-steps", last};
-  const auto full = run_graph_program(words, disk.variables());
-  EXPECT_GT(disk.num_refused(), 0U);
-  EXPECT_EQ(full.code, 1) << full.err;
-  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
-  EXPECT_THAT(full.err, Not(HasSubstr("from the checkpoint only")));
-  const auto end = run_graph_program(words);
-  ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("the run is live"));
-  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
-  expect_replays(folder);
-}
-
 uint64_t from_environment(const char* name, uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-TEST(RandomEnds, AreResumedWithNothingLostOrDoneTwice) {
+std::vector<uint64_t> seeds() {
   const uint64_t only = from_environment("PRIMERL_SEED", 0);
-  const uint64_t first = only != 0 ? only : from_environment("PRIMERL_ENDS_FIRST", 1);
-  const uint64_t last =
-      only != 0 ? only : first - 1 + from_environment("PRIMERL_ENDS_SEEDS", std::size(kPlaces));
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    EndedRun run(seed);
-    run.end_and_resume();
-    if (only != 0) std::cout << run.story() << "\n";
-    ASSERT_FALSE(HasFailure()) << "repeat with PRIMERL_SEED=" << seed << run.story();
-  }
+  if (only != 0) return {only};
+  std::vector<uint64_t> seeds(from_environment("PRIMERL_ENDS_SEEDS", std::size(kPlaces)));
+  std::iota(seeds.begin(), seeds.end(), from_environment("PRIMERL_ENDS_FIRST", 1));
+  return seeds;
 }
+
+class RandomEnds : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(RandomEnds, AreResumedWithNothingLostOrDoneTwice) {
+  EndedRun run(GetParam());
+  run.end_and_resume();
+  if (std::getenv("PRIMERL_SEED") != nullptr) std::cout << run.story() << "\n";
+  ASSERT_FALSE(HasFailure()) << "repeat with PRIMERL_SEED=" << GetParam() << run.story();
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomEnds, ::testing::ValuesIn(seeds()),
+                         [](const auto& seed) { return std::to_string(seed.param); });
 
 }  // namespace
 }  // namespace primerl

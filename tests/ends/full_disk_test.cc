@@ -1,0 +1,60 @@
+// A disk that is full at one file of a run: the next start follows the record and loses nothing.
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "tests/cli/program.h"
+#include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
+#include "tests/ends/faulty_disk.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+bool has_cut(const fs::path& run) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run / "trace", ignored))
+    if (entry.path().extension() == ".cut") return true;
+  return false;
+}
+
+/// A full disk is no fault of the record: the next start follows it. The resumed start begins from
+/// a cut, which it writes as number 0.
+TEST(AFullDisk, ThatStopsAResumeLeavesItsRecordToTheNext) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  {
+    auto words =
+        scripted_run(folder, {"--max-steps", "1000000", "--set", "graph.restarts_max=0", "--set",
+                              "tenant.main.checkpoint_every=5", "--set",
+                              "trace.cut_every=\"100ms\"", "--set", "trace.cut_steps=1000"});
+    words.insert(words.begin(), "primerl-graph");
+    Program run(words);
+    ASSERT_TRUE(wait_until([&] {
+      return !run.is_running() || (num_lines(folder / "metrics.jsonl") >= 12 && has_cut(folder));
+    }));
+    ASSERT_TRUE(run.is_running());
+    ::kill(worker_of(run), SIGKILL);
+    ASSERT_EQ(run.wait().code, 1);
+  }
+  FaultyDisk disk(scratch.path() / "disk", folder, {.files = "trace/*.0.cut*"});
+  const std::string last = std::to_string(num_lines(folder / "metrics.jsonl") + 40);
+  const std::vector<std::string> words{"run", "--resume", folder.string(), "--max-steps", last};
+  const auto full = run_graph_program(words, disk.variables());
+  EXPECT_GT(disk.num_refused(), 0U);
+  EXPECT_EQ(full.code, 1) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+  EXPECT_THAT(full.err, Not(HasSubstr("from the checkpoint only")));
+  const auto end = run_graph_program(words);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("the run is live"));
+  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
+  expect_replays(folder);
+}
+
+}  // namespace
+}  // namespace primerl
