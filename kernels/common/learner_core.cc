@@ -243,7 +243,7 @@ Status LearnerCore::load(TenantSlot tenant, const std::filesystem::path& folder)
 }
 
 std::string LearnerCore::describe() const {
-  const std::string place = backend_->place();
+  const std::string device = backend_->device_text();
   int64_t num_steps = 0, num_parameters = 0;
   for (size_t slot = 0; slot < trained_.size(); ++slot) {
     num_steps += backend_->num_steps(slot);
@@ -251,10 +251,10 @@ std::string LearnerCore::describe() const {
   }
   if (!has_adapters())
     return fmt::format("{} optimizer steps, {} parameters{}{}", num_steps,
-                       backend_->table().num_parameters(), place.empty() ? "" : " on ", place);
+                       backend_->table().num_parameters(), device.empty() ? "" : " on ", device);
   return fmt::format("{} optimizer steps, {} adapters of {} parameters on {} that are frozen{}{}",
                      num_steps, trained_.size(), num_parameters, backend_->table().num_parameters(),
-                     place.empty() ? "" : ", on ", place);
+                     device.empty() ? "" : ", on ", device);
 }
 
 std::vector<WeightTensor> LearnerCore::gradients(TenantSlot tenant) {

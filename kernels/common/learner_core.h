@@ -34,7 +34,7 @@
 namespace primerl {
 
 /// Trained weights on a device, and the passes over the model. `slot` names the weights that one
-/// optimizer trains: 0 for whole weights, else the adapter's place in the order of the tenants.
+/// optimizer trains: 0 for whole weights, else an index into the adapters.
 /// Called inside run(), unless a method says otherwise.
 class LearnerBackend {
  public:
@@ -54,7 +54,7 @@ class LearnerBackend {
   /// The wanted rows of a micro-batch of an adapter, if they are fewer than those of a pass.
   virtual std::optional<int32_t> adapter_batch_tokens() const { return std::nullopt; }
   /// "cuda:0 in bfloat16"; empty for the CPU.
-  virtual std::string place() const { return {}; }
+  virtual std::string device_text() const { return {}; }
   /// Sets a function that gets the activations of every later forward pass, on the device.
   virtual void visit(ActivationVisitor visitor) = 0;
   /// Fills the whole weights, or what is not trained beside adapters.

@@ -82,11 +82,11 @@ IdleOptions idle_learner_options(const void* options, const std::set<std::string
     idle.push_back({"adapter_batch_tokens", kTrainsNoAdapter, kTrainAnAdapter});
   else if (!devices.contains("cpu"))
     idle.push_back({"adapter_batch_tokens",
-                    "a pass on a CUDA device is divided by 'micro_batch_tokens' alone",
+                    "a CUDA device divides steps by 'micro_batch_tokens' alone",
                     "write micro_batch_tokens, or remove the key"});
   else if (is_only_on_cpu(devices) && learner.numerics == "fast")
     idle.push_back({"adapter_batch_tokens",
-                    "with numerics = \"fast\" adapters share no passes on the CPU",
+                    "on the CPU adapters compute together only with invariant numerics",
                     "write numerics = \"invariant\", or remove the key"});
   if (is_only_on_cpu(devices))
     idle.push_back({"device_snapshots", "the learner computes on the CPU",

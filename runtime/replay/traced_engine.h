@@ -1,5 +1,4 @@
-/// What a record keeps of an engine: an observer records its answers, and a TracedEngine repeats
-/// them.
+/// The answers of an engine in a record: an observer records them, and a TracedEngine repeats them.
 ///
 /// With the answers in the trace, Prefill and Decode are replayed without generating a token
 /// (`replay --depth learner` and `control`). A new method of Engine that answers needs its part

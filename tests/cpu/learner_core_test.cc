@@ -40,7 +40,7 @@ class FakeBackend final : public LearnerBackend {
   int64_t num_steps(size_t /*slot*/) const override { return num_updates; }
   bool can_share_passes() const override { return !adapters_.empty(); }
   std::optional<int32_t> adapter_batch_tokens() const override { return wanted; }
-  std::string place() const override { return where; }
+  std::string device_text() const override { return where; }
   void visit(ActivationVisitor visitor) override { visitor_ = std::move(visitor); }
   Status fill(const std::vector<WeightTensor>&) override { return ok(); }
   Status randomize(uint64_t) override { return ok(); }

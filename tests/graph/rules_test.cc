@@ -63,39 +63,6 @@ TEST(Rules, AnEngineHasNoMoreSlotsThanThereAreAdapters) {
   EXPECT_THAT(with("adapter_slots = 1", ""), ElementsAre("G074"));
 }
 
-TEST(Rules, AnOptionIsReportedIfItHasAnEffectOnNoDevice) {
-  const auto with = [](const std::string& numerics, const std::string& place) {
-    return codes_of(demo_with("kv_blocks = 512", "kv_blocks = 512\nnumerics = " + numerics) +
-                    place);
-  };
-  const auto all_on = [](const std::string& devices) {
-    return "[place]\nall = { nodes = [\"env\", \"rollout\", \"router\", \"prefill\", "
-           "\"decode\", \"trainer\", \"broadcaster\"], " +
-           devices + " }\n";
-  };
-  EXPECT_THAT(with("\"fast\"", ""), ElementsAre("G090"));
-  EXPECT_THAT(with("\"invariant\"", ""), IsEmpty());
-  EXPECT_THAT(with("\"fast\"", all_on("device = \"cpu\"")), ElementsAre("G090"));
-  EXPECT_THAT(with("\"fast\"", all_on("device = \"cuda:0\"")), IsEmpty());
-}
-
-TEST(Rules, AMemoryLimitNeedsAPlaceOnTheCpu) {
-  const auto with = [](const std::string& graph, const std::string& hands,
-                       const std::string& mind) {
-    return codes_of(replaced(demo_text(), "seed = 17", "seed = 17\n" + graph) +
-                    "[place]\nhands = { nodes = [\"env\", \"rollout\", \"router\"]" + hands +
-                    " }\nmind = { nodes = [\"prefill\", \"decode\", \"trainer\", "
-                    "\"broadcaster\"]" +
-                    mind + " }\n");
-  };
-  const std::string cuda = ", device = \"cuda:0\"", own = ", memory_max = 1000000000000";
-  EXPECT_THAT(with("memory_max = 1000000000000", "", cuda), IsEmpty()) << "hands is limited";
-  EXPECT_THAT(with("memory_max = 1000000000000", own, cuda), ElementsAre("G090"));
-  EXPECT_THAT(with("memory_max = 1000000000000", own, ""), IsEmpty());
-  EXPECT_THAT(with("", "", own), IsEmpty());
-  EXPECT_THAT(with("", "", own + cuda), ElementsAre("G090"));
-}
-
 TEST(Rules, TraceSizesHoldAtTheBoundAndOnePastIt) {
   const auto with = [](const std::string& line) {
     return codes_of(demo_text() + "\n[trace]\n" + line + "\n");

@@ -287,7 +287,6 @@ struct ResourceNumbers {
   int64_t kv_blocks = 512;
   int64_t max_sequence_tokens = 0;
   int64_t adapter_slots = 0;
-  std::string numerics = "invariant";
 };
 struct LossNumbers {
   std::string kind = "dppo";
@@ -322,23 +321,12 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
                          .field("max_sequence_tokens", &ResourceNumbers::max_sequence_tokens,
                                 at_least(0) | unit("tokens"), "longest prompt and completion")
                          .field("adapter_slots", &ResourceNumbers::adapter_slots, any(), "slots")
-                         .field("numerics", &ResourceNumbers::numerics,
-                                one_of({"invariant", "fast"}), "of the GEMMs")
                          .take();
   contract.needs_model = needs_model;
   contract.computes = true;
   contract.sequence_limit = [](const void* options, const ModelFacts*) {
     const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
     return ResourceContract::SequenceLimit{blocks * 16, "kv_blocks"};
-  };
-  contract.idle_options = [](const void* options, const std::set<std::string>& devices,
-                             std::span<const Tenant>) {
-    const bool is_fast = static_cast<const ResourceNumbers*>(options)->numerics == "fast";
-    std::vector<ResourceContract::IdleOption> idle;
-    if (is_fast && devices == std::set<std::string>{"cpu"})
-      idle.push_back({"numerics", "an engine on the CPU always has invariant numerics",
-                      "write numerics = \"invariant\", or remove the key"});
-    return idle;
   };
   if (needs_model)
     contract.memory = [](const void* options, const std::string&,

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "kernels/engine/admission.h"
 #include "kernels/engine/preemption.h"
 #include "kernels/engine/step_builder.h"

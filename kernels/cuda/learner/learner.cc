@@ -48,7 +48,7 @@ class CudaBackend final : public LearnerBackend {
   }
   int64_t num_steps(size_t slot) const override { return trained_[slot]->num_steps(); }
   bool can_share_passes() const override { return has_adapters(); }
-  std::string place() const override {
+  std::string device_text() const override {
     return fmt::format("{} in {}{}", options_.device, name_of(type_named(options_.dtype)),
                        buffers_ == nullptr ? "" : ", " + buffers_->text());
   }
