@@ -2,13 +2,21 @@
 #pragma once
 
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "tests/cli/program.h"
 
 namespace primerl {
+
+/// The first line of a file of /proc; empty if the process has gone. A stream iterator would throw
+/// if it goes between open() and read().
+inline std::string line_of_process(pid_t pid, const char* file) {
+  std::ifstream stream("/proc/" + std::to_string(pid) + "/" + file);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
 
 inline std::vector<pid_t> children_of(pid_t parent) {
   const std::string pid = std::to_string(parent);
@@ -36,8 +44,7 @@ inline pid_t worker_of(const Program& program) {
 /// The worker of a process of the plan; -1 without one now. Restarts change their order.
 inline pid_t worker_named(const Program& program, const std::string& process) {
   for (const pid_t worker : workers_of(program)) {
-    std::ifstream file("/proc/" + std::to_string(worker) + "/cmdline");
-    const std::string words((std::istreambuf_iterator<char>(file)), {});
+    const std::string words = line_of_process(worker, "cmdline");
     const std::string wanted = std::string("--process") + '\0' + process + '\0';
     if (words.find(wanted) != std::string::npos) return worker;
   }
@@ -47,8 +54,7 @@ inline pid_t worker_named(const Program& program, const std::string& process) {
 /// For a process that is not a child: whether it is gone, or dead and not yet reaped by its new
 /// parent.
 inline bool has_ended(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = line_of_process(pid, "stat");
   const size_t name_end = text.rfind(')');
   return name_end == std::string::npos || text.substr(name_end + 2, 1) == "Z";
 }
