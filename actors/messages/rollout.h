@@ -13,28 +13,33 @@
 
 #include "actors/messages/generation.h"
 #include "graph/message.h"
+#include "kernels/text/chat/message.h"
 
 namespace primerl {
 
 /// Something to solve. Ordinals are dense from 0 per tenant. A group has the ordinal of its task,
-/// so a resumed run makes the same task again.
+/// so a resumed run makes the same task again. If the tenant has a chat template, the conversation
+/// is `messages`, or one user message with `prompt` if there are none.
 struct Task {
   static constexpr std::string_view kName = "Task";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t ordinal = 0;
   std::string prompt;
+  std::vector<ChatMessage> messages = {};
+  std::string tools = {};  // JSON array of the functions that the policy may call; empty: none
 
   template <class F>
   static void fields(F& f) {
-    f("ordinal", &Task::ordinal)("prompt", &Task::prompt);
+    f("ordinal", &Task::ordinal)("prompt", &Task::prompt)("messages", &Task::messages)(
+        "tools", &Task::tools);
   }
 };
 
 /// The policy's text of one turn of a trajectory, sent to the environment.
 struct Action {
   static constexpr std::string_view kName = "Action";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t trajectory = 0;
   uint64_t ordinal = 0;  // of the task
@@ -42,7 +47,9 @@ struct Action {
   int32_t turn = 0;                // from 0
   int32_t first_turn = 0;          // of `texts`: the environment has the earlier ones already
   std::vector<std::string> texts;  // completions of the turns from first_turn to turn
-  bool is_truncated = false;       // the last completion was cut at max_tokens
+  /// The same turns parsed: content, reasoning, tool calls. Empty without a chat template.
+  std::vector<ChatMessage> messages = {};
+  bool is_truncated = false;  // the last completion was cut at max_tokens
   /// Trajectories that this environment instance has not ended but that have ended. Each is listed
   /// once.
   std::vector<uint64_t> ended;
@@ -52,19 +59,22 @@ struct Action {
     using A = Action;
     f("trajectory", &A::trajectory)("ordinal", &A::ordinal)("attempt", &A::attempt)(
         "turn", &A::turn)("first_turn", &A::first_turn)("texts", &A::texts)(
-        "is_truncated", &A::is_truncated)("ended", &A::ended);
+        "messages", &A::messages)("is_truncated", &A::is_truncated)("ended", &A::ended);
   }
 };
 
 /// The environment's answer to one Action.
 struct Observation {
   static constexpr std::string_view kName = "Observation";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t trajectory = 0;
   uint32_t attempt = 0;
   int32_t turn = 0;
-  std::string text;   // appended to the trajectory when not done
+  std::string text;  // appended to the trajectory when not done
+  /// What follows the policy's turn if the tenant has a chat template; `text` as one user message
+  /// if there are none.
+  std::vector<ChatMessage> messages = {};
   double reward = 0;  // when done
   bool is_done = false;
   bool is_too_long = false;    // the text is left out; the trajectory ends as truncated
@@ -75,8 +85,8 @@ struct Observation {
   static void fields(F& f) {
     using O = Observation;
     f("trajectory", &O::trajectory)("attempt", &O::attempt)("turn", &O::turn)("text", &O::text)(
-        "reward", &O::reward)("is_done", &O::is_done)("is_too_long", &O::is_too_long)(
-        "needs_history", &O::needs_history)("fault", &O::fault);
+        "messages", &O::messages)("reward", &O::reward)("is_done", &O::is_done)(
+        "is_too_long", &O::is_too_long)("needs_history", &O::needs_history)("fault", &O::fault);
   }
 };
 

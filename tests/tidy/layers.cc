@@ -108,6 +108,7 @@ const std::vector<Layer>& layers() {
       {"graph/", {"graph/"}, {"mutex", "condition_variable", "future"}, {}},
       kernel_folder("ops", {}),
       kernel_folder("text", {}),
+      kernel_folder("text/chat", {"text"}),
       kernel_folder("weights", {}),
       kernel_folder("cuda/ops", {"ops"}),
       kernel_folder("models", {"weights"}),
