@@ -108,6 +108,14 @@ Result<std::string> to_nfc(std::string_view text) {
   return std::string(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
 }
 
+uint32_t to_upper(uint32_t code_point) {
+  return static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code_point)));
+}
+
+uint32_t to_lower(uint32_t code_point) {
+  return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point)));
+}
+
 bool is_white_space(uint32_t code_point) {
   if (code_point < 0x80) return code_point == ' ' || (code_point >= '\t' && code_point <= '\r');
   if (code_point == 0x85) return true;

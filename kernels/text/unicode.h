@@ -33,6 +33,10 @@ std::string to_valid_utf8(std::string bytes);
 /// Normalization form C of valid UTF-8.
 Result<std::string> to_nfc(std::string_view text);
 
+/// One character for one: "ß" stays.
+uint32_t to_upper(uint32_t code_point);
+uint32_t to_lower(uint32_t code_point);
+
 bool is_white_space(uint32_t code_point);     // the White_Space property
 bool is_word_character(uint32_t code_point);  // letters, marks, digits, connectors: regex \w
 
