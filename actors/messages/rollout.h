@@ -72,7 +72,7 @@ struct Observation {
   uint32_t attempt = 0;
   int32_t turn = 0;
   std::string text;  // appended to the trajectory when not done
-  /// What follows the policy's turn if the tenant has a chat template; `text` as one user message
+  /// Messages that follow the policy's turn if the tenant has a chat template; `text` as one user message
   /// if there are none.
   std::vector<ChatMessage> messages = {};
   double reward = 0;  // when done

@@ -35,6 +35,26 @@ size_t skip_space_right(std::string_view text, size_t offset) {
 
 }  // namespace
 
+AddedFilter AddedFilter::at(size_t offset, size_t size) const {
+  AddedFilter moved = *this;
+  moved.offset_ += offset;
+  moved.size_ = size;
+  return moved;
+}
+
+bool AddedFilter::finds(const AddedToken& token, size_t begin, size_t end) const {
+  if (spans_ == nullptr) return !token.special || specials_ == Specials::kAreFound;
+  // Offsets in a normalized text are not those of the given text: its whole piece counts.
+  const size_t first = size_ > 0 ? offset_ : offset_ + begin;
+  const size_t last = size_ > 0 ? offset_ + size_ : offset_ + end;
+  const auto span =
+      std::upper_bound(spans_->begin(), spans_->end(), first,
+                       [](size_t offset, const TextSpan& each) { return offset < each.end; });
+  if (span == spans_->end() || last > span->end) return false;
+  if (span->is_trusted) return true;
+  return !token.special && span->blocked.find(token.content) == std::string_view::npos;
+}
+
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::sort(tokens_.begin(), tokens_.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
@@ -61,7 +81,8 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, size_t begin) c
   return longest;
 }
 
-std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text, Specials specials) const {
+std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text,
+                                                   const AddedFilter& filter) const {
   std::vector<Piece> pieces;
   size_t taken = 0;  // everything before it is in `pieces`
   for (size_t at = 0; at < text.size();) {
@@ -73,7 +94,10 @@ std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text, Specia
     }
     size_t begin = at, end = at + token->content.size();
     at = end;
-    if (token->special && specials == Specials::kStayText) continue;
+    if (!filter.finds(*token, begin, end)) {
+      if (filter.looks_inside()) at = begin + 1;
+      continue;
+    }
     if (token->single_word && (is_word_before(text, begin) || is_word_at(text, end))) continue;
     if (token->lstrip) begin = skip_space_left(text, begin, taken);
     if (token->rstrip) at = end = skip_space_right(text, end);
@@ -100,10 +124,11 @@ Segmenter::Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc) : to_nf
   normalized_ = AddedTokens(std::move(normalized));
 }
 
-Result<std::vector<Segment>> Segmenter::cut(std::string_view text, Specials specials) const {
+Result<std::vector<Segment>> Segmenter::cut(std::string_view text,
+                                            const AddedFilter& filter) const {
   RETURN_IF_ERROR(check_utf8(text));
   std::vector<Segment> segments;
-  for (const auto& outer : raw_.split(text, specials)) {
+  for (const auto& outer : raw_.split(text, filter)) {
     if (outer.id >= 0) {
       segments.push_back({outer.id, {}, outer.begin});
       continue;
@@ -115,7 +140,9 @@ Result<std::vector<Segment>> Segmenter::cut(std::string_view text, Specials spec
       if (composed != between) inner_scale = 0;
       between = std::move(composed);
     }
-    for (const auto& inner : normalized_.split(between, specials))
+    const AddedFilter inside =
+        filter.at(outer.begin, inner_scale == 0 ? outer.end - outer.begin : 0);
+    for (const auto& inner : normalized_.split(between, inside))
       segments.push_back({inner.id,
                           inner.id >= 0 ? "" : between.substr(inner.begin, inner.end - inner.begin),
                           outer.begin + inner_scale * inner.begin});

@@ -16,6 +16,25 @@ namespace primerl {
 /// Whether special tokens in a text are found, or stay text.
 enum class Specials : uint8_t { kStayText, kAreFound };
 
+/// Decides which added tokens of a text are found.
+class AddedFilter {
+ public:
+  AddedFilter(Specials specials) : specials_(specials) {}
+  explicit AddedFilter(const std::vector<TextSpan>& spans) : spans_(&spans) {}
+  /// The same for a text that begins at `offset`; with `size` > 0, for one made of those bytes.
+  AddedFilter at(size_t offset, size_t size) const;
+
+  bool finds(const AddedToken& token, size_t begin, size_t end) const;
+  /// Whether a token inside of one that is not found may be found.
+  bool looks_inside() const { return spans_ != nullptr; }
+
+ private:
+  Specials specials_ = Specials::kStayText;
+  const std::vector<TextSpan>* spans_ = nullptr;
+  size_t offset_ = 0;
+  size_t size_ = 0;
+};
+
 class AddedTokens {
  public:
   /// A piece of the text: an added token, or text between two of them (id -1). Bytes [begin, end).
@@ -29,7 +48,7 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   /// The pieces of valid UTF-8 `text`, in order, none empty, together all of it.
-  std::vector<Piece> split(std::string_view text, Specials specials) const;
+  std::vector<Piece> split(std::string_view text, const AddedFilter& filter) const;
 
  private:
   /// The longest token that begins at `begin`, or null.
@@ -54,7 +73,7 @@ class Segmenter {
   Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc);
   /// The segments in order, none empty. Text that is not valid UTF-8 is an error with the byte
   /// offset.
-  Result<std::vector<Segment>> cut(std::string_view text, Specials specials) const;
+  Result<std::vector<Segment>> cut(std::string_view text, const AddedFilter& filter) const;
 
  private:
   AddedTokens raw_;

@@ -202,6 +202,10 @@ class ByteLevelBpe final : public Tokenizer {
   Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
     return encode(text, Specials::kAreFound);
   }
+  Result<std::vector<int32_t>> encode_spans(std::string_view text,
+                                            const std::vector<TextSpan>& spans) const override {
+    return encode(text, AddedFilter(spans));
+  }
 
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
     ASSIGN_OR_RETURN(std::string bytes, vocabulary_.join(ids, skip_special, [this](int32_t id) {
@@ -220,8 +224,8 @@ class ByteLevelBpe final : public Tokenizer {
   int32_t pad_id() const override { return end_and_pad_.pad_id; }
 
  private:
-  Result<std::vector<int32_t>> encode(std::string_view text, Specials specials) const {
-    ASSIGN_OR_RETURN(const auto segments, segmenter_.cut(text, specials));
+  Result<std::vector<int32_t>> encode(std::string_view text, const AddedFilter& filter) const {
+    ASSIGN_OR_RETURN(const auto segments, segmenter_.cut(text, filter));
     const auto match = Regex::make_match_data();
     std::vector<int32_t> ids;
     ids.reserve(text.size() / 3 + 1);

@@ -15,8 +15,16 @@
 
 #include "graph/base/resource.h"
 #include "graph/base/result.h"
+#include "kernels/text/chat_source.h"
 
 namespace primerl {
+
+/// Bytes of a text that have one source. It begins where the span before it ends.
+struct TextSpan {
+  size_t end = 0;
+  bool is_trusted = false;   // from a template: every added token in it is found
+  std::string_view blocked;  // else special tokens stay text, and so do tokens that occur in this
+};
 
 class Tokenizer : public Resource {
  public:
@@ -30,6 +38,10 @@ class Tokenizer : public Resource {
   /// For text of a template or of this program: special tokens in it become their ids. Never use it
   /// for text that contains untrusted input.
   virtual Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const = 0;
+  /// For text of a template with data in it. A token is found only inside one span; the text
+  /// between two found tokens is encoded as a whole. The spans end where the text ends.
+  virtual Result<std::vector<int32_t>> encode_spans(std::string_view text,
+                                                    const std::vector<TextSpan>& spans) const;
   /// Ids without a token (models pad their embedding beyond the vocabulary) decode to nothing, as
   /// in the `tokenizers` package. Negative ids are an error; invalid UTF-8 becomes U+FFFD.
   /// `skip_special` drops special ids.
@@ -46,6 +58,15 @@ class Tokenizer : public Resource {
   virtual const std::vector<int32_t>& eos_ids() const = 0;
   /// -1 if there is none.
   virtual int32_t pad_id() const = 0;
+
+  /// The chat template beside the tokenizer; null if it has no folder.
+  const std::shared_ptr<const ChatSource>& chat_source() const { return chat_source_; }
+  void set_chat_source(std::shared_ptr<const ChatSource> source) {
+    chat_source_ = std::move(source);
+  }
+
+ private:
+  std::shared_ptr<const ChatSource> chat_source_;  // constant after load
 };
 
 /// Reads `folder`/tokenizer.json and the files beside it. Errors name file and position.

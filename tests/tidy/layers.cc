@@ -51,12 +51,17 @@ std::string third_party_fault(const SourceFile& file, const Include& include) {
       include.target);
 }
 
-/// Rooms of the runtime are named one by one: trace/ does not stand for trace/read/.
+/// Folders of the runtime and of kernels/text are named one by one: trace/ does not stand for
+/// trace/read/.
 bool may_include(const Layer& layer, const std::string& target) {
-  if (!target.starts_with("runtime/")) return starts_with_any(target, layer.may_include);
-  const Layer* const room = layer_of(target);
-  return room != nullptr && std::find(layer.may_include.begin(), layer.may_include.end(),
-                                      room->folder) != layer.may_include.end();
+  if (!target.starts_with("runtime/") && !target.starts_with("kernels/text/"))
+    return starts_with_any(target, layer.may_include);
+  const Layer* const found = layer_of(target);
+  return std::any_of(layer.may_include.begin(), layer.may_include.end(),
+                     [&](const std::string& each) {
+                       return each == "kernels/" ? target.starts_with(each)
+                                                 : found != nullptr && each == found->folder;
+                     });
 }
 
 std::string fault_of(const SourceFile& file, const Layer& layer, const Include& include) {
@@ -136,7 +141,7 @@ const std::vector<Layer>& layers() {
                                 "sizing", "text", "train", "weights"}),
       {"actors/",
        {"actors/", "graph/", "kernels/engine/", "kernels/train/", "kernels/weights/",
-        "kernels/text/"},
+        "kernels/text/", "kernels/text/chat/"},
        kBehindServices,
        kOurClocks},
       room("log", {}, kNothing),

@@ -230,7 +230,7 @@ Value Evaluator::call(const Expression& node) {
 
 Value Evaluator::call_macro(const Expression& node, const MacroNode& macro, Arguments& arguments) {
   if (arguments.values.size() > macro.parameters.size())
-    return fail(node, "the macro '{}' takes {} arguments, not {}", macro.name,
+    return fail(node, "the macro '{}' has {} parameters, not {}", macro.name,
                 macro.parameters.size(), arguments.values.size());
   for (const auto& named : arguments.named)
     if (std::none_of(macro.parameters.begin(), macro.parameters.end(),
@@ -246,7 +246,7 @@ Value Evaluator::call_macro(const Expression& node, const MacroNode& macro, Argu
                                                   : Value();
     at(parameter.slot) = std::move(value);
   }
-  // A macro's text takes the mark of generation when it is printed.
+  // A macro's text gets the mark of generation when it is printed.
   const Origin mark = std::exchange(mark_, 0);
   Value text = failed() ? Value() : capture(macro.body, macro.inherited);
   mark_ = mark;
@@ -317,10 +317,10 @@ Value Evaluator::date(const Expression& node, const Arguments& arguments) {
 Value Evaluator::range(const Expression& node, const Arguments& arguments) {
   int64_t bounds[3] = {0, 0, 1};
   const size_t count = arguments.values.size();
-  if (count == 0 || count > 3) return fail(node, "range takes 1 to 3 numbers, not {}", count);
+  if (count == 0 || count > 3) return fail(node, "range needs 1 to 3 numbers, not {}", count);
   for (size_t i = 0; i < count; ++i) {
     if (!arguments.values[i].is_whole())
-      return fail(node, "range takes whole numbers, not {}", name_of(arguments.values[i].kind()));
+      return fail(node, "range needs whole numbers, not {}", name_of(arguments.values[i].kind()));
     bounds[count == 1 ? 1 : i] = arguments.values[i].as_int();
   }
   if (bounds[2] == 0) return fail(node, "the step of range is 0");

@@ -15,7 +15,7 @@ bool Evaluator::charge(const Expression& at, size_t items, size_t bytes) {
   num_steps_ += static_cast<int64_t>(items + bytes / 64);
   num_text_bytes_ += bytes;
   if (num_steps_ > limits_.steps_max)
-    fail(at, "the template takes more than {} steps", limits_.steps_max);
+    fail(at, "the template needs more than {} steps", limits_.steps_max);
   else if (num_text_bytes_ > limits_.text_bytes_max)
     fail(at, "the template makes more than {} bytes of text", limits_.text_bytes_max);
   return !failed();
@@ -64,7 +64,7 @@ bool Evaluator::check_output(const Statement& at) {
 
 Evaluator::Flow Evaluator::run_statement(const Statement& statement) {
   if (++num_steps_ > limits_.steps_max) {
-    fail_statement(statement, "the template takes more than {} steps", limits_.steps_max);
+    fail_statement(statement, "the template needs more than {} steps", limits_.steps_max);
     return Flow::kNormal;
   }
   switch (statement.kind) {

@@ -61,7 +61,7 @@ std::string shown(const Expression& node) {
 Value Evaluator::evaluate(const Expression& node) {
   if (failed()) return {};
   if (++num_steps_ > limits_.steps_max)
-    return fail(node, "the template takes more than {} steps", limits_.steps_max);
+    return fail(node, "the template needs more than {} steps", limits_.steps_max);
   if (++depth_ > limits_.depth_max) {
     --depth_;
     return fail(node, "expressions and macro calls are nested deeper than {}", limits_.depth_max);
@@ -348,23 +348,23 @@ Value Evaluator::compare_chain(const Expression& node) {
   for (size_t i = 0; i < node.compares.size(); ++i) {
     Value right = evaluate(*node.operands[i + 1]);
     if (failed()) return {};
-    bool holds = false;
+    bool is_met = false;
     int order = 0;
     const Compare kind = node.compares[i];
     if (kind == Compare::kEqual || kind == Compare::kNotEqual) {
       if (!charge(node, left.weight())) return {};
-      holds = equal(left, right) == (kind == Compare::kEqual);
+      is_met = equal(left, right) == (kind == Compare::kEqual);
     } else if (kind == Compare::kIn || kind == Compare::kNotIn) {
-      holds = contains(node, right, left) == (kind == Compare::kIn);
+      is_met = contains(node, right, left) == (kind == Compare::kIn);
     } else if (!compare(left, right, order)) {
       return fail(node, "{} and {} have no order", name_of(left.kind()), name_of(right.kind()));
     } else {
-      holds = kind == Compare::kLess        ? order < 0
-              : kind == Compare::kLessEqual ? order <= 0
-              : kind == Compare::kGreater   ? order > 0
-                                            : order >= 0;
+      is_met = kind == Compare::kLess        ? order < 0
+               : kind == Compare::kLessEqual ? order <= 0
+               : kind == Compare::kGreater   ? order > 0
+                                             : order >= 0;
     }
-    if (!holds) return Value::truth(false);
+    if (!is_met) return Value::truth(false);
     left = std::move(right);
   }
   return Value::truth(true);

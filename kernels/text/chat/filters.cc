@@ -1,9 +1,10 @@
 // The filters of chat templates.
+#include "kernels/text/chat/filters.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
-#include "kernels/text/chat/filters.h"
 #include "kernels/text/chat/strings.h"
 
 namespace primerl::chat {
@@ -141,7 +142,7 @@ Value indent_text(Evaluator& evaluator, const Expression& at, const Value& value
     if (width->is_text()) {
       indent = width->bytes();
     } else if (!width->is_whole() || width->as_int() < 0 || width->as_int() > 256) {
-      return evaluator.fail(at, "indent takes 0 to 256 spaces");
+      return evaluator.fail(at, "indent allows 0 to 256 spaces");
     } else {
       indent.assign(static_cast<size_t>(width->as_int()), ' ');
     }

@@ -265,7 +265,7 @@ class Lexer {
     }
     if (const size_t known = kNames.find(c); known != std::string_view::npos) {
       text.push_back(kValues[known]);
-    } else if (c != '\n') {  // a line that goes on
+    } else if (c != '\n') {  // a line that continues
       text.push_back('\\');
       text.push_back(c);
     }

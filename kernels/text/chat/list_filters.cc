@@ -165,9 +165,9 @@ Value selected(Evaluator& evaluator, const Expression& at, Filter filter, const 
     const Value tested =
         by_attribute ? attribute_path(evaluator, at, item, arguments.values[0]) : item;
     if (evaluator.failed()) return {};
-    const bool holds = has_test ? evaluator.apply_test(at, test, tested, rest) : tested.is_true();
+    const bool is_met = has_test ? evaluator.apply_test(at, test, tested, rest) : tested.is_true();
     if (evaluator.failed()) return {};
-    if (holds == keeps) items.push_back(std::move(item));
+    if (is_met == keeps) items.push_back(std::move(item));
   }
   return Value::list(std::move(items), value.origin());
 }

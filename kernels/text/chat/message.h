@@ -54,8 +54,9 @@ struct ChatMessage {
   std::vector<ToolCall> tool_calls = {};
   std::string name = {};          // the function that a tool message answers for
   std::string tool_call_id = {};  // the call that a tool message answers
-  bool has_null_content = false;  // `"content": null`, which some templates tell from no content
-  bool has_parts = false;         // the content was a list of parts, not one text
+  bool has_null_content =
+      false;               // `"content": null`, which some templates distinguish from no content
+  bool has_parts = false;  // the content was a list of parts, not one text
 
   template <class F>
   static void fields(F& f) {

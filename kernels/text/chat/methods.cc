@@ -136,10 +136,10 @@ constexpr std::pair<std::string_view, Method> kMethods[] = {
 
 using Arguments = Evaluator::Arguments;
 
-bool all_characters(std::string_view text, bool (*holds)(uint32_t)) {
+bool all_characters(std::string_view text, bool (*is_met)(uint32_t)) {
   for (size_t i = 0; i < text.size();) {
     const CodePoint c = code_point_at(text, i);
-    if (!holds(c.value)) return false;
+    if (!is_met(c.value)) return false;
     i += std::max<size_t>(c.size, 1);
   }
   return !text.empty();

@@ -10,7 +10,7 @@ namespace {
 
 /// Counts the levels of expressions and blocks while it exists.
 struct Level {
-  explicit Level(int& depth) : depth(depth) { ++depth; }
+  explicit Level(int& counted) : depth(counted) { ++depth; }
   ~Level() { --depth; }
   Level(const Level&) = delete;
   Level& operator=(const Level&) = delete;

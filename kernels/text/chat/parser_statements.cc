@@ -263,7 +263,7 @@ Status Parser::for_statement(Statement& made) {
   made.kind = StatementKind::kFor;
   ASSIGN_OR_RETURN(const auto names, target_names());
   if (!skip_name("in")) return unexpected("'in'");
-  // A condition would take the `if` of the loop.
+  // A condition would read the `if` of the loop.
   ASSIGN_OR_RETURN(made.expression, either());
   open_scope();
   for (const auto& name : names) {

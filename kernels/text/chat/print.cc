@@ -1,4 +1,4 @@
-// What values look like: `{{ value }}` and tojson.
+// Texts of values: `{{ value }}` and tojson.
 #include <fmt/format.h>
 
 #include <algorithm>

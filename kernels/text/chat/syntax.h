@@ -140,7 +140,7 @@ struct Statement {
   std::vector<Slot> targets;
   Slot slot;                // kSetAttribute: the namespace; kFor: `loop`; kMacro: its name
   ExpressionPtr loop_test;  // kFor: `if`
-  bool unpacks = false;     // kFor, kSet: several targets take the items of one value
+  bool unpacks = false;     // kFor, kSet: several targets get the items of one value
   std::vector<Block> blocks;
   std::vector<Inherited> inherited;  // of blocks[0]
   MacroNode macro;

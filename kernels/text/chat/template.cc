@@ -162,8 +162,11 @@ Result<RenderedChat> ChatTemplate::render(const RenderInput& input,
   auto output = evaluator.run(variables);
   if (!output.ok())
     return Error(output.error().code(), fmt::format("{}:{}", name_, output.error().message()));
-  auto [text, runs] = std::move(output).value().take();
-  return RenderedChat{std::move(text), std::move(runs)};
+  auto [text, runs] = std::move(output).value().parts();
+  RenderedChat rendered{std::move(text), std::move(runs), {}};
+  for (const auto& message : input.messages)
+    rendered.is_answer.push_back(message.role == "assistant" || message.role == "model");
+  return rendered;
 }
 
 }  // namespace primerl::chat

@@ -1,12 +1,11 @@
 /// ChatTemplate: the Jinja template of a model folder, which turns a conversation into text.
 ///
 /// Immutable after load, safe from any thread. Our own subset of Jinja, with the rules of
-/// transformers' apply_chat_template. What is not supported is refused by name, line and column
+/// transformers' apply_chat_template. Unsupported parts are refused by name, line and column
 /// when the template is read; what a conversation does wrong, when it is rendered. Every rendered
 /// byte knows its origin (text.h).
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,7 +22,7 @@
 
 namespace primerl::chat {
 
-/// What a template is rendered with. Everything must stay valid during the call.
+/// Input of a rendering. Everything must stay valid during the call.
 struct RenderInput {
   std::span<const ChatMessage> messages;
   const Json* tools = nullptr;   // an array of functions
@@ -34,7 +33,8 @@ struct RenderInput {
 
 struct RenderedChat {
   std::string text;
-  std::vector<Run> runs;  // of `text`, in order, together all of it
+  std::vector<Run> runs;        // of `text`, in order, together all of it
+  std::vector<bool> is_answer;  // for each message: whether an assistant wrote it
 };
 
 /// "2026-11-26"; the error says what a date looks like.
@@ -64,14 +64,5 @@ class ChatTemplate {
   std::string name_;
   Constants constants_;
 };
-
-/// The template of a model folder: chat_template.jinja, else `chat_template` of
-/// tokenizer_config.json, which is a text or a list of named ones. `wanted` names one of a list;
-/// empty: "default". The special tokens come from tokenizer_config.json and
-/// special_tokens_map.json.
-Result<ChatTemplate> load_chat_template(const std::filesystem::path& folder,
-                                        std::string_view wanted = {});
-/// Whether the folder has a template at all.
-bool has_chat_template(const std::filesystem::path& folder);
 
 }  // namespace primerl::chat

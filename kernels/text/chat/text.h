@@ -135,7 +135,7 @@ class TextBuilder {
   void reserve(size_t size) { bytes_.reserve(size); }
 
   TextRef finish() &&;
-  std::pair<std::string, std::vector<Run>> take() && {
+  std::pair<std::string, std::vector<Run>> parts() && {
     return {std::move(bytes_), std::move(runs_)};
   }
 

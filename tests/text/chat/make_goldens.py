@@ -73,8 +73,8 @@ def assistant(text, **more):
 LONDON = call("get_weather", {"city": "Zürich \"old\"\n", "days": 3, "x": 1.5, "y": None,
                               "z": [True, {"k": "v"}]}, "call00001")
 CONVERSATIONS = {
-    "one": dict(messages=[user("What is 2+2?")], prompt=True),
-    "one_without_prompt": dict(messages=[user("What is 2+2?")], prompt=False),
+    "one": dict(messages=[user("How much is 2+2?")], prompt=True),
+    "one_without_prompt": dict(messages=[user("How much is 2+2?")], prompt=False),
     "turns": dict(messages=[system("  Be brief.\n"), user("Hi "), assistant(" Hello!\n"),
                             user("Bye")], prompt=True),
     "ends_with_assistant": dict(messages=[user("Hi"), assistant("Hello"), user("And?"),

@@ -67,7 +67,7 @@ TEST(ChatTemplate, NamesWhatAConversationDoesWrong) {
   EXPECT_THAT(shows("{% set x.y = 1 %}"), HasSubstr("use namespace()"));
   EXPECT_THAT(shows("{% set n = namespace() %}{% set n.n = n %}"), HasSubstr("not supported"));
   EXPECT_THAT(shows("{% set n = namespace() %}{% set n.n = [n] %}"), HasSubstr("not supported"));
-  EXPECT_THAT(shows("{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}"), HasSubstr("takes 1 arguments"));
+  EXPECT_THAT(shows("{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}"), HasSubstr("has 1 parameters"));
   EXPECT_THAT(shows("{% macro m(a) %}{% endmacro %}{{ m(b=2) }}"), HasSubstr("no argument 'b'"));
   EXPECT_THAT(shows("{{ 9223372036854775 * 9223372036854775 }}"), HasSubstr("64 bits"));
   EXPECT_THAT(shows("{{ x | tojson }}"), HasSubstr("JSON has no undefined"));

@@ -1,0 +1,282 @@
+#include "kernels/text/chat/format.h"
+
+#include <algorithm>
+
+namespace primerl::chat {
+namespace {
+
+/// The bytes of the template in [begin, end), its runs separated by zeros.
+std::string literals_of(const RenderedChat& rendered, size_t begin, size_t end) {
+  std::string literals;
+  size_t first = 0;
+  for (const Run& run : rendered.runs) {
+    const size_t from = std::max(first, begin);
+    const size_t to = std::min(run.end, end);
+    first = run.end;
+    if (from >= to || !is_from_template(run.origin)) continue;
+    literals.append(rendered.text, from, to - from);
+    literals.push_back('\0');
+  }
+  return literals;
+}
+
+/// The end of the last byte that message `index` wrote, its role aside; 0 if there is none.
+size_t body_end(const RenderedChat& rendered, size_t index) {
+  size_t end = 0;
+  for (const Run& run : rendered.runs)
+    if (is_from_message(run.origin) && message_of(run.origin) == index &&
+        (run.origin & kHeaderBit) == 0)
+      end = run.end;
+  return end;
+}
+
+constexpr std::string_view kStandIns[] = {"Sixty four", "no"};
+
+}  // namespace
+
+Result<ChatFormat> ChatFormat::make(const Tokenizer& tokenizer, const ChatOptions& options) {
+  ChatFormat made;
+  made.tokenizer_ = &tokenizer;
+  made.kwargs_ = options.kwargs;
+  made.day_ = options.day;
+  const auto& beside = tokenizer.chat_source();
+  std::string source = options.source;
+  std::string file = options.file;
+  if (source.empty()) {
+    if (beside == nullptr)
+      return error(Code::kNotFound, "the tokenizer has no folder with a chat template");
+    ASSIGN_OR_RETURN(source, beside->find(options.name));
+    file = beside->file;
+  }
+  ASSIGN_OR_RETURN(made.template_, ChatTemplate::parse(source, file,
+                                                       beside == nullptr ? ChatTemplate::Constants()
+                                                                         : beside->tokens));
+  made.find_marks();
+  ASSIGN_OR_RETURN(made.parser_,
+                   AnswerParser::make(tokenizer, options.parser, made.template_.source(),
+                                      made.generation_prompt_));
+  return made;
+}
+
+bool ChatFormat::is_special(int32_t id) const {
+  if (!tokenizer_->bytes_of(id).empty()) return false;
+  const auto text = tokenizer_->decode({id}, false);
+  return text.ok() && !text->empty();
+}
+
+/// Finds what the template writes around answers, with a small conversation. Templates that refuse
+/// it have no marks: data is then compared with all that they write.
+void ChatFormat::find_marks() {
+  const std::vector<ChatMessage> one = {chat_message("user", "Count.")};
+  const auto with = render(one, nullptr, true);
+  const auto without = render(one, nullptr, false);
+  if (with.ok() && without.ok() && with->text.starts_with(without->text))
+    generation_prompt_ = with->text.substr(without->text.size());
+  const std::vector<ChatMessage> next = {chat_message("user", "More.")};
+  const auto found = agreed_tail(one, nullptr, {}, next);
+  if (!found.ok()) return;
+  turn_marks_ = literals_of(found->rendered, found->begin, found->rendered.text.size());
+  const auto ids = encode(found->rendered, found->begin);
+  if (!ids.ok() || ids->empty() || !is_special(ids->front())) return;
+  end_marker_ = tokenizer_->decode({ids->front()}, false).value();
+}
+
+Result<RenderedChat> ChatFormat::render(std::span<const ChatMessage> messages, const Json* tools,
+                                        bool add_generation_prompt) const {
+  RenderInput input;
+  input.messages = messages;
+  input.tools = tools;
+  input.kwargs = &kwargs_;
+  input.add_generation_prompt = add_generation_prompt;
+  input.day = day_;
+  return template_.render(input);
+}
+
+Result<std::vector<int32_t>> ChatFormat::encode(const RenderedChat& rendered, size_t begin,
+                                                size_t end) const {
+  end = std::min(end, rendered.text.size());
+  const std::string all = literals_of(rendered, 0, rendered.text.size());
+  const std::string_view marks = turn_marks_.empty() ? all : turn_marks_;
+  std::vector<TextSpan> spans;
+  size_t first = 0;
+  for (const Run& run : rendered.runs) {
+    const size_t from = std::max(first, begin);
+    const size_t to = std::min(run.end, end);
+    first = run.end;
+    if (from >= to) continue;
+    TextSpan span;
+    span.end = to - begin;
+    span.is_trusted = is_from_template(run.origin);
+    const bool is_answer = is_from_message(run.origin) && (run.origin & kHeaderBit) == 0 &&
+                           rendered.is_answer[message_of(run.origin)];
+    if (!span.is_trusted) span.blocked = is_answer ? marks : std::string_view(all);
+    const bool is_same = !spans.empty() && spans.back().is_trusted == span.is_trusted &&
+                         spans.back().blocked.data() == span.blocked.data();
+    if (is_same)
+      spans.back().end = span.end;
+    else
+      spans.push_back(span);
+  }
+  return tokenizer_->encode_spans(std::string_view(rendered.text).substr(begin, end - begin),
+                                  spans);
+}
+
+Result<std::vector<int32_t>> ChatFormat::prompt(std::span<const ChatMessage> messages,
+                                                const Json* tools) const {
+  ASSIGN_OR_RETURN(const auto rendered, render(messages, tools, true));
+  return encode(rendered);
+}
+
+Result<ChatFormat::Tail> ChatFormat::tail(std::span<const ChatMessage> history, const Json* tools,
+                                          const ChatMessage& stand_in,
+                                          std::span<const ChatMessage> added) const {
+  std::vector<ChatMessage> all(history.begin(), history.end());
+  all.push_back(stand_in);
+  all.insert(all.end(), added.begin(), added.end());
+  Tail made;
+  ASSIGN_OR_RETURN(made.rendered, render(all, tools, true));
+  made.begin = body_end(made.rendered, history.size());
+  if (made.begin == 0)
+    return error(Code::kInvalid, "{}: the template does not write an assistant's content",
+                 template_.name());
+  return made;
+}
+
+Result<ChatFormat::Tail> ChatFormat::agreed_tail(std::span<const ChatMessage> history,
+                                                 const Json* tools,
+                                                 const std::vector<ToolCall>& calls,
+                                                 std::span<const ChatMessage> added) const {
+  ChatMessage stand_in = chat_message("assistant", kStandIns[0]);
+  stand_in.tool_calls = calls;
+  ASSIGN_OR_RETURN(auto first, tail(history, tools, stand_in, added));
+  stand_in.content[0].text = kStandIns[1];
+  ASSIGN_OR_RETURN(const auto second, tail(history, tools, stand_in, added));
+  if (first.rendered.text.substr(first.begin) != second.rendered.text.substr(second.begin))
+    return error(Code::kInvalid,
+                 "{}: the text behind an assistant's message depends on the message",
+                 template_.name())
+        .note("history = \"template\" renders the whole conversation for every turn");
+  return first;
+}
+
+/// Whether the first id only ends a turn: another marker follows it, at most after white space.
+bool ChatFormat::is_end_only(std::span<const int32_t> ids) const {
+  for (size_t i = 1; i < ids.size(); ++i) {
+    if (is_special(ids[i])) return true;
+    for (const char c : tokenizer_->bytes_of(ids[i]))
+      if (c != ' ' && c != '\n' && c != '\t' && c != '\r') return false;
+  }
+  return false;
+}
+
+Result<std::vector<int32_t>> ChatFormat::continuation(std::span<const ChatMessage> history,
+                                                      const Json* tools, const ChatMessage& answer,
+                                                      std::span<const ChatMessage> added,
+                                                      std::span<const int32_t> sampled) const {
+  auto found = agreed_tail(history, tools, {}, added);
+  const bool has_calls = !found.ok() && !answer.tool_calls.empty();
+  // Some templates refuse a tool's answer without a call before it.
+  if (has_calls) found = agreed_tail(history, tools, answer.tool_calls, added);
+  if (!found.ok()) return std::move(found).error();
+  ASSIGN_OR_RETURN(auto ids, encode(found->rendered, found->begin));
+  size_t begin = 0;
+  if (has_calls)  // the text that closes a call was sampled
+    while (begin < ids.size() && !is_special(ids[begin])) ++begin;
+  const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(begin);
+  if (!rest.empty() && !sampled.empty()) {
+    const int32_t last = sampled.back();
+    const auto& ends = tokenizer_->eos_ids();
+    const bool ends_turn = std::find(ends.begin(), ends.end(), last) != ends.end();
+    if (last == rest.front() || (ends_turn && is_special(rest.front()) && is_end_only(rest)))
+      ++begin;
+  }
+  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(begin));
+  return ids;
+}
+
+Status ChatFormat::check_exact() const {
+  const std::vector<ChatMessage> history = {chat_message("user", "Count.")};
+  const std::vector<ChatMessage> added = {chat_message("user", "More.")};
+  ASSIGN_OR_RETURN(const auto found, agreed_tail(history, nullptr, {}, added));
+  (void)found;
+  return ok();
+}
+
+std::vector<std::pair<size_t, size_t>> ChatFormat::generated(const RenderedChat& rendered) const {
+  std::vector<std::pair<size_t, size_t>> spans;
+  size_t begin = 0;
+  for (const Run& run : rendered.runs) {
+    if ((run.origin & kGenerationBit) != 0) {
+      if (!spans.empty() && spans.back().second == begin)
+        spans.back().second = run.end;
+      else
+        spans.emplace_back(begin, run.end);
+    }
+    begin = run.end;
+  }
+  return spans;
+}
+
+/// Answers by the origins of the bytes: from behind the generation prompt up to the end marker.
+std::vector<std::pair<size_t, size_t>> ChatFormat::answers(const RenderedChat& rendered,
+                                                           int64_t& num_unmarked) const {
+  std::vector<std::pair<size_t, size_t>> bodies;  // of each answer
+  std::vector<size_t> owners;
+  size_t begin = 0;
+  for (const Run& run : rendered.runs) {
+    const size_t from = std::exchange(begin, run.end);
+    if (!is_from_message(run.origin) || (run.origin & kHeaderBit) != 0) continue;
+    const size_t message = message_of(run.origin);
+    if (!rendered.is_answer[message]) continue;
+    if (!owners.empty() && owners.back() == message) {
+      bodies.back().second = run.end;
+    } else {
+      owners.push_back(message);
+      bodies.emplace_back(from, run.end);
+    }
+  }
+  std::vector<std::pair<size_t, size_t>> spans;
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    const size_t floor = spans.empty() ? 0 : spans.back().second;
+    const size_t ceiling = i + 1 < bodies.size() ? bodies[i + 1].first : rendered.text.size();
+    auto [first, last] = bodies[i];
+    const std::string& prompt = generation_prompt_;
+    const size_t found = prompt.empty() || first < prompt.size()
+                             ? std::string::npos
+                             : rendered.text.rfind(prompt, first - prompt.size());
+    const bool has_start = found != std::string::npos && found >= floor;
+    const size_t start = has_start ? found + prompt.size() : first;
+    const size_t marker =
+        end_marker_.empty() ? std::string::npos : rendered.text.find(end_marker_, last);
+    const bool has_end = marker != std::string::npos && marker < ceiling;
+    if (!has_start || !has_end) ++num_unmarked;
+    spans.emplace_back(start, has_end ? marker + end_marker_.size() : last);
+  }
+  return spans;
+}
+
+Result<SupervisedChat> ChatFormat::supervised(std::span<const ChatMessage> messages,
+                                              const Json* tools) const {
+  ASSIGN_OR_RETURN(const auto rendered, render(messages, tools, false));
+  SupervisedChat row;
+  const auto spans =
+      template_.has_generation() ? generated(rendered) : answers(rendered, row.num_unmarked);
+  // The parts are encoded alone, as a rollout sees them: a prompt ends where an answer begins.
+  size_t done = 0;
+  const auto append = [&](size_t begin, size_t end, uint8_t trains) -> Status {
+    if (begin >= end) return ok();
+    ASSIGN_OR_RETURN(const auto ids, encode(rendered, begin, end));
+    row.ids.insert(row.ids.end(), ids.begin(), ids.end());
+    row.trains.resize(row.ids.size(), trains);
+    return ok();
+  };
+  for (const auto& [begin, end] : spans) {
+    RETURN_IF_ERROR(append(done, begin, 0));
+    RETURN_IF_ERROR(append(begin, end, 1));
+    done = end;
+  }
+  RETURN_IF_ERROR(append(done, rendered.text.size(), 0));
+  return row;
+}
+
+}  // namespace primerl::chat
