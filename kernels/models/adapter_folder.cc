@@ -8,22 +8,8 @@
 #include <system_error>
 #include <utility>
 
-#include "graph/base/json.h"
-
 namespace primerl {
 namespace {
-
-/// The part of config.json that identifies the model, without how its weights are stored.
-Json identity_of(const ModelConfig& config) {
-  Json json = config.source;
-  std::erase_if(json.as_object(), [](const Json::Member& member) {
-    return member.first == "dtype" || member.first == "torch_dtype" ||
-           member.first == "transformers_version" || member.first == "_name_or_path";
-  });
-  std::sort(json.as_object().begin(), json.as_object().end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  return json;
-}
 
 /// If the base is not on this machine, only the shapes of the tensors are checked.
 Status check_base(const std::string& base, const ModelConfig& model) {
@@ -31,7 +17,7 @@ Status check_base(const std::string& base, const ModelConfig& model) {
   if (base.empty() || !std::filesystem::exists(std::filesystem::path(base) / "config.json", fault))
     return ok();
   ASSIGN_OR_RETURN(const auto config, read_model_config(base));
-  if (identity_of(config) == identity_of(model)) return ok();
+  if (is_same_model(config, model)) return ok();
   return error(Code::kInvalid, "it was trained on '{}', whose config.json describes another model",
                base)
       .note("use the model that the adapter was trained on");

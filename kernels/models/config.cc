@@ -1,5 +1,7 @@
 #include "kernels/models/config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -7,6 +9,7 @@
 
 #include "graph/base/files.h"
 #include "graph/base/sha256.h"
+#include "kernels/models/config_keys.h"
 #include "kernels/models/families/families.h"
 
 namespace primerl {
@@ -32,42 +35,12 @@ Status read_eos(const Json* value, std::vector<int32_t>& ids) {
   return ok();
 }
 
-/// Fields of every config that do not change the arithmetic.
-void ignore_descriptions(ConfigReader& reader) {
-  reader.ignore({"model_type",
-                 "architectures",
-                 "_name_or_path",
-                 "transformers_version",
-                 "dtype",
-                 "torch_dtype",
-                 "use_cache",
-                 "bos_token_id",
-                 "pad_token_id",
-                 "sep_token_id",
-                 "output_attentions",
-                 "output_hidden_states",
-                 "return_dict",
-                 "id2label",
-                 "label2id",
-                 "problem_type",
-                 "tokenizer_class",
-                 "is_decoder",
-                 "tie_encoder_decoder",
-                 "_attn_implementation",
-                 "attn_implementation"});
-}
-
-/// Fields of every config whose only supported value is checked.
-Status check_plain(ConfigReader& reader) {
-  if (const Json* quantized = reader.find("quantization_config"); quantized != nullptr)
-    return error(Code::kInvalid, "its weights are quantized ('quantization_config')")
-        .note("use the folder with the bfloat16 weights");
-  RETURN_IF_ERROR(reader.must_be("hidden_act", "silu"));
-  RETURN_IF_ERROR(reader.must_be("attention_dropout", 0.0));
-  RETURN_IF_ERROR(reader.must_be("is_encoder_decoder", false));
-  RETURN_IF_ERROR(reader.must_be("add_cross_attention", false));
-  RETURN_IF_ERROR(reader.must_be("chunk_size_feed_forward", 0));
-  return reader.must_be("pretraining_tp", 1);
+/// The number of attention heads if the key is null, and in some families if it is absent.
+Status read_kv_heads(ConfigReader& reader, const ModelFamily& family, AttentionSpec& attention) {
+  attention.num_kv_heads = attention.num_heads;
+  const bool may_lack = family.has_all_kv_heads || reader.is_null("num_key_value_heads");
+  return may_lack ? reader.read_count("num_key_value_heads", attention.num_kv_heads)
+                  : reader.need_count("num_key_value_heads", attention.num_kv_heads);
 }
 
 Status read_sizes(ConfigReader& reader, const ModelFamily& family, ModelConfig& config) {
@@ -81,10 +54,7 @@ Status read_sizes(ConfigReader& reader, const ModelFamily& family, ModelConfig& 
   if (num_layers > kLayersMax)
     return error(Code::kInvalid, "'num_hidden_layers' is {}", num_layers)
         .note(fmt::format("it is at most {}", kLayersMax));
-  attention.num_kv_heads = attention.num_heads;
-  RETURN_IF_ERROR(family.has_all_kv_heads
-                      ? reader.read_count("num_key_value_heads", attention.num_kv_heads)
-                      : reader.need_count("num_key_value_heads", attention.num_kv_heads));
+  RETURN_IF_ERROR(read_kv_heads(reader, family, attention));
   config.max_positions = 2048;
   RETURN_IF_ERROR(reader.read_count("max_position_embeddings", config.max_positions));
   attention.head_dim =
@@ -152,15 +122,15 @@ Result<ModelConfig> parse_model_config(Json json) {
   ASSIGN_OR_RETURN(const auto family, find_family(config.model_type));
   ConfigReader reader(json);
   ignore_descriptions(reader);
-  RETURN_IF_ERROR(check_plain(reader));
+  RETURN_IF_ERROR(check_arithmetic(reader));
   RETURN_IF_ERROR(read_sizes(reader, family, config));
-  RETURN_IF_ERROR(read_rope(reader, config.max_positions, config.rope));
+  RETURN_IF_ERROR(read_rope(reader, config.max_positions, config.rope, config.unknown_keys));
   RETURN_IF_ERROR(read_eos(reader.find("eos_token_id"), config.eos_ids));
   RETURN_IF_ERROR(family.read(reader, config));
   if (config.rope.partial_factor == 0) config.rope.partial_factor = 1;
   config.attention.rotary_dim =
       static_cast<int32_t>(config.attention.head_dim * config.rope.partial_factor);
-  RETURN_IF_ERROR(reader.finish());
+  for (auto& key : reader.unknown()) config.unknown_keys.push_back(std::move(key));
   RETURN_IF_ERROR(check_heads(config.attention));
   complete_layers(config);
   RETURN_IF_ERROR(check_sizes(config));
@@ -202,6 +172,19 @@ std::string fingerprint(const ModelConfig& config) {
   for (const std::byte b : sha256(std::as_bytes(std::span(text))))
     hex += fmt::format("{:02x}", static_cast<unsigned>(b));
   return hex;
+}
+
+bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
+  return a.model_type == b.model_type && a.vocab_size == b.vocab_size &&
+         a.hidden_size == b.hidden_size && a.rms_norm_epsilon == b.rms_norm_epsilon &&
+         a.is_tied == b.is_tied && a.rope == b.rope && a.layers == b.layers;
+}
+
+std::string unknown_keys_text(const ModelConfig& config) {
+  if (config.unknown_keys.empty()) return "";
+  return fmt::format("{} of config.json {} not known for model_type '{}'",
+                     fmt::join(config.unknown_keys, ", "),
+                     config.unknown_keys.size() == 1 ? "is" : "are", config.model_type);
 }
 
 Status check_is_supported(const ModelConfig& config) {

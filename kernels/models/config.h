@@ -2,9 +2,9 @@
 /// read from the config.json of a Hugging Face folder. A plain value.
 ///
 /// Reads the spelling of transformers 4 (`rope_theta`, `rope_scaling`, `torch_dtype`) and 5
-/// (`rope_parameters`, `dtype`). Strict: a field that is unknown, or whose value is not supported
-/// here, is an error that names it. The text of config.json is kept and written again with a saved
-/// model.
+/// (`rope_parameters`, `dtype`). A field that changes the arithmetic in a way that is not supported
+/// is an error that names it. Fields that change nothing are passed over; those that are not known
+/// are listed. The text of config.json is kept and written again with a saved model.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +68,8 @@ std::string_view stage_name(const StageSpec& stage);  // "attention", "mlp", "mo
 
 struct LayerSpec {
   std::vector<StageSpec> stages;
+
+  friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
 struct ModelConfig {
@@ -79,13 +81,14 @@ struct ModelConfig {
   double initializer_range = 0.02;  // standard deviation of random weights
   bool is_tied = false;             // the head uses the embedding's weights
   RopeConfig rope;
-  AttentionSpec attention;        // shared by all layers, in the families so far
-  MlpSpec mlp;                    // of the dense layers
-  std::optional<MoeSpec> moe;     // of the sparse layers
-  std::vector<LayerSpec> layers;  // the stages of each layer
-  int32_t num_unused_layers = 0;  // extra layers in the files, for multi-token prediction
-  std::vector<int32_t> eos_ids;   // of config.json and generation_config.json
-  Json source;                    // config.json as read
+  AttentionSpec attention;                // shared by all layers, in the families so far
+  MlpSpec mlp;                            // of the dense layers
+  std::optional<MoeSpec> moe;             // of the sparse layers
+  std::vector<LayerSpec> layers;          // the stages of each layer
+  int32_t num_unused_layers = 0;          // extra layers in the files, for multi-token prediction
+  std::vector<int32_t> eos_ids;           // of config.json and generation_config.json
+  std::vector<std::string> unknown_keys;  // of config.json, quoted: they may change the arithmetic
+  Json source;                            // config.json as read
 
   int32_t num_layers() const { return static_cast<int32_t>(layers.size()); }
 };
@@ -95,6 +98,12 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& folder);
 
 /// Identifies a model by the content of its config.json, not of its weights: 64 hex digits.
 std::string fingerprint(const ModelConfig& config);
+
+/// Whether both compute the same from the same weights, however their files write it.
+bool is_same_model(const ModelConfig& a, const ModelConfig& b);
+
+/// "'mup' of config.json is not known for model_type 'llama'"; empty if every key is known.
+std::string unknown_keys_text(const ModelConfig& config);
 
 /// Why this build cannot compute a model that was read; ok if it can.
 Status check_is_supported(const ModelConfig& config);

@@ -1,12 +1,19 @@
 #include "kernels/models/config_reader.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 namespace primerl {
+namespace {
+
+bool is_off(const Json& value) {
+  return value.is_null() || value == Json(false) ||
+         (value.is_array() && value.as_array().empty()) ||
+         (value.is_object() && value.as_object().empty());
+}
+
+}  // namespace
 
 const Json* ConfigReader::find(std::string_view key) {
   known_.emplace_back(key);
@@ -61,25 +68,30 @@ Status ConfigReader::must_be(std::string_view key, const Json& value) {
                value.dump());
 }
 
+Status ConfigReader::must_be_off(std::string_view key) {
+  const Json* given = find(key);
+  if (given == nullptr || is_off(*given) || (given->is_number() && given->as_double() == 0))
+    return ok();
+  return error(Code::kInvalid, "'{}' is {}, which is not supported", key, given->dump())
+      .note("it changes what the model computes");
+}
+
+bool ConfigReader::is_null(std::string_view key) const {
+  const Json* value = json_.find(key);
+  return value != nullptr && value->is_null();
+}
+
 void ConfigReader::ignore(std::initializer_list<std::string_view> keys) {
   for (const auto key : keys) known_.emplace_back(key);
 }
 
-Status ConfigReader::finish() const {
-  const auto is_empty = [](const Json& value) {
-    return value.is_null() || (value.is_array() && value.as_array().empty()) ||
-           (value.is_object() && value.as_object().empty());
-  };
-  std::vector<std::string> unknown;
+std::vector<std::string> ConfigReader::unknown() const {
+  std::vector<std::string> keys;
   for (const auto& [key, value] : json_.as_object())
-    if (!is_empty(value) && std::find(known_.begin(), known_.end(), key) == known_.end())
-      unknown.push_back(fmt::format("'{}'", key));
-  if (unknown.empty()) return ok();
-  return error(Code::kInvalid, "{} {} not known for this model type", fmt::join(unknown, ", "),
-               unknown.size() == 1 ? "is" : "are")
-      .note(
-          "a field that is not understood may change what the model computes: remove it if it "
-          "does not");
+    if (!key.starts_with('_') && !is_off(value) &&
+        std::find(known_.begin(), known_.end(), key) == known_.end())
+      keys.push_back(fmt::format("'{}'", key));
+  return keys;
 }
 
 }  // namespace primerl

@@ -1,5 +1,5 @@
-/// Reads the fields of one JSON object and remembers which were read. A field that was not read is
-/// an error, because it may change the arithmetic. Errors name the field.
+/// Reads the fields of one JSON object and remembers which were read. A field that was not read may
+/// change the arithmetic: unknown() lists those that are not off. Errors name the field.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,17 @@ class ConfigReader {
 
   /// Fields that must be absent or have exactly this value: other values are not supported here.
   Status must_be(std::string_view key, const Json& value);
+  /// Fields that must be absent, false, 0 or empty.
+  Status must_be_off(std::string_view key);
+  /// Whether the field is there and null.
+  bool is_null(std::string_view key) const;
   /// Fields that do not change what the model computes.
   void ignore(std::initializer_list<std::string_view> keys);
 
-  /// An error that lists the fields that are neither read nor ignored. Null and empty fields are
-  /// allowed.
-  Status finish() const;
+  /// The fields that are neither read nor ignored nor off, quoted, in the order of the file. Off
+  /// are null, false, empty arrays and objects. Names with a leading underscore are not listed:
+  /// tools keep notes in them, and no model reads them.
+  std::vector<std::string> unknown() const;
 
  private:
   const Json& json_;

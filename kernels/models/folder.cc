@@ -24,8 +24,9 @@ Status write_text(const std::filesystem::path& file, std::string_view text) {
 
 std::string config_text(const ModelConfig& config) {
   Json source = config.source;
-  const bool old_spelling = source.find("torch_dtype") != nullptr;
-  source.set(old_spelling ? "torch_dtype" : "dtype", "float32");
+  const bool has_old_key = source.find("torch_dtype") != nullptr;
+  if (has_old_key) source.set("torch_dtype", "float32");
+  if (!has_old_key || source.find("dtype") != nullptr) source.set("dtype", "float32");
   return source.dump(2) + "\n";
 }
 

@@ -10,10 +10,10 @@ namespace {
 Status read_kind(ConfigReader& reader, RopeConfig& rope) {
   RETURN_IF_ERROR(reader.read_text("type", rope.kind));
   RETURN_IF_ERROR(reader.read_text("rope_type", rope.kind));
-  for (const std::string_view known : {"default", "linear", "llama3", "yarn"})
+  for (const std::string_view known : {"default", "linear", "llama3", "yarn", "dynamic"})
     if (rope.kind == known) return ok();
   return error(Code::kInvalid, "rope type '{}' is not supported", rope.kind)
-      .note("known rope types: default, linear, llama3, yarn");
+      .note("known rope types: default, linear, llama3, yarn, dynamic");
 }
 
 Status read_llama3(ConfigReader& reader, RopeConfig& rope) {
@@ -82,7 +82,8 @@ double yarn_scaled(const RopeConfig& rope, int32_t rotary_dim, int32_t pair, dou
 
 }  // namespace
 
-Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope) {
+Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope,
+                 std::vector<std::string>& unknown) {
   RETURN_IF_ERROR(reader.read_positive("rope_theta", rope.theta));
   // If both are given, transformers uses the older one.
   const Json* scaling = reader.find("rope_scaling");
@@ -104,8 +105,20 @@ Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope) 
   if (rope.kind == "yarn") RETURN_IF_ERROR(read_yarn(inner, max_positions, rope));
   RETURN_IF_ERROR(
       reader.read_positive("original_max_position_embeddings", rope.original_max_positions));
-  Status finished = inner.finish();
-  if (!finished.ok()) return Error(finished.error()).while_doing("the rope parameters");
+  for (const char* key : {"mrope_section", "mrope_interleaved", "short_factor", "long_factor"}) {
+    Status off = inner.must_be_off(key);
+    if (!off.ok()) return Error(off.error()).while_doing("the rope parameters");
+  }
+  // Keys of other rope types than this one, and the mark of a fine-tuned YaRN: nothing reads them.
+  inner.ignore({"factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+                "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim",
+                "truncate", "finetuned"});
+  // It multiplies the angles in vLLM, and transformers does not read it.
+  RETURN_IF_ERROR(inner.must_be("attn_factor", 1.0));
+  for (const std::string& key : inner.unknown())
+    unknown.push_back(fmt::format("'rope_parameters.{}", std::string_view(key).substr(1)));
+  // It scales theta with the length beyond max_position_embeddings, where no sequence is here.
+  if (rope.kind == "dynamic") rope.kind = "default";
   return ok();
 }
 

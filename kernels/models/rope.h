@@ -17,7 +17,7 @@
 namespace primerl {
 
 struct RopeConfig {
-  std::string kind = "default";  // or "linear", "llama3", "yarn"
+  std::string kind = "default";  // or "linear", "llama3", "yarn"; "dynamic" is read as "default"
   double theta = 10000.0;
   double factor = 1.0;
   double low_freq_factor = 1.0;          // llama3
@@ -29,11 +29,14 @@ struct RopeConfig {
                                          // numbers
   double attention_factor = 1.0;         // yarn: multiplies cosine and sine
   double partial_factor = 0;             // share of head_dim that is rotated; 0: not set, all of it
+
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
 /// Reads `rope_theta`, and `rope_parameters` or `rope_scaling`. Sets `rope.partial_factor` only if
-/// it is given there.
-Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope);
+/// it is given there. Adds their keys that are not known to `unknown`, quoted.
+Status read_rope(ConfigReader& reader, int32_t max_positions, RopeConfig& rope,
+                 std::vector<std::string>& unknown);
 
 /// The inverse frequency of each rotated pair, scaling applied: [rotary_dim / 2].
 std::vector<float> rope_frequencies(const RopeConfig& rope, int32_t rotary_dim);

@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kAlignmentElements = 32;  // two cache lines of fp32, one of bf16
 constexpr std::string_view kHeadName = "lm_head.weight";
+constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 constexpr size_t kNamedMax = 20;  // tensors listed in one error
 
 int64_t count_of(const std::vector<int64_t>& shape) {
@@ -232,6 +233,20 @@ bool is_unused(std::string_view name, std::pair<int32_t, int32_t> unused) {
          layer - unused.first < unused.second;
 }
 
+/// Tables of angles that older programs saved; they follow from config.json.
+bool is_rope_buffer(std::string_view name) {
+  for (const std::string_view end : {".rotary_emb.inv_freq", ".rotary_emb.original_inv_freq",
+                                     ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"})
+    if (name.ends_with(end)) return true;
+  return false;
+}
+
+/// Whether a tied model's one matrix is there only under the name of its head.
+bool is_under_heads_name(const TensorTable& table, const std::vector<WeightTensor>& tensors) {
+  return table.is_tied() && table.find("embedding") != nullptr &&
+         !std::ranges::binary_search(tensors, kEmbeddingName, {}, &WeightTensor::name);
+}
+
 /// Collects mismatches for one error.
 class Faults {
  public:
@@ -280,7 +295,7 @@ TensorTable::TensorTable(const ModelConfig& config)
     : unused_layers_(config.num_layers(), config.num_unused_layers) {
   TensorTableBuilder builder(*this);
   const int64_t vocab = config.vocab_size, hidden = config.hidden_size;
-  builder.one("embedding", ParameterKind::kEmbedding, {vocab, hidden}, "model.embed_tokens.weight");
+  builder.one("embedding", ParameterKind::kEmbedding, {vocab, hidden}, std::string(kEmbeddingName));
   for (size_t i = 0; i < config.layers.size(); ++i) {
     std::string norm = "input_layernorm.weight";
     for (const auto& stage : config.layers[i].stages) {
@@ -326,8 +341,11 @@ Result<TensorMatch> match_tensors(const TensorTable& table,
   TensorMatch match;
   Faults faults;
   std::vector<bool> is_filled(table.slices().size()), is_fused(table.parameters().size());
+  const bool is_renamed = is_under_heads_name(table, tensors);
   for (const auto& tensor : tensors) {
-    const TensorSlice* slice = find_slice(table.slices(), tensor.name);
+    const bool is_head = tensor.name == kHeadName;
+    const TensorSlice* slice =
+        find_slice(table.slices(), is_head && is_renamed ? kEmbeddingName : tensor.name);
     if (slice != nullptr) {
       is_filled[static_cast<size_t>(slice - table.slices().data())] = true;
     } else if (slice = find_slice(table.fused(), tensor.name); slice != nullptr) {
@@ -335,8 +353,11 @@ Result<TensorMatch> match_tensors(const TensorTable& table,
     } else if (is_unused(tensor.name, table.unused_layers())) {
       match.unused.push_back(&tensor);
       continue;
-    } else if (tensor.name == kHeadName && table.find("embedding") != nullptr) {
+    } else if (is_head && table.find("embedding") != nullptr) {
       continue;  // allowed: the model is tied
+    } else if (is_rope_buffer(tensor.name) && table.find("embedding") != nullptr) {
+      match.buffers.push_back(&tensor);
+      continue;
     } else {
       faults.add(error(Code::kInvalid, "tensor '{}' of shape {} is not part of the model",
                        tensor.name, shape_text(tensor.shape)));
@@ -370,6 +391,16 @@ Status check_model_folder(const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder));
   const auto match = match_tensors(TensorTable(config), tensors);
   return match.ok() ? ok() : Status(match.error());
+}
+
+std::vector<std::string> unused_tensors_text(const std::filesystem::path& folder,
+                                             const ModelConfig& config) {
+  const auto tensors = read_model_tensors(folder);
+  if (!tensors.ok()) return {};
+  const auto match = match_tensors(TensorTable(config), *tensors);
+  if (!match.ok() || match->buffers.empty()) return {};
+  return {fmt::format("{} tensors of its weights ('{}', ...) follow from config.json: not read",
+                      match->buffers.size(), match->buffers.front()->name)};
 }
 
 void convert_to_f32(const WeightTensor& tensor, int64_t begin, int64_t count, float* to) {

@@ -96,17 +96,23 @@ struct TensorMatch {
   std::vector<Source> sources;  // together they fill the whole buffer
   /// Tensors of layers after the last, which are not run (multi-token prediction).
   std::vector<const WeightTensor*> unused;
+  /// Angles of the rotary embedding that older programs saved: they follow from config.json.
+  std::vector<const WeightTensor*> buffers;
 };
 
 /// Strict: one error names all missing, unknown and misshapen tensors. An extra `lm_head.weight` in
-/// a tied model is ignored. `tensors` are sorted by name and must stay valid while the match is
-/// used.
+/// a tied model is ignored; without the embedding's tensor it is the embedding. `tensors` are
+/// sorted by name and must stay valid while the match is used.
 Result<TensorMatch> match_tensors(const TensorTable& table,
                                   const std::vector<WeightTensor>& tensors);
 
 /// Why engines and learners of this build cannot run the model of a folder. Reads its config and
 /// the headers of its weights, no data. kNotFound: only the weights are missing.
 Status check_model_folder(const std::filesystem::path& folder);
+
+/// Sentences about tensors of a usable folder that are passed over; empty without weights.
+std::vector<std::string> unused_tensors_text(const std::filesystem::path& folder,
+                                             const ModelConfig& config);
 
 /// Elements [begin, begin + count) of a tensor of type F32, F16 or BF16, as fp32.
 void convert_to_f32(const WeightTensor& tensor, int64_t begin, int64_t count, float* to);

@@ -20,25 +20,15 @@ namespace {
 constexpr size_t kAdapterConfigBytesMax = size_t{1} << 20;
 
 /// Fields that are read below, or that do not change what a finished adapter computes.
-constexpr std::array<std::string_view, 19> kTakenFields = {"peft_type",
-                                                           "base_model_name_or_path",
-                                                           "r",
-                                                           "target_modules",
-                                                           "lora_alpha",
-                                                           "use_rslora",
-                                                           "bias",
-                                                           "init_lora_weights",
-                                                           "task_type",
-                                                           "auto_mapping",
-                                                           "peft_version",
-                                                           "revision",
-                                                           "inference_mode",
-                                                           "megatron_core",
-                                                           "qalora_group_size",
-                                                           "runtime_config",
-                                                           "layers_pattern",
-                                                           "ensure_weight_tying",
-                                                           "lora_dropout"};
+constexpr std::array<std::string_view, 22> kTakenFields = {
+    "peft_type", "base_model_name_or_path", "r", "target_modules", "lora_alpha", "use_rslora",
+    "bias", "init_lora_weights", "task_type", "auto_mapping", "peft_version", "revision",
+    "inference_mode", "megatron_core", "qalora_group_size", "runtime_config", "layers_pattern",
+    "ensure_weight_tying", "lora_dropout",
+    // peft drops it for linear layers
+    "fan_in_fan_out", "unsloth_version", "unsloth_fixed"};
+constexpr int64_t kDefaultRank = 8;  // peft's
+constexpr double kDefaultAlpha = 8;
 
 /// What peft writes for an option that is off.
 bool is_off(const Json& value) {
@@ -53,7 +43,7 @@ Status check_fields(const Json& json) {
   for (const auto& [key, value] : json.as_object()) {
     const bool is_taken =
         std::find(kTakenFields.begin(), kTakenFields.end(), key) != kTakenFields.end();
-    if (is_taken || is_off(value)) continue;
+    if (is_taken || is_off(value) || key.starts_with('_')) continue;
     return error(Code::kInvalid, "'{}' is {}, which is not supported here", key, value.dump())
         .note("make the adapter without it");
   }
@@ -62,7 +52,7 @@ Status check_fields(const Json& json) {
     return error(Code::kInvalid, "'peft_type' is {}, only \"LORA\" is known",
                  type == nullptr ? "missing" : type->dump());
   const Json* bias = json.find("bias");
-  if (bias != nullptr && *bias != Json("none"))
+  if (bias != nullptr && !bias->is_null() && *bias != Json("none"))
     return error(Code::kInvalid, "'bias' is {}: biases of adapters are not supported", bias->dump())
         .note("known values: \"none\"");
   // The other values change the weights of the base (pissa, olora, loftq ...).
@@ -90,17 +80,28 @@ Result<std::vector<std::string>> targets_of(const Json& json) {
 Result<AdapterConfig> config_of(const Json& json) {
   if (!json.is_object()) return error(Code::kInvalid, "it is not a JSON object");
   RETURN_IF_ERROR(check_fields(json));
-  ASSIGN_OR_RETURN(const int64_t rank, json.get_int("r"));
+  // For peft, null and absent are the default.
+  const auto is_given = [&json](const char* key) {
+    const Json* value = json.find(key);
+    return value != nullptr && !value->is_null();
+  };
+  int64_t rank = kDefaultRank;
   AdapterConfig config;
-  config.rank = static_cast<int32_t>(std::clamp<int64_t>(rank, 0, kAdapterRankMax + 1));
-  ASSIGN_OR_RETURN(config.alpha, json.get_double("lora_alpha"));
-  ASSIGN_OR_RETURN(config.targets, targets_of(json));
-  if (json.find("use_rslora") != nullptr) {
+  config.alpha = kDefaultAlpha;
+  if (is_given("r")) {
+    ASSIGN_OR_RETURN(rank, json.get_int("r"));
+  }
+  if (is_given("lora_alpha")) {
+    ASSIGN_OR_RETURN(config.alpha, json.get_double("lora_alpha"));
+  }
+  if (is_given("use_rslora")) {
     ASSIGN_OR_RETURN(config.is_rank_stabilized, json.get_bool("use_rslora"));
   }
-  if (json.find("lora_dropout") != nullptr) {
+  if (is_given("lora_dropout")) {
     ASSIGN_OR_RETURN(config.dropout, json.get_double("lora_dropout"));
   }
+  config.rank = static_cast<int32_t>(std::clamp<int64_t>(rank, 0, kAdapterRankMax + 1));
+  ASSIGN_OR_RETURN(config.targets, targets_of(json));
   RETURN_IF_ERROR(validate(config));
   return config;
 }

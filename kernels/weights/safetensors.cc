@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kDataAlignment = 8;
+constexpr std::string_view kTiedHeadName = "lm_head.weight";
 
 /// One header entry with its data range, relative to the start of the data.
 struct Entry {
@@ -162,32 +163,37 @@ Result<std::map<std::string, std::set<std::string>>> read_shard_index(
   return shards;
 }
 
+/// A shard may have tensors that the index does not list. Of a tensor in two shards, the one that
+/// the index lists counts. A tied model's index may list a head that no shard has.
 Result<std::vector<WeightTensor>> read_shards(const std::filesystem::path& folder,
                                               const std::filesystem::path& index) {
   ASSIGN_OR_RETURN(const auto shards, read_shard_index(index));
-  std::vector<WeightTensor> all;
+  std::set<std::string_view> listed;
+  for (const auto& [shard, names] : shards) listed.insert(names.begin(), names.end());
+  std::map<std::string, WeightTensor> all;
   for (const auto& [shard, names] : shards) {
     auto read = read_safetensors(folder / shard);
     if (!read.ok() && read.error().code() == Code::kNotFound)
       return error(Code::kCorrupt, "{} is missing, but {} lists it", (folder / shard).string(),
                    index.string());
     ASSIGN_OR_RETURN(auto tensors, std::move(read));
-    size_t found = 0;
     for (auto& tensor : tensors) {
-      if (!names.contains(tensor.name))
-        return error(Code::kCorrupt, "{}: tensor '{}' is not listed for this file in {}",
-                     (folder / shard).string(), tensor.name, index.string());
-      ++found;
-      all.push_back(std::move(tensor));
+      if (!names.contains(tensor.name) && listed.contains(tensor.name)) continue;
+      const std::string name = tensor.name;
+      if (!all.emplace(name, std::move(tensor)).second)
+        return error(Code::kCorrupt,
+                     "{}: tensor '{}' is in another shard too, and {} lists neither",
+                     (folder / shard).string(), name, index.string());
     }
-    if (found == names.size()) continue;
     for (const auto& name : names)
-      if (std::none_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; }))
+      if (!all.contains(name) && name != kTiedHeadName)
         return error(Code::kCorrupt, "{}: tensor '{}' is missing, but {} lists it there",
                      (folder / shard).string(), name, index.string());
   }
-  sort_by_name(all);
-  return all;
+  std::vector<WeightTensor> sorted;
+  sorted.reserve(all.size());
+  for (auto& [name, tensor] : all) sorted.push_back(std::move(tensor));
+  return sorted;
 }
 
 /// Pointers to `tensors` in their order in a file.

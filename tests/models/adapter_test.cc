@@ -293,6 +293,15 @@ TEST_F(AdapterFolderTest, RefusesUnsupportedOptionsByName) {
   EXPECT_EQ(fault_with("exclude_modules", Json()), "");
 }
 
+TEST_F(AdapterFolderTest, ReadsNullAsTheDefaultOfPeft) {
+  for (const char* key : {"use_rslora", "lora_dropout", "bias", "init_lora_weights", "use_dora"})
+    EXPECT_EQ(fault_with(key, Json()), "") << key;
+  EXPECT_THAT(fault_with("r", Json()), HasSubstr("says rank 8"));
+  EXPECT_EQ(fault_with("lora_alpha", Json()), "");
+  EXPECT_EQ(fault_with("_of_a_tool", true), "");
+  EXPECT_EQ(fault_with("fan_in_fan_out", true), "") << "peft drops it for linear layers";
+}
+
 TEST_F(AdapterFolderTest, NamesTensorsThatDoNotFit) {
   EXPECT_THAT(fault_with("r", 8), HasSubstr("the model needs [8, 16]"));
   EXPECT_THAT(fault_with("r", 8), HasSubstr("says rank 8"));
@@ -321,6 +330,9 @@ TEST_F(AdapterFolderTest, NamesAnotherBase) {
   Json same = parse_json(mixture_text(), "config").value();
   std::ofstream(other / "config.json") << same.set("dtype", "bfloat16").dump(2);
   EXPECT_EQ(fault_with("base_model_name_or_path", other.string()), "");
+  same.set("rope_parameters", Json::object().set("rope_theta", 1e4)).set("use_cache", false);
+  std::ofstream(other / "config.json") << same.dump(2);
+  EXPECT_EQ(fault_with("base_model_name_or_path", other.string()), "") << "in other words";
 }
 
 TEST_F(AdapterFolderTest, CannotStartTrainingWithNanOrInfinity) {

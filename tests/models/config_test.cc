@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Json base() {
   Json json = Json::object();
@@ -94,24 +95,86 @@ TEST(ModelConfig, KnowsTheDefaultsOfEachFamily) {
   EXPECT_EQ(glm.attention.rotary_dim, 8);
 }
 
-TEST(ModelConfig, RefusesWhatItDoesNotUnderstand) {
-  EXPECT_THAT(fault(base().set("logit_softcap", 30).set("mup", true)),
-              HasSubstr("'logit_softcap', 'mup' are not known for this model type"));
-  EXPECT_EQ(fault(base().set("logit_softcap", Json()).set("mup", Json::array())), "");
+TEST(ModelConfig, RefusesWhatChangesTheArithmetic) {
+  EXPECT_THAT(fault(base().set("logit_softcap", 30)), HasSubstr("'logit_softcap' is 30, which is"));
+  EXPECT_THAT(fault(base().set("logits_scaling", 8)), HasSubstr("'logits_scaling' is 8; only 1.0"));
+  EXPECT_THAT(fault(base().set("use_mrope", true)), HasSubstr("'use_mrope' is true"));
+  EXPECT_THAT(fault(base().set("no_rope_layers", Json::list(std::vector{1, 0}))),
+              HasSubstr("'no_rope_layers' holds 0: layers without rotary embedding"));
   EXPECT_THAT(fault(base().set("attention_dropout", 0.1)), HasSubstr("'attention_dropout' is 0.1"));
-  EXPECT_THAT(fault(base().set("pretraining_tp", 2)), HasSubstr("'pretraining_tp' is 2"));
-  EXPECT_THAT(fault(base().set("quantization_config", Json::object().set("bits", 4))),
-              HasSubstr("quantized"));
-  EXPECT_THAT(fault(of("qwen3").set("use_sliding_window", true)), HasSubstr("use_sliding_window"));
-  EXPECT_EQ(fault(of("qwen2").set("use_sliding_window", false).set("sliding_window", 4096)), "");
-  Json types = Json::array();
-  const auto num_layers = of("qwen3").find("num_hidden_layers")->as_int();
-  for (int64_t i = 0; i < num_layers; ++i) types.push_back("full_attention");
-  EXPECT_EQ(fault(of("qwen3").set("layer_types", types)), "");
-  types.push_back("full_attention");
-  EXPECT_THAT(fault(of("qwen3").set("layer_types", types)), HasSubstr("'layer_types' has"));
+  for (const char* key : {"quantization_config", "quantization", "compression_config"})
+    EXPECT_THAT(fault(base().set(key, Json::object().set("bits", 4))),
+                HasSubstr(std::string("its weights are quantized ('") + key + "')"));
+}
+
+TEST(ModelConfig, RefusesWindowsThatASequenceCanExceed) {
+  const auto with_window = [](const Json& window, int64_t first_layer, bool is_used = true) {
+    Json json = of("qwen3").set("use_sliding_window", is_used).set("sliding_window", window);
+    return fault(json.set("max_window_layers", first_layer).set("max_position_embeddings", 8192));
+  };
+  EXPECT_THAT(with_window(4096, 0), HasSubstr("sliding windows are not supported"));
+  EXPECT_EQ(with_window(4096, 0, false), "");
+  EXPECT_THAT(with_window(8191, 1), HasSubstr("sliding windows are not supported"));
+  EXPECT_EQ(with_window(8192, 1), "") << "no sequence is longer";
+  EXPECT_EQ(with_window(4096, 2), "") << "both layers come before it";
+  EXPECT_EQ(with_window(Json(), 0), "");
+  Json absent = of("qwen2").set("use_sliding_window", true).set("max_position_embeddings", 8192);
+  EXPECT_THAT(fault(absent), HasSubstr("sliding windows are not supported"));
+  Json types = Json::list(std::vector<std::string>{"full_attention", "full_attention"});
+  Json typed = of("qwen3").set("max_position_embeddings", 8192);
+  EXPECT_EQ(fault(typed.set("layer_types", types)), "");
   types.as_array().back() = "sliding_attention";
-  EXPECT_THAT(fault(of("qwen3").set("layer_types", types)), HasSubstr("sliding_attention"));
+  EXPECT_THAT(fault(typed.set("layer_types", types)), HasSubstr("'layer_types' holds \"sliding_a"));
+  types.push_back("full_attention");
+  typed.set("sliding_window", Json());
+  EXPECT_THAT(fault(typed.set("layer_types", types)), HasSubstr("'layer_types' has 3 entries"));
+}
+
+TEST(ModelConfig, KnowsThatAMistralWithoutTheKeyHasAWindow) {
+  Json json = of("mistral").set("max_position_embeddings", 32768);
+  EXPECT_THAT(fault(json),
+              HasSubstr("'sliding_window' is 4096: sliding windows are not supported"));
+  EXPECT_EQ(fault(json.set("sliding_window", Json())), "");
+  EXPECT_EQ(fault(json.set("sliding_window", 32768)), "");
+}
+
+TEST(ModelConfig, PassesOverWhatChangesNothing) {
+  Json json = base().set("_model_name_or_path", "x").set("unk_token_id", 0).set("mup", Json());
+  json.set("temperature", 0.6).set("max_length", 20).set("use_flash_attn", true);
+  json.set("pretraining_tp", 2).set("hidden_act", "swish").set("logits_scaling", 1.0);
+  json.set("use_mrope", false).set("vision_config", Json()).set("quantization_config", Json());
+  json.set("no_rope_layers", Json::list(std::vector{1, 1})).set("some_switch", false);
+  const auto config = read(json);
+  ASSERT_TRUE(config.ok()) << config.error().text();
+  EXPECT_THAT(config->unknown_keys, IsEmpty());
+  EXPECT_EQ(unknown_keys_text(*config), "");
+}
+
+TEST(ModelConfig, ListsWhatIsNotKnown) {
+  Json rope = Json::object().set("rope_type", "linear").set("factor", 2).set("spiral", 3);
+  const auto config = read(base().set("mup", true).set("rope_parameters", rope)).value();
+  EXPECT_THAT(config.unknown_keys, ElementsAre("'rope_parameters.spiral'", "'mup'"));
+  EXPECT_EQ(unknown_keys_text(config),
+            "'rope_parameters.spiral', 'mup' of config.json are not known for model_type 'llama'");
+  EXPECT_EQ(unknown_keys_text(read(base().set("mup", 1)).value()),
+            "'mup' of config.json is not known for model_type 'llama'");
+}
+
+TEST(ModelConfig, ReadsNullKeyValueHeadsAsTheNumberOfHeads) {
+  EXPECT_EQ(read(of("qwen3").set("num_key_value_heads", Json())).value().attention.num_kv_heads, 4);
+}
+
+TEST(ModelConfig, ComparesModelsNotFiles) {
+  const auto same = [](const Json& a, const Json& b) {
+    return is_same_model(read(a).value(), read(b).value());
+  };
+  const Json rope = Json::object().set("rope_theta", 5e5).set("rope_type", "default");
+  EXPECT_TRUE(same(base().set("rope_theta", 5e5), base().set("rope_parameters", rope)));
+  EXPECT_TRUE(same(base(), base().set("use_cache", false).set("dtype", "float32")));
+  EXPECT_FALSE(same(base(), base().set("rope_theta", 5e5)));
+  EXPECT_FALSE(same(base(), base().set("num_hidden_layers", 3)));
+  EXPECT_FALSE(same(base(), base().set("intermediate_size", 128)));
+  EXPECT_FALSE(same(base(), base().set("attention_bias", true)));
 }
 
 TEST(ModelConfig, ChoosesTheSparseLayers) {
@@ -197,7 +260,12 @@ TEST(ModelConfig, RefusesRopeItDoesNotKnow) {
   scaling = Json::object();
   scaling.set("type", "linear").set("factor", 2).set("mrope_section", 3);
   EXPECT_THAT(fault(base().set("rope_scaling", scaling)),
-              HasSubstr("the rope parameters: 'mrope_section' is not known"));
+              HasSubstr("the rope parameters: 'mrope_section' is 3, which is not supported"));
+  scaling = Json::object();
+  scaling.set("type", "yarn").set("factor", 4).set("attn_factor", 1.5);
+  EXPECT_THAT(fault(base().set("rope_scaling", scaling)), HasSubstr("'attn_factor' is 1.5"));
+  EXPECT_EQ(fault(base().set("rope_scaling", scaling.set("attn_factor", 1))), "");
+  EXPECT_EQ(fault(base().set("rope_scaling", scaling.set("type", "dynamic"))), "");
 }
 
 TEST(ModelConfig, Llama3KeepsShortWavesAndStretchesLongOnes) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -216,6 +217,53 @@ TEST(TensorTable, ATiedModelMayCarryItsHeadTwice) {
   tensors.insert(tensors.begin(), tensors.front());
   tensors.front().name = "lm_head.weight";
   EXPECT_EQ(fault(table, tensors), "");
+}
+
+std::vector<WeightTensor>::iterator named(std::vector<WeightTensor>& tensors,
+                                          const std::string& name) {
+  return std::ranges::find(tensors, name, &WeightTensor::name);
+}
+
+void sort_by_name(std::vector<WeightTensor>& tensors) {
+  std::ranges::sort(tensors, {}, &WeightTensor::name);
+}
+
+TEST(TensorTable, ATiedModelMayBeSavedUnderTheNameOfItsHead) {
+  const TensorTable table(config());
+  auto tensors = counting(table);
+  const auto embedding = named(tensors, "model.embed_tokens.weight");
+  const float first = static_cast<float>(offset(table, "model.embed_tokens.weight"));
+  embedding->name = "lm_head.weight";
+  sort_by_name(tensors);
+  std::vector<float> buffer(static_cast<size_t>(table.count()), -1);
+  const Status filled = fill_parameters(table, tensors, buffer.data());
+  ASSERT_TRUE(filled.ok()) << filled.error().text();
+  EXPECT_EQ(buffer[static_cast<size_t>(first)], first);
+  named(tensors, "lm_head.weight")->shape = {6, 11};
+  EXPECT_THAT(fault(table, tensors), HasSubstr("has shape [6, 11], the model needs [11, 6]"));
+  auto untied = config();
+  untied.is_tied = false;
+  EXPECT_THAT(fault(TensorTable(untied), tensors),
+              HasSubstr("'model.embed_tokens.weight' of shape [11, 6] is missing"));
+}
+
+TEST(TensorTable, AnglesOfOlderProgramsAreNotRead) {
+  const TensorTable table(config());
+  auto tensors = counting(table);
+  for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq",
+                           "model.layers.1.self_attn.rotary_emb.cos_cached"}) {
+    tensors.push_back(tensors.front());
+    tensors.back().name = name;
+  }
+  sort_by_name(tensors);
+  EXPECT_EQ(fault(table, tensors), "");
+  const auto match = match_tensors(table, tensors).value();
+  ASSERT_EQ(match.buffers.size(), 2U);
+  EXPECT_EQ(match.unused.size(), 0U);
+  tensors.back() = tensors.front();
+  tensors.back().name = "model.rotary.freq";
+  sort_by_name(tensors);
+  EXPECT_THAT(fault(table, tensors), HasSubstr("'model.rotary.freq'"));
 }
 
 TEST(TensorTable, ReadsHalfAndBfloatExactly) {

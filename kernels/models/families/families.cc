@@ -8,9 +8,10 @@
 namespace primerl {
 
 std::span<const ModelFamily> model_families() {
-  static const std::array<ModelFamily, 5> families = {{
+  static const std::array<ModelFamily, 6> families = {{
       {"glm4_moe", 0, 1e-5, false, read_glm4_moe},
       {"llama", 0, 1e-6, true, read_llama},
+      {"mistral", 0, 1e-6, false, read_mistral},
       {"qwen2", 0, 1e-6, false, read_qwen2},
       {"qwen3", 128, 1e-6, false, read_qwen3},
       {"qwen3_moe", 0, 1e-6, false, read_qwen3_moe},
@@ -28,18 +29,28 @@ Result<ModelFamily> find_family(const std::string& model_type) {
       .note(fmt::format("known model types: {}", join_names(known)));
 }
 
-Status need_full_attention(ConfigReader& reader) {
-  RETURN_IF_ERROR(reader.must_be("use_sliding_window", false));
-  // Without 'use_sliding_window' they have no effect.
-  reader.ignore({"sliding_window", "max_window_layers"});
+Status need_full_attention(ConfigReader& reader, const ModelConfig& config) {
+  // Without the key transformers has a window of 4096 tokens.
+  int32_t window = reader.is_null("sliding_window") ? 0 : 4096, first_layer = 0;
+  bool uses_window = false;
+  RETURN_IF_ERROR(reader.read_count("sliding_window", window, -1));
+  RETURN_IF_ERROR(reader.read_count("max_window_layers", first_layer, 0));
+  RETURN_IF_ERROR(reader.read_flag("use_sliding_window", uses_window));
+  const bool can_matter = window > 0 && window < config.max_positions;
   const Json* types = reader.find("layer_types");
-  if (types == nullptr) return ok();
+  if (types == nullptr) {
+    if (!uses_window || !can_matter || first_layer >= config.num_layers()) return ok();
+    return error(Code::kInvalid, "'use_sliding_window' is true: sliding windows are not supported")
+        .note("every layer here attends to the whole context");
+  }
   if (!types->is_array())
     return error(Code::kInvalid, "'layer_types' is {}, not an array", types->kind());
-  for (const auto& type : types->as_array())
-    if (!type.is_string() || type.as_string() != "full_attention")
-      return error(Code::kInvalid, "'layer_types' holds {}; only \"full_attention\" is supported",
-                   type.dump());
+  for (const auto& type : types->as_array()) {
+    if (type == Json("full_attention")) continue;
+    if (type == Json("sliding_attention") && !can_matter) continue;
+    return error(Code::kInvalid, "'layer_types' holds {}; only \"full_attention\" is supported",
+                 type.dump());
+  }
   return ok();
 }
 

@@ -30,13 +30,15 @@ std::span<const ModelFamily> model_families();
 Result<ModelFamily> find_family(const std::string& model_type);
 
 Status read_llama(ConfigReader& reader, ModelConfig& config);
+Status read_mistral(ConfigReader& reader, ModelConfig& config);
 Status read_qwen2(ConfigReader& reader, ModelConfig& config);
 Status read_qwen3(ConfigReader& reader, ModelConfig& config);
 Status read_qwen3_moe(ConfigReader& reader, ModelConfig& config);
 Status read_glm4_moe(ConfigReader& reader, ModelConfig& config);
 
-/// Check that several families share: every layer attends to the whole context.
-Status need_full_attention(ConfigReader& reader);
+/// Check that several families share: every layer attends to the whole context. A window that no
+/// sequence is longer than, or that no layer uses, is none.
+Status need_full_attention(ConfigReader& reader, const ModelConfig& config);
 
 /// Checks that a token cannot choose more experts than there are.
 Status check_moe(const MoeSpec& moe);

@@ -26,6 +26,7 @@ Status read_glm4_moe(ConfigReader& reader, ModelConfig& config) {
   RETURN_IF_ERROR(reader.read_count("n_shared_experts", num_shared, 0));
   RETURN_IF_ERROR(reader.read_count("first_k_dense_replace", num_dense, 0));
   moe.shared_width = num_shared * moe.width;
+  RETURN_IF_ERROR(reader.read_count("num_mtp_layers", config.num_unused_layers, 0));
   RETURN_IF_ERROR(reader.read_count("num_nextn_predict_layers", config.num_unused_layers, 0));
   reader.ignore({"router_aux_loss_coef", "output_router_logits"});
   RETURN_IF_ERROR(check_moe(moe));

@@ -9,7 +9,7 @@ Status read_qwen3(ConfigReader& reader, ModelConfig& config) {
   config.attention.has_qkv_bias = has_bias;
   config.attention.has_out_bias = has_bias;
   config.attention.has_qk_norm = true;
-  return need_full_attention(reader);
+  return need_full_attention(reader, config);
 }
 
 }  // namespace primerl
