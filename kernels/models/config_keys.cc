@@ -19,7 +19,7 @@ Status check_options(ConfigReader& reader) {
   for (const Json& uses_rope : layers->as_array())
     if (uses_rope != Json(1) && uses_rope != Json(true))
       return error(Code::kInvalid,
-                   "'no_rope_layers' holds {}: layers without rotary embedding "
+                   "'no_rope_layers' has {}: layers without rotary embedding "
                    "are not supported",
                    uses_rope.dump());
   return ok();
@@ -95,7 +95,7 @@ void ignore_descriptions(ConfigReader& reader) {
                  "suppress_tokens",
                  "begin_suppress_tokens"});
   // Notes of training and conversion programs. transformers computes the slices of
-  // `pretraining_tp` as one product.
+  // `pretraining_tp` as one GEMM.
   reader.ignore({"pretraining_tp", "unsloth_version", "unsloth_fixed", "use_flash_attn",
                  "use_flash_attention", "flash_attn", "gradient_checkpointing",
                  "use_gradient_checkpointing", "use_logn_attn_in_training", "model_max_length",

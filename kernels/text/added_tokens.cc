@@ -109,15 +109,16 @@ std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text,
   return pieces;
 }
 
-Segmenter::Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc) : to_nfc_(to_nfc) {
+Segmenter::Segmenter(const std::vector<AddedToken>& tokens, Normalizer normalizer)
+    : normalizer_(std::move(normalizer)) {
   std::vector<AddedToken> raw, normalized;
   for (AddedToken token : tokens) {
     if (!token.normalized) {
       raw.push_back(std::move(token));
       continue;
     }
-    if (to_nfc)
-      if (auto content = primerl::to_nfc(token.content); content.ok()) token.content = *content;
+    if (auto content = normalizer_.apply(token.content); content.ok() && !content->empty())
+      token.content = *std::move(content);
     normalized.push_back(std::move(token));
   }
   raw_ = AddedTokens(std::move(raw));
@@ -130,22 +131,22 @@ Result<std::vector<Segment>> Segmenter::cut(std::string_view text,
   std::vector<Segment> segments;
   for (const auto& outer : raw_.split(text, filter)) {
     if (outer.id >= 0) {
-      segments.push_back({outer.id, {}, outer.begin});
+      segments.push_back({outer.id, {}, outer.begin, false});
       continue;
     }
     std::string between(text.substr(outer.begin, outer.end - outer.begin));
     size_t inner_scale = 1;
-    if (to_nfc_) {
-      ASSIGN_OR_RETURN(std::string composed, to_nfc(between));
-      if (composed != between) inner_scale = 0;
-      between = std::move(composed);
+    if (!normalizer_.is_empty()) {
+      ASSIGN_OR_RETURN(std::string normal, normalizer_.apply(between));
+      if (normal != between) inner_scale = 0;
+      between = std::move(normal);
     }
     const AddedFilter inside =
         filter.at(outer.begin, inner_scale == 0 ? outer.end - outer.begin : 0);
     for (const auto& inner : normalized_.split(between, inside))
-      segments.push_back({inner.id,
-                          inner.id >= 0 ? "" : between.substr(inner.begin, inner.end - inner.begin),
-                          outer.begin + inner_scale * inner.begin});
+      segments.push_back(
+          {inner.id, inner.id >= 0 ? "" : between.substr(inner.begin, inner.end - inner.begin),
+           outer.begin + inner_scale * inner.begin, outer.begin == 0 && inner.begin == 0});
   }
   return segments;
 }

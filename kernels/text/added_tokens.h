@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/text/normalizer.h"
 #include "kernels/text/tokenizer_file.h"
 
 namespace primerl {
@@ -62,15 +63,15 @@ class AddedTokens {
 struct Segment {
   int32_t id = -1;
   std::string text;   // empty for an added token
-  size_t offset = 0;  // in the given text; if NFC changed it, of the nearest unchanged start
+  size_t offset = 0;  // in the given text; if that was normalized, of the nearest unchanged start
+  bool is_start = false;  // the text begins with it
 };
 
 /// Cuts a text at its added tokens and normalizes the rest. Tokens that are not `normalized` are
 /// found first, in the given text; the others are found in the normalized rest.
 class Segmenter {
  public:
-  /// `to_nfc`: texts are converted to normalization form C.
-  Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc);
+  Segmenter(const std::vector<AddedToken>& tokens, Normalizer normalizer);
   /// The segments in order, none empty. Text that is not valid UTF-8 is an error with the byte
   /// offset.
   Result<std::vector<Segment>> cut(std::string_view text, const AddedFilter& filter) const;
@@ -78,7 +79,7 @@ class Segmenter {
  private:
   AddedTokens raw_;
   AddedTokens normalized_;
-  bool to_nfc_;
+  Normalizer normalizer_;
 };
 
 }  // namespace primerl

@@ -1,10 +1,10 @@
-/// Byte-level byte-pair encoding, as in tokenizer.json of the GPT-2, Llama-3 and Qwen families.
+/// Byte-pair encoding, as in tokenizer.json of nearly every language model: over bytes (GPT-2,
+/// Llama-3, Qwen) or over characters (Llama-2, Mistral, Gemma).
 ///
-/// Text -> added tokens -> NFC -> pieces by regular expressions (PCRE2) -> bytes -> merges. It
-/// reads these keys of the file: `normalizer` (null, NFC or a Sequence of them), `pre_tokenizer`
-/// (Split with a Regex, isolated or removed, then ByteLevel), `model` (with `ignore_merges`),
-/// `decoder` (ByteLevel) and `added_tokens`. `post_processor`, `truncation` and `padding` have no
-/// effect: encoding neither adds nor drops tokens. All other keys are refused by name.
+/// Text -> added tokens -> normalizer -> pieces of the pre-tokenizer -> symbols -> merges. Each
+/// part of the file has its own reader (normalizer.h, pre_tokenizer.h, bpe_model.h, decoder.h,
+/// post_processor.h), which refuses what it does not know by name. `truncation` and `padding` have
+/// no effect: encoding neither adds nor drops tokens.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,6 @@
 
 namespace primerl {
 
-inline constexpr size_t kPreTokenizersMax = 16;         // stages of one file
-inline constexpr size_t kPatternBytesMax = 16 << 10;    // of one regular expression
-inline constexpr uint32_t kMatchStepsMax = 10'000'000;  // per match; more is an error
-
-Result<std::shared_ptr<Tokenizer>> make_byte_level_bpe(TokenizerFile file);
+Result<std::shared_ptr<Tokenizer>> make_bpe(TokenizerFile file);
 
 }  // namespace primerl

@@ -1,5 +1,7 @@
 #include "kernels/text/merges.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <queue>
@@ -10,6 +12,7 @@ namespace {
 
 constexpr int32_t kGone = -1;  // a symbol that was merged into its left neighbour
 constexpr int32_t kNobody = -1;
+constexpr size_t kShortMax = 40;  // symbols: beyond, the heap is faster
 
 uint64_t key_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -33,17 +36,68 @@ struct Candidate {
 
 }  // namespace
 
+size_t Merges::slot_of(uint64_t pair) const {
+  const size_t mask = rules_.size() - 1;
+  size_t slot = static_cast<size_t>((pair * 0x9E3779B97F4A7C15ULL) >> 32) & mask;
+  while (rules_[slot].pair != kFree && rules_[slot].pair != pair) slot = (slot + 1) & mask;
+  return slot;
+}
+
+void Merges::grow() {
+  std::vector<Rule> old(std::max<size_t>(64, 2 * rules_.size()));
+  old.swap(rules_);
+  for (const Rule& rule : old)
+    if (rule.pair != kFree) rules_[slot_of(rule.pair)] = rule;
+}
+
 void Merges::add(int32_t left, int32_t right, uint32_t rank, int32_t merged) {
-  rules_.insert_or_assign(key_of(left, right), Rule{rank, merged});
+  if (4 * (num_rules_ + 1) > 3 * rules_.size()) grow();
+  Rule& rule = rules_[slot_of(key_of(left, right))];
+  if (rule.pair == kFree) ++num_rules_;
+  rule = {key_of(left, right), rank, merged};
 }
 
 const Merges::Rule* Merges::find(int32_t left, int32_t right) const {
-  const auto found = rules_.find(key_of(left, right));
-  return found == rules_.end() ? nullptr : &found->second;
+  if (rules_.empty()) return nullptr;
+  const Rule& rule = rules_[slot_of(key_of(left, right))];
+  return rule.pair == kFree ? nullptr : &rule;
 }
 
 void Merges::apply(std::vector<int32_t>& ids) const {
   if (ids.size() < 2) return;
+  if (ids.size() <= kShortMax)
+    apply_short(ids);
+  else
+    apply_long(ids);
+}
+
+void Merges::apply_short(std::vector<int32_t>& ids) const {
+  constexpr Rule kNone{0, UINT32_MAX, 0};
+  std::array<Rule, kShortMax> pairs;  // of each symbol and the next
+  const auto look_up = [&](size_t i) {
+    const Rule* rule = find(ids[i], ids[i + 1]);
+    pairs[i] = rule == nullptr ? kNone : *rule;
+  };
+  size_t count = ids.size();
+  for (size_t i = 0; i + 1 < count; ++i) look_up(i);
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < count; ++i)
+      if (pairs[i].rank < pairs[best].rank) best = i;
+    if (pairs[best].rank == UINT32_MAX) break;
+    ids[best] = pairs[best].merged;
+    std::copy(ids.begin() + static_cast<int64_t>(best) + 2,
+              ids.begin() + static_cast<int64_t>(count),
+              ids.begin() + static_cast<int64_t>(best) + 1);
+    std::copy(pairs.begin() + best + 1, pairs.begin() + count - 1, pairs.begin() + best);
+    --count;
+    if (best + 1 < count) look_up(best);
+    if (best > 0) look_up(best - 1);
+  }
+  ids.resize(count);
+}
+
+void Merges::apply_long(std::vector<int32_t>& ids) const {
   const auto count = static_cast<int32_t>(ids.size());
   std::vector<Symbol> symbols(ids.size());
   for (int32_t i = 0; i < count; ++i)

@@ -1,10 +1,11 @@
 /// The merge rules of byte-pair encoding, and the merging itself.
 ///
-/// Immutable once filled, safe from any thread. Cost: O(n log n) for n symbols.
+/// Immutable once filled, safe from any thread. Cost: O(n log n) for n symbols; short pieces, which
+/// are nearly all, are merged in place.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 namespace primerl {
@@ -18,13 +19,21 @@ class Merges {
   void apply(std::vector<int32_t>& ids) const;
 
  private:
+  static constexpr uint64_t kFree = UINT64_MAX;
+  /// An entry of a table with open addressing.
   struct Rule {
+    uint64_t pair = kFree;  // (left, right)
     uint32_t rank = 0;
     int32_t merged = 0;
   };
   const Rule* find(int32_t left, int32_t right) const;
+  size_t slot_of(uint64_t pair) const;
+  void grow();
+  void apply_short(std::vector<int32_t>& ids) const;
+  void apply_long(std::vector<int32_t>& ids) const;
 
-  std::unordered_map<uint64_t, Rule> rules_;  // by (left, right)
+  std::vector<Rule> rules_;  // a power of two of them, at most three quarters used
+  size_t num_rules_ = 0;
 };
 
 }  // namespace primerl

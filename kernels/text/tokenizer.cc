@@ -5,6 +5,23 @@
 #include "kernels/text/word_level.h"
 
 namespace primerl {
+namespace {
+
+const std::vector<int32_t>& no_ids() {
+  static const std::vector<int32_t> ids;
+  return ids;
+}
+
+}  // namespace
+
+const std::vector<int32_t>& Tokenizer::prefix_ids() const { return no_ids(); }
+const std::vector<int32_t>& Tokenizer::suffix_ids() const { return no_ids(); }
+
+Result<std::vector<int32_t>> encode_start(const Tokenizer& tokenizer, std::string_view text) {
+  ASSIGN_OR_RETURN(auto ids, tokenizer.encode_text(text));
+  ids.insert(ids.begin(), tokenizer.prefix_ids().begin(), tokenizer.prefix_ids().end());
+  return ids;
+}
 
 /// For tokenizers without added tokens, which encode every span alone.
 Result<std::vector<int32_t>> Tokenizer::encode_spans(std::string_view text,
@@ -30,7 +47,7 @@ Result<std::shared_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& f
 
 Result<std::shared_ptr<Tokenizer>> make_tokenizer(TokenizerFile file) {
   if (file.model_type == "WordLevel") return make_word_level(std::move(file));
-  return make_byte_level_bpe(std::move(file));
+  return make_bpe(std::move(file));
 }
 
 }  // namespace primerl

@@ -1,9 +1,9 @@
 /// Tokenizer: text to token ids and back, read from a Hugging Face `tokenizer.json`.
 ///
-/// Immutable after load, safe from any thread. Supports byte-level BPE (Qwen3, Llama-3, GPT-2
-/// families) and the character tokenizer (WordLevel over single characters). If `unk_token` of a
-/// WordLevel file is its padding token, it does not count as an unk token: text that would map to
-/// it is an error.
+/// Immutable after load, safe from any thread. Supports BPE over bytes (Qwen3, Llama-3, GPT-2) and
+/// over characters (Llama-2, Mistral, Gemma), and WordLevel over single characters. If `unk_token`
+/// of a WordLevel file is its padding token, it does not count as an unk token: text that would map
+/// to it is an error.
 #pragma once
 
 #include <cstdint>
@@ -59,6 +59,13 @@ class Tokenizer : public Resource {
   /// -1 if there is none.
   virtual int32_t pad_id() const = 0;
 
+  /// Ids that encode() of transformers puts before and behind a text: its post-processor's, such as
+  /// BOS. The functions above add none, since a chat template writes its own.
+  virtual const std::vector<int32_t>& prefix_ids() const;
+  virtual const std::vector<int32_t>& suffix_ids() const;
+  /// The id that ends a supervised turn; -1 if there is none.
+  virtual int32_t turn_end_id() const { return eos_ids().empty() ? -1 : eos_ids().front(); }
+
   /// The chat template beside the tokenizer; null if it has no folder.
   const std::shared_ptr<const ChatSource>& chat_source() const { return chat_source_; }
   void set_chat_source(std::shared_ptr<const ChatSource> source) {
@@ -68,6 +75,10 @@ class Tokenizer : public Resource {
  private:
   std::shared_ptr<const ChatSource> chat_source_;  // constant after load
 };
+
+/// encode_text() behind the prefix_ids(): a text that begins a sequence, as transformers encodes
+/// it.
+Result<std::vector<int32_t>> encode_start(const Tokenizer& tokenizer, std::string_view text);
 
 /// Reads `folder`/tokenizer.json and the files beside it. Errors name file and position.
 Result<std::shared_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& folder);

@@ -60,7 +60,7 @@ Status read_added_tokens(TokenizerFile& file) {
 }
 
 /// `key` of a configuration file: an id, several ids, or the name of a token ("<eos>",
-/// {"content"}).
+/// {"content"}). A padding token that the vocabulary lacks is none: nothing is padded with it.
 Result<std::vector<int32_t>> read_ids(const Vocabulary& vocabulary, const Json& value,
                                       bool is_pad) {
   std::vector<int32_t> ids;
@@ -75,6 +75,7 @@ Result<std::vector<int32_t>> read_ids(const Vocabulary& vocabulary, const Json& 
     return read_ids(vocabulary, *value.find("content"), is_pad);
   if (value.is_string()) {
     const int32_t id = vocabulary.find(value.as_string());
+    if (id < 0 && is_pad) return ids;
     if (id < 0)
       return error(Code::kInvalid, "token '{}' is not in the vocabulary", value.as_string());
     return std::vector<int32_t>{id};
@@ -86,6 +87,42 @@ Result<std::vector<int32_t>> read_ids(const Vocabulary& vocabulary, const Json& 
     return error(Code::kInvalid, "id {} is not in [0, {})", id, kVocabularyMax);
   ids.push_back(static_cast<int32_t>(id));
   return ids;
+}
+
+/// The id of a token that tokenizer_config.json names; -1 if it names none of the vocabulary.
+int32_t named_token(const Vocabulary& vocabulary, const Json& config, const char* key) {
+  const Json* value = config.find(key);
+  if (value != nullptr && value->is_object()) value = value->find("content");
+  return value != nullptr && value->is_string() ? vocabulary.find(value->as_string()) : -1;
+}
+
+Status read_named_tokens(TokenizerFile& file, const fs::path& path) {
+  std::error_code fault;
+  if (!fs::exists(path, fault)) return ok();
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kTokenizerBytesMax));
+  ASSIGN_OR_RETURN(const Json json, parse_json(text, path.string()));
+  file.named.bos_id = named_token(file.vocabulary, json, "bos_token");
+  file.named.eos_id = named_token(file.vocabulary, json, "eos_token");
+  for (const auto& [key, option] :
+       {std::pair("add_bos_token", &file.named.add_bos), {"add_eos_token", &file.named.add_eos}})
+    if (const Json* value = json.find(key); value != nullptr && value->is_bool())
+      *option = value->as_bool();
+  return ok();
+}
+
+/// Chooses the id that ends a supervised turn.
+void choose_turn_end(TokenizerFile& file, const fs::path& config) {
+  EndAndPad& found = file.end_and_pad;
+  if (found.eos_ids.empty()) return;
+  const int32_t named = file.named.eos_id;
+  const bool is_end =
+      std::find(found.eos_ids.begin(), found.eos_ids.end(), named) != found.eos_ids.end();
+  found.turn_end_id = is_end ? named : found.eos_ids.front();
+  if (is_end || named < 0) return;
+  found.warning = fmt::format(
+      "'eos_token' of {} is '{}' (id {}), which ends no sequence by {}: supervised turns end with "
+      "id {}",
+      config.string(), file.vocabulary.token(named), named, found.eos_source, found.turn_end_id);
 }
 
 Status read_end_and_pad(TokenizerFile& file, const fs::path& folder) {
@@ -182,6 +219,9 @@ Result<TokenizerFile> read_tokenizer_file(const fs::path& folder) {
     return std::move(text).error().note("a tokenizer is a Hugging Face folder with tokenizer.json");
   ASSIGN_OR_RETURN(TokenizerFile file, parse_tokenizer_file(*text, path.string()));
   RETURN_IF_ERROR(read_end_and_pad(file, folder));
+  const fs::path config = folder / "tokenizer_config.json";
+  RETURN_IF_ERROR(read_named_tokens(file, config));
+  choose_turn_end(file, config);
   return file;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -72,6 +73,18 @@ struct EndAndPad {
   std::vector<int32_t> eos_ids;
   std::string eos_source;  // "/models/x/config.json: 'eos_token_id'"
   int32_t pad_id = -1;
+  /// Ends a supervised turn: the tokenizer's `eos_token` if it is one of `eos_ids`, else the first
+  /// of these; -1: none.
+  int32_t turn_end_id = -1;
+  std::string warning;  // why `eos_token` is not the end of a turn; names both files
+};
+
+/// Tokens and options that tokenizer_config.json names.
+struct NamedTokens {
+  int32_t bos_id = -1;  // -1: none
+  int32_t eos_id = -1;
+  std::optional<bool> add_bos;  // empty: not in the file
+  std::optional<bool> add_eos;
 };
 
 struct TokenizerFile {
@@ -81,6 +94,7 @@ struct TokenizerFile {
   Vocabulary vocabulary;
   std::vector<AddedToken> added_tokens;
   EndAndPad end_and_pad;
+  NamedTokens named;
 
   /// "tokenizer.json: 'model.merges[3]' ...": every error about this file starts this way.
   template <class... Args>

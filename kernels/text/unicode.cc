@@ -2,8 +2,12 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
+
+#include "kernels/text/newer_characters.h"
 
 namespace primerl {
 namespace {
@@ -40,6 +44,11 @@ size_t valid_part(std::string_view text, size_t offset, const Lead& lead) {
     ++size;
   }
   return size;
+}
+
+bool is_in(std::span<const CharacterRange> ranges, uint32_t code_point) {
+  const auto after = std::ranges::upper_bound(ranges, code_point, {}, &CharacterRange::first);
+  return after != ranges.begin() && code_point <= std::prev(after)->last;
 }
 
 }  // namespace
@@ -93,19 +102,40 @@ std::string to_valid_utf8(std::string bytes) {
   return text;
 }
 
-Result<std::string> to_nfc(std::string_view text) {
+Result<std::string> to_normal_form(std::string_view text, NormalForm form) {
   bool is_ascii = true;
   for (const char byte : text) is_ascii = is_ascii && static_cast<uint8_t>(byte) < 0x80;
   if (is_ascii) return std::string(text);
+  const bool is_composed = form == NormalForm::kNfc || form == NormalForm::kNfkc;
+  const bool is_compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  int options = UTF8PROC_STABLE | (is_composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+  if (is_compatible) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* bytes = nullptr;
-  const auto size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &bytes,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                 static_cast<utf8proc_ssize_t>(text.size()), &bytes,
+                                 static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(bytes, &std::free);
   if (size < 0)
     return error(Code::kInvalid, "the text cannot be normalized: {}", utf8proc_errmsg(size));
   return std::string(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+}
+
+Result<std::string> to_nfc(std::string_view text) { return to_normal_form(text, NormalForm::kNfc); }
+
+std::string to_lowercase(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint character = code_point_at(text, at);
+    at += character.size;
+    if (character.value == 0x130) {
+      out += "i\u0307";  // the one letter whose lower case is two characters
+      continue;
+    }
+    append_utf8(out, static_cast<uint32_t>(
+                         utf8proc_tolower(static_cast<utf8proc_int32_t>(character.value))));
+  }
+  return out;
 }
 
 uint32_t to_upper(uint32_t code_point) {
@@ -143,6 +173,10 @@ bool is_word_character(uint32_t code_point) {
       return false;
   }
 }
+
+bool is_number(uint32_t code_point) { return is_in(number_ranges(), code_point); }
+
+bool is_punctuation(uint32_t code_point) { return is_in(punctuation_ranges(), code_point); }
 
 std::string describe_code_point(uint32_t code_point) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));

@@ -1,4 +1,5 @@
-/// The Unicode functions that tokenizers need: UTF-8 in and out, NFC, and two character classes.
+/// The Unicode functions that tokenizers need: UTF-8 in and out, normal forms, lower case, and
+/// character classes.
 ///
 /// Pure functions, safe from any thread. Offsets and sizes are bytes. The only file that uses
 /// utf8proc (Unicode 15 tables).
@@ -30,8 +31,14 @@ Status check_utf8(std::string_view text);
 /// Replaces every maximal invalid part by U+FFFD, as the Unicode standard recommends.
 std::string to_valid_utf8(std::string bytes);
 
-/// Normalization form C of valid UTF-8.
+enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+
+/// The normalization form of valid UTF-8.
+Result<std::string> to_normal_form(std::string_view text, NormalForm form);
 Result<std::string> to_nfc(std::string_view text);
+
+/// Every character in lower case, without regard to adjacent ones.
+std::string to_lowercase(std::string_view text);
 
 /// One character for one: "ß" stays.
 uint32_t to_upper(uint32_t code_point);
@@ -39,6 +46,8 @@ uint32_t to_lower(uint32_t code_point);
 
 bool is_white_space(uint32_t code_point);     // the White_Space property
 bool is_word_character(uint32_t code_point);  // letters, marks, digits, connectors: regex \w
+bool is_number(uint32_t code_point);          // categories Nd, Nl and No
+bool is_punctuation(uint32_t code_point);     // categories P*, and all of ASCII's marks
 
 /// "'é' (U+00E9)", or "U+000A" if it is not printable: for error texts.
 std::string describe_code_point(uint32_t code_point);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/text/added_tokens.h"
+#include "kernels/text/post_processor.h"
 #include "kernels/text/unicode.h"
 
 namespace primerl {
@@ -10,10 +11,11 @@ namespace {
 
 class WordLevel final : public Tokenizer {
  public:
-  WordLevel(TokenizerFile file, int32_t unknown_id)
+  WordLevel(TokenizerFile file, TextEnds ends, int32_t unknown_id)
       : vocabulary_(std::move(file.vocabulary)),
-        segmenter_(file.added_tokens, false),
+        segmenter_(file.added_tokens, Normalizer()),
         end_and_pad_(std::move(file.end_and_pad)),
+        ends_(std::move(ends)),
         unknown_id_(unknown_id) {}
 
   Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
@@ -40,6 +42,9 @@ class WordLevel final : public Tokenizer {
   int32_t vocab_size() const override { return vocabulary_.size(); }
   const std::vector<int32_t>& eos_ids() const override { return end_and_pad_.eos_ids; }
   int32_t pad_id() const override { return end_and_pad_.pad_id; }
+  int32_t turn_end_id() const override { return end_and_pad_.turn_end_id; }
+  const std::vector<int32_t>& prefix_ids() const override { return ends_.prefix; }
+  const std::vector<int32_t>& suffix_ids() const override { return ends_.suffix; }
 
  private:
   Result<std::vector<int32_t>> encode(std::string_view text, const AddedFilter& filter) const {
@@ -77,6 +82,7 @@ class WordLevel final : public Tokenizer {
   const Vocabulary vocabulary_;
   const Segmenter segmenter_;
   const EndAndPad end_and_pad_;
+  const TextEnds ends_;
   const int32_t unknown_id_;  // -1: unknown pieces are an error
 };
 
@@ -115,7 +121,9 @@ Result<std::shared_ptr<Tokenizer>> make_word_level(TokenizerFile file) {
       return file.fault("'model.unk_token' '{}' is not in 'model.vocab'", unknown->as_string());
   }
   if (unknown_id == file.end_and_pad.pad_id) unknown_id = -1;
-  return std::shared_ptr<Tokenizer>(std::make_shared<WordLevel>(std::move(file), unknown_id));
+  ASSIGN_OR_RETURN(TextEnds ends, read_text_ends(file));
+  return std::shared_ptr<Tokenizer>(
+      std::make_shared<WordLevel>(std::move(file), std::move(ends), unknown_id));
 }
 
 }  // namespace primerl

@@ -100,7 +100,7 @@ TEST(ModelConfig, RefusesWhatChangesTheArithmetic) {
   EXPECT_THAT(fault(base().set("logits_scaling", 8)), HasSubstr("'logits_scaling' is 8; only 1.0"));
   EXPECT_THAT(fault(base().set("use_mrope", true)), HasSubstr("'use_mrope' is true"));
   EXPECT_THAT(fault(base().set("no_rope_layers", Json::list(std::vector{1, 0}))),
-              HasSubstr("'no_rope_layers' holds 0: layers without rotary embedding"));
+              HasSubstr("'no_rope_layers' has 0: layers without rotary embedding"));
   EXPECT_THAT(fault(base().set("attention_dropout", 0.1)), HasSubstr("'attention_dropout' is 0.1"));
   for (const char* key : {"quantization_config", "quantization", "compression_config"})
     EXPECT_THAT(fault(base().set(key, Json::object().set("bits", 4))),
@@ -124,7 +124,7 @@ TEST(ModelConfig, RefusesWindowsThatASequenceCanExceed) {
   Json typed = of("qwen3").set("max_position_embeddings", 8192);
   EXPECT_EQ(fault(typed.set("layer_types", types)), "");
   types.as_array().back() = "sliding_attention";
-  EXPECT_THAT(fault(typed.set("layer_types", types)), HasSubstr("'layer_types' holds \"sliding_a"));
+  EXPECT_THAT(fault(typed.set("layer_types", types)), HasSubstr("'layer_types' has \"sliding_a"));
   types.push_back("full_attention");
   typed.set("sliding_window", Json());
   EXPECT_THAT(fault(typed.set("layer_types", types)), HasSubstr("'layer_types' has 3 entries"));

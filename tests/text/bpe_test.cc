@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "kernels/text/file_parts.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace primerl {
@@ -64,24 +65,25 @@ std::string model_fault(const char* key, Json value) {
 
 TEST(Bpe, NamesThePositionOfUnsupportedKeys) {
   EXPECT_EQ(fault_of(small_file()), "no fault");
-  EXPECT_THAT(fault_of(small_file(Json())), HasSubstr("t.json: 'pre_tokenizer' is missing"));
-  EXPECT_THAT(fault_of(small_file(split("a"))), HasSubstr("'pre_tokenizer' has no ByteLevel"));
-  EXPECT_THAT(fault_of(small_file(sequence({byte_level(), split("a")}))),
-              HasSubstr("'pre_tokenizer.pretokenizers[1]' comes after ByteLevel"));
+  EXPECT_THAT(fault_of(small_file(sequence({byte_level(), byte_level()}))),
+              HasSubstr("'pre_tokenizer.pretokenizers[1]': ByteLevel is there twice"));
   EXPECT_THAT(
-      fault_of(small_file(object({{"type", "Metaspace"}}))),
-      HasSubstr(
-          "'pre_tokenizer' is 'Metaspace'; only Split, ByteLevel and Sequence are supported"));
-  EXPECT_THAT(fault_of(small_file(sequence({split("a", "MergedWithNext"), byte_level()}))),
-              HasSubstr("[0].behavior' must be \"Isolated\" or \"Removed\""));
+      fault_of(small_file(object({{"type", "FixedLength"}}))),
+      HasSubstr("'pre_tokenizer' is 'FixedLength'; known pre-tokenizers: Split, ByteLevel"));
+  EXPECT_THAT(fault_of(small_file(sequence({split("a", "Kept"), byte_level()}))),
+              HasSubstr("[0].behavior' is \"Kept\"; known: \"Removed\", \"Isolated\""));
   EXPECT_THAT(fault_of(small_file(sequence({split("a("), byte_level()}))),
-              HasSubstr("[0].pattern': the pattern is wrong at 2: missing closing parenthesis"));
+              HasSubstr("[0].pattern': the pattern is not supported: at byte 1: the group has no"));
   EXPECT_THAT(fault_of(small_file(sequence({split("a\\C"), byte_level()}))),
-              HasSubstr("\\C is disabled"));
-  EXPECT_THAT(fault_of(small_file().set("decoder", Json())), HasSubstr("'decoder' is 'null'"));
-  EXPECT_THAT(fault_of(small_file().set("normalizer", object({{"type", "NFKC"}}))),
-              HasSubstr("'normalizer' is 'NFKC'; only NFC is supported"));
-  EXPECT_THAT(model_fault("byte_fallback", true), HasSubstr("'model.byte_fallback'"));
+              HasSubstr("at byte 1: '\\C' is not supported"));
+  EXPECT_THAT(fault_of(small_file().set("decoder", Json())), HasSubstr("'decoder' is missing"));
+  EXPECT_THAT(fault_of(small_file().set("decoder", object({{"type", "CTC"}}))),
+              HasSubstr("'decoder' is 'CTC'; known decoders: ByteLevel"));
+  EXPECT_THAT(fault_of(small_file().set("normalizer", object({{"type", "Nmt"}}))),
+              HasSubstr("'normalizer' is 'Nmt'; known normalizers: NFC"));
+  EXPECT_THAT(fault_of(small_file().set("post_processor", object({{"type", "Other"}}))),
+              HasSubstr("'post_processor' is 'Other'; known post-processors: TemplateProcessing"));
+  EXPECT_THAT(model_fault("unk_token", "<unk>"), HasSubstr("'<unk>' is not in 'model.vocab'"));
   EXPECT_THAT(model_fault("dropout", 0.1), HasSubstr("'model.dropout'"));
   EXPECT_THAT(model_fault("end_of_word_suffix", "</w>"), HasSubstr("'model.end_of_word_suffix'"));
   EXPECT_THAT(model_fault("merges", Json()), HasSubstr("'model.merges' is not an array"));
@@ -100,13 +102,43 @@ TEST(Bpe, BoundsStagesAndPatterns) {
     return fault_of(
         small_file(object({{"type", "Sequence"}, {"pretokenizers", Json(std::move(parts))}})));
   };
-  EXPECT_EQ(stages(kPreTokenizersMax), "no fault");
-  EXPECT_THAT(stages(kPreTokenizersMax + 1), HasSubstr("at most 16 are supported"));
+  EXPECT_EQ(stages(kFilePartsMax), "no fault");
+  EXPECT_THAT(stages(kFilePartsMax + 1), HasSubstr("at most 16 are supported"));
   const auto pattern = [](size_t size) {
     return fault_of(small_file(sequence({split(std::string(size, 'a')), byte_level()})));
   };
   EXPECT_EQ(pattern(kPatternBytesMax), "no fault");
   EXPECT_THAT(pattern(kPatternBytesMax + 1), HasSubstr("at most 16384 are accepted"));
+}
+
+Json prepend(size_t bytes) {
+  return object({{"type", "Prepend"}, {"prepend", std::string(bytes, 'a')}});
+}
+
+TEST(Bpe, BoundsWhatANormalizerAdds) {
+  EXPECT_EQ(fault_of(small_file().set("normalizer", prepend(kContentBytesMax))), "no fault");
+  EXPECT_THAT(fault_of(small_file().set("normalizer", prepend(kContentBytesMax + 1))),
+              HasSubstr("'normalizer.prepend' has 257 bytes; at most 256 are accepted"));
+  const auto grown = [](size_t bytes_for_each) {
+    const Json replace = object({{"type", "Replace"},
+                                 {"pattern", object({{"String", "a"}})},
+                                 {"content", std::string(bytes_for_each, 'b')}});
+    const auto tokenizer = *make(small_file().set("normalizer", replace));
+    return tokenizer->encode_text(std::string(kGrownBytesMin, 'a')).ok();
+  };
+  EXPECT_TRUE(grown(kGrowthMax + 1));
+  EXPECT_FALSE(grown(kGrowthMax + 2));
+}
+
+TEST(Bpe, TurnsUnknownTextIntoTheUnknownTokenUnlessThatEndsSequences) {
+  const Json model = small_model().set("unk_token", "c").set("fuse_unk", true);
+  const auto tokenizer = *make(small_file().set("model", model));
+  EXPECT_THAT(*tokenizer->encode_text("axyb"), ElementsAre(0, 2, 1));
+  TokenizerFile file =
+      parse_tokenizer_file(small_file().set("model", model).dump(), "t.json").value();
+  file.end_and_pad.eos_ids = {2};
+  const auto careful = *make_tokenizer(std::move(file));
+  EXPECT_THAT(careful->encode_text("axyb").error().text(), HasSubstr("byte 0x78"));
 }
 
 TEST(Bpe, AppliesTheLowestRankFirstAndTheLeftmostOfEquals) {

@@ -1,16 +1,17 @@
 """Golden vectors of the `tokenizers` package: folders with tokenizer.json and vectors.json.
 
-    python make_vectors.py OUT
+    python make_vectors.py OUT [FOLDER ...]
 
-Trains byte-level BPE tokenizers on the text below with the pre-tokenizers of GPT-2, Qwen2/Qwen3
-and Llama-3, adds the character tokenizer, and writes what the package encodes and decodes.
-Everything is seeded; nothing is downloaded.
+Trains BPE tokenizers on the text below with the parts of known families, reads the small tokenizers
+of tests/text/small/, and writes what the package encodes and decodes. With folders it reads these
+instead. Everything is seeded; nothing is downloaded.
 """
 import json
 import pathlib
 import random
 import sys
 
+from tokenizers.decoders import DecodeStream
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers,
                         processors, trainers)
 
@@ -53,7 +54,10 @@ HAND = [
     "<mask><mask>", "  <mask>  ", "pre WORD post", "preWORDpost", "WORD", "WORD,WORD WORDS",
     "caf\u00e9tok cafe\u0301tok", "<tool> a </tool>", "<tool_call>x</tool_call>", "<tool",
     "r:abcdefgh>hgfedcba<eos><pad>", "long" * 200, " " * 300, "ab" * 500 + " " + "9" * 50,
-    "\n" * 40 + "x", "é" * 100, "語" * 60,
+    "\n" * 40 + "x", "é" * 100, "語" * 60, "▁", "▁x ▁ y▁", " ▁ x",
+    "<0x0A><0xE4><0xB8><0xAD>", "\u3000 \u00a0", "<bos><eos><unk><pad>", "<s>[INST] hi [/INST]</s>", "[gMASK]<sop>x", "<｜begin▁of▁sentence｜>a<｜end▁of▁sentence｜>",
+    "<|begin_of_text|>a<|eot_id|>", "<EOT>a<META>", "<|startoftext|>a<|return|>", "ﬁ ﬀ ß İ Σς ǅ Ⅷ ①",
+    "𝔘𝔫𝔦 \U00031350\U0001fae8\u0cf3",
 ]
 
 RANGES = [
@@ -136,6 +140,90 @@ def characters():
     return tok
 
 
+def with_bytes(tok):
+    """A vocabulary of characters with a token for each byte, and an unknown token."""
+    data = json.loads(tok.to_str())
+    model = data["model"]
+    for token in ["<unk>", "<s>"] + [f"<0x{byte:02X}>" for byte in range(256)]:
+        model["vocab"].setdefault(token, len(model["vocab"]))
+    model |= {"byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
+    tok = Tokenizer.from_str(json.dumps(data))
+    tok.add_special_tokens(["<unk>", "<s>", "<|im_start|>", "<|im_end|>"])
+    return tok
+
+
+def characters_bpe(normalizer, pre, decoder, vocab_size=500):
+    """Without the special tokens in the text: no merge may make one."""
+    corpus = CORPUS.replace("<|im_start|>", "").replace("<|im_end|>", "")
+    tok = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tok.normalizer = normalizer
+    if pre is not None:
+        tok.pre_tokenizer = pre
+    tok.decoder = decoder
+    tok.train_from_iterator(corpus.split("\n"), trainers.BpeTrainer(
+        vocab_size=vocab_size, show_progress=False, special_tokens=["<unk>"]))
+    return tok
+
+
+def sentence_pieces():
+    """The forms of Llama 2, Mistral and Gemma."""
+    space = decoders.Replace("▁", " ")
+    decoder = decoders.Sequence([space, decoders.ByteFallback(), decoders.Fuse(),
+                                 decoders.Strip(" ", 1, 0)])
+    plain = decoders.Sequence([space, decoders.ByteFallback(), decoders.Fuse()])
+    to_space = normalizers.Replace(" ", "▁")
+    llama2 = with_bytes(characters_bpe(
+        normalizers.Sequence([normalizers.Prepend("▁"), to_space]), None, decoder))
+    llama2.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", llama2.token_to_id("<s>"))])
+    mistral = with_bytes(characters_bpe(None, pre_tokenizers.Metaspace(
+        "▁", prepend_scheme="first", split=False), decoder))
+    gemma = with_bytes(characters_bpe(to_space, pre_tokenizers.Split(
+        " ", "merged_with_previous"), plain))
+    return {"llama2": llama2, "mistral": mistral, "gemma": gemma}
+
+
+def odd_ones():
+    """Parts that few models have."""
+    unknown = lambda tok: Tokenizer.from_str(json.dumps(
+        (d := json.loads(tok.to_str())) | {"model": d["model"] | {
+            "unk_token": "<unk>", "fuse_unk": True}}))
+    digits, punctuation = pre_tokenizers.Digits, pre_tokenizers.Punctuation
+    falcon = trained(pre_tokenizers.Sequence([
+        punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
+        digits(individual_digits=False),
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]))
+    words = unknown(characters_bpe(
+        normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip(),
+                              normalizers.Replace(Regex(r"\s+"), " ")]),
+        pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), digits(individual_digits=True)]),
+        decoders.BPEDecoder(suffix="</w>")))
+    behaviors = unknown(characters_bpe(
+        normalizers.NFD(),
+        pre_tokenizers.Sequence([
+            pre_tokenizers.Split(Regex(r"[,.;]"), "merged_with_previous"),
+            pre_tokenizers.Split(Regex(r"\p{Lu}"), "merged_with_next"),
+            pre_tokenizers.Split(Regex(r"\d"), "contiguous"),
+            pre_tokenizers.Split("e", "removed"), pre_tokenizers.WhitespaceSplit(),
+            punctuation("merged_with_next")]),
+        decoders.Fuse()))
+    spaces = with_bytes(characters_bpe(None, pre_tokenizers.Sequence([
+        pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(prepend_scheme="always")]),
+        decoders.Metaspace(prepend_scheme="always")))
+    for tok in [words, behaviors]:
+        tok.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    spaces.post_processor = processors.RobertaProcessing(
+        ("<|im_end|>", spaces.token_to_id("<|im_end|>")),
+        ("<|im_start|>", spaces.token_to_id("<|im_start|>")))
+    return {"falcon": with_added(falcon), "words": words, "behaviors": behaviors, "spaces": spaces}
+
+
+def streamed(tok, ids):
+    stream = DecodeStream(skip_special_tokens=True)
+    return "".join(stream.step(tok, i) or "" for i in ids)
+
+
 def vectors_of(name, tok, seed, eos):
     encoded, decoded = [], []
     for text in texts(seed):
@@ -147,16 +235,32 @@ def vectors_of(name, tok, seed, eos):
         encoded.append({"text": text, "ids": ids, "text_ids": text_ids,
                         "has_unknown": has_unknown})
         decoded.append(ids)
+    streams = [{"ids": ids, "text": streamed(tok, ids)} for ids in decoded[:400]]
+    alone, around = tok.encode("x", add_special_tokens=False).ids, tok.encode("x").ids
+    begin = next(i for i in range(len(around)) if around[i:i + len(alone)] == alone)
+    ends = {"prefix": around[:begin], "suffix": around[begin + len(alone):]}
     rng = random.Random(seed)
     for _ in range(200):  # sequences that no text gives: broken UTF-8 among them
         decoded.append([rng.randrange(tok.get_vocab_size()) for _ in range(rng.randint(1, 12))])
     decoded = [{"ids": ids, "text": tok.decode(ids),
                 "all": tok.decode(ids, skip_special_tokens=False)} for ids in decoded]
+    unknown = json.loads(tok.to_str())["model"].get("unk_token")
+    ends["unknown"] = tok.token_to_id(unknown) if unknown else -1
     return {"vocab_size": max(tok.get_vocab().values()) + 1, "eos": tok.token_to_id(eos),
-            "encoded": encoded, "decoded": decoded}
+            "encoded": encoded, "decoded": decoded, "streams": streams, **ends}
 
 
-def main(out):
+def special_of(tok):
+    """Any special token, in place of the end."""
+    return [t.content for t in tok.get_added_tokens_decoder().values() if t.special][-1]
+
+
+def main(out, folders):
+    if folders:
+        for folder in map(pathlib.Path, folders):
+            tok = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            write(pathlib.Path(out) / folder.name, folder.name, tok, 7, special_of(tok), None)
+        return
     byte_level = pre_tokenizers.ByteLevel
     nfc = normalizers.Sequence([normalizers.NFC()])
     tokenizers = {
@@ -172,15 +276,22 @@ def main(out):
     tokenizers["llama3"].post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=False),
         processors.TemplateProcessing(single="<|im_start|> $A", special_tokens=[start])])
+    tokenizers |= sentence_pieces() | odd_ones()
     for seed, (name, tok) in enumerate(tokenizers.items()):
-        folder = pathlib.Path(out) / name
-        folder.mkdir(parents=True, exist_ok=True)
-        tok.save(str(folder / "tokenizer.json"))
         eos, pad = ("<eos>", "<pad>") if name == "characters" else ("<|im_end|>", None)
-        config = {"eos_token": eos, "pad_token": pad}
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        (folder / "vectors.json").write_text(json.dumps(vectors_of(name, tok, seed, eos)))
+        write(pathlib.Path(out) / name, name, tok, seed, eos, pad)
+    for seed, path in enumerate(sorted(pathlib.Path(__file__).parent.glob("small/*.json"))):
+        tok = Tokenizer.from_file(str(path))
+        write(pathlib.Path(out) / f"small_{path.stem}", path.stem, tok, seed, special_of(tok), None)
+
+
+def write(folder, name, tok, seed, eos, pad):
+    folder.mkdir(parents=True, exist_ok=True)
+    tok.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": eos, "pad_token": pad}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "vectors.json").write_text(json.dumps(vectors_of(name, tok, seed, eos)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

@@ -186,7 +186,7 @@ const std::vector<Fence>& fences() {
       {"spdlog", {"spdlog/"}, {"runtime/log/*"}},
       {"Boost.Beast", {"boost/"}, {"runtime/monitor/http_*.cc"}},
       {"CLI11", {"CLI/"}, {"runtime/program/command_line.cc"}},
-      {"PCRE2", {"pcre2"}, {"kernels/text/bpe*.cc", "kernels/text/pattern.cc"}},
+      {"PCRE2", {"pcre2"}, {"kernels/text/pattern.cc"}},
       {"utf8proc", {"utf8proc"}, {"kernels/text/unicode.cc"}},
       {"zstd", {"zstd.h"}, {"runtime/trace/packed_segment.cc"}},
       {"ZeroMQ", {"zmq"}, {"runtime/transport/zmq_*"}},

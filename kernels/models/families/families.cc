@@ -48,7 +48,7 @@ Status need_full_attention(ConfigReader& reader, const ModelConfig& config) {
   for (const auto& type : types->as_array()) {
     if (type == Json("full_attention")) continue;
     if (type == Json("sliding_attention") && !can_matter) continue;
-    return error(Code::kInvalid, "'layer_types' holds {}; only \"full_attention\" is supported",
+    return error(Code::kInvalid, "'layer_types' has {}; only \"full_attention\" is supported",
                  type.dump());
   }
   return ok();
