@@ -28,6 +28,10 @@ struct ModelFacts {
   int64_t vocab_size = 0;
   /// Numbers of config.json that determine the shapes of weights, if config.json has them.
   std::vector<std::pair<std::string, int64_t>> shape = {};
+  /// "'mup' of config.json is not known for ..."; empty: all keys are known.
+  std::string unknown_keys = {};
+  /// Parts of the folder that are passed over, one sentence each.
+  std::vector<std::string> warnings = {};
 };
 
 /// Facts of the tokenizer of a model folder, which the program reads with `tokenizer_facts`.
@@ -36,6 +40,7 @@ struct TokenizerFacts {
   int64_t vocab_size = 0;        // largest id + 1
   std::vector<int32_t> end_ids;  // these tokens end a sequence
   std::string end_source;        // where they are stated: "'/models/x/config.json': 'eos_token_id'"
+  std::string warning = {};      // why a supervised turn ends differently than a file says
 };
 
 /// One (kind, backend) of `[resource.x]`, e.g. ("engine", "torch").

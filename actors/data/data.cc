@@ -68,13 +68,14 @@ Result<DataExample> Data::example(uint64_t index) {
 
 Status Data::append(Trajectory& trajectory, const std::string& text, bool is_said) const {
   ASSIGN_OR_RETURN(auto tokens, tokenizer_->encode_text(text));
-  if (is_said && !tokenizer_->eos_ids().empty()) tokens.push_back(tokenizer_->eos_ids().front());
+  if (is_said && tokenizer_->turn_end_id() >= 0) tokens.push_back(tokenizer_->turn_end_id());
   trajectory.tokens.insert(trajectory.tokens.end(), tokens.begin(), tokens.end());
   trajectory.sampled.resize(trajectory.tokens.size(), is_said ? 1 : 0);
   return ok();
 }
 
 Status Data::fill(Trajectory& trajectory, const DataExample& example) const {
+  trajectory.tokens = tokenizer_->prefix_ids();
   RETURN_IF_ERROR(append(trajectory, example.prompt, false));
   for (const auto& turn : example.turns) {
     RETURN_IF_ERROR(append(trajectory, turn.completion, true));

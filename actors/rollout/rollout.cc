@@ -147,7 +147,7 @@ void Rollout::open(const Task& task) {
   group.members.resize(static_cast<size_t>(tenant().group_size));
   ++counts_.opened;
   services().count("groups_opened", 1);
-  auto tokens = tokenizer_->encode_text(task.prompt);
+  auto tokens = encode_start(*tokenizer_, task.prompt);
   if (tokens.ok()) group.prompt_tokens = *tokens;
   for (size_t i = 0; i < group.members.size(); ++i) {
     Member& member = group.members[i];

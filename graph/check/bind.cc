@@ -141,6 +141,7 @@ void bind_models(Draft& draft) {
     if (path != nullptr && path->value.is_string() && !options.path.empty()) {
       model.path = absolute_path(draft.file, path->value);
       model.path_span = path->value.span;
+      model.is_strict = options.strict;
       read_facts(model, draft);
     }
     draft.models.push_back(std::move(model));

@@ -128,7 +128,8 @@ constexpr ErrorCode kCodes[] = {
      "remove the table."},
     {"G044", "model not usable",
      "The model's folder is missing, is not a folder, or its model cannot be computed: its "
-     "config.json cannot be read or has an unknown field, there are no weights, or a tensor is "
+     "config.json cannot be read or asks for what is not computed, there are no weights, or a "
+     "tensor is "
      "missing, unknown or of another shape. Weights may be missing if all resources that compute "
      "with them are on other machines, or if a learner has an `init_seed`. `primerl-graph model "
      "DIR` shows the contents of a folder. `path` is relative to the file it is written in; in a "
@@ -299,6 +300,13 @@ constexpr ErrorCode kCodes[] = {
      "adapters that no tenant trains, or it belongs to another option that is not set. The text "
      "says which. The key may stay, so that one file also runs on another device or with more "
      "tenants."},
+    {"G095", "a model folder with doubts",
+     "A warning. config.json has keys that this version does not know; the model is computed "
+     "without them, as transformers does with keys that its class does not read. `strict = true` "
+     "in "
+     "`[model.x]` refuses them. Or the weights have tensors that are not used, such as tables of "
+     "angles that older programs saved. Or tokenizer_config.json and the model name different ends "
+     "of a sequence, and supervised turns end with the model's."},
 };
 
 /// Broken into lines of at most 80 columns, for a terminal.

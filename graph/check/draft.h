@@ -30,6 +30,7 @@ struct DraftModel {
   std::string path;  // absolute
   Span path_span;
   std::optional<ModelFacts> facts;
+  bool is_strict = false;
   bool is_named = false;  // a resource or an actor names it
 };
 

@@ -66,17 +66,35 @@ void check_ids(Draft& draft, const DraftModel& tokenizer, const TokenizerFacts& 
   }
 }
 
+/// Reports keys of config.json that may change the arithmetic, and what is passed over.
+void report_doubts(Draft& draft, const DraftModel& model) {
+  const std::string& unknown = model.facts->unknown_keys;
+  if (!unknown.empty() && model.is_strict)
+    draft.diagnostics
+        .error("G044", model.path_span, "model '{}' cannot be used: {}", model.spec->name, unknown)
+        .note("'strict' is true: without it this is a warning");
+  if (!unknown.empty() && !model.is_strict)
+    draft.diagnostics.warning("G095", model.path_span, "model '{}': {}", model.spec->name, unknown)
+        .note("the model is computed without them; with strict = true this is an error");
+  for (const std::string& warning : model.facts->warnings)
+    draft.diagnostics.warning("G095", model.path_span, "model '{}': {}", model.spec->name, warning);
+}
+
 }  // namespace
 
 /// One finding per model, however many resources name it.
 void check_models(Draft& draft) {
-  std::set<int> refused;
+  std::set<int> refused, seen;
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || resource.model < 0) continue;
     const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
     if (!model.facts || refused.contains(resource.model)) continue;
     const Status usable = usable_model(draft, resource, model);
-    if (usable.ok()) continue;
+    if (usable.ok()) {
+      if (resource.contract->needs_model && seen.insert(resource.model).second)
+        report_doubts(draft, model);
+      continue;
+    }
     refused.insert(resource.model);
     auto& found = draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
                                           model.spec->name, usable.error().message());
@@ -113,6 +131,9 @@ void check_tokenizers(Draft& draft) {
     if (!model.facts) continue;  // reported already
     const auto facts = draft.catalog.tokenizer_facts(model.path);
     if (facts.ok()) {
+      if (!facts->warning.empty())
+        draft.diagnostics.warning("G095", model.path_span, "model '{}': {}", model.spec->name,
+                                  facts->warning);
       check_ids(draft, model, *facts);
       continue;
     }

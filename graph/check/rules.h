@@ -26,7 +26,7 @@ void check_sequence_lengths(Draft& draft);  // G064
 void check_tenants_exist(Draft& draft);     // G060, G065, G066
 void check_message_sizes(Draft& draft);     // G069
 void check_demands(Draft& draft);           // G083
-void check_models(Draft& draft);            // G044
+void check_models(Draft& draft);            // G044, G095
 void check_adapters(Draft& draft);          // G044
 void check_sequence_room(Draft& draft);     // G084
 void check_stops(Draft& draft);             // G073

@@ -241,6 +241,9 @@ const OptionSet& model_options() {
   static const OptionSet options = OptionsOf<M>()
                                        .field("path", &M::path, at_least(1) | required(),
                                               "a Hugging Face folder, relative to this file")
+                                       .field("strict", &M::strict, any(),
+                                              "keys of its config.json that are not known are an "
+                                              "error instead of a warning")
                                        .take();
   return options;
 }

@@ -33,6 +33,7 @@ struct ResourceOptions {
 /// `[model.x]`.
 struct ModelOptions {
   std::string path;
+  bool strict = false;
 };
 
 /// `[place] x = { ... }`.

@@ -417,13 +417,18 @@ Result<ModelFacts> read_model_facts(const std::string& folder) {
     if (const auto value = config.get_int(key); value.ok()) facts.shape.emplace_back(key, *value);
   if (const auto tied = config.get_bool("tie_word_embeddings"); tied.ok())
     facts.shape.emplace_back("tie_word_embeddings", *tied ? 1 : 0);
+  // check_model_folder() reports a config that cannot be read.
+  if (const auto read = read_model_config(path); read.ok()) {
+    facts.unknown_keys = unknown_keys_text(*read);
+    facts.warnings = unused_tensors_text(path, *read);
+  }
   return facts;
 }
 
 Result<TokenizerFacts> read_tokenizer_facts(const std::string& folder) {
   ASSIGN_OR_RETURN(TokenizerFile file, read_tokenizer_file(folder));
   TokenizerFacts facts{file.name, file.vocabulary.size(), file.end_and_pad.eos_ids,
-                       file.end_and_pad.eos_source};
+                       file.end_and_pad.eos_source, file.end_and_pad.warning};
   const auto made = make_tokenizer(std::move(file));
   if (!made.ok()) return made.error();
   return facts;

@@ -30,7 +30,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Plan& plan) {
 /// Why `prompt` leaves no token to sample; empty when it leaves one.
 std::string fault_of_prompt(const std::string& prompt, const Tokenizer& tokenizer,
                             int64_t seq_len) {
-  const auto tokens = tokenizer.encode_text(prompt);
+  const auto tokens = encode_start(tokenizer, prompt);
   if (!tokens.ok()) return tokens.error().message();
   if (tokens->empty()) return "it has no token";
   const auto length = static_cast<int64_t>(tokens->size());

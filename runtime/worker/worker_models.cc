@@ -93,7 +93,7 @@ Result<Prompt> read_prompt(const GenerateArguments& arguments) {
   const Tokenizer& encoder = *prompt.tokenizer;
   ASSIGN_OR_RETURN(prompt.ids, arguments.special_tokens
                                    ? encoder.encode_with_specials(arguments.prompt)
-                                   : encoder.encode_text(arguments.prompt));
+                                   : encode_start(encoder, arguments.prompt));
   if (prompt.ids.empty()) return error(Code::kInvalid, "the prompt has no tokens");
   return prompt;
 }

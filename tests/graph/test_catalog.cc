@@ -382,22 +382,21 @@ ResourceContract weight_channel(const std::string& backend) {
 
 Status validate_letters(const void* bound) {
   const auto& options = *static_cast<const LetterOptions*>(bound);
-  if (options.length_min > options.length_max)
-    return error(Code::kInvalid, "'length_min' {} is above 'length_max' {}", options.length_min,
-                 options.length_max);
-  return ok();
+  if (options.length_min <= options.length_max) return ok();
+  return error(Code::kInvalid, "'length_min' {} is above 'length_max' {}", options.length_min,
+               options.length_max);
 }
 
 Result<ModelFacts> read_facts(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  std::ifstream file(path);
+  std::ifstream file(folder + "/config.json");
   if (!file) return error(Code::kNotFound, "it has no config.json");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   ASSIGN_OR_RETURN(const auto json, parse_json(text, "config.json"));
   ASSIGN_OR_RETURN(const auto limit, json.get_int("max_position_embeddings"));
   ModelFacts facts{"qwen3", limit, 64};
-  if (const auto layers = json.get_int("num_hidden_layers"); layers.ok())
-    facts.shape.emplace_back("num_hidden_layers", *layers);
+  const auto layers = json.get_int("num_hidden_layers");
+  if (layers.ok()) facts.shape.emplace_back("num_hidden_layers", *layers);
+  if (json.find("mup") != nullptr) facts.unknown_keys = "'mup' of config.json is not known";
   return facts;
 }
 
@@ -471,8 +470,9 @@ Folder::Folder() {
   std::string path = (fs::temp_directory_path() / "primerl-graph-XXXXXX").string();
   CHECK(mkdtemp(path.data()) != nullptr, "no temporary folder can be made");
   path_ = path;
-  fs::create_directory(path_ + "/model");
+  for (const char* name : {"/model", "/odd_model"}) fs::create_directory(path_ + name);
   write("model/config.json", R"({"max_position_embeddings": 256})");
+  write("odd_model/config.json", R"({"max_position_embeddings": 256, "mup": true})");
 }
 
 Folder::~Folder() {
