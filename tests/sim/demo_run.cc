@@ -18,8 +18,6 @@
 namespace primerl::sim {
 namespace {
 
-constexpr std::string_view kEndedEdge = "trainer.ended -> rollout.ended";
-
 /// Tasks are three letters; the reward follows from the action's text.
 class StandIn final : public Environment {
  public:
@@ -252,11 +250,11 @@ std::shared_ptr<const Plan> demo_plan(const DemoCase& demo) {
   if (!graph.plan) return nullptr;
   auto plan = std::make_shared<Plan>(*graph.plan);
   plan->settings.seed = static_cast<int64_t>(demo.seed);
-  if (demo.without_ended) {
-    // `check` refuses such a file, so the edge is removed from the plan.
-    const auto removed =
-        std::erase_if(plan->edges, [](const PlanEdge& edge) { return edge.name == kEndedEdge; });
-    CHECK(removed == 1, "the demo's plan has no trainer.ended edge to leave out");
+  if (!demo.without_edge.empty()) {
+    // The edge is removed from the plan, because `check` refuses a file that lacks a needed one.
+    const auto removed = std::erase_if(
+        plan->edges, [&](const PlanEdge& edge) { return edge.name == demo.without_edge; });
+    CHECK(removed == 1, "the demo's plan does not have the edge to leave out");
   }
   return plan;
 }

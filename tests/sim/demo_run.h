@@ -44,7 +44,7 @@ struct DemoCase {
   uint64_t seed = 1;
   int64_t max_off_policy_steps = 2;
   Fault fault = Fault::kNone;
-  bool without_ended = false;  // the graph without `trainer.ended -> rollout.ended`
+  std::string without_edge = {};  // the graph without it: "trainer.ended -> rollout.ended"
   int64_t checkpoint_every = 0;
   int64_t group_size = kGroupSize;
   int64_t batch_size = kBatchSize;

@@ -205,11 +205,21 @@ TEST(Demo, StrictlyOnPolicyTrainsOnlyOnTheLiveVersion) {
   }
 }
 
+// The router reads the load of prefill alone while prefill and decode share an engine.
+TEST(Demo, TrainsWithoutTheLoadOfDecode) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto result = run_demo({.seed = seed, .without_edge = "decode.load -> router.load"});
+    EXPECT_EQ(result.outcome.end, RunEnd::kFinished) << "seed " << seed;
+    EXPECT_THAT(result.violations, ::testing::IsEmpty());
+    EXPECT_GE(result.num_of("trained"), kMaxSteps * kBatchSize);
+  }
+}
+
 // The negative control: without the trainer's answers no rollout can end, and the suite must report
 // that.
 TEST(Demo, WithoutTheEndedEdgeTheSuiteFails) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
-    const auto result = run_demo({.seed = seed, .without_ended = true});
+    const auto result = run_demo({.seed = seed, .without_edge = "trainer.ended -> rollout.ended"});
     EXPECT_EQ(result.outcome.end, RunEnd::kStalled) << "seed " << seed;
     EXPECT_THAT(result.violations, ::testing::Contains(::testing::HasSubstr("rollouts began")));
   }
