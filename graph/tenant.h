@@ -95,6 +95,15 @@ struct TenantFilters {
   bool zero_advantage = true;  // filter out groups whose rewards are all equal
 };
 
+/// `[tenant.x.chat]`: how conversations become token ids (kernels/text/chat/format.h).
+struct TenantChat {
+  std::string prompts = "plain";  // "plain" or "user": what a task without messages becomes
+  std::string name;               // of one of several templates of the model; "" = "default"
+  std::string kwargs;             // JSON object of chat_template_kwargs; "" = none
+  std::string date;               // "2026-11-26", for templates that print the date
+  std::string parser = "auto";    // how answers are parsed
+};
+
 struct Tenant {
   std::string name;
   TenantSlot slot;
@@ -102,6 +111,7 @@ struct Tenant {
   TenantReward reward;
   TenantSampling sampling;
   TenantFilters filters;
+  TenantChat chat;
   TenantAdapter adapter;
   TenantLoss loss;
   TenantOptimizer optimizer;

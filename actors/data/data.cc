@@ -3,6 +3,7 @@
 #include "actors/common/group_bytes.h"
 #include "actors/env/environments/catalog.h"
 #include "actors/env/scripted_environment.h"
+#include "graph/base/counted.h"
 
 namespace primerl {
 
@@ -11,8 +12,8 @@ Contract Data::contract() {
   return ContractOf<Data, O>("data", "sends examples with their answers to the trainer")
       .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
       .option("file", &O::file, refers_to("file"),
-              "a JSONL file of {prompt, completion} or {prompt, turns}; empty = the environment's "
-              "demonstrations")
+              "a JSONL file of {prompt, completion}, {prompt, turns} or {messages}; empty = the "
+              "environment's demonstrations")
       .option("examples_max", &O::examples_max, count_from(1) | unit("examples"),
               "most examples of the file")
       .out("group", &Data::group_, "examples; the mask covers the policy's text", recorded(),
@@ -39,6 +40,7 @@ Contract Data::contract() {
 Status Data::start(Resources& resources) {
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
   tenant_ = services().tenants().front();
+  chat_ = chat_format_of(services().tenant(tenant_), *tokenizer_);
   shuffle_key_ = services().random(tenant_, "shuffle", 0).next();
   if (const auto* resume = services().resume_point(tenant_)) {
     const Json* consumed = resume->manifest.find("consumed");
@@ -74,7 +76,23 @@ Status Data::append(Trajectory& trajectory, const std::string& text, bool is_sai
   return ok();
 }
 
-Status Data::fill(Trajectory& trajectory, const DataExample& example) const {
+/// A conversation: what trains follows from the chat template.
+Status Data::fill_chat(Trajectory& trajectory, const DataExample& example) const {
+  if (!chat_->ok()) return Error(chat_->error());
+  ASSIGN_OR_RETURN(const auto tools, tools_from_text(example.tools));
+  ASSIGN_OR_RETURN(auto row, (*chat_)->supervised(example.messages, tools ? &*tools : nullptr));
+  if (row.num_unmarked > 0)
+    return error(Code::kInvalid, "the template does not mark the beginning or end of {}",
+                 counted(static_cast<uint64_t>(row.num_unmarked), "answer"))
+        .note("a template with {% generation %} tags says what trains");
+  trajectory.tokens = std::move(row.ids);
+  trajectory.sampled = std::move(row.trains);
+  for (const auto& message : example.messages)
+    trajectory.num_turns += message.role == "assistant" ? 1 : 0;
+  return ok();
+}
+
+Status Data::fill_plain(Trajectory& trajectory, const DataExample& example) const {
   trajectory.tokens = tokenizer_->prefix_ids();
   RETURN_IF_ERROR(append(trajectory, example.prompt, false));
   for (const auto& turn : example.turns) {
@@ -82,6 +100,12 @@ Status Data::fill(Trajectory& trajectory, const DataExample& example) const {
     if (!turn.observation.empty()) RETURN_IF_ERROR(append(trajectory, turn.observation, false));
     ++trajectory.num_turns;
   }
+  return ok();
+}
+
+Status Data::fill(Trajectory& trajectory, const DataExample& example) const {
+  RETURN_IF_ERROR(example.messages.empty() ? fill_plain(trajectory, example)
+                                           : fill_chat(trajectory, example));
   const auto length = static_cast<int64_t>(trajectory.tokens.size());
   const int64_t seq_len = services().tenant(tenant_).seq_len;
   if (length <= seq_len) return ok();

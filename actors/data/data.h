@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "actors/common/ordinals.h"
+#include "actors/common/tenant_chat.h"
 #include "actors/data/examples.h"
 #include "actors/env/environment.h"
 #include "actors/messages/rollout.h"
@@ -50,12 +51,16 @@ class Data final : public Actor {
   /// do not fit into seq_len.
   Trajectory trajectory(uint64_t index, const DataExample& example) const;
   Status fill(Trajectory& trajectory, const DataExample& example) const;
+  Status fill_plain(Trajectory& trajectory, const DataExample& example) const;
+  Status fill_chat(Trajectory& trajectory, const DataExample& example) const;
   /// `is_said`: the policy said the text, so it gets an end token and is under the mask.
   Status append(Trajectory& trajectory, const std::string& text, bool is_said) const;
 
   const DataOptions options_;
   // Constant after start.
   Tokenizer* tokenizer_ = nullptr;
+  /// The chat format, or why there is none: it counts only if an example needs it.
+  std::optional<Result<chat::ChatFormat>> chat_;
   TenantSlot tenant_;
   OrdinalSet consumed_;
   std::vector<DataExample> examples_;         // of the file

@@ -31,7 +31,24 @@ Result<DataTurn> parse_turn(const Json& json, bool is_last) {
   return turn;
 }
 
+Result<DataExample> parse_chat(const Json& json) {
+  DataExample example;
+  for (const std::string_view key : {"prompt", "completion", "turns"})
+    if (json.find(key) != nullptr)
+      return error(Code::kInvalid, "both 'messages' and '{}'", key).note("give one of them");
+  ASSIGN_OR_RETURN(example.messages, messages_from_json(*json.find("messages")));
+  const bool has_answer = std::any_of(example.messages.begin(), example.messages.end(),
+                                      [](const auto& each) { return each.role == "assistant"; });
+  if (!has_answer) return error(Code::kInvalid, "no message is an assistant's, so nothing trains");
+  if (const Json* tools = json.find("tools"); tools != nullptr && !tools->is_null()) {
+    RETURN_IF_ERROR(check_tools(*tools));
+    example.tools = tools->dump();
+  }
+  return example;
+}
+
 Result<DataExample> parse_example(const Json& json) {
+  if (json.find("messages") != nullptr) return parse_chat(json);
   DataExample example;
   ASSIGN_OR_RETURN(example.prompt, text_of(json, "prompt"));
   const Json* turns = json.find("turns");

@@ -7,6 +7,9 @@
 ///   {"prompt": "a:1+2>", "turns": [{"completion": "c:1+2=", "observation": "3>"},
 ///                                  {"completion": "3"}]}
 ///
+///   {"messages": [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}]}
+///
+/// `messages` are a conversation in the model's chat template; `tools` are given beside them.
 /// `completion` without `turns` is a conversation of one turn. Every turn except the last has an
 /// observation.
 #pragma once
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "actors/env/environment.h"
+#include "kernels/text/chat/message.h"
 
 namespace primerl {
 
@@ -27,7 +31,9 @@ struct DataTurn {
 
 struct DataExample {
   std::string prompt;
-  std::vector<DataTurn> turns;  // >= 1
+  std::vector<DataTurn> turns;  // >= 1, unless there are messages
+  std::vector<ChatMessage> messages = {};
+  std::string tools = {};  // JSON array; empty: none
 };
 
 /// Reads a JSONL file; an error names the line. More than `examples_max` lines are an error.

@@ -20,11 +20,14 @@ struct Member {
   uint32_t attempt = 0;  // rises with every turn that is sent again
   uint64_t seed = 0;
   std::vector<std::string> texts;  // completions of all turns
-  std::vector<Blob> kept;          // of each turn; joined in the trajectory when it ends
-  uint64_t request = 0;            // while generating
-  TokenPrefix asked;               // the whole prompt of `request`
-  TokenPrefix known;               // the prompt of the last completion; its engine has it
-  Time deadline;                   // of the rollout
+  /// In a chat: the parsed answers, and what the environment said after each.
+  std::vector<ChatMessage> said = {};
+  std::vector<int32_t> answers = {};  // positions of the answers in `said`, one per turn
+  std::vector<Blob> kept;             // of each turn; joined in the trajectory when it ends
+  uint64_t request = 0;               // while generating
+  TokenPrefix asked;                  // the whole prompt of `request`
+  TokenPrefix known;                  // the prompt of the last completion; its engine has it
+  Time deadline;                      // of the rollout
   std::optional<Time> environment_deadline;
   InstanceId environment;         // the instance with its earlier turns; none before the first
   int32_t num_turns_told = 0;     // turns sent to `environment`
@@ -35,8 +38,8 @@ struct Member {
   static void fields(F& f) {
     using M = Member;
     f("trajectory", &M::trajectory)("state", &M::state)("attempt", &M::attempt)("seed", &M::seed)(
-        "texts", &M::texts)("kept", &M::kept)("request", &M::request)("asked", &M::asked)(
-        "known", &M::known)("deadline", &M::deadline)(
+        "texts", &M::texts)("said", &M::said)("answers", &M::answers)("kept", &M::kept)(
+        "request", &M::request)("asked", &M::asked)("known", &M::known)("deadline", &M::deadline)(
         "environment_deadline", &M::environment_deadline)("environment", &M::environment)(
         "num_turns_told", &M::num_turns_told)("told_from", &M::told_from)("end", &M::end);
   }
@@ -49,6 +52,8 @@ struct Group {
   PolicyVersion version;
   std::string salt;
   std::string prompt;
+  std::vector<ChatMessage> messages = {};  // the conversation of the task; empty: a plain prompt
+  std::string tools = {};                  // JSON array; empty: none
   std::vector<int32_t> prompt_tokens;
   std::vector<Member> members;
   bool is_delivered = false;  // with the trainer
@@ -63,8 +68,9 @@ struct Group {
   static void fields(F& f) {
     using G = Group;
     f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)("salt", &G::salt)(
-        "prompt", &G::prompt)("prompt_tokens", &G::prompt_tokens)("members", &G::members)(
-        "is_delivered", &G::is_delivered);
+        "prompt", &G::prompt)("messages", &G::messages)("tools", &G::tools)(
+        "prompt_tokens", &G::prompt_tokens)("members", &G::members)("is_delivered",
+                                                                    &G::is_delivered);
   }
 };
 

@@ -80,6 +80,9 @@ Contract Rollout::contract() {
 Status Rollout::start(Resources& resources) {
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
   tenant_ = services().tenants().front();
+  chat_ = chat_format_of(tenant(), *tokenizer_);
+  if (tenant().chat.prompts == "user" && !chat_->ok())
+    return Error(chat_->error()).while_doing("[tenant." + tenant().name + ".chat]");
   if (options_.max_inflight < tenant().group_size)
     return error(Code::kInvalid, "max_inflight {} is less than the group_size {} of tenant '{}'",
                  options_.max_inflight, tenant().group_size, tenant().name)
@@ -147,7 +150,7 @@ void Rollout::open(const Task& task) {
   group.members.resize(static_cast<size_t>(tenant().group_size));
   ++counts_.opened;
   services().count("groups_opened", 1);
-  auto tokens = encode_start(*tokenizer_, task.prompt);
+  auto tokens = prompt_of(task, group);
   if (tokens.ok()) group.prompt_tokens = *tokens;
   for (size_t i = 0; i < group.members.size(); ++i) {
     Member& member = group.members[i];

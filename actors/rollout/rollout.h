@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 
+#include "actors/common/tenant_chat.h"
 #include "actors/messages/policy.h"
 #include "actors/rollout/environments.h"
 #include "actors/rollout/gate.h"
@@ -84,6 +85,12 @@ class Rollout final : public Actor {
 
   // rollout_turns.cc: one rollout
   void next_turn(MemberId member_id);
+  /// The ids of a task: its conversation in the chat template, or its plain prompt.
+  Result<std::vector<int32_t>> prompt_of(const Task& task, Group& group);
+  /// A chat's turn ends with the template's end marker, whatever the model's end tokens are.
+  void add_turn_end(SamplingParams& sampling) const;
+  /// The ids that follow the last answer: the observation in the chat template, or as plain text.
+  Result<std::vector<int32_t>> next_prompt(MemberId member_id, const Observation& observation);
   /// Tokens that the next turn may sample: what the tenant allows, within seq_len.
   int64_t turn_tokens_max(const Trajectory& trajectory) const;
   void send_request(MemberId member_id);
@@ -120,6 +127,8 @@ class Rollout final : public Actor {
   const RolloutOptions options_;
   // Constant after start.
   Tokenizer* tokenizer_ = nullptr;
+  /// The chat format, or why there is none: it counts only if a task needs it.
+  std::optional<Result<chat::ChatFormat>> chat_;
   TenantSlot tenant_;
   uint32_t base_attempt_ = 0;  // times this run was resumed
   // Touched only by handlers.

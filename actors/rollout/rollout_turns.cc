@@ -91,6 +91,7 @@ void Rollout::send_request(MemberId member_id) {
   request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
   request.sampling = sampling_params(tenant().sampling);
   request.sampling.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
+  if (!group.messages.empty()) add_turn_end(request.sampling);
   request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
@@ -134,7 +135,9 @@ Result<std::string> Rollout::text_of(const Completion& completion) const {
   const TenantSampling& sampling = tenant().sampling;
   if (completion.end != FinishReason::kStop || sampling.include_stop)
     return tokenizer_->decode(completion.tokens);
-  return text_before_stop(completion.tokens, sampling_params(sampling), *tokenizer_);
+  SamplingParams stops = sampling_params(sampling);
+  if (chat_->ok()) add_turn_end(stops);
+  return text_before_stop(completion.tokens, stops, *tokenizer_);
 }
 
 void Rollout::take_tokens(MemberId member_id, const Completion& completion) {
@@ -164,6 +167,12 @@ void Rollout::take_tokens(MemberId member_id, const Completion& completion) {
   ++trajectory.num_turns;
   trajectory.is_truncated = completion.end == FinishReason::kLength;
   member.texts.push_back(std::move(*text));
+  if (!groups_.at(member_id.ordinal).messages.empty()) {
+    chat::ParsedAnswer answer = (*chat_)->parse(completion.tokens);
+    if (answer.num_faults > 0) services().count("tool_calls_unparsed", answer.num_faults);
+    member.answers.push_back(static_cast<int32_t>(member.said.size()));
+    member.said.push_back(std::move(answer.message));
+  }
   member.state = Member::State::kActing;
   begin_environment_time(member_id, 1);
   send_action(member_id);
@@ -196,6 +205,10 @@ void Rollout::send_action(MemberId member_id) {
   action.first_turn = std::exchange(member.num_turns_told, trajectory.num_turns);
   member.told_from = action.first_turn;
   action.texts.assign(member.texts.begin() + action.first_turn, member.texts.end());
+  if (!member.answers.empty())
+    for (int32_t turn = action.first_turn; turn <= action.turn; ++turn)
+      action.messages.push_back(
+          member.said[static_cast<size_t>(member.answers[static_cast<size_t>(turn)])]);
   action.is_truncated = trajectory.is_truncated;
   // The environment plays every turn of the action, so its time limit is that of one call per turn.
   begin_environment_time(member_id, static_cast<int64_t>(action.texts.size()));
@@ -264,7 +277,7 @@ Status Rollout::on_observation(const Observation& observation) {
       fail(member_id, fmt::format("the environment gave the reward {}", observation.reward));
   } else if (observation.is_too_long || trajectory.num_turns >= tenant().turns_max) {
     finish(member_id, 0, true);
-  } else if (auto tokens = tokenizer_->encode_text(observation.text); !tokens.ok()) {
+  } else if (auto tokens = next_prompt(member_id, observation); !tokens.ok()) {
     fail(member_id, "the observation: " + tokens.error().text());
   } else if (const auto length = trajectory.tokens.size() + tokens->size();
              static_cast<int64_t>(length) >= tenant().seq_len) {

@@ -35,6 +35,25 @@ OptionSet filter_options() {
       .take();
 }
 
+OptionSet chat_options() {
+  using C = TenantChat;
+  return OptionsOf<C>()
+      .field("prompts", &C::prompts, one_of({"plain", "user"}),
+             "what a task without messages becomes: plain = its text as it is, user = one message "
+             "of a user in the model's chat template")
+      .field("name", &C::name, any(),
+             "which of several templates of the model; \"\" = the one named default")
+      .field("kwargs", &C::kwargs, any(),
+             "variables of the template as a JSON object: '{\"enable_thinking\": false}'")
+      .field("date", &C::date, any(),
+             "the day that templates print, like 2026-11-26; needed only by templates that do")
+      .field("parser", &C::parser,
+             one_of({"auto", "none", "hermes", "qwen3", "qwen3_xml", "glm", "llama3", "harmony",
+                     "deepseek"}),
+             "how reasoning and tool calls of answers are read; auto decides by the template")
+      .take();
+}
+
 OptionSet adapter_options() {
   using A = TenantAdapter;
   return OptionsOf<A>()
@@ -131,6 +150,7 @@ OptionSet make_tenant_options() {
   return std::move(options)
       .table("sampling", &T::sampling, sampling_options(), "how tokens are sampled")
       .table("filters", &T::filters, filter_options(), "which groups train")
+      .table("chat", &T::chat, chat_options(), "how conversations become token ids")
       .table("adapter", &T::adapter, adapter_options(),
              "a LoRA adapter that trains instead of all weights of the learner")
       .table("loss", &T::loss, loss_options(), "values of the loss that differ from the learner's")

@@ -22,6 +22,7 @@ std::vector<Command> graph_commands() {
       replay_command(),
       bisect_command(),
       generate_command(),
+      tokenize_command(),
       score_command(),
       trace_command(),
       route_sim_command(),

@@ -17,6 +17,7 @@ Command compare_activations_command();
 Command completion_command();
 Command doctor_command();
 Command explain_command();
+Command tokenize_command();
 Command generate_command();  // executes primerl-worker
 Command init_command();
 Command keys_command();

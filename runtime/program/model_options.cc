@@ -56,6 +56,9 @@ void GenerateArguments::declare(Arguments& arguments) {
                  "a PEFT folder to put on the model, such as weights/ of a checkpoint");
   arguments.text(prompt, "--prompt", "TEXT", "what to continue");
   arguments.text(prompt_ids, "--prompt-ids", "1,2,3", "what to continue, as token ids");
+  arguments.text(chat, "--chat", "TEXT|FILE.json",
+                 "a user's text, or a file of messages, in the model's chat template");
+  arguments.text(chat_kwargs, "--chat-kwargs", "JSON", "variables of the chat template");
   arguments.integer(max_tokens, "--max-tokens", "N", "new tokens", 1, kTokensMax);
   arguments.integer(min_tokens, "--min-tokens", "N", "no end token and no stop before so many", 0,
                     kTokensMax);
@@ -95,9 +98,14 @@ void GenerateArguments::declare_logits(Arguments& arguments) {
 
 Status GenerateArguments::validate() const {
   RETURN_IF_ERROR(validate_model());
-  if (prompt.empty() == prompt_ids.empty())
-    return error(Code::kInvalid,
-                 "exactly one of --prompt and --prompt-ids is needed, and not an empty one");
+  const int num_prompts =
+      (prompt.empty() ? 0 : 1) + (prompt_ids.empty() ? 0 : 1) + (chat.empty() ? 0 : 1);
+  if (num_prompts != 1)
+    return error(
+        Code::kInvalid,
+        "exactly one of --prompt, --prompt-ids and --chat is needed, and not an empty one");
+  if (!chat_kwargs.empty() && chat.empty())
+    return error(Code::kInvalid, "--chat-kwargs needs --chat");
   if (special_tokens && prompt.empty())
     return error(Code::kInvalid, "--special-tokens needs --prompt");
   if (!prompt_ids.empty()) {
@@ -126,7 +134,10 @@ Status GenerateArguments::validate() const {
 std::vector<std::string> GenerateArguments::words() const {
   std::vector<std::string> all = model_words("generate");
   if (!adapter.empty()) all.push_back("--adapter=" + adapter);
-  all.push_back(prompt_ids.empty() ? "--prompt=" + prompt : "--prompt-ids=" + prompt_ids);
+  if (!prompt.empty()) all.push_back("--prompt=" + prompt);
+  if (!prompt_ids.empty()) all.push_back("--prompt-ids=" + prompt_ids);
+  if (!chat.empty()) all.push_back("--chat=" + chat);
+  if (!chat_kwargs.empty()) all.push_back("--chat-kwargs=" + chat_kwargs);
   all.push_back(fmt::format("--max-tokens={}", max_tokens));
   all.push_back("--temperature=" + exact(temperature));
   all.push_back("--top-p=" + exact(top_p));

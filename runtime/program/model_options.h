@@ -31,6 +31,8 @@ struct GenerateArguments : ModelCommandArguments {
   std::string adapter;  // a PEFT folder to apply; "" = none
   std::string prompt;
   std::string prompt_ids;
+  std::string chat;         // a user's message, or a JSON file of messages
+  std::string chat_kwargs;  // JSON object
   int64_t max_tokens = 64;
   int64_t min_tokens = 0;
   double temperature = 1.0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "actors/common/tenant_chat.h"
 #include "kernels/text/tokenizer.h"
 
 namespace primerl {
@@ -71,6 +72,18 @@ void check_prompts(CheckedGraph& checked, const Tenant& tenant, const SampleTask
                         shown_text(tasks.front().prompt, 80)));
 }
 
+/// A tenant whose prompts are messages needs a template that is supported, and whose later turns
+/// have one text.
+void check_chat(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& tokenizer) {
+  if (tenant.chat.prompts != "user") return;
+  const auto format = chat_format_of(tenant, tokenizer);
+  Status usable = format.ok() ? ok() : Status(format.error());
+  if (usable.ok() && tenant.turns_max > 1) usable = format->check_exact();
+  if (usable.ok()) return;
+  auto& diagnostic = report(checked, tenant, usable.error().message());
+  for (const auto& note : usable.error().notes()) diagnostic.note(note);
+}
+
 }  // namespace
 
 void check_tasks(CheckedGraph& checked) {
@@ -78,6 +91,7 @@ void check_tasks(CheckedGraph& checked) {
   if (!takes_tasks(plan)) return;
   const auto tokenizer = tokenizer_of(plan);
   for (const Tenant& tenant : plan.tenants) {
+    if (tokenizer != nullptr) check_chat(checked, tenant, *tokenizer);
     const EnvironmentContract* environment = tenant.environment.contract;
     if (environment == nullptr || !environment->first_tasks) continue;
     const auto tasks = environment->first_tasks(

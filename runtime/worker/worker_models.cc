@@ -21,6 +21,7 @@
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "runtime/backends/backends.h"
+#include "runtime/backends/chat_input.h"
 #include "runtime/backends/devices.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/backends/torch_backends.h"
@@ -75,6 +76,7 @@ Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,
 struct Prompt {
   std::vector<int32_t> ids;
   std::shared_ptr<Tokenizer> tokenizer;
+  int32_t turn_end = -1;  // the token that ends an answer of a chat; -1: the model's own end ids
 };
 
 Result<Prompt> read_prompt(const GenerateArguments& arguments) {
@@ -91,6 +93,14 @@ Result<Prompt> read_prompt(const GenerateArguments& arguments) {
   }
   if (!tokenizer.ok()) return std::move(tokenizer).error();
   const Tokenizer& encoder = *prompt.tokenizer;
+  if (!arguments.chat.empty()) {
+    ASSIGN_OR_RETURN(const ChatInput input, read_chat_input(arguments.chat, arguments.chat_kwargs));
+    ASSIGN_OR_RETURN(const auto format, chat_format_of_folder(encoder, input.kwargs));
+    ASSIGN_OR_RETURN(prompt.ids,
+                     format.prompt(input.messages, input.tools ? &*input.tools : nullptr));
+    prompt.turn_end = format.end_id();
+    return prompt;
+  }
   ASSIGN_OR_RETURN(prompt.ids, arguments.special_tokens
                                    ? encoder.encode_with_specials(arguments.prompt)
                                    : encode_start(encoder, arguments.prompt));
@@ -144,13 +154,14 @@ Result<SamplingParams> sampling_of(const GenerateArguments& arguments) {
 
 /// Steps the engine until every sample has ended; index = sample.
 Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArguments& arguments,
-                                              const std::vector<int32_t>& prompt) {
+                                              const Prompt& prompt) {
   const auto count = static_cast<size_t>(arguments.num_samples);
-  ASSIGN_OR_RETURN(const SamplingParams sampling, sampling_of(arguments));
+  ASSIGN_OR_RETURN(SamplingParams sampling, sampling_of(arguments));
+  if (prompt.turn_end >= 0 && !arguments.ignore_eos) sampling.stop_ids.push_back(prompt.turn_end);
   for (size_t i = 0; i < count; ++i) {
     SequenceRequest request;
     request.id = SequenceId(i);
-    request.prompt_tokens = prompt;
+    request.prompt_tokens = prompt.ids;
     request.sampling = sampling;
     // The first sample uses the seed itself, so --n 1 and the first of --n 4 give the same text.
     request.seed = i == 0 ? static_cast<uint64_t>(arguments.seed)
@@ -251,7 +262,7 @@ Result<std::unique_ptr<Engine>> make_engine(const GenerateArguments& arguments,
 Status generate(const GenerateArguments& arguments) {
   ASSIGN_OR_RETURN(const Prompt prompt, read_prompt(arguments));
   ASSIGN_OR_RETURN(auto engine, make_engine(arguments, prompt));
-  ASSIGN_OR_RETURN(const auto finished, generate_all(*engine, arguments, prompt.ids));
+  ASSIGN_OR_RETURN(const auto finished, generate_all(*engine, arguments, prompt));
   for (const auto& event : finished) print_completion(event, prompt, arguments);
   return ok();
 }

@@ -53,6 +53,40 @@ TEST_F(DataStory, MasksTheCompletionAndEndsIt) {
   EXPECT_THAT(group.members[0].logprobs, SizeIs(0));
 }
 
+std::shared_ptr<const ChatSource> a_template() {
+  auto source = std::make_shared<ChatSource>();
+  source->file = "model/chat_template.jinja";
+  source->templates.push_back(
+      {"default",
+       "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{% generation %}"
+       "{{ m.content }}<eos>{% endgeneration %}{% else %}{{ m.content }}<eos>{% endif %}"
+       "{% endfor %}"});
+  return source;
+}
+
+struct WithMessages : DataStory {
+  WithMessages()
+      : DataStory(
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, "
+            "{\"role\": \"assistant\", \"content\": \"r<eos>\"}]}\n") {}
+};
+
+TEST_F(WithMessages, TrainWhatTheTemplateMarks) {
+  tokenizer.set_chat_source(a_template());
+  ASSERT_TRUE(data.run_work().ok());
+  const auto member = data.sent<TrajectoryGroup>("group").front().members[0];
+  EXPECT_EQ(std::string(member.tokens.begin(), member.tokens.end()), "u:q\na:r<eos>\n");
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_EQ(member.num_turns, 1);
+}
+
+TEST_F(WithMessages, FailWithoutATemplate) {
+  ASSERT_TRUE(data.run_work().ok());
+  const auto member = data.sent<TrajectoryGroup>("group").front().members[0];
+  EXPECT_TRUE(member.is_failed);
+  EXPECT_THAT(member.fault, HasSubstr("chat template"));
+}
+
 struct WithSpecials : DataStory {
   WithSpecials() : DataStory("{\"prompt\": \"<eos>\", \"completion\": \"c<eos>\"}\n") {}
 };

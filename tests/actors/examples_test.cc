@@ -32,6 +32,11 @@ TEST(ReadExamples, NamesTheLineThatIsWrong) {
            {R"({"prompt": "a", "turns": [{"completion": "b", "observation": "c"}]})",
             "the last turn"},
            {R"({"prompt": "a", "turns": [7]})", "turn 1"},
+           {R"({"messages": [{"role": "user", "content": "a"}], "prompt": "a"})",
+            "both 'messages'"},
+           {R"({"messages": [{"role": "user", "content": "a"}]})", "nothing trains"},
+           {R"({"messages": [{"role": "assistant", "content": 3}]})", "message 0"},
+           {R"({"messages": [{"role": "assistant", "content": "a"}], "tools": 3})", "tools are"},
            {"\n\n", "no examples"}}) {
     const auto examples = read_examples(write(text), 10);
     ASSERT_FALSE(examples.ok()) << text;

@@ -19,9 +19,9 @@ using testing::Not;
 using testing::StartsWith;
 
 const std::vector<std::string> kCommands = {
-    "run",      "check",  "show",       "explain", "actors",    "options",
-    "messages", "schema", "init",       "doctor",  "sft",       "generate",
-    "score",    "ps",     "completion", "model",   "route-sim", "rollouts"};
+    "run",        "check", "show",      "explain",  "actors",   "options", "messages",
+    "schema",     "init",  "doctor",    "sft",      "generate", "score",   "ps",
+    "completion", "model", "route-sim", "rollouts", "tokenize"};
 
 std::string scripted_graph() { return source_path("tests/cli/graphs/scripted.toml"); }
 
@@ -54,6 +54,31 @@ TEST(Commands, EveryOneRefusesAnUnknownFlagWithCode3) {
     EXPECT_THAT(end.err, StartsWith("error: ")) << name;
     EXPECT_THAT(end.out, IsEmpty()) << name;
   }
+}
+
+TEST(Tokenize, RefusesWrongFlagsAndFoldersWithoutATemplate) {
+  const std::string model = source_path("examples/reverse_text/model");
+  EXPECT_EQ(run_graph_program({"tokenize", model}).code, 3);
+  EXPECT_EQ(run_graph_program({"tokenize", model, "--text", "a", "--chat", "b"}).code, 3);
+  EXPECT_EQ(run_graph_program({"tokenize", model, "--text", "a", "--train"}).code, 3);
+  EXPECT_EQ(run_graph_program({"tokenize", model, "--chat", "a", "--special-tokens"}).code, 3);
+  const auto without = run_graph_program({"tokenize", model, "--chat", "a"});
+  EXPECT_EQ(without.code, 2);
+  EXPECT_THAT(without.err, HasSubstr("has no chat template"));
+  EXPECT_EQ(run_graph_program({"tokenize", "/nowhere", "--text", "a"}).code, 2);
+  const auto kwargs =
+      run_graph_program({"generate", "--model", model, "--chat-kwargs", "{}", "--prompt", "a"});
+  EXPECT_EQ(kwargs.code, 3);
+}
+
+TEST(Tokenize, PrintsIdsAndTexts) {
+  const std::string model = source_path("examples/reverse_text/model");
+  const auto plain = run_graph_program({"tokenize", model, "--text", "a<eos>", "--json"});
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(parsed(plain.out).find("tokens")->dump(), R"(["a","<","e","o","s",">"])");
+  const auto special =
+      run_graph_program({"tokenize", model, "--text", "a<eos>", "--special-tokens", "--json"});
+  EXPECT_EQ(parsed(special.out).find("tokens")->dump(), R"(["a","<eos>"])");
 }
 
 TEST(Commands, AnEmptyValueDoesNotTakeTheNextWord) {

@@ -160,7 +160,7 @@ const std::vector<Layer>& layers() {
       room("replay",
            {"backends", "exec", "program", "store", "trace", "trace/read", "trace/record", "wire"},
            kKernels),
-      room("rehearsal", {"backends", "exec"}, kKernels),
+      room("rehearsal", {"backends", "exec"}, kKernelsAndActors),
       room("control", {"exec", "log", "monitor", "program", "replay", "store", "transport", "wire"},
            kActors),
       room("worker",

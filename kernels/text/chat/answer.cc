@@ -45,7 +45,7 @@ Style style_of(std::string_view source) {
   if (has("<arg_key>")) return Style::kGlm;
   if (has("<function=")) return Style::kXml;
   if (has(kCall)) return Style::kHermes;
-  if (has(kPython)) return Style::kLlama;
+  if (has(kPython) || has("Environment: ipython")) return Style::kLlama;
   return Style::kNone;
 }
 

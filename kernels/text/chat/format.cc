@@ -78,6 +78,7 @@ void ChatFormat::find_marks() {
   turn_marks_ = literals_of(found->rendered, found->begin, found->rendered.text.size());
   const auto ids = encode(found->rendered, found->begin);
   if (!ids.ok() || ids->empty() || !is_special(ids->front())) return;
+  end_id_ = ids->front();
   end_marker_ = tokenizer_->decode({ids->front()}, false).value();
 }
 
@@ -217,6 +218,18 @@ std::vector<std::pair<size_t, size_t>> ChatFormat::generated(const RenderedChat&
   return spans;
 }
 
+/// Where the answer whose first byte of data is at `first` begins: behind the generation prompt,
+/// with or without the reasoning that it opens. npos if it is not found behind `floor`.
+size_t ChatFormat::answer_start(const std::string& text, size_t floor, size_t first) const {
+  for (const size_t size : {generation_prompt_.size(), generation_prompt_.find("<think>")}) {
+    const std::string_view prompt = std::string_view(generation_prompt_).substr(0, size);
+    if (prompt.empty() || first < floor + prompt.size()) continue;
+    const size_t found = text.rfind(prompt, first - prompt.size());
+    if (found != std::string::npos && found >= floor) return found + prompt.size();
+  }
+  return std::string::npos;
+}
+
 /// Answers by the origins of the bytes: from behind the generation prompt up to the end marker.
 std::vector<std::pair<size_t, size_t>> ChatFormat::answers(const RenderedChat& rendered,
                                                            int64_t& num_unmarked) const {
@@ -240,17 +253,13 @@ std::vector<std::pair<size_t, size_t>> ChatFormat::answers(const RenderedChat& r
     const size_t floor = spans.empty() ? 0 : spans.back().second;
     const size_t ceiling = i + 1 < bodies.size() ? bodies[i + 1].first : rendered.text.size();
     auto [first, last] = bodies[i];
-    const std::string& prompt = generation_prompt_;
-    const size_t found = prompt.empty() || first < prompt.size()
-                             ? std::string::npos
-                             : rendered.text.rfind(prompt, first - prompt.size());
-    const bool has_start = found != std::string::npos && found >= floor;
-    const size_t start = has_start ? found + prompt.size() : first;
+    const size_t start = answer_start(rendered.text, floor, first);
+    const bool has_start = start != std::string::npos;
     const size_t marker =
         end_marker_.empty() ? std::string::npos : rendered.text.find(end_marker_, last);
     const bool has_end = marker != std::string::npos && marker < ceiling;
     if (!has_start || !has_end) ++num_unmarked;
-    spans.emplace_back(start, has_end ? marker + end_marker_.size() : last);
+    spans.emplace_back(has_start ? start : first, has_end ? marker + end_marker_.size() : last);
   }
   return spans;
 }

@@ -70,6 +70,8 @@ class ChatFormat {
   /// The message that the policy wrote, from the ids of one turn.
   ParsedAnswer parse(std::span<const int32_t> ids) const { return parser_.parse(ids); }
 
+  /// The special token that the template writes behind an answer; -1 if there is none.
+  int32_t end_id() const { return end_id_; }
   const ChatTemplate& source() const { return template_; }
   const AnswerParser& parser() const { return parser_; }
   /// Whether the template prints the date, so a run needs one.
@@ -93,6 +95,7 @@ class ChatFormat {
   bool is_special(int32_t id) const;
   bool is_end_only(std::span<const int32_t> ids) const;
   std::vector<std::pair<size_t, size_t>> generated(const RenderedChat& rendered) const;
+  size_t answer_start(const std::string& text, size_t floor, size_t first) const;
   std::vector<std::pair<size_t, size_t>> answers(const RenderedChat& rendered,
                                                  int64_t& num_unmarked) const;
 
@@ -103,6 +106,7 @@ class ChatFormat {
   std::string turn_marks_;  // what the template writes between answers; empty: not known
   std::string generation_prompt_;
   std::string end_marker_;  // the token behind an answer; empty: not known
+  int32_t end_id_ = -1;
   AnswerParser parser_;
 };
 

@@ -120,48 +120,148 @@ TEST(ChatFormat, MarksWhatTrainsWithAndWithoutGenerationTags) {
   EXPECT_EQ(bare->supervised(messages, nullptr)->num_unmarked, 2);
 }
 
-/// How many of the real templates have a text behind an answer, and how often the marks of the
-/// bytes agree with the {% generation %} tags of the same template.
-TEST(ChatFormat, AgreesWithRealTemplates) {
+/// A template without its {% generation %} tags.
+std::string without_tags(std::string source) {
+  const auto replace = [&](const std::string& old, const std::string& by) {
+    for (size_t i = source.find(old); i != std::string::npos; i = source.find(old, i + by.size()))
+      source.replace(i, old.size(), by);
+  };
+  replace("endgeneration", "endif");
+  replace(" generation ", " if true ");
+  replace(" generation-", " if true -");
+  return source;
+}
+
+MarkTokenizer tokenizer_of(const Goldens::Template& each) {
+  auto tokenizer = MarkTokenizer::of_template(each.source, each.tokens);
+  auto beside = std::make_shared<ChatSource>();
+  beside->tokens = each.tokens;
+  tokenizer.set_chat_source(std::move(beside));
+  return tokenizer;
+}
+
+Result<ChatFormat> format_of(const Goldens::Template& each, const Tokenizer& tokenizer,
+                             const std::string& source) {
+  ChatOptions options;
+  options.source = source;
+  options.file = each.name;
+  options.day = {2026, 11, 26};
+  return ChatFormat::make(tokenizer, options);
+}
+
+TEST(ChatFormat, RealTemplatesHaveATextBehindAnswers) {
   const Goldens goldens = read_goldens();
   int num_exact = 0;
-  int num_exact_tools = 0;
-  int num_equal = 0;
-  int num_rows = 0;
-  std::string not_exact;
+  int num_with_tools = 0;
+  std::string others;
   for (const auto& each : goldens.templates) {
-    auto tokenizer = MarkTokenizer::of_template(each.source, each.tokens);
-    auto source = std::make_shared<ChatSource>();
-    source->tokens = each.tokens;
-    tokenizer.set_chat_source(source);
-    ChatOptions options;
-    options.source = each.source;
-    options.file = each.name;
-    options.day = {2026, 11, 26};
-    const auto format = ChatFormat::make(tokenizer, options);
+    const auto tokenizer = tokenizer_of(each);
+    const auto format = format_of(each, tokenizer, each.source);
     ASSERT_TRUE(format.ok()) << format.error().text();
     if (format->check_exact().ok())
       ++num_exact;
     else
-      not_exact += each.name + " ";
-    const Conversation& tools = goldens.conversations.at("tool_call");
-    const std::span<const ChatMessage> messages = tools.messages;
-    const auto tail = format->continuation(messages.first(1), &*tools.tools, messages[1],
-                                           messages.subspan(2), std::vector<int32_t>());
-    num_exact_tools += tail.ok();
+      others += each.name + " ";
+    const Conversation& chat = goldens.conversations.at("tool_call");
+    const std::span<const ChatMessage> messages = chat.messages;
+    num_with_tools += format
+                          ->continuation(messages.first(1), &*chat.tools, messages[1],
+                                         messages.subspan(2), std::vector<int32_t>())
+                          .ok();
+  }
+  std::printf("%d of %zu templates have a text behind answers, %d before a tool's; others: %s\n",
+              num_exact, goldens.templates.size(), num_with_tools, others.c_str());
+  EXPECT_EQ(num_exact, 70);
+  EXPECT_EQ(num_with_tools, 61);
+}
+
+/// The ids behind a sampled answer are those of the whole conversation, if the template writes an
+/// answer as it was sampled.
+TEST(ChatFormat, LaterTurnsOfRealTemplatesAreThoseOfTheWholeConversation) {
+  const Goldens goldens = read_goldens();
+  int num_equal = 0;
+  int num_tried = 0;
+  for (const auto& each : goldens.templates) {
+    const auto tokenizer = tokenizer_of(each);
+    const auto format = format_of(each, tokenizer, each.source);
+    const std::vector<ChatMessage> all = {
+        chat_message("user", "Hi"), chat_message("assistant", "Yes"), chat_message("user", "And?")};
+    const std::span<const ChatMessage> messages = all;
+    const auto prompt = format->prompt(messages.first(1), nullptr);
+    const auto whole = format->prompt(messages, nullptr);
+    const auto answer = tokenizer.encode_text("Yes").value();
+    if (!prompt.ok() || !whole.ok() || !format->check_exact().ok()) continue;
+    const auto rest =
+        format->continuation(messages.first(1), nullptr, messages[1], messages.last(1), answer);
+    ASSERT_TRUE(rest.ok());
+    std::vector<int32_t> joined_ids = *prompt;
+    joined_ids.insert(joined_ids.end(), answer.begin(), answer.end());
+    joined_ids.insert(joined_ids.end(), rest->begin(), rest->end());
+    ++num_tried;
+    num_equal += joined_ids == *whole;
+    ASSERT_GE(whole->size(), rest->size());
+    EXPECT_TRUE(std::equal(rest->rbegin(), rest->rend(), whole->rbegin())) << each.name;
+  }
+  std::printf("%d of %d conversations are equal as a whole\n", num_equal, num_tried);
+  EXPECT_EQ(num_tried, 70);
+  EXPECT_EQ(num_equal, 44);  // the others write an empty reasoning, or drop it
+}
+
+std::string trained_text(const SupervisedChat& row, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < row.ids.size(); ++i)
+    if (row.trains[i] == 1) ids.push_back(row.ids[i]);
+  return tokenizer.decode(ids, false).value();
+}
+
+/// Tags often train the line end behind the end marker, which the policy never writes.
+std::string without_line_ends(std::string text) {
+  std::erase(text, '\n');
+  return text;
+}
+
+/// {% generation %} tags of TRL against the marks of the same template without its tags. Tags also
+/// train the beginning of an answer that the generation prompt gives: then ours is a part.
+TEST(ChatFormat, MarksOfBytesAgreeWithGenerationTags) {
+  const Goldens goldens = read_goldens();
+  int num_equal = 0;
+  int num_shorter = 0;
+  int num_rows = 0;
+  int num_unmarked = 0;
+  std::map<std::string, int> others;
+  for (const auto& each : goldens.templates) {
+    if (each.source.find("endgeneration") == std::string::npos) continue;
+    const auto tokenizer = tokenizer_of(each);
+    const auto tagged = format_of(each, tokenizer, each.source);
+    const auto bare = format_of(each, tokenizer, without_tags(each.source));
+    ASSERT_TRUE(tagged.ok() && bare.ok()) << each.name;
+    EXPECT_FALSE(bare->source().has_generation());
     for (const auto& golden : each.cases) {
-      if (!golden.has_spans) continue;
+      if (!golden.has_spans || golden.generated.empty()) continue;
       const RenderInput input = golden.input(goldens);
-      const auto row = format->supervised(input.messages, input.tools);
-      if (!row.ok()) continue;
+      const auto by_tags = tagged->supervised(input.messages, input.tools);
+      const auto by_marks = bare->supervised(input.messages, input.tools);
+      if (!by_tags.ok() || !by_marks.ok()) continue;
       ++num_rows;
-      num_equal += row->num_unmarked == 0;
+      num_unmarked += by_marks->num_unmarked > 0;
+      const std::string tags = trained_text(*by_tags, tokenizer);
+      const std::string marks = trained_text(*by_marks, tokenizer);
+      if (without_line_ends(tags) == without_line_ends(marks))
+        ++num_equal;
+      else if (without_line_ends(tags).ends_with(without_line_ends(marks)))
+        ++num_shorter;
+      else
+        ++others[each.name];
     }
   }
-  std::printf("%d of %zu templates have an exact history, %d with tools; not: %s\n", num_exact,
-              goldens.templates.size(), num_exact_tools, not_exact.c_str());
-  std::printf("%d of %d rows\n", num_equal, num_rows);
-  EXPECT_GE(num_exact, 70);
+  std::string names;
+  for (const auto& [name, count] : others) names += fmt::format("{} {} ", name, count);
+  std::printf("%d of %d rows train the same text, %d a part of it; %d unmarked; others: %s\n",
+              num_equal, num_rows, num_shorter, num_unmarked, names.c_str());
+  EXPECT_EQ(num_rows, 355);
+  EXPECT_GE(num_equal, 196);
+  EXPECT_GE(num_equal + num_shorter, 291);
+  EXPECT_LE(num_unmarked, 34);
 }
 
 }  // namespace
