@@ -26,6 +26,11 @@ class Resources {
     CHECK(found != nullptr, "a resource was asked for that the contract does not use");
     return *found;
   }
+  /// Null if there is none.
+  template <class R>
+  R* get_if(std::string_view use) {
+    return dynamic_cast<R*>(find(use));
+  }
 
  protected:
   virtual Resource* find(std::string_view use) = 0;

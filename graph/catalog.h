@@ -19,6 +19,7 @@ namespace primerl {
 
 class Environment;  // actors/env/environment.h
 class Reward;       // actors/env/reward.h
+struct OutsidePool;  // graph/outside.h
 
 /// Facts of a model folder that the checker needs. The program reads them with `read_model_facts`,
 /// so the code of `graph` opens no model files itself.
@@ -114,6 +115,9 @@ struct EnvironmentContract {
   std::function<Status(const void* options)> validate = {};
   /// Null options mean the defaults.
   std::function<Result<std::unique_ptr<Environment>>(const void* options)> make = {};
+  /// The workers that make its tasks and steps instead of make(); empty = it is code of the
+  /// process.
+  std::function<OutsidePool(const void* options)> outside = {};
 };
 
 /// One reward of `[tenant.x] reward = { name = ... }`, made by reward_contract()
@@ -125,6 +129,8 @@ struct RewardContract {
   std::function<Status(const void* options)> validate = {};
   /// Null options mean the defaults.
   std::function<Result<std::unique_ptr<Reward>>(const void* options)> make = {};
+  /// The workers that score instead of make(); empty = it is code of the process.
+  std::function<OutsidePool(const void* options)> outside = {};
 };
 
 struct Catalog;

@@ -133,6 +133,7 @@ struct Contract {
   bool is_source = false;       // its work() starts rollouts; a drain stops it first
   bool is_single = false;       // one instance (per tenant)
   bool is_one_tenant = false;   // an instance serves one tenant; several tenants need `per_tenant`
+  bool asks_outside = false;    // the environment or rewards of its tenant may: see outside.h
   bool is_restartable = false;  // an instance that failed or is stuck is replaced, with its last
                                 // state
   bool stops_on_error = false;  // a failed handler ends the run, unless the graph sets `on_error`
@@ -376,6 +377,11 @@ class ContractOf {
   }
   ContractOf&& one_tenant() && {
     contract_.is_one_tenant = true;
+    return std::move(*this);
+  }
+  /// If its tenant asks something outside, resources.get_if<Outside>("outside") asks it.
+  ContractOf&& asks_outside() && {
+    contract_.asks_outside = true;
     return std::move(*this);
   }
   ContractOf&& stops_on_error() && {

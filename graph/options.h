@@ -86,6 +86,8 @@ struct OptionField {
   std::function<std::string(const void* options)> print;
   /// The string that a `refers` option has now; otherwise an empty function.
   std::function<std::string*(void* options)> reference;
+  /// The same for a list of strings.
+  std::function<std::vector<std::string>*(void* options)> references;
   /// The nested struct of a kTable option.
   std::function<void*(void* options)> nested;
 };
@@ -224,6 +226,9 @@ class OptionsOf {
     if constexpr (std::is_same_v<M, std::string>)
       if (!field.constraint.refers.kind.empty())
         field.reference = [member](void* options) { return &(static_cast<S*>(options)->*member); };
+    if constexpr (std::is_same_v<M, std::vector<std::string>>)
+      if (!field.constraint.refers.kind.empty())
+        field.references = [member](void* options) { return &(static_cast<S*>(options)->*member); };
     set_.fields.push_back(std::move(field));
     return std::move(*this);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/outside.h"
 #include "graph/resolve.h"
 
 namespace primerl {
@@ -54,7 +55,7 @@ void add_owned(Plan& plan, PlanGroup& group, const PlanInstance& instance) {
   for (const int32_t resource : instance.resources) {
     const auto& used = plan.resources[static_cast<size_t>(resource)];
     if (!is_exclusive(used.kind)) continue;
-    if (used.contract->computes) group.own_thread = true;
+    if (used.contract != nullptr && used.contract->computes) group.own_thread = true;
     if (std::find(group.resources.begin(), group.resources.end(), resource) ==
         group.resources.end())
       group.resources.push_back(resource);
@@ -90,7 +91,8 @@ void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
       // Instances of one node that uses an engine also share its thread.
       const bool owns =
           std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
-            return is_exclusive(plan.resources[static_cast<size_t>(used)].kind);
+            const auto& kind = plan.resources[static_cast<size_t>(used)].kind;
+            return is_exclusive(kind) && kind != Outside::kResourceKind;
           });
       GroupId group;
       if (const auto found = group_of_root.find({root, process});

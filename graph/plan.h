@@ -38,10 +38,10 @@ struct PlanModel {
 
 struct PlanResource {
   std::string name;
-  std::string kind;                            // "engine", "learner", "weight_channel", "tokenizer"
-  std::string backend;                         // "torch", "scripted", "memory"; "" for a tokenizer
-  const ResourceContract* contract = nullptr;  // null for a tokenizer
-  std::shared_ptr<const void> options;         // bound to contract->options
+  std::string kind;     // "engine", "learner", "weight_channel", "tokenizer", "outside"
+  std::string backend;  // "torch", "scripted", "memory"; "" for the last two
+  const ResourceContract* contract = nullptr;  // null for the last two
+  std::shared_ptr<const void> options;         // bound to contract->options; OutsideSpec
   int32_t model = -1;                          // index into Plan::models, -1 = none
   int32_t threads = 1;                         // compute threads
   std::vector<MemoryPart> memory;              // of one copy; empty: unknown
@@ -66,7 +66,9 @@ struct PlanInstance {
   TenantSlot tenant;    // none for shared nodes
   int32_t replica = 0;  // of its node; the first replica of the place has the lowest numbers
   GroupId group;
-  std::vector<int32_t> resources;  // index into Plan::resources, parallel to contract->resources
+  /// Index into Plan::resources, parallel to contract->resources. An instance that asks something
+  /// outside has one more at the end.
+  std::vector<int32_t> resources;
 };
 
 /// How the messages of an edge travel. In each replica of a place, its nodes share a process. So

@@ -89,25 +89,48 @@ const T& by_name(const std::vector<T>& items, const std::string& name) {
   return items.front();
 }
 
-/// For a tenant, for example "environment = { name = "copy", ... }"; nothing if it names none.
-void write_choice(Writer& writer, const std::string& key, const auto& chosen, const Tenant& tenant,
-                  const Table* written) {
-  if (chosen.contract == nullptr) return;
-  const Table& table = written->find(key)->value.as_table();
-  const std::string path = fmt::format("tenant.{}.{}", tenant.name, key);
-  const std::string name = detail::toml_text(chosen.name);
-  writer.add(path + ".name", name, table.find("name"));
-  writer.raw(fmt::format("{} = {}\n", key,
-                         writer.inline_table(chosen.contract->options, chosen.options.get(), &table,
-                                             path, {"name = " + name})));
+/// For example "{ name = "copy", ... }".
+std::string choice_text(Writer& writer, const OptionSet& common, const auto& chosen,
+                        const Table& table, const std::string& path) {
+  std::vector<std::string> parts;
+  for (const auto& field : common.fields) {
+    const std::string value = field.print(&chosen);
+    writer.add(path + "." + field.name, value, table.find(field.name));
+    parts.push_back(fmt::format("{} = {}", field.name, value));
+  }
+  return writer.inline_table(chosen.contract->options, chosen.options.get(), &table, path,
+                             std::move(parts));
+}
+
+/// One reward is a table; several are a list of tables.
+void write_rewards(Writer& writer, const Tenant& tenant, const Table* written) {
+  const Entry* entry = written->find("reward");
+  if (entry == nullptr || tenant.rewards.empty()) return;
+  const std::string path = fmt::format("tenant.{}.reward", tenant.name);
+  if (entry->value.is_table()) {
+    writer.raw(
+        fmt::format("reward = {}\n", choice_text(writer, reward_options(), tenant.rewards.front(),
+                                                 entry->value.as_table(), path)));
+    return;
+  }
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < tenant.rewards.size(); ++i)
+    texts.push_back(choice_text(writer, reward_options(), tenant.rewards[i],
+                                entry->value.as_array()[i].as_table(),
+                                fmt::format("{}[{}]", path, i)));
+  writer.raw(fmt::format("reward = [{}]\n", fmt::join(texts, ", ")));
 }
 
 void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
   const auto& from = by_name(draft.tenants, tenant.name);
   const Table* written = from.spec->table;
   writer.header("tenant." + tenant.name);
-  write_choice(writer, "environment", tenant.environment, tenant, written);
-  write_choice(writer, "reward", tenant.reward, tenant, written);
+  if (tenant.environment.contract != nullptr)
+    writer.raw(fmt::format("environment = {}\n",
+                           choice_text(writer, environment_options(), tenant.environment,
+                                       written->find("environment")->value.as_table(),
+                                       fmt::format("tenant.{}.environment", tenant.name))));
+  write_rewards(writer, tenant, written);
   writer.options(tenant_options(), &tenant, written);
 }
 

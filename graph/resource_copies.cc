@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "graph/resolve.h"
+#include "graph/tenant_outside.h"
 
 namespace primerl {
 namespace {
@@ -133,6 +134,22 @@ class ResourceCopies {
 
 }  // namespace
 
+/// The environment and the rewards of a tenant may ask something outside. Each instance that serves
+/// the tenant has workers of its own.
+void add_outside(const PlanInstance& instance, Plan& plan, std::vector<int32_t>& resources) {
+  if (!plan.node(instance.node).contract->asks_outside) return;
+  const size_t slot = instance.tenant.is_none() ? 0 : instance.tenant.index();
+  if (slot >= plan.tenants.size()) return;
+  TenantOutside outside = outside_of(plan.tenants[slot]);
+  if (!outside.asks()) return;
+  PlanResource resource;
+  resource.name = instance.name;
+  resource.kind = Outside::kResourceKind;
+  resource.options = std::make_shared<const OutsideSpec>(std::move(outside.spec));
+  resources.push_back(static_cast<int32_t>(plan.resources.size()));
+  plan.resources.push_back(std::move(resource));
+}
+
 void make_resources(const Draft& draft, const PlanOrder& order,
                     const std::vector<uint32_t>& process_of, Plan& plan) {
   const ResourceCopies copies(draft, order, plan);
@@ -141,6 +158,7 @@ void make_resources(const Draft& draft, const PlanOrder& order,
     const auto& node = draft.nodes[static_cast<size_t>(order.nodes[instance.node.index()])];
     for (size_t use = 0; use < node.uses.size(); ++use)
       instance.resources.push_back(copies.find(node, use, process_of[i]));
+    add_outside(instance, plan, instance.resources);
   }
 }
 

@@ -41,13 +41,17 @@ struct TenantEnvironment {
   const EnvironmentContract* contract = nullptr;  // null: the built-in environment of this name
 };
 
-/// `[tenant.x] reward = { name = "exact", ... }`, in the same way. Without a name, the
-/// environment's own reward is used.
+/// `[tenant.x] reward = { name = "exact", ... }`, in the same way, or a list of such tables.
 struct TenantReward {
   std::string name;
   std::shared_ptr<const void> options;
   const RewardContract* contract = nullptr;  // null: the built-in reward of this name
+  double weight = 1;                         // of its score in the sum of all
+  /// Unique among the tenant's rewards, for metrics: "exact", "exact#2". Filled in.
+  std::string label = {};
 };
+/// Most rewards of one tenant.
+inline constexpr size_t kTenantRewardsMax = 16;
 
 /// `[tenant.x.adapter]`: the tenant trains a LoRA adapter on the learner's model, whose weights do
 /// not change. The meanings are those of AdapterConfig (kernels/models/adapter.h).
@@ -108,7 +112,7 @@ struct Tenant {
   std::string name;
   TenantSlot slot;
   TenantEnvironment environment;
-  TenantReward reward;
+  std::vector<TenantReward> rewards;  // empty: the environment's own reward is used
   TenantSampling sampling;
   TenantFilters filters;
   TenantChat chat;

@@ -18,6 +18,7 @@ int64_t group_bytes_max(const Tenant& tenant, GroupKind kind) {
   Trajectory failed;
   failed.fault.resize(kFaultBytesMax);
   Trajectory whole;
+  whole.scores.resize(tenant.rewards.size());
   const int64_t empty = bytes_with(whole);
   whole.spans.resize(1);
   const int64_t span = bytes_with(whole) - empty;

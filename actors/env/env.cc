@@ -3,19 +3,15 @@
 #include <cmath>
 #include <utility>
 
-#include "actors/env/environments/catalog.h"
-#include "actors/env/rewards/catalog.h"
 #include "actors/env/scripted_environment.h"
 
 namespace primerl {
 namespace {
 
-Observation answer_to(const Action& action) {
-  Observation observation;
-  observation.trajectory = action.trajectory;
-  observation.attempt = action.attempt;
-  observation.turn = action.turn;
-  return observation;
+bool is_longer(const EnvironmentStep& step, int64_t bytes_max) {
+  size_t size = step.text.size();
+  for (const ChatMessage& message : step.messages) size += text_of(message).size();
+  return std::cmp_greater(size, bytes_max);
 }
 
 }  // namespace
@@ -35,11 +31,13 @@ Contract Env::contract() {
           refuse_with(&Env::refuse_action))
       .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
       .out("observation", &Env::observation_,
-           "the answer to one action, with the reward at the end", recorded())
+           "the answer to one action, with the reward at the end", recorded(),
+           work_burst(static_cast<int64_t>(kOutsideAnswersMax)))
       .scripted([](const EnvOptions& options) -> std::unique_ptr<Actor> {
         return std::make_unique<Env>(options, make_scripted_environment());
       })
       .takes_tasks()
+      .asks_outside()
       .source()
       .own_thread()
       .restartable()
@@ -48,12 +46,13 @@ Contract Env::contract() {
       // The state of an environment is not saved: it follows from the task and all actions so far.
       .state([](auto& f) {
         f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
-            "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_)("is_draining",
-                                                                                &Env::is_draining_);
+            "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_)(
+            "is_draining", &Env::is_draining_)("judging", &Env::judging_)("asked", &Env::asked_)(
+            "coming", &Env::coming_);
       });
 }
 
-Status Env::start(Resources&) {
+Status Env::start(Resources& resources) {
   tenant_ = services().tenants().front();
   if (const auto* resume = services().resume_point(tenant_)) {
     const Json* consumed = resume->manifest.find("consumed");
@@ -61,11 +60,11 @@ Status Env::start(Resources&) {
       return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", resume->folder.string());
     ASSIGN_OR_RETURN(consumed_, OrdinalSet::from_json(*consumed));
   }
-  if (environment_ == nullptr) {
-    ASSIGN_OR_RETURN(environment_, make_environment(services().tenant(tenant_).environment));
-    ASSIGN_OR_RETURN(reward_, make_reward(services().tenant(tenant_).reward));
-  }
-  return ok();
+  pools_ = outside_of(services().tenant(tenant_));
+  outside_ = resources.get_if<Outside>("outside");
+  CHECK(!pools_.asks() || outside_ != nullptr,
+        "a tenant that asks outside has no resource for it");
+  return make_judges();
 }
 
 Result<EnvironmentTask> Env::task_of(uint64_t ordinal) {
@@ -73,39 +72,48 @@ Result<EnvironmentTask> Env::task_of(uint64_t ordinal) {
 }
 
 Result<bool> Env::work() {
-  if (services().replica() != 0 || task_.room() <= 0) return false;
+  num_asked_ = 0;
+  if (outside_ != nullptr) receive_answers();
+  if (services().replica() != 0) return false;
+  if (is_asked_outside()) return send_asked_tasks();
+  return task_.room() > 0 ? make_task() : false;
+}
+
+Result<bool> Env::make_task() {
   const uint64_t ordinal = consumed_.next_free(next_ordinal_);
   next_ordinal_ = ordinal + 1;
   auto task = task_of(ordinal);
   if (task.ok() && std::cmp_greater(task->prompt.size(), options_.text_bytes_max))
     task = error(Code::kExhausted, "the prompt of task {} has {} bytes, text_bytes_max is {}",
                  ordinal, task->prompt.size(), options_.text_bytes_max);
-  if (!task.ok()) {
-    services().count("task_faults", 1);
-    if (++num_task_faults_ < options_.task_faults_max) return true;
-    return std::move(task).error().while_doing(
-        fmt::format("{} tasks in a row failed, the last one was {}", num_task_faults_, ordinal));
-  }
+  if (!task.ok()) return count_task_fault(ordinal, std::move(task).error());
   num_task_faults_ = 0;
   // A task answers no message: its cause is the work call itself.
-  task_.send({.ordinal = ordinal, .prompt = std::move(task->prompt)}, for_tenant(tenant_));
+  task_.send({.ordinal = ordinal,
+              .prompt = std::move(task->prompt),
+              .messages = std::move(task->messages),
+              .tools = std::move(task->tools)},
+             for_tenant(tenant_));
   return task_.room() > 0;
 }
 
-Result<EnvironmentStep> Env::judge(const Action& action, Worlds::Played& played) {
-  ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
+/// The node fails if too many tasks in a row did.
+Result<bool> Env::count_task_fault(uint64_t ordinal, Error error) {
+  services().count("task_faults", 1);
+  if (++num_task_faults_ < options_.task_faults_max) return true;
+  return std::move(error).while_doing(
+      fmt::format("{} tasks in a row failed, the last one was {}", num_task_faults_, ordinal));
+}
+
+Result<EnvironmentStep> Env::judge(const EnvironmentTask& task, Worlds::Played& played) {
   // Each call gets the full time limit. A lost world needs many calls, because it repeats all
   // turns.
   const auto alive = [this] { (void)services().progress(); };
   ASSIGN_OR_RETURN(auto step, Worlds::play(
                                   played, [&] { return environment_->begin(task); }, alive));
-  if (step.done && reward_ != nullptr) {
-    ASSIGN_OR_RETURN(step.reward, reward_->score(task, played.texts, step.reward));
-  }
-  if (step.done && !std::isfinite(step.reward))
-    return error(Code::kInvalid, "the {} gave the reward {} for task {}",
-                 reward_ != nullptr ? "tenant's reward" : "environment", step.reward,
-                 action.ordinal)
+  if (step.done && judges_.empty() && !std::isfinite(step.reward))
+    return error(Code::kInvalid, "the environment gave the reward {} for task {}", step.reward,
+                 played.ordinal)
         .note("a reward is a finite number");
   return step;
 }
@@ -114,41 +122,94 @@ Result<EnvironmentStep> Env::judge(const Action& action, Worlds::Played& played)
 /// of a run waits for the calls that are running, not for actions that wait for their turn.
 Status Env::drain() {
   is_draining_ = true;
+  if (outside_ != nullptr) outside_->stop();
+  judging_.clear();
+  asked_.clear();
+  coming_.clear();
   return ok();
 }
 
 Status Env::on_action(const Action& action) {
+  num_asked_ = 0;
   if (is_draining_) return ok();
   if (action.texts.empty() || action.first_turn < 0 ||
       action.turn + 1 != action.first_turn + static_cast<int64_t>(action.texts.size()))
     return error(Code::kInvalid, "an action of turn {} has {} texts from turn {} on", action.turn,
                  action.texts.size(), action.first_turn);
-  for (const uint64_t trajectory : action.ended) worlds_.forget(trajectory);
-  Observation observation = answer_to(action);
+  for (const uint64_t trajectory : action.ended) forget(trajectory);
+  if (judging_.contains(action.trajectory))
+    return error(Code::kInvalid,
+                 "an action of trajectory {} came before the answer to its last one",
+                 action.trajectory);
+  Judging judging;
+  judging.ordinal = action.ordinal;
+  judging.attempt = action.attempt;
+  judging.turn = action.turn;
+  judging.cause = services().delivery().ref.step;
   auto* played = worlds_.add(action, static_cast<size_t>(options_.worlds_max));
   if (played == nullptr) {
     services().count("trajectories_unknown", 1);
-    observation.needs_history = true;
-    observation_.send(std::move(observation));
+    Observation unknown;
+    unknown.trajectory = action.trajectory;
+    unknown.attempt = action.attempt;
+    unknown.turn = action.turn;
+    unknown.needs_history = true;
+    observation_.send(std::move(unknown));
     return ok();
   }
-  ASSIGN_OR_RETURN(auto step, judge(action, *played));
-  if (step.done) worlds_.forget(action.trajectory);
-  observation.is_too_long = std::cmp_greater(step.text.size(), options_.text_bytes_max);
-  if (!observation.is_too_long) observation.text = std::move(step.text);
+  if (is_asked_outside()) {
+    RETURN_IF_ERROR(ask_step(action.trajectory, *played, action.first_turn));
+    judging_[action.trajectory] = std::move(judging);
+    return ok();
+  }
+  ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
+  ASSIGN_OR_RETURN(auto step, judge(task, *played));
+  if (!step.done || judges_.empty()) {
+    if (step.done) forget(action.trajectory);
+    send_step(action.trajectory, judging, std::move(step));
+    return ok();
+  }
+  judging_[action.trajectory] = std::move(judging);
+  return score(action.trajectory, task, played->texts, step.reward);
+}
+
+void Env::send_step(uint64_t trajectory, const Judging& judging, EnvironmentStep step) {
+  Observation observation;
+  observation.trajectory = trajectory;
+  observation.attempt = judging.attempt;
+  observation.turn = judging.turn;
+  observation.is_too_long = is_longer(step, options_.text_bytes_max);
+  if (!observation.is_too_long) {
+    observation.text = std::move(step.text);
+    observation.messages = std::move(step.messages);
+  }
   observation.reward = step.done ? step.reward : 0;
+  observation.scores = judging.scores;
   observation.is_done = step.done;
-  observation_.send(std::move(observation));
-  return ok();
+  observation_.send(std::move(observation),
+                    for_tenant(tenant_).answering({services().self(), judging.cause}));
+}
+
+void Env::send_fault(uint64_t trajectory, const Judging& judging, const Error& error) {
+  services().count("action_faults", 1);
+  forget(trajectory);
+  Observation observation;
+  observation.trajectory = trajectory;
+  observation.attempt = judging.attempt;
+  observation.turn = judging.turn;
+  observation.is_done = true;
+  observation.fault = error.text();
+  observation_.send(std::move(observation),
+                    for_tenant(tenant_).answering({services().self(), judging.cause}));
 }
 
 void Env::refuse_action(const Action& action, const Error& error) {
-  services().count("action_faults", 1);
-  worlds_.forget(action.trajectory);
-  Observation observation = answer_to(action);
-  observation.is_done = true;
-  observation.fault = error.text();
-  observation_.send(std::move(observation));
+  judging_.erase(action.trajectory);
+  Judging judging;
+  judging.attempt = action.attempt;
+  judging.turn = action.turn;
+  judging.cause = services().delivery().ref.step;
+  send_fault(action.trajectory, judging, error);
 }
 
 }  // namespace primerl

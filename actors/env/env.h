@@ -1,25 +1,35 @@
 /// Sends tasks to one tenant's rollouts and judges the policy's answers with the tenant's
-/// environment and, if it names one, its reward. If the node has replicas, the first gives the
-/// tasks and the others judge. Each replica serves one rollout at a time, so no rollout waits for
-/// another one's environment.
+/// environment and its rewards. If the node has replicas, the first gives the tasks and the others
+/// judge.
 ///
 ///            [ env ]  -> task
 ///   action ~~~>       ~~~> observation
 ///
-/// Threads: own thread (an environment may block). State: the next ordinal, and the actions of
-/// unfinished trajectories; everything else follows from these. Order: ordinals rise; a resumed run
-/// skips those that it has consumed. Restartable: an instance stuck in a call is abandoned and
-/// replaced.
+/// An environment of this process is called in the handler: each replica serves one rollout at a
+/// time, so no rollout waits for another one's environment. An environment or a reward outside of
+/// the process (outside.h) is asked, and its answer is received in a work call: one replica serves all
+/// rollouts.
+///
+/// Threads: own thread (an environment may block). State: the next ordinal, the actions of
+/// unfinished trajectories, and what was asked; everything else follows from these. Order: ordinals
+/// rise; a resumed run skips those that it has consumed. Restartable: an instance stuck in a call
+/// is abandoned and replaced.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "actors/common/ordinals.h"
 #include "actors/env/environment.h"
+#include "actors/env/outside_calls.h"
 #include "actors/env/reward.h"
 #include "actors/env/worlds.h"
 #include "actors/messages/rollout.h"
 #include "graph/contract.h"
+#include "graph/outside.h"
+#include "graph/tenant_outside.h"
 
 namespace primerl {
 
@@ -29,12 +39,15 @@ struct EnvOptions {
   int64_t text_bytes_max = int64_t{4} << 20;  // longest answer of the environment, longest prompt
 };
 
+/// Tasks that are asked outside before rollouts need them.
+inline constexpr size_t kTasksAheadMax = 64;
+
 class Env final : public Actor {
  public:
   using Options = EnvOptions;
   static Contract contract();
   explicit Env(const EnvOptions& options) : options_(options) {}
-  /// With an environment that exists already, for tests.
+  /// With an environment that exists already, for tests and rehearsals.
   Env(const EnvOptions& options, std::unique_ptr<Environment> environment)
       : options_(options), environment_(std::move(environment)) {}
 
@@ -43,23 +56,92 @@ class Env final : public Actor {
   Status drain() override;
 
  private:
+  /// An action that waits for answers from outside.
+  struct Judging {
+    uint64_t ordinal = 0;  // of the task
+    uint32_t attempt = 0;
+    int32_t turn = 0;
+    uint64_t cause = 0;          // step of this group that got the action
+    std::vector<double> scores;  // of each reward
+    uint32_t num_missing = 0;    // scores that have not come
+    template <class F>
+    static void fields(F& f) {
+      f("ordinal", &Judging::ordinal)("attempt", &Judging::attempt)("turn", &Judging::turn)(
+          "cause", &Judging::cause)("scores", &Judging::scores)("num_missing",
+                                                                &Judging::num_missing);
+    }
+  };
+  /// The use of an answer: a task, a step, or the score of a reward.
+  struct Asked {
+    enum class Kind : uint8_t { kTask, kStep, kScore };
+    Kind kind = Kind::kTask;
+    uint64_t of = 0;      // ordinal of the task, or trajectory
+    uint32_t reward = 0;  // index, for kScore
+    template <class F>
+    static void fields(F& f) {
+      f("kind", &Asked::kind)("of", &Asked::of)("reward", &Asked::reward);
+    }
+  };
+  struct Coming {
+    bool is_here = false;
+    Task task;
+    template <class F>
+    static void fields(F& f) {
+      f("is_here", &Coming::is_here)("task", &Coming::task);
+    }
+  };
+  struct Judge {
+    std::unique_ptr<Reward> reward;  // null: outside
+    double weight = 1;
+  };
+
+  // env.cc
   Status on_action(const Action& action);
   void refuse_action(const Action& action, const Error& error);
-  Result<EnvironmentStep> judge(const Action& action, Worlds::Played& played);
-
+  Result<EnvironmentStep> judge(const EnvironmentTask& task, Worlds::Played& played);
   Result<EnvironmentTask> task_of(uint64_t ordinal);
+  Result<bool> make_task();
+  Result<bool> count_task_fault(uint64_t ordinal, Error error);
+  void send_step(uint64_t trajectory, const Judging& judging, EnvironmentStep step);
+  void send_fault(uint64_t trajectory, const Judging& judging, const Error& error);
+
+  // env_outside.cc
+  Status make_judges();
+  bool is_asked_outside() const { return pools_.environment >= 0; }
+  /// The trajectory has ended.
+  void forget(uint64_t trajectory);
+  Status ask(Asked asked, OutsideCall call);
+  Result<bool> send_asked_tasks();
+  Status ask_step(uint64_t trajectory, const Worlds::Played& played, int32_t first_turn);
+  void receive_answers();
+  Status on_answer(const Asked& asked, const OutsideAnswer& answer);
+  Status on_task_answer(uint64_t ordinal, const OutsideAnswer& answer);
+  Status on_step_answer(uint64_t trajectory, const OutsideAnswer& answer);
+  Status on_score_answer(const Asked& asked, const OutsideAnswer& answer);
+  /// Scores a trajectory that its environment has ended, or asks for scores, and sends the result
+  /// if none is missing.
+  Status score(uint64_t trajectory, const EnvironmentTask& task,
+               const std::vector<std::string>& texts, double given);
+  Status send_scored(uint64_t trajectory);
+  uint32_t seed_of(uint64_t ordinal) const;
 
   const EnvOptions options_;
   // Constant after start.
   TenantSlot tenant_;
   OrdinalSet consumed_;
+  TenantOutside pools_;
+  Outside* outside_ = nullptr;  // null: nothing is asked outside
   // Touched only by handlers.
-  std::unique_ptr<Environment> environment_;
-  std::unique_ptr<Reward> reward_;  // null: the environment's own reward is used
+  std::unique_ptr<Environment> environment_;  // null: outside
+  std::vector<Judge> judges_;                 // empty: the environment's own reward is used
   uint64_t next_ordinal_ = 0;
   int64_t num_task_faults_ = 0;  // in a row
   bool is_draining_ = false;
-  Worlds worlds_;  // destroyed before their environment
+  Worlds worlds_;                        // destroyed before their environment
+  std::map<uint64_t, Judging> judging_;  // by trajectory
+  std::map<uint64_t, Asked> asked_;      // by call; at most kOutsideCallsMax
+  std::map<uint64_t, Coming> coming_;    // by ordinal; at most kTasksAheadMax
+  uint32_t num_asked_ = 0;               // by this handler
   Out<Task> task_;
   Out<Observation> observation_;
 };

@@ -17,6 +17,7 @@
 #include "graph/base/random.h"
 #include "graph/base/result.h"
 #include "graph/catalog.h"
+#include "kernels/text/chat/message.h"
 
 namespace primerl {
 
@@ -24,6 +25,10 @@ namespace primerl {
 struct EnvironmentTask {
   std::string prompt;
   std::string answer;  // the environment's own; never shown to the policy
+  std::string row =
+      {};  // the row of a data set as a JSON object, for rewards; empty: there is none
+  std::vector<ChatMessage> messages = {};  // with a chat template they replace `prompt`
+  std::string tools = {};                  // JSON array of the tools that the policy may call
 };
 
 /// The result of the last action: either more text to read, or the end with its reward.
@@ -31,6 +36,7 @@ struct EnvironmentStep {
   std::string text;   // appended to the trajectory; empty when done
   double reward = 0;  // any finite number, see reward.h; counts only when done
   bool done = false;
+  std::vector<ChatMessage> messages = {};  // with a chat template they replace `text`
 };
 
 /// The state of one trajectory between its turns. It is destroyed when the trajectory has ended, or

@@ -25,16 +25,23 @@ class Worlds {
     uint64_t ordinal = 0;            // of the task
     uint64_t last_use = 0;           // number of the last use; rises
     std::vector<std::string> texts;  // actions so far
-    std::shared_ptr<World> world;    // null: not made yet, or lost in a restart
+    /// For an environment outside: digest() of the observation of each earlier action.
+    std::vector<std::string> observed;
+    std::shared_ptr<World> world;  // null: not made yet, or lost in a restart
 
     template <class F>
     static void fields(F& f) {
-      f("ordinal", &Played::ordinal)("last_use", &Played::last_use)("texts", &Played::texts);
+      f("ordinal", &Played::ordinal)("last_use", &Played::last_use)("texts", &Played::texts)(
+          "observed", &Played::observed);
     }
   };
 
   /// Adds the action's texts and returns the trajectory; null when the earlier turns are not known.
   Played* add(const Action& action, size_t worlds_max);
+  Played* find(uint64_t trajectory) {
+    const auto found = played_.find(trajectory);
+    return found == played_.end() ? nullptr : &found->second;
+  }
   void forget(uint64_t trajectory) { played_.erase(trajectory); }
   size_t size() const { return played_.size(); }
 

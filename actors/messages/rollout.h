@@ -75,7 +75,8 @@ struct Observation {
   /// Messages that follow the policy's turn if the tenant has a chat template; `text` as one user message
   /// if there are none.
   std::vector<ChatMessage> messages = {};
-  double reward = 0;  // when done
+  double reward = 0;                // when done
+  std::vector<double> scores = {};  // of each reward of the tenant, without its weight; when done
   bool is_done = false;
   bool is_too_long = false;    // the text is left out; the trajectory ends as truncated
   bool needs_history = false;  // the earlier turns are not known: send all of them
@@ -85,8 +86,9 @@ struct Observation {
   static void fields(F& f) {
     using O = Observation;
     f("trajectory", &O::trajectory)("attempt", &O::attempt)("turn", &O::turn)("text", &O::text)(
-        "messages", &O::messages)("reward", &O::reward)("is_done", &O::is_done)(
-        "is_too_long", &O::is_too_long)("needs_history", &O::needs_history)("fault", &O::fault);
+        "messages", &O::messages)("reward", &O::reward)("scores", &O::scores)(
+        "is_done", &O::is_done)("is_too_long", &O::is_too_long)("needs_history", &O::needs_history)(
+        "fault", &O::fault);
   }
 };
 
@@ -104,6 +106,7 @@ struct Trajectory {
   std::vector<VersionSpan> spans;  // of sampled tokens, positions in `tokens`
   Blob kept;  // kernels/engine/kept_sets.h, one entry per sampled token; empty: all were kept
   double reward = 0;
+  std::vector<double> scores = {};  // of each reward of the tenant, without its weight
   int32_t num_turns = 0;
   bool is_truncated = false;
 
@@ -112,15 +115,15 @@ struct Trajectory {
     using T = Trajectory;
     f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)(
         "tokens", &T::tokens)("sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)(
-        "kept", &T::kept)("reward", &T::reward)("num_turns", &T::num_turns)("is_truncated",
-                                                                            &T::is_truncated);
+        "kept", &T::kept)("reward", &T::reward)("scores", &T::scores)("num_turns", &T::num_turns)(
+        "is_truncated", &T::is_truncated);
   }
 };
 
 /// All members of one group have ended.
 struct TrajectoryGroup {
   static constexpr std::string_view kName = "TrajectoryGroup";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t ordinal = 0;  // of the task; the group's name
   uint32_t attempt = 0;

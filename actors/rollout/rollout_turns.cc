@@ -271,6 +271,7 @@ Status Rollout::on_observation(const Observation& observation) {
   } else if (!observation.fault.empty()) {
     fail(member_id, "the environment: " + observation.fault);
   } else if (observation.is_done) {
+    trajectory.scores = observation.scores;
     if (std::isfinite(observation.reward))
       finish(member_id, observation.reward, trajectory.is_truncated);
     else

@@ -125,8 +125,27 @@ void RewardTotals::add(const TrajectoryGroup& group) {
   for (const double reward : rewards_of(group)) add(reward);
 }
 
+/// The mean score of each reward of the tenant over the members that trained.
+MetricValues score_means(const std::vector<PooledGroup>& groups, const Tenant& tenant) {
+  MetricValues means;
+  for (size_t reward = 0; reward < tenant.rewards.size(); ++reward) {
+    double sum = 0;
+    int64_t count = 0;
+    for (const auto& pooled : groups)
+      for (const auto& member : pooled.group.members) {
+        if (member.is_failed || reward >= member.scores.size()) continue;
+        sum += member.scores[reward];
+        ++count;
+      }
+    if (count > 0)
+      means.emplace_back(fmt::format("reward/{}/mean", tenant.rewards[reward].label),
+                         sum / static_cast<double>(count));
+  }
+  return means;
+}
+
 MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
-                           PolicyVersion version) {
+                           PolicyVersion version, const Tenant& tenant) {
   RewardTotals all = filtered, trained;
   double staleness_sum = 0, length_sum = 0;
   int64_t staleness_max = 0, length_max = 0, num_truncated = 0, num_failed = 0;
@@ -146,7 +165,7 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
     }
   }
   const double samples = static_cast<double>(std::max<int64_t>(trained.count, 1));
-  return {
+  MetricValues metrics = {
       {"reward/all/mean", all.mean()},
       {"reward/all/min", all.min},
       {"reward/all/max", all.max},
@@ -160,6 +179,8 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
       {"progress/samples_failed", static_cast<double>(num_failed)},
       {"progress/groups_filtered", static_cast<double>(filtered.num_groups)},
   };
+  for (auto& mean : score_means(groups, tenant)) metrics.push_back(std::move(mean));
+  return metrics;
 }
 
 void LossReasons::add(RolloutEnd end, const std::string& reason) {

@@ -63,7 +63,7 @@ struct RewardTotals {
 /// groups that were filtered out since the last step. reward/all/* includes them: without its
 /// perfect groups, which do not train, a good policy would look worse than it is.
 MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
-                           PolicyVersion version);
+                           PolicyVersion version, const Tenant& tenant);
 
 /// Counts why groups in a row did not train. Reasons that differ only in numbers count as one.
 class LossReasons {

@@ -297,8 +297,8 @@ void Trainer::end_step(const Result<TrainReport>& report) {
   loss_reasons_.clear();
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
   finished_step_ =
-      FinishedStep{batch_metrics(groups, filtered_, version_), services().now(), report->num_tokens,
-                   report->num_loss_tokens, report->num_pass_tokens};
+      FinishedStep{batch_metrics(groups, filtered_, version_, tenant()), services().now(),
+                   report->num_tokens, report->num_loss_tokens, report->num_pass_tokens};
   add_report(*report, finished_step_->values);
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,

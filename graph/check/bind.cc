@@ -33,26 +33,26 @@ std::vector<std::string> names_of(const auto& contracts) {
   return names;
 }
 
+/// `key_span`: the position of the tenant's key.
 template <class Contract, class Chosen>
-void bind_choice(Entry& entry, const NamedTable& tenant,
+void bind_choice(Value& value, Span key_span, const NamedTable& tenant,
                  const NamedChoice<Contract, Chosen>& choice, Draft& draft) {
   auto& diagnostics = draft.diagnostics;
-  if (!entry.value.is_table()) {
+  if (!value.is_table()) {
     auto& found =
-        diagnostics.error("G021", entry.value.span, "'{}' of tenant '{}' must be a table, not {}",
-                          choice.key, tenant.name, entry.value.kind());
-    if (entry.value.is_string())
-      found.suggest(
-          fmt::format("write {} = {{ name = \"{}\" }}", choice.key, entry.value.as_string()));
+        diagnostics.error("G021", value.span, "'{}' of tenant '{}' must be a table, not {}",
+                          choice.key, tenant.name, value.kind());
+    if (value.is_string())
+      found.suggest(fmt::format("write {} = {{ name = \"{}\" }}", choice.key, value.as_string()));
     return;
   }
-  Table& table = entry.value.as_table();
+  Table& table = value.as_table();
   const std::string what = fmt::format("the {} of tenant '{}'", choice.key, tenant.name);
   correct_key(table, what, *choice.name_option.find("name"), {}, diagnostics);
   const Entry* name = table.find("name");
   if (name == nullptr || !name->value.is_string()) {
     Table only_name = only(table, {"name"});
-    only_name.span = entry.value.span;
+    only_name.span = value.span;
     choice.name_option.bind(only_name, what, {}, &choice.chosen, diagnostics);
     return;
   }
@@ -71,11 +71,17 @@ void bind_choice(Entry& entry, const NamedTable& tenant,
   const std::string named = fmt::format("{} '{}'", choice.key, contract->name);
   const std::shared_ptr<void> bound = contract->options.make ? contract->options.make() : nullptr;
   const size_t num_errors = diagnostics.num_errors();
-  contract->options.bind(table, named, {"name"}, bound.get(), diagnostics);
+  const std::vector<std::string> common = choice.name_option.names();
+  Table only_common = only(table, common);
+  only_common.span = table.span;
+  choice.name_option.bind(only_common, what, {}, &choice.chosen, diagnostics);
+  contract->options.bind(table, named, common, bound.get(), diagnostics);
   resolve_files(contract->options, table, bound.get(), what, draft);
+  if (diagnostics.num_errors() == num_errors)
+    note_digests(contract->options, table, bound.get(), draft);
   if (contract->validate && diagnostics.num_errors() == num_errors)
     if (const Status valid = contract->validate(bound.get()); !valid.ok())
-      refuse_options(draft, table, entry.key_span, named, valid.error());
+      refuse_options(draft, table, key_span, named, valid.error());
   choice.chosen.options = bound;
   choice.chosen.contract = &*contract;
 }
@@ -165,6 +171,40 @@ void bind_adapter_path(const NamedTable& tenant, TenantAdapter& adapter, Draft& 
       .suggest("name a PEFT folder, such as weights/ of a checkpoint");
 }
 
+/// "exact", and "exact#2" for the second reward of that name.
+void label_rewards(std::vector<TenantReward>& rewards) {
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    const auto same =
+        std::count_if(rewards.begin(), rewards.begin() + static_cast<std::ptrdiff_t>(i),
+                      [&](const TenantReward& each) { return each.name == rewards[i].name; });
+    rewards[i].label =
+        same == 0 ? rewards[i].name : fmt::format("{}#{}", rewards[i].name, same + 1);
+  }
+}
+
+/// `reward = { ... }`, or a list of such tables.
+void bind_rewards(Entry& entry, const NamedTable& spec, Tenant& tenant, Draft& draft) {
+  std::vector<Value*> values;
+  if (entry.value.is_array())
+    for (Value& value : entry.value.as_array()) values.push_back(&value);
+  else
+    values.push_back(&entry.value);
+  if (values.empty() || values.size() > kTenantRewardsMax) {
+    draft.diagnostics
+        .error("G085", entry.value.span, "'reward' of tenant '{}' lists {} rewards", spec.name,
+               values.size())
+        .note(fmt::format("a list has 1 to {} tables", kTenantRewardsMax));
+    return;
+  }
+  for (Value* value : values)
+    bind_choice(
+        *value, entry.key_span, spec,
+        NamedChoice<RewardContract, TenantReward>{"reward", reward_options(), draft.catalog.rewards,
+                                                  tenant.rewards.emplace_back()},
+        draft);
+  label_rewards(tenant.rewards);
+}
+
 void bind_tenants(Draft& draft) {
   for (const auto& spec : draft.spec.tenants) {
     DraftTenant tenant;
@@ -176,16 +216,13 @@ void bind_tenants(Draft& draft) {
     bind_adapter_path(spec, tenant.tenant.adapter, draft);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
     if (Entry* environment = spec.table->find("environment"))
-      bind_choice(*environment, spec,
+      bind_choice(environment->value, environment->key_span, spec,
                   NamedChoice<EnvironmentContract, TenantEnvironment>{
                       "environment", environment_options(), draft.catalog.environments,
                       tenant.tenant.environment},
                   draft);
     if (Entry* reward = spec.table->find("reward"))
-      bind_choice(*reward, spec,
-                  NamedChoice<RewardContract, TenantReward>{
-                      "reward", reward_options(), draft.catalog.rewards, tenant.tenant.reward},
-                  draft);
+      bind_rewards(*reward, spec, tenant.tenant, draft);
     draft.tenants.push_back(std::move(tenant));
   }
 }

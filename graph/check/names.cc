@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "graph/base/file_digest.h"
+
 namespace primerl {
 namespace {
 
@@ -33,15 +35,43 @@ void resolve_files(const OptionSet& options, const Table& table, void* bound,
     if (entry == nullptr) continue;
     if (field.table != nullptr && entry->value.is_table())
       resolve_files(*field.table, entry->value.as_table(), field.nested(bound), what, draft);
-    if (!field.reference || field.constraint.refers.kind != "file" || !entry->value.is_string())
-      continue;
-    std::string& name = *field.reference(bound);
-    if (name.empty()) continue;
-    name = absolute_path(draft.file, entry->value);
-    std::error_code fault;
-    if (std::filesystem::is_regular_file(name, fault)) continue;
-    draft.diagnostics.error("G046", entry->value.span, "'{}' of {} is not a file", field.name, what)
-        .note(fmt::format("looked for '{}'", name));
+    if (field.constraint.refers.kind != "file") continue;
+    const auto resolve = [&](std::string& name, const Value& value) {
+      if (name.empty()) return;
+      name = absolute_path(draft.file, value);
+      std::error_code fault;
+      if (std::filesystem::is_regular_file(name, fault)) return;
+      draft.diagnostics.error("G046", value.span, "'{}' of {} is not a file", field.name, what)
+          .note(fmt::format("looked for '{}'", name));
+    };
+    if (field.reference && entry->value.is_string()) resolve(*field.reference(bound), entry->value);
+    if (!field.references || !entry->value.is_array()) continue;
+    auto& names = *field.references(bound);
+    for (size_t i = 0; i < names.size(); ++i) resolve(names[i], entry->value.as_array()[i]);
+  }
+}
+
+void note_digests(const OptionSet& options, const Table& table, void* bound, Draft& draft) {
+  for (const auto& field : options.fields) {
+    const OptionField* digest = options.find(field.name + "_sha256");
+    if (digest == nullptr || table.find(digest->name) != nullptr) continue;
+    const std::vector<std::string> names =
+        field.references ? *field.references(bound) : std::vector{*field.reference(bound)};
+    Value::Array digests;
+    for (const std::string& name : names) {
+      if (name.empty()) continue;
+      auto found = file_sha256(name);
+      if (!found.ok()) {
+        draft.diagnostics.error("G046", table.span, "{}", found.error().message());
+        return;
+      }
+      digests.emplace_back(std::move(*found), Span());
+    }
+    if (digests.empty()) continue;
+    if (field.references)
+      digest->assign(bound, Value(std::move(digests), Span()));
+    else
+      digest->assign(bound, digests.front());
   }
 }
 

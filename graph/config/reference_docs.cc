@@ -72,7 +72,8 @@ std::string graph_file_page() {
           "`environment = { name = \"...\", ... }` names the environment and has its options "
           "([environments](environments.md)). `reward = { name = \"...\", ... }` names the reward "
           "of a finished trajectory ([rewards](rewards.md)); without it, the environment gives the "
-          "reward.\n\n";
+          "reward. `reward = [{ ... }, { ... }]` names several; each has a `weight` (1), and the "
+          "reward is the sum of scores times weights.\n\n";
     if (title == "[resource.<name>]")
       text += "It also has the options of its kind and backend ([resources](resources.md)).\n\n";
     if (title == "[node.<name>]")

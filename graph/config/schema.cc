@@ -192,11 +192,21 @@ Json choice_schema(const OptionSet& name_option, const auto& contracts) {
   return schema;
 }
 
+/// A value of the schema `one`, or a list of such values.
+Json one_or_list(const Json& one) {
+  const Json list = Json::object()
+                        .set("type", "array")
+                        .set("items", one)
+                        .set("minItems", 1)
+                        .set("maxItems", static_cast<int64_t>(kTenantRewardsMax));
+  return Json::object().set("anyOf", Json(Json::Array{one, list}));
+}
+
 Json tenant_schema(const Catalog& catalog) {
   Json schema = object_schema(tenant_options());
   Json properties = *schema.find("properties");
   properties.set("environment", choice_schema(environment_options(), catalog.environments))
-      .set("reward", choice_schema(reward_options(), catalog.rewards));
+      .set("reward", one_or_list(choice_schema(reward_options(), catalog.rewards)));
   schema.set("properties", std::move(properties));
   return schema;
 }

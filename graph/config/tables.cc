@@ -252,6 +252,8 @@ const OptionSet& reward_options() {
       OptionsOf<R>()
           .field("name", &R::name, refers_to("reward") | required(),
                  "the reward that judges a finished trajectory; a reward is any finite number")
+          .field("weight", &R::weight, between(-1e6, 1e6),
+                 "the reward of a trajectory is the sum of all scores times their weights")
           .take();
   return options;
 }

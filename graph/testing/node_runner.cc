@@ -306,6 +306,7 @@ class NodeRunnerCore::World final : public Services,
  private:
   Resource* find(std::string_view use) override {
     const auto found = resources_.find(use);
+    if (found == resources_.end() && use == "outside") return nullptr;
     CHECK(found != resources_.end(), fmt::format("no resource was given for '{}'", use));
     return found->second;
   }

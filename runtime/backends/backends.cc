@@ -17,6 +17,7 @@
 #include "runtime/backends/devices.h"
 #include "runtime/backends/tenant_options.h"
 #include "runtime/backends/torch_backends.h"
+#include "runtime/outside/outside_workers.h"
 
 namespace primerl {
 namespace {
@@ -204,6 +205,13 @@ std::vector<Backend> make_backends() {
          return process_channel(plan, resource, setup, &make_files_channel);
        }},
       {"weight_channel", "stream", &stream_channel},
+      {"outside", "",
+       [](const Plan&, const PlanResource& resource, const BackendSetup& setup) -> Made {
+         OutsideWorkersSetup workers;
+         workers.spec = *static_cast<const OutsideSpec*>(resource.options.get());
+         workers.log = setup.log;
+         return std::shared_ptr<Resource>(make_outside_workers(std::move(workers)));
+       }},
       {"tokenizer", "",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          auto tokenizer = load_tokenizer(model_folder(plan, resource));

@@ -2,8 +2,10 @@
 #include <unistd.h>
 
 #include "graph/base/counted.h"
+#include "graph/base/suggest.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/graph_options.h"
+#include "runtime/cli/outside_trial.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 
@@ -13,6 +15,7 @@ namespace {
 struct CheckArguments {
   GraphArguments graph;
   bool json = false;
+  bool start = false;
 };
 
 std::string_view rehearsal_word(Rehearsal::End end) {
@@ -29,17 +32,45 @@ std::string_view rehearsal_word(Rehearsal::End end) {
   return "unknown";
 }
 
+/// Names what was not started, in one line.
+std::string not_started_text(const std::vector<std::string>& pools) {
+  if (pools.empty()) return {};
+  return fmt::format(
+      "note: no process was started for {}; `--start` starts them and plays three "
+      "tasks\n",
+      join_names(pools));
+}
+
+/// Starts what the tenants ask outside. The lines go to `document`, or to stdout if it is null.
+/// Returns the exit code.
+int start_outside(const Plan& plan, Json* document) {
+  const auto tried = try_outside(plan);
+  if (!tried.ok()) {
+    if (document != nullptr) document->set("ok", false).set("fault", tried.error().text());
+    complain("error: {}\n", tried.error().text());
+    return kExitBadConfiguration;
+  }
+  if (document != nullptr) document->set("started", Json::list(*tried));
+  for (const std::string& line : *tried)
+    if (document == nullptr) print_text(line + "\n");
+  return kExitDone;
+}
+
 int run_check(const CheckArguments& arguments) {
   CheckedGraph checked = load(arguments.graph);
   check_memory_here(checked, Severity::kError);
   const Rehearsal rehearsal = rehearse(arguments.graph, checked);
-  const int code = checked.plan == nullptr ? kExitBadConfiguration : kExitDone;
+  int code = checked.plan == nullptr ? kExitBadConfiguration : kExitDone;
+  const auto pools =
+      checked.plan == nullptr ? std::vector<std::string>() : outside_pools(*checked.plan);
   if (arguments.json) {
     Json document = to_json(checked.diagnostics, checked.sources);
     document.set("ok", checked.plan != nullptr);
     document.set("rehearsal", rehearsal_word(rehearsal.end));
+    if (!pools.empty() && !arguments.start) document.set("not_started", Json::list(pools));
     if (checked.plan != nullptr)
       document.set("graph_hash", fmt::format("{:016x}", checked.plan->graph_hash));
+    if (code == kExitDone && arguments.start) code = start_outside(*checked.plan, &document);
     print_json(document);
     return code;
   }
@@ -51,6 +82,8 @@ int run_check(const CheckArguments& arguments) {
                            counted(checked.plan->edges.size(), "edge"),
                            counted(checked.plan->tenants.size(), "tenant"),
                            rehearsal.text.empty() ? "" : "; ", rehearsal.text));
+  if (code == kExitDone && arguments.start) return start_outside(*checked.plan, nullptr);
+  print_text(not_started_text(pools));
   return code;
 }
 
@@ -58,11 +91,14 @@ int run_check(const CheckArguments& arguments) {
 
 Command check_command() {
   auto arguments = std::make_shared<CheckArguments>();
-  return {"check", "reports every fault of a graph file; starts nothing",
+  return {"check", "reports every fault of a graph file; starts nothing without --start",
           "primerl-graph check examples/reverse_text/graph.toml",
           [arguments](Arguments& flags) {
             arguments->graph.declare(flags);
             arguments->graph.declare_rehearsal(flags);
+            flags.flag(arguments->start, "--start",
+                       "starts the workers of environments and rewards, plays three tasks and "
+                       "stops them");
             flags.flag(arguments->json, "--json", "prints the findings as JSON");
           },
           [arguments] { return run_check(*arguments); }};

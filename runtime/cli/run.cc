@@ -15,6 +15,7 @@
 #include "kernels/weights/channel.h"
 #include "runtime/backends/devices.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/outside_trial.h"
 #include "runtime/cli/summary.h"
 #include "runtime/control/changed_values.h"
 #include "runtime/control/run_session.h"
@@ -131,6 +132,9 @@ Prepared prepare(RunArguments arguments) {
     return refuse(valid.error(), kExitBadConfiguration);
   if (const Status usable = check_devices_here(*prepared.plan); !usable.ok())
     return refuse(usable.error(), kExitBadConfiguration);
+  if (prepared.resume.run_folder.empty())
+    if (const auto tried = try_outside(*prepared.plan); !tried.ok())
+      return refuse(tried.error(), kExitBadConfiguration);
   const auto keys = read_peer_keys(arguments.peer_keys, *prepared.plan);
   if (!keys.ok()) return refuse(keys.error(), kExitBadConfiguration);
   if (*keys) prepared.hosts.keys = (*keys)->own;

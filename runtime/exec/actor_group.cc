@@ -87,6 +87,10 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
     auto made = setup().factory(plan, resource);
     if (!made.ok())
       return Error(made.error()).while_doing(fmt::format("starting '{}'", planned_.name));
+    if (auto* outside = dynamic_cast<Outside*>(made->get())) {
+      outside->set_wake(setup().wake);
+      outsides_.push_back(outside);
+    }
     common_->owned.push_back(std::move(made).value());
   }
   if (from != nullptr) RETURN_IF_ERROR(restore_resources(*from));
@@ -111,6 +115,7 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
 
 void ActorGroup::Body::destroy() {
   slots_.clear();
+  outsides_.clear();
   common_->owned.clear();
 }
 
@@ -247,6 +252,10 @@ std::optional<Time> ActorGroup::next_timer() const {
   return next;
 }
 void ActorGroup::wake(Time now) { body_->wake(now); }
+void ActorGroup::answers_arrived() {
+  body_->arm_work();
+  body_->after_change();
+}
 bool ActorGroup::ready() const { return body_->ready(); }
 bool ActorGroup::step(Time now) {
   if (is_replaying()) return body_->replayed_step();
@@ -294,6 +303,7 @@ void ActorGroup::peer_up(GroupId peer, uint32_t incarnation, Time now) {
   body_->peer_up(peer, incarnation, now);
 }
 std::vector<std::shared_ptr<Resource>> ActorGroup::take_resources() {
+  body_->outsides_.clear();
   return std::exchange(body_->common_->owned, {});
 }
 void ActorGroup::destroy() { body_->destroy(); }

@@ -190,6 +190,9 @@ struct GroupSetup {
   ProcessServices* process_services = nullptr;  // must stay valid while the group exists
   GroupExecutor* executor = nullptr;            // must stay valid while the group exists
   ResourceFactory factory;                      // makes the group's own resources, in start()
+  /// Called on any thread when an Outside of the group has answers; then the executor must call
+  /// answers_arrived(). Empty: the executor looks at ready() after each step.
+  std::function<void()> wake;
   /// Resources that groups share (weight channel, tokenizer), by index of Plan::resources; null for
   /// a resource that one group owns. They must stay valid while the group exists.
   std::vector<Resource*> shared_resources;
@@ -262,6 +265,8 @@ class ActorGroup {
   std::optional<Time> next_timer() const;
   /// Moves timers that are due at `now` into the inbox.
   void wake(Time now);  // not for a replaying group
+  /// An Outside of the group has answers: schedules a work call. Not for a replaying group.
+  void answers_arrived();
 
   /// Whether step() would do something now.
   bool ready() const;

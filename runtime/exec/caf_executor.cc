@@ -110,6 +110,7 @@ Status CafExecutor::Core::prepare() {
     group.shared_resources = shared;
     group.observer = setup_.observer;
     group.cuts = setup_.cuts;
+    group.wake = [this, id] { cells_[id.index()]->order(GroupCell::kAnswers); };
     if (setup_.step_source != nullptr) {
       group.step_source = &setup_.step_source->step_source(id);
       group.incarnation = setup_.step_source->incarnation();

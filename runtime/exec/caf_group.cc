@@ -247,6 +247,8 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
     is_draining_ = true;
   }
   if ((orders & kWake) != 0) armed_ = kNever;
+  if ((orders & kAnswers) != 0 && has_started_ && !has_failed_ && !group_.is_replaying())
+    group_.answers_arrived();
   return true;
 }
 

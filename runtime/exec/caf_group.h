@@ -75,6 +75,7 @@ class GroupCell final : public GroupExecutor {
     kCut = 128,      // join a cut (cut())
     kAside = 256,    // set tenants aside (set_aside()); waits like kDrain
     kCommand = 512,  // handle waiting commands (command()); waits like kDrain
+    kAnswers = 1024,  // answers from outside have arrived
   };
 
   /// `step_source` may be null; otherwise setup.step_source must be the group's own. Both, and

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/outside.h"
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/flow.h"
 #include "runtime/exec/group_state.h"
@@ -61,6 +62,7 @@ class ActorGroup::Body {
 
   // group_step.cc
   bool ready() const;
+  bool may_work() const;
   bool begin_step(Time now);
   void run_step();
   void run_actors();
@@ -165,8 +167,9 @@ class ActorGroup::Body {
   std::vector<int64_t> room_answers_;  // of all actors of a work call
   Time now_;                           // time of the current step or batch
 
-  uint64_t cut_ = 0;    // number of the newest cut that the group joined
-  bool works_ = false;  // some actor implements work()
+  uint64_t cut_ = 0;                      // number of the newest cut that the group joined
+  std::vector<const Outside*> outsides_;  // of the group's resources
+  bool works_ = false;                    // some actor implements work()
   bool work_armed_ = false;
   uint64_t work_arrival_ = 0;
   bool is_started_ = false;

@@ -8,9 +8,17 @@ namespace primerl {
 bool ActorGroup::Body::ready() const {
   if (step_ != Step::kNone) return false;
   if (setup().step_source != nullptr) return replayed_ready();
-  const Flow& flow = *common_->flow;
-  if (work_armed_ && flow.is_open()) return true;
-  return inbox_.pick(flow.num_full()) != Inbox::kNone;
+  if (may_work()) return true;
+  return inbox_.pick(common_->flow->num_full()) != Inbox::kNone;
+}
+
+/// Answers from outside are taken also while a forward output is full: their actor looks for free
+/// space before it sends there.
+bool ActorGroup::Body::may_work() const {
+  if (!work_armed_) return false;
+  if (common_->flow->is_open()) return true;
+  return std::any_of(outsides_.begin(), outsides_.end(),
+                     [](const Outside* outside) { return outside->has_work(); });
 }
 
 void ActorGroup::Body::arm_work() {
@@ -104,9 +112,10 @@ bool ActorGroup::Body::begin_step(Time now) {
   }
   while (true) {
     const Flow& flow = *common_->flow;
-    const bool may_work = work_armed_ && flow.is_open();
-    const uint32_t lane = inbox_.pick(flow.num_full(), may_work ? work_arrival_ : Inbox::kNoWork);
-    if (lane == Inbox::kNone && !may_work) {
+    const bool is_work_due = may_work();
+    const uint32_t lane =
+        inbox_.pick(flow.num_full(), is_work_due ? work_arrival_ : Inbox::kNoWork);
+    if (lane == Inbox::kNone && !is_work_due) {
       after_change();
       return false;
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/outside.h"
+
 namespace primerl {
 namespace {
 
@@ -284,6 +286,9 @@ Resource* Running::find(std::string_view use) {
       if (owned[k] == wanted) return common_->owned[k].get();
     return setup.shared_resources[static_cast<size_t>(wanted)];
   }
+  if (use != Outside::kResourceKind) return nullptr;
+  for (const auto& resource : common_->owned)
+    if (dynamic_cast<Outside*>(resource.get()) != nullptr) return resource.get();
   return nullptr;
 }
 

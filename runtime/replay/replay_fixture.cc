@@ -131,9 +131,10 @@ class GraphFiles {
       if (const auto& chosen = tenant.environment; chosen.contract != nullptr)
         RETURN_IF_ERROR(copy_files(chosen.contract->options, chosen.options.get(),
                                    tenant.name + ".environment", true));
-      if (const auto& chosen = tenant.reward; chosen.contract != nullptr)
-        RETURN_IF_ERROR(copy_files(chosen.contract->options, chosen.options.get(),
-                                   tenant.name + ".reward", true));
+      for (const TenantReward& chosen : tenant.rewards)
+        if (chosen.contract != nullptr)
+          RETURN_IF_ERROR(copy_files(chosen.contract->options, chosen.options.get(),
+                                     tenant.name + ".reward." + chosen.label, true));
     }
     return ok();
   }
@@ -169,11 +170,17 @@ class GraphFiles {
   Status copy_files(const OptionSet& options, const void* bound, const std::string& owner,
                     bool is_read) {
     for (const auto& field : options.fields) {
-      if (!field.reference || field.constraint.refers.kind != "file") continue;
-      // The options are constant; the accessor is used only for reading.
-      const std::string& name = *field.reference(const_cast<void*>(bound));
-      if (!name.empty())
-        RETURN_IF_ERROR(copy_file(fs::path("files") / owner / field.name, name, is_read));
+      if (field.constraint.refers.kind != "file") continue;
+      // The options are constant; the accessors are used only for reading.
+      auto* options_read = const_cast<void*>(bound);
+      const std::vector<std::string> names = field.references
+                                                 ? *field.references(options_read)
+                                                 : std::vector{*field.reference(options_read)};
+      for (size_t i = 0; i < names.size(); ++i)
+        if (!names[i].empty())
+          RETURN_IF_ERROR(copy_file(fs::path("files") / owner / field.name /
+                                        (field.references ? std::to_string(i) : std::string()),
+                                    names[i], is_read));
     }
     return ok();
   }

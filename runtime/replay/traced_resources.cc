@@ -12,6 +12,7 @@
 #include "runtime/replay/resuming_learner.h"
 #include "runtime/replay/traced_engine.h"
 #include "runtime/replay/traced_learner.h"
+#include "runtime/replay/traced_outside.h"
 
 namespace primerl {
 namespace {
@@ -30,11 +31,13 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
   return static_cast<size_t>(most) + 2;
 }
 
-/// The resource. If it is a learner or an engine, `keep` gets its answers.
+/// The resource. If it is a learner, an engine or an Outside, `keep` gets its answers.
 std::shared_ptr<Resource> traced(std::shared_ptr<Resource> made, const KeepAnswer& keep) {
   if (auto learner = std::dynamic_pointer_cast<Learner>(made))
     return std::make_shared<TracedLearner>(std::move(learner), keep);
   if (auto* engine = observed_engine(made)) engine->add(engine_recorder(keep));
+  if (auto outside = std::dynamic_pointer_cast<Outside>(made))
+    return make_recording_outside(std::move(outside), keep);
   return made;
 }
 
@@ -154,6 +157,21 @@ std::string of_tenant(const Plan& plan, TenantSlot tenant) {
   return fmt::format(" of tenant '{}'", plan.tenants[tenant.index()].name);
 }
 
+/// Nothing outside is started before the run resumes.
+std::shared_ptr<Resource> outside_to_follow(const ResourceFactory& make, const Plan& plan,
+                                            int32_t index, Recovery& recovery) {
+  ResumingOutsideSetup setup;
+  setup.make = [make, &plan, index]() -> Result<std::shared_ptr<Outside>> {
+    ASSIGN_OR_RETURN(auto made, make(plan, index));
+    auto outside = std::dynamic_pointer_cast<Outside>(made);
+    CHECK(outside != nullptr, "a resource is not of its kind");
+    return outside;
+  };
+  setup.next = [&recovery, owner = owner_of(plan, index)] { return recovery.take(owner); };
+  setup.is_live = [&recovery] { return recovery.is_live(); };
+  return make_resuming_outside(std::move(setup));
+}
+
 }  // namespace
 
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
@@ -169,6 +187,8 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       *channel_of = channel.get();
       return recovered_channel(std::move(channel), recovery);
     }
+    if (kind_of(plan, index) == Outside::kResourceKind)
+      return outside_to_follow(make, plan, index, recovery);
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (auto engine = std::dynamic_pointer_cast<Engine>(*made)) {
@@ -289,6 +309,9 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
       return std::shared_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
       return std::shared_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
+    // Nothing outside is asked again, at any depth.
+    if (kind == Outside::kResourceKind)
+      return std::shared_ptr<Resource>(make_replayed_outside(next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (learners.is_checked || !is_exact)

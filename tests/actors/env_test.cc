@@ -347,7 +347,7 @@ TEST_F(WorldStory, AnActionWhoseTurnsDoNotAddUpIsRefused) {
 Observation judged_by(TenantReward reward, const std::string& text) {
   Tenant tenant;
   tenant.environment.name = "copy";
-  tenant.reward = std::move(reward);
+  if (!reward.name.empty()) tenant.rewards.push_back(std::move(reward));
   NodeRunner<Env> env;
   env.set_tenants({tenant});
   Action action;
@@ -377,6 +377,21 @@ TEST(EnvReward, GetsTheEnvironmentsReward) {
   };
   const double given = judged_by({}, "x").reward;
   EXPECT_EQ(judged_by({"double", nullptr, &contract}, "x").reward, 2 * given + 1);
+}
+
+TEST(EnvReward, OfSeveralIsTheSumOfScoresTimesWeights) {
+  Tenant tenant;
+  tenant.environment.name = "copy";
+  tenant.rewards = {{"length", nullptr, nullptr, 0.5}, {"exact", nullptr, nullptr, 2}};
+  NodeRunner<Env> env;
+  env.set_tenants({tenant});
+  Action action;
+  action.texts = {"no such word"};
+  (void)env.give("action", action);
+  const auto said = env.take<Observation>("observation");
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0].scores, ElementsAre(1, 0));
+  EXPECT_EQ(said[0].reward, 0.5);
 }
 
 TEST(EnvReward, ThatFailsOrIsNotFiniteFaultsItsRollout) {

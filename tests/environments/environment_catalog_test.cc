@@ -9,15 +9,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
+/// Those that need no file and no process.
+std::vector<EnvironmentContract> self_contained() {
+  auto contracts = environment_contracts();
+  std::erase_if(contracts, [](const EnvironmentContract& contract) {
+    return contract.outside || contract.options.find("file") != nullptr;
+  });
+  EXPECT_EQ(contracts.size(), 4U);
+  return contracts;
+}
+
 TEST(EnvironmentCatalog, NamesTheKnownOnesWhenAskedForAnother) {
   const auto made = make_environment({.name = "reverse_txt", .options = nullptr});
   EXPECT_THAT(made.error().text(), HasSubstr("unknown environment 'reverse_txt'"));
   EXPECT_THAT(made.error().text(),
-              HasSubstr("reverse_text, copy, arithmetic_tool and find_in_pages"));
+              HasSubstr("reverse_text, copy, arithmetic_tool, find_in_pages, dataset, process and "
+                        "python"));
 }
 
 TEST(EnvironmentCatalog, MakesEveryEnvironmentWithItsDefaultsAndItsRewardsStayInRange) {
-  for (const auto& contract : environment_contracts()) {
+  for (const auto& contract : self_contained()) {
     SCOPED_TRACE(contract.name);
     EXPECT_FALSE(contract.doc.empty());
     const auto options = contract.options.make();
@@ -38,7 +49,7 @@ TEST(EnvironmentCatalog, MakesEveryEnvironmentWithItsDefaultsAndItsRewardsStayIn
 }
 
 TEST(EnvironmentCatalog, EveryDemonstrationEarnsTheWholeReward) {
-  for (const auto& contract : environment_contracts()) {
+  for (const auto& contract : self_contained()) {
     SCOPED_TRACE(contract.name);
     auto environment = *make_environment({contract.name, contract.options.make()});
     for (uint64_t ordinal = 0; ordinal < 50; ++ordinal) {
@@ -54,6 +65,11 @@ TEST(EnvironmentCatalog, EveryDemonstrationEarnsTheWholeReward) {
       }
     }
   }
+}
+
+TEST(EnvironmentCatalog, AnEnvironmentOutsideHasNoCodeHere) {
+  EXPECT_THAT(make_environment({"process", nullptr}).error().text(),
+              HasSubstr("environment 'process': it runs outside of the process"));
 }
 
 TEST(EnvironmentCatalog, PassesTheBoundOptions) {

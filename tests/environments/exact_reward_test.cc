@@ -39,6 +39,8 @@ TEST(RewardCatalog, SaysWhichRewardsThereAre) {
               ::testing::AllOf(HasSubstr("unknown reward 'exakt'"), HasSubstr("exact")));
   for (const auto& contract : reward_contracts()) {
     EXPECT_FALSE(contract.doc.empty()) << contract.name;
+    if (contract.outside || contract.name == "json_schema")
+      continue;  // no code here; needs a schema
     EXPECT_TRUE(make_reward({contract.name, contract.options.make()}).ok()) << contract.name;
   }
 }

@@ -2,8 +2,10 @@
 
 #include "actors/env/environments/arithmetic_tool.h"
 #include "actors/env/environments/copy.h"
+#include "actors/env/environments/dataset.h"
 #include "actors/env/environments/find_in_pages.h"
 #include "actors/env/environments/reverse_text.h"
+#include "actors/env/python/workers.h"
 #include "graph/base/suggest.h"
 
 namespace primerl {
@@ -62,6 +64,10 @@ std::vector<EnvironmentContract> environment_contracts() {
       environment_contract("find_in_pages",
                            "many turns: read pages until one has the number that the task asks for",
                            find_in_pages_options(), make_find_in_pages),
+      environment_contract("dataset", "the rows of JSONL or CSV files, one task each",
+                           dataset_options(), make_dataset),
+      process_environment(),
+      python_environment(),
   };
 }
 

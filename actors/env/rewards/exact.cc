@@ -2,15 +2,11 @@
 
 #include <string_view>
 
+#include "actors/common/text.h"
+#include "actors/env/reward_texts.h"
+
 namespace primerl {
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
 
 class Exact final : public Reward {
  public:
@@ -18,13 +14,10 @@ class Exact final : public Reward {
 
   Result<double> score(const EnvironmentTask& task, const std::vector<std::string>& actions,
                        double) override {
-    if (actions.empty()) return error(Code::kInvalid, "a trajectory without a turn has no reward");
-    if (task.answer.empty())
-      return error(Code::kInvalid, "the task has no answer to compare with")
-          .note("this environment judges in another way: leave 'reward' out");
-    const std::string_view said = actions.back();
-    const bool is_right =
-        options_.trim ? trimmed(said) == trimmed(task.answer) : said == task.answer;
+    ASSIGN_OR_RETURN(const std::string* turn, last_turn(actions));
+    ASSIGN_OR_RETURN(const std::string* answer, answer_of(task));
+    const std::string_view said = *turn;
+    const bool is_right = options_.trim ? trimmed(said) == trimmed(*answer) : said == *answer;
     return is_right ? 1.0 : 0.0;
   }
 

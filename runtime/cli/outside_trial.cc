@@ -1,0 +1,214 @@
+#include "runtime/cli/outside_trial.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "actors/env/environments/catalog.h"
+#include "actors/env/outside_calls.h"
+#include "actors/env/rewards/catalog.h"
+#include "graph/base/real_clock.h"
+#include "graph/tenant_outside.h"
+#include "runtime/outside/outside_workers.h"
+
+namespace primerl {
+namespace {
+
+constexpr uint64_t kTasks = 3;
+
+/// The action that is played where the answer of a task is not known.
+constexpr std::string_view kSomeAction = "test";
+
+/// Asks one call at a time and waits for its answer.
+class Asker {
+ public:
+  explicit Asker(OutsideSpec spec) {
+    for (OutsidePool& pool : spec.pools) {
+      pool.num_workers = 1;
+      patience_ = std::max(patience_, pool.start_timeout + pool.call_timeout * 4);
+    }
+    OutsideWorkersSetup setup;
+    setup.spec = std::move(spec);
+    setup.log = [this](std::string_view line) {
+      const std::lock_guard lock(mutex_);
+      last_line_ = line;
+    };
+    outside_ = make_outside_workers(std::move(setup));
+    outside_->set_wake([this] {
+      const std::lock_guard lock(mutex_);
+      has_news_ = true;
+      changed_.notify_all();
+    });
+  }
+  ~Asker() { outside_.reset(); }
+
+  Result<std::string> ask(int32_t pool, uint64_t session, bool is_whole, std::string body) {
+    OutsideCall call;
+    call.id = ++num_calls_;
+    call.pool = static_cast<uint32_t>(pool);
+    call.session = session;
+    call.is_whole = is_whole;
+    call.body = std::move(body);
+    RETURN_IF_ERROR(outside_->ask(std::move(call)));
+    const auto until = deadline_after(patience_);
+    while (true) {
+      RETURN_IF_ERROR(outside_->step());
+      for (OutsideAnswer& answer : outside_->receive_answers()) {
+        if (answer.id != num_calls_) continue;
+        if (answer.end == OutsideEnd::kDone) return std::move(answer.body);
+        return error(Code::kInvalid, "{}",
+                     answer.end == OutsideEnd::kNeedsHistory ? "its worker ended" : answer.body);
+      }
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait_until(lock, until, [this] { return has_news_; }))
+        return error(Code::kDeadline, "no answer within {}", to_string(patience_))
+            .note(last_line_.empty() ? "its workers wrote nothing" : "last line: " + last_line_);
+      has_news_ = false;
+    }
+  }
+
+ private:
+  std::shared_ptr<Outside> outside_;
+  uint64_t num_calls_ = 0;
+  Duration patience_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_news_ = false;
+  std::string last_line_;
+};
+
+/// A trajectory that has ended.
+struct PlayedTask {
+  EnvironmentTask task;
+  std::vector<std::string> actions;
+  double given = 0;
+};
+
+class Trial {
+ public:
+  Trial(const Tenant& tenant, TenantOutside outside)
+      : tenant_(tenant), outside_(std::move(outside)), asker_(outside_.spec) {}
+
+  Result<std::string> run() {
+    const Time began = steady_now();
+    std::vector<std::string> rewards;
+    for (uint64_t ordinal = 0; ordinal < kTasks; ++ordinal) {
+      auto reward = play(ordinal);
+      if (!reward.ok())
+        return std::move(reward).error().while_doing(
+            fmt::format("task {} of tenant '{}'", ordinal, tenant_.name));
+      rewards.push_back(fmt::format("{}", *reward));
+    }
+    return fmt::format("tenant '{}': {} tasks played in {:.1f} s, rewards {}", tenant_.name, kTasks,
+                       (steady_now() - began).to_seconds(), fmt::join(rewards, ", "));
+  }
+
+ private:
+  Result<double> play(uint64_t ordinal) {
+    const bool is_outside = outside_.environment >= 0;
+    ASSIGN_OR_RETURN(PlayedTask played, is_outside ? play_outside(ordinal) : play_here(ordinal));
+    if (tenant_.rewards.empty()) return played.given;
+    double sum = 0;
+    for (size_t i = 0; i < tenant_.rewards.size(); ++i) {
+      ASSIGN_OR_RETURN(const double score, score_of(i, played));
+      sum += tenant_.rewards[i].weight * score;
+    }
+    return sum;
+  }
+
+  Result<double> score_of(size_t index, const PlayedTask& played) {
+    const std::string what = fmt::format("reward '{}'", tenant_.rewards[index].label);
+    auto score = [&]() -> Result<double> {
+      const int32_t pool = outside_.rewards[index];
+      if (pool < 0) {
+        ASSIGN_OR_RETURN(const auto reward, make_reward(tenant_.rewards[index]));
+        return reward->score(played.task, played.actions, played.given);
+      }
+      ASSIGN_OR_RETURN(
+          const std::string body,
+          asker_.ask(pool, 0, true, reward_body(played.task, played.actions, played.given)));
+      return read_score(body);
+    }();
+    return score.ok() ? score : std::move(score).error().while_doing(what);
+  }
+
+  Result<PlayedTask> play_here(uint64_t ordinal) {
+    ASSIGN_OR_RETURN(const auto environment, make_environment(tenant_.environment));
+    PlayedTask played;
+    ASSIGN_OR_RETURN(played.task, environment->task(ordinal, RandomStream(mix(0, ordinal))));
+    played.actions = environment->demonstration(played.task);
+    if (played.actions.empty()) played.actions.emplace_back(kSomeAction);
+    ASSIGN_OR_RETURN(const auto step, environment->step(played.task, played.actions));
+    played.given = step.reward;
+    return played;
+  }
+
+  Result<PlayedTask> play_outside(uint64_t ordinal) {
+    PlayedTask played;
+    const auto seed = static_cast<uint32_t>(ordinal);
+    ASSIGN_OR_RETURN(const std::string body, ask_environment(0, true, task_body(ordinal, seed)));
+    ASSIGN_OR_RETURN(played.task, read_task(body));
+    const std::string action =
+        played.task.answer.empty() ? std::string(kSomeAction) : played.task.answer;
+    for (int32_t turn = 0; turn < tenant_.turns_max; ++turn) {
+      OutsideTurns turns;
+      turns.trajectory = ordinal;
+      turns.ordinal = ordinal;
+      turns.seed = seed;
+      turns.first_turn = turn;
+      turns.actions = {action};
+      ASSIGN_OR_RETURN(const std::string answer,
+                       ask_environment(ordinal + 1, turn == 0, step_body(turns)));
+      ASSIGN_OR_RETURN(const OutsideStep step, read_step(answer));
+      played.actions.push_back(action);
+      if (!step.step.done) continue;
+      played.given = step.step.reward;
+      if (!step.answer.empty()) played.task.answer = step.answer;
+      break;
+    }
+    return played;
+  }
+
+  Result<std::string> ask_environment(uint64_t session, bool is_whole, std::string body) {
+    auto answer = asker_.ask(outside_.environment, session, is_whole, std::move(body));
+    if (answer.ok()) return answer;
+    return std::move(answer).error().while_doing(
+        fmt::format("environment '{}'", tenant_.environment.name));
+  }
+
+  const Tenant& tenant_;
+  const TenantOutside outside_;
+  Asker asker_;
+};
+
+/// Whether a process of this machine asks for the tenant.
+bool is_asked_here(const Plan& plan, TenantSlot tenant) {
+  return std::any_of(plan.instances.begin(), plan.instances.end(), [&](const PlanInstance& one) {
+    return plan.node(one.node).contract->asks_outside &&
+           (one.tenant.is_none() || one.tenant == tenant) &&
+           plan.process(plan.group(one.group).process).machine.empty();
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> outside_pools(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const Tenant& tenant : plan.tenants)
+    for (const OutsidePool& pool : outside_of(tenant).spec.pools)
+      names.push_back(fmt::format("{} of tenant '{}'", pool.name, tenant.name));
+  return names;
+}
+
+Result<std::vector<std::string>> try_outside(const Plan& plan) {
+  std::vector<std::string> lines;
+  for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
+    TenantOutside outside = outside_of(plan.tenants[slot]);
+    if (!outside.asks() || !is_asked_here(plan, TenantSlot(static_cast<uint32_t>(slot)))) continue;
+    ASSIGN_OR_RETURN(std::string line, Trial(plan.tenants[slot], std::move(outside)).run());
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace primerl

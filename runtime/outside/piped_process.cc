@@ -1,0 +1,179 @@
+#include "runtime/outside/piped_process.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+extern char** environ;
+
+namespace primerl {
+namespace {
+
+constexpr int kFaultFd = 3;  // in the child: reports why exec failed
+
+struct Pipe {
+  Descriptor read, write;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return error(Code::kIo, "no pipe for a process: {}", std::strerror(errno));
+  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+/// The file of a program that PATH has; the name itself if it has a '/'.
+Result<std::string> program_file(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path == nullptr ? "/usr/bin:/bin" : path;
+  while (true) {
+    const std::string_view folder = rest.substr(0, rest.find(':'));
+    const std::string file =
+        (std::filesystem::path(folder.empty() ? "." : std::string(folder)) / name).string();
+    if (::access(file.c_str(), X_OK) == 0) return file;
+    if (folder.size() == rest.size()) break;
+    rest.remove_prefix(folder.size() + 1);
+  }
+  return error(Code::kNotFound, "no program '{}' in PATH", name);
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+  all.insert(all.end(), variables.begin(), variables.end());
+  return all;
+}
+
+struct Child {
+  const char* program;
+  char** arguments;
+  char** environment;
+  int input, output, errors, fault;
+  pid_t parent;
+};
+
+/// Makes only async-signal-safe calls, because other threads may have held any lock.
+[[noreturn]] void become(const Child& child) {
+  // A descriptor below 4 would be overwritten by dup2(): moved above first.
+  const int input = ::fcntl(child.input, F_DUPFD, 16), output = ::fcntl(child.output, F_DUPFD, 16);
+  const int errors = ::fcntl(child.errors, F_DUPFD, 16), fault = ::fcntl(child.fault, F_DUPFD, 16);
+  const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == child.parent &&
+                        ::setpgid(0, 0) == 0 && ::dup2(input, STDIN_FILENO) >= 0 &&
+                        ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(errors, STDERR_FILENO) >= 0 &&
+                        ::dup3(fault, kFaultFd, O_CLOEXEC) >= 0;
+  if (is_ready) {
+    if (::close_range(kFaultFd + 1, ~0U, 0) != 0)
+      for (int fd = kFaultFd + 1; fd < 65536; ++fd) ::close(fd);
+    struct sigaction action {};
+    action.sa_handler = SIG_DFL;
+    for (int signal = 1; signal <= SIGRTMAX; ++signal) ::sigaction(signal, &action, nullptr);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve(child.program, child.arguments, child.environment);
+  }
+  const int why = errno;
+  [[maybe_unused]] const auto written = ::write(is_ready ? kFaultFd : fault, &why, sizeof why);
+  ::_exit(127);
+}
+
+pid_t fork_child(const Child& child) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::fork();
+  if (pid == 0) become(child);
+  const int fault = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = fault;
+  return pid;
+}
+
+void set_non_blocking(const Descriptor& end) {
+  ::fcntl(end.get(), F_SETFL, ::fcntl(end.get(), F_GETFL) | O_NONBLOCK);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PipedProcess>> PipedProcess::start(
+    const std::vector<std::string>& command, const std::vector<std::string>& variables) {
+  if (command.empty() || command.front().empty())
+    return error(Code::kInvalid, "the command is empty");
+  ASSIGN_OR_RETURN(const std::string program, program_file(command.front()));
+  ASSIGN_OR_RETURN(Pipe input, make_pipe());
+  ASSIGN_OR_RETURN(Pipe output, make_pipe());
+  ASSIGN_OR_RETURN(Pipe errors, make_pipe());
+  ASSIGN_OR_RETURN(Pipe fault, make_pipe());
+  std::vector<std::string> arguments = command;
+  std::vector<std::string> environment = environment_with(variables);
+  auto argument_pointers = pointers_to(arguments);
+  auto environment_pointers = pointers_to(environment);
+  const pid_t pid = fork_child({program.c_str(), argument_pointers.data(),
+                                environment_pointers.data(), input.read.get(), output.write.get(),
+                                errors.write.get(), fault.write.get(), ::getpid()});
+  if (pid < 0)
+    return error(Code::kIo, "no process for '{}': {}", command.front(), std::strerror(errno));
+  (void)Descriptor(fault.write.release());
+  int why = 0;
+  ssize_t size = 0;
+  do size = ::read(fault.read.get(), &why, sizeof why);
+  while (size < 0 && errno == EINTR);
+  if (size == sizeof why) {
+    ::waitpid(pid, nullptr, 0);
+    return error(Code::kIo, "'{}' cannot be started: {}", program, std::strerror(why));
+  }
+  for (const Descriptor* end : {&input.write, &output.read, &errors.read}) set_non_blocking(*end);
+  return std::unique_ptr<PipedProcess>(new PipedProcess(
+      pid, std::move(input.write), std::move(output.read), std::move(errors.read)));
+}
+
+PipedProcess::~PipedProcess() { kill(); }
+
+bool PipedProcess::has_ended() {
+  if (has_ended_) return true;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+      info.si_pid == pid_)
+    kill();
+  return has_ended_;
+}
+
+void PipedProcess::kill() {
+  if (has_ended_) return;
+  // Until the process is reaped its number belongs to it, and so does that of its group. The group
+  // may have processes that the command has left behind.
+  (void)::kill(-pid_, SIGKILL);
+  (void)::kill(pid_, SIGKILL);
+  int status = 0;
+  pid_t ended = 0;
+  do ended = ::waitpid(pid_, &status, 0);
+  while (ended < 0 && errno == EINTR);
+  note_end(status);
+}
+
+void PipedProcess::note_end(int wait_status) {
+  has_ended_ = true;
+  end_text_ = WIFSIGNALED(wait_status)
+                  ? fmt::format("was killed by signal {} ({})", WTERMSIG(wait_status),
+                                ::strsignal(WTERMSIG(wait_status)))
+                  : fmt::format("exited with code {}", WEXITSTATUS(wait_status));
+}
+
+}  // namespace primerl

@@ -1,0 +1,153 @@
+// worker.py, which runs rewards and environments of Python files.
+#include "actors/env/outside_calls.h"
+#include "actors/env/python/workers.h"
+#include "tests/outside/outside_story.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct PythonWorker : OutsideStory {
+  void start_file(const std::string& text, int64_t num_workers = 1,
+                  Duration call_timeout = Duration::seconds(30)) {
+    PythonOptions options;
+    options.file = write("user.py", text);
+    options.num_workers = num_workers;
+    OutsidePool pool = python_reward().outside(&options);
+    pool.call_timeout = call_timeout;
+    start(std::move(pool));
+  }
+  OutsideAnswer score(uint64_t id, const std::string& said, const std::string& answer = "5") {
+    EnvironmentTask task;
+    task.prompt = "2+3?";
+    task.answer = answer;
+    task.row = R"({"level": 4})";
+    ask(id, reward_body(task, {"first", said}, 0.25));
+    return answer_to(id);
+  }
+};
+
+TEST_F(PythonWorker, AFileThatCannotBeLoadedIsAFailureThatNamesIt) {
+  start_file("import no_such_module\n");
+  EXPECT_THAT(failure(), HasSubstr("No module named 'no_such_module'"));
+}
+
+TEST_F(PythonWorker, AFileWithoutRewardOrEnvironmentIsAFailure) {
+  start_file("x = 1\n");
+  EXPECT_THAT(failure(), HasSubstr("has neither a function 'reward' nor a class 'Environment'"));
+}
+
+TEST_F(PythonWorker, ARewardGetsWhatItNames) {
+  start_file(
+      "def reward(completion, answer, prompt, actions, row, given):\n"
+      "    assert (prompt, actions, given) == ('2+3?', ['first', completion], 0.25)\n"
+      "    return (completion == answer) + row['level']\n");
+  EXPECT_EQ(*read_score(score(1, "5").body), 5);
+  EXPECT_EQ(*read_score(score(2, "6").body), 4);
+}
+
+TEST_F(PythonWorker, ARewardThatIsNoNumberRaisesPrintsForksOrExitsFailsItsCallAlone) {
+  start_file(
+      "import os, sys\n"
+      "def reward(completion, answer):\n"
+      "    print('printed', flush=True)\n"
+      "    if completion == 'nan': return float('nan')\n"
+      "    if completion == 'inf': return float('inf')\n"
+      "    if completion == 'text': return '1'\n"
+      "    if completion == 'none': return None\n"
+      "    if completion == 'raise': raise KeyError('gone')\n"
+      "    if completion == 'exit': os._exit(4)\n"
+      "    if completion == 'sys.exit': sys.exit(5)\n"
+      "    if completion == 'fork': os.fork()\n"
+      "    if completion == 'read': return len(input('? '))\n"
+      "    return True\n");
+  EXPECT_THAT(score(1, "nan").body, HasSubstr("reward() is nan, not a finite number"));
+  EXPECT_THAT(score(2, "inf").body, HasSubstr("reward() is inf, not a finite number"));
+  EXPECT_THAT(score(3, "text").body, HasSubstr("reward() is '1', not a number"));
+  EXPECT_THAT(score(4, "none").body, HasSubstr("reward() is None, not a number"));
+  EXPECT_THAT(score(5, "raise").body, HasSubstr("KeyError: 'gone' (user.py:8)"));
+  EXPECT_THAT(score(6, "exit").body, HasSubstr("exited with code 4"));
+  EXPECT_EQ(known[6].end, OutsideEnd::kLost);
+  EXPECT_EQ(score(7, "sys.exit").end, OutsideEnd::kLost);
+  EXPECT_EQ(*read_score(score(8, "fork").body), 1);
+  EXPECT_THAT(score(9, "read").body, HasSubstr("EOFError"));
+  EXPECT_EQ(*read_score(score(10, "fine").body), 1);
+  EXPECT_THAT(log_text(), HasSubstr("worker 0: printed"));
+}
+
+TEST_F(PythonWorker, ARewardThatHangsIsKilled) {
+  start_file(
+      "import time\n"
+      "def reward(completion):\n"
+      "    if completion == 'hang':\n"
+      "        while True: time.sleep(1)\n"
+      "    return 1\n",
+      1, Duration::seconds(1));
+  EXPECT_EQ(*read_score(score(1, "x").body), 1);
+  EXPECT_THAT(score(2, "hang").body, HasSubstr("did not answer within 1s"));
+  EXPECT_EQ(*read_score(score(3, "x").body), 1);
+}
+
+TEST_F(PythonWorker, AsyncRewardsRunAtOnceInOneWorker) {
+  start_file(
+      "import asyncio\n"
+      "async def reward(completion):\n"
+      "    await asyncio.sleep(0.5)\n"
+      "    return float(completion)\n");
+  EnvironmentTask task;
+  const auto began = steady_now();
+  for (uint64_t id = 1; id <= 200; ++id) ask(id, reward_body(task, {std::to_string(id)}, 0));
+  for (uint64_t id = 1; id <= 200; ++id)
+    EXPECT_EQ(*read_score(answer_to(id).body), static_cast<double>(id));
+  EXPECT_LT(steady_now() - began, Duration::seconds(60)) << "one after the other: 100 s";
+}
+
+constexpr std::string_view kCounting =
+    "import os\n"
+    "class Environment:\n"
+    "    def __init__(self, ordinal, seed):\n"
+    "        self.ordinal, self.actions = ordinal, []\n"
+    "    def task(self):\n"
+    "        return {'prompt': f'task {self.ordinal}', 'answer': 'x'}\n"
+    "    def step(self, action):\n"
+    "        if action == 'die': os._exit(1)\n"
+    "        self.actions.append(action)\n"
+    "        if action == 'end': return {'reward': len(self.actions)}\n"
+    "        if action == 'triple': return ('', 0.5, True)\n"
+    "        if action == 'wrong': return 7\n"
+    "        return '+'.join(self.actions)\n";
+
+TEST_F(PythonWorker, AnEnvironmentPlaysTrajectoriesSideBySide) {
+  start_file(std::string(kCounting), 2);
+  ask(1, task_body(4, 7));
+  EXPECT_EQ(read_task(answer_to(1).body)->prompt, "task 4");
+  EXPECT_EQ(read_task(answer_to(1).body)->answer, "x");
+  for (uint64_t t = 0; t < 4; ++t)
+    ask(10 + t, step_body({.trajectory = t, .ordinal = 4, .actions = {"a"}}), t + 1);
+  for (uint64_t t = 0; t < 4; ++t) EXPECT_EQ(read_step(answer_to(10 + t).body)->step.text, "a");
+  ask(20, step_body({.trajectory = 2, .ordinal = 4, .first_turn = 1, .actions = {"b"}}), 3, false);
+  EXPECT_EQ(read_step(answer_to(20).body)->step.text, "a+b");
+  ask(21, step_body({.trajectory = 2, .ordinal = 4, .first_turn = 2, .actions = {"end"}}), 3,
+      false);
+  EXPECT_EQ(read_step(answer_to(21).body)->step.reward, 3);
+  ask(22, step_body({.trajectory = 1, .first_turn = 1, .actions = {"triple"}}), 2, false);
+  EXPECT_EQ(read_step(answer_to(22).body)->step.reward, 0.5);
+  ask(23, step_body({.trajectory = 0, .first_turn = 1, .actions = {"wrong"}}), 1, false);
+  EXPECT_THAT(answer_to(23).body, HasSubstr("step() returned 7"));
+}
+
+TEST_F(PythonWorker, AFreshWorkerPlaysAllTurnsAndSaysWhatItObserved) {
+  start_file(std::string(kCounting));
+  ask(1, step_body({.trajectory = 2, .actions = {"a"}}), 3);
+  const auto first = read_step(answer_to(1).body)->step;
+  ask(2, step_body({.trajectory = 2, .first_turn = 1, .actions = {"die"}}), 3, false);
+  EXPECT_EQ(answer_to(2).end, OutsideEnd::kNeedsHistory);
+  ask(3, step_body({.trajectory = 2, .actions = {"a", "end"}}), 3, true, true);
+  const auto again = read_step(answer_to(3).body);
+  EXPECT_EQ(again->step.reward, 2);
+  EXPECT_THAT(again->played, ::testing::ElementsAre(digest(first)));
+}
+
+}  // namespace
+}  // namespace primerl
