@@ -18,8 +18,8 @@
 namespace primerl {
 
 /// Something to solve. Ordinals are dense from 0 per tenant. A group has the ordinal of its task,
-/// so a resumed run makes the same task again. If the tenant has a chat template, the conversation
-/// is `messages`, or one user message with `prompt` if there are none.
+/// so a resumed run makes the same task again. A task with messages is a conversation in the chat
+/// template of the model; `[tenant.x.chat] prompts = "user"` makes one of a plain prompt.
 struct Task {
   static constexpr std::string_view kName = "Task";
   static constexpr uint32_t kVersion = 2;
@@ -72,8 +72,8 @@ struct Observation {
   uint32_t attempt = 0;
   int32_t turn = 0;
   std::string text;  // appended to the trajectory when not done
-  /// Messages that follow the policy's turn if the tenant has a chat template; `text` as one user message
-  /// if there are none.
+  /// Messages that follow the policy's turn if the task has messages; if there are none, `text` is
+  /// one message of a user.
   std::vector<ChatMessage> messages = {};
   double reward = 0;                // when done
   std::vector<double> scores = {};  // of each reward of the tenant, without its weight; when done

@@ -81,7 +81,9 @@ Status Rollout::start(Resources& resources) {
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
   tenant_ = services().tenants().front();
   chat_ = chat_format_of(tenant(), *tokenizer_);
-  if (tenant().chat.prompts == "user" && !chat_->ok())
+  // A rehearsal's tokenizer has no folder: its prompts stay plain.
+  has_user_prompts_ = tenant().chat.prompts == "user" && tokenizer_->chat_source() != nullptr;
+  if (has_user_prompts_ && !chat_->ok())
     return Error(chat_->error()).while_doing("[tenant." + tenant().name + ".chat]");
   if (options_.max_inflight < tenant().group_size)
     return error(Code::kInvalid, "max_inflight {} is less than the group_size {} of tenant '{}'",

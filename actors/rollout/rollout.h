@@ -129,6 +129,7 @@ class Rollout final : public Actor {
   Tokenizer* tokenizer_ = nullptr;
   /// The chat format, or why there is none: it counts only if a task needs it.
   std::optional<Result<chat::ChatFormat>> chat_;
+  bool has_user_prompts_ = false;
   TenantSlot tenant_;
   uint32_t base_attempt_ = 0;  // times this run was resumed
   // Touched only by handlers.

@@ -8,7 +8,7 @@ namespace primerl {
 
 Result<std::vector<int32_t>> Rollout::prompt_of(const Task& task, Group& group) {
   group.messages = task.messages;
-  if (task.messages.empty() && tenant().chat.prompts == "user")
+  if (task.messages.empty() && has_user_prompts_)
     group.messages.push_back(chat_message("user", task.prompt));
   if (group.messages.empty()) return encode_start(*tokenizer_, task.prompt);
   if (group.prompt.empty()) group.prompt = primerl::text_of(group.messages.back());

@@ -19,7 +19,7 @@ struct TokenizeArguments {
   bool json = false;
 };
 
-/// What is printed: ids, and the text that they encode.
+/// The output: ids, and the text that they encode.
 struct Encoded {
   std::string text;
   std::vector<int32_t> ids;

@@ -31,7 +31,7 @@ class AnswerParser {
 
   AnswerParser() = default;
   /// `style` is a name, or "auto": then the markers in the template's source decide.
-  /// `generation_prompt` tells whether an answer begins inside of its reasoning.
+  /// `generation_prompt` decides whether an answer begins inside of its reasoning.
   static Result<AnswerParser> make(const Tokenizer& tokenizer, std::string_view style,
                                    std::string_view source, std::string_view generation_prompt);
   static std::vector<std::string> style_names();
@@ -50,7 +50,7 @@ class AnswerParser {
   static constexpr size_t kMissing = std::string::npos;
 
   Read read(std::span<const int32_t> ids) const;
-  /// Where the marker begins, at or after `from`.
+  /// The beginning of the marker, at or after `from`.
   size_t find(const Read& answer, std::string_view marker, size_t from) const;
   /// Bytes [begin, end) without special tokens, and without white space at the ends.
   std::string plain(const Read& answer, size_t begin, size_t end) const;

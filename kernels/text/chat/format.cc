@@ -218,7 +218,7 @@ std::vector<std::pair<size_t, size_t>> ChatFormat::generated(const RenderedChat&
   return spans;
 }
 
-/// Where the answer whose first byte of data is at `first` begins: behind the generation prompt,
+/// The beginning of the answer whose first byte of data is at `first`: behind the generation prompt,
 /// with or without the reasoning that it opens. npos if it is not found behind `floor`.
 size_t ChatFormat::answer_start(const std::string& text, size_t floor, size_t first) const {
   for (const size_t size : {generation_prompt_.size(), generation_prompt_.find("<think>")}) {

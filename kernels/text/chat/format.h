@@ -63,7 +63,7 @@ class ChatFormat {
   /// Whether later turns have such a text; the error says why not.
   Status check_exact() const;
 
-  /// A conversation as a supervised row. {% generation %} tells what trains, else the origins of
+  /// A conversation as a supervised row. {% generation %} decides what trains, else the origins of
   /// the bytes do.
   Result<SupervisedChat> supervised(std::span<const ChatMessage> messages, const Json* tools) const;
 
@@ -76,7 +76,7 @@ class ChatFormat {
   const AnswerParser& parser() const { return parser_; }
   /// Whether the template prints the date, so a run needs one.
   bool reads_date() const { return template_.reads("strftime_now"); }
-  /// What the template writes before an answer: "<|im_start|>assistant\n". Empty if it is not
+  /// The text that the template writes before an answer: "<|im_start|>assistant\n". Empty if it is not
   /// known.
   const std::string& generation_prompt() const { return generation_prompt_; }
 

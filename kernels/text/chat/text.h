@@ -13,7 +13,7 @@
 
 namespace primerl::chat {
 
-/// Where a byte comes from.
+/// The source of a byte.
 using Origin = uint32_t;
 inline constexpr Origin kFromTemplate = 0;
 inline constexpr Origin kFromCaller = 1;  // tools and chat_template_kwargs

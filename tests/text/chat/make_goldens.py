@@ -93,9 +93,9 @@ CONVERSATIONS = {
                                        "tool_call_id": "call00001", "content": "4 °C"},
                                       assistant("It is 4 °C.")], tools=[WEATHER], prompt=False),
     "two_calls": dict(messages=[user("Both"),
-                                assistant("", tool_calls=[call("add", {"a": 1, "b": 2}, "aaaaaaaa1"),
-                                                          call("add", {"a": 3, "b": 4},
-                                                               "aaaaaaaa2")]),
+                                assistant("", tool_calls=[
+                                    call("add", {"a": 1, "b": 2}, "aaaaaaaa1"),
+                                    call("add", {"a": 3, "b": 4}, "aaaaaaaa2")]),
                                 {"role": "tool", "name": "add", "tool_call_id": "aaaaaaaa1",
                                  "content": "3"},
                                 {"role": "tool", "name": "add", "tool_call_id": "aaaaaaaa2",
