@@ -138,6 +138,32 @@ TEST(VerifyTrace, AProcessThatDiedAndCameBackIsNoFault) {
             std::string::npos);
 }
 
+// The process was killed after it wrote the end frame, before it removed the segments that it had
+// prepared.
+TEST(VerifyTrace, ASegmentThatWasPreparedBeforeTheEndIsNoFaultOneWithFramesIs) {
+  TestFolder folder, longer;
+  {
+    auto writer = SegmentWriter::open(small_segments(folder.path()));
+    ASSERT_TRUE(writer.ok()) << writer.error().text();
+    ASSERT_TRUE(append_delivery(**writer, 0, 1));
+    ASSERT_TRUE((*writer)->close().ok());
+  }
+  const auto second = segment_path(folder.path(), "main", 1, 2);
+  ASSERT_FALSE(std::filesystem::exists(second));
+  write_bytes(second, prepared_segment(small_segments(folder.path())));
+  const auto report = verify_trace(folder.path());
+  ASSERT_TRUE(report.ok()) << report.error().text();
+  EXPECT_TRUE(report->is_closed);
+  EXPECT_EQ(report->num_segments, 2U);
+  EXPECT_TRUE(report->faults.empty()) << report->faults.front().text;
+  write_trace(longer.path());  // with the same seeds
+  write_bytes(second, file_bytes(segment_path(longer.path(), "main", 1, 2)));
+  const auto damaged = verify_trace(folder.path());
+  ASSERT_TRUE(damaged.ok()) << damaged.error().text();
+  EXPECT_FALSE(damaged->is_sound());
+  EXPECT_EQ(damaged->faults.front().text, "a frame behind the end frame");
+}
+
 TEST(VerifyTrace, RetiredSegmentsAreNoFault) {
   TestFolder folder;
   write_trace(folder.path());

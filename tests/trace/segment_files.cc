@@ -7,7 +7,9 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <thread>
 
+#include "graph/base/real_clock.h"
 #include "tests/base/patience.h"
 
 namespace primerl {
@@ -85,6 +87,17 @@ bool append_payload(SegmentWriter& writer, uint32_t group, uint64_t step, const 
   }
   return writer.append(std::as_writable_bytes(std::span(&frame, 1)),
                        std::as_bytes(std::span(tail)));
+}
+
+std::vector<std::byte> prepared_segment(SegmentWriterOptions options) {
+  const TestFolder folder;
+  options.folder = folder.path();
+  const auto writer = SegmentWriter::open(options);
+  EXPECT_TRUE(writer.ok()) << writer.error().text();
+  const auto file = segment_path(folder.path(), options.process, options.incarnation, 2);
+  const auto deadline = steady_now() + kPatience;
+  while (!std::filesystem::exists(file) && steady_now() < deadline) std::this_thread::yield();
+  return file_bytes(file);
 }
 
 std::vector<std::byte> file_bytes(const std::filesystem::path& file) {

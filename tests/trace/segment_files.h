@@ -36,6 +36,9 @@ bool append_note(SegmentWriter& writer, uint32_t group, uint64_t step, const std
 bool append_payload(SegmentWriter& writer, uint32_t group, uint64_t step, const std::string& body,
                     const std::vector<std::string>& blobs);
 
+/// Segment 2 of a writer with these options, before anything is written into it.
+std::vector<std::byte> prepared_segment(SegmentWriterOptions options);
+
 std::vector<std::byte> file_bytes(const std::filesystem::path& file);
 void write_bytes(const std::filesystem::path& file, std::span<const std::byte> bytes);
 

@@ -233,8 +233,8 @@ void Story::swap_steps(uint32_t group, uint64_t step) {
   std::swap(first, second);
 }
 
-void Story::write(const std::filesystem::path& folder, bool ends, uint64_t segment_bytes,
-                  uint64_t run_id) const {
+SegmentWriterOptions Story::options(const std::filesystem::path& folder, uint64_t segment_bytes,
+                                    uint64_t run_id) const {
   SegmentWriterOptions options;
   options.folder = folder / "trace";
   options.run_id = run_id;
@@ -243,7 +243,12 @@ void Story::write(const std::filesystem::path& folder, bool ends, uint64_t segme
   TraceCatalog written = catalog;
   written.run_id = run_id;
   options.catalog = written.to_json().dump();
-  auto writer = SegmentWriter::open(options);
+  return options;
+}
+
+void Story::write(const std::filesystem::path& folder, bool ends, uint64_t segment_bytes,
+                  uint64_t run_id) const {
+  auto writer = SegmentWriter::open(options(folder, segment_bytes, run_id));
   ASSERT_TRUE(writer.ok()) << writer.error().text();
   for (StoryFrame frame : frames) ASSERT_TRUE((*writer)->append(frame.head, frame.tail));
   if (ends) {

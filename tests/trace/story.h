@@ -103,6 +103,10 @@ class Story {
   /// Swaps the order of two adjacent steps of a group.
   void swap_steps(uint32_t group, uint64_t step);
 
+  /// The options with which write() opens its writer.
+  SegmentWriterOptions options(const std::filesystem::path& folder,
+                               uint64_t segment_bytes = kStorySegmentBytes,
+                               uint64_t run_id = 7) const;
   /// Writes into `folder`/trace. `ends` = false omits the end frame, as after a death.
   void write(const std::filesystem::path& folder, bool ends = true,
              uint64_t segment_bytes = kStorySegmentBytes, uint64_t run_id = 7) const;

@@ -127,6 +127,21 @@ TEST(Trace, ACutTailIsSaidHostByHost) {
   EXPECT_EQ(cuts[kTrainer].text, "tail cut after step 10 of 'trainer'");
 }
 
+// The process was killed after it wrote the end frame, before it removed the segments that it had
+// prepared.
+TEST(Trace, WithAnEndFrameIsClosedWhateverSegmentWasPrepared) {
+  TestFolder folder;
+  const Story story({.num_rounds = 8});
+  story.write(folder.path());
+  ASSERT_FALSE(fs::exists(segment(folder, 2)));
+  write_bytes(segment(folder, 2), prepared_segment(story.options(folder.path())));
+  const auto trace = open_trace(folder.path());
+  ASSERT_NE(trace, nullptr);
+  EXPECT_TRUE(trace->is_closed());
+  EXPECT_TRUE(trace->is_complete());
+  EXPECT_TRUE(trace->faults().empty()) << trace->faults().front().text;
+}
+
 TEST(Trace, AMissingRecordIsNamed) {
   TestFolder folder;
   Story story({.num_rounds = 20});

@@ -277,12 +277,18 @@ void OpenTrace::find_missing_steps(GroupId group) {
 
 void OpenTrace::find_cut_tails() {
   is_closed_ = !files_.segments.empty();
+  // By process and incarnation. Segments after the end frame were prepared and not used: a process
+  // that was killed while it closed its trace leaves them.
+  std::set<std::pair<uint32_t, uint32_t>> ended;
+  for (const auto& segment : files_.segments)
+    if (segment->index->header().has_end != 0)
+      ended.emplace(segment->process, segment->incarnation);
   for (size_t i = 0; i < files_.segments.size(); ++i) {
     const TraceSegment& segment = *files_.segments[i];
     const TraceSegment* next =
         i + 1 < files_.segments.size() ? files_.segments[i + 1].get() : nullptr;
     if (next != nullptr && next->continues(segment)) continue;
-    if (segment.index->header().has_end != 0) continue;
+    if (ended.contains({segment.process, segment.incarnation})) continue;
     // An incarnation that died and has a successor ended where the successor continues.
     if (next != nullptr && next->process == segment.process) continue;
     is_closed_ = false;
