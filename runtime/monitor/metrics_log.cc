@@ -77,6 +77,12 @@ Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
   facts = {step, time, values};
   first_time_.emplace(tenant, time);
   scores_[tenant].push_back(facts.get(score_, std::nan("")));
+  if (fault_.ok()) fault_ = write_line(tenant, step, time, values);
+  return fault_;
+}
+
+Status MetricsLog::write_line(const std::string& tenant, int64_t step, double time,
+                              const MetricValues& values) {
   if (const auto written = written_.find(tenant); written != written_.end()) {
     if (step <= written->second) return ok();
     if (has_later_.erase(tenant) > 0) RETURN_IF_ERROR(remove_later(tenant, written->second));

@@ -57,6 +57,8 @@ class MetricsLog {
   size_t num_lines() const { return num_lines_; }
 
  private:
+  Status write_line(const std::string& tenant, int64_t step, double time,
+                    const MetricValues& values);
   Status remove_later(const std::string& tenant, int64_t step);
 
   MetricsLog(std::filesystem::path file, std::unique_ptr<LineFile> lines,
@@ -72,6 +74,7 @@ class MetricsLog {
   size_t num_lines_ = 0;
   std::map<std::string, int64_t> written_;  // by tenant: the last step that is not written again
   std::set<std::string> has_later_;         // tenants with lines of later steps, to be removed
+  Status fault_;
   std::map<std::string, StepFacts> newest_;
   std::map<std::string, double> first_time_;
   std::map<std::string, std::vector<double>> scores_;

@@ -60,10 +60,13 @@ std::vector<std::filesystem::path> find_step_lines(const std::filesystem::path& 
 Status StepWriter::append(const StepLine& line) {
   const std::string text = text_of(line);
   const std::lock_guard lock(mutex_);
+  if (!fault_.ok()) return fault_;
   if (lines_ == nullptr) {
-    ASSIGN_OR_RETURN(lines_, LineFile::open(file_));
+    auto opened = LineFile::open(file_);
+    if (!opened.ok()) return fault_ = opened.error();
+    lines_ = std::move(opened).value();
   }
-  return lines_->append(text);
+  return fault_ = lines_->append(text);
 }
 
 Result<std::vector<StepLine>> StepReader::take() {

@@ -30,7 +30,8 @@ std::filesystem::path step_lines_file(const std::filesystem::path& logs_folder,
 /// Every such file in a folder, sorted: those that an earlier start left.
 std::vector<std::filesystem::path> find_step_lines(const std::filesystem::path& logs_folder);
 
-/// The worker's side. The first line creates the file. Thread-safe.
+/// The worker's side. The first line creates the file. After an error every call returns the same
+/// error, because readers count on a file without a missing step. Thread-safe.
 class StepWriter {
  public:
   explicit StepWriter(std::filesystem::path file) : file_(std::move(file)) {}
@@ -40,6 +41,7 @@ class StepWriter {
   const std::filesystem::path file_;
   std::mutex mutex_;  // guards the members below
   std::unique_ptr<LineFile> lines_;
+  Status fault_;
 };
 
 /// The control plane's side. Not thread-safe.

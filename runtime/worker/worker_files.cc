@@ -5,12 +5,13 @@
 namespace primerl {
 
 WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
-                         const std::vector<ResumePoint>& begun_from,
+                         const std::string& process, const std::vector<ResumePoint>& begun_from,
                          std::function<void(TenantSlot, int64_t)> on_checkpoint,
                          std::function<void(const Error&)> on_fault)
     : run_folder_(std::move(run_folder)),
       on_checkpoint_(std::move(on_checkpoint)),
-      on_fault_(std::move(on_fault)) {
+      on_fault_(std::move(on_fault)),
+      steps_(step_lines_file(run_folder_ / "logs", process)) {
   for (const auto& tenant : plan.tenants)
     checkpoints_.push_back(std::make_unique<CheckpointStore>(
         system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
@@ -28,9 +29,12 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
 }
 
 Status WorkerFiles::append_line(std::string_view file, std::string_view line) {
-  Status appended = append(name_of(file), line);
-  if (!appended.ok()) tell(appended.error());
-  return appended;
+  return kept(append(name_of(file), line));
+}
+
+Status WorkerFiles::append_step(const StepLine& line) {
+  RETURN_IF_ERROR(fault());
+  return kept(steps_.append(line));
 }
 
 std::string WorkerFiles::name_of(std::string_view file) const {
@@ -108,6 +112,7 @@ Status WorkerFiles::append(const std::string& file, std::string_view line) {
     shares_files_ = true;
   ASSIGN_OR_RETURN(const bool is_there, was_there(file, line));
   if (is_there) return ok();
+  if (!fault_.ok()) return fault_;
   auto found = lines_.find(file);
   if (found == lines_.end()) {
     const auto path = run_folder_ / file;
@@ -126,18 +131,16 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
     if (step == newest->step) return newest->folder;
     return newest->folder.parent_path() / fmt::format("step_{}", step);
   }
+  RETURN_IF_ERROR(fault());
   auto begun = checkpoints_[tenant.index()]->begin(step);
-  if (!begun.ok()) tell(begun.error());
+  if (!begun.ok()) return kept(begun.error()).error();
   return begun;
 }
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
   if (written_before(tenant, step) != nullptr) return ok();
-  Status committed = checkpoints_[tenant.index()]->commit(step, manifest);
-  if (!committed.ok()) {
-    tell(committed.error());
-    return committed;
-  }
+  RETURN_IF_ERROR(fault());
+  RETURN_IF_ERROR(kept(checkpoints_[tenant.index()]->commit(step, manifest)));
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (tenant.index() < last_steps_.size()) last_steps_[tenant.index()] = step;
@@ -146,12 +149,21 @@ Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Jso
   return ok();
 }
 
-void WorkerFiles::tell(const Error& fault) {
+Status WorkerFiles::fault() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return fault_;
+}
+
+/// Keeps and reports the first error. Returns `written`.
+Status WorkerFiles::kept(Status written) {
+  if (written.ok()) return written;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (std::exchange(has_told_, true)) return;
+    if (!fault_.ok()) return written;
+    fault_ = written;
   }
-  on_fault_(fault);
+  on_fault_(written.error());
+  return written;
 }
 
 }  // namespace primerl

@@ -1,8 +1,10 @@
 /// WorkerFiles: the files of the run folder that the process of the Rollout and Trainer nodes
-/// writes: append-only lines and checkpoints.
+/// writes: append-only lines, the trainers' step lines and checkpoints.
 ///
-/// Thread-safe. The first error of the disk is kept and reported once through `on_fault`, which may
-/// be called from the thread of any actor group. The caller gets the error at every call.
+/// Thread-safe. The first error of the disk is reported once through `on_fault`, which may be
+/// called from the thread of any actor group. After it nothing is written: every call returns the
+/// same error. A checkpoint that is committed after a refused line would hide that the line is
+/// missing, because a resumed run begins at the checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -18,6 +20,7 @@
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/followed_lines.h"
 #include "runtime/store/line_file.h"
+#include "runtime/store/step_lines.h"
 
 namespace primerl {
 
@@ -26,7 +29,7 @@ class WorkerFiles final : public RunFiles {
   /// `on_checkpoint` is called for committed checkpoints that did not exist before. Checkpoints in
   /// `begun_from` (by tenant slot, or empty) stay on the disk, because the record of this start
   /// cannot be replayed without them.
-  WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+  WorkerFiles(const Plan& plan, std::filesystem::path run_folder, const std::string& process,
               const std::vector<ResumePoint>& begun_from,
               std::function<void(TenantSlot, int64_t)> on_checkpoint,
               std::function<void(const Error&)> on_fault);
@@ -48,6 +51,8 @@ class WorkerFiles final : public RunFiles {
   bool shares_files();
 
   Status append_line(std::string_view file, std::string_view line) override;
+  /// A trainer's report about its step.
+  Status append_step(const StepLine& line);
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
 
@@ -57,7 +62,8 @@ class WorkerFiles final : public RunFiles {
   Status append(const std::string& file, std::string_view line);
   Result<bool> was_there(std::string_view file, std::string_view line);
   const ResumePoint* written_before(TenantSlot tenant, int64_t step) const;
-  void tell(const Error& fault);
+  Status fault();
+  Status kept(Status written);
 
   const std::filesystem::path run_folder_;
   const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
@@ -69,6 +75,7 @@ class WorkerFiles final : public RunFiles {
   std::vector<int64_t> last_steps_;                            // by tenant slot: steps of
                                                                // checkpoints that were followed
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;
+  StepWriter steps_;
 
   std::mutex mutex_;  // guards the members below
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
@@ -77,7 +84,7 @@ class WorkerFiles final : public RunFiles {
                                                          // start
   bool shares_files_ = false;
   bool is_following_ = false;
-  bool has_told_ = false;
+  Status fault_;  // the first error of the disk
 };
 
 }  // namespace primerl

@@ -13,7 +13,6 @@
 #include "graph/base/real_clock.h"
 #include "runtime/exec/executor.h"
 #include "runtime/log/log.h"
-#include "runtime/store/step_lines.h"
 #include "runtime/transport/control_channel.h"
 #include "runtime/wire/control_messages.h"
 #include "runtime/worker/worker_files.h"
@@ -31,9 +30,7 @@ class WorkerServices final : public ProcessServices {
         control_(control),
         points_(std::move(points)),
         reports_all_(plan.processes.size() > 1),
-        on_fault_(on_fault),
-        files_(plan, folder, points_, std::move(on_checkpoint), std::move(on_fault)),
-        steps_(step_lines_file(folder / "logs", process)) {
+        files_(plan, folder, process, points_, std::move(on_checkpoint), std::move(on_fault)) {
     for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
   }
 
@@ -54,8 +51,8 @@ class WorkerServices final : public ProcessServices {
   RunFiles& files() override { return files_; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
     if (tenant.index() >= tenants_.size()) return;  // shared instances have no step
-    const Status written = steps_.append({tenants_[tenant.index()], step, wall_seconds(), values});
-    if (!written.ok()) on_fault_(written.error());
+    // The files report an error, and refuse the checkpoint that would follow.
+    (void)files_.append_step({tenants_[tenant.index()], step, wall_seconds(), values});
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
     // Written to the log file again, because it may show why a record could not be followed.
@@ -78,11 +75,9 @@ class WorkerServices final : public ProcessServices {
   Log& log_;
   ControlChannel& control_;
   const std::vector<ResumePoint> points_;
-  const bool reports_all_;  // for the merged log of all processes
-  const std::function<void(const Error&)> on_fault_;
+  const bool reports_all_;            // for the merged log of all processes
   std::vector<std::string> tenants_;  // by slot; constant after construction
   WorkerFiles files_;
-  StepWriter steps_;
   std::atomic<bool> is_following_{false};
   bool is_from_cut_ = false;  // constant before the groups start
 };

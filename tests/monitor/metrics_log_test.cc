@@ -96,6 +96,30 @@ TEST(MetricsLog, StepsThatAreTakenAgainReplaceTheirLines) {
   EXPECT_EQ(lines["b"].size(), 4U);
 }
 
+// Later lines must be removed first; what replaces them would otherwise follow them.
+TEST(MetricsLog, NothingIsWrittenAfterARefusedStep) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  const auto file = (*folder)->metrics_file();
+  {
+    auto log = MetricsLog::open(**folder, 1e9, false);
+    for (const int64_t step : {1, 2, 3}) ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
+  }
+  auto log = MetricsLog::open(**folder, 1e9, false);
+  ASSERT_TRUE((*log)->skip_written({{"main", 1}}).ok());
+  const std::string before = *read_text_file(file);
+  const std::filesystem::path beside = file.string() + ".tmp";
+  std::filesystem::create_directory(beside);  // the new file cannot be written
+  const Status refused = (*log)->write("main", 2, 2, {});
+  ASSERT_FALSE(refused.ok());
+  std::filesystem::remove(beside);
+  const Status later = (*log)->write("main", 3, 2, {});
+  ASSERT_FALSE(later.ok());
+  EXPECT_EQ(later.error().text(), refused.error().text());
+  EXPECT_EQ(*read_text_file(file), before);
+}
+
 TEST(MetricsLog, TheNewestStepOfEachTenantIsThatOfItsLastLine) {
   const ScratchFolder scratch;
   const auto file = scratch.path() / "metrics.jsonl";

@@ -108,6 +108,21 @@ TEST(StepLines, AnotherIncarnationAppendsToTheFile) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
+// A step after a missing one would hide it: a resumed run counts from the last line.
+TEST(StepLines, NothingIsWrittenAfterARefusedStep) {
+  const ScratchFolder scratch;
+  const auto folder = scratch.path() / "logs";
+  const auto file = step_lines_file(folder, "main");
+  StepWriter writer(file);
+  const Status refused = writer.append(a_step(1));
+  ASSERT_FALSE(refused.ok()) << "the folder does not exist";
+  std::filesystem::create_directory(folder);
+  const Status later = writer.append(a_step(2));
+  ASSERT_FALSE(later.ok());
+  EXPECT_EQ(later.error().text(), refused.error().text());
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
 TEST(StepLines, ALineThatIsNoStepIsSaidWithItsFile) {
   const ScratchFolder scratch;
   const auto file = step_lines_file(scratch.path(), "main");

@@ -1,0 +1,89 @@
+// The files of a process after the disk has refused one of them.
+#include "runtime/worker/worker_files.h"
+
+#include <gmock/gmock.h>
+
+#include "runtime/store/run_folder.h"
+#include "tests/exec/small_graph.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr TenantSlot kTenant(0);
+
+/// One process. Its `logs` folder is missing, so step lines are refused until it is made.
+class Writing {
+ public:
+  Writing() {
+    graph.node("a");
+    plan = graph.plan();
+    files = std::make_unique<WorkerFiles>(
+        *plan, scratch.path(), "main", std::vector<ResumePoint>(),
+        [this](TenantSlot, int64_t step) { checkpoints.push_back(step); },
+        [this](const Error& fault) { faults.push_back(fault.text()); });
+  }
+  Status append_step(int64_t step) { return files->append_step({"main", step, 1, {}}); }
+  Status checkpoint(int64_t step) {
+    RETURN_IF_ERROR(files->begin_checkpoint(kTenant, step));
+    return files->commit_checkpoint(kTenant, step, Json::object().set("version", step));
+  }
+  fs::path logs() const { return scratch.path() / "logs"; }
+
+  ScratchFolder scratch;
+  SmallGraph graph;
+  std::shared_ptr<const Plan> plan;
+  std::vector<int64_t> checkpoints;
+  std::vector<std::string> faults;
+  std::unique_ptr<WorkerFiles> files;
+};
+
+TEST(WorkerFiles, WriteLinesStepsAndCheckpoints) {
+  Writing run;
+  fs::create_directory(run.logs());
+  ASSERT_TRUE(run.append_step(1).ok());
+  ASSERT_TRUE(run.files->append_line("rollouts.jsonl", "{}").ok());
+  const Status saved = run.checkpoint(1);
+  ASSERT_TRUE(saved.ok()) << saved.error().text();
+  EXPECT_THAT(run.checkpoints, ElementsAre(1));
+  EXPECT_THAT(run.faults, IsEmpty());
+  EXPECT_EQ(complete_steps(checkpoints_folder(run.scratch.path(), "main", 1)),
+            std::vector<int64_t>{1});
+}
+
+// A resumed run begins at its newest checkpoint. If a step before it has no line, the line would be
+// missing for good.
+TEST(WorkerFiles, ARefusedStepLineRefusesLaterCheckpointsAndLines) {
+  Writing run;
+  const Status refused = run.append_step(1);
+  ASSERT_FALSE(refused.ok()) << "its folder does not exist";
+  fs::create_directory(run.logs());
+  const auto expect_the_same = [&](const Status& later) {
+    ASSERT_FALSE(later.ok());
+    EXPECT_EQ(later.error().text(), refused.error().text());
+  };
+  expect_the_same(run.append_step(2));
+  expect_the_same(run.files->append_line("rollouts.jsonl", "{}"));
+  expect_the_same(run.checkpoint(2));
+  EXPECT_THAT(run.checkpoints, IsEmpty());
+  EXPECT_THAT(run.faults, ElementsAre(refused.error().text())) << "reported once";
+  EXPECT_FALSE(fs::exists(run.scratch.path() / "rollouts.jsonl"));
+  EXPECT_THAT(checkpoint_steps(checkpoints_folder(run.scratch.path(), "main", 1)), IsEmpty());
+}
+
+// The disk refuses the line between begin_checkpoint() and commit_checkpoint().
+TEST(WorkerFiles, ACheckpointThatWasBegunBeforeTheFaultIsNotCommitted) {
+  Writing run;
+  ASSERT_TRUE(run.files->begin_checkpoint(kTenant, 2).ok());
+  ASSERT_FALSE(run.append_step(2).ok());
+  EXPECT_FALSE(run.files->commit_checkpoint(kTenant, 2, Json::object().set("version", 2)).ok());
+  EXPECT_THAT(run.checkpoints, IsEmpty());
+  EXPECT_THAT(complete_steps(checkpoints_folder(run.scratch.path(), "main", 1)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace primerl::testing
