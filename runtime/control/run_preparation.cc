@@ -213,6 +213,15 @@ fs::path newest_record(const fs::path& run_folder) {
   return newest;
 }
 
+/// Whether the last start has reported its end and has not failed. After a failure a checkpoint may
+/// be newer than a line that another process could not write.
+bool has_ended_well(const fs::path& run_folder) {
+  const auto text = read_text_file(run_folder / "run.json");
+  const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());
+  const auto end = facts.ok() ? facts->get_string("end") : Result<std::string>(facts.error());
+  return end.ok() && *end != "failed" && *end != "running";
+}
+
 /// Whether a start that followed `older` was interrupted before the end of that record. Actor
 /// groups of processes that died are ignored, because they restart and count their steps from 1.
 bool was_cut_while_following(const Plan& plan, const OpenRecord& newer, const OpenRecord& older) {
@@ -289,12 +298,14 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   const Trace& trace = opened->trace();
   const bool is_empty = trace.num_steps() == 0 && opened->cuts.empty();
   const bool has_other_options = trace.catalog().graph_hash != plan.graph_hash;
-  const bool is_done = trace.is_closed() && (!is_beyond_checkpoints(plan, *opened, choice.found) ||
-                                             has_reached_max_steps(trace.catalog().graph_text, plan,
-                                                                   opened->last_steps));
+  const bool has_steps_left =
+      !has_ended_well(choice.run_folder) || is_beyond_checkpoints(plan, *opened, choice.found);
+  const bool is_done =
+      trace.is_closed() && (!has_steps_left || has_reached_max_steps(trace.catalog().graph_text,
+                                                                     plan, opened->last_steps));
   if (is_done || is_empty || !opened->fits.ok()) choice.superseded.clear();
   if (is_done) return;
-  if (is_empty && is_untouched(choice.run_folder)) return;
+  if (is_empty && (trace.is_closed() || is_untouched(choice.run_folder))) return;
   if (is_empty) return leave("no step is left in its record");
   for (auto& note : opened->notes) choice.notes.push_back(std::move(note));
   if (!opened->fits.ok()) return leave(opened->fits.error().text());

@@ -65,6 +65,29 @@ inline std::vector<std::string> scripted_run(const std::filesystem::path& folder
   return words;
 }
 
+/// The same graph, written to `graph`, with groups that are larger than a frame and kept whole in
+/// the record.
+inline std::vector<std::string> run_with_blobs(const std::filesystem::path& graph,
+                                               const std::filesystem::path& folder,
+                                               const std::vector<std::string>& more) {
+  std::string text = *read_text_file(source_path("tests/cli/graphs/scripted.toml"));
+  const auto replace = [&text](const std::string& before, const std::string& now) {
+    text.replace(text.find(before), before.size(), now);
+  };
+  replace("\"rollout.group       -> trainer.group\"",
+          "{ path = \"rollout.group -> trainer.group\", record = \"payload\" }");
+  replace("../../../examples", source_path("examples"));
+  write_text(graph, text);
+  std::vector<std::string> words = scripted_run(folder, more);
+  words[1] = graph.string();
+  for (const char* option :
+       {"tenant.main.group_size=128", "tenant.main.batch_size=128",
+        "tenant.main.environment.length_min=100", "tenant.main.environment.length_max=100",
+        "node.rollout.max_inflight=1024"})
+    words.insert(words.end(), {"--set", option});
+  return words;
+}
+
 /// Checks that every step exists once and in order, and every rollout once: nothing was lost or
 /// repeated. Returns the last step.
 inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folder) {

@@ -56,5 +56,63 @@ TEST(AFullDisk, ThatStopsAResumeLeavesItsRecordToTheNext) {
   expect_replays(folder);
 }
 
+std::vector<std::string> checkpoint_of_every_step() {
+  return {"--max-steps",          "1000000", "--set",
+          "graph.restarts_max=0", "--set",   "tenant.main.checkpoint_every=1"};
+}
+
+/// A run on a disk with this fault, which ends it. It is resumed on a disk with space and must have
+/// everything.
+void expect_nothing_lost(const fs::path& folder, std::vector<std::string> words,
+                         const DiskFault& fault) {
+  FaultyDisk disk(folder.parent_path() / "disk", folder, fault);
+  const auto full = run_graph_program(std::move(words), disk.variables());
+  ASSERT_EQ(full.code, 1) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+  const std::string last = std::to_string(num_lines(folder / "metrics.jsonl") + 30);
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", last});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("the run is live")) << full.err;
+  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last) << full.err << end.err;
+  expect_rollouts_of_every_step(folder);
+  const auto verify = run_graph_program({"trace", "verify", folder.string()});
+  EXPECT_EQ(verify.code, 0) << verify.out;
+  expect_replays(folder);
+}
+
+// A checkpoint that is newer than the refused line would let the resumed run begin after it.
+TEST(AFullDisk, AtTheLineOfAStepLosesNoStep) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  expect_nothing_lost(folder, scripted_run(folder, checkpoint_of_every_step()),
+                      {.files = "logs/main.steps.jsonl", .calls_before = 4});
+}
+
+// The next line could be written again.
+TEST(AFullDisk, AtTheLineOfTheFirstStepLosesNoStepIfThereIsSpaceAgain) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  expect_nothing_lost(folder, scripted_run(folder, checkpoint_of_every_step()),
+                      {.files = "logs/main.steps.jsonl", .refusals_max = 1});
+}
+
+// Another process commits checkpoints until it is told that the run ends.
+TEST(AFullDisk, AtARolloutLosesNoRolloutThatTrained) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  auto words = scripted_run(folder, checkpoint_of_every_step());
+  words[1] = source_path("tests/cli/graphs/split.toml");
+  expect_nothing_lost(folder, std::move(words), {.files = "rollouts.jsonl", .calls_before = 40});
+}
+
+// Nothing is recorded after the refused payload, so state that is saved later is of no use.
+TEST(AFullDisk, AtAPayloadOfTheRecordLosesNoStep) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  expect_nothing_lost(
+      folder, run_with_blobs(scratch.path() / "graph.toml", folder, checkpoint_of_every_step()),
+      {.files = "trace/blobs*", .calls_before = 25});
+}
+
 }  // namespace
 }  // namespace primerl

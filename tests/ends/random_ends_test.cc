@@ -134,29 +134,7 @@ class EndedRun {
       if (is_split_) all[1] = source_path("tests/cli/graphs/split.toml");
       return all;
     }
-    for (const char* option :
-         {"tenant.main.group_size=128", "tenant.main.batch_size=128",
-          "tenant.main.environment.length_min=100", "tenant.main.environment.length_max=100",
-          "node.rollout.max_inflight=1024"}) {
-      more.emplace_back("--set");
-      more.emplace_back(option);
-    }
-    std::vector<std::string> all{"run", graph_with_blobs().string(), "--out", folder().string()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-
-  /// The record keeps groups whole, each larger than a frame.
-  fs::path graph_with_blobs() const {
-    std::string text = *read_text_file(source_path("tests/cli/graphs/scripted.toml"));
-    const auto replace = [&text](const std::string& before, const std::string& now) {
-      text.replace(text.find(before), before.size(), now);
-    };
-    replace("\"rollout.group       -> trainer.group\"",
-            "{ path = \"rollout.group -> trainer.group\", record = \"payload\" }");
-    replace("../../../examples", source_path("examples"));
-    write_text(scratch_.path() / "graph.toml", text);
-    return scratch_.path() / "graph.toml";
+    return run_with_blobs(scratch_.path() / "graph.toml", folder(), more);
   }
 
   void start(const End& end) {
