@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <optional>
 
-#include "graph/base/crc32c.h"
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
 #include "runtime/backends/backends.h"
@@ -29,6 +28,7 @@
 #include "runtime/worker/weight_streams.h"
 #include "runtime/worker/worker_connections.h"
 #include "runtime/worker/worker_cuts.h"
+#include "runtime/worker/worker_plugins.h"
 #include "runtime/worker/worker_services.h"
 #include "runtime/worker/worker_trace.h"
 
@@ -114,6 +114,7 @@ class WorkerHost {
   void note_fault(const Error& fault);
   bool has_fault();
   void obey(const ControlEvent& event, RunMember& member);
+  void stop(RunMember& member);
   void send_heartbeat(const RunMember& member);
 
   const HostArguments& arguments_;
@@ -272,7 +273,10 @@ Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Set
   setup.segment = [this] { return trace_->segment(); };
   setup.keep = [this](uint64_t segment) { trace_->keep_from(segment); };
   setup.line_files = [&services](GroupId group) { return services.worker_files().sizes(group); };
-  setup.is_useless = [&] { return has_fault() || services.worker_files().shares_files(); };
+  // A trace that has failed lacks steps of the cut; the fault is noted only at the next tick.
+  setup.is_useless = [&] {
+    return has_fault() || !trace_->fault().ok() || services.worker_files().shares_files();
+  };
   setup.warn = [&services](const std::string& what) {
     services.log(LogLevel::kWarning, "trace", what);
   };
@@ -368,7 +372,7 @@ RunEnded WorkerHost::lead(RunMember& member) {
     if (trace_ != nullptr)
       if (const Status recorded = trace_->fault(); !recorded.ok()) note_fault(recorded.error());
     if (has_fault()) {
-      member.stop();
+      stop(member);
       if (!member.has_begun()) break;
     }
     if (!member.outcome()) event = inbox_->take(member.is_running() ? kTick : kStartTick);
@@ -385,12 +389,18 @@ RunEnded WorkerHost::lead(RunMember& member) {
 }
 
 void WorkerHost::obey(const ControlEvent& event, RunMember& member) {
-  if (event.is_closed()) return member.stop();
+  if (event.is_closed() || as_if<StopRun>(event.message) != nullptr) return stop(member);
   const bool is_live = recovery_ == nullptr || recovery_->is_live();
   if (as_if<DrainRun>(event.message) != nullptr && cuts_ != nullptr && is_live &&
       member.is_running())
     cuts_->before_drain();
   if (const Status obeyed = member.obey(event.message); !obeyed.ok()) note_fault(obeyed.error());
+}
+
+/// A group that waits for space on a full disk could not end.
+void WorkerHost::stop(RunMember& member) {
+  if (trace_ != nullptr) trace_->stop_waiting();
+  member.stop();
 }
 
 bool WorkerHost::has_fault() {
@@ -413,29 +423,6 @@ ProcessId find_process(const Plan& plan, const std::string& name) {
   for (size_t i = 0; i < plan.processes.size(); ++i)
     if (plan.processes[i].name == name) return ProcessId(static_cast<uint32_t>(i));
   return ProcessId::none();
-}
-
-/// A restarted worker must run the same code as the others: each plugin's file must still be the
-/// one that run.json names.
-Status check_plugins(const std::string& run_folder) {
-  const auto text = read_text_file(run_folder + "/run.json");
-  if (!text.ok() && text.error().code() == Code::kNotFound) return ok();
-  if (!text.ok()) return text.error();
-  ASSIGN_OR_RETURN(const Json facts, parse_json(*text, "run.json"));
-  const Json* plugins = facts.find("plugins");
-  if (plugins == nullptr) return ok();
-  for (const Json& plugin : plugins->as_array()) {
-    ASSIGN_OR_RETURN(const std::string file, plugin.get_string("file"));
-    ASSIGN_OR_RETURN(const std::string began, plugin.get_string("crc32c"));
-    ASSIGN_OR_RETURN(const MappedFile mapped, map_file(file));
-    const std::string now = fmt::format("{:08x}", crc32c(mapped.bytes));
-    if (now != began)
-      return error(Code::kInvalid,
-                   "plugin '{}' is not the file that the run began with (CRC-32C {}, now {})", file,
-                   began, now)
-          .note("put that file back, or resume the run: it takes the new one");
-  }
-  return ok();
 }
 
 int run_host(const HostArguments& arguments) {

@@ -61,6 +61,9 @@ class WorkerTrace {
   /// Why recording has stopped; an error is permanent.
   Status fault() const;
 
+  /// The run is being stopped: no group waits for space on a full disk any more. Any thread.
+  void stop_waiting() { writer_->stop_waiting(); }
+
   /// Call when all actor groups have ended. Writes the end of the trace; for a ring, the whole ring
   /// if the run failed.
   Status close(bool run_failed);

@@ -169,6 +169,23 @@ TEST(SegmentWriter, FailsOnceItHasBlockedTooLong) {
   EXPECT_EQ(read_all(folder.path()).steps.at(0), steps_to(step)) << "what was written stays";
 }
 
+TEST(SegmentWriter, FailsAtOnceIfItWaitsForADiskWhenTheRunIsStopped) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  options.block_max = Duration::seconds(86'400);  // longer than the test may take
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  std::atomic<uint64_t> steps = 0;
+  std::jthread stops([&] {
+    while (steps.load() < 11'000) std::this_thread::yield();  // of 11'700 in one segment
+    (*writer)->stop_waiting();
+  });
+  const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
+  while (append_delivery(**writer, 0, steps.load() + 1)) ++steps;
+  EXPECT_FALSE((*writer)->close().ok());
+  EXPECT_LT(steps.load(), kStepsOfFourSegments);
+}
+
 TEST(SegmentWriter, WritesNothingThatCameAfterItsFault) {
   TestFolder folder;
   auto writer = SegmentWriter::open(small_segments(folder.path()));

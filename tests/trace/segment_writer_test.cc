@@ -43,6 +43,18 @@ TEST(SegmentWriter, AppendedFramesAreReadInOrderOverManySegments) {
   EXPECT_EQ(status.st_mode & 0777, 0700U);
 }
 
+// A process that is being stopped still waits for the next segment of a disk with space.
+TEST(SegmentWriter, IsWholeOnADiskWithSpaceAlsoWhenTheRunIsStopped) {
+  TestFolder folder;
+  auto writer = SegmentWriter::open(small_segments(folder.path()));
+  ASSERT_TRUE(writer.ok());
+  (*writer)->stop_waiting();
+  constexpr uint64_t kSteps = 50'000;  // more than the segments that are prepared ahead
+  for (uint64_t step = 1; step <= kSteps; ++step) ASSERT_TRUE(append_delivery(**writer, 0, step));
+  ASSERT_TRUE((*writer)->close().ok());
+  EXPECT_EQ(read_all(folder.path()).steps.at(0), steps_to(kSteps));
+}
+
 TEST(SegmentWriter, EightThreadsLoseNothingAndKeepTheOrderOfEachHost) {
   TestFolder folder;
   auto options = small_segments(folder.path());

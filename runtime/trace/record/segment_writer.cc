@@ -34,6 +34,8 @@ constexpr Duration kPrepareAgain = Duration::milliseconds(20);  // after a full 
 constexpr Duration kPackMax = Duration::seconds(20);            // for close() to pack segments
 
 class Writer final : public SegmentWriter {
+  using Lock = std::unique_lock<std::mutex>;
+
  public:
   explicit Writer(SegmentWriterOptions options)
       : options_(std::move(options)),
@@ -59,6 +61,11 @@ class Writer final : public SegmentWriter {
     is_frozen_.store(true);
     if (ring_files_) ring_files_->write_in_handler();
   }
+  void stop_waiting() override {
+    const Lock lock(mutex_);
+    may_wait_ = false;
+    room_.notify_all();
+  }
   Status close() override;
   Status fault() const override {
     const std::lock_guard lock(mutex_);
@@ -71,13 +78,11 @@ class Writer final : public SegmentWriter {
   }
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
   bool is_ring() const { return options_.level == TraceLevel::kRing; }
   // The append path.
   void append_sync(SegmentBuffer* buffer);
   void hand_over(SegmentBuffer* buffer, uint64_t used) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     hand_over_locked(buffer, used);
   }
   void hand_over_locked(SegmentBuffer* buffer, uint64_t used);
@@ -95,7 +100,6 @@ class Writer final : public SegmentWriter {
   void seal_next(Lock& lock);
   Status seal(SegmentBuffer* buffer);
   void sync_current(Lock& lock);
-  // Ending.
   bool wait_until_sealed(Lock& lock);
   void end_current();  // call with mutex_ held
   void stop();
@@ -131,7 +135,7 @@ class Writer final : public SegmentWriter {
   Status fault_;
   std::optional<Error> prepare_fault_;
   Clock::time_point prepare_at_, sync_at_;
-  bool is_failed_ = false, is_closing_ = false, is_closed_ = false;
+  bool is_failed_ = false, is_closing_ = false, is_closed_ = false, may_wait_ = true;
   uint64_t num_sealed_deliveries_ = 0;
   // Used only by the thread that prepares: start(), then the background thread.
   uint64_t next_number_ = 1, last_seed_ = 0;
@@ -173,8 +177,6 @@ Status Writer::start() {
   thread_ = std::jthread([this] { serve(); });
   return ok();
 }
-
-// --- appending ----------------------------------------------------------------------------------
 
 bool Writer::append(std::span<std::byte> head, std::span<const std::byte> tail) {
   const size_t size = head.size() + tail.size();
@@ -225,12 +227,13 @@ bool Writer::make_room(std::span<const std::byte> head, TraceFull full) {
       return true;
     }
     if (full == TraceFull::kGap) return lose(head);
-    if (room_.wait_until(lock, deadline) == std::cv_status::timeout && ready_.empty() &&
-        current_.load(std::memory_order_relaxed)->is_full()) {
+    const bool is_over = (!may_wait_ && prepare_fault_) ||
+                         (room_.wait_until(lock, deadline) == std::cv_status::timeout &&
+                          ready_.empty() && current_.load(std::memory_order_relaxed)->is_full());
+    if (is_over)
       fail(prepare_fault_ ? *prepare_fault_
                           : error(Code::kDeadline, "no room in the trace for {}",
                                   to_string(options_.block_max)));
-    }
   }
 }
 
@@ -268,8 +271,6 @@ void Writer::fail(Error error) {
   room_.notify_all();
   settled_.notify_all();
 }
-
-// --- the background thread ----------------------------------------------------------------------
 
 void Writer::serve() {
   Lock lock(mutex_);
@@ -347,6 +348,7 @@ void Writer::prepare_next(Lock& lock) {
   free_.push_back(buffer);
   prepare_fault_ = std::move(prepared).error();
   if (prepare_fault_->code() != Code::kExhausted) fail(*prepare_fault_);
+  if (!may_wait_) room_.notify_all();
   prepare_at_ = deadline_after(kPrepareAgain);
 }
 
@@ -394,8 +396,6 @@ void Writer::sync_current(Lock& lock) {
   if (!synced.ok()) fail(std::move(synced).error());
   sync_at_ = deadline_after(options_.sync_every);
 }
-
-// --- dumping and ending -------------------------------------------------------------------------
 
 bool Writer::wait_until_sealed(Lock& lock) {
   return settled_.wait_until(lock, deadline_after(options_.block_max), [this] {

@@ -8,10 +8,10 @@
 ///
 /// The next segment may not be ready in time, because the disk is slow or full. With `full =
 /// block`, append() waits, at most `block_max`; then the trace has failed and fault() has the
-/// reason. With `full = gap`, frames that cannot be written are counted, and a gap frame is written
-/// as soon as there is space. Frames are never lost silently. Once the trace has failed, nothing is
-/// written any more. So it has no hole: every lost frame of a group comes after all kept frames of
-/// that group.
+/// reason. After stop_waiting() it fails as soon as the disk has refused a segment. With `full =
+/// gap`, frames that cannot be written are counted, and a gap frame is written as soon as there is
+/// space. Frames are never lost silently. Once the trace has failed, nothing is written any more.
+/// So it has no hole: every lost frame of a group comes after all kept frames of that group.
 ///
 /// Threads: append() and snapshot() from any; open/close from one.
 #pragma once
@@ -88,6 +88,9 @@ class SegmentWriter {
   virtual Result<RingSnapshot> snapshot();
   /// kRing: writes the kept buffers from the handler of a fatal signal (async-signal-safe, once).
   virtual void dump_in_handler() noexcept {}
+  /// The run is being stopped, so append() and close() wait no longer for a disk that is full. From
+  /// any thread.
+  virtual void stop_waiting() {}
   /// Writes the end frame, seals, joins the thread. No append() may run or follow.
   virtual Status close() = 0;
   virtual Status fault() const = 0;
