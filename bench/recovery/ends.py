@@ -10,7 +10,6 @@ every 500 ms. Kinds:
     kill_some    kill -9 of some of the workers; of the rest within 300 ms
     control      kill -9 of `primerl-graph run` alone: its workers end by themselves
     term_kill    SIGTERM to every process, as batch systems do; kill -9 of the rest within 400 ms
-    full_disk    the file system of the run has no room left; the run fails; then there is room again
     torn         kill -9, then the last bytes of some newest segments are zeros, as after a power loss
     hole         kill -9, then a page inside some newest segments is zeros
     power        trace.level = "power"; the disk's image is copied while all is frozen (needs root, losetup)
@@ -19,6 +18,8 @@ every 500 ms. Kinds:
 What must hold: the run can be resumed; no step and no rollout ends twice in its line files; steps lost, compared with
 the lines before the end, only where bytes were taken away. "live": it went on from its record; "checkpoint": it could
 not, and went back to one.
+
+Full disks: `PRIMERL_ENDS_SEEDS=300 build/bin/random_ends_test`.
 
 What bounds it: nothing here is a speed.
 """
@@ -47,37 +48,30 @@ HEAD = 6 * PAGE  # a segment that is prepared has its header and the catalog
 OPTIONS = ['resource.engine.backend="scripted"', 'resource.learner.backend="scripted"',
            "tenant.main.checkpoint_every=20", 'trace.cut_every="500ms"', "graph.restarts_max=65536"]
 WENT_ON = ("the run is live", "resuming after step", "starts with the first step")
-KINDS = ["kill_all", "kill_some", "control", "term_kill", "full_disk", "torn", "hole", "power", "frozen"]
+KINDS = ["kill_all", "kill_some", "control", "term_kill", "torn", "hole", "power", "frozen"]
 
 
 class Disk:
-    """A file system of its own, for a run that must meet its end. `image`: a file that holds it."""
-    def __init__(self, folder, megabytes, image=None):
+    """A file system of its own, in the file `image`, for a run whose machine loses its power."""
+    def __init__(self, folder, megabytes, image):
         self.folder, self.image = folder, image
         folder.mkdir()
-        if image is None:
-            self.call("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder)
-        else:
-            if not image.exists():
-                with open(image, "wb") as file:
-                    file.truncate(megabytes << 20)
-                self.call("mkfs.ext4", "-q", "-F", image)
-            self.call("mount", "-o", "loop", image, folder)
+        if not image.exists():
+            with open(image, "wb") as file:
+                file.truncate(megabytes << 20)
+            self.call("mkfs.ext4", "-q", "-F", image)
+        self.call("mount", "-o", "loop", image, folder)
 
     @staticmethod
     def call(*words):
         subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
-
-    def resize(self, megabytes):
-        self.call("mount", "-o", f"remount,size={megabytes}m", self.folder)
 
     def remove(self):
         for _ in range(100):
             if subprocess.run(["umount", str(self.folder)], stderr=subprocess.DEVNULL).returncode == 0:
                 break
             time.sleep(0.1)
-        if self.image is not None:
-            self.image.unlink(missing_ok=True)
+        self.image.unlink(missing_ok=True)
 
 
 class Run:
@@ -264,9 +258,7 @@ def story(kinds, scratch, name, dice, tally):
     folder, log_file = scratch / name / "run", scratch / f"{name}.err"
     first = kinds[0]
     disk = None
-    if first == "full_disk":
-        disk = Disk(scratch / name, dice.randint(200, 400))
-    elif first == "power":
+    if first == "power":
         disk = Disk(scratch / name, 1024, scratch / f"{name}.image")
     else:
         (scratch / name).mkdir()
@@ -277,17 +269,12 @@ def story(kinds, scratch, name, dice, tally):
     goes_back, told = False, []
     try:
         if not run.wait_for_lines(1):
-            if first != "full_disk":
-                tally.fault(first, f"never came up: {run.said()[-1500:]}")
-                return
+            tally.fault(first, f"never came up: {run.said()[-1500:]}")
+            return
         for index, kind in enumerate(kinds):
             time.sleep(dice.uniform(0.2, 2.5))
             tally.rows[kind]["ends"] += 1
-            if kind == "full_disk":
-                run.wait_until(lambda: False)  # until it fails
-                run.kill()
-                disk.resize(4096)
-            elif kind == "power":
+            if kind == "power":
                 pids = run.pids()
                 run.send(signal.SIGSTOP, pids)
                 shutil.copyfile(disk.image, scratch / f"{name}.{index}.image")
@@ -319,17 +306,15 @@ def story(kinds, scratch, name, dice, tally):
 
 
 def stories(given, dice):
-    """Kinds in turn; full disks and power losses need a file system of their own."""
+    """Kinds by chance, but every third run loses power again and again, on a disk of its own."""
     left = given.ends
-    plain = [kind for kind in given.kinds if kind not in ("full_disk", "power")]
-    alone = [kind for kind in given.kinds if kind in ("full_disk", "power")]
+    plain = [kind for kind in given.kinds if kind != "power"]
     turn = 0
     while left > 0:
         turn += 1
         count = min(left, given.ends_per_run)
-        if alone and (not plain or turn % 3 == 0):
-            kind = alone[turn // 3 % len(alone)]
-            kinds = [kind] * (1 if kind == "full_disk" else count)
+        if "power" in given.kinds and (not plain or turn % 3 == 0):
+            kinds = ["power"] * count
         else:
             kinds = [dice.choice(plain) for _ in range(count)]
         left -= len(kinds)
