@@ -221,6 +221,30 @@ std::string meant_name(const Table& table, std::string_view key,
   return near.empty() ? nearest_name(key, known) : near;
 }
 
+/// Renames entries that use the other name of an option. If a table has both names, the one that
+/// was written last counts, as in an overlay or a flag; one text with both is an error.
+void use_own_names(Table& table, std::string_view what, const OptionSet& options,
+                   Diagnostics& diagnostics) {
+  for (const auto& field : options.fields) {
+    const std::string& other = field.constraint.other_name;
+    Entry* renamed = other.empty() ? nullptr : table.find(other);
+    if (renamed == nullptr) continue;
+    Entry* own = table.find(field.name);
+    if (own != nullptr) {
+      if (own->key_span.source == renamed->key_span.source)
+        diagnostics
+            .error("G002", renamed->key_span, "'{}' and '{}' of {} are one option", other,
+                   field.name, what)
+            .suggest(fmt::format("keep '{}'", field.name));
+      // Entries are in the order in which they were written last.
+      Entry* earlier = std::min(own, renamed);
+      table.entries.erase(table.entries.begin() + (earlier - table.entries.data()));
+      renamed = table.find(other);
+    }
+    if (renamed != nullptr) renamed->key = field.name;
+  }
+}
+
 }  // namespace
 
 Constraint operator|(Constraint a, const Constraint& b) {
@@ -237,6 +261,7 @@ Constraint operator|(Constraint a, const Constraint& b) {
   if (!b.unit.empty()) a.unit = b.unit;
   if (!b.refers.kind.empty()) a.refers = b.refers;
   a.required = a.required || b.required;
+  if (!b.other_name.empty()) a.other_name = b.other_name;
   return a;
 }
 
@@ -269,6 +294,12 @@ Constraint unit(std::string name) {
 Constraint refers_to(std::string kind) {
   Constraint constraint;
   constraint.refers.kind = std::move(kind);
+  return constraint;
+}
+
+Constraint also_named(std::string name) {
+  Constraint constraint;
+  constraint.other_name = std::move(name);
   return constraint;
 }
 
@@ -332,6 +363,7 @@ void correct_key(Table& table, std::string_view what, const OptionField& field,
 
 void OptionSet::bind(Table& table, std::string_view what, const std::vector<std::string>& ignore,
                      void* options, Diagnostics& diagnostics) const {
+  use_own_names(table, what, *this, diagnostics);
   auto known = names();
   known.insert(known.end(), ignore.begin(), ignore.end());
   correct_keys(table, what, known, diagnostics);

@@ -51,6 +51,7 @@ struct Constraint {
   std::string unit;
   Refers refers;
   bool required = false;
+  std::string other_name;  // a second name that files may use for the option
 };
 
 Constraint operator|(Constraint a, const Constraint& b);
@@ -68,6 +69,8 @@ Constraint one_of(std::vector<std::string> choices);
 Constraint unit(std::string name);
 Constraint refers_to(std::string kind);
 Constraint required();
+/// The option may also be written under this name; values are resolved under its own.
+Constraint also_named(std::string name);
 /// For example "from 1 to 8 tokens", "above 0", "one of a and b"; empty if every value is valid.
 std::string constraint_text(const Constraint& constraint, OptionType type);
 
@@ -101,7 +104,8 @@ struct OptionSet {
   std::vector<std::string> names() const;
   /// Checks every entry of `table` (unknown keys, types, units, ranges: codes G02x) and assigns the
   /// valid ones to `options`. `what` names the table in errors ("node 'router'"). Keys in `ignore`
-  /// are read elsewhere. Misspelt keys are corrected in place, see correct_keys.
+  /// are read elsewhere. Misspelt keys are corrected in place, see correct_keys; other names of an
+  /// option are replaced by its own.
   void bind(Table& table, std::string_view what, const std::vector<std::string>& ignore,
             void* options, Diagnostics& diagnostics) const;
 };

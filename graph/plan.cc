@@ -6,6 +6,7 @@
 
 #include "graph/base/random.h"
 #include "graph/check.h"
+#include "graph/config/short_file.h"
 #include "graph/config/tables.h"
 #include "graph/resolve.h"
 
@@ -17,11 +18,15 @@ int32_t machine_cores() {
 }
 
 /// See CheckedGraph::tables.
-std::map<std::string, Span, std::less<>> tables_of(const GraphSpec& spec) {
+std::map<std::string, Span, std::less<>> tables_of(const GraphFile& file, const GraphSpec& spec,
+                                                   const Sources& sources) {
   std::map<std::string, Span, std::less<>> tables;
-  tables["graph"] = spec.graph != nullptr ? spec.graph->span : spec.whole;
+  const Span whole = graph_span(file, sources);
+  tables["graph"] = whole;
   const auto add = [&](std::string_view kind, const std::vector<NamedTable>& all) {
-    for (const auto& table : all) tables[fmt::format("{}.{}", kind, table.name)] = table.name_span;
+    for (const auto& table : all)
+      tables[fmt::format("{}.{}", kind, table.name)] =
+          sources.is_built_in(table.name_span) ? whole : table.name_span;
   };
   add("tenant", spec.tenants);
   add("node", spec.nodes);
@@ -76,7 +81,7 @@ void check_with(GraphFile& file, const std::shared_ptr<const Catalog>& catalog,
   draft.for_run = overrides.for_run;
   check_graph(draft);
   if (!result.diagnostics.has_errors()) {
-    result.tables = tables_of(spec);
+    result.tables = tables_of(file, spec, result.sources);
     auto plan = std::make_shared<Plan>();
     plan->catalog = catalog;
     const PlanOrder order = order_of(draft);
@@ -90,8 +95,10 @@ void check_with(GraphFile& file, const std::shared_ptr<const Catalog>& catalog,
 
 void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides,
                        const Catalog& base, CheckedGraph& result) {
+  // Without [edges], the text that could not be read decides what the graph is.
+  const bool is_whole = file && (!file->is_partial || file->root.find("edges") != nullptr);
   const auto catalog =
-      file ? with_plugins(*file, base, result.diagnostics) : std::shared_ptr<const Catalog>();
+      is_whole ? with_plugins(*file, base, result.diagnostics) : std::shared_ptr<const Catalog>();
   try {
     if (catalog != nullptr) check_with(*file, catalog, overrides, result);
   } catch (const std::exception& exception) {
@@ -102,6 +109,7 @@ void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides
                              "an exception left a plugin's code while the graph was checked: {}",
                              exception.what());
   }
+  if (file) leave_built_in_lines(*file, result.sources, result.diagnostics);
   result.diagnostics.sort();
 }
 

@@ -36,8 +36,9 @@ Contract Rollout::contract() {
   const auto rollouts = [] { return at_most(&O::max_inflight, "max_inflight"); };
   return ContractOf<Rollout, O>("rollout", "turns tasks into groups of rollouts")
       .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
-      .option("max_inflight", &O::max_inflight, count_from(1) | unit("rollouts"),
-              "rollouts at once; at least group_size")
+      .option("max_inflight", &O::max_inflight,
+              count_from(1) | unit("rollouts") | also_named("max_inflight_requests"),
+              "rollouts at once; at least group_size; also written max_inflight_requests")
       .option("attempts_max", &O::attempts_max, count_from(0),
               "engine losses or failures that one rollout survives")
       .option("log_tokens", &O::log_tokens, any(),

@@ -16,7 +16,8 @@ constexpr ErrorCode kCodes[] = {
      "the values of the including file replace it."},
     {"G003", "file not readable",
      "The graph, an included file or an overlay does not exist, is a folder, or may not be read. "
-     "Paths of `include` are relative to the file that includes."},
+     "Paths of `include` are relative to the file that includes. A name that begins with "
+     "\"primerl:\" is a built-in graph: primerl:async_rl or primerl:sft."},
     {"G004", "include cycle",
      "Files include each other in a circle, or are nested more than 16 deep. Break the circle: "
      "move the tables that both need into a third file."},
@@ -27,13 +28,18 @@ constexpr ErrorCode kCodes[] = {
      "At the top level a graph file has include, [graph], [tenant.*], [model.*], [resource.*], "
      "[node.*], [edges], [place] and [trace], nothing else. Nothing is ignored silently."},
     {"G007", "no nodes",
-     "A graph without a single [node.*] table does nothing. `primerl-graph init` writes one that "
-     "runs."},
+     "A graph with [edges] and without a single [node.*] table does nothing. Without [edges], the "
+     "nodes of the standard loop are implied."},
+    {"G008", "two built-in graphs",
+     "`include` names two built-in graphs, such as \"primerl:async_rl\" and \"primerl:sft\". Each "
+     "is a whole graph, so only one can complete a file."},
     {"G010", "unknown actor",
      "`actor` names a class that the program does not have. `primerl-graph actors` lists them with "
      "their ports and options."},
     {"G011", "unknown node",
      "An edge or a place names a node that has no [node.*] table in the file or in its includes. "
+     "A file without [edges] has the nodes of a built-in loop: then [node.x] sets options of node "
+     "x, and no other node can be added. "
      "If several places use this name, and a node that nothing names has a similar one, the "
      "table's name is misspelt and the error is reported there."},
     {"G012", "unknown port",

@@ -17,6 +17,11 @@ Span port_span(const Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
   return span_inside(draft.sources, *edge.path, end.node_offset,
                      end.port_offset - end.node_offset + end.port.size());
 }
+/// The same, or for an edge of a built-in loop the actor that the file gives the node.
+Span port_span(const Draft& draft, const EdgeSpec& edge, const EdgeEnd& end,
+               const DraftNode& node) {
+  return written_span(draft, {port_span(draft, edge, end), value_span(*node.spec, "actor")});
+}
 
 int32_t find_node(Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
   const auto found = draft.node_by_name.find(end.node);
@@ -57,7 +62,7 @@ void suggest_port(Diagnostic& found, const EdgeEnd& end, const std::vector<std::
 int32_t find_output(Draft& draft, const DraftNode& node, const EdgeSpec& edge) {
   const int32_t output = index_of(node.contract->outputs, edge.from.port);
   if (output >= 0) return output;
-  const Span span = port_span(draft, edge, edge.from);
+  const Span span = port_span(draft, edge, edge.from, node);
   if (node.contract->find_input(edge.from.port) != nullptr) {
     draft.diagnostics
         .error("G031", span, "'{}' is an input of '{}': an edge starts at an output",
@@ -77,7 +82,7 @@ int32_t find_output(Draft& draft, const DraftNode& node, const EdgeSpec& edge) {
 int32_t find_input(Draft& draft, const DraftNode& node, const EdgeSpec& edge) {
   const int32_t input = index_of(node.contract->inputs, edge.to.port);
   if (input >= 0) return input;
-  const Span span = port_span(draft, edge, edge.to);
+  const Span span = port_span(draft, edge, edge.to, node);
   if (node.contract->find_output(edge.to.port) != nullptr) {
     draft.diagnostics
         .error("G031", span, "'{}' is an output of '{}': an edge ends at an input", edge.to.port,
@@ -101,10 +106,11 @@ void check_types(Draft& draft, DraftEdge& edge) {
   const auto& input = to.contract->inputs[static_cast<size_t>(edge.input)];
   if (output.type == input.type) return;
   edge.is_mismatch = true;
-  auto& found = draft.diagnostics.error("G032", port_span(draft, *edge.spec, edge.spec->from),
-                                        "'{}.{}' sends {}, but '{}.{}' takes {}", from.spec->name,
-                                        output.name, output.type->name, to.spec->name, input.name,
-                                        input.type->name);
+  const Span span = written_span(
+      draft, {port_span(draft, *edge.spec, edge.spec->from, from), value_span(*to.spec, "actor")});
+  auto& found = draft.diagnostics.error("G032", span, "'{}.{}' sends {}, but '{}.{}' takes {}",
+                                        from.spec->name, output.name, output.type->name,
+                                        to.spec->name, input.name, input.type->name);
   std::vector<std::string> fitting;
   for (const auto& port : to.contract->inputs)
     if (port.type == output.type) fitting.push_back(port.name);
@@ -226,7 +232,8 @@ void check_fan_out(Draft& draft) {
       const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
       const auto& place = draft.places[static_cast<size_t>(to.place)];
       draft.diagnostics
-          .error("G054", edge.spec->path->span,
+          .error("G054",
+                 written_span(draft, {edge.spec->path->span, value_span(*place.spec, "replicas")}),
                  "'{}.{}' sends to one, but place '{}' of node '{}' has {} replicas",
                  from.spec->name, output.name, place.spec->name, to.spec->name, replicas)
           .note(
@@ -240,10 +247,13 @@ void check_fan_out(Draft& draft) {
     // The slots of a per_tenant target are distinguished by the envelope's tenant.
     auto& count = targets[{edge.from, edge.output}];
     const bool was_many = count > 1;
-    count += reach_of(draft.nodes[static_cast<size_t>(edge.to)]);
+    const DraftNode& to = draft.nodes[static_cast<size_t>(edge.to)];
+    count += reach_of(to);
     if (count <= 1 || was_many) continue;
     draft.diagnostics
-        .error("G034", port_span(draft, *edge.spec, edge.spec->from),
+        .error("G034",
+               written_span(draft, {port_span(draft, *edge.spec, edge.spec->from),
+                                    value_span(*to.spec, "replicas")}),
                "'{}.{}' would reach more than one instance, but it sends to one", from.spec->name,
                output.name)
         .note(fmt::format("routing of '{}': {}; broadcast, addressed, keyed and to_origin outputs "
@@ -260,8 +270,12 @@ void check_feedback(Draft& draft) {
   for (const auto& edge : draft.edges) {
     if (!edge.is_whole() || !edge.spec->feedback) continue;
     if (feedback_number(draft, edge, tenants).is_stated) continue;
+    const Span span =
+        written_span(draft, {edge.spec->path->span,
+                             value_span(*draft.nodes[static_cast<size_t>(edge.from)].spec, "actor"),
+                             value_span(*draft.nodes[static_cast<size_t>(edge.to)].spec, "actor")});
     draft.diagnostics
-        .error("G037", edge.spec->path->span, "no contract states how many messages '{}' may have",
+        .error("G037", span, "no contract states how many messages '{}' may have",
                edge.spec->path->as_string())
         .note(
             "a feedback edge never stops its sender, so a contract must state at_most(...) or "

@@ -18,7 +18,7 @@ bool is_reported(Draft& draft, const std::string& what, Span span) {
   constexpr size_t kNotesMax = 4;
   const auto told = draft.missing.find(what);
   if (told == draft.missing.end()) return false;
-  if (told->second->notes.size() < kNotesMax)
+  if (told->second->notes.size() < kNotesMax && !draft.sources.is_built_in(span))
     told->second->note(fmt::format("also named at {}:{}:{}", draft.sources.get(span.source).name,
                                    span.begin.line, span.begin.column));
   return true;
@@ -117,6 +117,27 @@ const Entry* nested_entry(const NamedTable& spec, std::string_view path) {
   return entry;
 }
 
+Span written_span(const Draft& draft, std::initializer_list<Span> spans) {
+  for (const Span& span : spans)
+    if (!span.is_none() && !draft.sources.is_built_in(span)) return span;
+  return *spans.begin();
+}
+
+Span place_span(const Draft& draft, const DraftResource& resource) {
+  for (const int32_t user : resource.users) {
+    const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
+    if (place >= 0 && static_cast<size_t>(place) < draft.places.size())
+      return draft.places[static_cast<size_t>(place)].spec->name_span;
+  }
+  return {};
+}
+
+std::string write_help(const Draft& draft, std::string_view kind, const NamedTable& spec,
+                       std::string_view line) {
+  if (!draft.sources.is_built_in(spec.name_span)) return fmt::format("write {}", line);
+  return fmt::format("add a table [{}.{}] with {}", kind, spec.name, line);
+}
+
 std::string text_of(const Table& table, std::string_view key) {
   const Entry* entry = table.find(key);
   return entry != nullptr && entry->value.is_string() ? entry->value.as_string() : std::string();
@@ -140,17 +161,23 @@ int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::
   if (name.empty() && known.empty() && told != draft.missing.end() &&
       told->first.rfind("model '", 0) == 0)
     return -1;
-  if (name.empty()) {
+  if (name.empty() && known.empty()) {
+    const std::string any = "any model";  // one table would serve all that need a model
+    if (draft.missing.contains(any)) return -1;
     auto& found = draft.diagnostics.error("G018", span, "{} names no model", what);
-    if (known.empty())
-      found.suggest("add a table [model.policy] with path = \"a Hugging Face folder\"");
-    else
-      found.note(fmt::format("models: {}", join_names(known)))
-          .suggest(fmt::format("write model = \"{}\"", known.front()));
+    found.suggest("add a table [model.policy] with path = \"a Hugging Face folder\"");
+    remember_report(draft, any, found);
     return -1;
   }
   // Each of them may be the one that was meant, so none is reported as unused.
-  for (auto& model : draft.models) model.is_named = true;
+  if (!name.empty() || draft.sources.is_built_in(span))
+    for (auto& model : draft.models) model.is_named = true;
+  if (name.empty()) {
+    draft.diagnostics.error("G018", span, "{} names no model", what)
+        .note(fmt::format("models: {}", join_names(known)))
+        .suggest(fmt::format("write model = \"{}\"", known.front()));
+    return -1;
+  }
   const std::string missing = fmt::format("model '{}'", name);
   if (is_reported(draft, missing, span)) return -1;
   auto& found = draft.diagnostics.error("G014", span, "{} names model '{}', which does not exist",
@@ -177,9 +204,16 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
     if (resource.common.kind == kind || resource.contract == nullptr)
       return static_cast<int32_t>(i);
     of_kind.clear();
+    // Several nodes of a built-in loop name the resource; its `kind` in the file is the fault.
+    const bool is_implied = draft.sources.is_built_in(span);
+    const std::string wrong = fmt::format("kind of resource '{}'", name);
+    if (is_implied && is_reported(draft, wrong, span)) return -1;
     auto& found = draft.diagnostics.error(
-        "G040", span, "'{}' of {} must be of kind '{}', but '{}' is of kind '{}'", option, what,
-        kind, name, resource.common.kind);
+        "G040", written_span(draft, {span, value_span(*resource.spec, "kind")}),
+        "'{}' of {} must be of kind '{}', but '{}' is of kind '{}'", option, what, kind, name,
+        resource.common.kind);
+    if (is_implied) remember_report(draft, wrong, found);
+    draft.doubtful_kinds.push_back(resource.common.kind);
     for (const auto& other : draft.resources)
       if (other.common.kind == kind) of_kind.push_back(other.spec->name);
     found.note(fmt::format("resources of kind '{}': {}", kind, listed(of_kind)));

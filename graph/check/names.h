@@ -1,6 +1,7 @@
 /// Look-up of names, with errors that say what was meant and which names exist.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,17 @@ Span nested_span(const NamedTable& spec, std::string_view path);
 
 /// The entry "sampling.temperature"; null if the file does not have it.
 const Entry* nested_entry(const NamedTable& spec, std::string_view path);
+
+/// The first of these positions that is in a text of the user; without one, the first of all.
+Span written_span(const Draft& draft, std::initializer_list<Span> spans);
+
+/// The name of the first place with a node that uses the resource; none without [place].
+Span place_span(const Draft& draft, const DraftResource& resource);
+
+/// "write max_inflight = 8"; for a table that only a built-in graph has, "add a table
+/// [node.rollout] with max_inflight = 8". `kind` is "node" or "resource".
+std::string write_help(const Draft& draft, std::string_view kind, const NamedTable& spec,
+                       std::string_view line);
 
 /// The string at `key`; empty if there is none.
 std::string text_of(const Table& table, std::string_view key);

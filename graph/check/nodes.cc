@@ -84,6 +84,11 @@ void bind_node(DraftNode& node, int32_t index, Draft& draft) {
     return;
   }
   const auto& options = node.contract->options;
+  // Another actor than the loop's may lack options that the loop states for it.
+  std::erase_if(table.entries, [&](const Entry& entry) {
+    return draft.sources.is_built_in(entry.key_span) && options.find(entry.key) == nullptr &&
+           std::ranges::find(kCommon, entry.key) == kCommon.end();
+  });
   node.options = options.make ? options.make() : nullptr;
   options.bind(table, what, kCommon, node.options.get(), draft.diagnostics);
   node_options().bind(table, what, options.names(), &node.common, draft.diagnostics);
@@ -109,7 +114,7 @@ void bind_nodes(Draft& draft) {
 void check_nodes_exist(Draft& draft) {
   if (draft.spec.nodes.empty())
     draft.diagnostics.error("G007", draft.spec.whole, "the graph has no nodes")
-        .suggest("add a table [node.env] with actor = \"env\", or start with `primerl-graph init`");
+        .suggest("remove [edges]: then the standard loop is implied, or add tables [node.*]");
 }
 
 void check_single(Draft& draft) {
@@ -135,7 +140,9 @@ void check_single(Draft& draft) {
     const auto [other, is_first] = first.emplace(node.contract->name, &node);
     if (!is_first)
       draft.diagnostics
-          .error("G070", node.spec->name_span,
+          .error("G070",
+                 written_span(draft,
+                              {node.spec->name_span, value_span(*other->second->spec, "actor")}),
                  "node '{}' is a second '{}', but a graph can have only one", node.spec->name,
                  node.contract->name)
           .note(fmt::format("the first is node '{}'", other->second->spec->name));
@@ -150,11 +157,14 @@ void check_one_tenant(Draft& draft) {
     if (node.contract == nullptr || !node.contract->is_one_tenant || node.common.per_tenant)
       continue;
     draft.diagnostics
-        .error("G067", node.spec->name_span,
+        .error("G067",
+               written_span(draft, {node.spec->name_span, draft.tenants[1].spec->name_span}),
                "{} tenants share node '{}', but an instance of '{}' serves one tenant",
                tenants.size(), node.spec->name, node.contract->name)
         .note(fmt::format("tenants: {}", join_names(tenants)))
-        .suggest(fmt::format("write per_tenant = true in [node.{}]", node.spec->name));
+        .suggest(draft.sources.is_built_in(node.spec->name_span)
+                     ? write_help(draft, "node", *node.spec, "per_tenant = true")
+                     : fmt::format("write per_tenant = true in [node.{}]", node.spec->name));
   }
 }
 

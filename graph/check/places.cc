@@ -118,7 +118,10 @@ Span placed_span(const Draft& draft, const DraftNode& node) {
   return node.spec->name_span;
 }
 
-std::string line_of(Span span) { return fmt::format("line {}", span.begin.line); }
+std::string line_of(const Draft& draft, Span span) {
+  if (draft.sources.is_built_in(span)) return draft.file.built_in;
+  return fmt::format("line {}", span.begin.line);
+}
 
 /// Checks an edge whose messages carry handles: both ends must use one engine in one process.
 void check_handles_of(Draft& draft, const DraftEdge& edge) {
@@ -141,10 +144,12 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
   };
   if (there != here) {
     draft.diagnostics
-        .error("G072", used_span(to, input.handles_of),
+        .error("G072",
+               written_span(draft,
+                            {used_span(to, input.handles_of), used_span(from, output.handles_of)}),
                "'{}' uses {} '{}', but '{}', which sends to it, uses '{}' ({})", to.spec->name,
                ours.common.kind, ours.spec->name, from.spec->name, theirs.spec->name,
-               line_of(used_span(from, output.handles_of)))
+               line_of(draft, used_span(from, output.handles_of)))
         .note(why)
         .suggest(fmt::format("write {} = \"{}\" in [node.{}]", input.handles_of, theirs.spec->name,
                              to.spec->name));
@@ -156,7 +161,7 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
       .error("G072", placed_span(draft, to),
              "'{}' is in place '{}', but '{}', which sends to it, is in '{}' ({})", to.spec->name,
              draft.places[static_cast<size_t>(to.place)].spec->name, from.spec->name,
-             their_place.spec->name, line_of(placed_span(draft, from)))
+             their_place.spec->name, line_of(draft, placed_span(draft, from)))
       .note(why)
       .note(
           fmt::format("every place has its own copy of {} '{}'", ours.common.kind, ours.spec->name))
@@ -235,10 +240,13 @@ void check_places(Draft& draft) {
   if (draft.spec.places == nullptr) return;
   std::vector<std::string> names;
   for (const auto& place : draft.spec.place) names.push_back(place.name);
+  const Span first =
+      draft.spec.place.empty() ? draft.spec.places->span : draft.spec.place.front().name_span;
   for (const auto& node : draft.nodes)
     if (node.place < 0)
       draft.diagnostics
-          .error("G051", node.spec->name_span, "node '{}' has no place", node.spec->name)
+          .error("G051", written_span(draft, {node.spec->name_span, first}),
+                 "node '{}' has no place", node.spec->name)
           .note(fmt::format("places: {}", names.empty() ? "none" : join_names(names)))
           .suggest(
               "add it to the nodes of a place, or remove [place]: then all nodes run in one "

@@ -168,15 +168,16 @@ void check_resource_copies(Draft& draft) {
     }
     const auto [num_processes, num_here, names, machines] = homes_of(draft, resource);
     if (num_processes < 2) continue;
+    const Span span = written_span(draft, {resource.spec->name_span, place_span(draft, resource)});
     if (resource.contract->one_per_graph)
       draft.diagnostics
-          .error("G041", resource.spec->name_span, "{} '{}' is used in {} places, {}",
-                 resource.common.kind, resource.spec->name, num_processes, join_names(names))
+          .error("G041", span, "{} '{}' is used in {} places, {}", resource.common.kind,
+                 resource.spec->name, num_processes, join_names(names))
           .note("there can be only one copy of it: a second one would train another model")
           .suggest("put its users in one place without replicas");
     else if (resource.common.kind == kWeightChannelKind && resource.common.backend == "memory")
       draft.diagnostics
-          .error("G055", resource.spec->name_span,
+          .error("G055", span,
                  "weight channel '{}' is in the memory of one process and cannot connect the "
                  "places {}",
                  resource.spec->name, join_names(names))
@@ -188,7 +189,7 @@ void check_resource_copies(Draft& draft) {
     else if (resource.common.kind == kWeightChannelKind && resource.common.backend == "shm" &&
              machines.size() > 1)
       draft.diagnostics
-          .error("G055", resource.spec->name_span,
+          .error("G055", span,
                  "weight channel '{}' is in the memory of one machine and cannot connect the "
                  "places {}, which are on {}",
                  resource.spec->name, join_names(names), machines.size())
@@ -213,8 +214,10 @@ void check_shared_learners(Draft& draft) {
       if (node.common.per_tenant) users.push_back(node.spec->name);
     }
     if (users.empty()) continue;
+    const auto first = std::ranges::find(draft.tenants, whole.front(),
+                                         [](const DraftTenant& each) { return each.tenant.name; });
     draft.diagnostics
-        .error("G048", resource.spec->name_span,
+        .error("G048", written_span(draft, {resource.spec->name_span, first->spec->name_span}),
                "{} tenants share {} '{}', but {} would train all its weights", draft.tenants.size(),
                resource.common.kind, resource.spec->name, join_names(whole))
         .note(fmt::format("per_tenant nodes that use it: {}", join_names(users)))

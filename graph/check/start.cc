@@ -51,7 +51,8 @@ void check_setups(Draft& draft) {
       setup.device = device;
       const Status fits = resource.contract->check_setup(resource.options.get(), setup);
       if (fits.ok()) continue;
-      refuse_options(draft, *resource.spec->table, resource.spec->name_span,
+      refuse_options(draft, *resource.spec->table,
+                     written_span(draft, {resource.spec->name_span, place_span(draft, resource)}),
                      fmt::format("resource '{}'", resource.spec->name), fits.error());
       break;
     }

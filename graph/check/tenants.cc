@@ -162,11 +162,14 @@ void check_inflight(Draft& draft) {
     const auto inflight = max_inflight_of(node);
     if (!inflight || *inflight >= largest->tenant.group_size) continue;
     draft.diagnostics
-        .error("G062", value_span(*node.spec, "max_inflight"),
+        .error("G062",
+               written_span(draft, {value_span(*node.spec, "max_inflight"),
+                                    value_span(*largest->spec, "group_size")}),
                "'max_inflight' {} of node '{}' is smaller than 'group_size' {} of tenant '{}'",
                *inflight, node.spec->name, largest->tenant.group_size, largest->spec->name)
         .note("a group starts only when all its rollouts fit")
-        .suggest(fmt::format("write max_inflight = {}", largest->tenant.group_size));
+        .suggest(write_help(draft, "node", *node.spec,
+                            fmt::format("max_inflight = {}", largest->tenant.group_size)));
   }
   for (const auto& tenant : draft.tenants) {
     const auto [inflight, group_size] = std::pair(tenant.tenant.inflight, tenant.tenant.group_size);
@@ -317,7 +320,9 @@ void check_sequence_room(Draft& draft) {
           std::min(tenant.tenant.sampling.max_tokens, tenant.tenant.seq_len - 1);
       if (1 + num_new <= limit.tokens) continue;
       draft.diagnostics
-          .error("G084", value_span(*resource.spec, limit.option),
+          .error("G084",
+                 written_span(draft, {value_span(*resource.spec, limit.option),
+                                      nested_span(*tenant.spec, "sampling.max_tokens")}),
                  "a sequence of {} '{}' has at most {} tokens, but tenant '{}' requests {} new "
                  "ones after its prompt",
                  resource.common.kind, resource.spec->name, limit.tokens, tenant.spec->name,

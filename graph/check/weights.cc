@@ -36,12 +36,14 @@ std::string difference(const ModelFacts& one, const ModelFacts& other) {
 }
 
 void check_pair(Draft& draft, const DraftResource& learner, const DraftResource& engine) {
+  const auto span = [&](std::string_view key) {
+    return written_span(draft, {value_span(*engine.spec, key), value_span(*learner.spec, key)});
+  };
   if (learner.contract->needs_model != engine.contract->needs_model) {
     draft.diagnostics
-        .error("G087", value_span(*engine.spec, "backend"),
-               "{} '{}' ({}) cannot apply the weights of {} '{}' ({})", engine.common.kind,
-               engine.spec->name, engine.contract->backend, learner.common.kind, learner.spec->name,
-               learner.contract->backend)
+        .error("G087", span("backend"), "{} '{}' ({}) cannot apply the weights of {} '{}' ({})",
+               engine.common.kind, engine.spec->name, engine.contract->backend, learner.common.kind,
+               learner.spec->name, learner.contract->backend)
         .note("one has the tensors of a model, the other none")
         .suggest(fmt::format("write backend = \"{}\" for both", learner.contract->needs_model
                                                                     ? learner.contract->backend
@@ -54,7 +56,7 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
   const auto adapts = [](const DraftTenant& tenant) { return tenant.tenant.adapter.is_there(); };
   if (std::any_of(draft.tenants.begin(), draft.tenants.end(), adapts)) {
     draft.diagnostics
-        .error("G087", value_span(*engine.spec, "model"),
+        .error("G087", span("model"),
                "an adapter that is trained on model '{}' would be applied to model '{}'",
                trained->spec->name, loaded->spec->name)
         .note("with an adapter, the weights of the model itself are not sent")
@@ -64,7 +66,7 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
   const std::string differs = difference(*trained->facts, *loaded->facts);
   if (differs.empty()) return;
   draft.diagnostics
-      .error("G087", value_span(*engine.spec, "model"),
+      .error("G087", span("model"),
              "model '{}' of {} '{}' has another shape than model '{}' of {} '{}'",
              loaded->spec->name, engine.common.kind, engine.spec->name, trained->spec->name,
              learner.common.kind, learner.spec->name)

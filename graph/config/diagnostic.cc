@@ -114,8 +114,8 @@ std::string shown_text(std::string_view text, size_t bytes_max) {
   return end < text.size() ? shown + std::string(kCut) : shown;
 }
 
-SourceId Sources::add(std::string name, std::string text) {
-  sources_.push_back({std::move(name), std::move(text)});
+SourceId Sources::add(std::string name, std::string text, bool is_built_in) {
+  sources_.push_back({std::move(name), std::move(text), is_built_in});
   return static_cast<SourceId>(sources_.size() - 1);
 }
 
@@ -141,6 +141,14 @@ Diagnostic& Diagnostics::add(Severity severity, std::string_view code, Span span
   }
   all_.push_back({severity, std::string(code), span, std::move(message), {}, {}});
   return all_.back();
+}
+
+void Diagnostics::change_each(const std::function<bool(Diagnostic&)>& change) {
+  std::erase_if(all_, [&](Diagnostic& found) {
+    const bool is_kept = change(found);
+    if (!is_kept && found.severity == Severity::kError) --num_errors_;
+    return !is_kept;
+  });
 }
 
 void Diagnostics::sort() {

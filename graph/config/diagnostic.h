@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -66,12 +67,17 @@ decltype(auto) shown_argument(const T& value) {
 class Sources {
  public:
   struct Source {
-    std::string name;  // the path as the user wrote it, or "--set"
+    std::string name;  // the path as the user wrote it, "--set", or "primerl:async_rl"
     std::string text;
+    bool is_built_in = false;  // a built-in graph: no user can change its lines
   };
-  SourceId add(std::string name, std::string text);
+  SourceId add(std::string name, std::string text, bool is_built_in = false);
   const Source& get(SourceId id) const { return sources_[id]; }
   size_t size() const { return sources_.size(); }
+  /// Whether the position is in a built-in graph.
+  bool is_built_in(const Span& span) const {
+    return !span.is_none() && span.source < size() && get(span.source).is_built_in;
+  }
   /// Line `line` (from 1) without its newline; empty after the last line.
   std::string_view line(SourceId id, uint32_t line) const;
 
@@ -100,6 +106,8 @@ class Diagnostics {
   bool has_errors() const { return num_errors_ > 0; }
   size_t num_errors() const { return num_errors_; }
   const std::deque<Diagnostic>& all() const { return all_; }
+  /// Calls `change` with each finding, and removes those for which it returns false.
+  void change_each(const std::function<bool(Diagnostic&)>& change);
   /// Sorts in file order: source, line, column, then code.
   void sort();
 

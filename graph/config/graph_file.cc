@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "graph/base/suggest.h"
+#include "graph/config/built_in_graphs.h"
+#include "graph/config/short_file.h"
 #include "graph/config/tables.h"
 #include "graph/config/toml_source.h"
 
@@ -42,17 +44,17 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-/// Later values replace earlier ones; tables are merged.
+/// Later values replace earlier ones; tables are merged. The values of a table are in the order in
+/// which they were written last: of two names of one option, the later one counts.
 void merge(Table& into, Table from) {
   for (auto& entry : from.entries) {
     Entry* old = into.find(entry.key);
-    if (old == nullptr) {
-      into.entries.push_back(std::move(entry));
-    } else if (old->value.is_table() && entry.value.is_table()) {
+    if (old != nullptr && old->value.is_table() && entry.value.is_table()) {
       merge(old->value.as_table(), std::move(entry.value.as_table()));
-    } else {
-      *old = std::move(entry);
+      continue;
     }
+    if (old != nullptr) into.entries.erase(into.entries.begin() + (old - into.entries.data()));
+    into.entries.push_back(std::move(entry));
   }
 }
 
@@ -120,6 +122,20 @@ class Reader {
           fs::path(file + 1 == open_.end() ? identity : *(file + 1)).filename().string()));
   }
 
+  /// Reads an item of `include` over `base`.
+  void include(const Value& item, const std::string& folder, Table& base) {
+    if (is_built_in_name(item.as_string())) {
+      name_built_in(item, file_, diagnostics_);
+      return;
+    }
+    auto included =
+        read_file((fs::path(folder) / item.as_string()).lexically_normal().string(), item.span);
+    if (included)
+      merge(base, std::move(*included));
+    else
+      file_.is_partial = true;
+  }
+
   /// Reads a misspelt `include` as well, so that the tables of its files are not reported as
   /// missing.
   void correct_include(Table& table) {
@@ -151,9 +167,7 @@ class Reader {
                              item.kind());
           continue;
         }
-        auto included =
-            read_file((fs::path(folder) / item.as_string()).lexically_normal().string(), item.span);
-        if (included) merge(base, std::move(*included));
+        this->include(item, folder, base);
       }
     std::erase_if(table.entries, [](const Entry& entry) { return entry.key == "include"; });
     merge(base, std::move(table));
@@ -194,12 +208,16 @@ bool names_exist(const Table& root, const Table& set, Diagnostics& diagnostics) 
   return true;
 }
 
-void apply_overrides(Reader& reader, const Overrides& overrides, const Sources& sources,
-                     GraphFile& file, Diagnostics& diagnostics) {
+void apply_overrides(Reader& reader, const Overrides& overrides, Sources& sources, GraphFile& file,
+                     Diagnostics& diagnostics) {
   for (const auto& path : overrides.overlays) {
     auto overlay = reader.read_file(path, {SourceId(-1), {}, {}});
-    if (overlay) merge(file.root, std::move(*overlay));
+    if (overlay)
+      merge(file.root, std::move(*overlay));
+    else
+      file.is_partial = true;
   }
+  complete_file(file, sources, diagnostics);
   file.first_set = static_cast<SourceId>(sources.size());
   for (const auto& text : overrides.sets) {
     auto set = reader.read_set(text);

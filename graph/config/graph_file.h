@@ -2,6 +2,8 @@
 /// overlays and the `--set` flags, in that order. Later values replace earlier ones. Tables are
 /// merged key by key; any other value, also a list, is replaced. Every value keeps the span of its
 /// text.
+///
+/// A file without [edges] is short: after the overlays, a built-in graph adds what it leaves out.
 #pragma once
 
 #include <optional>
@@ -23,6 +25,8 @@ struct GraphFile {
   std::vector<std::string> folders;  // by SourceId: the folder to which paths of that text are
                                      // relative
   SourceId first_set = 0;            // from this source on, sources are --set flags
+  std::string built_in;              // the built-in graph that completes it; empty = none
+  bool is_partial = false;           // an include or an overlay could not be read
 };
 
 /// Empty if the file itself cannot be read. Errors in includes, overlays and flags are reported,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/base/suggest.h"
+#include "graph/config/built_in_graphs.h"
 #include "graph/config/tables.h"
 #include "graph/option_text.h"
 
@@ -50,6 +51,19 @@ std::string options_table(const OptionSet& set, const std::vector<std::string>& 
   return "| Option | Type | Default | Range | Meaning |\n|---|---|---|---|---|\n" + rows;
 }
 
+std::string built_in_sections() {
+  std::string text =
+      "\n## Built-in graphs\n\nA file whose text, includes and overlays have no `[edges]` is "
+      "completed "
+      "by `primerl:async_rl`. `include = [\"primerl:sft\"]` names another one. Every value of the "
+      "file wins. `[node.x]` then sets options of the built-in node x; a node of another name is "
+      "an "
+      "error. A built-in resource that no node names is left out.\n";
+  for (const auto& graph : built_in_graphs())
+    text += fmt::format("\n`{}`: {}\n\n```toml\n{}```\n", graph.name, graph.doc, graph.text);
+  return text;
+}
+
 std::string graph_file_page() {
   std::string text = fmt::format("# The graph file\n\n{}\n", kGenerated);
   text +=
@@ -91,7 +105,7 @@ std::string graph_file_page() {
           "every process of a run has the same.\n\n";
     text += options_table(set);
   }
-  return text;
+  return text + built_in_sections();
 }
 
 std::string number_of(const InputPort& port) {

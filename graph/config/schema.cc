@@ -1,10 +1,16 @@
 #include "graph/config/schema.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
 #include "graph/base/suggest.h"
+#include "graph/config/built_in_graphs.h"
 #include "graph/config/tables.h"
+#include "graph/config/toml_source.h"
 
 namespace primerl {
 namespace {
@@ -15,7 +21,7 @@ constexpr std::string_view kBytesPattern = "^[0-9]*\\.?[0-9]+ *([kKMGT]B|[KMGT]i
 
 Json object_schema(const OptionSet& set);
 
-Json number_text(double number) {
+Json json_number(double number) {
   if (number == std::floor(number) && std::abs(number) < 9e15) return static_cast<int64_t>(number);
   return number;
 }
@@ -24,11 +30,11 @@ void add_limits(const Constraint& constraint, Json& schema) {
   // JSON numbers cannot state the limits of a 64-bit integer exactly.
   if (constraint.min && std::abs(*constraint.min) < 9e15) {
     // If 0 is valid below the minimum, `check` alone refuses the values between them.
-    schema.set("minimum", number_text(constraint.zero_is_apart ? 0 : *constraint.min));
+    schema.set("minimum", json_number(constraint.zero_is_apart ? 0 : *constraint.min));
     if (constraint.min_excluded) schema.set("exclusiveMinimum", true);
   }
   if (constraint.max && std::abs(*constraint.max) < 9e15) {
-    schema.set("maximum", number_text(*constraint.max));
+    schema.set("maximum", json_number(*constraint.max));
     if (constraint.max_excluded) schema.set("exclusiveMaximum", true);
   }
 }
@@ -112,6 +118,8 @@ void add_fields(const OptionSet& set, Json& properties, Json& required) {
   for (const auto& field : set.fields) {
     if (properties.find(field.name) != nullptr) continue;
     properties.set(field.name, field_schema(field));
+    if (const std::string& other = field.constraint.other_name; !other.empty())
+      properties.set(other, field_schema(field).set("description", "the same as " + field.name));
     if (field.constraint.required) required.push_back(field.name);
   }
 }
@@ -140,12 +148,56 @@ Json named(Json schema) {
       .set("additionalProperties", false);
 }
 
+/// The tables [kind.x] of all built-in graphs; of two with one name, the first.
+std::vector<std::pair<std::string, Table>> built_in_tables(std::string_view kind) {
+  std::vector<std::pair<std::string, Table>> all;
+  for (const auto& graph : built_in_graphs()) {
+    Sources sources;
+    Diagnostics unused;
+    const auto root =
+        parse_toml(sources, sources.add(std::string(graph.name), std::string(graph.text)), unused);
+    CHECK(root.has_value(), "a built-in graph is not TOML");
+    for (const Entry& entry : root->find(kind)->value.as_table().entries)
+      if (std::ranges::find(all, entry.key, [](const auto& each) { return each.first; }) ==
+          all.end())
+        all.emplace_back(entry.key, entry.value.as_table());
+  }
+  return all;
+}
+
+Json definition(std::string_view name) {
+  return Json::object().set("$ref", fmt::format("#/definitions/{}", name));
+}
+
+/// The same, with tables of built-in graphs: the file may leave out what those state. `variants_of`
+/// gives the variants without required keys of a built-in table.
+template <class VariantsOf>
+Json named_or_built_in(std::string_view kind, const VariantsOf& variants_of) {
+  std::vector<std::string> names;
+  Json properties = Json::object();
+  for (const auto& [name, table] : built_in_tables(kind)) {
+    Json variants = variants_of(table);
+    if (variants.as_array().empty()) continue;  // the catalog lacks its actor or kind
+    variants.push_back(definition(kind));
+    properties.set(name, Json::object().set("anyOf", std::move(variants)));
+    names.push_back(name);
+  }
+  const std::string others =
+      fmt::format("^(?!({})$){}", fmt::join(names, "|"), kNamePattern.substr(1));
+  return Json::object()
+      .set("type", "object")
+      .set("properties", std::move(properties))
+      .set("patternProperties", Json::object().set(others, definition(kind)))
+      .set("additionalProperties", false);
+}
+
 /// A key that selects a variant, and its values in that variant.
 using Choice = std::pair<std::string, std::vector<std::string>>;
 
-/// One variant of a table, in which the keys that select it have these values.
+/// One variant of a table, in which the keys that select it have these values. If the table is in a
+/// built-in graph, no key is required.
 Json variant(const OptionSet& common, const OptionSet& own, const std::vector<Choice>& chosen,
-             std::string_view doc) {
+             std::string_view doc, bool is_built_in = false) {
   Json properties = Json::object(), required = Json::array();
   for (const auto& [key, values] : chosen)
     properties.set(key, Json::object().set("enum", Json::list(values)));
@@ -154,31 +206,55 @@ Json variant(const OptionSet& common, const OptionSet& own, const std::vector<Ch
   for (const auto& field : common.fields)
     for (const auto& [key, values] : chosen)
       if (key == field.name && field.constraint.required) required.push_back(key);
+  if (is_built_in) required = Json::array();
   Json schema = closed_object(std::move(properties), std::move(required));
   schema.set("description", doc);
   return schema;
 }
 
-Json node_schema(const Catalog& catalog) {
+/// With `only`, the variant of that actor, without required keys.
+Json node_variants(const Catalog& catalog, std::string_view only = "") {
   Json variants = Json::array();
   for (const auto& actor : catalog.actors)
-    variants.push_back(
-        variant(node_options(), actor.options, {{"actor", {actor.name}}}, actor.doc));
-  return Json::object().set("oneOf", std::move(variants));
+    if (only.empty() || actor.name == only)
+      variants.push_back(variant(node_options(), actor.options, {{"actor", {actor.name}}},
+                                 actor.doc, !only.empty()));
+  return variants;
 }
 
-Json resource_schema(const Catalog& catalog) {
+/// With `only`, the variants of that kind, without required keys.
+Json resource_variants(const Catalog& catalog, std::string_view only = "") {
   Json variants = Json::array();
   for (const auto& resource : catalog.resources) {
+    if (!only.empty() && resource.kind != only) continue;
     std::vector<std::string> backends{resource.backend};
     if (resource.kind == "weight_channel" && resource.backend == "memory" &&
         catalog.find_resource("weight_channel", "auto") == nullptr)
       backends.push_back("auto");
     variants.push_back(variant(resource_options(), resource.options,
-                               {{"kind", {resource.kind}}, {"backend", backends}}, resource.doc));
+                               {{"kind", {resource.kind}}, {"backend", backends}}, resource.doc,
+                               !only.empty()));
   }
-  // `backend` may be left out, so several variants can match at once.
-  return Json::object().set("anyOf", std::move(variants));
+  return variants;
+}
+
+Json nodes_schema(const Catalog& catalog) {
+  return named_or_built_in("node", [&](const Table& table) {
+    return node_variants(catalog, table.find("actor")->value.as_string());
+  });
+}
+
+Json resources_schema(const Catalog& catalog) {
+  return named_or_built_in("resource", [&](const Table& table) {
+    return resource_variants(catalog, table.find("kind")->value.as_string());
+  });
+}
+
+Json definitions(const Catalog& catalog) {
+  // `backend` may be left out, so several variants of a resource can match at once.
+  return Json::object()
+      .set("node", Json::object().set("oneOf", node_variants(catalog)))
+      .set("resource", Json::object().set("anyOf", resource_variants(catalog)));
 }
 
 /// A table that names one of `contracts` and has its options.
@@ -231,13 +307,16 @@ Json graph_schema(const Catalog& catalog) {
            Json::object()
                .set("type", "array")
                .set("items", Json::object().set("type", "string"))
-               .set("description", "files that are read before this one; paths are relative to it"))
+               .set("description",
+                    "files that are read before this one, by paths relative to it; also the "
+                    "built-in graphs " +
+                        join_names(built_in_names())))
       .set("graph", object_schema(graph_options()))
       .set("trace", object_schema(trace_options()))
       .set("tenant", named(tenant_schema(catalog)))
       .set("model", named(object_schema(model_options())))
-      .set("resource", named(resource_schema(catalog)))
-      .set("node", named(node_schema(catalog)))
+      .set("resource", resources_schema(catalog))
+      .set("node", nodes_schema(catalog))
       .set("edges", edges_schema())
       .set("place", named(object_schema(place_options())));
   Json schema = closed_object(std::move(properties), Json::array());
@@ -245,6 +324,7 @@ Json graph_schema(const Catalog& catalog) {
   document.set("$schema", "http://json-schema.org/draft-04/schema#")
       .set("title", "primerl-graph graph file");
   for (const auto& [key, value] : schema.as_object()) document.set(key, value);
+  document.set("definitions", definitions(catalog));
   return document;
 }
 

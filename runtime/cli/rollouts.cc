@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kTextBytesMax = 4000;  // shown of a prompt or completion without --full
+constexpr size_t kShownTextBytes = 4000;  // shown of a prompt or completion without --full
 constexpr int64_t kRolloutsMax = 1000;
 
 struct RolloutsArguments {
@@ -85,10 +85,10 @@ std::string rollout_text(const Json& line, bool is_full) {
     text += "  truncated";
   text += "\n";
   if (const std::string reason = text_member(line, "reason"); !reason.empty())
-    text += "  reason\n" + block_text(reason, is_full ? SIZE_MAX : kTextBytesMax);
+    text += "  reason\n" + block_text(reason, is_full ? SIZE_MAX : kShownTextBytes);
   for (const char* key : {"prompt", "completion"})
     text += fmt::format("  {}\n{}", key,
-                        block_text(text_member(line, key), is_full ? SIZE_MAX : kTextBytesMax));
+                        block_text(text_member(line, key), is_full ? SIZE_MAX : kShownTextBytes));
   return text;
 }
 

@@ -14,7 +14,7 @@ Command schema_command() {
           "primerl-graph schema > graph.schema.json",
           [as_json, plugins](Arguments& flags) {
             plugins->declare(flags);
-            flags.flag(*as_json, "--json", "taken for uniformity: a schema is JSON anyway");
+            flags.flag(*as_json, "--json", "accepted for uniformity: a schema is JSON anyway");
           },
           [plugins] {
             const auto catalog = plugins->catalog();

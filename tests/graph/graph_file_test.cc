@@ -131,7 +131,7 @@ TEST(GraphFile, AnUnreadableFileIsReportedOnce) {
   EXPECT_THAT(findings(load(folder.path() + "/none.toml")), HasSubstr("does not exist"));
   EXPECT_THAT(findings(load(folder.path())), HasSubstr("is a folder"));
   const auto empty = load(folder.write("empty.toml", ""));
-  EXPECT_THAT(findings(empty), HasSubstr("error[G007]"));
+  EXPECT_THAT(findings(empty), HasSubstr("error[G060]"));
 }
 
 std::string repeated(const std::string& part, int count, const std::string& between) {

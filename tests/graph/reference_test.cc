@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -71,6 +72,43 @@ TEST(Reference, EveryExampleIsDrawnSoundlyAndNoLineCrossesALabel) {
     EXPECT_EQ(testing::drawing_faults(*graph.plan, drawing), "") << path;
     EXPECT_EQ(testing::num_crossed_labels(drawing), 0u) << path;
   });
+}
+
+// Equal resolved texts have equal hashes: the run and its record are the same.
+TEST(Reference, TheShortDemoIsThePlanOfTheOneThatIsWrittenOut) {
+  Overrides overrides;
+  overrides.cores = 2;
+  const auto load = [&](const std::string& file) {
+    return load_graph((kSource / "examples/reverse_text" / file).string(), overrides,
+                      full_catalog());
+  };
+  const CheckedGraph brief = load("graph.toml"), full = load("full.toml");
+  ASSERT_NE(brief.plan, nullptr) << render(brief.diagnostics, brief.sources);
+  ASSERT_NE(full.plan, nullptr) << render(full.diagnostics, full.sources);
+  EXPECT_EQ(brief.plan->resolved_toml, full.plan->resolved_toml);
+  EXPECT_EQ(brief.plan->graph_hash, full.plan->graph_hash);
+  const std::string text = read(kSource / "examples/reverse_text/graph.toml");
+  EXPECT_LE(std::ranges::count(text, '\n'), 28);
+}
+
+TEST(Reference, ASecondTenantNeedsATrainerOfItsOwn) {
+  Overrides overrides;
+  overrides.cores = 2;
+  const std::string text =
+      "[tenant.one]\nenvironment = { name = \"copy\" }\nadapter = { rank = 2 }\n"
+      "[tenant.two]\nenvironment = { name = \"copy\" }\nadapter = { rank = 2 }\n"
+      "[model.policy]\npath = \"model\"\n";
+  const auto load = [&](const std::string& graph) {
+    return load_graph_text(graph, "graph.toml", (kSource / "examples/reverse_text").string(),
+                           overrides, full_catalog());
+  };
+  const CheckedGraph one = load(text);
+  EXPECT_NE(render(one.diagnostics, one.sources)
+                .find("help: add a table [node.trainer] with per_tenant = true"),
+            std::string::npos)
+      << render(one.diagnostics, one.sources);
+  const CheckedGraph two = load(text + "[node.trainer]\nper_tenant = true\n");
+  EXPECT_NE(two.plan, nullptr) << render(two.diagnostics, two.sources);
 }
 
 TEST(Reference, BoundsOfTheDemoFollowFromItsRolloutsInFlight) {

@@ -34,8 +34,8 @@ bool matches(const std::string& text, const Json& pattern) {
 
 class Check {
  public:
-  Check(const Json& schema, const Json& value, const std::string& path)
-      : schema_(schema), value_(value), path_(path) {}
+  Check(const Json& root, const Json& schema, const Json& value, const std::string& path)
+      : root_(root), schema_(schema), value_(value), path_(path) {}
 
   std::vector<std::string> run() {
     for (const auto& [keyword, argument] : schema_.as_object()) apply(keyword, argument);
@@ -44,7 +44,14 @@ class Check {
 
  private:
   void apply(const std::string& keyword, const Json& argument) {
-    if (keyword == "type") {
+    if (keyword == "$ref") {
+      constexpr std::string_view kDefinitions = "#/definitions/";
+      CHECK(argument.as_string().starts_with(kDefinitions), argument.as_string());
+      const Json* named = root_.find("definitions");
+      const Json* found = named->find(argument.as_string().substr(kDefinitions.size()));
+      CHECK(found != nullptr, argument.as_string());
+      add(check(*found, value_, path_));
+    } else if (keyword == "type") {
       expect(has_type(value_, argument.as_string()), "is no " + argument.as_string());
     } else if (keyword == "enum") {
       const auto& choices = argument.as_array();
@@ -64,10 +71,10 @@ class Check {
     } else if (keyword == "oneOf" || keyword == "anyOf") {
       size_t num_fitting = 0;
       for (const auto& one : argument.as_array())
-        num_fitting += schema_faults(one, value_, path_).empty() ? 1 : 0;
+        num_fitting += check(one, value_, path_).empty() ? 1 : 0;
       expect(keyword == "oneOf" ? num_fitting == 1 : num_fitting > 0, "fits no variant");
     } else if (keyword == "items" && value_.is_array()) {
-      for (const auto& item : value_.as_array()) add(schema_faults(argument, item, path_ + "[]"));
+      for (const auto& item : value_.as_array()) add(check(argument, item, path_ + "[]"));
     } else if (keyword == "required" && value_.is_object()) {
       for (const auto& key : argument.as_array())
         expect(value_.find(key.as_string()) != nullptr, "lacks " + key.as_string());
@@ -75,10 +82,16 @@ class Check {
       if (value_.is_object()) members();
     } else {
       const std::vector<std::string> others = {
-          "$schema", "title",    "description",       "default",          "properties",
-          "items",   "required", "patternProperties", "exclusiveMinimum", "exclusiveMaximum"};
+          "$schema",           "definitions",      "title",           "description",
+          "default",           "properties",       "items",           "required",
+          "patternProperties", "exclusiveMinimum", "exclusiveMaximum"};
       CHECK(std::find(others.begin(), others.end(), keyword) != others.end(), keyword);
     }
+  }
+
+  std::vector<std::string> check(const Json& schema, const Json& value,
+                                 const std::string& path) const {
+    return Check(root_, schema, value, path).run();
   }
 
   void limit(bool is_minimum, double bound) {
@@ -102,7 +115,7 @@ class Check {
         for (const auto& [pattern, schema] : patterns->as_object())
           if (matches(key, pattern)) found = &schema;
       if (found != nullptr)
-        add(schema_faults(*found, member, path));
+        add(check(*found, member, path));
       else
         faults_.push_back(path + ": is not known");
     }
@@ -115,6 +128,7 @@ class Check {
     faults_.insert(faults_.end(), faults.begin(), faults.end());
   }
 
+  const Json& root_;
   const Json& schema_;
   const Json& value_;
   const std::string& path_;
@@ -131,7 +145,7 @@ Json to_json(const Table& table) {
 
 std::vector<std::string> schema_faults(const Json& schema, const Json& value,
                                        const std::string& path) {
-  return Check(schema, value, path).run();
+  return Check(schema, schema, value, path).run();
 }
 
 }  // namespace primerl::testing

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 const Json& at(const Json& json, std::initializer_list<std::string_view> path) {
   const Json* found = &json;
@@ -36,9 +37,7 @@ TEST(Schema, IsDraft04AndClosed) {
 
 TEST(Schema, OffersEveryActorWithItsOptions) {
   const Json schema = graph_schema(test_catalog());
-  const auto& patterns = at(schema, {"properties", "node", "patternProperties"}).as_object();
-  ASSERT_EQ(patterns.size(), 1u);
-  const auto& variants = at(patterns[0].second, {"oneOf"}).as_array();
+  const auto& variants = at(schema, {"definitions", "node", "oneOf"}).as_array();
   ASSERT_EQ(variants.size(), test_catalog().actors.size());
   for (size_t i = 0; i < variants.size(); ++i) {
     const auto& actor = test_catalog().actors[i];
@@ -52,9 +51,7 @@ TEST(Schema, OffersEveryActorWithItsOptions) {
 
 TEST(Schema, StatesLimitsChoicesAndDefaults) {
   const Json schema = graph_schema(test_catalog());
-  const auto& variants =
-      at(at(schema, {"properties", "node", "patternProperties"}).as_object()[0].second, {"oneOf"})
-          .as_array();
+  const auto& variants = at(schema, {"definitions", "node", "oneOf"}).as_array();
   const Json& counter = variants[7];
   const Json& count = at(counter, {"properties", "count"});
   EXPECT_EQ(at(count, {"minimum"}).as_int(), 1);
@@ -82,6 +79,20 @@ TEST(Schema, AcceptsWhatTheCheckAccepts) {
   EXPECT_THAT(faults_of(replaced(demo_text(), "kind = \"weight_channel\"",
                                  "kind = \"weight_channel\"\nbackend = \"auto\"")),
               IsEmpty());
+}
+
+TEST(Schema, LetsATableOfABuiltInGraphLeaveOutWhatThatStates) {
+  const std::string text = short_text() +
+                           "[node.rollout]\nmax_inflight = 128\n"
+                           "[resource.engine]\nkv_blocks = 64\n";
+  ASSERT_NE(load_text(text).plan, nullptr) << findings(load_text(text));
+  EXPECT_THAT(faults_of(text), IsEmpty());
+  EXPECT_THAT(faults_of(text + "[resource.weights]\nkv_blocks = 64\n"), Not(IsEmpty()));
+  EXPECT_THAT(faults_of(text + "[node.router]\nmax_inflight = 1\n"), Not(IsEmpty()));
+  EXPECT_THAT(faults_of(text + "[node.helper]\nmax_inflight = 1\n"), Not(IsEmpty()))
+      << "another node needs its actor";
+  EXPECT_THAT(faults_of(text + "[resource.other]\nkv_blocks = 1\n"), Not(IsEmpty()));
+  EXPECT_THAT(faults_of(text + "[node.env]\nactor = \"counter\"\ncount = 1\n"), IsEmpty());
 }
 
 // An editor already refuses the faults that are visible in one table; the others need the whole

@@ -138,8 +138,8 @@ Amount eight_a_token() {
 Contract rollout_contract() {
   using A = Quiet<RolloutOptions>;
   return ContractOf<A, RolloutOptions>("rollout", "makes trajectories out of tasks")
-      .option("max_inflight", &RolloutOptions::max_inflight, at_least(1) | unit("rollouts"),
-              "rollouts on their way at once")
+      .option("max_inflight", &RolloutOptions::max_inflight,
+              at_least(1) | unit("rollouts") | also_named("max_inflight_requests"), "in flight")
       .uses<FakeTokenizer>("tokenizer", &RolloutOptions::model, "whose tokenizer")
       .in("task", &A::take<Task>, "a task to open a group for")
       .in("completion", &A::take<Completion>, "an answer",
@@ -460,9 +460,9 @@ const Catalog& test_catalog() {
   return catalog;
 }
 
-std::string demo_text() {
-  std::ifstream file(std::string(PRIMERL_SOURCE_DIR) + "/tests/graph/demo.toml");
-  CHECK(file.good(), "tests/graph/demo.toml is missing");
+std::string graph_text(const std::string& name) {
+  std::ifstream file(std::string(PRIMERL_SOURCE_DIR) + "/tests/graph/" + name);
+  CHECK(file.good(), name);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 

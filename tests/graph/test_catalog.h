@@ -13,9 +13,13 @@ namespace primerl::testing {
 /// option).
 const Catalog& test_catalog();
 
+/// A file of tests/graph.
+std::string graph_text(const std::string& name);
 /// The graph of section 5 of the architecture page, with the test catalog; its model folder is
 /// `model`.
-std::string demo_text();
+inline std::string demo_text() { return graph_text("demo.toml"); }
+/// The same plan as a short file: the loop is implied.
+inline std::string short_text() { return graph_text("short.toml"); }
 
 /// A temporary folder with a `model` folder of 256 positions; removed at the end.
 class Folder {

@@ -40,7 +40,7 @@ CheckedGraph checked_demo(std::vector<std::string> sets = {}) {
 
 /// The demo without the line that contains `edge`.
 std::string demo_without(const std::string& edge) {
-  std::string text = text_of("reverse_text/graph.toml");
+  std::string text = text_of("reverse_text/full.toml");
   const size_t at = text.find(edge);
   EXPECT_NE(at, std::string::npos) << edge;
   const size_t begin = text.rfind('\n', at) + 1;
@@ -380,13 +380,12 @@ TEST(SupervisedTraining, HasOneSourceOfExamples) {
   EXPECT_THAT(
       render(two.diagnostics, two.sources),
       HasSubstr("error[G070]: node 'data' has 2 replicas, but there can be only one 'data'"));
-  std::string other = text;
-  other.replace(other.find("forward = ["), 11, "forward = [\n  \"more.group -> trainer.group\",");
-  const CheckedGraph second =
-      checked_text(other + "[node.more]\nactor = \"data\"\nper_tenant = true\n");
-  EXPECT_THAT(
-      render(second.diagnostics, second.sources),
-      HasSubstr("error[G070]: node 'more' is a second 'data', but a graph can have only one"));
+  const CheckedGraph second = checked_text(
+      text +
+      "[node.more]\nactor = \"data\"\nper_tenant = true\n[edges]\n"
+      "forward = [\"data.group -> trainer.group\", \"more.group -> trainer.group\"]\n");
+  EXPECT_THAT(render(second.diagnostics, second.sources),
+              HasSubstr("is a second 'data', but a graph can have only one"));
 }
 
 TEST(SupervisedTraining, TakesGroupsOfOne) {

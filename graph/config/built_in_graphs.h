@@ -1,0 +1,37 @@
+/// Built-in graphs: loops that a short graph file leaves out. Their texts are TOML, as a person
+/// would write them. A built-in graph completes the file: every value of the file, of its includes
+/// and of its overlays wins over it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/value.h"
+
+namespace primerl {
+
+struct BuiltInGraph {
+  std::string_view name;  // "primerl:async_rl", as `include` names it
+  std::string_view doc;
+  std::string_view text;
+};
+
+std::span<const BuiltInGraph> built_in_graphs();
+std::vector<std::string> built_in_names();
+/// Null if there is none of this name.
+const BuiltInGraph* find_built_in(std::string_view name);
+/// The graph that completes a file without [edges] that names none.
+const BuiltInGraph& standard_graph();
+
+/// "primerl:...": `include` reads no file.
+bool is_built_in_name(std::string_view name);
+
+/// The text of a line and its table, "[node.prefill] engine = "engine""; `line` is from 1.
+std::string built_in_line(std::string_view text, uint32_t line);
+
+/// Adds to `own` what only `built_in` has, table by table. The keys of `own` keep their spans.
+void complete(Table& own, const Table& built_in);
+
+}  // namespace primerl

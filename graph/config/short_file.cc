@@ -1,0 +1,171 @@
+#include "graph/config/short_file.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "graph/base/suggest.h"
+#include "graph/config/built_in_graphs.h"
+#include "graph/config/toml_source.h"
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kWrite = "write ";  // how the help of a finding names a value
+
+/// Whether a user wrote [edges], or a word that probably means it.
+bool has_edges(const Table& root) {
+  const std::vector<std::string> meant = {"edges"};
+  return std::ranges::any_of(root.entries, [&](const Entry& entry) {
+    return entry.key == "edges" || !nearest_name(entry.key, meant).empty();
+  });
+}
+
+Table* table_at(Table& root, std::string_view key) {
+  Entry* entry = root.find(key);
+  return entry != nullptr && entry->value.is_table() ? &entry->value.as_table() : nullptr;
+}
+
+/// A table [resource.x] without a kind probably means a resource of the loop with a similar name.
+void correct_loop_resources(Table& root, const Table& loop_resources, Diagnostics& diagnostics) {
+  Table* resources = table_at(root, "resource");
+  if (resources == nullptr) return;
+  std::vector<std::string> unwritten;
+  for (const auto& resource : loop_resources.entries)
+    if (resources->find(resource.key) == nullptr) unwritten.push_back(resource.key);
+  for (auto& entry : resources->entries) {
+    if (!entry.value.is_table() || loop_resources.find(entry.key) != nullptr) continue;
+    if (entry.value.as_table().find("kind") != nullptr) continue;
+    const std::string near = nearest_name(entry.key, unwritten);
+    if (near.empty()) continue;
+    diagnostics.error("G013", entry.key_span, "nothing names resource '{}'", entry.key)
+        .suggest(fmt::format("did you mean [resource.{}]?", near));
+    std::erase(unwritten, near);
+    entry.key = near;
+    entry.is_guess = true;
+  }
+}
+
+/// Reports tables [node.x] that are not in the loop. A misspelt one is renamed to the node that was
+/// meant, and any other is removed, so that one mistake gives one error.
+void check_loop_nodes(Table& root, const Table& loop_nodes, const BuiltInGraph& graph,
+                      Diagnostics& diagnostics) {
+  Table* nodes = table_at(root, "node");
+  if (nodes == nullptr) return;
+  std::vector<std::string> known, unwritten;
+  for (const auto& node : loop_nodes.entries) {
+    known.push_back(node.key);
+    if (nodes->find(node.key) == nullptr) unwritten.push_back(node.key);
+  }
+  const auto is_known = [&](const Entry& entry) {
+    return std::ranges::find(known, entry.key) != known.end() || !entry.value.is_table();
+  };
+  for (auto& entry : nodes->entries) {
+    if (is_known(entry)) continue;
+    auto& found = diagnostics.error("G011", entry.key_span, "the loop '{}' has no node '{}'",
+                                    graph.name, entry.key);
+    found.note(fmt::format("nodes: {}", join_names(known)));
+    const std::string near = nearest_name(entry.key, unwritten);
+    if (near.empty()) {
+      found.suggest("to add a node, write [edges] with all edges: then nothing is implied");
+      continue;
+    }
+    found.suggest(fmt::format("did you mean [node.{}]?", near));
+    std::erase(unwritten, near);
+    entry.key = near;
+    entry.is_guess = true;
+  }
+  std::erase_if(nodes->entries, [&](const Entry& entry) { return !is_known(entry); });
+}
+
+bool names_value(const Table& nodes, const std::string& name) {
+  return std::ranges::any_of(nodes.entries, [&](const Entry& node) {
+    return node.value.is_table() &&
+           std::ranges::any_of(node.value.as_table().entries, [&](const Entry& option) {
+             return option.value.is_string() && option.value.as_string() == name;
+           });
+  });
+}
+
+/// A resource of the loop is left out if the nodes name others in its place.
+void drop_unnamed_resources(Table& root, const Sources& sources) {
+  Table* resources = table_at(root, "resource");
+  const Table* nodes = table_at(root, "node");
+  if (resources == nullptr || nodes == nullptr) return;
+  std::erase_if(resources->entries, [&](const Entry& resource) {
+    return sources.is_built_in(resource.key_span) && !names_value(*nodes, resource.key);
+  });
+}
+
+}  // namespace
+
+void name_built_in(const Value& item, GraphFile& file, Diagnostics& diagnostics) {
+  const std::string& name = item.as_string();
+  const std::vector<std::string> known = built_in_names();
+  if (find_built_in(name) == nullptr) {
+    auto& found = diagnostics.error("G003", item.span, "there is no built-in graph '{}'", name);
+    found.note(fmt::format("built-in graphs: {}", join_names(known)));
+    if (const auto near = nearest_name(name, known); !near.empty())
+      found.suggest(fmt::format("did you mean '{}'?", near));
+    file.is_partial = true;
+    return;
+  }
+  if (file.built_in.empty() || file.built_in == name) {
+    file.built_in = name;
+    return;
+  }
+  diagnostics.error("G008", item.span, "'{}' and '{}' are both whole graphs", file.built_in, name)
+      .suggest("include one of them, and write [edges] for what it lacks");
+}
+
+void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) {
+  const bool has_own_edges = has_edges(file.root);
+  if (file.built_in.empty() && (has_own_edges || file.is_partial)) return;
+  const BuiltInGraph& graph =
+      file.built_in.empty() ? standard_graph() : *find_built_in(file.built_in);
+  file.built_in = graph.name;
+  const SourceId source = sources.add(std::string(graph.name), std::string(graph.text), true);
+  file.folders.emplace_back(".");
+  auto loop = parse_toml(sources, source, diagnostics);
+  CHECK(loop.has_value(), "a built-in graph is not TOML");
+  correct_loop_resources(file.root, *table_at(*loop, "resource"), diagnostics);
+  if (!has_own_edges) check_loop_nodes(file.root, *table_at(*loop, "node"), graph, diagnostics);
+  complete(file.root, *loop);
+  drop_unnamed_resources(file.root, sources);
+}
+
+Span graph_span(const GraphFile& file, const Sources& sources) {
+  const Entry* graph = file.root.find("graph");
+  const bool is_in_file = graph != nullptr && graph->value.is_table() &&
+                          graph->key_span.source < file.first_set &&
+                          !sources.is_built_in(graph->key_span);
+  return is_in_file ? graph->value.as_table().span : Span{0, {1, 1}, {1, 1}};
+}
+
+void leave_built_in_lines(const GraphFile& file, const Sources& sources, Diagnostics& diagnostics) {
+  if (file.built_in.empty()) return;
+  const Span there = graph_span(file, sources);
+  std::set<std::pair<std::string, std::string>> seen;
+  std::set<std::tuple<SourceId, uint32_t, uint32_t, std::string>> said;
+  diagnostics.change_each([&](Diagnostic& found) {
+    // Several edges of the loop may show one fault of a line of the file.
+    const Position& at = found.span.begin;
+    if (!said.emplace(found.span.source, at.line, at.column, found.code + found.message).second)
+      return false;
+    if (!sources.is_built_in(found.span)) return true;
+    const auto& loop = sources.get(found.span.source);
+    const std::string line = built_in_line(loop.text, found.span.begin.line);
+    // A value is added in a table of the file; the built-in table cannot be edited.
+    if (const std::string table = line.substr(0, line.find(']') + 1);
+        found.help.starts_with(kWrite) && table != "[edges]")
+      found.help = fmt::format("add a table {} with {}", table, found.help.substr(kWrite.size()));
+    found.note(fmt::format("the loop '{}' has: {}", loop.name, line));
+    found.span = there;
+    // Two lines that one addition to the file puts right are one fault.
+    const std::string cure = found.help.empty() ? found.message : found.help;
+    return seen.emplace(found.code, cure).second;
+  });
+}
+
+}  // namespace primerl
