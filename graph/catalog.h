@@ -17,8 +17,8 @@
 
 namespace primerl {
 
-class Environment;  // actors/env/environment.h
-class Reward;       // actors/env/reward.h
+class Environment;   // actors/env/environment.h
+class Reward;        // actors/env/reward.h
 struct OutsidePool;  // graph/outside.h
 
 /// Facts of a model folder that the checker needs. The program reads them with `read_model_facts`,

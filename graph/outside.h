@@ -29,7 +29,7 @@ inline constexpr int64_t kOutsideConcurrencyMax = 4096;  // calls at once in one
 struct OutsideCall {
   uint64_t id = 0;         // chosen by the caller, unique
   uint32_t attempt = 0;    // rises each time that it is asked again
-  uint32_t pool = 0;      // index into OutsideSpec::pools
+  uint32_t pool = 0;       // index into OutsideSpec::pools
   uint64_t session = 0;    // calls of one session go to the worker that has its state; 0 = none
   bool is_whole = true;    // it has everything that a fresh worker needs
   bool is_replay = false;  // it plays earlier turns again

@@ -20,8 +20,8 @@ int32_t add_pool(const auto& chosen, std::string name, const Tenant& tenant, Out
 TenantOutside outside_of(const Tenant& tenant) {
   TenantOutside outside;
   outside.environment =
-      add_pool(tenant.environment, fmt::format("environment '{}'", tenant.environment.name),
-                tenant, outside.spec);
+      add_pool(tenant.environment, fmt::format("environment '{}'", tenant.environment.name), tenant,
+               outside.spec);
   for (const TenantReward& reward : tenant.rewards)
     outside.rewards.push_back(
         add_pool(reward, fmt::format("reward '{}'", reward.label), tenant, outside.spec));

@@ -62,8 +62,7 @@ Status Env::start(Resources& resources) {
   }
   pools_ = outside_of(services().tenant(tenant_));
   outside_ = resources.get_if<Outside>("outside");
-  CHECK(!pools_.asks() || outside_ != nullptr,
-        "a tenant that asks outside has no resource for it");
+  CHECK(!pools_.asks() || outside_ != nullptr, "a tenant that asks outside has no resource for it");
   return make_judges();
 }
 

@@ -7,8 +7,8 @@
 ///
 /// An environment of this process is called in the handler: each replica serves one rollout at a
 /// time, so no rollout waits for another one's environment. An environment or a reward outside of
-/// the process (outside.h) is asked, and its answer is received in a work call: one replica serves all
-/// rollouts.
+/// the process (outside.h) is asked, and its answer is received in a work call: one replica serves
+/// all rollouts.
 ///
 /// Threads: own thread (an environment may block). State: the next ordinal, the actions of
 /// unfinished trajectories, and what was asked; everything else follows from these. Order: ordinals

@@ -163,8 +163,8 @@ Result<std::map<std::string, std::set<std::string>>> read_shard_index(
   return shards;
 }
 
-/// A shard may have tensors that the index does not list. If a tensor is in two shards, the one that
-/// the index lists counts. A tied model's index may list a head that no shard has.
+/// A shard may have tensors that the index does not list. If a tensor is in two shards, the one
+/// that the index lists counts. A tied model's index may list a head that no shard has.
 Result<std::vector<WeightTensor>> read_shards(const std::filesystem::path& folder,
                                               const std::filesystem::path& index) {
   ASSIGN_OR_RETURN(const auto shards, read_shard_index(index));

@@ -26,7 +26,8 @@ Status check_supervised(const Plan& plan) {
       return error(Code::kInvalid, "{} '{}' minimises '{}'", is_own ? "tenant" : "learner",
                    is_own ? tenant.name : resource.name, is_own ? tenant.loss.kind : loss)
           .note(
-              "sft needs loss = { kind = \"cross_entropy\" }; `primerl-graph run` accepts any graph");
+              "sft needs loss = { kind = \"cross_entropy\" }; `primerl-graph run` accepts any "
+              "graph");
     }
   }
   if (!has_learner) return error(Code::kInvalid, "the graph has no learner");

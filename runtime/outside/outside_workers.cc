@@ -161,9 +161,9 @@ class OutsideWorkers final : public Outside {
     }
     for (PoolWorkers& pool : pools) pool.close_inputs();
     const Time until = steady_now() + kGrace;
-    while (steady_now() < until &&
-           !std::all_of(pools.begin(), pools.end(),
-                        [](PoolWorkers& pool) { return pool.have_all_ended(); }))
+    while (steady_now() < until && !std::all_of(pools.begin(), pools.end(), [](PoolWorkers& pool) {
+             return pool.have_all_ended();
+           }))
       ::poll(nullptr, 0, kGracePollMs);
   }
 

@@ -117,7 +117,8 @@ void PoolWorkers::turn(Time now) {
       end(i, "was killed: " + read.error().message(), now);
     } else if (worker.is_gone()) {
       // A process closes its output shortly before it has ended, and then says how.
-      for (int poll = 0; poll < kEndPolls && !worker.process().has_ended(); ++poll) ::poll(nullptr, 0, 1);
+      for (int poll = 0; poll < kEndPolls && !worker.process().has_ended(); ++poll)
+        ::poll(nullptr, 0, 1);
       worker.process().kill();
       for (const std::string& line : worker.read_log())
         log_(fmt::format("{}: {}", worker.name(), line));

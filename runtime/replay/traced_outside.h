@@ -1,9 +1,9 @@
 /// TracedOutside: an Outside that records its answers, or repeats those of a record.
 ///
-/// Every receive_answers() that returns something is one note of its step, or several if the answers
-/// are larger than a message. A replay gives them and asks nothing. ResumingOutside gives the
-/// answers of the record until the run resumes, and then asks for those that are missing. Threads:
-/// those of Outside.
+/// Every receive_answers() that returns something is one note of its step, or several if the
+/// answers are larger than a message. A replay gives them and asks nothing. ResumingOutside gives
+/// the answers of the record until the run resumes, and then asks for those that are missing.
+/// Threads: those of Outside.
 #pragma once
 
 #include <map>

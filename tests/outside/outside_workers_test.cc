@@ -17,8 +17,8 @@ OutsidePool shell(const std::string& script, const std::string& hello = "") {
       hello.empty() ? R"({"protocol": "primerl-graph 1", "concurrency": 4, "in_order": true})"
                     : hello;
   pool.command = {"/bin/sh", "-c",
-                   "echo '" + first + "'\nwhile read -r line; do id=${line#*:}; id=${id%%,*}\n" +
-                       script + "\ndone"};
+                  "echo '" + first + "'\nwhile read -r line; do id=${line#*:}; id=${id%%,*}\n" +
+                      script + "\ndone"};
   return pool;
 }
 

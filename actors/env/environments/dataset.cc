@@ -132,7 +132,7 @@ std::vector<uint32_t> chosen_rows(const DatasetOptions& options, size_t count) {
   std::vector<bool> is_holdout(count, false);
   for (int64_t i = 0; i < options.holdout; ++i)
     is_holdout[shuffled_index(static_cast<uint64_t>(i), count,
-                               mix(static_cast<uint64_t>(options.seed), 0))] = true;
+                              mix(static_cast<uint64_t>(options.seed), 0))] = true;
   std::vector<uint32_t> chosen;
   for (size_t i = 0; i < count; ++i)
     if (is_holdout[i] == (options.split == "holdout")) chosen.push_back(static_cast<uint32_t>(i));
@@ -147,8 +147,8 @@ Result<DataFile> read_file(const DatasetOptions& options, const std::string& nam
   ASSIGN_OR_RETURN(file.rows,
                    DataRows::read(name, options.format, {options.rows_max, options.row_bytes_max}));
   if (std::cmp_greater_equal(options.holdout, file.rows.size()))
-    return error(Code::kInvalid, "'holdout' {} leaves none of the {} rows of '{}'",
-                 options.holdout, file.rows.size(), name);
+    return error(Code::kInvalid, "'holdout' {} leaves none of the {} rows of '{}'", options.holdout,
+                 file.rows.size(), name);
   file.chosen = chosen_rows(options, file.rows.size());
   if (file.chosen.empty())
     return error(Code::kInvalid, "'split' is holdout, and 'holdout' is 0")

@@ -34,7 +34,7 @@ struct DatasetOptions {
   std::string system = {};        // the first message, or text before each prompt
   bool shuffle = true;            // each epoch in an order of its own
   int64_t seed = 0;               // of the order and of the rows in the holdout
-  int64_t holdout = 0;           // rows of each file that do not train
+  int64_t holdout = 0;            // rows of each file that do not train
   std::string split = "train";    // "train" or "holdout"
   int64_t rows_max = 10'000'000;  // of each file
   int64_t row_bytes_max = int64_t{1} << 20;

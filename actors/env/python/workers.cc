@@ -61,7 +61,7 @@ const O& options_at(const void* bound) {
 }
 
 OutsidePool pool_of(const WorkersOptions& options, std::vector<std::string> command,
-                      std::vector<std::string> files) {
+                    std::vector<std::string> files) {
   OutsidePool pool;
   pool.command = std::move(command);
   pool.files = std::move(files);
@@ -74,7 +74,7 @@ OutsidePool pool_of(const WorkersOptions& options, std::vector<std::string> comm
 OutsidePool python_pool(const void* bound) {
   const auto& options = options_at<PythonOptions>(bound);
   return pool_of(options, {options.python, "-c", std::string(python_worker()), options.file},
-                  {options.file});
+                 {options.file});
 }
 
 Status check_python(const void* bound) {
@@ -134,8 +134,8 @@ EnvironmentContract python_environment() {
 
 RewardContract python_reward() {
   return contract_outside<RewardContract, Reward>("python", "the function reward of a Python file",
-                                                  python_options("a function reward"),
-                                                  &python_pool, &check_python);
+                                                  python_options("a function reward"), &python_pool,
+                                                  &check_python);
 }
 
 RewardContract math_reward() {
@@ -145,9 +145,9 @@ RewardContract math_reward() {
       [](const void* bound) {
         const auto& options = options_at<MathOptions>(bound);
         return pool_of(options,
-                        {options.python, "-c", std::string(python_worker()),
-                         "source:" + std::string(python_math_reward())},
-                        {});
+                       {options.python, "-c", std::string(python_worker()),
+                        "source:" + std::string(python_math_reward())},
+                       {});
       },
       [](const void*) { return ok(); });
 }

@@ -14,7 +14,7 @@ namespace {
 const std::vector<std::string> kTypes = {"object",  "array",   "string", "number",
                                          "integer", "boolean", "null"};
 constexpr std::array<std::string_view, 4> kIgnored = {"title", "description", "default",
-                                                         "examples"};
+                                                      "examples"};
 constexpr std::array<std::string_view, 4> kCounts = {"minItems", "maxItems", "minLength",
                                                      "maxLength"};
 // The limits hold for a schema and for an answer: each level of a value needs one of the schema.

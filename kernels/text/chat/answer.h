@@ -45,7 +45,7 @@ class AnswerParser {
   struct Read {
     std::string text;
     std::vector<std::pair<size_t, int32_t>> tokens;  // position and id of each marker, and special
-    std::vector<size_t> ends;  // of each of them
+    std::vector<size_t> ends;                        // of each of them
   };
   static constexpr size_t kMissing = std::string::npos;
 

@@ -218,8 +218,8 @@ std::vector<std::pair<size_t, size_t>> ChatFormat::generated(const RenderedChat&
   return spans;
 }
 
-/// The beginning of the answer whose first byte of data is at `first`: behind the generation prompt,
-/// with or without the reasoning that it opens. npos if it is not found behind `floor`.
+/// The beginning of the answer whose first byte of data is at `first`: behind the generation
+/// prompt, with or without the reasoning that it opens. npos if it is not found behind `floor`.
 size_t ChatFormat::answer_start(const std::string& text, size_t floor, size_t first) const {
   for (const size_t size : {generation_prompt_.size(), generation_prompt_.find("<think>")}) {
     const std::string_view prompt = std::string_view(generation_prompt_).substr(0, size);

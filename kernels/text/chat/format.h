@@ -76,8 +76,8 @@ class ChatFormat {
   const AnswerParser& parser() const { return parser_; }
   /// Whether the template prints the date, so a run needs one.
   bool reads_date() const { return template_.reads("strftime_now"); }
-  /// The text that the template writes before an answer: "<|im_start|>assistant\n". Empty if it is not
-  /// known.
+  /// The text that the template writes before an answer: "<|im_start|>assistant\n". Empty if it is
+  /// not known.
   const std::string& generation_prompt() const { return generation_prompt_; }
 
  private:

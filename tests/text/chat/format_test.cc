@@ -221,7 +221,8 @@ std::string without_line_ends(std::string text) {
 }
 
 /// {% generation %} tags of TRL against the marks of the same template without its tags. Tags also
-/// train the beginning of an answer that the generation prompt gives: then the marked text is a part.
+/// train the beginning of an answer that the generation prompt gives: then the marked text is a
+/// part.
 TEST(ChatFormat, MarksOfBytesAgreeWithGenerationTags) {
   const Goldens goldens = read_goldens();
   int num_equal = 0;
