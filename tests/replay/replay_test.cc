@@ -241,7 +241,7 @@ TEST(Replay, RefusesATraceOfAnotherGraph) {
   DemoResult run;
   const auto folder = record_demo(demo, run);
   ReplayChoice choice;
-  choice.plan = demo_plan({.seed = 11, .without_ended = true});
+  choice.plan = demo_plan({.seed = 11, .without_edge = "trainer.ended -> rollout.ended"});
   const auto report = replay_demo(demo, folder, choice);
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().text(), HasSubstr("another graph"));
