@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-bool is_off(const Json& value) {
+bool changes_nothing(const Json& value) {
   return value.is_null() || value == Json(false) ||
          (value.is_array() && value.as_array().empty()) ||
          (value.is_object() && value.as_object().empty());
@@ -70,7 +70,8 @@ Status ConfigReader::must_be(std::string_view key, const Json& value) {
 
 Status ConfigReader::must_be_off(std::string_view key) {
   const Json* given = find(key);
-  if (given == nullptr || is_off(*given) || (given->is_number() && given->as_double() == 0))
+  if (given == nullptr || changes_nothing(*given) ||
+      (given->is_number() && given->as_double() == 0))
     return ok();
   return error(Code::kInvalid, "'{}' is {}, which is not supported", key, given->dump())
       .note("it changes what the model computes");
@@ -88,7 +89,7 @@ void ConfigReader::ignore(std::initializer_list<std::string_view> keys) {
 std::vector<std::string> ConfigReader::unknown() const {
   std::vector<std::string> keys;
   for (const auto& [key, value] : json_.as_object())
-    if (!key.starts_with('_') && !is_off(value) &&
+    if (!key.starts_with('_') && !changes_nothing(value) &&
         std::find(known_.begin(), known_.end(), key) == known_.end())
       keys.push_back(fmt::format("'{}'", key));
   return keys;

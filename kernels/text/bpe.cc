@@ -17,7 +17,7 @@ struct Parts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   BpeModel model;
-  Decoder decoder;
+  TextDecoder decoder;
   TextEnds ends;
   std::vector<std::string> token_bytes;  // by id
 };
@@ -104,7 +104,7 @@ class Bpe final : public Tokenizer {
 };
 
 Result<std::vector<std::string>> bytes_of_tokens(const TokenizerFile& file,
-                                                 const Decoder& decoder) {
+                                                 const TextDecoder& decoder) {
   std::vector<std::string> all;
   all.reserve(static_cast<size_t>(file.vocabulary.size()));
   for (int32_t id = 0; id < file.vocabulary.size(); ++id) {
@@ -122,7 +122,7 @@ Result<std::shared_ptr<Tokenizer>> make_bpe(TokenizerFile file) {
   ASSIGN_OR_RETURN(parts.normalizer, Normalizer::read(file));
   ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::read(file));
   ASSIGN_OR_RETURN(parts.model, BpeModel::read(file, parts.pre_tokenizer.is_byte_level()));
-  ASSIGN_OR_RETURN(parts.decoder, Decoder::read(file));
+  ASSIGN_OR_RETURN(parts.decoder, TextDecoder::read(file));
   ASSIGN_OR_RETURN(parts.ends, read_text_ends(file));
   ASSIGN_OR_RETURN(parts.token_bytes, bytes_of_tokens(file, parts.decoder));
   file.root = Json();

@@ -65,8 +65,8 @@ std::vector<std::string> with_bytes_joined(std::vector<std::string> tokens) {
 }
 
 /// Without up to `start` times `content` at the start, and `stop` times at the end.
-std::string stripped(std::string_view token, std::string_view content, int64_t start,
-                     int64_t stop) {
+std::string without_content(std::string_view token, std::string_view content, int64_t start,
+                            int64_t stop) {
   for (int64_t i = 0; i < start && token.starts_with(content); ++i)
     token.remove_prefix(content.size());
   for (int64_t i = 0; i < stop && token.ends_with(content); ++i)
@@ -81,8 +81,8 @@ std::string byte_level_text(std::string_view token) {
 
 }  // namespace
 
-Result<Decoder> Decoder::read(const TokenizerFile& file) {
-  Decoder decoder;
+Result<TextDecoder> TextDecoder::read(const TokenizerFile& file) {
+  TextDecoder decoder;
   const Json* json = present_member(file.root, "decoder");
   if (json == nullptr)
     return file.fault("'decoder' is missing; without one no text could be written again");
@@ -90,7 +90,7 @@ Result<Decoder> Decoder::read(const TokenizerFile& file) {
   return decoder;
 }
 
-Status Decoder::add(const TokenizerFile& file, const Json& json, const std::string& where) {
+Status TextDecoder::add(const TokenizerFile& file, const Json& json, const std::string& where) {
   const std::string type = type_of(json);
   if (type == "Sequence")
     return each_part(file, json, where, "decoders",
@@ -141,11 +141,11 @@ Status Decoder::add(const TokenizerFile& file, const Json& json, const std::stri
   return ok();
 }
 
-bool Decoder::is_concatenation() const {
+bool TextDecoder::is_concatenation() const {
   return steps_.size() == 1 && steps_[0].kind == Kind::kByteLevel;
 }
 
-Result<std::string> Decoder::decode(std::vector<std::string> tokens) const {
+Result<std::string> TextDecoder::decode(std::vector<std::string> tokens) const {
   const size_t before = size_of(tokens);
   for (const Step& step : steps_) {
     ASSIGN_OR_RETURN(tokens, apply(step, std::move(tokens)));
@@ -154,7 +154,8 @@ Result<std::string> Decoder::decode(std::vector<std::string> tokens) const {
   return joined(tokens);
 }
 
-Result<std::vector<std::string>> Decoder::apply(const Step& step, std::vector<std::string> tokens) {
+Result<std::vector<std::string>> TextDecoder::apply(const Step& step,
+                                                    std::vector<std::string> tokens) {
   PatternScratch scratch;
   switch (step.kind) {
     case Kind::kByteLevel: {
@@ -168,7 +169,7 @@ Result<std::vector<std::string>> Decoder::apply(const Step& step, std::vector<st
       return std::vector<std::string>{joined(tokens)};
     case Kind::kStrip:
       for (std::string& token : tokens)
-        token = stripped(token, step.content, step.start, step.stop);
+        token = without_content(token, step.content, step.start, step.stop);
       return tokens;
     case Kind::kReplace:
       for (std::string& token : tokens) {
@@ -188,7 +189,7 @@ Result<std::vector<std::string>> Decoder::apply(const Step& step, std::vector<st
   return tokens;
 }
 
-Result<std::string> Decoder::bytes_of(std::string_view token) const {
+Result<std::string> TextDecoder::bytes_of(std::string_view token) const {
   PatternScratch scratch;
   std::string bytes(token);
   bool is_whole_text = false;  // a later step sees the text, not its tokens
@@ -205,7 +206,7 @@ Result<std::string> Decoder::bytes_of(std::string_view token) const {
         is_whole_text = true;
         break;
       case Kind::kStrip:
-        if (!is_whole_text) bytes = stripped(bytes, step.content, step.start, step.stop);
+        if (!is_whole_text) bytes = without_content(bytes, step.content, step.start, step.stop);
         break;
       case Kind::kReplace: {
         ASSIGN_OR_RETURN(bytes, replace_all(bytes, step.pattern, step.content, scratch));

@@ -13,10 +13,10 @@
 
 namespace primerl {
 
-class Decoder {
+class TextDecoder {
  public:
   /// Reads the file's `decoder`; errors name the key. Without one, tokens are joined by spaces.
-  static Result<Decoder> read(const TokenizerFile& file);
+  static Result<TextDecoder> read(const TokenizerFile& file);
 
   /// The text of tokens that follow each other; invalid UTF-8 becomes U+FFFD.
   Result<std::string> decode(std::vector<std::string> tokens) const;

@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-std::string_view stripped(std::string_view text, bool left, bool right) {
+std::string_view without_spaces(std::string_view text, bool left, bool right) {
   while (left && !text.empty()) {
     const CodePoint first = code_point_at(text, 0);
     if (!is_white_space(first.value)) break;
@@ -90,7 +90,7 @@ Result<std::string> Normalizer::apply(std::string_view text) const {
         break;
       }
       case Kind::kStrip:
-        now = std::string(stripped(now, step.left, step.right));
+        now = std::string(without_spaces(now, step.left, step.right));
         break;
     }
     RETURN_IF_ERROR(check_growth(text.size(), now.size()));
