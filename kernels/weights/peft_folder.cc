@@ -40,6 +40,10 @@ bool is_off(const Json& value) {
 }
 
 Status check_fields(const Json& json) {
+  const Json* type = json.find("peft_type");
+  if (type == nullptr || !type->is_string() || type->as_string() != "LORA")
+    return error(Code::kInvalid, "'peft_type' is {}, only \"LORA\" is known",
+                 type == nullptr ? "missing" : type->dump());
   for (const auto& [key, value] : json.as_object()) {
     const bool is_taken =
         std::find(kTakenFields.begin(), kTakenFields.end(), key) != kTakenFields.end();
@@ -47,10 +51,6 @@ Status check_fields(const Json& json) {
     return error(Code::kInvalid, "'{}' is {}, which is not supported here", key, value.dump())
         .note("make the adapter without it");
   }
-  const Json* type = json.find("peft_type");
-  if (type == nullptr || !type->is_string() || type->as_string() != "LORA")
-    return error(Code::kInvalid, "'peft_type' is {}, only \"LORA\" is known",
-                 type == nullptr ? "missing" : type->dump());
   const Json* bias = json.find("bias");
   if (bias != nullptr && !bias->is_null() && *bias != Json("none"))
     return error(Code::kInvalid, "'bias' is {}: biases of adapters are not supported", bias->dump())
