@@ -114,6 +114,27 @@ TEST(Commands, ModelSaysWhatAFolderHoldsAndNeeds) {
   EXPECT_THAT(none.err, HasSubstr("config.json"));
 }
 
+TEST(Commands, ModelFetchSaysWhatItCannotFetch) {
+  const auto fetch = [](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"model", "fetch"};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_graph_program(all);
+  };
+  const auto bare = fetch({});
+  EXPECT_EQ(bare.code, 3) << bare.out;
+  EXPECT_THAT(bare.err, HasSubstr("'model fetch' needs a model and a folder"));
+  const auto unknown = fetch({"gpt-9", "/tmp/primerl-no-model"});
+  EXPECT_EQ(unknown.code, 1) << unknown.out;
+  EXPECT_THAT(unknown.err, HasSubstr("error: model 'gpt-9' is not known"));
+  EXPECT_THAT(unknown.err, HasSubstr("known models: smollm2-135m-instruct"));
+  const auto taken = fetch({"smollm2-135m-instruct", source_path("examples")});
+  EXPECT_EQ(taken.code, 1) << taken.out;
+  EXPECT_THAT(taken.err, HasSubstr("examples' exists"));
+  const auto extra = run_graph_program({"model", source_path("examples"), "more"});
+  EXPECT_EQ(extra.code, 3) << extra.out;
+  EXPECT_THAT(extra.err, HasSubstr("'more' is one argument too many"));
+}
+
 TEST(Commands, ANearMissIsNamed) {
   const auto command = run_graph_program({"chek"});
   EXPECT_EQ(command.code, 3);

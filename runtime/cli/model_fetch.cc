@@ -1,0 +1,78 @@
+#include "runtime/cli/model_fetch.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <system_error>
+
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+#include "runtime/program/program_output.h"
+#include "runtime/program/programs.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Duration kFetchMax = Duration::seconds(1800);  // a wheel of 93 MB, then unpacking
+
+/// $PRIMERL_PYTHON, the Python beside the examples that `make setup` made, or python3 of PATH.
+Result<fs::path> find_python(const fs::path& tree) {
+  std::error_code fault;
+  if (const char* named = std::getenv("PRIMERL_PYTHON"); named != nullptr && *named != '\0') {
+    if (::access(named, X_OK) == 0) return fs::path(named);
+    return error(Code::kNotFound, "PRIMERL_PYTHON is '{}', which is no program", named)
+        .note("name a Python that has the packages torch, transformers and gguf");
+  }
+  if (const auto own = tree / ".venv/bin/python"; fs::exists(own, fault)) return own;
+  for (const char* path : {"/usr/bin/python3", "/usr/local/bin/python3"})
+    if (::access(path, X_OK) == 0) return fs::path(path);
+  return error(Code::kNotFound, "there is no python3 on this machine")
+      .note("install Python, or name one in PRIMERL_PYTHON");
+}
+
+Result<fs::path> find_script(const fs::path& tree) {
+  const auto script = tree / "scripts" / "fetch_model.py";
+  std::error_code fault;
+  if (fs::exists(script, fault)) return script;
+  return error(Code::kNotFound, "'{}' is missing", script.string())
+      .note("this installation cannot fetch models; the source tree can");
+}
+
+/// The script writes "error: SENTENCE" and lines that say what to do.
+Error error_of(const ProgramOutput& output) {
+  std::string text = output.why();
+  const size_t begin = text.rfind("error: ");
+  if (begin == std::string::npos) return error(Code::kInternal, "fetching failed: {}", text);
+  text.erase(0, begin + std::string_view("error: ").size());
+  const size_t line = text.find('\n');
+  Error made(Code::kInvalid, text.substr(0, line));
+  if (line == std::string::npos) return made;
+  return std::move(made).note(text.substr(text.find_first_not_of(" \n", line)));
+}
+
+Status fetch(const std::string& name, const std::string& folder) {
+  ASSIGN_OR_RETURN(const fs::path examples, examples_folder());
+  const fs::path tree = examples.parent_path();
+  ASSIGN_OR_RETURN(const fs::path script, find_script(tree));
+  ASSIGN_OR_RETURN(const fs::path python, find_python(tree));
+  ASSIGN_OR_RETURN(const auto output,
+                   output_of(python, {script.string(), name, folder}, kFetchMax));
+  return output.exit_code == 0 ? ok() : Status(error_of(output));
+}
+
+}  // namespace
+
+int run_model_fetch(const std::string& name, const std::string& folder) {
+  if (name.empty() || folder.empty())
+    return fail(error(Code::kInvalid, "'model fetch' needs a model and a folder")
+                    .note("primerl-graph model fetch smollm2-135m-instruct DIR"),
+                kExitBadCommandLine);
+  if (const Status fetched = fetch(name, folder); !fetched.ok())
+    return fail(fetched.error(), kExitFailed);
+  print_text(fmt::format("the model is in '{}'\n", folder));
+  return kExitDone;
+}
+
+}  // namespace primerl
