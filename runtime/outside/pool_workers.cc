@@ -24,7 +24,7 @@ std::string shown(std::string_view line) {
 
 Status PoolWorkers::start_missing(Time now) {
   workers_.resize(static_cast<size_t>(pool_.num_workers));
-  if (num_fruitless_ >= kFruitlessStartsMax)
+  if (num_fruitless_ >= (has_had_hello_ ? kFruitlessStartsMax : kFirstStartsMax))
     return error(Code::kUnavailable,
                  "{}: {} workers in a row ended without an answer; the last one {}", pool_.name,
                  num_fruitless_, last_end_);
@@ -149,6 +149,7 @@ Status PoolWorkers::read_line(WorkerPipe& worker, const std::string& line, Time 
     auto hello = read_hello(*json);
     if (!hello.ok()) return std::move(hello).error().while_doing("its first line");
     worker.set_hello(*hello, now);
+    has_had_hello_ = true;
     return ok();
   }
   ASSIGN_OR_RETURN(const int64_t id, json->get_int("id"));

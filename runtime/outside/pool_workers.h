@@ -17,6 +17,8 @@ namespace primerl {
 
 /// Most workers that end, in a row, without an answer to a call.
 inline constexpr int kFruitlessStartsMax = 16;
+/// The same before any worker of the pool has written its first line: then the command is wrong.
+inline constexpr int kFirstStartsMax = 3;
 
 class PoolWorkers {
  public:
@@ -61,6 +63,7 @@ class PoolWorkers {
   std::deque<OutsideCall> waiting_;                   // for any worker
   std::map<uint64_t, WorkerPipe*> sessions_;
   std::map<uint64_t, uint32_t> attempts_;  // of calls that were asked again
+  bool has_had_hello_ = false;  // from some worker
   int num_fruitless_ = 0;                  // workers that ended in a row without an answer
   Time next_start_;
   std::string last_end_;

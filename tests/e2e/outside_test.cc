@@ -157,7 +157,9 @@ TEST_F(OutsideRun, KilledAtRandomFollowsItsWholeRecordEachTime) {
     Program run(words);
     const size_t more = 1 + random.below(30);
     while (num_lines(folder / "metrics.jsonl") < lines_before + more) ASSERT_TRUE(run.is_running());
-    ::kill(worker_of(run), SIGKILL);
+    const pid_t worker = worker_of(run);
+    ASSERT_GT(worker, 0);
+    ::kill(worker, SIGKILL);
     const auto end = run.wait();
     ASSERT_EQ(end.code, 1) << end.err;
     if (kill > 0) {

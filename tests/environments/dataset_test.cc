@@ -56,7 +56,7 @@ TEST_F(DatasetStory, AFaultOfARowNamesFileLineAndField) {
               HasSubstr("x.jsonl:2:1: the row has no 'answer'\n"));
   EXPECT_THAT(fault_of_text("{\"question\": \"a\"}\n"), HasSubstr("its fields: question"));
   EXPECT_THAT(fault_of_text("{\"answer\": \"b\", \"prompt\": [1]}\n"),
-              HasSubstr("x.jsonl:1:16: 'prompt' is an array, not a string or a number"));
+              HasSubstr("x.jsonl:1:17: 'prompt' is an array, not a string or a number"));
   EXPECT_THAT(fault_of_text("{\"prompt\": \"\", \"answer\": \"b\"}\n"),
               HasSubstr("x.jsonl:1:2: 'prompt' is empty"));
   EXPECT_THAT(fault_of_text("{\"prompt\": \"a\", \"answer\": null}\n"),

@@ -31,10 +31,10 @@ TEST_F(OutsideWorkersStory, AProgramThatDoesNotExistIsAFailure) {
   EXPECT_THAT(failure(), HasSubstr("reward 'test': no program 'no-such-program-here' in PATH"));
 }
 
-TEST_F(OutsideWorkersStory, AFirstLineThatIsNoHelloIsAFailureAfterSixteenStarts) {
+TEST_F(OutsideWorkersStory, AFirstLineThatIsNoHelloIsAFailureAfterThreeStarts) {
   start(shell("", R"({"protocol": "primerl-graph 9"})"));
   const std::string why = failure();
-  EXPECT_THAT(why, HasSubstr("16 workers in a row ended without an answer"));
+  EXPECT_THAT(why, HasSubstr("3 workers in a row ended without an answer"));
   EXPECT_THAT(why, HasSubstr("'protocol' is 'primerl-graph 9'"));
 }
 
@@ -61,13 +61,13 @@ TEST_F(OutsideWorkersStory, AnswersComeWithTheIdOfTheirCall) {
 TEST_F(OutsideWorkersStory, AWorkerThatHangsIsKilledAndOnlyItsCallFails) {
   OutsidePool pool = shell(
       "case $line in *hang*) sleep 1000;; *) echo \"{\\\"id\\\": $id, \\\"reward\\\": 1}\";; esac");
-  pool.call_timeout = Duration::milliseconds(200);
+  pool.call_timeout = Duration::seconds(2) * kSlowness;
   start(std::move(pool));
   ask(1, R"({"a":"hang"})");
   ask(2, "{}");
   const auto late = answer_to(1);
   EXPECT_EQ(late.end, OutsideEnd::kFailed);
-  EXPECT_THAT(late.body, HasSubstr("did not answer within 200ms"));
+  EXPECT_THAT(late.body, HasSubstr("did not answer within"));
   EXPECT_EQ(answer_to(2).end, OutsideEnd::kDone);
   EXPECT_THAT(log_text(), HasSubstr("worker 0 was killed: it did not answer"));
 }
@@ -123,14 +123,18 @@ TEST_F(OutsideWorkersStory, AnErrorOfTheWorkerFailsTheCallAlone) {
 TEST_F(OutsideWorkersStory, ASessionStaysWithItsWorkerAndNeedsItsHistoryWhenThatDies) {
   OutsidePool pool = shell(
       "case $line in *die*) exit 1;; *) echo \"{\\\"id\\\": $id, \\\"worker\\\": "
-      "$PRIMERL_WORKER$$}\";; esac");
+      "\\\"$PRIMERL_WORKER.$$\\\"}\";; esac");
   pool.num_workers = 3;
   start(std::move(pool));
   ask(1, "{}", 5);
-  const std::string first = answer_to(1).body;
+  const auto worker_of = [this](uint64_t id) {
+    const auto answer = parse_json(answer_to(id).body, "the answer");
+    return answer.ok() ? *answer->get_string("worker") : answer.error().text();
+  };
+  const std::string first = worker_of(1);
   for (uint64_t id = 2; id < 12; ++id) {
     ask(id, "{}", 5, false);
-    EXPECT_EQ(answer_to(id).body.substr(9), first.substr(9)) << id;
+    EXPECT_EQ(worker_of(id), first) << id;
   }
   ask(20, R"({"a":"die"})", 5, false);
   EXPECT_EQ(answer_to(20).end, OutsideEnd::kNeedsHistory);
