@@ -69,7 +69,7 @@ struct Child {
   pid_t parent;
 };
 
-/// Makes only async-signal-safe calls, because other threads may have held any lock.
+/// Makes only async-signal-safe calls, because other threads may own any lock.
 [[noreturn]] void become(const Child& child) {
   // A descriptor below 4 would be overwritten by dup2(): moved above first.
   const int input = ::fcntl(child.input, F_DUPFD, 16), output = ::fcntl(child.output, F_DUPFD, 16);

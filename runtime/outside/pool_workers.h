@@ -42,7 +42,7 @@ class PoolWorkers {
   /// Closes the inputs, so that workers may end by themselves.
   void close_inputs();
   bool have_all_ended();
-  /// True when every worker has said its hello.
+  /// True when every worker has written its first line.
   bool are_all_ready() const;
 
  private:
@@ -63,7 +63,7 @@ class PoolWorkers {
   std::deque<OutsideCall> waiting_;                   // for any worker
   std::map<uint64_t, WorkerPipe*> sessions_;
   std::map<uint64_t, uint32_t> attempts_;  // of calls that were asked again
-  bool has_had_hello_ = false;  // from some worker
+  bool has_had_hello_ = false;             // from some worker
   int num_fruitless_ = 0;                  // workers that ended in a row without an answer
   Time next_start_;
   std::string last_end_;

@@ -65,7 +65,7 @@ class OutsideNotes final : public TracedCalls<OutsideAnswers, OutsideNote> {
   std::vector<OutsideAnswer> read_all() const {
     std::vector<OutsideAnswer> answers;
     for (bool is_last = false; !is_last;) {
-      auto note = take(OutsideNote::kAnswers);
+      auto note = next_note();
       // A step without a note received no answers.
       if (!note.ok()) break;
       is_last = note->is_last;
@@ -77,6 +77,8 @@ class OutsideNotes final : public TracedCalls<OutsideAnswers, OutsideNote> {
   }
 
  private:
+  Result<OutsideAnswers> next_note() const { return take(OutsideNote::kAnswers); }
+
   void keep_pieces(std::string_view bytes) const {
     for (size_t begin = 0; begin < bytes.size(); begin += kOutsidePieceBytes) {
       OutsideAnswers note;
@@ -88,7 +90,7 @@ class OutsideNotes final : public TracedCalls<OutsideAnswers, OutsideNote> {
   std::string read_pieces(uint64_t num_bytes) const {
     std::string bytes;
     while (bytes.size() < num_bytes) {
-      const auto note = take(OutsideNote::kAnswers);
+      const auto note = next_note();
       if (!note.ok() || note->piece.empty()) break;
       bytes.append(note->piece.begin(), note->piece.end());
     }

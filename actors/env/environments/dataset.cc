@@ -127,7 +127,7 @@ class Dataset final : public Environment {
   int64_t cycle_ = 0;  // the sum of the weights
 };
 
-/// Which rows of `count` the split has. The held-out rows are the same for both splits.
+/// Which rows of `count` the split has. The rows in the holdout are the same for both.
 std::vector<uint32_t> chosen_rows(const DatasetOptions& options, size_t count) {
   std::vector<bool> is_holdout(count, false);
   for (int64_t i = 0; i < options.holdout; ++i)

@@ -1,7 +1,7 @@
 /// A data set is an environment: each row is a task of one turn.
 ///
-///   row          {"prompt": "What is 2+3?", "answer": "5"}
-///   or           {"messages": [{"role": "user", "content": "What is 2+3?"}], "answer": "5"}
+///   row          {"prompt": "2 + 3 = ", "answer": "5"}
+///   or           {"messages": [{"role": "user", "content": "2 + 3?"}], "answer": "5"}
 ///   action       the policy's answer; it ends the trajectory
 ///
 /// Without a reward of the tenant, the reward is 1 if the action is the row's answer, spaces around

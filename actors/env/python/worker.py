@@ -101,7 +101,7 @@ class Worker:
         self.environments = {}  # by trajectory
         self.pid = os.getpid()
         reward = getattr(module, "reward", None)
-        self.names = None  # names that reward() takes; None: all
+        self.names = None  # parameters of reward(); None: all
         if reward is not None:
             parameters = inspect.signature(reward).parameters.values()
             if all(p.kind != p.VAR_KEYWORD for p in parameters):

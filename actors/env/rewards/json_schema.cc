@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 4> kIgnored = {"title", "description", "d
                                                       "examples"};
 constexpr std::array<std::string_view, 4> kCounts = {"minItems", "maxItems", "minLength",
                                                      "maxLength"};
-// The limits hold for a schema and for an answer: each level of a value needs one of the schema.
+// The limits apply to schemas and answers: each level of a value needs one of the schema.
 constexpr JsonLimits kLimits{.bytes_max = size_t{1} << 20, .depth_max = 32};
 
 template <size_t kSize>
