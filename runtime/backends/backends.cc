@@ -206,7 +206,8 @@ std::vector<Backend> make_backends() {
        }},
       {"weight_channel", "stream", &stream_channel},
       {"outside", "",
-       [](const Plan&, const PlanResource& resource, const BackendSetup& setup) -> Made {
+       [](const Plan&, const PlanResource& resource,
+          const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
          OutsideWorkersSetup workers;
          workers.spec = *static_cast<const OutsideSpec*>(resource.options.get());
          workers.log = setup.log;
