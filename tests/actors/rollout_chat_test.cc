@@ -74,7 +74,7 @@ TEST_F(RolloutChat, ToolsReachTheTemplate) {
 TEST_F(RolloutChat, ActionsCarryTheParsedAnswers) {
   live(0);
   chat({chat_message("user", "a")});
-  complete(requests()[0], "yes");
+  complete(requests()[0], "yes", FinishReason::kLength);
   const auto sent = actions();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_THAT(sent[0].texts, ElementsAre("yes"));
@@ -104,7 +104,7 @@ TEST_F(RolloutChat, LaterTurnsFollowTheSampledTokens) {
   EXPECT_EQ(mask,
             "................."
             "xxxx"
-            "........................."
+            "........................"
             "xx");
 }
 
