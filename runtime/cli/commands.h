@@ -19,6 +19,7 @@ Command doctor_command();
 Command explain_command();
 Command tokenize_command();
 Command generate_command();  // executes primerl-worker
+Command import_command();
 Command init_command();
 Command keys_command();
 Command messages_command();

@@ -21,7 +21,7 @@ using testing::StartsWith;
 const std::vector<std::string> kCommands = {
     "run",        "check", "show",      "explain",  "actors",   "options", "messages",
     "schema",     "init",  "doctor",    "sft",      "generate", "score",   "ps",
-    "completion", "model", "route-sim", "rollouts", "tokenize"};
+    "completion", "model", "route-sim", "rollouts", "tokenize", "import"};
 
 std::string scripted_graph() { return source_path("tests/cli/graphs/scripted.toml"); }
 

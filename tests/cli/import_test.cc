@@ -1,0 +1,313 @@
+// `primerl-graph import`: public prime-rl configurations become graphs that pass `check`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "graph/config/toml_source.h"
+#include "runtime/cli/prime_rl.h"
+#include "runtime/program/exit_code.h"
+#include "tests/cli/hollow_model.h"
+#include "tests/cli/program.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+namespace fs = std::filesystem;
+
+std::vector<fs::path> configurations() {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(source_path("tests/cli/prime_rl")))
+    if (entry.path().extension() == ".toml") found.push_back(entry.path());
+  std::ranges::sort(found);
+  return found;
+}
+
+/// The keys of a file, found without the code of the command.
+void add_keys(const Value& value, const std::string& key, std::multiset<std::string>& keys) {
+  const bool is_list =
+      value.is_array() && !value.as_array().empty() && value.as_array().front().is_table();
+  if (is_list)
+    for (size_t i = 0; i < value.as_array().size(); ++i)
+      add_keys(value.as_array()[i], fmt::format("{}[{}]", key, i), keys);
+  else if (value.is_table() && !value.as_table().entries.empty())
+    for (const Entry& entry : value.as_table().entries)
+      add_keys(entry.value, key.empty() ? entry.key : key + "." + entry.key, keys);
+  else
+    keys.insert(key);
+}
+
+std::multiset<std::string> keys_of(const fs::path& file) {
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto root =
+      parse_toml(sources, sources.add("rl.toml", read_text_file(file).value()), diagnostics);
+  std::multiset<std::string> keys;
+  add_keys(Value(*root, Span{}), "", keys);
+  return keys;
+}
+
+PrimeRlImport import_text(const std::string& text, std::string* faults = nullptr) {
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto root = parse_toml(sources, sources.add("rl.toml", text), diagnostics);
+  PrimeRlImport import;
+  if (root)
+    import = import_prime_rl(*root,
+                             {.source = "rl.toml",
+                              .environments =
+                              { "reverse_text",
+                                "copy" }},
+                             diagnostics);
+  if (faults != nullptr)
+    *faults = render(diagnostics, sources);
+  else
+    EXPECT_EQ(render(diagnostics, sources), "");
+  return import;
+}
+
+/// "not supported: reason" of one key.
+std::string fate_of(const PrimeRlImport& import, const std::string& key) {
+  for (const auto& each : import.keys)
+    if (each.key == key)
+      return (each.fate == KeyFate::kTaken       ? "taken: "
+              : each.fate == KeyFate::kNotNeeded ? "not needed: "
+                                                 : "not supported: ") +
+             each.text;
+  return "missing";
+}
+
+class ImportCommand : public testing::Test {
+ protected:
+  ProgramEnd import(const fs::path& file, std::vector<std::string> more = {}) const {
+    std::vector<std::string> words = {"import", file.string(), "--out", out_.string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_graph_program(words);
+  }
+  fs::path written(const std::string& text) const {
+    const fs::path file = scratch_.path() / "rl.toml";
+    write_text(file, text);
+    return file;
+  }
+
+  const ScratchFolder scratch_;
+  const fs::path out_ = scratch_.path() / "made/graph.toml";
+};
+
+TEST_F(ImportCommand, PutsEachKeyOfPublicConfigurationsIntoOneListAndTheGraphPassesCheck) {
+  ASSERT_GE(configurations().size(), 6U);
+  const fs::path model = write_hollow_model(scratch_.path() / "model");
+  for (const fs::path& file : configurations()) {
+    fs::remove(out_);
+    const auto end = import(file, {"--json", "--model", model.string()});
+    ASSERT_EQ(end.code, kExitDone) << file << end.err;
+    const Json document = parse_json(end.out, "import").value();
+    std::multiset<std::string> listed;
+    for (const char* list : {"taken", "not_needed", "not_supported"})
+      for (const Json& key : document.find(list)->as_array())
+        listed.insert(key.find("key")->as_string());
+    EXPECT_EQ(listed, keys_of(file)) << file;
+    const auto check = run_graph_program({"check", out_.string()});
+    EXPECT_EQ(check.code, kExitDone) << file << "\n" << check.err << read_text_file(out_).value();
+  }
+}
+
+TEST_F(ImportCommand, WritesAGraphThatAPersonWouldWrite) {
+  const auto end = import(source_path("tests/cli/prime_rl/reverse_text.toml"));
+  ASSERT_EQ(end.code, kExitDone) << end.err;
+  EXPECT_EQ(
+      read_text_file(out_).value(),
+      R"(# Written from reverse_text.toml (prime-rl) by `primerl-graph import`; the loop is implied.
+
+[graph]
+name = "reverse-text"
+
+[tenant.main]
+environment = { name = "reverse_text" }
+group_size = 16
+batch_size = 128
+max_steps = 20
+seq_len = 2048
+sampling = { max_tokens = 128 }
+
+[model.policy]
+path = "Qwen3-0.6B-Reverse-Text-SFT"
+
+[resource.engine]
+numerics = "fast"
+max_sequence_tokens = 2048
+kv_blocks = 2048                         # 16 sequences of full length
+
+[resource.learner]
+numerics = "fast"
+micro_batch_tokens = 16384
+optimizer = { lr = 3e-06 }
+
+[node.rollout]
+max_inflight = 128
+
+[place]
+driver = { nodes = ["env", "rollout", "router"] }
+training = { nodes = ["trainer", "broadcaster"], device = "cuda:0" }
+inference = { nodes = ["prefill", "decode"], replicas = 1, devices = ["cuda:1"] }
+)");
+  EXPECT_THAT(end.out, AllOf(HasSubstr("taken (12)"), HasSubstr("not needed ("),
+                             HasSubstr("orchestrator.batch_size"), HasSubstr("wandb.project"),
+                             HasSubstr("primerl-graph check ")));
+  EXPECT_THAT(end.err, HasSubstr("put the model 'PrimeIntellect/Qwen3-0.6B-Reverse-Text-SFT'"));
+}
+
+TEST_F(ImportCommand, NamesAnEnvironmentThatIsNotHereInThreePlaces) {
+  const auto file = source_path("tests/cli/prime_rl/wiki_search.toml");
+  const auto end = import(file);
+  ASSERT_EQ(end.code, kExitDone) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("environment 'wiki-search' of prime-rl is not in this program"));
+  EXPECT_THAT(end.out, HasSubstr("no environment of this name: 'copy' is used in its place"));
+  EXPECT_THAT(read_text_file(out_).value(), HasSubstr("# in place of prime-rl's 'wiki-search'"));
+  fs::remove(out_);
+  ASSERT_EQ(import(file, {"--environment", "arithmetic_tool"}).code, kExitDone);
+  EXPECT_THAT(read_text_file(out_).value(),
+              HasSubstr("environment = { name = \"arithmetic_tool\" }"));
+}
+
+TEST_F(ImportCommand, RefusesWhatIsNoToml) {
+  const auto end = import(written("max_steps = \n"));
+  EXPECT_EQ(end.code, kExitBadConfiguration);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("rl.toml:1:13: error[G001]"), HasSubstr("not TOML")));
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST_F(ImportCommand, RefusesValuesOfTheWrongType) {
+  const auto end =
+      import(written("max_steps = \"many\"\n[trainer.optim]\nlr = true\n[trainer.model.lora]\n"
+                     "target_modules = \"all\"\n[orchestrator]\nbatch_size = 1.5\n"));
+  EXPECT_EQ(end.code, kExitBadConfiguration);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("rl.toml:1:13: error[G021]: 'max_steps' must be an integer"),
+                             HasSubstr("'trainer.optim.lr' must be a number"),
+                             HasSubstr("'trainer.model.lora.target_modules' must be a list"),
+                             HasSubstr("'orchestrator.batch_size' must be an integer"),
+                             HasSubstr("4 errors")));
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST_F(ImportCommand, KeepsAFileThatExists) {
+  fs::create_directories(out_.parent_path());
+  write_text(out_, "written before");
+  const auto end = import(source_path("tests/cli/prime_rl/reverse_text.toml"));
+  EXPECT_EQ(end.code, kExitFailed);
+  EXPECT_THAT(end.err, HasSubstr("exists"));
+  EXPECT_EQ(read_text_file(out_).value(), "written before");
+}
+
+TEST_F(ImportCommand, RefusesACommandLineThatNamesTooLittleOrTooMuch) {
+  const std::string file = source_path("tests/cli/prime_rl/reverse_text.toml");
+  const auto without_out = run_graph_program({"import", file});
+  EXPECT_EQ(without_out.code, kExitBadCommandLine);
+  EXPECT_THAT(without_out.err, HasSubstr("--out FILE is needed"));
+  EXPECT_EQ(import(scratch_.path() / "missing.toml").code, kExitBadConfiguration);
+  EXPECT_EQ(import(scratch_.path()).code, kExitBadConfiguration) << "a folder";
+  const auto unknown = import(file, {"--environment", "reverse_txt"});
+  EXPECT_EQ(unknown.code, kExitBadCommandLine);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean 'reverse_text'?"));
+}
+
+TEST(PrimeRl, SaysWhatAnUnknownKeyProbablyMeans) {
+  const auto import = import_text("max_stesp = 3\n[orchestrator]\nbatch_sise = 4\nnew_key = 1\n");
+  EXPECT_EQ(fate_of(import, "max_stesp"),
+            "not supported: not a key of prime-rl that is known here; did you mean 'max_steps'?");
+  EXPECT_THAT(fate_of(import, "orchestrator.batch_sise"),
+              HasSubstr("did you mean 'orchestrator.batch_size'?"));
+  EXPECT_EQ(fate_of(import, "orchestrator.new_key"),
+            "not supported: not a key of prime-rl that is known here");
+}
+
+TEST(PrimeRl, TakesTheNamesOfOtherVersions) {
+  const auto import = import_text(
+      "[orchestrator]\nrollouts_per_example = 4\nmax_inflight_requests = 24\n"
+      "[orchestrator.sampling]\nmax_tokens = 9\n[[orchestrator.env]]\nid = "
+      "\"x/reverse-text-v1\"\n");
+  EXPECT_THAT(import.graph, AllOf(HasSubstr("group_size = 4\n"), HasSubstr("max_inflight = 24\n"),
+                                  HasSubstr("sampling = { max_tokens = 9 }"),
+                                  HasSubstr("environment = { name = \"reverse_text\" }\n")));
+}
+
+TEST(PrimeRl, LetsAKeyOfOnePartWinOverTheSharedOne) {
+  for (const std::string text : {"seq_len = 64\n[orchestrator]\nseq_len = 128\n",
+                                 "orchestrator.seq_len = 128\nseq_len = 64\n"})
+    EXPECT_THAT(import_text(text).graph, HasSubstr("\nseq_len = 128\n")) << text;
+}
+
+TEST(PrimeRl, TakesLossOptimizerScheduleAndAdapter) {
+  const std::string graph =
+      import_text(
+          "[trainer.loss]\ndppo_mask_low = 0.1\nkl_tau = 0\n[trainer.optim]\nlr = 1e-5\n"
+          "betas2 = 0.95\n[trainer.scheduler]\ntype = \"cosine\"\nwarmup_steps = 5\n"
+          "[trainer.model.lora]\n[trainer.model.ac]\nmode = \"selective\"\n")
+          .graph;
+  EXPECT_THAT(graph, AllOf(HasSubstr("loss = { clip_low = 0.1, kl_weight = 0 }"),
+                           HasSubstr("optimizer = { lr = 1e-05, beta2 = 0.95 }"),
+                           HasSubstr("schedule = { kind = \"cosine\", warmup_steps = 5 }"),
+                           HasSubstr("adapter = { rank = 16, alpha = 32 }"),
+                           HasSubstr("recompute = \"keep_attention\"")));
+}
+
+TEST(PrimeRl, DividesFiltersByTypeAndEffect) {
+  const auto import = import_text(
+      "[[orchestrator.post_batch_filters]]\nenforce = false\ntype = \"zero_advantage\"\n"
+      "[[orchestrator.post_batch_filters]]\ntype = \"gibberish\"\nenforce = false\n"
+      "[[orchestrator.post_batch_filters]]\ntype = \"repetition\"\nenforce = true\n");
+  EXPECT_THAT(import.graph, HasSubstr("filters = { zero_advantage = false }"));
+  const std::string filters = "orchestrator.post_batch_filters";
+  EXPECT_THAT(fate_of(import, filters + "[0].enforce"), HasSubstr("taken"));
+  EXPECT_THAT(fate_of(import, filters + "[1].type"), HasSubstr("not needed"));
+  EXPECT_THAT(fate_of(import, filters + "[2].enforce"), HasSubstr("not supported"));
+}
+
+TEST(PrimeRl, DoesNotNeedAKeyThatIsOff) {
+  const auto import = import_text(
+      "[trainer.model]\nep = 1\ncp = 2\nfsdp_cpu_offload = false\n[inference.parallel]\ntp = 1\n");
+  EXPECT_EQ(fate_of(import, "trainer.model.ep"), "not needed: the value that this program has");
+  EXPECT_THAT(fate_of(import, "trainer.model.cp"), HasSubstr("not supported: "));
+  EXPECT_THAT(fate_of(import, "trainer.model.fsdp_cpu_offload"), HasSubstr("not needed: "));
+  EXPECT_THAT(fate_of(import, "inference.parallel.tp"), HasSubstr("not needed: "));
+}
+
+TEST(PrimeRl, PutsEnginesOnDevicesOfTheirOwn) {
+  EXPECT_THAT(import_text("[deployment]\nnum_infer_gpus = 2\n").graph,
+              HasSubstr("replicas = 2, devices = [\"cuda:1\", \"cuda:2\"]"));
+  const auto import = import_text("[deployment]\nnum_train_gpus = 4\n");
+  EXPECT_THAT(fate_of(import, "deployment.num_train_gpus"),
+              HasSubstr("not supported: a learner computes on one device"));
+}
+
+TEST(PrimeRl, ComputesRolloutsInFlightAsPrimeRlDoes) {
+  EXPECT_THAT(import_text("[orchestrator]\nbatch_size = 96\noversampling_factor = 1.5\n").graph,
+              HasSubstr("max_inflight = 144\n"));
+  EXPECT_THAT(import_text("[orchestrator]\nbatch_size = 96\n").graph,
+              HasSubstr("max_inflight = 96\n"));
+  EXPECT_THAT(
+      import_text("[orchestrator]\nbatch_size = 32\ngroup_size = 16\noversampling_factor = 0.1\n")
+          .graph,
+      HasSubstr("max_inflight = 16\n"))
+      << "at least a group";
+}
+
+TEST(PrimeRl, HasOneEnvironmentForEachTenant) {
+  const auto import = import_text(
+      "[[orchestrator.train.env]]\nid = \"copy\"\n[[orchestrator.train.env]]\nid = "
+      "\"reverse-text\"\n");
+  EXPECT_THAT(import.graph, HasSubstr("{ name = \"copy\" }"));
+  EXPECT_THAT(fate_of(import, "orchestrator.train.env[1].id"),
+              HasSubstr("not supported: a tenant has one environment"));
+}
+
+}  // namespace
+}  // namespace primerl
