@@ -96,8 +96,20 @@ Status copy_template(const fs::path& from, const fs::path& to) {
   return copy_siblings(from, to / "graph.toml");
 }
 
+/// A template whose model is too large for the repository.
+struct FetchedModel {
+  std::string_view name;    // of the template
+  std::string_view model;   // as `model fetch` names it
+  std::string_view folder;  // beside the graph
+};
+constexpr FetchedModel kFetchedModels[] = {{"chat", "smollm2-135m-instruct", "smollm2"}};
+
 /// The command to run before `check`; empty if none is needed.
-std::string first_step(const fs::path& folder) {
+std::string first_step(const fs::path& folder, std::string_view name) {
+  const auto fetched = std::ranges::find(kFetchedModels, name, &FetchedModel::name);
+  if (fetched != std::end(kFetchedModels))
+    return fmt::format("  primerl-graph model fetch {} {}\n", fetched->model,
+                       shell_word((folder / fetched->folder).string()));
   std::error_code fault;
   if (!fs::exists(folder / "CMakeLists.txt", fault)) return {};
   return fmt::format("  build its plugin, as {} says\n", (folder / "README.md").string());
@@ -138,7 +150,7 @@ int run_init(const InitArguments& arguments) {
     print_text(
         fmt::format("made {} from template {}; next:\n{}  primerl-graph check {}\n"
                     "  primerl-graph run {}\n",
-                    arguments.folder, name, first_step(arguments.folder), shell_word(graph),
+                    arguments.folder, name, first_step(arguments.folder, name), shell_word(graph),
                     shell_word(graph)));
   return kExitDone;
 }
