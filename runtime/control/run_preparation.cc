@@ -305,7 +305,9 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
                                                                      plan, opened->last_steps));
   if (is_done || is_empty || !opened->fits.ok()) choice.superseded.clear();
   if (is_done) return;
-  if (is_empty && (trace.is_closed() || is_untouched(choice.run_folder))) return;
+  // A start that died before its first step has added nothing to its checkpoint.
+  if (is_empty && (trace.is_closed() || !has_steps(record) || is_untouched(choice.run_folder)))
+    return;
   if (is_empty) return leave("no step is left in its record");
   for (auto& note : opened->notes) choice.notes.push_back(std::move(note));
   if (!opened->fits.ok()) return leave(opened->fits.error().text());

@@ -105,6 +105,26 @@ TEST(AFullDisk, AtARolloutLosesNoRolloutThatTrained) {
   expect_nothing_lost(folder, std::move(words), {.files = "rollouts.jsonl", .calls_before = 40});
 }
 
+// The other processes leave a record without a step. Nothing is lost with it, so no note speaks of
+// it.
+TEST(AFullDisk, AtTheStartOfOneProcessLeavesTheCheckpointToTheNextStart) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  auto words = scripted_run(folder, {"--max-steps", "8"});
+  words[1] = source_path("tests/cli/graphs/split.toml");
+  ASSERT_EQ(run_graph_program(std::move(words)).code, 0);
+  const FaultyDisk disk(scratch.path() / "disk", folder, {.files = "trace/inference#0*"});
+  const std::vector<std::string> resume{"run", "--resume", folder.string(), "--max-steps", "12"};
+  const auto full = run_graph_program(resume, disk.variables());
+  EXPECT_EQ(full.code, 1) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+  const auto end = run_graph_program(resume);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("resuming after step 8"));
+  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint only")));
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder), 12);
+}
+
 // Nothing is recorded after the refused payload, so state that is saved later is of no use.
 TEST(AFullDisk, AtAPayloadOfTheRecordLosesNoStep) {
   ScratchFolder scratch;

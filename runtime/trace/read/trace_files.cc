@@ -222,8 +222,6 @@ fs::path followed_by(const fs::path& newer) {
   return has_segments(older) ? older : fs::path();
 }
 
-/// Whether anything was recorded besides the start of the processes. An unreadable file counts as
-/// recorded.
 bool has_steps(const fs::path& folder) {
   const auto files = list_segments(folder);
   if (!files.ok()) return true;
