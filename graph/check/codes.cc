@@ -309,10 +309,10 @@ constexpr ErrorCode kCodes[] = {
     {"G095", "a model folder with doubts",
      "A warning. config.json has keys that this version does not know; the model is computed "
      "without them, as transformers does with keys that its class does not read. `strict = true` "
-     "in "
-     "`[model.x]` refuses them. Or the weights have tensors that are not used, such as tables of "
+     "in `[model.x]` refuses them. Or the weights have tensors that are not used, such as tables "
+     "of "
      "angles that older programs saved. Or tokenizer_config.json and the model name different ends "
-     "of a sequence, and supervised turns end with the model's."},
+     "of a sequence, and the turns of a supervised graph end with the model's."},
 };
 
 /// Broken into lines of at most 80 columns, for a terminal.

@@ -126,12 +126,15 @@ void check_adapters(Draft& draft) {
 
 void check_tokenizers(Draft& draft) {
   if (!draft.for_run || !draft.catalog.tokenizer_facts) return;
+  // The end of a supervised turn matters only where rows are read: no engine generates there.
+  const bool is_supervised = std::ranges::none_of(
+      draft.resources, [](const DraftResource& each) { return each.common.kind == "engine"; });
   for (const auto& [index, reader] : tokenizer_readers(draft)) {
     const DraftModel& model = draft.models[static_cast<size_t>(index)];
     if (!model.facts) continue;  // reported already
     const auto facts = draft.catalog.tokenizer_facts(model.path);
     if (facts.ok()) {
-      if (!facts->warning.empty())
+      if (!facts->warning.empty() && is_supervised)
         draft.diagnostics.warning("G095", model.path_span, "model '{}': {}", model.spec->name,
                                   facts->warning);
       check_ids(draft, model, *facts);

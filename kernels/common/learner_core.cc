@@ -184,11 +184,11 @@ Status LearnerCore::update(const StepInProgress& step, TrainReport& report) {
 Result<std::shared_ptr<const WeightSnapshot>> LearnerCore::snapshot(TenantSlot tenant,
                                                                     PolicyVersion version) {
   ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
-  auto taken = std::make_shared<WeightSnapshot>();
-  taken->version = version;
+  auto copy = std::make_shared<WeightSnapshot>();
+  copy->version = version;
   RETURN_IF_ERROR(
-      backend_->run("a copy of the weights", 0, [&] { return backend_->snapshot(slot, *taken); }));
-  return std::shared_ptr<const WeightSnapshot>(std::move(taken));
+      backend_->run("a copy of the weights", 0, [&] { return backend_->snapshot(slot, *copy); }));
+  return std::shared_ptr<const WeightSnapshot>(std::move(copy));
 }
 
 Result<std::vector<float>> LearnerCore::score(TenantSlot tenant,

@@ -29,11 +29,11 @@ Result<bool> flag_at(const Json& line, std::string_view key, bool otherwise) {
 
 }  // namespace
 
-Result<WorkerHello> read_hello(const Json& line) {
+Result<OutsideHello> read_hello(const Json& line) {
   ASSIGN_OR_RETURN(const std::string protocol, line.get_string("protocol"));
   if (protocol != kProtocol)
     return error(Code::kInvalid, "'protocol' is '{}', not '{}'", protocol, kProtocol);
-  WorkerHello hello;
+  OutsideHello hello;
   if (line.find("concurrency") != nullptr) {
     ASSIGN_OR_RETURN(hello.concurrency, line.get_int("concurrency"));
   }

@@ -21,12 +21,12 @@
 namespace primerl {
 
 /// The first line of a worker: {"protocol": "primerl-graph 1", "concurrency": 1, ...}.
-struct WorkerHello {
+struct OutsideHello {
   int64_t concurrency = 1;  // most calls that it accepts at once
   bool in_order = true;     // it works on one call at a time, in order
   bool can_replay = true;   // a fresh worker may play a trajectory again
 };
-Result<WorkerHello> read_hello(const Json& line);
+Result<OutsideHello> read_hello(const Json& line);
 
 inline constexpr size_t kLogLineBytesMax = 4096;
 inline constexpr int kLogLinesMax = 100;  // of one process
@@ -66,11 +66,11 @@ class WorkerPipe {
   std::optional<Time> next_deadline(Duration call_timeout, Duration start_timeout) const;
 
   bool is_ready() const { return hello_.has_value(); }
-  void set_hello(const WorkerHello& hello, Time now) {
+  void set_hello(const OutsideHello& hello, Time now) {
     hello_ = hello;
     last_answer_ = now;
   }
-  const WorkerHello& hello() const { return *hello_; }
+  const OutsideHello& hello() const { return *hello_; }
   bool has_space() const { return is_ready() && std::cmp_less(sent_.size(), hello_->concurrency); }
   size_t num_sent() const { return sent_.size(); }
   Time started() const { return started_; }
@@ -84,7 +84,7 @@ class WorkerPipe {
   const std::unique_ptr<PipedProcess> process_;
   const Time started_;
   Time last_answer_;
-  std::optional<WorkerHello> hello_;
+  std::optional<OutsideHello> hello_;
   std::map<uint64_t, Sent> sent_;
   std::deque<uint64_t> order_;  // ids in the order in which they were sent, some answered already
   std::string to_write_;

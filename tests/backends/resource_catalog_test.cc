@@ -87,7 +87,7 @@ TEST(ModelCheck, RefusesAModelThatCannotBeComputedBeforeAnythingStarts) {
                            R"("intermediate_size": 8, "num_hidden_layers": 1, )"
                            R"("num_attention_heads": 2)";
   write_text(scratch.path() / "config.json", head + R"(, "logit_scale": 0.5})");
-  EXPECT_THAT(why(), HasSubstr("'logit_scale' is not known for this model type"));
+  EXPECT_THAT(why(), HasSubstr("'logit_scale' is 0.5; only 1.0 is supported"));
   write_text(scratch.path() / "config.json", head + R"(, "head_dim": 12})");
   EXPECT_THAT(why(), HasSubstr("'head_dim' 12 is not supported"));
   write_text(scratch.path() / "config.json", head + "}");

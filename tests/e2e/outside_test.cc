@@ -121,10 +121,12 @@ TEST_F(OutsideRun, AChangedFileIsRefusedByName) {
 
 TEST_F(OutsideRun, ARewardThatRaisesFailsRolloutsAndIsNeverZero) {
   write("reward.py",
-        "import random\n"
+        "num_calls = 0\n"
         "def reward(completion):\n"
-        "    if random.random() < 0.2: raise ValueError('no judge today')\n"
-        "    return 1 + random.random()\n");
+        "    global num_calls\n"
+        "    num_calls += 1\n"  // the three calls before the run succeed
+        "    if num_calls % 5 == 4: raise ValueError('no judge today')\n"
+        "    return 1 + num_calls % 3\n");
   const auto end = run_graph_program(run_words(kWithReward));
   ASSERT_EQ(end.code, 0) << end.err;
   int num_failed = 0;

@@ -270,7 +270,7 @@ TEST_F(ResumingEngine, PausedInTheRecordStandsStillWhenItGoesLive) {
   put_four_in_flight();
   real_->room = 3;
   in_both([](Engine& engine, FakeEngine*) { engine.set_paused(true); });
-  EXPECT_TRUE(original_->is_paused);
+  EXPECT_FALSE(recording_->has_work()) << "a paused engine runs no step";
   EXPECT_FALSE(real_->is_paused) << "it has nothing to do with the record";
   resume();
   EXPECT_TRUE(engine_->step().ok());

@@ -21,8 +21,8 @@ std::vector<std::string> faults_of(const std::string& path, const std::string& t
 TEST(Layers, NameTheFileTheLineAndWhatWouldBeLegal) {
   EXPECT_THAT(faults_of("actors/router/router.cc", "\n#include \"runtime/exec/executor.h\"\n"),
               ElementsAre("actors/router/router.cc:2: actors/ may include actors/, graph/, "
-                          "kernels/engine/, kernels/train/, kernels/weights/, kernels/text/, not "
-                          "\"runtime/exec/executor.h\""));
+                          "kernels/engine/, kernels/train/, kernels/weights/, kernels/text/, "
+                          "kernels/text/chat/, not \"runtime/exec/executor.h\""));
 }
 
 TEST(Layers, RefuseEveryArrowTheTableForbids) {

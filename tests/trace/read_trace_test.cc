@@ -167,11 +167,13 @@ TEST(ReadTracePy, SeesWhatOurReaderSees) {
   const Output output = read_by_python(folder.path());
   EXPECT_EQ(output.status, 0) << output.text;
   EXPECT_THAT(output.text, HasSubstr(totals_of(folder.path())));
-  EXPECT_THAT(output.text, HasSubstr(R"(: {"ordinal": 7, "prompt": "reverse: abc"})"));
+  EXPECT_THAT(
+      output.text,
+      HasSubstr(R"(: {"ordinal": 7, "prompt": "reverse: abc", "messages": [], "tools": ""})"));
   EXPECT_THAT(output.text, HasSubstr("1000 actor:1 actor.main a."));
   // Blobs outside the body are shown in the right fields.
   EXPECT_THAT(output.text, HasSubstr(R"("prompt": "yyyy)"));
-  EXPECT_THAT(output.text, HasSubstr("yyyz\"}"));
+  EXPECT_THAT(output.text, HasSubstr("yyyz\", \"messages\": []"));
   EXPECT_THAT(output.text, HasSubstr(R"("tokens": [12345, 12345, )"));
   EXPECT_THAT(output.text, HasSubstr(R"(12345], "logprobs": [-0.5, -0.5, )"));
   EXPECT_THAT(output.text, HasSubstr(R"("kept": 3, "num_cached_tokens": 4321})"));
