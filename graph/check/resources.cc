@@ -254,6 +254,16 @@ void check_adapter_slots(Draft& draft) {
   }
 }
 
+/// Whether an option such as "schedule.min_lr" has its default. A resolved graph writes all of
+/// them.
+bool has_default(const OptionSet& set, void* options, std::string_view path) {
+  const size_t dot = std::min(path.find('.'), path.size());
+  const OptionField* field = set.find(path.substr(0, dot));
+  if (field == nullptr) return false;
+  if (dot == path.size()) return field->print(options) == field->default_text;
+  return has_default(*field->table, field->nested(options), path.substr(dot + 1));
+}
+
 void check_idle_options(Draft& draft) {
   const auto tenants = draft.tenant_values();
   for (const auto& resource : draft.resources) {
@@ -263,7 +273,9 @@ void check_idle_options(Draft& draft) {
     for (const auto& idle :
          resource.contract->idle_options(resource.options.get(), devices, tenants)) {
       const Entry* written = nested_entry(*resource.spec, idle.option);
-      if (written == nullptr) continue;
+      if (written == nullptr ||
+          has_default(resource.contract->options, resource.options.get(), idle.option))
+        continue;
       draft.diagnostics
           .warning("G090", written->value.span, "'{}' of resource '{}' has no effect: {}",
                    idle.option, resource.spec->name, idle.reason)

@@ -306,7 +306,8 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   if (is_done || is_empty || !opened->fits.ok()) choice.superseded.clear();
   if (is_done) return;
   // A start that died before its first step has added nothing to its checkpoint.
-  if (is_empty && (trace.is_closed() || !has_steps(record) || is_untouched(choice.run_folder)))
+  if (is_empty &&
+      (trace.is_closed() || died_before_first_step(record) || is_untouched(choice.run_folder)))
     return;
   if (is_empty) return leave("no step is left in its record");
   for (auto& note : opened->notes) choice.notes.push_back(std::move(note));

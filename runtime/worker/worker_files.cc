@@ -131,7 +131,7 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
     if (step == newest->step) return newest->folder;
     return newest->folder.parent_path() / fmt::format("step_{}", step);
   }
-  RETURN_IF_ERROR(fault());
+  RETURN_IF_ERROR(checkpoint_fault(step));
   auto begun = checkpoints_[tenant.index()]->begin(step);
   if (!begun.ok()) return kept(begun.error()).error();
   return begun;
@@ -139,7 +139,7 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
   if (written_before(tenant, step) != nullptr) return ok();
-  RETURN_IF_ERROR(fault());
+  RETURN_IF_ERROR(checkpoint_fault(step));
   RETURN_IF_ERROR(kept(checkpoints_[tenant.index()]->commit(step, manifest)));
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -152,6 +152,13 @@ Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Jso
 Status WorkerFiles::fault() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return fault_;
+}
+
+Status WorkerFiles::checkpoint_fault(int64_t step) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (fault_.ok()) return ok();
+  return error(fault_.error().code(),
+               "checkpoint {} is not written, because an earlier write of the run failed", step);
 }
 
 /// Keeps and reports the first error. Returns `written`.

@@ -2,9 +2,9 @@
 /// writes: append-only lines, the trainers' step lines and checkpoints.
 ///
 /// Thread-safe. The first error of the disk is reported once through `on_fault`, which may be
-/// called from the thread of any actor group. After it nothing is written: every call returns the
-/// same error. A checkpoint that is committed after a refused line would hide that the line is
-/// missing, because a resumed run begins at the checkpoint.
+/// called from the thread of any actor group. After it nothing is written: lines get the same
+/// error, checkpoints one that does not repeat its text. A checkpoint that is committed after a
+/// refused line would hide that the line is missing, because a resumed run begins there.
 #pragma once
 
 #include <filesystem>
@@ -63,6 +63,8 @@ class WorkerFiles final : public RunFiles {
   Result<bool> was_there(std::string_view file, std::string_view line);
   const ResumePoint* written_before(TenantSlot tenant, int64_t step) const;
   Status fault();
+  /// Why no checkpoint is written any more.
+  Status checkpoint_fault(int64_t step);
   Status kept(Status written);
 
   const std::filesystem::path run_folder_;

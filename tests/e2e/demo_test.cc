@@ -90,8 +90,8 @@ TEST_F(Demo, TruncatedSamplingIsTrainedWithoutAnyMismatch) {
 /// The demo with an engine that is loaded from `model`.
 std::vector<std::string> with_engine_of(const fs::path& model, const fs::path& overlay) {
   std::ofstream(overlay) << fmt::format(
-      "[model.other]\npath = \"{}\"\n[resource.engine]\nmodel = \"other\"\n[node.rollout]\n"
-      "model = \"policy\"\n",
+      "[model.other]\npath = \"{}\"\n[resource.engine]\nmodel = \"other\"\n"
+      "[resource.learner]\nmodel = \"policy\"\n[node.rollout]\nmodel = \"policy\"\n",
       model.string());
   auto words = first_step();
   words.insert(words.end(), {"--overlay", overlay.string()});

@@ -212,9 +212,15 @@ class EndedRun {
   }
 
   void resume_to_the_end() {
-    // The record may have some steps more than metrics.jsonl.
-    const std::string last = std::to_string(num_steps() + 30);
-    const auto end = end_of(words(last));
+    // The record may have some steps more than metrics.jsonl; many if the launcher was killed
+    // first.
+    std::string last = std::to_string(num_steps() + 30);
+    auto end = end_of(words(last));
+    const std::string asks = "continue with --max-steps ";
+    if (const size_t at = end.err.find(asks); end.code == 2 && at != std::string::npos) {
+      last = std::to_string(std::stoll(end.err.substr(at + asks.size())) + 30);
+      end = end_of(words(last));
+    }
     story_ += "\n  the last start: " + end.err;
     ASSERT_EQ(end.code, 0) << story_;
     EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint only"))) << story_;

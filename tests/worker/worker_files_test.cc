@@ -12,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr TenantSlot kTenant(0);
@@ -68,7 +69,7 @@ TEST(WorkerFiles, ARefusedStepLineRefusesLaterCheckpointsAndLines) {
   };
   expect_the_same(run.append_step(2));
   expect_the_same(run.files->append_line("rollouts.jsonl", "{}"));
-  expect_the_same(run.checkpoint(2));
+  EXPECT_THAT(run.checkpoint(2).error().text(), HasSubstr("checkpoint 2 is not written"));
   EXPECT_THAT(run.checkpoints, IsEmpty());
   EXPECT_THAT(run.faults, ElementsAre(refused.error().text())) << "reported once";
   EXPECT_FALSE(fs::exists(run.scratch.path() / "rollouts.jsonl"));

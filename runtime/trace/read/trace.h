@@ -198,9 +198,9 @@ class Trace {
 /// The folders that open(folder) reads, oldest first. kNotFound without a trace.
 Result<std::vector<std::filesystem::path>> trace_folders(const std::filesystem::path& folder);
 
-/// Whether anything was recorded in a trace folder besides the start of the processes. An
-/// unreadable file counts as recorded.
-bool has_steps(const std::filesystem::path& folder);
+/// Whether the start of a trace folder died before its first step: nothing was recorded besides the
+/// start of the processes, and nothing was removed. An unreadable file counts as recorded.
+bool died_before_first_step(const std::filesystem::path& folder);
 
 /// "trainer:412", "rollout.main:88", or "router" (the whole group): an instance or a group, and
 /// perhaps a step.

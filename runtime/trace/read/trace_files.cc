@@ -222,18 +222,23 @@ fs::path followed_by(const fs::path& newer) {
   return has_segments(older) ? older : fs::path();
 }
 
-bool has_steps(const fs::path& folder) {
+bool died_before_first_step(const fs::path& folder) {
   const auto files = list_segments(folder);
-  if (!files.ok()) return true;
+  if (!files.ok()) return false;
+  const SegmentFile* before = nullptr;
   for (const SegmentFile& file : *files) {
+    const bool is_first = before == nullptr || before->process != file.process ||
+                          before->incarnation != file.incarnation;
+    if (is_first && file.number != 1) return false;
+    before = &file;
     const auto reader = SegmentReader::open(file.path);
-    if (!reader.ok()) return true;
+    if (!reader.ok()) return false;
     for (auto frame = (*reader)->next(0); frame;
          frame = (*reader)->next(SegmentReader::next_offset(*frame)))
-      if (frame->kind() == TraceFrameKind::kDelivery) return true;
-    if (!(*reader)->damage().empty()) return true;
+      if (frame->kind() == TraceFrameKind::kDelivery) return false;
+    if (!(*reader)->damage().empty()) return false;
   }
-  return false;
+  return true;
 }
 
 /// While a start resumed from cuts, the start that it followed is read too. If the newest start
@@ -243,7 +248,7 @@ Result<std::vector<fs::path>> trace_folders(const fs::path& given) {
   ASSIGN_OR_RETURN(fs::path newest, find_trace_folder(given));
   if (newest == given) return std::vector<fs::path>{newest};  // the folder of one start was given
   std::vector<fs::path> passed;
-  for (fs::path older = followed_by(newest); !older.empty() && !has_steps(newest);
+  for (fs::path older = followed_by(newest); !older.empty() && died_before_first_step(newest);
        older = followed_by(newest)) {
     passed.push_back(newest);
     if (std::ranges::find(passed, older) != passed.end()) break;
