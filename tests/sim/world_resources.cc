@@ -5,6 +5,7 @@
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/snapshot.h"
 #include "runtime/backends/backends.h"
+#include "tests/sim/world_outside.h"
 
 namespace primerl::sim {
 namespace {
@@ -118,8 +119,10 @@ class SharedChannel final : public WeightChannel {
                                                       PolicyVersion version) override {
     if (++num_asked_ <= spec_.late_weights)
       return error(Code::kUnavailable, "the bytes of version {} have not come", version);
-    num_asked_ = 0;
-    return channel_->fetch(key, version);
+    auto snapshot = channel_->fetch(key, version);
+    // After a retired version the newest one is fetched at once, and must not be late again.
+    if (snapshot.ok()) num_asked_ = 0;
+    return snapshot;
   }
   PolicyVersion newest(WeightsKey key) const override { return channel_->newest(key); }
   Status expect(const WeightManifest& manifest) override { return channel_->expect(manifest); }
@@ -139,6 +142,8 @@ ResourceFactory factory_of(const WorldSpec& spec, const std::function<void()>& o
              const Plan& plan, int32_t index) mutable -> Result<std::shared_ptr<Resource>> {
     if (plan.resources[static_cast<size_t>(index)].kind == WeightChannel::kResourceKind)
       return std::shared_ptr<Resource>(std::make_unique<SharedChannel>(channel, spec));
+    if (plan.resources[static_cast<size_t>(index)].kind == Outside::kResourceKind)
+      return std::shared_ptr<Resource>(make_troubled_outside(spec));
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (auto learner = std::dynamic_pointer_cast<Learner>(*made); learner != nullptr)

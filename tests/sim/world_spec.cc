@@ -13,6 +13,7 @@
 #include "runtime/backends/resource_catalog.h"
 #include "tests/sim/demo_run.h"
 #include "tests/sim/state_world.h"
+#include "tests/sim/world_outside.h"
 
 namespace primerl::sim {
 namespace {
@@ -45,12 +46,37 @@ bool has_deaths(WorldKind kind) {
          kind == WorldKind::kEnvironmentDies;
 }
 
+bool is_outside(uint64_t number) { return number >= kOutsideWorlds; }
+
+WorldKind kind_of(uint64_t number) {
+  if (!is_outside(number)) return static_cast<WorldKind>(number % kWorldKinds);
+  constexpr WorldKind kKinds[] = {WorldKind::kOneTenant,       WorldKind::kTwoTenants,
+                                  WorldKind::kEnvironmentDies, WorldKind::kRouterDies,
+                                  WorldKind::kEnginesDie,      WorldKind::kResumed};
+  return kKinds[number % std::size(kKinds)];
+}
+
+/// With random numbers of its own, so that the other worlds do not change.
+void add_outside_faults(WorldSpec& spec) {
+  if (!is_outside(spec.number)) return;
+  RandomStream random(mix(spec.number, stable_hash("outside")));
+  spec.asks_environment = !one_of(random, 4);
+  spec.num_outside_rewards = random.below(4);
+  if (!spec.asks_environment && spec.num_outside_rewards == 0) spec.num_outside_rewards = 1;
+  spec.has_chat = one_of(random, 2);
+  spec.outside_look_us = 1 + random.below(600);
+  spec.outside_delay_max = random.below(30);
+  if (one_of(random, 2)) spec.outside_fault_every = 10 + random.below(40);
+  if (!one_of(random, 3)) spec.outside_lose_every = 1 + random.below(4);
+}
+
 }  // namespace
 
 WorldSpec spec_of(uint64_t number) {
   WorldSpec spec;
   spec.number = number;
-  spec.kind = static_cast<WorldKind>(number % kWorldKinds);
+  spec.kind = kind_of(number);
+  add_outside_faults(spec);
   RandomStream random(mix(number, stable_hash("world")));
   const auto policies = route_policies();
   spec.policy = policies[random.below(policies.size())].name;
@@ -88,18 +114,23 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
   if (one_of(random, 2)) sampling += ", top_k = 5, top_p = 0.9, min_p = 0.01";
   if (one_of(random, 2)) sampling += ", stop = [\"e\", \"xy\"], stop_ids = [7]";
   if (one_of(random, 4)) sampling += ", ignore_eos = true";
+  const std::string environment =
+      is_outside(spec.number) ? outside_lines(spec, random) : "environment = { name = \"copy\" }\n";
   std::string table = fmt::format(
-      "[tenant.{}]\nenvironment = {{ name = \"copy\" }}\ngroup_size = {}\nbatch_size = {}\n"
+      "[tenant.{}]\n{}group_size = {}\nbatch_size = {}\n"
       "max_steps = {}\nmax_off_policy_steps = {}\nturns_max = {}\nseq_len = {}\n"
       "checkpoint_every = {}\nstraggler_wait_ms = {}\nenvironment_timeout = \"{}\"\n"
       "rollout_timeout = \"{}\"\nfilters = {{ zero_advantage = {} }}\nsampling = {{ {} }}\n",
-      name, group_size, is_long ? group_size : group_size * num_groups,
+      name, environment, group_size, is_long ? group_size : group_size * num_groups,
       is_long    ? 60
       : is_crowd ? 2
                  : 3 + random.below(4),
       is_long || is_crowd ? 1 + random.below(4) : random.below(4), 2 + random.below(4),
-      (spec.policy == "cache_aware" ? 120 : 60) + random.below(100), random.below(3),
-      one_of(random, 2) ? 20 : 0, one_of(random, 2) ? "20ms" : "5s",
+      (spec.has_chat                  ? 156
+       : spec.policy == "cache_aware" ? 120
+                                      : 60) +
+          random.below(100),
+      random.below(3), one_of(random, 2) ? 20 : 0, one_of(random, 2) ? "20ms" : "5s",
       one_of(random, 3) ? "60ms" : "120s", spec.has_equal_rewards, sampling);
   if (spec.kind == WorldKind::kTwoTenants)
     table += fmt::format("[tenant.{}.adapter]\nrank = 4\n", name);
@@ -190,11 +221,12 @@ class WrongPolicy final : public RoutePolicy {
 
 Catalog catalog_of(const WorldSpec& spec) {
   Catalog catalog = full_catalog();
+  add_outside(catalog);
   auto policies = route_policies();
   policies.push_back({"wrong", "for tests", [] { return std::make_unique<WrongPolicy>(); }});
   for (Contract& contract : catalog.actors) {
     if (contract.name == "router") contract = Router::contract(policies);
-    if (contract.name != "env") continue;
+    if (contract.name != "env" || spec.asks_environment) continue;
     contract.make = [spec](const void* options) -> std::unique_ptr<Actor> {
       return std::make_unique<Env>(*static_cast<const EnvOptions*>(options),
                                    std::make_unique<TalkingEnvironment>(spec));
@@ -234,7 +266,9 @@ std::unique_ptr<World> make_world(uint64_t number) {
     set("tenant.main.batch_size=16");
     set(fmt::format("tenant.main.checkpoint_every={}", random.below(3)));
   } else {
-    set(fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR));
+    set(spec.has_chat ? fmt::format("model.policy.path=\"{}\"", chat_folder().string())
+                      : fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"",
+                                    PRIMERL_SOURCE_DIR));
     set("resource.engine.backend=\"scripted\"");
     set(fmt::format("resource.engine.device_fault_file=\"{}\"", fault_file("engine").string()));
     set(fmt::format("node.router.policy=\"{}\"", spec.has_wrong_policy ? "wrong" : spec.policy));

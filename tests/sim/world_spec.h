@@ -46,6 +46,14 @@ struct WorldSpec {
   bool is_resumed = false;
   bool never_prepares = false;  // engines report of every version that it is not prepared yet
   Duration environment_takes;   // longest call
+  // Only from kOutsideWorlds on.
+  bool asks_environment = false;     // the environment is outside of the process
+  uint64_t num_outside_rewards = 0;  // of each tenant
+  bool has_chat = false;             // tasks are conversations
+  uint64_t outside_look_us = 1;      // a look for answers takes less
+  uint64_t outside_delay_max = 0;    // in looks for answers
+  uint64_t outside_fault_every = 0;  // of calls; 0 = never
+  uint64_t outside_lose_every = 0;   // of calls that need their history; 0 = never
 };
 
 /// A plan has pointers into its catalog.
