@@ -81,7 +81,8 @@ void bind_choice(Value& value, Span key_span, const NamedTable& tenant,
     note_digests(contract->options, table, bound.get(), draft);
   if (contract->validate && diagnostics.num_errors() == num_errors)
     if (const Status valid = contract->validate(bound.get()); !valid.ok())
-      refuse_options(draft, table, key_span, named, valid.error());
+      refuse_options(draft, table, table.span.is_none() ? key_span : table.span, named,
+                     valid.error());
   choice.chosen.options = bound;
   choice.chosen.contract = &*contract;
 }

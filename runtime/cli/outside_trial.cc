@@ -1,20 +1,27 @@
 #include "runtime/cli/outside_trial.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 
 #include "actors/env/environments/catalog.h"
 #include "actors/env/outside_calls.h"
 #include "actors/env/rewards/catalog.h"
+#include "actors/trainer/batch.h"
 #include "graph/base/real_clock.h"
 #include "graph/tenant_outside.h"
+#include "runtime/control/stop_signals.h"
 #include "runtime/outside/outside_workers.h"
 
 namespace primerl {
 namespace {
 
 constexpr uint64_t kTasks = 3;
+
+/// The longest wait before Ctrl-C is noticed.
+constexpr std::chrono::milliseconds kSignalSlice{100};
 
 /// The action that is played where the answer of a task is not known.
 constexpr std::string_view kSomeAction = "test";
@@ -59,8 +66,10 @@ class Asker {
         return error(Code::kInvalid, "{}",
                      answer.end == OutsideEnd::kNeedsHistory ? "its worker ended" : answer.body);
       }
+      if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
       std::unique_lock lock(mutex_);
-      if (!changed_.wait_until(lock, until, [this] { return has_news_; }))
+      const bool has_news = changed_.wait_for(lock, kSignalSlice, [this] { return has_news_; });
+      if (!has_news && std::chrono::steady_clock::now() >= until)
         return error(Code::kDeadline, "no answer within {}", to_string(patience_))
             .note(last_line_.empty() ? "its workers wrote nothing" : "last line: " + last_line_);
       has_news_ = false;
@@ -113,6 +122,9 @@ class Trial {
       ASSIGN_OR_RETURN(const double score, score_of(i, played));
       sum += tenant_.rewards[i].weight * score;
     }
+    if (!(std::abs(sum) <= kRewardMax))
+      return error(Code::kInvalid, "the reward {} is not in [{}, {}]", sum, -kRewardMax,
+                   kRewardMax);
     return sum;
   }
 

@@ -134,7 +134,9 @@ Prepared prepare(RunArguments arguments) {
     return refuse(usable.error(), kExitBadConfiguration);
   if (prepared.resume.run_folder.empty())
     if (const auto tried = try_outside(*prepared.plan); !tried.ok())
-      return refuse(tried.error(), kExitBadConfiguration);
+      return refuse(tried.error(), tried.error().code() == Code::kCancelled
+                                       ? kExitInterrupted
+                                       : kExitBadConfiguration);
   const auto keys = read_peer_keys(arguments.peer_keys, *prepared.plan);
   if (!keys.ok()) return refuse(keys.error(), kExitBadConfiguration);
   if (*keys) prepared.hosts.keys = (*keys)->own;

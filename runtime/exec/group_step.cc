@@ -232,7 +232,10 @@ void ActorGroup::Body::complete_step(Time now) {
           setup().group,
           Error(resource_status_.error())
               .while_doing(fmt::format("stepping the resources of '{}'", planned_.name)));
-    if (common_->setup.observer != nullptr) record(*slots_.front().running, false, now);
+    // A fault of the outside does not repeat: a resumed run must ask again, so it is not recorded.
+    const bool is_outside_fault = !resource_status_.ok() && !outsides_.empty();
+    if (common_->setup.observer != nullptr && !is_outside_fault)
+      record(*slots_.front().running, false, now);
   }
   is_running_.set(0);
   after_change();

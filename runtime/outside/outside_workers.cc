@@ -156,6 +156,7 @@ class OutsideWorkers final : public Outside {
           if (Status started = pool.start_missing(now); !started.ok())
             fail(std::move(started).error());
       apply_orders(pools);
+      if (is_ending_) break;  // apply_orders() may have read its notification
       if (!wait(pools)) continue;
       for (PoolWorkers& pool : pools) pool.turn(steady_now());
     }

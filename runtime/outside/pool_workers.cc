@@ -8,7 +8,7 @@ namespace {
 constexpr Duration kFirstWait = Duration::milliseconds(20);
 constexpr int kEndPolls = 50;  // of 1 ms
 constexpr size_t kShownBytesMax = 200;
-constexpr size_t kReasonBytesMax = 16384;
+constexpr size_t kReasonBytesMax = 1024;
 
 /// 20 ms, 40 ms, ... up to about 1 s.
 Duration wait_after(int num_fruitless) {
@@ -180,13 +180,19 @@ void PoolWorkers::end(size_t index, const std::string& reason, Time now) {
   log_(fmt::format("{} {}", worker->name(), last_end_));
   next_start_ = now + wait_after(num_fruitless_++);
   std::erase_if(sessions_, [&](const auto& each) { return each.second == worker.get(); });
-  for (OutsideCall& call : worker->remove_all()) ask_again(std::move(call), reason);
+  // A worker that takes calls in order has begun the first of them only: the others cost nothing.
+  const bool is_in_order = worker->is_ready() && worker->hello().in_order;
+  bool was_begun = true;
+  for (OutsideCall& call : worker->remove_all()) {
+    ask_again(std::move(call), was_begun, last_end_);
+    was_begun = !is_in_order;
+  }
   for (OutsideCall& call : worker->waiting) route_call(std::move(call));
 }
 
-void PoolWorkers::ask_again(OutsideCall call, const std::string& reason) {
+void PoolWorkers::ask_again(OutsideCall call, bool was_begun, const std::string& reason) {
   if (!call.is_whole) return route_call(std::move(call));
-  const uint32_t num_asked = ++attempts_[call.id];
+  const uint32_t num_asked = was_begun ? ++attempts_[call.id] : attempts_[call.id];
   if (num_asked >= kOutsideAttemptsMax)
     return answer({call.id, OutsideEnd::kLost,
                    fmt::format("its worker ended {} times: {}", num_asked, reason)});

@@ -51,7 +51,8 @@ class PoolWorkers {
   void answer(OutsideAnswer answer);
   /// Ends the worker; its calls are asked again or answered.
   void end(size_t index, const std::string& reason, Time now);
-  void ask_again(OutsideCall call, const std::string& reason);
+  /// `was_begun`: it counts as an attempt.
+  void ask_again(OutsideCall call, bool was_begun, const std::string& reason);
   void route_call(OutsideCall call);
   void dispatch(Time now);
   WorkerPipe* least_busy() const;

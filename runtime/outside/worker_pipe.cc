@@ -73,6 +73,11 @@ std::optional<OutsideCall> WorkerPipe::remove(uint64_t id, Time now) {
 
 std::vector<OutsideCall> WorkerPipe::remove_all() {
   std::vector<OutsideCall> calls;
+  for (const uint64_t id : order_)  // has also calls that were answered
+    if (const auto found = sent_.find(id); found != sent_.end()) {
+      calls.push_back(std::move(found->second.call));
+      sent_.erase(found);
+    }
   for (auto& [id, sent] : sent_) calls.push_back(std::move(sent.call));
   sent_.clear();
   order_.clear();

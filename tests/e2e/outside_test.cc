@@ -177,6 +177,45 @@ TEST_F(OutsideRun, KilledAtRandomFollowsItsWholeRecordEachTime) {
   expect_replays(folder);
 }
 
+// The fault of the workers is not in the record, so the resumed run asks again.
+TEST_F(OutsideRun, WhoseWorkersCannotStartAnyMoreIsResumedWhenTheyCan) {
+  const std::string down = (scratch.path() / "down").string();
+  write("reward.py", fmt::format("import os\n"
+                                 "if os.path.exists('{0}'): raise RuntimeError('no server')\n"
+                                 "num_calls = 0\n"
+                                 "def reward(completion):\n"
+                                 "    global num_calls\n"
+                                 "    num_calls += 1\n"
+                                 "    if num_calls == 150:\n"
+                                 "        open('{0}', 'w').close()\n"
+                                 "        os._exit(1)\n"
+                                 "    return num_calls % 3\n",
+                                 down));
+  const auto failed = run_graph_program(run_words(kWithReward, {"--max-steps", "1000"}));
+  EXPECT_EQ(failed.code, 1) << failed.err;
+  EXPECT_THAT(failed.err, HasSubstr("RuntimeError: no server"));
+  fs::remove(down);
+  const auto last = std::to_string(num_lines(folder / "metrics.jsonl") + 2);
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", last});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; the run is live"));
+  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
+  expect_replays(folder);
+}
+
+TEST_F(OutsideRun, EndsAtOnceIfItIsInterruptedWhileItTriesAFileThatHangs) {
+  write("reward.py", fmt::format("import time\nopen('{}', 'w').close()\ntime.sleep(1000)\n",
+                                 (scratch.path() / "started").string()));
+  auto words = run_words(kWithReward);
+  words.insert(words.begin(), "primerl-graph");
+  Program run(words);
+  ASSERT_TRUE(wait_until([&] { return has_started(); }));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_FALSE(fs::exists(folder));
+}
+
 /// 256 rollouts of an environment that sleeps for a second, in one worker with `async` functions.
 TEST_F(OutsideRun, ManyRolloutsWaitForOneAsyncWorkerAtOnce) {
   write("env.py", slow_environment(1));

@@ -111,6 +111,8 @@ TEST(JsonSchemaReward, RefusesSchemasThatItDoesNotKnow) {
               HasSubstr("property 'a': the key 'pattern'"));
   EXPECT_THAT(fault_of(R"({"minimum": "1"})"), HasSubstr("'minimum' is a string, not a number"));
   EXPECT_THAT(fault_of(R"({"required": [1]})"), HasSubstr("a list of strings"));
+  EXPECT_THAT(fault_of(R"({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {}}})"),
+              HasSubstr("property 'a': the key '$ref' is not supported"));
   EXPECT_EQ(fault_of(R"({"$schema": "x", "title": "y", "type": ["string", "null"]})"), "");
 }
 

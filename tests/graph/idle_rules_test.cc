@@ -38,11 +38,23 @@ std::string all_on(const std::string& devices) {
          devices + " }\n";
 }
 
+/// The demo's graph with another number of blocks than the default.
+std::string many_blocks() { return replaced(demo_text(), "kv_blocks = 512", "kv_blocks = 600"); }
+
+// `show --resolved` writes all defaults, and a resumed run reads that text.
+TEST(IdleRules, ADefaultIsNotReported) {
+  const Catalog catalog = idle_catalog();
+  const Folder folder;
+  const auto graph = load_graph_text(demo_text(), "graph.toml", folder.path(), {}, catalog);
+  EXPECT_THAT(codes_of(graph), ElementsAre("G090")) << "optimizer.lr alone";
+}
+
 TEST(IdleRules, AnOptionIsReportedIfItHasAnEffectOnNoDevice) {
   const Catalog catalog = idle_catalog();
   const auto found_with = [&catalog](const std::string& place) {
     const Folder folder;
-    return codes_of(load_graph_text(demo_text() + place, "graph.toml", folder.path(), {}, catalog));
+    return codes_of(
+        load_graph_text(many_blocks() + place, "graph.toml", folder.path(), {}, catalog));
   };
   EXPECT_THAT(found_with(""), ElementsAre("G090", "G090")) << "an option that is not written";
   EXPECT_THAT(found_with(all_on("device = \"cpu\"")), ElementsAre("G090", "G090"));
@@ -52,7 +64,7 @@ TEST(IdleRules, AnOptionIsReportedIfItHasAnEffectOnNoDevice) {
 TEST(IdleRules, TheReportIsAtTheValueAndSaysWhatToDo) {
   const Catalog catalog = idle_catalog();
   const Folder folder;
-  const auto graph = load_graph_text(demo_text(), "graph.toml", folder.path(), {}, catalog);
+  const auto graph = load_graph_text(many_blocks(), "graph.toml", folder.path(), {}, catalog);
   EXPECT_NE(graph.plan, nullptr) << "a warning";
   const auto& found = graph.diagnostics.all().front();
   EXPECT_EQ(found.message, "'kv_blocks' of resource 'engine' has no effect: it is on the CPU");

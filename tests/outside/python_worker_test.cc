@@ -69,11 +69,30 @@ TEST_F(PythonWorker, ARewardThatIsNoNumberRaisesPrintsForksOrExitsFailsItsCallAl
   EXPECT_THAT(score(5, "raise").body, HasSubstr("KeyError: 'gone' (user.py:8)"));
   EXPECT_THAT(score(6, "exit").body, HasSubstr("exited with code 4"));
   EXPECT_EQ(known[6].end, OutsideEnd::kLost);
-  EXPECT_EQ(score(7, "sys.exit").end, OutsideEnd::kLost);
+  EXPECT_THAT(score(7, "sys.exit").body, HasSubstr("SystemExit: 5 (user.py:10)"));
+  EXPECT_EQ(known[7].end, OutsideEnd::kFailed) << "the worker goes on";
   EXPECT_EQ(*read_score(score(8, "fork").body), 1);
   EXPECT_THAT(score(9, "read").body, HasSubstr("EOFError"));
   EXPECT_EQ(*read_score(score(10, "fine").body), 1);
   EXPECT_THAT(log_text(), HasSubstr("worker 0: printed"));
+}
+
+TEST_F(PythonWorker, AnErrorThatIsNoUtf8OrHasNoTextFailsItsCallAlone) {
+  start_file(
+      "class Silent(Exception):\n"
+      "    def __str__(self): raise RuntimeError\n"
+      "def reward(completion, answer):\n"
+      "    if completion == 'surrogate': raise ValueError('\\ud800')\n"
+      "    if completion == 'silent': raise Silent()\n"
+      "    return 1\n");
+  EXPECT_THAT(score(1, "surrogate").body, HasSubstr("ValueError: ? (user.py:4)"));
+  EXPECT_THAT(score(2, "silent").body, HasSubstr("Silent: its text cannot be made"));
+  EXPECT_EQ(*read_score(score(3, "fine").body), 1);
+}
+
+TEST_F(PythonWorker, ASyntaxErrorIsReportedWithItsLine) {
+  start_file("x = 1\ny = (\n");
+  EXPECT_THAT(failure(), HasSubstr("user.py:2: SyntaxError: '(' was never closed"));
 }
 
 TEST_F(PythonWorker, ARewardThatHangsIsKilled) {

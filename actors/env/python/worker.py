@@ -55,6 +55,29 @@ def load(path):
     return module
 
 
+def described(fault):
+    """The type and text of an exception, as valid UTF-8."""
+    try:
+        text = str(fault)
+    except Exception:
+        text = "its text cannot be made"
+    text = f"{type(fault).__name__}: {text}"
+    return text.encode("utf-8", "replace").decode()
+
+
+def load_or_exit(path):
+    """load(); the last line of a failure names file and line, because the run shows that line."""
+    try:
+        return load(path)
+    except Exception as fault:
+        traceback.print_exc()
+        where = traceback.extract_tb(fault.__traceback__)
+        name, line = where[-1].filename, where[-1].lineno
+        if isinstance(fault, SyntaxError) and fault.filename:
+            name, line = fault.filename, fault.lineno
+        sys.exit(f"{name}:{line}: {described(fault)}")
+
+
 def number(value, what):
     if isinstance(value, bool):
         return float(value)
@@ -180,13 +203,15 @@ class Worker:
             return None
         if fault is None:
             try:
-                return json.dumps(dict(answer, id=call["id"]), allow_nan=False)
+                text = json.dumps(dict(answer, id=call["id"]), allow_nan=False, ensure_ascii=False)
+                text.encode()  # a lone surrogate is no UTF-8
+                return text
             except (TypeError, ValueError) as error:
                 fault = error
         where = traceback.extract_tb(fault.__traceback__)
         own = [frame for frame in where if frame.filename == self.module.__file__]
         at = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
-        return json.dumps({"id": call["id"], "error": f"{type(fault).__name__}: {fault}{at}"})
+        return json.dumps({"id": call["id"], "error": described(fault) + at}, ensure_ascii=False)
 
     def run_call(self, line):
         call = json.loads(line)
@@ -199,7 +224,7 @@ class Worker:
                     value = work.send(value)
             except StopIteration as stop:
                 answer = stop.value
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             fault = error
         return self.written(call, answer, fault)
 
@@ -216,7 +241,7 @@ class Worker:
                     value = work.send(value)
             except StopIteration as stop:
                 answer = stop.value
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             fault = error
         return self.written(call, answer, fault)
 
@@ -276,7 +301,7 @@ def main():
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    worker = Worker(load(sys.argv[1]))
+    worker = Worker(load_or_exit(sys.argv[1]))
     answers.write(json.dumps(worker.hello()).encode() + b"\n")
     answers.flush()
     if worker.is_async:

@@ -13,8 +13,9 @@ namespace {
 
 const std::vector<std::string> kTypes = {"object",  "array",   "string", "number",
                                          "integer", "boolean", "null"};
-constexpr std::array<std::string_view, 4> kIgnored = {"title", "description", "default",
-                                                      "examples"};
+// "$ref" is refused: a schema that is not read would make every answer right.
+constexpr std::array<std::string_view, 8> kIgnored = {
+    "title", "description", "default", "examples", "$schema", "$id", "$comment", "$defs"};
 constexpr std::array<std::string_view, 4> kCounts = {"minItems", "maxItems", "minLength",
                                                      "maxLength"};
 // The limits apply to schemas and answers: each level of a value needs one of the schema.
@@ -54,7 +55,7 @@ Status check_schema_key(std::string_view key, const Json& value) {
     return error(Code::kInvalid, "'{}' is {}, not {}", key, value.kind(), what);
   };
   if (key == "type") return check_types(value);
-  if (key == "const" || is_one_of(kIgnored, key) || key.starts_with("$")) return ok();
+  if (key == "const" || is_one_of(kIgnored, key)) return ok();
   if (key == "enum") return expect(value.is_array(), "a list");
   if (key == "additionalProperties") return expect(value.is_bool(), "true or false");
   if (key == "minimum" || key == "maximum") return expect(value.is_number(), "a number");
