@@ -235,14 +235,17 @@ TEST_F(OutsideRun, ManyRolloutsWaitForOneAsyncWorkerAtOnce) {
 /// Workers are killed again and again; every rollout ends exactly once.
 TEST_F(OutsideRun, EveryRolloutEndsOnceWhenWorkersAreKilled) {
   write("env.py",
-        "import os, random, time\n"
+        "import os, random\n"
+        "num_steps = 0\n"
         "class Environment:\n"
         "    def __init__(self, ordinal, seed):\n"
         "        self.turns = 0\n"
         "    def task(self):\n"
         "        return 'abc'\n"
         "    def step(self, action):\n"
-        "        if random.random() < 0.02: os._exit(9)\n"
+        "        global num_steps\n"
+        "        num_steps += 1\n"  // the tasks that are tried before the run have 9 steps
+        "        if num_steps > 20 and random.random() < 0.03: os._exit(9)\n"
         "        self.turns += 1\n"
         "        if self.turns < 3: return 'b'\n"
         "        return {'reward': random.random()}\n");
