@@ -70,7 +70,7 @@ TEST_F(PythonWorker, ARewardThatIsNoNumberRaisesPrintsForksOrExitsFailsItsCallAl
   EXPECT_THAT(score(6, "exit").body, HasSubstr("exited with code 4"));
   EXPECT_EQ(known[6].end, OutsideEnd::kLost);
   EXPECT_THAT(score(7, "sys.exit").body, HasSubstr("SystemExit: 5 (user.py:10)"));
-  EXPECT_EQ(known[7].end, OutsideEnd::kFailed) << "the worker goes on";
+  EXPECT_EQ(known[7].end, OutsideEnd::kFailed) << "the worker continues";
   EXPECT_EQ(*read_score(score(8, "fork").body), 1);
   EXPECT_THAT(score(9, "read").body, HasSubstr("EOFError"));
   EXPECT_EQ(*read_score(score(10, "fine").body), 1);
