@@ -33,9 +33,8 @@ std::vector<std::string> names_of(const auto& contracts) {
   return names;
 }
 
-/// `key_span`: the position of the tenant's key.
 template <class Contract, class Chosen>
-void bind_choice(Value& value, Span key_span, const NamedTable& tenant,
+void bind_choice(Value& value, const NamedTable& tenant,
                  const NamedChoice<Contract, Chosen>& choice, Draft& draft) {
   auto& diagnostics = draft.diagnostics;
   if (!value.is_table()) {
@@ -57,6 +56,7 @@ void bind_choice(Value& value, Span key_span, const NamedTable& tenant,
     return;
   }
   choice.chosen.name = name->value.as_string();
+  const Span name_span = name->value.span;
   const auto contract = std::find_if(choice.all.begin(), choice.all.end(), [&](const auto& each) {
     return each.name == choice.chosen.name;
   });
@@ -81,8 +81,8 @@ void bind_choice(Value& value, Span key_span, const NamedTable& tenant,
     note_digests(contract->options, table, bound.get(), draft);
   if (contract->validate && diagnostics.num_errors() == num_errors)
     if (const Status valid = contract->validate(bound.get()); !valid.ok())
-      refuse_options(draft, table, table.span.is_none() ? key_span : table.span, named,
-                     valid.error());
+      // An overlay merges into the table of the base file, but its name has its own position.
+      refuse_options(draft, table, name_span, named, valid.error());
   choice.chosen.options = bound;
   choice.chosen.contract = &*contract;
 }
@@ -199,7 +199,7 @@ void bind_rewards(Entry& entry, const NamedTable& spec, Tenant& tenant, Draft& d
   }
   for (Value* value : values)
     bind_choice(
-        *value, entry.key_span, spec,
+        *value, spec,
         NamedChoice<RewardContract, TenantReward>{"reward", reward_options(), draft.catalog.rewards,
                                                   tenant.rewards.emplace_back()},
         draft);
@@ -217,7 +217,7 @@ void bind_tenants(Draft& draft) {
     bind_adapter_path(spec, tenant.tenant.adapter, draft);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
     if (Entry* environment = spec.table->find("environment"))
-      bind_choice(environment->value, environment->key_span, spec,
+      bind_choice(environment->value, spec,
                   NamedChoice<EnvironmentContract, TenantEnvironment>{
                       "environment", environment_options(), draft.catalog.environments,
                       tenant.tenant.environment},

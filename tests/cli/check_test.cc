@@ -253,5 +253,17 @@ TEST_F(AFileOfExamples, WithABrokenLineIsRefusedWithThatLine) {
   expect_refusal(check_with("\n\n"), refused, "'" + file() + "' has no examples");
 }
 
+TEST(ADataSet, WithABadRowIsReportedInTheOverlayThatNamesIt) {
+  const ScratchFolder folder;
+  write_text(folder.path() / "train.jsonl", "{\"prompt\": \"1+1=\"}\n");
+  write_text(folder.path() / "task.toml",
+             "[tenant.main]\nenvironment = { name = \"dataset\", file = \"train.jsonl\" }\n");
+  const auto end = run_graph_program({"check", source_path("examples/reverse_text/graph.toml"),
+                                      "--overlay", (folder.path() / "task.toml").string()});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("task.toml:2:"), HasSubstr("error[G085]"),
+                             HasSubstr("train.jsonl:1:1: the row has no 'answer'")));
+}
+
 }  // namespace
 }  // namespace primerl

@@ -1,7 +1,7 @@
 /// ChatMessage: one message of a conversation, as data sets and chat templates know it.
 ///
-/// A plain value with fields(), so the messages of actors carry it. Texts are UTF-8. Chat is text
-/// only for now: check_messages() refuses other parts by name.
+/// A plain value with fields(), so the messages of actors carry it. Texts are UTF-8. A part that is
+/// not text, such as an image, is refused by its type's name (check_messages()).
 #pragma once
 
 #include <cstdint>
