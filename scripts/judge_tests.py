@@ -1,7 +1,8 @@
 """judge_tests.py FOLDER SKIPS [complete]: what FOLDER/tests.xml, CTest's report, says.
 
-Prints each test that was skipped and is not in the list SKIPS, then one line 'N passed, N failed';
-exits with 1 when there is such a test, or one that failed. Where CTest ran whole programs (the
+Prints the end of the output of the first failed tests, each test that was skipped and is not in
+the list SKIPS, then one line 'N passed, N failed'; exits with 1 when there is such a test, or one
+that failed. Where CTest ran whole programs (the
 sanitizers), their own reports in FOLDER/gtest/ say what became of each test. `complete`: all tests
 were chosen, so a line of the list that fits none of them is a fault as well.
 """
@@ -9,6 +10,10 @@ import fnmatch
 import pathlib
 import sys
 import xml.etree.ElementTree
+
+
+FAILURES_MAX = 5  # whose output is printed again
+OUTPUT_LINES_MAX = 20
 
 
 def read_list(path):
@@ -54,6 +59,19 @@ def all_cases(folder):
             yield name, "failed"
 
 
+def print_failures(folder):
+    """CTest prints an output where the test ran, thousands of lines above the end."""
+    cases = xml.etree.ElementTree.parse(folder / "tests.xml").iter("testcase")
+    failed = [case for case in cases
+              if case.find("failure") is not None or case.get("status") == "fail"]
+    for case in failed[:FAILURES_MAX]:
+        print(f"--- {case.get('name')} failed; its output ends with:")
+        lines = (case.findtext("system-out") or "(nothing)").strip().splitlines()
+        print("\n".join(lines[-OUTPUT_LINES_MAX:]))
+    if len(failed) > FAILURES_MAX:
+        print(f"--- {len(failed) - FAILURES_MAX} more failed; {folder}/tests.xml has their output")
+
+
 def main(folder, skips, complete):
     allowed = read_list(skips)
     cases = list(all_cases(folder))
@@ -63,6 +81,7 @@ def main(folder, skips, complete):
     if complete:
         faults += [f"{skips}: no test is called '{pattern}'" for pattern, _ in allowed
                    if not any(fits(name, pattern) for name, _ in cases)]
+    print_failures(folder)
     for fault in faults:
         print(f"tests: error: {fault}", file=sys.stderr)
     count = lambda what: sum(end == what for _, end in cases)

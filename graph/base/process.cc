@@ -1,7 +1,10 @@
 #include "graph/base/process.h"
 
 #include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -23,6 +26,18 @@ int64_t start_ticks(int64_t pid) {
   for (int i = 4; i < 22; ++i) words >> skipped;
   int64_t ticks = 0;
   return words >> ticks ? ticks : 0;
+}
+
+void set_default_signals() {
+  constexpr int kSignals = 64;
+  struct KernelAction {  // of the system call rt_sigaction
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    uint64_t mask;
+  } action{SIG_DFL, 0, nullptr, 0};
+  for (int signal = 1; signal <= kSignals; ++signal)
+    ::syscall(SYS_rt_sigaction, signal, &action, nullptr, sizeof action.mask);
 }
 
 }  // namespace primerl

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "graph/base/descriptor.h"
+#include "graph/base/process.h"
 #include "graph/base/real_clock.h"
 #include "runtime/control/guardian.h"
 #include "runtime/program/allocator_settings.h"
@@ -83,9 +84,7 @@ struct ChildSetup {
 /// drain. So these signals stay blocked until the worker has installed handlers. exec resets
 /// handlers in the programs that the worker starts.
 void reset_signals() {
-  struct sigaction action {};
-  action.sa_handler = SIG_DFL;
-  for (int signal = 1; signal <= SIGRTMAX; ++signal) ::sigaction(signal, &action, nullptr);
+  set_default_signals();
   sigset_t blocked;
   ::sigemptyset(&blocked);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&blocked, signal);

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "graph/base/process.h"
+
 extern char** environ;
 
 namespace primerl {
@@ -81,9 +83,7 @@ struct Child {
   if (is_ready) {
     if (::close_range(kFaultFd + 1, ~0U, 0) != 0)
       for (int fd = kFaultFd + 1; fd < 65536; ++fd) ::close(fd);
-    struct sigaction action {};
-    action.sa_handler = SIG_DFL;
-    for (int signal = 1; signal <= SIGRTMAX; ++signal) ::sigaction(signal, &action, nullptr);
+    set_default_signals();
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -70,6 +70,16 @@ TEST_F(RunTests, AFailureFailsWhateverTheListSays) {
   EXPECT_THAT(end.out, EndsWith("0 passed, 1 failed\n"));
 }
 
+TEST_F(RunTests, TheEndOfAFailedTestsOutputIsPrintedAgainAtTheEnd) {
+  add("A.One", "seq 100; false");
+  for (int i = 0; i < 5; ++i) add("B.Number" + std::to_string(i), "false");
+  const std::string out = run().out;
+  const std::string end = out.substr(out.find("---"));
+  EXPECT_THAT(end, HasSubstr("--- A.One failed; its output ends with:\n81\n82\n"));
+  EXPECT_THAT(end, HasSubstr("100\n--- B.Number0 failed; its output ends with:\n(nothing)\n"));
+  EXPECT_THAT(end, HasSubstr("--- 1 more failed; "));
+}
+
 TEST_F(RunTests, ALineThatFitsNoTestFailsWhereAllTestsAreChosen) {
   add("A.One", "true");
   allow("A.Gone: it was once");
