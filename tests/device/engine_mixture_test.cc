@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/cuda/engine/decoder.h"
+#include "kernels/cuda/layers/supported_model.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/cpu/tiny_adapters.h"
 #include "tests/cpu/tiny_model.h"
