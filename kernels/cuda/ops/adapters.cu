@@ -76,8 +76,8 @@ __device__ void shrink(const AdapterTile& tile, int first, int begin, int terms,
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const uint4 l = low[step], h = high[step], of = of_x[step];
-      multiply(c, l.x, h.x, l.y, h.y, of.x, of.y);
-      multiply(c, l.z, h.z, l.w, h.w, of.z, of.w);
+      mma(c, l.x, h.x, l.y, h.y, of.x, of.y);
+      mma(c, l.z, h.z, l.w, h.w, of.z, of.w);
     }
     if (begin_row > 0) __syncthreads();  // the last group's sums have been read
 #pragma unroll
@@ -218,7 +218,7 @@ __device__ void expand_by_mma(const AddAdaptersArgs& args, const AdapterTile& ti
   const int64_t first_column = args.parts[piece.part].column;
   const int64_t begin = tile.first * args.columns + first_column + column;
   const bool is_whole = count >= kLaneColumns && (args.columns | first_column) % kLaneColumns == 0;
-  uint2 of_b[kLaneColumns];
+  LaneColumns of_b;
   const auto load_b = [&](int first) {
     load_columns(b + column * tile.rank, first + 4 * quarter, tile.rank, count, of_b);
   };

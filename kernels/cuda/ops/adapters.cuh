@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/ops/launch.cuh"
+#include "kernels/cuda/ops/mma.cuh"
 
 namespace primerl::cuda {
 
@@ -50,61 +51,6 @@ struct AdaptedColumns {
     }
   }
   __device__ __forceinline__ bool applies_adapters() const { return part >= 0; }
-};
-
-constexpr int kGroupRows = 8;    // of a GEMM; a tile has some such groups
-constexpr int kLaneColumns = 8;  // of a warp's, two of each GEMM
-constexpr int kWarpColumns = kLaneColumns * kGroupRows;
-
-/// c[16, 8] += a[16, 16 terms] * x[8, 16 terms]'. The order of the terms does not matter if both
-/// sides use the same: so a lane loads its terms of a row with one load.
-__device__ __forceinline__ void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
-                                         unsigned a3, unsigned x0, unsigned x1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x0), "r"(x1));
-}
-
-/// Rounds two numbers to bf16 and leaves the rounding errors in `a` and `b`.
-__device__ __forceinline__ unsigned take_half(float& a, float& b) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-  a -= __low2float(both);
-  b -= __high2float(both);
-  return *reinterpret_cast<const unsigned*>(&both);
-}
-
-/// Loads four ranks of some of a lane's columns, from the lane's first column and rank `rank` on.
-__device__ __forceinline__ void load_columns(const Bf16* from, int rank, int all_ranks, int count,
-                                             uint2 (&b)[kLaneColumns]) {
-#pragma unroll
-  for (int i = 0; i < kLaneColumns; ++i)
-    b[i] = rank < all_ranks && i < count
-               ? *reinterpret_cast<const uint2*>(from + i * all_ranks + rank)
-               : uint2{};
-}
-
-/// Sums of a lane: eight adjacent columns of the rows 2 * (lane % 4) and the next one. Columns of y
-/// are the rows of the GEMM, permuted so that a lane gets these eight.
-struct ColumnSums {
-  float c[kLaneColumns / 2][4] = {};
-
-  /// For each column, += the dot product of B and u over four ranks. u is fp32, split into two bf16
-  /// values.
-  __device__ __forceinline__ void add(const uint2 (&b)[kLaneColumns], float4 u) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const unsigned u0 = take_half(u.x, u.y), u1 = take_half(u.z, u.w);
-#pragma unroll
-      for (int i = 0; i < kLaneColumns / 2; ++i)
-        multiply(c[i], b[2 * i].x, b[2 * i + 1].x, b[2 * i].y, b[2 * i + 1].y, u0, u1);
-    }
-  }
-  __device__ __forceinline__ void of_row(int row, float (&values)[kLaneColumns]) const {
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) values[i] = c[i / 2][i % 2 * 2 + row];
-  }
 };
 
 /// scaling * u of a row and a part. A lane loads its part of the first 16 ranks at once, and adds
@@ -179,11 +125,11 @@ class RowOfWarp {
   /// To the lane's columns.
   __device__ __forceinline__ void add_to(const LoraShrinkRow& row,
                                          float (&to)[kLaneColumns]) const {
-    float c[kLaneColumns / 2][4] = {};
+    ColumnSums sums;
     if constexpr (kAsksAhead) {
       const uint2 u = half_of(row.of_lane(0));
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) add(ahead_[group], group, u, c);
+      for (int group = 0; group < kGroups; ++group) add(ahead_[group], group, u, sums);
     }
     // One group after the other: all at once would need too many registers.
 #pragma unroll 1
@@ -191,38 +137,36 @@ class RowOfWarp {
       const uint2 u = half_of(row.of_lane(first / kShrinkRanks));
 #pragma unroll 1
       for (int group = 0; group < kGroups; ++group) {
-        uint2 b[kLaneColumns];
+        LaneColumns b;
         load_group(group, first, b);
-        add(b, group, u, c);
+        add(b, group, u, sums);
       }
     }
 #pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) to[i] += c[i / 2][i % 2 * 2] + c[i / 2][i % 2 * 2 + 1];
+    for (int i = 0; i < kLaneColumns; ++i)
+      to[i] += sums.c[i / 2][i % 2 * 2] + sums.c[i / 2][i % 2 * 2 + 1];
   }
 
  private:
-  __device__ __forceinline__ void load_group(int group, int first_rank,
-                                             uint2 (&b)[kLaneColumns]) const {
+  __device__ __forceinline__ void load_group(int group, int first_rank, LaneColumns& b) const {
     const int lane = threadIdx.x % kWarp, column = (lane / 4 * kGroups + group) * kLaneColumns;
     load_columns(b_ + column * rank_, first_rank + lane % 4 * 4, rank_, count_ - column, b);
   }
   /// The upper half of u in even rows of a GEMM, the lower in odd ones.
   static __device__ __forceinline__ uint2 half_of(float4 u) {
-    const uint2 upper = {take_half(u.x, u.y), take_half(u.z, u.w)};
+    const uint2 upper = {round_to_bf16(u.x, u.y), round_to_bf16(u.z, u.w)};
     if (threadIdx.x / 4 % 2 == 0) return upper;
-    return {take_half(u.x, u.y), take_half(u.z, u.w)};
+    return {round_to_bf16(u.x, u.y), round_to_bf16(u.z, u.w)};
   }
-  static __device__ __forceinline__ void add(const uint2 (&b)[kLaneColumns], int group, uint2 u,
-                                             float (&c)[kLaneColumns / 2][4]) {
+  static __device__ __forceinline__ void add(const LaneColumns& b, int group, uint2 u,
+                                             ColumnSums& sums) {
     if (static_cast<int>(threadIdx.x % kWarp) / kGroupRows != group) u = {};
-#pragma unroll
-    for (int i = 0; i < kLaneColumns / 2; ++i)
-      multiply(c[i], b[2 * i].x, b[2 * i + 1].x, b[2 * i].y, b[2 * i + 1].y, u.x, u.y);
+    sums.add(b, u);
   }
 
   const Bf16* b_;
   const int rank_, count_;
-  uint2 ahead_[kAsksAhead ? kGroups : 1][kLaneColumns];
+  LaneColumns ahead_[kAsksAhead ? kGroups : 1];
 };
 
 /// The same for some columns of a lane, `stride` apart, of which there are `count`: for any type

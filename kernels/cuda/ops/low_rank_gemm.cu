@@ -1,21 +1,15 @@
 // GEMMs of few terms that add to y: one block per tile of rows and 128 columns, on tensor cores.
 // Reading and writing y bounds the speed.
-#include <mma.h>
-
-#include "kernels/cuda/ops/device.cuh"
+#include "kernels/cuda/ops/mma.cuh"
 
 namespace primerl::cuda {
 namespace {
 
-namespace wmma = nvcuda::wmma;
-
 constexpr int kRows = kLowRankTileRows;
 constexpr int kColumns = 128;
 constexpr int kTerms = 64;  // at a time
-constexpr int kSide = 16;   // of a fragment
-constexpr int kWarps = kRows / kSide;
+constexpr int kWarps = kRows / kMmaRows;
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kPieces = kColumns / kSide;
 constexpr int kNumbers = kVector<Bf16>;  // in 16 bytes
 // Rows of shared memory begin at other banks, at multiples of 16 bytes.
 constexpr int kTermsStride = kTerms + 8;
@@ -49,27 +43,22 @@ __device__ __forceinline__ void copy_in(const Bf16* from, int64_t stride, int64_
   }
 }
 
+/// The sums of a warp: 16 rows, all columns.
+using Sums = MmaTile<1, kColumns / kMmaRows>;
+
 template <bool kIsTransposed>
-__device__ __forceinline__ void multiply(
-    const Operands& operands, int64_t terms,
-    wmma::fragment<wmma::accumulator, kSide, kSide, kSide, float> (&sums)[kPieces]) {
-  using Layout = std::conditional_t<kIsTransposed, wmma::row_major, wmma::col_major>;
-  wmma::fragment<wmma::matrix_a, kSide, kSide, kSide, Bf16, wmma::row_major> x;
-  wmma::fragment<wmma::matrix_b, kSide, kSide, kSide, Bf16, Layout> weight;
-  const int row = static_cast<int>(threadIdx.x) / kWarp * kSide;
-  for (int t = 0; t < kTerms && t < terms; t += kSide) {
-    wmma::load_matrix_sync(x, operands.x + row * kTermsStride + t, kTermsStride);
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      if constexpr (kIsTransposed)
-        wmma::load_matrix_sync(weight, operands.weights + t * kColumnsStride + i * kSide,
-                               kColumnsStride);
-      else
-        wmma::load_matrix_sync(weight, operands.weights + i * kSide * kTermsStride + t,
-                               kTermsStride);
-      wmma::mma_sync(sums[i], x, weight, sums[i]);
-    }
-  }
+__device__ __forceinline__ void multiply(const Operands& operands, int64_t terms, Sums& sums) {
+  const int row = static_cast<int>(threadIdx.x) / kWarp * kMmaRows + Sums::row_of_a();
+  const Bf16* x = operands.x + row * kTermsStride + Sums::term_of_a();
+  const int column = Sums::column_of_b<kIsTransposed>(), term = Sums::term_of_b<kIsTransposed>();
+  const Bf16* weights = operands.weights + (kIsTransposed ? term * kColumnsStride + column
+                                                          : column * kTermsStride + term);
+  for (int t = 0; t < kTerms && t < terms; t += kMmaTerms)
+    sums.add<kIsTransposed>([&](int) { return x + t; },
+                            [&](int j) {
+                              return weights + (kIsTransposed ? t * kColumnsStride + j * kMmaRows
+                                                              : j * kMmaRows * kTermsStride + t);
+                            });
 }
 
 template <bool kIsTransposed>
@@ -82,9 +71,7 @@ __global__ void __launch_bounds__(kThreads) low_rank_gemm_kernel(LowRankGemmArgs
   const Bf16* x = static_cast<const Bf16*>(args.x) + tile.first * args.x_stride;
   const Bf16* weights = static_cast<const Bf16*>(args.weights) + tile.slot * args.slot_stride +
                         tile.group * args.group_stride;
-  wmma::fragment<wmma::accumulator, kSide, kSide, kSide, float> sums[kPieces];
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) wmma::fill_fragment(sums[i], 0.0F);
+  Sums sums;
   for (int64_t t = 0; t < args.terms; t += kTerms) {
     const int64_t terms = args.terms - t;
     __syncthreads();
@@ -99,11 +86,10 @@ __global__ void __launch_bounds__(kThreads) low_rank_gemm_kernel(LowRankGemmArgs
     multiply<kIsTransposed>(shared.operands, terms, sums);
   }
   __syncthreads();
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i)
-    wmma::store_matrix_sync(shared.sums + warp * kSide * kSumsStride + i * kSide, sums[i],
-                            kSumsStride, wmma::mem_row_major);
+  const int first = static_cast<int>(threadIdx.x) / kWarp * kMmaRows;
+  sums.write([&](int row, int of_column) {
+    return shared.sums + (first + row) * kSumsStride + of_column;
+  });
   __syncthreads();
   Bf16* y = static_cast<Bf16*>(args.y) + tile.first * args.y_stride + column;
   constexpr int kVectors = kColumns / kNumbers;

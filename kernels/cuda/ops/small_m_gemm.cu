@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/ops/launch.cuh"
+#include "kernels/cuda/ops/mma.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -15,9 +16,8 @@ constexpr int kHalfRows = kRows / 2;
 constexpr int kColumns = static_cast<int>(kSmallMColumns);
 constexpr int kChunk = static_cast<int>(kSmallMTerms);
 constexpr int kPieces = kChunk / kVector<Bf16>;  // pieces of 16 bytes in a row of a chunk
-constexpr int kStep = 16;                        // terms of an instruction
 constexpr int kQuarters = 4;
-constexpr int kSteps = kChunk / kStep / kQuarters;  // of a quarter
+constexpr int kSteps = kChunk / kMmaTerms / kQuarters;  // of a quarter
 // Chunks in flight: all input of a block if small_m_parts() chose the parts. With less shared
 // memory (compute capability 8.6, for example) it is the smaller number.
 constexpr int kStagesMost = 6;
@@ -26,24 +26,6 @@ constexpr int kStagesFewest = 4;
 /// Pieces of a row are permuted so that eight rows use different banks.
 __device__ __forceinline__ int swizzled(int row, int piece) {
   return row * kPieces + (piece ^ (row % 8));
-}
-
-/// Four 8 x 8 matrices, of which each lane gives the address of a row.
-__device__ __forceinline__ void load_matrices(const uint4* from, uint32_t (&to)[4]) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(from));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(at)
-               : "memory");
-}
-/// sums += a * b', 16 rows, 8 columns, 16 terms.
-__device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Starts copying the chunk that begins with term `first` to `memory`.
@@ -121,13 +103,12 @@ __global__ void __launch_bounds__(kThreads) small_m_kernel(SmallMGemmArgs args) 
     cp_async_commit();
   }
 
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int half = warp % 2, quarter = warp / 2;
-  constexpr int kTiles = kColumns / 8;
-  float sums[2][kTiles][4] = {};
-  // This lane's addresses for load_matrices(): 16 rows and two pieces; 16 columns and two pieces.
-  const int row = half * kHalfRows + lane % 16, row_piece = lane / 16;
-  const int column = lane % 8 + lane / 16 * 8, column_piece = lane / 8 % 2;
+  const int warp = threadIdx.x / kWarp, half = warp % 2, quarter = warp / 2;
+  using Sums = MmaTile<kHalfRows / kMmaRows, kColumns / kMmaRows>;
+  Sums sums;
+  const int row = half * kHalfRows + Sums::row_of_a(), column = Sums::column_of_b<false>();
+  const int row_piece = Sums::term_of_a() / kVector<Bf16>;
+  const int column_piece = Sums::term_of_b<false>() / kVector<Bf16>;
 #pragma unroll 1
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
     cp_async_wait<kStages - 2>();
@@ -142,33 +123,17 @@ __global__ void __launch_bounds__(kThreads) small_m_kernel(SmallMGemmArgs args) 
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int piece = (quarter * kSteps + step) * 2;
-      uint32_t a[2][4], b[kTiles / 2][4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        load_matrices(rows + swizzled(row + i * 16, piece + row_piece), a[i]);
-#pragma unroll
-      for (int j = 0; j < kTiles / 2; ++j)
-        load_matrices(weights + swizzled(column + j * 16, piece + column_piece), b[j]);
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          multiply_add(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      sums.add<false>(
+          [&](int i) { return rows + swizzled(row + i * kMmaRows, piece + row_piece); },
+          [&](int j) { return weights + swizzled(column + j * kMmaRows, piece + column_piece); });
     }
   }
   __syncthreads();  // shared memory is no longer read
 
   auto* const all = reinterpret_cast<float*>(memory);
-  const int first_row = half * kHalfRows + lane / 4, first_column = lane % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float pair[2] = {sums[i][j][2 * k], sums[i][j][2 * k + 1]};
-        store(sums_at(all, quarter, first_row + i * 16 + k * 8, first_column + j * 8), pair);
-      }
+  sums.write([&](int of_row, int of_column) {
+    return sums_at(all, quarter, half * kHalfRows + of_row, of_column);
+  });
   __syncthreads();
   write(args, all);
 }

@@ -40,7 +40,7 @@ __device__ void activate_by_mma(const SwigluArgs& args, const LoraDelta& lora_de
   // Lanes after the last column load a part of u for the others.
   const AdaptedColumns<Bf16> halves[2] = {{lora_delta.of, tile, 0},
                                           {lora_delta.of, tile, args.width}};
-  uint2 b[2][kLaneColumns];
+  LaneColumns b[2];
   const auto load_b = [&](int first) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
