@@ -7,6 +7,7 @@
 // of the row.
 #include <algorithm>
 
+#include "kernels/cuda/ops/pipeline.cuh"
 #include "kernels/cuda/ops/rope.cuh"
 
 namespace primerl::cuda {
@@ -64,9 +65,10 @@ template <class T, int kKeys>
 class Ring {
  public:
   static constexpr int kPieces = kChannels * static_cast<int>(sizeof(T)) / 16;  // of 16 bytes
-  static constexpr int kStageBytes = kThreads * 2 * kKeys * kPieces * 16;
-  static constexpr int kStages = kRingBytes / kStageBytes;
-  static_assert(kStages >= 1 && kRingBytes % kStageBytes == 0);
+  static constexpr int kStagePieces = kThreads * 2 * kKeys * kPieces;
+  static constexpr int kStages = kRingBytes / 16 / kStagePieces;
+  using Stages = StageRing<kStages, kStagePieces>;
+  static_assert(kStages >= 1 && Stages::kBytes == kRingBytes);
 
   __device__ explicit Ring(uint4* memory) : own_(memory + threadIdx.x) {}
 
@@ -84,7 +86,7 @@ class Ring {
 
  private:
   __device__ __forceinline__ uint4* piece(int stage, int i) const {
-    return own_ + (stage * 2 * kKeys + i) * kPieces * kThreads;
+    return own_.at(stage) + i * kPieces * kThreads;
   }
   __device__ __forceinline__ void ask_one(int stage, int i, const T* from) {
 #pragma unroll
@@ -99,7 +101,7 @@ class Ring {
     return pack;
   }
 
-  uint4* own_;
+  Stages own_;
 };
 
 /// The heads of a row to which a block applies RoPE, one after the other by each warp: queries,
@@ -333,7 +335,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, Delta>))
       next_block = block_of(after + kStageKeys);
     }
     cp_async_commit();
-    stage = stage + 1 == kAhead ? 0 : stage + 1;
+    stage = Keys::Stages::next(stage);
   }
 
   __syncthreads();  // the ring is read

@@ -59,21 +59,6 @@ __device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
-/// The PTX instruction cp.async: copies 16 bytes from global to shared memory without registers.
-/// cp_async_commit() closes a batch of the thread's copies, which may be empty. cp_async_wait()
-/// waits until all but the last kLeft batches of the thread have arrived.
-__device__ __forceinline__ void cp_async(void* to, const void* from) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-__device__ __forceinline__ void cp_async_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kLeft>
-__device__ __forceinline__ void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);

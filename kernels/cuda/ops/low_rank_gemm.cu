@@ -1,6 +1,10 @@
 // GEMMs of few terms that add to y: one block per tile of rows and 128 columns, on tensor cores.
 // Reading and writing y bounds the speed.
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/ops/mma.cuh"
+#include "kernels/cuda/ops/pipeline.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -15,33 +19,19 @@ constexpr int kNumbers = kVector<Bf16>;  // in 16 bytes
 constexpr int kTermsStride = kTerms + 8;
 constexpr int kColumnsStride = kColumns + 8;
 constexpr int kSumsStride = kColumns + 4;
+using OfX = PaddedTile<kRows, kTerms, kTermsStride>;
+template <bool kIsTransposed>
+using OfWeights = std::conditional_t<kIsTransposed, PaddedTile<kTerms, kColumns, kColumnsStride>,
+                                     PaddedTile<kColumns, kTerms, kTermsStride>>;
 
 struct Operands {
-  Bf16 x[kRows * kTermsStride];
-  // [columns, terms], or [terms, columns].
-  Bf16 weights[kColumns * kTermsStride > kTerms* kColumnsStride ? kColumns* kTermsStride
-                                                                : kTerms* kColumnsStride];
+  Bf16 x[OfX::kSize];
+  Bf16 weights[std::max(OfWeights<false>::kSize, OfWeights<true>::kSize)];
 };
 union Shared {
   Operands operands;
   float sums[kRows * kSumsStride];
 };
-
-using Vector = Pack<Bf16, kNumbers>;
-
-/// to [rows, width] = from [rows_there, width_there], zeros elsewhere; widths are multiples of 8.
-template <int kHeight, int kWidth, int kStride>
-__device__ __forceinline__ void copy_in(const Bf16* from, int64_t stride, int64_t rows_there,
-                                        int64_t width_there, Bf16* to) {
-  constexpr int kVectors = kWidth / kNumbers;
-  for (int i = static_cast<int>(threadIdx.x); i < kHeight * kVectors; i += kThreads) {
-    const int row = i / kVectors, at = i % kVectors * kNumbers;
-    Vector vector = {};
-    if (row < rows_there && at < width_there)
-      vector = *reinterpret_cast<const Vector*>(from + row * stride + at);
-    *reinterpret_cast<Vector*>(to + row * kStride + at) = vector;
-  }
-}
 
 /// The sums of a warp: 16 rows, all columns.
 using Sums = MmaTile<1, kColumns / kMmaRows>;
@@ -75,13 +65,13 @@ __global__ void __launch_bounds__(kThreads) low_rank_gemm_kernel(LowRankGemmArgs
   for (int64_t t = 0; t < args.terms; t += kTerms) {
     const int64_t terms = args.terms - t;
     __syncthreads();
-    copy_in<kRows, kTerms, kTermsStride>(x + t, args.x_stride, tile.rows, terms, shared.operands.x);
+    OfX::copy<kThreads>(x + t, args.x_stride, tile.rows, terms, shared.operands.x);
     if constexpr (kIsTransposed)
-      copy_in<kTerms, kColumns, kColumnsStride>(weights + t * args.columns + column, args.columns,
-                                                terms, num_columns, shared.operands.weights);
+      OfWeights<true>::copy<kThreads>(weights + t * args.columns + column, args.columns, terms,
+                                      num_columns, shared.operands.weights);
     else
-      copy_in<kColumns, kTerms, kTermsStride>(weights + column * args.terms + t, args.terms,
-                                              num_columns, terms, shared.operands.weights);
+      OfWeights<false>::copy<kThreads>(weights + column * args.terms + t, args.terms, num_columns,
+                                       terms, shared.operands.weights);
     __syncthreads();
     multiply<kIsTransposed>(shared.operands, terms, sums);
   }

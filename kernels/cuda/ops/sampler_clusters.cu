@@ -9,6 +9,7 @@
 #include <climits>
 
 #include "kernels/cuda/ops/launch.cuh"
+#include "kernels/cuda/ops/pipeline.cuh"
 #include "kernels/cuda/ops/sampler.cuh"
 
 namespace primerl::cuda {

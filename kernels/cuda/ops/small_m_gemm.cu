@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/ops/launch.cuh"
 #include "kernels/cuda/ops/mma.cuh"
+#include "kernels/cuda/ops/pipeline.cuh"
 
 namespace primerl::cuda {
 namespace {
@@ -23,33 +24,32 @@ constexpr int kSteps = kChunk / kMmaTerms / kQuarters;  // of a quarter
 constexpr int kStagesMost = 6;
 constexpr int kStagesFewest = 4;
 
-/// Pieces of a row are permuted so that eight rows use different banks.
-__device__ __forceinline__ int swizzled(int row, int piece) {
-  return row * kPieces + (piece ^ (row % 8));
-}
+using OfWeights = SwizzledTile<kColumns, kPieces>;
+using OfRows = SwizzledTile<kRows, kPieces>;
 
-/// Starts copying the chunk that begins with term `first` to `memory`.
-__device__ __forceinline__ void ask_weights(const SmallMGemmArgs& args, int64_t first,
-                                            uint4* memory) {
-  const Bf16* weight = static_cast<const Bf16*>(args.weight) +
-                       static_cast<int64_t>(blockIdx.x) * kColumns * args.terms + first;
-#pragma unroll
-  for (int i = threadIdx.x; i < kColumns * kPieces; i += kThreads) {
-    const int column = i / kPieces, piece = i % kPieces;
-    cp_async(memory + swizzled(column, piece),
-             weight + column * args.terms + piece * kVector<Bf16>);
+/// Chunks of a block's part of the terms. A stage has the weights of a chunk, then the rows.
+struct Chunks {
+  static constexpr int kSize = OfWeights::kSize + OfRows::kSize;
+
+  const SmallMGemmArgs& args;
+  const int64_t terms = args.terms / gridDim.y, first = blockIdx.y * terms;
+  const int count = static_cast<int>(terms / kChunk);
+
+  __device__ __forceinline__ explicit Chunks(const SmallMGemmArgs& of) : args(of) {}
+  /// Starts to copy the weights of a chunk.
+  __device__ __forceinline__ void copy_weights(int chunk, uint4* stage) const {
+    if (chunk >= count) return;
+    const Bf16* weight = static_cast<const Bf16*>(args.weight) +
+                         static_cast<int64_t>(blockIdx.x) * kColumns * args.terms;
+    OfWeights::copy<kThreads>(weight + first + chunk * kChunk, args.terms, kColumns, stage);
   }
-}
-__device__ __forceinline__ void ask_rows(const SmallMGemmArgs& args, int64_t first, uint4* memory) {
-  const Bf16* x = static_cast<const Bf16*>(args.x) + first;
-#pragma unroll
-  for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
-    const int row = i / kPieces, piece = i % kPieces;
-    // Rows after the last keep old values; no row's result depends on another row.
-    if (row < args.rows)
-      cp_async(memory + swizzled(row, piece), x + row * args.terms + piece * kVector<Bf16>);
+  /// Rows after the last keep old values; the result of a row does not depend on another row.
+  __device__ __forceinline__ void copy_rows(int chunk, uint4* stage) const {
+    if (chunk >= count) return;
+    OfRows::copy<kThreads>(static_cast<const Bf16*>(args.x) + first + chunk * kChunk, args.terms,
+                           args.rows, stage + OfWeights::kSize);
   }
-}
+};
 
 /// The address of the sums of a block's quarters: [kQuarters, kRows, kColumns]. The row stride lets
 /// the lanes of a warp write to different banks.
@@ -79,54 +79,57 @@ __device__ __forceinline__ void write(const SmallMGemmArgs& args, float* sums) {
   }
 }
 
+using Sums = MmaTile<kHalfRows / kMmaRows, kColumns / kMmaRows>;
+
+/// Adds a quarter of a chunk's terms for one half of the rows.
+__device__ __forceinline__ void add_chunk(const uint4* stage, int half, int quarter, Sums& sums) {
+  const uint4* rows = stage + OfWeights::kSize;
+  const int row = half * kHalfRows + Sums::row_of_a(), column = Sums::column_of_b<false>();
+  const int row_piece = Sums::term_of_a() / kVector<Bf16>;
+  const int column_piece = Sums::term_of_b<false>() / kVector<Bf16>;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int piece = (quarter * kSteps + step) * 2;
+    sums.add<false>(
+        [&](int i) { return rows + OfRows::index(row + i * kMmaRows, piece + row_piece); },
+        [&](int j) {
+          return stage + OfWeights::index(column + j * kMmaRows, piece + column_piece);
+        });
+  }
+}
+
 template <int kStages>
 __global__ void __launch_bounds__(kThreads) small_m_kernel(SmallMGemmArgs args) {
-  constexpr int kStage = (kColumns + kRows) * kPieces;  // pieces: weights, then rows
   extern __shared__ uint4 memory[];
-  const int64_t terms = args.terms / gridDim.y, first = blockIdx.y * terms;
-  const int num_chunks = static_cast<int>(terms / kChunk);
-  const auto stage = [&](int chunk) { return memory + chunk % kStages * kStage; };
-  const auto ask_weights_of = [&](int chunk) {
-    if (chunk < num_chunks) ask_weights(args, first + chunk * kChunk, stage(chunk));
-  };
-  const auto ask_rows_of = [&](int chunk) {
-    if (chunk < num_chunks)
-      ask_rows(args, first + chunk * kChunk, stage(chunk) + kColumns * kPieces);
-  };
+  using Ring = StageRing<kStages, Chunks::kSize>;
+  const Ring ring(memory);
+  const Chunks chunks(args);
   start_next_kernel();
 #pragma unroll 1
-  for (int chunk = 0; chunk < kStages; ++chunk) ask_weights_of(chunk);
+  for (int chunk = 0; chunk < kStages; ++chunk) chunks.copy_weights(chunk, ring.at(chunk));
   wait_for_last_kernel();
 #pragma unroll 1
   for (int chunk = 0; chunk < kStages; ++chunk) {
-    ask_rows_of(chunk);
+    chunks.copy_rows(chunk, ring.at(chunk));
     cp_async_commit();
   }
 
   const int warp = threadIdx.x / kWarp, half = warp % 2, quarter = warp / 2;
-  using Sums = MmaTile<kHalfRows / kMmaRows, kColumns / kMmaRows>;
   Sums sums;
-  const int row = half * kHalfRows + Sums::row_of_a(), column = Sums::column_of_b<false>();
-  const int row_piece = Sums::term_of_a() / kVector<Bf16>;
-  const int column_piece = Sums::term_of_b<false>() / kVector<Bf16>;
+  int stage = 0, used = 0;
 #pragma unroll 1
-  for (int chunk = 0; chunk < num_chunks; ++chunk) {
+  for (int chunk = 0; chunk < chunks.count; ++chunk) {
     cp_async_wait<kStages - 2>();
     __syncthreads();
     if (chunk > 0) {  // all threads have used the previous chunk
-      ask_weights_of(chunk + kStages - 1);
-      ask_rows_of(chunk + kStages - 1);
+      const int next = chunk + kStages - 1;
+      chunks.copy_weights(next, ring.at(used));
+      chunks.copy_rows(next, ring.at(used));
       cp_async_commit();
     }
-    const uint4* weights = stage(chunk);
-    const uint4* rows = weights + kColumns * kPieces;
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int piece = (quarter * kSteps + step) * 2;
-      sums.add<false>(
-          [&](int i) { return rows + swizzled(row + i * kMmaRows, piece + row_piece); },
-          [&](int j) { return weights + swizzled(column + j * kMmaRows, piece + column_piece); });
-    }
+    add_chunk(ring.at(stage), half, quarter, sums);
+    used = stage;
+    stage = Ring::next(stage);
   }
   __syncthreads();  // shared memory is no longer read
 
@@ -140,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) small_m_kernel(SmallMGemmArgs args) 
 
 template <int kStages>
 Outcome start(const SmallMGemmArgs& args, Stream stream) {
-  constexpr size_t kStageBytes = sizeof(uint4) * (kColumns + kRows) * kPieces;
+  constexpr size_t kStageBytes = sizeof(uint4) * Chunks::kSize;
   constexpr size_t kBytesMax = std::max(kStages * kStageBytes, kSumBytes);
   const int64_t chunks = args.terms / args.num_parts / kChunk;
   const auto stages = static_cast<size_t>(std::min<int64_t>(kStages, chunks));
