@@ -106,9 +106,8 @@ class Step {
       check(cuda::swiglu({.rows = kRows,
                           .width = kInner,
                           .type = cuda::Type::kBfloat16,
-                          .gate_up = of_layer[2].y.const_data_ptr(),
-                          .activated = of_layer[3].x.mutable_data_ptr(),
-                          .added = added(of_layer[2], way)},
+                          .gate_up = {of_layer[2].y.const_data_ptr(), lora_delta(of_layer[2], way)},
+                          .activated = of_layer[3].x.mutable_data_ptr()},
                          stream_.raw()));
       multiply(of_layer[3], way);
     }
@@ -116,7 +115,7 @@ class Step {
 
  private:
   static at::Tensor rows(int64_t width) { return at::randn({kRows, width}, bf16()); }
-  static const cuda::LoraDelta* added(const Linear& linear, Way way) {
+  static const cuda::LoraDelta* lora_delta(const Linear& linear, Way way) {
     const bool adds = way == Way::kBeside || way == Way::kNotAhead || way == Way::kAlone;
     return adds ? &linear.lora_delta : nullptr;
   }
@@ -148,16 +147,16 @@ class Step {
 
   /// Adds the delta of `before` to the stream, then normalises.
   void norm(const Linear* before, Linear& linear, Way way) {
+    const cuda::GemmOutput delta{delta_.const_data_ptr(),
+                                 before != nullptr ? lora_delta(*before, way) : nullptr};
     check(cuda::rms_norm({.rows = kRows,
                           .width = kHidden,
                           .epsilon = 1e-6F,
                           .type = cuda::Type::kBfloat16,
                           .x = x_.const_data_ptr(),
-                          .delta = delta_.const_data_ptr(),
                           .weight = norm_.const_data_ptr(),
-                          .sum = x_.mutable_data_ptr(),
                           .y = linear.x.mutable_data_ptr(),
-                          .added = before != nullptr ? added(*before, way) : nullptr},
+                          .residual = cuda::Residual{delta, x_.mutable_data_ptr()}},
                          stream_.raw()));
   }
 

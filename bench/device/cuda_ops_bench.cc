@@ -66,8 +66,8 @@ void norms() {
   const Buffer work = zeros(rms_norm_workspace(kTokens, kWidth));
   const auto bytes = static_cast<double>(size) * kElement;
   report("rms_norm + residual, 16384 x 1024", 4 * bytes, [&](Stream stream) {
-    return rms_norm({kTokens, kWidth, 1e-6F, kType, x.get(), delta.get(), w.get(), x.get(), y.get(),
-                     inverse.as<float>()},
+    return rms_norm({kTokens, kWidth, 1e-6F, kType, x.get(), w.get(), y.get(),
+                     Residual{GemmOutput{delta.get()}, x.get()}, inverse.as<float>()},
                     stream);
   });
   report("rms_norm backward + residual", 4 * bytes, [&](Stream stream) {
@@ -77,9 +77,9 @@ void norms() {
         stream);
   });
   report("rms_norm + residual, 64 x 1024", 4 * 64.0 * kWidth * kElement, [&](Stream stream) {
-    return rms_norm(
-        {64, kWidth, 1e-6F, kType, x.get(), delta.get(), w.get(), x.get(), y.get(), nullptr},
-        stream);
+    return rms_norm({64, kWidth, 1e-6F, kType, x.get(), w.get(), y.get(),
+                     Residual{GemmOutput{delta.get()}, x.get()}},
+                    stream);
   });
 }
 
@@ -98,7 +98,7 @@ void rotaries() {
                        .rotary_dim = kHeads.head_dim,
                        .epsilon = 1e-6F,
                        .type = kType,
-                       .qkv = qkv.get(),
+                       .qkv = {qkv.get()},
                        .q_weight = w.get(),
                        .k_weight = w.get(),
                        .positions = positions.as<int32_t>(),
@@ -122,7 +122,7 @@ void swiglus() {
   const Buffer gate_up = numbers(2 * size), out = numbers(size), d = numbers(2 * size);
   const auto bytes = static_cast<double>(size) * kElement;
   report("swiglu, 16384 x 3072", 3 * bytes, [&](Stream stream) {
-    return swiglu({kTokens, kInner, kType, gate_up.get(), out.get()}, stream);
+    return swiglu({kTokens, kInner, kType, {gate_up.get()}, out.get()}, stream);
   });
   report("swiglu backward", 5 * bytes, [&](Stream stream) {
     return swiglu_backward({kTokens, kInner, kType, gate_up.get(), out.get(), d.get()}, stream);
@@ -179,7 +179,7 @@ void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
                              .rotary_dim = kHeads.head_dim,
                              .epsilon = 1e-6F,
                              .type = kType,
-                             .qkv = qkv.get(),
+                             .qkv = {qkv.get()},
                              .q_weight = weight.get(),
                              .k_weight = weight.get(),
                              .cosine = angles.as<float>(),

@@ -57,7 +57,7 @@ class Layers {
       add(rows, attended_, layer.out, is_in_parts);
       norm(rows, layer, is_in_parts);
       multiply(rows, normed_, layer.gate_up, gate_up_);
-      done(cuda::swiglu({rows, kInner, kType, gate_up_.data_ptr(), activated_.data_ptr()},
+      done(cuda::swiglu({rows, kInner, kType, {gate_up_.data_ptr()}, activated_.data_ptr()},
                         stream()));
       add(rows, activated_, layer.down, is_in_parts);
     }
@@ -94,17 +94,16 @@ class Layers {
                             stream()));
   }
   void norm(int64_t rows, const Layer& layer, bool is_in_parts) {
+    cuda::Epilogue delta = cuda::GemmOutput{delta_.data_ptr()};
+    if (is_in_parts) delta = cuda::SplitKOutput{parts_.data_ptr<float>(), 4};
     done(cuda::rms_norm({.rows = rows,
                          .width = kHidden,
                          .epsilon = 1e-6F,
                          .type = kType,
                          .x = x_.data_ptr(),
-                         .delta = is_in_parts ? nullptr : delta_.data_ptr(),
                          .weight = layer.norm.data_ptr(),
-                         .sum = x_.data_ptr(),
                          .y = normed_.data_ptr(),
-                         .parts = is_in_parts ? parts_.data_ptr<float>() : nullptr,
-                         .num_parts = is_in_parts ? 4 : 0},
+                         .residual = cuda::Residual{delta, x_.data_ptr()}},
                         stream()));
   }
 

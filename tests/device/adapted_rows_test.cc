@@ -76,15 +76,12 @@ Normed normed(const Case& one, const AdaptedRows& added, bool is_in_parts) {
                    .type = one.type,
                    .x = x.get(),
                    .weight = weight.get(),
-                   .sum = sum.get(),
                    .y = y.get(),
-                   .added = added.lora_delta()};
-  if (is_in_parts) {
-    args.parts = parts.as<float>();
-    args.num_parts = 1;
-  } else {
-    args.delta = dense.get();
-  }
+                   .residual = Residual{.sum = sum.get()}};
+  if (is_in_parts)
+    args.residual->delta = SplitKOutput{parts.as<float>(), 1, added.lora_delta()};
+  else
+    args.residual->delta = GemmOutput{dense.get(), added.lora_delta()};
   expect_one_answer(
       [&](Stream stream) { return added.before([&] { return rms_norm(args, stream); }, stream); },
       {&sum, &y});
@@ -117,8 +114,11 @@ Floats activated(const Case& one, const AdaptedRows& added) {
       [&](Stream stream) {
         return added.before(
             [&] {
-              return swiglu({one.shape.rows, one.shape.width, one.type, gate_up.get(), out.get(),
-                             added.lora_delta()},
+              return swiglu({one.shape.rows,
+                             one.shape.width,
+                             one.type,
+                             {gate_up.get(), added.lora_delta()},
+                             out.get()},
                             stream);
             },
             stream);
@@ -186,14 +186,12 @@ TEST(CudaAdaptedRows, AreTheSameBesideABrokenRow) {
 
 TEST(CudaAdaptedRows, NameWhatIsWrong) {
   const AdaptedRows added(Type::kFloat32, 2, {8, {8}}, 0);
-  RmsNormArgs norm{.rows = 2, .width = 8, .added = added.lora_delta()};
-  EXPECT_THAT(rms_norm(norm, nullptr).fault, HasSubstr("to delta, which is null"));
   float number = 0;
-  norm.delta = norm.sum = &number;
+  RmsNormArgs norm{.rows = 2, .width = 8};
   const auto fault_with = [&](const auto& change) {
     LoraDelta other = *added.lora_delta();
     change(other);
-    norm.added = &other;
+    norm.residual = {GemmOutput{&number, &other}, &number};
     const char* fault = fault_of(norm);
     return std::string(fault == nullptr ? "" : fault);
   };

@@ -316,7 +316,7 @@ void expect_rope_decode(const DecodeCase& one) {
                        .rotary_dim = rotary_dim,
                        .epsilon = 1e-6F,
                        .type = one.type,
-                       .qkv = qkv.get(),
+                       .qkv = {qkv.get(), has_added ? added->lora_delta() : nullptr},
                        .q_weight = has_norm ? q_weight.get() : nullptr,
                        .k_weight = has_norm ? k_weight.get() : nullptr,
                        .positions = positions.as<int32_t>(),
@@ -324,8 +324,7 @@ void expect_rope_decode(const DecodeCase& one) {
                        .sine = sine.as<float>(),
                        .slots = slots.as<int32_t>(),
                        .q = memory.q.get(),
-                       .cache = memory.cache,
-                       .added = has_added ? added->lora_delta() : nullptr};
+                       .cache = memory.cache};
   expect_one_answer(
       [&](Stream stream) { return run([&] { return rotary(rope, stream); }, stream); },
       {&memory.q, &memory.keys, &memory.values});

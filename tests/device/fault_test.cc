@@ -94,7 +94,7 @@ void write_out_of_bounds() {
   cuda::SwigluArgs args;
   args.rows = 8;
   args.width = 256;
-  args.gate_up = input;
+  args.gate_up.data = input;
   args.activated = reinterpret_cast<void*>(uintptr_t{1} << 44);
   CHECK(cuda::swiglu(args, nullptr).is_ok(), "the operation was not launched");
 }

@@ -73,10 +73,16 @@ void expect_norm(Type type, uint64_t seed, Matrix shape, bool has_delta) {
   const Buffer inverse(Floats(want.inverse.size(), NAN));
   expect_one_answer(
       [&](Stream stream) {
-        return rms_norm(
-            {shape.rows, shape.width, 1e-6F, type, on_x.get(), has_delta ? on_delta.get() : nullptr,
-             on_weight.get(), has_delta ? sum.get() : nullptr, y.get(), inverse.as<float>()},
-            stream);
+        RmsNormArgs args{.rows = shape.rows,
+                         .width = shape.width,
+                         .epsilon = 1e-6F,
+                         .type = type,
+                         .x = on_x.get(),
+                         .weight = on_weight.get(),
+                         .y = y.get(),
+                         .inverse_rms = inverse.as<float>()};
+        if (has_delta) args.residual = {GemmOutput{on_delta.get()}, sum.get()};
+        return rms_norm(args, stream);
       },
       {&sum, &y, &inverse});
   if (has_delta) expect_near(sum.floats(type), s, {0, 0}, "sum");
@@ -108,16 +114,13 @@ TEST(CudaRmsNorm, AddsUpThePartsOfAResidual) {
                        .epsilon = 1e-6F,
                        .type = type,
                        .x = on_x.get(),
-                       .delta = on_delta.get(),
                        .weight = weight.get(),
-                       .sum = sum.get(),
-                       .y = y.get()};
+                       .y = y.get(),
+                       .residual = Residual{GemmOutput{on_delta.get()}, sum.get()}};
       const auto run = [&](Stream stream) { return rms_norm(args, stream); };
       expect_one_answer(run, {&sum, &y});
       const auto want_sum = sum.bytes(), want_y = y.bytes();
-      args.delta = nullptr;
-      args.parts = on_parts.as<float>();
-      args.num_parts = num_parts;
+      args.residual->delta = SplitKOutput{on_parts.as<float>(), num_parts};
       expect_one_answer(run, {&sum, &y});
       EXPECT_TRUE(sum.bytes() == want_sum) << "sum";
       EXPECT_TRUE(y.bytes() == want_y) << "y";
@@ -170,9 +173,8 @@ TEST(CudaRmsNorm, ARowIsTheSameInAnyBatch) {
   const auto norm = [&](int64_t rows, const float* from, const Buffer& to) {
     expect_one_answer(
         [&](Stream stream) {
-          return rms_norm({rows, many.width, 1e-6F, Type::kFloat32, from, nullptr, on_weight.get(),
-                           nullptr, to.get(), nullptr},
-                          stream);
+          return rms_norm(
+              {rows, many.width, 1e-6F, Type::kFloat32, from, on_weight.get(), to.get()}, stream);
         },
         {&to});
   };
@@ -187,9 +189,13 @@ TEST(CudaRmsNorm, RefusesShapesItDoesNotSupport) {
   EXPECT_THAT(rms_norm({.rows = 1, .width = 4097}, nullptr).fault, HasSubstr("at most 4096"));
   EXPECT_THAT(rms_norm({.rows = 1, .width = 16388}, nullptr).fault, HasSubstr("at most 65536"));
   EXPECT_THAT(rms_norm({.rows = 1, .width = 0}, nullptr).fault, HasSubstr("at least 1"));
-  const float number = 0;
-  EXPECT_THAT(rms_norm({.rows = 1, .width = 1, .delta = &number}, nullptr).fault,
-              HasSubstr("a buffer for the sum"));
+  float number = 0;
+  const auto fault_with = [](const Residual& residual) {
+    return rms_norm({.rows = 1, .width = 1, .residual = residual}, nullptr).fault;
+  };
+  EXPECT_THAT(fault_with({GemmOutput{&number}, nullptr}), HasSubstr("a buffer for the sum"));
+  EXPECT_THAT(fault_with({GemmOutput{}, &number}), HasSubstr("needs delta"));
+  EXPECT_THAT(fault_with({SplitKOutput{&number, 0}, &number}), HasSubstr("1 or more"));
   EXPECT_TRUE(rms_norm({}, nullptr).is_ok()) << "without rows there is no work";
   EXPECT_TRUE(rms_norm_backward({}, nullptr).is_ok());
 }
@@ -208,7 +214,7 @@ TEST(CudaSwiglu, IsTheCpusForwardAndBackward) {
       const Buffer out(type, Floats(d.size(), NAN)), dout(type, Floats(gate_up.size(), NAN));
       expect_one_answer(
           [&](Stream stream) {
-            return swiglu({shape.rows, shape.width, type, on_gate_up.get(), out.get()}, stream);
+            return swiglu({shape.rows, shape.width, type, {on_gate_up.get()}, out.get()}, stream);
           },
           {&out});
       expect_one_answer(

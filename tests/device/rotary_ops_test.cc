@@ -200,7 +200,7 @@ void expect_rotary(const RotaryCase& one) {
                        .rotary_dim = one.rotary_dim,
                        .epsilon = 1e-6F,
                        .type = one.type,
-                       .qkv = qkv.get(),
+                       .qkv = {qkv.get()},
                        .q_weight = one.has_norm ? q_weight.get() : nullptr,
                        .k_weight = one.has_norm ? k_weight.get() : nullptr,
                        .positions = positions.as<int32_t>(),
@@ -208,7 +208,7 @@ void expect_rotary(const RotaryCase& one) {
                        .sine = sine.as<float>(),
                        .q = out.get(),
                        .cache = cache};
-  if (has_added) args.added = added->lora_delta();
+  if (has_added) args.qkv.lora_delta = added->lora_delta();
   if (one.place == Place::kSlots) args.slots = slots.as<int32_t>();
   if (one.place == Place::kBlockTable) args.block_table = table.as<int32_t>();
   args.table_stride = places.table_stride;

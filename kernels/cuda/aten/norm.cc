@@ -12,13 +12,13 @@ namespace primerl::cuda {
 
 namespace {
 
-/// The sum of its parts in order, rounded.
-at::Tensor delta_of(const OnStream& on, const RmsNormArgs& args) {
-  const int64_t sizes[] = {args.rows, args.width};
-  if (args.delta != nullptr) return on.of(args.type, args.delta, sizes);
-  const at::Tensor parts = on.floats(args.parts, {args.num_parts, args.rows, args.width});
+/// The output of a GEMM; parts are added in order, then rounded.
+at::Tensor without_lora(const OnStream& on, const RmsNormArgs& args, const Epilogue& epilogue) {
+  const auto* output = std::get_if<SplitKOutput>(&epilogue);
+  if (output == nullptr) return on.of(args.type, address_of(epilogue), {args.rows, args.width});
+  const at::Tensor parts = on.floats(output->parts, {output->num_parts, args.rows, args.width});
   at::Tensor sum = parts.select(0, 0).clone();
-  for (int64_t part = 1; part < args.num_parts; ++part) sum.add_(parts.select(0, part));
+  for (int64_t part = 1; part < output->num_parts; ++part) sum.add_(parts.select(0, part));
   return sum.to(scalar_type(args.type));
 }
 
@@ -32,11 +32,13 @@ Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
   const OnStream on(stream);
   const int64_t sizes[] = {args.rows, args.width};
   at::Tensor s = on.of(args.type, args.x, sizes);
-  if (args.delta != nullptr || args.parts != nullptr) {
+  if (args.residual.has_value()) {
+    const auto& [epilogue, sum] = *args.residual;
     const at::Tensor x = s;
-    s = on.of(args.type, args.sum, sizes);
-    at::Tensor delta = delta_of(on, args);
-    if (args.added != nullptr) delta = wide(delta) + added_of(on, *args.added);
+    s = on.of(args.type, sum, sizes);
+    at::Tensor delta = without_lora(on, args, epilogue);
+    if (const LoraDelta* lora_delta = lora_delta_of(epilogue); lora_delta != nullptr)
+      delta = wide(delta) + added_of(on, *lora_delta);
     at::add_out(s, x, delta);
   }
   const auto [y, inverse] =
@@ -77,10 +79,11 @@ Outcome swiglu(const SwigluArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
-  const at::Tensor gate_up = on.of(args.type, args.gate_up, {args.rows, 2, args.width});
+  const at::Tensor gate_up = on.of(args.type, args.gate_up.data, {args.rows, 2, args.width});
   const at::Tensor activated = on.of(args.type, args.activated, {args.rows, args.width});
   at::Tensor added;
-  if (args.added != nullptr) added = added_of(on, *args.added).view(gate_up.sizes());
+  if (args.gate_up.lora_delta != nullptr)
+    added = added_of(on, *args.gate_up.lora_delta).view(gate_up.sizes());
   for_parts(args.rows, args.width, [&](int64_t first, int64_t count) {
     at::Tensor rows = gate_up.narrow(0, first, count);
     if (added.defined()) rows = rows + added.narrow(0, first, count);

@@ -107,11 +107,11 @@ Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
   const OnStream on(stream);
   const auto [num_heads, num_kv_heads, d] = args.heads;
   const int64_t heads = num_heads + int64_t{2} * num_kv_heads;
-  const at::Tensor qkv = on.of(args.type, args.qkv, {args.rows, heads, d});
+  const at::Tensor qkv = on.of(args.type, args.qkv.data, {args.rows, heads, d});
   const at::Tensor q = on.of(args.type, args.q, {args.rows, num_heads, d});
   const at::Tensor slots = slots_of(on, args);
   at::Tensor added;
-  if (args.added != nullptr) added = added_of(on, *args.added).view(qkv.sizes());
+  if (args.qkv.lora_delta != nullptr) added = added_of(on, *args.qkv.lora_delta).view(qkv.sizes());
   for_parts(args.rows, heads * d, [&](int64_t first, int64_t count) {
     const RopeAngles angles = angles_of(on, args, first, count);
     at::Tensor rows = qkv.narrow(0, first, count);

@@ -131,22 +131,25 @@ void CudaDecoder::use_fp8() {
 
 cuda::Type CudaDecoder::type() const { return op_type(type_); }
 
+cuda::Epilogue CudaDecoder::epilogue_of(const at::Tensor& delta) const {
+  if (&delta != &delta_) return cuda::GemmOutput{delta.const_data_ptr()};
+  if (num_parts_ > 0)
+    return cuda::SplitKOutput{parts_.const_data_ptr<float>(), num_parts_, lora_delta()};
+  return cuda::GemmOutput{delta.const_data_ptr(), lora_delta()};
+}
+
 Status CudaDecoder::norm(int64_t rows, const at::Tensor& stream, const at::Tensor* delta,
                          const void* weight, const at::Tensor& sum, const at::Tensor& to) const {
-  const bool has_parts = delta == &delta_ && num_parts_ > 0;
-  const bool is_dense = delta != nullptr && !has_parts;
+  std::optional<cuda::Residual> residual;
+  if (delta != nullptr) residual = {epilogue_of(*delta), sum.mutable_data_ptr()};
   return launched(cuda::rms_norm({.rows = rows,
                                   .width = config_.hidden_size,
                                   .epsilon = static_cast<float>(config_.rms_norm_epsilon),
                                   .type = type(),
                                   .x = stream.const_data_ptr(),
-                                  .delta = is_dense ? delta->const_data_ptr() : nullptr,
                                   .weight = weight,
-                                  .sum = sum.mutable_data_ptr(),
                                   .y = to.mutable_data_ptr(),
-                                  .parts = has_parts ? parts_.const_data_ptr<float>() : nullptr,
-                                  .num_parts = has_parts ? num_parts_ : 0,
-                                  .added = delta == &delta_ ? added() : nullptr},
+                                  .residual = residual},
                                  stream_.raw()),
                   "rms_norm");
 }
@@ -158,7 +161,7 @@ cuda::PagedRotaryArgs CudaDecoder::rope_args(const CudaStepRows& rows, const Cud
           .rotary_dim = config_.attention.rotary_dim,
           .epsilon = static_cast<float>(config_.rms_norm_epsilon),
           .type = type(),
-          .qkv = qkv_.const_data_ptr(),
+          .qkv = {qkv_.const_data_ptr(), lora_delta()},
           .q_weight = layers_[layer].q_norm,
           .k_weight = layers_[layer].k_norm,
           .positions = rows.positions,
@@ -167,15 +170,14 @@ cuda::PagedRotaryArgs CudaDecoder::rope_args(const CudaStepRows& rows, const Cud
           .slots = rows.slots,
           .q = q_.mutable_data_ptr(),
           // Rows of a cache are adjacent, for any block size.
-          .cache = cache.paged(layer, 1, config_.attention.head_dim),
-          .added = added()};
+          .cache = cache.paged(layer, 1, config_.attention.head_dim)};
 }
 
 Status CudaDecoder::linear(const CudaStepRows& rows, const at::Tensor& x, const Linear& linear,
                            const at::Tensor& y) {
   RETURN_IF_ERROR(with_lora_delta(
       rows, x, linear, [&] { return multiply(rows.count, x, linear.base, y, stream_); }));
-  if (!is_adapted(rows, linear) || added_.has_value()) return ok();
+  if (!is_adapted(rows, linear) || lora_delta_.has_value()) return ok();
   return adapters_->add(*linear.adapters, rows.adapters, x, y);
 }
 
@@ -186,11 +188,11 @@ bool CudaDecoder::is_adapted(const CudaStepRows& rows, const Linear& linear) con
 template <class Gemm>
 Status CudaDecoder::with_lora_delta(const CudaStepRows& rows, const at::Tensor& x,
                                     const Linear& linear, const Gemm& gemm) {
-  added_.reset();
+  lora_delta_.reset();
   if (!is_adapted(rows, linear) || !rows.is_decode_step) return gemm();
   adapters_->mark_input();
   RETURN_IF_ERROR(gemm());
-  ASSIGN_OR_RETURN(added_, adapters_->lora_delta(*linear.adapters, rows.adapters, x));
+  ASSIGN_OR_RETURN(lora_delta_, adapters_->lora_delta(*linear.adapters, rows.adapters, x));
   return ok();
 }
 
@@ -223,7 +225,7 @@ Status CudaDecoder::add(const CudaStepRows& rows, const at::Tensor& x, const Lin
 
 Status CudaDecoder::apply_swiglu(const CudaStepRows& rows, const Linear& gate_up) {
   RETURN_IF_ERROR(linear(rows, normed_, gate_up, gate_up_));
-  return primerl::apply_swiglu(rows.count, gate_up_, activated_, stream_, added());
+  return primerl::apply_swiglu(rows.count, gate_up_, activated_, stream_, lora_delta());
 }
 
 Status CudaDecoder::forward(const CudaStepRows& rows, const CudaKvCache& cache,
@@ -252,7 +254,7 @@ Status CudaDecoder::forward(const CudaStepRows& rows, const CudaKvCache& cache,
       num_parts_ = 0;
       RETURN_IF_ERROR(
           mixture_->forward(rows.count, rows.adapters, *layer.mixture, normed_, delta_));
-      added_.reset();
+      lora_delta_.reset();
     } else {
       RETURN_IF_ERROR(apply_swiglu(rows, layer.gate_up));
       RETURN_IF_ERROR(add(rows, activated_, layer.down));

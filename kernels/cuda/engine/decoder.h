@@ -108,8 +108,9 @@ class CudaDecoder {
     std::optional<EngineMixture::Layer> mixture;  // or this for a mixture
   };
 
-  /// sum = stream + delta, to = norm(sum); without a delta to = norm(stream). delta_ may be in
-  /// parts.
+  /// `delta` as the next norm reads it: delta_ may be in parts and have a LoRA delta.
+  cuda::Epilogue epilogue_of(const at::Tensor& delta) const;
+  /// sum = stream + delta, to = norm(sum); without a delta to = norm(stream).
   Status norm(int64_t rows, const at::Tensor& stream, const at::Tensor* delta, const void* weight,
               const at::Tensor& sum, const at::Tensor& to) const;
   /// The parts of a decode step's GEMM if small_m_gemm() computes it; else 0.
@@ -120,12 +121,14 @@ class CudaDecoder {
   Status apply_swiglu(const CudaStepRows& rows, const Linear& gate_up);
   bool is_adapted(const CudaStepRows& rows, const Linear& linear) const;
   /// Launches the GEMM of x. In a decode step it also launches, in parallel, the first half of the
-  /// LoRA delta. The operation that reads the output computes the other half from added_.
+  /// LoRA delta. The operation that reads the output computes the other half from lora_delta_.
   template <class Gemm>
   Status with_lora_delta(const CudaStepRows& rows, const at::Tensor& x, const Linear& linear,
                          const Gemm& gemm);
-  const cuda::LoraDelta* added() const { return added_.has_value() ? &*added_ : nullptr; }
-  /// The GEMM of all rows of a pass. The LoRA delta is in y, or in added_.
+  const cuda::LoraDelta* lora_delta() const {
+    return lora_delta_.has_value() ? &*lora_delta_ : nullptr;
+  }
+  /// The GEMM of all rows of a pass. The LoRA delta is in y, or in lora_delta_.
   Status linear(const CudaStepRows& rows, const at::Tensor& x, const Linear& linear,
                 const at::Tensor& y);
   void make_angles(int64_t positions_max);
@@ -154,7 +157,7 @@ class CudaDecoder {
   at::Tensor activated_;
   at::Tensor picked_x_, picked_delta_, picked_normed_;  // [samples_max, hidden]
   at::Tensor logits_;
-  std::optional<cuda::LoraDelta> added_;  // the LoRA delta of the last linear's y
+  std::optional<cuda::LoraDelta> lora_delta_;  // the LoRA delta of the last linear's y
 };
 
 }  // namespace primerl

@@ -3,13 +3,12 @@
 namespace primerl {
 
 Status apply_swiglu(int64_t rows, const at::Tensor& gate_up, const at::Tensor& activated,
-                    const CudaStream& stream, const cuda::LoraDelta* added) {
+                    const CudaStream& stream, const cuda::LoraDelta* lora_delta) {
   return launched(cuda::swiglu({.rows = rows,
                                 .width = activated.size(1),
                                 .type = op_type(activated.scalar_type()),
-                                .gate_up = gate_up.const_data_ptr(),
-                                .activated = activated.mutable_data_ptr(),
-                                .added = added},
+                                .gate_up = {gate_up.const_data_ptr(), lora_delta},
+                                .activated = activated.mutable_data_ptr()},
                                stream.raw()),
                   "swiglu");
 }

@@ -9,9 +9,9 @@
 namespace primerl {
 
 /// For the first `rows` rows: gate_up [rows, 2 * width] -> activated [rows, width], of one type.
-/// `added` is the LoRA delta of gate_up; null: none.
+/// `lora_delta` is added to gate_up; null: none.
 Status apply_swiglu(int64_t rows, const at::Tensor& gate_up, const at::Tensor& activated,
-                    const CudaStream& stream, const cuda::LoraDelta* added = nullptr);
+                    const CudaStream& stream, const cuda::LoraDelta* lora_delta = nullptr);
 
 /// For the first `rows` rows: gate_up [rows, 2 * width] becomes its gradient; dactivated [rows,
 /// width].

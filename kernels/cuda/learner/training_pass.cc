@@ -113,16 +113,17 @@ void CudaTrainingPass::show(const std::string& name, const at::Tensor& rows) con
 Status CudaTrainingPass::norm(const at::Tensor& x, const at::Tensor& delta,
                               const CudaParameter& weight, const at::Tensor& sum,
                               const at::Tensor& y, const at::Tensor& inverse_rms) const {
-  const bool has_delta = delta.defined();
+  std::optional<cuda::Residual> residual;
+  if (delta.defined())
+    residual = {cuda::GemmOutput{delta.const_data_ptr()}, sum.mutable_data_ptr()};
   return launched(cuda::rms_norm({.rows = num_rows_,
                                   .width = config_.hidden_size,
                                   .epsilon = static_cast<float>(config_.rms_norm_epsilon),
                                   .type = type(),
                                   .x = x.const_data_ptr(),
-                                  .delta = has_delta ? delta.const_data_ptr() : nullptr,
                                   .weight = weight.data(),
-                                  .sum = has_delta ? sum.mutable_data_ptr() : nullptr,
                                   .y = y.mutable_data_ptr(),
+                                  .residual = residual,
                                   .inverse_rms = inverse_rms.mutable_data_ptr<float>()},
                                  stream_.raw()),
                   "rms_norm");
@@ -193,7 +194,7 @@ Status CudaTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
                                 .rotary_dim = config_.attention.rotary_dim,
                                 .epsilon = static_cast<float>(config_.rms_norm_epsilon),
                                 .type = type(),
-                                .qkv = rows.qkv.const_data_ptr(),
+                                .qkv = {rows.qkv.const_data_ptr()},
                                 .q_weight = layer.q_norm.data(),
                                 .k_weight = layer.k_norm.data(),
                                 .positions = positions_.const_data_ptr<int32_t>(),

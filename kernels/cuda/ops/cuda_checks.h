@@ -70,14 +70,15 @@ inline const char* fault_of(const LoraDelta& lora_delta) {
 }
 /// Checks the LoRA delta of an operation that reads the output of a GEMM of `rows` rows. Parts
 /// consist of whole units of `unit` columns; no two parts share a unit.
-inline const char* fault_of(const LoraDelta* added, Type type, int64_t rows, int64_t columns,
+inline const char* fault_of(const LoraDelta* lora_delta, Type type, int64_t rows, int64_t columns,
                             int64_t unit) {
-  if (added == nullptr) return nullptr;
-  if (const char* fault = fault_of(*added); fault != nullptr) return fault;
-  if (added->num_rows != rows || added->of.columns != columns || added->of.type != type)
+  if (lora_delta == nullptr) return nullptr;
+  if (const char* fault = fault_of(*lora_delta); fault != nullptr) return fault;
+  const AddAdaptersArgs& of = lora_delta->of;
+  if (lora_delta->num_rows != rows || of.columns != columns || of.type != type)
     return "adapters must have the type, rows and columns of the GEMM";
-  for (int i = 0; i < added->of.num_parts; ++i)
-    if (added->of.parts[i].column % unit != 0 || added->of.parts[i].columns % unit != 0)
+  for (int i = 0; i < of.num_parts; ++i)
+    if (of.parts[i].column % unit != 0 || of.parts[i].columns % unit != 0)
       return "parts that adapters add to must be whole norms, gates, ups or heads";
   return nullptr;
 }
@@ -93,20 +94,20 @@ const char* fault_of_norm(const Args& args, bool is_aligned) {
            "16, and at most 65536 bytes";
   return nullptr;
 }
+inline bool are_aligned(const RmsNormArgs& args) {
+  const Residual residual = args.residual.value_or(Residual{});
+  return are_aligned(args.x, args.weight, args.y, residual.sum, address_of(residual.delta));
+}
 inline const char* fault_of(const RmsNormArgs& args) {
-  if ((args.delta != nullptr || args.parts != nullptr) && args.sum == nullptr)
-    return "a norm with delta needs a buffer for the sum";
-  if (args.delta != nullptr && args.parts != nullptr)
-    return "a norm needs delta or its parts, not both";
-  if ((args.parts != nullptr) != (args.num_parts > 0))
-    return "parts of delta must be 1 or more, if there are any";
-  if (args.added != nullptr && args.delta == nullptr && args.parts == nullptr)
-    return "a norm adds LoRA deltas to delta, which is null";
-  if (const char* fault = fault_of_norm(
-          args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts));
-      fault != nullptr)
-    return fault;
-  return fault_of(args.added, args.type, args.rows, args.width, args.width);
+  if (const char* fault = fault_of_norm(args, are_aligned(args)); fault != nullptr) return fault;
+  if (!args.residual.has_value()) return nullptr;
+  const auto& [delta, sum] = *args.residual;
+  if (address_of(delta) == nullptr || sum == nullptr)
+    return "the residual of a norm needs delta and a buffer for the sum";
+  if (const auto* parts = std::get_if<SplitKOutput>(&delta);
+      parts != nullptr && parts->num_parts < 1)
+    return "split-K parts of delta must be 1 or more";
+  return fault_of(lora_delta_of(delta), args.type, args.rows, args.width, args.width);
 }
 inline const char* fault_of(const RmsNormBackwardArgs& args) {
   return fault_of_norm(args, are_aligned(args.dy, args.x, args.weight, args.dsum, args.dx));
@@ -121,7 +122,7 @@ const char* fault_of_swiglu(const Args& args) {
 }
 inline const char* fault_of(const SwigluArgs& args) {
   if (const char* fault = fault_of_swiglu(args); fault != nullptr) return fault;
-  return fault_of(args.added, args.type, args.rows, 2 * args.width, args.width);
+  return fault_of(args.gate_up.lora_delta, args.type, args.rows, 2 * args.width, args.width);
 }
 inline const char* fault_of(const SwigluBackwardArgs& args) { return fault_of_swiglu(args); }
 
@@ -142,15 +143,16 @@ const char* fault_of_rotary(const Args& args) {
     return "rows times heads must be at most 2^34";
   return nullptr;
 }
-inline const char* fault_of_added(const PagedRotaryArgs& args) {
+inline const char* fault_of_lora_delta(const PagedRotaryArgs& args) {
   const auto [num_heads, num_kv_heads, d] = args.heads;
-  return fault_of(args.added, args.type, args.rows, (num_heads + int64_t{2} * num_kv_heads) * d, d);
+  const int64_t columns = (num_heads + int64_t{2} * num_kv_heads) * d;
+  return fault_of(args.qkv.lora_delta, args.type, args.rows, columns, d);
 }
 inline const char* fault_of(const PagedRotaryArgs& args) {
   const int32_t size = args.cache.block_size;
   if (size < 1 || (size & (size - 1)) != 0) return "block_size must be a power of two";
   if (const char* fault = fault_of_rotary(args); fault != nullptr) return fault;
-  return fault_of_added(args);
+  return fault_of_lora_delta(args);
 }
 inline const char* fault_of(const RotaryBackwardArgs& args) { return fault_of_rotary(args); }
 
@@ -189,7 +191,7 @@ inline const char* fault_of(const PagedRotaryArgs& rope, const DecodeAttentionAr
                          rope.heads.head_dim == args.heads.head_dim;
   if (!are_alike) return "rows, heads and type of both must be equal";
   if (const char* fault = fault_of(rope.heads, rope.rotary_dim); fault != nullptr) return fault;
-  return fault_of_added(rope);
+  return fault_of_lora_delta(rope);
 }
 
 template <class Args>

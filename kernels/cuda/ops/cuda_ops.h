@@ -19,7 +19,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
+#include "kernels/cuda/ops/cuda_epilogue.h"
 #include "kernels/ops/ops.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
@@ -29,7 +31,6 @@ namespace primerl::cuda {
 using Stream = CUstream_st*;
 
 struct AdapterTile;  // kernels/cuda/ops/cuda_adapters.h
-struct LoraDelta;
 
 /// Whether these are the kernels of ops/cuda. Otherwise they are ATen operations
 /// (kernels/cuda/aten), for builds without nvcc. Those are slower, allocate, may wait for the
@@ -49,24 +50,24 @@ struct [[nodiscard]] Outcome {
 /// pieces of 16 bytes.
 inline constexpr int64_t kNormWidthMax = 4096;
 
-/// y = s / rms(s) * weight, where s = x + (delta + added), rounded to `type` as written to `sum`.
-/// It starts while the operation before it ends, and may read the weight then. The writer of the
-/// weight must be an earlier operation.
+/// s = x + delta, rounded to `type`.
+struct Residual {
+  Epilogue delta = {};  // [rows, width]
+  void* sum = nullptr;  // [rows, width] s; may be x or the data of delta
+};
+
+/// y = s / rms(s) * weight. It starts while the operation before it ends, and may read the weight
+/// then. The writer of the weight must be an earlier operation.
 struct RmsNormArgs {
   int64_t rows = 0;
   int64_t width = 0;
   float epsilon = 0;
   Type type = Type::kFloat32;
-  const void* x = nullptr;       // [rows, width]
-  const void* delta = nullptr;   // [rows, width], or null: s = x
-  const void* weight = nullptr;  // [width]
-  void* sum = nullptr;           // [rows, width] s, may be x or delta; written where there is delta
-  void* y = nullptr;             // [rows, width]
-  float* inverse_rms = nullptr;  // [rows] for backward, or null
-  /// Instead of delta: its parts [num_parts, rows, width], added in order, then rounded to `type`.
-  const float* parts = nullptr;
-  int32_t num_parts = 0;
-  const LoraDelta* added = nullptr;  // host: the LoRA delta of `delta`, or null
+  const void* x = nullptr;                          // [rows, width]
+  const void* weight = nullptr;                     // [width]
+  void* y = nullptr;                                // [rows, width]
+  std::optional<Residual> residual = std::nullopt;  // none: s = x
+  float* inverse_rms = nullptr;                     // [rows] for backward, or null
 };
 Outcome rms_norm(const RmsNormArgs& args, Stream stream);
 
@@ -109,7 +110,7 @@ struct PagedRotaryArgs {
   int32_t rotary_dim = 0;  // even, at most head_dim
   float epsilon = 0;
   Type type = Type::kFloat32;
-  const void* qkv = nullptr;             // [rows, (num_heads + 2 num_kv_heads) * head_dim]
+  GemmOutput qkv = {};                   // [rows, (num_heads + 2 num_kv_heads) * head_dim]
   const void* q_weight = nullptr;        // [head_dim], or null: no norm
   const void* k_weight = nullptr;        // [head_dim], or null: no norm
   const int32_t* positions = nullptr;    // [rows]
@@ -120,7 +121,6 @@ struct PagedRotaryArgs {
   int64_t table_stride = 0;
   void* q = nullptr;  // [rows, num_heads * head_dim]
   PagedCache cache = {};
-  const LoraDelta* added = nullptr;  // host: the LoRA delta of qkv, or null
 };
 Outcome rotary(const PagedRotaryArgs& args, Stream stream);
 
@@ -147,14 +147,13 @@ struct RotaryBackwardArgs {
 Outcome rotary_backward(const RotaryBackwardArgs& args, Stream stream);
 int64_t rotary_workspace(int64_t rows, int32_t head_dim);  // floats
 
-/// activated = silu(gate) * up, where gate and up are the halves of gate_up + added.
+/// activated = silu(gate) * up, where gate and up are the halves of gate_up.
 struct SwigluArgs {
   int64_t rows = 0;
   int64_t width = 0;
   Type type = Type::kFloat32;
-  const void* gate_up = nullptr;     // [rows, 2 width], gate first
-  void* activated = nullptr;         // [rows, width]
-  const LoraDelta* added = nullptr;  // host: the LoRA delta of gate_up, or null
+  GemmOutput gate_up = {};    // [rows, 2 width], gate first
+  void* activated = nullptr;  // [rows, width]
 };
 Outcome swiglu(const SwigluArgs& args, Stream stream);
 

@@ -147,7 +147,8 @@ __device__ __forceinline__ void apply_rope_to_row(const PagedRotaryArgs& rope,
   constexpr int kSlots = kDim / kWarp;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int position = max(args.lengths[blockIdx.x] - 1, 0);
-  const T* heads = static_cast<const T*>(rope.qkv) + blockIdx.x * heads_of_block.row_heads() * kDim;
+  const T* heads =
+      static_cast<const T*>(rope.qkv.data) + blockIdx.x * heads_of_block.row_heads() * kDim;
   for (int task = warp; task < kGroup + 2; task += kThreads / kWarp) {
     const bool is_query = task < kGroup, is_value = task == kGroup + 1;
     const int head = heads_of_block.head_of<kGroup>(task);
@@ -398,12 +399,12 @@ void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* rope, Stream 
   if (rope == nullptr)
     launch(decode_kernel<T, kDim, kGroup, false, NoLoraDelta>, grid, kThreads, 0, stream, args,
            PagedRotaryArgs{}, NoLoraDelta{});
-  else if (rope->added == nullptr)
+  else if (rope->qkv.lora_delta == nullptr)
     launch(decode_kernel<T, kDim, kGroup, true, NoLoraDelta>, grid, kThreads, 0, stream, args,
            *rope, NoLoraDelta{});
   else
     launch(decode_kernel<T, kDim, kGroup, true, LoraDelta>, grid, kThreads, 0, stream, args, *rope,
-           *rope->added);
+           *rope->qkv.lora_delta);
   if (args.num_splits == 1) return;
   const dim3 heads(static_cast<unsigned>(args.rows), args.heads.num_heads);
   combine_kernel<T><<<heads, kDim, 0, stream>>>(args);

@@ -13,23 +13,45 @@ constexpr int kItemsMax = 8;
 static_assert(kThreadsMax * kItemsMax == kNormWidthMax);
 constexpr int64_t kPartThreads = 131072;  // of all parts together
 
-/// The sum of the parts of a delta at element `at` of a row, rounded as in memory.
-template <class T, int kVec>
-__device__ __forceinline__ void add_delta_parts(const RmsNormArgs& args, int64_t at,
-                                                float (&delta)[kVec]) {
-  const int64_t stride = args.rows * args.width;
-#pragma unroll
-  for (int j = 0; j < kVec; ++j) delta[j] = 0;
-#pragma unroll 4
-  for (int32_t part = 0; part < args.num_parts; ++part) {
-    float one[kVec];
-    load(args.parts + part * stride + at, one);
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) delta[j] += one[j];
+/// The delta of a residual in memory. Null: there is no residual.
+template <class T>
+struct DenseDelta {
+  const T* data;
+  void* sum;  // the result s
+
+  __device__ __forceinline__ bool is_there() const { return data != nullptr; }
+  /// The elements of a row from element `at` of all rows on.
+  template <int kVec>
+  __device__ __forceinline__ void load_at(int64_t at, float (&delta)[kVec]) const {
+    load(data + at, delta);
   }
+};
+
+/// The same as split-K parts, `stride` apart.
+template <class T>
+struct DeltaOfParts {
+  const float* parts;
+  void* sum;
+  int32_t num_parts;
+  int64_t stride;
+
+  __device__ __forceinline__ constexpr bool is_there() const { return true; }
+  /// The sum of the parts, rounded as in memory.
+  template <int kVec>
+  __device__ __forceinline__ void load_at(int64_t at, float (&delta)[kVec]) const {
 #pragma unroll
-  for (int j = 0; j < kVec; ++j) delta[j] = rounded<T>(delta[j]);
-}
+    for (int j = 0; j < kVec; ++j) delta[j] = 0;
+#pragma unroll 4
+    for (int32_t part = 0; part < num_parts; ++part) {
+      float one[kVec];
+      load(parts + part * stride + at, one);
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) delta[j] += one[j];
+    }
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) delta[j] = rounded<T>(delta[j]);
+  }
+};
 
 /// The LoRA delta of the block's row, a vector of each thread at a time. If a row is one vector per
 /// thread, its B is loaded before the row is available.
@@ -80,14 +102,14 @@ class LoraDeltaOfRow {
   const Warp ahead_;
 };
 
-template <class T, int kVec, int kItems, bool kInParts, class Delta>
+/// `Added` is the delta that a GEMM wrote, `Lora` what an adapter adds to it.
+template <class T, int kVec, int kItems, class Added, class Lora>
 __global__ void __launch_bounds__(kThreadsMax)
-    norm_kernel(const __grid_constant__ RmsNormArgs args,
-                const __grid_constant__ Delta lora_delta) {
+    norm_kernel(const __grid_constant__ RmsNormArgs args, const __grid_constant__ Added delta,
+                const __grid_constant__ Lora lora_delta) {
   __shared__ float shared[kWarpsMax];
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * args.width;
   const T* x = static_cast<const T*>(args.x) + begin;
-  const T* delta = static_cast<const T*>(args.delta);
   float values[kItems][kVec];
   float squares = 0;
   const T* weights = static_cast<const T*>(args.weight);
@@ -97,14 +119,14 @@ __global__ void __launch_bounds__(kThreadsMax)
   if constexpr (kItems == 1)
     if (threadIdx.x * kVec < args.width) load(weights + threadIdx.x * kVec, weight);
   const auto added = [&] {
-    if constexpr (kIsAdapted<Delta>)
+    if constexpr (kIsAdapted<Lora>)
       return LoraDeltaOfRow<T, kVec, kItems == 1>(lora_delta, args.width);
     else
       return NoLoraDelta{};
   }();
   wait_for_last_kernel();
   const auto shrink_row = [&] {
-    if constexpr (kIsAdapted<Delta>)
+    if constexpr (kIsAdapted<Lora>)
       return added.ask(lora_delta);
     else
       return NoLoraDelta{};
@@ -114,20 +136,16 @@ __global__ void __launch_bounds__(kThreadsMax)
     const int first = i * static_cast<int>(blockDim.x) * kVec;  // of the block
     const int64_t at = first + static_cast<int64_t>(threadIdx.x) * kVec;
     const bool is_in = at < args.width;
-    if (kIsAdapted<Delta> ? first >= args.width : !is_in) break;
+    if (kIsAdapted<Lora> ? first >= args.width : !is_in) break;
     float more[kVec] = {};
     if (is_in) load(x + at, values[i]);
-    if constexpr (kInParts) {
-      if (is_in) add_delta_parts<T>(args, begin + at, more);
-    } else if (delta != nullptr && is_in) {
-      load(delta + begin + at, more);
-    }
-    if constexpr (kIsAdapted<Delta>) added.add_to(first, shrink_row, more);
+    if (is_in && delta.is_there()) delta.load_at(begin + at, more);
+    if constexpr (kIsAdapted<Lora>) added.add_to(first, shrink_row, more);
     if (!is_in) break;
-    if (kInParts || delta != nullptr) {
+    if (delta.is_there()) {
 #pragma unroll
       for (int j = 0; j < kVec; ++j) values[i][j] = rounded<T>(values[i][j] + more[j]);
-      store(static_cast<T*>(args.sum) + begin + at, values[i]);
+      store(static_cast<T*>(delta.sum) + begin + at, values[i]);
     }
 #pragma unroll
     for (int j = 0; j < kVec; ++j) squares += values[i][j] * values[i][j];
@@ -221,18 +239,28 @@ int64_t num_parts(int64_t rows, int64_t width) {
   return std::min(rows, kPartThreads / threads);
 }
 
+template <class T, int kVec, int kItems, class Added>
+void start(const RmsNormArgs& args, const Added& delta, const LoraDelta* lora_delta, int threads,
+           Stream stream) {
+  const auto blocks = static_cast<unsigned>(args.rows);
+  if (lora_delta == nullptr)
+    return launch(norm_kernel<T, kVec, kItems, Added, NoLoraDelta>, blocks, threads, 0, stream,
+                  args, delta, NoLoraDelta{});
+  constexpr int kMany = kItems == 1 ? 1 : kItemsMax;  // a kernel for all others
+  launch(norm_kernel<T, kVec, kMany, Added, LoraDelta>, blocks, threads, 0, stream, args, delta,
+         *lora_delta);
+}
 template <class T, int kVec, int kItems>
 void start(const RmsNormArgs& args, int threads, Stream stream) {
-  const auto blocks = static_cast<unsigned>(args.rows);
-  if (args.added == nullptr) {
-    const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kItems, true, NoLoraDelta>
-                                              : norm_kernel<T, kVec, kItems, false, NoLoraDelta>;
-    return launch(kernel, blocks, threads, 0, stream, args, NoLoraDelta{});
+  const Residual residual = args.residual.value_or(Residual{});
+  const LoraDelta* lora_delta = lora_delta_of(residual.delta);
+  if (const auto* output = std::get_if<SplitKOutput>(&residual.delta); output != nullptr) {
+    const DeltaOfParts<T> delta{output->parts, residual.sum, output->num_parts,
+                                args.rows * args.width};
+    return start<T, kVec, kItems>(args, delta, lora_delta, threads, stream);
   }
-  constexpr int kMany = kItems == 1 ? 1 : kItemsMax;  // a kernel for all others
-  const auto kernel = args.parts != nullptr ? norm_kernel<T, kVec, kMany, true, LoraDelta>
-                                            : norm_kernel<T, kVec, kMany, false, LoraDelta>;
-  launch(kernel, blocks, threads, 0, stream, args, *args.added);
+  const auto* data = static_cast<const T*>(address_of(residual.delta));
+  start<T, kVec, kItems>(args, DenseDelta<T>{data, residual.sum}, lora_delta, threads, stream);
 }
 template <class T, int kVec, int kItems>
 void start(const RmsNormBackwardArgs& args, int threads, Stream stream) {
@@ -283,8 +311,7 @@ void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, 
 }
 
 Outcome rms_norm(const RmsNormArgs& args, Stream stream) {
-  return with_type(args, are_aligned(args.x, args.delta, args.weight, args.sum, args.y, args.parts),
-                   stream);
+  return with_type(args, are_aligned(args), stream);
 }
 
 int64_t rms_norm_workspace(int64_t rows, int64_t width) { return num_parts(rows, width) * width; }

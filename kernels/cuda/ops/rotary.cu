@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= args.rows) return;
   const int head = static_cast<int>(at % num_all);
   float x[kSlots];
-  load_head(static_cast<const T*>(args.qkv) + at * d, d, lane, x);
+  load_head(static_cast<const T*>(args.qkv.data) + at * d, d, lane, x);
   if constexpr (kIsAdapted<Delta>) {
     const LoraDeltaOfHead<T, kSlots> added(lora_delta, row, int64_t{head} * d, d);
     added.add_to(added.ask(lora_delta, row), lane, x, shared[warp]);
@@ -143,10 +143,10 @@ template <class T, int kSlots>
 void start(const PagedRotaryArgs& args, Stream stream) {
   const int64_t heads = args.rows * (args.heads.num_heads + 2 * args.heads.num_kv_heads);
   const auto blocks = static_cast<unsigned>(divide_up(heads, kWarps));
-  if (args.added == nullptr)
+  if (args.qkv.lora_delta == nullptr)
     rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, NoLoraDelta{});
   else
-    rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, *args.added);
+    rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args, *args.qkv.lora_delta);
 }
 template <class T, int kSlots>
 void start(const RotaryBackwardArgs& args, Stream stream) {

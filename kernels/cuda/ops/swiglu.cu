@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.rows * vectors) return;
   const int64_t row = quotient(i, vectors), at = (i - row * vectors) * kVec;
-  const T* gates = static_cast<const T*>(args.gate_up) + row * 2 * args.width + at;
+  const T* gates = static_cast<const T*>(args.gate_up.data) + row * 2 * args.width + at;
   float gate[kVec], up[kVec];
   load(gates, gate);
   load(gates + args.width, up);
@@ -51,7 +51,7 @@ __device__ void activate_by_mma(const SwigluArgs& args, const LoraDelta& lora_de
   wait_for_last_kernel();
   for (int begin_row = 0; begin_row < tile.rows; begin_row += kGroupRows) {
     uint4 read[2][2] = {};  // [row][half]
-    const Bf16* from = static_cast<const Bf16*>(args.gate_up) + column;
+    const Bf16* from = static_cast<const Bf16*>(args.gate_up.data) + column;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
       if (const int row = begin_row + row_of_sums(quarter, j); row < tile.rows && count > 0)
@@ -102,7 +102,7 @@ __device__ void activate(const SwigluArgs& args, const LoraDelta& lora_delta,
     const AdaptedColumns<T> halves[2] = {{lora_delta.of, tile, column},
                                          {lora_delta.of, tile, args.width + column}};
     for (int64_t row = tile.first; row < tile.first + tile.rows; ++row) {
-      const T* from = static_cast<const T*>(args.gate_up) + 2 * row * args.width + column;
+      const T* from = static_cast<const T*>(args.gate_up.data) + 2 * row * args.width + column;
       float sums[2] = {to_float(from[0]), to_float(from[args.width])};
       for (int half = 0; half < 2; ++half) {
         if (!halves[half].applies_adapters()) continue;
@@ -132,9 +132,10 @@ __global__ void __launch_bounds__(kTileThreads)
 
 template <class T>
 void start_adapted(const SwigluArgs& args, bool is_aligned, Stream stream) {
+  const LoraDelta& lora_delta = *args.gate_up.lora_delta;
   const dim3 grid(static_cast<unsigned>(divide_up(args.width, kTileColumns)),
-                  static_cast<unsigned>(args.added->of.num_tiles));
-  launch(adapted_swiglu_kernel<T>, grid, kTileThreads, 0, stream, args, *args.added,
+                  static_cast<unsigned>(lora_delta.of.num_tiles));
+  launch(adapted_swiglu_kernel<T>, grid, kTileThreads, 0, stream, args, lora_delta,
          is_aligned && args.width % kLaneColumns == 0);
 }
 
@@ -181,8 +182,9 @@ Outcome start_some(const Args& args, bool is_aligned, Stream stream) {
 }  // namespace
 
 Outcome swiglu(const SwigluArgs& args, Stream stream) {
-  const bool is_aligned = are_aligned(args.gate_up, args.activated);
-  if (args.rows == 0 || args.added == nullptr) return start_some(args, is_aligned, stream);
+  const bool is_aligned = are_aligned(args.gate_up.data, args.activated);
+  if (args.rows == 0 || args.gate_up.lora_delta == nullptr)
+    return start_some(args, is_aligned, stream);
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   args.type == Type::kFloat32 ? start_adapted<float>(args, is_aligned, stream)
                               : start_adapted<Bf16>(args, is_aligned, stream);
