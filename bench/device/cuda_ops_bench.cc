@@ -18,6 +18,7 @@
 
 #include "graph/base/random.h"
 #include "kernels/cuda/ops/cuda_adapters.h"
+#include "kernels/cuda/ops/cuda_tuning.h"
 #include "tests/device/buffer.h"
 
 namespace primerl::cuda {
@@ -35,7 +36,7 @@ constexpr Type kType = Type::kBfloat16;
 constexpr double kElement = 2;  // bytes
 constexpr int64_t kTokens = 16384, kWidth = 1024, kInner = 3072, kVocab = 151936;
 constexpr HeadShape kHeads{16, 8, 128};
-constexpr int32_t kProcessors = 132;
+constexpr Tuning kTuning{.num_processors = 132};  // of an H200, as the bandwidth
 
 void report(const std::string& name, double bytes, const std::function<Outcome(Stream)>& launch) {
   const double ms = milliseconds_of(launch, kLaunches);
@@ -148,7 +149,7 @@ void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
     for (size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
   const Buffer table(order), lengths(Ints(static_cast<size_t>(rows), length));
   const Buffer q = numbers(rows * kHeads.num_heads * d), out = numbers(rows * kHeads.num_heads * d);
-  const int32_t splits = decode_splits(rows, kHeads, length, kProcessors);
+  const int32_t splits = decode_splits(kTuning, rows, kHeads, length);
   const Buffer work = zeros(decode_workspace(rows, kHeads, splits));
   DecodeAttentionArgs args{.rows = rows,
                            .heads = kHeads,

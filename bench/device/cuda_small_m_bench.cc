@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/ops/cuda_gemms.h"
+#include "kernels/cuda/ops/cuda_tuning.h"
 
 namespace primerl::bench {
 namespace {
@@ -72,6 +72,13 @@ class Layers {
  private:
   static constexpr cuda::Type kType = cuda::Type::kBfloat16;
   static at::TensorOptions options() { return at::TensorOptions(at::kCUDA).dtype(at::kBFloat16); }
+  static cuda::Tuning tuning() {
+    int num_processors = 0;
+    expect(
+        cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, 0) == cudaSuccess,
+        "no device");
+    return {.num_processors = num_processors};
+  }
   static at::Tensor rows_of(int64_t width) { return at::randn({kRowsMax, width}, options()); }
   static cuda::Stream stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
   static void done(cuda::Outcome outcome) { expect(outcome.is_ok(), outcome.fault); }
@@ -89,7 +96,7 @@ class Layers {
                              .columns = columns,
                              .x = x.data_ptr(),
                              .weight = weight.data_ptr(),
-                             .num_parts = cuda::small_m_parts(terms, columns),
+                             .num_parts = cuda::small_m_parts(tuning_, terms, columns),
                              .parts = parts_.data_ptr<float>()},
                             stream()));
   }
@@ -107,6 +114,7 @@ class Layers {
                         stream()));
   }
 
+  const cuda::Tuning tuning_ = tuning();
   std::vector<Layer> layers_;
   at::Tensor x_ = rows_of(kHidden), delta_ = rows_of(kHidden), normed_ = rows_of(kHidden);
   at::Tensor qkv_ = rows_of(kQkv), attended_ = rows_of(kAttended);

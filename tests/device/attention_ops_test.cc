@@ -369,15 +369,6 @@ TEST(CudaDecodeAttention, AppliesRopeToNoRowsOfOtherShapes) {
   EXPECT_THAT(fault([](auto& t) { t.rotary_dim = 66; }), HasSubstr("from 0 to head_dim"));
 }
 
-TEST(CudaDecodeAttention, SplitsFillTheDeviceAndLeaveEnoughKeysToEach) {
-  const HeadShape heads{16, 8, 128};
-  EXPECT_EQ(decode_splits(256, heads, 100'000, 132), 1) << "the rows fill the device";
-  EXPECT_EQ(decode_splits(1, heads, 100'000, 132), 64) << "the most";
-  EXPECT_EQ(decode_splits(1, heads, 1024, 132), 4) << "256 keys each";
-  EXPECT_EQ(decode_splits(1, heads, 5, 132), 1);
-  EXPECT_EQ(decode_splits(0, heads, 0, 132), 1);
-}
-
 TEST(CudaDecodeAttention, RefusesShapesItDoesNotSupport) {
   DecodeAttentionArgs args{.rows = 1, .heads = {2, 1, 64}};
   args.cache.block_size = 16;

@@ -180,17 +180,6 @@ TEST(CudaSmallMGemm, RefusesShapesItDoesNotSupport) {
   EXPECT_THAT(fault([&](auto& a) { a.parts = room + 1; }), ::testing::HasSubstr("of 16 bytes"));
 }
 
-/// The matrices with few columns of Qwen3's 0.6B: 128 blocks each. Those of 8B use the library.
-TEST(CudaSmallMGemm, HasPartsForMatricesThatFitTheDeviceAtOnce) {
-  EXPECT_EQ(small_m_parts(2048, 1024), 4);
-  EXPECT_EQ(small_m_parts(3072, 1024), 4);
-  EXPECT_EQ(small_m_parts(128, 32), 1);
-  EXPECT_EQ(small_m_parts(4096, 4096), 0);
-  EXPECT_EQ(small_m_parts(100, 1024), 0) << "no whole chunks of terms";
-  EXPECT_EQ(small_m_parts(128, 33), 0) << "no whole tiles of columns";
-  EXPECT_EQ(small_m_parts(0, 1024), 0) << "no matrix";
-}
-
 struct LowRankCase {
   int64_t terms, columns, x_stride, y_stride;
   bool is_transposed;

@@ -35,10 +35,8 @@ int64_t mlp_width(const ModelConfig& config) {
 }
 
 /// Floats of the parts that a stage adds.
-int64_t num_part_floats(const ModelConfig& config) {
-  const int32_t parts = std::max(cuda::small_m_parts(q_width(config), config.hidden_size),
-                                 cuda::small_m_parts(mlp_width(config), config.hidden_size));
-  return parts * cuda::kSmallMRowsMax * config.hidden_size;
+int64_t num_part_floats(const ModelConfig& config, int32_t num_parts) {
+  return num_parts * cuda::kSmallMRowsMax * config.hidden_size;
 }
 
 }  // namespace
@@ -55,9 +53,11 @@ cuda::PagedCache CudaKvCache::paged(size_t layer, int32_t size, int32_t head_dim
 }
 
 CudaDecoder::CudaDecoder(const ModelConfig& config, const CudaWeights& weights,
-                         CudaAdapterSlots* adapters, const CudaStream& stream, int64_t rows_max,
-                         int64_t samples_max, int64_t positions_max)
+                         CudaAdapterSlots* adapters, const CudaStream& stream,
+                         const cuda::Tuning& tuning, int64_t rows_max, int64_t samples_max,
+                         int64_t positions_max)
     : config_(config),
+      tuning_(tuning),
       adapters_(adapters),
       stream_(stream),
       type_(weights.type()),
@@ -89,8 +89,11 @@ CudaDecoder::CudaDecoder(const ModelConfig& config, const CudaWeights& weights,
   attended_ = rows(rows_max, q_width(config));
   gate_up_ = rows(rows_max, 2 * mlp_width(config));
   activated_ = rows(rows_max, mlp_width(config));
-  parts_ =
-      at::empty({num_part_floats(config)}, at::TensorOptions(stream.device()).dtype(at::kFloat));
+  const int32_t parts =
+      std::max(cuda::small_m_parts(tuning, q_width(config), config.hidden_size),
+               cuda::small_m_parts(tuning, mlp_width(config), config.hidden_size));
+  parts_ = at::empty({num_part_floats(config, parts)},
+                     at::TensorOptions(stream.device()).dtype(at::kFloat));
   for (at::Tensor* picked : {&picked_x_, &picked_delta_, &picked_normed_})
     *picked = rows(samples_max, config.hidden_size);
   logits_ = at::empty({samples_max, config.vocab_size},
@@ -108,7 +111,7 @@ double CudaDecoder::bytes_needed(const ModelConfig& config, int64_t element_size
       config.moe.has_value() ? EngineMixture::bytes_needed(config, element_size, rows_max) : 0;
   return static_cast<double>(rows_max) * of_row * static_cast<double>(element_size) + mixture +
          static_cast<double>(samples_max) * sampled +
-         sizeof(float) * static_cast<double>(num_part_floats(config)) +
+         sizeof(float) * static_cast<double>(num_part_floats(config, cuda::kSmallMPartsMax)) +
          static_cast<double>(positions_max) * config.attention.rotary_dim * sizeof(float);
 }
 
@@ -203,7 +206,7 @@ int32_t CudaDecoder::parts_of(const CudaStepRows& rows, const CudaLinear& linear
                           rows.count <= cuda::kSmallMRowsMax && linear.fp8 == nullptr &&
                           !linear.bias.defined() && address % 16 == 0;
   if (!is_small_m) return 0;
-  return cuda::small_m_parts(linear.transposed.size(0), linear.transposed.size(1));
+  return cuda::small_m_parts(tuning_, linear.transposed.size(0), linear.transposed.size(1));
 }
 
 Status CudaDecoder::add(const CudaStepRows& rows, const at::Tensor& x, const Linear& linear) {

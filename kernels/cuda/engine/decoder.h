@@ -17,7 +17,7 @@
 #include "kernels/cuda/engine/adapter_slots.h"
 #include "kernels/cuda/engine/mixture.h"
 #include "kernels/cuda/memory/weights.h"
-#include "kernels/cuda/ops/cuda_gemms.h"
+#include "kernels/cuda/ops/cuda_tuning.h"
 #include "kernels/models/config.h"
 
 namespace primerl {
@@ -56,8 +56,8 @@ class CudaDecoder {
   /// up to `rows_max` rows, of which `samples_max` are sampled at a time. Positions are less than
   /// `positions_max`.
   CudaDecoder(const ModelConfig& config, const CudaWeights& weights, CudaAdapterSlots* adapters,
-              const CudaStream& stream, int64_t rows_max, int64_t samples_max,
-              int64_t positions_max);
+              const CudaStream& stream, const cuda::Tuning& tuning, int64_t rows_max,
+              int64_t samples_max, int64_t positions_max);
 
   /// From now on the GEMMs of layers are FP8, with the weights that weights_changed() quantises.
   void use_fp8();
@@ -90,7 +90,7 @@ class CudaDecoder {
   /// The residual stream after the last stage: [count, hidden], in fp32 on the host.
   at::Tensor hidden(int64_t count) const;
 
-  /// Bytes that it allocates beside weights and cache.
+  /// Bytes that it allocates at most beside weights and cache, on any device.
   static double bytes_needed(const ModelConfig& config, int64_t element_size, int64_t rows_max,
                              int64_t samples_max, int64_t positions_max);
 
@@ -134,6 +134,7 @@ class CudaDecoder {
   void make_angles(int64_t positions_max);
 
   const ModelConfig& config_;
+  const cuda::Tuning tuning_;
   CudaAdapterSlots* const adapters_;  // or null
   const CudaStream& stream_;
   const at::ScalarType type_;

@@ -30,18 +30,18 @@ HeadShape heads_on_cuda(const ModelConfig& config) {
 }
 
 /// A power of two, so that there are few kinds of steps.
-int32_t num_splits_of(const ModelConfig& config, int64_t rows, int64_t keys_max,
-                      int32_t num_processors) {
-  const int32_t most = cuda::decode_splits(rows, heads_on_cuda(config), keys_max, num_processors);
+int32_t num_splits_of(const cuda::Tuning& tuning, const ModelConfig& config, int64_t rows,
+                      int64_t keys_max) {
+  const int32_t most = cuda::decode_splits(tuning, rows, heads_on_cuda(config), keys_max);
   return static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(most)));
 }
 
 /// Floats of decode attention for any number of rows.
-int64_t workspace_of(const EngineOptions& options, const ModelConfig& config,
-                     int32_t num_processors) {
+int64_t workspace_of(const cuda::Tuning& tuning, const EngineOptions& options,
+                     const ModelConfig& config) {
   int64_t most = 1;
   for (int64_t rows = 1; rows <= options.max_running; ++rows) {
-    const int32_t splits = num_splits_of(config, rows, options.max_sequence_tokens, num_processors);
+    const int32_t splits = num_splits_of(tuning, config, rows, options.max_sequence_tokens);
     most = std::max(most, cuda::decode_workspace(rows, heads_on_cuda(config), splits));
   }
   return most;
@@ -60,7 +60,7 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
     : options_(options),
       config_(config),
       table_(config_),
-      num_processors_(facts.num_processors),
+      tuning_{.num_processors = facts.num_processors},
       has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
       stream_(stream),
       whole_(base != nullptr ? nullptr
@@ -72,7 +72,7 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
                     ? nullptr
                     : std::make_unique<CudaAdapterSlots>(table_, options, type_named(options.dtype),
                                                          stream_)),
-      decoder_(config_, weights_, adapters_.get(), stream_,
+      decoder_(config_, weights_, adapters_.get(), stream_, tuning_,
                std::max(options.max_batched_tokens, options.max_running), options.max_running,
                options.max_sequence_tokens),
       attention_(config_.attention, stream_),
@@ -86,8 +86,7 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
   const auto on_cuda = at::TensorOptions(stream_.device());
   cache_ = {at::zeros(shape, on_cuda.dtype(weights_.type())),
             at::zeros(shape, on_cuda.dtype(weights_.type())), options.block_size};
-  workspace_ =
-      at::zeros({workspace_of(options, config_, num_processors_)}, on_cuda.dtype(at::kFloat));
+  workspace_ = at::zeros({workspace_of(tuning_, options, config_)}, on_cuda.dtype(at::kFloat));
   if (options_.products == "fp8") decoder_.use_fp8();
 }
 
@@ -226,7 +225,7 @@ bool CudaEngine::is_decode_step(const StepPlan& plan) const {
 }
 
 DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
-  const int32_t splits = num_splits_of(config_, count, keys_max, num_processors_);
+  const int32_t splits = num_splits_of(tuning_, config_, count, keys_max);
   return {count,
           memory_.block_table(),
           memory_.table_stride(),

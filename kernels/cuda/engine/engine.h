@@ -119,7 +119,7 @@ class CudaEngine final : public Engine {
   const EngineOptions options_;
   const ModelConfig config_;
   const TensorTable table_;
-  const int32_t num_processors_;
+  const cuda::Tuning tuning_;
   const bool has_decode_attention_;
   // The device. The stream is declared first, because everything below uses it.
   CudaStream stream_;

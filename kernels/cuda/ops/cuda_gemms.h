@@ -40,17 +40,5 @@ inline constexpr int64_t kSmallMTerms = 128;
 inline constexpr int64_t kSmallMColumns = 32;
 inline constexpr int32_t kSmallMPartsMax = 8;
 Outcome small_m_gemm(const SmallMGemmArgs& args, Stream stream);
-/// The number of parts that fills a device best. All blocks must be resident at once, and each must
-/// request all its input at once: then this GEMM is faster than the library's. 0: no number of
-/// parts meets both conditions.
-inline int32_t small_m_parts(int64_t terms, int64_t columns) {
-  constexpr int64_t kBlocksMax = 132, kTermsOfPartMax = 768;
-  if (terms < 1 || columns % kSmallMColumns != 0) return 0;
-  for (int32_t parts = kSmallMPartsMax; parts > 0; --parts)
-    if (columns / kSmallMColumns * parts <= kBlocksMax && terms % (kSmallMTerms * parts) == 0 &&
-        terms / parts <= kTermsOfPartMax)
-      return parts;
-  return 0;
-}
 
 }  // namespace primerl::cuda

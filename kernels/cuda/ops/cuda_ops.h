@@ -17,7 +17,6 @@
 /// decode_attention changes bits.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -199,16 +198,6 @@ Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream);
 Outcome rope_decode_attention(const PagedRotaryArgs& rope, const DecodeAttentionArgs& args,
                               Stream stream);
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits);  // floats
-/// How many splits fill a device of `num_processors` for contexts of up to `length_max` tokens.
-inline int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
-                             int32_t num_processors) {
-  constexpr int64_t kKeysMin = 256;  // of a split
-  const int64_t blocks = std::max<int64_t>(1, rows) * std::max(1, heads.num_kv_heads);
-  // four blocks fit a multiprocessor
-  const int64_t wanted = (4 * num_processors + blocks - 1) / blocks;
-  const int64_t useful = std::max<int64_t>(1, length_max / kKeysMin);
-  return static_cast<int32_t>(std::min({wanted, useful, int64_t{kSplitsMax}}));
-}
 
 /// For each row's distribution p = softmax(logits * inverse_temperature): log p(label), entropy in
 /// nats, log of the normalizer. With `coefficients` the logits are overwritten by the gradient of

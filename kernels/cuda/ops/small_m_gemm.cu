@@ -4,6 +4,7 @@
 // chunk; their sums are added in order.
 #include <algorithm>
 
+#include "kernels/cuda/ops/cuda_tuning.h"
 #include "kernels/cuda/ops/launch.cuh"
 #include "kernels/cuda/ops/mma.cuh"
 #include "kernels/cuda/ops/pipeline.cuh"
@@ -23,6 +24,7 @@ constexpr int kSteps = kChunk / kMmaTerms / kQuarters;  // of a quarter
 // memory (compute capability 8.6, for example) it is the smaller number.
 constexpr int kStagesMost = 6;
 constexpr int kStagesFewest = 4;
+static_assert(kStagesMost * kChunk == Tuning{}.small_m_terms_max);
 
 using OfWeights = SwizzledTile<kColumns, kPieces>;
 using OfRows = SwizzledTile<kRows, kPieces>;
