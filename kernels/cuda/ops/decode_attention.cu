@@ -5,17 +5,12 @@
 // keys and values of the next stages are copied while one stage is used. A thread reads only its
 // own copies, so threads do not wait for each other. If RoPE is applied first, each warp has a head
 // of the row.
-#include <algorithm>
-
-#include "kernels/cuda/ops/pipeline.cuh"
+#include "kernels/cuda/ops/decode_keys.cuh"
 #include "kernels/cuda/ops/rope.cuh"
 
 namespace primerl::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kChannels = 8;  // of a lane
-constexpr int kRingBytes = 32 << 10;
 constexpr float kLowest = -1e30F;
 constexpr float kLog2E = 1.44269504088896341F;
 
@@ -24,24 +19,6 @@ struct PartStats {
   float largest;  // of the scores, in powers of two
   float total;
 };
-
-struct DecodeRange {
-  int begin;   // a multiple of kAlign
-  int end;     // one past the last key of the part
-  int lowest;  // the first key that the query sees
-};
-constexpr int kAlign = 4;
-
-__device__ __forceinline__ DecodeRange range_of(const DecodeAttentionArgs& args, int step) {
-  const int length = args.lengths[blockIdx.x];
-  const int lowest = args.window > 0 ? max(0, length - args.window) : 0;
-  const int aligned = lowest / kAlign * kAlign, splits = gridDim.z;
-  const int share = (max(0, length - aligned) + splits - 1) / splits;
-  const int chunk = (share + step - 1) / step * step;
-  const int64_t begin = aligned + static_cast<int64_t>(blockIdx.z) * chunk;
-  return {static_cast<int>(min(begin, static_cast<int64_t>(length))),
-          static_cast<int>(min(begin + chunk, static_cast<int64_t>(length))), lowest};
-}
 
 /// Writes one channel of a head, after its parts are combined.
 template <class T>
@@ -57,52 +34,6 @@ __device__ __forceinline__ void finish(const DecodeAttentionArgs& args, int64_t 
   const float out = stats.total > 0 ? sum / stats.total : 0.0F;
   static_cast<T*>(args.out)[at * args.heads.head_dim + channel] = from_float<T>(out);
 }
-
-/// A ring of stages in shared memory for keys and values of a team. Each thread reads only its own
-/// copies, so it waits only for those. Registers instead of shared memory would let fewer warps fit
-/// a multiprocessor, with fewer loads in flight.
-template <class T, int kKeys>
-class Ring {
- public:
-  static constexpr int kPieces = kChannels * static_cast<int>(sizeof(T)) / 16;  // of 16 bytes
-  static constexpr int kStagePieces = kThreads * 2 * kKeys * kPieces;
-  static constexpr int kStages = kRingBytes / 16 / kStagePieces;
-  using Stages = StageRing<kStages, kStagePieces>;
-  static_assert(kStages >= 1 && Stages::kBytes == kRingBytes);
-
-  __device__ explicit Ring(uint4* memory) : own_(memory + threadIdx.x) {}
-
-  /// Copies keys and values of one stage, `stride` elements apart.
-  __device__ __forceinline__ void ask(int stage, const T* keys, const T* values, int64_t stride) {
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) ask_one(stage, k, keys + k * stride);
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) ask_one(stage, kKeys + k, values + k * stride);
-  }
-  __device__ __forceinline__ Pack<T, kChannels> key(int stage, int k) const { return at(stage, k); }
-  __device__ __forceinline__ Pack<T, kChannels> value(int stage, int k) const {
-    return at(stage, kKeys + k);
-  }
-
- private:
-  __device__ __forceinline__ uint4* piece(int stage, int i) const {
-    return own_.at(stage) + i * kPieces * kThreads;
-  }
-  __device__ __forceinline__ void ask_one(int stage, int i, const T* from) {
-#pragma unroll
-    for (int j = 0; j < kPieces; ++j)
-      cp_async(piece(stage, i) + j * kThreads, from + j * kVector<T>);
-  }
-  __device__ __forceinline__ Pack<T, kChannels> at(int stage, int i) const {
-    Pack<T, kChannels> pack;
-#pragma unroll
-    for (int j = 0; j < kPieces; ++j)
-      reinterpret_cast<uint4*>(&pack)[j] = piece(stage, i)[j * kThreads];
-    return pack;
-  }
-
-  Stages own_;
-};
 
 /// The heads of a row to which a block applies RoPE, one after the other by each warp: queries,
 /// then key and value. Key and value are written to `offset` of the cache; below 0: they are not
@@ -149,7 +80,7 @@ __device__ __forceinline__ void apply_rope_to_row(const PagedRotaryArgs& rope,
   const int position = max(args.lengths[blockIdx.x] - 1, 0);
   const T* heads =
       static_cast<const T*>(rope.qkv.data) + blockIdx.x * heads_of_block.row_heads() * kDim;
-  for (int task = warp; task < kGroup + 2; task += kThreads / kWarp) {
+  for (int task = warp; task < kGroup + 2; task += kDecodeThreads / kWarp) {
     const bool is_query = task < kGroup, is_value = task == kGroup + 1;
     const int head = heads_of_block.head_of<kGroup>(task);
     if (head < 0) continue;
@@ -159,7 +90,7 @@ __device__ __forceinline__ void apply_rope_to_row(const PagedRotaryArgs& rope,
       const auto add = [&](const Added& added) {
         added.add_to(added.ask(lora_delta, blockIdx.x), lane, x, shared[warp]);
       };
-      if (kGroup + 2 <= kThreads / kWarp || task == warp)
+      if (kGroup + 2 <= kDecodeThreads / kWarp || task == warp)
         add(first_added);
       else
         add(Added(lora_delta, blockIdx.x, int64_t{head} * kDim, kDim));
@@ -178,120 +109,69 @@ __device__ __forceinline__ void apply_rope_to_row(const PagedRotaryArgs& rope,
   }
 }
 
-/// Blocks per multiprocessor: limited by the shared memory of the rings, or by the registers of the
-/// LoRA delta.
-template <int kDim, int kGroup, class Delta>
-constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : (kIsAdapted<Delta> ? 5 : 6);
+/// The softmax of a team's keys so far: sums of values with weights e^(score - largest).
+template <class Shape>
+class TeamSums {
+ public:
+  static constexpr int kGroup = Shape::kGroup, kKeys = Shape::kKeys;
+  using Query = float[kGroup][kDecodeChannels];
 
-template <class T, int kDim, int kGroup, bool kAppliesRope, class Delta>
-__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, Delta>))
-    decode_kernel(DecodeAttentionArgs args, PagedRotaryArgs rope,
-                  const __grid_constant__ Delta lora_delta) {
-  constexpr int kLanes = kDim / kChannels, kTeams = kThreads / kLanes;
-  constexpr int kKeys = kGroup >= 8 ? 2 : kAlign;  // of a team and stage
-  constexpr int kStageKeys = kTeams * kKeys;
-  using Keys = Ring<T, kKeys>;
-  constexpr int kAhead = Keys::kStages;
-  // At the end the sums of the teams reuse the memory of the ring.
-  __shared__ uint4 memory[kRingBytes / sizeof(uint4)];
-  auto* const sums = reinterpret_cast<float(*)[kGroup][kDim]>(memory);
-  static_assert(sizeof(float) * kTeams * kGroup * kDim <= kRingBytes);
-  __shared__ PartStats stats[kTeams][kGroup];
-  const int team = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const auto [num_heads, num_kv_heads, d] = args.heads;
-  const int group = num_heads / num_kv_heads, tiles = (group + kGroup - 1) / kGroup;
-  const int kv_head = blockIdx.y / tiles, tile = blockIdx.y % tiles;
-  const int first_head = kv_head * group + tile * kGroup;
-  const int count = min(kGroup, group - tile * kGroup);
-
-  const DecodeRange range = range_of(args, kTeams * kAlign);
-  const int begin = range.begin + team * kKeys;
-  const int32_t* table = args.block_table + blockIdx.x * args.table_stride;
-  const int size = args.cache.block_size, shift = __ffs(size) - 1;
-  const int64_t offset = kv_head * args.cache.head_stride + lane * kChannels;
-  const T* keys = static_cast<const T*>(args.cache.keys) + offset;
-  const T* values = static_cast<const T*>(args.cache.values) + offset;
-  Keys ring(memory);
-  // Keys of a stage are in one block of the cache. Keys after the last one are loaded but not used.
-  const auto block_of = [&](int t) { return t < range.end ? table[t >> shift] : 0; };
-  const auto ask = [&](int stage, int t, int block) {
-    const int64_t at = block * args.cache.block_stride + (t & (size - 1)) * args.cache.row_stride;
-    ring.ask(stage, keys + at, values + at, args.cache.row_stride);
-  };
-  start_next_kernel();
-  if constexpr (!kAppliesRope) wait_for_last_kernel();
-  // Keys before the row's own are in the cache already. Its own key is only in the last stage of a
-  // team.
-  const int length = args.lengths[blockIdx.x];
-  const auto is_there = [&](int t) { return !kAppliesRope || t + kKeys < length; };
-  int blocks[kAhead];
+  __device__ __forceinline__ TeamSums() {
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) blocks[i] = block_of(begin + i * kStageKeys);
-  int next_block = block_of(begin + kAhead * kStageKeys);
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int t = begin + i * kStageKeys;
-    if (t < range.end && is_there(t)) ask(i, t, blocks[i]);
-    cp_async_commit();
+    for (int g = 0; g < kGroup; ++g) largest_[g] = kLowest;
   }
 
-  float query[kGroup][kChannels] = {};
-  if constexpr (kAppliesRope) {
-    __shared__ __align__(16) float queries[kGroup][kDim], shared[kThreads / kWarp][kDim];
-    RopeHeads heads_of_block{args.heads, first_head, count, kv_head, -1};
-    if (range.begin < range.end && range.end == length)
-      heads_of_block.offset = table[(length - 1) >> shift] * args.cache.block_stride +
-                              ((length - 1) & (size - 1)) * args.cache.row_stride +
-                              kv_head * args.cache.head_stride;
-    const auto added = ask_added<T, kDim, kGroup>(heads_of_block, lora_delta);
-    wait_for_last_kernel();
-    apply_rope_to_row<T>(rope, args, heads_of_block, lora_delta, added, queries, shared);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int t = begin + i * kStageKeys;
-      if (t >= range.end || is_there(t)) continue;
-      ask(i, t, blocks[i]);
-      cp_async_commit();
-      cp_async_wait<0>();
-    }
-#pragma unroll
-    for (int g = 0; g < kGroup; ++g)
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c)
-        query[g][c] = g < count ? queries[g][lane * kChannels + c] : 0.0F;
-  } else {
-    const T* q = static_cast<const T*>(args.q) + lane * kChannels +
-                 (static_cast<int64_t>(blockIdx.x) * num_heads + first_head) * kDim;
-#pragma unroll
-    for (int g = 0; g < kGroup; ++g)
-      if (g < count) load(q + g * kDim, query[g]);
-  }
-#pragma unroll
-  for (int g = 0; g < kGroup; ++g)
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) query[g][c] *= args.scale * kLog2E;
-
-  // Lanes of other teams may be in another stage.
-  const unsigned team_mask = kLanes == kWarp ? kAllLanes
-                                             : ((1U << (kLanes % kWarp)) - 1U)
-                                                   << (threadIdx.x % kWarp / kLanes * kLanes);
-  float sum[kGroup][kChannels] = {};
-  float largest[kGroup], total[kGroup] = {};
-#pragma unroll
-  for (int g = 0; g < kGroup; ++g) largest[g] = kLowest;
-  int stage = 0;  // index in the ring
-  for (int t = begin; t < range.end; t += kStageKeys) {
-    cp_async_wait<kAhead - 1>();
+  /// Adds a stage, whose first key is t.
+  template <class Keys>
+  __device__ __forceinline__ void add(const Keys& keys, int stage, int t, const Query& query) {
     float scores[kKeys][kGroup] = {};
+    multiply(keys, stage, query, scores);
+    bool is_seen[kKeys];
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) is_seen[k] = keys.is_seen(t + k);
+    weigh(is_seen, scores);
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k)
+      if (is_seen[k]) {
+        const auto value = keys.value(stage, k);
+#pragma unroll
+        for (int c = 0; c < kDecodeChannels; ++c) {
+          const float v = to_float(value.at[c]);
+#pragma unroll
+          for (int g = 0; g < kGroup; ++g) sum_[g][c] += scores[k][g] * v;
+        }
+      }
+  }
+  /// Writes the sums and statistics of the team.
+  __device__ __forceinline__ void write(float (&sums)[kGroup][Shape::kDim],
+                                        PartStats (&stats)[kGroup]) const {
+    const int lane = Shape::lane();
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g) {
+#pragma unroll
+      for (int c = 0; c < kDecodeChannels; ++c) sums[g][lane * kDecodeChannels + c] = sum_[g][c];
+      if (lane == 0) stats[g] = {largest_[g], total_[g]};
+    }
+  }
+
+ private:
+  /// The scores of a stage's keys.
+  template <class Keys>
+  static __device__ __forceinline__ void multiply(const Keys& keys, int stage, const Query& query,
+                                                  float (&scores)[kKeys][kGroup]) {
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) {
-      const Pack<T, kChannels> key = ring.key(stage, k);
+      const auto key = keys.key(stage, k);
 #pragma unroll
       for (int g = 0; g < kGroup; ++g)
 #pragma unroll
-        for (int c = 0; c < kChannels; ++c) scores[k][g] += to_float(key.at[c]) * query[g][c];
+        for (int c = 0; c < kDecodeChannels; ++c) scores[k][g] += to_float(key.at[c]) * query[g][c];
     }
+    // Lanes of other teams may be in another stage.
+    constexpr int kLanes = Shape::kLanes;
+    const unsigned team_mask = kLanes == kWarp ? kAllLanes
+                                               : ((1U << (kLanes % kWarp)) - 1U)
+                                                     << (threadIdx.x % kWarp / kLanes * kLanes);
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2)
 #pragma unroll
@@ -299,76 +179,135 @@ __global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup, Delta>))
 #pragma unroll
         for (int g = 0; g < kGroup; ++g)
           scores[k][g] += __shfl_xor_sync(team_mask, scores[k][g], step);
-    bool is_seen[kKeys];
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) is_seen[k] = t + k < range.end && t + k >= range.lowest;
+  }
+  /// Makes weights of the scores, and scales what was added before.
+  __device__ __forceinline__ void weigh(const bool (&is_seen)[kKeys],
+                                        float (&scores)[kKeys][kGroup]) {
 #pragma unroll
     for (int g = 0; g < kGroup; ++g) {
-      float most = largest[g];
+      float most = largest_[g];
 #pragma unroll
       for (int k = 0; k < kKeys; ++k)
         if (is_seen[k]) most = fmaxf(most, scores[k][g]);
-      const float shrink = exp2f(largest[g] - most);
-      largest[g] = most;
-      total[g] *= shrink;
+      const float shrink = exp2f(largest_[g] - most);
+      largest_[g] = most;
+      total_[g] *= shrink;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) sum[g][c] *= shrink;
+      for (int c = 0; c < kDecodeChannels; ++c) sum_[g][c] *= shrink;
 #pragma unroll
       for (int k = 0; k < kKeys; ++k) {
         scores[k][g] = is_seen[k] ? exp2f(scores[k][g] - most) : 0.0F;
-        total[g] += scores[k][g];
+        total_[g] += scores[k][g];
       }
     }
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k)
-      if (is_seen[k]) {
-        const Pack<T, kChannels> value = ring.value(stage, k);
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-          const float v = to_float(value.at[c]);
-#pragma unroll
-          for (int g = 0; g < kGroup; ++g) sum[g][c] += scores[k][g] * v;
-        }
-      }
-    const int after = t + kAhead * kStageKeys;
-    if (after < range.end) {
-      ask(stage, after, next_block);
-      next_block = block_of(after + kStageKeys);
-    }
-    cp_async_commit();
-    stage = Keys::Stages::next(stage);
   }
 
-  __syncthreads();  // the ring is read
+  float sum_[kGroup][kDecodeChannels] = {};
+  float largest_[kGroup], total_[kGroup] = {};
+};
+
+/// The lane's channels of the block's queries, from `q`.
+template <class Shape, class Heads>
+__device__ __forceinline__ void load_queries(const DecodeAttentionArgs& args, const Heads& heads,
+                                             float (&query)[Shape::kGroup][kDecodeChannels]) {
+  const auto* q =
+      static_cast<const typename Shape::Type*>(args.q) + Shape::lane() * kDecodeChannels +
+      (static_cast<int64_t>(blockIdx.x) * args.heads.num_heads + heads.first) * Shape::kDim;
 #pragma unroll
-  for (int g = 0; g < kGroup; ++g) {
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) sums[team][g][lane * kChannels + c] = sum[g][c];
-    if (lane == 0) stats[team][g] = {largest[g], total[g]};
-  }
+  for (int g = 0; g < Shape::kGroup; ++g)
+    if (g < heads.count) load(q + g * Shape::kDim, query[g]);
+}
+
+/// The same from qkv: applies RoPE to the row, and writes its key and value to the cache.
+template <class Shape, class Heads, class Keys, class Delta>
+__device__ __forceinline__ void rope_queries(const PagedRotaryArgs& rope,
+                                             const DecodeAttentionArgs& args, const Heads& heads,
+                                             const Delta& lora_delta, Keys& keys,
+                                             float (&query)[Shape::kGroup][kDecodeChannels]) {
+  using T = typename Shape::Type;
+  constexpr int kDim = Shape::kDim, kGroup = Shape::kGroup;
+  __shared__ __align__(16) float queries[kGroup][kDim], shared[kDecodeThreads / kWarp][kDim];
+  const RopeHeads heads_of_block{args.heads, heads.first, heads.count, heads.kv_head,
+                                 keys.offset_of_own(heads.kv_head)};
+  const auto added = ask_added<T, kDim, kGroup>(heads_of_block, lora_delta);
+  wait_for_last_kernel();
+  apply_rope_to_row<T>(rope, args, heads_of_block, lora_delta, added, queries, shared);
   __syncthreads();
-  for (int i = threadIdx.x; i < count * kDim; i += kThreads) {
+  keys.copy_own();
+#pragma unroll
+  for (int g = 0; g < kGroup; ++g)
+#pragma unroll
+    for (int c = 0; c < kDecodeChannels; ++c)
+      query[g][c] = g < heads.count ? queries[g][Shape::lane() * kDecodeChannels + c] : 0.0F;
+}
+
+/// Combines the teams in order, and writes the block's part of the result.
+template <class Shape, class Heads>
+__device__ __forceinline__ void combine_teams(const DecodeAttentionArgs& args, const Heads& heads,
+                                              const float (*sums)[Shape::kGroup][Shape::kDim],
+                                              const PartStats (*stats)[Shape::kGroup]) {
+  constexpr int kDim = Shape::kDim;
+  for (int i = threadIdx.x; i < heads.count * kDim; i += kDecodeThreads) {
     const int g = i / kDim, channel = i % kDim;
     PartStats all{kLowest, 0};
     float out = 0;
-    for (int n = 0; n < kTeams; ++n) all.largest = fmaxf(all.largest, stats[n][g].largest);
-    for (int n = 0; n < kTeams; ++n) {
+    for (int n = 0; n < Shape::kTeams; ++n) all.largest = fmaxf(all.largest, stats[n][g].largest);
+    for (int n = 0; n < Shape::kTeams; ++n) {
       const float shrink = exp2f(stats[n][g].largest - all.largest);
       all.total += stats[n][g].total * shrink;
       out += sums[n][g][channel] * shrink;
     }
-    const int64_t head = first_head + g;
+    const int64_t head = heads.first + g;
     if (gridDim.z == 1) {
-      finish<T>(args, head, channel, out, all);
+      finish<typename Shape::Type>(args, head, channel, out, all);
       continue;
     }
     const int64_t part =
-        (static_cast<int64_t>(blockIdx.x) * num_heads + head) * gridDim.z + blockIdx.z;
+        (static_cast<int64_t>(blockIdx.x) * args.heads.num_heads + head) * gridDim.z + blockIdx.z;
     float* to = args.workspace + part * (kDim + 2);
     to[channel] = out;
     if (channel == 0) to[kDim] = all.largest;
     if (channel == 0) to[kDim + 1] = all.total;
   }
+}
+
+/// Blocks per multiprocessor: limited by the shared memory of the rings, or by the registers of the
+/// LoRA delta.
+template <int kDim, int kGroup, class Delta>
+constexpr int kBlocksMin = kDim > 128 || kGroup > 2 ? 1 : (kIsAdapted<Delta> ? 5 : 6);
+
+template <class T, int kDim, int kGroup, bool kAppliesRope, class Delta>
+__global__ void __launch_bounds__(kDecodeThreads, (kBlocksMin<kDim, kGroup, Delta>))
+    decode_kernel(DecodeAttentionArgs args, PagedRotaryArgs rope,
+                  const __grid_constant__ Delta lora_delta) {
+  using Shape = DecodeShape<T, kDim, kGroup>;
+  // At the end the sums of the teams reuse the memory of the ring.
+  __shared__ uint4 memory[kDecodeRingBytes / sizeof(uint4)];
+  auto* const sums_of_teams = reinterpret_cast<float(*)[kGroup][kDim]>(memory);
+  static_assert(sizeof(float) * Shape::kTeams * kGroup * kDim <= kDecodeRingBytes);
+  __shared__ PartStats stats[Shape::kTeams][kGroup];
+  const HeadsOfBlock<Shape> heads(args.heads);
+  TeamKeys<Shape, kAppliesRope> keys(args, heads.kv_head, memory);
+  start_next_kernel();
+  if constexpr (!kAppliesRope) wait_for_last_kernel();
+  keys.start();
+
+  float query[kGroup][kDecodeChannels] = {};
+  if constexpr (kAppliesRope)
+    rope_queries<Shape>(rope, args, heads, lora_delta, keys, query);
+  else
+    load_queries<Shape>(args, heads, query);
+#pragma unroll
+  for (int g = 0; g < kGroup; ++g)
+#pragma unroll
+    for (int c = 0; c < kDecodeChannels; ++c) query[g][c] *= args.scale * kLog2E;
+
+  TeamSums<Shape> sums;
+  keys.for_stages([&](int stage, int t) { sums.add(keys, stage, t, query); });
+  __syncthreads();  // the ring is read
+  sums.write(sums_of_teams[Shape::team()], stats[Shape::team()]);
+  __syncthreads();
+  combine_teams<Shape>(args, heads, sums_of_teams, stats);
 }
 
 /// One block per row and head, one thread per channel.
@@ -397,14 +336,14 @@ void start(const DecodeAttentionArgs& args, const PagedRotaryArgs* rope, Stream 
   const dim3 grid(static_cast<unsigned>(args.rows), args.heads.num_kv_heads * tiles,
                   args.num_splits);
   if (rope == nullptr)
-    launch(decode_kernel<T, kDim, kGroup, false, NoLoraDelta>, grid, kThreads, 0, stream, args,
-           PagedRotaryArgs{}, NoLoraDelta{});
+    launch(decode_kernel<T, kDim, kGroup, false, NoLoraDelta>, grid, kDecodeThreads, 0, stream,
+           args, PagedRotaryArgs{}, NoLoraDelta{});
   else if (rope->qkv.lora_delta == nullptr)
-    launch(decode_kernel<T, kDim, kGroup, true, NoLoraDelta>, grid, kThreads, 0, stream, args,
+    launch(decode_kernel<T, kDim, kGroup, true, NoLoraDelta>, grid, kDecodeThreads, 0, stream, args,
            *rope, NoLoraDelta{});
   else
-    launch(decode_kernel<T, kDim, kGroup, true, LoraDelta>, grid, kThreads, 0, stream, args, *rope,
-           *rope->qkv.lora_delta);
+    launch(decode_kernel<T, kDim, kGroup, true, LoraDelta>, grid, kDecodeThreads, 0, stream, args,
+           *rope, *rope->qkv.lora_delta);
   if (args.num_splits == 1) return;
   const dim3 heads(static_cast<unsigned>(args.rows), args.heads.num_heads);
   combine_kernel<T><<<heads, kDim, 0, stream>>>(args);
