@@ -1,17 +1,39 @@
-// The links of a group: routing and releasing emissions, batches and grants, peers, the ledger.
+#include "runtime/exec/group_links.h"
+
 #include <algorithm>
 
-#include "runtime/exec/group_body.h"
+#include "runtime/exec/link_state.h"
 
 namespace primerl {
 
-void ActorGroup::Body::release(Running& running, Time now) {
-  for (PendingEmission& emission : running.emissions) route(running, emission, now);
+GroupLinks::GroupLinks(GroupCommon& common)
+    : common_(common),
+      inbox_(*setup().plan, *setup().wiring, setup().group, setup().step_source != nullptr),
+      peers_(common) {
+  for (const InLink& in : inbox_.links) in_peer_.push_back(peers_.index_of(in.link->sender_group));
+  for (const OutLink& out : common_.flow->links)
+    out_peer_.push_back(peers_.index_of(out.link->target_group));
+  choose_observed();
+}
+
+void GroupLinks::choose_observed() {
+  observes_.clear();
+  for (const OutLink& out : common_.flow->links)
+    observes_.push_back(setup().observer != nullptr && setup().observer->wants_emissions(out.id));
+}
+
+void GroupLinks::release(Running& running) {
+  for (PendingEmission& emission : running.emissions) route(running, emission);
   running.emissions.clear();
 }
 
-void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time now) {
-  auto& flow = *common_->flow;
+void GroupLinks::forget_emissions() {
+  observed_.clear();
+  num_emissions_ = 0;
+}
+
+void GroupLinks::route(Running& running, PendingEmission& emission) {
+  auto& flow = *common_.flow;
   const OutputFlow& output = flow.outputs[running.index()][emission.output];
   if (output.links.empty()) return;  // an optional output that is not connected
   Envelope& envelope = emission.envelope;
@@ -24,7 +46,7 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
     OutLink& only = flow.links[output.links.front()];
     const bool reaches =
         output.port->routing != Routing::kToOrigin || only.link->target == envelope.origin;
-    if (serves(only) && reaches) return emit_on(only, std::move(envelope), now);
+    if (serves(only) && reaches) return emit_on(only, std::move(envelope));
   }
   const InstanceId target =
       output.port->routing == Routing::kToOrigin ? envelope.origin : emission.target;
@@ -53,10 +75,10 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
         if (out.link->target != target) continue;
         break;
     }
-    if (last != nullptr) emit_on(*last, Envelope(envelope), now);
+    if (last != nullptr) emit_on(*last, Envelope(envelope));
     last = &out;
   }
-  if (last != nullptr) return emit_on(*last, std::move(envelope), now);
+  if (last != nullptr) return emit_on(*last, std::move(envelope));
   // There is no target: the tenant has no receiving instance, the last keyed target has died, or
   // the origin is not connected to this instance (an envelope of another process may name such an
   // origin). Only in these cases a message may be dropped.
@@ -69,57 +91,45 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
   running.count("without_target", 1);
 }
 
-void ActorGroup::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
+void GroupLinks::emit_on(OutLink& out, Envelope&& envelope) {
   envelope.edge = out.link->edge;
   envelope.target = out.link->target;
   // Counts emissions, not shipped messages. A latest_wins message that is overwritten in the outbox
   // leaves a gap, so a sequence number does not depend on when credit arrived.
   envelope.sequence = out.is_live ? out.num_emitted.get() + 1 : 0;
-  ++num_step_emissions_;
-  if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
-  set_now(now);
+  ++num_emissions_;
+  if (observes_[out.link->out_index]) observed_.push_back({out.id, envelope});
   if (setup().step_source != nullptr && out.is_live && out.link->is_remote) {
     const EmissionFate fate =
         setup().step_source->emission_fate(out.id, envelope.sequence, out.num_shipped.get());
     if (fate != EmissionFate::kSend && fate != EmissionFate::kSendLater)
-      return common_->flow->emit_known(out, envelope, fate);
-    if (common_->flow->emit(out, envelope, fate)) ship(out, std::move(envelope));
+      return common_.flow->emit_known(out, envelope, fate);
+    if (common_.flow->emit(out, envelope, fate)) ship(out, std::move(envelope));
     return;
   }
-  if (common_->flow->emit(out, envelope)) ship(out, std::move(envelope));
+  if (common_.flow->emit(out, envelope)) ship(out, std::move(envelope));
 }
 
-void ActorGroup::Body::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
-  common_->flow->grant(out, num_messages, num_bytes, [this](OutLink& link, Envelope&& envelope) {
+void GroupLinks::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
+  common_.flow->grant(out, num_messages, num_bytes, [this](OutLink& link, Envelope&& envelope) {
     ship(link, std::move(envelope));
   });
 }
 
-void ActorGroup::Body::ship(OutLink& out, Envelope&& envelope) {
+void GroupLinks::ship(OutLink& out, Envelope&& envelope) {
   num_shipped_.add(1);
   const uint32_t peer = out_peer_[out.link->out_index];
-  if (peer == Inbox::kNone) {
+  if (peer == PeerBatches::kNone) {
     num_received_.add(1);
     const Status taken = inbox_.receive(out.link->in_index, std::move(envelope), now_);
     CHECK(taken.ok(), "a group refused a message of its own");
     check_bound(inbox_.links[out.link->in_index]);
     return;
   }
-  auto& open = batches_[peer];
-  if (!open.is_due) {
-    touch(peer);
-    open.is_due = true;
-  }
-  open.batch.messages.emplace_back(out.id, std::move(envelope));
+  peers_.add(peer, out.id, std::move(envelope));
 }
 
-void ActorGroup::Body::touch(uint32_t peer) {
-  if (batches_[peer].is_touched) return;
-  batches_[peer].is_touched = true;
-  touched_.push_back(peer);
-}
-
-void ActorGroup::Body::settle(const Input& input) {
+void GroupLinks::acknowledge(const Input& input) {
   InLink& in = inbox_.links[input.in_index];
   in.num_handled.add(1);
   in.num_in_hand.set(0);
@@ -131,18 +141,17 @@ void ActorGroup::Body::settle(const Input& input) {
   if (!input.is_stored) grant_when_due(input.in_index);
 }
 
-void ActorGroup::Body::grant_when_due(uint32_t in_index) {
+void GroupLinks::grant_when_due(uint32_t in_index) {
   InLink& in = inbox_.links[in_index];
   const uint32_t peer = in_peer_[in_index];
-  if (peer == Inbox::kNone) {
-    OutLink& out = common_->flow->links[in.link->out_index];
+  if (peer == PeerBatches::kNone) {
+    OutLink& out = common_.flow->links[in.link->out_index];
     grant(out, in.settled_messages, in.settled_bytes);
     return;
   }
-  auto& open = batches_[peer];
   if (!in.is_ungranted) {
     in.is_ungranted = true;
-    open.ungranted.push_back(in_index);
+    peers_.request_grant(peer, in_index);
   }
   // Bytes are granted at once when no message of the link waits here. Otherwise a message larger
   // than the rest of the window would wait forever.
@@ -151,48 +160,11 @@ void ActorGroup::Body::grant_when_due(uint32_t in_index) {
   if (!is_last && in.settled_messages - in.granted_messages < in.link->grant_messages &&
       bytes < in.link->grant_bytes)
     return;
-  mark_due(peer);
+  peers_.mark_due(peer);
 }
 
-/// The peer's batch must leave at the end of this step or burst.
-void ActorGroup::Body::mark_due(uint32_t peer) {
-  touch(peer);
-  batches_[peer].is_due = true;
-}
-
-void ActorGroup::Body::flush() {
-  for (uint32_t peer : touched_) {
-    auto& open = batches_[peer];
-    open.is_touched = false;
-    if (!std::exchange(open.is_due, false)) continue;
-    for (uint32_t index : open.ungranted) {
-      InLink& in = inbox_.links[index];
-      in.is_ungranted = false;
-      in.granted_messages = in.settled_messages;
-      in.granted_bytes = in.settled_bytes;
-      open.batch.grants.push_back({in.id, in.settled_messages, in.settled_bytes, in.incarnation});
-    }
-    open.ungranted.clear();
-    open.batch.cut = cut_;
-    setup().executor->ship(std::move(open.batch));
-    open.batch.messages.clear();
-    open.batch.grants.clear();
-  }
-  touched_.clear();
-}
-
-Status ActorGroup::Body::accept(MessageBatch&& batch, Time now) {
-  set_now(now);
-  const uint32_t peer = peer_index(batch.from);
-  if (peer == Inbox::kNone)
-    return error(Code::kCorrupt, "'{}' got a batch of group {}, with which it shares no edge",
-                 planned_.name, batch.from.value);
-  if (batch.incarnation < batches_[peer].peer_incarnation) batch.grants.clear();
-  const bool is_local = setup().cuts != nullptr && !is_remote(peer);
-  if (is_local && batch.cut > cut_) cut(batch.cut, now);
-  if (is_local && batch.cut < cut_)
-    for (const BatchedMessage& message : batch.messages)
-      setup().cuts->add_in_transit(cut_, saved_message(message.link, message.envelope));
+Status GroupLinks::accept(uint32_t peer, MessageBatch&& batch) {
+  if (peers_.is_old(peer, batch.incarnation)) batch.grants.clear();
   Status first;  // first error; invalid parts are skipped, the rest of the batch is accepted
   const auto note = [&first](Status status) {
     if (first.ok() && !status.ok()) first = std::move(status);
@@ -200,43 +172,42 @@ Status ActorGroup::Body::accept(MessageBatch&& batch, Time now) {
   for (const Grant& given : batch.grants) note(accept_grant(batch.from, given));
   for (BatchedMessage& message : batch.messages) {
     num_received_.add(1);
-    note(accept_message(batch.from, std::move(message), now));
+    note(accept_message(batch.from, std::move(message)));
   }
-  after_change();
   return first;
 }
 
-Status ActorGroup::Body::accept_grant(GroupId from, const Grant& given) {
+Status GroupLinks::accept_grant(GroupId from, const Grant& given) {
   const auto& links = setup().wiring->links;
   if (given.link.index() >= links.size() ||
       links[given.link.index()].sender_group != setup().group ||
       links[given.link.index()].target_group != from)
     return error(Code::kCorrupt, "'{}' got a grant for link {}, which it does not send on",
-                 planned_.name, given.link.value);
-  OutLink& out = common_->flow->links[links[given.link.index()].out_index];
+                 common_.planned().name, given.link.value);
+  OutLink& out = common_.flow->links[links[given.link.index()].out_index];
   // Ignores credit for messages of an earlier incarnation of this group.
   if (given.incarnation != setup().incarnation || !out.is_live) return ok();
-  if (!common_->flow->may_settle(out, given.num_messages, given.num_bytes))
+  if (!common_.flow->may_settle(out, given.num_messages, given.num_bytes))
     return error(Code::kCorrupt,
                  "'{}' got a grant for {} messages and {} bytes of edge '{}', on which it has sent "
                  "{} and {}",
-                 planned_.name, given.num_messages, given.num_bytes,
+                 common_.planned().name, given.num_messages, given.num_bytes,
                  setup().plan->edge(out.link->edge).name, out.num_shipped.get(), out.bytes_shipped);
   grant(out, given.num_messages, given.num_bytes);
   return ok();
 }
 
-Status ActorGroup::Body::accept_message(GroupId from, BatchedMessage&& message, Time now) {
+Status GroupLinks::accept_message(GroupId from, BatchedMessage&& message) {
   const auto& links = setup().wiring->links;
   if (message.link.index() >= links.size() ||
       links[message.link.index()].target_group != setup().group ||
       links[message.link.index()].sender_group != from)
     return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
-                 planned_.name, message.link.value);
+                 common_.planned().name, message.link.value);
   const uint32_t in_index = links[message.link.index()].in_index;
   InLink& in = inbox_.links[in_index];
   const uint64_t settled = in.settled_messages;
-  auto status = inbox_.receive(in_index, std::move(message.envelope), now);
+  auto status = inbox_.receive(in_index, std::move(message.envelope), now_);
   if (!status.ok())
     return Error(status.error())
         .while_doing(fmt::format("edge '{}'", setup().plan->edge(in.link->edge).name));
@@ -245,7 +216,7 @@ Status ActorGroup::Body::accept_message(GroupId from, BatchedMessage&& message, 
   return ok();
 }
 
-void ActorGroup::Body::check_bound(InLink& in) {
+void GroupLinks::check_bound(InLink& in) {
   // While a record is followed, senders may be further ahead than in the recorded run.
   if (setup().step_source != nullptr) return;
   const uint64_t num_waiting = in.num_waiting.get();
@@ -260,83 +231,215 @@ void ActorGroup::Body::check_bound(InLink& in) {
           .note("a contract states too small a number: at_most, burst or work_burst"));
 }
 
-void ActorGroup::Body::peer_down(GroupId peer, uint32_t incarnation, Time now) {
-  set_now(now);
+void GroupLinks::peer_down(GroupId peer, uint32_t incarnation) {
   flush();  // ships messages written for the dead peer before the sequence numbers restart
-  for (OutLink& out : common_->flow->links)
-    if (out.link->target_group == peer) common_->flow->close(out);
+  for (OutLink& out : common_.flow->links)
+    if (out.link->target_group == peer) common_.flow->close(out);
   for (InLink& in : inbox_.links)
     if (in.link->sender_group == peer && in.incarnation <= incarnation)
       inbox_.reopen(in, incarnation + 1);
-  set_peer_incarnation(peer, incarnation + 1);
-  tell_peer_event(peer, PeerEvent::Kind::kDown, incarnation, now);
-  after_change();
+  if (const uint32_t index = peers_.index_of(peer); index != PeerBatches::kNone)
+    peers_.set_incarnation(index, incarnation + 1);
+  notify_actors(peer, PeerEvent::Kind::kDown, incarnation);
 }
 
-void ActorGroup::Body::peer_up(GroupId peer, uint32_t incarnation, Time now) {
-  set_now(now);
-  for (OutLink& out : common_->flow->links)
-    if (out.link->target_group == peer) common_->flow->reopen(out);
+void GroupLinks::peer_up(GroupId peer, uint32_t incarnation) {
+  for (OutLink& out : common_.flow->links)
+    if (out.link->target_group == peer) common_.flow->reopen(out);
   for (InLink& in : inbox_.links)
     if (in.link->sender_group == peer && in.incarnation < incarnation)
       inbox_.reopen(in, incarnation);
-  set_peer_incarnation(peer, incarnation);
-  tell_peer_event(peer, PeerEvent::Kind::kUp, incarnation, now);
-  after_change();
+  if (const uint32_t index = peers_.index_of(peer); index != PeerBatches::kNone)
+    peers_.set_incarnation(index, incarnation);
+  notify_actors(peer, PeerEvent::Kind::kUp, incarnation);
 }
 
-/// In the recorded run a peer's process died or was restarted, and its links with it, before the
-/// first actor was notified. The receiving sides follow the incarnations of the handled messages.
-void ActorGroup::Body::follow_peer(uint32_t actor, const PeerEvent& event) {
+/// The receiving sides follow the incarnations of the handled messages.
+void GroupLinks::follow_peer(uint32_t actor, const PeerEvent& event) {
   const GroupId peer = setup().plan->instance(event.instance).group;
   const bool is_up = event.kind == PeerEvent::Kind::kUp;
-  for (OutLink& out : common_->flow->links) {
+  for (OutLink& out : common_.flow->links) {
     if (out.link->target_group != peer || out.is_live == is_up) continue;
     if (is_up) {
-      common_->flow->reopen(out);
+      common_.flow->reopen(out);
     } else {
-      common_->flow->close(out);
+      common_.flow->close(out);
     }
   }
-  told_[{actor, event.instance}] = event.kind;
+  notified_[{actor, event.instance}] = event.kind;
 }
 
-void ActorGroup::Body::set_peer_incarnation(GroupId peer, uint32_t incarnation) {
-  const uint32_t index = peer_index(peer);
-  if (index == Inbox::kNone) return;
-  auto& open = batches_[index];
-  open.peer_incarnation = std::max(open.peer_incarnation, incarnation);
-}
-
-void ActorGroup::Body::tell_peer_event(GroupId peer, PeerEvent::Kind kind, uint32_t incarnation,
-                                       Time now) {
-  const auto tell = [&](uint32_t actor, InstanceId neighbour) {
+void GroupLinks::notify_actors(GroupId peer, PeerEvent::Kind kind, uint32_t incarnation) {
+  const auto notify = [&](uint32_t actor, InstanceId connected) {
     // The actor may have been notified already in its record, which ended before the next event.
-    const auto told = told_.find({actor, neighbour});
-    const bool has_heard = told != told_.end() && told->second == kind;
-    if (told != told_.end()) told_.erase(told);
-    if (has_heard) return;
+    const auto last = notified_.find({actor, connected});
+    const bool is_known = last != notified_.end() && last->second == kind;
+    if (last != notified_.end()) notified_.erase(last);
+    if (is_known) return;
     Input input;
     input.kind = StepKind::kPeer;
     input.actor = actor;
-    input.peer = {kind, neighbour, incarnation};
-    inbox_.push_control(std::move(input), now);
+    input.peer = {kind, connected, incarnation};
+    inbox_.push_control(std::move(input), now_);
   };
-  for (uint32_t actor = 0; actor < slots_.size(); ++actor) {
-    std::vector<InstanceId> neighbours;
-    for (const OutLink& out : common_->flow->links)
+  for (uint32_t actor = 0; actor < common_.planned().instances.size(); ++actor) {
+    std::vector<InstanceId> connected;
+    for (const OutLink& out : common_.flow->links)
       if (out.actor == actor && out.link->target_group == peer)
-        neighbours.push_back(out.link->target);
+        connected.push_back(out.link->target);
     for (const InLink& in : inbox_.links)
-      if (in.actor == actor && in.link->sender_group == peer) neighbours.push_back(in.link->sender);
-    std::sort(neighbours.begin(), neighbours.end());
-    neighbours.erase(std::unique(neighbours.begin(), neighbours.end()), neighbours.end());
-    for (InstanceId neighbour : neighbours) tell(actor, neighbour);
+      if (in.actor == actor && in.link->sender_group == peer) connected.push_back(in.link->sender);
+    std::sort(connected.begin(), connected.end());
+    connected.erase(std::unique(connected.begin(), connected.end()), connected.end());
+    for (InstanceId instance : connected) notify(actor, instance);
   }
 }
 
-void ActorGroup::Body::add_to(std::span<EdgeLedger> ledger) const {
-  for (const OutLink& out : common_->flow->links) {
+void GroupLinks::resume() {
+  common_.flow->resume();
+  choose_observed();
+  std::vector<uint64_t> settled;
+  for (const InLink& in : inbox_.links) settled.push_back(in.settled_messages);
+  inbox_.resume(now_);
+  for (uint32_t i = 0; i < inbox_.links.size(); ++i) {
+    const InLink& in = inbox_.links[i];
+    const bool has_ungranted =
+        in_peer_[i] != PeerBatches::kNone && in.settled_messages > in.granted_messages;
+    if (in.settled_messages == settled[i] && !has_ungranted) continue;
+    grant_when_due(i);
+    if (has_ungranted) peers_.mark_due(in_peer_[i]);
+  }
+  // If a receiver's record ended before its sender's record, more messages wait than the bound
+  // normally allows.
+  for (InLink& in : inbox_.links) {
+    const auto bound = static_cast<uint64_t>(in.link->bound);
+    in.excess = in.num_waiting.get() - std::min(in.num_waiting.get(), bound);
+  }
+}
+
+void GroupLinks::save(GroupState& state) const {
+  state.num_shipped = num_shipped_.get();
+  state.num_received = num_received_.get();
+  for (const InLink& in : inbox_.links) state.in_links.push_back(saved_link(in));
+  for (const OutLink& out : common_.flow->links) state.out_links.push_back(saved_link(out));
+  state.peers = peers_.saved();
+}
+
+/// A group that follows a record counts only what it sends and receives from now on. The two ends
+/// of a link were saved at different moments, and the end of a drain is found by the difference of
+/// these counts.
+void GroupLinks::restore_counts(const GroupState& state) {
+  const bool follows = setup().step_source != nullptr;
+  num_shipped_.set(follows ? 0 : state.num_shipped);
+  num_received_.set(follows ? 0 : state.num_received);
+}
+
+void GroupLinks::restore_in(const GroupState& state) {
+  const bool follows = setup().step_source != nullptr;
+  for (uint32_t i = 0; i < inbox_.links.size(); ++i) {
+    InLink& in = inbox_.links[i];
+    load_link(state.in_links[i], in);
+    inbox_.pause(in.actor, in.link->input, state.in_links[i].is_paused);
+    if (follows) {
+      // Grants may have been lost in transit, so all credit is granted again.
+      in.is_ungranted = false;
+      in.granted_messages = in.granted_bytes = 0;
+    } else if (in.is_ungranted && in_peer_[i] != PeerBatches::kNone) {
+      peers_.request_grant(in_peer_[i], i);
+    }
+  }
+}
+
+Status GroupLinks::restore_out(const GroupState& state) {
+  const bool follows = setup().step_source != nullptr;
+  Flow& flow = *common_.flow;
+  for (uint32_t i = 0; i < flow.links.size(); ++i) {
+    OutLink& out = flow.links[i];
+    const SavedOutLink& saved = state.out_links[i];
+    const MessageType& type = *common_.contract_of(out.actor).outputs[out.link->output].type;
+    ASSIGN_OR_RETURN(auto outbox, restored_messages(saved.outbox, *out.link, type));
+    ASSIGN_OR_RETURN(auto unacknowledged, restored_messages(saved.unacknowledged, *out.link, type));
+    if (!saved.is_live) {
+      flow.close(out);
+      if (follows) notified_[{out.actor, out.link->target}] = PeerEvent::Kind::kDown;
+    }
+    load_link(saved, out);
+    if (!follows) {
+      flow.put_back(out, std::move(outbox), std::move(unacknowledged));
+      continue;
+    }
+    if (out.link->is_remote) {
+      settle_as_received(out, unacknowledged, outbox);
+      out.num_shipped.set(out.num_settled.get());
+      out.bytes_shipped = out.bytes_settled;
+    }
+    flow.put_back(out, {}, {});
+    for (Envelope& envelope : unacknowledged) send_again(out, std::move(envelope));
+    for (Envelope& envelope : outbox) send_again(out, std::move(envelope));
+  }
+  return ok();
+}
+
+/// The receiver has overwritten messages after its cut and does not know which. They count as
+/// overwritten here.
+void GroupLinks::settle_as_received(OutLink& out, std::span<const Envelope> unacknowledged,
+                                    std::span<const Envelope> outbox) {
+  if (!out.link->latest_wins) return;
+  const uint64_t num_open = unacknowledged.size() + outbox.size();
+  uint64_t last = out.num_emitted.get();
+  if (!unacknowledged.empty())
+    last = unacknowledged.front().sequence - 1;
+  else if (!outbox.empty())
+    last = outbox.front().sequence - 1;
+  const auto received = setup().step_source->num_received(out.id, last);
+  if (!received) return;
+  out.num_settled.set(*received);
+  out.num_overwritten.set(out.num_emitted.get() - num_open - *received);
+}
+
+/// Sends a message again that was emitted before the cut and was not acknowledged.
+void GroupLinks::send_again(OutLink& out, Envelope&& envelope) {
+  EmissionFate fate = EmissionFate::kSend;
+  if (out.link->is_remote)
+    fate = setup().step_source->emission_fate(out.id, envelope.sequence, out.num_shipped.get());
+  if (common_.flow->emit_again(out, envelope, fate)) ship(out, std::move(envelope));
+}
+
+/// Finds the actor and input of a saved message.
+Result<Input> GroupLinks::restored_input(const SavedMessage& saved) const {
+  const auto& links = setup().wiring->links;
+  if (saved.link.index() >= links.size() || links[saved.link.index()].target_group != setup().group)
+    return error(Code::kCorrupt,
+                 "a message in the saved state of '{}' is of link {}, which ends elsewhere",
+                 common_.planned().name, saved.link.value);
+  const WiredLink& link = links[saved.link.index()];
+  const InLink& in = inbox_.links[link.in_index];
+  Input input;
+  input.actor = in.actor;
+  input.port = link.input;
+  input.in_index = link.in_index;
+  const MessageType& type = *common_.contract_of(in.actor).inputs[link.input].type;
+  ASSIGN_OR_RETURN(input.envelope, restored_message(saved, link, type));
+  return input;
+}
+
+uint64_t GroupLinks::num_held() const {
+  uint64_t held = 0;
+  for (const auto& in : inbox_.links) held += in.num_waiting.get() + in.num_in_hand.get();
+  for (const auto& out : common_.flow->links) held += out.outbox.size();
+  return held;
+}
+
+void GroupLinks::describe(GroupView& view) const {
+  for (const OutLink& out : common_.flow->links)
+    if (!out.link->is_feedback && out.unsettled() >= static_cast<uint64_t>(out.link->capacity))
+      view.full.push_back(out.id);
+  for (const InLink& in : inbox_.links)
+    if (in.is_paused.get() != 0 && in.num_waiting.get() > 0) view.paused.push_back(in.id);
+}
+
+void GroupLinks::add_to(std::span<EdgeLedger> ledger) const {
+  for (const OutLink& out : common_.flow->links) {
     EdgeLedger& edge = ledger[out.link->edge.index()];
     edge.sent += out.past_sent.get() + out.num_emitted.get();
     edge.returned += out.num_returned.get();
@@ -359,9 +462,9 @@ void ActorGroup::Body::add_to(std::span<EdgeLedger> ledger) const {
   }
 }
 
-void ActorGroup::Body::add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances,
-                                Time now) const {
-  for (const OutLink& out : common_->flow->links) {
+void GroupLinks::add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances,
+                          Time now) const {
+  for (const OutLink& out : common_.flow->links) {
     EdgeLoad& edge = edges[out.link->edge.index()];
     // Each counter is exact, but the two may be from different moments.
     const uint64_t held = out.num_emitted.get() - out.num_overwritten.get();
@@ -371,10 +474,10 @@ void ActorGroup::Body::add_load(std::span<EdgeLoad> edges, std::vector<InstanceL
     edge.blocked_ns += out.blocked_until(now);
   }
   const size_t first = instances.size();
-  for (size_t i = 0; i < planned_.instances.size(); ++i) {
+  for (size_t i = 0; i < common_.planned().instances.size(); ++i) {
     InstanceLoad& load = instances.emplace_back();
-    load.instance = planned_.instances[i].value;
-    for (const auto& [name, value] : common_->counters[i].values())
+    load.instance = common_.planned().instances[i].value;
+    for (const auto& [name, value] : common_.counters[i].values())
       load.counts.push_back({name, value});
   }
   for (const InLink& in : inbox_.links) {

@@ -19,6 +19,15 @@ Error bounded(Error error) {
 
 }  // namespace
 
+std::shared_ptr<GroupCommon> GroupCommon::make(GroupSetup setup) {
+  auto common = std::make_shared<GroupCommon>();
+  common->flow =
+      std::make_shared<Flow>(*setup.plan, *setup.wiring, setup.group, setup.step_source != nullptr);
+  common->counters = std::vector<InstanceCounters>(setup.plan->group(setup.group).instances.size());
+  common->setup = std::move(setup);
+  return common;
+}
+
 Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
     : common_(std::move(common)),
       index_(actor),

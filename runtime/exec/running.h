@@ -25,6 +25,22 @@ inline constexpr size_t kErrorBytesMax = 16384;
 
 /// Data that the actors of one group share.
 struct GroupCommon {
+  static std::shared_ptr<GroupCommon> make(GroupSetup setup);
+  const PlanGroup& planned() const { return setup.plan->group(setup.group); }
+  const Contract& contract_of(uint32_t actor) const {
+    const Plan& plan = *setup.plan;
+    return *plan.node(plan.instance(planned().instances[actor]).node).contract;
+  }
+  /// The tenant of an actor; none for an actor that all tenants share.
+  TenantSlot tenant_of(uint32_t actor) const {
+    return setup.plan->instance(planned().instances[actor]).tenant;
+  }
+  /// Whether a handler may run on another thread: own_thread, one actor, no resources.
+  bool may_run_apart() const {
+    const PlanGroup& group = planned();
+    return group.own_thread && group.instances.size() == 1 && group.resources.empty();
+  }
+
   GroupSetup setup;
   std::shared_ptr<Flow> flow;
   std::vector<std::shared_ptr<Resource>> owned;  // parallel to PlanGroup::resources
