@@ -6,7 +6,7 @@
 /// kAnswerMax. An engine in a long step pauses at the end of that step. A restarted process has a
 /// fresh engine, which gets all pauses that are still valid.
 ///
-/// A state machine: no thread, no clock, no file. Its owner (RunSession) passes it every request
+/// A state machine: no thread, no clock, no file. Its owner (RunMonitor) passes it every request
 /// with its time, and every HoldAnswered. Not thread-safe.
 #pragma once
 

@@ -6,7 +6,7 @@
 /// A fault or the second Ctrl-C leads from every phase to kStopping. No phase is entered again. The
 /// first fault is the reported reason, because later ones may be its effects.
 ///
-/// A state machine: no thread, no clock, no process. The owner (RunSession) reports events to it
+/// A state machine: no thread, no clock, no process. The owner (RunMonitor) reports events to it
 /// and does what the returned Action says. Not thread-safe.
 #pragma once
 

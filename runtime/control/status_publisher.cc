@@ -1,0 +1,204 @@
+#include "runtime/control/status_publisher.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/base/counted.h"
+#include "graph/base/process.h"
+#include "graph/base/real_clock.h"
+#include "graph/plan_memory.h"
+#include "runtime/log/log.h"
+#include "runtime/program/programs.h"
+#include "runtime/program/version.h"
+
+namespace primerl {
+
+double generated_tokens_per_second(const StepFacts& step) {
+  const double seconds = step.get("time/step");
+  return seconds > 0 ? step.get("progress/loss_tokens") / seconds : 0;
+}
+
+Status StatusPublisher::open(const RunStart& start) {
+  start_ = start;
+  for (const auto& line : changed_plugins(plan_, folder_.facts())) say(line);
+  RETURN_IF_ERROR(folder_.note(start_facts(plan_, folder_, resume_, start)));
+  store_.set_facts({start.run_id, kProgramVersion, folder_.path().string()});
+  RETURN_IF_ERROR(keep_leftover_steps(plan_, folder_, resume_, start));
+  ASSIGN_OR_RETURN(metrics_,
+                   MetricsLog::open(folder_, start.wall_zero, plan_.tenants.size() > 1,
+                                    is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
+  for (const PlanProcess& process : plan_.processes)
+    steps_.emplace_back(step_lines_file(folder_.logs_folder(), process.name));
+  return resume_.follow.record.empty() ? ok() : metrics_->skip_written(resume_.last_steps);
+}
+
+void StatusPublisher::say(const std::string& line) {
+  terminal_.say(line);
+  shown_ += line + "\n";
+}
+
+bool StatusPublisher::has_shown(const std::string& text) const {
+  return !text.empty() && shown_.find(text.substr(0, text.find('\n'))) != std::string::npos;
+}
+
+void StatusPublisher::begin() {
+  if (std::exchange(has_begun_, true)) return;
+  if (const Status latest = folder_.become_latest(); !latest.ok())
+    say("warning: " + latest.error().text());
+}
+
+void StatusPublisher::note_hidden_warnings() {
+  for (const auto& line : warnings_.hidden())
+    note(fmt::format("note: {} (in {})", line, folder_.logs_folder().string()));
+}
+
+void StatusPublisher::show_log(ProcessId process, const LogLine& line) {
+  merge_log(process, line);
+  const auto level = static_cast<LogLevel>(line.level);
+  if (level != LogLevel::kWarning && level != LogLevel::kError) return;
+  const std::string text =
+      fmt::format("{}: {}: {}", to_string(level), speaker(process, line.instance), line.text);
+  if (warnings_.shows(text)) say(text);
+}
+
+void StatusPublisher::merge_log(ProcessId process, const LogLine& line) {
+  if (plan_.processes.size() < 2) return;
+  if (merged_log_ == nullptr) {
+    auto opened = LineFile::open(folder_.logs_folder() / "run.jsonl");
+    if (!opened.ok()) return;
+    merged_log_ = std::move(opened).value();
+  }
+  Json entry = Json::object();
+  entry.set("timestamp", iso_time(wall_seconds()))
+      .set("level", to_string(static_cast<LogLevel>(line.level)))
+      .set("process", plan_.process(process).name)
+      .set("instance", line.instance)
+      .set("message", line.text);
+  (void)merged_log_->append(entry.dump());
+}
+
+/// "trainer (training)" in a run of several processes.
+std::string StatusPublisher::speaker(ProcessId process, const std::string& instance) const {
+  const std::string& name = plan_.process(process).name;
+  return plan_.processes.size() < 2 || instance == name ? instance
+                                                        : fmt::format("{} ({})", instance, name);
+}
+
+StatusPublisher::Published StatusPublisher::publish_steps(ProcessId process, Time now) {
+  Published published;
+  while (published.fault.ok()) {
+    const auto lines = steps_[process.index()].take();
+    if (!lines.ok()) {
+      published.fault = lines.error();
+    } else if (lines->empty()) {
+      break;
+    } else {
+      for (const StepLine& line : *lines) publish_step(line, now, published);
+    }
+  }
+  return published;
+}
+
+void StatusPublisher::publish_step(const StepLine& line, Time now, Published& published) {
+  begin();  // a step that is shown must be in runs/latest
+  const auto tenant = std::find_if(plan_.tenants.begin(), plan_.tenants.end(),
+                                   [&line](const Tenant& one) { return one.name == line.tenant; });
+  if (tenant == plan_.tenants.end()) return;
+  ++published.num_steps;
+  shown_tenant_ = TenantSlot(static_cast<uint32_t>(tenant - plan_.tenants.begin()));
+  Status written =
+      metrics_->write(line.tenant, line.step, line.wall_seconds - start_.wall_zero, line.values);
+  store_.step_taken(shown_tenant_, *metrics_->newest(line.tenant), now);
+  if (published.fault.ok()) published.fault = std::move(written);
+}
+
+void StatusPublisher::remove_steps(ProcessId process) { steps_[process.index()].remove(); }
+
+void StatusPublisher::note_first_token() {
+  if (std::exchange(has_first_token_, true)) return;
+  if (const auto age = program_age_seconds())
+    (void)folder_.note(Json::object().set("first_token_seconds", *age));
+}
+
+Status StatusPublisher::note_processes(const std::vector<StartedProcess>& started,
+                                       const std::string& sockets) {
+  Json processes = Json::array();
+  for (const StartedProcess& each : started) {
+    const PlanProcess& planned = plan_.process(each.process);
+    Json one = Json::object();
+    one.set("name", planned.name).set("pid", each.pid);
+    // A pid of another machine means nothing on this one.
+    if (planned.machine.empty())
+      one.set("start_ticks", start_ticks(each.pid));
+    else
+      one.set("host", planned.machine);
+    processes.push_back(std::move(one.set("incarnation", each.incarnation)));
+  }
+  return folder_.note(Json::object()
+                          .set("processes", std::move(processes))
+                          .set("sockets", sockets.empty() ? Json() : Json(sockets)));
+}
+
+void StatusPublisher::note_memory(const std::vector<std::optional<ProcessExit>>& exits) {
+  Json all = Json::array();
+  for (size_t i = 0; i < exits.size(); ++i) {
+    if (!exits[i] || exits[i]->peak_bytes == 0) continue;
+    const ProcessMemory planned = memory_of(plan_, plan_.processes[i]);
+    Json one = Json::object();
+    one.set("process", plan_.processes[i].name);
+    if (!planned.all().empty()) one.set("planned_bytes", static_cast<int64_t>(planned.bytes()));
+    one.set("peak_bytes", static_cast<int64_t>(exits[i]->peak_bytes));
+    all.push_back(std::move(one));
+  }
+  (void)folder_.note(Json::object().set("memory", std::move(all)));
+}
+
+void StatusPublisher::note_recovered(const RunRecovered& recovered) {
+  say(fmt::format("recovered: {} and {} as recorded; the run is live",
+                  counted(recovered.num_steps, "step"),
+                  counted(recovered.num_messages, "message")));
+  for (const AbsentProcess& absent : resume_.follow.absent)
+    say(fmt::format(
+        "process '{}' starts fresh: it died in the record, or a part of its record is missing",
+        plan_.process(absent.process).name));
+  (void)folder_.note(
+      Json::object().set("recovered", Json::object()
+                                          .set("time", iso_time(wall_seconds()))
+                                          .set("record", resume_.follow.record.filename().string())
+                                          .set("steps", recovered.num_steps)
+                                          .set("messages", recovered.num_messages)));
+}
+
+void StatusPublisher::show(Time now, const std::string& phase) {
+  StatusFacts facts;
+  const Tenant& tenant = plan_.tenants[shown_tenant_.index()];
+  if (plan_.tenants.size() > 1) facts.tenant = tenant.name;
+  facts.phase = phase;
+  facts.max_steps = tenant.max_steps;
+  if (!resume_.points.empty()) facts.step = resume_.points[shown_tenant_.index()].step;
+  if (const StepFacts* newest = metrics_->newest(tenant.name)) {
+    facts.has_metrics = true;
+    facts.step = newest->step;
+    if (is_supervised(plan_)) {
+      facts.score_name = "loss";
+      facts.has_staleness = false;
+    }
+    facts.score = newest->get(facts.score_name == "loss" ? "loss/mean" : "reward/all/mean");
+    facts.off_policy_mean = newest->get("off_policy/mean");
+    facts.off_policy_max = newest->get("off_policy/max");
+    facts.tokens_per_second = generated_tokens_per_second(*newest);
+    facts.seconds_per_step = metrics_->seconds_per_step(tenant.name);
+  }
+  terminal_.update(now, facts);
+  store_.set_phase(phase);
+}
+
+std::string StatusPublisher::stall_table(const RunEnded& ended) const {
+  if (ended.stall.empty()) return "";
+  if (plan_.processes.size() > 1) return "over all processes:\n" + store_.stall_report().text();
+  return ended.text.find(ended.stall) == std::string::npos ? ended.stall : "";
+}
+
+}  // namespace primerl
