@@ -146,11 +146,13 @@ endfunction()
 # program, each TEST a CTest test of its own. Left out, and said so, where a library it needs is not
 # built. ALONE are those of SOURCES with names that others have, too (primerl_unity). Suites that
 # are run TOGETHER share what their SetUpTestSuite() makes: each is one CTest test, which reports as
-# whole programs do.
+# whole programs do. BESIDE_NO_RUN: the tests leave data of dead processes, which the start of any
+# run removes. So no end-to-end test runs at the same time.
 # Under a sanitizer the whole program is one CTest test, since there to start a program takes longer
 # than most tests; it reports to gtest/NAME.xml, which scripts/judge_tests.py reads.
 function(primerl_test name)
-  cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;ALONE;TOGETHER;DEPENDS" ${ARGN})
+  cmake_parse_arguments(TEST "BESIDE_NO_RUN" "LABEL;TIMEOUT" "SOURCES;ALONE;TOGETHER;DEPENDS"
+                        ${ARGN})
   if(NOT TEST_LABEL)
     set(TEST_LABEL unit)
   endif()
@@ -175,10 +177,16 @@ function(primerl_test name)
                         GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE PRIMERL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              PRIMERL_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  # End to end means whole runs that want every core, a device is one GPU: one at a time.
-  set(serial FALSE)
-  if(TEST_LABEL MATCHES "^(e2e|device)$")
-    set(serial TRUE)
+  # A device is one GPU, so its tests run alone. End to end means whole runs of several processes:
+  # one at a time, but beside other tests, because most of them wait for seconds. They begin first
+  # (COST), so that the other cores are not idle at the end.
+  set(schedule "")
+  if(TEST_LABEL STREQUAL device)
+    set(schedule RUN_SERIAL TRUE)
+  elseif(TEST_LABEL STREQUAL e2e)
+    set(schedule RESOURCE_LOCK whole_runs COST 1000)
+  elseif(TEST_BESIDE_NO_RUN)
+    set(schedule RESOURCE_LOCK whole_runs)
   endif()
   if(PRIMERL_SANITIZE)
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1
@@ -187,22 +195,21 @@ function(primerl_test name)
     set(variables "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp"
         "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp"
         PRIMERL_SIM_SEEDS=100 PRIMERL_REPLAY_SEEDS=100 PRIMERL_RECOVERY_SEEDS=16)
-    set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT 1800
-                         RUN_SERIAL ${serial} ENVIRONMENT "${variables}")
+    set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT 1800 ${schedule}
+                                            ENVIRONMENT "${variables}")
   else()
     set(filter "")
     foreach(suite ${TEST_TOGETHER})
       add_test(NAME ${suite} COMMAND ${name} --gtest_brief=1 --gtest_filter=${suite}.*
                --gtest_output=xml:${CMAKE_BINARY_DIR}/gtest/${suite}.xml)
       set_tests_properties(${suite} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
-                           RUN_SERIAL ${serial})
+                                               ${schedule})
       string(APPEND filter ":${suite}.*")
     endforeach()
     if(filter)
       string(REGEX REPLACE "^:" "TEST_FILTER;-" filter "${filter}")
     endif()
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 ${filter}
-                         PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
-                                    RUN_SERIAL ${serial})
+                         PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT} ${schedule})
   endif()
 endfunction()

@@ -9,6 +9,7 @@
 
 #include "graph/base/random.h"
 #include "tests/device/adapted_rows.h"
+#include "tests/device/memory.h"
 
 namespace primerl::cuda {
 namespace {
@@ -20,6 +21,7 @@ using cuda_test::expect_one_answer;
 using cuda_test::Floats;
 using cuda_test::Ints;
 using cuda_test::name_of;
+using cuda_test::num_seeds;
 using cuda_test::random_floats;
 using cuda_test::rounded;
 using cuda_test::Tolerance;
@@ -244,7 +246,8 @@ void expect_decode(const DecodeCase& one) {
 
 TEST(CudaDecodeAttention, IsTheCpusOverABlockTable) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_decode(random_case(type, seed));
+    for (uint64_t seed = 0; seed < num_seeds(kSeeds); ++seed)
+      expect_decode(random_case(type, seed));
 }
 
 TEST(CudaDecodeAttention, SupportsEveryWidthGroupAndSplit) {
@@ -349,7 +352,8 @@ void expect_rope_decode(const DecodeCase& one) {
 
 TEST(CudaDecodeAttention, AppliesRopeToItsRowsAsRotaryDoes) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_rope_decode(random_case(type, seed));
+    for (uint64_t seed = 0; seed < num_seeds(kSeeds); ++seed)
+      expect_rope_decode(random_case(type, seed));
 }
 
 TEST(CudaDecodeAttention, AppliesRopeToNoRowsOfOtherShapes) {

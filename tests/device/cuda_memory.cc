@@ -55,6 +55,8 @@ std::vector<std::byte> read_memory(const void* memory, size_t size) {
   return bytes;
 }
 
+uint64_t num_seeds(uint64_t all) { return all; }
+
 void run(const std::function<void(cuda::Stream)>& launch) {
   const OwnStream stream;
   launch(stream.get());

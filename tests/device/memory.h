@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -22,5 +23,9 @@ void run(const std::function<void(cuda::Stream)>& launch);
 /// Captures `launch` in a CUDA graph; body(replay) may replay it; each replay waits.
 void with_graph(const std::function<void(cuda::Stream)>& launch,
                 const std::function<void(const std::function<void()>& replay)>& body);
+
+/// How many of the `all` random cases of an operation a test makes. A device computes all of them.
+/// A host computes the first 8, or as many as PRIMERL_OPS_SEEDS says.
+uint64_t num_seeds(uint64_t all);
 
 }  // namespace primerl::cuda_test

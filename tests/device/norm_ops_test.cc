@@ -6,6 +6,7 @@
 
 #include "graph/base/random.h"
 #include "tests/device/buffer.h"
+#include "tests/device/memory.h"
 
 namespace primerl::cuda {
 namespace {
@@ -15,6 +16,7 @@ using cuda_test::expect_near;
 using cuda_test::expect_one_answer;
 using cuda_test::Floats;
 using cuda_test::name_of;
+using cuda_test::num_seeds;
 using cuda_test::random_floats;
 using cuda_test::rounded;
 using cuda_test::tolerance_of;
@@ -92,7 +94,7 @@ void expect_norm(Type type, uint64_t seed, Matrix shape, bool has_delta) {
 
 TEST(CudaRmsNorm, IsTheCpusWithAndWithoutAResidual) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 0; seed < kSeeds; ++seed)
+    for (uint64_t seed = 0; seed < num_seeds(kSeeds); ++seed)
       expect_norm(type, seed, random_shape(seed), seed % 2 == 0);
 }
 
@@ -161,7 +163,7 @@ void expect_norm_backward(Type type, uint64_t seed, Matrix shape, bool has_dsum)
 
 TEST(CudaRmsNorm, BackwardIsTheCpusAndAddsToTheWeight) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 100; seed < 100 + kSeeds; ++seed)
+    for (uint64_t seed = 100; seed < 100 + num_seeds(kSeeds); ++seed)
       expect_norm_backward(type, seed, random_shape(seed), seed % 2 == 0);
 }
 
@@ -202,7 +204,7 @@ TEST(CudaRmsNorm, RefusesShapesItDoesNotSupport) {
 
 TEST(CudaSwiglu, IsTheCpusForwardAndBackward) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 200; seed < 200 + kSeeds; ++seed) {
+    for (uint64_t seed = 200; seed < 200 + num_seeds(kSeeds); ++seed) {
       const Matrix shape = random_shape(seed);
       SCOPED_TRACE(name_of_case(type, seed, shape));
       const Floats gate_up = rounded(type, random_floats(2 * shape.size(), mix(seed, 1), 6));

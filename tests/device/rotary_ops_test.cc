@@ -10,6 +10,7 @@
 
 #include "graph/base/random.h"
 #include "tests/device/adapted_rows.h"
+#include "tests/device/memory.h"
 
 namespace primerl::cuda {
 namespace {
@@ -21,6 +22,7 @@ using cuda_test::expect_one_answer;
 using cuda_test::Floats;
 using cuda_test::Ints;
 using cuda_test::name_of;
+using cuda_test::num_seeds;
 using cuda_test::random_floats;
 using cuda_test::rounded;
 using cuda_test::tolerance_of;
@@ -230,7 +232,8 @@ void expect_rotary(const RotaryCase& one) {
 
 TEST(CudaRotary, IsTheCpusAndWritesTheCache) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_rotary(random_case(type, seed));
+    for (uint64_t seed = 0; seed < num_seeds(kSeeds); ++seed)
+      expect_rotary(random_case(type, seed));
 }
 
 void expect_rotary_backward(const RotaryCase& one) {
@@ -275,7 +278,7 @@ void expect_rotary_backward(const RotaryCase& one) {
 
 TEST(CudaRotary, BackwardIsTheCpusAndAddsToTheWeights) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 100; seed < 100 + kSeeds; ++seed)
+    for (uint64_t seed = 100; seed < 100 + num_seeds(kSeeds); ++seed)
       expect_rotary_backward(random_case(type, seed));
 }
 

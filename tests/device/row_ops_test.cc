@@ -10,6 +10,7 @@
 #include "graph/base/random.h"
 #include "kernels/common/adapter_dropout.h"
 #include "tests/device/buffer.h"
+#include "tests/device/memory.h"
 
 namespace primerl::cuda {
 namespace {
@@ -20,6 +21,7 @@ using cuda_test::expect_one_answer;
 using cuda_test::Floats;
 using cuda_test::Ints;
 using cuda_test::name_of;
+using cuda_test::num_seeds;
 using cuda_test::random_floats;
 using cuda_test::rounded;
 using cuda_test::tolerance_of;
@@ -64,7 +66,7 @@ RowsCase random_case(Type type, uint64_t seed) {
 template <class F>
 void for_cases(F f) {
   for (const Type type : kTypes)
-    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (uint64_t seed = 0; seed < num_seeds(kSeeds); ++seed) {
       const RowsCase one = random_case(type, seed);
       SCOPED_TRACE(one.name());
       f(one);
