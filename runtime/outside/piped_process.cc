@@ -1,6 +1,7 @@
 #include "runtime/outside/piped_process.h"
 
 #include <fcntl.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,6 +111,43 @@ void set_non_blocking(const Descriptor& end) {
   ::fcntl(end.get(), F_SETFL, ::fcntl(end.get(), F_GETFL) | O_NONBLOCK);
 }
 
+/// Starts a shell in the process group `group` that reads from `input`, whose other end only this
+/// process has. When this process has ended, also by SIGKILL, the shell kills the group, itself
+/// included. A member of a group keeps the group's number from being used again.
+Result<pid_t> start_guard(pid_t group, const Descriptor& input) {
+  std::string shell = "sh", option = "-c", script = "read -r line; kill -9 0";
+  char* arguments[] = {shell.data(), option.data(), script.data(), nullptr};
+  char* environment[] = {nullptr};
+  sigset_t all, none;
+  ::sigfillset(&all);
+  ::sigemptyset(&none);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(
+      &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setpgroup(&attributes, group);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDIN_FILENO);
+  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  pid_t pid = 0;
+  const int fault = ::posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments, environment);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (fault != 0) return error(Code::kIo, "no process to watch: {}", std::strerror(fault));
+  return pid;
+}
+
+void wait_for(pid_t pid, int& status) {
+  pid_t ended = 0;
+  do ended = ::waitpid(pid, &status, 0);
+  while (ended < 0 && errno == EINTR);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PipedProcess>> PipedProcess::start(
@@ -140,8 +178,12 @@ Result<std::unique_ptr<PipedProcess>> PipedProcess::start(
     return error(Code::kIo, "'{}' cannot be started: {}", program, std::strerror(why));
   }
   for (const Descriptor* end : {&input.write, &output.read, &errors.read}) set_non_blocking(*end);
-  return std::unique_ptr<PipedProcess>(new PipedProcess(
+  std::unique_ptr<PipedProcess> process(new PipedProcess(
       pid, std::move(input.write), std::move(output.read), std::move(errors.read)));
+  ASSIGN_OR_RETURN(Pipe life, make_pipe());
+  ASSIGN_OR_RETURN(process->guard_, start_guard(pid, life.read));
+  process->life_ = std::move(life.write);
+  return process;
 }
 
 PipedProcess::~PipedProcess() { kill(); }
@@ -162,9 +204,11 @@ void PipedProcess::kill() {
   (void)::kill(-pid_, SIGKILL);
   (void)::kill(pid_, SIGKILL);
   int status = 0;
-  pid_t ended = 0;
-  do ended = ::waitpid(pid_, &status, 0);
-  while (ended < 0 && errno == EINTR);
+  if (guard_ > 0) {
+    (void)::kill(guard_, SIGKILL);
+    wait_for(guard_, status);
+  }
+  wait_for(pid_, status);
   note_end(status);
 }
 

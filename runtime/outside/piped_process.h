@@ -2,7 +2,8 @@
 ///
 /// It starts with default signals and without descriptors of this process, and leads a process
 /// group of its own. It gets SIGKILL when the thread that started it ends. kill() ends the whole
-/// group. The pipes are non-blocking. One owner; not thread-safe.
+/// group, and so does the end of this process, even by SIGKILL: a second process, the guard, is in
+/// the group for that. The pipes are non-blocking. One owner; not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -33,7 +34,7 @@ class PipedProcess {
   /// True when it has ended; then end_text() says how.
   bool has_ended();
   const std::string& end_text() const { return end_text_; }  // "exited with code 1"
-  /// SIGKILL for the process and every process of its group. Waits for the process itself.
+  /// SIGKILL for the process and every process of its group. Waits for the process and its guard.
   void kill();
 
  private:
@@ -46,6 +47,8 @@ class PipedProcess {
 
   const pid_t pid_;
   Descriptor input_, output_, errors_;
+  pid_t guard_ = 0;  // 0: it has not started
+  Descriptor life_;  // its other end closes when this process ends
   bool has_ended_ = false;
   std::string end_text_;
 };

@@ -1,14 +1,19 @@
 #include "runtime/outside/piped_process.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <thread>
 
+#include "graph/base/real_clock.h"
 #include "tests/base/patience.h"
 
 namespace primerl {
@@ -16,21 +21,25 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Everything that the process writes until it closes its output.
-std::string output_of(PipedProcess& process) {
+/// Reads a pipe until all its writers have closed it, or `enough` bytes have come.
+std::string text_of(int pipe, size_t enough = std::string::npos) {
   std::string text;
   std::array<char, 4096> buffer;
-  while (true) {
-    pollfd ready{process.output(), POLLIN, 0};
+  while (text.size() < enough) {
+    pollfd ready{pipe, POLLIN, 0};
     if (::poll(&ready, 1, static_cast<int>(kPatience.to_seconds() * 1000)) <= 0) {
       ADD_FAILURE() << "the process wrote nothing more";
       return text;
     }
-    const ssize_t size = ::read(process.output(), buffer.data(), buffer.size());
+    const ssize_t size = ::read(pipe, buffer.data(), buffer.size());
     if (size <= 0) return text;
     text.append(buffer.data(), static_cast<size_t>(size));
   }
+  return text;
 }
+
+/// Everything that the process writes until it closes its output.
+std::string output_of(PipedProcess& process) { return text_of(process.output()); }
 
 TEST(PipedProcess, SaysWhyACommandCannotBeStarted) {
   const auto fault = [](const std::vector<std::string>& command) {
@@ -98,6 +107,31 @@ TEST(PipedProcess, KillsTheWholeGroup) {
   EXPECT_THAT((*process)->end_text(), HasSubstr("signal 9"));
   // The pipe closes when its last writer, the child in the background, has died.
   EXPECT_EQ(output_of(**process), "");
+}
+
+TEST(PipedProcess, ItsGroupDiesWithTheRunThatIsKilled) {
+  const auto fifo =
+      std::filesystem::temp_directory_path() / fmt::format("piped_process_{}", ::getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const int written = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(written, 0);
+  const pid_t run = ::fork();
+  if (run == 0) {
+    const auto process = PipedProcess::start(
+        {"/bin/sh", "-c", "(echo up; exec sleep 1000) > " + fifo.string() + " & wait"}, {});
+    if (process.ok()) ::pause();
+    ::_exit(1);
+  }
+  // Reading gives an end as long as there is no writer.
+  const auto until = deadline_after(kPatience);
+  std::string text;
+  while (text.empty() && std::chrono::steady_clock::now() < until) text = text_of(written, 3);
+  EXPECT_EQ(text, "up\n");
+  ::kill(run, SIGKILL);
+  ::waitpid(run, nullptr, 0);
+  EXPECT_EQ(text_of(written), "") << "the child of the command still has the pipe";
+  ::close(written);
+  std::filesystem::remove(fifo);
 }
 
 }  // namespace
