@@ -23,8 +23,8 @@ TEST(EnvironmentCatalog, NamesTheKnownOnesWhenAskedForAnother) {
   const auto made = make_environment({.name = "reverse_txt", .options = nullptr});
   EXPECT_THAT(made.error().text(), HasSubstr("unknown environment 'reverse_txt'"));
   EXPECT_THAT(made.error().text(),
-              HasSubstr("reverse_text, copy, arithmetic_tool, find_in_pages, dataset, process and "
-                        "python"));
+              HasSubstr("reverse_text, copy, arithmetic_tool, find_in_pages, dataset, process, "
+                        "python, gymnasium, skyrl_gym and mcp"));
 }
 
 TEST(EnvironmentCatalog, MakesEveryEnvironmentWithItsDefaultsAndItsRewardsStayInRange) {

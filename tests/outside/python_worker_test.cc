@@ -156,6 +156,37 @@ TEST_F(PythonWorker, AnEnvironmentPlaysTrajectoriesSideBySide) {
   EXPECT_THAT(answer_to(23).body, HasSubstr("step() returned 7"));
 }
 
+TEST_F(PythonWorker, AStepThatNamesItGetsTheParsedTurn) {
+  start_file(
+      "class Environment:\n"
+      "    def __init__(self, ordinal, seed): pass\n"
+      "    def task(self): return 'x'\n"
+      "    def step(self, action, message):\n"
+      "        return f'{action} {message and message[\"content\"]}'\n");
+  OutsideTurns turns{.actions = {"<t>a", "<t>b"},
+                     .messages = {chat_message("assistant", "a"), chat_message("assistant", "b")}};
+  ask(1, step_body(turns), 1);
+  const auto last = read_step(answer_to(1).body);
+  EXPECT_EQ(last->step.text, "<t>b b");
+  EXPECT_THAT(last->played, ::testing::ElementsAre(digest({.text = "<t>a a"})));
+}
+
+TEST_F(PythonWorker, AStartThatRaisesIsAFailureAndTheCallsComeAfterIt) {
+  const std::string text =
+      "import asyncio\n"
+      "ready = False\n"
+      "async def start():\n"
+      "    global ready\n"
+      "    await asyncio.sleep(0.05)\n"
+      "    ready = True\n"
+      "async def reward(completion):\n"
+      "    return ready\n";
+  start_file(text);
+  EXPECT_EQ(*read_score(score(1, "x").body), 1);
+  start_file("async def start():\n    raise OSError('no server')\nasync def reward(): return 1\n");
+  EXPECT_THAT(failure(), HasSubstr("user.py:2: OSError: no server"));
+}
+
 TEST_F(PythonWorker, AFreshWorkerPlaysAllTurnsAndSaysWhatItObserved) {
   start_file(std::string(kCounting));
   ask(1, step_body({.trajectory = 2, .actions = {"a"}}), 3);

@@ -68,6 +68,9 @@ std::vector<EnvironmentContract> environment_contracts() {
                            dataset_options(), make_dataset),
       process_environment(),
       python_environment(),
+      gymnasium_environment(),
+      skyrl_gym_environment(),
+      mcp_environment(),
   };
 }
 

@@ -1,4 +1,4 @@
-/// The text of worker.py and math_reward.py beside this file. Constant.
+/// The texts of the Python files beside this file. Constant.
 #pragma once
 
 #include <string_view>
@@ -6,6 +6,11 @@
 namespace primerl {
 
 std::string_view python_worker();
+
+/// A file that worker.py runs: its name, a line end, and its text.
 std::string_view python_math_reward();
+std::string_view python_gymnasium_environment();
+std::string_view python_skyrl_environment();
+std::string_view python_mcp_environment();
 
 }  // namespace primerl

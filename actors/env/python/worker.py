@@ -1,55 +1,66 @@
 """Runs the rewards or the environment of a Python file as a worker of primerl-graph.
 
-    python3 worker.py FILE
+    python3 worker.py FILE [OPTIONS]
 
 It needs Python 3.8 and nothing else. docs/formats/outside.md has the protocol: one JSON object a
 line, calls on stdin, answers on stdout. What FILE prints goes to stderr, so to the run's log.
+OPTIONS is a JSON object for FILE: `from __main__ import options`.
 
 FILE has a function `reward`, a class `Environment`, or both; their functions may be `async`:
 
-    def reward(completion, answer):          # also: prompt, actions, row, given; by name
+    def reward(completion, answer):          # also: prompt, actions, messages, row, given; by name
         return 1.0 if completion.strip() == answer else 0.0
 
     class Environment:
         def __init__(self, ordinal, seed): ...
         def task(self): ...                  # the prompt, or {"prompt": ..., "messages": ...}
         def step(self, action): ...          # text to read next, or {"done": True, "reward": 0.5}
+                                             # step(self, action, message): also the parsed answer
         def close(self): ...                 # may be left out
+
+    async def start(): ...                   # before the first call, if functions are `async`
 
 `replay = False` in FILE: an Environment that was lost cannot be made again by its actions.
 `concurrency = 64` in FILE: most calls at once, for `async` functions.
 """
 
-import asyncio
+# asyncio, hashlib and traceback are imported where they are needed: a worker starts in half the
+# time without them.
 import collections
-import hashlib
-import importlib.util
 import inspect
 import json
 import math
 import os
 import sys
-import traceback
 import types
 
 PROTOCOL = "primerl-graph 1"
 AHEAD = 8  # calls that wait in the pipe of a worker without `async` functions
 CONCURRENCY = 1024
-SOURCE = "source:"  # FILE is the text of the file itself
+READ_BYTES = 1 << 18
+SOURCE = "source:"  # FILE is a name, a line end, and the text of the file itself
+options = {}  # OPTIONS
+user_files = []  # errors name the last line of a call that is in one of these
 
 
-def load(path):
+def load(path, name="user_file"):
+    """The module of a Python file, or of its text."""
+    module = types.ModuleType(name)
     if path.startswith(SOURCE):
-        module = types.ModuleType("user_file")
-        module.__file__ = "reward.py"
-        exec(compile(path[len(SOURCE):], module.__file__, "exec"), module.__dict__)
-        return module
-    path = os.path.abspath(path)
-    sys.path.insert(0, os.path.dirname(path))
-    spec = importlib.util.spec_from_file_location("user_file", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["user_file"] = module
-    spec.loader.exec_module(module)
+        module.__file__, _, text = path[len(SOURCE):].partition("\n")
+    else:
+        module.__file__ = os.path.abspath(path)
+        sys.path.insert(0, os.path.dirname(module.__file__))
+        with open(module.__file__, "rb") as file:
+            text = file.read()
+    sys.modules[name] = module
+    user_files.append(module.__file__)
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
+    return module
+
+
+def load_calls(path):
+    module = load(path)
     if not hasattr(module, "reward") and not hasattr(module, "Environment"):
         raise SystemExit(f"{path} has neither a function 'reward' nor a class 'Environment'")
     return module
@@ -65,17 +76,16 @@ def described(fault):
     return text.encode("utf-8", "replace").decode()
 
 
-def load_or_exit(path):
-    """load(); the last line of a failure names file and line, because the run shows that line."""
-    try:
-        return load(path)
-    except Exception as fault:
-        traceback.print_exc()
-        where = traceback.extract_tb(fault.__traceback__)
-        name, line = where[-1].filename, where[-1].lineno
-        if isinstance(fault, SyntaxError) and fault.filename:
-            name, line = fault.filename, fault.lineno
-        sys.exit(f"{name}:{line}: {described(fault)}")
+def exit_with(fault):
+    """Its last line names file and line, because the run shows the last line of a worker."""
+    import traceback
+
+    traceback.print_exception(type(fault), fault, fault.__traceback__)
+    where = traceback.extract_tb(fault.__traceback__)
+    name, line = where[-1].filename, where[-1].lineno
+    if isinstance(fault, SyntaxError) and fault.filename:
+        name, line = fault.filename, fault.lineno
+    sys.exit(f"{name}:{line}: {described(fault)}")
 
 
 def number(value, what):
@@ -93,6 +103,8 @@ def number(value, what):
 
 
 def digest(answer):
+    import hashlib
+
     text = answer.get("text") or ""
     for message in answer.get("messages") or []:
         text += "\n" + message["content"]
@@ -130,6 +142,8 @@ class Worker:
             if all(p.kind != p.VAR_KEYWORD for p in parameters):
                 self.names = {p.name for p in parameters}
         environment = getattr(module, "Environment", None)
+        step = getattr(environment, "step", None)
+        self.reads_message = step is not None and "message" in inspect.signature(step).parameters
         functions = [reward] + [getattr(environment, n, None) for n in ("task", "step", "close")]
         self.is_async = any(inspect.iscoroutinefunction(f) for f in functions)
 
@@ -146,7 +160,8 @@ class Worker:
     # Each generator yields what its caller must await, if it is awaitable, and gets the result.
 
     def reward(self, call):
-        facts = {k: call.get(k) for k in ("prompt", "answer", "actions", "row", "given")}
+        names = ("prompt", "answer", "actions", "messages", "row", "given")
+        facts = {k: call.get(k) for k in names}
         facts["completion"] = call["actions"][-1]
         if self.names is not None:
             facts = {k: v for k, v in facts.items() if k in self.names}
@@ -172,12 +187,15 @@ class Worker:
             yield environment.task()
             self.environments[name] = environment
         environment = self.environments[name]
+        # Without a chat template there are no parsed answers.
+        messages = call.get("messages") or [None] * len(call["actions"])
         played = []
-        for action in call["actions"][:-1]:
-            result = yield environment.step(action)
-            played.append(digest(step_answer(result)))
-        result = yield environment.step(call["actions"][-1])
-        answer = step_answer(result)
+        for action, message in zip(call["actions"], messages):
+            more = {"message": message} if self.reads_message else {}
+            result = yield environment.step(action, **more)
+            answer = step_answer(result)
+            played.append(digest(answer))
+        played.pop()  # the last one is the answer itself
         if call["first_turn"] == 0 and played:
             answer["played"] = played
         if answer["done"]:
@@ -208,13 +226,14 @@ class Worker:
                 return text
             except (TypeError, ValueError) as error:
                 fault = error
+        import traceback
+
         where = traceback.extract_tb(fault.__traceback__)
-        own = [frame for frame in where if frame.filename == self.module.__file__]
+        own = [frame for frame in where if frame.filename in user_files]
         at = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
         return json.dumps({"id": call["id"], "error": described(fault) + at}, ensure_ascii=False)
 
-    def run_call(self, line):
-        call = json.loads(line)
+    def run_call(self, call):
         answer = fault = None
         try:
             work = self.work(call)
@@ -228,8 +247,7 @@ class Worker:
             fault = error
         return self.written(call, answer, fault)
 
-    async def run_call_async(self, line):
-        call = json.loads(line)
+    async def run_call_async(self, call):
         answer = fault = None
         try:
             work = self.work(call)
@@ -246,51 +264,87 @@ class Worker:
         return self.written(call, answer, fault)
 
 
+def say_hello(worker, answers):
+    answers.write(json.dumps(worker.hello()).encode() + b"\n")
+    answers.flush()
+
+
 def run(worker, calls, answers):
+    say_hello(worker, answers)
     for line in calls:
-        text = worker.run_call(line)
+        text = worker.run_call(json.loads(line))
         if text is not None:
             answers.write(text.encode() + b"\n")
             answers.flush()
 
 
 async def run_async(worker, calls, answers):
+    import asyncio
+
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 30)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), calls)
+    if hasattr(worker.module, "start"):
+        try:
+            await worker.module.start()
+        except Exception as fault:
+            exit_with(fault)
+    say_hello(worker, answers)
     queues = {}  # calls of one trajectory are done in their order
     tasks = set()  # asyncio itself keeps only weak references
+    written = []  # the answers of one round of the loop leave in one write
 
-    def start(line, queue):
-        task = loop.create_task(one(line, queue))
+    def flush():
+        texts, written[:] = b"".join(written), []
+        answers.write(texts)
+        answers.flush()
+
+    def start(call):
+        task = loop.create_task(one(call))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def one(line, queue):
-        text = await worker.run_call_async(line)
+    async def one(call):
+        text = await worker.run_call_async(call)
         if text is not None:
-            answers.write(text.encode() + b"\n")
-            answers.flush()
-        if queue is not None:
-            name, lines = queue
-            lines.popleft()
-            if lines:
-                start(lines[0], queue)
+            if not written:
+                loop.call_soon(flush)
+            written.append(text.encode() + b"\n")
+        name = call.get("trajectory")
+        if name is not None:
+            waiting = queues[name]
+            waiting.popleft()
+            if waiting:
+                start(waiting[0])
             else:
                 del queues[name]
 
-    while True:
-        line = await reader.readline()
-        if not line:
+    def accept(line):
+        call = json.loads(line)
+        name = call.get("trajectory")
+        if name is not None:
+            waiting = queues.setdefault(name, collections.deque())
+            waiting.append(call)
+            if len(waiting) > 1:
+                return
+        start(call)
+
+    partial = []  # of the next line
+    ended = loop.create_future()
+
+    def read():
+        data = os.read(calls.fileno(), READ_BYTES)
+        if not data:
+            loop.remove_reader(calls)
+            ended.set_result(None)
             return
-        name = json.loads(line).get("trajectory")
-        if name is None:
-            start(line, None)
-            continue
-        lines = queues.setdefault(name, collections.deque())
-        lines.append(line)
-        if len(lines) == 1:
-            start(line, (name, lines))
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            partial.append(line)
+            accept(b"".join(partial))
+            partial.clear()
+        partial.append(rest)
+
+    loop.add_reader(calls, read)
+    await ended
 
 
 def main():
@@ -301,10 +355,14 @@ def main():
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    worker = Worker(load_or_exit(sys.argv[1]))
-    answers.write(json.dumps(worker.hello()).encode() + b"\n")
-    answers.flush()
+    try:
+        options.update(json.loads(sys.argv[2]) if len(sys.argv) > 2 else {})
+        worker = Worker(load_calls(sys.argv[1]))
+    except Exception as fault:
+        exit_with(fault)
     if worker.is_async:
+        import asyncio
+
         asyncio.run(run_async(worker, calls, answers))
     else:
         run(worker, calls, answers)

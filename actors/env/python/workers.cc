@@ -6,9 +6,13 @@
 #include "actors/env/python/python_source.h"
 #include "actors/env/reward.h"
 #include "graph/base/file_digest.h"
+#include "graph/base/json.h"
 
 namespace primerl {
 namespace {
+
+constexpr std::string_view kFileDigest =
+    "SHA-256 of the file; another content is refused; if it is not written, the file's";
 
 template <class O>
 OptionsOf<O> worker_options(OptionsOf<O> options) {
@@ -43,13 +47,69 @@ OptionSet process_options() {
 
 OptionSet python_options(std::string_view what) {
   using O = PythonOptions;
+  return worker_options(
+      python_program(OptionsOf<O>()
+                         .field("file", &O::file, refers_to("file") | required(),
+                                fmt::format("Python file with {}", what))
+                         .field("file_sha256", &O::file_sha256, any(), std::string(kFileDigest))));
+}
+
+OptionSet gymnasium_options() {
+  using O = GymnasiumOptions;
+  return worker_options(python_program(
+      OptionsOf<O>()
+          .field("id", &O::id, required() | at_least(1),
+                 "name for gymnasium.make; \"module:name\" imports a module first")
+          .field("kwargs", &O::kwargs, any(), "JSON object of arguments for gymnasium.make")
+          .field("prompt", &O::prompt, any(), "text before the first observation")
+          .field("adapter", &O::adapter, refers_to("file"),
+                 "Python file with observe(), act() or hint(), for observations and actions that "
+                 "are not read as text or JSON")
+          .field("adapter_sha256", &O::adapter_sha256, any(), std::string(kFileDigest))));
+}
+
+OptionSet skyrl_options() {
+  using O = SkyrlOptions;
   return worker_options(python_program(
       OptionsOf<O>()
           .field("file", &O::file, refers_to("file") | required(),
-                 fmt::format("Python file with {}", what))
-          .field("file_sha256", &O::file_sha256, any(),
-                 "SHA-256 of the file; another content is refused; if it is not written, the "
-                 "file's")));
+                 "JSONL, one task a row, as SkyRL has them: prompt, env_class, reward_spec, ...")
+          .field("file_sha256", &O::file_sha256, any(), std::string(kFileDigest))
+          .field("id", &O::id, any(), "name for skyrl_gym.make, for rows without env_class")
+          .field("config", &O::config, any(), "JSON object, the env_config of the environment")
+          .field("max_turns", &O::max_turns, at_least(0),
+                 "max_turns of each environment; 0 = as the row or the environment says")
+          .field("environments", &O::environments, refers_to("file"),
+                 "Python file that registers environments of your own")
+          .field("environments_sha256", &O::environments_sha256, any(), std::string(kFileDigest))
+          .field("shuffle", &O::shuffle, any(), "each epoch has an order of its own")));
+}
+
+OptionSet mcp_options() {
+  using O = McpOptions;
+  constexpr std::string O::*file = &PythonOptions::file;
+  constexpr std::string O::*file_sha256 = &PythonOptions::file_sha256;
+  constexpr std::string O::*python = &PythonOptions::python;
+  return worker_options(
+      OptionsOf<O>()
+          .field("file", file, refers_to("file") | required(),
+                 "Python file with a class Environment: the tasks, and what judges turns without "
+                 "a tool call")
+          .field("file_sha256", file_sha256, any(), std::string(kFileDigest))
+          .field("servers", &O::servers, refers_to("file") | required(),
+                 "JSON file with the key mcpServers: the commands of servers that speak MCP over "
+                 "stdio")
+          .field("servers_sha256", &O::servers_sha256, any(), std::string(kFileDigest))
+          .field("state", &O::state, one_of({"shared", "trajectory"}),
+                 "shared = the trajectories of a worker use one process of each server; "
+                 "trajectory = each has its own")
+          .field("tool_timeout", &O::tool_timeout, above(0),
+                 "of all calls of one turn; later ones are answered by an error. Keep "
+                 "environment_timeout above twice this value")
+          .field("result_bytes_max", &O::result_bytes_max, between(16, 16 << 20) | unit("bytes"),
+                 "longest text of a result; the rest is cut")
+          .field("calls_max", &O::calls_max, between(1, 256), "tool calls of one turn")
+          .field("python", python, at_least(1), "the Python program, a path or a name in PATH"));
 }
 
 OptionSet math_options() { return worker_options(python_program(OptionsOf<MathOptions>())); }
@@ -71,15 +131,89 @@ OutsidePool pool_of(const WorkersOptions& options, std::vector<std::string> comm
   return pool;
 }
 
+/// `file` is a path, or "source:" with a name and the text. Its `options` are a JSON object.
+std::vector<std::string> worker_command(const std::string& python, std::string file,
+                                        const Json& options = Json::object()) {
+  return {python, "-c", std::string(python_worker()), std::move(file), options.dump()};
+}
+
+std::string source(std::string_view named_text) { return "source:" + std::string(named_text); }
+
+/// Those that are set.
+std::vector<std::string> files_of(std::vector<std::string> names) {
+  std::erase(names, "");
+  return names;
+}
+
+Status check_file(const std::string& file, const std::string& sha256) {
+  return sha256.empty() || file.empty() ? ok() : check_file_sha256(file, sha256);
+}
+
+Status check_object(std::string_view option, const std::string& text) {
+  const auto json = parse_json(text, fmt::format("'{}'", option));
+  if (!json.ok()) return json.error();
+  if (json->is_object()) return ok();
+  return error(Code::kInvalid, "'{}' is {}, not a JSON object", option, json->kind());
+}
+
 OutsidePool python_pool(const void* bound) {
   const auto& options = options_at<PythonOptions>(bound);
-  return pool_of(options, {options.python, "-c", std::string(python_worker()), options.file},
-                 {options.file});
+  return pool_of(options, worker_command(options.python, options.file), {options.file});
+}
+
+OutsidePool gymnasium_pool(const void* bound) {
+  const auto& options = options_at<GymnasiumOptions>(bound);
+  Json json = Json::object();
+  json.set("id", options.id).set("kwargs", options.kwargs).set("prompt", options.prompt);
+  json.set("adapter", options.adapter);
+  return pool_of(options,
+                 worker_command(options.python, source(python_gymnasium_environment()), json),
+                 files_of({options.adapter}));
+}
+
+OutsidePool skyrl_pool(const void* bound) {
+  const auto& options = options_at<SkyrlOptions>(bound);
+  Json json = Json::object();
+  json.set("id", options.id).set("file", options.file).set("config", options.config);
+  json.set("max_turns", options.max_turns).set("environments", options.environments);
+  json.set("shuffle", options.shuffle);
+  return pool_of(options, worker_command(options.python, source(python_skyrl_environment()), json),
+                 files_of({options.file, options.environments}));
+}
+
+OutsidePool mcp_pool(const void* bound) {
+  const auto& options = options_at<McpOptions>(bound);
+  Json json = Json::object();
+  json.set("file", options.file).set("servers", options.servers).set("state", options.state);
+  json.set("start_timeout", options.start_timeout.to_seconds());
+  json.set("tool_timeout", options.tool_timeout.to_seconds());
+  json.set("result_bytes_max", options.result_bytes_max).set("calls_max", options.calls_max);
+  return pool_of(options, worker_command(options.python, source(python_mcp_environment()), json),
+                 {options.file, options.servers});
 }
 
 Status check_python(const void* bound) {
   const auto& options = options_at<PythonOptions>(bound);
-  return options.file_sha256.empty() ? ok() : check_file_sha256(options.file, options.file_sha256);
+  return check_file(options.file, options.file_sha256);
+}
+
+Status check_gymnasium(const void* bound) {
+  const auto& options = options_at<GymnasiumOptions>(bound);
+  RETURN_IF_ERROR(check_object("kwargs", options.kwargs));
+  return check_file(options.adapter, options.adapter_sha256);
+}
+
+Status check_skyrl(const void* bound) {
+  const auto& options = options_at<SkyrlOptions>(bound);
+  RETURN_IF_ERROR(check_object("config", options.config));
+  RETURN_IF_ERROR(check_file(options.file, options.file_sha256));
+  return check_file(options.environments, options.environments_sha256);
+}
+
+Status check_mcp(const void* bound) {
+  const auto& options = options_at<McpOptions>(bound);
+  RETURN_IF_ERROR(check_file(options.file, options.file_sha256));
+  return check_file(options.servers, options.servers_sha256);
 }
 
 Status check_process(const void* bound) {
@@ -132,6 +266,24 @@ EnvironmentContract python_environment() {
       python_options("a class Environment"), &python_pool, &check_python);
 }
 
+EnvironmentContract gymnasium_environment() {
+  return contract_outside<EnvironmentContract, Environment>(
+      "gymnasium", "an environment of Gymnasium, its observations and actions as text",
+      gymnasium_options(), &gymnasium_pool, &check_gymnasium);
+}
+
+EnvironmentContract skyrl_gym_environment() {
+  return contract_outside<EnvironmentContract, Environment>(
+      "skyrl_gym", "the rows of a file, in environments of SkyRL-Gym", skyrl_options(), &skyrl_pool,
+      &check_skyrl);
+}
+
+EnvironmentContract mcp_environment() {
+  return contract_outside<EnvironmentContract, Environment>(
+      "mcp", "the class Environment of a Python file, with the tools of MCP servers", mcp_options(),
+      &mcp_pool, &check_mcp);
+}
+
 RewardContract python_reward() {
   return contract_outside<RewardContract, Reward>("python", "the function reward of a Python file",
                                                   python_options("a function reward"), &python_pool,
@@ -144,10 +296,7 @@ RewardContract math_reward() {
       math_options(),
       [](const void* bound) {
         const auto& options = options_at<MathOptions>(bound);
-        return pool_of(options,
-                       {options.python, "-c", std::string(python_worker()),
-                        "source:" + std::string(python_math_reward())},
-                       {});
+        return pool_of(options, worker_command(options.python, source(python_math_reward())), {});
       },
       [](const void*) { return ok(); });
 }

@@ -1,5 +1,6 @@
-/// Environments and rewards that worker processes give: `process`, `python` and `math`
-/// (docs/formats/outside.md). Their options, and the pools to ask that follow from these.
+/// Environments and rewards that worker processes give (docs/formats/outside.md): `process`,
+/// `python`, `math`, `gymnasium`, `skyrl_gym` and `mcp`. Their options, and the pools to ask that
+/// follow from these.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,44 @@ struct MathOptions : WorkersOptions {
   std::string python = "python3";
 };
 
+/// An environment of Gymnasium (gymnasium_environment.py).
+struct GymnasiumOptions : WorkersOptions {
+  std::string id;
+  std::string kwargs = "{}";  // JSON object, for gymnasium.make
+  std::string prompt;         // text before the first observation
+  std::string adapter;        // Python file
+  std::string adapter_sha256;
+  std::string python = "python3";
+};
+
+/// Rows of a file in environments of SkyRL-Gym (skyrl_environment.py).
+struct SkyrlOptions : WorkersOptions {
+  std::string id;    // of rows without `env_class`
+  std::string file;  // JSONL
+  std::string file_sha256;
+  std::string config = "{}";  // JSON object, the environment's env_config
+  int64_t max_turns = 0;      // 0: as the row or the environment says
+  std::string environments;   // Python file that registers environments
+  std::string environments_sha256;
+  bool shuffle = true;
+  std::string python = "python3";
+};
+
+/// A Python file whose tasks have the tools of MCP servers (mcp_environment.py).
+struct McpOptions : PythonOptions {
+  std::string servers;  // mcp.json
+  std::string servers_sha256;
+  std::string state = "shared";
+  Duration tool_timeout = Duration::seconds(10);
+  int64_t result_bytes_max = int64_t{64} << 10;
+  int64_t calls_max = 16;
+};
+
 EnvironmentContract process_environment();
 EnvironmentContract python_environment();
+EnvironmentContract gymnasium_environment();
+EnvironmentContract skyrl_gym_environment();
+EnvironmentContract mcp_environment();
 RewardContract python_reward();
 RewardContract math_reward();
 
