@@ -220,7 +220,8 @@ TEST_F(OutsideRun, EndsAtOnceIfItIsInterruptedWhileItTriesAFileThatHangs) {
 TEST_F(OutsideRun, ManyRolloutsWaitForOneAsyncWorkerAtOnce) {
   write("env.py", slow_environment(1));
   const auto end = run_graph_program(
-      run_words("[tenant.main]\nenvironment = { name = \"python\", file = \"env.py\" }\n",
+      run_words("[tenant.main]\nenvironment = { name = \"python\", file = \"env.py\", python = \""
+                PRIMERL_PYTHON "\" }\n",
                 {"--max-steps", "1", "--set", "tenant.main.batch_size=256", "--set",
                  "tenant.main.max_off_policy_steps=0", "--set", "node.rollout.max_inflight=256"}));
   ASSERT_EQ(end.code, 0) << end.err;
@@ -229,7 +230,8 @@ TEST_F(OutsideRun, ManyRolloutsWaitForOneAsyncWorkerAtOnce) {
   EXPECT_EQ(*steps[0].get_int("progress/samples"), 256);
   const double seconds = *steps[0].get_double("time/step");
   RecordProperty("seconds", std::to_string(seconds));
-  EXPECT_LT(seconds, 30) << "one after the other: 256 s";
+  // On a machine with nothing else to do it is 1.08 s (runtime_outside_bench).
+  EXPECT_LT(seconds, 10) << "one after the other: 256 s";
 }
 
 /// Workers are killed again and again; every rollout ends exactly once.
