@@ -84,6 +84,8 @@ TEST_F(McpEnvironment, AServerThatCannotBeUsedIsAFailureThatNamesIt) {
               HasSubstr("server 'files' has 'url'; only 'command' (stdio) is supported"));
   start_with("");
   EXPECT_THAT(failure(), HasSubstr("has no server"));
+  start_with(R"("files": {"command": "python3", "env": {"LEVEL": 3}})");
+  EXPECT_THAT(failure(), HasSubstr("'env' of server 'files' is an object of texts"));
   start_with(R"("files": {"command": "no-such-program-here"})");
   EXPECT_THAT(failure(), HasSubstr("MCP server 'files' cannot be started"));
   EXPECT_THAT(fault_with("exit"), HasSubstr("MCP server 'stub' ended"));
@@ -161,6 +163,20 @@ TEST_F(McpEnvironment, ATrajectoryMayHaveServersOfItsOwn) {
   EXPECT_EQ(result(add, 2), "3");
   EXPECT_EQ(result("count", 1), "2 in here");
   EXPECT_EQ(result("count", 2), "1 in here");
+}
+
+TEST_F(McpEnvironment, ServersOfTrajectoriesAreBounded) {
+  options.state = "trajectory";
+  options.processes_max = 2;
+  start_with(stub());
+  EXPECT_EQ(result("count", 1), "0 in here");
+  EXPECT_EQ(result("count", 2), "0 in here");
+  const auto third = turn(3, {"count"});
+  EXPECT_EQ(third.end, OutsideEnd::kFailed);
+  EXPECT_THAT(third.body, HasSubstr("have 2 MCP servers, processes_max is 2"));
+  EXPECT_EQ(result("count", 2), "0 in here");
+  outside->forget(0, 2);  // trajectory 1 has ended
+  EXPECT_EQ(result("count", 4), "0 in here");
 }
 
 TEST_F(McpEnvironment, SpeaksWithAServerOfTheMcpPackage) {

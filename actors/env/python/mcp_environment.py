@@ -2,7 +2,7 @@
 
 Options: file (with a class Environment), servers (mcp.json: {"mcpServers": {NAME: {"command": ...,
 "args": [...], "env": {...}, "cwd": ...}}}), state, start_timeout and tool_timeout (of all calls of
-a turn; seconds), result_bytes_max, calls_max (of one turn).
+a turn; seconds), result_bytes_max, calls_max (of one turn), processes_max (of trajectories).
 
 The servers are child processes that speak JSON-RPC over stdio, one message a line. Their tools are
 listed before the first call and go into each task's `tools`. A turn with tool calls is answered by
@@ -53,6 +53,8 @@ def read_servers(path):
     if not isinstance(servers, dict) or not servers:
         raise ValueError(f"{path} has no server: it is an object with the key 'mcpServers'")
     for name, server in servers.items():
+        if not isinstance(server, dict):
+            raise ValueError(f"{path}: server '{name}' is not an object")
         for key in OTHER_TRANSPORTS:
             if server.get(key, "stdio") != "stdio":
                 raise ValueError(
@@ -62,6 +64,9 @@ def read_servers(path):
             raise ValueError(f"{path}: server '{name}' has no 'command'")
         if not isinstance(arguments, list) or not all(isinstance(a, str) for a in arguments):
             raise ValueError(f"{path}: 'args' of server '{name}' is a list of texts")
+        values = server.get("env", {})
+        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
+            raise ValueError(f"{path}: 'env' of server '{name}' is an object of texts")
     return servers
 
 
@@ -71,6 +76,7 @@ class Server:
     def __init__(self, name, spec):
         self.name, self.spec = name, spec
         self.process = None
+        self.last_end = ""
         self.waiting = {}  # futures, by id
         self.num_calls = self.num_silent = self.num_noise = self.num_failed_starts = 0
         self.starting = asyncio.Lock()
@@ -250,6 +256,7 @@ specs = read_servers(options["servers"])
 shared = {}  # servers by name
 server_of = {}  # the name of a tool's server
 tools = []  # as chat templates read them
+num_own = 0  # servers of single trajectories
 
 
 async def start():
@@ -276,7 +283,7 @@ class Environment:
     def __init__(self, ordinal, seed):
         self.inner = inner.Environment(ordinal, seed)
         self.reads_message = "message" in inspect.signature(self.inner.step).parameters
-        self.own = None  # servers of this trajectory, by name
+        self.own = {}  # servers of this trajectory, by name
 
     async def task(self):
         task = await result_of(self.inner.task())
@@ -314,14 +321,22 @@ class Environment:
     def server(self, name):
         if options["state"] == "shared":
             return shared[name]
-        if self.own is None:
-            self.own = {each: Server(each, spec) for each, spec in specs.items()}
+        global num_own
+        if name not in self.own:
+            if num_own >= options["processes_max"]:
+                raise RuntimeError(
+                    f"the trajectories of this worker have {num_own} MCP servers, "
+                    f"processes_max is {options['processes_max']}")
+            num_own += 1
+            self.own[name] = Server(name, specs[name])
         return self.own[name]
 
     async def close(self):
-        for server in (self.own or {}).values():
+        global num_own
+        for server in self.own.values():
             server.end("was closed with its trajectory")
-        self.own = None
+        num_own -= len(self.own)
+        self.own = {}
         if hasattr(self.inner, "close"):
             await result_of(self.inner.close())
 

@@ -109,6 +109,9 @@ OptionSet mcp_options() {
           .field("result_bytes_max", &O::result_bytes_max, between(16, 16 << 20) | unit("bytes"),
                  "longest text of a result; the rest is cut")
           .field("calls_max", &O::calls_max, between(1, 256), "tool calls of one turn")
+          .field("processes_max", &O::processes_max, between(1, 4096),
+                 "servers of the trajectories of one worker, with state = \"trajectory\"; a "
+                 "rollout that needs one more fails")
           .field("python", python, at_least(1), "the Python program, a path or a name in PATH"));
 }
 
@@ -188,6 +191,7 @@ OutsidePool mcp_pool(const void* bound) {
   json.set("start_timeout", options.start_timeout.to_seconds());
   json.set("tool_timeout", options.tool_timeout.to_seconds());
   json.set("result_bytes_max", options.result_bytes_max).set("calls_max", options.calls_max);
+  json.set("processes_max", options.processes_max);
   return pool_of(options, worker_command(options.python, source(python_mcp_environment()), json),
                  {options.file, options.servers});
 }

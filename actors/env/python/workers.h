@@ -68,6 +68,7 @@ struct McpOptions : PythonOptions {
   Duration tool_timeout = Duration::seconds(10);
   int64_t result_bytes_max = int64_t{64} << 10;
   int64_t calls_max = 16;
+  int64_t processes_max = 256;
 };
 
 EnvironmentContract process_environment();
