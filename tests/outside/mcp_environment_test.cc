@@ -24,23 +24,23 @@ constexpr std::string_view kEnvironment =
 /// The environment with the stub server, whose tools have all faults.
 struct McpEnvironment : OutsideStory {
   McpEnvironment() {
+    options.python = PRIMERL_PYTHON;
     options.file = write("env.py", std::string(kEnvironment));
     options.tool_timeout = Duration::seconds(2) * kSlowness;
     options.result_bytes_max = 100;
     options.calls_max = 3;
   }
-  std::string stub(const std::string& more = "") const {
-    return fmt::format(
-        R"("stub{0}": {{"command": "python3", "args": ["{1}/tests/outside/mcp_stub.py"{0}],)"
-        R"( "env": {{"PLACE": "here"}}}})",
-        more, PRIMERL_SOURCE_DIR);
+  static std::string stub() {
+    return fmt::format(R"("stub": {{"command": "{}", "args": ["{}/tests/outside/mcp_stub.py"],)"
+                       R"( "env": {{"PLACE": "here"}}}})",
+                       PRIMERL_PYTHON, PRIMERL_SOURCE_DIR);
   }
   void start_with(const std::string& servers) {
     options.servers = write("mcp.json", "{\"mcpServers\": {" + servers + "}}");
     start(mcp_environment().outside(&options));
   }
   std::string fault_with(const std::string& fault) {
-    start_with(fmt::format(R"("stub": {{"command": "python3", "args": ["{}", "{}"]}})",
+    start_with(fmt::format(R"("stub": {{"command": "{}", "args": ["{}", "{}"]}})", PRIMERL_PYTHON,
                            PRIMERL_SOURCE_DIR "/tests/outside/mcp_stub.py", fault));
     return failure();
   }

@@ -14,6 +14,7 @@ struct PythonWorker : OutsideStory {
     PythonOptions options;
     options.file = write("user.py", text);
     options.num_workers = num_workers;
+    options.python = PRIMERL_PYTHON;
     OutsidePool pool = python_reward().outside(&options);
     pool.call_timeout = call_timeout;
     start(std::move(pool));
@@ -30,7 +31,9 @@ struct PythonWorker : OutsideStory {
 
 TEST_F(PythonWorker, AFileThatCannotBeLoadedIsAFailureThatNamesIt) {
   start_file("import no_such_module\n");
-  EXPECT_THAT(failure(), HasSubstr("No module named 'no_such_module'"));
+  EXPECT_THAT(failure(), ::testing::ContainsRegex("user.py:1: ModuleNotFoundError: No module named "
+                                                  "'no_such_module' for .*python.*: install it, or "
+                                                  "let the option 'python' name another"));
 }
 
 TEST_F(PythonWorker, AFileWithoutRewardOrEnvironmentIsAFailure) {

@@ -85,7 +85,10 @@ def exit_with(fault):
     name, line = where[-1].filename, where[-1].lineno
     if isinstance(fault, SyntaxError) and fault.filename:
         name, line = fault.filename, fault.lineno
-    sys.exit(f"{name}:{line}: {described(fault)}")
+    hint = ""
+    if isinstance(fault, ModuleNotFoundError):
+        hint = f" for {sys.executable}: install it, or let the option 'python' name another Python"
+    sys.exit(f"{name}:{line}: {described(fault)}{hint}")
 
 
 def number(value, what):
