@@ -125,6 +125,28 @@ TEST_F(PythonWorker, AsyncRewardsRunAtOnceInOneWorker) {
   EXPECT_LT(steady_now() - began, Duration::seconds(60)) << "one after the other: 100 s";
 }
 
+TEST_F(PythonWorker, StartRunsBeforeTheFirstCall) {
+  for (const std::string kind : {"", "async "}) {
+    start_file(
+        "import asyncio\n"
+        "ready = False\n"
+        "async def start():\n"
+        "    global ready\n"
+        "    await asyncio.sleep(0.05)\n"
+        "    ready = True\n" +
+        kind + "def reward(completion):\n    return ready\n");
+    EXPECT_EQ(*read_score(score(kind.size(), "x").body), 1) << kind;
+  }
+}
+
+TEST_F(PythonWorker, AStartThatRaisesIsAFailureWithItsLine) {
+  for (const std::string kind : {"", "async "}) {
+    start_file(kind + "def start():\n    raise OSError('no server')\n" + kind +
+               "def reward():\n    return 1\n");
+    EXPECT_THAT(failure(), HasSubstr("user.py:2: OSError: no server")) << kind;
+  }
+}
+
 constexpr std::string_view kCounting =
     "import os\n"
     "class Environment:\n"
@@ -157,37 +179,6 @@ TEST_F(PythonWorker, AnEnvironmentPlaysTrajectoriesSideBySide) {
   EXPECT_EQ(read_step(answer_to(22).body)->step.reward, 0.5);
   ask(23, step_body({.trajectory = 0, .first_turn = 1, .actions = {"wrong"}}), 1, false);
   EXPECT_THAT(answer_to(23).body, HasSubstr("step() returned 7"));
-}
-
-TEST_F(PythonWorker, AStepThatNamesItGetsTheParsedTurn) {
-  start_file(
-      "class Environment:\n"
-      "    def __init__(self, ordinal, seed): pass\n"
-      "    def task(self): return 'x'\n"
-      "    def step(self, action, message):\n"
-      "        return f'{action} {message and message[\"content\"]}'\n");
-  OutsideTurns turns{.actions = {"<t>a", "<t>b"},
-                     .messages = {chat_message("assistant", "a"), chat_message("assistant", "b")}};
-  ask(1, step_body(turns), 1);
-  const auto last = read_step(answer_to(1).body);
-  EXPECT_EQ(last->step.text, "<t>b b");
-  EXPECT_THAT(last->played, ::testing::ElementsAre(digest({.text = "<t>a a"})));
-}
-
-TEST_F(PythonWorker, AStartThatRaisesIsAFailureAndTheCallsComeAfterIt) {
-  const std::string text =
-      "import asyncio\n"
-      "ready = False\n"
-      "async def start():\n"
-      "    global ready\n"
-      "    await asyncio.sleep(0.05)\n"
-      "    ready = True\n"
-      "async def reward(completion):\n"
-      "    return ready\n";
-  start_file(text);
-  EXPECT_EQ(*read_score(score(1, "x").body), 1);
-  start_file("async def start():\n    raise OSError('no server')\nasync def reward(): return 1\n");
-  EXPECT_THAT(failure(), HasSubstr("user.py:2: OSError: no server"));
 }
 
 TEST_F(PythonWorker, AFreshWorkerPlaysAllTurnsAndSaysWhatItObserved) {

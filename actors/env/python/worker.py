@@ -18,7 +18,7 @@ FILE has a function `reward`, a class `Environment`, or both; their functions ma
                                              # step(self, action, message): also the parsed answer
         def close(self): ...                 # may be left out
 
-    async def start(): ...                   # before the first call, if functions are `async`
+    def start(): ...                         # before the first call; may be left out
 
 `replay = False` in FILE: an Environment that was lost cannot be made again by its actions.
 `concurrency = 64` in FILE: most calls at once, for `async` functions.
@@ -267,12 +267,25 @@ class Worker:
         return self.written(call, answer, fault)
 
 
+async def start_file(worker):
+    try:
+        value = worker.module.start() if hasattr(worker.module, "start") else None
+        if inspect.isawaitable(value):
+            await value
+    except Exception as fault:
+        exit_with(fault)
+
+
 def say_hello(worker, answers):
     answers.write(json.dumps(worker.hello()).encode() + b"\n")
     answers.flush()
 
 
 def run(worker, calls, answers):
+    if hasattr(worker.module, "start"):
+        import asyncio
+
+        asyncio.run(start_file(worker))
     say_hello(worker, answers)
     for line in calls:
         text = worker.run_call(json.loads(line))
@@ -285,11 +298,7 @@ async def run_async(worker, calls, answers):
     import asyncio
 
     loop = asyncio.get_running_loop()
-    if hasattr(worker.module, "start"):
-        try:
-            await worker.module.start()
-        except Exception as fault:
-            exit_with(fault)
+    await start_file(worker)
     say_hello(worker, answers)
     queues = {}  # calls of one trajectory are done in their order
     tasks = set()  # asyncio itself keeps only weak references
