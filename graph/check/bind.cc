@@ -148,6 +148,8 @@ void bind_models(Draft& draft) {
     if (path != nullptr && path->value.is_string() && !options.path.empty()) {
       model.path = absolute_path(draft.file, path->value);
       model.path_span = path->value.span;
+      model.impl = options.impl;
+      if (const Entry* impl = spec.table->find("impl")) model.impl_span = impl->value.span;
       model.is_strict = options.strict;
       read_facts(model, draft);
     }

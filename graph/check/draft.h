@@ -30,6 +30,8 @@ struct DraftModel {
   std::string path;  // absolute
   Span path_span;
   std::optional<ModelFacts> facts;
+  std::string impl = "auto";
+  Span impl_span;
   bool is_strict = false;
   bool is_named = false;  // a resource or an actor names it
 };

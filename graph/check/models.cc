@@ -80,6 +80,18 @@ void report_doubts(Draft& draft, const DraftModel& model) {
     draft.diagnostics.warning("G095", model.path_span, "model '{}': {}", model.spec->name, warning);
 }
 
+void refuse_transformers(Draft& draft, const DraftResource& resource, const DraftModel& model) {
+  draft.diagnostics
+      .error("G044", model.impl_span,
+             "model '{}' cannot be used: {} '{}' cannot compute it with "
+             "transformers",
+             model.spec->name, resource.common.kind, resource.spec->name)
+      .note(
+          "training needs our gradients, weights that change in a run, and log-probabilities "
+          "that are equal in engine and learner")
+      .suggest("write impl = \"native\"; `score` and `generate` have --impl transformers");
+}
+
 }  // namespace
 
 /// One finding per model, however many resources name it.
@@ -89,6 +101,11 @@ void check_models(Draft& draft) {
     if (resource.contract == nullptr || resource.model < 0) continue;
     const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
     if (!model.facts || refused.contains(resource.model)) continue;
+    if (model.impl == "transformers" && resource.contract->needs_model) {
+      refused.insert(resource.model);
+      refuse_transformers(draft, resource, model);
+      continue;
+    }
     const Status usable = usable_model(draft, resource, model);
     if (usable.ok()) {
       if (resource.contract->needs_model && seen.insert(resource.model).second)
@@ -99,6 +116,10 @@ void check_models(Draft& draft) {
     auto& found = draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
                                           model.spec->name, usable.error().message());
     for (const auto& note : usable.error().notes()) found.note(note);
+    // Faults of weights have the name of another file.
+    const auto config = (std::filesystem::path(model.path) / "config.json").string();
+    if (model.impl == "auto" && usable.error().message().find(config) != std::string::npos)
+      found.note("`score` and `generate` may compute it with transformers; a run cannot");
   }
 }
 

@@ -260,13 +260,17 @@ const OptionSet& reward_options() {
 
 const OptionSet& model_options() {
   using M = ModelOptions;
-  static const OptionSet options = OptionsOf<M>()
-                                       .field("path", &M::path, at_least(1) | required(),
-                                              "a Hugging Face folder, relative to this file")
-                                       .field("strict", &M::strict, any(),
-                                              "keys of its config.json that are not known are an "
-                                              "error instead of a warning")
-                                       .take();
+  static const OptionSet options =
+      OptionsOf<M>()
+          .field("path", &M::path, at_least(1) | required(),
+                 "a Hugging Face folder, relative to this file")
+          .field(
+              "impl", &M::impl, one_of({"auto", "native", "transformers"}),
+              "who computes it. Engines and learners of a run are native; auto names transformers "
+              "where only `score` and `generate` can compute the model")
+          .field("strict", &M::strict, any(),
+                 "keys of its config.json that are not known are an error instead of a warning")
+          .take();
   return options;
 }
 

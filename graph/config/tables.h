@@ -33,6 +33,7 @@ struct ResourceOptions {
 /// `[model.x]`.
 struct ModelOptions {
   std::string path;
+  std::string impl = "auto";  // who computes it: auto, native or transformers
   bool strict = false;
 };
 

@@ -1,10 +1,8 @@
 #include "runtime/cli/model_fetch.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <system_error>
 
+#include "runtime/cli/python_program.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/program_output.h"
@@ -16,21 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Duration kFetchMax = Duration::seconds(1800);  // a wheel of 93 MB, then unpacking
-
-/// $PRIMERL_PYTHON, the Python beside the examples that `make setup` made, or python3 of PATH.
-Result<fs::path> find_python(const fs::path& tree) {
-  std::error_code fault;
-  if (const char* named = std::getenv("PRIMERL_PYTHON"); named != nullptr && *named != '\0') {
-    if (::access(named, X_OK) == 0) return fs::path(named);
-    return error(Code::kNotFound, "PRIMERL_PYTHON is '{}', which is no program", named)
-        .note("name a Python that has the packages torch, transformers and gguf");
-  }
-  if (const auto own = tree / ".venv/bin/python"; fs::exists(own, fault)) return own;
-  for (const char* path : {"/usr/bin/python3", "/usr/local/bin/python3"})
-    if (::access(path, X_OK) == 0) return fs::path(path);
-  return error(Code::kNotFound, "there is no python3 on this machine")
-      .note("install Python, or name one in PRIMERL_PYTHON");
-}
 
 Result<fs::path> find_script(const fs::path& tree) {
   const auto script = tree / "scripts" / "fetch_model.py";
@@ -56,7 +39,7 @@ Status fetch(const std::string& name, const std::string& folder) {
   ASSIGN_OR_RETURN(const fs::path examples, examples_folder());
   const fs::path tree = examples.parent_path();
   ASSIGN_OR_RETURN(const fs::path script, find_script(tree));
-  ASSIGN_OR_RETURN(const fs::path python, find_python(tree));
+  ASSIGN_OR_RETURN(const fs::path python, find_python());
   ASSIGN_OR_RETURN(const auto output,
                    output_of(python, {script.string(), name, folder}, kFetchMax));
   return output.exit_code == 0 ? ok() : Status(error_of(output));

@@ -1,10 +1,7 @@
 #include "runtime/cli/outside_trial.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
-#include <mutex>
 
 #include "actors/env/environments/catalog.h"
 #include "actors/env/outside_calls.h"
@@ -12,79 +9,15 @@
 #include "actors/trainer/batch.h"
 #include "graph/base/real_clock.h"
 #include "graph/tenant_outside.h"
-#include "runtime/control/stop_signals.h"
-#include "runtime/outside/outside_workers.h"
+#include "runtime/cli/outside_asker.h"
 
 namespace primerl {
 namespace {
 
 constexpr uint64_t kTasks = 3;
 
-/// The longest wait before Ctrl-C is noticed.
-constexpr std::chrono::milliseconds kSignalSlice{100};
-
 /// The action that is played where the answer of a task is not known.
 constexpr std::string_view kSomeAction = "test";
-
-/// Asks one call at a time and waits for its answer.
-class Asker {
- public:
-  explicit Asker(OutsideSpec spec) {
-    for (OutsidePool& pool : spec.pools) {
-      pool.num_workers = 1;
-      patience_ = std::max(patience_, pool.start_timeout + pool.call_timeout * 4);
-    }
-    OutsideWorkersSetup setup;
-    setup.spec = std::move(spec);
-    setup.log = [this](std::string_view line) {
-      const std::lock_guard lock(mutex_);
-      last_line_ = line;
-    };
-    outside_ = make_outside_workers(std::move(setup));
-    outside_->set_wake([this] {
-      const std::lock_guard lock(mutex_);
-      has_news_ = true;
-      changed_.notify_all();
-    });
-  }
-  ~Asker() { outside_.reset(); }
-
-  Result<std::string> ask(int32_t pool, uint64_t session, bool is_whole, std::string body) {
-    OutsideCall call;
-    call.id = ++num_calls_;
-    call.pool = static_cast<uint32_t>(pool);
-    call.session = session;
-    call.is_whole = is_whole;
-    call.body = std::move(body);
-    RETURN_IF_ERROR(outside_->ask(std::move(call)));
-    const auto until = deadline_after(patience_);
-    while (true) {
-      RETURN_IF_ERROR(outside_->step());
-      for (OutsideAnswer& answer : outside_->receive_answers()) {
-        if (answer.id != num_calls_) continue;
-        if (answer.end == OutsideEnd::kDone) return std::move(answer.body);
-        return error(Code::kInvalid, "{}",
-                     answer.end == OutsideEnd::kNeedsHistory ? "its worker ended" : answer.body);
-      }
-      if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
-      std::unique_lock lock(mutex_);
-      const bool has_news = changed_.wait_for(lock, kSignalSlice, [this] { return has_news_; });
-      if (!has_news && std::chrono::steady_clock::now() >= until)
-        return error(Code::kDeadline, "no answer within {}", to_string(patience_))
-            .note(last_line_.empty() ? "its workers wrote nothing" : "last line: " + last_line_);
-      has_news_ = false;
-    }
-  }
-
- private:
-  std::shared_ptr<Outside> outside_;
-  uint64_t num_calls_ = 0;
-  Duration patience_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool has_news_ = false;
-  std::string last_line_;
-};
 
 /// A trajectory that has ended.
 struct PlayedTask {
@@ -190,7 +123,7 @@ class Trial {
 
   const Tenant& tenant_;
   const TenantOutside outside_;
-  Asker asker_;
+  OutsideAsker asker_;
 };
 
 /// Whether a process of this machine asks for the tenant.

@@ -5,24 +5,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <optional>
-#include <span>
 #include <thread>
 
-#include "graph/base/files.h"
-#include "graph/base/random.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
-#include "kernels/engine/stop_rule.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/models/folder.h"
-#include "kernels/text/tokenizer.h"
 #include "kernels/train/batch_file.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "runtime/backends/backends.h"
-#include "runtime/backends/chat_input.h"
 #include "runtime/backends/devices.h"
+#include "runtime/backends/model_text.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/backends/torch_backends.h"
 #include "runtime/program/exit_code.h"
@@ -32,7 +26,6 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kIdsFileBytesMax = size_t{1} << 30;
 constexpr int32_t kHeadRows = 64;  // enough rows for a matmul to be bound by arithmetic
 
 int32_t thread_count(int64_t asked) {
@@ -71,43 +64,6 @@ Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,
   return torch_backends()->make_learner(options, model);
 }
 
-/// The prompt as ids, and the tokenizer that decodes completions. Null when the folder has no
-/// tokenizer and the prompt was given as ids.
-struct Prompt {
-  std::vector<int32_t> ids;
-  std::shared_ptr<Tokenizer> tokenizer;
-  int32_t turn_end = -1;  // the token that ends an answer of a chat; -1: the model's own end ids
-};
-
-Result<Prompt> read_prompt(const GenerateArguments& arguments) {
-  Prompt prompt;
-  auto tokenizer = load_tokenizer(arguments.model);
-  if (tokenizer.ok()) prompt.tokenizer = std::move(tokenizer).value();
-  if (!arguments.prompt_ids.empty()) {
-    std::error_code ignored;
-    const auto file = std::filesystem::path(arguments.model) / "tokenizer.json";
-    if (!tokenizer.ok() && std::filesystem::exists(file, ignored))
-      return std::move(tokenizer).error();
-    ASSIGN_OR_RETURN(prompt.ids, parse_token_ids(arguments.prompt_ids));
-    return prompt;
-  }
-  if (!tokenizer.ok()) return std::move(tokenizer).error();
-  const Tokenizer& encoder = *prompt.tokenizer;
-  if (!arguments.chat.empty()) {
-    ASSIGN_OR_RETURN(const ChatInput input, read_chat_input(arguments.chat, arguments.chat_kwargs));
-    ASSIGN_OR_RETURN(const auto format, chat_format_of_folder(encoder, input.kwargs));
-    ASSIGN_OR_RETURN(prompt.ids,
-                     format.prompt(input.messages, input.tools ? &*input.tools : nullptr));
-    prompt.turn_end = format.end_id();
-    return prompt;
-  }
-  ASSIGN_OR_RETURN(prompt.ids, arguments.special_tokens
-                                   ? encoder.encode_with_specials(arguments.prompt)
-                                   : encode_start(encoder, arguments.prompt));
-  if (prompt.ids.empty()) return error(Code::kInvalid, "the prompt has no tokens");
-  return prompt;
-}
-
 /// Enough blocks for all samples at once, so nothing is preempted. If prompt log-probabilities are
 /// requested, the prompt's rows go through the head in groups of max_running.
 EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_tokens) {
@@ -128,44 +84,17 @@ EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_t
   return options;
 }
 
-/// The arguments were validated already; the engine may still refuse some values.
-Result<SamplingParams> sampling_of(const GenerateArguments& arguments) {
-  SamplingParams sampling;
-  sampling.temperature = arguments.temperature;
-  sampling.top_k = static_cast<int32_t>(arguments.top_k);
-  sampling.top_p = arguments.top_p;
-  sampling.min_p = arguments.min_p;
-  sampling.max_tokens = static_cast<int32_t>(arguments.max_tokens);
-  sampling.ignore_eos = arguments.ignore_eos;
-  sampling.min_tokens = static_cast<int32_t>(arguments.min_tokens);
-  sampling.repetition_penalty = arguments.repetition_penalty;
-  sampling.frequency_penalty = arguments.frequency_penalty;
-  sampling.presence_penalty = arguments.presence_penalty;
-  sampling.num_top_logprobs = static_cast<int32_t>(arguments.top_logprobs);
-  sampling.prompt_logprobs = arguments.prompt_logprobs;
-  sampling.stop = arguments.stop;
-  if (!arguments.stop_ids.empty()) {
-    ASSIGN_OR_RETURN(sampling.stop_ids, parse_token_ids(arguments.stop_ids));
-  }
-  ASSIGN_OR_RETURN(const auto biases, parse_biases(arguments.logit_bias));
-  for (const auto& [token, bias] : biases) sampling.logit_bias.push_back({token, bias});
-  return sampling;
-}
-
 /// Steps the engine until every sample has ended; index = sample.
 Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArguments& arguments,
-                                              const Prompt& prompt) {
+                                              const ModelPrompt& prompt) {
   const auto count = static_cast<size_t>(arguments.num_samples);
-  ASSIGN_OR_RETURN(SamplingParams sampling, sampling_of(arguments));
-  if (prompt.turn_end >= 0 && !arguments.ignore_eos) sampling.stop_ids.push_back(prompt.turn_end);
+  ASSIGN_OR_RETURN(const SamplingParams sampling, sampling_of(arguments, prompt));
   for (size_t i = 0; i < count; ++i) {
     SequenceRequest request;
     request.id = SequenceId(i);
     request.prompt_tokens = prompt.ids;
     request.sampling = sampling;
-    // The first sample uses the seed itself, so --n 1 and the first of --n 4 give the same text.
-    request.seed = i == 0 ? static_cast<uint64_t>(arguments.seed)
-                          : mix(static_cast<uint64_t>(arguments.seed), i);
+    request.seed = sample_seed(arguments, i);
     RETURN_IF_ERROR(engine.submit(std::move(request)));
   }
   std::vector<FinishEvent> finished(count);
@@ -185,64 +114,9 @@ Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArgu
   return finished;
 }
 
-/// A model's vocabulary may be larger than its tokenizer's: such completions have ids but no text.
-std::optional<std::string> text_of(const FinishEvent& event, const Prompt& prompt,
-                                   const GenerateArguments& arguments) {
-  if (prompt.tokenizer == nullptr) return std::nullopt;
-  const bool is_whole = event.reason != FinishReason::kStop || arguments.include_stop;
-  const auto sampling = sampling_of(arguments);
-  auto text = is_whole || !sampling.ok()
-                  ? prompt.tokenizer->decode(event.tokens)
-                  : text_before_stop(event.tokens, *sampling, *prompt.tokenizer);
-  if (text.ok()) return std::move(text).value();
-  complain("warning: no text: {}\n", text.error().message());
-  return std::nullopt;
-}
-
-Json list_of(std::span<const float> logprobs) {
-  Json list = Json::array();
-  for (const float value : logprobs) list.push_back(static_cast<double>(value));
-  return list;
-}
-
-/// For each sampled token the most likely tokens at its position, if there are any.
-Json top_of(const FinishEvent& event, size_t count) {
-  Json all = Json::array();
-  for (size_t i = 0; i < event.tokens.size(); ++i) {
-    Json likeliest = Json::array();
-    for (const auto& one : std::span(event.top_logprobs).subspan(i * count, count))
-      if (one.token >= 0)
-        likeliest.push_back(Json::object()
-                                .set("token_id", static_cast<int64_t>(one.token))
-                                .set("logprob", static_cast<double>(one.logprob)));
-    all.push_back(std::move(likeliest));
-  }
-  return all;
-}
-
-void print_completion(const FinishEvent& event, const Prompt& prompt,
-                      const GenerateArguments& arguments) {
-  const auto text = text_of(event, prompt, arguments);
-  if (!arguments.json) {
-    print_text((text ? *text : Json::list(event.tokens).dump()) + "\n");
-    return;
-  }
-  Json json = Json::object()
-                  .set("schema", "primerl.generate/1")
-                  .set("token_ids", Json::list(event.tokens))
-                  .set("text", text ? Json(*text) : Json())
-                  .set("logprobs", list_of(event.logprobs))
-                  .set("finish_reason", to_string(event.reason))
-                  .set("num_cached_tokens", static_cast<int64_t>(event.num_cached_tokens));
-  if (arguments.top_logprobs > 0)
-    json.set("top_logprobs", top_of(event, static_cast<size_t>(arguments.top_logprobs)));
-  if (arguments.prompt_logprobs) json.set("prompt_logprobs", list_of(event.prompt_logprobs));
-  print_text(json.dump() + "\n");
-}
-
 /// An engine of the model, with the adapter if one was given.
 Result<std::unique_ptr<Engine>> make_engine(const GenerateArguments& arguments,
-                                            const Prompt& prompt) {
+                                            const ModelPrompt& prompt) {
   EngineOptions options = engine_options(arguments, prompt.ids.size());
   if (arguments.adapter.empty()) return load_engine(options, arguments.model, prompt.tokenizer);
   ASSIGN_OR_RETURN(const ModelFolder model, read_model_folder(arguments.model));
@@ -260,33 +134,11 @@ Result<std::unique_ptr<Engine>> make_engine(const GenerateArguments& arguments,
 }
 
 Status generate(const GenerateArguments& arguments) {
-  ASSIGN_OR_RETURN(const Prompt prompt, read_prompt(arguments));
+  ASSIGN_OR_RETURN(const ModelPrompt prompt, read_prompt(arguments));
   ASSIGN_OR_RETURN(auto engine, make_engine(arguments, prompt));
   ASSIGN_OR_RETURN(const auto finished, generate_all(*engine, arguments, prompt));
   for (const auto& event : finished) print_completion(event, prompt, arguments);
   return ok();
-}
-
-Result<std::vector<std::vector<int32_t>>> read_ids_file(const std::string& file) {
-  std::error_code fault;
-  if (std::filesystem::file_size(file, fault) > kIdsFileBytesMax && !fault)
-    return error(Code::kExhausted, "'{}' is larger than {} bytes", file, kIdsFileBytesMax);
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
-  std::vector<std::vector<int32_t>> all;
-  size_t line_number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string line = text.substr(at, end - at);
-    at = end + 1;
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    auto ids = parse_token_ids(line);
-    if (!ids.ok())
-      return std::move(ids).error().while_doing(fmt::format("{}:{}", file, line_number));
-    all.push_back(std::move(ids).value());
-  }
-  if (all.empty()) return error(Code::kInvalid, "'{}' has no token ids", file);
-  return all;
 }
 
 Status score(const ScoreArguments& arguments) {
@@ -301,14 +153,7 @@ Status score(const ScoreArguments& arguments) {
     auto logprobs = learner->score(TenantSlot(0), sequences[i]);
     if (!logprobs.ok())
       return std::move(logprobs).error().while_doing(fmt::format("sequence {}", i + 1));
-    Json list = list_of(*logprobs);
-    if (!arguments.json) {
-      print_text(list.dump() + "\n");
-      continue;
-    }
-    print_text(
-        Json::object().set("schema", "primerl.score/1").set("logprobs", std::move(list)).dump() +
-        "\n");
+    print_scores(*logprobs, arguments.json);
   }
   return ok();
 }
@@ -359,14 +204,6 @@ Status train_step(const TrainStepArguments& arguments) {
   return error(Code::kUnavailable, "the step was skipped: {}", report.skip_reason);
 }
 
-/// Exit codes: 3 for wrong flags, 2 for errors in the model or the input, 1 for other failures.
-int exit_code_of(const Status& status) {
-  if (status.ok()) return kExitDone;
-  const Code code = status.error().code();
-  const bool is_ours = code == Code::kInternal || code == Code::kDeviceLost;
-  return fail(status.error(), is_ours ? kExitFailed : kExitBadConfiguration);
-}
-
 constexpr int kRoomTriesMax = 6;  // one second apart
 
 /// Waits, because a device frees the memory of a killed process some time after its death.
@@ -389,7 +226,7 @@ Command worker_generate_command() {
           [arguments] {
             const Status valid = arguments->validate();
             if (!valid.ok()) return fail(valid.error(), kExitBadCommandLine);
-            return exit_code_of(generate(*arguments));
+            return model_exit_code(generate(*arguments));
           }};
 }
 
@@ -401,19 +238,19 @@ Command worker_score_command() {
           [arguments] {
             const Status valid = arguments->validate();
             if (!valid.ok()) return fail(valid.error(), kExitBadCommandLine);
-            return exit_code_of(score(*arguments));
+            return model_exit_code(score(*arguments));
           }};
 }
 
 Command worker_train_step_command() {
   auto arguments = std::make_shared<TrainStepArguments>();
-  return {"train-step", "takes one training step on a batch that a run kept",
+  return {"train-step", "runs one training step on a batch that a run kept",
           "primerl-worker train-step --model examples/reverse_text/model --batch b.safetensors",
           [arguments](Arguments& flags) { arguments->declare(flags); },
           [arguments] {
             const Status valid = arguments->validate();
             if (!valid.ok()) return fail(valid.error(), kExitBadCommandLine);
-            return exit_code_of(train_step(*arguments));
+            return model_exit_code(train_step(*arguments));
           }};
 }
 

@@ -12,6 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 /// The demo with a model folder of its own, valid at first.
@@ -89,6 +90,24 @@ TEST_F(AModelFolder, WithoutAShardIsRefused) {
   fs::remove(weights());
   write_text(index(), R"({"weight_map": {"model.norm.weight": "model-1.safetensors"}})");
   expect_refused("model-1.safetensors is missing, but ");
+}
+
+TEST_F(AModelFolder, OfAnotherFamilyIsForTransformersUnlessImplIsNative) {
+  constexpr const char* kNote = "note: `score` and `generate` may compute it with transformers";
+  std::string config = *read_text_file(model("config.json"));
+  const size_t type = config.find("\"qwen3\"");
+  ASSERT_NE(type, std::string::npos);
+  write_text(model("config.json"), config.replace(type, 7, "\"gpt2\""));
+  expect_refused("model_type 'gpt2' is not supported");
+  EXPECT_THAT(check().err, HasSubstr(kNote));
+  const auto native = check({"--set", "model.policy.impl=native"});
+  EXPECT_THAT(native.err, AllOf(HasSubstr("'gpt2' is not supported"), Not(HasSubstr(kNote))));
+  const auto foreign = check({"--set", "model.policy.impl=transformers"});
+  EXPECT_EQ(foreign.code, 2);
+  EXPECT_THAT(foreign.err, HasSubstr("' cannot compute it with transformers"));
+  fs::remove(weights());
+  write_text(model("config.json"), config.replace(config.find("\"gpt2\""), 6, "\"qwen3\""));
+  EXPECT_THAT(check().err, AllOf(HasSubstr("no weights"), Not(HasSubstr(kNote))));
 }
 
 /// A pipe has no writer here: opening it would wait for ever.

@@ -1,4 +1,4 @@
-"""What transformers computes with the folder of SmolLM2-135M-Instruct, in float32.
+"""Results of transformers with the folder of SmolLM2-135M-Instruct, in float32.
 
     make_smollm2.py OUT   writes OUT/expected.json
 
@@ -19,9 +19,9 @@ GREEDY_GAP = 2e-3
 
 user = lambda text: {"role": "user", "content": text}
 CHATS = [
-    [user("What is the capital of France?")],
+    [user("Name the capital of France.")],
     [user("Write one sentence about the sea.")],
-    [user("What is 17 + 25?")],
+    [user("Compute 17 + 25.")],
     [user("Name three colours, separated by commas.")],
     [{"role": "system", "content": "You answer in one word."}, user("Is ice cold?")],
     [user("Translate to French: good morning")],
