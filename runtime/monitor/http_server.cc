@@ -4,13 +4,13 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <cctype>
 #include <chrono>
 #include <list>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "graph/base/local_host.h"
 #include "runtime/monitor/http.h"
 
 namespace primerl {
@@ -37,16 +37,6 @@ struct Shared {
   /// waiting is being served, which ends before another one is served.
   std::list<Connection*> waiting;
 };
-
-/// Whether a Host header, "localhost:9464", is a local name of this machine.
-bool is_this_machine(std::string_view host) {
-  const size_t name_end = host.find(':', host.starts_with('[') ? host.find(']') : 0);
-  std::string name(host.substr(0, name_end));
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (name != "localhost" && name != "127.0.0.1" && name != "[::1]") return false;
-  return name_end == std::string_view::npos ||
-         host.find_first_not_of("0123456789", name_end + 1) == std::string_view::npos;
-}
 
 using Response = http::response<http::string_body>;
 
@@ -129,7 +119,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     // HTTP/1.0 has no Host header; a browser always sends one.
     if (num_hosts > 1 || (num_hosts == 0 && request.version() > 10))
       return write(refusal(http::status::bad_request, "a request names one Host"));
-    if (num_hosts == 1 && !is_this_machine(view_of(hosts.first->value())))
+    if (num_hosts == 1 && !names_this_machine(view_of(hosts.first->value())))
       return write(refusal(http::status::misdirected_request,
                            "this is localhost, 127.0.0.1 or [::1], under no other name"));
     const auto method = request.method();

@@ -36,7 +36,10 @@ struct OutsideStory : ::testing::Test {
       const std::lock_guard lock(mutex);
       log.emplace_back(line);
     };
-    outside = make_outside_workers(std::move(setup));
+    use(make_outside_workers(std::move(setup)));
+  }
+  void use(std::shared_ptr<Outside> made) {
+    outside = std::move(made);
     outside->set_wake([this] {
       const std::lock_guard lock(mutex);
       has_news = true;

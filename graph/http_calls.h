@@ -1,0 +1,69 @@
+/// The calls of an actor to an HTTP listener, and their answers (docs/design/gateway.md).
+///
+/// A listener is an Outside: the actor asks it, and the record keeps its answers.
+///
+///   accept  its answer is the next request of a client; the request has the id of this call
+///   reply   sends the reply to a request; its answer says whether the client got it
+///   closed  its answer lists requests whose clients have gone
+///
+/// A call and an answer are one line of JSON; the body of the request or reply follows the line.
+/// A header that is not a member here, such as Authorization, never leaves the listener.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+inline constexpr size_t kClosedRequestsMax = 1024;  // of one answer to `closed`
+inline constexpr size_t kClientNameBytesMax = 256;  // of a session and of a request id
+inline constexpr int32_t kRetryAfterSeconds = 1;    // in replies with status 429 and 503
+
+/// A request of a client.
+struct ClientRequest {
+  std::string method;      // "POST"
+  std::string path;        // its target up to '?'
+  std::string session;     // header X-Session-ID; empty: none
+  std::string request_id;  // header X-Request-ID; empty: none
+  std::string tenant;      // the tenant that its key is for; empty: any
+  std::string body;
+};
+
+/// The reply to a request. The body is JSON.
+struct ClientReply {
+  uint64_t request = 0;  // the id of the `accept` call
+  int32_t status = 200;
+  std::string request_id;  // sent back as X-Request-ID; empty: none
+  std::string body;
+};
+
+/// A call as the listener reads it.
+struct HttpCall {
+  enum class Kind : uint8_t { kAccept, kReply, kClosed };
+  Kind kind = Kind::kAccept;
+  ClientReply reply;  // for kReply
+};
+
+std::string accept_call();
+std::string closed_call();
+std::string reply_call(const ClientReply& reply);
+Result<HttpCall> read_http_call(std::string_view call);
+
+std::string write_client_request(const ClientRequest& request);
+Result<ClientRequest> read_client_request(std::string_view answer);
+
+std::string write_closed(const std::vector<uint64_t>& requests);
+Result<std::vector<uint64_t>> read_closed(std::string_view answer);
+
+std::string write_sent(bool is_sent);
+Result<bool> read_sent(std::string_view answer);
+
+/// The JSON body of an error, in the form of OpenAI's API. `param` names the key at fault; empty:
+/// none.
+std::string http_error_body(int32_t status, std::string_view message, std::string_view param = {});
+
+}  // namespace primerl

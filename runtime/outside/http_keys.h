@@ -1,0 +1,36 @@
+/// HttpKeys: who may use a listener. A file has one key per line, `KEY` or `KEY TENANT`; lines that
+/// begin with '#' and empty lines are skipped.
+///
+/// It keeps digests, so that neither memory dumps nor timing show a key. Immutable, any thread.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+inline constexpr size_t kHttpKeysMax = 10'000;
+inline constexpr size_t kHttpKeyBytesMin = 16;
+inline constexpr size_t kHttpKeyBytesMax = 256;
+
+class HttpKeys {
+ public:
+  /// Without keys: everyone may.
+  HttpKeys() = default;
+  /// Errors name the file and the line, never a key.
+  static Result<HttpKeys> read(const std::string& file);
+
+  bool is_open() const { return tenants_.empty(); }
+  /// The tenant of the key in an Authorization header, "Bearer KEY"; empty: any tenant. No value if
+  /// the key is unknown.
+  std::optional<std::string> tenant_of(std::string_view authorization) const;
+
+ private:
+  std::map<std::string, std::string> tenants_;  // by the SHA-256 of the key
+};
+
+}  // namespace primerl

@@ -1,0 +1,241 @@
+#include "runtime/outside/http_listener.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "graph/base/real_clock.h"
+#include "runtime/outside/http_connections.h"
+#include "runtime/outside/listen_address.h"
+
+namespace primerl {
+namespace {
+
+constexpr int kWaitMs = 60'000;
+constexpr int kSendGraceMs = 10;
+// Replies of the last moment are still sent.
+constexpr Duration kSendGrace = Duration::seconds(1);
+
+class ListeningOutside final : public HttpListener {
+ public:
+  ListeningOutside(const HttpListenerOptions& options, HttpKeys keys)
+      : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), connections_(options, std::move(keys)) {
+    CHECK(event_.get() >= 0, "no eventfd");
+  }
+  ~ListeningOutside() override {
+    is_ending_ = true;
+    notify();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status open() {
+    RETURN_IF_ERROR(connections_.listen(event_.get()));
+    port_ = connections_.port();
+    thread_ = std::thread([this] { run(); });
+    return ok();
+  }
+  uint16_t port() const override { return port_; }
+
+  Status ask(OutsideCall call) override {
+    if (is_stopped_) return ok();
+    if (open_.size() >= kOutsideCallsMax)
+      return error(Code::kExhausted, "{} calls wait for an answer from outside already",
+                   open_.size());
+    ASSIGN_OR_RETURN(HttpCall read, read_http_call(call.body));
+    open_.insert(call.id);
+    {
+      const std::lock_guard lock(mutex_);
+      orders_.push_back({call.id, std::move(read)});
+    }
+    notify();
+    return ok();
+  }
+  void forget(uint32_t, uint64_t) override {}  // a listener has no sessions
+
+  std::vector<OutsideAnswer> receive_answers() override {
+    std::vector<OutsideAnswer> received;
+    const std::lock_guard lock(mutex_);
+    while (!answers_.empty() && received.size() < kOutsideAnswersMax) {
+      open_.erase(answers_.front().id);
+      received.push_back(std::move(answers_.front()));
+      answers_.pop_front();
+    }
+    has_work_ = !answers_.empty();
+    return received;
+  }
+
+  void stop() override {
+    is_stopped_ = true;
+    open_.clear();
+    {
+      const std::lock_guard lock(mutex_);
+      answers_.clear();
+      has_work_ = false;
+    }
+    notify();
+  }
+
+  void set_wake(std::function<void()> wake) override {
+    const std::lock_guard lock(mutex_);
+    wake_ = std::move(wake);
+  }
+  bool has_work() const override { return !is_stopped_ && has_work_; }
+  std::string describe() const override {
+    return fmt::format("{} calls to the listener on port {} without an answer", open_.size(),
+                       port_);
+  }
+
+ private:
+  struct Order {
+    uint64_t id = 0;
+    HttpCall call;
+  };
+
+  void notify() const {
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
+  }
+
+  // On the I/O thread.
+
+  void run() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    while (!is_ending_) {
+      apply_orders();
+      connections_.wait(kWaitMs);
+      give_answers();
+    }
+    apply_orders();
+    connections_.stop();
+    const Time until = steady_now() + kSendGrace;
+    while (connections_.num_unsent() > 0 && steady_now() < until) connections_.wait(kSendGraceMs);
+  }
+
+  void apply_orders() {
+    uint64_t count = 0;
+    [[maybe_unused]] const auto size = ::read(event_.get(), &count, sizeof count);
+    std::vector<Order> orders;
+    {
+      const std::lock_guard lock(mutex_);
+      orders.swap(orders_);
+    }
+    for (Order& order : orders) {
+      const uint64_t request = order.call.reply.request;
+      if (order.call.kind == HttpCall::Kind::kAccept)
+        accepts_.push_back(order.id);
+      else if (order.call.kind == HttpCall::Kind::kClosed)
+        closed_calls_.push_back(order.id);
+      else if (connections_.reply(order.call.reply))
+        replies_.emplace(request, order.id);
+      else
+        new_answers_.push_back({order.id, OutsideEnd::kDone, write_sent(false)});
+    }
+    if (is_stopped_) connections_.stop();
+    give_answers();
+  }
+
+  /// Answers the calls that have an answer now.
+  void give_answers() {
+    while (!accepts_.empty()) {
+      auto request = connections_.accept(accepts_.front());
+      if (!request) break;
+      new_answers_.push_back({accepts_.front(), OutsideEnd::kDone, write_client_request(*request)});
+      accepts_.pop_front();
+    }
+    for (const auto& [request, is_sent] : connections_.remove_replied()) {
+      const auto call = replies_.find(request);
+      if (call == replies_.end()) continue;
+      new_answers_.push_back({call->second, OutsideEnd::kDone, write_sent(is_sent)});
+      replies_.erase(call);
+    }
+    if (!closed_calls_.empty()) {
+      const auto closed = connections_.remove_closed(kClosedRequestsMax);
+      if (!closed.empty()) {
+        new_answers_.push_back({closed_calls_.front(), OutsideEnd::kDone, write_closed(closed)});
+        closed_calls_.pop_front();
+      }
+    }
+    publish();
+  }
+
+  void publish() {
+    if (new_answers_.empty()) return;
+    std::function<void()> wake;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_stopped_) return new_answers_.clear();
+      if (answers_.empty()) wake = wake_;
+      std::ranges::move(new_answers_, std::back_inserter(answers_));
+      has_work_ = true;
+    }
+    new_answers_.clear();
+    if (wake) wake();
+  }
+
+  const Descriptor event_;
+  std::atomic<bool> is_ending_{false};
+  std::atomic<bool> is_stopped_{false};
+  std::atomic<bool> has_work_{false};
+  uint16_t port_ = 0;  // constant after open()
+  // Used by the group's thread.
+  std::unordered_set<uint64_t> open_;  // calls whose answer was not received
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::vector<Order> orders_;
+  std::deque<OutsideAnswer> answers_;
+  std::function<void()> wake_;
+  // Used by the I/O thread.
+  HttpConnections connections_;
+  std::deque<uint64_t> accepts_, closed_calls_;
+  std::unordered_map<uint64_t, uint64_t> replies_;  // call by request, until the reply is sent
+  std::vector<OutsideAnswer> new_answers_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Status validate(const HttpListenerOptions& options) {
+  ASSIGN_OR_RETURN(const ListenAddress address, parse_listen_address(options.listen));
+  if (!address.is_loopback && options.keys_file.empty())
+    return error(Code::kInvalid,
+                 "'listen' is '{}', which other machines reach, without 'keys_file'",
+                 options.listen)
+        .note("name a file with one key per line, or listen on 127.0.0.1");
+  if (options.bytes_max < options.body_bytes_max)
+    return error(Code::kInvalid, "'bytes_max' {} is less than 'body_bytes_max' {}",
+                 options.bytes_max, options.body_bytes_max)
+        .note("one body could never be accepted");
+  return ok();
+}
+
+Result<std::shared_ptr<HttpListener>> make_http_listener(
+    const HttpListenerOptions& options, const std::function<void(std::string_view)>& log) {
+  RETURN_IF_ERROR(validate(options));
+  HttpKeys keys;
+  if (!options.keys_file.empty()) {
+    ASSIGN_OR_RETURN(keys, HttpKeys::read(options.keys_file));
+  }
+  ASSIGN_OR_RETURN(const ListenAddress address, parse_listen_address(options.listen));
+  auto listener = std::make_shared<ListeningOutside>(options, std::move(keys));
+  RETURN_IF_ERROR(listener->open());
+  const bool is_ipv6 = address.host.find(':') != std::string::npos;
+  if (log)
+    log(fmt::format("listens on http://{}:{}", is_ipv6 ? "[" + address.host + "]" : address.host,
+                    listener->port()));
+  return std::shared_ptr<HttpListener>(std::move(listener));
+}
+
+}  // namespace primerl

@@ -1,0 +1,45 @@
+/// The Outside that listens for HTTP requests: an actor accepts them and replies
+/// (graph/http_calls.h, docs/design/gateway.md).
+///
+/// It has one I/O thread. On a loopback address it answers to local Host names only; on another
+/// address every request needs a key. Threads: those of Outside.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "graph/outside.h"
+
+namespace primerl {
+
+/// `[resource.x] kind = "outside", backend = "http"`.
+struct HttpListenerOptions {
+  std::string listen = "127.0.0.1:8000";  // address:port; port 0: any free one
+  std::string keys_file;                  // needed beyond loopback
+  int64_t connections_max = 8192;
+  int64_t requests_max = 1024;  // at once; more get 429
+  int64_t header_bytes_max = 16384;
+  int64_t body_bytes_max = int64_t{64} << 20;
+  int64_t bytes_max = int64_t{256} << 20;            // of bodies and replies together; more get 429
+  Duration idle_timeout = Duration::seconds(75);     // between two requests
+  Duration receive_timeout = Duration::seconds(30);  // for a whole request
+  Duration send_timeout = Duration::seconds(60);     // for a whole reply
+};
+
+/// Whether `listen` is an address and a port, and keys are there beyond loopback.
+Status validate(const HttpListenerOptions& options);
+
+class HttpListener : public Outside {
+ public:
+  virtual uint16_t port() const = 0;
+};
+
+/// Listens at once. kExists: another program uses the port. `log` receives lines for a person;
+/// it may be null.
+Result<std::shared_ptr<HttpListener>> make_http_listener(
+    const HttpListenerOptions& options, const std::function<void(std::string_view)>& log);
+
+}  // namespace primerl

@@ -1,0 +1,140 @@
+#include "runtime/outside/http_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/rfc7230.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <utility>
+
+#include "graph/http_calls.h"
+
+namespace primerl {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using Fault = boost::system::error_code;
+
+// Bytes of the parser's own lines inside a chunked body: sizes, extensions and trailers.
+constexpr size_t kChunkLineBytesMax = 4096;
+constexpr size_t kLastChunkBytes = 5;
+
+std::string text_of(beast::string_view text) { return {text.data(), text.size()}; }
+
+bool is_printable(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+}  // namespace
+
+class HttpReader::Parser {
+ public:
+  http::request_parser<http::string_body> request;
+};
+
+HttpReader::HttpReader(const HttpReaderLimits& limits)
+    : limits_(limits), parser_(std::make_unique<Parser>()) {
+  parser_->request.header_limit(limits_.header_bytes_max);
+  parser_->request.body_limit(limits_.body_bytes_max);
+  parser_->request.eager(false);
+}
+
+HttpReader::~HttpReader() = default;
+
+void HttpReader::fail(int32_t status, std::string message) {
+  state_ = State::kFailed;
+  refusal_ = {status, std::move(message)};
+}
+
+size_t HttpReader::read(std::string_view bytes) {
+  auto& request = parser_->request;
+  size_t num_used = 0;
+  while (state_ == State::kHead || state_ == State::kBody) {
+    const std::string_view rest = bytes.substr(num_used);
+    if (rest.empty()) break;
+    // Beast 1.74 asserts that a last chunk has 5 bytes, "0 CR LF CR LF", also while they arrive.
+    if (head_.is_chunked && rest.size() < kLastChunkBytes) break;
+    Fault fault;
+    const size_t num_put = request.put(asio::const_buffer(rest.data(), rest.size()), fault);
+    num_used += num_put;
+    if (state_ == State::kHead) num_head_bytes_ += num_put;
+    // The parser's own limit allows slightly more.
+    if (num_head_bytes_ > limits_.header_bytes_max) fault = http::error::header_limit;
+    if (fault == http::error::need_more) {
+      const bool is_too_long =
+          state_ == State::kBody && bytes.size() - num_used > kChunkLineBytesMax;
+      if (is_too_long) fail(400, "a line of the chunked body is too long");
+      break;
+    }
+    if (fault == http::error::header_limit) {
+      fail(431, fmt::format("a request may have {} bytes of headers", limits_.header_bytes_max));
+    } else if (fault == http::error::body_limit) {
+      fail(413, fmt::format("a body may have {} bytes", limits_.body_bytes_max));
+    } else if (fault) {
+      fail(400, "this is not HTTP/1.1: " + fault.message());
+    } else if (state_ == State::kHead && request.is_header_done()) {
+      finish_head();
+    } else if (request.is_done()) {
+      state_ = State::kDone;
+    }
+  }
+  return num_used;
+}
+
+void HttpReader::finish_head() {
+  auto& request = parser_->request;
+  const auto& fields = request.get();
+  head_.method = text_of(fields.method_string());
+  const std::string target = text_of(fields.target());
+  head_.path = target.substr(0, target.find('?'));
+  head_.keeps_alive = request.keep_alive();
+  head_.is_chunked = request.chunked();
+  if (const auto length = request.content_length()) head_.content_length = *length;
+  // HTTP/1.0 has no Host header.
+  const auto hosts = fields.equal_range(http::field::host);
+  const auto num_hosts = std::distance(hosts.first, hosts.second);
+  if (num_hosts > 1 || (num_hosts == 0 && fields.version() > 10))
+    return fail(400, "a request names one Host");
+  if (num_hosts == 1) head_.host = text_of(hosts.first->value());
+  for (const auto& [name, target_field] :
+       {std::pair("X-Session-ID", &head_.session), std::pair("X-Request-ID", &head_.request_id),
+        std::pair("Authorization", &head_.authorization)}) {
+    const auto found = fields.equal_range(name);
+    const auto count = std::distance(found.first, found.second);
+    if (count > 1) return fail(400, fmt::format("the header {} comes {} times", name, count));
+    if (count == 1) *target_field = text_of(found.first->value());
+  }
+  for (const auto& [name, value] :
+       {std::pair("X-Session-ID", &head_.session), std::pair("X-Request-ID", &head_.request_id)})
+    if (value->size() > kClientNameBytesMax || !is_printable(*value))
+      return fail(400, fmt::format("the header {} has up to {} printable ASCII characters", name,
+                                   kClientNameBytesMax));
+  if (!head_.path.starts_with('/') || !is_printable(head_.path))
+    return fail(400, "a path begins with '/' and is printable ASCII");
+  head_.expects_continue = beast::iequals(fields[http::field::expect], "100-continue");
+  if (!head_.expects_continue && fields.count(http::field::expect) > 0)
+    return fail(417, "the only value of Expect is 100-continue");
+  // Beast checks the body's length only when it begins to read it.
+  if (head_.content_length && *head_.content_length > limits_.body_bytes_max)
+    return fail(413, fmt::format("a body may have {} bytes", limits_.body_bytes_max));
+  state_ = State::kHeadDone;
+}
+
+void HttpReader::read_body() {
+  parser_->request.eager(true);
+  state_ = parser_->request.is_done() ? State::kDone : State::kBody;
+}
+
+size_t HttpReader::num_body_bytes() const { return parser_->request.get().body().size(); }
+
+std::string HttpReader::move_body() { return std::move(parser_->request.get().body()); }
+
+std::string http_reason(int32_t status) {
+  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
+  return text_of(reason);
+}
+
+}  // namespace primerl
