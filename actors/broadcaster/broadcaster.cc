@@ -28,7 +28,7 @@ Contract Broadcaster::contract() {
       .out("update", &Broadcaster::update_, "apply this version", broadcast(),
            burst(one_of_each_tenant()))
       .out("live", &Broadcaster::live_out_, "every engine in use has this version",
-           burst(one_of_each_tenant()))
+           broadcast(), burst(one_of_each_tenant()))
       .stops_on_error()
       .single()
       .state([](auto& f) { f("keys", &Broadcaster::keys_)("armed", &Broadcaster::armed_); });

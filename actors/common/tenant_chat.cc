@@ -1,5 +1,7 @@
 #include "actors/common/tenant_chat.h"
 
+#include <algorithm>
+
 namespace primerl {
 
 Result<chat::ChatFormat> chat_format_of(const Tenant& tenant, const Tokenizer& tokenizer) {
@@ -23,6 +25,14 @@ Result<chat::ChatFormat> chat_format_of(const Tenant& tenant, const Tokenizer& t
                           "prints the same day",
                           tenant.name));
   return format;
+}
+
+void add_turn_end(const chat::ChatFormat& format, SamplingParams& sampling) {
+  auto& stop_ids = sampling.stop_ids;
+  const int32_t end = format.end_id();
+  const bool is_known = std::find(stop_ids.begin(), stop_ids.end(), end) != stop_ids.end();
+  if (end < 0 || sampling.ignore_eos || is_known || stop_ids.size() >= kStopIdsMax) return;
+  stop_ids.push_back(end);
 }
 
 Result<std::optional<Json>> tools_from_text(const std::string& text) {

@@ -25,7 +25,7 @@ Contract Decode::contract() {
       .in("hold", &Decode::on_hold, "pauses the engine for an owner, or ends that pause",
           optional_port())
       .out("completion", &Decode::completion_, "the one answer to a request", recorded(),
-           work_burst(kAnswersPerWorkCall))
+           to_origin(), work_burst(kAnswersPerWorkCall))
       .out("applied", &Decode::applied_out_, "new weights are applied", optional_port(), recorded())
       .out("load", &Decode::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))

@@ -44,7 +44,7 @@ Contract Prefill::contract() {
       .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(), burst(0),
            work_burst(kDonePerWorkCall), handles_of("engine"))
       .out("refused", &Prefill::refused_, "the answer to a request that the engine did not accept",
-           recorded(), work_burst(1))
+           recorded(), to_origin(), work_burst(1))
       .out("applied", &Prefill::applied_out_, "new weights are applied", optional_port(),
            recorded())
       .out("load", &Prefill::load_, "how busy the engine is", optional_port(), recorded(),

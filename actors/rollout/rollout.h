@@ -87,8 +87,6 @@ class Rollout final : public Actor {
   void next_turn(MemberId member_id);
   /// The ids of a task: its conversation in the chat template, or its plain prompt.
   Result<std::vector<int32_t>> prompt_of(const Task& task, Group& group);
-  /// A chat's turn ends with the template's end marker, whatever the model's end tokens are.
-  void add_turn_end(SamplingParams& sampling) const;
   /// The ids that follow the last answer: the observation in the chat template, or as plain text.
   Result<std::vector<int32_t>> next_prompt(MemberId member_id, const Observation& observation);
   /// Tokens that the next turn may sample: what the tenant allows, within seq_len.

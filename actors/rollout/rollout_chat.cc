@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "actors/rollout/rollout.h"
-#include "kernels/engine/sampling_params.h"
 
 namespace primerl {
 
@@ -17,14 +16,6 @@ Result<std::vector<int32_t>> Rollout::prompt_of(const Task& task, Group& group) 
   RETURN_IF_ERROR(check_messages(group.messages));
   ASSIGN_OR_RETURN(const auto tools, tools_from_text(group.tools));
   return (*chat_)->prompt(group.messages, tools ? &*tools : nullptr);
-}
-
-void Rollout::add_turn_end(SamplingParams& sampling) const {
-  auto& stop_ids = sampling.stop_ids;
-  const int32_t end = (*chat_)->end_id();
-  const bool is_known = std::find(stop_ids.begin(), stop_ids.end(), end) != stop_ids.end();
-  if (end < 0 || sampling.ignore_eos || is_known || stop_ids.size() >= kStopIdsMax) return;
-  stop_ids.push_back(end);
 }
 
 Result<std::vector<int32_t>> Rollout::next_prompt(MemberId member_id,

@@ -55,8 +55,8 @@ Result<Blob> joined(const std::vector<Blob>& turns) {
 }  // namespace
 
 int64_t Rollout::turn_tokens_max(const Trajectory& trajectory) const {
-  const int64_t room = tenant().seq_len - static_cast<int64_t>(trajectory.tokens.size());
-  return std::min(tenant().sampling.max_tokens, room);
+  const int64_t num_free = tenant().seq_len - static_cast<int64_t>(trajectory.tokens.size());
+  return std::min(tenant().sampling.max_tokens, num_free);
 }
 
 void Rollout::next_turn(MemberId member_id) {
@@ -91,7 +91,7 @@ void Rollout::send_request(MemberId member_id) {
   request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
   request.sampling = sampling_params(tenant().sampling);
   request.sampling.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
-  if (!group.messages.empty()) add_turn_end(request.sampling);
+  if (!group.messages.empty()) add_turn_end(**chat_, request.sampling);
   request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
@@ -136,7 +136,7 @@ Result<std::string> Rollout::text_of(const Completion& completion) const {
   if (completion.end != FinishReason::kStop || sampling.include_stop)
     return tokenizer_->decode(completion.tokens);
   SamplingParams stops = sampling_params(sampling);
-  if (chat_->ok()) add_turn_end(stops);
+  if (chat_->ok()) add_turn_end(**chat_, stops);
   return text_before_stop(completion.tokens, stops, *tokenizer_);
 }
 

@@ -53,7 +53,7 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
       .out("abort", &Router::abort_, "to the engine that has the request", optional_port(),
            addressed(), burst(2 * kCancelRequestsMax), at_most(aborts_in_flight()))
       .out("refused", &Router::refused_, "the answer to a request that no engine accepted",
-           burst(kCancelRequestsMax))
+           to_origin(), burst(kCancelRequestsMax))
       .made_by([policies = std::move(policies)](const O& options) {
         return std::make_unique<Router>(options, policies);
       })

@@ -160,7 +160,8 @@ void check_inflight(Draft& draft) {
   if (largest == nullptr) return;
   for (const auto& node : draft.nodes) {
     const auto inflight = max_inflight_of(node);
-    if (!inflight || *inflight >= largest->tenant.group_size) continue;
+    const bool opens_groups = sized_output(*node.contract) != nullptr;
+    if (!inflight || !opens_groups || *inflight >= largest->tenant.group_size) continue;
     draft.diagnostics
         .error("G062",
                written_span(draft, {value_span(*node.spec, "max_inflight"),

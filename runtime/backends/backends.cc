@@ -17,6 +17,7 @@
 #include "runtime/backends/devices.h"
 #include "runtime/backends/tenant_options.h"
 #include "runtime/backends/torch_backends.h"
+#include "runtime/outside/http_listener.h"
 #include "runtime/outside/outside_workers.h"
 
 namespace primerl {
@@ -212,6 +213,15 @@ std::vector<Backend> make_backends() {
          workers.spec = *static_cast<const OutsideSpec*>(resource.options.get());
          workers.log = setup.log;
          return std::shared_ptr<Resource>(make_outside_workers(std::move(workers)));
+       }},
+      {"outside", "http",
+       [](const Plan&, const PlanResource& resource,
+          const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
+         const auto& options = *static_cast<const HttpListenerOptions*>(resource.options.get());
+         ASSIGN_OR_RETURN(auto listener, make_http_listener(options, [&](std::string_view line) {
+                            if (setup.log) setup.log(fmt::format("'{}' {}", resource.name, line));
+                          }));
+         return std::shared_ptr<Resource>(std::move(listener));
        }},
       {"tokenizer", "",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {

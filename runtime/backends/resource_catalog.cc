@@ -16,6 +16,7 @@
 #include "kernels/weights/options.h"
 #include "runtime/backends/idle_options.h"
 #include "runtime/backends/tenant_options.h"
+#include "runtime/outside/http_listener.h"
 #include "runtime/plugins/plugins.h"
 #include "runtime/program/version.h"
 
@@ -359,6 +360,41 @@ ResourceContract weight_channel(std::string backend, std::string doc) {
   return contract;
 }
 
+ResourceContract http_listener() {
+  using H = HttpListenerOptions;
+  ResourceContract contract;
+  contract.kind = "outside";
+  contract.backend = "http";
+  contract.doc = "listens for HTTP requests of clients, which a gateway answers";
+  contract.options =
+      OptionsOf<H>()
+          .field("listen", &H::listen, any(),
+                 "address and port; port 0: any free one, which the log names. An address other "
+                 "than loopback needs 'keys_file'")
+          .field("keys_file", &H::keys_file, refers_to("file"),
+                 "one key per line, KEY or KEY TENANT; clients send 'Authorization: Bearer KEY'")
+          .field("connections_max", &H::connections_max, between(1, 65536) | unit("connections"),
+                 "open at once; one more closes the one that has waited longest for its client")
+          .field("requests_max", &H::requests_max, between(1, 32768) | unit("requests"),
+                 "that wait for a reply; a further one gets the status 429")
+          .field("header_bytes_max", &H::header_bytes_max,
+                 between(256, int64_t{1} << 20) | unit("bytes"),
+                 "of the headers of a request; more get the status 431")
+          .field("body_bytes_max", &H::body_bytes_max, between(1, int64_t{1} << 30) | unit("bytes"),
+                 "of the body of a request; more get the status 413")
+          .field("bytes_max", &H::bytes_max, between(1, int64_t{1} << 36) | unit("bytes"),
+                 "of all bodies that arrive and replies that leave; more get the status 429")
+          .field("idle_timeout", &H::idle_timeout, above(0),
+                 "how long a connection without a request stays open")
+          .field("receive_timeout", &H::receive_timeout, above(0),
+                 "time in which a request must arrive")
+          .field("send_timeout", &H::send_timeout, above(0),
+                 "time in which a client must read its reply")
+          .take();
+  contract.validate = [](const void* bound) { return validate(*static_cast<const H*>(bound)); };
+  return contract;
+}
+
 }  // namespace
 
 std::vector<ResourceContract> resource_contracts() {
@@ -385,6 +421,7 @@ std::vector<ResourceContract> resource_contracts() {
   all.push_back(weight_channel(
       "stream",
       "carries weights over the connections between processes, on one machine or several"));
+  all.push_back(http_listener());
   return all;
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/weights/options.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/tenant_options.h"
+#include "runtime/outside/scripted_clients.h"
 #include "runtime/outside/scripted_outside.h"
 
 namespace primerl {
@@ -75,6 +76,8 @@ Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
     return std::shared_ptr<Resource>(
         make_memory_channel(static_cast<size_t>(options.versions_max)));
   }
+  if (resource.kind == Outside::kResourceKind && resource.backend == "http")
+    return std::shared_ptr<Resource>(make_scripted_clients({}));
   if (resource.kind == Outside::kResourceKind)
     return std::shared_ptr<Resource>(make_scripted_outside({}));
   return error(Code::kUnavailable, "a resource of kind '{}' has no scripted form", resource.kind);

@@ -1,0 +1,351 @@
+#include "actors/gateway/gateway.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/common/request_name.h"
+#include "kernels/engine/stop_rule.h"
+
+namespace primerl {
+namespace {
+
+// Rollout numbers its requests from 0, so the upper half of the numbers is free.
+constexpr uint64_t kFirstRequest = uint64_t{1} << (kRequestBits - 1);
+constexpr int64_t kSentPerWorkCall = 64;
+constexpr int64_t kCancelsPerWorkCall = 16;
+
+}  // namespace
+
+Contract Gateway::contract() {
+  using O = GatewayOptions;
+  return ContractOf<Gateway, O>("gateway", "answers HTTP clients with the tenants' policies")
+      .uses<Outside>("listener", &O::listener, "the resource of kind \"outside\" that listens")
+      .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
+      .option("max_inflight", &O::max_inflight, count_from(1) | unit("requests"),
+              "requests at once, of all tenants; of one tenant at most its 'inflight'")
+      .option("max_waiting", &O::max_waiting, count_from(1) | unit("requests"),
+              "requests of one tenant that wait to be sent; a further one gets the status 429")
+      .option("attempts_max", &O::attempts_max, count_from(0),
+              "engine losses or failures that one request survives")
+      .option("request_timeout", &O::request_timeout, above(0),
+              "how long a client waits for its reply; then it gets the status 504")
+      .in("completion", &Gateway::on_completion, "the one answer to a request",
+          at_most(&O::max_inflight, "max_inflight"))
+      .in("policy", &Gateway::on_policy, "a version that every engine has", latest_wins())
+      .timer("deadline", &Gateway::on_deadline, "a client has waited for request_timeout")
+      .out("generate", &Gateway::generate_, "a prompt to continue", burst(0),
+           work_burst(kSentPerWorkCall))
+      .out("cancel", &Gateway::cancel_, "requests whose clients have gone", burst(0),
+           work_burst(kCancelsPerWorkCall), at_most(&O::max_inflight, "max_inflight"))
+      .works()
+      .single()
+      .state([](auto& f) {
+        using G = Gateway;
+        f("tenants", &G::tenants_)("generations", &G::generations_)("requests", &G::requests_)(
+            "clients", &G::clients_)("joinable", &G::joinable_)("deadlines", &G::deadlines_)(
+            "armed", &G::armed_)("asked", &G::asked_)("num_accepts", &G::num_accepts_)(
+            "num_closed", &G::num_closed_)("next_generation", &G::next_generation_)(
+            "next_request", &G::next_request_)("warned", &G::warned_)("routers", &G::routers_)(
+            "is_draining", &G::is_draining_);
+      });
+}
+
+Status Gateway::start(Resources& resources) {
+  listener_ = &resources.get<Outside>("listener");
+  tokenizer_ = &resources.get<Tokenizer>("tokenizer");
+  next_request_ = kFirstRequest;
+  for (const TenantSlot tenant : services().tenants()) tenants_[tenant];
+  return ok();
+}
+
+Result<bool> Gateway::work() {
+  num_asked_ = 0;
+  if (!is_draining_) {
+    RETURN_IF_ERROR(receive_answers());
+    RETURN_IF_ERROR(keep_calls_open());
+    send_waiting();
+  }
+  send_cancels();
+  arm_deadline();
+  return std::ranges::any_of(tenants_,
+                             [](const auto& each) { return !each.second.to_cancel.empty(); }) ||
+         (may_send() && !next_tenant().is_none());
+}
+
+Status Gateway::drain() {
+  is_draining_ = true;
+  listener_->stop();  // it refuses what has no reply
+  std::vector<uint64_t> open;
+  for (const auto& [number, generation] : generations_) open.push_back(number);
+  for (const uint64_t number : open) abandon(number);
+  asked_.clear();
+  return ok();
+}
+
+bool Gateway::idle() const {
+  return std::ranges::all_of(tenants_, [](const auto& each) {
+    return each.second.num_inflight == 0 && each.second.to_cancel.empty();
+  });
+}
+
+void Gateway::add(Generation generation, const ClientRequest& client, uint64_t request) {
+  const uint64_t number = next_generation_++;
+  TenantState& tenant = tenants_[generation.tenant];
+  generation.deadline = services().now() + options_.request_timeout;
+  generation.clients.push_back({request, client.request_id});
+  if (generation.request.session == 0)
+    generation.request.session = stable_hash("a request without a session", number) | 1;
+  deadlines_.emplace(generation.deadline, number);
+  if (!generation.join_key.empty()) joinable_[generation.join_key] = number;
+  clients_[request] = number;
+  generations_.emplace(number, std::move(generation));
+  tenant.waiting.push_back(number);
+}
+
+int64_t Gateway::inflight_max(TenantSlot tenant) const {
+  const int64_t own = services().tenant(tenant).inflight;
+  return own > 0 ? std::min(own, options_.max_inflight) : options_.max_inflight;
+}
+
+/// The tenant with the fewest requests in flight for its share; none if all wait for a completion.
+TenantSlot Gateway::next_tenant() const {
+  TenantSlot next;
+  double least = 0;
+  int64_t num_inflight = 0;
+  for (const auto& [slot, tenant] : tenants_) num_inflight += tenant.num_inflight;
+  if (num_inflight >= options_.max_inflight) return next;
+  for (const auto& [slot, tenant] : tenants_) {
+    if (tenant.waiting.empty() || tenant.live.is_none()) continue;
+    if (tenant.num_inflight >= inflight_max(slot)) continue;
+    const double share = std::max(services().tenant(slot).share, 1e-9);
+    const double load = static_cast<double>(tenant.num_inflight + 1) / share;
+    if (!next.is_none() && load >= least) continue;
+    next = slot;
+    least = load;
+  }
+  return next;
+}
+
+bool Gateway::may_send() const { return !is_draining_ && generate_.room() > 0; }
+
+void Gateway::send_waiting() {
+  for (int64_t i = 0; i < kSentPerWorkCall && may_send(); ++i) {
+    const TenantSlot slot = next_tenant();
+    if (slot.is_none()) return;
+    auto& waiting = tenants_[slot].waiting;
+    const uint64_t number = waiting.front();
+    waiting.pop_front();
+    send(number);
+  }
+}
+
+void Gateway::send(uint64_t number) {
+  Generation& generation = generations_.at(number);
+  TenantState& tenant = tenants_[generation.tenant];
+  GenerateRequest& request = generation.request;
+  request.request = next_request_++;
+  request.version = tenant.live;
+  request.answered = std::exchange(tenant.answered, {});
+  request.time_left = std::max(generation.deadline - services().now(), Duration());
+  generation.is_sent = true;
+  ++tenant.num_inflight;
+  requests_[{generation.tenant, request.request}] = number;
+  for (const InstanceId router : generate_.targets(generation.tenant)) routers_.insert(router);
+  GenerateRequest message = request;
+  if (message.salt.empty())
+    message.salt = fmt::format("{}:{}", services().tenant(generation.tenant).name, tenant.live);
+  request.answered.clear();
+  generate_.send(std::move(message), send_options(generation.tenant));
+}
+
+void Gateway::send_cancels() {
+  int64_t num_sent = 0;
+  for (auto& [slot, tenant] : tenants_) {
+    while (!tenant.to_cancel.empty() && num_sent < kCancelsPerWorkCall) {
+      const size_t count =
+          std::min(tenant.to_cancel.size(), static_cast<size_t>(kCancelRequestsMax));
+      const auto begin = tenant.to_cancel.end() - static_cast<std::ptrdiff_t>(count);
+      Cancel cancel;
+      cancel.requests.assign(begin, tenant.to_cancel.end());
+      tenant.to_cancel.erase(begin, tenant.to_cancel.end());
+      cancel_.send(std::move(cancel), send_options(slot));
+      ++num_sent;
+    }
+  }
+}
+
+Status Gateway::on_completion(const Completion& completion) {
+  num_asked_ = 0;
+  const TenantSlot slot = services().delivery().tenant;
+  TenantState& tenant = tenants_[slot];
+  tenant.answered.push_back(completion.request);
+  if (tenant.cancelled.erase(completion.request) > 0) {
+    --tenant.num_inflight;
+    return ok();
+  }
+  const auto found = requests_.find({slot, completion.request});
+  if (found == requests_.end()) {
+    services().count("completions_unknown", 1);
+    return ok();
+  }
+  const uint64_t number = found->second;
+  requests_.erase(found);
+  --tenant.num_inflight;
+  generations_.at(number).is_sent = false;
+  switch (completion.end) {
+    case FinishReason::kStop:
+    case FinishReason::kLength:
+      complete(number, completion);
+      break;
+    case FinishReason::kEngineLost:
+    case FinishReason::kFailed:
+    case FinishReason::kUnknownSession:
+      try_again(number, completion.detail);
+      break;
+    case FinishReason::kRefused:
+      fail(number, error(Code::kInvalid, "the engine refused the request: {}", completion.detail));
+      break;
+    case FinishReason::kCancelled:
+      fail(number, error(Code::kUnavailable, "the request was cancelled: {}", completion.detail));
+      break;
+  }
+  return ok();
+}
+
+Status Gateway::on_policy(const PolicyLive& live) {
+  tenants_[services().delivery().tenant].live = live.version;
+  return ok();
+}
+
+void Gateway::wait_again(uint64_t number) {
+  Generation& generation = generations_.at(number);
+  generation.is_sent = false;
+  ++generation.request.attempt;
+  tenants_[generation.tenant].waiting.push_front(number);
+}
+
+void Gateway::try_again(uint64_t number, const std::string& reason) {
+  const Generation& generation = generations_.at(number);
+  const int64_t num_lost = int64_t{generation.request.attempt} + 1;
+  if (num_lost > options_.attempts_max)
+    return fail(number, error(Code::kInternal, "its engine was lost or failed {} times: {}",
+                              num_lost, reason));
+  services().count("requests_reissued", 1);
+  wait_again(number);
+}
+
+void Gateway::complete(uint64_t number, const Completion& completion) {
+  auto body = body_of(generations_.at(number), number, completion);
+  if (!body.ok()) return fail(number, body.error());
+  services().count("requests_completed", 1);
+  end(number, 200, *body);
+}
+
+Result<std::string> Gateway::body_of(const Generation& generation, uint64_t number,
+                                     const Completion& completion) {
+  ReplyFacts facts;
+  facts.num_prompt_tokens = generation.request.num_prompt_tokens();
+  facts.model = services().tenant(generation.tenant).name;
+  const std::string& client_id = generation.clients.front().request_id;
+  const std::string_view prefix = generation.chat.is_chat ? "chatcmpl" : "generate";
+  facts.id = client_id.empty() ? fmt::format("{}-{}", prefix, number) : client_id;
+  if (!generation.chat.is_chat) return generate_reply(facts, completion);
+  ASSIGN_OR_RETURN(const chat::ChatFormat* format,
+                   format_of(generation.tenant, generation.chat.template_kwargs));
+  chat::ParsedAnswer answer = format->parse(completion.tokens);
+  // Ids cannot show where a stop text begins inside a token.
+  if (completion.end == FinishReason::kStop && !generation.request.sampling.stop.empty()) {
+    std::string content = primerl::text_of(answer.message);
+    size_t end = content.size();
+    for (const std::string& stop : generation.request.sampling.stop)
+      end = std::min(end, content.find(stop));
+    content.resize(end);
+    answer.message.content = {{"text", std::move(content)}};
+  }
+  ChatReplyForm form;
+  form.has_logprobs = generation.chat.has_logprobs;
+  if (generation.chat.has_token_ids) form.prompt_tokens = &generation.request.prompt_tokens;
+  return chat_reply(facts, completion, answer, form, *tokenizer_);
+}
+
+void Gateway::end(uint64_t number, int32_t status, const std::string& body) {
+  const Generation ended = std::move(generations_.at(number));
+  generations_.erase(number);
+  deadlines_.erase({ended.deadline, number});
+  if (!ended.join_key.empty()) joinable_.erase(ended.join_key);
+  for (const Client& client : ended.clients) {
+    clients_.erase(client.request);
+    reply(client.request, status, body, client.request_id);
+  }
+}
+
+void Gateway::fail(uint64_t number, const Error& error) {
+  services().count("requests_failed", 1);
+  const int32_t status = status_of(error);
+  end(number, status, http_error_body(status, error.text()));
+}
+
+void Gateway::abandon(uint64_t number) {
+  Generation& generation = generations_.at(number);
+  TenantState& tenant = tenants_[generation.tenant];
+  if (generation.is_sent) {
+    const uint64_t request = generation.request.request;
+    requests_.erase({generation.tenant, request});
+    tenant.cancelled.insert(request);
+    tenant.to_cancel.push_back(request);
+    services().count("requests_cancelled", 1);
+  } else {
+    std::erase(tenant.waiting, number);
+  }
+  generation.is_sent = false;
+  for (const Client& client : generation.clients) clients_.erase(client.request);
+  deadlines_.erase({generation.deadline, number});
+  if (!generation.join_key.empty()) joinable_.erase(generation.join_key);
+  generations_.erase(number);
+}
+
+void Gateway::arm_deadline() {
+  if (deadlines_.empty()) return;
+  const Time first = deadlines_.begin()->first;
+  if (armed_ && *armed_ <= first) return;
+  armed_ = first;
+  services().set_timer("deadline", std::max(first - services().now(), Duration()));
+}
+
+Status Gateway::on_deadline() {
+  num_asked_ = 0;
+  armed_.reset();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= services().now()) {
+    const uint64_t number = deadlines_.begin()->second;
+    const std::vector<Client> clients = generations_.at(number).clients;
+    abandon(number);
+    const std::string body = http_error_body(
+        504, fmt::format("no reply within {}", to_string(options_.request_timeout)));
+    for (const Client& client : clients) reply(client.request, 504, body, client.request_id);
+  }
+  arm_deadline();
+  return ok();
+}
+
+Status Gateway::on_peer(const PeerEvent& event) {
+  num_asked_ = 0;
+  if (event.kind != PeerEvent::Kind::kDown || !routers_.contains(event.instance)) return ok();
+  // The router's state is gone, so no request in flight will be answered.
+  for (auto& [slot, tenant] : tenants_) {
+    tenant.cancelled.clear();
+    tenant.to_cancel.clear();
+    tenant.answered.clear();
+    tenant.num_inflight = 0;
+  }
+  std::vector<uint64_t> lost;
+  for (const auto& [request, number] : requests_) lost.push_back(number);
+  requests_.clear();
+  std::ranges::sort(lost, std::greater());  // the oldest is first again
+  for (const uint64_t number : lost) {
+    generations_.at(number).is_sent = false;
+    try_again(number, "the router is gone");
+  }
+  return ok();
+}
+
+}  // namespace primerl

@@ -1,0 +1,84 @@
+/// The bodies of the gateway's requests and replies: vLLM's `/inference/v1/generate` and OpenAI's
+/// chat completions (docs/design/gateway.md). Pure functions, any thread.
+///
+/// An Error becomes a reply by status_of(): kInvalid 400, kNotFound 404, kExhausted 429,
+/// kUnavailable 503, kDeadline 504, anything else 500.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/messages/generation.h"
+#include "graph/base/json.h"
+#include "kernels/engine/sampling_params.h"
+#include "kernels/text/chat/answer.h"
+#include "kernels/text/chat/message.h"
+#include "kernels/text/tokenizer.h"
+
+namespace primerl {
+
+/// Most token ids of one prompt, before the tenant's own limit.
+inline constexpr size_t kWirePromptMax = size_t{1} << 24;
+
+/// A generation as its request states it.
+struct GenerateCall {
+  std::string model;            // empty: the only one
+  std::vector<int32_t> prompt;  // for `generate`; a chat has messages
+  SamplingParams sampling;
+  bool has_max_tokens = false;  // else as many as fit
+  std::optional<uint64_t> seed;
+  std::string salt;                  // empty: that of the live version
+  std::vector<std::string> ignored;  // keys without an effect
+};
+
+struct ChatCall {
+  GenerateCall generate;
+  std::vector<ChatMessage> messages;
+  std::optional<Json> tools;
+  std::optional<Json> template_kwargs;
+  bool wants_logprobs = false;
+  bool wants_token_ids = false;
+};
+
+struct TokenizeCall {
+  std::string model;
+  std::string prompt;                 // if there are no messages
+  std::vector<ChatMessage> messages;  // empty: `prompt` counts
+  std::optional<Json> tools;
+  std::optional<Json> template_kwargs;
+  bool adds_generation_prompt = true;
+  bool adds_special_tokens = true;
+  bool wants_texts = false;
+};
+
+Result<GenerateCall> read_generate_call(std::string_view body);
+Result<ChatCall> read_chat_call(std::string_view body);
+Result<TokenizeCall> read_tokenize_call(std::string_view body);
+
+int32_t status_of(const Error& error);
+
+/// Names and prompt length of a reply.
+struct ReplyFacts {
+  std::string id;
+  std::string model;
+  int64_t num_prompt_tokens = 0;
+};
+
+/// The reply to `generate`. An error if the engine's numbers cannot be sent: a log-probability is
+/// missing, NaN or infinite.
+Result<std::string> generate_reply(const ReplyFacts& facts, const Completion& completion);
+
+/// The parts of a chat reply besides the message.
+struct ChatReplyForm {
+  bool has_logprobs = false;
+  /// Not null: the reply has these ids and those of the completion, for training.
+  const std::vector<int32_t>* prompt_tokens = nullptr;
+};
+Result<std::string> chat_reply(const ReplyFacts& facts, const Completion& completion,
+                               const chat::ParsedAnswer& answer, const ChatReplyForm& form,
+                               const Tokenizer& tokenizer);
+
+}  // namespace primerl

@@ -1,0 +1,116 @@
+// A run with a gateway: HTTP clients get completions while the run trains, its record has their
+// requests and no secret, and a replay opens no socket.
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "tests/base/raw_client.h"
+#include "tests/cli/gateway_graph.h"
+#include "tests/cli/program.h"
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kKey = "key-0123456789abcdef";
+constexpr std::string_view kSecret = "secret-of-a-header-that-no-file-may-have";
+
+struct GatewayRun : ::testing::Test {
+  GatewayRun() {
+    write_text(scratch.path() / "graph.toml",
+               gateway_graph("listen = \"127.0.0.1:0\"\nkeys_file = \"keys\"\n"));
+    write_text(scratch.path() / "keys", fmt::format("{} main\n", kKey));
+  }
+  std::string graph() const { return (scratch.path() / "graph.toml").string(); }
+  std::vector<std::string> words(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all{"primerl-graph", "run", graph(), "--out", folder.string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  /// The port that the log names; 0 if there is none in time.
+  uint16_t port() const {
+    uint16_t found = 0;
+    (void)wait_until([&] {
+      for (const auto& entry : fs::recursive_directory_iterator(folder / "logs")) {
+        const auto text = read_text_file(entry.path());
+        if (!text.ok()) continue;
+        const std::string mark = "listens on http://127.0.0.1:";
+        const size_t at = text->find(mark);
+        if (at == std::string::npos) continue;
+        found = static_cast<uint16_t>(std::atoi(text->c_str() + at + mark.size()));
+        return true;
+      }
+      return false;
+    });
+    return found;
+  }
+  static std::string post(std::string_view path, std::string_view body, std::string_view session) {
+    return fmt::format(
+        "POST {} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nX-Secret: {}\r\n"
+        "X-Session-ID: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+        path, kKey, kSecret, session, body.size(), body);
+  }
+  /// Files below the run folder that contain `text`.
+  std::vector<std::string> files_with(std::string_view text) const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (!entry.is_regular_file()) continue;
+      const auto content = read_text_file(entry.path());
+      if (content.ok() && content->find(text) != std::string::npos)
+        found.push_back(entry.path().string());
+    }
+    return found;
+  }
+
+  const ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+};
+
+TEST_F(GatewayRun, ClientsGetCompletionsAndTheReplayHasTheSameSteps) {
+  Program run(words({"--max-steps", "1000000000"}));
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const uint16_t at = port();
+  ASSERT_NE(at, 0);
+  EXPECT_THAT(RawClient(at).say("POST /x HTTP/1.1\r\nHost: localhost\r\n\r\n").hear_all(),
+              StartsWith("HTTP/1.1 401"));
+  constexpr std::string_view kBody =
+      R"({"model":"main","token_ids":[5,6,7],"sampling_params":{"max_tokens":4}})";
+  for (int i = 0; i < 20; ++i)
+    EXPECT_THAT(RawClient(at)
+                    .say(post("/inference/v1/generate", kBody, fmt::format("session-{}", i)))
+                    .hear_all(),
+                AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\"token\":\"token_id:"),
+                      HasSubstr("\"prompt_tokens\":3")));
+  // This one goes away before its reply.
+  RawClient(at).say(post("/inference/v1/generate", kBody, "gone"));
+  EXPECT_THAT(RawClient(at).say(post("/tokenize", R"({"prompt":"abc"})", "s")).hear_all(),
+              HasSubstr("\"count\":3"));
+  EXPECT_THAT(RawClient(at).say(post("/inference/v1/generate", "{}", "s")).hear_all(),
+              AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("no 'token_ids'")));
+  ::kill(run.pid(), SIGINT);
+  EXPECT_EQ(run.wait().code, 130);
+  EXPECT_THAT(files_with(kKey), IsEmpty());
+  EXPECT_THAT(files_with(kSecret), IsEmpty());
+  const auto replayed = run_graph_program({"replay", folder.string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+}
+
+TEST_F(GatewayRun, CheckPlaysItWithoutASocketAndNamesWhatIsWrong) {
+  const auto checked = run_graph_program({"check", graph()});
+  EXPECT_EQ(checked.code, 0) << checked.out << checked.err;
+  const auto open =
+      run_graph_program({"check", graph(), "--set", "resource.front.listen=\"0.0.0.0:8000\"",
+                         "--set", "resource.front.keys_file=\"\""});
+  EXPECT_EQ(open.code, 2);
+  EXPECT_THAT(open.out + open.err, HasSubstr("without 'keys_file'"));
+}
+
+}  // namespace
+}  // namespace primerl
