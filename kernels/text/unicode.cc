@@ -102,10 +102,11 @@ std::string to_valid_utf8(std::string bytes) {
   return text;
 }
 
-Result<std::string> to_normal_form(std::string_view text, NormalForm form) {
-  bool is_ascii = true;
-  for (const char byte : text) is_ascii = is_ascii && static_cast<uint8_t>(byte) < 0x80;
-  if (is_ascii) return std::string(text);
+namespace {
+
+/// Appends the normal form that utf8proc computes.
+Status append_normal_form(std::string& out, std::string_view text, NormalForm form) {
+  if (text.empty()) return ok();
   const bool is_composed = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool is_compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   int options = UTF8PROC_STABLE | (is_composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
@@ -117,7 +118,32 @@ Result<std::string> to_normal_form(std::string_view text, NormalForm form) {
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(bytes, &std::free);
   if (size < 0)
     return error(Code::kInvalid, "the text cannot be normalized: {}", utf8proc_errmsg(size));
-  return std::string(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+  return ok();
+}
+
+}  // namespace
+
+Result<std::string> to_normal_form(std::string_view text, NormalForm form) {
+  bool is_ascii = true;
+  for (const char byte : text) is_ascii = is_ascii && static_cast<uint8_t>(byte) < 0x80;
+  if (is_ascii) return std::string(text);
+  // A character without a normal form is a starter that composes with nothing: the texts on both
+  // sides of it have their normal forms independently.
+  const auto ranges = unnormalized_ranges();
+  std::string out;
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint character = code_point_at(text, at);
+    if (character.value >= ranges.front().first && is_in(ranges, character.value)) {
+      RETURN_IF_ERROR(append_normal_form(out, text.substr(begin, at - begin), form));
+      out.append(text.substr(at, character.size));
+      begin = at + character.size;
+    }
+    at += character.size;
+  }
+  RETURN_IF_ERROR(append_normal_form(out, text.substr(begin), form));
+  return out;
 }
 
 Result<std::string> to_nfc(std::string_view text) { return to_normal_form(text, NormalForm::kNfc); }
@@ -132,8 +158,7 @@ std::string to_lowercase(std::string_view text) {
       out += "i\u0307";  // the one letter whose lower case is two characters
       continue;
     }
-    append_utf8(out, static_cast<uint32_t>(
-                         utf8proc_tolower(static_cast<utf8proc_int32_t>(character.value))));
+    append_utf8(out, to_lower(character.value));
   }
   return out;
 }
@@ -143,6 +168,10 @@ uint32_t to_upper(uint32_t code_point) {
 }
 
 uint32_t to_lower(uint32_t code_point) {
+  const auto capitals = newer_capitals();
+  const auto after = std::ranges::upper_bound(capitals, code_point, {}, &Capitals::first);
+  if (after != capitals.begin() && code_point <= std::prev(after)->last)
+    return static_cast<uint32_t>(static_cast<int32_t>(code_point) + std::prev(after)->distance);
   return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point)));
 }
 
@@ -170,7 +199,7 @@ bool is_word_character(uint32_t code_point) {
     case UTF8PROC_CATEGORY_PC:
       return true;
     default:
-      return false;
+      return is_in(more_word_ranges(), code_point);
   }
 }
 

@@ -1,8 +1,9 @@
 /// The Unicode functions that tokenizers need: UTF-8 in and out, normal forms, lower case, and
 /// character classes.
 ///
-/// Pure functions, safe from any thread. Offsets and sizes are bytes. The only file that uses
-/// utf8proc (Unicode 15 tables).
+/// Pure functions, safe from any thread. Offsets and sizes are bytes. Characters are treated as the
+/// `tokenizers` package treats them, whose tables of Unicode have other versions than utf8proc's
+/// (newer_characters.h). The only file that uses utf8proc.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ std::string to_valid_utf8(std::string bytes);
 
 enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-/// The normalization form of valid UTF-8.
+/// The normalization form of valid UTF-8. Characters newer than Unicode 9 stay as they are.
 Result<std::string> to_normal_form(std::string_view text, NormalForm form);
 Result<std::string> to_nfc(std::string_view text);
 

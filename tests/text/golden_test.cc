@@ -1,7 +1,9 @@
 /// The same tokens as the `tokenizers` package (tests/text/make_vectors.py).
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "graph/base/json.h"
@@ -111,10 +113,23 @@ INSTANTIATE_TEST_SUITE_P(Text, Golden,
                          ::testing::Values("gpt2", "gpt2_prefix_space", "qwen3", "llama3",
                                            "words_only", "characters", "llama2", "mistral", "gemma",
                                            "falcon", "words", "behaviors", "spaces", "small_claude",
-                                           "small_deepseek_v3", "small_gemma3", "small_gptoss",
-                                           "small_llama2", "small_llama3_1", "small_qwen3",
-                                           "small_smollm2"),
+                                           "small_deepseek_v3", "small_gemini", "small_gemma3",
+                                           "small_gpt35turbo", "small_gpt4o", "small_gptoss",
+                                           "small_llama2", "small_llama3", "small_llama3_1",
+                                           "small_qwen3", "small_smollm2"),
                          [](const auto& one) { return std::string(one.param); });
+
+TEST(SmallTokenizers, EachNamesItsSource) {
+  const std::filesystem::path folder = PRIMERL_SOURCE_DIR "/tests/text/small";
+  std::set<std::string> named, there;
+  std::ifstream sources(folder / "sources.txt");
+  for (std::string line; std::getline(sources, line);)
+    if (!line.starts_with("#")) named.insert(line.substr(0, line.find(' ')));
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == ".json") there.insert(entry.path().stem().string());
+  EXPECT_EQ(named, there);
+  EXPECT_GE(there.size(), 12U);
+}
 
 }  // namespace
 }  // namespace primerl

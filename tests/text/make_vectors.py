@@ -3,8 +3,9 @@
     python make_vectors.py OUT [FOLDER ...]
 
 Trains BPE tokenizers on the text below with the parts of known families, reads the small tokenizers
-of tests/text/small/, and writes what the package encodes and decodes. With folders it reads these
-instead. Everything is seeded; nothing is downloaded.
+of tests/text/small/ (sources.txt there says where they come from), and writes what the package
+encodes and decodes. With folders it reads these instead. Everything is seeded; nothing is
+downloaded.
 """
 import json
 import pathlib
@@ -56,7 +57,8 @@ HAND = [
     "r:abcdefgh>hgfedcba<eos><pad>", "long" * 200, " " * 300, "ab" * 500 + " " + "9" * 50,
     "\n" * 40 + "x", "é" * 100, "語" * 60, "▁", "▁x ▁ y▁", " ▁ x",
     "<0x0A><0xE4><0xB8><0xAD>", "\u3000 \u00a0", "<bos><eos><unk><pad>", "<s>[INST] hi [/INST]</s>", "[gMASK]<sop>x", "<｜begin▁of▁sentence｜>a<｜end▁of▁sentence｜>",
-    "<|begin_of_text|>a<|eot_id|>", "<EOT>a<META>", "<|startoftext|>a<|return|>", "ﬁ ﬀ ß İ Σς ǅ Ⅷ ①",
+    "<|begin_of_text|>a<|eot_id|>", "<|endoftext|>a<|endofprompt|>", "<EOT>a<META>",
+    "<|startoftext|>a<|return|>", "ﬁ ﬀ ß İ Σς ǅ Ⅷ ①",
     "𝔘𝔫𝔦 \U00031350\U0001fae8\u0cf3",
 ]
 
