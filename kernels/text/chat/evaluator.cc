@@ -1,6 +1,11 @@
 #include "kernels/text/chat/evaluator.h"
 
+#include <algorithm>
+#include <array>
+#include <map>
 #include <utility>
+
+#include "kernels/text/unicode.h"
 
 namespace primerl::chat {
 
@@ -161,6 +166,10 @@ std::vector<Value> Evaluator::filtered(const Statement& statement,
 Evaluator::Flow Evaluator::run_for(const Statement& statement) {
   const Value value = evaluate(*statement.expression);
   if (failed()) return Flow::kNormal;
+  if (value.is_text() && statement.only_prints_items && value.is_true()) {
+    run_characters(statement, value.text_ref());
+    return Flow::kNormal;
+  }
   std::vector<Value> own;
   const std::vector<Value>* items = &own;
   if (value.is_list())
@@ -185,12 +194,43 @@ Evaluator::Flow Evaluator::run_for(const Statement& statement) {
     else
       at(statement.targets[0]) = item;
     if (failed()) break;
-    const Flow flow = run_block(statement.blocks[0]);
+    const Statement* const guard = statement.guard;
+    if (guard != nullptr && (!evaluate(*guard->conditions[0]).is_true() || failed())) break;
+    const Flow flow = run_block(guard == nullptr ? statement.blocks[0] : guard->blocks[0]);
     if (flow == Flow::kBreak || failed()) break;
     ++loop->index;
   }
   loop->items = nullptr;  // `loop` may have been kept by the template
   return Flow::kNormal;
+}
+
+/// A loop over the characters of a text whose body only prints them: each character of one origin
+/// is rendered once.
+void Evaluator::run_characters(const Statement& statement, const TextRef& text) {
+  const std::string_view bytes = text->bytes;
+  if (!charge(*statement.expression, bytes.size(), bytes.size())) return;
+  text->for_each_run(0, bytes.size(), [&](size_t begin, size_t end, Origin) {
+    std::map<std::string_view, TextRef> printed;
+    std::array<TextRef, 128> of_ascii;
+    for (size_t i = begin; i < end && !failed();) {
+      const auto byte = static_cast<unsigned char>(bytes[i]);
+      const size_t size = byte < 0x80 ? 1 : std::max<size_t>(code_point_at(bytes, i).size, 1);
+      TextRef& known = byte < 0x80 ? of_ascii[byte] : printed[bytes.substr(i, size)];
+      if (!known) {
+        inherit(statement.inherited);
+        at(statement.targets[0]) = Value::text(part_of(text, i, i + size));
+        TextBuilder made;
+        TextBuilder* const outer = std::exchange(out_, &made);
+        (void)run_block(statement.blocks[0]);
+        out_ = outer;
+        known = std::move(made).finish();
+      }
+      i += size;
+      if (known->bytes.empty() || !charge(*statement.expression, 1, known->bytes.size())) continue;
+      out_->append(*known);
+      check_output(statement);
+    }
+  });
 }
 
 void Evaluator::run_set(const Statement& statement) {

@@ -78,6 +78,7 @@ class Evaluator {
   Flow run_statement(const Statement& statement);
   Flow run_if(const Statement& statement);
   Flow run_for(const Statement& statement);
+  void run_characters(const Statement& statement, const TextRef& text);
   std::vector<Value> filtered(const Statement& statement, const std::vector<Value>& items);
   void run_set(const Statement& statement);
   Flow run_with(const Statement& statement);

@@ -284,6 +284,7 @@ Status Parser::for_statement(Statement& made) {
   --num_loops_;
   made.blocks.push_back(std::move(body));
   made.inherited = close_scope();
+  find_loop_shortcuts(made);
   if (skip_name("endfor")) return ok();
   ++next_;
   RETURN_IF_ERROR(expect_block_end());

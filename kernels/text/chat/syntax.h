@@ -141,6 +141,11 @@ struct Statement {
   Slot slot;                // kSetAttribute: the namespace; kFor: `loop`; kMacro: its name
   ExpressionPtr loop_test;  // kFor: `if`
   bool unpacks = false;     // kFor, kSet: several targets get the items of one value
+  /// kFor: the `if` that is the whole body. If its condition is false for one item, it is false for
+  /// all that follow, since it depends on nothing that changes then. Null: none.
+  const Statement* guard = nullptr;
+  /// kFor: the body only prints, from the item and what is constant: equal items print the same.
+  bool only_prints_items = false;
   std::vector<Block> blocks;
   std::vector<Inherited> inherited;  // of blocks[0]
   MacroNode macro;
@@ -158,6 +163,9 @@ struct Syntax {
 
 /// Parses a template; whatever is not supported is named, with line and column.
 Result<Syntax> parse_template(std::string_view source);
+
+/// Sets `guard` and `only_prints_items` of a loop that is parsed.
+void find_loop_shortcuts(Statement& loop);
 
 /// Names of filters, tests and methods; false if it is not supported (filters.cc, methods.cc).
 bool find_filter(std::string_view name, Filter& filter);

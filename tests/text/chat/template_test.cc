@@ -204,5 +204,49 @@ TEST(ChatTemplate, StopsTemplatesThatGrowWithoutEnd) {
               HasSubstr("ERROR"));
 }
 
+// Loops whose body is one `if` stop where its condition stays false.
+TEST(ChatTemplate, ALoopThatIsOneIfPrintsWhatItPrintedBefore) {
+  const std::string once = "{% set ns = namespace(x=false) %}{% for i in [1, 2, 3] %}";
+  EXPECT_EQ(shows(once + "{% if not ns.x %}{{ i }}{% set ns.x = true %}{% endif %}{% endfor %}"),
+            "1");
+  EXPECT_EQ(shows(once + "{% if ns.x %}{{ i }}{% endif %}{% set ns.x = true %}{% endfor %}"), "23");
+  EXPECT_EQ(shows("{% for i in [1, 2, 3] %}{% if i > 1 %}{{ i }}{% endif %}{% endfor %}"), "23");
+  EXPECT_EQ(shows("{% for i in [1, 2] %}{% if loop.last %}{{ i }}{% endif %}{% endfor %}"), "2");
+  EXPECT_EQ(shows("{% for i, j in [(0, 1), (2, 3)] %}{% if i %}{{ j }}{% endif %}{% endfor %}"),
+            "3");
+  EXPECT_EQ(shows("{% set ns = namespace(n=0) %}"
+                  "{% macro next() %}{% set ns.n = ns.n + 1 %}{{ ns.n }}{% endmacro %}"
+                  "{% for i in [1, 2, 3] %}{% if next() == '3' %}{{ i }}{% endif %}{% endfor %}"),
+            "3");
+  // The step limit still ends a loop that goes on.
+  RenderLimits limits;
+  limits.steps_max = 5000;
+  const std::string many = "{% for i in range(10000) %}{% if true %}{% endif %}{% endfor %}";
+  EXPECT_THAT(render(many, {}, limits).error().text(), HasSubstr("more than 5000 steps"));
+}
+
+// Loops over the characters of a text whose body only prints render each character once.
+TEST(ChatTemplate, ALoopOverCharactersPrintsEachOfThem) {
+  EXPECT_EQ(shows("{% for c in 'aßa b' %}{% if c == 'a' %}[{{ c }}]{% elif c != ' ' %}{{ c }}"
+                  "{% endif %}{% endfor %}"),
+            "[a]ß[a]b");
+  EXPECT_EQ(shows("{% for c in '' %}{{ c }}{% else %}none{% endfor %}"), "none");
+  EXPECT_EQ(shows("{% for c in 'aa' %}{{ loop.index }}{{ c }}{% endfor %}"), "1a2a");
+  EXPECT_EQ(shows("{% set ns = namespace(n=0) %}"
+                  "{% for c in 'aa' %}{% set ns.n = ns.n + 1 %}{{ ns.n }}{% endfor %}"),
+            "12");
+  const auto rendered = render("{% for c in 'xx' ~ messages[0].content %}{{ c }}{% endfor %}",
+                               {chat_message("user", "xx")});
+  EXPECT_EQ(rendered->text, "xxxx");
+  ASSERT_EQ(rendered->runs.size(), 2U) << "equal characters keep their own origins";
+  EXPECT_TRUE(is_from_template(rendered->runs[0].origin));
+  EXPECT_FALSE(is_from_template(rendered->runs[1].origin));
+  RenderLimits limits;
+  limits.output_bytes_max = 9;
+  EXPECT_TRUE(render("{% for c in 'aaa' %}{{ c ~ 'bb' }}{% endfor %}", {}, limits).ok());
+  EXPECT_THAT(render("{% for c in 'aaaa' %}{{ c ~ 'bb' }}{% endfor %}", {}, limits).error().text(),
+              HasSubstr("more than 9 bytes"));
+}
+
 }  // namespace
 }  // namespace primerl::chat
