@@ -1,6 +1,8 @@
 #include "kernels/text/chat/format.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace primerl::chat {
 namespace {
@@ -67,19 +69,47 @@ bool ChatFormat::is_special(int32_t id) const {
 /// Finds what the template writes around answers, with a small conversation. Templates that refuse
 /// it have no marks: data is then compared with all that they write.
 void ChatFormat::find_marks() {
-  const std::vector<ChatMessage> one = {chat_message("user", "Count.")};
+  std::vector<ChatMessage> one = {chat_message("user", "Count.")};
   const auto with = render(one, nullptr, true);
   const auto without = render(one, nullptr, false);
   if (with.ok() && without.ok() && with->text.starts_with(without->text))
     generation_prompt_ = with->text.substr(without->text.size());
-  const std::vector<ChatMessage> next = {chat_message("user", "More.")};
-  const auto found = agreed_tail(one, nullptr, {}, next);
+  for (const int32_t id : tokenizer_->eos_ids())
+    if (auto text = tokenizer_->decode({id}, false); text.ok() && !text->empty())
+      end_texts_.push_back(std::move(text).value());
+  std::vector<ChatMessage> next = {chat_message("user", "More.")};
+  auto found = agreed_tail(one, nullptr, {}, next);
+  if (!found.ok()) {  // some templates write only lists of parts
+    one[0].has_parts = next[0].has_parts = true;
+    found = agreed_tail(one, nullptr, {}, next);
+  }
   if (!found.ok()) return;
   turn_marks_ = literals_of(found->rendered, found->begin, found->rendered.text.size());
   const auto ids = encode(found->rendered, found->begin);
   if (!ids.ok() || ids->empty() || !is_special(ids->front())) return;
-  end_id_ = ids->front();
-  end_marker_ = tokenizer_->decode({ids->front()}, false).value();
+  // Tokens that also end a conversation belong to the answer. The next turn's first token does not,
+  // unless it is the only one.
+  std::vector<ChatMessage> whole = {one[0], chat_message("assistant", kStandIns[0])};
+  whole[1].has_parts = one[0].has_parts;
+  const auto last = render(whole, nullptr, false);
+  const std::string_view end =
+      last.ok() ? std::string_view(last->text).substr(body_end(*last, 1)) : std::string_view();
+  for (const int32_t id : *ids) {
+    if (!is_special(id)) break;
+    std::string longer = end_marker_ + tokenizer_->decode({id}, false).value();
+    if (!end_ids_.empty() && !end.starts_with(longer)) break;
+    end_marker_ = std::move(longer);
+    end_ids_.push_back(id);
+  }
+  // A marker that is also written behind the reasoning does not end a turn.
+  whole[1].reasoning = kStandIns[1];
+  const auto reasoned = render(whole, nullptr, false);
+  if (reasoned.ok()) {
+    const auto all = bodies(*reasoned);
+    const size_t marker =
+        all.empty() ? std::string::npos : reasoned->text.find(end_marker_, all.front().first);
+    marker_ends_turn_ = marker == std::string::npos || marker >= all.back().last;
+  }
 }
 
 Result<RenderedChat> ChatFormat::render(std::span<const ChatMessage> messages, const Json* tools,
@@ -149,6 +179,7 @@ Result<ChatFormat::Tail> ChatFormat::agreed_tail(std::span<const ChatMessage> hi
                                                  std::span<const ChatMessage> added) const {
   ChatMessage stand_in = chat_message("assistant", kStandIns[0]);
   stand_in.tool_calls = calls;
+  stand_in.has_parts = !history.empty() && history.front().has_parts;
   ASSIGN_OR_RETURN(auto first, tail(history, tools, stand_in, added));
   stand_in.content[0].text = kStandIns[1];
   ASSIGN_OR_RETURN(const auto second, tail(history, tools, stand_in, added));
@@ -188,7 +219,11 @@ Result<std::vector<int32_t>> ChatFormat::continuation(std::span<const ChatMessag
     const int32_t last = sampled.back();
     const auto& ends = tokenizer_->eos_ids();
     const bool ends_turn = std::find(ends.begin(), ends.end(), last) != ends.end();
-    if (last == rest.front() || (ends_turn && is_special(rest.front()) && is_end_only(rest)))
+    const size_t num_end_ids = end_ids_.size();
+    if (num_end_ids > 1 && last == end_ids_.back() && rest.size() >= num_end_ids &&
+        std::equal(end_ids_.begin(), end_ids_.end(), rest.begin()))
+      begin += num_end_ids;
+    else if (last == rest.front() || (ends_turn && is_special(rest.front()) && is_end_only(rest)))
       ++begin;
   }
   ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(begin));
@@ -230,36 +265,97 @@ size_t ChatFormat::answer_start(const std::string& text, size_t floor, size_t fi
   return std::string::npos;
 }
 
-/// Answers by the origins of the bytes: from behind the generation prompt up to the end marker.
-std::vector<std::pair<size_t, size_t>> ChatFormat::answers(const RenderedChat& rendered,
-                                                           int64_t& num_unmarked) const {
-  std::vector<std::pair<size_t, size_t>> bodies;  // of each answer
-  std::vector<size_t> owners;
+/// Whether an answer ends in the bytes [begin, end) of the template: an end marker is there, and no
+/// place to answer after it.
+bool ChatFormat::ends_between(std::string_view text, size_t begin, size_t end) const {
+  const size_t behind = answer_end(text, begin, end);
+  if (behind == std::string::npos) return false;
+  return generation_prompt_.empty() ||
+         text.substr(behind, end - behind).find(generation_prompt_) == std::string_view::npos;
+}
+
+std::vector<ChatFormat::Body> ChatFormat::bodies(const RenderedChat& rendered) const {
+  std::vector<Body> bodies;
+  std::optional<size_t> ended;  // the message of the last body, if its end marker was seen
   size_t begin = 0;
+  size_t others_end = 0;  // of the last byte of data that is no answer's
+  bool is_open = false;
   for (const Run& run : rendered.runs) {
     const size_t from = std::exchange(begin, run.end);
-    if (!is_from_message(run.origin) || (run.origin & kHeaderBit) != 0) continue;
-    const size_t message = message_of(run.origin);
-    if (!rendered.is_answer[message]) continue;
-    if (!owners.empty() && owners.back() == message) {
-      bodies.back().second = run.end;
-    } else {
-      owners.push_back(message);
-      bodies.emplace_back(from, run.end);
+    if (is_from_template(run.origin)) continue;
+    const bool is_answer =
+        is_from_message(run.origin) && rendered.is_answer[message_of(run.origin)];
+    const size_t message = is_from_message(run.origin) ? message_of(run.origin) : 0;
+    const bool is_header = (run.origin & kHeaderBit) != 0;
+    const bool is_same = is_open && is_answer && bodies.back().message == message;
+    if (is_same && is_header) continue;
+    if (is_open && (!is_same || ends_between(rendered.text, bodies.back().last, from))) {
+      Body& body = bodies.back();
+      body.ceiling = from;
+      is_open = false;
+      ended =
+          ends_between(rendered.text, body.last, from) ? std::optional(body.message) : std::nullopt;
     }
+    if (!is_answer) others_end = run.end;
+    // Behind its end, a template may repeat a part of an answer, such as the name of a tool.
+    if (!is_answer || is_header || ended == message) continue;
+    if (is_open)
+      bodies.back().last = run.end;
+    else
+      bodies.push_back({message, from, run.end, others_end, rendered.text.size()});
+    is_open = true;
   }
+  return bodies;
+}
+
+/// The end of the prompt of answer `message`; npos if the conversation does not begin with it.
+size_t ChatFormat::prompt_end(const RenderedChat& rendered, std::span<const ChatMessage> messages,
+                              size_t message, const Json* tools) const {
+  const auto prompt = render(messages.first(message), tools, true);
+  return prompt.ok() && rendered.text.starts_with(prompt->text) ? prompt->text.size()
+                                                                : std::string::npos;
+}
+
+/// The end of an answer whose last byte of data is before `last`: behind the first marker before
+/// `ceiling`. npos if there is none.
+size_t ChatFormat::answer_end(std::string_view text, size_t last, size_t ceiling) const {
+  size_t first = std::string::npos;
+  size_t end = std::string::npos;
+  const auto look_for = [&](const std::string& marker) {
+    const size_t found = marker.empty() ? std::string::npos : text.find(marker, last);
+    if (found == std::string::npos || found + marker.size() > ceiling || found >= first) return;
+    first = found;
+    end = found + marker.size();
+  };
+  look_for(end_marker_);
+  for (const std::string& each : end_texts_) look_for(each);
+  return end;
+}
+
+/// Answers by the origins of the bytes: from behind the generation prompt up to the end marker. No
+/// byte of another message is in them.
+std::vector<std::pair<size_t, size_t>> ChatFormat::answers(const RenderedChat& rendered,
+                                                           std::span<const ChatMessage> messages,
+                                                           const Json* tools,
+                                                           int64_t& num_unmarked) const {
   std::vector<std::pair<size_t, size_t>> spans;
-  for (size_t i = 0; i < bodies.size(); ++i) {
-    const size_t floor = spans.empty() ? 0 : spans.back().second;
-    const size_t ceiling = i + 1 < bodies.size() ? bodies[i + 1].first : rendered.text.size();
-    auto [first, last] = bodies[i];
-    const size_t start = answer_start(rendered.text, floor, first);
-    const bool has_start = start != std::string::npos;
-    const size_t marker =
-        end_marker_.empty() ? std::string::npos : rendered.text.find(end_marker_, last);
-    const bool has_end = marker != std::string::npos && marker < ceiling;
+  std::optional<size_t> before;  // the message of the span before
+  for (const Body& body : bodies(rendered)) {
+    const size_t floor = std::max(body.floor, spans.empty() ? 0 : spans.back().second);
+    size_t start = body.first;
+    // The rest of an answer with a tool's answer in it begins after it.
+    bool has_start = before == body.message;
+    if (!has_start) {
+      size_t found = answer_start(rendered.text, floor, body.first);
+      if (found == std::string::npos) found = prompt_end(rendered, messages, body.message, tools);
+      has_start = found != std::string::npos && found >= floor && found <= body.first;
+      if (has_start) start = found;
+    }
+    const size_t end = answer_end(rendered.text, body.last, body.ceiling);
+    const bool has_end = end != std::string::npos;
     if (!has_start || !has_end) ++num_unmarked;
-    spans.emplace_back(has_start ? start : first, has_end ? marker + end_marker_.size() : last);
+    spans.emplace_back(start, has_end ? end : body.last);
+    before = body.message;
   }
   return spans;
 }
@@ -268,8 +364,9 @@ Result<SupervisedChat> ChatFormat::supervised(std::span<const ChatMessage> messa
                                               const Json* tools) const {
   ASSIGN_OR_RETURN(const auto rendered, render(messages, tools, false));
   SupervisedChat row;
-  const auto spans =
-      template_.has_generation() ? generated(rendered) : answers(rendered, row.num_unmarked);
+  const auto spans = template_.has_generation()
+                         ? generated(rendered)
+                         : answers(rendered, messages, tools, row.num_unmarked);
   // The parts are encoded alone, as a rollout sees them: a prompt ends where an answer begins.
   size_t done = 0;
   const auto append = [&](size_t begin, size_t end, uint8_t trains) -> Status {

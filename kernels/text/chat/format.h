@@ -70,8 +70,9 @@ class ChatFormat {
   /// The message that the policy wrote, from the ids of one turn.
   ParsedAnswer parse(std::span<const int32_t> ids) const { return parser_.parse(ids); }
 
-  /// The special token that the template writes behind an answer; -1 if there is none.
-  int32_t end_id() const { return end_id_; }
+  /// The last special token that the template writes behind an answer, if it ends a turn: a harmony
+  /// answer has several messages, each with such a token. -1 if there is none.
+  int32_t end_id() const { return end_ids_.empty() || !marker_ends_turn_ ? -1 : end_ids_.back(); }
   const ChatTemplate& source() const { return template_; }
   const AnswerParser& parser() const { return parser_; }
   /// Whether the template prints the date, so a run needs one.
@@ -96,8 +97,21 @@ class ChatFormat {
   bool is_end_only(std::span<const int32_t> ids) const;
   std::vector<std::pair<size_t, size_t>> generated(const RenderedChat& rendered) const;
   size_t answer_start(const std::string& text, size_t floor, size_t first) const;
+  /// Bytes [first, last) that one answer wrote, without data of others between them.
+  struct Body {
+    size_t message = 0;
+    size_t first = 0, last = 0;
+    size_t floor = 0;    // the end of the data before it
+    size_t ceiling = 0;  // the beginning of the data after it
+  };
+  bool ends_between(std::string_view text, size_t begin, size_t end) const;
+  std::vector<Body> bodies(const RenderedChat& rendered) const;
+  size_t prompt_end(const RenderedChat& rendered, std::span<const ChatMessage> messages,
+                    size_t message, const Json* tools) const;
+  size_t answer_end(std::string_view text, size_t last, size_t ceiling) const;
   std::vector<std::pair<size_t, size_t>> answers(const RenderedChat& rendered,
-                                                 int64_t& num_unmarked) const;
+                                                 std::span<const ChatMessage> messages,
+                                                 const Json* tools, int64_t& num_unmarked) const;
 
   const Tokenizer* tokenizer_ = nullptr;
   ChatTemplate template_;
@@ -105,8 +119,10 @@ class ChatFormat {
   Day day_;
   std::string turn_marks_;  // what the template writes between answers; empty: not known
   std::string generation_prompt_;
-  std::string end_marker_;  // the token behind an answer; empty: not known
-  int32_t end_id_ = -1;
+  std::string end_marker_;        // the special tokens behind an answer; empty: not known
+  std::vector<int32_t> end_ids_;  // of `end_marker_`
+  bool marker_ends_turn_ = true;
+  std::vector<std::string> end_texts_;  // of the tokenizer's ids that end a sequence
   AnswerParser parser_;
 };
 

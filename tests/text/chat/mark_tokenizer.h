@@ -44,6 +44,11 @@ class MarkTokenizer final : public Tokenizer {
     return MarkTokenizer(std::move(added));
   }
 
+  /// The ids of these tokens end a sequence.
+  void set_eos(const std::vector<std::string>& contents) {
+    eos_ids_.clear();
+    for (const auto& content : contents) eos_ids_.push_back(id_of(content));
+  }
   int32_t id_of(std::string_view content) const {
     for (const auto& token : added_)
       if (token.content == content) return token.id;
@@ -103,7 +108,7 @@ class MarkTokenizer final : public Tokenizer {
 
   const std::vector<AddedToken> added_;
   const AddedTokens segmenter_;
-  const std::vector<int32_t> eos_ids_;
+  std::vector<int32_t> eos_ids_;
 };
 
 }  // namespace primerl::chat
