@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "graph/options.h"
+#include "runtime/cli/prime_rl_text.h"
 
 namespace primerl {
 namespace {
@@ -61,57 +62,6 @@ std::string toml_of(const Value& value) {
     for (const Value& item : value.as_array()) items.push_back(toml_of(item));
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
-
-/// The tables of the graph in their order, each with its options in order.
-class GraphText {
- public:
-  /// `path` is "tenant.main.sampling.top_p"; a later value replaces an earlier one.
-  void set(std::string_view table, std::string_view option, std::string value,
-           std::string comment = "") {
-    auto& lines = tables_[std::string(table)];
-    const auto same = std::ranges::find(lines, option, &Line::option);
-    if (same != lines.end()) lines.erase(same);
-    lines.push_back({std::string(option), std::move(value), std::move(comment)});
-  }
-  std::string text(const std::vector<std::string>& order) const {
-    std::string text;
-    for (const auto& table : order)
-      if (const auto found = tables_.find(table); found != tables_.end())
-        text += fmt::format("\n[{}]\n{}", table, lines_of(found->second));
-    return text;
-  }
-
- private:
-  struct Line {
-    std::string option, value, comment;
-  };
-
-  /// "sampling.top_p" and "sampling.top_k" become one inline table.
-  static std::string lines_of(const std::vector<Line>& lines) {
-    std::string text;
-    std::vector<std::string> written;
-    for (const Line& line : lines) {
-      const size_t dot = line.option.find('.');
-      const std::string name = line.option.substr(0, dot);
-      if (std::ranges::find(written, name) != written.end()) continue;
-      written.push_back(name);
-      std::string value = line.value;
-      if (dot != std::string::npos) {
-        std::vector<std::string> parts;
-        for (const Line& other : lines)
-          if (other.option.starts_with(name + "."))
-            parts.push_back(fmt::format("{} = {}", other.option.substr(dot + 1), other.value));
-        value = fmt::format("{{ {} }}", fmt::join(parts, ", "));
-      }
-      const std::string assignment = fmt::format("{} = {}", name, value);
-      text += line.comment.empty() ? assignment + "\n"
-                                   : fmt::format("{:<40} # {}\n", assignment, line.comment);
-    }
-    return text;
-  }
-
-  std::map<std::string, std::vector<Line>> tables_;
-};
 
 /// "reverse_text" for "primeintellect/reverse-text" and "reverse-text-v1".
 std::string environment_name(std::string id) {
@@ -222,10 +172,30 @@ class Importer {
     } else {
       // A key of one part wins over the shared one, as in prime-rl.
       const bool is_shared = leaf.key == key;
-      if (!is_shared || !of_part_.contains(key)) values_[key] = leaf.value;
+      if (is_shared && of_part_.contains(key)) {
+        note_lost(leaf.key, *leaf.value, *values_[key]);
+      } else {
+        if (const Value* before = find(key)) note_lost(key, *before, *leaf.value);
+        values_[key] = leaf.value;
+      }
       if (!is_shared) of_part_.insert(key);
     }
     add(leaf, KeyFate::kTaken, std::string(rule.text));
+  }
+
+  /// Two keys of the file mean one option; the other value wins.
+  void note_lost(const std::string& key, const Value& lost, const Value& used) {
+    if (lost.is_table() || used.is_table() || toml_of(lost) == toml_of(used)) return;
+    result_.notes.push_back(fmt::format("'{}' is stated twice: {} is used in place of {}", key,
+                                        toml_of(used), toml_of(lost)));
+  }
+
+  /// Writes down that the graph has another value than the file.
+  void note_change(const std::string& key, const std::string& used, const std::string& reason) {
+    const Value* value = find(key);
+    if (value == nullptr || toml_of(*value) == used) return;
+    result_.notes.push_back(fmt::format("'{}' is {}: the graph has {}, because {}", key,
+                                        toml_of(*value), used, reason));
   }
 
   void use_environment(const Leaf& leaf) {
@@ -263,8 +233,11 @@ class Importer {
 
   void write_graph_table() {
     for (const char* key : {"wandb.name", "run.name", "monitors.wandb.name"})
-      if (const Value* name = find(key))
-        graph_.set("graph", "name", detail::toml_text(file_name(name->as_string())));
+      if (const Value* name = find(key)) {
+        const std::string used = detail::toml_text(file_name(name->as_string()));
+        note_change(key, used, "the name becomes part of a folder's name");
+        graph_.set("graph", "name", used);
+      }
     copy("inference.seed", "graph", "seed");
   }
 
@@ -275,6 +248,8 @@ class Importer {
                    ? ""
                    : fmt::format("in place of prime-rl's '{}'", replaced_environment_));
     copy("orchestrator.group_size", kTenant, "group_size");
+    if (const Value* own = find(std::string(kFirstEnvironment) + "group_size"))
+      note_change("orchestrator.group_size", toml_of(*own), "the environment states its own");
     copy(std::string(kFirstEnvironment) + "group_size", kTenant, "group_size");
     copy("orchestrator.batch_size", kTenant, "batch_size");
     copy("orchestrator.max_off_policy_steps", kTenant, "max_off_policy_steps");
@@ -284,10 +259,7 @@ class Importer {
     graph_.set(kTenant, "seq_len", std::to_string(seq_len()));
     copy("ckpt.interval", kTenant, "checkpoint_every");
     copy("ckpt.keep_last", kTenant, "keep_last");
-    if (const Value* kept = find("ckpt.keep_interval"))
-      graph_.set(kTenant, "keep_every",
-                 std::to_string(std::max<int64_t>(
-                     1, kept->as_integer() / std::max<int64_t>(1, integer("ckpt.interval", 1)))));
+    write_keep_every(kTenant);
     for (const char* key : {"timeout", "timeout.rollout"})
       if (const Value* timeout = find(std::string(kFirstEnvironment) + key))
         graph_.set(kTenant, "rollout_timeout", fmt::format("\"{}s\"", timeout->as_number()));
@@ -296,15 +268,32 @@ class Importer {
     write_adapter(kTenant);
   }
 
+  /// prime-rl counts steps, the graph counts checkpoints.
+  void write_keep_every(std::string_view tenant) {
+    const Value* kept = find("ckpt.keep_interval");
+    if (kept == nullptr) return;
+    const int64_t interval = std::max<int64_t>(1, integer("ckpt.interval", 1));
+    const int64_t every = std::max<int64_t>(1, kept->as_integer() / interval);
+    if (every * interval != kept->as_integer())
+      result_.notes.push_back(fmt::format(
+          "'ckpt.keep_interval' is {}: the graph keeps every checkpoint number {} for ever, which "
+          "is every {} steps",
+          kept->as_integer(), every, every * interval));
+    graph_.set(tenant, "keep_every", std::to_string(every));
+  }
+
   void write_sampling(std::string_view tenant) {
     for (const std::string& prefix :
          {std::string("orchestrator.train."), std::string(kFirstEnvironment)}) {
       for (const char* option : {"temperature", "top_p", "min_p"})
         copy(prefix + "sampling." + option, tenant, fmt::format("sampling.{}", option));
       // -1 is prime-rl's word for all tokens.
-      if (const Value* top_k = find(prefix + "sampling.top_k"))
-        graph_.set(tenant, "sampling.top_k",
-                   std::to_string(std::max<int64_t>(0, top_k->as_integer())));
+      if (const Value* top_k = find(prefix + "sampling.top_k")) {
+        const std::string used = std::to_string(std::max<int64_t>(0, top_k->as_integer()));
+        if (top_k->as_integer() != -1)
+          note_change(prefix + "sampling.top_k", used, "0 is the word for all tokens here");
+        graph_.set(tenant, "sampling.top_k", used);
+      }
       copy(prefix + "sampling.max_completion_tokens", tenant, "sampling.max_tokens");
       if (find(prefix + "sampling.max_completion_tokens") != nullptr) has_max_tokens_ = true;
     }
@@ -329,6 +318,8 @@ class Importer {
   void write_resources() {
     constexpr std::string_view kEngine = "resource.engine", kLearner = "resource.learner";
     const int64_t length = std::max(seq_len(), integer("inference.model.max_model_len", 0));
+    note_change("inference.model.max_model_len", std::to_string(length),
+                "a trajectory has up to seq_len tokens");
     graph_.set(kEngine, "numerics", "\"fast\"");
     copy("inference.model.dtype", kEngine, "dtype");
     graph_.set(kEngine, "max_sequence_tokens", std::to_string(length));
@@ -337,9 +328,11 @@ class Importer {
                fmt::format("{} sequences of full length", kFullSequences));
     copy("inference.enable_prefix_caching", kEngine, "prefix_cache");
     graph_.set(kLearner, "numerics", "\"fast\"");
-    graph_.set(
-        kLearner, "micro_batch_tokens",
-        std::to_string(std::max(integer("trainer.model.seq_len", kMicroBatchTokens), seq_len())));
+    const std::string micro_batch =
+        std::to_string(std::max(integer("trainer.model.seq_len", kMicroBatchTokens), seq_len()));
+    note_change("trainer.model.seq_len", micro_batch,
+                "a micro-batch has at least one trajectory of seq_len tokens");
+    graph_.set(kLearner, "micro_batch_tokens", micro_batch);
     write_recompute(kLearner);
     if (const Value* fp8 = find("trainer.model.fp8"); fp8 != nullptr && fp8->as_bool())
       graph_.set(kLearner, "products", "\"fp8\"");
@@ -364,6 +357,8 @@ class Importer {
     if (!has("trainer.model.ac") && !has("trainer.model.ac.mode")) return;
     const Value* mode = find("trainer.model.ac.mode");
     const bool is_selective = mode != nullptr && mode->as_string() == "selective";
+    if (mode != nullptr && !is_selective)
+      note_change("trainer.model.ac.mode", "\"full\"", "prime-rl knows full and selective");
     graph_.set(learner, "recompute", is_selective ? "\"keep_attention\"" : "\"full\"");
   }
 
@@ -373,15 +368,27 @@ class Importer {
     double inflight = static_cast<double>(batch);
     if (const Value* factor = find("orchestrator.oversampling_factor"))
       inflight = std::floor(inflight * factor->as_number());
-    if (const Value* limit = find("orchestrator.max_inflight_rollouts"))
+    const std::string limit_key = "orchestrator.max_inflight_rollouts";
+    if (const Value* limit = find(limit_key)) {
+      if (has("orchestrator.oversampling_factor"))
+        result_.notes.push_back(
+            fmt::format("'orchestrator.oversampling_factor' is not used: '{}' says how many "
+                        "rollouts are in flight",
+                        limit_key));
       inflight = static_cast<double>(limit->as_integer());
-    graph_.set("node.rollout", "max_inflight",
-               fmt::format("{:.0f}", std::max(inflight, static_cast<double>(group))));
+    }
+    const std::string used = fmt::format("{:.0f}", std::max(inflight, static_cast<double>(group)));
+    note_change(limit_key, used, "a group opens as a whole");
+    graph_.set("node.rollout", "max_inflight", used);
   }
 
   void write_places() {
     const int64_t engines = std::clamp<int64_t>(
         integer("deployment.num_infer_gpus", integer("inference.parallel.dp", 1)), 1, kReplicasMax);
+    for (const std::string key : {"deployment.num_infer_gpus", "inference.parallel.dp"})
+      if (key != "inference.parallel.dp" || !has("deployment.num_infer_gpus"))
+        note_change(key, std::to_string(engines),
+                    fmt::format("a place has 1 to {} engines", kReplicasMax));
     std::vector<std::string> devices;
     for (int64_t engine = 0; engine < engines; ++engine)
       devices.push_back(fmt::format("\"cuda:{}\"", engine + 1));

@@ -300,6 +300,54 @@ TEST(PrimeRl, ComputesRolloutsInFlightAsPrimeRlDoes) {
       << "at least a group";
 }
 
+/// The notes without those about the model and the end, which most texts here get.
+std::vector<std::string> notes_of(const std::string& text) {
+  std::vector<std::string> notes = import_text(text).notes;
+  std::erase_if(notes, [](const std::string& note) {
+    return note.starts_with("the file names no model") || note.starts_with("the file has no max_");
+  });
+  return notes;
+}
+
+TEST(PrimeRl, SaysOfEachValueThatTheGraphDoesNotHave) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[deployment]\nnum_infer_gpus = -1\n",
+       "'deployment.num_infer_gpus' is -1: the graph has 1, because a place has 1 to "},
+      {"[inference.parallel]\ndp = 0\n", "'inference.parallel.dp' is 0: the graph has 1"},
+      {"[orchestrator.sampling]\ntop_k = -7\n",
+       "'orchestrator.train.sampling.top_k' is -7: the graph has 0"},
+      {"[ckpt]\ninterval = 4\nkeep_interval = 10\n",
+       "keeps every checkpoint number 2 for ever, which is every 8 steps"},
+      {"seq_len = 4096\n[inference.model]\nmax_model_len = 1024\n",
+       "'inference.model.max_model_len' is 1024: the graph has 4096"},
+      {"seq_len = 4096\n[trainer.model]\nseq_len = 512\n",
+       "'trainer.model.seq_len' is 512: the graph has 4096"},
+      {"[trainer.model.ac]\nmode = \"half\"\n", "'trainer.model.ac.mode' is \"half\": the graph"},
+      {"[orchestrator]\ngroup_size = 16\nmax_inflight_rollouts = 4\n",
+       "'orchestrator.max_inflight_rollouts' is 4: the graph has 16"},
+      {"[orchestrator]\nmax_inflight_rollouts = 64\noversampling_factor = 2.0\n",
+       "'orchestrator.oversampling_factor' is not used"},
+      {"[wandb]\nname = \"my run/1\"\n",
+       "'wandb.name' is \"my run/1\": the graph has \"my-run-1\""},
+      {"seq_len = 64\n[orchestrator]\nseq_len = 128\n",
+       "'seq_len' is stated twice: 128 is used in place of 64"},
+      {"[orchestrator]\ngroup_size = 8\n[[orchestrator.env]]\nid = \"copy\"\ngroup_size = 4\n",
+       "'orchestrator.group_size' is 8: the graph has 4"},
+  };
+  for (const auto& [text, note] : cases)
+    EXPECT_THAT(notes_of(text), testing::ElementsAre(HasSubstr(note))) << text;
+}
+
+TEST(PrimeRl, SaysNothingOfValuesThatTheGraphHas) {
+  for (const char* text :
+       {"[deployment]\nnum_infer_gpus = 2\n", "[orchestrator.sampling]\ntop_k = -1\n",
+        "[ckpt]\ninterval = 4\nkeep_interval = 8\n",
+        "seq_len = 64\n[inference.model]\nmax_model_len = 128\n",
+        "[trainer.model.ac]\nmode = \"full\"\n", "[wandb]\nname = \"my-run\"\n",
+        "seq_len = 64\n[orchestrator]\nseq_len = 64\n"})
+    EXPECT_THAT(notes_of(text), IsEmpty()) << text;
+}
+
 TEST(PrimeRl, HasOneEnvironmentForEachTenant) {
   const auto import = import_text(
       "[[orchestrator.train.env]]\nid = \"copy\"\n[[orchestrator.train.env]]\nid = "
