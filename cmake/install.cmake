@@ -12,7 +12,8 @@ foreach(program primerl-graph primerl-worker)
 endforeach()
 install(DIRECTORY examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/primerl-graph/examples
         PATTERN build EXCLUDE PATTERN runs EXCLUDE)
-install(FILES scripts/fetch_model.py DESTINATION ${CMAKE_INSTALL_DATADIR}/primerl-graph/scripts
+install(FILES scripts/convert_data.py scripts/fetch_model.py
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/primerl-graph/scripts
         COMPONENT programs)
 install(FILES LICENSE THIRD_PARTY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

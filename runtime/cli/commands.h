@@ -15,6 +15,7 @@ Command bisect_command();  // executes primerl-worker
 Command check_command();
 Command compare_activations_command();
 Command completion_command();
+Command data_command();
 Command doctor_command();
 Command explain_command();
 Command tokenize_command();

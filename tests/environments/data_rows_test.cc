@@ -49,6 +49,9 @@ TEST_F(DataRowsStory, AFileThatIsNoDataSetIsRefused) {
   EXPECT_THAT(fault_of("a.jsonl", "\n \r\n\t\n"), HasSubstr("has no rows"));
   EXPECT_THAT(fault_of("a.csv", "a,b\n"), HasSubstr("has no rows"));
   EXPECT_THAT(fault_of("a.jsonl", "PAR1..."), HasSubstr("is a Parquet file"));
+  EXPECT_THAT(fault_of("a.parquet", "{}\n"), HasSubstr("is a Parquet file"));
+  EXPECT_THAT(fault_of("a.jsonl", "ARROW1"), HasSubstr("is an Arrow file"));
+  EXPECT_THAT(fault_of("a.arrow", ""), HasSubstr("is an Arrow file"));
   EXPECT_FALSE(DataRows::read((folder / "none.jsonl").string(), "auto", {}).ok());
 }
 

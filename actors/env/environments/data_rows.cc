@@ -20,12 +20,28 @@ Error at_line(const Error& fault, const std::string& file, int64_t line) {
   return error(Code::kInvalid, "{}:{}:1: {}", file, line, message);
 }
 
+/// A binary table is named as such, whatever `format` says.
+Status refuse_binary(const std::string& file) {
+  std::string_view begin;
+  const auto mapped = map_file(file);
+  if (mapped.ok())
+    begin = {reinterpret_cast<const char*>(mapped->bytes.data()), mapped->bytes.size()};
+  const bool is_parquet = begin.starts_with("PAR1") || file.ends_with(".parquet");
+  const bool is_arrow =
+      begin.starts_with("ARROW1") || file.ends_with(".arrow") || file.ends_with(".feather");
+  if (!is_parquet && !is_arrow) return ok();
+  return error(Code::kInvalid, "'{}' is {} file, which is not read", file,
+               is_parquet ? "a Parquet" : "an Arrow")
+      .note(fmt::format("make JSONL of it: primerl-graph data convert {}", file));
+}
+
 }  // namespace
 
 Result<DataRows> DataRows::read(const std::string& file, std::string_view format,
                                 const DataRowLimits& limits) {
   DataRows rows;
   rows.file_ = file;
+  RETURN_IF_ERROR(refuse_binary(file));
   if (format == "auto") {
     rows.is_csv_ = file.ends_with(".csv");
     if (!rows.is_csv_ && !file.ends_with(".jsonl") && !file.ends_with(".json"))
@@ -35,11 +51,6 @@ Result<DataRows> DataRows::read(const std::string& file, std::string_view format
     rows.is_csv_ = format == "csv";
   }
   ASSIGN_OR_RETURN(std::string text, read_text_file(file, kDataFileBytesMax));
-  if (text.starts_with("PAR1"))
-    return error(Code::kInvalid, "'{}' is a Parquet file", file)
-        .note(
-            "write it as JSONL first: pandas.read_parquet(FILE).to_json(\"train.jsonl\", "
-            "orient=\"records\", lines=True)");
   rows.text_ = std::make_shared<const std::string>(std::move(text));
   RETURN_IF_ERROR(rows.is_csv_ ? rows.find_records(limits) : rows.find_lines(limits));
   if (rows.rows_.empty()) return error(Code::kInvalid, "'{}' has no rows", file);
