@@ -115,6 +115,12 @@ struct EnvironmentContract {
   std::function<Status(const void* options)> validate = {};
   /// Null options mean the defaults.
   std::function<Result<std::unique_ptr<Environment>>(const void* options)> make = {};
+  struct Rows {
+    int64_t num_training = 0;    // of one epoch
+    int64_t num_evaluation = 0;  // the held-out rows, or all of them
+  };
+  /// How many rows its data set has; empty = its tasks are not rows.
+  std::function<Result<Rows>(const void* options)> rows = {};
   /// The workers that make its tasks and steps instead of make(); empty = it is code of the
   /// process.
   std::function<OutsidePool(const void* options)> outside = {};

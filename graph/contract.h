@@ -50,7 +50,9 @@ struct InputPort {
   std::string name;
   std::string doc;
   const MessageType* type = nullptr;
-  bool is_optional = false;       // may stay unconnected
+  bool is_optional = false;  // may stay unconnected
+  /// The same, but only with these options of the node; empty = as is_optional says.
+  std::function<bool(const void* options)> is_optional_if = {};
   std::optional<Amount> at_most;  // most messages in flight, for a feedback edge
   bool latest_wins = false;       // only the newest is kept, per sender and tenant; replaced ones
                                   // are counted
@@ -65,8 +67,9 @@ struct OutputPort {
   std::string doc;
   const MessageType* type = nullptr;
   bool is_optional = false;
-  bool is_recorded = false;  // see recorded()
-  std::string handles_of;    // name of a resource use; see handles_of()
+  std::function<bool(const void* options)> is_optional_if = {};  // as for an input
+  bool is_recorded = false;                                      // see recorded()
+  std::string handles_of;  // name of a resource use; see handles_of()
   Routing routing = Routing::kToOne;
   Amount burst = exactly(1);                         // most messages of one handler
   Amount work_burst = exactly(0);                    // most messages of one work call
@@ -186,6 +189,15 @@ PortAttribute message_bytes(Amount amount);
 template <class S, class M>
 PortAttribute at_most(M S::*member, std::string text) {
   return at_most(option_value(member, std::move(text)));
+}
+/// The port may stay unconnected if this option of the node is true.
+template <class S>
+PortAttribute optional_if(bool S::*member) {
+  const auto is_set = [member](const void* options) {
+    return static_cast<const S*>(options)->*member;
+  };
+  return {[is_set](InputPort& port) { port.is_optional_if = is_set; },
+          [is_set](OutputPort& port) { port.is_optional_if = is_set; }};
 }
 /// Routes by a field of the message: equal keys go to the same instance, in order.
 template <Message T, class M>

@@ -99,6 +99,22 @@ struct TenantFilters {
   bool zero_advantage = true;  // filter out groups whose rewards are all equal
 };
 
+/// `[tenant.x] eval = { ... }`: rollouts of given rows that measure the policy and do not train.
+struct TenantEval {
+  int64_t interval = 0;      // policy versions from one evaluation to the next; 0 = no evaluation
+  bool at_start = true;      // of the version that a new run starts from
+  bool at_end = true;        // of the last version; the run ends after it
+  int64_t samples = 1;       // rollouts of each row (k)
+  int64_t rows = 0;          // 0 = all rows of the environment; then their number is filled in
+  double temperature = -1;   // below 0 = that of `sampling`
+  double top_p = -1;         // below 0 = that of `sampling`
+  int64_t max_tokens = 0;    // 0 = that of `sampling`
+  double pass_reward = 1.0;  // a rollout passes with this reward or more
+
+  bool is_on() const { return interval > 0; }
+  bool runs_at_end() const { return is_on() && at_end; }
+};
+
 /// `[tenant.x.chat]`: how conversations become token ids (kernels/text/chat/format.h).
 struct TenantChat {
   std::string prompts = "plain";  // "plain" or "user": what a task without messages becomes
@@ -116,6 +132,7 @@ struct Tenant {
   TenantSampling sampling;
   TenantFilters filters;
   TenantChat chat;
+  TenantEval eval;
   TenantAdapter adapter;
   TenantLoss loss;
   TenantOptimizer optimizer;
@@ -124,6 +141,8 @@ struct Tenant {
   int64_t batch_size = 64;           // rollouts of one step; a multiple of group_size
   int64_t max_off_policy_steps = 8;  // staleness limit; 0 = strictly on-policy
   int64_t max_steps = 100;           // the run ends after this many
+  int64_t epochs = 0;                // passes over the rows of a data set; 0 = only max_steps ends
+                                     // the run
   int64_t seq_len = 2048;            // longest trajectory, in tokens
   int64_t turns_max = 8;             // turns of one trajectory
   int64_t checkpoint_every = 0;      // steps; 0 = only at the end
@@ -137,6 +156,8 @@ struct Tenant {
   double share = 0;
   // Not a key: most rollouts at once, summed over the nodes that open them.
   int64_t inflight_max = 0;
+  // Not a key: tasks of all epochs; 0 = no limit.
+  int64_t tasks_max = 0;
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward
   Duration environment_timeout = Duration::seconds(30);  // time limit of one environment call
 

@@ -7,6 +7,22 @@
 
 namespace primerl {
 
+namespace {
+
+std::string fault_of_eval(const DataOptions&, const Tenant& tenant) {
+  return tenant.eval.is_on()
+             ? fmt::format("is {}, but supervised training plays no rollouts", tenant.eval.interval)
+             : std::string();
+}
+
+std::string fault_of_epochs(const DataOptions&, const Tenant& tenant) {
+  return tenant.epochs > 0
+             ? fmt::format("is {}, but supervised training counts only steps", tenant.epochs)
+             : std::string();
+}
+
+}  // namespace
+
 Contract Data::contract() {
   using O = DataOptions;
   return ContractOf<Data, O>("data", "sends examples with their answers to the trainer")
@@ -26,6 +42,9 @@ Contract Data::contract() {
       .scripted([](const DataOptions& options) -> std::unique_ptr<Actor> {
         return std::make_unique<Data>(options, make_scripted_environment());
       })
+      .demands("eval.interval", &fault_of_eval,
+               "leave it out; `primerl-graph eval` measures the trained model")
+      .demands("epochs", &fault_of_epochs, "write max_steps = examples * epochs / batch_size")
       .takes_tasks([](const DataOptions& options) { return options.file.empty(); })
       .source()
       .own_thread()

@@ -67,6 +67,10 @@ Status Env::start(Resources& resources) {
 }
 
 Result<EnvironmentTask> Env::task_of(uint64_t ordinal) {
+  if (is_evaluation(ordinal)) {
+    const uint64_t row = row_of(ordinal);
+    return environment_->evaluation_task(row, services().random(tenant_, "evaluation task", row));
+  }
   return environment_->task(ordinal, services().random(tenant_, "task", ordinal));
 }
 
@@ -78,13 +82,26 @@ Result<bool> Env::work() {
   return task_.room() > 0 ? make_task() : false;
 }
 
+Status Env::check_prompt(uint64_t ordinal, const EnvironmentTask& task) const {
+  if (std::cmp_less_equal(task.prompt.size(), options_.text_bytes_max)) return ok();
+  return error(Code::kExhausted, "the prompt of task {} has {} bytes, text_bytes_max is {}",
+               ordinal, task.prompt.size(), options_.text_bytes_max);
+}
+
 Result<bool> Env::make_task() {
+  const auto tasks_max = static_cast<uint64_t>(services().tenant(tenant_).tasks_max);
+  if (tasks_max > 0 && next_ordinal_ > tasks_max) return false;
   const uint64_t ordinal = consumed_.next_free(next_ordinal_);
   next_ordinal_ = ordinal + 1;
+  if (tasks_max > 0 && ordinal >= tasks_max) {
+    // All epochs were given: the empty task says so.
+    next_ordinal_ = tasks_max + 1;
+    task_.send({.ordinal = tasks_max, .prompt = ""}, for_tenant(tenant_));
+    return false;
+  }
   auto task = task_of(ordinal);
-  if (task.ok() && std::cmp_greater(task->prompt.size(), options_.text_bytes_max))
-    task = error(Code::kExhausted, "the prompt of task {} has {} bytes, text_bytes_max is {}",
-                 ordinal, task->prompt.size(), options_.text_bytes_max);
+  if (task.ok())
+    if (const Status fits = check_prompt(ordinal, *task); !fits.ok()) task = fits.error();
   if (!task.ok()) return count_task_fault(ordinal, std::move(task).error());
   num_task_faults_ = 0;
   // A task answers no message: its cause is the work call itself.
@@ -131,6 +148,7 @@ Status Env::drain() {
 Status Env::on_action(const Action& action) {
   num_asked_ = 0;
   if (is_draining_) return ok();
+  if (action.turn == -1) return on_first(action);
   if (action.texts.empty() || action.first_turn < 0 ||
       action.turn + 1 != action.first_turn + static_cast<int64_t>(action.texts.size()))
     return error(Code::kInvalid, "an action of turn {} has {} texts from turn {} on", action.turn,
@@ -170,6 +188,44 @@ Status Env::on_action(const Action& action) {
   }
   judging_[action.trajectory] = std::move(judging);
   return score(action.trajectory, task, played->texts, step.reward);
+}
+
+Status Env::on_first(const Action& action) {
+  if (!action.texts.empty() || !is_evaluation(action.ordinal) ||
+      services().tenant(tenant_).eval.rows <= 0)
+    return error(Code::kInvalid, "an action of turn -1 has {} texts and the ordinal {}",
+                 action.texts.size(), action.ordinal)
+        .note("it asks for the task of an evaluation, so it has no text");
+  for (const uint64_t trajectory : action.ended) forget(trajectory);
+  Judging judging;
+  judging.ordinal = action.ordinal;
+  judging.attempt = action.attempt;
+  judging.turn = action.turn;
+  judging.cause = services().delivery().ref.step;
+  if (is_asked_outside()) {
+    OutsideCall call;
+    call.pool = static_cast<uint32_t>(pools_.environment);
+    call.body = task_body(row_of(action.ordinal), seed_of(action.ordinal), true);
+    RETURN_IF_ERROR(ask({Asked::Kind::kFirst, action.trajectory}, std::move(call)));
+    judging_[action.trajectory] = std::move(judging);
+    return ok();
+  }
+  ASSIGN_OR_RETURN(auto task, task_of(action.ordinal));
+  RETURN_IF_ERROR(check_prompt(row_of(action.ordinal), task));
+  send_first(action.trajectory, judging, std::move(task));
+  return ok();
+}
+
+void Env::send_first(uint64_t trajectory, const Judging& judging, EnvironmentTask task) {
+  Observation observation;
+  observation.trajectory = trajectory;
+  observation.attempt = judging.attempt;
+  observation.turn = judging.turn;
+  observation.text = std::move(task.prompt);
+  observation.messages = std::move(task.messages);
+  observation.tools = std::move(task.tools);
+  observation_.send(std::move(observation),
+                    for_tenant(tenant_).answering({services().self(), judging.cause}));
 }
 
 void Env::send_step(uint64_t trajectory, const Judging& judging, EnvironmentStep step) {

@@ -71,11 +71,11 @@ class Env final : public Actor {
                                                                 &Judging::num_missing);
     }
   };
-  /// The use of an answer: a task, a step, or the score of a reward.
+  /// The use of an answer: a task, a step, the score of a reward, or the task of an evaluation.
   struct Asked {
-    enum class Kind : uint8_t { kTask, kStep, kScore };
+    enum class Kind : uint8_t { kTask, kStep, kScore, kFirst };
     Kind kind = Kind::kTask;
-    uint64_t of = 0;      // ordinal of the task, or trajectory
+    uint64_t of = 0;      // ordinal of the task (kTask), or trajectory
     uint32_t reward = 0;  // index, for kScore
     template <class F>
     static void fields(F& f) {
@@ -98,8 +98,12 @@ class Env final : public Actor {
   // env.cc
   Status on_action(const Action& action);
   void refuse_action(const Action& action, const Error& error);
+  /// Answers an action that asks for the task of an evaluation.
+  Status on_first(const Action& action);
+  void send_first(uint64_t trajectory, const Judging& judging, EnvironmentTask task);
   Result<EnvironmentStep> judge(const EnvironmentTask& task, Worlds::Played& played);
   Result<EnvironmentTask> task_of(uint64_t ordinal);
+  Status check_prompt(uint64_t ordinal, const EnvironmentTask& task) const;
   Result<bool> make_task();
   Result<bool> count_task_fault(uint64_t ordinal, Error error);
   void send_step(uint64_t trajectory, const Judging& judging, EnvironmentStep step);
@@ -123,7 +127,11 @@ class Env final : public Actor {
   Status score(uint64_t trajectory, const EnvironmentTask& task,
                const std::vector<std::string>& texts, double given);
   Status send_scored(uint64_t trajectory);
+  Status on_first_answer(uint64_t trajectory, const OutsideAnswer& answer);
   uint32_t seed_of(uint64_t ordinal) const;
+  uint64_t row_of(uint64_t ordinal) const {
+    return evaluation_row(ordinal, static_cast<uint64_t>(services().tenant(tenant_).eval.rows));
+  }
 
   const EnvOptions options_;
   // Constant after start.

@@ -49,8 +49,12 @@ void Env::forget(uint64_t trajectory) {
     outside_->forget(static_cast<uint32_t>(pools_.environment), session_of(trajectory));
 }
 
+/// A worker is asked for the row of an evaluation, with a seed of its own.
 uint32_t Env::seed_of(uint64_t ordinal) const {
-  return static_cast<uint32_t>(services().random(tenant_, "task", ordinal).next() >> 32);
+  const bool is_row = is_evaluation(ordinal);
+  const uint64_t number = is_row ? row_of(ordinal) : ordinal;
+  return static_cast<uint32_t>(
+      services().random(tenant_, is_row ? "evaluation task" : "task", number).next() >> 32);
 }
 
 Status Env::ask(Asked asked, OutsideCall call) {
@@ -81,7 +85,8 @@ Result<bool> Env::send_asked_tasks() {
 Status Env::ask_step(uint64_t trajectory, const Worlds::Played& played, int32_t first_turn) {
   OutsideTurns turns;
   turns.trajectory = trajectory;
-  turns.ordinal = played.ordinal;
+  turns.is_evaluation = is_evaluation(played.ordinal);
+  turns.ordinal = turns.is_evaluation ? row_of(played.ordinal) : played.ordinal;
   turns.seed = seed_of(played.ordinal);
   turns.first_turn = first_turn;
   turns.actions.assign(played.texts.begin() + first_turn, played.texts.end());
@@ -113,6 +118,7 @@ void Env::receive_answers() {
 Status Env::on_answer(const Asked& asked, const OutsideAnswer& answer) {
   if (asked.kind == Asked::Kind::kTask) return on_task_answer(asked.of, answer);
   if (!judging_.contains(asked.of)) return ok();
+  if (asked.kind == Asked::Kind::kFirst) return on_first_answer(asked.of, answer);
   if (asked.kind == Asked::Kind::kStep) return on_step_answer(asked.of, answer);
   return on_score_answer(asked, answer);
 }
@@ -120,9 +126,8 @@ Status Env::on_answer(const Asked& asked, const OutsideAnswer& answer) {
 Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
   auto task = answer.end == OutsideEnd::kDone ? read_task(answer.body)
                                               : Result<EnvironmentTask>(fault_of(answer));
-  if (task.ok() && std::cmp_greater(task->prompt.size(), options_.text_bytes_max))
-    task = error(Code::kExhausted, "the prompt of task {} has {} bytes, text_bytes_max is {}",
-                 ordinal, task->prompt.size(), options_.text_bytes_max);
+  if (task.ok())
+    if (const Status fits = check_prompt(ordinal, *task); !fits.ok()) task = fits.error();
   if (!task.ok()) {
     coming_.erase(ordinal);
     const auto counted = count_task_fault(ordinal, std::move(task).error());
@@ -136,6 +141,16 @@ Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
                  .prompt = std::move(task->prompt),
                  .messages = std::move(task->messages),
                  .tools = std::move(task->tools)};
+  return ok();
+}
+
+Status Env::on_first_answer(uint64_t trajectory, const OutsideAnswer& answer) {
+  if (answer.end != OutsideEnd::kDone) return fault_of(answer);
+  ASSIGN_OR_RETURN(auto task, read_task(answer.body));
+  RETURN_IF_ERROR(check_prompt(row_of(judging_.at(trajectory).ordinal), task));
+  const Judging judging = std::move(judging_.at(trajectory));
+  judging_.erase(trajectory);
+  send_first(trajectory, judging, std::move(task));
   return ok();
 }
 

@@ -54,6 +54,11 @@ class Environment {
   /// The task with number `ordinal`. Random numbers come only from `random`, which is keyed by run
   /// seed, tenant and ordinal.
   virtual Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) = 0;
+  /// The task with which `row` of an evaluation begins. By default it is made like a training task,
+  /// from random numbers of its own; an environment with rows gives its held-out ones.
+  virtual Result<EnvironmentTask> evaluation_task(uint64_t row, RandomStream random) {
+    return task(row, random);
+  }
   /// Judges `actions`: the decoded text of every turn of one trajectory so far (>= 1), without
   /// special tokens. The stop text that ended a turn is left out, unless the tenant sets
   /// `sampling.include_stop`.

@@ -44,8 +44,11 @@ Result<std::vector<ChatMessage>> messages_at(const Json& json) {
 
 }  // namespace
 
-std::string task_body(uint64_t ordinal, uint32_t seed) {
-  return Json::object().set("call", "task").set("ordinal", ordinal).set("seed", seed).dump();
+std::string task_body(uint64_t ordinal, uint32_t seed, bool is_evaluation) {
+  Json body = Json::object();
+  body.set("call", "task").set("ordinal", ordinal).set("seed", seed);
+  if (is_evaluation) body.set("evaluation", true);
+  return body.dump();
 }
 
 std::string step_body(const OutsideTurns& turns) {
@@ -56,6 +59,7 @@ std::string step_body(const OutsideTurns& turns) {
       .set("seed", turns.seed)
       .set("first_turn", turns.first_turn)
       .set("actions", Json::list(turns.actions));
+  if (turns.is_evaluation) body.set("evaluation", true);
   if (!turns.messages.empty()) body.set("messages", messages_to_json(turns.messages));
   return body.dump();
 }

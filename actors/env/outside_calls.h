@@ -19,9 +19,10 @@ struct OutsideTurns {
   int32_t first_turn = 0;  // of `actions`; 0: a fresh worker can play them
   std::vector<std::string> actions;
   std::vector<ChatMessage> messages = {};  // of the last action, if it was parsed
+  bool is_evaluation = false;              // then `ordinal` is the row
 };
 
-std::string task_body(uint64_t ordinal, uint32_t seed);
+std::string task_body(uint64_t ordinal, uint32_t seed, bool is_evaluation = false);
 std::string step_body(const OutsideTurns& turns);
 std::string reward_body(const EnvironmentTask& task, const std::vector<std::string>& actions,
                         double given);

@@ -32,6 +32,8 @@ std::string_view to_string(RolloutEnd end) {
       return "failed";
     case RolloutEnd::kCancelled:
       return "cancelled";
+    case RolloutEnd::kEvaluated:
+      return "evaluated";
   }
   return "failed";
 }

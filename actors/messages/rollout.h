@@ -17,9 +17,23 @@
 
 namespace primerl {
 
+/// The ordinals of evaluation rollouts. Training never has as many tasks.
+inline constexpr uint64_t kEvaluationOrdinals = 1'000'000'000'000'000;
+inline bool is_evaluation(uint64_t ordinal) { return ordinal >= kEvaluationOrdinals; }
+/// The ordinal of `row` of `num_rows`, evaluated under `version`; none counts as 0.
+inline uint64_t evaluation_ordinal(PolicyVersion version, uint64_t row, uint64_t num_rows) {
+  const auto number = static_cast<uint64_t>(version.is_none() ? 0 : version.value);
+  return kEvaluationOrdinals + number * num_rows + row;
+}
+inline uint64_t evaluation_row(uint64_t ordinal, uint64_t num_rows) {
+  return (ordinal - kEvaluationOrdinals) % num_rows;
+}
+
 /// Something to solve. Ordinals are dense from 0 per tenant. A group has the ordinal of its task,
-/// so a resumed run makes the same task again. A task with messages is a conversation in the chat
-/// template of the model; `[tenant.x.chat] prompts = "user"` makes one of a plain prompt.
+/// so a resumed run makes the same task again. If the tenant has `epochs`, the task after the last
+/// one, with ordinal Tenant::tasks_max, is empty: no task follows. A task with messages is a
+/// conversation in the chat template of the model; `[tenant.x.chat] prompts = "user"` makes one of
+/// a plain prompt.
 struct Task {
   static constexpr std::string_view kName = "Task";
   static constexpr uint32_t kVersion = 2;
@@ -36,7 +50,8 @@ struct Task {
   }
 };
 
-/// The policy's text of one turn of a trajectory, sent to the environment.
+/// The policy's text of one turn of a trajectory, sent to the environment. Turn -1 without texts
+/// asks for the task of an evaluation: the environment's answer is the first observation.
 struct Action {
   static constexpr std::string_view kName = "Action";
   static constexpr uint32_t kVersion = 3;
@@ -44,7 +59,7 @@ struct Action {
   uint64_t trajectory = 0;
   uint64_t ordinal = 0;  // of the task
   uint32_t attempt = 0;
-  int32_t turn = 0;                // from 0
+  int32_t turn = 0;                // from 0; -1: the first observation is wanted
   int32_t first_turn = 0;          // of `texts`: the environment has the earlier ones already
   std::vector<std::string> texts;  // completions of the turns from first_turn to turn
   /// The same turns parsed: content, reasoning, tool calls. Empty without a chat template.
@@ -63,10 +78,10 @@ struct Action {
   }
 };
 
-/// The environment's answer to one Action.
+/// The environment's answer to one Action. The first one (turn -1) has what a Task has.
 struct Observation {
   static constexpr std::string_view kName = "Observation";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t trajectory = 0;
   uint32_t attempt = 0;
@@ -75,6 +90,7 @@ struct Observation {
   /// Messages that follow the policy's turn if the task has messages; if there are none, `text` is
   /// one message of a user.
   std::vector<ChatMessage> messages = {};
+  std::string tools = {};           // of the task, in the first observation
   double reward = 0;                // when done
   std::vector<double> scores = {};  // of each reward of the tenant, without its weight; when done
   bool is_done = false;
@@ -86,7 +102,7 @@ struct Observation {
   static void fields(F& f) {
     using O = Observation;
     f("trajectory", &O::trajectory)("attempt", &O::attempt)("turn", &O::turn)("text", &O::text)(
-        "messages", &O::messages)("reward", &O::reward)("scores", &O::scores)(
+        "messages", &O::messages)("tools", &O::tools)("reward", &O::reward)("scores", &O::scores)(
         "is_done", &O::is_done)("is_too_long", &O::is_too_long)("needs_history", &O::needs_history)(
         "fault", &O::fault);
   }
@@ -139,7 +155,8 @@ struct TrajectoryGroup {
 };
 
 /// How a rollout, or a group, ended. Only Rollout writes the end of a rollout.
-enum class RolloutEnd : uint8_t { kTrained, kFiltered, kStale, kFailed, kCancelled };
+/// kEvaluated: it measured the policy, and no trainer got it.
+enum class RolloutEnd : uint8_t { kTrained, kFiltered, kStale, kFailed, kCancelled, kEvaluated };
 std::string_view to_string(RolloutEnd end);  // "trained", "filtered", ...
 
 /// A member that the trainer could not train on.

@@ -21,6 +21,16 @@ Amount groups_alive_max() {
           "(max_off_policy_steps + 2) * groups per batch"};
 }
 
+Amount largest_group() {
+  return {[](const void*, std::span<const Tenant> tenants) {
+            int64_t most = 1;
+            for (const auto& tenant : tenants)
+              most = std::max({most, tenant.group_size, tenant.eval.samples});
+            return most;
+          },
+          "largest group_size or eval.samples"};
+}
+
 Amount cancels_of_one_handler() {
   return {[](const void* options, std::span<const Tenant>) {
             const auto* rollout = static_cast<const RolloutOptions*>(options);
@@ -43,22 +53,28 @@ Contract Rollout::contract() {
               "engine losses or failures that one rollout survives")
       .option("log_tokens", &O::log_tokens, any(),
               "write token ids and log-probabilities into rollouts.jsonl")
+      .option(
+          "evaluates_only", &O::evaluates_only, any(),
+          "no training: one evaluation of the engines' own weights, then the run ends; the ports "
+          "group, ended and policy may stay unconnected")
       .in("task", &Rollout::on_task, "something to solve")
       .in("completion", &Rollout::on_completion, "the one answer to a request", rollouts())
       .in("observation", &Rollout::on_observation, "the environment's answer to an action",
           rollouts())
-      .in("ended", &Rollout::on_ended, "how a group ended", at_most(groups_alive_max()))
-      .in("policy", &Rollout::on_policy, "a version that every engine has", latest_wins())
+      .in("ended", &Rollout::on_ended, "how a group ended", at_most(groups_alive_max()),
+          optional_if(&O::evaluates_only))
+      .in("policy", &Rollout::on_policy, "a version that every engine has", latest_wins(),
+          optional_if(&O::evaluates_only))
       .timer("deadline", &Rollout::on_deadline, "a rollout or an environment ran out of time")
       .timer("reissue", &Rollout::on_reissue,
-             "turns whose router or environment was lost are sent again")
-      .out("generate", &Rollout::generate_, "a prompt to continue",
-           burst(tenant_max(&Tenant::group_size, "largest group_size")))
+             "turns whose router or environment was lost are sent again, or another group opens")
+      .timer("last_version", &Rollout::on_last_version,
+             "the last version did not become live in time for its evaluation")
+      .out("generate", &Rollout::generate_, "a prompt to continue", burst(largest_group()))
       .out("action", &Rollout::action_, "the policy's text of one turn", addressed(),
-           burst(tenant_max(&Tenant::group_size, "largest group_size")),
-           at_most(&O::max_inflight, "max_inflight"))
+           burst(largest_group()), at_most(&O::max_inflight, "max_inflight"))
       .out("group", &Rollout::group_, "all members of one group have ended", recorded(), burst(2),
-           message_bytes(group_bytes(GroupKind::kSampled)))
+           message_bytes(group_bytes(GroupKind::kSampled)), optional_if(&O::evaluates_only))
       .out("cancel", &Rollout::cancel_, "cancelled requests", burst(cancels_of_one_handler()),
            at_most(&O::max_inflight, "max_inflight"))
       .single()
@@ -74,7 +90,8 @@ Contract Rollout::contract() {
             "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
             "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)(
-            "told_file_fault", &R::has_logged_file_fault_);
+            "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_)(
+            "waits_for_last", &R::waits_for_last_);
       });
 }
 
@@ -86,11 +103,15 @@ Status Rollout::start(Resources& resources) {
   has_user_prompts_ = tenant().chat.prompts == "user" && tokenizer_->chat_source() != nullptr;
   if (has_user_prompts_ && !chat_->ok())
     return Error(chat_->error()).while_doing("[tenant." + tenant().name + ".chat]");
+  evaluation_sampling_ = evaluation_sampling(tenant());
+  const auto* resume = services().resume_point(tenant_);
+  evaluations_.begin(tenant().eval, resume == nullptr ? PolicyVersion(0) : resume->version,
+                     resume != nullptr);
   if (options_.max_inflight < tenant().group_size)
     return error(Code::kInvalid, "max_inflight {} is less than the group_size {} of tenant '{}'",
                  options_.max_inflight, tenant().group_size, tenant().name)
         .note("a group opens as a whole");
-  if (const auto* resume = services().resume_point(tenant_)) {
+  if (resume != nullptr) {
     ASSIGN_OR_RETURN(const int64_t resumes, resume->manifest.get_int("resumes"));
     base_attempt_ = static_cast<uint32_t>(resumes + 1);
     // The gate counts from the resumed version on, as if its batches had been trained in this run.
@@ -112,16 +133,19 @@ Status Rollout::on_task(const Task& task) {
 
 Status Rollout::finish_handler() {
   if (!made_.is_none()) pace_.update_counts(gate_limits(), counts_, made_, services().now());
+  if (evaluates()) advance_evaluation();
+  end_run_if_over();
   open_held_task();
   send_cancels();
   arm_deadline();
-  num_asked_ = 0;
+  num_asked_ = num_acted_ = 0;
   return ok();
 }
 
 void Rollout::open_held_task() {
   if (!held_task_) return;
-  if (has_ended_) {
+  if (has_ended_ || options_.evaluates_only || is_end_of_tasks(*held_task_) ||
+      evaluations_.has_row_to_open(tenant().eval.rows)) {
     services().pause("task");
     return;
   }
@@ -146,35 +170,53 @@ void Rollout::open_held_task() {
 void Rollout::open(const Task& task) {
   Group& group = groups_[task.ordinal];
   group.ordinal = task.ordinal;
+  make_members(group, tenant().group_size);
+  ++counts_.opened;
+  services().count("groups_opened", 1);
+  start_members(group, task);
+  deliver_if_done(task.ordinal);
+}
+
+void Rollout::make_members(Group& group, int64_t count) {
   group.attempt = base_attempt_;
   group.version = live_;
   group.salt = fmt::format("{}:{}", tenant().name, live_);
-  group.prompt = task.prompt;
-  group.members.resize(static_cast<size_t>(tenant().group_size));
-  ++counts_.opened;
-  services().count("groups_opened", 1);
-  auto tokens = prompt_of(task, group);
-  if (tokens.ok()) group.prompt_tokens = *tokens;
+  group.members.resize(static_cast<size_t>(count));
+  // Each version is evaluated with the same random numbers, so that fewer differences are chance.
+  const bool is_row = is_evaluation(group.ordinal);
+  const std::string_view purpose = is_row ? "evaluation member" : "member";
+  const uint64_t index =
+      is_row ? evaluation_row(group.ordinal, static_cast<uint64_t>(tenant().eval.rows))
+             : group.ordinal;
   for (size_t i = 0; i < group.members.size(); ++i) {
     Member& member = group.members[i];
     member.attempt = base_attempt_;
     member.trajectory.trajectory = next_trajectory_++;
-    member.trajectory.tokens = group.prompt_tokens;
-    member.trajectory.sampled.assign(group.prompt_tokens.size(), 0);
-    member.trajectory.logprobs.assign(group.prompt_tokens.size(), 0.0F);
-    member.seed = services().random(tenant_, "member", mix(task.ordinal, i)).next();
+    member.seed = services().random(tenant_, purpose, mix(index, i)).next();
     member.deadline = services().now() + tenant().rollout_timeout;
-    if (!tokens.ok())
-      fail({task.ordinal, i}, "the prompt: " + tokens.error().text());
-    else if (group.prompt_tokens.empty())
-      fail({task.ordinal, i}, "the prompt is empty");
-    else
-      next_turn({task.ordinal, i});
   }
-  deliver_if_done(task.ordinal);
+}
+
+void Rollout::start_members(Group& group, const Task& task) {
+  group.prompt = task.prompt;
+  auto tokens = prompt_of(task, group);
+  if (tokens.ok()) group.prompt_tokens = *tokens;
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    Trajectory& trajectory = group.members[i].trajectory;
+    trajectory.tokens = group.prompt_tokens;
+    trajectory.sampled.assign(group.prompt_tokens.size(), 0);
+    trajectory.logprobs.assign(group.prompt_tokens.size(), 0.0F);
+    if (!tokens.ok())
+      fail({group.ordinal, i}, "the prompt: " + tokens.error().text());
+    else if (group.prompt_tokens.empty())
+      fail({group.ordinal, i}, "the prompt is empty");
+    else
+      next_turn({group.ordinal, i});
+  }
 }
 
 void Rollout::deliver_if_done(uint64_t ordinal) {
+  if (is_evaluation(ordinal)) return end_row_if_done(ordinal);
   Group& group = groups_.at(ordinal);
   if (group.num_running() > 0) return;
   TrajectoryGroup message;
@@ -233,6 +275,7 @@ Status Rollout::on_policy(const PolicyLive& live) {
   if (live_.is_none()) made_ = std::max(made_, live.version);
   on_version_made(live.version);
   live_ = live.version;
+  evaluations_.on_live(tenant().eval, live_);
   return finish_handler();
 }
 
@@ -246,7 +289,8 @@ void Rollout::on_version_made(PolicyVersion version) {
 void Rollout::drop_stale() {
   std::vector<uint64_t> stale;
   for (const auto& [ordinal, group] : groups_)
-    if (!group.is_delivered && !can_train(made_, group.version, tenant().max_off_policy_steps))
+    if (!group.is_delivered && !is_evaluation(ordinal) &&
+        !can_train(made_, group.version, tenant().max_off_policy_steps))
       stale.push_back(ordinal);
   for (const uint64_t ordinal : stale)
     drop(ordinal, RolloutEnd::kStale, fmt::format("stale: version {} exists already", made_));
@@ -262,8 +306,10 @@ void Rollout::drop(uint64_t ordinal, RolloutEnd end, const std::string& reason) 
     write_end(group, i, {end, 0, staleness(made_.next(), group.version), reason});
   }
   if (end == RolloutEnd::kStale) services().count("tokens_stale", num_tokens);
-  ++counts_.delivered;
-  ++counts_.lost;
+  if (!is_evaluation(ordinal)) {
+    ++counts_.delivered;
+    ++counts_.lost;
+  }
   groups_.erase(ordinal);
 }
 
@@ -272,12 +318,15 @@ void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
   if (member.end) return;
   member.end = ended.end;
   services().count(fmt::format("rollouts_{}", to_string(ended.end)), 1);
-  const Status written = services().files().append_line(
-      kFile, rollout_line(tenant().name, group, index, ended, options_.log_tokens));
+  write_line(kFile, rollout_line(tenant().name, group, index, ended, options_.log_tokens));
+}
+
+void Rollout::write_line(std::string_view file, const std::string& line) {
+  const Status written = services().files().append_line(file, line);
   if (written.ok() || has_logged_file_fault_) return;
   // Training without this file is useless: report the error once and end the run.
   has_logged_file_fault_ = true;
-  services().log(LogLevel::kError, fmt::format("{}: {}", kFile, written.error().text()));
+  services().log(LogLevel::kError, fmt::format("{}: {}", file, written.error().text()));
   services().finish(tenant_);
 }
 
@@ -307,7 +356,7 @@ Status Rollout::drain() {
 void Rollout::drop_open(const std::string& reason) {
   std::vector<uint64_t> open;
   for (const auto& [ordinal, group] : groups_)
-    if (!group.is_delivered) open.push_back(ordinal);
+    if (!group.is_delivered && (is_draining_ || !is_evaluation(ordinal))) open.push_back(ordinal);
   for (const uint64_t ordinal : open) drop(ordinal, RolloutEnd::kCancelled, reason);
 }
 

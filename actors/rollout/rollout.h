@@ -8,6 +8,10 @@
 /// Threads: pooled. State: all rollouts of one tenant. Order: groups open in task order, when the
 /// gate (gate.h) allows it. Each turn appends to the same tokens; they are never tokenised again.
 /// Every rollout ends exactly once, and only this actor writes that end to rollouts.jsonl.
+///
+/// Evaluations (evaluation.h) are groups too: of rows that the environment is asked for, with
+/// ordinals of their own. They open before training groups, whatever the gate says, count as in
+/// flight, and end here as `evaluated`: the trainer never gets them.
 #pragma once
 
 #include <map>
@@ -17,6 +21,7 @@
 #include "actors/common/tenant_chat.h"
 #include "actors/messages/policy.h"
 #include "actors/rollout/environments.h"
+#include "actors/rollout/evaluation.h"
 #include "actors/rollout/gate.h"
 #include "actors/rollout/group.h"
 #include "actors/rollout/pace.h"
@@ -27,10 +32,11 @@
 namespace primerl {
 
 struct RolloutOptions {
-  std::string model;          // model whose tokenizer is used; empty = the only model
-  int64_t max_inflight = 64;  // rollouts at once
-  int64_t attempts_max = 3;   // engine losses or failures that one rollout survives
-  bool log_tokens = false;    // write token ids and log-probabilities into rollouts.jsonl
+  std::string model;            // model whose tokenizer is used; empty = the only model
+  int64_t max_inflight = 64;    // rollouts at once
+  int64_t attempts_max = 3;     // engine losses or failures that one rollout survives
+  bool log_tokens = false;      // write token ids and log-probabilities into rollouts.jsonl
+  bool evaluates_only = false;  // no training: one evaluation of the engines' own weights
 };
 
 class Rollout final : public Actor {
@@ -63,6 +69,7 @@ class Rollout final : public Actor {
   Status on_policy(const PolicyLive& live);
   Status on_deadline();
   Status on_reissue();
+  Status on_last_version();
 
   // rollout.cc: groups
   /// The last call of every handler: sends cancels, opens the waiting task if the gate allows it,
@@ -70,18 +77,43 @@ class Rollout final : public Actor {
   Status finish_handler();
   void open_held_task();
   void open(const Task& task);
+  /// Begins the rollouts of a group, of which no prompt is known yet.
+  void make_members(Group& group, int64_t count);
+  /// Sends the first request of each.
+  void start_members(Group& group, const Task& task);
   void deliver_if_done(uint64_t ordinal);
   /// The trainer has made `version`: updates the pace and drops groups that no batch can use any
   /// more.
   void on_version_made(PolicyVersion version);
   /// Drops every group in flight that no batch can use any more.
   void drop_stale();
-  /// Ends all groups that are not delivered as cancelled.
+  /// Ends all groups that are not delivered as cancelled; evaluations only if the run ends.
   void drop_open(const std::string& reason);
   void drop(uint64_t ordinal, RolloutEnd end, const std::string& reason);
   void write_end(Group& group, size_t member, const RolloutEnded& ended);
+  void write_line(std::string_view file, const std::string& line);
   int64_t inflight() const;
+  /// The task that Env sends after the last one of all epochs.
+  bool is_end_of_tasks(const Task& task) const {
+    return tenant().tasks_max > 0 && std::cmp_greater_equal(task.ordinal, tenant().tasks_max);
+  }
   GateLimits gate_limits() const;
+
+  // rollout_evaluation.cc
+  bool evaluates() const { return options_.evaluates_only || tenant().eval.is_on(); }
+  /// Opens a row, begins or ends an evaluation, and ends the run after the last one.
+  void advance_evaluation();
+  void open_row();
+  void end_row_if_done(uint64_t ordinal);
+  void end_evaluation();
+  /// Whether no further batch will train: max_steps is reached, or all epochs were given and the
+  /// groups that are left do not fill a batch.
+  bool is_training_over() const;
+  void end_run_if_over();
+  /// The options with which the rollouts of a group sample.
+  const TenantSampling& sampling_of(uint64_t ordinal) const {
+    return is_evaluation(ordinal) ? evaluation_sampling_ : tenant().sampling;
+  }
 
   // rollout_turns.cc: one rollout
   void next_turn(MemberId member_id);
@@ -90,9 +122,9 @@ class Rollout final : public Actor {
   /// The ids that follow the last answer: the observation in the chat template, or as plain text.
   Result<std::vector<int32_t>> next_prompt(MemberId member_id, const Observation& observation);
   /// Tokens that the next turn may sample: what the tenant allows, within seq_len.
-  int64_t turn_tokens_max(const Trajectory& trajectory) const;
+  int64_t turn_tokens_max(MemberId member_id) const;
   void send_request(MemberId member_id);
-  Result<std::string> text_of(const Completion& completion) const;
+  Result<std::string> text_of(const Completion& completion, const TenantSampling& sampling) const;
   void take_tokens(MemberId member_id, const Completion& completion);
   /// Restarts the time limit of its environment: the time of `num_calls` calls.
   void begin_environment_time(MemberId member_id, int64_t num_calls);
@@ -130,11 +162,13 @@ class Rollout final : public Actor {
   bool has_user_prompts_ = false;
   TenantSlot tenant_;
   uint32_t base_attempt_ = 0;  // times this run was resumed
+  TenantSampling evaluation_sampling_;
   // Touched only by handlers.
   PolicyVersion live_;
   PolicyVersion made_;  // newest version that the trainer has made, as far as known
   GateCounts counts_;
   Pace pace_;
+  Evaluations evaluations_;
   std::map<uint64_t, Group> groups_;  // by ordinal: in flight, or with the trainer
   std::map<uint64_t, MemberId> requests_;
   std::map<uint64_t, MemberId> trajectories_;  // waiting for an observation
@@ -153,9 +187,11 @@ class Rollout final : public Actor {
   std::optional<Task> held_task_;
   uint64_t next_request_ = 0;
   int64_t num_asked_ = 0;  // requests sent by this handler
+  int64_t num_acted_ = 0;  // actions sent by this handler
   uint64_t next_trajectory_ = 0;
   std::set<InstanceId> routers_;
-  bool has_ended_ = false;  // the trainer accepts no more groups
+  bool has_ended_ = false;       // the trainer accepts no more groups
+  bool waits_for_last_ = false;  // for the last version to be live; the timer was set
   bool is_draining_ = false;
   bool has_logged_file_fault_ = false;
   Out<GenerateRequest> generate_;

@@ -42,6 +42,7 @@ std::string rollout_line(std::string_view tenant, const Group& group, size_t ind
       .set("truncated", trajectory.is_truncated)
       .set("prompt", group.prompt)
       .set("completion", completion);
+  if (is_evaluation(group.ordinal)) line.set("evaluation", true);
   if (!ended.reason.empty()) line.set("reason", ended.reason);
   if (with_tokens) {
     Json logprobs = Json::array();

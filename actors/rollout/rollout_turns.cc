@@ -54,14 +54,15 @@ Result<Blob> joined(const std::vector<Blob>& turns) {
 
 }  // namespace
 
-int64_t Rollout::turn_tokens_max(const Trajectory& trajectory) const {
-  const int64_t num_free = tenant().seq_len - static_cast<int64_t>(trajectory.tokens.size());
-  return std::min(tenant().sampling.max_tokens, num_free);
+int64_t Rollout::turn_tokens_max(MemberId member_id) const {
+  const auto& tokens = groups_.at(member_id.ordinal).members[member_id.member].trajectory.tokens;
+  const int64_t num_free = tenant().seq_len - static_cast<int64_t>(tokens.size());
+  return std::min(sampling_of(member_id.ordinal).max_tokens, num_free);
 }
 
 void Rollout::next_turn(MemberId member_id) {
   Member& member = member_at(member_id);
-  if (turn_tokens_max(member.trajectory) <= 0)
+  if (turn_tokens_max(member_id) <= 0)
     return fail(member_id,
                 fmt::format("the prompt has {} tokens, so seq_len {} leaves none to sample",
                             member.trajectory.tokens.size(), tenant().seq_len));
@@ -89,8 +90,8 @@ void Rollout::send_request(MemberId member_id) {
   member.asked = member.known.extended(request.prompt_tokens);
   // A turn that is sent again gets the same seed, and so samples the same tokens.
   request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
-  request.sampling = sampling_params(tenant().sampling);
-  request.sampling.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
+  request.sampling = sampling_params(sampling_of(member_id.ordinal));
+  request.sampling.max_tokens = static_cast<int32_t>(turn_tokens_max(member_id));
   if (!group.messages.empty()) add_turn_end(**chat_, request.sampling);
   request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
@@ -131,8 +132,8 @@ Status Rollout::on_completion(const Completion& completion) {
 }
 
 /// The text of a turn that environment and reward read.
-Result<std::string> Rollout::text_of(const Completion& completion) const {
-  const TenantSampling& sampling = tenant().sampling;
+Result<std::string> Rollout::text_of(const Completion& completion,
+                                     const TenantSampling& sampling) const {
   if (completion.end != FinishReason::kStop || sampling.include_stop)
     return tokenizer_->decode(completion.tokens);
   SamplingParams stops = sampling_params(sampling);
@@ -147,12 +148,13 @@ void Rollout::take_tokens(MemberId member_id, const Completion& completion) {
   if (count == 0 || completion.logprobs.size() != count)
     return fail(member_id, fmt::format("the engine gave {} tokens and {} log-probabilities", count,
                                        completion.logprobs.size()));
-  if (const int64_t most = turn_tokens_max(trajectory); static_cast<int64_t>(count) > most)
+  if (const int64_t most = turn_tokens_max(member_id); static_cast<int64_t>(count) > most)
     return fail(member_id,
                 fmt::format("the engine gave {} tokens, {} were requested", count, most));
-  if (const Status kept = check_kept_of(completion, tenant().sampling); !kept.ok())
+  const TenantSampling& sampling = sampling_of(member_id.ordinal);
+  if (const Status kept = check_kept_of(completion, sampling); !kept.ok())
     return fail(member_id, "the completion: " + kept.error().text());
-  auto text = text_of(completion);
+  auto text = text_of(completion, sampling);
   if (!text.ok()) return fail(member_id, "the completion: " + text.error().text());
   member.known = member.asked;
   const auto offset = static_cast<int32_t>(trajectory.tokens.size());
@@ -211,10 +213,12 @@ void Rollout::send_action(MemberId member_id) {
           member.said[static_cast<size_t>(member.answers[static_cast<size_t>(turn)])]);
   action.is_truncated = trajectory.is_truncated;
   // The environment plays every turn of the action, so its time limit is that of one call per turn.
-  begin_environment_time(member_id, static_cast<int64_t>(action.texts.size()));
+  // The action that asks for a task has no texts.
+  begin_environment_time(member_id, std::max<int64_t>(std::ssize(action.texts), 1));
   action.ended = environments_.take_ended(member.environment);
   auto options = send_options();
   options.target = member.environment;
+  ++num_acted_;
   action_.send(std::move(action), options);
 }
 
@@ -270,6 +274,9 @@ Status Rollout::on_observation(const Observation& observation) {
     fail(member_id, "the environment asks for turns that it already has");
   } else if (!observation.fault.empty()) {
     fail(member_id, "the environment: " + observation.fault);
+  } else if (trajectory.num_turns == 0) {
+    start_members(groups_.at(member_id.ordinal),
+                  {member_id.ordinal, observation.text, observation.messages, observation.tools});
   } else if (observation.is_done) {
     trajectory.scores = observation.scores;
     if (std::isfinite(observation.reward))

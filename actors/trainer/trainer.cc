@@ -220,7 +220,8 @@ Result<bool> Trainer::work() {
     end_all(take_groups_here(), RolloutEnd::kCancelled, "the last step is done");
     update_flow();
     leave_queue();
-    services().finish(tenant_);
+    // Otherwise Rollout ends the run, after the evaluation of this version.
+    if (!tenant().eval.runs_at_end()) services().finish(tenant_);
     return false;
   }
   if (is_done_ || (batch_groups_.empty() && !batch_is_ready())) {

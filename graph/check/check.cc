@@ -13,6 +13,7 @@ void check_graph(Draft& draft) {
   bind_nodes(draft);
   bind_places(draft);
   count_inflight(draft);
+  count_rows(draft);
   share_out(draft);
   count_memory(draft);
   resolve_edges(draft);

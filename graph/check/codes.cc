@@ -251,6 +251,11 @@ constexpr ErrorCode kCodes[] = {
      "most one adapter. There are never more slots than tenants with [tenant.<name>.adapter], even "
      "if adapter_slots is larger. The key may stay, so that one file also runs with more tenants; "
      "if it is left out, there is a slot for each adapter."},
+    {"G075", "an evaluation or an epoch without rows",
+     "`epochs` counts passes over the rows of a data set, and `eval` plays given rows. Other "
+     "environments make as many tasks as are asked for, so their evaluations need `rows`, and "
+     "`epochs` has no meaning. All rollouts of a row start together, so `eval.samples` must fit "
+     "into max_inflight; and `epochs` must give the tasks of at least one batch."},
     {"G078", "longer than an engine or a learner accepts",
      "seq_len is the longest trajectory in tokens, and an engine or a learner of the graph accepts "
      "at most max_sequence_tokens. If seq_len is left out, it is the largest length that all of "

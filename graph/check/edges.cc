@@ -195,6 +195,14 @@ void resolve_edges(Draft& draft) {
   }
 }
 
+namespace {
+
+bool may_be_open(const auto& port, const DraftNode& node) {
+  return port.is_optional || (port.is_optional_if && port.is_optional_if(node.options.get()));
+}
+
+}  // namespace
+
 void check_connected(Draft& draft) {
   if (draft.spec.has_lost_edges) return;
   const auto is_doubtful = doubtful_nodes(draft);
@@ -204,7 +212,7 @@ void check_connected(Draft& draft) {
     if (node.contract == nullptr || is_doubtful[i]) continue;
     for (size_t port = 0; port < node.contract->inputs.size(); ++port) {
       const auto& input = node.contract->inputs[port];
-      if (inputs[i][port] > 0 || input.is_optional) continue;
+      if (inputs[i][port] > 0 || may_be_open(input, node)) continue;
       draft.diagnostics
           .error("G033", node.spec->name_span, "input '{}' of node '{}' is not connected",
                  input.name, node.spec->name)
@@ -212,7 +220,7 @@ void check_connected(Draft& draft) {
     }
     for (size_t port = 0; port < node.contract->outputs.size(); ++port) {
       const auto& output = node.contract->outputs[port];
-      if (outputs[i][port] > 0 || output.is_optional) continue;
+      if (outputs[i][port] > 0 || may_be_open(output, node)) continue;
       draft.diagnostics
           .error("G033", node.spec->name_span, "output '{}' of node '{}' is not connected",
                  output.name, node.spec->name)

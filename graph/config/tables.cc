@@ -54,6 +54,29 @@ OptionSet chat_options() {
       .take();
 }
 
+OptionSet eval_options() {
+  using E = TenantEval;
+  return OptionsOf<E>()
+      .field("interval", &E::interval, count_from(0) | unit("versions"),
+             "versions from one evaluation to the next; 0 = none")
+      .field("at_start", &E::at_start, any(), "evaluate the version that a new run starts from")
+      .field("at_end", &E::at_end, any(),
+             "evaluate the last version, and end the run only after it")
+      .field("samples", &E::samples, between(1, 1 << 12) | unit("rollouts"),
+             "rollouts of each row: k of avg@k and pass@k")
+      .field("rows", &E::rows, between(0, int64_t{1} << 30) | unit("rows"),
+             "rows of one evaluation; 0 = all rows in the holdout of the data set, or all rows if "
+             "it has none")
+      .field("temperature", &E::temperature, at_least(-1),
+             "instead of sampling.temperature; -1 = the same")
+      .field("top_p", &E::top_p, between(-1, 1), "instead of sampling.top_p; -1 = the same")
+      .field("max_tokens", &E::max_tokens, between(0, 1 << 20) | unit("tokens"),
+             "instead of sampling.max_tokens; 0 = the same")
+      .field("pass_reward", &E::pass_reward, any(),
+             "a rollout passes if its reward is this or more")
+      .take();
+}
+
 OptionSet adapter_options() {
   using A = TenantAdapter;
   return OptionsOf<A>()
@@ -126,6 +149,9 @@ OptionSet make_tenant_options() {
                  "most off-policy steps of rollouts that train; 0 is strictly on-policy")
           .field("max_steps", &T::max_steps, count_from(1) | unit("steps"),
                  "training steps of the run")
+          .field("epochs", &T::epochs, count_from(0) | unit("epochs"),
+                 "ends the run after this many passes over the rows of the data set; 0 = only "
+                 "max_steps ends it; if max_steps is not written, it is the steps of all epochs")
           .field("seq_len", &T::seq_len, between(1, 1 << 24) | unit("tokens"),
                  "longest trajectory; if it is not written, the model's limit when that is smaller")
           .field("turns_max", &T::turns_max, between(1, 1 << 16) | unit("turns"),
@@ -151,6 +177,7 @@ OptionSet make_tenant_options() {
       .table("sampling", &T::sampling, sampling_options(), "how tokens are sampled")
       .table("filters", &T::filters, filter_options(), "which groups train")
       .table("chat", &T::chat, chat_options(), "how conversations become token ids")
+      .table("eval", &T::eval, eval_options(), "rollouts that measure the policy")
       .table("adapter", &T::adapter, adapter_options(),
              "a LoRA adapter that trains instead of all weights of the learner")
       .table("loss", &T::loss, loss_options(), "values of the loss that differ from the learner's")

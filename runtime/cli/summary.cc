@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "graph/base/counted.h"
 #include "graph/base/shell_word.h"
 #include "runtime/monitor/curve.h"
 #include "runtime/store/checkpoint.h"
@@ -32,10 +33,36 @@ ScoreEnds score_ends(const std::vector<double>& scores) {
   return {finite_mean(std::span(scores).first(count)), finite_mean(std::span(scores).last(count))};
 }
 
+/// Why a run that has finished took no further step of this tenant; empty if it was set aside.
+std::string reason_of_end(const Tenant& tenant, int64_t step) {
+  const bool is_of_epochs = tenant.tasks_max / tenant.groups_per_batch() <= tenant.max_steps;
+  if (tenant.epochs > 0 && (step < tenant.max_steps || is_of_epochs))
+    return fmt::format("{} of its data set ({} tasks)",
+                       counted(static_cast<uint64_t>(tenant.epochs), "epoch"), tenant.tasks_max) +
+           (step < tenant.max_steps ? ", of which some did not train" : "");
+  return step < tenant.max_steps ? "" : fmt::format("max_steps = {}", tenant.max_steps);
+}
+
+/// For example "eval of version 20: avg@4 0.512, pass@4 0.75 (100 rows)".
+std::string evaluation_text(const StepFacts& evaluation, const Tenant& tenant) {
+  const std::string prefix = fmt::format("eval/{}/", tenant.environment.name);
+  std::string text;
+  for (const auto& [name, value] : evaluation.values) {
+    const std::string_view rest = std::string_view(name).substr(prefix.size());
+    if (!rest.starts_with("avg@") && !rest.starts_with("pass@")) continue;
+    text += fmt::format("{}{} {:.3f}", text.empty() ? "" : ", ", rest, value);
+  }
+  return fmt::format("  eval of version {}: {} ({:.0f} rows)\n", evaluation.step,
+                     text.empty() ? "no result" : text, evaluation.get(prefix + "rows"));
+}
+
 std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder& folder,
-                        const MetricsLog& metrics, const Terminal& terminal) {
+                        const MetricsLog& metrics, bool is_finished, const Terminal& terminal) {
   const StepFacts* newest = metrics.newest(tenant.name);
-  if (newest == nullptr) return "  no step was taken\n";
+  const std::string ended_by =
+      is_finished ? reason_of_end(tenant, newest == nullptr ? 0 : newest->step) : "";
+  const std::string end_line = ended_by.empty() ? "" : fmt::format("  ended by {}\n", ended_by);
+  if (newest == nullptr) return "  no step was taken\n" + end_line;
   const auto& scores = metrics.scores(tenant.name);
   const ScoreEnds ends = score_ends(scores);
   std::string text;
@@ -44,6 +71,9 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
   text += fmt::format("  step {} of {}, {} {:.3f} -> {:.3f}{}\n", newest->step, tenant.max_steps,
                       is_supervised(plan) ? "loss" : "reward", ends.first, ends.last,
                       num_averaged == 1 ? "" : fmt::format(" (means of {} steps)", num_averaged));
+  text += end_line;
+  if (const StepFacts* evaluation = metrics.newest_evaluation(tenant.name))
+    text += evaluation_text(*evaluation, tenant);
   CurveStyle style;
   style.utf8 = terminal.utf8;
   style.width = std::clamp(terminal.columns - 16, 20, 72);
@@ -62,7 +92,8 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
 /// The files of a run for a person, as far as this run wrote them.
 std::string files_text(const std::filesystem::path& folder) {
   std::string text;
-  for (const char* name : {"metrics.jsonl", "rollouts.jsonl", "rollouts/", "logs/", "tb/"}) {
+  for (const char* name : {"metrics.jsonl", "rollouts.jsonl", "rollouts/", "evaluations.jsonl",
+                           "evaluations/", "logs/", "tb/"}) {
     std::error_code fault;
     if (!std::filesystem::exists(folder / name, fault)) continue;
     text += (text.empty() ? "" : ", ") + std::string(name);
@@ -86,7 +117,8 @@ std::string summary_text(const Plan& plan, const RunFolder& folder, const Metric
                                  short_duration(result.seconds));
   if (metrics != nullptr)
     for (const auto& tenant : plan.tenants)
-      text += tenant_text(plan, tenant, folder, *metrics, terminal);
+      text += tenant_text(plan, tenant, folder, *metrics,
+                          result.ending.how == RunEnding::How::kFinished, terminal);
   const std::string where = shown_path(folder.path());
   text += fmt::format("  files       {}/ ({})\n", where, files_text(folder.path()));
   text += fmt::format("  tensorboard --logdir {}\n", shell_word(where + "/tb"));
@@ -105,6 +137,14 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
       const ScoreEnds ends = score_ends(metrics->scores(tenant.name));
       const std::string name = is_supervised(plan) ? "loss" : "reward";
       entry.set(name + "_first", ends.first).set(name + "_last", ends.last);
+      if (result.ending.how == RunEnding::How::kFinished)
+        entry.set("ended_by", reason_of_end(tenant, newest->step));
+    }
+    if (const StepFacts* evaluation =
+            metrics == nullptr ? nullptr : metrics->newest_evaluation(tenant.name)) {
+      Json values = Json::object().set("version", evaluation->step);
+      for (const auto& [key, value] : evaluation->values) values.set(key, value);
+      entry.set("eval", std::move(values));
     }
     const auto found =
         find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()),

@@ -1,5 +1,6 @@
 #include "runtime/monitor/metrics_log.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -7,6 +8,35 @@
 #include "graph/base/json.h"
 
 namespace primerl {
+namespace {
+
+constexpr std::string_view kEvaluationPrefix = "eval/";
+
+bool is_evaluation(const Json& line) {
+  return std::ranges::any_of(line.as_object(), [](const auto& entry) {
+    return std::string_view(entry.first).starts_with(kEvaluationPrefix);
+  });
+}
+
+/// The `step` of the last line of each tenant, of evaluations or of steps.
+Result<std::map<std::string, int64_t>> last_lines(const std::filesystem::path& metrics_file,
+                                                  bool of_evaluations) {
+  std::map<std::string, int64_t> steps;
+  std::ifstream stream(metrics_file);
+  for (std::string text; std::getline(stream, text) && !stream.eof();) {
+    ASSIGN_OR_RETURN(const Json line, parse_json(text, metrics_file.string()));
+    ASSIGN_OR_RETURN(const int64_t step, line.get_int("step"));
+    ASSIGN_OR_RETURN(const std::string tenant, line.get_string("tenant"));
+    if (is_evaluation(line) == of_evaluations) steps[tenant] = step;
+  }
+  return steps;
+}
+
+}  // namespace
+
+bool is_evaluation(const MetricValues& values) {
+  return !values.empty() && values.front().first.starts_with(kEvaluationPrefix);
+}
 
 double StepFacts::get(std::string_view name, double missing) const {
   for (const auto& [key, value] : values)
@@ -34,19 +64,15 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, do
 }
 
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file) {
-  std::map<std::string, int64_t> steps;
-  std::ifstream stream(metrics_file);
-  for (std::string text; std::getline(stream, text) && !stream.eof();) {
-    ASSIGN_OR_RETURN(const Json line, parse_json(text, metrics_file.string()));
-    ASSIGN_OR_RETURN(const int64_t step, line.get_int("step"));
-    ASSIGN_OR_RETURN(const std::string tenant, line.get_string("tenant"));
-    steps[tenant] = step;
-  }
-  return steps;
+  return last_lines(metrics_file, false);
 }
 
 Status MetricsLog::skip_written(const std::map<std::string, int64_t>& last_steps) {
   ASSIGN_OR_RETURN(written_, newest_steps(file_));
+  ASSIGN_OR_RETURN(evaluated_, last_lines(file_, true));
+  for (auto& [tenant, step] : evaluated_)
+    if (const auto last = last_steps.find(tenant); last != last_steps.end())
+      step = std::min(step, last->second);
   for (auto& [tenant, step] : written_) {
     const auto last = last_steps.find(tenant);
     if (last == last_steps.end() || step <= last->second) continue;
@@ -73,17 +99,24 @@ Status MetricsLog::remove_later(const std::string& tenant, int64_t step) {
 
 Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
                          const MetricValues& values) {
-  StepFacts& facts = newest_[tenant];
-  facts = {step, time, values};
-  first_time_.emplace(tenant, time);
-  scores_[tenant].push_back(facts.get(score_, std::nan("")));
+  if (is_evaluation(values)) {
+    newest_evaluation_[tenant] = {step, time, values};
+  } else {
+    StepFacts& facts = newest_[tenant];
+    facts = {step, time, values};
+    first_time_.emplace(tenant, time);
+    scores_[tenant].push_back(facts.get(score_, std::nan("")));
+  }
   if (fault_.ok()) fault_ = write_line(tenant, step, time, values);
   return fault_;
 }
 
 Status MetricsLog::write_line(const std::string& tenant, int64_t step, double time,
                               const MetricValues& values) {
-  if (const auto written = written_.find(tenant); written != written_.end()) {
+  if (is_evaluation(values)) {
+    const auto evaluated = evaluated_.find(tenant);
+    if (evaluated != evaluated_.end() && step <= evaluated->second) return ok();
+  } else if (const auto written = written_.find(tenant); written != written_.end()) {
     if (step <= written->second) return ok();
     if (has_later_.erase(tenant) > 0) RETURN_IF_ERROR(remove_later(tenant, written->second));
   }
@@ -99,6 +132,11 @@ Status MetricsLog::write_line(const std::string& tenant, int64_t step, double ti
 const StepFacts* MetricsLog::newest(const std::string& tenant) const {
   const auto found = newest_.find(tenant);
   return found == newest_.end() ? nullptr : &found->second;
+}
+
+const StepFacts* MetricsLog::newest_evaluation(const std::string& tenant) const {
+  const auto found = newest_evaluation_.find(tenant);
+  return found == newest_evaluation_.end() ? nullptr : &found->second;
 }
 
 double MetricsLog::seconds_per_step(const std::string& tenant) const {

@@ -5,6 +5,9 @@
 ///   {"step": 12, "time": 3.214, "tenant": "main", "reward/all/mean": 0.61, ...}
 /// `time` is seconds since the start of the run (since its first start, if it was resumed). After a
 /// resume the steps since the checkpoint are written again: the last line of a step counts.
+///
+/// Evaluations have lines of their own, with names that begin with "eval/"; `step` is the version
+/// that was measured. They are no steps: status line, curve and resume pass over them.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +32,10 @@ struct StepFacts {
   double get(std::string_view name, double missing = 0) const;
 };
 
-/// The step of each tenant's last line: the position of the newest start. (An earlier start may
+/// Whether these are the numbers of an evaluation, not of a step.
+bool is_evaluation(const MetricValues& values);
+
+/// The step of each tenant's last line of a step: the position of the newest start. (An earlier start may
 /// have had more steps, if the newest one resumed from a checkpoint.)
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file);
 
@@ -50,6 +56,8 @@ class MetricsLog {
 
   /// The newest step of a tenant, null before the first.
   const StepFacts* newest(const std::string& tenant) const;
+  /// The newest evaluation of a tenant in this start, null before the first.
+  const StepFacts* newest_evaluation(const std::string& tenant) const;
   /// The score of every step of this start, in step order.
   const std::vector<double>& scores(const std::string& tenant) const;
   /// Average time from step to step in this start; 0 before the second.
@@ -73,9 +81,11 @@ class MetricsLog {
   const std::string score_;
   size_t num_lines_ = 0;
   std::map<std::string, int64_t> written_;  // by tenant: the last step that is not written again
+  std::map<std::string, int64_t> evaluated_;  // by tenant: the same for evaluations
   std::set<std::string> has_later_;         // tenants with lines of later steps, to be removed
   Status fault_;
   std::map<std::string, StepFacts> newest_;
+  std::map<std::string, StepFacts> newest_evaluation_;
   std::map<std::string, double> first_time_;
   std::map<std::string, std::vector<double>> scores_;
 };

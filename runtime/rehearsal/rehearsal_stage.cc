@@ -15,6 +15,8 @@
 namespace primerl {
 namespace {
 
+constexpr int64_t kRehearsedRows = 4;  // of an evaluation
+
 // Larger than any sequence of a rehearsal, because its completions are short.
 constexpr int32_t kSequenceTokensMax = 1 << 30;
 
@@ -97,6 +99,10 @@ RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps) {
   for (Tenant& tenant : staged->tenants) {
     tenant.max_steps = std::min(tenant.max_steps, steps);
     tenant.checkpoint_every = 0;
+    // Scripted tasks are no rows, so epochs do not end. Evaluations are played with few rows.
+    tenant.tasks_max = 0;
+    if (tenant.eval.is_on()) tenant.eval.interval = std::min(tenant.eval.interval, steps);
+    tenant.eval.rows = std::min(tenant.eval.rows, kRehearsedRows);
   }
   // The schedule of the whole run, not of the few rehearsed steps.
   const auto make = [max_steps = schedule_steps(plan)](const Plan& of, int32_t index) {

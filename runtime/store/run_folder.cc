@@ -238,6 +238,11 @@ std::string rollouts_file_name(const std::string& tenant, size_t num_tenants) {
   return num_tenants > 1 ? fmt::format("rollouts/{}.jsonl", folder_name(tenant)) : "rollouts.jsonl";
 }
 
+std::string evaluations_file_name(const std::string& tenant, size_t num_tenants) {
+  return num_tenants > 1 ? fmt::format("evaluations/{}.jsonl", folder_name(tenant))
+                         : "evaluations.jsonl";
+}
+
 std::string folder_name(const std::string& name) {
   std::string safe;
   for (const char c : name) {

@@ -93,6 +93,8 @@ inline constexpr std::string_view kNoCheckpoint = "none";
 /// "rollouts.jsonl"; with several tenants "rollouts/<tenant>.jsonl". So the lines of a file come
 /// from one actor group, in the order of its steps.
 std::string rollouts_file_name(const std::string& tenant, size_t num_tenants);
+/// "evaluations.jsonl", or "evaluations/<tenant>.jsonl" in the same way.
+std::string evaluations_file_name(const std::string& tenant, size_t num_tenants);
 
 /// Makes a folder name ("reverse-text") from any graph name: letters, digits, '-', '_' and '.'
 /// stay, all other characters become '-'.

@@ -22,7 +22,7 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
     const auto& name = plan.tenants[tenant.is_none() ? 0 : tenant.index()].name;
-    rollouts_.push_back(rollouts_file_name(name, plan.tenants.size()));
+    tenants_.push_back(name);
   }
   for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
     checkpoints_[slot]->keep(begun_from[slot].step);
@@ -39,7 +39,11 @@ Status WorkerFiles::append_step(const StepLine& line) {
 
 std::string WorkerFiles::name_of(std::string_view file) const {
   const GroupId here = ActorGroup::running_here();
-  return file != "rollouts.jsonl" || here.is_none() ? std::string(file) : rollouts_[here.index()];
+  if (here.is_none()) return std::string(file);
+  const std::string& tenant = tenants_[here.index()];
+  if (file == "rollouts.jsonl") return rollouts_file_name(tenant, checkpoints_.size());
+  if (file == "evaluations.jsonl") return evaluations_file_name(tenant, checkpoints_.size());
+  return std::string(file);
 }
 
 void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,

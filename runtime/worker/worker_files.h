@@ -70,7 +70,7 @@ class WorkerFiles final : public RunFiles {
   const std::filesystem::path run_folder_;
   const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
   const std::function<void(const Error&)> on_fault_;
-  std::vector<std::string> rollouts_;                          // file names, by actor group
+  std::vector<std::string> tenants_;                           // names, by actor group
   std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
   std::vector<ResumePoint> newest_;                            // by tenant slot; empty: no record
                                                                // is followed

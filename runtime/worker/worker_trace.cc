@@ -78,9 +78,10 @@ std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
   // incomplete last line of a crash.
   std::vector<std::pair<std::string, uint64_t>> sizes;
   for (const Tenant& tenant : plan.tenants) {
-    const std::string name = rollouts_file_name(tenant.name, plan.tenants.size());
-    if (const auto size = complete_line_bytes(run_folder / name); size.ok())
-      sizes.emplace_back(name, *size);
+    for (const std::string& name : {rollouts_file_name(tenant.name, plan.tenants.size()),
+                                    evaluations_file_name(tenant.name, plan.tenants.size())})
+      if (const auto size = complete_line_bytes(run_folder / name); size.ok())
+        sizes.emplace_back(name, *size);
   }
   return sizes;
 }

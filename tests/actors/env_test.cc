@@ -418,5 +418,72 @@ TEST(EnvReward, ThatFailsOrIsNotFiniteFaultsItsRollout) {
   EXPECT_EQ(judged_by(reward, "finite").reward, -7.25);
 }
 
+Tenant a_tenant_with_rows() {
+  Tenant tenant = testing::a_tenant();
+  tenant.eval = {.interval = 1, .rows = 3};
+  return tenant;
+}
+
+Action asks_for_row(uint64_t ordinal) {
+  Action action;
+  action.trajectory = 5;
+  action.ordinal = ordinal;
+  action.attempt = 2;
+  action.turn = -1;
+  return action;
+}
+
+TEST_F(EnvStory, TheFirstObservationOfAnEvaluationIsTheTaskOfItsRow) {
+  env->set_tenants({a_tenant_with_rows()});
+  std::vector<std::string> prompts;
+  for (const int64_t version : {0, 7}) {
+    ASSERT_TRUE(
+        env->give("action", asks_for_row(evaluation_ordinal(PolicyVersion(version), 2, 3))).ok());
+    const auto said = env->take<Observation>("observation");
+    ASSERT_THAT(said, SizeIs(1));
+    EXPECT_EQ(said[0].trajectory, 5U);
+    EXPECT_EQ(said[0].attempt, 2U);
+    EXPECT_EQ(said[0].turn, -1);
+    EXPECT_FALSE(said[0].is_done);
+    prompts.push_back(said[0].text);
+  }
+  EXPECT_TRUE(prompts[0].starts_with("2:"));
+  EXPECT_EQ(prompts[0], prompts[1]) << "the same row for every version";
+  // The training task 2 has other random numbers.
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(env->run_work().ok());
+  EXPECT_NE(env->sent<Task>("task")[2].prompt, prompts[0]);
+}
+
+TEST_F(EnvStory, ATaskIsGivenOnlyForTheOrdinalOfAnEvaluation) {
+  env->set_tenants({a_tenant_with_rows()});
+  EXPECT_FALSE(env->give("action", asks_for_row(2)).ok());
+  EXPECT_THAT(env->take<Observation>("observation")[0].fault, HasSubstr("asks for the task"));
+  Action with_text = asks_for_row(kEvaluationOrdinals);
+  with_text.texts = {"a"};
+  EXPECT_FALSE(env->give("action", with_text).ok());
+}
+
+TEST_F(EnvStory, ARowWithoutATaskIsAFault) {
+  env->set_tenants({a_tenant_with_rows()});
+  puzzle->all_fail = true;
+  EXPECT_FALSE(env->give("action", asks_for_row(kEvaluationOrdinals)).ok());
+  const auto said = env->take<Observation>("observation");
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0].fault, HasSubstr("no puzzle today"));
+  EXPECT_EQ(said[0].turn, -1);
+}
+
+TEST_F(EnvStory, AfterTheLastTaskOfAllEpochsOneEmptyTaskFollows) {
+  Tenant tenant = testing::a_tenant();
+  tenant.tasks_max = 2;
+  env->set_tenants({tenant});
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(env->run_work().ok());
+  const auto tasks = env->sent<Task>("task");
+  ASSERT_THAT(tasks, SizeIs(3));
+  EXPECT_EQ(tasks[1].ordinal, 1U);
+  EXPECT_EQ(tasks[2].ordinal, 2U);
+  EXPECT_EQ(tasks[2].prompt, "");
+}
+
 }  // namespace
 }  // namespace primerl

@@ -170,5 +170,43 @@ TEST_F(DatasetStory, AHundredThousandRowsAreReadOnce) {
   EXPECT_FALSE((*made)->task(99'999, RandomStream(0))->prompt.empty());
 }
 
+struct DatasetRows : DatasetStory {
+  static std::vector<std::string> evaluated(const DatasetOptions& options, uint64_t count) {
+    const auto made = make_dataset(options);
+    EXPECT_TRUE(made.ok()) << made.error().text();
+    std::vector<std::string> all;
+    for (uint64_t row = 0; row < count; ++row)
+      all.push_back((*made)->evaluation_task(row, RandomStream(row))->prompt);
+    return all;
+  }
+};
+
+TEST_F(DatasetRows, AnEvaluationGivesTheRowsInTheHoldoutAndTrainingTheOthers) {
+  DatasetOptions options;
+  options.files = {rows("a", 10), rows("b", 6)};
+  options.holdout = 3;
+  const auto counted = dataset_rows(options);
+  ASSERT_TRUE(counted.ok());
+  EXPECT_EQ(counted->num_training, 7 + 3);
+  EXPECT_EQ(counted->num_evaluation, 6);
+  const auto held_out = evaluated(options, 6);
+  EXPECT_EQ(std::set<std::string>(held_out.begin(), held_out.end()).size(), 6U);
+  EXPECT_EQ(std::ranges::count_if(held_out, [](auto& each) { return each[0] == 'a'; }), 3);
+  const auto trained = prompts(options, 60);
+  for (const std::string& prompt : held_out)
+    EXPECT_THAT(trained, ::testing::Not(::testing::Contains(prompt)));
+  const auto made = make_dataset(options);
+  const auto past = (*made)->evaluation_task(6, RandomStream(0));
+  ASSERT_FALSE(past.ok());
+  EXPECT_THAT(past.error().text(), HasSubstr("has 6 rows to evaluate, row 6 was asked for"));
+}
+
+TEST_F(DatasetRows, WithoutAHoldoutAnEvaluationGivesAllRowsInTheirOrder) {
+  DatasetOptions options;
+  options.file = rows("a", 4);
+  EXPECT_EQ(dataset_rows(options)->num_evaluation, 4);
+  EXPECT_THAT(evaluated(options, 4), ElementsAre("a0", "a1", "a2", "a3"));
+}
+
 }  // namespace
 }  // namespace primerl

@@ -444,6 +444,9 @@ Catalog make_catalog() {
   catalog.environments = {letters, letters};
   catalog.environments[1].name = "copy";
   catalog.environments[1].doc = "copy the letters";
+  catalog.environments[1].rows = [](const void*) {
+    return EnvironmentContract::Rows{.num_training = 20, .num_evaluation = 5};
+  };
   catalog.rewards = {{"half", "half of what the environment gives",
                       OptionsOf<LetterOptions>()
                           .field("table", &LetterOptions::words, refers_to("file"), "of what")

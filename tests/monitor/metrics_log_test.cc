@@ -133,5 +133,31 @@ TEST(MetricsLog, TheNewestStepOfEachTenantIsThatOfItsLastLine) {
   EXPECT_EQ(steps->at("other"), 3);
 }
 
+TEST(MetricsLog, AnEvaluationIsALineButNoStep) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  {
+    auto log = MetricsLog::open(**folder, 1e9, false);
+    ASSERT_TRUE((*log)->write("main", 0, 1, {{"eval/copy/avg@1", 0.5}}).ok());
+    EXPECT_EQ((*log)->newest("main"), nullptr);
+    ASSERT_TRUE((*log)->write("main", 1, 2, {{"reward/all/mean", 0.25}}).ok());
+    ASSERT_TRUE((*log)->write("main", 2, 3, {{"reward/all/mean", 0.5}}).ok());
+    ASSERT_TRUE((*log)->write("main", 1, 4, {{"eval/copy/avg@1", 0.75}}).ok());
+    EXPECT_EQ((*log)->newest("main")->step, 2);
+    EXPECT_THAT((*log)->scores("main"), ElementsAre(0.25, 0.5));
+    ASSERT_NE((*log)->newest_evaluation("main"), nullptr);
+    EXPECT_EQ((*log)->newest_evaluation("main")->get("eval/copy/avg@1"), 0.75);
+  }
+  EXPECT_EQ(newest_steps((*folder)->metrics_file())->at("main"), 2);
+  // A resumed run makes the last evaluation and a later one again.
+  auto log = MetricsLog::open(**folder, 1e9, false);
+  ASSERT_TRUE((*log)->skip_written({{"main", 2}}).ok());
+  ASSERT_TRUE((*log)->write("main", 1, 4, {{"eval/copy/avg@1", 0.75}}).ok());
+  EXPECT_EQ((*log)->num_lines(), 0U);
+  ASSERT_TRUE((*log)->write("main", 2, 5, {{"eval/copy/avg@1", 1}}).ok());
+  EXPECT_EQ((*log)->num_lines(), 1U);
+}
+
 }  // namespace
 }  // namespace primerl

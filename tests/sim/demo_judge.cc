@@ -62,6 +62,10 @@ void DemoJudge::see_line(std::string_view text) {
   ++ended_of_group_[static_cast<uint64_t>(line.find("group")->as_int())];
   const std::string end = line.find("end")->as_string();
   ++ends_[end];
+  // The environment gave no task for this row of an evaluation, so no request was sent.
+  if (end == "failed" && line.find("evaluation") != nullptr && line.find("turns")->as_int() == 0 &&
+      line.find("prompt")->as_string().empty())
+    ++num_without_session_;
   const int64_t step = line.find("step")->as_int();
   if (end == "trained") return see_trained(line, step);
   if (step != 0) broken("rollout '{}' ended as {} in step {}", name, end, step);
@@ -101,7 +105,7 @@ void DemoJudge::see_end(const RunOutcome& outcome) {
     if (count != 1) broken("group {} got {} verdicts", group.first, count);
   for (const auto& [group, count] : ended_of_group_)
     if (count != demo_.group_size) broken("{} rollouts of group {} ended", count, group);
-  if (rollouts_.size() != sessions_.size())
+  if (rollouts_.size() != sessions_.size() + num_without_session_)
     broken("{} rollouts began, {} ended", sessions_.size(), rollouts_.size());
   for (int64_t step = 1; step <= demo_.max_steps; ++step)
     if (groups_of_step_[step].size() != static_cast<size_t>(demo_.batch_size / demo_.group_size))

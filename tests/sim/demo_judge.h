@@ -43,6 +43,7 @@ class DemoJudge {
   std::map<Request, int> verdicts_;               // GroupEndeds of each TrajectoryGroup
   std::set<uint64_t> sessions_;                   // rollouts that requested tokens
   std::set<std::string> rollouts_;                // rollouts that ended
+  size_t num_without_session_ = 0;                // those that ended before a request
   std::map<uint64_t, int> ended_of_group_;
   std::map<int64_t, std::set<uint64_t>> groups_of_step_;
   std::map<std::string, int> ends_;

@@ -42,6 +42,9 @@ struct WorldRun {
 inline constexpr uint64_t kWorldKinds = 9;
 /// Worlds from this number on ask their environment, their rewards or both outside (outside.h).
 inline constexpr uint64_t kOutsideWorlds = 100'000;
+/// Worlds from this number on measure their policy, and some have a last task. Every second one
+/// asks outside too.
+inline constexpr uint64_t kEvaluationWorlds = 200'000;
 std::shared_ptr<const Plan> world_plan(uint64_t world);
 /// A description of the world for a person.
 std::string describe_world(uint64_t world);

@@ -46,14 +46,17 @@ bool has_deaths(WorldKind kind) {
          kind == WorldKind::kEnvironmentDies;
 }
 
-bool is_outside(uint64_t number) { return number >= kOutsideWorlds; }
+bool has_evaluations(uint64_t number) { return number >= kEvaluationWorlds; }
+bool is_outside(uint64_t number) {
+  return has_evaluations(number) ? number % 2 == 1 : number >= kOutsideWorlds;
+}
 
 WorldKind kind_of(uint64_t number) {
-  if (!is_outside(number)) return static_cast<WorldKind>(number % kWorldKinds);
+  if (number < kOutsideWorlds) return static_cast<WorldKind>(number % kWorldKinds);
   constexpr WorldKind kKinds[] = {WorldKind::kOneTenant,       WorldKind::kTwoTenants,
                                   WorldKind::kEnvironmentDies, WorldKind::kRouterDies,
                                   WorldKind::kEnginesDie,      WorldKind::kResumed};
-  return kKinds[number % std::size(kKinds)];
+  return kKinds[number / (has_evaluations(number) ? 2 : 1) % std::size(kKinds)];
 }
 
 /// With random numbers of its own, so that the other worlds do not change.
@@ -105,6 +108,19 @@ WorldSpec spec_of(uint64_t number) {
 
 namespace {
 
+/// With random numbers of its own, so that the other worlds do not change.
+std::string evaluation_line(const WorldSpec& spec, const std::string& tenant) {
+  if (!has_evaluations(spec.number)) return "";
+  RandomStream random(mix(spec.number, stable_hash(tenant)));
+  std::string line =
+      fmt::format("eval = {{ interval = {}, samples = {}, rows = {}, at_start = {}, at_end = {}",
+                  1 + random.below(3), 1 + random.below(3), 1 + random.below(4), !one_of(random, 4),
+                  !one_of(random, 4));
+  if (one_of(random, 2)) line += ", temperature = 0";
+  if (one_of(random, 2)) line += fmt::format(", max_tokens = {}", 1 + random.below(9));
+  return line + fmt::format(", pass_reward = 0.{} }}\n", 1 + random.below(9));
+}
+
 /// The lines of a tenant's table and of everything that belongs to it.
 std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomStream& random) {
   const bool is_long = spec.kind == WorldKind::kLong, is_crowd = spec.kind == WorldKind::kCrowd;
@@ -132,6 +148,7 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
           random.below(100),
       random.below(3), one_of(random, 2) ? 20 : 0, one_of(random, 2) ? "20ms" : "5s",
       one_of(random, 3) ? "60ms" : "120s", spec.has_equal_rewards, sampling);
+  table += evaluation_line(spec, name);
   if (spec.kind == WorldKind::kTwoTenants)
     table += fmt::format("[tenant.{}.adapter]\nrank = 4\n", name);
   return table + "\n";
@@ -293,6 +310,10 @@ std::unique_ptr<World> make_world(uint64_t number) {
   if (checked.plan == nullptr) return world;
   auto plan = std::make_shared<Plan>(*checked.plan);
   plan->settings.seed = static_cast<int64_t>(number);
+  RandomStream last_tasks(mix(number, stable_hash("last tasks")));
+  if (has_evaluations(number))
+    for (Tenant& tenant : plan->tenants)
+      if (one_of(last_tasks, 2)) tenant.tasks_max = static_cast<int64_t>(4 + last_tasks.below(12));
   if (spec.is_resumed) save_learner(*plan);
   world->plan = std::move(plan);
   return world;

@@ -49,6 +49,15 @@ OptionSet find_in_pages_options() {
              "of each page");
 }
 
+EnvironmentContract dataset_environment() {
+  auto contract = environment_contract("dataset", "the rows of JSONL or CSV files, one task each",
+                                       dataset_options(), make_dataset);
+  contract.rows = [](const void* options) {
+    return dataset_rows(*static_cast<const DatasetOptions*>(options));
+  };
+  return contract;
+}
+
 }  // namespace
 
 std::vector<EnvironmentContract> environment_contracts() {
@@ -64,8 +73,7 @@ std::vector<EnvironmentContract> environment_contracts() {
       environment_contract("find_in_pages",
                            "many turns: read pages until one has the number that the task asks for",
                            find_in_pages_options(), make_find_in_pages),
-      environment_contract("dataset", "the rows of JSONL or CSV files, one task each",
-                           dataset_options(), make_dataset),
+      dataset_environment(),
       process_environment(),
       python_environment(),
       gymnasium_environment(),

@@ -15,7 +15,8 @@ namespace {
 /// The rows of one file that the environment gives.
 struct DataFile {
   DataRows rows;
-  std::vector<uint32_t> chosen;  // indexes of the rows of the split
+  std::vector<uint32_t> chosen;     // indexes of the rows of the split
+  std::vector<uint32_t> evaluated;  // of the rows in the holdout; all rows if there is none
   int64_t weight = 1;
   int64_t first_slot = 0;  // of a cycle: the weights of the files before it
 };
@@ -56,6 +57,33 @@ class Dataset final : public Environment {
     const auto key = mix(seed, 2 + static_cast<uint64_t>(file->first_slot));
     const uint64_t index = options_.shuffle ? shuffled_index(number, count, key) : number % count;
     return task_of(*file, file->chosen[index]);
+  }
+
+  /// The files' rows one after the other, in the order of each file.
+  Result<EnvironmentTask> evaluation_task(uint64_t row, RandomStream) override {
+    uint64_t index = row;
+    for (const DataFile& file : files_) {
+      if (index < file.evaluated.size()) return task_of(file, file.evaluated[index]);
+      index -= file.evaluated.size();
+    }
+    return error(Code::kInvalid, "the data set has {} rows to evaluate, row {} was asked for",
+                 row - index, row);
+  }
+
+  /// The first row that cannot be a task is an error.
+  Status check_rows() const {
+    for (const DataFile& file : files_)
+      for (size_t i = 0; i < file.rows.size(); ++i) RETURN_IF_ERROR(task_of(file, i));
+    return ok();
+  }
+
+  EnvironmentContract::Rows rows() const {
+    EnvironmentContract::Rows rows;
+    for (const DataFile& file : files_) {
+      rows.num_training += std::ssize(file.chosen);
+      rows.num_evaluation += std::ssize(file.evaluated);
+    }
+    return rows;
   }
 
   Result<EnvironmentTask> task_of(const DataFile& file, size_t index) const {
@@ -127,16 +155,19 @@ class Dataset final : public Environment {
   int64_t cycle_ = 0;  // the sum of the weights
 };
 
-/// Which rows of `count` the split has. The rows in the holdout are the same for both.
-std::vector<uint32_t> chosen_rows(const DatasetOptions& options, size_t count) {
+/// Chooses the rows of the split and those of an evaluation. The rows in the holdout are the same
+/// for both.
+void choose_rows(const DatasetOptions& options, DataFile& file) {
+  const size_t count = file.rows.size();
   std::vector<bool> is_holdout(count, false);
   for (int64_t i = 0; i < options.holdout; ++i)
     is_holdout[shuffled_index(static_cast<uint64_t>(i), count,
                               mix(static_cast<uint64_t>(options.seed), 0))] = true;
-  std::vector<uint32_t> chosen;
-  for (size_t i = 0; i < count; ++i)
-    if (is_holdout[i] == (options.split == "holdout")) chosen.push_back(static_cast<uint32_t>(i));
-  return chosen;
+  for (size_t i = 0; i < count; ++i) {
+    const auto index = static_cast<uint32_t>(i);
+    if (is_holdout[i] == (options.split == "holdout")) file.chosen.push_back(index);
+    if (is_holdout[i] || options.holdout == 0) file.evaluated.push_back(index);
+  }
 }
 
 Result<DataFile> read_file(const DatasetOptions& options, const std::string& name,
@@ -149,7 +180,7 @@ Result<DataFile> read_file(const DatasetOptions& options, const std::string& nam
   if (std::cmp_greater_equal(options.holdout, file.rows.size()))
     return error(Code::kInvalid, "'holdout' {} leaves none of the {} rows of '{}'", options.holdout,
                  file.rows.size(), name);
-  file.chosen = chosen_rows(options, file.rows.size());
+  choose_rows(options, file);
   if (file.chosen.empty())
     return error(Code::kInvalid, "'split' is holdout, and 'holdout' is 0")
         .note("write holdout = ROWS");
@@ -207,7 +238,9 @@ OptionSet dataset_options() {
              "most bytes of a row");
 }
 
-Result<std::unique_ptr<Environment>> make_dataset(const DatasetOptions& options) {
+namespace {
+
+Result<std::unique_ptr<Dataset>> read_dataset(const DatasetOptions& options) {
   RETURN_IF_ERROR(check_lists(options));
   const auto& names =
       options.files.empty() ? std::vector<std::string>{options.file} : options.files;
@@ -220,10 +253,20 @@ Result<std::unique_ptr<Environment>> make_dataset(const DatasetOptions& options)
     ASSIGN_OR_RETURN(auto file, read_file(options, names[i], sha256, weight));
     files.push_back(std::move(file));
   }
-  auto made = std::make_unique<Dataset>(options, files);
-  for (const DataFile& file : files)
-    for (size_t i = 0; i < file.rows.size(); ++i) RETURN_IF_ERROR(made->task_of(file, i));
+  return std::make_unique<Dataset>(options, std::move(files));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Environment>> make_dataset(const DatasetOptions& options) {
+  ASSIGN_OR_RETURN(auto made, read_dataset(options));
+  RETURN_IF_ERROR(made->check_rows());
   return std::unique_ptr<Environment>(std::move(made));
+}
+
+Result<EnvironmentContract::Rows> dataset_rows(const DatasetOptions& options) {
+  ASSIGN_OR_RETURN(const auto made, read_dataset(options));
+  return made->rows();
 }
 
 }  // namespace primerl

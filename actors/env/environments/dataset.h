@@ -6,7 +6,8 @@
 ///
 /// Without a reward of the tenant, the reward is 1 if the action is the row's answer, spaces around
 /// it left out, else 0. Each epoch of a file has its own order. With several files, `weights` says
-/// how many tasks of each file follow each other in a cycle. Task n is a function of n and the
+/// how many tasks of each file follow each other in a cycle. An evaluation gives the rows in the
+/// holdout, or all rows if there is none. Task n is a function of n and the
 /// options, so a resumed run continues with the same rows. All rows are read when the environment
 /// is made; a fault names file, line and column.
 #pragma once
@@ -46,5 +47,7 @@ inline constexpr int64_t kDataWeightMax = 1000;
 OptionSet dataset_options();
 /// Reads all rows.
 Result<std::unique_ptr<Environment>> make_dataset(const DatasetOptions& options);
+/// Counts the rows; parses none.
+Result<EnvironmentContract::Rows> dataset_rows(const DatasetOptions& options);
 
 }  // namespace primerl
