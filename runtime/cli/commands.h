@@ -17,6 +17,7 @@ Command compare_activations_command();
 Command completion_command();
 Command data_command();
 Command doctor_command();
+Command eval_command();
 Command explain_command();
 Command tokenize_command();
 Command generate_command();  // executes primerl-worker

@@ -12,13 +12,17 @@
 namespace primerl {
 
 void GraphArguments::declare(Arguments& arguments, bool file_is_required) {
+  declare_file(arguments, file_is_required);
+  arguments.integer(max_steps, "--max-steps", "N", "ends the run after N steps of every tenant", 1,
+                    INT64_MAX);
+}
+
+void GraphArguments::declare_file(Arguments& arguments, bool file_is_required) {
   arguments.positional(file, "GRAPH", "the graph file", file_is_required);
   arguments.texts(overrides.sets, "--set", "KEY=VALUE",
                   "sets one value, as in --set node.rollout.max_inflight=32; may repeat");
   arguments.texts(overrides.overlays, "--overlay", "FILE",
                   "a graph file whose values win over the first one's; may repeat");
-  arguments.integer(max_steps, "--max-steps", "N", "ends the run after N steps of every tenant", 1,
-                    INT64_MAX);
 }
 
 void GraphArguments::declare_rehearsal(Arguments& arguments) {

@@ -19,6 +19,8 @@ struct GraphArguments {
   bool has_run = false;  // it ran in an earlier start: no rehearsal and no repeated warnings
 
   void declare(Arguments& arguments, bool file_is_required = true);
+  /// The same without --max-steps, for commands that do not train.
+  void declare_file(Arguments& arguments, bool file_is_required = true);
   /// For commands that rehearse, and that check before a start what a run would open and need.
   void declare_rehearsal(Arguments& arguments);
 };

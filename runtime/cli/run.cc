@@ -226,6 +226,7 @@ int RunStarts::run() {
     again.json = arguments_.json;
     again.peer_keys = arguments_.peer_keys;
     again.hosts = arguments_.hosts;
+    again.report = arguments_.report;
     again.graph.has_run = true;
     again.place.from_checkpoint = next.from_checkpoint;
     arguments_ = std::move(again);
@@ -346,6 +347,7 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
   if (!folder.is_kept())
     complain("note: nothing had begun: run folder '{}' is removed\n", folder.path().string());
   if (!folder.is_kept() && !arguments_.json) return result.exit_code();
+  if (arguments_.report) return arguments_.report(plan, folder, result);
   const bool is_done = result.ending.how == RunEnding::How::kFinished;
   const std::string resume = is_done ? "" : resume_command(arguments_, folder.path());
   if (arguments_.json)

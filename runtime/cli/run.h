@@ -1,10 +1,12 @@
 /// The common part of `run` and `sft`: both run a graph.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "runtime/cli/graph_options.h"
 #include "runtime/control/run_preparation.h"
+#include "runtime/control/run_session.h"
 #include "runtime/transport/peer_keys.h"
 
 namespace primerl {
@@ -17,6 +19,9 @@ struct RunArguments {
   std::string hosts;               // the file that lists the agents; "": everything runs on this
                                    // machine
   std::string metrics_port = "0";  // "off": no HTTP server
+  /// Called at the end instead of the summary; returns the exit code. Empty = the summary.
+  std::function<int(const Plan& plan, const RunFolder& folder, const RunResult& result)> report =
+      {};
 };
 
 void declare_run(RunArguments& arguments, Arguments& flags);

@@ -5,26 +5,13 @@
 #include <map>
 
 #include "graph/config/toml_source.h"
+#include "graph/config/toml_value.h"
 #include "graph/options.h"
 
 namespace primerl {
 namespace {
 
 using Values = std::map<std::string, std::string>;
-
-std::string text_of(const Value& value) {
-  if (value.is_bool()) return value.as_bool() ? "true" : "false";
-  if (value.is_integer()) return std::to_string(value.as_integer());
-  if (value.is_number()) return detail::toml_text(value.as_number());
-  if (value.is_string()) return detail::toml_text(value.as_string());
-  std::vector<std::string> parts;
-  if (value.is_array())
-    for (const Value& one : value.as_array()) parts.push_back(text_of(one));
-  if (value.is_array()) return fmt::format("[{}]", fmt::join(parts, ", "));
-  for (const Entry& entry : value.as_table().entries)
-    parts.push_back(fmt::format("{} = {}", entry.key, text_of(entry.value)));
-  return fmt::format("{{ {} }}", fmt::join(parts, ", "));
-}
 
 /// The name of an edge in a list of edges.
 const std::string* path_of(const Value& value) {
@@ -41,7 +28,7 @@ void flatten(const Value& value, const std::string& key, Values& values) {
   const bool is_edges =
       value.is_array() && !value.as_array().empty() && path_of(value.as_array().front()) != nullptr;
   if (!is_edges) {
-    values[key] = text_of(value);
+    values[key] = toml_value(value);
     return;
   }
   for (const Value& edge : value.as_array())
