@@ -120,8 +120,11 @@ struct TenantChat {
   std::string prompts = "plain";  // "plain" or "user": what a task without messages becomes
   std::string name;               // of one of several templates of the model; "" = "default"
   std::string kwargs;             // JSON object of chat_template_kwargs; "" = none
-  std::string date;               // "2026-11-26", for templates that print the date
+  std::string date;               // "2026-11-26", for templates that print it; `run` fills it in
   std::string parser = "auto";    // how answers are parsed
+  /// "exact": later turns follow the sampled tokens. "template": each turn renders the whole
+  /// conversation again (docs/design/samples.md).
+  std::string history = "exact";
 };
 
 struct Tenant {

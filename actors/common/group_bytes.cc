@@ -22,16 +22,22 @@ int64_t group_bytes_max(const Tenant& tenant, GroupKind kind) {
   const int64_t empty = bytes_with(whole);
   whole.spans.resize(1);
   const int64_t span = bytes_with(whole) - empty;
+  // A turn begins at most one sample.
+  const bool has_samples = is_sampled && tenant.chat.history == "template";
+  const int64_t samples_max = has_samples ? std::max(tenant.turns_max, int64_t{1}) : 1;
   // A longer array is stored beside the body, which then has only its size. A shorter array may
   // therefore take more bytes in the body.
-  const auto in_body = [&](int64_t item_bytes) {
-    return std::min(tenant.seq_len * item_bytes, static_cast<int64_t>(kArrayBytesInBodyMax));
+  const auto in_body = [](int64_t count, int64_t item_bytes) {
+    return std::min(count, static_cast<int64_t>(kArrayBytesInBodyMax) / item_bytes) * item_bytes;
   };
-  const int64_t arrays =  // ids, whether sampled, log-probabilities
-      in_body(sizeof(int32_t)) + in_body(1) + (is_sampled ? in_body(sizeof(float)) : 0);
+  const int64_t num_tokens = std::min(tenant.seq_len * samples_max, kMemberTokensMax);
+  const int64_t arrays =  // ids, whether sampled, log-probabilities, beginnings of samples
+      in_body(num_tokens, sizeof(int32_t)) + in_body(num_tokens, 1) +
+      (is_sampled ? in_body(num_tokens, sizeof(float)) : 0) +
+      in_body(samples_max - 1, sizeof(int32_t));
   // A span ends with a turn or with a new version. A group with more versions than these is stale.
   const int64_t num_spans =
-      is_sampled ? std::min(tenant.seq_len, tenant.turns_max + tenant.max_off_policy_steps + 2) : 0;
+      is_sampled ? std::min(num_tokens, tenant.turns_max + tenant.max_off_policy_steps + 2) : 0;
   const int64_t member = std::max(empty + arrays + num_spans * span, bytes_with(failed));
   return static_cast<int64_t>(body_bytes_max(TrajectoryGroup())) + tenant.group_size * member;
 }

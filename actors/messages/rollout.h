@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "actors/messages/generation.h"
@@ -111,7 +113,13 @@ struct Observation {
 /// Most bytes of Trajectory::fault. rollouts.jsonl has the whole text.
 inline constexpr size_t kFaultBytesMax = 256;
 
-/// One finished rollout as the trainer sees it. Arrays are parallel, [num_tokens].
+/// Most tokens of all samples of a rollout together. A sample begins only if seq_len tokens are
+/// left, so this bound holds whatever the turns are.
+inline constexpr int64_t kMemberTokensMax = int64_t{1} << 24;
+
+/// One finished rollout as the trainer sees it: samples with one reward (docs/design/samples.md).
+/// A sample is one sequence for the learner. Most rollouts have one; samples follow each other in
+/// the arrays. Arrays are parallel, [num_tokens].
 struct Trajectory {
   uint64_t trajectory = 0;
   bool is_failed = false;  // then the arrays are empty and `fault` says why
@@ -121,25 +129,40 @@ struct Trajectory {
   std::vector<float> logprobs;     // 0 where not sampled
   std::vector<VersionSpan> spans;  // of sampled tokens, positions in `tokens`
   Blob kept;  // kernels/engine/kept_sets.h, one entry per sampled token; empty: all were kept
+  /// Positions in `tokens` where the samples after the first begin; they rise, and each sample has
+  /// a token. Empty: one sample.
+  std::vector<int32_t> sample_begins = {};
   double reward = 0;
   std::vector<double> scores = {};  // of each reward of the tenant, without its weight
   int32_t num_turns = 0;
   bool is_truncated = false;
+
+  size_t num_samples() const { return sample_begins.size() + 1; }
+  /// The positions [first, second) of a sample, if `sample_begins` is valid.
+  std::pair<size_t, size_t> sample(size_t index) const {
+    const bool is_last = index == sample_begins.size();
+    return {index == 0 ? 0 : static_cast<size_t>(sample_begins[index - 1]),
+            is_last ? tokens.size() : static_cast<size_t>(sample_begins[index])};
+  }
+  /// The tokens of the last sample, which a running rollout extends.
+  std::span<const int32_t> last_sample() const {
+    return std::span(tokens).subspan(sample(sample_begins.size()).first);
+  }
 
   template <class F>
   static void fields(F& f) {
     using T = Trajectory;
     f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)(
         "tokens", &T::tokens)("sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)(
-        "kept", &T::kept)("reward", &T::reward)("scores", &T::scores)("num_turns", &T::num_turns)(
-        "is_truncated", &T::is_truncated);
+        "kept", &T::kept)("sample_begins", &T::sample_begins)("reward", &T::reward)(
+        "scores", &T::scores)("num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
   }
 };
 
 /// All members of one group have ended.
 struct TrajectoryGroup {
   static constexpr std::string_view kName = "TrajectoryGroup";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t ordinal = 0;  // of the task; the group's name
   uint32_t attempt = 0;

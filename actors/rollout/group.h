@@ -11,6 +11,11 @@
 
 namespace primerl {
 
+/// Whether a rollout with `num_tokens` tokens may begin another sample of up to seq_len tokens.
+constexpr bool may_begin_sample(size_t num_tokens, int64_t seq_len) {
+  return static_cast<int64_t>(num_tokens) + seq_len <= kMemberTokensMax;
+}
+
 /// One rollout of a group.
 struct Member {
   enum class State : uint8_t { kGenerating, kActing, kDone };

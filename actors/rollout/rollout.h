@@ -6,7 +6,8 @@
 ///   ended, policy           ~~~>
 ///
 /// Threads: pooled. State: all rollouts of one tenant. Order: groups open in task order, when the
-/// gate (gate.h) allows it. Each turn appends to the same tokens; they are never tokenised again.
+/// gate (gate.h) allows it. Each turn appends to the same tokens; they are never tokenised again,
+/// unless `[tenant.x.chat] history` is "template" (docs/design/samples.md).
 /// Every rollout ends exactly once, and only this actor writes that end to rollouts.jsonl.
 ///
 /// Evaluations (evaluation.h) are groups too: of rows that the environment is asked for, with
@@ -119,9 +120,20 @@ class Rollout final : public Actor {
   void next_turn(MemberId member_id);
   /// The ids of a task: its conversation in the chat template, or its plain prompt.
   Result<std::vector<int32_t>> prompt_of(const Task& task, Group& group);
-  /// The ids that follow the last answer: the observation in the chat template, or as plain text.
-  Result<std::vector<int32_t>> next_prompt(MemberId member_id, const Observation& observation);
-  /// Tokens that the next turn may sample: what the tenant allows, within seq_len.
+  /// Tokens that the next turn reads: those that follow, or the first ones of a new sample.
+  struct NextPrompt {
+    std::vector<int32_t> tokens;
+    bool begins_sample = false;
+  };
+  /// The observation after the last answer, in the chat template or as plain text.
+  Result<NextPrompt> next_prompt(MemberId member_id, const Observation& observation);
+  /// The same where history is "template": the whole conversation is rendered.
+  Result<NextPrompt> whole_prompt(const Group& group, const Member& member,
+                                  const std::vector<ChatMessage>& added, const Json* tools) const;
+  /// Whether a token can be sampled after these.
+  bool fits(const Trajectory& trajectory, const NextPrompt& next) const;
+  void append_prompt(Member& member, const NextPrompt& next);
+  /// Tokens that the next turn may sample: what the tenant allows, within seq_len of its sample.
   int64_t turn_tokens_max(MemberId member_id) const;
   void send_request(MemberId member_id);
   Result<std::string> text_of(const Completion& completion, const TenantSampling& sampling) const;

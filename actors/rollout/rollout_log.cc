@@ -39,6 +39,7 @@ std::string rollout_line(std::string_view tenant, const Group& group, size_t ind
       .set("version", group.version.value)
       .set("versions", spans_of(trajectory))
       .set("turns", trajectory.num_turns)
+      .set("samples", trajectory.num_samples())
       .set("truncated", trajectory.is_truncated)
       .set("prompt", group.prompt)
       .set("completion", completion);
@@ -50,6 +51,7 @@ std::string rollout_line(std::string_view tenant, const Group& group, size_t ind
       logprobs.push_back(static_cast<double>(logprob));
     line.set("prompt_tokens", Json::list(group.prompt_tokens))
         .set("tokens", Json::list(trajectory.tokens))
+        .set("sample_begins", Json::list(trajectory.sample_begins))
         .set("logprobs", std::move(logprobs));
   }
   return line.dump();

@@ -55,9 +55,9 @@ Result<Blob> joined(const std::vector<Blob>& turns) {
 }  // namespace
 
 int64_t Rollout::turn_tokens_max(MemberId member_id) const {
-  const auto& tokens = groups_.at(member_id.ordinal).members[member_id.member].trajectory.tokens;
-  const int64_t num_free = tenant().seq_len - static_cast<int64_t>(tokens.size());
-  return std::min(sampling_of(member_id.ordinal).max_tokens, num_free);
+  const Trajectory& trajectory = groups_.at(member_id.ordinal).members[member_id.member].trajectory;
+  const auto length = static_cast<int64_t>(trajectory.last_sample().size());
+  return std::min(sampling_of(member_id.ordinal).max_tokens, tenant().seq_len - length);
 }
 
 void Rollout::next_turn(MemberId member_id) {
@@ -65,7 +65,7 @@ void Rollout::next_turn(MemberId member_id) {
   if (turn_tokens_max(member_id) <= 0)
     return fail(member_id,
                 fmt::format("the prompt has {} tokens, so seq_len {} leaves none to sample",
-                            member.trajectory.tokens.size(), tenant().seq_len));
+                            member.trajectory.last_sample().size(), tenant().seq_len));
   member.state = Member::State::kGenerating;
   member.environment_deadline.reset();
   watch(member_id);
@@ -85,8 +85,8 @@ void Rollout::send_request(MemberId member_id) {
   request.version = group.version;
   request.salt = group.salt;
   request.known = member.known;
-  request.prompt_tokens.assign(trajectory.tokens.begin() + member.known.num_tokens,
-                               trajectory.tokens.end());
+  const auto sample = trajectory.last_sample();
+  request.prompt_tokens.assign(sample.begin() + member.known.num_tokens, sample.end());
   member.asked = member.known.extended(request.prompt_tokens);
   // A turn that is sent again gets the same seed, and so samples the same tokens.
   request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
@@ -285,18 +285,15 @@ Status Rollout::on_observation(const Observation& observation) {
       fail(member_id, fmt::format("the environment gave the reward {}", observation.reward));
   } else if (observation.is_too_long || trajectory.num_turns >= tenant().turns_max) {
     finish(member_id, 0, true);
-  } else if (auto tokens = next_prompt(member_id, observation); !tokens.ok()) {
-    fail(member_id, "the observation: " + tokens.error().text());
-  } else if (const auto length = trajectory.tokens.size() + tokens->size();
-             static_cast<int64_t>(length) >= tenant().seq_len) {
+  } else if (const auto next = next_prompt(member_id, observation); !next.ok()) {
+    fail(member_id, "the observation: " + next.error().text());
+  } else if (!fits(trajectory, *next)) {
     // No token could be sampled after this observation, so it could not train. It is left out
     // whole, and the trajectory ends with the policy's last turn.
     services().count("observations_too_long", 1);
     finish(member_id, 0, true);
   } else {
-    trajectory.tokens.insert(trajectory.tokens.end(), tokens->begin(), tokens->end());
-    trajectory.sampled.resize(trajectory.tokens.size(), 0);
-    trajectory.logprobs.resize(trajectory.tokens.size(), 0.0F);
+    append_prompt(member, *next);
     next_turn(member_id);
   }
   deliver_if_done(member_id.ordinal);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "actors/common/group_bytes.h"
 #include "actors/rollout/gate.h"
@@ -12,20 +14,64 @@
 namespace primerl {
 namespace {
 
-/// The member as the loss needs it, with one advantage for all its tokens.
-TrainSample sample_of(const Trajectory& member, float advantage, const Tenant& tenant,
-                      LossKind loss) {
-  TrainSample sample;
-  sample.tokens = member.tokens;
-  sample.loss_mask = member.sampled;
-  if (loss != LossKind::kDppo) return sample;
-  sample.logprobs = member.logprobs;
-  sample.kept = member.kept;
-  sample.advantages.assign(member.tokens.size(), advantage);
-  // Greedy sampling reports log-probabilities at temperature 1.
-  if (tenant.sampling.temperature > 0)
-    sample.temperature = static_cast<float>(tenant.sampling.temperature);
-  return sample;
+/// The beginnings of a member's samples rise and are inside its arrays, which have equal lengths.
+Status check_samples_of(const Trajectory& member, LossKind loss) {
+  const size_t length = member.tokens.size();
+  const bool has_logprobs = loss == LossKind::kDppo;
+  if (member.sampled.size() != length || (has_logprobs && member.logprobs.size() != length))
+    return error(Code::kInvalid, "{} tokens in {} samples, but {} sampled and {} logprobs", length,
+                 member.num_samples(), member.sampled.size(), member.logprobs.size());
+  int64_t last = 0;
+  for (const int32_t begin : member.sample_begins) {
+    if (begin <= last || std::cmp_greater_equal(begin, length))
+      return error(Code::kInvalid, "a sample begins at {}, not in [{}, {}]", begin, last + 1,
+                   static_cast<int64_t>(length) - 1);
+    last = begin;
+  }
+  return ok();
+}
+
+/// The bytes of `kept` that belong to the next `count` sampled tokens.
+Result<Blob> next_kept(const Blob& kept, KeptReader& reader, int64_t count) {
+  const size_t begin = kept.size() - reader.num_bytes_left();
+  for (int64_t i = 0; i < count; ++i) RETURN_IF_ERROR(reader.next());
+  const auto bytes = kept.bytes().subspan(begin, kept.size() - reader.num_bytes_left() - begin);
+  return Blob(std::make_shared<Blob>(kept), bytes);
+}
+
+/// The member's samples as the loss needs them, with one advantage for all their tokens: the loss
+/// is the mean over the tokens of a batch, so a sampled token counts the same in any sample.
+Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float advantage,
+                                            const Tenant& tenant, LossKind loss) {
+  std::vector<TrainSample> samples(member.num_samples());
+  // The learner checks the arrays of a single sample.
+  if (samples.size() > 1) RETURN_IF_ERROR(check_samples_of(member, loss));
+  KeptReader reader(member.kept.bytes());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    TrainSample& sample = samples[i];
+    const auto [begin, end] = member.sample(i);
+    const auto cut = [&, first = begin, last = end](const auto& all, auto& part) {
+      part.assign(samples.size() == 1 ? all.begin() : all.begin() + std::ptrdiff_t(first),
+                  samples.size() == 1 ? all.end() : all.begin() + std::ptrdiff_t(last));
+    };
+    cut(member.tokens, sample.tokens);
+    cut(member.sampled, sample.loss_mask);
+    if (loss != LossKind::kDppo) continue;
+    cut(member.logprobs, sample.logprobs);
+    sample.kept = member.kept;
+    if (samples.size() > 1 && !member.kept.empty()) {
+      const auto count = std::count(sample.loss_mask.begin(), sample.loss_mask.end(), 1);
+      ASSIGN_OR_RETURN(sample.kept, next_kept(member.kept, reader, count));
+    }
+    sample.advantages.assign(sample.tokens.size(), advantage);
+    // Greedy sampling reports log-probabilities at temperature 1.
+    if (tenant.sampling.temperature > 0)
+      sample.temperature = static_cast<float>(tenant.sampling.temperature);
+  }
+  if (samples.size() > 1 && loss == LossKind::kDppo && !reader.is_at_end())
+    return error(Code::kInvalid, "{} bytes of kept sets are after those of its sampled tokens",
+                 reader.num_bytes_left());
+  return samples;
 }
 
 Status check_member(const Trajectory& member, const Tenant& tenant, LossKind loss,
@@ -40,11 +86,17 @@ Status check_member(const Trajectory& member, const Tenant& tenant, LossKind los
     return error(
         Code::kInvalid, "{}",
         has_kept ? "its kept sets are missing" : "it has kept sets that were not requested");
-  const TrainSample sample = sample_of(member, 0, tenant, loss);
-  RETURN_IF_ERROR(check_sample(sample, loss, limits));
-  // The first token has no prediction.
-  if (std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), 1) == 0)
-    return error(Code::kInvalid, "none of its {} tokens can train", sample.tokens.size());
+  ASSIGN_OR_RETURN(const auto samples, samples_of(member, 0, tenant, loss));
+  int64_t num_trained = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Status checked = check_sample(samples[i], loss, limits);
+    if (!checked.ok() && samples.size() == 1) return checked;
+    if (!checked.ok()) return Error(checked.error()).while_doing(fmt::format("sample {}", i));
+    const auto& mask = samples[i].loss_mask;
+    num_trained += std::count(mask.begin() + 1, mask.end(), 1);  // the first has no prediction
+  }
+  if (num_trained == 0)
+    return error(Code::kInvalid, "none of its {} tokens can train", member.tokens.size());
   return ok();
 }
 
@@ -107,7 +159,8 @@ Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tena
     for (const auto& member : group.members) {
       if (member.is_failed) continue;
       const float advantage = advantages.empty() ? 0.0F : advantages[survivor++];
-      batch.samples.push_back(sample_of(member, advantage, tenant, loss));
+      ASSIGN_OR_RETURN(auto samples, samples_of(member, advantage, tenant, loss));
+      std::move(samples.begin(), samples.end(), std::back_inserter(batch.samples));
     }
   }
   return batch;
@@ -149,6 +202,7 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
   RewardTotals all = filtered, trained;
   double staleness_sum = 0, length_sum = 0;
   int64_t staleness_max = 0, length_max = 0, num_truncated = 0, num_failed = 0;
+  int64_t num_samples = 0, samples_max = 0;
   for (const auto& pooled : groups) {
     const PolicyVersion opened = pooled.group.version;
     const int64_t age = opened.is_none() ? 0 : staleness(version, opened);
@@ -160,7 +214,13 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
       staleness_sum += static_cast<double>(age);
       staleness_max = std::max(staleness_max, age);
       length_sum += static_cast<double>(member.tokens.size());
-      length_max = std::max(length_max, static_cast<int64_t>(member.tokens.size()));
+      for (size_t i = 0; i < member.num_samples(); ++i) {
+        const auto [begin, end] = member.sample(i);
+        length_max = std::max(length_max, static_cast<int64_t>(end - begin));
+      }
+      const auto member_samples = static_cast<int64_t>(member.num_samples());
+      num_samples += member_samples;
+      samples_max = std::max(samples_max, member_samples);
       num_truncated += member.is_truncated;
     }
   }
@@ -172,9 +232,11 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
       {"reward/trained/mean", trained.mean()},
       {"off_policy/mean", staleness_sum / samples},
       {"off_policy/max", static_cast<double>(staleness_max)},
-      {"seq_len/all/mean", length_sum / samples},
+      {"seq_len/all/mean", length_sum / static_cast<double>(std::max<int64_t>(num_samples, 1))},
       {"seq_len/all/max", static_cast<double>(length_max)},
       {"is_truncated/all/mean", static_cast<double>(num_truncated) / samples},
+      {"samples_per_rollout/all/mean", static_cast<double>(num_samples) / samples},
+      {"samples_per_rollout/all/max", static_cast<double>(samples_max)},
       {"progress/samples", static_cast<double>(trained.count)},
       {"progress/samples_failed", static_cast<double>(num_failed)},
       {"progress/groups_filtered", static_cast<double>(filtered.num_groups)},

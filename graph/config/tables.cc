@@ -46,11 +46,16 @@ OptionSet chat_options() {
       .field("kwargs", &C::kwargs, any(),
              "variables of the template as a JSON object: '{\"enable_thinking\": false}'")
       .field("date", &C::date, any(),
-             "the day that templates print, like 2026-11-26; needed only by templates that do")
+             "the day that templates print, like 2026-11-26; \"\" = the day (UTC) on which the run "
+             "started first")
       .field("parser", &C::parser,
              one_of({"auto", "none", "hermes", "qwen3", "qwen3_xml", "glm", "llama3", "harmony",
                      "deepseek"}),
              "how reasoning and tool calls of answers are read; auto decides by the template")
+      .field("history", &C::history, one_of({"exact", "template"}),
+             "later turns: exact = the new messages follow the sampled tokens, template = the "
+             "whole conversation is rendered again, and where it differs from the tokens so far a "
+             "new sample of the rollout begins")
       .take();
 }
 

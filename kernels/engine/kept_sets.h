@@ -63,6 +63,8 @@ class KeptReader {
  public:
   explicit KeptReader(std::span<const std::byte> bytes) : rest_(bytes) {}
   bool is_at_end() const { return rest_.empty(); }
+  /// Bytes of the entries that were not read yet.
+  size_t num_bytes_left() const { return rest_.size(); }
   /// The next entry; kCorrupt if the bytes end inside it or are malformed.
   Result<KeptSet> next();
 

@@ -254,8 +254,30 @@ struct LoggedRollout {
   std::string name;
   std::string salt;
   std::vector<int32_t> tokens;
+  std::vector<int64_t> sample_begins;                // of the samples after the first; they rise
   std::vector<std::pair<int64_t, int64_t>> sampled;  // [begin, end) of each turn's completion
+
+  /// The tokens [begin, end) of the sample that has the token at `position`.
+  std::pair<size_t, size_t> sample_of(int64_t position) const {
+    const auto next = std::upper_bound(sample_begins.begin(), sample_begins.end(), position);
+    return {next == sample_begins.begin() ? 0 : static_cast<size_t>(*std::prev(next)),
+            next == sample_begins.end() ? tokens.size() : static_cast<size_t>(*next)};
+  }
 };
+
+/// Where further samples begin; empty in the lines of older runs.
+Status read_sample_begins(const Json& line, LoggedRollout& rollout) {
+  if (line.find("sample_begins") == nullptr) return ok();
+  ASSIGN_OR_RETURN(const auto begins, tokens_in(line, "sample_begins"));
+  for (const int32_t begin : begins) {
+    const int64_t last = rollout.sample_begins.empty() ? 0 : rollout.sample_begins.back();
+    if (begin <= last || std::cmp_greater_equal(begin, rollout.tokens.size()))
+      return error(Code::kInvalid, "a sample begins at {} of {} tokens", begin,
+                   rollout.tokens.size());
+    rollout.sample_begins.push_back(begin);
+  }
+  return ok();
+}
 
 Result<LoggedRollout> rollout_in(const Json& line) {
   LoggedRollout rollout;
@@ -269,6 +291,7 @@ Result<LoggedRollout> rollout_in(const Json& line) {
     return error(Code::kInvalid, "the rollout has no token ids")
         .note("a run writes them with `--set node.rollout.log_tokens=true`");
   ASSIGN_OR_RETURN(rollout.tokens, tokens_in(line, "tokens"));
+  RETURN_IF_ERROR(read_sample_begins(line, rollout));
   const Json* spans = line.find("versions");
   if (spans == nullptr || !spans->is_array())
     return error(Code::kInvalid, "'versions' is no list of spans");
@@ -327,11 +350,17 @@ Result<SessionTrace> read_rollouts(const std::filesystem::path& file, double gro
         fmt::format("{}/{}/{}", rollout.group.first, rollout.group.second, rollout.attempt));
     turn.arrival_s = turn.group * group_every_s;
     const TenantSlot slot(tenants.index_of(rollout.group.first));
-    const auto names = namer.names_of(rollout.tokens, {{slot}, rollout.salt, PolicyVersion(0)});
+    std::vector<uint64_t> names;
+    size_t named = SIZE_MAX;  // the beginning of the sample that `names` are of
     for (const auto& [begin, end] : rollout.sampled) {
-      turn.num_prompt_tokens = static_cast<int32_t>(begin);
+      const auto [first, last] = rollout.sample_of(begin);
+      if (std::exchange(named, first) != first)
+        names = namer.names_of(std::span(rollout.tokens).subspan(first, last - first),
+                               {{slot}, rollout.salt, PolicyVersion(0)});
+      const auto length = end - static_cast<int64_t>(first);
+      turn.num_prompt_tokens = static_cast<int32_t>(begin - static_cast<int64_t>(first));
       turn.num_completion_tokens = static_cast<int32_t>(end - begin);
-      const auto num_full = std::min<int64_t>(std::ssize(names), end / kRouteBlockTokens);
+      const auto num_full = std::min<int64_t>(std::ssize(names), length / kRouteBlockTokens);
       turn.blocks.assign(names.begin(), names.begin() + num_full);
       if (Status added = turns.add(turn); !added.ok())
         return Error(added.error()).while_doing(file.string());

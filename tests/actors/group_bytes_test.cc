@@ -40,6 +40,20 @@ TEST(GroupBytes, TheLargestGroupOfATenantIsWhatTheContractSays) {
             static_cast<int64_t>(body_bytes_max(group)));
 }
 
+TEST(GroupBytes, SamplesAreInTheBound) {
+  Tenant tenant = testing::a_tenant(2);
+  tenant.seq_len = 16;
+  tenant.turns_max = 4;
+  tenant.max_off_policy_steps = 2;
+  tenant.chat.history = "template";  // each turn may begin a sample of up to seq_len tokens
+  Trajectory member = a_member(4 * 16, 4 + 2 + 2);
+  member.sample_begins = {16, 32, 48};
+  TrajectoryGroup group;
+  group.members.assign(2, member);
+  EXPECT_EQ(group_bytes_max(tenant, GroupKind::kSampled),
+            static_cast<int64_t>(body_bytes_max(group)));
+}
+
 TEST(GroupBytes, EverySpanHasAToken) {
   Tenant tenant = testing::a_tenant(1);
   tenant.seq_len = 100;
