@@ -153,6 +153,9 @@ Status Env::on_action(const Action& action) {
       action.turn + 1 != action.first_turn + static_cast<int64_t>(action.texts.size()))
     return error(Code::kInvalid, "an action of turn {} has {} texts from turn {} on", action.turn,
                  action.texts.size(), action.first_turn);
+  if (!action.messages.empty() && action.messages.size() != action.texts.size())
+    return error(Code::kInvalid, "an action of {} texts has {} parsed messages",
+                 action.texts.size(), action.messages.size());
   for (const uint64_t trajectory : action.ended) forget(trajectory);
   if (judging_.contains(action.trajectory))
     return error(Code::kInvalid,
@@ -187,7 +190,7 @@ Status Env::on_action(const Action& action) {
     return ok();
   }
   judging_[action.trajectory] = std::move(judging);
-  return score(action.trajectory, task, played->texts, step.reward);
+  return score(action.trajectory, task, *played, step.reward);
 }
 
 Status Env::on_first(const Action& action) {

@@ -124,8 +124,8 @@ class Env final : public Actor {
   Status on_score_answer(const Asked& asked, const OutsideAnswer& answer);
   /// Scores a trajectory that its environment has ended, or asks for scores, and sends the result
   /// if none is missing.
-  Status score(uint64_t trajectory, const EnvironmentTask& task,
-               const std::vector<std::string>& texts, double given);
+  Status score(uint64_t trajectory, const EnvironmentTask& task, const Worlds::Played& played,
+               double given);
   Status send_scored(uint64_t trajectory);
   Status on_first_answer(uint64_t trajectory, const OutsideAnswer& answer);
   uint32_t seed_of(uint64_t ordinal) const;

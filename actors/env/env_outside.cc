@@ -90,6 +90,8 @@ Status Env::ask_step(uint64_t trajectory, const Worlds::Played& played, int32_t 
   turns.seed = seed_of(played.ordinal);
   turns.first_turn = first_turn;
   turns.actions.assign(played.texts.begin() + first_turn, played.texts.end());
+  if (played.messages.size() == played.texts.size())
+    turns.messages.assign(played.messages.begin() + first_turn, played.messages.end());
   OutsideCall call;
   call.pool = static_cast<uint32_t>(pools_.environment);
   call.session = session_of(trajectory);
@@ -187,7 +189,7 @@ Status Env::on_step_answer(uint64_t trajectory, const OutsideAnswer& answer) {
     return ok();
   }
   if (!judges_.empty())
-    return score(trajectory, {.prompt = "", .answer = std::move(read.answer)}, played->texts,
+    return score(trajectory, {.prompt = "", .answer = std::move(read.answer)}, *played,
                  read.step.reward);
   const Judging judging = std::move(judging_.at(trajectory));
   judging_.erase(trajectory);
@@ -196,20 +198,20 @@ Status Env::on_step_answer(uint64_t trajectory, const OutsideAnswer& answer) {
   return ok();
 }
 
-Status Env::score(uint64_t trajectory, const EnvironmentTask& task,
-                  const std::vector<std::string>& texts, double given) {
+Status Env::score(uint64_t trajectory, const EnvironmentTask& task, const Worlds::Played& played,
+                  double given) {
   Judging& judging = judging_.at(trajectory);
   judging.scores.assign(judges_.size(), 0);
   // Those of this process first: if one fails, nothing was asked.
   for (size_t i = 0; i < judges_.size(); ++i) {
     if (judges_[i].reward == nullptr) continue;
-    ASSIGN_OR_RETURN(judging.scores[i], judges_[i].reward->score(task, texts, given));
+    ASSIGN_OR_RETURN(judging.scores[i], judges_[i].reward->score(task, played.texts, given));
   }
   for (size_t i = 0; i < judges_.size(); ++i) {
     if (judges_[i].reward != nullptr) continue;
     OutsideCall call;
     call.pool = static_cast<uint32_t>(pools_.rewards[i]);
-    call.body = reward_body(task, texts, given);
+    call.body = reward_body(task, played.texts, given, played.messages);
     RETURN_IF_ERROR(
         ask({Asked::Kind::kScore, trajectory, static_cast<uint32_t>(i)}, std::move(call)));
     ++judging.num_missing;

@@ -65,13 +65,14 @@ std::string step_body(const OutsideTurns& turns) {
 }
 
 std::string reward_body(const EnvironmentTask& task, const std::vector<std::string>& actions,
-                        double given) {
+                        double given, const std::vector<ChatMessage>& messages) {
   Json body = Json::object();
   body.set("call", "reward")
       .set("prompt", task.prompt)
       .set("answer", task.answer)
       .set("actions", Json::list(actions))
       .set("given", given);
+  if (!messages.empty()) body.set("messages", messages_to_json(messages));
   std::string text = body.dump();
   // The row is JSON already.
   if (!task.row.empty()) text.insert(text.size() - 1, ",\"row\":" + task.row);

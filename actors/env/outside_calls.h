@@ -18,14 +18,15 @@ struct OutsideTurns {
   uint32_t seed = 0;       // of the task
   int32_t first_turn = 0;  // of `actions`; 0: a fresh worker can play them
   std::vector<std::string> actions;
-  std::vector<ChatMessage> messages = {};  // of the last action, if it was parsed
+  std::vector<ChatMessage> messages = {};  // the same actions parsed; empty without a chat template
   bool is_evaluation = false;              // then `ordinal` is the row
 };
 
 std::string task_body(uint64_t ordinal, uint32_t seed, bool is_evaluation = false);
 std::string step_body(const OutsideTurns& turns);
+/// `messages` are the actions parsed; empty without a chat template.
 std::string reward_body(const EnvironmentTask& task, const std::vector<std::string>& actions,
-                        double given);
+                        double given, const std::vector<ChatMessage>& messages = {});
 
 /// The answer to a step.
 struct OutsideStep {

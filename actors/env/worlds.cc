@@ -21,6 +21,7 @@ Worlds::Played* Worlds::add(const Action& action, size_t worlds_max) {
   played.ordinal = action.ordinal;
   played.last_use = ++num_uses_;
   played.texts.insert(played.texts.end(), action.texts.begin(), action.texts.end());
+  played.messages.insert(played.messages.end(), action.messages.begin(), action.messages.end());
   return &played;
 }
 

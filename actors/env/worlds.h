@@ -22,9 +22,10 @@ class Worlds {
  public:
   /// The state of one trajectory.
   struct Played {
-    uint64_t ordinal = 0;            // of the task
-    uint64_t last_use = 0;           // number of the last use; rises
-    std::vector<std::string> texts;  // actions so far
+    uint64_t ordinal = 0;               // of the task
+    uint64_t last_use = 0;              // number of the last use; rises
+    std::vector<std::string> texts;     // actions so far
+    std::vector<ChatMessage> messages;  // the same actions parsed; empty without a chat template
     /// For an environment outside: digest() of the observation of each earlier action.
     std::vector<std::string> observed;
     std::shared_ptr<World> world;  // null: not made yet, or lost in a restart
@@ -32,7 +33,7 @@ class Worlds {
     template <class F>
     static void fields(F& f) {
       f("ordinal", &Played::ordinal)("last_use", &Played::last_use)("texts", &Played::texts)(
-          "observed", &Played::observed);
+          "messages", &Played::messages)("observed", &Played::observed);
     }
   };
 

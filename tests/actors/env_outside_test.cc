@@ -74,8 +74,10 @@ struct EnvOutsideStory : ::testing::Test {
     }
     return *runner;
   }
-  void act(int32_t turn, const std::string& text, std::vector<uint64_t> ended = {}) {
+  void act(int32_t turn, const std::string& text, std::vector<uint64_t> ended = {},
+           std::vector<ChatMessage> messages = {}) {
     Action action;
+    action.messages = std::move(messages);
     action.trajectory = 9;
     action.ordinal = 3;
     action.first_turn = action.turn = turn;
@@ -182,6 +184,36 @@ TEST_F(EnvOutsideStory, AStepIsAskedWithTheNewTurnAloneAndItsAnswerIsTheObservat
   EXPECT_EQ(said[0].reward, 0.25);
   EXPECT_EQ(said[0].turn, 1);
   EXPECT_THAT(outside.forgotten, ElementsAre(10U));
+}
+
+TEST_F(EnvOutsideStory, ParsedAnswersAreBesideTheActions) {
+  ChatMessage first = chat_message("assistant", "see");
+  first.reasoning = "hm";
+  first.tool_calls = {{.id = "", .name = "f", .arguments = R"({"x":1})"}};
+  act(0, "first", {}, {first});
+  EXPECT_THAT(outside.of("step").back().body,
+              HasSubstr(R"("actions":["first"],"messages":[{"role":"assistant","content":"see",)"
+                        R"("reasoning":"hm","tool_calls":[{"type":"function","function":)"
+                        R"({"name":"f","arguments":{"x":1}}}]}])"));
+  outside.answer(outside.of("step").back(), R"({"done":false,"text":"look"})");
+  ASSERT_THAT(observe(), SizeIs(1));
+  act(1, "second", {}, {chat_message("assistant", "done")});
+  EXPECT_THAT(
+      outside.of("step").back().body,
+      HasSubstr(R"("actions":["second"],"messages":[{"role":"assistant","content":"done"}])"));
+  outside.answer(outside.of("step").back(), "", OutsideEnd::kNeedsHistory);
+  EXPECT_THAT(observe(), IsEmpty());
+  EXPECT_THAT(outside.of("step").back().body, HasSubstr(R"("tool_calls":)")) << "all turns";
+}
+
+TEST_F(EnvOutsideStory, AnActionWithAnotherNumberOfMessagesIsRefused) {
+  (void)env().start();
+  Action action;
+  action.texts = {"a"};
+  action.messages = {chat_message("assistant", "a"), chat_message("assistant", "b")};
+  EXPECT_FALSE(env().give("action", action).ok());
+  EXPECT_THAT(env().take<Observation>("observation").at(0).fault,
+              HasSubstr("1 texts has 2 parsed messages"));
 }
 
 TEST_F(EnvOutsideStory, AFreshWorkerPlaysAllTurnsAndMustObserveTheSame) {

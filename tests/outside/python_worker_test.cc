@@ -181,6 +181,48 @@ TEST_F(PythonWorker, AnEnvironmentPlaysTrajectoriesSideBySide) {
   EXPECT_THAT(answer_to(23).body, HasSubstr("step() returned 7"));
 }
 
+ChatMessage with_call(const std::string& content) {
+  ChatMessage message = chat_message("assistant", content);
+  message.reasoning = "hm";
+  message.tool_calls = {{.id = "", .name = "add", .arguments = R"({"a": 2})"}};
+  return message;
+}
+
+TEST_F(PythonWorker, AnEnvironmentThatNamesMessageGetsTheParsedAnswer) {
+  start_file(
+      "class Environment:\n"
+      "    def __init__(self, ordinal, seed): self.seen = []\n"
+      "    def task(self): return 'task'\n"
+      "    def step(self, action, message):\n"
+      "        if message is None: return 'none'\n"
+      "        call = message['tool_calls'][0]['function']\n"
+      "        self.seen.append(message['content'])\n"
+      "        return f\"{self.seen} {message['reasoning']} {call['arguments']['a'] + 1}\"\n");
+  OutsideTurns turns{.trajectory = 1, .actions = {"one"}, .messages = {with_call("x")}};
+  ask(1, step_body(turns), 2);
+  EXPECT_EQ(read_step(answer_to(1).body)->step.text, "['x'] hm 3");
+  // Played again, each action has its own message.
+  turns.actions = {"one", "two"};
+  turns.messages = {with_call("x"), with_call("y")};
+  ask(2, step_body(turns), 2, true, true);
+  const auto again = read_step(answer_to(2).body);
+  EXPECT_EQ(again->step.text, "['x', 'y'] hm 3");
+  EXPECT_THAT(again->played, ::testing::ElementsAre(digest({.text = "['x'] hm 3"})));
+  ask(3, step_body({.trajectory = 4, .actions = {"plain"}}), 5);
+  EXPECT_EQ(read_step(answer_to(3).body)->step.text, "none");
+}
+
+TEST_F(PythonWorker, ARewardGetsTheParsedAnswersOfAllTurns) {
+  start_file(
+      "def reward(messages, completion):\n"
+      "    if messages is None: return -1\n"
+      "    return messages[1]['tool_calls'][0]['function']['arguments']['a'] + len(messages)\n");
+  ask(1, reward_body({}, {"one", "two"}, 0, {with_call("x"), with_call("y")}));
+  EXPECT_EQ(*read_score(answer_to(1).body), 4);
+  ask(2, reward_body({}, {"one", "two"}, 0));
+  EXPECT_EQ(*read_score(answer_to(2).body), -1);
+}
+
 TEST_F(PythonWorker, AFreshWorkerPlaysAllTurnsAndSaysWhatItObserved) {
   start_file(std::string(kCounting));
   ask(1, step_body({.trajectory = 2, .actions = {"a"}}), 3);
