@@ -31,6 +31,13 @@ std::map<std::string, Span, std::less<>> tables_of(const GraphFile& file, const 
   add("tenant", spec.tenants);
   add("node", spec.nodes);
   add("resource", spec.resources);
+  for (const auto& tenant : spec.tenants)
+    for (const Entry& entry : tenant.table->entries) {
+      if (!entry.value.is_table()) continue;
+      for (const Entry& inner : entry.value.as_table().entries)
+        tables[fmt::format("tenant.{}.{}.{}", tenant.name, entry.key, inner.key)] =
+            sources.is_built_in(inner.key_span) ? whole : inner.key_span;
+    }
   return tables;
 }
 

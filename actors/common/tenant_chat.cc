@@ -21,8 +21,8 @@ Result<chat::ChatFormat> chat_format_of(const Tenant& tenant, const Tokenizer& t
   ASSIGN_OR_RETURN(auto format, chat::ChatFormat::make(tokenizer, options));
   if (format.reads_date() && tenant.chat.date.empty())
     return error(Code::kInvalid, "{}: the template prints the date", format.source().name())
-        .note(fmt::format("write [tenant.{}.chat] date = \"2026-11-26\", so that a resumed run "
-                          "prints the same day",
+        .note(fmt::format("write [tenant.{}.chat] date = \"2026-11-26\"; `run` writes the day of "
+                          "the run's first start",
                           tenant.name));
   return format;
 }

@@ -1,9 +1,9 @@
 #include "actors/data/data.h"
 
 #include "actors/common/group_bytes.h"
+#include "actors/data/example_tokens.h"
 #include "actors/env/environments/catalog.h"
 #include "actors/env/scripted_environment.h"
-#include "graph/base/counted.h"
 
 namespace primerl {
 
@@ -87,44 +87,8 @@ Result<DataExample> Data::example(uint64_t index) {
   return std::move(made).error().while_doing(fmt::format("task {}", index));
 }
 
-Status Data::append(Trajectory& trajectory, const std::string& text, bool is_said) const {
-  ASSIGN_OR_RETURN(auto tokens, tokenizer_->encode_text(text));
-  if (is_said && tokenizer_->turn_end_id() >= 0) tokens.push_back(tokenizer_->turn_end_id());
-  trajectory.tokens.insert(trajectory.tokens.end(), tokens.begin(), tokens.end());
-  trajectory.sampled.resize(trajectory.tokens.size(), is_said ? 1 : 0);
-  return ok();
-}
-
-/// A conversation: what trains follows from the chat template.
-Status Data::fill_chat(Trajectory& trajectory, const DataExample& example) const {
-  if (!chat_->ok()) return Error(chat_->error());
-  ASSIGN_OR_RETURN(const auto tools, tools_from_text(example.tools));
-  ASSIGN_OR_RETURN(auto row, (*chat_)->supervised(example.messages, tools ? &*tools : nullptr));
-  if (row.num_unmarked > 0)
-    return error(Code::kInvalid, "the template does not mark the beginning or end of {}",
-                 counted(static_cast<uint64_t>(row.num_unmarked), "answer"))
-        .note("a template with {% generation %} tags says what trains");
-  trajectory.tokens = std::move(row.ids);
-  trajectory.sampled = std::move(row.trains);
-  for (const auto& message : example.messages)
-    trajectory.num_turns += message.role == "assistant" ? 1 : 0;
-  return ok();
-}
-
-Status Data::fill_plain(Trajectory& trajectory, const DataExample& example) const {
-  trajectory.tokens = tokenizer_->prefix_ids();
-  RETURN_IF_ERROR(append(trajectory, example.prompt, false));
-  for (const auto& turn : example.turns) {
-    RETURN_IF_ERROR(append(trajectory, turn.completion, true));
-    if (!turn.observation.empty()) RETURN_IF_ERROR(append(trajectory, turn.observation, false));
-    ++trajectory.num_turns;
-  }
-  return ok();
-}
-
 Status Data::fill(Trajectory& trajectory, const DataExample& example) const {
-  RETURN_IF_ERROR(example.messages.empty() ? fill_plain(trajectory, example)
-                                           : fill_chat(trajectory, example));
+  RETURN_IF_ERROR(fill_example(trajectory, example, *tokenizer_, *chat_));
   const auto length = static_cast<int64_t>(trajectory.tokens.size());
   const int64_t seq_len = services().tenant(tenant_).seq_len;
   if (length <= seq_len) return ok();

@@ -51,10 +51,6 @@ class Data final : public Actor {
   /// do not fit into seq_len.
   Trajectory trajectory(uint64_t index, const DataExample& example) const;
   Status fill(Trajectory& trajectory, const DataExample& example) const;
-  Status fill_plain(Trajectory& trajectory, const DataExample& example) const;
-  Status fill_chat(Trajectory& trajectory, const DataExample& example) const;
-  /// `is_said`: the policy said the text, so it gets an end token and is under the mask.
-  Status append(Trajectory& trajectory, const std::string& text, bool is_said) const;
 
   const DataOptions options_;
   // Constant after start.

@@ -96,6 +96,7 @@ Result<std::vector<DataExample>> read_examples(const std::string& file, int64_t 
       return error(Code::kExhausted, "{}: more than {} examples", what, examples_max)
           .note("raise 'examples_max'");
     ASSIGN_OR_RETURN(auto example, parse_line(line, what));
+    example.line = number;
     examples.push_back(std::move(example));
   }
   if (examples.empty()) return error(Code::kInvalid, "'{}' has no examples", file);

@@ -34,6 +34,7 @@ struct DataExample {
   std::vector<DataTurn> turns;  // >= 1, unless there are messages
   std::vector<ChatMessage> messages = {};
   std::string tools = {};  // JSON array; empty: none
+  int64_t line = 0;        // of the file, from 1; 0: it is of no file
 };
 
 /// Reads a JSONL file; an error names the line. More than `examples_max` lines are an error.

@@ -114,7 +114,7 @@ struct Observation {
 inline constexpr size_t kFaultBytesMax = 256;
 
 /// Most tokens of all samples of a rollout together. A sample begins only if seq_len tokens are
-/// left, so this bound holds whatever the turns are.
+/// left, so this bound is kept whatever the turns are.
 inline constexpr int64_t kMemberTokensMax = int64_t{1} << 24;
 
 /// One finished rollout as the trainer sees it: samples with one reward (docs/design/samples.md).

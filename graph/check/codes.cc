@@ -288,7 +288,10 @@ constexpr ErrorCode kCodes[] = {
     {"G086", "no task fits the tenant",
      "`check` made some tasks of the tenant's environment, and none of them can be solved: the "
      "prompt has no token, or it fills seq_len so that nothing can be sampled after it, or a "
-     "perfect answer needs more turns than turns_max. Every group would end without training. "
+     "perfect answer needs more turns than turns_max. Every group would end without training. Each "
+     "row of a data set is checked too: a prompt must leave a token to sample, and a supervised "
+     "row "
+     "has at most seq_len tokens. The finding names the file, the line and the number of tokens. "
      "`--no-rehearsal` skips this check."},
     {"G087", "weights that do not fit",
      "A learner and an engine that share a weight channel must have tensors of the same names and "

@@ -8,6 +8,7 @@
 #include "runtime/cli/outside_trial.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
+#include "runtime/rehearsal/shown_prompts.h"
 
 namespace primerl {
 namespace {
@@ -16,6 +17,7 @@ struct CheckArguments {
   GraphArguments graph;
   bool json = false;
   bool start = false;
+  bool show_prompt = false;
 };
 
 std::string_view rehearsal_word(Rehearsal::End end) {
@@ -70,6 +72,12 @@ int run_check(const CheckArguments& arguments) {
     if (!pools.empty() && !arguments.start) document.set("not_started", Json::list(pools));
     if (checked.plan != nullptr)
       document.set("graph_hash", fmt::format("{:016x}", checked.plan->graph_hash));
+    if (arguments.show_prompt && checked.plan != nullptr) {
+      Json prompts = Json::array();
+      for (const auto& prompt : shown_prompts(*checked.plan))
+        prompts.push_back(prompt_json(prompt));
+      document.set("prompts", std::move(prompts));
+    }
     if (code == kExitDone && arguments.start) code = start_outside(*checked.plan, &document);
     print_json(document);
     return code;
@@ -82,6 +90,8 @@ int run_check(const CheckArguments& arguments) {
                            counted(checked.plan->edges.size(), "edge"),
                            counted(checked.plan->tenants.size(), "tenant"),
                            rehearsal.text.empty() ? "" : "; ", rehearsal.text));
+  if (arguments.show_prompt && checked.plan != nullptr)
+    for (const auto& prompt : shown_prompts(*checked.plan)) print_text(prompt_text(prompt));
   if (code == kExitDone && arguments.start) return start_outside(*checked.plan, nullptr);
   print_text(not_started_text(pools));
   return code;
@@ -99,6 +109,9 @@ Command check_command() {
             flags.flag(arguments->start, "--start",
                        "starts the workers of environments and rewards, plays three tasks and "
                        "stops them");
+            flags.flag(arguments->show_prompt, "--show-prompt",
+                       "prints the first prompt of each tenant as the policy reads it: text, "
+                       "which bytes are the chat template's, token ids");
             flags.flag(arguments->json, "--json", "prints the findings as JSON");
           },
           [arguments] { return run_check(*arguments); }};

@@ -14,6 +14,8 @@
 #include "graph/base/shell_word.h"
 #include "kernels/weights/channel.h"
 #include "runtime/backends/devices.h"
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/cli/chat_dates.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/outside_trial.h"
 #include "runtime/cli/summary.h"
@@ -115,6 +117,26 @@ Status check_variables(const Plan& plan) {
   return ok();
 }
 
+/// Gives tenants whose chat template prints the date the day of the run's first start.
+Status set_dates(GraphArguments& graph, Prepared& prepared) {
+  const std::string today = utc_day(wall_seconds());
+  if (dates_to_set(*prepared.plan, nullptr, today).empty()) return ok();
+  std::shared_ptr<const Plan> before;
+  if (!prepared.resume.graph_file.empty()) {
+    Overrides as_it_was;
+    as_it_was.may_lack_weights = true;
+    before = load_graph(prepared.resume.graph_file.string(), as_it_was, full_catalog()).plan;
+  }
+  const auto dates = dates_to_set(*prepared.plan, before.get(), today);
+  auto& sets = graph.overrides.sets;
+  sets.insert(sets.end(), dates.begin(), dates.end());
+  auto dated = load(graph).plan;  // its findings were shown
+  if (dated == nullptr)
+    return error(Code::kInvalid, "the graph changed while it was read").note("run it again");
+  prepared.plan = std::move(dated);
+  return ok();
+}
+
 Prepared prepare(RunArguments arguments) {
   Prepared prepared;
   auto resume = read_resume(arguments.place);
@@ -128,6 +150,8 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
+  if (const Status dated = set_dates(arguments.graph, prepared); !dated.ok())
+    return refuse(dated.error(), kExitBadConfiguration);
   if (const Status valid = check_variables(*prepared.plan); !valid.ok())
     return refuse(valid.error(), kExitBadConfiguration);
   if (const Status usable = check_devices_here(*prepared.plan); !usable.ok())

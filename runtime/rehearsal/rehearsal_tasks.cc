@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "actors/common/tenant_chat.h"
+#include "actors/data/data.h"
 #include "kernels/text/tokenizer.h"
+#include "runtime/rehearsal/rehearsal_rows.h"
 
 namespace primerl {
 namespace {
@@ -15,17 +16,6 @@ bool takes_tasks(const Plan& plan) {
   return std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const PlanNode& node) {
     return node.contract->takes_tasks && node.contract->takes_tasks(node.options.get());
   });
-}
-
-/// The tokenizer of the rollouts or examples; null if the folder has none, or one that cannot be
-/// read.
-std::shared_ptr<const Tokenizer> tokenizer_of(const Plan& plan) {
-  for (const PlanResource& resource : plan.resources) {
-    if (resource.kind != Tokenizer::kResourceKind || resource.model < 0) continue;
-    auto loaded = load_tokenizer(plan.models[static_cast<size_t>(resource.model)].path);
-    if (loaded.ok()) return std::move(loaded).value();
-  }
-  return nullptr;
 }
 
 /// Why `prompt` leaves no token to sample; empty when it leaves one.
@@ -74,33 +64,113 @@ void check_prompts(CheckedGraph& checked, const Tenant& tenant, const SampleTask
 
 /// A tenant whose prompts are messages needs a template that is supported, and whose later turns
 /// have one text.
-void check_chat(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& tokenizer) {
+void check_chat(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& tokenizer,
+                bool has_later_turns) {
   if (tenant.chat.prompts != "user") return;
-  const auto format = chat_format_of(tenant, tokenizer);
+  const auto format = checked_chat_format(tenant, tokenizer);
   Status usable = format.ok() ? ok() : Status(format.error());
-  if (usable.ok() && tenant.turns_max > 1) usable = format->check_exact();
+  const bool is_exact = tenant.chat.history == "exact";
+  if (usable.ok() && has_later_turns && is_exact) usable = format->check_exact();
   if (usable.ok()) return;
   auto& diagnostic = report(checked, tenant, usable.error().message());
   for (const auto& note : usable.error().notes()) diagnostic.note(note);
 }
 
+void report_row(CheckedGraph& checked, const Tenant& tenant, const Error& fault) {
+  auto& diagnostic =
+      checked.diagnostics.error("G086", checked.tables.at("tenant." + tenant.name),
+                                "a row does not fit tenant '{}': {}", tenant.name, fault.message());
+  for (const auto& note : fault.notes()) diagnostic.note(note);
+  diagnostic.suggest("raise 'seq_len', or remove or shorten the row");
+}
+
+/// A resolved graph writes all options, so only those with an effect elsewhere come here.
+void warn_idle(CheckedGraph& checked, const Tenant& tenant,
+               const std::vector<IdleTenantOption>& options) {
+  for (const auto& [key, reason, help] : options) {
+    const auto written = checked.tables.find(fmt::format("tenant.{}.{}", tenant.name, key));
+    if (written == checked.tables.end()) continue;
+    checked.diagnostics
+        .warning("G090", written->second, "'{}' of tenant '{}' has no effect: {}", key, tenant.name,
+                 reason)
+        .suggest(help);
+  }
+}
+
+/// Whether the first task of an environment of this process is a conversation.
+bool has_conversation(const Plan& plan, const Tenant& tenant, Environment& environment) {
+  if (tenant.chat.prompts == "user") return true;
+  const auto seed = static_cast<uint64_t>(plan.settings.seed);
+  const auto task = environment.task(0, RandomStream(mix(seed, 0)));
+  return !task.ok() || !task->messages.empty();
+}
+
+/// Every row of the files of data nodes.
+void check_data_nodes(CheckedGraph& checked, const Tokenizer& tokenizer) {
+  const Plan& plan = *checked.plan;
+  for (const PlanNode& node : plan.nodes) {
+    if (node.contract->name != "data") continue;
+    const auto& options = *static_cast<const DataOptions*>(node.options.get());
+    if (options.file.empty()) continue;
+    const auto examples = read_examples(options.file, options.examples_max);
+    if (!examples.ok()) continue;  // reported before
+    const bool has_messages = std::any_of(examples->begin(), examples->end(),
+                                          [](const auto& each) { return !each.messages.empty(); });
+    for (const InstanceId id : node.instances) {
+      const TenantSlot slot = plan.instance(id).tenant;
+      const Tenant& tenant = plan.tenants[slot.is_none() ? 0 : slot.index()];
+      if (const auto fault = fault_of_examples(options.file, *examples, tenant, tokenizer))
+        report_row(checked, tenant, *fault);
+      if (!has_messages) warn_idle(checked, tenant, idle_chat_options(tenant));
+    }
+  }
+}
+
+void check_environment(CheckedGraph& checked, const Tenant& tenant, const Tokenizer* tokenizer) {
+  const EnvironmentContract* environment = tenant.environment.contract;
+  const void* options = tenant.environment.options.get();
+  std::unique_ptr<Environment> made;
+  if (environment != nullptr && environment->make && !environment->outside)
+    if (auto result = environment->make(options); result.ok()) made = std::move(result).value();
+  if (made != nullptr && !has_conversation(*checked.plan, tenant, *made))
+    warn_idle(checked, tenant, idle_chat_options(tenant));
+  if (made != nullptr && options != nullptr && tenant.environment.name == "dataset")
+    warn_idle(checked, tenant, idle_dataset_options(*static_cast<const DatasetOptions*>(options)));
+  const auto* rows = dynamic_cast<const RowTasks*>(made.get());
+  if (tokenizer != nullptr)
+    check_chat(checked, tenant, *tokenizer, tenant.turns_max > 1 && rows == nullptr);
+  if (rows != nullptr) {
+    if (tokenizer == nullptr) return;
+    if (const auto fault = fault_of_tasks(*rows, tenant, *tokenizer))
+      report_row(checked, tenant, *fault);
+    return;
+  }
+  if (environment == nullptr || !environment->first_tasks) return;
+  const auto tasks = environment->first_tasks(
+      options, static_cast<uint64_t>(checked.plan->settings.seed), kSampleTasks);
+  // An environment may fail at a task; a run continues with the next one.
+  if (!tasks.ok()) return;
+  check_turns(checked, tenant, *tasks);
+  if (tokenizer != nullptr) check_prompts(checked, tenant, *tasks, *tokenizer);
+}
+
 }  // namespace
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const Plan& plan) {
+  for (const PlanResource& resource : plan.resources) {
+    if (resource.kind != Tokenizer::kResourceKind || resource.model < 0) continue;
+    auto loaded = load_tokenizer(plan.models[static_cast<size_t>(resource.model)].path);
+    if (loaded.ok()) return std::move(loaded).value();
+  }
+  return nullptr;
+}
 
 void check_tasks(CheckedGraph& checked) {
   const Plan& plan = *checked.plan;
-  if (!takes_tasks(plan)) return;
   const auto tokenizer = tokenizer_of(plan);
-  for (const Tenant& tenant : plan.tenants) {
-    if (tokenizer != nullptr) check_chat(checked, tenant, *tokenizer);
-    const EnvironmentContract* environment = tenant.environment.contract;
-    if (environment == nullptr || !environment->first_tasks) continue;
-    const auto tasks = environment->first_tasks(
-        tenant.environment.options.get(), static_cast<uint64_t>(plan.settings.seed), kSampleTasks);
-    // An environment may fail at a task; a run continues with the next one.
-    if (!tasks.ok()) continue;
-    check_turns(checked, tenant, *tasks);
-    if (tokenizer != nullptr) check_prompts(checked, tenant, *tasks, *tokenizer);
-  }
+  if (tokenizer != nullptr) check_data_nodes(checked, *tokenizer);
+  if (!takes_tasks(plan)) return;
+  for (const Tenant& tenant : plan.tenants) check_environment(checked, tenant, tokenizer.get());
 }
 
 }  // namespace primerl

@@ -6,6 +6,7 @@
 #include "actors/common/text.h"
 #include "actors/data/examples.h"
 #include "actors/env/environments/data_rows.h"
+#include "actors/env/row_tasks.h"
 #include "graph/base/file_digest.h"
 #include "graph/base/suggest.h"
 
@@ -37,7 +38,7 @@ Result<std::string> text_of(const DataRows& rows, size_t index, const Json& row,
                     fmt::format("'{}' is {}, not a string or a number", field, value->kind()));
 }
 
-class Dataset final : public Environment {
+class Dataset final : public Environment, public RowTasks {
  public:
   Dataset(DatasetOptions options, std::vector<DataFile> files)
       : options_(std::move(options)), files_(std::move(files)) {
@@ -86,6 +87,23 @@ class Dataset final : public Environment {
     return rows;
   }
 
+  size_t num_rows() const override {
+    size_t count = 0;
+    for (const DataFile& file : files_) count += file.rows.size();
+    return count;
+  }
+
+  Result<EnvironmentTask> task_of_row(size_t row) const override {
+    const auto [file, index] = place_of(row);
+    return task_of(*file, index);
+  }
+
+  Error fault_of_row(size_t row, const std::string& what) const override {
+    const auto [file, index] = place_of(row);
+    return file->rows.fault(index, options_.messages.empty() ? options_.prompt : options_.messages,
+                            what);
+  }
+
   Result<EnvironmentTask> task_of(const DataFile& file, size_t index) const {
     ASSIGN_OR_RETURN(const Json row, file.rows.row(index));
     EnvironmentTask task;
@@ -113,6 +131,13 @@ class Dataset final : public Environment {
   }
 
  private:
+  /// The file of a row, and its index there.
+  std::pair<const DataFile*, size_t> place_of(size_t row) const {
+    auto file = files_.begin();
+    while (row >= file->rows.size()) row -= (file++)->rows.size();
+    return {&*file, row};
+  }
+
   Status read_prompt(const DataRows& rows, size_t index, const Json& row,
                      EnvironmentTask& task) const {
     ASSIGN_OR_RETURN(const std::string prompt, text_of(rows, index, row, options_.prompt));

@@ -218,7 +218,7 @@ TEST(ChatTemplate, ALoopThatIsOneIfPrintsWhatItPrintedBefore) {
                   "{% macro next() %}{% set ns.n = ns.n + 1 %}{{ ns.n }}{% endmacro %}"
                   "{% for i in [1, 2, 3] %}{% if next() == '3' %}{{ i }}{% endif %}{% endfor %}"),
             "3");
-  // The step limit still ends a loop that goes on.
+  // The step limit still ends a loop that continues.
   RenderLimits limits;
   limits.steps_max = 5000;
   const std::string many = "{% for i in range(10000) %}{% if true %}{% endif %}{% endfor %}";
