@@ -1,6 +1,6 @@
 // Text without a model: rendering a conversation in a chat template, and tokenising.
 //
-// Bound: a conversation of 300 messages has 78 kB of text. Copying it takes 10 us; a template that
+// Bound: a conversation of 300 messages has 78 kB of text. Copying it needs 10 us; a template that
 // looks at each message once evaluates about 20 nodes for it, 30 ns each: 0.2 ms.
 //
 //   text_bench --benchmark_filter=render

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <regex>
 
+#include "actors/data/example_tokens.h"
 #include "graph/testing/node_runner.h"
 #include "tests/actors/fakes.h"
 #include "tests/store/scratch_folder.h"
@@ -209,6 +210,17 @@ TEST_F(LongExample, AnExampleLongerThanSeqLenFails) {
   ASSERT_TRUE(data.run_work().ok());
   const auto group = data.sent<TrajectoryGroup>("group").front();
   EXPECT_EQ(group.members[0].is_failed + group.members[1].is_failed, 1) << "64 fit, 65 do not";
+}
+
+TEST(TokensBound, IsNeverBelowTheTokensOfAByteTokenizer) {
+  const testing::ByteTokenizer tokenizer;
+  for (const std::string text : {"", "abc", " a b ", "\u00e4\u00f6", "a\tb"}) {
+    const auto ids = tokenizer.encode_text(text);
+    ASSERT_TRUE(ids.ok());
+    EXPECT_GE(tokens_bound(text), static_cast<int64_t>(ids->size())) << text;
+  }
+  EXPECT_LE(tokens_bound(std::string(1000, 'a')), 1010)
+      << "a bound that is not far from plain text";
 }
 
 }  // namespace

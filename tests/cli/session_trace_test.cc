@@ -226,6 +226,29 @@ TEST_F(RolloutsStory, TurnsAreWhatWasSampledInOneGo) {
   EXPECT_EQ(trace->turns[4].arrival_s, 0.5);
 }
 
+/// `text` with the key `sample_begins`.
+std::string with_samples(std::string text, const std::string& begins) {
+  return text.insert(text.find("\"versions\""), "\"sample_begins\":" + begins + ",");
+}
+
+TEST_F(RolloutsStory, APromptIsWhatCameBeforeInItsSample) {
+  const auto trace = read_run(with_samples(rollout(7, 0), "[50]"));
+  ASSERT_TRUE(trace.ok()) << trace.error().text();
+  ASSERT_THAT(trace->turns, SizeIs(2));
+  EXPECT_EQ(trace->turns[0].num_prompt_tokens, 40);
+  EXPECT_EQ(trace->turns[1].num_prompt_tokens, 20) << "the second sample begins at token 50";
+  EXPECT_EQ(trace->turns[1].num_completion_tokens, 10);
+  EXPECT_EQ(trace->turns[1].session, trace->turns[0].session);
+}
+
+TEST_F(RolloutsStory, ASampleThatBeginsNowhereIsNamed) {
+  for (const char* begins : {"[80]", "[0]", "[50,50]"})
+    EXPECT_THAT(read_run(with_samples(rollout(7, 0), begins)).error().text(),
+                HasSubstr("of 80 tokens"))
+        << begins;
+  EXPECT_TRUE(read_run(with_samples(rollout(7, 0), "[79]")).ok());
+}
+
 TEST_F(RolloutsStory, AKilledRunMayLeaveHalfALine) {
   const auto trace = read_run(rollout(7, 0) + "{\"rollout\":\"mai");
   ASSERT_TRUE(trace.ok()) << trace.error().text();

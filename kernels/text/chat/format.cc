@@ -297,7 +297,7 @@ std::vector<ChatFormat::Body> ChatFormat::bodies(const RenderedChat& rendered) c
           ends_between(rendered.text, body.last, from) ? std::optional(body.message) : std::nullopt;
     }
     if (!is_answer) others_end = run.end;
-    // Behind its end, a template may repeat a part of an answer, such as the name of a tool.
+    // After its end, a template may repeat a part of an answer, such as the name of a tool.
     if (!is_answer || is_header || ended == message) continue;
     if (is_open)
       bodies.back().last = run.end;
