@@ -80,6 +80,8 @@ std::string rollout_text(const Json& line, bool is_full) {
   text += fmt::format("  reward {}  staleness {}", number_of(line, "reward"),
                       number_of(line, "staleness"));
   if (turns.ok()) text += fmt::format("  {} turn{}", *turns, *turns == 1 ? "" : "s");
+  if (const auto samples = line.get_int("samples"); samples.ok() && *samples > 1)
+    text += fmt::format("  {} samples", *samples);
   text += versions_text(line);
   if (const auto truncated = line.get_bool("truncated"); truncated.ok() && *truncated)
     text += "  truncated";

@@ -68,6 +68,17 @@ TEST_F(Rollouts, ShowTheNewestThatWereTrained) {
   EXPECT_THAT(names({"--count", "1"}), ElementsAre("r5"));
 }
 
+TEST_F(Rollouts, ShowHowManySamplesARolloutHasIfItHasSeveral) {
+  const auto with = [](const std::string& samples) {
+    std::string text = line("r7", "trained", 4, 0.5);
+    return text.insert(1, "\"samples\":" + samples + ",");
+  };
+  write_text(folder_ / "rollouts.jsonl", with("1") + with("3"));
+  const auto end = run({});
+  EXPECT_THAT(end.out, HasSubstr("2 turns  3 samples  versions 1, 2\n"));
+  EXPECT_THAT(end.out, Not(HasSubstr("1 samples")));
+}
+
 TEST_F(Rollouts, ShowTheBestOrTheWorstOfAll) {
   EXPECT_THAT(names({"--best", "--count", "2"}), ElementsAre("r5", "r2"));
   EXPECT_THAT(names({"--worst"}), ElementsAre("r4", "r1", "r5"));
