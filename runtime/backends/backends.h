@@ -22,6 +22,8 @@ struct BackendSetup {
   std::string run_id;                    // of run.json
   ProcessId process{ProcessId::none()};  // the run's process that makes them; none outside a run
   std::function<void(std::string_view)> log;  // receives lines for a person; may be null
+  /// The same for lines of processes outside, such as Python workers.
+  std::function<void(std::string_view)> log_outside;
   /// Joins a weight channel of backend "stream" to the other processes, as the stream with the
   /// number of its resource. Null: there are no other processes.
   std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<StreamChannel>)>

@@ -311,6 +311,9 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   });
   if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
   backends->process = process_;
+  backends->log_outside = [&process_services](std::string_view line) {
+    process_services.log(LogLevel::kWarning, "outside", line);
+  };
   if (connections_ != nullptr) {
     backends->streams_have_news = [this] { connections_->streams_ready(); };
     backends->join_streams = [this](uint32_t stream, std::vector<ProcessId> peers,
