@@ -5,6 +5,7 @@
 #include "actors/decode/decode.h"
 #include "actors/env/env.h"
 #include "actors/gateway/gateway.h"
+#include "actors/judge/judge.h"
 #include "actors/prefill/prefill.h"
 #include "actors/rollout/rollout.h"
 #include "actors/router/router.h"
@@ -14,9 +15,9 @@ namespace primerl {
 
 std::vector<Contract> actor_catalog() {
   return {
-      Broadcaster::contract(), Data::contract(),    Decode::contract(),
-      Env::contract(),         Gateway::contract(), Prefill::contract(),
-      Rollout::contract(),     Router::contract(),  Trainer::contract(),
+      Broadcaster::contract(), Data::contract(),    Decode::contract(),  Env::contract(),
+      Gateway::contract(),     Judge::contract(),   Prefill::contract(), Rollout::contract(),
+      Router::contract(),      Trainer::contract(),
   };
 }
 

@@ -53,6 +53,7 @@ void add_owned(Plan& plan, PlanGroup& group, const PlanInstance& instance) {
   if (plan.node(instance.node).contract->thread_class == ThreadClass::kOwnThread)
     group.own_thread = true;
   for (const int32_t resource : instance.resources) {
+    if (resource < 0) continue;
     const auto& used = plan.resources[static_cast<size_t>(resource)];
     if (!is_exclusive(used.kind)) continue;
     if (used.contract != nullptr && used.contract->computes) group.own_thread = true;
@@ -91,6 +92,7 @@ void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
       // Instances of one node that uses an engine also share its thread.
       const bool owns =
           std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
+            if (used < 0) return false;
             const auto& kind = plan.resources[static_cast<size_t>(used)].kind;
             return is_exclusive(kind) && kind != Outside::kResourceKind;
           });

@@ -27,6 +27,7 @@ std::string traits_of(const Plan& plan, const PlanNode& node) {
   if (node.replicas > 1) traits.push_back(fmt::format("{} replicas", node.replicas));
   if (node.contract->thread_class == ThreadClass::kOwnThread) traits.push_back("own thread");
   for (const int32_t resource : plan.instance(node.instances.front()).resources) {
+    if (resource < 0) continue;
     const auto& used = plan.resources[static_cast<size_t>(resource)];
     traits.push_back(used.kind == used.name ? used.name
                                             : fmt::format("{} {}", used.kind, used.name));

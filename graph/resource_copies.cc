@@ -25,6 +25,7 @@ class ResourceCopies {
 
   int32_t find(const DraftNode& node, size_t use, uint32_t process) const {
     const int32_t target = node.uses[use];
+    if (target < 0) return -1;  // an engine without a weight channel
     if (node.contract->resources[use].kind == kTokenizerKind)
       return tokenizers_.at({target, process});
     const auto* resource = &draft_.resources[static_cast<size_t>(target)];

@@ -6,8 +6,8 @@ namespace primerl {
 
 Status EngineUser::start(Resources& resources) {
   engine_ = &resources.get<Engine>("engine");
-  weights_ = &resources.get<WeightChannel>("weights");
-  RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
+  weights_ = resources.get_if<WeightChannel>("weights");
+  if (weights_ != nullptr) RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
   if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
   return ok();
 }
@@ -26,6 +26,7 @@ Status EngineUser::on_peer(const PeerEvent& event) {
 }
 
 Status EngineUser::on_update(const PolicyUpdate& update) {
+  CHECK(weights_ != nullptr, "check_weights() refuses updates of a frozen engine");
   const auto& delivery = services().delivery();
   const WeightsKey key{delivery.tenant};
   coming_[key] = Coming{update.version, delivery.ref};

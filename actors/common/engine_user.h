@@ -5,8 +5,8 @@
 ///
 /// Every update is answered with one PolicyApplied, also when it fails. While an update waits for
 /// its bytes, or until the engine has prepared them, a newer update of the same key replaces it.
-/// Keys do not wait for each other. One handler call applies at most one of them. Threads: the
-/// engine's.
+/// Keys do not wait for each other. One handler call applies at most one of them. A node with
+/// `weights = "none"` has no channel: its engine is frozen. Threads: the engine's.
 #pragma once
 
 #include <map>
@@ -29,7 +29,8 @@ inline constexpr Duration kWeightsRetry = Duration::milliseconds(20);
 inline constexpr Duration kPreparedRetry = Duration::milliseconds(1);
 inline constexpr int32_t kPreparationsMax = 60'000;
 
-/// An actor with the resources "engine" and "weights" and a timer "weights" for take_weights().
+/// An actor with the resources "engine" and "weights" (may be none) and a timer "weights" for
+/// take_weights().
 class EngineUser : public Actor {
  public:
   Status start(Resources& resources) override;
@@ -75,8 +76,8 @@ class EngineUser : public Actor {
   Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                         Coming& coming);
 
-  WeightChannel* weights_ = nullptr;
-  TenantSlot load_tenant_;  // any tenant: a load concerns all of them
+  WeightChannel* weights_ = nullptr;  // null: the engine is frozen
+  TenantSlot load_tenant_;            // any tenant: a load concerns all of them
   // Touched only by handlers.
   VersionsByKey applied_;
   std::map<WeightsKey, Coming> coming_;

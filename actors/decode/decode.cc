@@ -18,7 +18,9 @@ constexpr Duration kHeldSignEvery = Duration::seconds(1);
 Contract Decode::contract() {
   return ContractOf<Decode, DecodeOptions>("decode", "decodes sequences and answers requests")
       .uses<Engine>("engine", &DecodeOptions::engine, "the engine it runs")
-      .uses<WeightChannel>("weights", &DecodeOptions::weights, "where new weights come from")
+      .uses<WeightChannel>("weights", &DecodeOptions::weights,
+                           "where new weights come from; \"none\": the engine keeps those of its "
+                           "model folder")
       .in("request", &Decode::on_request, "a prompt whose KV is complete", handles_of("engine"))
       .in("abort", &Decode::on_abort, "a cancelled request", optional_port())
       .in("update", &Decode::on_update, "a new policy version", optional_port(), latest_wins())

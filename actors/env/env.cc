@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "actors/env/rewards/judge.h"
 #include "actors/env/scripted_environment.h"
 
 namespace primerl {
@@ -12,6 +13,30 @@ bool is_longer(const EnvironmentStep& step, int64_t bytes_max) {
   size_t size = step.text.size();
   for (const ChatMessage& message : step.messages) size += text_of(message).size();
   return std::cmp_greater(size, bytes_max);
+}
+
+/// Questions of the rewards of one trajectory.
+int64_t judge_questions_of(std::span<const Tenant> tenants) {
+  int64_t most = 0;
+  for (const Tenant& tenant : tenants) most = std::max(most, num_judges(tenant));
+  return most;
+}
+
+Amount judge_questions(int64_t num_trajectories) {
+  return {[num_trajectories](const void*, std::span<const Tenant> tenants) {
+            return num_trajectories * judge_questions_of(tenants);
+          },
+          fmt::format("{} * judges of a tenant", num_trajectories)};
+}
+
+Amount judge_scores_in_flight() {
+  return {[](const void*, std::span<const Tenant> tenants) {
+            int64_t most = 1;
+            for (const Tenant& tenant : tenants)
+              most = std::max(most, tenant.inflight_max * num_judges(tenant));
+            return most;
+          },
+          "max_inflight * judges of a tenant"};
 }
 
 }  // namespace
@@ -29,10 +54,15 @@ Contract Env::contract() {
               "a task with a longer prompt fails")
       .in("action", &Env::on_action, "the policy's text of one turn",
           refuse_with(&Env::refuse_action))
+      .in("score", &Env::on_score, "the judge's answer to a question", optional_port(),
+          at_most(judge_scores_in_flight()))
       .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
       .out("observation", &Env::observation_,
            "the answer to one action, with the reward at the end", recorded(),
            work_burst(static_cast<int64_t>(kOutsideAnswersMax)))
+      .out("question", &Env::question_, "an answer that a model of the graph scores",
+           optional_port(), recorded(), burst(judge_questions(1)),
+           work_burst(judge_questions(static_cast<int64_t>(kOutsideAnswersMax))))
       .scripted([](const EnvOptions& options) -> std::unique_ptr<Actor> {
         return std::make_unique<Env>(options, make_scripted_environment());
       })
@@ -63,7 +93,7 @@ Status Env::start(Resources& resources) {
   pools_ = outside_of(services().tenant(tenant_));
   outside_ = resources.get_if<Outside>("outside");
   CHECK(!pools_.asks() || outside_ != nullptr, "a tenant that asks outside has no resource for it");
-  return make_judges();
+  return make_scorers();
 }
 
 Result<EnvironmentTask> Env::task_of(uint64_t ordinal) {
@@ -127,7 +157,7 @@ Result<EnvironmentStep> Env::judge(const EnvironmentTask& task, Worlds::Played& 
   const auto alive = [this] { (void)services().progress(); };
   ASSIGN_OR_RETURN(auto step, Worlds::play(
                                   played, [&] { return environment_->begin(task); }, alive));
-  if (step.done && judges_.empty() && !std::isfinite(step.reward))
+  if (step.done && scorers_.empty() && !std::isfinite(step.reward))
     return error(Code::kInvalid, "the environment gave the reward {} for task {}", step.reward,
                  played.ordinal)
         .note("a reward is a finite number");
@@ -184,7 +214,7 @@ Status Env::on_action(const Action& action) {
   }
   ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
   ASSIGN_OR_RETURN(auto step, judge(task, *played));
-  if (!step.done || judges_.empty()) {
+  if (!step.done || scorers_.empty()) {
     if (step.done) forget(action.trajectory);
     send_step(action.trajectory, judging, std::move(step));
     return ok();

@@ -2,13 +2,16 @@
 /// environment and its rewards. If the node has replicas, the first gives the tasks and the others
 /// judge.
 ///
-///            [ env ]  -> task
+///            [ env ]  -> task, question
 ///   action ~~~>       ~~~> observation
+///   score  ~~~>
 ///
 /// An environment of this process is called in the handler: each replica serves one rollout at a
 /// time, so no rollout waits for another one's environment. An environment or a reward outside of
 /// the process (outside.h) is asked, and its answer is received in a work call: one replica serves
-/// all rollouts.
+/// all rollouts. A reward that a model of the graph gives is asked over `question`. The observation
+/// leaves when all scores are here, failed ones included, so that no more questions are open than
+/// rollouts in flight have rewards.
 ///
 /// Threads: own thread (an environment may block). State: the next ordinal, the actions of
 /// unfinished trajectories, and what was asked; everything else follows from these. Order: ordinals
@@ -26,6 +29,7 @@
 #include "actors/env/outside_calls.h"
 #include "actors/env/reward.h"
 #include "actors/env/worlds.h"
+#include "actors/messages/judge.h"
 #include "actors/messages/rollout.h"
 #include "graph/contract.h"
 #include "graph/outside.h"
@@ -64,11 +68,12 @@ class Env final : public Actor {
     uint64_t cause = 0;          // step of this group that got the action
     std::vector<double> scores;  // of each reward
     uint32_t num_missing = 0;    // scores that have not come
+    std::string fault;           // of the first score that failed
     template <class F>
     static void fields(F& f) {
       f("ordinal", &Judging::ordinal)("attempt", &Judging::attempt)("turn", &Judging::turn)(
-          "cause", &Judging::cause)("scores", &Judging::scores)("num_missing",
-                                                                &Judging::num_missing);
+          "cause", &Judging::cause)("scores", &Judging::scores)(
+          "num_missing", &Judging::num_missing)("fault", &Judging::fault);
     }
   };
   /// The use of an answer: a task, a step, the score of a reward, or the task of an evaluation.
@@ -90,13 +95,17 @@ class Env final : public Actor {
       f("is_here", &Coming::is_here)("task", &Coming::task);
     }
   };
-  struct Judge {
-    std::unique_ptr<Reward> reward;  // null: outside
+  /// One reward of the tenant.
+  struct Scorer {
+    enum class Kind : uint8_t { kHere, kOutside, kModel, kRehearsed };
+    Kind kind = Kind::kHere;
+    std::unique_ptr<Reward> reward;  // for kHere
     double weight = 1;
   };
 
   // env.cc
   Status on_action(const Action& action);
+  Status on_score(const JudgeScore& score);
   void refuse_action(const Action& action, const Error& error);
   /// Answers an action that asks for the task of an evaluation.
   Status on_first(const Action& action);
@@ -110,18 +119,22 @@ class Env final : public Actor {
   void send_fault(uint64_t trajectory, const Judging& judging, const Error& error);
 
   // env_outside.cc
-  Status make_judges();
+  Status make_scorers();
   bool is_asked_outside() const { return pools_.environment >= 0; }
   /// The trajectory has ended.
   void forget(uint64_t trajectory);
   Status ask(Asked asked, OutsideCall call);
   Result<bool> send_asked_tasks();
   Status ask_step(uint64_t trajectory, const Worlds::Played& played, int32_t first_turn);
+  uint64_t next_call();
   void receive_answers();
+  /// The trajectory fails with `error`, if it is not answered yet.
+  void fail_judging(uint64_t trajectory, const Error& error);
   Status on_answer(const Asked& asked, const OutsideAnswer& answer);
   Status on_task_answer(uint64_t ordinal, const OutsideAnswer& answer);
   Status on_step_answer(uint64_t trajectory, const OutsideAnswer& answer);
-  Status on_score_answer(const Asked& asked, const OutsideAnswer& answer);
+  /// Adds a score, or notes why there is none; the last one sends the result.
+  Status add_score(const Asked& asked, const Result<double>& score);
   /// Scores a trajectory that its environment has ended, or asks for scores, and sends the result
   /// if none is missing.
   Status score(uint64_t trajectory, const EnvironmentTask& task, const Worlds::Played& played,
@@ -141,17 +154,18 @@ class Env final : public Actor {
   Outside* outside_ = nullptr;  // null: nothing is asked outside
   // Touched only by handlers.
   std::unique_ptr<Environment> environment_;  // null: outside
-  std::vector<Judge> judges_;                 // empty: the environment's own reward is used
+  std::vector<Scorer> scorers_;               // empty: the environment's own reward is used
   uint64_t next_ordinal_ = 0;
   int64_t num_task_faults_ = 0;  // in a row
   bool is_draining_ = false;
   Worlds worlds_;                        // destroyed before their environment
   std::map<uint64_t, Judging> judging_;  // by trajectory
-  std::map<uint64_t, Asked> asked_;      // by call; at most kOutsideCallsMax
+  std::map<uint64_t, Asked> asked_;      // by call or question; at most kOutsideCallsMax calls
   std::map<uint64_t, Coming> coming_;    // by ordinal; at most kTasksAheadMax
   uint32_t num_asked_ = 0;               // by this handler
   Out<Task> task_;
   Out<Observation> observation_;
+  Out<JudgeQuestion> question_;
 };
 
 }  // namespace primerl

@@ -1,4 +1,4 @@
-// What Env asks outside of the process, and how it uses the answers.
+// Questions of Env to processes outside and to a judge, and how it uses the answers.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -6,6 +6,7 @@
 #include "actors/env/env.h"
 #include "actors/env/environments/catalog.h"
 #include "actors/env/rewards/catalog.h"
+#include "actors/env/rewards/judge.h"
 
 namespace primerl {
 namespace {
@@ -24,22 +25,31 @@ Error fault_of(const OutsideAnswer& answer) {
 }  // namespace
 
 /// In a rehearsal the environment exists already. Rewards of this process read a real answer, so
-/// they are left out then.
-Status Env::make_judges() {
+/// the environment's own reward is used instead of them.
+Status Env::make_scorers() {
   const Tenant& tenant = services().tenant(tenant_);
   const bool is_rehearsal = environment_ != nullptr;
   if (!is_rehearsal && !is_asked_outside()) {
     ASSIGN_OR_RETURN(environment_, make_environment(tenant.environment));
   }
+  using Kind = Scorer::Kind;
   for (size_t i = 0; i < tenant.rewards.size(); ++i) {
-    Judge& judge = judges_.emplace_back();
-    judge.weight = tenant.rewards[i].weight;
-    if (pools_.rewards[i] >= 0) continue;
-    ASSIGN_OR_RETURN(judge.reward, make_reward(tenant.rewards[i]));
+    const TenantReward& reward = tenant.rewards[i];
+    Scorer& scorer = scorers_.emplace_back();
+    scorer.weight = reward.weight;
+    if (is_judge(reward) && question_.targets(tenant_).empty())
+      return error(Code::kInvalid, "reward '{}' asks a judge, but 'question' is not connected",
+                   reward.label)
+          .note(
+              "add the nodes judge, judge_router, judge_prefill and judge_decode with their edges, "
+              "or remove [edges]: then they are implied");
+    scorer.kind = is_judge(reward)         ? Kind::kModel
+                  : pools_.rewards[i] >= 0 ? Kind::kOutside
+                  : is_rehearsal           ? Kind::kRehearsed
+                                           : Kind::kHere;
+    if (scorer.kind != Kind::kHere) continue;
+    ASSIGN_OR_RETURN(scorer.reward, make_reward(reward));
   }
-  if (is_rehearsal && std::any_of(judges_.begin(), judges_.end(),
-                                  [](const Judge& judge) { return judge.reward != nullptr; }))
-    judges_.clear();
   return ok();
 }
 
@@ -57,8 +67,10 @@ uint32_t Env::seed_of(uint64_t ordinal) const {
       services().random(tenant_, is_row ? "evaluation task" : "task", number).next() >> 32);
 }
 
+uint64_t Env::next_call() { return (services().delivery().ref.step << kCallBits) + num_asked_++; }
+
 Status Env::ask(Asked asked, OutsideCall call) {
-  call.id = (services().delivery().ref.step << kCallBits) + num_asked_++;
+  call.id = next_call();
   const uint64_t id = call.id;
   RETURN_IF_ERROR(outside_->ask(std::move(call)));
   asked_.emplace(id, asked);
@@ -107,14 +119,33 @@ void Env::receive_answers() {
     if (found == asked_.end()) continue;  // its rollout has failed already
     const Asked asked = found->second;
     asked_.erase(found);
-    if (const Status used = on_answer(asked, answer); !used.ok()) {
-      const auto judging = judging_.find(asked.of);
-      if (judging == judging_.end()) continue;
-      const Judging failed = std::move(judging->second);
-      judging_.erase(judging);
-      send_fault(asked.of, failed, used.error());
-    }
+    if (const Status used = on_answer(asked, answer); !used.ok())
+      fail_judging(asked.of, used.error());
   }
+}
+
+void Env::fail_judging(uint64_t trajectory, const Error& error) {
+  const auto judging = judging_.find(trajectory);
+  if (judging == judging_.end()) return;
+  const Judging failed = std::move(judging->second);
+  judging_.erase(judging);
+  send_fault(trajectory, failed, error);
+}
+
+Status Env::on_score(const JudgeScore& score) {
+  const auto found = asked_.find(score.question);
+  if (found == asked_.end()) {
+    services().count("scores_unknown", 1);
+    return ok();
+  }
+  const Asked asked = found->second;
+  asked_.erase(found);
+  if (!judging_.contains(asked.of)) return ok();
+  const Status used =
+      add_score(asked, score.fault.empty() ? Result<double>(score.score)
+                                           : Result<double>(Error(Code::kInvalid, score.fault)));
+  if (!used.ok()) fail_judging(asked.of, used.error());
+  return ok();
 }
 
 Status Env::on_answer(const Asked& asked, const OutsideAnswer& answer) {
@@ -122,7 +153,8 @@ Status Env::on_answer(const Asked& asked, const OutsideAnswer& answer) {
   if (!judging_.contains(asked.of)) return ok();
   if (asked.kind == Asked::Kind::kFirst) return on_first_answer(asked.of, answer);
   if (asked.kind == Asked::Kind::kStep) return on_step_answer(asked.of, answer);
-  return on_score_answer(asked, answer);
+  return add_score(asked, answer.end == OutsideEnd::kDone ? read_score(answer.body)
+                                                          : Result<double>(fault_of(answer)));
 }
 
 Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
@@ -188,9 +220,9 @@ Status Env::on_step_answer(uint64_t trajectory, const OutsideAnswer& answer) {
     send_step(trajectory, judging, std::move(read.step));
     return ok();
   }
-  if (!judges_.empty())
-    return score(trajectory, {.prompt = "", .answer = std::move(read.answer)}, *played,
-                 read.step.reward);
+  if (!scorers_.empty())
+    return score(trajectory, {.prompt = std::move(read.prompt), .answer = std::move(read.answer)},
+                 *played, read.step.reward);
   const Judging judging = std::move(judging_.at(trajectory));
   judging_.erase(trajectory);
   forget(trajectory);
@@ -200,36 +232,58 @@ Status Env::on_step_answer(uint64_t trajectory, const OutsideAnswer& answer) {
 
 Status Env::score(uint64_t trajectory, const EnvironmentTask& task, const Worlds::Played& played,
                   double given) {
+  using Kind = Scorer::Kind;
   Judging& judging = judging_.at(trajectory);
-  judging.scores.assign(judges_.size(), 0);
+  judging.scores.assign(scorers_.size(), 0);
   // Those of this process first: if one fails, nothing was asked.
-  for (size_t i = 0; i < judges_.size(); ++i) {
-    if (judges_[i].reward == nullptr) continue;
-    ASSIGN_OR_RETURN(judging.scores[i], judges_[i].reward->score(task, played.texts, given));
+  for (size_t i = 0; i < scorers_.size(); ++i) {
+    if (scorers_[i].kind == Kind::kRehearsed) judging.scores[i] = given;
+    if (scorers_[i].kind != Kind::kHere) continue;
+    ASSIGN_OR_RETURN(judging.scores[i], scorers_[i].reward->score(task, played.texts, given));
   }
-  for (size_t i = 0; i < judges_.size(); ++i) {
-    if (judges_[i].reward != nullptr) continue;
+  const auto asked_for = [&](size_t i) {
+    return Asked{Asked::Kind::kScore, trajectory, static_cast<uint32_t>(i)};
+  };
+  for (size_t i = 0; i < scorers_.size(); ++i) {
+    if (scorers_[i].kind != Kind::kOutside) continue;
     OutsideCall call;
     call.pool = static_cast<uint32_t>(pools_.rewards[i]);
     call.body = reward_body(task, played.texts, given, played.messages);
-    RETURN_IF_ERROR(
-        ask({Asked::Kind::kScore, trajectory, static_cast<uint32_t>(i)}, std::move(call)));
+    RETURN_IF_ERROR(ask(asked_for(i), std::move(call)));
+    ++judging.num_missing;
+  }
+  const Tenant& tenant = services().tenant(tenant_);
+  for (size_t i = 0; i < scorers_.size(); ++i) {
+    if (scorers_[i].kind != Kind::kModel) continue;
+    const uint64_t id = next_call();
+    asked_.emplace(id, asked_for(i));
+    question_.send(
+        {.question = id,
+         .reward = static_cast<uint32_t>(i),
+         .messages = judge_question(judge_options_of(tenant.rewards[i]), task, played.texts)},
+        for_tenant(tenant_)
+            .answering({services().self(), judging.cause})
+            .to_origin_of(services().self()));
     ++judging.num_missing;
   }
   return judging.num_missing == 0 ? send_scored(trajectory) : ok();
 }
 
-Status Env::on_score_answer(const Asked& asked, const OutsideAnswer& answer) {
-  if (answer.end != OutsideEnd::kDone) return fault_of(answer);
+Status Env::add_score(const Asked& asked, const Result<double>& score) {
   Judging& judging = judging_.at(asked.of);
-  ASSIGN_OR_RETURN(judging.scores[asked.reward], read_score(answer.body));
-  return --judging.num_missing == 0 ? send_scored(asked.of) : ok();
+  if (score.ok())
+    judging.scores[asked.reward] = *score;
+  else if (judging.fault.empty())
+    judging.fault = score.error().text();
+  if (--judging.num_missing > 0) return ok();
+  if (!judging.fault.empty()) return Error(Code::kInvalid, judging.fault);
+  return send_scored(asked.of);
 }
 
 Status Env::send_scored(uint64_t trajectory) {
   const Judging& scored = judging_.at(trajectory);
   double reward = 0;
-  for (size_t i = 0; i < judges_.size(); ++i) reward += judges_[i].weight * scored.scores[i];
+  for (size_t i = 0; i < scorers_.size(); ++i) reward += scorers_[i].weight * scored.scores[i];
   if (!std::isfinite(reward))
     return error(Code::kInvalid, "the tenant's reward gave the reward {} for task {}", reward,
                  scored.ordinal)

@@ -104,6 +104,7 @@ Result<OutsideStep> read_step(const std::string& body) {
   ASSIGN_OR_RETURN(answer.step.text, text_or_none(json, "text"));
   ASSIGN_OR_RETURN(answer.step.messages, messages_at(json));
   ASSIGN_OR_RETURN(answer.answer, text_or_none(json, "answer"));
+  ASSIGN_OR_RETURN(answer.prompt, text_or_none(json, "prompt"));
   if (answer.step.done) {
     ASSIGN_OR_RETURN(answer.step.reward, number_at(json, "reward"));
   }

@@ -1,6 +1,7 @@
 #include "actors/messages/catalog.h"
 
 #include "actors/messages/generation.h"
+#include "actors/messages/judge.h"
 #include "actors/messages/load.h"
 #include "actors/messages/policy.h"
 #include "actors/messages/rollout.h"
@@ -13,6 +14,7 @@ std::vector<const MessageType*> message_catalog() {
       &message_type<Cancel>(),          &message_type<Completion>(),
       &message_type<EngineHold>(),      &message_type<EngineLoad>(),
       &message_type<GenerateRequest>(), &message_type<GroupEnded>(),
+      &message_type<JudgeQuestion>(),   &message_type<JudgeScore>(),
       &message_type<Observation>(),     &message_type<PolicyApplied>(),
       &message_type<PolicyLive>(),      &message_type<PolicyUpdate>(),
       &message_type<PrefillDone>(),     &message_type<Task>(),

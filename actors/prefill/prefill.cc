@@ -29,7 +29,9 @@ Contract Prefill::contract() {
   using O = PrefillOptions;
   return ContractOf<Prefill, O>("prefill", "computes the KV of prompts")
       .uses<Engine>("engine", &O::engine, "the engine that computes the prompts")
-      .uses<WeightChannel>("weights", &O::weights, "where new weights come from")
+      .uses<WeightChannel>("weights", &O::weights,
+                           "where new weights come from; \"none\": the engine keeps those of its "
+                           "model folder")
       .option("lease", &O::lease, above(0),
               "how long a finished prompt's KV waits for decode before it is freed")
       .option("session_tokens_max", &O::session_tokens_max,

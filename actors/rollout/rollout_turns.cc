@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/common/group_bytes.h"
+#include "actors/env/rewards/judge.h"
 #include "actors/rollout/rollout.h"
 #include "kernels/engine/kept_sets.h"
 #include "kernels/engine/stop_rule.h"
@@ -183,7 +184,9 @@ void Rollout::take_tokens(MemberId member_id, const Completion& completion) {
 void Rollout::begin_environment_time(MemberId member_id, int64_t num_calls) {
   Member& member = member_at(member_id);
   unwatch(member_id);
-  member.environment_deadline = services().now() + tenant().environment_timeout * num_calls;
+  // A judge has a deadline of its own; its error says more than this one.
+  member.environment_deadline =
+      services().now() + tenant().environment_timeout * num_calls + judge_time(tenant());
   watch(member_id);
 }
 

@@ -94,7 +94,11 @@ void read_facts(DraftModel& model, Draft& draft) {
   };
   std::error_code fault;
   if (!fs::exists(model.path, fault)) {
-    report("its folder does not exist").note(fmt::format("looked for '{}'", model.path));
+    report("its folder does not exist")
+        .note(fmt::format("looked for '{}'", model.path))
+        .suggest(
+            "put a Hugging Face folder there; `primerl-graph model fetch smollm2-135m-instruct "
+            "DIR` makes one of a small chat model");
     return;
   }
   if (!fs::is_directory(model.path, fault)) {

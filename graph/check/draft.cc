@@ -20,6 +20,20 @@ bool is_exclusive(std::string_view resource_kind) {
   return resource_kind != kTokenizerKind && resource_kind != kWeightChannelKind;
 }
 
+bool has_no_weights(const DraftNode& node) {
+  return node.contract != nullptr && node.options != nullptr &&
+         std::ranges::any_of(node.contract->resources, [&](const ResourceUse& use) {
+           return use.kind == kWeightChannelKind && use.reference(node.options.get()) == kNoWeights;
+         });
+}
+
+bool is_frozen(const Draft& draft, const DraftResource& resource) {
+  return resource.common.kind == "engine" && !resource.users.empty() &&
+         std::ranges::all_of(resource.users, [&](int32_t user) {
+           return has_no_weights(draft.nodes[static_cast<size_t>(user)]);
+         });
+}
+
 bool is_here(const Draft& draft, const DraftNode& node) {
   return node.place < 0 || draft.places.empty() ||
          !draft.places[static_cast<size_t>(node.place)].is_elsewhere();

@@ -107,6 +107,13 @@ struct Draft {
 bool is_exclusive(std::string_view resource_kind);
 inline constexpr std::string_view kTokenizerKind = "tokenizer";
 inline constexpr std::string_view kWeightChannelKind = "weight_channel";
+/// `weights = "none"` of a node that uses an engine: the engine keeps the weights of its folder.
+inline constexpr std::string_view kNoWeights = "none";
+
+/// Whether the node writes `weights = "none"`.
+bool has_no_weights(const DraftNode& node);
+/// Whether all users of the engine write `weights = "none"`: it is a judge, not the policy.
+bool is_frozen(const Draft& draft, const DraftResource& resource);
 
 /// The bound that a contract gives a feedback edge, e.g. "max_inflight" of its input; empty = none.
 struct FeedbackNumber {

@@ -5,6 +5,7 @@
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
+#include "graph/frozen.h"
 
 namespace primerl {
 namespace {
@@ -111,12 +112,14 @@ void check_limits(Draft& draft) {
 
 void count_memory(Draft& draft) {
   const auto tenants = draft.tenant_values();
+  const auto without = without_adapters(tenants);
   for (auto& resource : draft.resources) {
     const int32_t index = model_of(draft, resource);
     if (resource.contract == nullptr || !resource.contract->memory || index < 0) continue;
     const DraftModel& model = draft.models[static_cast<size_t>(index)];
     if (!model.facts) continue;
-    auto parts = resource.contract->memory(resource.options.get(), model.path, tenants);
+    auto parts = resource.contract->memory(resource.options.get(), model.path,
+                                           is_frozen(draft, resource) ? without : tenants);
     // check_models() reports a model that cannot be read.
     if (parts.ok()) resource.memory = std::move(parts).value();
   }

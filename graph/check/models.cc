@@ -40,13 +40,27 @@ std::map<int32_t, std::string> tokenizer_readers(const Draft& draft) {
   return readers;
 }
 
+/// Whether texts of the tokenizer never become tokens of the resource: a judge has a tokenizer of
+/// its own.
+bool are_apart(const Draft& draft, const DraftModel& tokenizer, const DraftResource& resource) {
+  const auto is_of_tokenizer = [&](const DraftResource& each) {
+    return each.model >= 0 && &draft.models[static_cast<size_t>(each.model)] == &tokenizer;
+  };
+  if (is_of_tokenizer(resource)) return false;
+  return is_frozen(draft, resource) ||
+         std::ranges::any_of(draft.resources, [&](const DraftResource& each) {
+           return is_of_tokenizer(each) && is_frozen(draft, each);
+         });
+}
+
 /// Reports token ids of the tokenizer that are not in the vocabulary of a model on this machine.
 /// One finding per pair of models.
 void check_ids(Draft& draft, const DraftModel& tokenizer, const TokenizerFacts& facts) {
   std::set<int32_t> seen;
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.contract->needs_model || resource.model < 0 ||
-        !is_used_here(draft, resource) || !seen.insert(resource.model).second)
+        !is_used_here(draft, resource) || are_apart(draft, tokenizer, resource) ||
+        !seen.insert(resource.model).second)
       continue;
     const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
     const int64_t rows = model.facts ? model.facts->vocab_size : 0;

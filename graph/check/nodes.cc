@@ -19,6 +19,12 @@ void find_actor(DraftNode& node, Draft& draft) {
   suggest_name(found, node.common.actor, known);
 }
 
+/// An engine may do without a weight channel: it keeps the weights of its model folder.
+bool may_lack_weights(const DraftNode& node) {
+  return std::ranges::any_of(node.contract->resources,
+                             [](const ResourceUse& use) { return use.kind == "engine"; });
+}
+
 /// Checks options that name something in the graph, and fills in those that are left out.
 void resolve_references(DraftNode& node, Draft& draft) {
   const std::string what = fmt::format("node '{}'", node.spec->name);
@@ -32,6 +38,8 @@ void resolve_references(DraftNode& node, Draft& draft) {
       if (model < 0) continue;
       draft.models[static_cast<size_t>(model)].is_named = true;
       name = draft.models[static_cast<size_t>(model)].spec->name;
+    } else if (kind == "resource:weight_channel" && name == kNoWeights && may_lack_weights(node)) {
+      continue;
     } else if (kind.rfind("resource:", 0) == 0) {
       const int32_t resource =
           find_resource_index(draft, name, kind.substr(9), span, what, field.name);
@@ -90,9 +98,12 @@ void bind_node(DraftNode& node, int32_t index, Draft& draft) {
            std::ranges::find(kCommon, entry.key) == kCommon.end();
   });
   node.options = options.make ? options.make() : nullptr;
+  const size_t num_errors = draft.diagnostics.num_errors();
   options.bind(table, what, kCommon, node.options.get(), draft.diagnostics);
   node_options().bind(table, what, options.names(), &node.common, draft.diagnostics);
   resolve_files(options, table, node.options.get(), what, draft);
+  if (draft.diagnostics.num_errors() == num_errors)
+    note_digests(options, table, node.options.get(), draft);
   resolve_references(node, draft);
   resolve_uses(node, index, draft);
 }

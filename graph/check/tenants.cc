@@ -186,10 +186,23 @@ void check_inflight(Draft& draft) {
 
 namespace {
 
+/// Whether only frozen engines compute the model: no trajectory of a tenant goes there.
+bool is_only_of_judges(const Draft& draft, const DraftModel& model) {
+  bool has_frozen = false;
+  for (const auto& resource : draft.resources) {
+    if (resource.model < 0 || &draft.models[static_cast<size_t>(resource.model)] != &model)
+      continue;
+    if (!is_frozen(draft, resource)) return false;
+    has_frozen = true;
+  }
+  return has_frozen;
+}
+
 void check_model_lengths(Draft& draft) {
   const DraftModel* shortest = nullptr;
   for (const auto& model : draft.models) {
     if (!model.is_named || !model.facts || model.facts->max_position_embeddings <= 0) continue;
+    if (is_only_of_judges(draft, model)) continue;
     if (shortest == nullptr ||
         model.facts->max_position_embeddings < shortest->facts->max_position_embeddings)
       shortest = &model;
@@ -218,6 +231,7 @@ void check_resource_lengths(Draft& draft) {
   for (auto& tenant : draft.tenants)
     for (const auto& resource : draft.resources) {
       const int64_t limit = integer_option(resource, "max_sequence_tokens").value_or(0);
+      if (is_frozen(draft, resource)) continue;
       if (limit <= 0 || tenant.tenant.seq_len <= limit) continue;
       if (!tenant.seq_len_is_written) {
         tenant.tenant.seq_len = limit;
@@ -310,7 +324,7 @@ void check_demands(Draft& draft) {
 void check_sequence_room(Draft& draft) {
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.contract->sequence_limit ||
-        resource.users.empty())
+        resource.users.empty() || is_frozen(draft, resource))
       continue;
     const auto* model =
         resource.model >= 0 ? &draft.models[static_cast<size_t>(resource.model)] : nullptr;

@@ -8,6 +8,8 @@
 namespace primerl {
 namespace {
 
+constexpr std::string_view kWeightChannelUse = "weights";  // the option of prefill and decode
+
 bool uses(const DraftResource& resource, int32_t node) {
   return std::find(resource.users.begin(), resource.users.end(), node) != resource.users.end();
 }
@@ -75,9 +77,38 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
       .suggest(fmt::format("write model = \"{}\"", trained->spec->name));
 }
 
+/// A frozen engine gets no new weights, and all its nodes say so.
+void check_frozen(Draft& draft) {
+  for (const auto& node : draft.nodes) {
+    if (!has_no_weights(node)) continue;
+    const Span span = value_span(*node.spec, kWeightChannelUse);
+    for (const auto& edge : draft.edges) {
+      if (!edge.is_whole() || &draft.nodes[static_cast<size_t>(edge.to)] != &node) continue;
+      if (node.contract->inputs[static_cast<size_t>(edge.input)].name != "update") continue;
+      draft.diagnostics
+          .error("G087", span, "node '{}' has no weight channel, but '{}' sends it new weights",
+                 node.spec->name, draft.nodes[static_cast<size_t>(edge.from)].spec->name)
+          .suggest("remove the edge, or name a weight channel");
+    }
+  }
+  for (const auto& resource : draft.resources) {
+    if (resource.common.kind != "engine" || is_frozen(draft, resource)) continue;
+    for (const int32_t user : resource.users) {
+      const auto& node = draft.nodes[static_cast<size_t>(user)];
+      if (!has_no_weights(node)) continue;
+      draft.diagnostics
+          .error("G087", value_span(*node.spec, kWeightChannelUse),
+                 "node '{}' has no weight channel, but other nodes of engine '{}' have one",
+                 node.spec->name, resource.spec->name)
+          .suggest("write weights = \"none\" for all nodes of an engine, or for none");
+    }
+  }
+}
+
 }  // namespace
 
 void check_weights(Draft& draft) {
+  check_frozen(draft);
   for (const auto& channel : draft.resources) {
     if (channel.common.kind != kWeightChannelKind) continue;
     const auto joins = [&](const DraftResource& resource, bool is_learner) {

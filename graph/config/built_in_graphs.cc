@@ -68,6 +68,47 @@ feedback = [
 ]
 )";
 
+constexpr std::string_view kJudgeResource = R"([resource.judge]
+kind = "engine"
+)";
+
+constexpr std::string_view kJudgeNode = R"(
+[node.judge]
+actor = "judge"
+per_tenant = true
+)";
+
+constexpr std::string_view kJudgeLoop = R"([node.judge_router]
+actor = "router"
+[node.judge_prefill]
+actor = "prefill"
+engine = "judge"
+weights = "none"
+[node.judge_decode]
+actor = "decode"
+engine = "judge"
+weights = "none"
+
+[edges]
+forward = [
+  "env.question            -> judge.question",
+  "judge.generate          -> judge_router.generate",
+  "judge_router.prefill    -> judge_prefill.request",
+  "judge_prefill.done      -> judge_decode.request",
+]
+feedback = [
+  "judge_decode.completion -> judge.completion",
+  "judge_router.refused    -> judge.completion",
+  "judge_prefill.refused   -> judge.completion",
+  "judge.score             -> env.score",
+  "judge.cancel            -> judge_router.cancel",
+  "judge_router.abort      -> judge_prefill.abort",
+  "judge_router.abort      -> judge_decode.abort",
+  "judge_prefill.load      -> judge_router.load",
+  "judge_decode.load       -> judge_router.load",
+]
+)";
+
 constexpr std::string_view kSft = R"([resource.learner]
 kind = "learner"
 loss = { kind = "cross_entropy" }
@@ -118,6 +159,18 @@ const BuiltInGraph* find_built_in(std::string_view name) {
 }
 
 const BuiltInGraph& standard_graph() { return kBuiltInGraphs[0]; }
+
+std::string judge_part(const JudgeModels& models) {
+  const auto line = [](const std::string& model) {
+    return model.empty() ? "" : fmt::format("model = \"{}\"\n", model);
+  };
+  std::string text;
+  if (!models.policy.empty())
+    for (const std::string_view table : {"resource.engine", "resource.learner", "node.rollout"})
+      text += fmt::format("[{}]\n{}", table, line(models.policy));
+  return fmt::format("{}{}{}{}{}{}", text, kJudgeResource, line(models.judge), kJudgeNode,
+                     line(models.judge), kJudgeLoop);
+}
 
 bool is_built_in_name(std::string_view name) { return name.starts_with(kBuiltInPrefix); }
 

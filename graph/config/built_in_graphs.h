@@ -25,6 +25,14 @@ const BuiltInGraph* find_built_in(std::string_view name);
 /// The graph that completes a file without [edges] that names none.
 const BuiltInGraph& standard_graph();
 
+/// The models of a loop with a judge; empty = the only model of the file.
+struct JudgeModels {
+  std::string judge;
+  std::string policy;
+};
+/// The tables that a judge adds to the standard graph: its engine, its nodes and their edges.
+std::string judge_part(const JudgeModels& models);
+
 /// "primerl:...": `include` reads no file.
 bool is_built_in_name(std::string_view name);
 

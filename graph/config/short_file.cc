@@ -79,6 +79,54 @@ void check_loop_nodes(Table& root, const Table& loop_nodes, const BuiltInGraph& 
   std::erase_if(nodes->entries, [&](const Entry& entry) { return !is_known(entry); });
 }
 
+bool is_judge(const Value& reward) {
+  if (!reward.is_table()) return false;
+  const Entry* name = reward.as_table().find("name");
+  return name != nullptr && name->value.is_string() && name->value.as_string() == "judge";
+}
+
+/// Whether a tenant's reward, or one of its rewards, is a judge.
+bool has_judge(Table& root) {
+  const Table* tenants = table_at(root, "tenant");
+  if (tenants == nullptr) return false;
+  return std::ranges::any_of(tenants->entries, [](const Entry& tenant) {
+    const Entry* reward =
+        tenant.value.is_table() ? tenant.value.as_table().find("reward") : nullptr;
+    if (reward == nullptr) return false;
+    return is_judge(reward->value) ||
+           (reward->value.is_array() && std::ranges::any_of(reward->value.as_array(), &is_judge));
+  });
+}
+
+/// The judge's model is the one that [resource.judge] names, else [model.judge]. The policy's is
+/// the only other one.
+JudgeModels judge_models(Table& root) {
+  JudgeModels models;
+  Table* resources = table_at(root, "resource");
+  const Table* judge = resources != nullptr ? table_at(*resources, "judge") : nullptr;
+  const Entry* named = judge != nullptr ? judge->find("model") : nullptr;
+  const Table* known = table_at(root, "model");
+  if (named != nullptr && named->value.is_string())
+    models.judge = named->value.as_string();
+  else if (known != nullptr && known->find("judge") != nullptr)
+    models.judge = "judge";
+  if (models.judge.empty() || known == nullptr || known->entries.size() != 2) return models;
+  const auto is_other = [&](const Entry& model) { return model.key != models.judge; };
+  if (std::ranges::count_if(known->entries, is_other) == 1)
+    models.policy = std::ranges::find_if(known->entries, is_other)->key;
+  return models;
+}
+
+/// Adds the judge's tables and edges to those of the loop.
+void add_judge(const Table& judge, Table& loop) {
+  for (const char* kind : {"forward", "feedback"}) {
+    const auto& added = judge.find("edges")->value.as_table().find(kind)->value.as_array();
+    auto& edges = loop.find("edges")->value.as_table().find(kind)->value.as_array();
+    edges.insert(edges.end(), added.begin(), added.end());
+  }
+  complete(loop, judge);
+}
+
 bool names_value(const Table& nodes, const std::string& name) {
   return std::ranges::any_of(nodes.entries, [&](const Entry& node) {
     return node.value.is_table() &&
@@ -129,6 +177,14 @@ void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) 
   file.folders.emplace_back(".");
   auto loop = parse_toml(sources, source, diagnostics);
   CHECK(loop.has_value(), "a built-in graph is not TOML");
+  if (!has_own_edges && graph.name == standard_graph().name && has_judge(file.root)) {
+    const SourceId part = sources.add(fmt::format("{} with a judge", graph.name),
+                                      judge_part(judge_models(file.root)), true);
+    file.folders.emplace_back(".");
+    const auto judge = parse_toml(sources, part, diagnostics);
+    CHECK(judge.has_value(), "the graph of a judge is not TOML");
+    add_judge(*judge, *loop);
+  }
   correct_loop_resources(file.root, *table_at(*loop, "resource"), diagnostics);
   if (!has_own_edges) check_loop_nodes(file.root, *table_at(*loop, "node"), graph, diagnostics);
   complete(file.root, *loop);

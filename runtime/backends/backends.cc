@@ -5,6 +5,7 @@
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/suggest.h"
+#include "graph/frozen.h"
 #include "graph/plan_memory.h"
 #include "graph/weight_backend.h"
 #include "kernels/engine/observed_engine.h"
@@ -47,6 +48,15 @@ S options_of(const Plan& plan, const PlanResource& resource) {
   options.threads = resource.threads;
   options.device = device_of(plan, static_cast<int32_t>(&resource - plan.resources.data()));
   if constexpr (requires { options.max_steps; }) options.max_steps = schedule_steps(plan);
+  return options;
+}
+
+/// The options of an engine, with the tenants that it serves.
+template <class S>
+S engine_options_of(const Plan& plan, const PlanResource& engine) {
+  S options = options_of<S>(plan, engine);
+  const auto index = static_cast<int32_t>(&engine - plan.resources.data());
+  static_cast<EngineOptions&>(options) = engine_for(options, tenants_of_engine(plan, index));
   return options;
 }
 
@@ -137,8 +147,9 @@ struct Backend {
 
 Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
-  auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
-  options.has_second_set = has_memory_for_second_set(plan, resource);
+  auto options = engine_options_of<EngineOptions>(plan, resource);
+  const auto index = static_cast<int32_t>(&resource - plan.resources.data());
+  options.has_second_set = !is_frozen(plan, index) && has_memory_for_second_set(plan, resource);
   return as_engine(torch_backends()->make_engine(options, model_folder(plan, resource),
                                                  std::move(tokenizer), setup.bases.get()));
 }
@@ -176,9 +187,8 @@ std::vector<Backend> make_backends() {
       {"engine", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
-         auto options = options_of<ScriptedEngineOptions>(plan, resource);
-         static_cast<EngineOptions&>(options) = engine_for(options, plan.tenants);
-         return as_engine(make_scripted_engine(options, std::move(tokenizer)));
+         return as_engine(make_scripted_engine(
+             engine_options_of<ScriptedEngineOptions>(plan, resource), std::move(tokenizer)));
        }},
       {"learner", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
@@ -211,7 +221,7 @@ std::vector<Backend> make_backends() {
           const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
          OutsideWorkersSetup workers;
          workers.spec = *static_cast<const OutsideSpec*>(resource.options.get());
-         workers.log = setup.log;
+         workers.log = setup.log_outside;
          return std::shared_ptr<Resource>(make_outside_workers(std::move(workers)));
        }},
       {"outside", "http",
@@ -295,7 +305,7 @@ DeviceBudget torch_device_memory() {
                         bytes.base > 0 ? fmt::format("{} of {}", bytes.base_type, folder) : ""};
     };
     if (resource.kind == Engine::kResourceKind) {
-      const auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
+      const auto options = engine_options_of<EngineOptions>(plan, resource);
       ASSIGN_OR_RETURN(const auto bytes, torch_backends()->engine_bytes(options, folder));
       return need(bytes);
     }

@@ -6,6 +6,7 @@
 #include "actors/env/environments/catalog.h"
 #include "actors/env/outside_calls.h"
 #include "actors/env/rewards/catalog.h"
+#include "actors/env/rewards/judge.h"
 #include "actors/trainer/batch.h"
 #include "graph/base/real_clock.h"
 #include "graph/tenant_outside.h"
@@ -35,14 +36,19 @@ class Trial {
     const Time began = steady_now();
     std::vector<std::string> rewards;
     for (uint64_t ordinal = 0; ordinal < kTasks; ++ordinal) {
+      asker_.set_subject(fmt::format("task {} of tenant '{}'", ordinal, tenant_.name));
       auto reward = play(ordinal);
       if (!reward.ok())
         return std::move(reward).error().while_doing(
             fmt::format("task {} of tenant '{}'", ordinal, tenant_.name));
       rewards.push_back(fmt::format("{}", *reward));
     }
-    return fmt::format("tenant '{}': {} tasks played in {:.1f} s, rewards {}", tenant_.name, kTasks,
-                       (steady_now() - began).to_seconds(), fmt::join(rewards, ", "));
+    std::string line =
+        fmt::format("tenant '{}': {} tasks played in {:.1f} s, rewards {}", tenant_.name, kTasks,
+                    (steady_now() - began).to_seconds(), fmt::join(rewards, ", "));
+    if (num_endless_ > 0)
+      line += fmt::format("; {} did not end within turns_max {}", num_endless_, tenant_.turns_max);
+    return line;
   }
 
  private:
@@ -52,6 +58,7 @@ class Trial {
     if (tenant_.rewards.empty()) return played.given;
     double sum = 0;
     for (size_t i = 0; i < tenant_.rewards.size(); ++i) {
+      if (is_judge(tenant_.rewards[i])) continue;  // its engine does not run yet
       ASSIGN_OR_RETURN(const double score, score_of(i, played));
       sum += tenant_.rewards[i].weight * score;
     }
@@ -109,8 +116,9 @@ class Trial {
       if (!step.step.done) continue;
       played.given = step.step.reward;
       if (!step.answer.empty()) played.task.answer = step.answer;
-      break;
+      return played;
     }
+    ++num_endless_;
     return played;
   }
 
@@ -124,6 +132,7 @@ class Trial {
   const Tenant& tenant_;
   const TenantOutside outside_;
   OutsideAsker asker_;
+  uint64_t num_endless_ = 0;  // tasks that did not end
 };
 
 /// Whether a process of this machine asks for the tenant.

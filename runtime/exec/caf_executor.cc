@@ -67,7 +67,7 @@ Status CafExecutor::Core::make_shared_resources() {
     for (const int32_t resource : group.resources) is_owned[static_cast<size_t>(resource)] = true;
   for (const auto& instance : plan.instances)
     for (const int32_t resource : instance.resources)
-      if (plan.group(instance.group).process == setup_.process)
+      if (resource >= 0 && plan.group(instance.group).process == setup_.process)
         is_used[static_cast<size_t>(resource)] = true;
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (is_owned[i] || !is_used[i]) continue;

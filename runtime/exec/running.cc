@@ -290,6 +290,7 @@ Resource* Running::find(std::string_view use) {
   for (size_t i = 0; i < contract_->resources.size(); ++i) {
     if (contract_->resources[i].name != use) continue;
     const int32_t wanted = setup.plan->instance(self()).resources[i];
+    if (wanted < 0) return nullptr;
     const auto& owned = setup.plan->group(setup.group).resources;
     for (size_t k = 0; k < owned.size(); ++k)
       if (owned[k] == wanted) return common_->owned[k].get();

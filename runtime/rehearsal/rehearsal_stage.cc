@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/frozen.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/scripted/scripted_tokenizer.h"
@@ -31,7 +32,8 @@ ScriptedEngineOptions engine_options(const Plan& plan, const PlanResource& resou
   else
     static_cast<EngineOptions&>(options) =
         *static_cast<const EngineOptions*>(resource.options.get());
-  static_cast<EngineOptions&>(options) = engine_for(options, plan.tenants);
+  const auto index = static_cast<int32_t>(&resource - plan.resources.data());
+  static_cast<EngineOptions&>(options) = engine_for(options, tenants_of_engine(plan, index));
   options.vocab_size = kScriptedVocabSize;
   options.first_token = kScriptedFirstToken;
   options.eos_id = 1;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "actors/data/data.h"
+#include "actors/judge/judge.h"
 #include "kernels/text/tokenizer.h"
 #include "runtime/rehearsal/rehearsal_rows.h"
 
@@ -154,15 +155,43 @@ void check_environment(CheckedGraph& checked, const Tenant& tenant, const Tokeni
   if (tokenizer != nullptr) check_prompts(checked, tenant, *tasks, *tokenizer);
 }
 
+/// The tokenizer of the judges, or of the other nodes; null if there is none, or if it cannot be
+/// read.
+std::shared_ptr<const Tokenizer> tokenizer_for(const Plan& plan, bool is_of_judge) {
+  for (const PlanInstance& instance : plan.instances) {
+    if ((plan.node(instance.node).contract->name == kJudgeActor) != is_of_judge) continue;
+    for (const int32_t index : instance.resources) {
+      if (index < 0) continue;
+      const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+      if (resource.kind != Tokenizer::kResourceKind || resource.model < 0) continue;
+      auto loaded = load_tokenizer(plan.models[static_cast<size_t>(resource.model)].path);
+      if (loaded.ok()) return std::move(loaded).value();
+    }
+  }
+  return nullptr;
+}
+
+/// The options of a judge must fit its model: its chat template, and "yes" and "no" as one token.
+void check_judges(CheckedGraph& checked) {
+  const auto tokenizer = tokenizer_for(*checked.plan, true);
+  if (tokenizer == nullptr) return;
+  for (const Tenant& tenant : checked.plan->tenants)
+    for (const TenantReward& reward : tenant.rewards) {
+      if (!is_judge(reward)) continue;
+      const auto reader = make_judge_reader(reward, tenant, *tokenizer);
+      if (reader.ok()) continue;
+      auto& found =
+          checked.diagnostics.error("G085", checked.tables.at("tenant." + tenant.name),
+                                    "reward '{}' of tenant '{}' does not fit the judge's model: {}",
+                                    reward.label, tenant.name, reader.error().message());
+      for (const auto& note : reader.error().notes()) found.note(note);
+    }
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> tokenizer_of(const Plan& plan) {
-  for (const PlanResource& resource : plan.resources) {
-    if (resource.kind != Tokenizer::kResourceKind || resource.model < 0) continue;
-    auto loaded = load_tokenizer(plan.models[static_cast<size_t>(resource.model)].path);
-    if (loaded.ok()) return std::move(loaded).value();
-  }
-  return nullptr;
+  return tokenizer_for(plan, false);
 }
 
 void check_tasks(CheckedGraph& checked) {
@@ -170,6 +199,7 @@ void check_tasks(CheckedGraph& checked) {
   const auto tokenizer = tokenizer_of(plan);
   if (tokenizer != nullptr) check_data_nodes(checked, *tokenizer);
   if (!takes_tasks(plan)) return;
+  check_judges(checked);
   for (const Tenant& tenant : plan.tenants) check_environment(checked, tenant, tokenizer.get());
 }
 

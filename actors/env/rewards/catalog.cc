@@ -4,6 +4,7 @@
 #include "actors/env/rewards/contains.h"
 #include "actors/env/rewards/exact.h"
 #include "actors/env/rewards/json_schema.h"
+#include "actors/env/rewards/judge.h"
 #include "actors/env/rewards/length.h"
 #include "actors/env/rewards/number.h"
 #include "actors/env/rewards/regex.h"
@@ -28,6 +29,7 @@ std::vector<RewardContract> reward_contracts() {
                       length_options(), make_length),
       python_reward(),
       math_reward(),
+      judge_reward(),
   };
 }
 

@@ -1,0 +1,102 @@
+// A run whose reward another model gives: two real models, real scores, replayed and resumed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// The policy is a model of 128 dimensions, the judge another one of 64 with the same letters.
+std::string graph_text(const std::string& judge) {
+  return fmt::format(
+      "[graph]\nname = \"judged\"\nseed = 17\n\n"
+      "[tenant.main]\nenvironment = {{ name = \"reverse_text\" }}\n"
+      "reward = {{ name = \"judge\", rubric = \"r\", prompt = \"{{answer}}\", {} }}\n"
+      "group_size = 4\nbatch_size = 16\nmax_steps = 4\ncheckpoint_every = 2\n"
+      "sampling = {{ max_tokens = 12 }}\n\n"
+      "[model.policy]\npath = \"{}\"\n[model.judge]\npath = \"{}\"\n",
+      judge, source_path("examples/reverse_text/model"),
+      source_path("examples/arithmetic_tool/model"));
+}
+
+struct JudgedRun : ::testing::Test {
+  std::vector<std::string> words(const std::string& judge, std::vector<std::string> more = {}) {
+    write_text(scratch.path() / "graph.toml", graph_text(judge));
+    std::vector<std::string> all{"run", (scratch.path() / "graph.toml").string(), "--out",
+                                 folder.string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  void expect_replays(const std::vector<std::string>& depths) const {
+    for (const std::string& depth : depths) {
+      const auto replay = run_graph_program({"replay", folder.string(), "--depth", depth});
+      EXPECT_EQ(replay.code, 0) << depth << replay.out << replay.err;
+      EXPECT_THAT(replay.out, HasSubstr("identical")) << depth;
+    }
+  }
+
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+};
+
+const std::string kYesNo = "score = \"yes_no\", yes = \"y\", no = \"n\"";
+
+TEST_F(JudgedRun, AnAnswerWithoutANumberFailsItsRolloutAndIsCounted) {
+  const auto end = run_graph_program(
+      words("max_tokens = 4", {"--max-steps", "1", "--set", "node.trainer.lost_batches_max=2"}));
+  EXPECT_NE(end.code, 0);
+  int num_failed = 0;
+  for (const Json& line : lines_of(folder / "rollouts.jsonl")) {
+    if (*line.get_string("end") != "failed") continue;
+    ++num_failed;
+    EXPECT_THAT(*line.get_string("reason"), HasSubstr("the judge: the"));
+  }
+  EXPECT_GT(num_failed, 0);
+}
+
+TEST_F(JudgedRun, ScoresAreProbabilitiesAndItsTokensDoNotTrain) {
+  const auto end = run_graph_program(words(kYesNo));
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto steps = lines_of(folder / "metrics.jsonl");
+  ASSERT_EQ(steps.size(), 4U);
+  std::set<double> rewards;
+  for (const Json& line : lines_of(folder / "rollouts.jsonl")) {
+    if (*line.get_string("end") != "trained") continue;
+    const double reward = *line.get_double("reward");
+    EXPECT_GT(reward, 0);
+    EXPECT_LT(reward, 1);
+    rewards.insert(reward);
+    for (const Json& span : line.find("versions")->as_array())
+      EXPECT_LE(*span.get_int("end") - *span.get_int("begin"), 12) << "tokens of the policy alone";
+  }
+  EXPECT_GT(rewards.size(), 20U);
+  EXPECT_TRUE(steps.back().get_double("reward/judge/mean").ok());
+  expect_replays({"control", "full"});
+}
+
+TEST_F(JudgedRun, AKilledRunContinuesFromItsRecord) {
+  auto first = words(kYesNo, {"--max-steps", "1000", "--set", "graph.restarts_max=0"});
+  first.insert(first.begin(), "primerl-graph");
+  Program run(first);
+  ASSERT_TRUE(wait_until([&] { return num_lines(folder / "metrics.jsonl") >= 3; }));
+  const pid_t worker = worker_of(run);
+  ASSERT_GT(worker, 0);
+  ::kill(worker, SIGKILL);
+  EXPECT_EQ(run.wait().code, 1);
+  const auto last = std::to_string(num_lines(folder / "metrics.jsonl") + 2);
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", last});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; the run is live"));
+  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
+  expect_replays({"control", "learner"});
+}
+
+}  // namespace
+}  // namespace primerl
