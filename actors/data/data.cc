@@ -4,10 +4,15 @@
 #include "actors/data/example_tokens.h"
 #include "actors/env/environments/catalog.h"
 #include "actors/env/scripted_environment.h"
+#include "graph/base/file_digest.h"
 
 namespace primerl {
-
 namespace {
+
+Result<std::vector<DataExample>> examples_of(const DataOptions& options) {
+  RETURN_IF_ERROR(check_file_digest(options.file, {options.file_sha256, options.file_bytes}));
+  return read_examples(options.file, options.examples_max);
+}
 
 std::string fault_of_eval(const DataOptions&, const Tenant& tenant) {
   return tenant.eval.is_on()
@@ -30,13 +35,17 @@ Contract Data::contract() {
       .option("file", &O::file, refers_to("file"),
               "a JSONL file of {prompt, completion}, {prompt, turns} or {messages}; empty = the "
               "environment's demonstrations")
+      .option("file_sha256", &O::file_sha256, any(),
+              "SHA-256 of the file; another content is refused; if it is not written, the file's")
+      .option("file_bytes", &O::file_bytes, at_least(-1) | unit("bytes"),
+              "size of the file, in the same way; -1: any")
       .option("examples_max", &O::examples_max, count_from(1) | unit("examples"),
               "most examples of the file")
       .out("group", &Data::group_, "examples; the mask covers the policy's text", recorded(),
            work_burst(1), message_bytes(group_bytes(GroupKind::kGiven)))
       .reads_file("file",
                   [](const DataOptions& options) -> Status {
-                    const auto examples = read_examples(options.file, options.examples_max);
+                    const auto examples = examples_of(options);
                     return examples.ok() ? ok() : Status(examples.error());
                   })
       .scripted([](const DataOptions& options) -> std::unique_ptr<Actor> {
@@ -73,7 +82,7 @@ Status Data::start(Resources& resources) {
   if (options_.file.empty()) {
     ASSIGN_OR_RETURN(environment_, make_environment(services().tenant(tenant_).environment));
   } else {
-    ASSIGN_OR_RETURN(examples_, read_examples(options_.file, options_.examples_max));
+    ASSIGN_OR_RETURN(examples_, examples_of(options_));
   }
   return ok();
 }

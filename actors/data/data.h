@@ -30,6 +30,8 @@ namespace primerl {
 struct DataOptions {
   std::string model;               // model whose tokenizer is used; empty = the only model
   std::string file;                // JSONL; empty = the environment demonstrates
+  std::string file_sha256;         // of the file; "" = any
+  int64_t file_bytes = -1;         // size of the file; -1 = any
   int64_t examples_max = 1000000;  // lines of the file
 };
 

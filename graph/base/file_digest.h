@@ -1,7 +1,8 @@
-/// The SHA-256 of files that a run reads from outside: data sets and Python files. Stateless, any
-/// thread.
+/// Size and SHA-256 of files that a run reads from outside: data sets and Python files. Stateless,
+/// any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,11 +10,15 @@
 
 namespace primerl {
 
-/// As 64 lower-case hexadecimal digits.
-Result<std::string> file_sha256(const std::string& file);
+struct FileDigest {
+  std::string sha256;  // 64 lower-case hexadecimal digits; "" = not stated
+  int64_t bytes = -1;  // -1 = not stated
+};
 
-/// kInvalid, with both digests, if the file's content is another one.
-Status check_file_sha256(const std::string& file, const std::string& expected);
+Result<FileDigest> file_digest(const std::string& file);
+
+/// kInvalid, with the values of both, if the file's content is another one.
+Status check_file_digest(const std::string& file, const FileDigest& expected);
 
 /// The SHA-256 of a text, in the same form.
 std::string text_sha256(std::string_view text);

@@ -54,24 +54,26 @@ void resolve_files(const OptionSet& options, const Table& table, void* bound,
 void note_digests(const OptionSet& options, const Table& table, void* bound, Draft& draft) {
   for (const auto& field : options.fields) {
     const OptionField* digest = options.find(field.name + "_sha256");
+    const OptionField* size = options.find(field.name + "_bytes");
     if (digest == nullptr || table.find(digest->name) != nullptr) continue;
     const std::vector<std::string> names =
         field.references ? *field.references(bound) : std::vector{*field.reference(bound)};
-    Value::Array digests;
+    Value::Array digests, sizes;
     for (const std::string& name : names) {
       if (name.empty()) continue;
-      auto found = file_sha256(name);
+      auto found = file_digest(name);
       if (!found.ok()) {
         draft.diagnostics.error("G046", table.span, "{}", found.error().message());
         return;
       }
-      digests.emplace_back(std::move(*found), Span());
+      digests.emplace_back(std::move(found->sha256), Span());
+      sizes.emplace_back(found->bytes, Span());
     }
     if (digests.empty()) continue;
-    if (field.references)
-      digest->assign(bound, Value(std::move(digests), Span()));
-    else
-      digest->assign(bound, digests.front());
+    const bool is_list = static_cast<bool>(field.references);
+    digest->assign(bound, is_list ? Value(std::move(digests), Span()) : digests.front());
+    if (size != nullptr && table.find(size->name) == nullptr)
+      size->assign(bound, is_list ? Value(std::move(sizes), Span()) : sizes.front());
   }
 }
 

@@ -52,8 +52,8 @@ std::string text_of(const Table& table, std::string_view key);
 void resolve_files(const OptionSet& options, const Table& table, void* bound,
                    const std::string& what, Draft& draft);
 
-/// Fills each empty option "X_sha256" with the SHA-256 of the files that option "X" names, so that
-/// a record says what was in them. Reports G046 if one cannot be read.
+/// Fills the empty options "X_sha256" and "X_bytes" with SHA-256 and size of the files that option
+/// "X" names, so that a record says what was in them. Reports G046 if one cannot be read.
 void note_digests(const OptionSet& options, const Table& table, void* bound, Draft& draft);
 
 /// Reports G085: each option of `table` is in its range, but they do not fit together. The position

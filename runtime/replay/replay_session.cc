@@ -25,7 +25,7 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
   overrides.sets = sets;
   // Missing model weights are reported by the code that computes with them.
   overrides.may_lack_weights = true;
-  const CheckedGraph checked =
+  CheckedGraph checked =
       load_graph_text(trace.catalog().graph_text, "recorded graph",
                       trace.folder().parent_path().string(), overrides, full_catalog());
   if (checked.plan != nullptr) {
@@ -38,6 +38,9 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
           .note("an option was added, removed or has another default; replay with that program");
     return checked.plan;
   }
+  // The run printed the warnings.
+  checked.diagnostics.change_each(
+      [](const Diagnostic& found) { return found.severity == Severity::kError; });
   return error(Code::kInvalid, "the recorded graph is not valid here")
       .note(render(checked.diagnostics, checked.sources));
 }

@@ -86,6 +86,27 @@ TEST_F(OutsideRun, ACheckStartsNothingAndSaysSoUntilItIsAskedTo) {
   EXPECT_TRUE(has_started());
 }
 
+TEST_F(OutsideRun, ATrialSaysWhatItWaitsForAndWhatDoesNotEnd) {
+  write("env.py",
+        "import time\n"
+        "class Environment:\n"
+        "    def __init__(self, ordinal, seed):\n"
+        "        if ordinal == 0: time.sleep(5.5)\n"
+        "    def task(self):\n"
+        "        return 'abc'\n"
+        "    def step(self, action):\n"
+        "        return 'more'\n");
+  const auto overlay = write("overlay.toml",
+                             "[tenant.main]\nturns_max = 4\n"
+                             "environment = { name = \"python\", file = \"env.py\" }\n");
+  const auto end = run_graph_program({"check", source_path("tests/cli/graphs/scripted.toml"),
+                                      "--overlay", overlay.string(), "--start"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, ContainsRegex("task 0 of tenant 'main': waiting for environment 'python', "
+                                     "call 1, [5-9] s so far \\(at most 3"));
+  EXPECT_THAT(end.out, HasSubstr("; 3 did not end within turns_max 4"));
+}
+
 TEST_F(OutsideRun, AReplayStartsNoPythonAtAnyDepth) {
   write("reward.py", kRandomReward);
   const auto end = run_graph_program(run_words(kWithReward));
@@ -108,15 +129,26 @@ TEST_F(OutsideRun, AReplayStartsNoPythonAtAnyDepth) {
 
 TEST_F(OutsideRun, AChangedFileIsRefusedByName) {
   write("reward.py", kRandomReward);
-  ASSERT_EQ(run_graph_program(run_words(kWithReward)).code, 0);
+  // This option has no effect, of which a run warns.
+  ASSERT_EQ(
+      run_graph_program(run_words(kWithReward, {"--set", "resource.engine.adapter_slots=2"})).code,
+      0);
+  const std::string resolved = *read_text_file(folder / "graph.resolved.toml");
+  EXPECT_THAT(resolved, HasSubstr(fmt::format("file_bytes = {}", kRandomReward.size())));
+  EXPECT_THAT(resolved, HasSubstr("file_sha256 = \""));
   write("reward.py", std::string(kRandomReward) + "# changed\n");
+  const auto fork = (scratch.path() / "fork").string();
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"run", "--resume", folder.string(), "--max-steps", "20"},
+        std::vector<std::string>{"run", "--fork", folder.string() + "@step=4", "--out", fork},
         std::vector<std::string>{"replay", folder.string(), "--depth", "control"}}) {
     const auto end = run_graph_program(words);
     EXPECT_EQ(end.code, 2) << end.err;
     EXPECT_THAT(end.err, ContainsRegex("reward.py' has another content"));
+    EXPECT_THAT(end.err, HasSubstr(fmt::format("{} bytes", kRandomReward.size())));
+    if (words[0] == "replay") EXPECT_THAT(end.err, Not(HasSubstr("warning")));
   }
+  EXPECT_FALSE(fs::exists(fork));
 }
 
 TEST_F(OutsideRun, ARewardThatRaisesFailsRolloutsAndIsNeverZero) {

@@ -88,12 +88,23 @@ TEST_F(DatasetStory, OptionsThatDoNotFitTogetherAreRefused) {
 
 TEST_F(DatasetStory, AFileWithAnotherContentIsRefusedByName) {
   const std::string a = rows("a", 3);
-  const std::string digest = *file_sha256(a);
+  const std::string digest = file_digest(a)->sha256;
   EXPECT_EQ(fault_of({.file = a, .file_sha256 = digest}), "");
   rows("a", 4);
   EXPECT_THAT(fault_of({.file = a, .file_sha256 = digest}),
               HasSubstr("a.jsonl' has another content"));
   EXPECT_THAT(fault_of({.files = {a}, .files_sha256 = {digest}}), HasSubstr("another content"));
+}
+
+TEST_F(DatasetStory, AFileOfAnotherSizeIsRefusedByName) {
+  const std::string a = rows("a", 3);
+  const int64_t size = file_digest(a)->bytes;
+  EXPECT_EQ(fault_of({.file = a, .file_bytes = size}), "");
+  EXPECT_EQ(fault_of({.files = {a}, .files_bytes = {size}}), "");
+  EXPECT_THAT(fault_of({.file = a, .file_bytes = size + 1}),
+              HasSubstr("a.jsonl' has another content"));
+  EXPECT_THAT(fault_of({.files = {a, a}, .files_bytes = {size}}),
+              HasSubstr("'files_bytes' has 1 sizes for 2 files"));
 }
 
 TEST_F(DatasetStory, EveryEpochHasEachRowOnceInAnOrderOfItsOwn) {

@@ -196,8 +196,8 @@ void choose_rows(const DatasetOptions& options, DataFile& file) {
 }
 
 Result<DataFile> read_file(const DatasetOptions& options, const std::string& name,
-                           const std::string& sha256, int64_t weight) {
-  if (!sha256.empty()) RETURN_IF_ERROR(check_file_sha256(name, sha256));
+                           const FileDigest& digest, int64_t weight) {
+  RETURN_IF_ERROR(check_file_digest(name, digest));
   DataFile file;
   file.weight = weight;
   ASSIGN_OR_RETURN(file.rows,
@@ -229,6 +229,9 @@ Status check_lists(const DatasetOptions& options) {
   if (!options.files_sha256.empty() && options.files_sha256.size() != options.files.size())
     return error(Code::kInvalid, "'files_sha256' has {} texts for {} files",
                  options.files_sha256.size(), options.files.size());
+  if (!options.files_bytes.empty() && options.files_bytes.size() != options.files.size())
+    return error(Code::kInvalid, "'files_bytes' has {} sizes for {} files",
+                 options.files_bytes.size(), options.files.size());
   return ok();
 }
 
@@ -240,8 +243,11 @@ OptionSet dataset_options() {
       .field("file", &O::file, refers_to("file"), "JSONL or CSV, one task a row")
       .field("file_sha256", &O::file_sha256, any(),
              "SHA-256 of the file; another content is refused; if it is not written, the file's")
+      .field("file_bytes", &O::file_bytes, at_least(-1) | unit("bytes"),
+             "size of the file, in the same way; -1: any")
       .field("files", &O::files, refers_to("file"), "several files, instead of file")
       .field("files_sha256", &O::files_sha256, any(), "SHA-256 of each of files")
+      .field("files_bytes", &O::files_bytes, any(), "size of each of files")
       .field("weights", &O::weights, any(),
              "how many tasks of each of files follow in a cycle; empty = one of each")
       .field("format", &O::format, one_of({"auto", "jsonl", "csv"}),
@@ -271,11 +277,11 @@ Result<std::unique_ptr<Dataset>> read_dataset(const DatasetOptions& options) {
       options.files.empty() ? std::vector<std::string>{options.file} : options.files;
   std::vector<DataFile> files;
   for (size_t i = 0; i < names.size(); ++i) {
-    const std::string sha256 = !options.file.empty()          ? options.file_sha256
-                               : options.files_sha256.empty() ? std::string()
-                                                              : options.files_sha256[i];
+    FileDigest digest{options.file_sha256, options.file_bytes};
+    if (!options.files_sha256.empty()) digest.sha256 = options.files_sha256[i];
+    if (!options.files_bytes.empty()) digest.bytes = options.files_bytes[i];
     const int64_t weight = options.weights.empty() ? 1 : options.weights[i];
-    ASSIGN_OR_RETURN(auto file, read_file(options, names[i], sha256, weight));
+    ASSIGN_OR_RETURN(auto file, read_file(options, names[i], digest, weight));
     files.push_back(std::move(file));
   }
   return std::make_unique<Dataset>(options, std::move(files));

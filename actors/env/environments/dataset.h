@@ -24,8 +24,10 @@ namespace primerl {
 struct DatasetOptions {
   std::string file = {};                       // JSONL or CSV
   std::string file_sha256 = {};                // of its content; "" = any
+  int64_t file_bytes = -1;                     // its size; -1 = any
   std::vector<std::string> files = {};         // several, instead of `file`
   std::vector<std::string> files_sha256 = {};  // of each
+  std::vector<int64_t> files_bytes = {};       // of each
   std::vector<int64_t> weights = {};           // of each of `files`; empty = all 1
   std::string format = "auto";                 // "auto", "jsonl", "csv"
   std::string prompt = "prompt";               // name of the field that the policy reads

@@ -41,8 +41,9 @@ OptionSet process_options() {
           .field("command", &O::command, required() | between(1, 64),
                  "program and arguments; it speaks the protocol of docs/formats/outside.md")
           .field("files", &O::files, refers_to("file"),
-                 "files that it reads; the record has their SHA-256")
-          .field("files_sha256", &O::files_sha256, any(), "SHA-256 of each of files"));
+                 "files that it reads; the record has their sizes and SHA-256")
+          .field("files_sha256", &O::files_sha256, any(), "SHA-256 of each of files")
+          .field("files_bytes", &O::files_bytes, any(), "size of each of files"));
 }
 
 OptionSet python_options(std::string_view what) {
@@ -51,7 +52,9 @@ OptionSet python_options(std::string_view what) {
       python_program(OptionsOf<O>()
                          .field("file", &O::file, refers_to("file") | required(),
                                 fmt::format("Python file with {}", what))
-                         .field("file_sha256", &O::file_sha256, any(), std::string(kFileDigest))));
+                         .field("file_sha256", &O::file_sha256, any(), std::string(kFileDigest))
+                         .field("file_bytes", &O::file_bytes, at_least(-1) | unit("bytes"),
+                                "size of the file, in the same way; -1: any")));
 }
 
 OptionSet gymnasium_options() {
@@ -148,8 +151,8 @@ std::vector<std::string> files_of(std::vector<std::string> names) {
   return names;
 }
 
-Status check_file(const std::string& file, const std::string& sha256) {
-  return sha256.empty() || file.empty() ? ok() : check_file_sha256(file, sha256);
+Status check_file(const std::string& file, const std::string& sha256, int64_t bytes = -1) {
+  return file.empty() ? ok() : check_file_digest(file, {sha256, bytes});
 }
 
 Status check_object(std::string_view option, const std::string& text) {
@@ -198,7 +201,7 @@ OutsidePool mcp_pool(const void* bound) {
 
 Status check_python(const void* bound) {
   const auto& options = options_at<PythonOptions>(bound);
-  return check_file(options.file, options.file_sha256);
+  return check_file(options.file, options.file_sha256, options.file_bytes);
 }
 
 Status check_gymnasium(const void* bound) {
@@ -227,8 +230,13 @@ Status check_process(const void* bound) {
   if (!options.files_sha256.empty() && options.files_sha256.size() != options.files.size())
     return error(Code::kInvalid, "'files_sha256' has {} texts for {} files",
                  options.files_sha256.size(), options.files.size());
-  for (size_t i = 0; i < options.files_sha256.size(); ++i)
-    RETURN_IF_ERROR(check_file_sha256(options.files[i], options.files_sha256[i]));
+  if (!options.files_bytes.empty() && options.files_bytes.size() != options.files.size())
+    return error(Code::kInvalid, "'files_bytes' has {} sizes for {} files",
+                 options.files_bytes.size(), options.files.size());
+  for (size_t i = 0; i < options.files.size(); ++i)
+    RETURN_IF_ERROR(check_file_digest(
+        options.files[i], {options.files_sha256.empty() ? std::string() : options.files_sha256[i],
+                           options.files_bytes.empty() ? -1 : options.files_bytes[i]}));
   return ok();
 }
 

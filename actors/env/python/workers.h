@@ -23,12 +23,14 @@ struct ProcessOptions : WorkersOptions {
   std::vector<std::string> command;
   std::vector<std::string> files;
   std::vector<std::string> files_sha256;
+  std::vector<int64_t> files_bytes;
 };
 
 /// A Python file that worker.py runs.
 struct PythonOptions : WorkersOptions {
   std::string file;
   std::string file_sha256;
+  int64_t file_bytes = -1;
   std::string python = "python3";
 };
 
