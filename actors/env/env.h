@@ -9,7 +9,7 @@
 /// An environment of this process is called in the handler: each replica serves one rollout at a
 /// time, so no rollout waits for another one's environment. An environment or a reward outside of
 /// the process (outside.h) is asked, and its answer is received in a work call: one replica serves
-/// all rollouts. A reward that a model of the graph gives is asked over `question`. The observation
+/// all rollouts. A reward that a model of the graph gives is asked over `question`. Its observation
 /// leaves when all scores are here, failed ones included, so that no more questions are open than
 /// rollouts in flight have rewards.
 ///

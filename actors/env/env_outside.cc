@@ -270,9 +270,13 @@ Status Env::score(uint64_t trajectory, const EnvironmentTask& task, const Worlds
 }
 
 Status Env::add_score(const Asked& asked, const Result<double>& score) {
+  const bool asks_model = std::ranges::any_of(
+      scorers_, [](const Scorer& each) { return each.kind == Scorer::Kind::kModel; });
   Judging& judging = judging_.at(asked.of);
   if (score.ok())
     judging.scores[asked.reward] = *score;
+  else if (!asks_model)
+    return score.error();
   else if (judging.fault.empty())
     judging.fault = score.error().text();
   if (--judging.num_missing > 0) return ok();
