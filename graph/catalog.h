@@ -117,7 +117,7 @@ struct EnvironmentContract {
   std::function<Result<std::unique_ptr<Environment>>(const void* options)> make = {};
   struct Rows {
     int64_t num_training = 0;    // of one epoch
-    int64_t num_evaluation = 0;  // the held-out rows, or all of them
+    int64_t num_evaluation = 0;  // the rows that do not train, or all rows
   };
   /// How many rows its data set has; empty = its tasks are not rows.
   std::function<Result<Rows>(const void* options)> rows = {};

@@ -55,7 +55,7 @@ class Environment {
   /// seed, tenant and ordinal.
   virtual Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) = 0;
   /// The task with which `row` of an evaluation begins. By default it is made like a training task,
-  /// from random numbers of its own; an environment with rows gives its held-out ones.
+  /// from random numbers of its own; an environment with rows gives those that do not train.
   virtual Result<EnvironmentTask> evaluation_task(uint64_t row, RandomStream random) {
     return task(row, random);
   }

@@ -108,8 +108,8 @@ void Rollout::end_run_if_over() {
   }
   if (!evaluations_.is_idle()) return;
   // After max_steps the trainer ends the run, unless it waits for the last evaluation.
-  const bool is_ours = options_.evaluates_only || is_at_end || made_.value < tenant().max_steps;
-  if (is_ours) services().finish(tenant_);  // a repeated call changes nothing
+  const bool ends_here = options_.evaluates_only || is_at_end || made_.value < tenant().max_steps;
+  if (ends_here) services().finish(tenant_);  // a repeated call changes nothing
 }
 
 Status Rollout::on_last_version() {

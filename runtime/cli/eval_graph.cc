@@ -94,7 +94,7 @@ Status change_models(Table& root, const std::string& folder) {
   std::vector<std::string> names;
   for (const Entry& model : models.entries) names.push_back(model.key);
   if (names.size() != 1)
-    return error(Code::kInvalid, "--model stands for the one model of a graph, and this one has {}",
+    return error(Code::kInvalid, "--model replaces the one model of a graph, and this one has {}",
                  names.size())
         .note(names.empty() ? "its engines need no model" : "its models: " + join_names(names))
         .note("write the folder in the graph, or with --set model.NAME.path=DIR");

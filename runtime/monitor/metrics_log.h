@@ -35,8 +35,8 @@ struct StepFacts {
 /// Whether these are the numbers of an evaluation, not of a step.
 bool is_evaluation(const MetricValues& values);
 
-/// The step of each tenant's last line of a step: the position of the newest start. (An earlier start may
-/// have had more steps, if the newest one resumed from a checkpoint.)
+/// The step of each tenant's last line of a step: the position of the newest start. (An earlier
+/// start may have had more steps, if the newest one resumed from a checkpoint.)
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file);
 
 class MetricsLog {
@@ -80,9 +80,9 @@ class MetricsLog {
   const bool has_tenants_;
   const std::string score_;
   size_t num_lines_ = 0;
-  std::map<std::string, int64_t> written_;  // by tenant: the last step that is not written again
+  std::map<std::string, int64_t> written_;    // by tenant: the last step that is not written again
   std::map<std::string, int64_t> evaluated_;  // by tenant: the same for evaluations
-  std::set<std::string> has_later_;         // tenants with lines of later steps, to be removed
+  std::set<std::string> has_later_;           // tenants with lines of later steps, to be removed
   Status fault_;
   std::map<std::string, StepFacts> newest_;
   std::map<std::string, StepFacts> newest_evaluation_;

@@ -88,9 +88,9 @@ TEST(EvalCommand, SaysWhatIsWrongBeforeItPlays) {
   expect_refused(eval({"--rows", "2", "--model", (scratch.path() / "none").string()}), "--model '");
   expect_refused(eval({"--rows", "2", "--k", "33"}), "--k is 33");
   const fs::path taken = scratch.path() / "taken";
-  std::ofstream(taken) << "mine";
+  std::ofstream(taken) << "kept";
   expect_refused(eval({"--rows", "2", "--out", taken.string()}), "taken' exists");
-  EXPECT_EQ(*read_text_file(taken), "mine");
+  EXPECT_EQ(*read_text_file(taken), "kept");
   expect_refused(eval({"--rows", "2", "--out", (scratch.path() / "no/x").string()}),
                  "does not exist");
   expect_refused(eval({"--rows", "2"}, source_path("examples/arithmetic_tool/sft.toml")),

@@ -394,8 +394,8 @@ Result<ModelFacts> read_facts(const std::string& folder) {
   ASSIGN_OR_RETURN(const auto json, parse_json(text, "config.json"));
   ASSIGN_OR_RETURN(const auto limit, json.get_int("max_position_embeddings"));
   ModelFacts facts{"qwen3", limit, 64};
-  const auto layers = json.get_int("num_hidden_layers");
-  if (layers.ok()) facts.shape.emplace_back("num_hidden_layers", *layers);
+  if (const auto layers = json.get_int("num_hidden_layers"); layers.ok())
+    facts.shape.emplace_back("num_hidden_layers", *layers);
   if (json.find("mup") != nullptr) facts.unknown_keys = "'mup' of config.json is not known";
   return facts;
 }
@@ -405,8 +405,8 @@ std::vector<PluginFault> add_plugins(const std::vector<std::string>& files, Cata
   std::vector<PluginFault> faults;
   for (size_t i = 0; i < files.size(); ++i) {
     if (fs::path(files[i]).filename() != "echo.so") {
-      faults.push_back({i, error(Code::kNotFound, "the file does not exist")
-                               .note(fmt::format("looked for '{}'", files[i]))});
+      auto fault = error(Code::kNotFound, "the file does not exist");
+      faults.push_back({i, std::move(fault).note(fmt::format("looked for '{}'", files[i]))});
       continue;
     }
     EnvironmentContract echo;
@@ -443,10 +443,7 @@ Catalog make_catalog() {
   letters.validate = validate_letters;
   catalog.environments = {letters, letters};
   catalog.environments[1].name = "copy";
-  catalog.environments[1].doc = "copy the letters";
-  catalog.environments[1].rows = [](const void*) {
-    return EnvironmentContract::Rows{.num_training = 20, .num_evaluation = 5};
-  };
+  catalog.environments[1].rows = [](const void*) { return EnvironmentContract::Rows{20, 5}; };
   catalog.rewards = {{"half", "half of what the environment gives",
                       OptionsOf<LetterOptions>()
                           .field("table", &LetterOptions::words, refers_to("file"), "of what")
