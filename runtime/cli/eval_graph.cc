@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-constexpr std::string_view kPlayers[] = {"env", "rollout", "router", "prefill", "decode"};
+constexpr std::string_view kGroupOutput = "group", kGateway = "gateway";
 
 using Names = std::set<std::string, std::less<>>;
 
@@ -31,11 +31,25 @@ void remove_key(Table& table, std::string_view key) {
   std::erase_if(table.entries, [key](const Entry& entry) { return entry.key == key; });
 }
 
+bool is_rollout(const PlanNode& node) { return node.contract->name == "rollout"; }
+
+/// All nodes but those that get groups, directly or from each other, and gateways: clients would
+/// need a live version.
 Names players_of(const Plan& plan) {
+  std::set<NodeId> trains;
+  const auto add = [&](const PlanEdge& edge) {
+    const PlanNode& from = plan.node(edge.from);
+    const bool is_group =
+        is_rollout(from) && from.contract->outputs[edge.output].name == kGroupOutput;
+    return !edge.feedback && (is_group || trains.contains(edge.from)) &&
+           trains.insert(edge.to).second;
+  };
+  while (std::ranges::any_of(plan.edges, add)) {
+  }
   Names players;
-  for (const PlanNode& node : plan.nodes)
-    if (std::ranges::find(kPlayers, node.contract->name) != std::end(kPlayers))
-      players.insert(node.name);
+  for (uint32_t i = 0; i < plan.nodes.size(); ++i)
+    if (!trains.contains(NodeId(i)) && plan.nodes[i].contract->name != kGateway)
+      players.insert(plan.nodes[i].name);
   return players;
 }
 
@@ -88,17 +102,28 @@ void keep_places(Table& root, const Names& players) {
   });
 }
 
-Status change_models(Table& root, const std::string& folder) {
-  Table& models = table_of(root, "model");
+/// The folder replaces the model whose tokenizer the rollouts use.
+Status change_model(Table& root, const std::string& folder) {
   if (folder.empty()) return ok();
-  std::vector<std::string> names;
-  for (const Entry& model : models.entries) names.push_back(model.key);
-  if (names.size() != 1)
-    return error(Code::kInvalid, "--model replaces the one model of a graph, and this one has {}",
-                 names.size())
-        .note(names.empty() ? "its engines need no model" : "its models: " + join_names(names))
+  Names names;
+  for (const Entry& node : table_of(root, "node").entries) {
+    const Table& options = node.value.as_table();
+    const Entry* model = options.find("model");
+    if (options.find("actor")->value.as_string() == "rollout" && model != nullptr)
+      names.insert(model->value.as_string());
+  }
+  Entry* models = root.find("model");
+  Entry* chosen = names.size() == 1 && models != nullptr
+                      ? models->value.as_table().find(*names.begin())
+                      : nullptr;
+  if (chosen == nullptr)
+    return error(Code::kInvalid,
+                 "--model replaces the model of the rollouts, and this graph has {}", names.size())
+        .note(names.empty()
+                  ? "its rollouts name no model"
+                  : "models: " + join_names(std::vector<std::string>(names.begin(), names.end())))
         .note("write the folder in the graph, or with --set model.NAME.path=DIR");
-  set_value(models.entries.front().value.as_table(), "path", Value(folder, {}));
+  set_value(chosen->value.as_table(), "path", Value(folder, {}));
   return ok();
 }
 
@@ -151,9 +176,7 @@ Status keep_tenants(Table& root, const EvaluationChanges& changes) {
 
 Result<std::string> evaluation_graph(const Plan& plan, const EvaluationChanges& changes) {
   const Names players = players_of(plan);
-  const bool has_rollouts = std::ranges::any_of(
-      plan.nodes, [](const PlanNode& node) { return node.contract->name == "rollout"; });
-  if (!has_rollouts)
+  if (std::ranges::none_of(plan.nodes, is_rollout))
     return error(Code::kInvalid, "graph '{}' plays no rollouts, so nothing can be evaluated",
                  plan.settings.name)
         .note(
@@ -177,10 +200,7 @@ Result<std::string> evaluation_graph(const Plan& plan, const EvaluationChanges& 
   keep_named(*root);
   keep_edges(table_of(*root, "edges"), players);
   keep_places(*root, players);
-  if (root->find("model") != nullptr || !changes.model.empty()) {
-    if (root->find("model") == nullptr) root->entries.push_back({"model", {}, Value(Table(), {})});
-    RETURN_IF_ERROR(change_models(*root, changes.model));
-  }
+  RETURN_IF_ERROR(change_model(*root, changes.model));
   return toml_document(*root);
 }
 

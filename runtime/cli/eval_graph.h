@@ -16,8 +16,9 @@ struct EvaluationChanges {
   int64_t rows = 0;     // 0 = those of the graph
 };
 
-/// The text of a graph with the nodes env, rollout, router, prefill and decode of `plan`, their
-/// edges, engines and places. The rollouts sample the engines' own weights, without an adapter.
+/// The text of a graph with the nodes of `plan` that play and judge rollouts, their edges,
+/// resources and places; without those that groups are sent to (trainer, broadcaster) and
+/// gateways. The rollouts sample the engines' own weights, without an adapter.
 Result<std::string> evaluation_graph(const Plan& plan, const EvaluationChanges& changes);
 
 }  // namespace primerl
