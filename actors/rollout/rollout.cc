@@ -90,8 +90,7 @@ Contract Rollout::contract() {
             "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
             "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)(
-            "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_)(
-            "waits_for_last", &R::waits_for_last_);
+            "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_);
       });
 }
 

@@ -202,8 +202,7 @@ class Rollout final : public Actor {
   int64_t num_acted_ = 0;  // actions sent by this handler
   uint64_t next_trajectory_ = 0;
   std::set<InstanceId> routers_;
-  bool has_ended_ = false;       // the trainer accepts no more groups
-  bool waits_for_last_ = false;  // for the last version to be live; the timer was set
+  bool has_ended_ = false;  // the trainer accepts no more groups
   bool is_draining_ = false;
   bool has_logged_file_fault_ = false;
   Out<GenerateRequest> generate_;

@@ -93,16 +93,15 @@ bool Rollout::is_training_over() const {
 void Rollout::end_run_if_over() {
   if (is_draining_ || !is_training_over()) return;
   const bool is_at_end = !options_.evaluates_only && tenant().eval.runs_at_end();
-  // The trainer accepts no more groups.
-  if (is_at_end && !std::exchange(has_ended_, true)) drop_open("the last step is done");
+  if (is_at_end && !std::exchange(has_ended_, true)) {
+    // The trainer accepts no more groups.
+    drop_open("the last step is done");
+    if (live_ < made_) services().set_timer("last_version", tenant().rollout_timeout);
+  }
   if (is_at_end && evaluations_.begun().value_or(PolicyVersion()) < made_) {
-    if (live_ >= made_) {
-      if (evaluations_.is_idle()) {
-        evaluations_.make_due();
-        services().set_timer("reissue", Duration());
-      }
-    } else if (!std::exchange(waits_for_last_, true)) {
-      services().set_timer("last_version", tenant().rollout_timeout);
+    if (live_ >= made_ && evaluations_.is_idle()) {
+      evaluations_.make_due();
+      services().set_timer("reissue", Duration());
     }
     return;
   }
