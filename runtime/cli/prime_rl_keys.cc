@@ -26,7 +26,8 @@ constexpr std::string_view kServer = "engines are nodes of the graph: there is n
 constexpr std::string_view kKernels = "the learner has kernels of its own";
 constexpr std::string_view kOneDevice = "a learner or an engine computes on one device";
 constexpr std::string_view kFolder = "the run folder is named by `run --out`";
-constexpr std::string_view kEval = "no evaluation beside the training";
+constexpr std::string_view kEval =
+    "evaluations play rows of the tenant's environment: write eval = { interval, rows, samples }";
 constexpr std::string_view kInstances =
     "how many processes or slots serve it follows from the plan";
 constexpr std::string_view kArguments = "an argument of prime-rl's environment";
