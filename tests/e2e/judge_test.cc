@@ -18,7 +18,7 @@ std::string graph_text(const std::string& judge) {
   return fmt::format(
       "[graph]\nname = \"judged\"\nseed = 17\n\n"
       "[tenant.main]\nenvironment = {{ name = \"reverse_text\" }}\n"
-      "reward = {{ name = \"judge\", rubric = \"r\", prompt = \"{{answer}}\", {} }}\n"
+      "reward = {{ name = \"judge\", rubric = \"r\", prompt = \"> {{answer}}\", {} }}\n"
       "group_size = 4\nbatch_size = 16\nmax_steps = 4\ncheckpoint_every = 2\n"
       "sampling = {{ max_tokens = 12 }}\n\n"
       "[model.policy]\npath = \"{}\"\n[model.judge]\npath = \"{}\"\n",
