@@ -159,9 +159,10 @@ void check_inflight(Draft& draft) {
       largest = &tenant;
   if (largest == nullptr) return;
   for (const auto& node : draft.nodes) {
-    const auto inflight = max_inflight_of(node);
-    const bool opens_groups = sized_output(*node.contract) != nullptr;
-    if (!inflight || !opens_groups || *inflight >= largest->tenant.group_size) continue;
+    const auto inflight = max_inflight_of(node);  // empty too if the actor is not known
+    if (!inflight || sized_output(*node.contract) == nullptr ||
+        *inflight >= largest->tenant.group_size)
+      continue;
     draft.diagnostics
         .error("G062",
                written_span(draft, {value_span(*node.spec, "max_inflight"),
