@@ -107,8 +107,8 @@ struct HeadsOfBlock {
   }
 };
 
-/// The exponent of a power of two. A function: nvcc's host compiler reads initializers of members, and
-/// does not know __ffs().
+/// The exponent of a power of two. A function, because nvcc's host compiler reads initializers of
+/// members and does not know __ffs().
 __device__ __forceinline__ int shift_of(int power_of_two) { return __ffs(power_of_two) - 1; }
 
 /// The keys and values of a team, which pass through the ring. kAppliesRope: the key of the row
