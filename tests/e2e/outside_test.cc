@@ -146,7 +146,9 @@ TEST_F(OutsideRun, AChangedFileIsRefusedByName) {
     EXPECT_EQ(end.code, 2) << end.err;
     EXPECT_THAT(end.err, ContainsRegex("reward.py' has another content"));
     EXPECT_THAT(end.err, HasSubstr(fmt::format("{} bytes", kRandomReward.size())));
-    if (words[0] == "replay") EXPECT_THAT(end.err, Not(HasSubstr("warning")));
+    if (words[0] == "replay") {
+      EXPECT_THAT(end.err, Not(HasSubstr("warning")));
+    }
   }
   EXPECT_FALSE(fs::exists(fork));
 }

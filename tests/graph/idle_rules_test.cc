@@ -10,12 +10,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<std::string> codes_of(const CheckedGraph& graph) {
-  std::vector<std::string> codes;
-  for (const auto& found : graph.diagnostics.all()) codes.push_back(found.code);
-  return codes;
-}
-
 /// The test catalog, in which `kv_blocks` and `optimizer.lr` change nothing on the CPU.
 Catalog idle_catalog() {
   Catalog catalog = test_catalog();

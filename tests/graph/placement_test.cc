@@ -42,13 +42,6 @@ struct Loaded {
   CheckedGraph graph;
 };
 
-std::vector<std::string> codes_of(const std::string& text) {
-  const auto graph = load_text(text);
-  std::vector<std::string> codes;
-  for (const auto& found : graph.diagnostics.all()) codes.push_back(found.code);
-  return codes;
-}
-
 InstanceId instance(const Plan& plan, const std::string& name) {
   for (uint32_t i = 0; i < plan.instances.size(); ++i)
     if (plan.instances[i].name == name) return InstanceId(i);

@@ -15,13 +15,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-std::vector<std::string> codes_of(const std::string& text) {
-  const auto graph = load_text(text);
-  std::vector<std::string> codes;
-  for (const auto& found : graph.diagnostics.all()) codes.push_back(found.code);
-  return codes;
-}
-
 std::string demo_with(const std::string& from, const std::string& to) {
   return replaced(demo_text(), from, to);
 }

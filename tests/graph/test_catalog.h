@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "graph/catalog.h"
 #include "graph/plan.h"
@@ -40,6 +41,15 @@ CheckedGraph load_text(const std::string& text, Overrides overrides = {});
 /// Findings as a person sees them.
 inline std::string findings(const CheckedGraph& graph) {
   return render(graph.diagnostics, graph.sources);
+}
+/// The codes of the findings, in their order.
+inline std::vector<std::string> codes_of(const CheckedGraph& graph) {
+  std::vector<std::string> codes;
+  for (const auto& found : graph.diagnostics.all()) codes.push_back(found.code);
+  return codes;
+}
+inline std::vector<std::string> codes_of(const std::string& text) {
+  return codes_of(load_text(text));
 }
 /// `text` with the first `from` replaced; ends the process if there is none.
 std::string replaced(std::string text, const std::string& from, const std::string& to);
