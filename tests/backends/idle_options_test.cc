@@ -69,6 +69,10 @@ const std::map<std::string, Effects> kEffects = {
           "seed vocab_size max_sequence_tokens step_cost token_cost snapshot_cost "
           "device_fault_file loss_shift",
       kSchedule + "adapter_batch_tokens"}},
+    {"outside http",
+     {"listen keys_file connections_max requests_max header_bytes_max body_bytes_max bytes_max "
+      "idle_timeout receive_timeout send_timeout",
+      ""}},
     {"weight_channel auto", {"versions_max", ""}},
     {"weight_channel memory", {"versions_max", ""}},
     {"weight_channel shm", {"versions_max", ""}},

@@ -22,7 +22,7 @@ TEST(ResourceCatalog, HoldsEveryBackendOnceWithDocumentedOptions) {
     EXPECT_FALSE(resource.doc.empty());
     for (const auto& field : resource.options.fields) EXPECT_FALSE(field.doc.empty()) << field.name;
   }
-  EXPECT_EQ(seen.size(), 9U);
+  EXPECT_EQ(seen.size(), 10U);
 }
 
 TEST(ResourceCatalog, DefaultsAreTheStructsOwn) {

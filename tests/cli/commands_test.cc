@@ -429,7 +429,7 @@ TEST(Init, MakesAGraphThatChecksFromEveryTemplate) {
       continue;
     }
     if (made.out.find("primerl-graph model fetch ") != std::string::npos) {  // downloads a model
-      EXPECT_THAT(made.out, HasSubstr("model fetch smollm2-135m-instruct " + folder + "/smollm2"));
+      EXPECT_THAT(made.out, HasSubstr("model fetch smollm2-135m-instruct " + folder + "/"));
       EXPECT_THAT(checked.err, AllOf(HasSubstr("error[G044]"), HasSubstr("1 error")));
       continue;
     }

@@ -254,8 +254,8 @@ TEST_F(OutsideRun, EndsAtOnceIfItIsInterruptedWhileItTriesAFileThatHangs) {
 TEST_F(OutsideRun, ManyRolloutsWaitForOneAsyncWorkerAtOnce) {
   write("env.py", slow_environment(1));
   const auto end = run_graph_program(
-      run_words("[tenant.main]\nenvironment = { name = \"python\", file = \"env.py\", python = \""
-                PRIMERL_PYTHON "\" }\n",
+      run_words("[tenant.main]\nenvironment = { name = \"python\", file = \"env.py\", python = "
+                "\"" PRIMERL_PYTHON "\" }\n",
                 {"--max-steps", "1", "--set", "tenant.main.batch_size=256", "--set",
                  "tenant.main.max_off_policy_steps=0", "--set", "node.rollout.max_inflight=256"}));
   ASSERT_EQ(end.code, 0) << end.err;

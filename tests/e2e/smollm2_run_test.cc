@@ -37,8 +37,8 @@ TEST_F(SmolLM2Run, TrainsTwoStepsAndRepeatsThem) {
   const std::string run = (scratch_.path() / "run").string();
   auto command = words("run");
   for (const char* set :
-       {"tenant.main.batch_size=8", "tenant.main.group_size=4",
-        "tenant.main.sampling.max_tokens=12", "tenant.main.filters.zero_advantage=false"})
+       {"tenant.main.batch_size=4", "tenant.main.group_size=2", "tenant.main.sampling.max_tokens=8",
+        "tenant.main.filters.zero_advantage=false"})
     command.insert(command.end(), {"--set", set});
   command.insert(command.end(), {"--max-steps", "2", "--metrics-port", "off", "--out", run});
   const auto end = run_graph_program(command);
@@ -48,10 +48,9 @@ TEST_F(SmolLM2Run, TrainsTwoStepsAndRepeatsThem) {
   for (const Json& step : steps) {
     EXPECT_EQ(step.find("reward/number/mean")->as_double(),
               step.find("reward/all/mean")->as_double());
-    EXPECT_EQ(*step.get_int("progress/samples"), 8);
-    // At limit 2 some tokens are one version old; the same weights give the same bits.
-    EXPECT_LT(step.find("mismatch_kl/all/mean")->as_double(), 1e-3);
+    EXPECT_EQ(*step.get_int("progress/samples"), 4);
   }
+  // Tokens of the first version train under the same weights: engine and learner agree to the bit.
   EXPECT_EQ(steps[0].find("mismatch_kl/all/mean")->as_double(), 0.0);
   for (const Json& rollout : lines_of(scratch_.path() / "run/rollouts.jsonl"))
     EXPECT_THAT(*rollout.get_string("prompt"), HasSubstr("Answer with one number."));
