@@ -221,7 +221,7 @@ TEST(Help, ExamplesWorkOneAfterTheOther) {
   // Each runs until it is stopped, or asks a run that trains.
   const std::map<std::string, std::string> left_out = {
       {"agent", "runs until it is stopped: hosts_test"},
-      {"data convert", "reads a Parquet file, which this folder lacks: cli_test"},
+      {"data", "reads a Parquet file, which this folder lacks: cli_test"},
       {"pause", "needs a run that trains: docs/how-to/pause-a-run.md"},
       {"unpause", "needs a run that trains: docs/how-to/pause-a-run.md"},
       {"trace dump", "needs a run that trains: docs/how-to/read-a-trace.md"}};
