@@ -45,11 +45,11 @@ TEST_F(AgentProof, LooksAtAPlainFileOfTheChallengesSizeAlone) {
   Agent agent(scratch_.path());
   const auto refusal = [&](const std::function<void(const fs::path&, const std::string&)>& make) {
     auto client = dial(agent.address());
-    EXPECT_TRUE((*client)->wait_for_greeting(kPatience, false, kNever).ok());
+    EXPECT_TRUE((*client)->wait_for_greeting(kPatience, false, kNeverStops).ok());
     const uint64_t challenge = (*client)->challenge();
     const fs::path file = folder_ / challenge_file(challenge);
     make(file, challenge_text(challenge));
-    const std::string text = text_of((*client)->prepare(order(), kPatience, kNever));
+    const std::string text = text_of((*client)->prepare(order(), kPatience, kNeverStops));
     fs::remove(file);
     return text;
   };
@@ -125,10 +125,10 @@ TEST_F(AgentProof, ServesOthersWhileADiskHangs) {
   auto stuck = dial(agent.address());
   PrepareRun hanging = order("stuck");
   hanging.graph = "hangs";
-  ASSERT_TRUE((*stuck)->wait_for_greeting(kPatience, false, kNever).ok());
+  ASSERT_TRUE((*stuck)->wait_for_greeting(kPatience, false, kNeverStops).ok());
   std::ofstream(folder_ / challenge_file((*stuck)->challenge()))
       << challenge_text((*stuck)->challenge());
-  std::thread asking([&] { (void)(*stuck)->prepare(hanging, kPatience, kNever); });
+  std::thread asking([&] { (void)(*stuck)->prepare(hanging, kPatience, kNeverStops); });
   while (num_looks == 0) std::this_thread::yield();
   auto next = dial(agent.address());
   EXPECT_EQ(text_of(prepare(**next, order())), "ok");

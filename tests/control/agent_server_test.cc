@@ -139,7 +139,7 @@ TEST_F(AgentServerTest, WritesLogsInTheRunFolderAlone) {
 TEST_F(AgentServerTest, NamesBothVersionsWhereTheyDiffer) {
   Agent agent(scratch_.path());
   auto client = dial(agent.address(), {}, own_greeting(5, "2.0"));
-  EXPECT_THAT(text_of((*client)->wait_for_greeting(kPatience, false, kNever)),
+  EXPECT_THAT(text_of((*client)->wait_for_greeting(kPatience, false, kNeverStops)),
               AllOf(HasSubstr("the program version of the agent of host 'x' at " + agent.address() +
                               " is '1.0', of this program '2.0'")));
 }
@@ -287,7 +287,7 @@ TEST_F(AgentServerTest, SomethingElseThatListensIsNamed) {
   ASSERT_EQ(::listen(fd, 8), 0);
   // It accepts connections and sends nothing.
   auto client = dial("127.0.0.1:" + std::to_string(ntohs(own.sin_port)));
-  const Status silent = (*client)->wait_for_greeting(Duration::milliseconds(50), false, kNever);
+  const Status silent = (*client)->wait_for_greeting(Duration::milliseconds(50), false, kNeverStops);
   EXPECT_THAT(text_of(silent), HasSubstr("the agent of host 'x'"));
   EXPECT_FALSE(silent.ok());
   ::close(fd);

@@ -17,7 +17,7 @@
 
 namespace primerl {
 
-inline const auto kNever = [] { return false; };
+inline const auto kNeverStops = [] { return false; };
 
 /// Serves until it is stopped. The serving thread is the parent of the workers.
 class Agent {
@@ -99,10 +99,10 @@ class AgentServerTest : public testing::Test {
   }
   /// Greets, proves that the folder is shared, and sends the order.
   Status prepare(AgentClient& client, PrepareRun order, bool shows_folder = true) const {
-    RETURN_IF_ERROR(client.wait_for_greeting(kPatience, false, kNever));
+    RETURN_IF_ERROR(client.wait_for_greeting(kPatience, false, kNeverStops));
     const auto file = folder_ / challenge_file(client.challenge());
     if (shows_folder) std::ofstream(file) << challenge_text(client.challenge());
-    Status prepared = client.prepare(std::move(order), kPatience, kNever);
+    Status prepared = client.prepare(std::move(order), kPatience, kNeverStops);
     std::filesystem::remove(file);
     return prepared;
   }

@@ -135,9 +135,17 @@ SequenceRequest request_of(TenantSlot tenant, uint64_t id, int32_t num_prompt, i
   return made;
 }
 
-std::vector<uint64_t> sampled_ids(const StepPlan& plan) {
+/// The sequences that one step samples. They are read before the step ends, which destroys those
+/// that have finished.
+std::vector<uint64_t> sampled_by_a_step(BatchScheduler& scheduler) {
   std::vector<uint64_t> ids;
-  for (const auto& sample : plan.samples) ids.push_back(sample.sequence->request.id.value);
+  StepPlan plan;
+  if (!scheduler.plan(plan)) return ids;
+  for (const auto& sample : plan.samples) {
+    ids.push_back(sample.sequence->request.id.value);
+    scheduler.accept(*sample.sequence, 7, -1);
+  }
+  scheduler.finish_step();
   return ids;
 }
 
@@ -158,7 +166,7 @@ TEST(PreemptionAmongTenants, PreemptsTheTenantFurthestBeyondItsPartNotTheYounges
   take_step(scheduler);
   take_over_all(scheduler);
   std::vector<uint64_t> last;
-  while (scheduler.state().num_preemptions == 0) last = sampled_ids(take_step(scheduler));
+  while (scheduler.state().num_preemptions == 0) last = sampled_by_a_step(scheduler);
   EXPECT_THAT(last, testing::Not(testing::Contains(2))) << "of the first tenant, the last";
   EXPECT_THAT(last, testing::Contains(1));
   EXPECT_THAT(last, testing::Contains(3)) << "the later sequence, within its part";
@@ -175,7 +183,7 @@ TEST(PreemptionAmongTenants, AmongEqualTenantsTheOneThatGrowsGivesWay) {
   ASSERT_TRUE(scheduler.submit(request_of(kSecond, 4, 1, 7)).ok());
   std::vector<uint64_t> last;
   for (int i = 0; i < 20 && scheduler.state().num_preemptions == 0; ++i) {
-    last = sampled_ids(take_step(scheduler));
+    last = sampled_by_a_step(scheduler);
     take_over_all(scheduler);
   }
   EXPECT_THAT(last, testing::UnorderedElementsAre(1, 3, 4));
@@ -257,7 +265,7 @@ TEST(PreemptionAmongTenants, AReservedClaimIsFreeWhenItsTenantReturns) {
   }
   for (uint64_t id = 11; id <= 12; ++id)
     ASSERT_TRUE(scheduler.submit(request_of(kSecond, id, 12, 4)).ok());
-  EXPECT_THAT(sampled_ids(take_step(scheduler)), testing::IsSupersetOf({11, 12}));
+  EXPECT_THAT(sampled_by_a_step(scheduler), testing::IsSupersetOf({11, 12}));
   run_to_end(scheduler);
   expect_all_free(scheduler);
 }
@@ -281,7 +289,7 @@ TEST(PreemptionAmongTenants, LentBlocksReturnOneByOne) {
   int num_steps = 0;
   for (bool has_begun = false; !has_begun && num_steps < 100; ++num_steps) {
     flood();
-    const auto ids = sampled_ids(take_step(scheduler));
+    const auto ids = sampled_by_a_step(scheduler);
     take_over_all(scheduler);
     has_begun = std::ranges::count(ids, 1'000'000) > 0;
   }

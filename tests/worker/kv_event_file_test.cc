@@ -13,6 +13,7 @@ using ::testing::ElementsAre;
 
 KvEvents stored_and_removed() {
   KvEvents taken;
+  taken.events.reserve(3);  // references to its elements are kept
   KvEvent& cleared = taken.events.emplace_back();
   cleared.number = 1;
   KvEvent& stored = taken.events.emplace_back();

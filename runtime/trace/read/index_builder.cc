@@ -62,7 +62,8 @@ class Writer {
     out.resize(header.num_bytes / sizeof(uint64_t));
     auto* at = reinterpret_cast<std::byte*>(out.data());
     std::memcpy(at, &header, sizeof header);
-    std::memcpy(at + sizeof header, sections_.data(), sections_.size() * sizeof(IndexSection));
+    if (!sections_.empty())
+      std::memcpy(at + sizeof header, sections_.data(), sections_.size() * sizeof(IndexSection));
     if (!items_.empty()) std::memcpy(at + prefix, items_.data(), items_.size() * sizeof(uint64_t));
   }
 
