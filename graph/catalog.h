@@ -124,6 +124,8 @@ struct EnvironmentContract {
   /// The workers that make its tasks and steps instead of make(); empty = it is code of the
   /// process.
   std::function<OutsidePool(const void* options)> outside = {};
+  /// Its server calls the policy itself, over HTTP (docs/design/verifiers.md).
+  bool drives_rollouts = false;
 };
 
 /// One reward of `[tenant.x] reward = { name = ... }`, made by reward_contract()

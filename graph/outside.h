@@ -1,4 +1,5 @@
-/// Outside: asks something outside the process (Python workers) and receives its answers later.
+/// Outside: asks something outside the process (Python workers, verifiers servers) and receives its
+/// answers later.
 ///
 /// A resource of one actor group (docs/design/outside.md). ask() puts a call into a queue; a thread
 /// of the resource sends it. When answers have arrived, wake() is called and the group gets a work
@@ -56,8 +57,26 @@ struct OutsideAnswer {
   }
 };
 
-/// One pool to ask: workers that run one command.
+/// What answers the calls of a pool.
+enum class OutsidePoolKind : uint8_t {
+  kWorkers,    // processes that speak docs/formats/outside.md
+  kVerifiers,  // verifiers servers: they drive whole rollouts (docs/design/verifiers.md)
+};
+
+/// Servers of a pool of kind kVerifiers.
+struct VerifiersPool {
+  std::string address;            // of servers that run already; empty: started here
+  std::string protocol = "auto";  // the dialect: auto, w0, w1a, w1b, w1c or w2
+  int64_t concurrency = 256;      // runs at once in one server; more wait
+  Duration health_timeout = Duration::seconds(30);
+  std::string client = "train";  // or "eval": chat, answers without token ids
+  std::string renderer;          // JSON object for the server's client; empty: none
+  std::string renderer_model;    // the name that its renderer knows; empty: none
+};
+
+/// One pool to ask: workers that run one command, or servers.
 struct OutsidePool {
+  OutsidePoolKind kind = OutsidePoolKind::kWorkers;
   std::string name;  // for messages: "environment", "reward 'python'"
   std::vector<std::string> command;
   std::vector<std::string> files;  // that it reads, for notes
@@ -65,6 +84,8 @@ struct OutsidePool {
   Duration start_timeout = Duration::seconds(60);
   Duration call_timeout = Duration::seconds(30);
   int64_t answer_bytes_max = int64_t{16} << 20;
+  Duration run_timeout = Duration::seconds(3600);  // of one `run`; call_timeout is of other calls
+  VerifiersPool verifiers;                         // for kVerifiers
 };
 
 /// All pools that the actors of one group ask.

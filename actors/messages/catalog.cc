@@ -5,19 +5,23 @@
 #include "actors/messages/load.h"
 #include "actors/messages/policy.h"
 #include "actors/messages/rollout.h"
+#include "actors/messages/run.h"
 
 namespace primerl {
 
 std::vector<const MessageType*> message_catalog() {
   return {
       &message_type<Abort>(),           &message_type<Action>(),
-      &message_type<Cancel>(),          &message_type<Completion>(),
-      &message_type<EngineHold>(),      &message_type<EngineLoad>(),
+      &message_type<Cancel>(),          &message_type<CancelRuns>(),
+      &message_type<Completion>(),      &message_type<EngineHold>(),
+      &message_type<EngineLoad>(),      &message_type<GatewayAddress>(),
       &message_type<GenerateRequest>(), &message_type<GroupEnded>(),
       &message_type<JudgeQuestion>(),   &message_type<JudgeScore>(),
+      &message_type<MemberClosed>(),    &message_type<MemberTurn>(),
       &message_type<Observation>(),     &message_type<PolicyApplied>(),
       &message_type<PolicyLive>(),      &message_type<PolicyUpdate>(),
-      &message_type<PrefillDone>(),     &message_type<Task>(),
+      &message_type<PrefillDone>(),     &message_type<Run>(),
+      &message_type<RunEnded>(),        &message_type<Task>(),
       &message_type<TrajectoryGroup>(), &message_type<WeightsReady>(),
   };
 }

@@ -36,19 +36,22 @@ inline uint64_t evaluation_row(uint64_t ordinal, uint64_t num_rows) {
 /// one, with ordinal Tenant::tasks_max, is empty: no task follows. A task with messages is a
 /// conversation in the chat template of the model; `[tenant.x.chat] prompts = "user"` makes one of
 /// a plain prompt.
+/// A task with `data` is driven: its environment calls the policy itself (run.h).
 struct Task {
   static constexpr std::string_view kName = "Task";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t ordinal = 0;
   std::string prompt;
   std::vector<ChatMessage> messages = {};
-  std::string tools = {};  // JSON array of the functions that the policy may call; empty: none
+  std::string tools = {};      // JSON array of the functions that the policy may call; empty: none
+  std::string data = {};       // JSON object that only the server of the environment reads
+  bool scores_groups = false;  // one run plays all rollouts of the group
 
   template <class F>
   static void fields(F& f) {
     f("ordinal", &Task::ordinal)("prompt", &Task::prompt)("messages", &Task::messages)(
-        "tools", &Task::tools);
+        "tools", &Task::tools)("data", &Task::data)("scores_groups", &Task::scores_groups);
   }
 };
 
@@ -83,7 +86,7 @@ struct Action {
 /// The environment's answer to one Action. The first one (turn -1) has what a Task has.
 struct Observation {
   static constexpr std::string_view kName = "Observation";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
 
   uint64_t trajectory = 0;
   uint32_t attempt = 0;
@@ -92,7 +95,9 @@ struct Observation {
   /// Messages that follow the policy's turn if the task has messages; if there are none, `text` is
   /// one message of a user.
   std::vector<ChatMessage> messages = {};
-  std::string tools = {};           // of the task, in the first observation
+  std::string tools = {};  // of the task, in the first observation, as the next two
+  std::string data = {};
+  bool scores_groups = false;
   double reward = 0;                // when done
   std::vector<double> scores = {};  // of each reward of the tenant, without its weight; when done
   bool is_done = false;
@@ -104,7 +109,8 @@ struct Observation {
   static void fields(F& f) {
     using O = Observation;
     f("trajectory", &O::trajectory)("attempt", &O::attempt)("turn", &O::turn)("text", &O::text)(
-        "messages", &O::messages)("tools", &O::tools)("reward", &O::reward)("scores", &O::scores)(
+        "messages", &O::messages)("tools", &O::tools)("data", &O::data)(
+        "scores_groups", &O::scores_groups)("reward", &O::reward)("scores", &O::scores)(
         "is_done", &O::is_done)("is_too_long", &O::is_too_long)("needs_history", &O::needs_history)(
         "fault", &O::fault);
   }

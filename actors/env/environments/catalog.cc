@@ -5,6 +5,7 @@
 #include "actors/env/environments/dataset.h"
 #include "actors/env/environments/find_in_pages.h"
 #include "actors/env/environments/reverse_text.h"
+#include "actors/env/python/verifiers.h"
 #include "actors/env/python/workers.h"
 #include "graph/base/suggest.h"
 
@@ -79,6 +80,7 @@ std::vector<EnvironmentContract> environment_contracts() {
       gymnasium_environment(),
       skyrl_gym_environment(),
       mcp_environment(),
+      verifiers_environment(),
   };
 }
 

@@ -6,6 +6,8 @@
 namespace primerl {
 
 std::string_view python_worker();
+/// Starts verifiers servers and gives their tasks.
+std::string_view python_verifiers_server();
 
 /// A file that worker.py runs: its name, a line end, and its text.
 std::string_view python_math_reward();
