@@ -73,6 +73,13 @@ PortAttribute optional_port() {
   return attribute;
 }
 
+PortAttribute serves_runs() {
+  PortAttribute attribute;
+  attribute.on_input = [](InputPort& port) { port.is_optional = port.serves_runs = true; };
+  attribute.on_output = [](OutputPort& port) { port.is_optional = port.serves_runs = true; };
+  return attribute;
+}
+
 PortAttribute handles_of(std::string use) {
   PortAttribute attribute;
   attribute.on_input = [use](InputPort& port) { port.handles_of = use; };

@@ -51,6 +51,7 @@ struct InputPort {
   std::string doc;
   const MessageType* type = nullptr;
   bool is_optional = false;  // may stay unconnected
+  bool serves_runs = false;  // see serves_runs()
   /// The same, but only with these options of the node; empty = as is_optional says.
   std::function<bool(const void* options)> is_optional_if = {};
   std::optional<Amount> at_most;  // most messages in flight, for a feedback edge
@@ -67,6 +68,7 @@ struct OutputPort {
   std::string doc;
   const MessageType* type = nullptr;
   bool is_optional = false;
+  bool serves_runs = false;
   std::function<bool(const void* options)> is_optional_if = {};  // as for an input
   bool is_recorded = false;                                      // see recorded()
   std::string handles_of;  // name of a resource use; see handles_of()
@@ -164,6 +166,8 @@ struct PortAttribute {
   std::function<void(OutputPort&)> on_output;
 };
 PortAttribute optional_port();
+/// The port may stay unconnected, unless the environment of a tenant drives rollouts.
+PortAttribute serves_runs();
 PortAttribute broadcast();
 PortAttribute addressed();
 PortAttribute to_origin();

@@ -41,6 +41,10 @@ std::string_view type_of(int32_t status) {
 std::string accept_call() { return R"({"call":"accept"})"; }
 std::string closed_call() { return R"({"call":"closed"})"; }
 
+std::string address_call(std::string_view known) {
+  return Json::object().set("call", "address").set("known", known).dump();
+}
+
 std::string reply_call(const ClientReply& reply) {
   Json line = Json::object();
   line.set("call", "reply").set("request", reply.request).set("status", reply.status);
@@ -57,9 +61,14 @@ Result<HttpCall> read_http_call(std::string_view call) {
     read.kind = HttpCall::Kind::kClosed;
     return read;
   }
+  if (kind == "address") {
+    read.kind = HttpCall::Kind::kAddress;
+    ASSIGN_OR_RETURN(read.known, parts.line.get_string("known"));
+    return read;
+  }
   if (kind != "reply")
     return error(Code::kInvalid, "a listener has no call '{}'", kind)
-        .note("its calls are accept, reply and closed");
+        .note("its calls are accept, reply, closed and address");
   read.kind = HttpCall::Kind::kReply;
   ASSIGN_OR_RETURN(const int64_t request, parts.line.get_int("request"));
   ASSIGN_OR_RETURN(const int64_t status, parts.line.get_int("status"));
@@ -117,6 +126,13 @@ Result<std::vector<uint64_t>> read_closed(std::string_view answer) {
     requests.push_back(static_cast<uint64_t>(each.as_int()));
   }
   return requests;
+}
+
+std::string write_address(std::string_view url) { return Json::object().set("url", url).dump(); }
+
+Result<std::string> read_address(std::string_view answer) {
+  ASSIGN_OR_RETURN(const Json line, parse_json(answer, "the address of a listener"));
+  return line.get_string("url");
 }
 
 std::string write_sent(bool is_sent) { return Json::object().set("sent", is_sent).dump(); }

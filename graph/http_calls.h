@@ -5,6 +5,7 @@
 ///   accept  its answer is the next request of a client; the request has the id of this call
 ///   reply   sends the reply to a request; its answer says whether the client got it
 ///   closed  its answer lists requests whose clients have gone
+///   address its answer is the listener's URL, once that differs from the URL in the call
 ///
 /// A call and an answer are one line of JSON; the body of the request or reply follows the line.
 /// A header that is not a member here, such as Authorization, never leaves the listener.
@@ -43,13 +44,15 @@ struct ClientReply {
 
 /// A call as the listener reads it.
 struct HttpCall {
-  enum class Kind : uint8_t { kAccept, kReply, kClosed };
+  enum class Kind : uint8_t { kAccept, kReply, kClosed, kAddress };
   Kind kind = Kind::kAccept;
   ClientReply reply;  // for kReply
+  std::string known;  // for kAddress: the URL that the caller has; empty: none
 };
 
 std::string accept_call();
 std::string closed_call();
+std::string address_call(std::string_view known);
 std::string reply_call(const ClientReply& reply);
 Result<HttpCall> read_http_call(std::string_view call);
 
@@ -58,6 +61,9 @@ Result<ClientRequest> read_client_request(std::string_view answer);
 
 std::string write_closed(const std::vector<uint64_t>& requests);
 Result<std::vector<uint64_t>> read_closed(std::string_view answer);
+
+std::string write_address(std::string_view url);
+Result<std::string> read_address(std::string_view answer);
 
 std::string write_sent(bool is_sent);
 Result<bool> read_sent(std::string_view answer);

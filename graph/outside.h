@@ -57,7 +57,7 @@ struct OutsideAnswer {
   }
 };
 
-/// What answers the calls of a pool.
+/// The kind of process that answers the calls of a pool.
 enum class OutsidePoolKind : uint8_t {
   kWorkers,    // processes that speak docs/formats/outside.md
   kVerifiers,  // verifiers servers: they drive whole rollouts (docs/design/verifiers.md)
@@ -72,6 +72,7 @@ struct VerifiersPool {
   std::string client = "train";  // or "eval": chat, answers without token ids
   std::string renderer;          // JSON object for the server's client; empty: none
   std::string renderer_model;    // the name that its renderer knows; empty: none
+  std::string api_key_var;       // the variable with the key for the gateway, in the server
 };
 
 /// One pool to ask: workers that run one command, or servers.

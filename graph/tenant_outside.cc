@@ -28,4 +28,8 @@ TenantOutside outside_of(const Tenant& tenant) {
   return outside;
 }
 
+bool drives_rollouts(const Tenant& tenant) {
+  return tenant.environment.contract != nullptr && tenant.environment.contract->drives_rollouts;
+}
+
 }  // namespace primerl

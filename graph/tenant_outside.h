@@ -16,4 +16,7 @@ struct TenantOutside {
 
 TenantOutside outside_of(const Tenant& tenant);
 
+/// Whether the tenant's environment calls the policy itself.
+bool drives_rollouts(const Tenant& tenant);
+
 }  // namespace primerl

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/tenant_outside.h"
+
 namespace primerl {
 namespace {
 
@@ -23,7 +25,8 @@ int64_t group_bytes_max(const Tenant& tenant, GroupKind kind) {
   whole.spans.resize(1);
   const int64_t span = bytes_with(whole) - empty;
   // A turn begins at most one sample.
-  const bool has_samples = is_sampled && tenant.chat.history == "template";
+  const bool has_samples =
+      is_sampled && (tenant.chat.history == "template" || drives_rollouts(tenant));
   const int64_t samples_max = has_samples ? std::max(tenant.turns_max, int64_t{1}) : 1;
   // A longer array is stored beside the body, which then has only its size. A shorter array may
   // therefore take more bytes in the body.

@@ -56,10 +56,15 @@ Contract Env::contract() {
           refuse_with(&Env::refuse_action))
       .in("score", &Env::on_score, "the judge's answer to a question", optional_port(),
           at_most(judge_scores_in_flight()))
+      .in("run", &Env::on_run, "a rollout that the environment's server plays", serves_runs(),
+          refuse_with(&Env::refuse_run))
+      .in("cancel_runs", &Env::on_cancel_runs, "runs that have ended for Rollout", serves_runs())
       .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
       .out("observation", &Env::observation_,
            "the answer to one action, with the reward at the end", recorded(),
            work_burst(static_cast<int64_t>(kOutsideAnswersMax)))
+      .out("run_ended", &Env::run_ended_, "the end of a run, with its rewards and branches",
+           serves_runs(), recorded(), work_burst(static_cast<int64_t>(kOutsideAnswersMax)))
       .out("question", &Env::question_, "an answer that a model of the graph scores",
            optional_port(), recorded(), burst(judge_questions(1)),
            work_burst(judge_questions(static_cast<int64_t>(kOutsideAnswersMax))))
@@ -77,8 +82,8 @@ Contract Env::contract() {
       .state([](auto& f) {
         f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
             "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_)(
-            "is_draining", &Env::is_draining_)("judging", &Env::judging_)("asked", &Env::asked_)(
-            "coming", &Env::coming_);
+            "is_draining", &Env::is_draining_)("judging", &Env::judging_)("runs", &Env::runs_)(
+            "asked", &Env::asked_)("coming", &Env::coming_);
       });
 }
 
@@ -113,9 +118,13 @@ Result<bool> Env::work() {
 }
 
 Status Env::check_prompt(uint64_t ordinal, const EnvironmentTask& task) const {
-  if (std::cmp_less_equal(task.prompt.size(), options_.text_bytes_max)) return ok();
-  return error(Code::kExhausted, "the prompt of task {} has {} bytes, text_bytes_max is {}",
-               ordinal, task.prompt.size(), options_.text_bytes_max);
+  const auto check = [&](std::string_view what, size_t size) -> Status {
+    if (std::cmp_less_equal(size, options_.text_bytes_max)) return ok();
+    return error(Code::kExhausted, "the {} of task {} has {} bytes, text_bytes_max is {}", what,
+                 ordinal, size, options_.text_bytes_max);
+  };
+  RETURN_IF_ERROR(check("prompt", task.prompt.size()));
+  return check("data", task.data.size());
 }
 
 Result<bool> Env::make_task() {
@@ -170,6 +179,7 @@ Status Env::drain() {
   is_draining_ = true;
   if (outside_ != nullptr) outside_->stop();
   judging_.clear();
+  runs_.clear();
   asked_.clear();
   coming_.clear();
   return ok();
@@ -257,6 +267,8 @@ void Env::send_first(uint64_t trajectory, const Judging& judging, EnvironmentTas
   observation.text = std::move(task.prompt);
   observation.messages = std::move(task.messages);
   observation.tools = std::move(task.tools);
+  observation.data = std::move(task.data);
+  observation.scores_groups = task.scores_groups;
   observation_.send(std::move(observation),
                     for_tenant(tenant_).answering({services().self(), judging.cause}));
 }

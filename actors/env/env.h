@@ -2,16 +2,17 @@
 /// environment and its rewards. If the node has replicas, the first gives the tasks and the others
 /// judge.
 ///
-///            [ env ]  -> task, question
-///   action ~~~>       ~~~> observation
-///   score  ~~~>
+///                     [ env ]  -> task, question
+///   action, score          ~~~>    ~~~> observation
+///   run, cancel_runs       ~~~>    ~~~> run_ended
 ///
 /// An environment of this process is called in the handler: each replica serves one rollout at a
 /// time, so no rollout waits for another one's environment. An environment or a reward outside of
 /// the process (outside.h) is asked, and its answer is received in a work call: one replica serves
 /// all rollouts. A reward that a model of the graph gives is asked over `question`. Its observation
 /// leaves when all scores are here, failed ones included, so that no more questions are open than
-/// rollouts in flight have rewards.
+/// rollouts in flight have rewards. An environment that drives rollouts gets whole runs; each has
+/// one answer.
 ///
 /// Threads: own thread (an environment may block). State: the next ordinal, the actions of
 /// unfinished trajectories, and what was asked; everything else follows from these. Order: ordinals
@@ -31,6 +32,7 @@
 #include "actors/env/worlds.h"
 #include "actors/messages/judge.h"
 #include "actors/messages/rollout.h"
+#include "actors/messages/run.h"
 #include "graph/contract.h"
 #include "graph/outside.h"
 #include "graph/tenant_outside.h"
@@ -76,11 +78,22 @@ class Env final : public Actor {
           "num_missing", &Judging::num_missing)("fault", &Judging::fault);
     }
   };
-  /// The use of an answer: a task, a step, the score of a reward, or the task of an evaluation.
+  /// A run that its server plays.
+  struct Driven {
+    MemberName name;
+    int32_t num_members = 1;
+    uint64_t cause = 0;  // step of this group that got the run
+    template <class F>
+    static void fields(F& f) {
+      f("name", &Driven::name)("num_members", &Driven::num_members)("cause", &Driven::cause);
+    }
+  };
+  /// The use of an answer: a task, a step, the score of a reward, the task of an evaluation, or the
+  /// end of a run.
   struct Asked {
-    enum class Kind : uint8_t { kTask, kStep, kScore, kFirst };
+    enum class Kind : uint8_t { kTask, kStep, kScore, kFirst, kRun };
     Kind kind = Kind::kTask;
-    uint64_t of = 0;      // ordinal of the task (kTask), or trajectory
+    uint64_t of = 0;      // ordinal of the task (kTask), session (kRun), or trajectory
     uint32_t reward = 0;  // index, for kScore
     template <class F>
     static void fields(F& f) {
@@ -141,10 +154,22 @@ class Env final : public Actor {
                double given);
   Status send_scored(uint64_t trajectory);
   Status on_first_answer(uint64_t trajectory, const OutsideAnswer& answer);
+  Result<EnvironmentTask> read_task_answer(const OutsideAnswer& answer) const;
   uint32_t seed_of(uint64_t ordinal) const;
   uint64_t row_of(uint64_t ordinal) const {
     return evaluation_row(ordinal, static_cast<uint64_t>(services().tenant(tenant_).eval.rows));
   }
+
+  // env_runs.cc
+  bool drives_rollouts() const {
+    return is_asked_outside() && pools_.spec.pools[static_cast<size_t>(pools_.environment)].kind ==
+                                     OutsidePoolKind::kVerifiers;
+  }
+  Status on_run(const Run& run);
+  Status on_cancel_runs(const CancelRuns& cancel);
+  void refuse_run(const Run& run, const Error& error);
+  void on_run_answer(uint64_t session, const OutsideAnswer& answer);
+  void send_run_ended(RunAnswered ended, uint64_t cause);
 
   const EnvOptions options_;
   // Constant after start.
@@ -160,12 +185,14 @@ class Env final : public Actor {
   bool is_draining_ = false;
   Worlds worlds_;                        // destroyed before their environment
   std::map<uint64_t, Judging> judging_;  // by trajectory
+  std::map<uint64_t, Driven> runs_;      // that have no end, by session of the call
   std::map<uint64_t, Asked> asked_;      // by call or question; at most kOutsideCallsMax calls
   std::map<uint64_t, Coming> coming_;    // by ordinal; at most kTasksAheadMax
   uint32_t num_asked_ = 0;               // by this handler
   Out<Task> task_;
   Out<Observation> observation_;
   Out<JudgeQuestion> question_;
+  Out<RunAnswered> run_ended_;
 };
 
 }  // namespace primerl

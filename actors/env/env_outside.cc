@@ -7,6 +7,7 @@
 #include "actors/env/environments/catalog.h"
 #include "actors/env/rewards/catalog.h"
 #include "actors/env/rewards/judge.h"
+#include "actors/env/run_calls.h"
 
 namespace primerl {
 namespace {
@@ -150,6 +151,10 @@ Status Env::on_score(const JudgeScore& score) {
 
 Status Env::on_answer(const Asked& asked, const OutsideAnswer& answer) {
   if (asked.kind == Asked::Kind::kTask) return on_task_answer(asked.of, answer);
+  if (asked.kind == Asked::Kind::kRun) {
+    on_run_answer(asked.of, answer);
+    return ok();
+  }
   if (!judging_.contains(asked.of)) return ok();
   if (asked.kind == Asked::Kind::kFirst) return on_first_answer(asked.of, answer);
   if (asked.kind == Asked::Kind::kStep) return on_step_answer(asked.of, answer);
@@ -157,9 +162,13 @@ Status Env::on_answer(const Asked& asked, const OutsideAnswer& answer) {
                                                           : Result<double>(fault_of(answer)));
 }
 
+Result<EnvironmentTask> Env::read_task_answer(const OutsideAnswer& answer) const {
+  if (answer.end != OutsideEnd::kDone) return fault_of(answer);
+  return drives_rollouts() ? read_driven_task(answer.body) : read_task(answer.body);
+}
+
 Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
-  auto task = answer.end == OutsideEnd::kDone ? read_task(answer.body)
-                                              : Result<EnvironmentTask>(fault_of(answer));
+  auto task = read_task_answer(answer);
   if (task.ok())
     if (const Status fits = check_prompt(ordinal, *task); !fits.ok()) task = fits.error();
   if (!task.ok()) {
@@ -174,13 +183,14 @@ Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
   coming.task = {.ordinal = ordinal,
                  .prompt = std::move(task->prompt),
                  .messages = std::move(task->messages),
-                 .tools = std::move(task->tools)};
+                 .tools = std::move(task->tools),
+                 .data = std::move(task->data),
+                 .scores_groups = task->scores_groups};
   return ok();
 }
 
 Status Env::on_first_answer(uint64_t trajectory, const OutsideAnswer& answer) {
-  if (answer.end != OutsideEnd::kDone) return fault_of(answer);
-  ASSIGN_OR_RETURN(auto task, read_task(answer.body));
+  ASSIGN_OR_RETURN(auto task, read_task_answer(answer));
   RETURN_IF_ERROR(check_prompt(row_of(judging_.at(trajectory).ordinal), task));
   const Judging judging = std::move(judging_.at(trajectory));
   judging_.erase(trajectory);

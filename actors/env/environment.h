@@ -29,6 +29,10 @@ struct EnvironmentTask {
       {};  // the row of a data set as a JSON object, for rewards; empty: there is none
   std::vector<ChatMessage> messages = {};  // with a chat template they replace `prompt`
   std::string tools = {};                  // JSON array of the tools that the policy may call
+  /// For a server that drives rollouts: a JSON object that it reads, and whether it plays all
+  /// rollouts of a group at once.
+  std::string data = {};
+  bool scores_groups = false;
 };
 
 /// The result of the last action: either more text to read, or the end with its reward.

@@ -14,6 +14,11 @@ constexpr uint64_t kFirstRequest = uint64_t{1} << (kRequestBits - 1);
 constexpr int64_t kSentPerWorkCall = 64;
 constexpr int64_t kCancelsPerWorkCall = 16;
 
+Amount num_tenants() {
+  return {[](const void*, std::span<const Tenant> tenants) { return std::ssize(tenants); },
+          "number of tenants"};
+}
+
 }  // namespace
 
 Contract Gateway::contract() {
@@ -31,12 +36,19 @@ Contract Gateway::contract() {
               "how long a client waits for its reply; then it gets the status 504")
       .in("completion", &Gateway::on_completion, "the one answer to a request",
           at_most(&O::max_inflight, "max_inflight"))
-      .in("policy", &Gateway::on_policy, "a version that every engine has", latest_wins())
+      .in("policy", &Gateway::on_policy,
+          "a version that every engine has; without it only requests of runs are answered",
+          latest_wins(), optional_port())
+      .in("closed", &Gateway::on_member_closed, "runs that have ended", serves_runs())
       .timer("deadline", &Gateway::on_deadline, "a client has waited for request_timeout")
       .out("generate", &Gateway::generate_, "a prompt to continue", burst(0),
            work_burst(kSentPerWorkCall))
       .out("cancel", &Gateway::cancel_, "requests whose clients have gone", burst(0),
            work_burst(kCancelsPerWorkCall), at_most(&O::max_inflight, "max_inflight"))
+      .out("turn", &Gateway::turn_, "a completed request of a run, or that no more follow",
+           serves_runs(), burst(kCancelRequestsMax))
+      .out("address", &Gateway::address_, "where servers of environments reach it", serves_runs(),
+           burst(0), work_burst(num_tenants()))
       .works()
       .single()
       .state([](auto& f) {
@@ -44,7 +56,8 @@ Contract Gateway::contract() {
         f("tenants", &G::tenants_)("generations", &G::generations_)("requests", &G::requests_)(
             "clients", &G::clients_)("joinable", &G::joinable_)("deadlines", &G::deadlines_)(
             "armed", &G::armed_)("asked", &G::asked_)("num_accepts", &G::num_accepts_)(
-            "num_closed", &G::num_closed_)("next_generation", &G::next_generation_)(
+            "num_closed", &G::num_closed_)("is_address_asked", &G::is_address_asked_)(
+            "base_url", &G::base_url_)("next_generation", &G::next_generation_)(
             "next_request", &G::next_request_)("warned", &G::warned_)("routers", &G::routers_)(
             "is_draining", &G::is_draining_);
       });
@@ -115,7 +128,9 @@ TenantSlot Gateway::next_tenant() const {
   for (const auto& [slot, tenant] : tenants_) num_inflight += tenant.num_inflight;
   if (num_inflight >= options_.max_inflight) return next;
   for (const auto& [slot, tenant] : tenants_) {
-    if (tenant.waiting.empty() || tenant.live.is_none()) continue;
+    if (tenant.waiting.empty()) continue;
+    // A run knows its version.
+    if (tenant.live.is_none() && !generations_.at(tenant.waiting.front()).run) continue;
     if (tenant.num_inflight >= inflight_max(slot)) continue;
     const double share = std::max(services().tenant(slot).share, 1e-9);
     const double load = static_cast<double>(tenant.num_inflight + 1) / share;
@@ -144,7 +159,7 @@ void Gateway::send(uint64_t number) {
   TenantState& tenant = tenants_[generation.tenant];
   GenerateRequest& request = generation.request;
   request.request = next_request_++;
-  request.version = tenant.live;
+  request.version = generation.run ? generation.run->version : tenant.live;
   request.answered = std::exchange(tenant.answered, {});
   request.time_left = std::max(generation.deadline - services().now(), Duration());
   generation.is_sent = true;
@@ -238,6 +253,8 @@ void Gateway::complete(uint64_t number, const Completion& completion) {
   auto body = body_of(generations_.at(number), number, completion);
   if (!body.ok()) return fail(number, body.error());
   services().count("requests_completed", 1);
+  // Before the client continues.
+  send_turn(generations_.at(number), completion);
   end(number, 200, *body);
 }
 
@@ -271,6 +288,7 @@ Result<std::string> Gateway::body_of(const Generation& generation, uint64_t numb
 void Gateway::end(uint64_t number, int32_t status, const std::string& body) {
   const Generation ended = std::move(generations_.at(number));
   generations_.erase(number);
+  end_turn(ended);
   deadlines_.erase({ended.deadline, number});
   if (!ended.join_key.empty()) joinable_.erase(ended.join_key);
   for (const Client& client : ended.clients) {
@@ -298,6 +316,7 @@ void Gateway::abandon(uint64_t number) {
     std::erase(tenant.waiting, number);
   }
   generation.is_sent = false;
+  end_turn(generation);
   for (const Client& client : generation.clients) clients_.erase(client.request);
   deadlines_.erase({generation.deadline, number});
   if (!generation.join_key.empty()) joinable_.erase(generation.join_key);

@@ -1,14 +1,15 @@
 /// Answers HTTP clients with completions of the tenants' policies: a client's request becomes a
 /// GenerateRequest, and its Completion the reply (docs/design/gateway.md).
 ///
-///           [ gateway ]  -> generate
-///   completion, policy ~~~>  ~~~> cancel
+///                      [ gateway ]  -> generate, turn
+///   completion, policy, closed ~~~>  ~~~> cancel, address
 ///
 /// Clients are outside: a listener is asked for their requests, and the record has them. Requests
 /// of a tenant wait here until fewer than its limit are in flight. The tenant with the fewest in
 /// flight for its share is next. A repeat of a running request, with the same session and body,
 /// gets the reply of that one. If all clients of a request have gone, it is cancelled. Every
-/// request gets one reply, at the latest after request_timeout. Nothing here trains.
+/// request gets one reply, at the latest after request_timeout. Nothing here trains, except the
+/// requests of runs: their `cache_salt` names a rollout, which gets each completed turn.
 ///
 /// Threads: pooled. State: all open requests. Order: requests of a tenant keep their order.
 #pragma once
@@ -20,7 +21,9 @@
 #include <string>
 #include <vector>
 
+#include "actors/common/run_salt.h"
 #include "actors/common/tenant_chat.h"
+#include "actors/gateway/run_turns.h"
 #include "actors/gateway/wire.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/policy.h"
@@ -74,6 +77,15 @@ class Gateway final : public Actor {
           "has_token_ids", &ChatForm::has_token_ids)("template_kwargs", &ChatForm::template_kwargs);
     }
   };
+  /// The run that a generation is a turn of.
+  struct TurnOf {
+    MemberName name;
+    PolicyVersion version;  // of its group
+    template <class F>
+    static void fields(F& f) {
+      f("name", &TurnOf::name)("version", &TurnOf::version);
+    }
+  };
   /// One generation, and the clients that wait for it.
   struct Generation {
     TenantSlot tenant;
@@ -83,11 +95,12 @@ class Gateway final : public Actor {
     Time deadline;
     std::vector<Client> clients;
     bool is_sent = false;
+    std::optional<TurnOf> run;  // none: an ordinary client's
     template <class F>
     static void fields(F& f) {
       using G = Generation;
       f("tenant", &G::tenant)("request", &G::request)("chat", &G::chat)("join_key", &G::join_key)(
-          "deadline", &G::deadline)("clients", &G::clients)("is_sent", &G::is_sent);
+          "deadline", &G::deadline)("clients", &G::clients)("is_sent", &G::is_sent)("run", &G::run);
     }
   };
   struct TenantState {
@@ -97,14 +110,16 @@ class Gateway final : public Actor {
     std::vector<uint64_t> answered;   // to be reported to the router
     std::vector<uint64_t> to_cancel;  // requests
     std::set<uint64_t> cancelled;     // requests whose completion has no client any more
+    RunTurns runs;
     template <class F>
     static void fields(F& f) {
       using T = TenantState;
       f("live", &T::live)("num_inflight", &T::num_inflight)("waiting", &T::waiting)(
-          "answered", &T::answered)("to_cancel", &T::to_cancel)("cancelled", &T::cancelled);
+          "answered", &T::answered)("to_cancel", &T::to_cancel)("cancelled", &T::cancelled)(
+          "runs", &T::runs);
     }
   };
-  enum class AskedKind : uint8_t { kAccept, kClosed, kReply };
+  enum class AskedKind : uint8_t { kAccept, kClosed, kReply, kAddress };
 
   // gateway.cc: generations
   Status on_completion(const Completion& completion);
@@ -128,6 +143,16 @@ class Gateway final : public Actor {
   /// Cancels it, if it was sent.
   void abandon(uint64_t number);
   void arm_deadline();
+
+  // gateway_runs.cc: requests of runs
+  Status on_member_closed(const MemberClosed& closed);
+  /// Makes the generation a turn of a run. `is_seeded_here`: the client gave no seed.
+  Status begin_turn(const RunSalt& run, bool is_seeded_here, Generation& generation);
+  void send_turn(Generation& generation, const Completion& completion);
+  void end_turn(const Generation& generation);
+  bool has_rollouts(TenantSlot tenant) const { return !turn_.targets(tenant).empty(); }
+  Status ask_address();
+  Status on_address(const std::string& answer);
 
   // gateway_clients.cc: requests of clients
   Status ask(AskedKind kind, std::string body);
@@ -174,6 +199,8 @@ class Gateway final : public Actor {
   std::map<uint64_t, AskedKind> asked_;  // by call
   int64_t num_accepts_ = 0;              // of asked_
   int64_t num_closed_ = 0;
+  bool is_address_asked_ = false;
+  std::string base_url_;  // of the listener, as it was sent
   uint64_t next_generation_ = 1;
   uint64_t next_request_ = 0;
   std::set<std::string> warned_;
@@ -182,6 +209,8 @@ class Gateway final : public Actor {
   uint32_t num_asked_ = 0;  // by this handler
   Out<GenerateRequest> generate_;
   Out<Cancel> cancel_;
+  Out<MemberTurn> turn_;
+  Out<GatewayAddress> address_;
 };
 
 }  // namespace primerl

@@ -44,7 +44,7 @@ Status Gateway::keep_calls_open() {
   for (; num_accepts_ < kAcceptsOpen; ++num_accepts_)
     RETURN_IF_ERROR(ask(AskedKind::kAccept, accept_call()));
   for (; num_closed_ < 1; ++num_closed_) RETURN_IF_ERROR(ask(AskedKind::kClosed, closed_call()));
-  return ok();
+  return ask_address();
 }
 
 Status Gateway::receive_answers() {
@@ -60,6 +60,8 @@ Status Gateway::receive_answers() {
       --num_closed_;
       ASSIGN_OR_RETURN(const auto closed, read_closed(answer.body));
       on_closed(closed);
+    } else if (kind == AskedKind::kAddress) {
+      RETURN_IF_ERROR(on_address(answer.body));
     } else {
       --num_accepts_;
       ASSIGN_OR_RETURN(const ClientRequest client, read_client_request(answer.body));
@@ -146,6 +148,9 @@ Result<Gateway::Generation> Gateway::generation_of(GenerateCall call, TenantSlot
                  "This model's maximum context length is {} tokens, and the prompt has {}: shorten "
                  "it",
                  tenant.seq_len, num_prompt);
+  std::optional<RunSalt> run;
+  ASSIGN_OR_RETURN(run, read_run_salt(call.salt));
+  if (run) call.salt = run->salt;
   if (const Status checked = check_salt(call.salt); !checked.ok())
     return Error(checked.error()).while_doing("'cache_salt'");
   warn_of(call.ignored);
@@ -161,6 +166,9 @@ Result<Gateway::Generation> Gateway::generation_of(GenerateCall call, TenantSlot
   const int64_t most = tenant.seq_len - num_prompt;
   const int64_t wanted = call.has_max_tokens ? int64_t{request.sampling.max_tokens} : most;
   request.sampling.max_tokens = static_cast<int32_t>(std::min(wanted, most));
+  if (run) {
+    RETURN_IF_ERROR(begin_turn(*run, !call.seed, generation));
+  }
   return generation;
 }
 

@@ -1,8 +1,8 @@
 /// The bodies of the gateway's requests and replies: vLLM's `/inference/v1/generate` and OpenAI's
 /// chat completions (docs/design/gateway.md). Pure functions, any thread.
 ///
-/// An Error becomes a reply by status_of(): kInvalid 400, kNotFound 404, kExhausted 429,
-/// kUnavailable 503, kDeadline 504, anything else 500.
+/// An Error becomes a reply by status_of(): kInvalid 400, kNotFound 404, kCancelled 410 (which
+/// clients do not repeat), kExhausted 429, kUnavailable 503, kDeadline 504, anything else 500.
 #pragma once
 
 #include <cstdint>

@@ -221,8 +221,9 @@ int32_t status_of(const Error& error) {
       return 404;
     case Code::kExhausted:
       return 429;
-    case Code::kUnavailable:
     case Code::kCancelled:
+      return 410;
+    case Code::kUnavailable:
       return 503;
     case Code::kDeadline:
       return 504;

@@ -21,7 +21,7 @@ std::vector<const MessageType*> message_catalog() {
       &message_type<Observation>(),     &message_type<PolicyApplied>(),
       &message_type<PolicyLive>(),      &message_type<PolicyUpdate>(),
       &message_type<PrefillDone>(),     &message_type<Run>(),
-      &message_type<RunEnded>(),        &message_type<Task>(),
+      &message_type<RunAnswered>(),     &message_type<Task>(),
       &message_type<TrajectoryGroup>(), &message_type<WeightsReady>(),
   };
 }

@@ -1,10 +1,10 @@
 /// The messages around a run: a rollout that its environment drives (docs/design/verifiers.md).
 ///
-///   rollout --Run~~> env ~~RunEnded~~> rollout        gateway ~~GatewayAddress~~> rollout
+///   rollout --Run~~> env ~~RunAnswered~~> rollout        gateway ~~GatewayAddress~~> rollout
 ///   gateway --MemberTurn--> rollout --MemberClosed~~> gateway
 ///
 /// A run plays one member of a group, or all of them if the environment scores groups. The member
-/// that it begins with names it. Every Run gets exactly one RunEnded, a cancelled one too. The
+/// that it begins with names it. Every Run gets exactly one RunAnswered, a cancelled one too. The
 /// gateway answers every closed name with a last MemberTurn.
 #pragma once
 
@@ -41,7 +41,6 @@ struct Run {
 
   MemberName name;
   int32_t num_members = 1;
-  uint64_t trajectory = 0;  // of the first member
   std::string base_url;
   std::string salt;         // the `cache_salt` of every request of the run
   SamplingParams sampling;  // max_tokens is that of one turn
@@ -51,22 +50,21 @@ struct Run {
   template <class F>
   static void fields(F& f) {
     using R = Run;
-    f("name", &R::name)("num_members", &R::num_members)("trajectory", &R::trajectory)(
-        "base_url", &R::base_url)("salt", &R::salt)("sampling", &R::sampling)("data", &R::data)(
-        "time_left", &R::time_left);
+    f("name", &R::name)("num_members", &R::num_members)("base_url", &R::base_url)("salt", &R::salt)(
+        "sampling", &R::sampling)("data", &R::data)("time_left", &R::time_left);
   }
 };
 
-/// Runs that Rollout does not need any more. Each still gets its RunEnded.
+/// Runs that Rollout does not need any more. Each still gets its RunAnswered.
 struct CancelRuns {
   static constexpr std::string_view kName = "CancelRuns";
   static constexpr uint32_t kVersion = 1;
 
-  std::vector<uint64_t> trajectories;  // as in Run; at most kCancelRequestsMax
+  std::vector<MemberName> names;  // at most kCancelRequestsMax
 
   template <class F>
   static void fields(F& f) {
-    f("trajectories", &CancelRuns::trajectories);
+    f("names", &CancelRuns::names);
   }
 };
 
@@ -82,7 +80,7 @@ struct Branch {
   }
 };
 
-/// What a run says of one member.
+/// The result of one member of a run.
 struct MemberResult {
   std::string fault;  // not empty: the rollout fails
   double reward = 0;
@@ -103,8 +101,8 @@ struct MemberResult {
 };
 
 /// The one answer to a Run.
-struct RunEnded {
-  static constexpr std::string_view kName = "RunEnded";
+struct RunAnswered {
+  static constexpr std::string_view kName = "RunAnswered";
   static constexpr uint32_t kVersion = 1;
 
   MemberName name;
@@ -114,7 +112,7 @@ struct RunEnded {
 
   template <class F>
   static void fields(F& f) {
-    using R = RunEnded;
+    using R = RunAnswered;
     f("name", &R::name)("is_lost", &R::is_lost)("fault", &R::fault)("members", &R::members);
   }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/common/group_bytes.h"
+#include "graph/tenant_outside.h"
 
 namespace primerl {
 namespace {
@@ -39,6 +40,14 @@ Amount cancels_of_one_handler() {
           "max_inflight / 64 + 1"};
 }
 
+/// Their names are sent in batches; cancels go to several environments.
+Amount run_ends_of_one_handler() {
+  return {[](const void* options, std::span<const Tenant>) {
+            return static_cast<const RolloutOptions*>(options)->max_inflight + 1;
+          },
+          "max_inflight + 1"};
+}
+
 }  // namespace
 
 Contract Rollout::contract() {
@@ -65,6 +74,11 @@ Contract Rollout::contract() {
           optional_if(&O::evaluates_only))
       .in("policy", &Rollout::on_policy, "a version that every engine has", latest_wins(),
           optional_if(&O::evaluates_only))
+      .in("turn", &Rollout::on_turn, "a completed request of a run, or that no more follow",
+          serves_runs())
+      .in("run_ended", &Rollout::on_run_ended, "the end of a run", serves_runs(), rollouts())
+      .in("address", &Rollout::on_address, "where the gateway listens", serves_runs(),
+          latest_wins())
       .timer("deadline", &Rollout::on_deadline, "a rollout or an environment ran out of time")
       .timer("reissue", &Rollout::on_reissue,
              "turns whose router or environment was lost are sent again, or another group opens")
@@ -76,6 +90,13 @@ Contract Rollout::contract() {
       .out("group", &Rollout::group_, "all members of one group have ended", recorded(), burst(2),
            message_bytes(group_bytes(GroupKind::kSampled)), optional_if(&O::evaluates_only))
       .out("cancel", &Rollout::cancel_, "cancelled requests", burst(cancels_of_one_handler()),
+           at_most(&O::max_inflight, "max_inflight"))
+      .out("run", &Rollout::run_, "a rollout that its environment plays", serves_runs(),
+           addressed(), burst(largest_group()), at_most(&O::max_inflight, "max_inflight"))
+      .out("cancel_runs", &Rollout::cancel_runs_, "runs that are of no use any more", serves_runs(),
+           addressed(), burst(run_ends_of_one_handler()), at_most(&O::max_inflight, "max_inflight"))
+      .out("closed", &Rollout::closed_, "runs whose requests the gateway must refuse",
+           serves_runs(), burst(run_ends_of_one_handler()),
            at_most(&O::max_inflight, "max_inflight"))
       .single()
       .one_tenant()
@@ -90,13 +111,16 @@ Contract Rollout::contract() {
             "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
             "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)(
-            "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_);
+            "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_)(
+            "abandoned_runs", &R::abandoned_runs_)("base_url", &R::base_url_)("run_metrics",
+                                                                              &R::run_metrics_);
       });
 }
 
 Status Rollout::start(Resources& resources) {
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
   tenant_ = services().tenants().front();
+  is_driven_ = drives_rollouts(tenant());
   chat_ = chat_format_of(tenant(), *tokenizer_);
   // A rehearsal's tokenizer has no folder: its prompts stay plain.
   has_user_prompts_ = tenant().chat.prompts == "user" && tokenizer_->chat_source() != nullptr;
@@ -136,6 +160,7 @@ Status Rollout::finish_handler() {
   end_run_if_over();
   open_held_task();
   send_cancels();
+  send_run_ends();
   arm_deadline();
   num_asked_ = num_acted_ = 0;
   return ok();
@@ -148,13 +173,18 @@ void Rollout::open_held_task() {
     services().pause("task");
     return;
   }
+  // The runs of a driven task need the gateway.
+  if (is_driven_ && base_url_.empty()) {
+    services().pause("task");
+    return;
+  }
   counts_.inflight = inflight();
   const GateLimits limits = gate_limits();
   if (ask_gate(limits, counts_, pace_.depth(limits), live_) != GateAnswer::kOpen) {
     services().pause("task");
     return;
   }
-  if (num_asked_ > 0) {
+  if (num_asked_ > 0 || (is_driven_ && num_acted_ > 0)) {
     // One step opens at most one group: the next step opens this one.
     services().pause("task");
     services().set_timer("reissue", Duration());
@@ -198,6 +228,9 @@ void Rollout::make_members(Group& group, int64_t count) {
 
 void Rollout::start_members(Group& group, const Task& task) {
   group.prompt = task.prompt;
+  group.data = task.data;
+  group.scores_groups = task.scores_groups;
+  if (!task.data.empty()) return start_runs(group);
   auto tokens = prompt_of(task, group);
   if (tokens.ok()) group.prompt_tokens = *tokens;
   for (size_t i = 0; i < group.members.size(); ++i) {
@@ -260,6 +293,10 @@ Status Rollout::on_ended(const GroupEnded& ended) {
         group, i,
         {ended.end, is_trained ? ended.step : 0, staleness(batch, group.version), ended.reason});
   if (!is_trained) ++counts_.lost;
+  if (is_trained) {
+    if (ended.step > run_metrics_.step()) publish_run_metrics();
+    run_metrics_.add(ended.step, group);
+  }
   groups_.erase(found);
   if (is_trained) on_version_made(batch);
   // The trainer accepts no more groups. Other tenants may continue for a long time.
@@ -301,6 +338,7 @@ void Rollout::drop(uint64_t ordinal, RolloutEnd end, const std::string& reason) 
   for (size_t i = 0; i < group.members.size(); ++i) {
     const auto& sampled = group.members[i].trajectory.sampled;
     num_tokens += std::count(sampled.begin(), sampled.end(), 1);
+    if (const auto& run = group.members[i].run; run) num_tokens += run->turns.num_sampled();
     abandon({ordinal, i});
     write_end(group, i, {end, 0, staleness(made_.next(), group.version), reason});
   }
@@ -338,7 +376,8 @@ GateLimits Rollout::gate_limits() const {
 }
 
 int64_t Rollout::inflight() const {
-  auto count = static_cast<int64_t>(cancelled_.size() + abandoned_actions_.size());
+  auto count =
+      static_cast<int64_t>(cancelled_.size() + abandoned_actions_.size() + abandoned_runs_.size());
   for (const auto& [ordinal, group] : groups_)
     if (!group.is_delivered) count += group.num_running();
   return count;
@@ -349,6 +388,7 @@ Status Rollout::drain() {
   held_task_.reset();
   services().resume("task");
   drop_open("the run ends");
+  publish_run_metrics();
   return finish_handler();
 }
 

@@ -1,9 +1,10 @@
 /// Makes groups of rollouts from tasks: requests tokens turn by turn, sends actions to the
 /// environment, sends finished groups to the trainer and writes how every rollout ended.
 ///
-///   task       ->  [ rollout ]  -> generate, group
+///   task, turn ->  [ rollout ]  -> generate, group
 ///   completion, observation ~~~>   ~~~> action, cancel
-///   ended, policy           ~~~>
+///   ended, policy           ~~~>   ~~~> run, cancel_runs, closed
+///   run_ended, address      ~~~>
 ///
 /// Threads: pooled. State: all rollouts of one tenant. Order: groups open in task order, when the
 /// gate (gate.h) allows it. Each turn appends to the same tokens; they are never tokenised again,
@@ -13,6 +14,9 @@
 /// Evaluations (evaluation.h) are groups too: of rows that the environment is asked for, with
 /// ordinals of their own. They open before training groups, whatever the gate says, count as in
 /// flight, and end here as `evaluated`: the trainer never gets them.
+///
+/// A task with `data` is driven (docs/design/verifiers.md): the environment's server plays its
+/// rollouts and asks the gateway, which sends each turn here. Samples follow when both are done.
 #pragma once
 
 #include <map>
@@ -21,12 +25,14 @@
 
 #include "actors/common/tenant_chat.h"
 #include "actors/messages/policy.h"
+#include "actors/messages/run.h"
 #include "actors/rollout/environments.h"
 #include "actors/rollout/evaluation.h"
 #include "actors/rollout/gate.h"
 #include "actors/rollout/group.h"
 #include "actors/rollout/pace.h"
 #include "actors/rollout/rollout_log.h"
+#include "actors/rollout/run_metrics.h"
 #include "graph/contract.h"
 #include "kernels/text/tokenizer.h"
 
@@ -159,6 +165,34 @@ class Rollout final : public Actor {
     return groups_.at(member_id.ordinal).members[member_id.member];
   }
 
+  // rollout_runs.cc: rollouts that their environment drives
+  Status on_run_ended(const RunAnswered& ended);
+  Status on_turn(const MemberTurn& turn);
+  Status on_address(const GatewayAddress& address);
+  void start_runs(Group& group);
+  /// If there is no environment, it is sent later.
+  void send_run(MemberId first);
+  /// Begins the run anew, under another name.
+  void repeat_run(MemberId first, const std::string& why);
+  /// Both its server and the gateway are done with it.
+  void complete_run(MemberId first);
+  void finish_run(MemberId member_id, const MemberResult& result, DrivenRun::Samples samples);
+  void add_texts(Member& member) const;
+  void fail_run(MemberId first, const std::string& fault);
+  /// The run is of no use any more: it is cancelled, and counts as in flight until that is done.
+  void abandon_run(MemberId first);
+  void on_turn_without_run(const MemberTurn& turn);
+  void close_run(const MemberName& name) { runs_to_close_.push_back(name); }
+  void send_run_ends();
+  void publish_run_metrics();
+  int64_t members_of_run(const Group& group) const {
+    return group.scores_groups ? std::ssize(group.members) : 1;
+  }
+  MemberName name_of(MemberId member_id) const;
+  /// The member whose open run has this name; none if there is no such run.
+  std::optional<MemberId> find_run(const MemberName& name) const;
+  Duration run_time() const;
+
   void send_cancels();
   void watch(MemberId member_id);
   void unwatch(MemberId member_id);
@@ -172,6 +206,7 @@ class Rollout final : public Actor {
   /// The chat format, or why there is none: it counts only if a task needs it.
   std::optional<Result<chat::ChatFormat>> chat_;
   bool has_user_prompts_ = false;
+  bool is_driven_ = false;  // its environment calls the policy itself
   TenantSlot tenant_;
   uint32_t base_attempt_ = 0;  // times this run was resumed
   TenantSampling evaluation_sampling_;
@@ -189,6 +224,19 @@ class Rollout final : public Actor {
   /// action. They count as in flight until it answers. Otherwise a stuck environment could get more
   /// actions than the edge's bound.
   std::map<uint64_t, InstanceId> abandoned_actions_;
+  /// Runs that were abandoned, and who still has to answer.
+  struct AbandonedRun {
+    InstanceId environment;     // none: it has answered
+    bool is_at_gateway = true;  // it has not
+    template <class F>
+    static void fields(F& f) {
+      f("environment", &AbandonedRun::environment)("is_at_gateway", &AbandonedRun::is_at_gateway);
+    }
+  };
+  std::map<MemberName, AbandonedRun> abandoned_runs_;
+  std::string base_url_;  // of the gateway; empty: not known yet
+  RunMetrics run_metrics_;
+  std::vector<MemberName> runs_to_cancel_, runs_to_close_;  // by this handler
   Environments environments_;
   std::set<MemberId> actions_to_resend_;  // their environment has gone; actions to send again
   std::vector<uint64_t> to_cancel_;       // requests cancelled by this handler
@@ -209,6 +257,9 @@ class Rollout final : public Actor {
   Out<Action> action_;
   Out<TrajectoryGroup> group_;
   Out<Cancel> cancel_;
+  Out<Run> run_;
+  Out<CancelRuns> cancel_runs_;
+  Out<MemberClosed> closed_;
 };
 
 }  // namespace primerl

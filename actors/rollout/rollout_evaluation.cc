@@ -26,6 +26,7 @@ void Rollout::advance_evaluation() {
 void Rollout::open_row() {
   const int64_t num_rows = tenant().eval.rows;
   if (!evaluations_.has_row_to_open(num_rows)) return;
+  if (is_driven_ && base_url_.empty()) return;
   if (inflight() + tenant().eval.samples > gate_limits().max_inflight) return;
   if (num_asked_ > 0 || num_acted_ > 0) {
     services().set_timer("reissue", Duration());
@@ -49,7 +50,7 @@ void Rollout::end_row_if_done(uint64_t ordinal) {
   Group& group = groups_.at(ordinal);
   const Member& first = group.members.front();
   // The environment gave no task.
-  if (group.prompt_tokens.empty() && first.state == Member::State::kDone)
+  if (group.prompt_tokens.empty() && group.data.empty() && first.state == Member::State::kDone)
     for (size_t i = 1; i < group.members.size(); ++i)
       if (group.members[i].state != Member::State::kDone)
         fail({ordinal, i}, first.trajectory.fault);

@@ -15,6 +15,12 @@ Json spans_of(const Trajectory& trajectory) {
   return spans;
 }
 
+Json numbers_of(const std::vector<std::pair<std::string, double>>& numbers) {
+  Json json = Json::object();
+  for (const auto& [name, value] : numbers) json.set(name, value);
+  return json;
+}
+
 }  // namespace
 
 std::string rollout_name(std::string_view tenant, const Group& group, size_t member) {
@@ -45,6 +51,15 @@ std::string rollout_line(std::string_view tenant, const Group& group, size_t ind
       .set("completion", completion);
   if (is_evaluation(group.ordinal)) line.set("evaluation", true);
   if (!ended.reason.empty()) line.set("reason", ended.reason);
+  if (const auto& report = member.report; report) {
+    line.set("branches", report->num_branches)
+        .set("branches_left_out", report->num_left_out)
+        .set("turns_unmatched", report->num_unmatched)
+        .set("tool_calls", report->num_tool_calls)
+        .set("scores", numbers_of(report->scores))
+        .set("metrics", numbers_of(report->metrics));
+    if (!report->stop_condition.empty()) line.set("stop_condition", report->stop_condition);
+  }
   if (with_tokens) {
     Json logprobs = Json::array();
     for (const float logprob : trajectory.logprobs)

@@ -6,37 +6,12 @@
 #include "actors/common/group_bytes.h"
 #include "actors/env/rewards/judge.h"
 #include "actors/rollout/rollout.h"
+#include "actors/rollout/sampling.h"
 #include "kernels/engine/kept_sets.h"
 #include "kernels/engine/stop_rule.h"
 
 namespace primerl {
 namespace {
-
-/// Each turn has its own max_tokens.
-SamplingParams sampling_params(const TenantSampling& tenant) {
-  return {.temperature = tenant.temperature,
-          .top_k = static_cast<int32_t>(tenant.top_k),
-          .top_p = tenant.top_p,
-          .min_p = tenant.min_p,
-          .ignore_eos = tenant.ignore_eos,
-          .stop_ids = {tenant.stop_ids.begin(), tenant.stop_ids.end()},
-          .stop = tenant.stop};
-}
-
-/// Checks that the completion has kept sets exactly when they were requested, and that they contain
-/// its tokens. The learner refuses ids beyond the vocabulary.
-Status check_kept_of(const Completion& completion, const TenantSampling& sampling) {
-  const bool is_wanted =
-      has_kept_sets(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p);
-  if (is_wanted && completion.kept.empty())
-    return error(Code::kInvalid,
-                 "sampled with top_k {}, top_p {} and min_p {}, but the engine sent no kept sets",
-                 sampling.top_k, sampling.top_p, sampling.min_p);
-  if (!is_wanted && !completion.kept.empty())
-    return error(Code::kInvalid, "the engine sent kept sets that were not requested");
-  if (!is_wanted) return ok();
-  return check_kept(completion.kept.bytes(), completion.tokens, INT32_MAX);
-}
 
 /// The kept sets of all turns as one Blob; the sets of a single turn are not copied.
 Result<Blob> joined(const std::vector<Blob>& turns) {
@@ -153,7 +128,7 @@ void Rollout::take_tokens(MemberId member_id, const Completion& completion) {
     return fail(member_id,
                 fmt::format("the engine gave {} tokens, {} were requested", count, most));
   const TenantSampling& sampling = sampling_of(member_id.ordinal);
-  if (const Status kept = check_kept_of(completion, sampling); !kept.ok())
+  if (const Status kept = check_kept_of(completion.kept, completion.tokens, sampling); !kept.ok())
     return fail(member_id, "the completion: " + kept.error().text());
   auto text = text_of(completion, sampling);
   if (!text.ok()) return fail(member_id, "the completion: " + text.error().text());
@@ -238,9 +213,14 @@ void Rollout::on_environment_lost(InstanceId environment) {
       Member& member = group.members[i];
       if (member.environment != environment || member.state == Member::State::kDone) continue;
       member.environment = {};
-      if (trajectories_.erase(member.trajectory.trajectory) > 0)
+      if (member.run || trajectories_.erase(member.trajectory.trajectory) > 0)
         actions_to_resend_.insert({ordinal, i});
     }
+  for (auto& [name, run] : abandoned_runs_)
+    if (run.environment == environment) run.environment = {};
+  std::erase_if(abandoned_runs_, [](const auto& each) {
+    return each.second.environment.is_none() && !each.second.is_at_gateway;
+  });
   std::erase_if(abandoned_actions_, [&](const auto& each) { return each.second == environment; });
   environments_.forget(environment);
 }
@@ -279,7 +259,8 @@ Status Rollout::on_observation(const Observation& observation) {
     fail(member_id, "the environment: " + observation.fault);
   } else if (trajectory.num_turns == 0) {
     start_members(groups_.at(member_id.ordinal),
-                  {member_id.ordinal, observation.text, observation.messages, observation.tools});
+                  {member_id.ordinal, observation.text, observation.messages, observation.tools,
+                   observation.data, observation.scores_groups});
   } else if (observation.is_done) {
     trajectory.scores = observation.scores;
     if (std::isfinite(observation.reward))
@@ -363,6 +344,7 @@ void Rollout::abandon(MemberId member_id) {
     to_cancel_.push_back(member.request);
   }
   actions_to_resend_.erase(member_id);
+  if (member.run) abandon_run(member_id);
   if (trajectories_.erase(member.trajectory.trajectory) > 0) {
     // The environment may be stuck in that action: no other trajectory should wait for it.
     abandoned_actions_[member.trajectory.trajectory] = member.environment;
@@ -421,7 +403,10 @@ Status Rollout::on_deadline() {
         fail({ordinal, i}, fmt::format("the environment did not answer within {}",
                                        to_string(tenant().environment_timeout)));
       else if (member.deadline <= now)
-        fail({ordinal, i}, fmt::format("not done within {}", to_string(tenant().rollout_timeout)));
+        fail({ordinal, i},
+             fmt::format("not done within {}", to_string(member.state == Member::State::kPlaying
+                                                             ? run_time()
+                                                             : tenant().rollout_timeout)));
     }
     deliver_if_done(ordinal);
   }
@@ -445,15 +430,21 @@ Status Rollout::on_peer(const PeerEvent& event) {
 
 Status Rollout::on_reissue() {
   // One group per timer event, so the number of messages is bounded.
+  // Env has both inputs.
   if (!actions_to_resend_.empty() && !action_.targets(tenant_).empty()) {
     const uint64_t ordinal = actions_to_resend_.begin()->ordinal;
     while (!actions_to_resend_.empty() && actions_to_resend_.begin()->ordinal == ordinal) {
       const MemberId member_id = *actions_to_resend_.begin();
       actions_to_resend_.erase(actions_to_resend_.begin());
+      if (member_at(member_id).run) {
+        repeat_run(member_id, "its environment is gone");
+        continue;
+      }
       services().count("actions_sent_again", 1);
       send_action(member_id);
     }
     services().set_timer("reissue", Duration());
+    deliver_if_done(ordinal);
     return finish_handler();
   }
   if (to_reissue_.empty()) return finish_handler();

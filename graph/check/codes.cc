@@ -256,6 +256,12 @@ constexpr ErrorCode kCodes[] = {
      "environments make as many tasks as are asked for, so their evaluations need `rows`, and "
      "`epochs` has no meaning. All rollouts of a row start together, so `eval.samples` must fit "
      "into max_inflight; and `epochs` must give the tasks of at least one batch."},
+    {"G076", "rollouts without a gateway",
+     "The environment of a tenant plays its rollouts itself: its server calls the policy over "
+     "HTTP. "
+     "For that the graph needs a node of the actor `gateway` with a listener, and edges that carry "
+     "the runs, their turns and their ends. They are implied where the file has no [edges]; a file "
+     "with [edges] writes them."},
     {"G078", "longer than an engine or a learner accepts",
      "seq_len is the longest trajectory in tokens, and an engine or a learner of the graph accepts "
      "at most max_sequence_tokens. If seq_len is left out, it is the largest length that all of "

@@ -109,6 +109,36 @@ feedback = [
 ]
 )";
 
+constexpr std::string_view kGateway = R"([resource.gateway]
+kind = "outside"
+backend = "http"
+listen = "127.0.0.1:0"
+
+[node.gateway]
+actor = "gateway"
+listener = "gateway"
+)";
+
+constexpr std::string_view kGatewayEdges = R"(
+[edges]
+forward = [
+  "gateway.generate    -> router.generate",
+  "gateway.turn        -> rollout.turn",
+]
+feedback = [
+  "decode.completion   -> gateway.completion",
+  "router.refused      -> gateway.completion",
+  "prefill.refused     -> gateway.completion",
+  "gateway.cancel      -> router.cancel",
+  "broadcaster.live    -> gateway.policy",
+  "gateway.address     -> rollout.address",
+  "rollout.closed      -> gateway.closed",
+  "rollout.run         -> env.run",
+  "rollout.cancel_runs -> env.cancel_runs",
+  "env.run_ended       -> rollout.run_ended",
+]
+)";
+
 constexpr std::string_view kSft = R"([resource.learner]
 kind = "learner"
 loss = { kind = "cross_entropy" }
@@ -170,6 +200,11 @@ std::string judge_part(const JudgeModels& models) {
       text += fmt::format("[{}]\n{}", table, line(models.policy));
   return fmt::format("{}{}{}{}{}{}", text, kJudgeResource, line(models.judge), kJudgeNode,
                      line(models.judge), kJudgeLoop);
+}
+
+std::string gateway_part(const std::string& model) {
+  return fmt::format("{}{}{}", kGateway,
+                     model.empty() ? "" : fmt::format("model = \"{}\"\n", model), kGatewayEdges);
 }
 
 bool is_built_in_name(std::string_view name) { return name.starts_with(kBuiltInPrefix); }

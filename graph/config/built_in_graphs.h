@@ -33,6 +33,11 @@ struct JudgeModels {
 /// The tables that a judge adds to the standard graph: its engine, its nodes and their edges.
 std::string judge_part(const JudgeModels& models);
 
+/// The tables that an environment which drives rollouts adds to it: a gateway, its listener on a
+/// free port of the loopback address, and their edges. `model` is the policy's; empty: the only
+/// one.
+std::string gateway_part(const std::string& model);
+
 /// "primerl:...": `include` reads no file.
 bool is_built_in_name(std::string_view name);
 

@@ -79,10 +79,23 @@ void check_loop_nodes(Table& root, const Table& loop_nodes, const BuiltInGraph& 
   std::erase_if(nodes->entries, [&](const Entry& entry) { return !is_known(entry); });
 }
 
-bool is_judge(const Value& reward) {
-  if (!reward.is_table()) return false;
-  const Entry* name = reward.as_table().find("name");
-  return name != nullptr && name->value.is_string() && name->value.as_string() == "judge";
+bool has_name(const Value& table, std::string_view wanted) {
+  if (!table.is_table()) return false;
+  const Entry* name = table.as_table().find("name");
+  return name != nullptr && name->value.is_string() && name->value.as_string() == wanted;
+}
+
+bool is_judge(const Value& reward) { return has_name(reward, "judge"); }
+
+/// Whether a tenant's environment drives rollouts.
+bool has_driven_environment(Table& root) {
+  const Table* tenants = table_at(root, "tenant");
+  if (tenants == nullptr) return false;
+  return std::ranges::any_of(tenants->entries, [](const Entry& tenant) {
+    const Entry* environment =
+        tenant.value.is_table() ? tenant.value.as_table().find("environment") : nullptr;
+    return environment != nullptr && has_name(environment->value, "verifiers");
+  });
 }
 
 /// Whether a tenant's reward, or one of its rewards, is a judge.
@@ -117,14 +130,14 @@ JudgeModels judge_models(Table& root) {
   return models;
 }
 
-/// Adds the judge's tables and edges to those of the loop.
-void add_judge(const Table& judge, Table& loop) {
+/// Adds the tables and edges of a part, such as the judge's, to those of the loop.
+void add_part(const Table& part, Table& loop) {
   for (const char* kind : {"forward", "feedback"}) {
-    const auto& added = judge.find("edges")->value.as_table().find(kind)->value.as_array();
+    const auto& added = part.find("edges")->value.as_table().find(kind)->value.as_array();
     auto& edges = loop.find("edges")->value.as_table().find(kind)->value.as_array();
     edges.insert(edges.end(), added.begin(), added.end());
   }
-  complete(loop, judge);
+  complete(loop, part);
 }
 
 bool names_value(const Table& nodes, const std::string& name) {
@@ -177,13 +190,18 @@ void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) 
   file.folders.emplace_back(".");
   auto loop = parse_toml(sources, source, diagnostics);
   CHECK(loop.has_value(), "a built-in graph is not TOML");
-  if (!has_own_edges && graph.name == standard_graph().name && has_judge(file.root)) {
-    const SourceId part = sources.add(fmt::format("{} with a judge", graph.name),
-                                      judge_part(judge_models(file.root)), true);
+  const auto add = [&](std::string_view what, const std::string& text) {
+    const SourceId part = sources.add(fmt::format("{} with {}", graph.name, what), text, true);
     file.folders.emplace_back(".");
-    const auto judge = parse_toml(sources, part, diagnostics);
-    CHECK(judge.has_value(), "the graph of a judge is not TOML");
-    add_judge(*judge, *loop);
+    const auto tables = parse_toml(sources, part, diagnostics);
+    CHECK(tables.has_value(), "a part of a built-in graph is not TOML");
+    add_part(*tables, *loop);
+  };
+  if (!has_own_edges && graph.name == standard_graph().name) {
+    const bool judges = has_judge(file.root);
+    const JudgeModels models = judges ? judge_models(file.root) : JudgeModels();
+    if (judges) add("a judge", judge_part(models));
+    if (has_driven_environment(file.root)) add("a gateway", gateway_part(models.policy));
   }
   correct_loop_resources(file.root, *table_at(*loop, "resource"), diagnostics);
   if (!has_own_edges) check_loop_nodes(file.root, *table_at(*loop, "node"), graph, diagnostics);

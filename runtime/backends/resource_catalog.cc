@@ -373,6 +373,8 @@ ResourceContract http_listener() {
                  "than loopback needs 'keys_file'")
           .field("keys_file", &H::keys_file, refers_to("file"),
                  "one key per line, KEY or KEY TENANT; clients send 'Authorization: Bearer KEY'")
+          .field("url", &H::url, any(),
+                 "by which servers of environments reach it, http://host:port; empty: 'listen'")
           .field("connections_max", &H::connections_max, between(1, 65536) | unit("connections"),
                  "open at once; one more closes the one that has waited longest for its client")
           .field("requests_max", &H::requests_max, between(1, 32768) | unit("requests"),

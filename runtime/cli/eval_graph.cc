@@ -6,6 +6,7 @@
 #include "graph/base/suggest.h"
 #include "graph/config/toml_source.h"
 #include "graph/config/toml_value.h"
+#include "graph/tenant_outside.h"
 
 namespace primerl {
 namespace {
@@ -33,8 +34,8 @@ void remove_key(Table& table, std::string_view key) {
 
 bool is_rollout(const PlanNode& node) { return node.contract->name == "rollout"; }
 
-/// All nodes but those that get groups, directly or from each other, and gateways: clients would
-/// need a live version.
+/// All nodes but those that get groups, directly or from each other, and gateways, whose clients
+/// would need a live version. A gateway stays if an environment drives rollouts: these know theirs.
 Names players_of(const Plan& plan) {
   std::set<NodeId> trains;
   const auto add = [&](const PlanEdge& edge) {
@@ -46,10 +47,13 @@ Names players_of(const Plan& plan) {
   };
   while (std::ranges::any_of(plan.edges, add)) {
   }
+  const bool keeps_gateway = std::ranges::any_of(plan.tenants, &drives_rollouts);
   Names players;
-  for (uint32_t i = 0; i < plan.nodes.size(); ++i)
-    if (!trains.contains(NodeId(i)) && plan.nodes[i].contract->name != kGateway)
+  for (uint32_t i = 0; i < plan.nodes.size(); ++i) {
+    const bool is_gateway = plan.nodes[i].contract->name == kGateway;
+    if (!trains.contains(NodeId(i)) && (keeps_gateway || !is_gateway))
       players.insert(plan.nodes[i].name);
+  }
   return players;
 }
 

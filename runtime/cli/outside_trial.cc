@@ -7,6 +7,7 @@
 #include "actors/env/outside_calls.h"
 #include "actors/env/rewards/catalog.h"
 #include "actors/env/rewards/judge.h"
+#include "actors/env/run_calls.h"
 #include "actors/trainer/batch.h"
 #include "graph/base/real_clock.h"
 #include "graph/tenant_outside.h"
@@ -27,13 +28,28 @@ struct PlayedTask {
   double given = 0;
 };
 
+/// The process that starts a server which drives rollouts gives its tasks as a worker does.
+OutsideSpec trial_spec(OutsideSpec spec) {
+  for (OutsidePool& pool : spec.pools) {
+    if (pool.kind == OutsidePoolKind::kVerifiers) pool.num_workers = 1;
+    pool.kind = OutsidePoolKind::kWorkers;
+  }
+  return spec;
+}
+
 class Trial {
  public:
   Trial(const Tenant& tenant, TenantOutside outside)
-      : tenant_(tenant), outside_(std::move(outside)), asker_(outside_.spec) {}
+      : tenant_(tenant), outside_(std::move(outside)), asker_(trial_spec(outside_.spec)) {}
 
   Result<std::string> run() {
     const Time began = steady_now();
+    if (drives_rollouts(tenant_)) {
+      RETURN_IF_ERROR(ask_driven_tasks());
+      return fmt::format(
+          "tenant '{}': {} tasks given in {:.1f} s; runs need the gateway, so none was played",
+          tenant_.name, kTasks, (steady_now() - began).to_seconds());
+    }
     std::vector<std::string> rewards;
     for (uint64_t ordinal = 0; ordinal < kTasks; ++ordinal) {
       asker_.set_subject(fmt::format("task {} of tenant '{}'", ordinal, tenant_.name));
@@ -82,6 +98,18 @@ class Trial {
       return read_score(body);
     }();
     return score.ok() ? score : std::move(score).error().while_doing(what);
+  }
+
+  Status ask_driven_tasks() {
+    for (uint64_t ordinal = 0; ordinal < kTasks; ++ordinal) {
+      const std::string what = fmt::format("task {} of tenant '{}'", ordinal, tenant_.name);
+      asker_.set_subject(what);
+      auto body = ask_environment(0, true, task_body(ordinal, static_cast<uint32_t>(ordinal)));
+      if (!body.ok()) return std::move(body).error().while_doing(what);
+      if (const auto task = read_driven_task(*body); !task.ok())
+        return Error(task.error()).while_doing(what);
+    }
+    return ok();
   }
 
   Result<PlayedTask> play_here(uint64_t ordinal) {

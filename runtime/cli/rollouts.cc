@@ -82,6 +82,13 @@ std::string rollout_text(const Json& line, bool is_full) {
   if (turns.ok()) text += fmt::format("  {} turn{}", *turns, *turns == 1 ? "" : "s");
   if (const auto samples = line.get_int("samples"); samples.ok() && *samples > 1)
     text += fmt::format("  {} samples", *samples);
+  if (const auto branches = line.get_int("branches"); branches.ok()) {
+    text += fmt::format("  {} branch{}", *branches, *branches == 1 ? "" : "es");
+    for (const auto& [key, name] :
+         {std::pair("tool_calls", "tool call"), std::pair("turns_unmatched", "unmatched turn")})
+      if (const auto count = line.get_int(key); count.ok() && *count > 0)
+        text += fmt::format("  {} {}{}", *count, name, *count == 1 ? "" : "s");
+  }
   text += versions_text(line);
   if (const auto truncated = line.get_bool("truncated"); truncated.ok() && *truncated)
     text += "  truncated";

@@ -27,6 +27,17 @@ constexpr int kSendGraceMs = 10;
 // Replies of the last moment are still sent.
 constexpr Duration kSendGrace = Duration::seconds(1);
 
+std::string url_of(const HttpListenerOptions& options, uint16_t port) {
+  if (!options.url.empty()) return options.url;
+  const auto address = parse_listen_address(options.listen);
+  CHECK(address.ok(), "'listen' was not checked");
+  std::string host = address->host;
+  if (host == "0.0.0.0") host = "127.0.0.1";
+  if (host == "::") host = "::1";
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return fmt::format("http://{}:{}", is_ipv6 ? "[" + host + "]" : host, port);
+}
+
 class ListeningOutside final : public HttpListener {
  public:
   ListeningOutside(const HttpListenerOptions& options, HttpKeys keys)
@@ -39,13 +50,15 @@ class ListeningOutside final : public HttpListener {
     if (thread_.joinable()) thread_.join();
   }
 
-  Status open() {
+  Status open(const HttpListenerOptions& options) {
     RETURN_IF_ERROR(connections_.listen(event_.get()));
     port_ = connections_.port();
+    url_ = url_of(options, port_);
     thread_ = std::thread([this] { run(); });
     return ok();
   }
   uint16_t port() const override { return port_; }
+  const std::string& url() const override { return url_; }
 
   Status ask(OutsideCall call) override {
     if (is_stopped_) return ok();
@@ -138,6 +151,8 @@ class ListeningOutside final : public HttpListener {
         accepts_.push_back(order.id);
       else if (order.call.kind == HttpCall::Kind::kClosed)
         closed_calls_.push_back(order.id);
+      else if (order.call.kind == HttpCall::Kind::kAddress)
+        give_address(order);
       else if (connections_.reply(order.call.reply))
         replies_.emplace(request, order.id);
       else
@@ -145,6 +160,12 @@ class ListeningOutside final : public HttpListener {
     }
     if (is_stopped_) connections_.stop();
     give_answers();
+  }
+
+  /// The address of a listener does not change: a caller that knows it gets no answer.
+  void give_address(const Order& order) {
+    if (order.call.known != url_)
+      new_answers_.push_back({order.id, OutsideEnd::kDone, write_address(url_)});
   }
 
   /// Answers the calls that have an answer now.
@@ -189,7 +210,9 @@ class ListeningOutside final : public HttpListener {
   std::atomic<bool> is_ending_{false};
   std::atomic<bool> is_stopped_{false};
   std::atomic<bool> has_work_{false};
-  uint16_t port_ = 0;  // constant after open()
+  // Constant after open().
+  uint16_t port_ = 0;
+  std::string url_;
   // Used by the group's thread.
   std::unordered_set<uint64_t> open_;  // calls whose answer was not received
   // Guarded by mutex_.
@@ -214,6 +237,11 @@ Status validate(const HttpListenerOptions& options) {
                  "'listen' is '{}', which other machines reach, without 'keys_file'",
                  options.listen)
         .note("name a file with one key per line, or listen on 127.0.0.1");
+  if (!options.url.empty() && !options.url.starts_with("http://") &&
+      !options.url.starts_with("https://"))
+    return error(Code::kInvalid, "'url' is '{}', which does not begin with http:// or https://",
+                 options.url)
+        .note("name the address by which other machines reach it, without a path");
   if (options.bytes_max < options.body_bytes_max)
     return error(Code::kInvalid, "'bytes_max' {} is less than 'body_bytes_max' {}",
                  options.bytes_max, options.body_bytes_max)
@@ -228,13 +256,9 @@ Result<std::shared_ptr<HttpListener>> make_http_listener(
   if (!options.keys_file.empty()) {
     ASSIGN_OR_RETURN(keys, HttpKeys::read(options.keys_file));
   }
-  ASSIGN_OR_RETURN(const ListenAddress address, parse_listen_address(options.listen));
   auto listener = std::make_shared<ListeningOutside>(options, std::move(keys));
-  RETURN_IF_ERROR(listener->open());
-  const bool is_ipv6 = address.host.find(':') != std::string::npos;
-  if (log)
-    log(fmt::format("listens on http://{}:{}", is_ipv6 ? "[" + address.host + "]" : address.host,
-                    listener->port()));
+  RETURN_IF_ERROR(listener->open(options));
+  if (log) log(fmt::format("listens on {}", listener->url()));
   return std::shared_ptr<HttpListener>(std::move(listener));
 }
 

@@ -19,6 +19,8 @@ namespace primerl {
 struct HttpListenerOptions {
   std::string listen = "127.0.0.1:8000";  // address:port; port 0: any free one
   std::string keys_file;                  // needed beyond loopback
+  std::string url;                        // by which servers of environments reach it; empty: from
+                                          // `listen`
   int64_t connections_max = 8192;
   int64_t requests_max = 1024;  // at once; more get 429
   int64_t header_bytes_max = 16384;
@@ -35,6 +37,8 @@ Status validate(const HttpListenerOptions& options);
 class HttpListener : public Outside {
  public:
   virtual uint16_t port() const = 0;
+  /// "http://127.0.0.1:8000"; where it listens on all addresses, that of the loopback.
+  virtual const std::string& url() const = 0;
 };
 
 /// Listens at once. kExists: another program uses the port. `log` receives lines for a person;

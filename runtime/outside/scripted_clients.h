@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "graph/outside.h"
+#include "runtime/outside/scripted_runs.h"
 
 namespace primerl {
 
@@ -22,8 +23,10 @@ struct ScriptedClientsCounts {
   uint64_t num_done = 0;  // replies with status 200
 };
 
-/// `counts` may be null; otherwise it must stay valid.
+/// `counts` may be null; otherwise it must stay valid. The requests of runs come after those of the
+/// clients; `runs` may be null.
 std::shared_ptr<Outside> make_scripted_clients(const ScriptedClientsOptions& options,
-                                               ScriptedClientsCounts* counts = nullptr);
+                                               ScriptedClientsCounts* counts = nullptr,
+                                               std::shared_ptr<ScriptedRequests> runs = nullptr);
 
 }  // namespace primerl

@@ -12,6 +12,7 @@
 #include "runtime/backends/tenant_options.h"
 #include "runtime/outside/scripted_clients.h"
 #include "runtime/outside/scripted_outside.h"
+#include "runtime/outside/scripted_runs.h"
 
 namespace primerl {
 namespace {
@@ -66,7 +67,8 @@ Made as_resource(Result<std::unique_ptr<T>> made) {
   return std::shared_ptr<Resource>(std::move(made).value());
 }
 
-Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
+Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps,
+                   const std::shared_ptr<ScriptedRequests>& requests) {
   const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
   if (resource.kind == Engine::kResourceKind)
     return as_resource(
@@ -81,9 +83,11 @@ Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
         make_memory_channel(static_cast<size_t>(options.versions_max)));
   }
   if (resource.kind == Outside::kResourceKind && resource.backend == "http")
-    return std::shared_ptr<Resource>(make_scripted_clients({}));
+    return std::shared_ptr<Resource>(make_scripted_clients({}, nullptr, requests));
   if (resource.kind == Outside::kResourceKind)
-    return std::shared_ptr<Resource>(make_scripted_outside({}));
+    return std::shared_ptr<Resource>(
+        make_scripted_runs(*static_cast<const OutsideSpec*>(resource.options.get()),
+                           make_scripted_outside({}), requests, {}));
   return error(Code::kUnavailable, "a resource of kind '{}' has no scripted form", resource.kind);
 }
 
@@ -107,9 +111,9 @@ RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps) {
     tenant.eval.rows = std::min(tenant.eval.rows, kRehearsedRows);
   }
   // The schedule of the whole run, not of the few rehearsed steps.
-  const auto make = [max_steps = schedule_steps(plan)](const Plan& of, int32_t index) {
-    return make_scripted(of, index, max_steps);
-  };
+  const auto make =
+      [max_steps = schedule_steps(plan), requests = std::make_shared<ScriptedRequests>()](
+          const Plan& of, int32_t index) { return make_scripted(of, index, max_steps, requests); };
   return {std::move(staged), make, std::move(contracts)};
 }
 

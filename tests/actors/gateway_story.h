@@ -21,6 +21,7 @@ class HandListener final : public Outside {
     ASSIGN_OR_RETURN(HttpCall read, read_http_call(call.body));
     if (read.kind == HttpCall::Kind::kAccept) accepts.push_back(call.id);
     if (read.kind == HttpCall::Kind::kClosed) closed_calls.push_back(call.id);
+    if (read.kind == HttpCall::Kind::kAddress) addresses.push_back(call.id);
     if (read.kind == HttpCall::Kind::kReply) {
       EXPECT_FALSE(replies.contains(read.reply.request)) << "replied twice";
       replies[read.reply.request] = read.reply;
@@ -39,7 +40,7 @@ class HandListener final : public Outside {
   void set_wake(std::function<void()>) override {}
   bool has_work() const override { return !answers.empty(); }
 
-  std::deque<uint64_t> accepts, closed_calls;
+  std::deque<uint64_t> accepts, closed_calls, addresses;
   std::map<uint64_t, ClientReply> replies;
   std::deque<OutsideAnswer> answers;
   std::vector<std::string> calls;

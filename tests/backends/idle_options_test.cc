@@ -70,8 +70,8 @@ const std::map<std::string, Effects> kEffects = {
           "device_fault_file loss_shift",
       kSchedule + "adapter_batch_tokens"}},
     {"outside http",
-     {"listen keys_file connections_max requests_max header_bytes_max body_bytes_max bytes_max "
-      "idle_timeout receive_timeout send_timeout",
+     {"listen keys_file url connections_max requests_max header_bytes_max body_bytes_max "
+      "bytes_max idle_timeout receive_timeout send_timeout",
       ""}},
     {"weight_channel auto", {"versions_max", ""}},
     {"weight_channel memory", {"versions_max", ""}},

@@ -24,7 +24,7 @@ TEST(EnvironmentCatalog, NamesTheKnownOnesWhenAskedForAnother) {
   EXPECT_THAT(made.error().text(), HasSubstr("unknown environment 'reverse_txt'"));
   EXPECT_THAT(made.error().text(),
               HasSubstr("reverse_text, copy, arithmetic_tool, find_in_pages, dataset, process, "
-                        "python, gymnasium, skyrl_gym and mcp"));
+                        "python, gymnasium, skyrl_gym, mcp and verifiers"));
 }
 
 TEST(EnvironmentCatalog, MakesEveryEnvironmentWithItsDefaultsAndItsRewardsStayInRange) {

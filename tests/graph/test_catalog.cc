@@ -441,9 +441,11 @@ Catalog make_catalog() {
                         .field("words", &LetterOptions::words, refers_to("file"), "words to use")
                         .take();
   letters.validate = validate_letters;
-  catalog.environments = {letters, letters};
+  catalog.environments = {letters, letters, letters};
   catalog.environments[1].name = "copy";
   catalog.environments[1].rows = [](const void*) { return EnvironmentContract::Rows{20, 5}; };
+  catalog.environments[2].name = "driven";
+  catalog.environments[2].drives_rollouts = true;
   catalog.rewards = {{"half", "half of what the environment gives",
                       OptionsOf<LetterOptions>()
                           .field("table", &LetterOptions::words, refers_to("file"), "of what")

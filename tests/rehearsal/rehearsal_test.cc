@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -73,6 +74,28 @@ TEST(RehearsalGolden, EveryFindingReadsAsWritten) {
     const std::string code = entry.path().filename().string().substr(0, 4);
     EXPECT_THAT(seen, HasSubstr("[" + code + "]"));
   }
+}
+
+std::string driven(const std::string& file) {
+  std::string text = text_of(file);
+  const std::string environment = "{ name = \"reverse_text\" }";
+  return text.replace(text.find(environment), environment.size(),
+                      "{ name = \"verifiers\", id = \"x\" }");
+}
+
+TEST(Rehearsal, AFileWithEdgesThatLacksAGatewayForItsEnvironmentIsRefused) {
+  const CheckedGraph checked = checked_text(driven("reverse_text/full.toml"));
+  EXPECT_EQ(checked.plan, nullptr);
+  EXPECT_THAT(render(checked.diagnostics, checked.sources),
+              AllOf(HasSubstr("error[G076]"), HasSubstr("but the graph has no gateway")));
+}
+
+TEST(Rehearsal, RolloutsThatTheirEnvironmentDrivesArePlayedWithTheImpliedGateway) {
+  CheckedGraph checked = checked_text(driven("reverse_text/graph.toml"));
+  ASSERT_NE(checked.plan, nullptr) << render(checked.diagnostics, checked.sources);
+  EXPECT_TRUE(std::ranges::any_of(
+      checked.plan->nodes, [](const PlanNode& node) { return node.contract->name == "gateway"; }));
+  EXPECT_EQ(findings_of(checked), "");
 }
 
 struct MissingLine {

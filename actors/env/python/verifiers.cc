@@ -21,7 +21,7 @@ OptionSet verifiers_options() {
       .field("python", &O::python, at_least(1),
              "the Python program in which verifiers is installed, a path or a name in PATH")
       .field("env_dir", &O::env_dir, any(), "folder with the module, if it is not installed")
-      .field("shuffle", &O::shuffle, any(), "each pass over the tasks has an order of its own")
+      .field("shuffle", &O::shuffle, any(), "each epoch has an order of its own")
       .field("num_workers", &O::num_workers, between(1, static_cast<double>(kOutsideWorkersMax)),
              "servers that are started; 1 with 'address'")
       .field("address", &O::address, any(),
@@ -36,6 +36,9 @@ OptionSet verifiers_options() {
              "JSON object, the renderer of the client; {} = the one of 'renderer_model'")
       .field("renderer_model", &O::renderer_model, any(),
              "the model's name, from which the client chooses a renderer")
+      .field("api_key_var", &O::api_key_var, at_least(1),
+             "environment variable of the server with the key for the gateway; a gateway on a "
+             "loopback address needs none")
       .field("run_timeout", &O::run_timeout, above(0),
              "of one run; then it is cancelled, and the rollout fails")
       .field("concurrency", &O::concurrency,
@@ -79,10 +82,11 @@ OutsidePool verifiers_pool(const void* bound) {
   pool.verifiers.client = options.client;
   pool.verifiers.renderer = options.renderer == "{}" ? "" : options.renderer;
   pool.verifiers.renderer_model = options.renderer_model;
+  pool.verifiers.api_key_var = options.api_key_var;
   return pool;
 }
 
-Status check_object(std::string_view option, const std::string& text) {
+Status check_json_object(std::string_view option, const std::string& text) {
   const auto json = parse_json(text, fmt::format("'{}'", option));
   if (!json.ok()) return json.error();
   if (json->is_object()) return ok();
@@ -104,8 +108,8 @@ Status check_address(const std::string& address) {
 
 Status check_verifiers(const void* bound) {
   const VerifiersOptions& options = options_at(bound);
-  RETURN_IF_ERROR(check_object("args", options.args));
-  RETURN_IF_ERROR(check_object("renderer", options.renderer));
+  RETURN_IF_ERROR(check_json_object("args", options.args));
+  RETURN_IF_ERROR(check_json_object("renderer", options.renderer));
   RETURN_IF_ERROR(check_address(options.address));
   if (!options.address.empty() && options.num_workers > 1)
     return error(Code::kInvalid, "'num_workers' is {}, but 'address' names one server",

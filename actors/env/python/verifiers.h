@@ -22,6 +22,7 @@ struct VerifiersOptions {
   std::string client = "train";
   std::string renderer = "{}";  // JSON object
   std::string renderer_model;
+  std::string api_key_var = "PRIMERL_API_KEY";
   Duration run_timeout = Duration::seconds(3600);
   int64_t concurrency = 256;
   int64_t answer_bytes_max = int64_t{256} << 20;

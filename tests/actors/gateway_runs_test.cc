@@ -1,0 +1,191 @@
+// Requests of runs at the gateway: their names, their turns, and the end of a run.
+#include "actors/messages/run.h"
+
+#include "actors/messages/rollout.h"
+#include "tests/actors/gateway_story.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+struct GatewayRunsStory : GatewayStory {
+  static constexpr InstanceId kRollout{70};
+
+  GatewayRunsStory() {
+    tenants.front().turns_max = 3;
+    tenants.front().group_size = 4;
+    tenants.front().sampling.temperature = 0.7;
+  }
+  NodeRunner<Gateway>& connected() {
+    if (runner == nullptr) {
+      runner = std::make_unique<NodeRunner<Gateway>>(options);
+      runner->set_tenants(tenants);
+      runner->use("listener", listener);
+      runner->use("tokenizer", tokenizer);
+      runner->set_targets("generate", {kRouter});
+      runner->set_targets("turn", {kRollout});
+      runner->set_targets("address", {kRollout});
+      work();
+      if (is_live) live(0);
+    }
+    return *runner;
+  }
+  static std::string salt(const MemberName& name, int64_t version = 5,
+                          const std::string& tenant = "main", int32_t num_members = 1) {
+    return to_text({"k", tenant, name, num_members, PolicyVersion(version)});
+  }
+  uint64_t ask(const std::string& salt, const std::string& ids = "97,98",
+               const std::string& more = "") {
+    connected();
+    return generate(fmt::format(R"({{"token_ids":[{}],"cache_salt":"{}"{}}})", ids, salt, more));
+  }
+  void close(std::vector<MemberName> names) {
+    ASSERT_TRUE(connected().give("closed", MemberClosed{std::move(names)}).ok());
+    work();
+  }
+  std::vector<MemberTurn> turns() { return connected().take<MemberTurn>("turn"); }
+
+  const MemberName name{17, 0, 2};
+};
+
+TEST_F(GatewayRunsStory, NamesThatAreNotOfTheTenantAreRefused) {
+  EXPECT_THAT(reply(ask(salt(name, 5, "other"))),
+              AllOf(StartsWith("400 "), HasSubstr("names a rollout of 'other'")));
+  EXPECT_THAT(reply(ask("k|main.x")), AllOf(StartsWith("400 "), HasSubstr("names no rollout")));
+  EXPECT_THAT(requests(), IsEmpty());
+}
+
+TEST_F(GatewayRunsStory, AGraphWithoutDrivenRolloutsRefusesNames) {
+  EXPECT_THAT(reply(generate(fmt::format(R"({{"token_ids":[97],"cache_salt":"{}"}})", salt(name)))),
+              AllOf(StartsWith("400 "), HasSubstr("no environment drives rollouts")));
+}
+
+TEST_F(GatewayRunsStory, ATurnIsSentBeforeTheReplyWithTheGroupsVersionAndTheTenantsSampling) {
+  const uint64_t client = ask(salt(name), "97,98", R"(,"sampling_params":{"temperature":0})");
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(1));
+  EXPECT_EQ(made[0].version, PolicyVersion(5));
+  EXPECT_EQ(made[0].salt, "k");
+  EXPECT_EQ(made[0].sampling.temperature, 0.7);
+  EXPECT_THAT(turns(), IsEmpty());
+  complete(made[0]);
+  EXPECT_THAT(reply(client), StartsWith("200 "));
+  const auto sent = turns();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].name, name);
+  EXPECT_FALSE(sent[0].is_last);
+  EXPECT_THAT(sent[0].prompt_tokens, ElementsAre(97, 98));
+  EXPECT_THAT(sent[0].tokens, ElementsAre('x', 'y', '\n'));
+  EXPECT_THAT(sent[0].logprobs, SizeIs(3));
+}
+
+TEST_F(GatewayRunsStory, AnEvaluationSamplesAsItsClientSays) {
+  ask(salt({kEvaluationOrdinals + 1, 0, 0}), "97", R"(,"sampling_params":{"temperature":0})");
+  EXPECT_EQ(requests()[0].sampling.temperature, 0);
+}
+
+TEST_F(GatewayRunsStory, RequestsOfARunNeedNoLiveVersion) {
+  is_live = false;
+  ask(salt(name, -1));
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(1));
+  EXPECT_TRUE(made[0].version.is_none());
+}
+
+TEST_F(GatewayRunsStory, ARunThatBeginsAgainSamplesWithTheSameSeeds) {
+  ask(salt({17, 0, 2}));
+  ask(salt({17, 1, 2}));
+  ask(salt({17, 0, 3}));
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(3));
+  EXPECT_EQ(made[0].seed, made[1].seed);
+  EXPECT_NE(made[0].seed, made[2].seed);
+  EXPECT_NE(made[0].session, made[1].session);
+}
+
+TEST_F(GatewayRunsStory, TurnsHaveABoundThatEndsTheRunAsTruncated) {
+  for (int i = 0; i < 3; ++i) ask(salt(name));
+  EXPECT_THAT(reply(ask(salt(name))),
+              AllOf(StartsWith("400 "), HasSubstr("maximum context length")));
+  EXPECT_THAT(requests(), SizeIs(3));
+  // A run of several members has the turns of all; a forged number does not help.
+  const MemberName group{18, 0, 0};
+  for (int i = 0; i < 12; ++i) ask(salt(group, 5, "main", 1000));
+  EXPECT_THAT(reply(ask(salt(group, 5, "main", 1000))), StartsWith("400 "));
+}
+
+TEST_F(GatewayRunsStory, AClosedRunCancelsItsRequestsRefusesLaterOnesAndSendsALastTurn) {
+  connected().set_room("generate", 1);
+  const uint64_t running = ask(salt(name));
+  const uint64_t other = ask(salt({17, 0, 3}));
+  const auto made = requests();
+  close({name});
+  EXPECT_THAT(reply(running), AllOf(StartsWith("410 "), HasSubstr("the rollout has ended")));
+  EXPECT_FALSE(has_reply(other));
+  const auto cancels = connected().take<Cancel>("cancel");
+  ASSERT_THAT(cancels, SizeIs(1));
+  EXPECT_THAT(cancels[0].requests, ElementsAre(made[0].request));
+  auto sent = turns();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_TRUE(sent[0].is_last);
+  EXPECT_EQ(sent[0].index, 0);
+  EXPECT_THAT(reply(ask(salt(name))), StartsWith("410 "));
+  // Its completion was on the way.
+  complete(made[0], "", FinishReason::kCancelled);
+  EXPECT_THAT(turns(), IsEmpty());
+  EXPECT_THAT(reply(ask(salt({17, 1, 2}))), ::testing::StrEq("none")) << "the next attempt";
+}
+
+TEST_F(GatewayRunsStory, ALastTurnCountsThoseBeforeIt) {
+  ask(salt(name));
+  complete(requests()[0]);
+  ask(salt(name), "97,98,120,121,10,99");
+  complete(requests()[0], "z\n");
+  close({name, {99, 0, 0}});
+  const auto sent = turns();
+  ASSERT_THAT(sent, SizeIs(4));
+  EXPECT_EQ(sent[1].sequence, 0);
+  EXPECT_THAT(sent[1].prompt_tokens, ElementsAre(99)) << "the rest is known";
+  EXPECT_EQ(sent[2].index, 2);
+  EXPECT_EQ(sent[3].index, 0) << "a run that asked nothing";
+}
+
+TEST_F(GatewayRunsStory, ARequestThatFailsIsNoTurn) {
+  options.attempts_max = 0;
+  const uint64_t client = ask(salt(name));
+  complete(requests()[0], "", FinishReason::kEngineLost);
+  EXPECT_THAT(reply(client), StartsWith("500 "));
+  close({name});
+  const auto sent = turns();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].index, 0);
+}
+
+TEST_F(GatewayRunsStory, ItSendsItsAddressOnceAndAgainWhenItChanges) {
+  connected();
+  const auto address_calls = [&] {
+    std::vector<std::string> found;
+    for (const std::string& call : listener.calls)
+      if (call.find("\"address\"") != std::string::npos) found.push_back(call);
+    return found;
+  };
+  ASSERT_THAT(address_calls(), SizeIs(1));
+  ASSERT_THAT(listener.addresses, SizeIs(1));
+  listener.answers.push_back(
+      {listener.addresses.front(), OutsideEnd::kDone, write_address("http://127.0.0.1:1234")});
+  work();
+  const auto sent = connected().take<GatewayAddress>("address");
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].base_url, "http://127.0.0.1:1234");
+  ASSERT_THAT(address_calls(), SizeIs(2));
+  EXPECT_THAT(address_calls()[1], HasSubstr("1234")) << "an answer comes only for another address";
+}
+
+}  // namespace
+}  // namespace primerl::testing
