@@ -13,7 +13,7 @@
 namespace primerl {
 
 struct OutsideWorkersSetup {
-  OutsideSpec spec;
+  OutsideSpec spec;  // of its pools, those of kind kWorkers are served; others are never asked
   std::function<void(std::string_view)> log;  // receives lines for a person; may be null
 };
 

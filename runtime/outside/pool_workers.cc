@@ -112,7 +112,7 @@ void PoolWorkers::turn(Time now) {
     }
     Status read = ok();
     for (const std::string& line : *lines)
-      if (read.ok()) read = read_line(worker, line, now);
+      if (read.ok()) read = read_line(i, line, now);
     if (!read.ok()) {
       end(i, "was killed: " + read.error().message(), now);
     } else if (worker.is_gone()) {
@@ -140,18 +140,24 @@ void PoolWorkers::turn(Time now) {
   dispatch(now);
 }
 
-Status PoolWorkers::read_line(WorkerPipe& worker, const std::string& line, Time now) {
+Status PoolWorkers::read_first_line(size_t index, const Json& line, Time now) {
+  auto hello = read_hello(line);
+  if (!hello.ok()) return std::move(hello).error().while_doing("its first line");
+  if (hooks_.on_hello)
+    if (Status accepted = hooks_.on_hello(index, line, now); !accepted.ok())
+      return std::move(accepted).error().while_doing("its first line");
+  workers_[index]->set_hello(*hello, now);
+  has_had_hello_ = true;
+  return ok();
+}
+
+Status PoolWorkers::read_line(size_t index, const std::string& line, Time now) {
+  WorkerPipe& worker = *workers_[index];
   const auto json = parse_json(line, "");
   if (!json.ok() || !json->is_object())
     return error(Code::kInvalid, "it wrote {}, which is not a JSON object{}", shown(line),
                  json.ok() ? "" : json.error().message());
-  if (!worker.is_ready()) {
-    auto hello = read_hello(*json);
-    if (!hello.ok()) return std::move(hello).error().while_doing("its first line");
-    worker.set_hello(*hello, now);
-    has_had_hello_ = true;
-    return ok();
-  }
+  if (!worker.is_ready()) return read_first_line(index, *json, now);
   ASSIGN_OR_RETURN(const int64_t id, json->get_int("id"));
   if (!worker.remove(static_cast<uint64_t>(id), now)) {
     log_(fmt::format("{}: an answer to call {}, which it does not have", worker.name(), id));
@@ -179,6 +185,7 @@ void PoolWorkers::end(size_t index, const std::string& reason, Time now) {
   if (!worker->last_log().empty()) last_end_ += "; its last line: " + worker->last_log();
   log_(fmt::format("{} {}", worker->name(), last_end_));
   next_start_ = now + wait_after(num_fruitless_++);
+  if (hooks_.on_end && worker->is_ready()) hooks_.on_end(index, last_end_);
   std::erase_if(sessions_, [&](const auto& each) { return each.second == worker.get(); });
   // A worker that takes calls in order has begun the first of them only: the others cost nothing.
   const bool is_in_order = worker->is_ready() && worker->hello().in_order;

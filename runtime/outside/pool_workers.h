@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/json.h"
 #include "runtime/outside/worker_pipe.h"
 
 namespace primerl {
@@ -24,9 +25,21 @@ class PoolWorkers {
  public:
   using OnAnswer = std::function<void(OutsideAnswer answer)>;
   using Log = std::function<void(std::string_view line)>;
+  /// For an owner that also speaks to the workers in another way. Both may be null.
+  struct Hooks {
+    /// The first line of a worker. An error ends the worker.
+    std::function<Status(size_t worker, const Json& line, Time now)> on_hello;
+    /// A worker that wrote its first line has ended.
+    std::function<void(size_t worker, const std::string& reason)> on_end;
+  };
 
   PoolWorkers(OutsidePool pool, OnAnswer on_answer, Log log)
-      : pool_(std::move(pool)), on_answer_(std::move(on_answer)), log_(std::move(log)) {}
+      : PoolWorkers(std::move(pool), std::move(on_answer), std::move(log), Hooks()) {}
+  PoolWorkers(OutsidePool pool, OnAnswer on_answer, Log log, Hooks hooks)
+      : pool_(std::move(pool)),
+        on_answer_(std::move(on_answer)),
+        log_(std::move(log)),
+        hooks_(std::move(hooks)) {}
 
   /// Starts the workers that are missing and due. An error: they cannot be started, or too many in
   /// a row ended without an answer.
@@ -39,6 +52,10 @@ class PoolWorkers {
   /// The next moment at which turn() or start_missing() has something to do; none: only after
   /// input.
   std::optional<Time> next_deadline() const;
+  /// Kills a worker, which is started again.
+  void restart(size_t worker, const std::string& reason, Time now) { end(worker, reason, now); }
+  /// A worker was of use in another way than by an answer to a call.
+  void note_success() { num_fruitless_ = 0; }
   /// Closes the inputs, so that workers may end by themselves.
   void close_inputs();
   bool have_all_ended();
@@ -47,7 +64,8 @@ class PoolWorkers {
 
  private:
   void read(WorkerPipe& worker, Time now);
-  Status read_line(WorkerPipe& worker, const std::string& line, Time now);
+  Status read_line(size_t index, const std::string& line, Time now);
+  Status read_first_line(size_t index, const Json& line, Time now);
   void answer(OutsideAnswer answer);
   /// Ends the worker; its calls are asked again or answered.
   void end(size_t index, const std::string& reason, Time now);
@@ -60,6 +78,7 @@ class PoolWorkers {
   const OutsidePool pool_;
   const OnAnswer on_answer_;
   const Log log_;
+  const Hooks hooks_;
   std::vector<std::unique_ptr<WorkerPipe>> workers_;  // null: to be started
   std::deque<OutsideCall> waiting_;                   // for any worker
   std::map<uint64_t, WorkerPipe*> sessions_;

@@ -1,0 +1,54 @@
+/// MemberResult: the result of one member of a run, before it becomes JSON. Values and pure
+/// functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/base/json.h"
+
+namespace primerl {
+
+struct Branch {
+  std::vector<int64_t> tokens;
+  std::vector<std::pair<int64_t, int64_t>> sampled;  // half-open, in order, not touching
+
+  /// Positions come in order.
+  void add_sampled(int64_t position);
+};
+
+struct MemberResult {
+  double reward = 0;
+  Json scores = Json::object();
+  Json metrics = Json::object();
+  bool is_truncated = false;
+  std::string stop_condition;
+  int64_t num_tool_calls = 0;
+  int64_t num_turns = 0;
+  int64_t num_branch_tokens = 0;
+  std::vector<Branch> branches;
+
+  /// A branch without sampled tokens is dropped. kExhausted: more than kBranchTokensMax.
+  Status add(Branch branch);
+  /// Keeps finite numbers and booleans.
+  void add_metrics(const Json* metrics);
+};
+
+/// The JSON of docs/design/verifiers.md. If `read` is an error, the member has failed.
+Json member_json(MemberResult result, const Status& read);
+
+/// The member; null if it is missing or null.
+const Json* present(const Json& object, std::string_view key);
+/// The text; empty if it is missing or another kind.
+std::string text_of(const Json& object, std::string_view key);
+/// Appends a list of token ids; nothing if it is missing. kCorrupt: not token ids.
+Status append_ids(const Json& object, std::string_view key, std::vector<int64_t>& ids);
+/// A list of booleans or of 0 and 1; empty if it is missing.
+Result<std::vector<bool>> read_flags(const Json& object, std::string_view key);
+/// Tool calls of an assistant's message.
+int64_t num_tool_calls(const Json& message);
+
+}  // namespace primerl
