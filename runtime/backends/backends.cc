@@ -16,10 +16,10 @@
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/devices.h"
+#include "runtime/backends/outside_backend.h"
 #include "runtime/backends/tenant_options.h"
 #include "runtime/backends/torch_backends.h"
 #include "runtime/outside/http_listener.h"
-#include "runtime/outside/outside_workers.h"
 
 namespace primerl {
 namespace {
@@ -219,10 +219,8 @@ std::vector<Backend> make_backends() {
       {"outside", "",
        [](const Plan&, const PlanResource& resource,
           const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
-         OutsideWorkersSetup workers;
-         workers.spec = *static_cast<const OutsideSpec*>(resource.options.get());
-         workers.log = setup.log_outside;
-         return std::shared_ptr<Resource>(make_outside_workers(std::move(workers)));
+         const auto& spec = *static_cast<const OutsideSpec*>(resource.options.get());
+         return std::shared_ptr<Resource>(make_outside(spec, setup.log_outside));
        }},
       {"outside", "http",
        [](const Plan&, const PlanResource& resource,

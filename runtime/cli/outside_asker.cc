@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "graph/base/real_clock.h"
+#include "runtime/backends/outside_backend.h"
 #include "runtime/control/stop_signals.h"
-#include "runtime/outside/outside_workers.h"
 #include "runtime/program/output.h"
 
 namespace primerl {
@@ -25,13 +25,10 @@ OutsideAsker::OutsideAsker(OutsideSpec spec) : began_(steady_now()), reported_(b
     names_.push_back(pool.name);
     patience_ = std::max(patience_, pool.start_timeout + pool.call_timeout * 4);
   }
-  OutsideWorkersSetup setup;
-  setup.spec = std::move(spec);
-  setup.log = [this](std::string_view line) {
+  outside_ = make_outside(spec, [this](std::string_view line) {
     const std::lock_guard lock(mutex_);
     last_line_ = line;
-  };
-  outside_ = make_outside_workers(std::move(setup));
+  });
   outside_->set_wake([this] {
     const std::lock_guard lock(mutex_);
     has_news_ = true;

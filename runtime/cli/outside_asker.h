@@ -1,7 +1,7 @@
 /// OutsideAsker: asks workers outside of the process one call at a time and waits for its answer,
 /// for commands that are no run.
 ///
-/// One worker for each pool. Ctrl-C ends a wait where a SignalCounter exists. After 5 s, and then
+/// One worker or server for each pool. Ctrl-C ends a wait where a SignalCounter exists. After 5 s, and then
 /// every 5 s, it says on stderr what it waits for. Use it on one thread.
 #pragma once
 

@@ -9,6 +9,7 @@
 #include "actors/env/rewards/judge.h"
 #include "actors/env/run_calls.h"
 #include "actors/trainer/batch.h"
+#include "graph/base/json.h"
 #include "graph/base/real_clock.h"
 #include "graph/tenant_outside.h"
 #include "runtime/cli/outside_asker.h"
@@ -28,27 +29,19 @@ struct PlayedTask {
   double given = 0;
 };
 
-/// The process that starts a server which drives rollouts gives its tasks as a worker does.
-OutsideSpec trial_spec(OutsideSpec spec) {
-  for (OutsidePool& pool : spec.pools) {
-    if (pool.kind == OutsidePoolKind::kVerifiers) pool.num_workers = 1;
-    pool.kind = OutsidePoolKind::kWorkers;
-  }
-  return spec;
-}
-
 class Trial {
  public:
   Trial(const Tenant& tenant, TenantOutside outside)
-      : tenant_(tenant), outside_(std::move(outside)), asker_(trial_spec(outside_.spec)) {}
+      : tenant_(tenant), outside_(std::move(outside)), asker_(outside_.spec) {}
 
   Result<std::string> run() {
     const Time began = steady_now();
     if (drives_rollouts(tenant_)) {
       RETURN_IF_ERROR(ask_driven_tasks());
+      ASSIGN_OR_RETURN(const std::string server, ask_server());
       return fmt::format(
-          "tenant '{}': {} tasks given in {:.1f} s; runs need the gateway, so none was played",
-          tenant_.name, kTasks, (steady_now() - began).to_seconds());
+          "tenant '{}': {} tasks given in {:.1f} s; {}; runs need the gateway, so none was played",
+          tenant_.name, kTasks, (steady_now() - began).to_seconds(), server);
     }
     std::vector<std::string> rewards;
     for (uint64_t ordinal = 0; ordinal < kTasks; ++ordinal) {
@@ -68,6 +61,16 @@ class Trial {
   }
 
  private:
+  /// Which dialect the server speaks that drives the rollouts.
+  Result<std::string> ask_server() {
+    asker_.set_subject(fmt::format("the server of tenant '{}'", tenant_.name));
+    ASSIGN_OR_RETURN(const std::string body, ask_environment(0, true, R"({"call":"server"})"));
+    ASSIGN_OR_RETURN(const Json server, parse_json(body, "the server"));
+    ASSIGN_OR_RETURN(const std::string dialect, server.get_string("dialect"));
+    ASSIGN_OR_RETURN(const std::string address, server.get_string("address"));
+    return fmt::format("the server at {} speaks {}", address, dialect);
+  }
+
   Result<double> play(uint64_t ordinal) {
     const bool is_outside = outside_.environment >= 0;
     ASSIGN_OR_RETURN(PlayedTask played, is_outside ? play_outside(ordinal) : play_here(ordinal));

@@ -85,10 +85,11 @@ Status ServerPool::start_missing(Time now) {
 }
 
 void ServerPool::ask(OutsideCall call, Time now) {
-  if (kind_of(call) != "run") {
-    if (processes_) return processes_->ask(std::move(call), now);
-    waiting_tasks_.push_back(std::move(call));
-    return answer_tasks();
+  const std::string kind = kind_of(call);
+  if (kind != "run") {
+    if (processes_ && kind != "server") return processes_->ask(std::move(call), now);
+    waiting_calls_.push_back(std::move(call));
+    return answer_waiting();
   }
   // Its salt was used before: turns of both attempts would look the same.
   if (call.attempt > 0)
@@ -116,7 +117,7 @@ void ServerPool::add_polls(std::vector<pollfd>& polls) const {
 void ServerPool::turn(Time now) {
   if (processes_) processes_->turn(now);
   turn_links(now);
-  answer_tasks();
+  answer_waiting();
   dispatch(now);
 }
 
@@ -159,11 +160,20 @@ void ServerPool::dispatch(Time now) {
   }
 }
 
-void ServerPool::answer_tasks() {
-  if (waiting_tasks_.empty() || !links_.front()->found()) return;
-  const FoundServer server = *links_.front()->found();
-  for (; !waiting_tasks_.empty(); waiting_tasks_.pop_front())
-    on_answer_(answer_to_task(waiting_tasks_.front(), server));
+void ServerPool::answer_waiting() {
+  const auto link = std::find_if(links_.begin(), links_.end(),
+                                 [](const auto& each) { return each->found().has_value(); });
+  if (link == links_.end()) return;
+  for (; !waiting_calls_.empty(); waiting_calls_.pop_front())
+    on_answer_(answer_to(waiting_calls_.front(), **link));
+}
+
+OutsideAnswer ServerPool::answer_to(const OutsideCall& call, const ServerLink& link) const {
+  if (kind_of(call) != "server") return answer_to_task(call, *link.found());
+  const Json answer = Json::object()
+                          .set("dialect", to_string(link.found()->dialect))
+                          .set("address", link.address());
+  return {call.id, OutsideEnd::kDone, answer.dump()};
 }
 
 OutsideAnswer ServerPool::answer_to_task(const OutsideCall& call, const FoundServer& server) const {

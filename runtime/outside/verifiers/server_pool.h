@@ -2,8 +2,9 @@
 ///
 /// A `run` goes to the server with the fewest runs; it waits while all are full or not ready. A
 /// `task` goes to the process that knows the tasks, or is answered from the server's own numbers if
-/// the pool has no such process. Servers that end are started or joined again, a bounded number of
-/// times in a row. Lives on the I/O thread; times are of the steady clock.
+/// the pool has no such process. A `server` is answered when the dialect is known, with `dialect`
+/// and `address`. Servers that end are started or joined again, a bounded number of times in a row.
+/// Lives on the I/O thread; times are of the steady clock.
 #pragma once
 
 #include <poll.h>
@@ -44,7 +45,8 @@ class ServerPool {
   void turn_links(Time now);
   void dispatch(Time now);
   ServerLink* least_busy();
-  void answer_tasks();
+  void answer_waiting();
+  OutsideAnswer answer_to(const OutsideCall& call, const ServerLink& link) const;
   OutsideAnswer answer_to_task(const OutsideCall& call, const FoundServer& server) const;
 
   const OutsidePool pool_;
@@ -53,7 +55,7 @@ class ServerPool {
   std::vector<std::unique_ptr<ServerLink>> links_;
   std::optional<ServerProcesses> processes_;  // none: a joined server that numbers its tasks
   std::deque<OutsideCall> waiting_;           // runs
-  std::deque<OutsideCall> waiting_tasks_;     // until the dialect is known
+  std::deque<OutsideCall> waiting_calls_;     // until the dialect is known
   int num_fruitless_ = 0;  // joined servers: connections in a row that broke without a good run
   Time next_open_;         // joined servers: not before
   std::string last_end_;

@@ -131,6 +131,14 @@ TEST_F(ServerPoolStory, AnotherServerWithoutASourceOfTasksIsAnError) {
   EXPECT_THAT(answers[1].body, HasSubstr("speaks w2, which does not number its tasks"));
 }
 
+TEST_F(ServerPoolStory, TheDialectOfTheServerCanBeAsked) {
+  join(VerifiersDialect::kW1b);
+  ask(1, R"({"call":"server"})");
+  EXPECT_TRUE(answers.empty());
+  pass(Duration::seconds(1));
+  EXPECT_EQ(answers[1].body, R"({"dialect":"w1b","address":"tcp://127.0.0.1:5000"})");
+}
+
 TEST_F(ServerPoolStory, AServerThatNeverAnswersIsAnErrorOfThePool) {
   pool_spec.start_timeout = Duration::seconds(20);
   join(VerifiersDialect::kW2);

@@ -1,0 +1,16 @@
+/// The Outside of a spec: worker processes, verifiers servers, or both.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "graph/outside.h"
+
+namespace primerl {
+
+/// `log` receives lines for a person, on any thread; may be null.
+std::shared_ptr<Outside> make_outside(const OutsideSpec& spec,
+                                      const std::function<void(std::string_view)>& log);
+
+}  // namespace primerl
