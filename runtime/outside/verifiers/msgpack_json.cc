@@ -99,6 +99,7 @@ class Builder : public msgpack::null_visitor {
 
   Json move_root() { return std::move(root_); }
   const std::optional<Error>& fault() const { return fault_; }
+  size_t num_values() const { return num_values_; }
 
  private:
   bool fail(std::string text, Code code = Code::kCorrupt) {
@@ -237,6 +238,11 @@ void write_value(const Json& value, Packer& packer, Sink& sink) {
 }  // namespace
 
 Result<Json> read_msgpack(std::string_view bytes, const MsgpackLimits& limits) {
+  MsgpackLimits own = limits;
+  return read_msgpack_part(bytes, own);
+}
+
+Result<Json> read_msgpack_part(std::string_view bytes, MsgpackLimits& limits) {
   Builder builder(limits);
   size_t used = 0;
   const bool is_whole = msgpack::parse(bytes.data(), bytes.size(), used, builder);
@@ -244,6 +250,7 @@ Result<Json> read_msgpack(std::string_view bytes, const MsgpackLimits& limits) {
   if (!is_whole) return error(Code::kCorrupt, "reading msgpack: it ends at byte {}", bytes.size());
   if (used != bytes.size())
     return error(Code::kCorrupt, "reading msgpack: {} bytes follow the value", bytes.size() - used);
+  limits.values_max -= builder.num_values();
   return builder.move_root();
 }
 

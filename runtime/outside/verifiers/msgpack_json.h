@@ -20,12 +20,14 @@ namespace primerl {
 
 struct MsgpackLimits {
   int depth_max = 64;
-  size_t values_max = size_t{16} << 20;  // scalars, lists and maps together; keys are not counted
+  size_t values_max = size_t{64} << 20;  // scalars, lists and maps together; keys are not counted
 };
 
 /// kCorrupt: not one msgpack value, a key twice, a key that is neither text nor an int, or an array
 /// whose bytes contradict it. kExhausted: beyond the limits.
 Result<Json> read_msgpack(std::string_view bytes, const MsgpackLimits& limits = {});
+/// The same for a part of an answer: its values are subtracted from `limits.values_max`.
+Result<Json> read_msgpack_part(std::string_view bytes, MsgpackLimits& limits);
 
 /// Doubles stay doubles, also whole ones. A string that is not UTF-8 is written as bin.
 std::string write_msgpack(const Json& value);

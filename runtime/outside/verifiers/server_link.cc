@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "runtime/outside/verifiers/episode.h"
-#include "runtime/outside/verifiers/msgpack_json.h"
 
 namespace primerl {
 namespace {
@@ -88,6 +87,7 @@ void ServerLink::run(OutsideCall call, Time now) {
   if (!members.ok()) return fail_call(members.error());
   run.members = *members;
   run.limit = options_.run_timeout;
+  run.limits = options_.answer_limits;
   if (const Json* const limit = body->find("deadline_ms"); limit != nullptr) {
     if (!limit->is_integer() || limit->as_int() < 1)
       return fail_call(error(Code::kInvalid, "'deadline_ms' is not a number above 0"));
@@ -238,7 +238,7 @@ Result<std::optional<Json>> ServerLink::read_run_frames(const Frames& frames, Ru
   if (run.num_bytes > options_.answer_bytes_max)
     return error(Code::kExhausted, "its answer is longer than {} bytes", options_.answer_bytes_max);
   ASSIGN_OR_RETURN(const ServerFrame frame, read_server_frame(found_->dialect, frames));
-  ASSIGN_OR_RETURN(Json payload, read_msgpack(frame.payload));
+  ASSIGN_OR_RETURN(Json payload, read_msgpack_part(frame.payload, run.limits));
   if (frame.is_delta) {
     RETURN_IF_ERROR(run.assembly.add(payload));
     return std::optional<Json>();

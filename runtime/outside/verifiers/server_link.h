@@ -22,6 +22,7 @@
 #include "graph/outside.h"
 #include "runtime/outside/verifiers/dealer_sockets.h"
 #include "runtime/outside/verifiers/episode_assembly.h"
+#include "runtime/outside/verifiers/msgpack_json.h"
 #include "runtime/outside/verifiers/probe.h"
 
 namespace primerl {
@@ -32,6 +33,7 @@ struct ServerLinkOptions {
   PolicyClient policy;
   int64_t concurrency = 256;  // runs at once
   int64_t answer_bytes_max = int64_t{256} << 20;
+  MsgpackLimits answer_limits;  // of all messages of an answer together
   Duration run_timeout = Duration::seconds(3600);
   Duration start_timeout = Duration::seconds(600);
   Duration health_timeout = Duration::seconds(30);  // silence after which it counts as dead
@@ -87,6 +89,7 @@ class ServerLink {
     Time deadline;
     Duration limit;
     int64_t num_bytes = 0;  // of its answer
+    MsgpackLimits limits;   // what is left for its answer
     EpisodeAssembly assembly;
   };
   using Runs = std::map<std::string, Run, std::less<>>;

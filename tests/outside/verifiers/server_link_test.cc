@@ -285,6 +285,22 @@ TEST(ServerLink, AnAnswerBeyondItsBytesFailsItsRun) {
   EXPECT_GT(low, 300);
 }
 
+TEST(ServerLink, ValuesOfAllMessagesOfAnAnswerAreBoundedTogether) {
+  const auto end_with = [](size_t values_max) {
+    ServerLinkOptions options;
+    options.answer_limits.values_max = values_max;
+    Stage stage(VerifiersDialect::kW2, options);
+    stage.run(1);
+    return stage.answers[1].end;
+  };
+  size_t least = 1;
+  while (least < 500 && end_with(least) != OutsideEnd::kDone) ++least;
+  // More than any one of the three messages has.
+  EXPECT_GT(least, 60U);
+  EXPECT_LT(least, 500U);
+  EXPECT_EQ(end_with(least - 1), OutsideEnd::kFailed);
+}
+
 TEST(ServerLink, RunsAreBoundedByTheConcurrency) {
   ServerLinkOptions options;
   options.concurrency = 2;
