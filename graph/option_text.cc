@@ -12,7 +12,7 @@ namespace {
 /// "resource:engine" in words.
 std::string reference_text(const std::string& kind) {
   if (kind.rfind("resource:", 0) == 0) return "a resource of kind " + kind.substr(9);
-  if (kind == "file") return "a file, relative to this one";
+  if (kind == "file" || kind == "folder") return "a " + kind + ", relative to this one";
   return "names the " + kind;
 }
 

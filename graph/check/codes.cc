@@ -147,9 +147,9 @@ constexpr ErrorCode kCodes[] = {
      "A resource belongs to one thread, so a node that uses an engine or learner cannot be "
      "replicated by itself."},
     {"G046", "file not usable",
-     "An option of a node names a file that does not exist, is not a file, or does not have the "
-     "format that the node needs: the message then has the line of that file. The name is relative "
-     "to the graph file that has it; in a `--set` flag, to the folder you are in."},
+     "An option names a file or folder that does not exist or is something else, or a file without "
+     "the format that the node needs: the message then has the line of that file. The name is "
+     "relative to the graph file that has it; in a `--set` flag, to the folder you are in."},
     {"G047", "more threads than cores",
      "A warning. Compute pools that share cores slow each other down much more than in proportion: "
      "two pools of 2 threads on 2 cores were measured 14 times slower. Leave `threads` out and the "

@@ -35,13 +35,16 @@ void resolve_files(const OptionSet& options, const Table& table, void* bound,
     if (entry == nullptr) continue;
     if (field.table != nullptr && entry->value.is_table())
       resolve_files(*field.table, entry->value.as_table(), field.nested(bound), what, draft);
-    if (field.constraint.refers.kind != "file") continue;
+    const std::string& kind = field.constraint.refers.kind;
+    if (kind != "file" && kind != "folder") continue;
     const auto resolve = [&](std::string& name, const Value& value) {
       if (name.empty()) return;
       name = absolute_path(draft.file, value);
       std::error_code fault;
-      if (std::filesystem::is_regular_file(name, fault)) return;
-      draft.diagnostics.error("G046", value.span, "'{}' of {} is not a file", field.name, what)
+      if (kind == "file" ? std::filesystem::is_regular_file(name, fault)
+                         : std::filesystem::is_directory(name, fault))
+        return;
+      draft.diagnostics.error("G046", value.span, "'{}' of {} is not a {}", field.name, what, kind)
           .note(fmt::format("looked for '{}'", name));
     };
     if (field.reference && entry->value.is_string()) resolve(*field.reference(bound), entry->value);

@@ -46,9 +46,9 @@ std::string write_help(const Draft& draft, std::string_view kind, const NamedTab
 /// The string at `key`; empty if there is none.
 std::string text_of(const Table& table, std::string_view key);
 
-/// Makes the path of each refers_to("file") option absolute, so that it means the same in every
-/// process and folder. A path is relative to the file that has it. Reports G046 if it is not a
-/// file. `table` was bound to `bound`; `what` is "node 'x'".
+/// Makes the path of each refers_to("file") and refers_to("folder") option absolute, so that it
+/// means the same in every process and folder. A path is relative to the file that has it. Reports
+/// G046 if there is no such file or folder. `table` was bound to `bound`; `what` is "node 'x'".
 void resolve_files(const OptionSet& options, const Table& table, void* bound,
                    const std::string& what, Draft& draft);
 

@@ -244,6 +244,31 @@ TEST(Rules, AFileOfAnEnvironmentOrRewardIsRelativeToTheFileThatNamesIt) {
   EXPECT_THAT(findings(without), HasSubstr("'table' of the reward of tenant 'main' is not a file"));
 }
 
+TEST(Rules, AFolderOfAnEnvironmentIsRelativeToTheFileThatNamesItAndNoFile) {
+  const Folder folder;
+  std::filesystem::create_directories(folder.path() + "/parts/tasks");
+  folder.write("parts/words.txt", "a");
+  const auto load = [&](const std::string& named) {
+    folder.write("parts/tenant.toml",
+                 "[tenant.main]\nenvironment = { name = \"reverse_text\", letters_dir = \"" + named +
+                     "\" }\n");
+    const std::string written = "environment = { name = \"reverse_text\" }\n";
+    return load_graph(folder.write("graph.toml", "include = [\"parts/tenant.toml\"]\n" +
+                                                     replaced(demo_text(), written, "")),
+                      {}, test_catalog());
+  };
+  for (const char* named : {"tasks", "."}) {
+    const auto graph = load(named);
+    ASSERT_NE(graph.plan, nullptr) << findings(graph);
+    EXPECT_THAT(graph.plan->resolved_toml,
+                HasSubstr("letters_dir = \"" + folder.path() + "/parts"));
+  }
+  for (const char* named : {"words.txt", "missing"})
+    EXPECT_THAT(
+        findings(load(named)),
+        HasSubstr("G046]: 'letters_dir' of the environment of tenant 'main' is not a folder"));
+}
+
 TEST(Rules, AFileIsRelativeToTheFileThatNamesIt) {
   const Folder folder;
   std::filesystem::create_directory(folder.path() + "/parts");

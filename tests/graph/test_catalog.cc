@@ -303,6 +303,7 @@ struct LetterOptions {
   int64_t length_min = 1;
   int64_t length_max = 8;
   std::string words;
+  std::string letters_dir;
 };
 
 MemoryPart base_beside(std::span<const Tenant> tenants) {
@@ -439,6 +440,8 @@ Catalog make_catalog() {
                         .field("length_max", &LetterOptions::length_max,
                                between(1, 64) | unit("letters"), "longest text")
                         .field("words", &LetterOptions::words, refers_to("file"), "words to use")
+                        .field("letters_dir", &LetterOptions::letters_dir, refers_to("folder"),
+                               "letters to use")
                         .take();
   letters.validate = validate_letters;
   catalog.environments = {letters, letters, letters};

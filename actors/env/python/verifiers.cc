@@ -20,7 +20,8 @@ OptionSet verifiers_options() {
       .field("args", &O::args, any(), "JSON object of arguments for the environment")
       .field("python", &O::python, at_least(1),
              "the Python program in which verifiers is installed, a path or a name in PATH")
-      .field("env_dir", &O::env_dir, any(), "folder with the module, if it is not installed")
+      .field("env_dir", &O::env_dir, refers_to("folder"),
+             "folder with the module, if it is not installed")
       .field("shuffle", &O::shuffle, any(), "each epoch has an order of its own")
       .field("num_workers", &O::num_workers, between(1, static_cast<double>(kOutsideWorkersMax)),
              "servers that are started; 1 with 'address'")
