@@ -1,23 +1,20 @@
 #include "runtime/outside/http_listener.h"
 
 #include <pthread.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "graph/base/real_clock.h"
+#include "runtime/outside/answer_queue.h"
 #include "runtime/outside/http_connections.h"
 #include "runtime/outside/listen_address.h"
+#include "runtime/outside/order_queue.h"
 
 namespace primerl {
 namespace {
@@ -41,17 +38,15 @@ std::string url_of(const HttpListenerOptions& options, uint16_t port) {
 class ListeningOutside final : public HttpListener {
  public:
   ListeningOutside(const HttpListenerOptions& options, HttpKeys keys)
-      : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), connections_(options, std::move(keys)) {
-    CHECK(event_.get() >= 0, "no eventfd");
-  }
+      : connections_(options, std::move(keys)) {}
   ~ListeningOutside() override {
     is_ending_ = true;
-    notify();
+    orders_.notify();
     if (thread_.joinable()) thread_.join();
   }
 
   Status open(const HttpListenerOptions& options) {
-    RETURN_IF_ERROR(connections_.listen(event_.get()));
+    RETURN_IF_ERROR(connections_.listen(orders_.descriptor()));
     port_ = connections_.port();
     url_ = url_of(options, port_);
     thread_ = std::thread([this] { run(); });
@@ -61,52 +56,24 @@ class ListeningOutside final : public HttpListener {
   const std::string& url() const override { return url_; }
 
   Status ask(OutsideCall call) override {
-    if (is_stopped_) return ok();
-    if (open_.size() >= kOutsideCallsMax)
-      return error(Code::kExhausted, "{} calls wait for an answer from outside already",
-                   open_.size());
+    if (answers_.is_stopped()) return ok();
     ASSIGN_OR_RETURN(HttpCall read, read_http_call(call.body));
-    open_.insert(call.id);
-    {
-      const std::lock_guard lock(mutex_);
-      orders_.push_back({call.id, std::move(read)});
-    }
-    notify();
+    RETURN_IF_ERROR(answers_.open(call.id));
+    orders_.add({call.id, std::move(read)});
     return ok();
   }
   void forget(uint32_t, uint64_t) override {}  // a listener has no sessions
 
-  std::vector<OutsideAnswer> receive_answers() override {
-    std::vector<OutsideAnswer> received;
-    const std::lock_guard lock(mutex_);
-    while (!answers_.empty() && received.size() < kOutsideAnswersMax) {
-      open_.erase(answers_.front().id);
-      received.push_back(std::move(answers_.front()));
-      answers_.pop_front();
-    }
-    has_work_ = !answers_.empty();
-    return received;
-  }
-
+  std::vector<OutsideAnswer> receive_answers() override { return answers_.receive(); }
   void stop() override {
-    is_stopped_ = true;
-    open_.clear();
-    {
-      const std::lock_guard lock(mutex_);
-      answers_.clear();
-      has_work_ = false;
-    }
-    notify();
+    answers_.stop();
+    orders_.notify();
   }
-
-  void set_wake(std::function<void()> wake) override {
-    const std::lock_guard lock(mutex_);
-    wake_ = std::move(wake);
-  }
-  bool has_work() const override { return !is_stopped_ && has_work_; }
+  void set_wake(std::function<void()> wake) override { answers_.set_wake(std::move(wake)); }
+  bool has_work() const override { return answers_.has_work(); }
   std::string describe() const override {
-    return fmt::format("{} calls to the listener on port {} without an answer", open_.size(),
-                       port_);
+    return fmt::format("{} calls to the listener on port {} without an answer",
+                       answers_.num_open(), port_);
   }
 
  private:
@@ -114,11 +81,6 @@ class ListeningOutside final : public HttpListener {
     uint64_t id = 0;
     HttpCall call;
   };
-
-  void notify() const {
-    const uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
-  }
 
   // On the I/O thread.
 
@@ -138,14 +100,7 @@ class ListeningOutside final : public HttpListener {
   }
 
   void apply_orders() {
-    uint64_t count = 0;
-    [[maybe_unused]] const auto size = ::read(event_.get(), &count, sizeof count);
-    std::vector<Order> orders;
-    {
-      const std::lock_guard lock(mutex_);
-      orders.swap(orders_);
-    }
-    for (Order& order : orders) {
+    for (Order& order : orders_.receive()) {
       const uint64_t request = order.call.reply.request;
       if (order.call.kind == HttpCall::Kind::kAccept)
         accepts_.push_back(order.id);
@@ -158,7 +113,7 @@ class ListeningOutside final : public HttpListener {
       else
         new_answers_.push_back({order.id, OutsideEnd::kDone, write_sent(false)});
     }
-    if (is_stopped_) connections_.stop();
+    if (answers_.is_stopped()) connections_.stop();
     give_answers();
   }
 
@@ -189,37 +144,15 @@ class ListeningOutside final : public HttpListener {
         closed_calls_.pop_front();
       }
     }
-    publish();
+    answers_.add_all(std::exchange(new_answers_, {}));
   }
 
-  void publish() {
-    if (new_answers_.empty()) return;
-    std::function<void()> wake;
-    {
-      const std::lock_guard lock(mutex_);
-      if (is_stopped_) return new_answers_.clear();
-      if (answers_.empty()) wake = wake_;
-      std::ranges::move(new_answers_, std::back_inserter(answers_));
-      has_work_ = true;
-    }
-    new_answers_.clear();
-    if (wake) wake();
-  }
-
-  const Descriptor event_;
   std::atomic<bool> is_ending_{false};
-  std::atomic<bool> is_stopped_{false};
-  std::atomic<bool> has_work_{false};
+  OrderQueue<Order> orders_;
+  AnswerQueue answers_;
   // Constant after open().
   uint16_t port_ = 0;
   std::string url_;
-  // Used by the group's thread.
-  std::unordered_set<uint64_t> open_;  // calls whose answer was not received
-  // Guarded by mutex_.
-  std::mutex mutex_;
-  std::vector<Order> orders_;
-  std::deque<OutsideAnswer> answers_;
-  std::function<void()> wake_;
   // Used by the I/O thread.
   HttpConnections connections_;
   std::deque<uint64_t> accepts_, closed_calls_;

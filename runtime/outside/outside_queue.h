@@ -6,31 +6,28 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "graph/base/descriptor.h"
 #include "graph/outside.h"
+#include "runtime/outside/answer_queue.h"
+#include "runtime/outside/order_queue.h"
 
 namespace primerl {
 
 class OutsideQueue : public Outside {
  public:
-  OutsideQueue();
-
   Status ask(OutsideCall call) final;
   void forget(uint32_t pool, uint64_t session) final;
-  std::vector<OutsideAnswer> receive_answers() final;
-  void stop() final;
-  void set_wake(std::function<void()> wake) final;
-  bool has_work() const final { return !is_stopped_ && has_work_; }
+  std::vector<OutsideAnswer> receive_answers() final { return answers_.receive(); }
+  void stop() final { answers_.stop(); }
+  void set_wake(std::function<void()> wake) final { answers_.set_wake(std::move(wake)); }
+  bool has_work() const final { return answers_.has_work(); }
   /// The group fails if the outside cannot be used.
-  Status step() final;
+  Status step() final { return answers_.fault(); }
   std::string describe() const final;
 
  protected:
@@ -45,30 +42,21 @@ class OutsideQueue : public Outside {
 
   // On the I/O thread.
   bool is_ending() const { return is_ending_; }
-  int event() const { return event_.get(); }  // readable: there are orders, or the end
+  int event() const { return orders_.descriptor(); }  // readable: there are orders, or the end
   /// All orders since the last call, oldest first. Reads the event.
-  std::vector<Order> receive_orders();
-  void add_answer(OutsideAnswer answer);
+  std::vector<Order> receive_orders() { return orders_.receive(); }
+  void add_answer(OutsideAnswer answer) { answers_.add(std::move(answer)); }
   /// The first one counts.
-  void fail(Error why);
+  void fail(Error why) { answers_.fail(std::move(why)); }
   /// Shown in reports of stalls after the number of calls.
   void set_state(std::string text);
 
  private:
-  void notify() const;
-
-  const Descriptor event_;
+  AnswerQueue answers_;
+  OrderQueue<Order> orders_;
   std::atomic<bool> is_ending_{false};
-  std::atomic<bool> is_stopped_{false};
-  std::atomic<bool> has_work_{false};
-  // Used by the group's thread.
-  std::set<uint64_t> open_;  // calls whose answer was not received
-  // Guarded by mutex_.
-  mutable std::mutex mutex_;
-  std::vector<Order> orders_;
-  std::deque<OutsideAnswer> answers_;
-  std::function<void()> wake_;
-  Status fault_;
+  // Guarded by state_mutex_.
+  mutable std::mutex state_mutex_;
   std::string state_;
   std::thread thread_;
 };
