@@ -112,6 +112,29 @@ TEST_F(McpEnvironment, ToolsGoIntoTheTaskAndTheirResultsComeBack) {
   EXPECT_EQ(read_step(answer_to(num_calls).body)->step.reward, 1) << "judged by the file";
 }
 
+TEST_F(McpEnvironment, TheFilesEnvironmentIsToldOfAnEvaluation) {
+  options.file = write("env.py",
+                       "class Environment:\n"
+                       "    def __init__(self, ordinal, seed, evaluation=False):\n"
+                       "        self.text = f'{ordinal} {evaluation}'\n"
+                       "    def task(self): return self.text\n"
+                       "    def step(self, action): return self.text\n");
+  start_with(stub());
+  for (const bool is_evaluation : {true, false}) {
+    ask(++num_calls, task_body(3, 0, is_evaluation));
+    const std::string said = is_evaluation ? "3 True" : "3 False";
+    EXPECT_EQ(read_task(answer_to(num_calls).body)->prompt, said);
+    const uint64_t trajectory = ++num_calls;
+    ask(trajectory,
+        step_body({.trajectory = trajectory,
+                   .ordinal = 3,
+                   .actions = {"x"},
+                   .is_evaluation = is_evaluation}),
+        trajectory);
+    EXPECT_EQ(read_step(answer_to(num_calls).body)->step.text, said);
+  }
+}
+
 TEST_F(McpEnvironment, FaultsOfACallAreTextsForThePolicy) {
   start_with(stub());
   EXPECT_EQ(result("wrong"), "it went wrong");

@@ -22,8 +22,8 @@ struct PlayedEnvironment : OutsideStory {
     options.python = PRIMERL_PYTHON;
     start(contract.outside(&options));
   }
-  EnvironmentTask task(uint64_t ordinal, uint32_t seed = 0) {
-    ask(++num_calls, task_body(ordinal, seed));
+  EnvironmentTask task(uint64_t ordinal, uint32_t seed = 0, bool is_evaluation = false) {
+    ask(++num_calls, task_body(ordinal, seed, is_evaluation));
     const auto answer = answer_to(num_calls);
     auto task = answer.end == OutsideEnd::kDone ? read_task(answer.body)
                                                 : error(Code::kInvalid, "{}", answer.body);
@@ -185,6 +185,30 @@ TEST_F(SkyrlGym, PlaysRowsInTheEnvironmentThatTheyName) {
   const auto last = step(4, "#### 5");
   EXPECT_TRUE(last.done);
   EXPECT_NEAR(last.reward, 1 + 0.2 / 3, 1e-9) << "the sum of the rewards of all turns";
+}
+
+TEST_F(SkyrlGym, AnEvaluationPlaysTheRowsOfItsFileInTheirOrder) {
+  options.eval_file = write("held_out.jsonl",
+                            R"({"prompt": "4+4=", "reward_spec": {"ground_truth": "8"}})"
+                            "\n"
+                            R"({"prompt": "5+4=", "reward_spec": {"ground_truth": "9"}})"
+                            "\n");
+  start_skyrl(std::string(kRows), "gsm8k");
+  EXPECT_EQ(task(1).prompt, "3+4=");
+  EXPECT_EQ(task(1, 0, true).prompt, "5+4=");
+  ask(++num_calls,
+      step_body({.trajectory = 1, .ordinal = 1, .actions = {"#### 9"}, .is_evaluation = true}), 2);
+  EXPECT_EQ(read_step(answer_to(num_calls).body)->step.reward, 1);
+  ask(++num_calls, task_body(2, 0, true));
+  EXPECT_THAT(answer_to(num_calls).body, HasSubstr("held_out.jsonl has 2 rows, row 2 was asked"));
+}
+
+TEST_F(SkyrlGym, WithoutAFileOfItsOwnAnEvaluationPlaysTheTrainingRowsInTheirOrder) {
+  start_skyrl(std::string(kRows), "gsm8k");
+  options.shuffle = true;
+  start_environment(skyrl_gym_environment(), options);
+  EXPECT_EQ(task(0, 0, true).prompt, "2+3?");
+  EXPECT_EQ(task(1, 0, true).prompt, "3+4=");
 }
 
 TEST_F(SkyrlGym, PlaysEnvironmentsOfYourOwn) {

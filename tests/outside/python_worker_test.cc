@@ -181,6 +181,51 @@ TEST_F(PythonWorker, AnEnvironmentPlaysTrajectoriesSideBySide) {
   EXPECT_THAT(answer_to(23).body, HasSubstr("step() returned 7"));
 }
 
+TEST_F(PythonWorker, AnEnvironmentThatNamesEvaluationIsToldOfIt) {
+  start_file(
+      "class Environment:\n"
+      "    def __init__(self, ordinal, seed, evaluation):\n"
+      "        self.row = f'{\"held-out\" if evaluation else \"training\"} row {ordinal}'\n"
+      "    def task(self): return self.row\n"
+      "    def step(self, action): return f'{action} to {self.row}'\n");
+  ask(1, task_body(4, 7, true));
+  EXPECT_EQ(read_task(answer_to(1).body)->prompt, "held-out row 4");
+  ask(2, task_body(4, 7));
+  EXPECT_EQ(read_task(answer_to(2).body)->prompt, "training row 4");
+  OutsideTurns turns{.trajectory = 1, .ordinal = 4, .actions = {"a"}, .is_evaluation = true};
+  ask(3, step_body(turns), 2);
+  EXPECT_EQ(read_step(answer_to(3).body)->step.text, "a to held-out row 4");
+  // Played again by a fresh object, it is a row of an evaluation too.
+  turns.actions = {"a", "b"};
+  ask(4, step_body(turns), 2, true, true);
+  EXPECT_EQ(read_step(answer_to(4).body)->step.text, "b to held-out row 4");
+  ask(5, step_body({.trajectory = 2, .ordinal = 4, .actions = {"a"}}), 3);
+  EXPECT_EQ(read_step(answer_to(5).body)->step.text, "a to training row 4");
+}
+
+TEST_F(PythonWorker, AnEnvironmentThatDoesNotNameEvaluationPlaysTheRowAsAnOrdinal) {
+  start_file(std::string(kCounting));
+  ask(1, task_body(4, 7, true));
+  EXPECT_EQ(read_task(answer_to(1).body)->prompt, "task 4");
+}
+
+TEST_F(PythonWorker, TheLastStepHasTheAnswerOfTheTaskUnlessItSaysAnother) {
+  start_file(
+      "class Environment:\n"
+      "    def __init__(self, ordinal, seed): self.ordinal = ordinal\n"
+      "    def task(self): return {'prompt': 'p', 'answer': 'x'} if self.ordinal else 'p'\n"
+      "    def step(self, action):\n"
+      "        if action == 'other': return {'reward': 0, 'answer': 'y'}\n"
+      "        return {'reward': 0}\n");
+  const auto answer = [this](uint64_t id, uint64_t ordinal, const std::string& action) {
+    ask(id, step_body({.trajectory = id, .ordinal = ordinal, .actions = {action}}), id + 1);
+    return read_step(answer_to(id).body)->answer;
+  };
+  EXPECT_EQ(answer(1, 1, "end"), "x");
+  EXPECT_EQ(answer(2, 1, "other"), "y");
+  EXPECT_EQ(answer(3, 0, "end"), "");
+}
+
 ChatMessage with_call(const std::string& content) {
   ChatMessage message = chat_message("assistant", content);
   message.reasoning = "hm";

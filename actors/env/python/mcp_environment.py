@@ -18,7 +18,7 @@ import json
 import os
 import sys
 
-from __main__ import load, options, step_answer
+from __main__ import load, names, options, step_answer
 
 VERSION = "2025-11-25"  # of the protocol; servers answer with the one that they speak
 LINE_BYTES_MAX = 16 << 20
@@ -280,9 +280,10 @@ async def result_of(value):
 
 
 class Environment:
-    def __init__(self, ordinal, seed):
-        self.inner = inner.Environment(ordinal, seed)
-        self.reads_message = "message" in inspect.signature(self.inner.step).parameters
+    def __init__(self, ordinal, seed, evaluation):
+        more = {"evaluation": evaluation} if names(inner.Environment, "evaluation") else {}
+        self.inner = inner.Environment(ordinal, seed, **more)
+        self.reads_message = names(self.inner.step, "message")
         self.own = {}  # servers of this trajectory, by name
 
     async def task(self):

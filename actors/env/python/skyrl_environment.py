@@ -4,7 +4,7 @@ SkyRL-Gym.
 Options: id (of skyrl_gym.make; a row's `env_class` comes first), file (rows as SkyRL has them:
 `prompt`, `env_class`, `reward_spec`, ...), config (a JSON object, the env_config), max_turns (0: as
 the row or the environment says), environments (a Python file that registers environments of your
-own), shuffle.
+own), shuffle, eval_file (the rows of evaluations; without it they are those of file, in its order).
 
 A rollout's reward is the sum of the rewards of its turns. `postprocessed_action` is not used:
 sampled tokens are never changed.
@@ -48,6 +48,8 @@ def read_rows(path):
 
 
 rows = read_rows(options["file"])
+eval_file = options.get("eval_file") or options["file"]
+eval_rows = read_rows(eval_file) if options.get("eval_file") else rows
 orders = {}  # of the rows, by epoch; the last two are kept
 
 
@@ -61,6 +63,12 @@ def row_of(ordinal):
         orders[epoch] = list(range(len(rows)))
         random.Random(epoch).shuffle(orders[epoch])
     return rows[orders[epoch][index]]
+
+
+def evaluation_row(row):
+    if row >= len(eval_rows):
+        raise IndexError(f"{eval_file} has {len(eval_rows)} rows, row {row} was asked for")
+    return eval_rows[row]
 
 
 def make(row):
@@ -79,8 +87,8 @@ def texts(messages):
 
 
 class Environment:
-    def __init__(self, ordinal, seed):
-        self.row = row_of(ordinal)
+    def __init__(self, ordinal, seed, evaluation):
+        self.row = evaluation_row(ordinal) if evaluation else row_of(ordinal)
         random.seed(seed)
         self.env = make(self.row)
         self.is_text = isinstance(self.row["prompt"], str)

@@ -13,6 +13,8 @@ FILE has a function `reward`, a class `Environment`, or both; their functions ma
 
     class Environment:
         def __init__(self, ordinal, seed): ...
+                                             # __init__(self, ordinal, seed, evaluation): True for
+                                             # a row that measures the policy; ordinal is the row
         def task(self): ...                  # the prompt, or {"prompt": ..., "messages": ...}
         def step(self, action): ...          # text to read next, or {"done": True, "reward": 0.5}
                                              # step(self, action, message): also the parsed answer
@@ -114,6 +116,14 @@ def digest(answer):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def names(function, parameter):
+    """Whether a function, or __init__ of a class, has a parameter of this name."""
+    try:
+        return parameter in inspect.signature(function).parameters
+    except ValueError:  # it is not written in Python
+        return False
+
+
 def step_answer(result):
     if isinstance(result, str):
         return {"done": False, "text": result}
@@ -137,6 +147,7 @@ class Worker:
     def __init__(self, module):
         self.module = module
         self.environments = {}  # by trajectory
+        self.answers = {}  # of the tasks that have one, by trajectory: for rewards
         self.pid = os.getpid()
         reward = getattr(module, "reward", None)
         self.names = None  # parameters of reward(); None: all
@@ -146,7 +157,8 @@ class Worker:
                 self.names = {p.name for p in parameters}
         environment = getattr(module, "Environment", None)
         step = getattr(environment, "step", None)
-        self.reads_message = step is not None and "message" in inspect.signature(step).parameters
+        self.reads_message = step is not None and names(step, "message")
+        self.reads_evaluation = environment is not None and names(environment, "evaluation")
         functions = [reward] + [getattr(environment, n, None) for n in ("task", "step", "close")]
         self.is_async = any(inspect.iscoroutinefunction(f) for f in functions)
 
@@ -171,8 +183,13 @@ class Worker:
         score = yield self.module.reward(**facts)
         return {"reward": number(score, "reward()")}
 
+    def made(self, call):
+        """The Environment of a call. In an evaluation its ordinal is the row."""
+        more = {"evaluation": bool(call.get("evaluation"))} if self.reads_evaluation else {}
+        return self.module.Environment(call["ordinal"], call["seed"], **more)
+
     def task(self, call):
-        environment = self.module.Environment(call["ordinal"], call["seed"])
+        environment = self.made(call)
         task = yield environment.task()
         if hasattr(environment, "close"):
             yield environment.close()
@@ -186,9 +203,11 @@ class Worker:
         name = call["trajectory"]
         if call["first_turn"] == 0:
             yield from self.end(call)
-            environment = self.module.Environment(call["ordinal"], call["seed"])
-            yield environment.task()
+            environment = self.made(call)
+            task = yield environment.task()
             self.environments[name] = environment
+            if isinstance(task, dict) and task.get("answer") is not None:
+                self.answers[name] = task["answer"]
         environment = self.environments[name]
         # Without a chat template there are no parsed answers.
         messages = call.get("messages") or [None] * len(call["actions"])
@@ -202,11 +221,14 @@ class Worker:
         if call["first_turn"] == 0 and played:
             answer["played"] = played
         if answer["done"]:
+            if name in self.answers:
+                answer.setdefault("answer", self.answers[name])
             yield from self.end(call)
         return answer
 
     def end(self, call):
         environment = self.environments.pop(call["trajectory"], None)
+        self.answers.pop(call["trajectory"], None)
         if hasattr(environment, "close"):
             yield environment.close()
         return None

@@ -13,6 +13,16 @@ namespace {
 
 constexpr std::string_view kFileDigest =
     "SHA-256 of the file; another content is refused; if it is not written, the file's";
+constexpr std::string_view kFileBytes = "size of the file, in the same way; -1: any";
+
+/// The options NAME_sha256 and NAME_bytes of a file, which `check` fills in.
+template <class O>
+OptionsOf<O> with_digest(OptionsOf<O> options, const std::string& name, std::string O::*sha256,
+                         int64_t O::*bytes) {
+  return std::move(options)
+      .field(name + "_sha256", sha256, any(), std::string(kFileDigest))
+      .field(name + "_bytes", bytes, at_least(-1) | unit("bytes"), std::string(kFileBytes));
+}
 
 template <class O>
 OptionsOf<O> worker_options(OptionsOf<O> options) {
@@ -78,6 +88,9 @@ OptionSet skyrl_options() {
           .field("file", &O::file, refers_to("file") | required(),
                  "JSONL, one task a row, as SkyRL has them: prompt, env_class, reward_spec, ...")
           .field("file_sha256", &O::file_sha256, any(), std::string(kFileDigest))
+          .field("eval_file", &O::eval_file, refers_to("file"),
+                 "rows of evaluations; if it is not written, those of file")
+          .field("eval_file_sha256", &O::eval_file_sha256, any(), std::string(kFileDigest))
           .field("id", &O::id, any(), "name for skyrl_gym.make, for rows without env_class")
           .field("config", &O::config, any(), "JSON object, the env_config of the environment")
           .field("max_turns", &O::max_turns, at_least(0),
@@ -182,9 +195,9 @@ OutsidePool skyrl_pool(const void* bound) {
   Json json = Json::object();
   json.set("id", options.id).set("file", options.file).set("config", options.config);
   json.set("max_turns", options.max_turns).set("environments", options.environments);
-  json.set("shuffle", options.shuffle);
+  json.set("shuffle", options.shuffle).set("eval_file", options.eval_file);
   return pool_of(options, worker_command(options.python, source(python_skyrl_environment()), json),
-                 files_of({options.file, options.environments}));
+                 files_of({options.file, options.eval_file, options.environments}));
 }
 
 OutsidePool mcp_pool(const void* bound) {
@@ -214,6 +227,7 @@ Status check_skyrl(const void* bound) {
   const auto& options = options_at<SkyrlOptions>(bound);
   RETURN_IF_ERROR(check_object("config", options.config));
   RETURN_IF_ERROR(check_file(options.file, options.file_sha256));
+  RETURN_IF_ERROR(check_file(options.eval_file, options.eval_file_sha256));
   return check_file(options.environments, options.environments_sha256);
 }
 

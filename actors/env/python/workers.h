@@ -54,6 +54,8 @@ struct SkyrlOptions : WorkersOptions {
   std::string id;    // of rows without `env_class`
   std::string file;  // JSONL
   std::string file_sha256;
+  std::string eval_file;  // the same, for evaluations; empty: `file`
+  std::string eval_file_sha256;
   std::string config = "{}";  // JSON object, the environment's env_config
   int64_t max_turns = 0;      // 0: as the row or the environment says
   std::string environments;   // Python file that registers environments
