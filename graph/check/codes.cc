@@ -298,6 +298,8 @@ constexpr ErrorCode kCodes[] = {
      "row of a data set is checked too: a prompt must leave a token to sample, and a supervised "
      "row "
      "has at most seq_len tokens. The finding names the file, the line and the number of tokens. "
+     "An environment with tools needs a model with a chat template, which writes them into the "
+     "prompt. "
      "`--no-rehearsal` skips this check."},
     {"G087", "weights that do not fit",
      "A learner and an engine that share a weight channel must have tensors of the same names and "

@@ -77,6 +77,43 @@ void check_chat(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& to
   for (const auto& note : usable.error().notes()) diagnostic.note(note);
 }
 
+/// Whether the model can read what option `key` of the tenant needs a chat template for.
+bool has_template_for(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& tokenizer,
+                      std::string_view key, const std::string& need, std::string_view help) {
+  const auto format = checked_chat_format(tenant, tokenizer);
+  if (format.ok()) return true;
+  const std::string table = "tenant." + tenant.name;
+  const auto written = checked.tables.find(fmt::format("{}.{}", table, key));
+  const Span where = written == checked.tables.end() ? checked.tables.at(table) : written->second;
+  auto& diagnostic =
+      checked.diagnostics.error("G086", where, "{}, which only a chat template can write: {}", need,
+                                format.error().message());
+  for (const auto& note : format.error().notes()) diagnostic.note(note);
+  diagnostic.suggest(std::string(help));
+  return false;
+}
+
+bool can_read_tools(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& tokenizer) {
+  return has_template_for(
+      checked, tenant, tokenizer, "environment.name",
+      fmt::format("environment '{}' of tenant '{}' gives the policy tools", tenant.environment.name,
+                  tenant.name),
+      "choose a chat model whose template knows tools, or an environment without");
+}
+
+bool can_read_rows(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& tokenizer,
+                   const DatasetOptions& options) {
+  if (options.messages.empty() && options.system.empty()) return true;
+  const std::string option = options.messages.empty() ? "system" : "messages";
+  return has_template_for(
+      checked, tenant, tokenizer, "environment." + option,
+      fmt::format("'{}' of the data set makes each task of tenant '{}' a conversation", option,
+                  tenant.name),
+      options.messages.empty()
+          ? "choose a chat model, or leave 'system' out and begin each prompt with its text"
+          : "choose a chat model, or a data set with prompts");
+}
+
 void report_row(CheckedGraph& checked, const Tenant& tenant, const Error& fault) {
   auto& diagnostic =
       checked.diagnostics.error("G086", checked.tables.at("tenant." + tenant.name),
@@ -138,10 +175,15 @@ void check_environment(CheckedGraph& checked, const Tenant& tenant, const Tokeni
   if (made != nullptr && options != nullptr && tenant.environment.name == "dataset")
     warn_idle(checked, tenant, idle_dataset_options(*static_cast<const DatasetOptions*>(options)));
   const auto* rows = dynamic_cast<const RowTasks*>(made.get());
+  const bool has_tools = tenant.environment.name == "mcp";
+  if (has_tools && tokenizer != nullptr && !can_read_tools(checked, tenant, *tokenizer)) return;
   if (tokenizer != nullptr)
     check_chat(checked, tenant, *tokenizer, tenant.turns_max > 1 && rows == nullptr);
   if (rows != nullptr) {
     if (tokenizer == nullptr) return;
+    if (options != nullptr && tenant.environment.name == "dataset" &&
+        !can_read_rows(checked, tenant, *tokenizer, *static_cast<const DatasetOptions*>(options)))
+      return;
     if (const auto fault = fault_of_tasks(*rows, tenant, *tokenizer))
       report_row(checked, tenant, *fault);
     return;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/chat_dates.h"
 #include "tests/cli/program.h"
 
@@ -120,6 +121,84 @@ TEST_F(RowsOfAGraph, ShowPromptSaysWhyThereIsNone) {
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.out, HasSubstr("prompt of tenant 'main': none: environment 'process' is asked "
                                  "in another process"));
+}
+
+TEST_F(RowsOfAGraph, RowsThatAreConversationsNeedAModelWithAChatTemplate) {
+  const auto system = check_tasks(kShort, "", {}, ", system = \"r:\"");
+  EXPECT_EQ(system.code, 2);
+  EXPECT_THAT(system.err,
+              AllOf(HasSubstr("task.toml:2:"),
+                    HasSubstr("error[G086]: 'system' of the data set makes each task of tenant "
+                              "'main' a conversation, which only a chat template can write: "),
+                    HasSubstr("leave 'system' out and begin each prompt with its text"),
+                    Not(HasSubstr("seq_len"))));
+  const auto messages =
+      check_tasks("{\"messages\": [{\"role\": \"user\", \"content\": \"ab\"}]}\n", "", {},
+                  ", messages = \"messages\"");
+  EXPECT_EQ(messages.code, 2);
+  EXPECT_THAT(messages.err, HasSubstr("'messages' of the data set makes each task"));
+  write_template(kTemplate);
+  const auto chat = check_tasks(kShort, "", {}, ", system = \"r:\"");
+  EXPECT_EQ(chat.code, 0) << chat.err;
+}
+
+TEST_F(RowsOfAGraph, ToolsNeedAModelWithAChatTemplate) {
+  write_text(folder_.path() / "env.py", "class Environment: pass\n");
+  write_text(folder_.path() / "mcp.json", "{}");
+  write_text(folder_.path() / "task.toml",
+             "[tenant.main]\n"
+             "environment = { name = \"mcp\", file = \"env.py\", servers = \"mcp.json\" }\n");
+  const auto check = [&] {
+    return run_graph_program({"check", (folder_.path() / "graph.toml").string(), "--overlay",
+                              (folder_.path() / "task.toml").string()});
+  };
+  const auto plain = check();
+  EXPECT_EQ(plain.code, 2);
+  EXPECT_THAT(plain.err,
+              AllOf(HasSubstr("task.toml:2:"),
+                    HasSubstr("error[G086]: environment 'mcp' of tenant 'main' gives the policy "
+                              "tools, which only a chat template can write: "),
+                    HasSubstr("chat_template.jinja has no chat template"),
+                    HasSubstr("choose a chat model whose template knows tools")));
+  write_template(kTemplate);
+  const auto chat = check();
+  EXPECT_EQ(chat.code, 0) << chat.err;
+}
+
+/// As a resume, a replay and a fork do, a graph is read again from the resolved text of the record.
+TEST_F(RowsOfAGraph, FilesOfEnvironmentsOutsideAreInTheRecordAndAnotherContentIsRefusedByName) {
+  write_template(kTemplate);
+  const std::vector<std::pair<std::string, std::vector<std::string>>> environments = {
+      {"name = \"gymnasium\", id = \"X-v1\"", {"adapter"}},
+      {"name = \"skyrl_gym\"", {"file", "eval_file", "environments"}},
+      {"name = \"mcp\"", {"file", "servers"}}};
+  for (const auto& [start, options] : environments) {
+    std::string environment = start;
+    for (const std::string& option : options) {
+      write_text(folder_.path() / (option + ".txt"), "content");
+      environment += fmt::format(", {0} = \"{0}.txt\"", option);
+    }
+    write_text(folder_.path() / "task.toml",
+               "[tenant.main]\nenvironment = { " + environment + " }\n");
+    Overrides overrides;
+    overrides.overlays = {(folder_.path() / "task.toml").string()};
+    const auto graph =
+        load_graph((folder_.path() / "graph.toml").string(), overrides, full_catalog());
+    ASSERT_NE(graph.plan, nullptr) << render(graph.diagnostics, graph.sources, false);
+    const std::string resolved = (folder_.path() / "resolved.toml").string();
+    write_text(resolved, graph.plan->resolved_toml);
+    for (const std::string& option : options) {
+      EXPECT_THAT(graph.plan->resolved_toml, HasSubstr(option + "_bytes = 7\n")) << start;
+      EXPECT_THAT(graph.plan->resolved_toml, HasSubstr(option + "_sha256 = \"ed7002b4")) << start;
+      write_text(folder_.path() / (option + ".txt"), "another content");
+      const auto again = load_graph(resolved, {}, full_catalog());
+      EXPECT_EQ(again.plan, nullptr) << start << option;
+      EXPECT_THAT(render(again.diagnostics, again.sources, false),
+                  AllOf(HasSubstr(option + ".txt' has another content"), HasSubstr("7 bytes")));
+      write_text(folder_.path() / (option + ".txt"), "content");
+    }
+    EXPECT_NE(load_graph(resolved, {}, full_catalog()).plan, nullptr) << start;
+  }
 }
 
 TEST_F(RowsOfAGraph, OptionsWithoutEffectAreReported) {

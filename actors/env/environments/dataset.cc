@@ -258,7 +258,7 @@ OptionSet dataset_options() {
       .field("tools", &O::tools, any(), "field of a row with the tools that the policy may call")
       .field("answer", &O::answer, any(), "field of a row that rewards read; \"\" = none")
       .field("system", &O::system, any(),
-             "first message of each conversation; without a chat template, text before the prompt")
+             "first message of each conversation; the model needs a chat template")
       .field("shuffle", &O::shuffle, any(), "each epoch of a file has an order of its own")
       .field("seed", &O::seed, at_least(0), "seed of the order and of the rows in the holdout")
       .field("holdout", &O::holdout, count_from(0) | unit("rows"),
