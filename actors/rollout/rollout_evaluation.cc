@@ -58,6 +58,7 @@ void Rollout::end_row_if_done(uint64_t ordinal) {
   Evaluation* running = evaluations_.running();
   CHECK(running != nullptr, "a row ended, but no evaluation runs");
   running->add(group, tenant().eval);
+  services().count("evaluation_rows_ended", 1);
   for (size_t i = 0; i < group.members.size(); ++i)
     write_end(group, i, {RolloutEnd::kEvaluated, 0, 0, ""});
   groups_.erase(ordinal);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "graph/base/random.h"
 #include "graph/base/real_clock.h"
 #include "runtime/monitor/metrics_log.h"
@@ -61,6 +63,13 @@ Json plugins_of(const Plan& plan) {
 }
 
 }  // namespace
+
+bool evaluates_only(const Plan& plan) {
+  return std::ranges::any_of(plan.nodes, [](const PlanNode& node) {
+    const OptionField* field = node.contract->options.find("evaluates_only");
+    return field != nullptr && field->print(node.options.get()) == "true";
+  });
+}
 
 bool is_supervised(const Plan& plan) {
   for (const auto& resource : plan.resources)

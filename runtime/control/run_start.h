@@ -33,6 +33,9 @@ std::vector<std::string> changed_plugins(const Plan& plan, const Json& facts);
 Status keep_leftover_steps(const Plan& plan, const RunFolder& folder, const ResumeChoice& resume,
                            const RunStart& start);
 
+/// Whether the graph trains nothing and plays one evaluation, as that of `eval` does.
+bool evaluates_only(const Plan& plan);
+
 /// Whether the graph has no engine: then the status line shows the loss instead of a reward.
 bool is_supervised(const Plan& plan);
 

@@ -45,6 +45,8 @@ bool StatusPublisher::has_shown(const std::string& text) const {
 
 void StatusPublisher::begin() {
   if (std::exchange(has_begun_, true)) return;
+  // An evaluation is about a training run: that one stays `runs/latest`, so that it can be resumed.
+  if (evaluates_only(plan_)) return folder_.keep();
   if (const Status latest = folder_.become_latest(); !latest.ok())
     say("warning: " + latest.error().text());
 }
@@ -174,6 +176,14 @@ void StatusPublisher::note_recovered(const RunRecovered& recovered) {
 
 void StatusPublisher::show(Time now, const std::string& phase) {
   StatusFacts facts;
+  if (evaluates_only(plan_)) {
+    facts.phase = phase;
+    facts.counted = "rows";
+    for (const Tenant& tenant : plan_.tenants) facts.max_steps += tenant.eval.rows;
+    facts.step = std::min(store_.count_of("evaluation_rows_ended"), facts.max_steps);
+    terminal_.update(now, facts);
+    return store_.set_phase(phase);
+  }
   const Tenant& tenant = plan_.tenants[shown_tenant_.index()];
   if (plan_.tenants.size() > 1) facts.tenant = tenant.name;
   facts.phase = phase;

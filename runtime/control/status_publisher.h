@@ -58,7 +58,8 @@ class StatusPublisher {
   void note(const std::string& line) { terminal_.say(line); }
   /// Whether the first line of `text` was shown by say().
   bool has_shown(const std::string& text) const;
-  /// The run has made a step: from now on it is `runs/latest`. Repeated is harmless.
+  /// The run has made a step: from now on it is `runs/latest`, unless it only evaluates. Repeated
+  /// is harmless.
   void begin();
   bool has_begun() const { return has_begun_; }
   /// One line for each kind of warning that was not shown each time.

@@ -64,7 +64,7 @@ std::string status_text(const StatusFacts& facts) {
   std::string text;
   if (!facts.tenant.empty()) text += facts.tenant + "  ";
   if (!facts.phase.empty()) text += facts.phase + "  ";
-  text += fmt::format("step {}/{}", facts.step, facts.max_steps);
+  text += fmt::format("{} {}/{}", facts.counted, facts.step, facts.max_steps);
   if (!facts.has_metrics) return text;
   text += fmt::format("  {} {:.3f}", facts.score_name, facts.score);
   if (facts.has_staleness)

@@ -24,6 +24,7 @@ Terminal terminal_of(int fd);
 /// The state of one tenant at one moment.
 struct StatusFacts {
   std::string tenant;  // empty when there is only one
+  std::string counted = "step";  // or "rows", of an evaluation
   int64_t step = 0;
   int64_t max_steps = 0;
   bool has_metrics = false;           // the fields below are known

@@ -119,6 +119,18 @@ void StatusStore::set_aside(const SetAside& tenants) {
   for (const auto& [tenant, why] : tenants) picture_.tenants[tenant.index()].why_set_aside = why;
 }
 
+int64_t StatusStore::count_of(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  int64_t sum = 0;
+  for (const ProcessPicture& process : picture_.processes) {
+    if (process.beat == nullptr) continue;
+    for (const InstanceLoad& load : process.beat->instances)
+      for (const NamedCount& count : load.counts)
+        if (count.name == name) sum += count.value;
+  }
+  return sum;
+}
+
 /// Adds what the engines of a process did since its last heartbeat; a new incarnation begins at 0.
 void StatusStore::count_engines(const ProcessPicture& before, const Heartbeat& beat) {
   for (uint32_t slot = 0; slot < served_.engine.size(); ++slot) {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/plan.h"
@@ -108,6 +109,8 @@ class StatusStore {
   // Called by any thread.
   RunSnapshot picture() const;
   RunFacts facts() const;
+  /// The sum of what all actors have counted under `name` in this start.
+  int64_t count_of(std::string_view name) const;
   const Plan& plan() const { return *plan_; }
   std::shared_ptr<const Wiring> wiring() const;
   /// Which groups wait for which, over all processes.

@@ -1,6 +1,7 @@
 // The terminal of a run and its files, as its processes report. No process exists.
 #include "runtime/control/status_publisher.h"
 
+#include "actors/rollout/rollout.h"
 #include "runtime/log/log.h"
 #include "tests/control/session_stage.h"
 
@@ -83,6 +84,29 @@ TEST_F(StatusPublisherTest, TheFirstStepMakesTheRunTheLatestOne) {
   publisher_->begin();
   publisher_->begin();
   EXPECT_TRUE(folder_->is_kept());
+  EXPECT_TRUE(std::filesystem::is_symlink(scratch_.path() / "runs" / "latest"));
+}
+
+TEST_F(StatusPublisherTest, AnEvaluationShowsItsRowsAndIsNotTheLatestRun) {
+  auto plan = std::make_shared<Plan>(*plan_);
+  for (PlanNode& node : plan->nodes) {
+    if (node.contract->name != "rollout") continue;
+    RolloutOptions options;
+    options.evaluates_only = true;
+    node.options = std::make_shared<const RolloutOptions>(options);
+  }
+  plan->tenants[0].eval.rows = 150;
+  StatusPublisher publisher(*plan, *folder_, resume_, *terminal_, *store_);
+  publisher.show(now_, "starting");
+  EXPECT_THAT(shown(), HasSubstr("starting  rows 0/150\n"));
+  Heartbeat beat;
+  beat.instances = {{.instance = 1, .counts = {{"evaluation_rows_ended", 12}, {"other", 40}}}};
+  store_->process_said(process("driver"), Payload::of(beat), now_);
+  publisher.show(now_ + StatusLine::kPlainEvery, "");
+  EXPECT_THAT(shown(), HasSubstr("\nrows 12/150\n"));
+  publisher.begin();
+  EXPECT_TRUE(folder_->is_kept());
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path() / "runs" / "latest"));
 }
 
 TEST_F(StatusPublisherTest, OnlyTheFirstTokenIsNoted) {
