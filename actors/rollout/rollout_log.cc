@@ -21,6 +21,18 @@ Json numbers_of(const std::vector<std::pair<std::string, double>>& numbers) {
   return json;
 }
 
+/// For one message and its answer, prompt and completion are enough. Otherwise they lack the roles,
+/// and the environment's messages between the answers.
+bool is_conversation(const Group& group, const Member& member) {
+  return !group.messages.empty() && group.messages.size() + member.said.size() > 2;
+}
+
+Json conversation_of(const Group& group, const Member& member) {
+  std::vector<ChatMessage> all = group.messages;
+  all.insert(all.end(), member.said.begin(), member.said.end());
+  return messages_to_json(all);
+}
+
 }  // namespace
 
 std::string rollout_name(std::string_view tenant, const Group& group, size_t member) {
@@ -49,6 +61,7 @@ std::string rollout_line(std::string_view tenant, const Group& group, size_t ind
       .set("truncated", trajectory.is_truncated)
       .set("prompt", group.prompt)
       .set("completion", completion);
+  if (is_conversation(group, member)) line.set("messages", conversation_of(group, member));
   if (is_evaluation(group.ordinal)) line.set("evaluation", true);
   if (!ended.reason.empty()) line.set("reason", ended.reason);
   if (const auto& report = member.report; report) {

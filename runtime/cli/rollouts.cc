@@ -11,6 +11,7 @@ namespace primerl {
 namespace {
 
 constexpr size_t kShownTextBytes = 4000;  // shown of a prompt or completion without --full
+constexpr size_t kShownMessagesMax = 64;  // shown of a conversation without --full
 constexpr int64_t kRolloutsMax = 1000;
 
 struct RolloutsArguments {
@@ -72,6 +73,44 @@ std::string block_text(std::string_view text, size_t bytes_max) {
   return block;
 }
 
+/// The text of a message: its reasoning, its texts, its calls of tools.
+std::string message_text(const Json& message) {
+  std::vector<std::string> parts;
+  const auto add = [&](std::string part) {
+    if (!part.empty()) parts.push_back(std::move(part));
+  };
+  if (const std::string reasoning = text_member(message, "reasoning"); !reasoning.empty())
+    add("(reasoning) " + reasoning);
+  const Json content = member(message, "content");
+  if (content.is_string()) add(content.as_string());
+  if (content.is_array())
+    for (const Json& part : content.as_array()) add(text_member(part, "text"));
+  const Json calls = member(message, "tool_calls");
+  if (calls.is_array())
+    for (const Json& call : calls.as_array()) {
+      const Json function = member(call, "function");
+      const Json arguments = member(function, "arguments");
+      add(fmt::format("(calls) {} {}", text_member(function, "name"),
+                      arguments.is_string() ? arguments.as_string() : arguments.dump()));
+    }
+  return fmt::format("{}", fmt::join(parts, "\n"));
+}
+
+/// Each message below its role; the tool of a tool message beside it.
+std::string messages_text(const Json::Array& messages, bool is_full) {
+  const size_t shown = is_full ? messages.size() : std::min(messages.size(), kShownMessagesMax);
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) {
+    const std::string name = text_member(messages[i], "name");
+    text += fmt::format("  {}{}\n", shown_text(text_member(messages[i], "role"), 40),
+                        name.empty() ? "" : " " + shown_text(name, 80));
+    text += block_text(message_text(messages[i]), is_full ? SIZE_MAX : kShownTextBytes);
+  }
+  if (shown < messages.size())
+    text += fmt::format("  ... {} more messages: --full shows them\n", messages.size() - shown);
+  return text;
+}
+
 std::string rollout_text(const Json& line, bool is_full) {
   const std::string end = text_member(line, "end");
   const auto step = line.get_int("step"), turns = line.get_int("turns");
@@ -95,6 +134,8 @@ std::string rollout_text(const Json& line, bool is_full) {
   text += "\n";
   if (const std::string reason = text_member(line, "reason"); !reason.empty())
     text += "  reason\n" + block_text(reason, is_full ? SIZE_MAX : kShownTextBytes);
+  if (const Json messages = member(line, "messages"); messages.is_array())
+    return text + messages_text(messages.as_array(), is_full);
   for (const char* key : {"prompt", "completion"})
     text += fmt::format("  {}\n{}", key,
                         block_text(text_member(line, key), is_full ? SIZE_MAX : kShownTextBytes));
@@ -160,7 +201,8 @@ Command rollouts_command() {
             flags.text(arguments->steps, "--steps", "RANGE",
                        "only those trained in these steps: 88, 10..20, 10.. or ..20");
             flags.choice(arguments->end, "--end",
-                         {"trained", "filtered", "stale", "failed", "cancelled", "any"},
+                         {"trained", "filtered", "stale", "failed", "cancelled", "evaluated",
+                          "any"},
                          "only those that ended so; default trained");
             flags.flag(arguments->full, "--full",
                        "whole texts, where 4000 bytes are shown of each");

@@ -64,6 +64,31 @@ TEST_F(RolloutChat, ThePromptIsTheConversationInTheTemplate) {
   EXPECT_EQ(text_of_ids(made[0].prompt_tokens), "system:s\nuser:a<eos>b\nassistant:");
 }
 
+/// The `messages` of a rollout's line, as text; empty without.
+std::string messages_in_line(const std::vector<ChatMessage>& asked,
+                             const std::vector<ChatMessage>& said) {
+  Group group;
+  group.messages = asked;
+  group.members.resize(1);
+  group.members[0].said = said;
+  const auto line = parse_json(rollout_line("main", group, 0, {}, false), "line");
+  const Json* messages = line->find("messages");
+  return messages == nullptr ? "" : messages->dump();
+}
+
+TEST(RolloutLine, HasTheMessagesThatPromptAndCompletionDoNotTellApart) {
+  const ChatMessage system = chat_message("system", "s"), user = chat_message("user", "u");
+  const ChatMessage answer = chat_message("assistant", "a");
+  EXPECT_EQ(messages_in_line({}, {}), "");
+  EXPECT_EQ(messages_in_line({user}, {answer}), "");
+  EXPECT_EQ(messages_in_line({system, user}, {answer}),
+            R"([{"role":"system","content":"s"},{"role":"user","content":"u"},)"
+            R"({"role":"assistant","content":"a"}])");
+  EXPECT_EQ(messages_in_line({user}, {answer, user, answer}),
+            R"([{"role":"user","content":"u"},{"role":"assistant","content":"a"},)"
+            R"({"role":"user","content":"u"},{"role":"assistant","content":"a"}])");
+}
+
 TEST_F(RolloutChat, ToolsReachTheTemplate) {
   live(0);
   chat({chat_message("user", "a")}, R"([{"name":"f"}])");

@@ -100,6 +100,49 @@ TEST_F(Rollouts, AreShownWithTheirNumbersAndTexts) {
             "  prompt\n    abc\n  completion\n    cba\n");
 }
 
+/// A line with a conversation of system, user, call, result and `num_more` further messages.
+std::string conversation_line(size_t num_more) {
+  Json line = *parse_json(
+      R"({"rollout": "r7", "tenant": "main", "end": "trained", "step": 4, "reward": 1,)"
+      R"( "staleness": 0, "turns": 2, "prompt": "Be brief.\n2+3?", "completion": "callFive."})",
+      "line");
+  Json messages = *parse_json(
+      R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": [)"
+      R"({"type": "text", "text": "2+3?"}]}, {"role": "assistant", "content": "",)"
+      R"( "reasoning": "I add.", "tool_calls": [{"type": "function", "function":)"
+      R"( {"name": "add", "arguments": {"a": 2}}}]}, {"role": "tool", "name": "add",)"
+      R"( "content": "5"}])",
+      "messages");
+  for (size_t i = 0; i < num_more; ++i)
+    messages.push_back(Json::object().set("role", "assistant").set("content", "Five."));
+  return line.set("messages", std::move(messages)).dump() + "\n";
+}
+
+TEST_F(Rollouts, ShowEachMessageOfAConversationBelowItsRole) {
+  write_text(folder_ / "rollouts.jsonl", conversation_line(1));
+  EXPECT_EQ(run({}).out,
+            "r7  trained in step 4  reward 1  staleness 0  2 turns\n"
+            "  system\n    Be brief.\n"
+            "  user\n    2+3?\n"
+            "  assistant\n    (reasoning) I add.\n    (calls) add {\"a\":2}\n"
+            "  tool add\n    5\n"
+            "  assistant\n    Five.\n");
+}
+
+TEST_F(Rollouts, Show64MessagesUnlessTheyAreWantedWhole) {
+  write_text(folder_ / "rollouts.jsonl", conversation_line(60));
+  EXPECT_THAT(run({}).out, Not(HasSubstr("more messages")));
+  write_text(folder_ / "rollouts.jsonl", conversation_line(61));
+  EXPECT_THAT(run({}).out, HasSubstr("  ... 1 more messages: --full shows them\n"));
+  EXPECT_THAT(run({"--full"}).out, Not(HasSubstr("more messages")));
+}
+
+TEST_F(Rollouts, OfAnEvaluationAreChosenByTheirEnd) {
+  write_text(folder_ / "rollouts.jsonl",
+             line("r1", "evaluated", 0, 1) + line("r2", "trained", 1, 1));
+  EXPECT_THAT(names({"--end", "evaluated"}), ElementsAre("r1"));
+}
+
 TEST_F(Rollouts, CannotMoveTheCursorOfTheTerminal) {
   write_text(folder_ / "rollouts.jsonl", line("r1", "trained", 1, 1, "a\x1b[2Jb\nc\x7f"));
   const auto end = run({});
