@@ -230,9 +230,11 @@ Status Env::on_step_answer(uint64_t trajectory, const OutsideAnswer& answer) {
     send_step(trajectory, judging, std::move(read.step));
     return ok();
   }
-  if (!scorers_.empty())
+  if (!scorers_.empty()) {
+    if (read.prompt.empty()) read.prompt = played->prompt;
     return score(trajectory, {.prompt = std::move(read.prompt), .answer = std::move(read.answer)},
                  *played, read.step.reward);
+  }
   const Judging judging = std::move(judging_.at(trajectory));
   judging_.erase(trajectory);
   forget(trajectory);

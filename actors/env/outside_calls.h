@@ -32,7 +32,7 @@ std::string reward_body(const EnvironmentTask& task, const std::vector<std::stri
 struct OutsideStep {
   EnvironmentStep step;
   std::string answer;               // of the task, for the tenant's rewards; may be empty
-  std::string prompt;               // the same, as a judge should read it; may be empty
+  std::string prompt;               // the same, for rewards, if it is not the task's prompt
   std::vector<std::string> played;  // digest() of the observation of each action but the last
 };
 

@@ -20,6 +20,7 @@ Worlds::Played* Worlds::add(const Action& action, size_t worlds_max) {
   Played& played = played_[action.trajectory];
   played.ordinal = action.ordinal;
   played.last_use = ++num_uses_;
+  if (action.first_turn == 0) played.prompt = action.prompt;
   played.texts.insert(played.texts.end(), action.texts.begin(), action.texts.end());
   played.messages.insert(played.messages.end(), action.messages.begin(), action.messages.end());
   return &played;

@@ -24,6 +24,7 @@ class Worlds {
   struct Played {
     uint64_t ordinal = 0;               // of the task
     uint64_t last_use = 0;              // number of the last use; rises
+    std::string prompt;                 // of the task, if Rollout sends it
     std::vector<std::string> texts;     // actions so far
     std::vector<ChatMessage> messages;  // the same actions parsed; empty without a chat template
     /// For an environment outside: digest() of the observation of each earlier action.
@@ -32,8 +33,8 @@ class Worlds {
 
     template <class F>
     static void fields(F& f) {
-      f("ordinal", &Played::ordinal)("last_use", &Played::last_use)("texts", &Played::texts)(
-          "messages", &Played::messages)("observed", &Played::observed);
+      f("ordinal", &Played::ordinal)("last_use", &Played::last_use)("prompt", &Played::prompt)(
+          "texts", &Played::texts)("messages", &Played::messages)("observed", &Played::observed);
     }
   };
 

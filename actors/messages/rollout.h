@@ -59,7 +59,7 @@ struct Task {
 /// asks for the task of an evaluation: the environment's answer is the first observation.
 struct Action {
   static constexpr std::string_view kName = "Action";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t trajectory = 0;
   uint64_t ordinal = 0;  // of the task
@@ -70,6 +70,9 @@ struct Action {
   /// The same turns parsed: content, reasoning, tool calls. Empty without a chat template.
   std::vector<ChatMessage> messages = {};
   bool is_truncated = false;  // the last completion was cut at max_tokens
+  /// The task's prompt, if first_turn is 0, the environment is outside of the process and rewards
+  /// read it: the workers keep no task that they gave.
+  std::string prompt = {};
   /// Trajectories that this environment instance has not ended but that have ended. Each is listed
   /// once.
   std::vector<uint64_t> ended;
@@ -79,7 +82,8 @@ struct Action {
     using A = Action;
     f("trajectory", &A::trajectory)("ordinal", &A::ordinal)("attempt", &A::attempt)(
         "turn", &A::turn)("first_turn", &A::first_turn)("texts", &A::texts)(
-        "messages", &A::messages)("is_truncated", &A::is_truncated)("ended", &A::ended);
+        "messages", &A::messages)("is_truncated", &A::is_truncated)("prompt", &A::prompt)(
+        "ended", &A::ended);
   }
 };
 

@@ -126,6 +126,7 @@ Status Rollout::start(Resources& resources) {
   has_user_prompts_ = tenant().chat.prompts == "user" && tokenizer_->chat_source() != nullptr;
   if (has_user_prompts_ && !chat_->ok())
     return Error(chat_->error()).while_doing("[tenant." + tenant().name + ".chat]");
+  sends_prompts_ = !tenant().rewards.empty() && outside_of(tenant()).environment >= 0;
   evaluation_sampling_ = evaluation_sampling(tenant());
   const auto* resume = services().resume_point(tenant_);
   evaluations_.begin(tenant().eval, resume == nullptr ? PolicyVersion(0) : resume->version,

@@ -207,6 +207,7 @@ class Rollout final : public Actor {
   std::optional<Result<chat::ChatFormat>> chat_;
   bool has_user_prompts_ = false;
   bool is_driven_ = false;  // its environment calls the policy itself
+  bool sends_prompts_ = false;  // to an environment outside, for rewards
   TenantSlot tenant_;
   uint32_t base_attempt_ = 0;  // times this run was resumed
   TenantSampling evaluation_sampling_;

@@ -190,6 +190,8 @@ void Rollout::send_action(MemberId member_id) {
       action.messages.push_back(
           member.said[static_cast<size_t>(member.answers[static_cast<size_t>(turn)])]);
   action.is_truncated = trajectory.is_truncated;
+  if (sends_prompts_ && action.first_turn == 0)
+    action.prompt = groups_.at(member_id.ordinal).prompt;
   // The environment plays every turn of the action, so its time limit is that of one call per turn.
   // The action that asks for a task has no texts.
   begin_environment_time(member_id, std::max<int64_t>(std::ssize(action.texts), 1));

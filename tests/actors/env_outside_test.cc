@@ -75,8 +75,9 @@ struct EnvOutsideStory : ::testing::Test {
     return *runner;
   }
   void act(int32_t turn, const std::string& text, std::vector<uint64_t> ended = {},
-           std::vector<ChatMessage> messages = {}) {
+           std::vector<ChatMessage> messages = {}, const std::string& prompt = "") {
     Action action;
+    action.prompt = prompt;
     action.messages = std::move(messages);
     action.trajectory = 9;
     action.ordinal = 3;
@@ -258,6 +259,30 @@ TEST_F(EnvOutsideStory, ScoresComeFromHereAndFromOutsideInAnyOrder) {
   ASSERT_THAT(said, SizeIs(1));
   EXPECT_THAT(said[0].scores, ElementsAre(1, 1, 0.5));
   EXPECT_EQ(said[0].reward, 2 + 1 - 0.5);
+}
+
+TEST_F(EnvOutsideStory, RewardsReadThePromptThatTheTaskHad) {
+  tenant.rewards = {{"python", nullptr, &reward, 1, "python"}};
+  act(0, "a", {}, {}, "2+3?");
+  outside.answer(outside.of("step").back(), R"({"done":false,"text":"again"})");
+  EXPECT_THAT(observe(), SizeIs(1));
+  // A restarted instance has it too.
+  const SavedFields saved = save_actor(Env::contract(), env().actor());
+  runner.reset();
+  ASSERT_TRUE(env().start().ok());
+  ASSERT_TRUE(restore_actor(Env::contract(), saved, env().actor()).ok());
+  act(1, "b");
+  outside.answer(outside.of("step").back(), R"({"done":true,"reward":0})");
+  EXPECT_THAT(observe(), IsEmpty());
+  EXPECT_THAT(outside.of("reward").back().body, HasSubstr(R"("prompt":"2+3?")"));
+}
+
+TEST_F(EnvOutsideStory, AStepThatEndsMaySayAnotherPromptForRewards) {
+  tenant.rewards = {{"python", nullptr, &reward, 1, "python"}};
+  act(0, "a", {}, {}, "2+3?");
+  outside.answer(outside.of("step").back(), R"({"done":true,"reward":0,"prompt":"Add 2 to 3."})");
+  EXPECT_THAT(observe(), IsEmpty());
+  EXPECT_THAT(outside.of("reward").back().body, HasSubstr(R"("prompt":"Add 2 to 3.")"));
 }
 
 TEST_F(EnvOutsideStory, ALateAnswerOfAFailedRolloutIsIgnored) {

@@ -244,6 +244,49 @@ TEST_F(ManyEnvironments, ANewTrajectoryDoesNotWaitForAnUnansweredAction) {
   EXPECT_THAT(sent_to(), ElementsAre(kSecond));
 }
 
+/// An environment outside, whose answers have a reward of this process.
+Tenant scored_outside() {
+  static const EnvironmentContract contract = [] {
+    EnvironmentContract outside;
+    outside.name = "process";
+    outside.outside = [](const void*) { return OutsidePool(); };
+    return outside;
+  }();
+  Tenant tenant = testing::a_tenant();
+  tenant.environment = {"process", nullptr, &contract};
+  tenant.rewards = {{.name = "length", .options = nullptr, .label = "length"}};
+  return tenant;
+}
+
+struct ScoredOutside : testing::RolloutStory {
+  ScoredOutside() : RolloutStory({}, scored_outside()) {}
+};
+
+TEST_F(ScoredOutside, TheFirstActionOfATrajectoryTellsThePromptForTheRewards) {
+  live(0);
+  task(0, "2+3?");
+  complete(requests().front(), "x\n");
+  const auto first = actions();
+  EXPECT_EQ(first.at(0).prompt, "2+3?");
+  observe(first[0], 0, false, "more");
+  complete(requests().front(), "y\n");
+  const auto second = actions();
+  EXPECT_EQ(second.at(0).prompt, "") << "the environment has it";
+  Observation unknown;
+  unknown.trajectory = second[0].trajectory;
+  unknown.turn = 1;
+  unknown.needs_history = true;
+  ASSERT_TRUE(rollout.give("observation", unknown).ok());
+  EXPECT_EQ(actions().at(0).prompt, "2+3?");
+}
+
+TEST_F(ManyEnvironments, ThatMakeTheirTasksAgainAreToldNoPrompt) {
+  live(0);
+  task(0, "2+3?");
+  complete(requests().front(), "x\n");
+  EXPECT_EQ(actions().at(0).prompt, "");
+}
+
 TEST_F(ManyEnvironments, AnAnswerThatWasTooLongEndsTheRolloutAsTruncated) {
   live(0);
   task(0);
