@@ -1,9 +1,7 @@
 // The environment "mcp": tools of servers that speak MCP over stdio.
 #include <cstdlib>
 
-#include "actors/env/outside_calls.h"
-#include "actors/env/python/workers.h"
-#include "tests/outside/outside_story.h"
+#include "tests/outside/mcp_story.h"
 
 namespace primerl {
 namespace {
@@ -12,80 +10,29 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr std::string_view kEnvironment =
-    "class Environment:\n"
-    "    def __init__(self, ordinal, seed):\n"
-    "        pass\n"
-    "    def task(self):\n"
-    "        return {'messages': [{'role': 'user', 'content': '2+3?'}]}\n"
-    "    def step(self, action):\n"
-    "        return {'reward': float(action == '5')}\n";
-
 /// The environment with the stub server, whose tools have all faults.
-struct McpEnvironment : OutsideStory {
-  McpEnvironment() {
-    options.python = PRIMERL_PYTHON;
-    options.file = write("env.py", std::string(kEnvironment));
-    options.tool_timeout = Duration::seconds(2) * kSlowness;
-    options.result_bytes_max = 100;
-    options.calls_max = 3;
-  }
+struct McpEnvironment : McpStory {
   static std::string stub() {
     return fmt::format(R"("stub": {{"command": "{}", "args": ["{}/tests/outside/mcp_stub.py"],)"
                        R"( "env": {{"PLACE": "here"}}}})",
                        PRIMERL_PYTHON, PRIMERL_SOURCE_DIR);
-  }
-  void start_with(const std::string& servers) {
-    options.servers = write("mcp.json", "{\"mcpServers\": {" + servers + "}}");
-    start(mcp_environment().outside(&options));
   }
   std::string fault_with(const std::string& fault) {
     start_with(fmt::format(R"("stub": {{"command": "{}", "args": ["{}", "{}"]}})", PRIMERL_PYTHON,
                            PRIMERL_SOURCE_DIR "/tests/outside/mcp_stub.py", fault));
     return failure();
   }
-  /// Asks for one turn with these calls: "name" or "name {arguments}".
-  OutsideAnswer turn(uint64_t trajectory, const std::vector<std::string>& calls) {
-    ChatMessage message = chat_message("assistant", "");
-    for (const std::string& call : calls) {
-      const size_t space = call.find(' ');
-      const std::string arguments = space == std::string::npos ? "{}" : call.substr(space + 1);
-      message.tool_calls.push_back({.id = fmt::format("call{}", message.tool_calls.size()),
-                                    .name = call.substr(0, space),
-                                    .arguments = arguments});
-    }
-    const int32_t first = num_turns[trajectory]++;
-    ask(++num_calls,
-        step_body({.trajectory = trajectory,
-                   .first_turn = first,
-                   .actions = {"text of the calls"},
-                   .messages = {message}}),
-        trajectory + 1, first == 0);
-    return answer_to(num_calls);
-  }
-  /// The text of the one tool message that answers a call.
-  std::string result(const std::string& call, uint64_t trajectory = 0) {
-    const auto answer = turn(trajectory, {call});
-    const auto read = read_step(answer.body);
-    if (!read.ok() || read->step.messages.size() != 1) return "no result: " + answer.body;
-    EXPECT_EQ(read->step.messages[0].role, "tool");
-    EXPECT_EQ(read->step.messages[0].tool_call_id, "call0");
-    return text_of(read->step.messages[0]);
-  }
-
-  McpOptions options;
-  uint64_t num_calls = 0;
-  std::map<uint64_t, int32_t> num_turns;
 };
 
 TEST_F(McpEnvironment, AServerThatCannotBeUsedIsAFailureThatNamesIt) {
-  start_with(R"("files": {"url": "http://localhost"})");
-  EXPECT_THAT(failure(),
-              HasSubstr("server 'files' has 'url'; only 'command' (stdio) is supported"));
+  start_with(R"("files": {"serverUrl": "http://localhost"})");
+  EXPECT_THAT(failure(), HasSubstr("server 'files' has neither 'command' nor 'url'"));
+  start_with(R"("files": {"command": "x", "type": "sse"})");
+  EXPECT_THAT(failure(), HasSubstr("server 'files' has the type 'sse'; 'stdio' and 'http'"));
   start_with("");
   EXPECT_THAT(failure(), HasSubstr("has no server"));
   start_with(R"("files": {"command": "python3", "env": {"LEVEL": 3}})");
-  EXPECT_THAT(failure(), HasSubstr("'env' of server 'files' is an object of texts"));
+  EXPECT_THAT(failure(), HasSubstr("server 'files' has 'env', which is no object of texts"));
   start_with(R"("files": {"command": "no-such-program-here"})");
   EXPECT_THAT(failure(), HasSubstr("MCP server 'files' cannot be started"));
   EXPECT_THAT(fault_with("exit"), HasSubstr("MCP server 'stub' ended"));

@@ -1,6 +1,12 @@
 // worker.py, which runs rewards and environments of Python files.
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+
 #include "actors/env/outside_calls.h"
 #include "actors/env/python/workers.h"
+#include "runtime/outside/piped_process.h"
 #include "tests/outside/outside_story.h"
 
 namespace primerl {
@@ -144,6 +150,42 @@ TEST_F(PythonWorker, AStartThatRaisesIsAFailureWithItsLine) {
     start_file(kind + "def start():\n    raise OSError('no server')\n" + kind +
                "def reward():\n    return 1\n");
     EXPECT_THAT(failure(), HasSubstr("user.py:2: OSError: no server")) << kind;
+  }
+}
+
+/// Everything that the process writes until it ends.
+std::string all_output_of(const PipedProcess& process) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (true) {
+    pollfd ready{process.output(), POLLIN, 0};
+    if (::poll(&ready, 1, static_cast<int>(kPatience.to_seconds() * 1000)) <= 0) return "hangs";
+    const ssize_t size = ::read(process.output(), buffer.data(), buffer.size());
+    if (size <= 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(size));
+  }
+}
+
+TEST_F(PythonWorker, StopRunsAfterTheLastCall) {
+  for (const std::string kind : {"", "async "}) {
+    const std::string stopped = (folder / ("stopped " + kind)).string();
+    PythonOptions options;
+    options.python = PRIMERL_PYTHON;
+    options.file = write("user.py", "said = []\n" + kind + "def stop():\n    open('" + stopped +
+                                        "', 'w').write(said[-1])\n" + kind +
+                                        "def reward(completion):\n"
+                                        "    said.append(completion)\n"
+                                        "    return 1\n");
+    auto process = PipedProcess::start(python_reward().outside(&options).command, {});
+    ASSERT_TRUE(process.ok()) << process.error().text();
+    const std::string call = R"({"id": 1, "call": "reward", "actions": ["last"]})"
+                             "\n";
+    ASSERT_EQ(::write((*process)->input(), call.data(), call.size()), std::ssize(call));
+    (*process)->close_input();
+    EXPECT_THAT(all_output_of(**process), HasSubstr(R"("reward": 1)")) << kind;
+    std::string text;
+    std::ifstream(stopped) >> text;
+    EXPECT_EQ(text, "last") << kind;
   }
 }
 

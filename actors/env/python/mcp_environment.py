@@ -1,12 +1,14 @@
 """The environment "mcp": worker.py runs it. Tools of MCP servers, beside an Environment of a file.
 
-Options: file (with a class Environment), servers (mcp.json: {"mcpServers": {NAME: {"command": ...,
-"args": [...], "env": {...}, "cwd": ...}}}), state, start_timeout and tool_timeout (of all calls of
-a turn; seconds), result_bytes_max, calls_max (of one turn), processes_max (of trajectories).
+Options: file (with a class Environment), servers (mcp.json: {"mcpServers": {NAME: SERVER}}, where
+SERVER is {"command": ..., "args": [...], "env": {...}, "cwd": ...} or {"url": ..., "headers":
+{...}}), state, start_timeout and tool_timeout (of all calls of a turn; seconds), result_bytes_max,
+calls_max (of one turn), processes_max (servers of trajectories), http (the text of mcp_http.py).
 
-The servers are child processes that speak JSON-RPC over stdio, one message a line. Their tools are
-listed before the first call and go into each task's `tools`. A turn with tool calls is answered by
-one tool message for each call; any other turn goes to step() of the file's Environment.
+A server with a command is a child process that speaks JSON-RPC over stdio, one message a line. One
+with a URL speaks it over HTTP. Their tools are listed before the first call and go into each task's
+`tools`. A turn with tool calls is answered by one tool message for each call; any other turn goes
+to step() of the file's Environment.
 
 A tool's error, a call that no tool fits, and a call without an answer are texts that the policy
 reads. A server that ends fails the rollouts that wait for it, and is started again.
@@ -29,8 +31,10 @@ SILENT_MAX = 4  # calls in a row without an answer, after which a server is star
 STARTS_MAX = 8  # starts in a row of one server that failed, after which the worker exits
 START_SHARE = 0.5  # of start_timeout, for a server: the worker must be ready within all of it
 METHOD_NOT_FOUND = -32601
-OTHER_TRANSPORTS = "url", "type", "serverUrl"  # keys of servers that do not speak stdio
+HTTP_TYPES = "http", "streamable-http", "streamableHttp", "streamable_http"
+CLOSE_SECONDS = 5  # for the end of a session over HTTP
 
+http = load(options["http"], "mcp_http")
 inner = load(options["file"])
 concurrency = getattr(inner, "concurrency", 1024)
 replay = getattr(inner, "replay", True)
@@ -53,81 +57,107 @@ def read_servers(path):
     if not isinstance(servers, dict) or not servers:
         raise ValueError(f"{path} has no server: it is an object with the key 'mcpServers'")
     for name, server in servers.items():
-        if not isinstance(server, dict):
-            raise ValueError(f"{path}: server '{name}' is not an object")
-        for key in OTHER_TRANSPORTS:
-            if server.get(key, "stdio") != "stdio":
-                raise ValueError(
-                    f"{path}: server '{name}' has '{key}'; only 'command' (stdio) is supported")
-        command, arguments = server.get("command"), server.get("args", [])
-        if not isinstance(command, str) or not command:
-            raise ValueError(f"{path}: server '{name}' has no 'command'")
-        if not isinstance(arguments, list) or not all(isinstance(a, str) for a in arguments):
-            raise ValueError(f"{path}: 'args' of server '{name}' is a list of texts")
-        values = server.get("env", {})
-        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
-            raise ValueError(f"{path}: 'env' of server '{name}' is an object of texts")
+        fault = fault_of_server(server)
+        if fault:
+            raise ValueError(f"{path}: server '{name}' {fault}")
     return servers
 
 
+def fault_of_server(server):
+    """What is wrong with a server of mcp.json; empty if nothing is."""
+    if not isinstance(server, dict):
+        return "is not an object"
+    kind = server.get("type", "http" if "url" in server else "stdio")
+    if kind in HTTP_TYPES:
+        return fault_of_http(server)
+    if kind != "stdio":
+        return f"has the type {kind!r}; 'stdio' and 'http' are supported"
+    command, arguments = server.get("command"), server.get("args", [])
+    if not isinstance(command, str) or not command:
+        return "has neither 'command' nor 'url'"
+    if "url" in server:
+        return "has both 'command' and 'url'"
+    if not isinstance(arguments, list) or not all(isinstance(a, str) for a in arguments):
+        return "has 'args', which is no list of texts"
+    values = server.get("env", {})
+    if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
+        return "has 'env', which is no object of texts"
+    return ""
+
+
+def fault_of_http(server):
+    url = server.get("url")
+    if not isinstance(url, str):
+        return "has no 'url'"
+    if "command" in server:
+        return "has both 'command' and 'url'"
+    if http.fault_of_url(url):
+        return f"has the url {url!r}: {http.fault_of_url(url)}"
+    fault = http.fault_of_headers(server.get("headers", {}))
+    return f"has 'headers', which {fault}" if fault else ""
+
+
 class Server:
-    """One process. Its calls may overlap; each has an id."""
+    """One server. Its calls may overlap; each has an id. A subclass knows how messages travel:
+    open(), send(), tell() (which waits until it has been sent) and shut()."""
 
     def __init__(self, name, spec):
         self.name, self.spec = name, spec
-        self.process = None
+        self.is_open = False
+        self.num_opens = 0  # tells one start from the next
         self.last_end = ""
+        self.reader = None  # the task that reads what the process writes
         self.waiting = {}  # futures, by id
         self.num_calls = self.num_silent = self.num_noise = self.num_failed_starts = 0
         self.starting = asyncio.Lock()
-        self.reader = None
 
     async def start(self, seconds):
-        """Starts the process if it has not started or has ended."""
+        """Starts the server if it has not started or has ended."""
         async with self.starting:
-            if self.process is not None:
+            if self.is_open:
                 return
             if self.num_failed_starts >= STARTS_MAX:
-                print(f"MCP server '{self.name}' did not start {STARTS_MAX} times", file=sys.stderr)
+                print(f"MCP server '{self.name}' did not start {STARTS_MAX} times: "
+                      f"{self.last_end}", file=sys.stderr)
                 sys.stderr.flush()
                 os._exit(1)
             self.num_failed_starts += 1
             try:
-                self.process = await asyncio.create_subprocess_exec(
-                    self.spec["command"], *self.spec.get("args", []),
-                    stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                    env={**os.environ, **self.spec.get("env", {})}, cwd=self.spec.get("cwd"),
-                    limit=LINE_BYTES_MAX)
+                await self.open()
             except OSError as why:
                 raise ServerEnded(f"MCP server '{self.name}' cannot be started: {why}") from None
+            self.is_open = True
+            self.num_opens += 1
             self.num_silent = self.num_noise = 0
-            self.reader = asyncio.ensure_future(self.read(self.process))
-            started = self.ask("initialize", {
-                "protocolVersion": VERSION, "capabilities": {},
-                "clientInfo": {"name": "primerl-graph", "version": "1"}})
             try:
-                await asyncio.wait_for(started, seconds)
+                await asyncio.wait_for(self.initialize(), seconds)
             except (asyncio.TimeoutError, ToolError) as why:
                 self.end(f"did not start: {str(why) or 'no answer to initialize'}")
                 raise ServerEnded(self.last_end) from None
-            self.send({"method": "notifications/initialized"})
             self.num_failed_starts = 0
 
-    def send(self, message):
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    async def initialize(self):
+        result = await self.ask("initialize", {
+            "protocolVersion": VERSION, "capabilities": {},
+            "clientInfo": {"name": "primerl-graph", "version": "1"}})
+        self.use_version(result.get("protocolVersion"))
+        await self.tell({"method": "notifications/initialized"})
+
+    def use_version(self, version):
+        pass
 
     async def ask(self, method, arguments):
-        if self.process is None:
+        if not self.is_open:
             raise ServerEnded(self.last_end)
         self.num_calls += 1
-        number, process = self.num_calls, self.process
+        number, opens = self.num_calls, self.num_opens
         answer = self.waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self.send({"id": number, "method": method, "params": arguments})
             return await answer
         except asyncio.CancelledError:
             # Beyond its time limit.
-            if self.process is process and method != "initialize":
+            if self.is_open and self.num_opens == opens and method != "initialize":
                 self.num_silent += 1
                 self.send({"method": "notifications/cancelled", "params": {"requestId": number}})
                 if self.num_silent >= SILENT_MAX:
@@ -136,28 +166,15 @@ class Server:
         finally:
             self.waiting.pop(number, None)
 
-    async def read(self, process):
-        why = "ended"
+    def accept(self, text):
+        """Takes a message of the server."""
         try:
-            while line := await process.stdout.readline():
-                self.accept(line)
-        except ValueError:
-            why = f"wrote a line of more than {LINE_BYTES_MAX} bytes"
-        except ServerEnded as end:
-            why = str(end)
-        if self.process is process:
-            self.end(why)
-        code = await process.wait()
-        print(f"MCP server '{self.name}' ended with code {code}", file=sys.stderr, flush=True)
-
-    def accept(self, line):
-        try:
-            message = json.loads(line)
+            message = json.loads(text)
             if not isinstance(message, dict):
                 raise ValueError("no object")
         except (ValueError, RecursionError):
             self.num_noise += 1
-            shown = line[:200].decode("utf-8", "replace").strip()
+            shown = text[:200].decode("utf-8", "replace").strip()
             print(f"MCP server '{self.name}' wrote: {shown}", file=sys.stderr, flush=True)
             if self.num_noise >= NOISE_MAX:
                 raise ServerEnded(f"wrote {NOISE_MAX} lines that are no JSON-RPC") from None
@@ -182,13 +199,11 @@ class Server:
             answer.set_result(message["result"])
 
     def end(self, why):
-        """Kills the process; every call that waits fails."""
+        """Every call that waits fails."""
         self.last_end = f"MCP server '{self.name}' {why}"
-        process, self.process = self.process, None
-        if process is not None:
-            process.stdin.close()  # ends what the process has started, such as the node of npx
-            if process.returncode is None:
-                process.kill()
+        if self.is_open:
+            self.is_open = False
+            self.shut()
         waiting, self.waiting = self.waiting, {}
         for answer in waiting.values():
             if not answer.done():
@@ -219,6 +234,109 @@ class Server:
         except asyncio.TimeoutError:
             raise ToolError(f"no answer within {options['tool_timeout']:g} s") from None
         return text_of(result)
+
+
+class StdioServer(Server):
+    """A child process."""
+
+    process = None
+
+    async def open(self):
+        self.process = await asyncio.create_subprocess_exec(
+            self.spec["command"], *self.spec.get("args", []),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **self.spec.get("env", {})}, cwd=self.spec.get("cwd"),
+            limit=LINE_BYTES_MAX)
+        self.reader = asyncio.ensure_future(self.read(self.process))
+
+    def send(self, message):
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    async def tell(self, message):
+        self.send(message)
+
+    async def read(self, process):
+        why = "ended"
+        try:
+            while line := await process.stdout.readline():
+                self.accept(line)
+        except ValueError:
+            why = f"wrote a line of more than {LINE_BYTES_MAX} bytes"
+        except ServerEnded as end:
+            why = str(end)
+        if self.process is process:
+            self.end(why)
+        code = await process.wait()
+        print(f"MCP server '{self.name}' ended with code {code}", file=sys.stderr, flush=True)
+
+    def shut(self):
+        process, self.process = self.process, None
+        process.stdin.close()  # ends what the process has started, such as the node of npx
+        if process.returncode is None:
+            process.kill()
+
+
+class HttpServer(Server):
+    """A session with a server that runs elsewhere."""
+
+    endpoint = None
+
+    async def open(self):
+        self.endpoint = http.Endpoint(
+            self.spec["url"], self.spec.get("headers", {}), LINE_BYTES_MAX)
+        self.posts = set()  # messages on their way, with their answers
+
+    def use_version(self, version):
+        self.endpoint.use_version(version)
+
+    def send(self, message):
+        post = asyncio.ensure_future(self.deliver(self.endpoint, message))
+        self.posts.add(post)
+        post.add_done_callback(self.posts.discard)
+        # A call beyond its time limit wants no answer any more.
+        answer = self.waiting.get(message.get("id")) if "method" in message else None
+        if answer is not None:
+            answer.add_done_callback(lambda _: post.cancel())
+
+    async def tell(self, message):
+        await self.deliver(self.endpoint, message, is_needed=True)
+        if not self.is_open:
+            raise ServerEnded(self.last_end)
+
+    async def deliver(self, endpoint, message, is_needed=False):
+        """Sends a message and takes what answers it. A fault ends the session, unless it may get
+        lost: an answer or a cancel."""
+        number = message.get("id") if "method" in message else None
+        texts = endpoint.post({"jsonrpc": "2.0", **message})
+        try:
+            async for text in texts:
+                self.accept(text)
+            if number is not None and number in self.waiting and not self.waiting[number].done():
+                raise ServerEnded("ended its answer without a result")
+        except (OSError, http.HttpFault, ServerEnded) as why:
+            if self.endpoint is endpoint and (is_needed or number is not None):
+                self.end(f"cannot be reached: {why}" if isinstance(why, OSError) else str(why))
+        finally:
+            await texts.aclose()
+
+    def shut(self):
+        endpoint, self.endpoint = self.endpoint, None
+        for post in self.posts:
+            if post is not asyncio.current_task():
+                post.cancel()
+        close = asyncio.ensure_future(self.close(endpoint))
+        closing.add(close)
+        close.add_done_callback(closing.discard)
+
+    async def close(self, endpoint):
+        try:
+            await asyncio.wait_for(endpoint.close(), CLOSE_SECONDS)
+        except (OSError, http.HttpFault, asyncio.TimeoutError):
+            pass  # it ends by itself
+
+
+def server_of_spec(name, spec):
+    return (HttpServer if "url" in spec else StdioServer)(name, spec)
 
 
 def is_tool(tool):
@@ -253,6 +371,7 @@ def cut(text):
 
 
 specs = read_servers(options["servers"])
+closing = set()  # sessions over HTTP that end
 shared = {}  # servers by name
 server_of = {}  # the name of a tool's server
 tools = []  # as chat templates read them
@@ -260,8 +379,28 @@ num_own = 0  # servers of single trajectories
 
 
 async def start():
+    try:
+        await list_all_tools()
+    except Exception:
+        await end_servers()  # what they write must not follow the reason
+        raise
+
+
+async def stop():
+    await end_servers()
+
+
+async def end_servers():
+    for server in shared.values():
+        server.end("was closed")
+    ends = [server.reader for server in shared.values() if server.reader is not None]
+    if ends or closing:
+        await asyncio.wait([*ends, *closing], timeout=CLOSE_SECONDS)
+
+
+async def list_all_tools():
     for name, spec in specs.items():
-        server = shared[name] = Server(name, spec)
+        server = shared[name] = server_of_spec(name, spec)
         for tool in await server.list_tools():
             if tool["name"] in server_of:
                 raise ValueError(
@@ -329,7 +468,7 @@ class Environment:
                     f"the trajectories of this worker have {num_own} MCP servers, "
                     f"processes_max is {options['processes_max']}")
             num_own += 1
-            self.own[name] = Server(name, specs[name])
+            self.own[name] = server_of_spec(name, specs[name])
         return self.own[name]
 
     async def close(self):

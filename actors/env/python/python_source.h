@@ -15,4 +15,7 @@ std::string_view python_gymnasium_environment();
 std::string_view python_skyrl_environment();
 std::string_view python_mcp_environment();
 
+/// The file that mcp_environment.py loads, in the same form.
+std::string_view python_mcp_http();
+
 }  // namespace primerl

@@ -21,6 +21,7 @@ FILE has a function `reward`, a class `Environment`, or both; their functions ma
         def close(self): ...                 # may be left out
 
     def start(): ...                         # before the first call; may be left out
+    def stop(): ...                          # after the last call; may be left out
 
 `replay = False` in FILE: an Environment that was lost cannot be made again by its actions.
 `concurrency = 64` in FILE: most calls at once, for `async` functions.
@@ -298,6 +299,12 @@ async def start_file(worker):
         exit_with(fault)
 
 
+async def stop_file(worker):
+    value = worker.module.stop() if hasattr(worker.module, "stop") else None
+    if inspect.isawaitable(value):
+        await value
+
+
 def say_hello(worker, answers):
     answers.write(json.dumps(worker.hello()).encode() + b"\n")
     answers.flush()
@@ -314,6 +321,10 @@ def run(worker, calls, answers):
         if text is not None:
             answers.write(text.encode() + b"\n")
             answers.flush()
+    if hasattr(worker.module, "stop"):
+        import asyncio
+
+        asyncio.run(stop_file(worker))
 
 
 async def run_async(worker, calls, answers):
@@ -379,6 +390,7 @@ async def run_async(worker, calls, answers):
 
     loop.add_reader(calls, read)
     await ended
+    await stop_file(worker)
 
 
 def main():

@@ -113,8 +113,8 @@ OptionSet mcp_options() {
                  "a tool call")
           .field("file_sha256", file_sha256, any(), std::string(kFileDigest))
           .field("servers", &O::servers, refers_to("file") | required(),
-                 "JSON file with the key mcpServers: the commands of servers that speak MCP over "
-                 "stdio")
+                 "JSON file with the key mcpServers: commands of servers that speak MCP over stdio, "
+                 "and URLs of those that speak it over HTTP")
           .field("servers_sha256", &O::servers_sha256, any(), std::string(kFileDigest))
           .field("state", &O::state, one_of({"shared", "trajectory"}),
                  "shared = the trajectories of a worker use one process of each server; "
@@ -207,7 +207,7 @@ OutsidePool mcp_pool(const void* bound) {
   json.set("start_timeout", options.start_timeout.to_seconds());
   json.set("tool_timeout", options.tool_timeout.to_seconds());
   json.set("result_bytes_max", options.result_bytes_max).set("calls_max", options.calls_max);
-  json.set("processes_max", options.processes_max);
+  json.set("processes_max", options.processes_max).set("http", source(python_mcp_http()));
   return pool_of(options, worker_command(options.python, source(python_mcp_environment()), json),
                  {options.file, options.servers});
 }
