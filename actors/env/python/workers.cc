@@ -58,18 +58,15 @@ OptionSet process_options() {
 
 OptionSet python_options(std::string_view what) {
   using O = PythonOptions;
-  return worker_options(
-      python_program(OptionsOf<O>()
-                         .field("file", &O::file, refers_to("file") | required(),
-                                fmt::format("Python file with {}", what))
-                         .field("file_sha256", &O::file_sha256, any(), std::string(kFileDigest))
-                         .field("file_bytes", &O::file_bytes, at_least(-1) | unit("bytes"),
-                                "size of the file, in the same way; -1: any")));
+  return worker_options(python_program(
+      with_digest(OptionsOf<O>().field("file", &O::file, refers_to("file") | required(),
+                                       fmt::format("Python file with {}", what)),
+                  "file", &O::file_sha256, &O::file_bytes)));
 }
 
 OptionSet gymnasium_options() {
   using O = GymnasiumOptions;
-  return worker_options(python_program(
+  return worker_options(python_program(with_digest(
       OptionsOf<O>()
           .field("id", &O::id, required() | at_least(1),
                  "name for gymnasium.make; \"module:name\" imports a module first")
@@ -77,45 +74,46 @@ OptionSet gymnasium_options() {
           .field("prompt", &O::prompt, any(), "text before the first observation")
           .field("adapter", &O::adapter, refers_to("file"),
                  "Python file with observe(), act() or hint(), for observations and actions that "
-                 "are not read as text or JSON")
-          .field("adapter_sha256", &O::adapter_sha256, any(), std::string(kFileDigest))));
+                 "are not read as text or JSON"),
+      "adapter", &O::adapter_sha256, &O::adapter_bytes)));
 }
 
 OptionSet skyrl_options() {
   using O = SkyrlOptions;
-  return worker_options(python_program(
+  auto options =
       OptionsOf<O>()
           .field("file", &O::file, refers_to("file") | required(),
                  "JSONL, one task a row, as SkyRL has them: prompt, env_class, reward_spec, ...")
-          .field("file_sha256", &O::file_sha256, any(), std::string(kFileDigest))
           .field("eval_file", &O::eval_file, refers_to("file"),
                  "rows of evaluations; if it is not written, those of file")
-          .field("eval_file_sha256", &O::eval_file_sha256, any(), std::string(kFileDigest))
           .field("id", &O::id, any(), "name for skyrl_gym.make, for rows without env_class")
           .field("config", &O::config, any(), "JSON object, the env_config of the environment")
           .field("max_turns", &O::max_turns, at_least(0),
                  "max_turns of each environment; 0 = as the row or the environment says")
           .field("environments", &O::environments, refers_to("file"),
                  "Python file that registers environments of your own")
-          .field("environments_sha256", &O::environments_sha256, any(), std::string(kFileDigest))
-          .field("shuffle", &O::shuffle, any(), "each epoch has an order of its own")));
+          .field("shuffle", &O::shuffle, any(), "each epoch has an order of its own");
+  options = with_digest(std::move(options), "file", &O::file_sha256, &O::file_bytes);
+  options = with_digest(std::move(options), "eval_file", &O::eval_file_sha256, &O::eval_file_bytes);
+  options = with_digest(std::move(options), "environments", &O::environments_sha256,
+                        &O::environments_bytes);
+  return worker_options(python_program(std::move(options)));
 }
 
 OptionSet mcp_options() {
   using O = McpOptions;
   constexpr std::string O::*file = &PythonOptions::file;
   constexpr std::string O::*file_sha256 = &PythonOptions::file_sha256;
+  constexpr int64_t O::*file_bytes = &PythonOptions::file_bytes;
   constexpr std::string O::*python = &PythonOptions::python;
-  return worker_options(
+  auto options =
       OptionsOf<O>()
           .field("file", file, refers_to("file") | required(),
                  "Python file with a class Environment: the tasks, and what judges turns without "
                  "a tool call")
-          .field("file_sha256", file_sha256, any(), std::string(kFileDigest))
           .field("servers", &O::servers, refers_to("file") | required(),
                  "JSON file with the key mcpServers: commands of servers that speak MCP over stdio, "
                  "and URLs of those that speak it over HTTP")
-          .field("servers_sha256", &O::servers_sha256, any(), std::string(kFileDigest))
           .field("state", &O::state, one_of({"shared", "trajectory"}),
                  "shared = the trajectories of a worker use one process of each server; "
                  "trajectory = each has its own")
@@ -128,7 +126,10 @@ OptionSet mcp_options() {
           .field("processes_max", &O::processes_max, between(1, 4096),
                  "servers of the trajectories of one worker, with state = \"trajectory\"; a "
                  "rollout that needs one more fails")
-          .field("python", python, at_least(1), "the Python program, a path or a name in PATH"));
+          .field("python", python, at_least(1), "the Python program, a path or a name in PATH");
+  options = with_digest(std::move(options), "file", file_sha256, file_bytes);
+  options = with_digest(std::move(options), "servers", &O::servers_sha256, &O::servers_bytes);
+  return worker_options(std::move(options));
 }
 
 OptionSet math_options() { return worker_options(python_program(OptionsOf<MathOptions>())); }
@@ -164,7 +165,7 @@ std::vector<std::string> files_of(std::vector<std::string> names) {
   return names;
 }
 
-Status check_file(const std::string& file, const std::string& sha256, int64_t bytes = -1) {
+Status check_file(const std::string& file, const std::string& sha256, int64_t bytes) {
   return file.empty() ? ok() : check_file_digest(file, {sha256, bytes});
 }
 
@@ -220,21 +221,21 @@ Status check_python(const void* bound) {
 Status check_gymnasium(const void* bound) {
   const auto& options = options_at<GymnasiumOptions>(bound);
   RETURN_IF_ERROR(check_object("kwargs", options.kwargs));
-  return check_file(options.adapter, options.adapter_sha256);
+  return check_file(options.adapter, options.adapter_sha256, options.adapter_bytes);
 }
 
 Status check_skyrl(const void* bound) {
   const auto& options = options_at<SkyrlOptions>(bound);
   RETURN_IF_ERROR(check_object("config", options.config));
-  RETURN_IF_ERROR(check_file(options.file, options.file_sha256));
-  RETURN_IF_ERROR(check_file(options.eval_file, options.eval_file_sha256));
-  return check_file(options.environments, options.environments_sha256);
+  RETURN_IF_ERROR(check_file(options.file, options.file_sha256, options.file_bytes));
+  RETURN_IF_ERROR(check_file(options.eval_file, options.eval_file_sha256, options.eval_file_bytes));
+  return check_file(options.environments, options.environments_sha256, options.environments_bytes);
 }
 
 Status check_mcp(const void* bound) {
   const auto& options = options_at<McpOptions>(bound);
-  RETURN_IF_ERROR(check_file(options.file, options.file_sha256));
-  return check_file(options.servers, options.servers_sha256);
+  RETURN_IF_ERROR(check_file(options.file, options.file_sha256, options.file_bytes));
+  return check_file(options.servers, options.servers_sha256, options.servers_bytes);
 }
 
 Status check_process(const void* bound) {

@@ -46,6 +46,7 @@ struct GymnasiumOptions : WorkersOptions {
   std::string prompt;         // text before the first observation
   std::string adapter;        // Python file
   std::string adapter_sha256;
+  int64_t adapter_bytes = -1;
   std::string python = "python3";
 };
 
@@ -54,12 +55,15 @@ struct SkyrlOptions : WorkersOptions {
   std::string id;    // of rows without `env_class`
   std::string file;  // JSONL
   std::string file_sha256;
+  int64_t file_bytes = -1;
   std::string eval_file;  // the same, for evaluations; empty: `file`
   std::string eval_file_sha256;
+  int64_t eval_file_bytes = -1;
   std::string config = "{}";  // JSON object, the environment's env_config
   int64_t max_turns = 0;      // 0: as the row or the environment says
   std::string environments;   // Python file that registers environments
   std::string environments_sha256;
+  int64_t environments_bytes = -1;
   bool shuffle = true;
   std::string python = "python3";
 };
@@ -68,6 +72,7 @@ struct SkyrlOptions : WorkersOptions {
 struct McpOptions : PythonOptions {
   std::string servers;  // mcp.json
   std::string servers_sha256;
+  int64_t servers_bytes = -1;
   std::string state = "shared";
   Duration tool_timeout = Duration::seconds(10);
   int64_t result_bytes_max = int64_t{64} << 10;
