@@ -85,6 +85,8 @@ int32_t model_of(const Draft& draft, const DraftResource& resource) {
   return learner == draft.resources.end() ? -1 : learner->model;
 }
 
+bool is_optional_part(const MemoryPart& part) { return part.is_optional; }
+
 void warn_of_limit(Draft& draft, Span span, const std::string& owner, std::string_view reason) {
   draft.diagnostics.warning("G090", span, "'memory_max' of {} has no effect: {}", owner, reason)
       .note("it limits engines, learners and weight channels of processes on the CPU")
@@ -118,10 +120,13 @@ void count_memory(Draft& draft) {
     if (resource.contract == nullptr || !resource.contract->memory || index < 0) continue;
     const DraftModel& model = draft.models[static_cast<size_t>(index)];
     if (!model.facts) continue;
+    const bool has_frozen_weights = is_frozen(draft, resource);
     auto parts = resource.contract->memory(resource.options.get(), model.path,
-                                           is_frozen(draft, resource) ? without : tenants);
-    // check_models() reports a model that cannot be read.
-    if (parts.ok()) resource.memory = std::move(parts).value();
+                                           has_frozen_weights ? without : tenants);
+    if (!parts.ok()) continue;  // check_models() reports a model that cannot be read
+    resource.memory = std::move(parts).value();
+    // No version ever replaces its weights, so it never makes the second set.
+    if (has_frozen_weights) std::erase_if(resource.memory, is_optional_part);
   }
 }
 

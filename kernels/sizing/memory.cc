@@ -57,7 +57,7 @@ std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelC
   const TensorTable table(config);
   std::vector<MemoryPart> parts;
   if (options.adapter_slots == 0) {
-    parts.push_back({"weights, which each version replaces", packed_bytes(table)});
+    parts.push_back({"weights", packed_bytes(table)});
     if (options.has_second_set)
       parts.push_back({.what = "a second set of weights, for the next version",
                        .bytes = packed_bytes(table),

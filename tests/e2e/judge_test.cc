@@ -48,6 +48,17 @@ struct JudgedRun : ::testing::Test {
 
 const std::string kYesNo = "score = \"yes_no\", yes = \"y\", no = \"n\"";
 
+TEST_F(JudgedRun, ThePlanHasNoSecondSetOfWeightsForTheFrozenJudge) {
+  words(kYesNo);
+  const auto plan =
+      run_graph_program({"show", (scratch.path() / "graph.toml").string(), "--plan"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const std::string second = "a second set of weights, for the next version";
+  const size_t found = plan.out.find(second);
+  ASSERT_NE(found, std::string::npos) << "the policy's engine has it: " << plan.out;
+  EXPECT_EQ(plan.out.find(second, found + 1), std::string::npos) << plan.out;
+}
+
 TEST_F(JudgedRun, AnAnswerWithoutANumberFailsItsRolloutAndIsCounted) {
   const auto end = run_graph_program(
       words("max_tokens = 4", {"--max-steps", "1", "--set", "node.trainer.lost_batches_max=2"}));
