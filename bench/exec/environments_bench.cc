@@ -8,9 +8,7 @@
 #include <thread>
 
 #include "actors/env/env.h"
-#include "runtime/backends/backends.h"
-#include "runtime/backends/resource_catalog.h"
-#include "runtime/exec/caf_executor.h"
+#include "bench/exec/scripted_demo.h"
 #include "tests/sim/no_host.h"
 
 namespace primerl::sim {
@@ -45,37 +43,13 @@ void one_batch(benchmark::State& state) {
         return std::make_unique<Env>(*static_cast<const EnvOptions*>(options),
                                      std::make_unique<Sleeper>(sleep));
       };
-  Overrides overrides;
-  overrides.cores = 2;
-  overrides.sets = {
-      fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR),
-      "resource.engine.backend=\"scripted\"",
-      "resource.learner.backend=\"scripted\"",
-      "resource.engine.max_running=256",
-      "resource.engine.kv_blocks=65536",
-      "tenant.main.group_size=8",
-      "tenant.main.batch_size=256",
-      "tenant.main.max_steps=1",
-      "tenant.main.max_off_policy_steps=0",
-      "tenant.main.checkpoint_every=0",
-      "tenant.main.environment_timeout=\"600s\"",
-      "tenant.main.rollout_timeout=\"900s\"",
-      "graph.drain_max=\"700s\"",
-      "node.rollout.max_inflight=256",
-      fmt::format("node.env.replicas={}", state.range(0))};
-  const auto checked = load_graph(
-      std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/graph.toml", overrides, catalog);
-  CHECK(checked.plan != nullptr, render(checked.diagnostics, checked.sources));
+  const auto plan = scripted_demo(
+      {"tenant.main.group_size=8", "tenant.main.max_steps=1",
+       fmt::format("node.env.replicas={}", state.range(0))},
+      catalog);
   for (auto _ : state) {
     NoHost host;
-    CafExecutorSetup setup;
-    setup.plan = std::make_shared<Plan>(*checked.plan);
-    setup.process_services = &host;
-    setup.factory = resource_factory();
-    CafExecutor executor(std::move(setup));
-    CHECK(executor.start().ok(), "the run did not start");
-    const RunOutcome outcome = executor.wait();
-    CHECK(outcome.status.ok(), outcome.status.error().text());
+    run_to_end(plan, host);
   }
 }
 BENCHMARK(one_batch)

@@ -10,15 +10,11 @@
 #include <fstream>
 
 #include "graph/base/real_clock.h"
-#include "runtime/backends/backends.h"
-#include "runtime/backends/resource_catalog.h"
-#include "runtime/exec/caf_executor.h"
+#include "bench/exec/scripted_demo.h"
 #include "tests/sim/no_host.h"
 
 namespace primerl::sim {
 namespace {
-
-constexpr int64_t kBatch = 256;
 
 /// Writes a Python file, and returns its name.
 std::string python_file(const std::string& text) {
@@ -42,30 +38,9 @@ std::string sleeper(int64_t milliseconds) {
                   milliseconds));
 }
 
-/// The graph of the demo with a scripted engine and learner.
 std::shared_ptr<Plan> demo(std::vector<std::string> sets) {
-  Overrides overrides;
-  overrides.cores = 2;
-  overrides.sets = {
-      fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR),
-      "resource.engine.backend=\"scripted\"",
-      "resource.learner.backend=\"scripted\"",
-      "resource.engine.max_running=256",
-      "resource.engine.kv_blocks=65536",
-      fmt::format("tenant.main.batch_size={}", kBatch),
-      fmt::format("node.rollout.max_inflight={}", kBatch),
-      "tenant.main.max_off_policy_steps=0",
-      "tenant.main.checkpoint_every=0",
-      "tenant.main.filters.zero_advantage=false",
-      "tenant.main.environment_timeout=\"600s\"",
-      "tenant.main.rollout_timeout=\"900s\"",
-      "graph.drain_max=\"700s\""};
-  overrides.sets.insert(overrides.sets.end(), sets.begin(), sets.end());
-  const auto checked =
-      load_graph(std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/graph.toml", overrides,
-                 full_catalog());
-  CHECK(checked.plan != nullptr, render(checked.diagnostics, checked.sources));
-  return std::make_shared<Plan>(*checked.plan);
+  sets.emplace_back("tenant.main.filters.zero_advantage=false");
+  return scripted_demo(sets, full_catalog());
 }
 
 struct StepTimes final : NoHost {
@@ -79,14 +54,7 @@ struct StepTimes final : NoHost {
 /// Runs the graph; the seconds of its last step.
 double run(const std::shared_ptr<Plan>& plan) {
   StepTimes host;
-  CafExecutorSetup setup;
-  setup.plan = plan;
-  setup.process_services = &host;
-  setup.factory = resource_factory();
-  CafExecutor executor(std::move(setup));
-  CHECK(executor.start().ok(), "the run did not start");
-  const RunOutcome outcome = executor.wait();
-  CHECK(outcome.status.ok(), outcome.status.error().text());
+  run_to_end(plan, host);
   return host.last_step;
 }
 
@@ -136,7 +104,7 @@ Cpu cpu_of_run(const std::string& reward, int64_t steps) {
 /// left out.
 Cpu cpu_of_call(const std::string& reward, int64_t steps) {
   const Cpu more = cpu_of_run(reward, steps), one = cpu_of_run(reward, 1);
-  const double calls = static_cast<double>((steps - 1) * kBatch);
+  const double calls = static_cast<double>((steps - 1) * kDemoBatch);
   return {(more.own - one.own) / calls, (more.workers - one.workers) / calls};
 }
 
