@@ -64,7 +64,7 @@ def read_servers(path):
 
 
 def fault_of_server(server):
-    """What is wrong with a server of mcp.json; empty if nothing is."""
+    """The fault of a server of mcp.json; empty if it has none."""
     if not isinstance(server, dict):
         return "is not an object"
     kind = server.get("type", "http" if "url" in server else "stdio")
@@ -99,12 +99,12 @@ def fault_of_http(server):
 
 class Server:
     """One server. Its calls may overlap; each has an id. A subclass knows how messages travel:
-    open(), send(), tell() (which waits until it has been sent) and shut()."""
+    open(), send(), deliver() (which waits until it has been sent) and shut()."""
 
     def __init__(self, name, spec):
         self.name, self.spec = name, spec
         self.is_open = False
-        self.num_opens = 0  # tells one start from the next
+        self.num_opens = 0  # differs from one start to the next
         self.last_end = ""
         self.reader = None  # the task that reads what the process writes
         self.waiting = {}  # futures, by id
@@ -141,10 +141,10 @@ class Server:
             "protocolVersion": VERSION, "capabilities": {},
             "clientInfo": {"name": "primerl-graph", "version": "1"}})
         self.use_version(result.get("protocolVersion"))
-        await self.tell({"method": "notifications/initialized"})
+        await self.deliver({"method": "notifications/initialized"})
 
     def use_version(self, version):
-        pass
+        """Stdio needs no version in a message."""
 
     async def ask(self, method, arguments):
         if not self.is_open:
@@ -252,7 +252,7 @@ class StdioServer(Server):
     def send(self, message):
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
-    async def tell(self, message):
+    async def deliver(self, message):
         self.send(message)
 
     async def read(self, process):
@@ -290,7 +290,7 @@ class HttpServer(Server):
         self.endpoint.use_version(version)
 
     def send(self, message):
-        post = asyncio.ensure_future(self.deliver(self.endpoint, message))
+        post = asyncio.ensure_future(self.post(self.endpoint, message))
         self.posts.add(post)
         post.add_done_callback(self.posts.discard)
         # A call beyond its time limit wants no answer any more.
@@ -298,13 +298,13 @@ class HttpServer(Server):
         if answer is not None:
             answer.add_done_callback(lambda _: post.cancel())
 
-    async def tell(self, message):
-        await self.deliver(self.endpoint, message, is_needed=True)
+    async def deliver(self, message):
+        await self.post(self.endpoint, message, is_needed=True)
         if not self.is_open:
             raise ServerEnded(self.last_end)
 
-    async def deliver(self, endpoint, message, is_needed=False):
-        """Sends a message and takes what answers it. A fault ends the session, unless it may get
+    async def post(self, endpoint, message, is_needed=False):
+        """Sends a message and accepts its answers. A fault ends the session, unless it may get
         lost: an answer or a cancel."""
         number = message.get("id") if "method" in message else None
         texts = endpoint.post({"jsonrpc": "2.0", **message})
@@ -332,7 +332,7 @@ class HttpServer(Server):
         try:
             await asyncio.wait_for(endpoint.close(), CLOSE_SECONDS)
         except (OSError, http.HttpFault, asyncio.TimeoutError):
-            pass  # it ends by itself
+            return  # it ends by itself
 
 
 def server_of_spec(name, spec):

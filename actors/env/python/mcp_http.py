@@ -1,6 +1,6 @@
 """MCP over HTTP ("streamable HTTP"), for mcp_environment.py, with the standard library alone.
 
-Each message of ours is one POST on a connection of its own. The answer is a JSON object, or a
+Each message that we send is one POST on a connection of its own. The answer is a JSON object, or a
 stream of events that has one. A stream that ends before is continued by GET with Last-Event-ID, if
 the server numbers its events. Redirects and proxies are not followed.
 """
@@ -67,12 +67,12 @@ class Endpoint:
         self.session = None
 
     def use_version(self, version):
-        """Of the protocol, as the server has chosen it."""
+        """The version of the protocol that the server has chosen."""
         if isinstance(version, str) and is_text(version):
             self.headers["MCP-Protocol-Version"] = version
 
     async def post(self, message):
-        """The texts of the JSON-RPC messages that answer ours."""
+        """The texts of the JSON-RPC messages that answer it."""
         position = Position()
         async with self.exchange("POST", json.dumps(message).encode()) as (status, headers, body):
             await self.refuse_faults(status, headers, body)
@@ -96,8 +96,9 @@ class Endpoint:
     async def close(self):
         """Ends the session at the server, which may refuse it."""
         if self.session is not None:
-            async with self.exchange("DELETE"):
-                pass
+            async with self.exchange("DELETE") as (status, _, _):
+                return status
+        return None
 
     @contextlib.asynccontextmanager
     async def exchange(self, method, body=b"", last_id=None):
@@ -197,7 +198,7 @@ async def parts_of(reader, headers):
             while part := await reader.read(READ_BYTES):
                 yield part
     except ValueError:
-        raise HttpFault("sent a body whose length is no number") from None
+        raise HttpFault("sent a body with a length that cannot be read") from None
     except asyncio.IncompleteReadError:
         raise HttpFault("closed the connection within an answer") from None
 
