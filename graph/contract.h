@@ -149,6 +149,9 @@ struct Contract {
   std::vector<FileCheck> file_checks;
   /// Whether it gets tasks from its tenant's environment; empty = it does not.
   std::function<bool(const void* options)> takes_tasks;
+  /// How many examples its file gives in one epoch of supervised training; 0 = its tenants' tasks
+  /// give them. Empty = the actor gives no examples.
+  std::function<Result<int64_t>(const void* options)> num_examples = {};
   std::function<std::unique_ptr<Actor>(const void* options)> make;
   /// The same actor with a scripted environment or file; empty for an actor that uses nothing
   /// outside.
@@ -372,6 +375,14 @@ class ContractOf {
   ContractOf&& takes_tasks(bool (*when)(const S& options) = nullptr) && {
     contract_.takes_tasks = [when](const void* options) {
       return when == nullptr || when(*static_cast<const S*>(options));
+    };
+    return std::move(*this);
+  }
+  /// It sends examples with their answers, one after the other; `num_examples(options)` is how many
+  /// its file has, or 0 without a file.
+  ContractOf&& gives_examples(Result<int64_t> (*num_examples)(const S& options)) && {
+    contract_.num_examples = [num_examples](const void* options) {
+      return num_examples(*static_cast<const S*>(options));
     };
     return std::move(*this);
   }

@@ -161,6 +161,8 @@ struct Tenant {
   int64_t inflight_max = 0;
   // Not a key: tasks of all epochs; 0 = no limit.
   int64_t tasks_max = 0;
+  // Not a key: groups of examples of all epochs of supervised training; 0 = no limit.
+  int64_t groups_max = 0;
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward
   Duration environment_timeout = Duration::seconds(30);  // time limit of one environment call
 

@@ -1,5 +1,7 @@
 #include "actors/data/data.h"
 
+#include <utility>
+
 #include "actors/common/group_bytes.h"
 #include "actors/data/example_tokens.h"
 #include "actors/env/environments/catalog.h"
@@ -20,10 +22,10 @@ std::string fault_of_eval(const DataOptions&, const Tenant& tenant) {
              : std::string();
 }
 
-std::string fault_of_epochs(const DataOptions&, const Tenant& tenant) {
-  return tenant.epochs > 0
-             ? fmt::format("is {}, but supervised training counts only steps", tenant.epochs)
-             : std::string();
+Result<int64_t> num_examples_of(const DataOptions& options) {
+  if (options.file.empty()) return 0;
+  ASSIGN_OR_RETURN(const auto examples, examples_of(options));
+  return std::ssize(examples);
 }
 
 }  // namespace
@@ -53,7 +55,7 @@ Contract Data::contract() {
       })
       .demands("eval.interval", &fault_of_eval,
                "leave it out; `primerl-graph eval` measures the trained model")
-      .demands("epochs", &fault_of_epochs, "write max_steps = examples * epochs / batch_size")
+      .gives_examples(&num_examples_of)
       .takes_tasks([](const DataOptions& options) { return options.file.empty(); })
       .source()
       .own_thread()
@@ -119,9 +121,13 @@ Trajectory Data::trajectory(uint64_t index, const DataExample& example) const {
 
 Result<bool> Data::work() {
   if (group_.room() <= 0) return false;
-  const auto size = static_cast<uint64_t>(services().tenant(tenant_).group_size);
+  const Tenant& tenant = services().tenant(tenant_);
+  const auto size = static_cast<uint64_t>(tenant.group_size);
   TrajectoryGroup group;
   group.ordinal = consumed_.next_free(next_ordinal_);
+  // All epochs were given; the trainer ends the run.
+  if (tenant.groups_max > 0 && std::cmp_greater_equal(group.ordinal, tenant.groups_max))
+    return false;
   group.attempt = attempt_;
   next_ordinal_ = group.ordinal + 1;
   for (uint64_t i = 0; i < size; ++i) {

@@ -11,7 +11,8 @@
 ///
 /// Threads: own thread (it reads a file). State: the next ordinal; example n of the run is a
 /// function of n and the seed. Order: ordinals rise; a resumed run skips those that it has
-/// consumed.
+/// consumed. With `[tenant.x] epochs` it stops after the last whole group of all epochs; each epoch
+/// has every example once, in an order of its own.
 #pragma once
 
 #include <memory>

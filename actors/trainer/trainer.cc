@@ -1,6 +1,7 @@
 #include "actors/trainer/trainer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "actors/rollout/gate.h"
 #include "kernels/train/adapter_training.h"
@@ -206,7 +207,7 @@ Result<bool> Trainer::work() {
     last_end_ = services().now();
     return true;
   }
-  const bool is_last = version_.value >= tenant().max_steps;
+  const bool is_last = version_.value >= tenant().max_steps || has_had_all_groups();
   const bool is_due = is_last || (tenant().checkpoint_every > 0 && version_.value > 0 &&
                                   version_.value % tenant().checkpoint_every == 0);
   if (is_due && checkpointed_ != version_.value && !is_done_) {
@@ -233,6 +234,11 @@ Result<bool> Trainer::work() {
   if (report) end_step(*report);
   update_flow();
   return true;
+}
+
+bool Trainer::has_had_all_groups() const {
+  if (tenant().groups_max == 0 || num_groups_here() >= num_groups()) return false;
+  return std::cmp_greater_equal(consumed_.size() + num_groups_here(), tenant().groups_max);
 }
 
 bool Trainer::batch_is_ready() {

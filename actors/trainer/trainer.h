@@ -11,6 +11,9 @@
 /// Each member is checked when its group arrives, against the learner's limits. A member that
 /// cannot train fails alone; the group continues while two members are left (supervised: one).
 ///
+/// The run ends after `max_steps`. Supervised training with epochs also ends when all their groups
+/// have come and those that are left do not fill a batch: then some of them did not train.
+///
 /// If several tenants share the learner, a complete batch leaves the pool and waits until the
 /// learner accepts it (learner_turns.h).
 ///
@@ -101,6 +104,8 @@ class Trainer final : public Actor {
   void leave_queue();
   bool shares_learner() const { return tenant().share > 0 && tenant().share < 1; }
   size_t num_groups() const { return static_cast<size_t>(tenant().groups_per_batch()); }
+  /// Supervised training has given all epochs, and the groups that are left do not fill a batch.
+  bool has_had_all_groups() const;
   /// Groups in the pool and in the batch.
   size_t num_groups_here() const { return pool_.size() + batch_groups_.size(); }
   /// Removes and returns all of them.

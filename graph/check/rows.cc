@@ -1,5 +1,6 @@
 // Rules about the rows of a tenant's data set: evaluations and epochs.
 #include <algorithm>
+#include <optional>
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
@@ -63,30 +64,58 @@ void count_evaluation(Draft& draft, DraftTenant& drafted, int64_t num_rows) {
             fmt::format("write samples = {} or less, or raise max_inflight", tenant.inflight_max));
 }
 
-void count_epochs(Draft& draft, DraftTenant& drafted, int64_t num_rows) {
+/// `epochs` times `num_rows` rows; one group has `rows_per_group` of them. Returns the
+/// number of whole groups, or 0 after an error.
+int64_t count_epochs(Draft& draft, DraftTenant& drafted, int64_t num_rows, int64_t rows_per_group) {
   Tenant& tenant = drafted.tenant;
   if (num_rows == 0) {
     report(draft, drafted, "epochs",
            fmt::format("'epochs' is {}, but {} has no rows to count", tenant.epochs,
                        quoted_environment(tenant)))
         .suggest("leave it out, and write max_steps");
-    return;
+    return 0;
   }
-  if (tenant.batch_size % tenant.group_size != 0) return;  // another rule says so
+  if (tenant.batch_size % tenant.group_size != 0) return 0;  // another rule says so
   // The product of two numbers that may be large.
-  const int64_t tasks_max =
+  const int64_t num_given =
       tenant.epochs > kTasksMax / num_rows ? kTasksMax : tenant.epochs * num_rows;
-  const int64_t num_steps = tasks_max / tenant.groups_per_batch();
+  const int64_t num_groups = num_given / rows_per_group;
+  const int64_t num_steps = num_groups / tenant.groups_per_batch();
   if (num_steps == 0) {
     report(draft, drafted, "epochs",
-           fmt::format("{} of {} rows are {} tasks, fewer than the {} of one batch", tenant.epochs,
-                       num_rows, tasks_max, tenant.groups_per_batch()))
+           fmt::format("{} of {} rows are {} {}, fewer than the {} of one batch", tenant.epochs,
+                       num_rows, num_given, rows_per_group == 1 ? "tasks" : "examples",
+                       tenant.groups_per_batch() * rows_per_group))
         .suggest("write more epochs, or a smaller batch_size");
-    return;
+    return 0;
   }
-  tenant.tasks_max = tasks_max;
   const bool is_written = drafted.spec->table->find("max_steps") != nullptr;
   tenant.max_steps = is_written ? std::min(tenant.max_steps, num_steps) : num_steps;
+  return num_groups;
+}
+
+/// The rows of the tenant's environment; none if they cannot be read, which another rule reports.
+std::optional<EnvironmentContract::Rows> rows_of(const Tenant& tenant) {
+  const EnvironmentContract* environment = tenant.environment.contract;
+  if (environment == nullptr || !environment->rows) return EnvironmentContract::Rows();
+  const auto counted = environment->rows(tenant.environment.options.get());
+  if (!counted.ok()) return std::nullopt;
+  return *counted;
+}
+
+/// In supervised training an epoch has each example of the node's file once, or each row of the
+/// environment.
+void count_examples(Draft& draft, DraftTenant& drafted, const DraftNode& node) {
+  const auto own = node.contract->num_examples(node.options.get());
+  if (!own.ok()) return;  // its own rule reports the file
+  int64_t num_rows = *own;
+  if (num_rows == 0) {
+    const auto rows = rows_of(drafted.tenant);
+    if (!rows) return;
+    num_rows = rows->num_training;
+  }
+  drafted.tenant.groups_max =
+      count_epochs(draft, drafted, num_rows, drafted.tenant.group_size);
 }
 
 }  // namespace
@@ -97,19 +126,22 @@ void count_rows(Draft& draft) {
         node.contract != nullptr ? node.contract->options.find("evaluates_only") : nullptr;
     return field != nullptr && field->print(node.options.get()) == "true";
   });
+  const auto gives_examples = std::ranges::find_if(draft.nodes, [](const DraftNode& node) {
+    return node.contract != nullptr && node.contract->num_examples && node.options != nullptr;
+  });
   for (DraftTenant& drafted : draft.tenants) {
     Tenant& tenant = drafted.tenant;
-    const bool evaluates = tenant.eval.is_on() || evaluates_only;
-    const EnvironmentContract* environment = tenant.environment.contract;
-    if (environment == nullptr || (!evaluates && tenant.epochs == 0)) continue;
-    EnvironmentContract::Rows rows;
-    if (environment->rows) {
-      const auto counted = environment->rows(tenant.environment.options.get());
-      if (!counted.ok()) continue;  // its own rule reports the file
-      rows = *counted;
+    if (gives_examples != draft.nodes.end()) {
+      if (tenant.epochs > 0) count_examples(draft, drafted, *gives_examples);
+      continue;
     }
-    if (evaluates) count_evaluation(draft, drafted, rows.num_evaluation);
-    if (tenant.epochs > 0 && !evaluates_only) count_epochs(draft, drafted, rows.num_training);
+    const bool evaluates = tenant.eval.is_on() || evaluates_only;
+    if (tenant.environment.contract == nullptr || (!evaluates && tenant.epochs == 0)) continue;
+    const auto rows = rows_of(tenant);
+    if (!rows) continue;
+    if (evaluates) count_evaluation(draft, drafted, rows->num_evaluation);
+    if (tenant.epochs > 0 && !evaluates_only)
+      tenant.tasks_max = count_epochs(draft, drafted, rows->num_training, 1);
   }
 }
 

@@ -155,7 +155,8 @@ OptionSet make_tenant_options() {
           .field("max_steps", &T::max_steps, count_from(1) | unit("steps"),
                  "training steps of the run")
           .field("epochs", &T::epochs, count_from(0) | unit("epochs"),
-                 "ends the run after this many passes over the rows of the data set; 0 = only "
+                 "ends the run after this many passes over the rows of the data set or the "
+                 "examples of supervised training; 0 = only "
                  "max_steps ends it; if max_steps is not written, it is the steps of all epochs")
           .field("seq_len", &T::seq_len, between(1, 1 << 24) | unit("tokens"),
                  "longest trajectory; if it is not written, the model's limit when that is smaller")

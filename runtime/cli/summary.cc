@@ -35,10 +35,14 @@ ScoreEnds score_ends(const std::vector<double>& scores) {
 
 /// Why a run that has finished took no further step of this tenant; empty if it was set aside.
 std::string reason_of_end(const Tenant& tenant, int64_t step) {
-  const bool is_of_epochs = tenant.tasks_max / tenant.groups_per_batch() <= tenant.max_steps;
+  const bool is_supervised = tenant.groups_max > 0;
+  const int64_t num_groups = is_supervised ? tenant.groups_max : tenant.tasks_max;
+  const bool is_of_epochs = num_groups / tenant.groups_per_batch() <= tenant.max_steps;
   if (tenant.epochs > 0 && (step < tenant.max_steps || is_of_epochs))
-    return fmt::format("{} of its data set ({} tasks)",
-                       counted(static_cast<uint64_t>(tenant.epochs), "epoch"), tenant.tasks_max) +
+    return fmt::format("{} of its data set ({} {})",
+                       counted(static_cast<uint64_t>(tenant.epochs), "epoch"),
+                       is_supervised ? num_groups * tenant.group_size : num_groups,
+                       is_supervised ? "examples" : "tasks") +
            (step < tenant.max_steps ? ", of which some did not train" : "");
   return step < tenant.max_steps ? "" : fmt::format("max_steps = {}", tenant.max_steps);
 }

@@ -106,7 +106,7 @@ RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps) {
     tenant.max_steps = std::min(tenant.max_steps, steps);
     tenant.checkpoint_every = 0;
     // Scripted tasks are no rows, so epochs do not end. Evaluations are played with few rows.
-    tenant.tasks_max = 0;
+    tenant.tasks_max = tenant.groups_max = 0;
     if (tenant.eval.is_on()) tenant.eval.interval = std::min(tenant.eval.interval, steps);
     tenant.eval.rows = std::min(tenant.eval.rows, kRehearsedRows);
   }

@@ -163,6 +163,52 @@ TEST_F(DataStory, AResumedRunSkipsConsumedOrdinals) {
   EXPECT_EQ(data.sent<TrajectoryGroup>("group").front().ordinal, 5U);
 }
 
+/// Two epochs of five examples, in groups of two: five groups.
+struct TwoEpochs : DataStory {
+  TwoEpochs() : DataStory(five_examples()) {
+    Tenant tenant = testing::a_tenant(2, 1);
+    tenant.groups_max = 5;
+    data.set_tenants({tenant});
+  }
+  static std::string five_examples() {
+    std::string text;
+    for (const char letter : "abcde"s)
+      text += fmt::format("{{\"prompt\": \"p\", \"completion\": \"{}\"}}\n", letter);
+    return text;
+  }
+  /// The answers of all groups, in their order.
+  std::string answers() {
+    EXPECT_TRUE(data.run_work_until_done(50).ok());
+    std::string letters;
+    for (const auto& group : data.take<TrajectoryGroup>("group"))
+      for (const Trajectory& member : group.members)
+        letters += static_cast<char>(member.tokens.at(1));
+    return letters;
+  }
+};
+
+TEST_F(TwoEpochs, HaveEachExampleOnceInOrdersOfTheirOwn) {
+  const std::string letters = answers();
+  ASSERT_EQ(letters.size(), 10U);
+  std::string first = letters.substr(0, 5), second = letters.substr(5);
+  EXPECT_NE(first, second) << "this seed shuffles them differently";
+  std::ranges::sort(first);
+  std::ranges::sort(second);
+  EXPECT_EQ(first, "abcde");
+  EXPECT_EQ(second, "abcde");
+  EXPECT_EQ(answers(), "") << "nothing follows";
+}
+
+TEST_F(TwoEpochs, AResumedRunGivesOnlyWhatIsLeft) {
+  ResumePoint point;
+  point.manifest = *parse_json(R"({"consumed": [[0, 1], [3, 3]], "resumes": 0})", "manifest");
+  data.set_resume_point(TenantSlot(0), point);
+  ASSERT_TRUE(data.run_work_until_done(50).ok());
+  std::vector<uint64_t> ordinals;
+  for (const auto& group : data.sent<TrajectoryGroup>("group")) ordinals.push_back(group.ordinal);
+  EXPECT_THAT(ordinals, ElementsAre(2, 4));
+}
+
 TEST_F(DataStory, WaitsForRoom) {
   data.set_room("group", 0);
   EXPECT_FALSE(*data.run_work());

@@ -411,6 +411,61 @@ TEST_F(Supervised, HoldsTheEdgeWhenItsPoolIsFull) {
   EXPECT_FALSE(trainer.is_paused("group"));
 }
 
+/// All epochs are five groups, and a batch has two.
+struct SupervisedEpochs : TrainerStory {
+  SupervisedEpochs()
+      : TrainerStory({.learner = "", .weights = "", .loss = "cross_entropy"}, tenant()) {}
+  static Tenant tenant() {
+    Tenant tenant = testing::a_tenant(1, 2, 0);
+    tenant.max_steps = 2;
+    tenant.groups_max = 5;
+    return tenant;
+  }
+  void give_groups(uint64_t first, uint64_t end) {
+    for (uint64_t i = first; i < end; ++i) {
+      give(a_group(i, -1, {0}));
+      work();
+    }
+  }
+};
+
+TEST_F(SupervisedEpochs, EndWithTheLastWholeBatch) {
+  start();
+  give_groups(0, 3);
+  EXPECT_FALSE(trainer.is_finished(TenantSlot(0)));
+  give_groups(3, 5);
+  EXPECT_THAT(learner.batches, SizeIs(2));
+  EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
+}
+
+TEST_F(SupervisedEpochs, EndEarlierIfGroupsThatDidNotTrainLeaveTooFewForABatch) {
+  start();
+  give_groups(0, 2);
+  for (uint64_t i = 2; i < 4; ++i) {
+    auto failed = a_group(i, -1, {0});
+    failed.members[0].is_failed = true;
+    give(failed);
+    work();
+  }
+  EXPECT_FALSE(trainer.is_finished(TenantSlot(0))) << "one group has not come";
+  give_groups(4, 5);
+  EXPECT_THAT(learner.batches, SizeIs(1));
+  EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
+}
+
+TEST_F(SupervisedEpochs, AResumedRunThatHadAllGroupsEndsAtOnce) {
+  ResumePoint point;
+  point.folder = new_scratch_folder();
+  point.step = 1;
+  point.version = PolicyVersion(1);
+  point.manifest = *parse_json(R"({"consumed": [[0, 4]], "resumes": 0})", "manifest");
+  trainer.set_resume_point(TenantSlot(0), point);
+  start();
+  work();
+  EXPECT_THAT(learner.batches, SizeIs(0));
+  EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
+}
+
 struct SupervisedTenant : TrainerStory {
   SupervisedTenant() : TrainerStory({}, tenant()) {}
   static Tenant tenant() {

@@ -74,6 +74,41 @@ TEST_F(RowsOfAGraph, EverySupervisedRowFitsSeqLen) {
                              HasSubstr("'seq_len' of tenant 'main' is 19")));
 }
 
+TEST_F(RowsOfAGraph, EpochsOfSupervisedTrainingAreStepsOfWholeBatches) {
+  std::string rows;
+  for (int i = 0; i < 10; ++i) rows += R"({"prompt": "r:ab>", "completion": "ba"})" "\n";
+  write_text(folder_.path() / "examples.jsonl", rows);
+  // A batch is 8 examples in groups of 4.
+  const auto tenant = [this](std::vector<std::string> sets) {
+    Overrides overrides;
+    overrides.sets = {"node.data.file=" + (folder_.path() / "examples.jsonl").string(),
+                      "tenant.main.group_size=4", "tenant.main.batch_size=8",
+                      "tenant.main.max_steps=100"};
+    for (auto& set : sets) overrides.sets.push_back(std::move(set));
+    const auto graph =
+        load_graph((folder_.path() / "sft.toml").string(), overrides, full_catalog());
+    EXPECT_NE(graph.plan, nullptr) << render(graph.diagnostics, graph.sources, false);
+    return graph.plan == nullptr ? Tenant() : graph.plan->tenants[0];
+  };
+  EXPECT_EQ(tenant({}).groups_max, 0);
+  EXPECT_EQ(tenant({"tenant.main.epochs=1"}).max_steps, 1) << "10 examples are 2 whole groups";
+  EXPECT_EQ(tenant({"tenant.main.epochs=1"}).groups_max, 2);
+  EXPECT_EQ(tenant({"tenant.main.epochs=4"}).max_steps, 5);
+  EXPECT_EQ(tenant({"tenant.main.epochs=4"}).groups_max, 10);
+  EXPECT_EQ(tenant({"tenant.main.epochs=4", "tenant.main.max_steps=3"}).max_steps, 3);
+  const auto refused = run_graph_program(
+      {"check", (folder_.path() / "sft.toml").string(), "--set",
+       "node.data.file=" + (folder_.path() / "examples.jsonl").string(), "--set",
+       "tenant.main.epochs=1"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("error[G075]: 1 of 10 rows are 10 examples, fewer than the 64 "
+                                     "of one batch"));
+  const auto endless = run_graph_program(
+      {"check", (folder_.path() / "sft.toml").string(), "--set", "tenant.main.epochs=1"});
+  EXPECT_EQ(endless.code, 2);
+  EXPECT_THAT(endless.err, HasSubstr("environment 'reverse_text' of tenant 'main' has no rows"));
+}
+
 TEST_F(RowsOfAGraph, ATemplateWithoutAnExactTextNamesTheOtherHistory) {
   write_template("{% for m in messages %}{{ m.content }}{{ m.content | length }}{% endfor %}");
   const std::string chat = "[tenant.main.chat]\nprompts = \"user\"\n";

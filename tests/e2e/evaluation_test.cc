@@ -197,5 +197,47 @@ TEST(ARunWithEpochs, EndsWhenGroupsThatDoNotTrainLeaveTooFewForABatch) {
   EXPECT_GE(std::ranges::count(ends, "filtered"), 28);
 }
 
+/// Killed in its first epoch; the resumed run trains what is left and ends as one that was not.
+TEST(SupervisedEpochs, ThatWereKilledEndAtTheSameStepWithTheSameNumbers) {
+  ScratchFolder scratch;
+  std::string rows;
+  for (int i = 0; i < 90; ++i)
+    rows += fmt::format("{{\"prompt\": \"r:{0}>\", \"completion\": \"{0}\"}}\n",
+                        std::string(static_cast<size_t>(1 + i % 5), 'a' + i % 26));
+  write_text(scratch.path() / "pairs.jsonl", rows);
+  const auto words = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> all{"sft", source_path("examples/reverse_text/sft.toml"),
+                                 "--out", (scratch.path() / name).string()};
+    for (const std::string set :
+         {"node.data.file=" + (scratch.path() / "pairs.jsonl").string(),
+          std::string("tenant.main.group_size=2"), std::string("tenant.main.batch_size=8"),
+          std::string("tenant.main.epochs=2"), std::string("tenant.main.checkpoint_every=3"),
+          std::string("graph.restarts_max=0")})
+      all.insert(all.end(), {"--set", set});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto whole = run_graph_program(words("whole", {}));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("step 22 of 22"),
+                               HasSubstr("ended by 2 epochs of its data set (180 examples)")));
+  const fs::path folder = scratch.path() / "killed";
+  auto first = words("killed", {});
+  first.insert(first.begin(), "primerl-graph");
+  Program run(first);
+  ASSERT_TRUE(wait_until([&] { return num_lines(folder / "metrics.jsonl") >= 4; }));
+  ::kill(worker_of(run), SIGKILL);
+  EXPECT_EQ(run.wait().code, 1);
+  const auto end = run_graph_program({"run", "--resume", folder.string()});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto losses = [](const fs::path& file) {
+    std::vector<double> all;
+    for (const Json& line : lines_of(file)) all.push_back(*line.get_double("loss/mean"));
+    return all;
+  };
+  EXPECT_EQ(losses(folder / "metrics.jsonl"),
+            losses(scratch.path() / "whole" / "metrics.jsonl"));
+}
+
 }  // namespace
 }  // namespace primerl
