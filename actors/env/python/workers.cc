@@ -112,8 +112,8 @@ OptionSet mcp_options() {
                  "Python file with a class Environment: the tasks, and what judges turns without "
                  "a tool call")
           .field("servers", &O::servers, refers_to("file") | required(),
-                 "JSON file with the key mcpServers: commands of servers that speak MCP over stdio, "
-                 "and URLs of those that speak it over HTTP")
+                 "JSON file with the key mcpServers: commands of servers that speak MCP over "
+                 "stdio, and URLs of those that speak it over HTTP")
           .field("state", &O::state, one_of({"shared", "trajectory"}),
                  "shared = the trajectories of a worker use one process of each server; "
                  "trajectory = each has its own")
