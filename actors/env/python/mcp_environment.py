@@ -259,7 +259,8 @@ class StdioServer(Server):
         why = "ended"
         try:
             while line := await process.stdout.readline():
-                self.accept(line)
+                if self.process is process:  # what an ended server wrote is of no use
+                    self.accept(line)
         except ValueError:
             why = f"wrote a line of more than {LINE_BYTES_MAX} bytes"
         except ServerEnded as end:
