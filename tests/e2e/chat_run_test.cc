@@ -28,7 +28,8 @@ struct ChatRun : ::testing::Test {
                "    def task(self): return {'messages': [{'role': 'user', 'content': 'r:ab>'}]}\n"
                "    def step(self, action):\n"
                "        self.turns += 1\n"
-               "        if self.turns < 2: return {'messages': [{'role': 'user', 'content': 'r:c>'}]}\n"
+               "        said = [{'role': 'user', 'content': 'r:c>'}]\n"
+               "        if self.turns < 2: return {'messages': said}\n"
                "        return {'reward': float('c' in action)}\n");
   }
   /// `lines`: of [tenant.main].
