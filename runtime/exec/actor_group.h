@@ -108,6 +108,8 @@ struct StepRecord {
   bool is_abandoned = false;
   bool is_injected = false;     // fail_step(): the handler did not run
   bool is_from_record = false;  // the message was sent in an earlier run (RecordedStep::stored)
+  /// In a resumed run: notes of the group's engines that answered first in this step.
+  std::span<const std::vector<std::byte>> engine_resumes;
 };
 
 class DeliveryObserver {

@@ -48,6 +48,8 @@ std::string note_text(const NondeterministicInput& note) {
       return fmt::format("a resource answered {} bytes", note.bytes.size());
     case NoteKind::kCommand:
       return fmt::format("command {}", command_json(note).dump());
+    case NoteKind::kEngineResume:
+      return "the run was resumed: an engine began anew with what was unfinished";
   }
   return fmt::format("note {} of {} bytes", static_cast<int>(note.kind), note.bytes.size());
 }
@@ -65,6 +67,8 @@ Json note_json(const NondeterministicInput& note) {
       return json.set("resource_bytes", static_cast<uint64_t>(note.bytes.size()));
     case NoteKind::kCommand:
       return json.set("command", command_json(note));
+    case NoteKind::kEngineResume:
+      return json.set("engine_resume_bytes", static_cast<uint64_t>(note.bytes.size()));
   }
   return json.set("kind", static_cast<int>(note.kind));
 }

@@ -35,7 +35,7 @@ std::string token_difference(const FinishEvent& then, const FinishEvent& now) {
 class CheckedEngine final : public TracedEngine {
  public:
   explicit CheckedEngine(CheckedEngineSetup setup)
-      : TracedEngine(std::move(setup.engine), std::move(setup.next)), setup_(std::move(setup)) {}
+      : TracedEngine(setup.next), setup_(std::move(setup)) {}
 
   Status submit(SequenceRequest request) override {
     const SequenceId id = request.id;
@@ -87,11 +87,15 @@ class CheckedEngine final : public TracedEngine {
   }
 
   void set_paused(bool is_paused) override { engine().set_paused(is_paused); }
+  WeightManifest manifest() const override { return engine().manifest(); }
+  std::string describe() const override { return engine().describe(); }
   Status step() override { return engine().step(); }
   bool has_work() const override { return engine().has_work(); }
   Duration take_cost() override { return engine().take_cost(); }
 
  private:
+  Engine& engine() const { return *setup_.engine; }
+
   void part(std::string what) {
     if (!std::exchange(has_parted_, true)) setup_.on_divergence(std::move(what));
   }

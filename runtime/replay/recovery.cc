@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/replay/replay_cursor.h"
+#include "runtime/replay/traced_calls.h"
 #include "runtime/trace/read/stored_message.h"
 
 namespace primerl {
@@ -14,7 +15,8 @@ Recovery::Recovery(std::shared_ptr<const Plan> plan, RecordPrefix prefix,
       wiring_(make_wiring(*plan_)),
       recorder_(recorder),
       process_(process),
-      cuts_(std::move(cuts)) {
+      cuts_(std::move(cuts)),
+      engine_resumes_(plan_->groups.size()) {
   const Trace& trace = *prefix_.trace;
   incarnation_ = prefix_.incarnation;
   for (const auto& absent : prefix_.absent) absent_.push_back(absent.process);
@@ -82,10 +84,21 @@ void Recovery::on_start(GroupId group, Time now) {
   if (recorder_ != nullptr) recorder_->on_start(group, now);
 }
 
+void Recovery::engine_resumed(GroupId group, const EngineResume& resume) {
+  const Blob note = written_state(resume);
+  engine_resumes_[group.index()].emplace_back(note.bytes().begin(), note.bytes().end());
+}
+
 void Recovery::on_step(const StepRecord& record) {
   ReplayCursor& cursor = *cursors_[record.group.index()];
+  // A start before this one was resumed in this step.
+  for (const EngineResume& resume : cursor.engine_resumes()) engine_resumed(record.group, resume);
   if (cursor.next() != nullptr || cursor.divergence()) cursor.on_step(record);
-  if (recorder_ != nullptr) recorder_->on_step(record);
+  auto& engine_resumes = engine_resumes_[record.group.index()];
+  StepRecord recorded = record;
+  recorded.engine_resumes = engine_resumes;
+  if (recorder_ != nullptr) recorder_->on_step(recorded);
+  engine_resumes.clear();
 }
 
 bool Recovery::wants_emissions(LinkId link) const {

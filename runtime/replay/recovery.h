@@ -59,8 +59,14 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   bool wants_emissions(LinkId link) const override;
   // ReplayedAnswers
   const std::vector<std::byte>* take(GroupId group) override;
+  /// Engines of a recovery answer from the record, whichever start made it.
+  std::optional<EngineResume> next_engine_resume(GroupId, int32_t) override { return std::nullopt; }
   bool is_parallel() const override { return true; }
   void diverged(GroupId group, std::string what) override;
+
+  /// An engine of `group` continues in the current step; on_step() records it. On the group's
+  /// thread.
+  void engine_resumed(GroupId group, const EngineResume& resume);
 
   const RunCuts& cuts() const { return cuts_; }
   const Trace& trace() const { return *prefix_.trace; }
@@ -82,6 +88,8 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   std::unique_ptr<const RecordedInputs> inputs_;        // null: all groups run here
   std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = GroupId; null: the group runs in
                                                         // another process
+  // By GroupId, each used on its group's thread: notes of the current step.
+  std::vector<std::vector<std::vector<std::byte>>> engine_resumes_;
   uint32_t incarnation_ = 1;
   std::vector<ProcessId> absent_;
   std::atomic<bool> is_live_{false};

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "runtime/exec/executor.h"
+#include "runtime/replay/engine_resume.h"
 #include "runtime/replay/run_cuts.h"
 #include "runtime/trace/read/trace.h"
 
@@ -85,6 +86,9 @@ class ReplayedAnswers {
   virtual ~ReplayedAnswers() = default;
   /// The next answer in the current step of `group`; null: no more.
   virtual const std::vector<std::byte>* take(GroupId group) = 0;
+  /// The note that the recorded run made an engine (its resource) anew in the current step; each is
+  /// returned once.
+  virtual std::optional<EngineResume> next_engine_resume(GroupId group, int32_t resource) = 0;
   /// Groups with resources run on their own threads, so one may wait for weights that another
   /// publishes.
   virtual bool is_parallel() const = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/replay/traced_calls.h"
 #include "runtime/trace/command_note.h"
 #include "runtime/trace/read/json_differences.h"
 #include "runtime/trace/read/stored_message.h"
@@ -48,6 +49,7 @@ void ReplayCursor::load(uint64_t step) {
   replayed_.stored.reset();
   answers_.clear();
   num_answers_taken_ = 0;
+  engine_resumes_.clear();
   if (step > last_step_ || divergence_) return;
   const auto found = trace_.step(group_, step);
   if (!found) return;
@@ -131,7 +133,25 @@ void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
     load_command(bytes);
   } else if (kind == NoteKind::kResource) {
     answers_.emplace_back(bytes.begin(), bytes.end());
+  } else if (kind == NoteKind::kEngineResume) {
+    load_engine_resume(bytes);
   }
+}
+
+void ReplayCursor::load_engine_resume(std::span<const std::byte> bytes) {
+  auto resume = read_state<EngineResume>(bytes);
+  if (resume.ok()) return engine_resumes_.push_back(*std::move(resume));
+  stop(here(
+      DivergenceKind::kUnreadable,
+      "the note of an engine that was made anew here cannot be read: " + resume.error().text()));
+}
+
+std::optional<EngineResume> ReplayCursor::next_engine_resume(int32_t resource) {
+  const auto found = std::ranges::find(engine_resumes_, resource, &EngineResume::resource);
+  if (found == engine_resumes_.end()) return std::nullopt;
+  EngineResume resume = std::move(*found);
+  engine_resumes_.erase(found);
+  return resume;
 }
 
 /// Loads nothing if the actor has no such input any more; then load() reports it.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/exec/actor_group.h"
+#include "runtime/replay/engine_resume.h"
 #include "runtime/replay/replay.h"
 
 namespace primerl {
@@ -36,6 +37,9 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   const TraceStep& recorded() const { return recorded_; }                       // of next()
   std::span<const std::vector<std::byte>> answers() const { return answers_; }  // of next()
   const std::vector<std::byte>* take_answer();
+  /// Engines that the recorded run made anew in next(), without those that were returned.
+  std::span<const EngineResume> engine_resumes() const { return engine_resumes_; }
+  std::optional<EngineResume> next_engine_resume(int32_t resource);
   /// Stops the group here, permanently.
   void stop(Divergence divergence);
 
@@ -56,6 +60,7 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   void load_notes();
   void load_note(NoteKind kind, std::span<const std::byte> bytes);
   void load_command(std::span<const std::byte> bytes);
+  void load_engine_resume(std::span<const std::byte> bytes);
   bool compare(const StepRecord& record);
   bool compare_emission(const BatchedMessage& emission);
   Divergence here(DivergenceKind kind, std::string what) const;
@@ -74,6 +79,7 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   RecordedStep replayed_;
   std::vector<std::vector<std::byte>> answers_;
   size_t num_answers_taken_ = 0;
+  std::vector<EngineResume> engine_resumes_;
   uint64_t num_steps_ = 0;
   uint64_t num_compared_ = 0;
   std::vector<uint64_t> emitted_;  // highest sequence, by link

@@ -52,6 +52,9 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   const std::vector<std::byte>* take(GroupId group) override {
     return parts_[group.index()]->cursor->take_answer();
   }
+  std::optional<EngineResume> next_engine_resume(GroupId group, int32_t resource) override {
+    return parts_[group.index()]->cursor->next_engine_resume(resource);
+  }
   bool is_parallel() const override { return num_workers_ > 1; }
   void diverged(GroupId group, std::string what) override {
     parts_[group.index()]->cursor->diverged(std::move(what));

@@ -71,7 +71,8 @@ Part* Player::pick(uint32_t worker) {
       continue;
     if (!part->group->ready() && (!bring_input(*part) || !part->group->ready())) continue;
     const bool is_early = setup_.published != nullptr &&
-                          !setup_.published->has(part->group->id(), part->cursor->answers());
+                          !setup_.published->has(part->group->id(), part->cursor->answers(),
+                                                 part->cursor->engine_resumes());
     (is_early ? early : best) = part.get();
   }
   return best != nullptr ? best : early;

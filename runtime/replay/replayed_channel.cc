@@ -98,7 +98,10 @@ class TracedChannel final : public WeightChannel {
     return newest;
   }
   bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) override {
-    return channel_->wait_for(key, version, at_most);
+    if (may_come_ == nullptr || !may_come_()) return channel_->wait_for(key, version, at_most);
+    std::unique_lock lock(mutex_);
+    return published_.wait_for(lock, std::chrono::nanoseconds(at_most.to_nanoseconds()),
+                               [&] { return channel_->newest(key) >= version; });
   }
   Status expect(const WeightManifest& wanted) override { return channel_->expect(wanted); }
   std::string describe() const override { return channel_->describe(); }
@@ -112,11 +115,7 @@ class TracedChannel final : public WeightChannel {
       snapshot->version = version;
       return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
     }
-    if (may_come_ != nullptr && may_come_()) {
-      std::unique_lock lock(mutex_);
-      published_.wait_for(lock, std::chrono::nanoseconds(kPublishMax.to_nanoseconds()),
-                          [&] { return channel_->newest(wanted.key) >= wanted.version; });
-    }
+    if (may_come_ != nullptr && may_come_()) (void)wait_for(key, version, kPublishMax);
     return channel_->fetch(key, version);
   }
   const std::vector<std::byte>* recorded() const {
@@ -146,8 +145,12 @@ void PublishedVersions::add(int32_t channel, const KeyedVersion& version) {
         "a channel of too many keys");
 }
 
-bool PublishedVersions::has(GroupId group, std::span<const std::vector<std::byte>> answers) const {
+bool PublishedVersions::has(GroupId group, std::span<const std::vector<std::byte>> answers,
+                            std::span<const EngineResume> engine_resumes) const {
   VersionsByKey needed;
+  for (const EngineResume& resume : engine_resumes)
+    for (const auto& [key, version] : resume.versions.list())
+      if (!needed.raise(key, version)) return false;
   for (const auto& answer : answers)
     if (is_version(answer)) {
       const auto [key, version] = version_of(answer);

@@ -16,6 +16,7 @@
 #include "graph/base/ids.h"
 #include "graph/plan.h"
 #include "kernels/weights/snapshot.h"
+#include "runtime/replay/engine_resume.h"
 
 namespace primerl {
 
@@ -28,8 +29,10 @@ class PublishedVersions {
 
   /// `channel`: index of the resource.
   void add(int32_t channel, const KeyedVersion& version);
-  /// Whether all versions that a step of `group` fetched, by these recorded answers, are published.
-  bool has(GroupId group, std::span<const std::vector<std::byte>> answers) const;
+  /// Whether all versions that a step of `group` fetched, by these recorded answers, are published,
+  /// and those of its engines that were made anew in the step.
+  bool has(GroupId group, std::span<const std::vector<std::byte>> answers,
+           std::span<const EngineResume> engine_resumes = {}) const;
 
  private:
   const Plan& plan_;
@@ -48,7 +51,7 @@ std::shared_ptr<WeightChannel> make_recording_channel(
 /// A version that was fetched in the recorded run is returned without tensors if `without_tensors`
 /// (then no computation uses them). Otherwise it comes from `channel`. If it may still be
 /// published, the call waits for it, at most kPublishMax: an engine that asked for the newest
-/// version gets it without any message.
+/// version gets it without any message. So does wait_for().
 inline constexpr Duration kPublishMax = Duration::seconds(300);
 struct ReplayedChannelSetup {
   std::shared_ptr<WeightChannel> channel;

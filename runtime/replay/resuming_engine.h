@@ -1,10 +1,8 @@
-/// An Engine that answers from the record until the run resumes, and then from a real engine.
+/// An Engine that answers from the record until the run resumes, and then from a real engine, which
+/// continues the unfinished sequences (continued_engine.h).
 ///
-/// Sequences that had not finished when the run was interrupted are submitted again to the real
-/// engine, in the order of their ids. Their tokens are generated again from the prompt, with the
-/// newest weights of each key that the engine had applied. If those were older than the checkpoint,
-/// it uses the oldest weights that can still be made. Prefill and Decode get no event twice.
-/// Sequences beyond the engine's waiting queue wait here until the queue has free places.
+/// Before that the real engine gets the newest weights of each key that had been applied. If those
+/// were older than the checkpoint, it gets the oldest weights that can still be made.
 ///
 /// Threads: the same as those of the engine that it replaces.
 #pragma once
@@ -13,6 +11,7 @@
 #include <memory>
 
 #include "kernels/engine/engine.h"
+#include "runtime/replay/engine_resume.h"
 #include "runtime/replay/traced_calls.h"
 
 namespace primerl {
@@ -25,6 +24,9 @@ struct ResumingEngineSetup {
   /// when the run resumes, if the tensors that the engine had applied are not known.
   std::function<Result<std::shared_ptr<const WeightSnapshot>>(const KeyedVersion& version)>
       weights_from;
+  /// Called once, in the first call that the real engine answers; `resource` is not set. May be
+  /// null.
+  std::function<void(EngineResume resume)> on_resume = {};
 };
 std::shared_ptr<Engine> make_resuming_engine(ResumingEngineSetup setup);
 

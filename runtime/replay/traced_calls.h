@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,12 +28,17 @@ Blob written_state(const T& value) {
   return Blob(writer.take_body());
 }
 template <class T>
-Result<T> read_state(const Blob& bytes) {
-  MsgpackReader reader(bytes.bytes());
+Result<T> read_state(std::span<const std::byte> bytes) {
+  MsgpackReader reader(bytes);
   T value;
   wire::read(reader, value);
   RETURN_IF_ERROR(reader.finish());
   return value;
+}
+
+template <class T>
+Result<T> read_state(const Blob& bytes) {
+  return read_state<T>(bytes.bytes());
 }
 
 /// `Answer` has members call, has_failed, code and text; `Call` has to_string().

@@ -265,50 +265,43 @@ class TracedEngine::Calls final : public EngineCalls {
   using EngineCalls::EngineCalls;
 };
 
-TracedEngine::TracedEngine(std::shared_ptr<Engine> engine, NextAnswer next)
-    : engine_(std::move(engine)),
-      calls_(std::make_unique<Calls>("engine", std::move(next), nullptr)) {}
+TracedEngine::TracedEngine(NextAnswer next)
+    : calls_(std::make_unique<Calls>("engine", std::move(next), nullptr)) {}
 
 TracedEngine::~TracedEngine() = default;
 
 Status TracedEngine::submit(SequenceRequest request) {
-  if (is_replaying()) return calls_->take_status(EngineCall::kSubmit);
-  return engine_->submit(std::move(request));
+  (void)request;
+  return calls_->take_status(EngineCall::kSubmit);
 }
 
 Status TracedEngine::take_over(SequenceId id) {
-  return is_replaying() ? calls_->take_status(EngineCall::kTakeOver) : engine_->take_over(id);
+  (void)id;
+  return calls_->take_status(EngineCall::kTakeOver);
 }
 
-void TracedEngine::abort(SequenceId id) {
-  if (!is_replaying()) engine_->abort(id);
-}
+void TracedEngine::abort(SequenceId id) { (void)id; }
 
-void TracedEngine::expire(SequenceId id) {
-  if (!is_replaying()) engine_->expire(id);
-}
+void TracedEngine::expire(SequenceId id) { (void)id; }
 
 // A missing answer, or an answer of another call, appears as a difference in the actors' emissions.
 
 std::vector<PrefillEvent> TracedEngine::take_prefilled() {
-  if (!is_replaying()) return engine_->take_prefilled();
   auto recorded = calls_->take(EngineCall::kPrefilled);
   return recorded.ok() ? std::move(recorded->prefilled) : std::vector<PrefillEvent>();
 }
 
-std::vector<FinishEvent> TracedEngine::take_finished() {
-  return is_replaying() ? calls_->take_finished() : engine_->take_finished();
-}
+std::vector<FinishEvent> TracedEngine::take_finished() { return calls_->take_finished(); }
 
 Result<uint64_t> TracedEngine::apply(const WeightSnapshot& snapshot) {
-  if (!is_replaying()) return engine_->apply(snapshot);
+  (void)snapshot;
   ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(EngineCall::kApply));
   return static_cast<uint64_t>(answer.number);
 }
 
 Result<std::optional<uint64_t>> TracedEngine::apply_prepared(
     const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (!is_replaying()) return engine_->apply_prepared(snapshot);
+  (void)snapshot;
   ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(EngineCall::kApply));
   return answer.number == kNotPrepared ? Applied() : Applied(answer.number);
 }
@@ -316,38 +309,18 @@ Result<std::optional<uint64_t>> TracedEngine::apply_prepared(
 Status TracedEngine::restore_state(const Blob& state) {
   ASSIGN_OR_RETURN(const auto unfinished, read_state<UnfinishedSequences>(state));
   (void)unfinished;
-  return engine_ == nullptr ? ok() : engine_->restore_state(state);
-}
-
-void TracedEngine::set_paused(bool is_paused) {
-  if (!is_replaying()) engine_->set_paused(is_paused);
-}
-
-void TracedEngine::show_holders(const std::vector<EngineHolder>& holders) {
-  if (!is_replaying()) engine_->show_holders(holders);
-}
-
-/// The manifest does not change during a run, so it is not recorded.
-WeightManifest TracedEngine::manifest() const {
-  return engine_ == nullptr ? WeightManifest() : engine_->manifest();
+  return ok();
 }
 
 EngineState TracedEngine::state() const {
-  if (!is_replaying()) return engine_->state();
   const auto answer = calls_->take(EngineCall::kState);
   return answer.ok() ? state_of(*answer) : EngineState();
 }
 
 int32_t TracedEngine::max_sequence_tokens() const {
-  if (!is_replaying()) return engine_->max_sequence_tokens();
   const auto answer = calls_->take(EngineCall::kLongest);
   return answer.ok() ? static_cast<int32_t>(answer->number) : 0;
 }
-
-Status TracedEngine::step() { return is_replaying() ? ok() : engine_->step(); }
-bool TracedEngine::has_work() const { return !is_replaying() && engine_->has_work(); }
-Duration TracedEngine::take_cost() { return is_replaying() ? Duration() : engine_->take_cost(); }
-std::string TracedEngine::describe() const { return engine_ == nullptr ? "" : engine_->describe(); }
 
 bool is_failed_engine_answer(std::span<const std::byte> note) {
   const auto payload = decode_message(message_type<EngineAnswer>(), note);

@@ -8,6 +8,7 @@
 #include "runtime/backends/backends.h"
 #include "runtime/replay/checked_engine.h"
 #include "runtime/replay/replayed_channel.h"
+#include "runtime/replay/replayed_engine.h"
 #include "runtime/replay/resuming_engine.h"
 #include "runtime/replay/resuming_learner.h"
 #include "runtime/replay/traced_engine.h"
@@ -199,6 +200,10 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.weights_from = [channel_of](const KeyedVersion& version) {
         return weights_from(**channel_of, version);
       };
+      setup.on_resume = [&recovery, owner, index](EngineResume resume) {
+        resume.resource = index;
+        recovery.engine_resumed(owner, resume);
+      };
       return std::shared_ptr<Resource>(make_resuming_engine(std::move(setup)));
     }
     if (auto learner = std::dynamic_pointer_cast<Learner>(*made)) {
@@ -273,6 +278,57 @@ std::shared_ptr<Resource> checked_engine(std::shared_ptr<Engine> made, const Pla
   return make_checked_engine(std::move(setup));
 }
 
+/// A channel of a replay at full depth.
+struct ReplayedChannel {
+  std::shared_ptr<WeightChannel> weights;  // fetch() takes no answer from the record
+  std::shared_ptr<WeightChannel> replayed;
+};
+/// By index of their resource.
+using ReplayedChannels = std::map<int32_t, ReplayedChannel>;
+
+/// Weights that an engine had when the recorded run was resumed. Its group's channels have them:
+/// a step waits until its versions are published.
+Result<std::shared_ptr<const WeightSnapshot>> weights_in(const ReplayedChannels& channels,
+                                                         const Plan& plan, GroupId owner,
+                                                         const KeyedVersion& version) {
+  std::vector<const ReplayedChannel*> used;
+  for (const InstanceId instance : plan.group(owner).instances)
+    for (const int32_t resource : plan.instance(instance).resources)
+      if (const auto channel = channels.find(resource); channel != channels.end())
+        used.push_back(&channel->second);
+  Result<std::shared_ptr<const WeightSnapshot>> fetched =
+      error(Code::kNotFound, "an engine without a weight channel had weights of {}", version);
+  for (const ReplayedChannel* channel : used) {
+    (void)channel->replayed->wait_for(version.key, version.version, kPublishMax);
+    fetched = channel->weights->fetch(version.key, version.version);
+    if (fetched.ok()) break;
+  }
+  return fetched;
+}
+
+/// The real engine; it is made anew where the record says so.
+Result<std::shared_ptr<Engine>> replayed_engine(const ResourceFactory& make, const Plan& plan,
+                                                int32_t index,
+                                                std::shared_ptr<const ReplayedChannels> channels,
+                                                ReplayedAnswers& answers) {
+  const GroupId owner = owner_of(plan, index);
+  ReplayedEngineSetup setup;
+  setup.make = [make, &plan, index]() -> Result<std::shared_ptr<Engine>> {
+    ASSIGN_OR_RETURN(auto made, make(plan, index));
+    auto engine = std::dynamic_pointer_cast<Engine>(made);
+    CHECK(engine != nullptr, "a resource is not of its kind");
+    return engine;
+  };
+  setup.next_resume = [&answers, owner, index] { return answers.next_engine_resume(owner, index); };
+  setup.weights = [channels = std::move(channels), &plan, owner](const KeyedVersion& version) {
+    return weights_in(*channels, plan, owner, version);
+  };
+  setup.on_divergence = [&answers, owner](std::string what) {
+    answers.diverged(owner, std::move(what));
+  };
+  return make_replayed_engine(std::move(setup));
+}
+
 struct LearnerChoice {
   std::vector<RecoveryPoint> points;  // by tenant slot
   bool is_checked = false;            // its steps are compared one by one with the record
@@ -287,7 +343,7 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
   const bool is_exact = tolerance_of(*setup.plan).is_exact();
   if (!is_exact && depth != ReplayDepth::kControl) setup.near = std::make_shared<ToleranceCounts>();
   setup.factory = [make = std::move(make), depth, published, learners = std::move(learners),
-                   is_exact, near = setup.near](
+                   is_exact, near = setup.near, channels = std::make_shared<ReplayedChannels>()](
                       const Plan& plan, int32_t index,
                       ReplayedAnswers& answers) -> Result<std::shared_ptr<Resource>> {
     const GroupId owner = owner_of(plan, index);
@@ -303,27 +359,32 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
         channel.published = [published, index](const KeyedVersion& version) {
           published->add(index, version);
         };
-      return std::shared_ptr<Resource>(make_replayed_channel(std::move(channel)));
+      const auto weights = channel.channel;
+      auto replayed = make_replayed_channel(std::move(channel));
+      (*channels)[index] = {weights, replayed};
+      return std::shared_ptr<Resource>(std::move(replayed));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
       return std::shared_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
-      return std::shared_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
+      return std::shared_ptr<Resource>(std::make_unique<TracedEngine>(next));
     // Nothing outside is asked again, at any depth.
     if (kind == Outside::kResourceKind)
       return std::shared_ptr<Resource>(make_replayed_outside(next));
+    // Skips the recorded answers of a real resource. Otherwise a channel would read them as its
+    // own.
+    const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
+    if (kind == Engine::kResourceKind) {
+      ASSIGN_OR_RETURN(auto engine, replayed_engine(make, plan, index, channels, answers));
+      if (!is_exact) return checked_engine(std::move(engine), plan, owner, answers, near);
+      return traced(std::move(engine), skip);
+    }
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (learners.is_checked || !is_exact)
       if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
         return comparing_learner(std::move(learner), plan, owner, answers, learners.points, near,
                                  learners.writes_files);
-    if (!is_exact)
-      if (auto engine = std::dynamic_pointer_cast<Engine>(*made))
-        return checked_engine(std::move(engine), plan, owner, answers, near);
-    // Skips the recorded answers of a real resource. Otherwise a channel would read them as its
-    // own.
-    const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
     return traced(std::move(*made), skip);
   };
 }

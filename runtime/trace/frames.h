@@ -150,6 +150,7 @@ enum class NoteKind : uint16_t {
   kError = 3,  // u8 code, text: the handler's error
   kResource = 4,  // an answer of a resource: bytes as its recording wrapper wrote them (msgpack)
   kCommand = 5,   // a command (command_note.h)
+  kEngineResume = 6,  // an engine continued anew: bytes as its owner wrote them (msgpack)
 };
 
 /// TraceFrameHeader::count = NoteKind. Then the bytes.

@@ -106,7 +106,7 @@ TEST_F(JudgedRun, AKilledRunContinuesFromItsRecord) {
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("messages as recorded; the run is live"));
   EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
-  expect_replays({"control", "learner"});
+  expect_replays({"control", "full"});
 }
 
 }  // namespace

@@ -194,10 +194,12 @@ TEST(ARecoveredRun, IsOneRecordHoweverOftenItWasKilled) {
   EXPECT_EQ(verify.code, 0) << verify.out;
   EXPECT_THAT(verify.out, HasSubstr("sound: 4 starts"));
   EXPECT_THAT(verify.out, HasSubstr("the run went on from its saved state"));
-  // The learner of all four starts, read as one, computes the same again.
-  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "learner"});
-  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
-  EXPECT_THAT(replay.out, HasSubstr("identical"));
+  // Engines and learner of all four starts, read as one, compute the same again.
+  for (const char* depth : {"learner", "full"}) {
+    const auto replay = run_graph_program({"replay", folder.string(), "--depth", depth});
+    EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+    EXPECT_THAT(replay.out, HasSubstr("identical"));
+  }
   // From the saved states of every start.
   const size_t last = num_lines(folder / "metrics.jsonl");
   for (const std::string& from :

@@ -6,10 +6,9 @@
 
 #include <algorithm>
 #include <deque>
-#include <set>
 
-#include "kernels/weights/snapshot.h"
 #include "runtime/replay/traced_engine.h"
+#include "tests/replay/fake_engine.h"
 
 namespace primerl {
 namespace {
@@ -17,84 +16,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-/// Returns what the test sets and remembers its calls.
-class FakeEngine final : public Engine {
- public:
-  Status submit(SequenceRequest request) override {
-    if (refused.contains(request.id.value))
-      return error(Code::kInvalid, "sequence {} is too long", request.id.value);
-    if (waiting.size() >= room) return error(Code::kExhausted, "{} sequences wait", room);
-    waiting.push_back(request.id.value);
-    calls.push_back(fmt::format("submit {}", request.id.value));
-    return ok();
-  }
-  Status take_over(SequenceId id) override {
-    calls.push_back(fmt::format("take_over {}", id.value));
-    return take_over_fault;
-  }
-  void abort(SequenceId id) override { calls.push_back(fmt::format("abort {}", id.value)); }
-  void expire(SequenceId id) override { calls.push_back(fmt::format("expire {}", id.value)); }
-  std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
-  std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
-  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
-    const uint32_t tenant = snapshot.key.tenant.value;
-    calls.push_back(fmt::format("apply {}{}", snapshot.version.value,
-                                tenant == 0 ? "" : fmt::format(" of tenant {}", tenant)));
-    if (!apply_fault.ok()) return apply_fault.error();
-    return snapshot.tensors.size();
-  }
-  EngineState state() const override {
-    EngineState state;
-    state.num_waiting = static_cast<int32_t>(waiting.size());
-    state.versions = versions;
-    return state;
-  }
-  int32_t max_sequence_tokens() const override { return longest; }
-  Status step() override {
-    calls.push_back("step");
-    return ok();
-  }
-  bool has_work() const override { return !is_paused && !waiting.empty(); }
-  void set_paused(bool paused) override { is_paused = paused; }
-
-  /// Completes the prompt of a waiting sequence.
-  void complete(uint64_t id) {
-    std::erase(waiting, id);
-    prefilled.push_back({SequenceId(id), 3});
-  }
-  void finish(uint64_t id) {
-    FinishEvent event;
-    event.id = SequenceId(id);
-    event.tokens = {7};
-    finished.push_back(event);
-  }
-
-  std::vector<uint64_t> waiting;
-  bool is_paused = false;
-  size_t room = 100;
-  std::set<uint64_t> refused;
-  Status apply_fault, take_over_fault;
-  int32_t longest = 64;
-  std::vector<PrefillEvent> prefilled;
-  std::vector<FinishEvent> finished;
-  std::vector<std::string> calls;
-  VersionsByKey versions;
-};
-
-std::vector<uint64_t> ids(const std::vector<PrefillEvent>& events) {
-  std::vector<uint64_t> ids;
-  for (const auto& event : events) ids.push_back(event.id.value);
-  return ids;
-}
-
-std::vector<std::string> ends(const std::vector<FinishEvent>& events) {
-  std::vector<std::string> ends;
-  for (const auto& event : events)
-    ends.push_back(fmt::format("{} {}{}{}", event.id.value, to_string(event.reason),
-                               event.detail.empty() ? "" : ": ", event.detail));
-  return ends;
-}
 
 class ResumingEngine : public ::testing::Test {
  protected:
@@ -107,21 +28,22 @@ class ResumingEngine : public ::testing::Test {
     recording_ = std::move(recording);
     auto real = std::make_unique<FakeEngine>();
     real_ = real.get();
-    engine_ = make_resuming_engine({.engine = std::move(real),
-                                    .next = [this]() -> const std::vector<std::byte>* {
-                                      if (tape_.empty()) return nullptr;
-                                      answer_ = std::move(tape_.front());
-                                      tape_.pop_front();
-                                      return &answer_;
-                                    },
-                                    .is_live = [this] { return is_live_; },
-                                    .weights_from = [this](const KeyedVersion& asked)
-                                        -> Result<std::shared_ptr<const WeightSnapshot>> {
-                                      asked_versions_.push_back(asked.version.value);
-                                      if (!weights_)
-                                        return error(Code::kNotFound, "{} was retired", asked);
-                                      return weights_;
-                                    }});
+    engine_ = make_resuming_engine(
+        {.engine = std::move(real),
+         .next = [this]() -> const std::vector<std::byte>* {
+           if (tape_.empty()) return nullptr;
+           answer_ = std::move(tape_.front());
+           tape_.pop_front();
+           return &answer_;
+         },
+         .is_live = [this] { return is_live_; },
+         .weights_from =
+             [this](const KeyedVersion& asked) -> Result<std::shared_ptr<const WeightSnapshot>> {
+           asked_versions_.push_back(asked.version.value);
+           if (!weights_) return error(Code::kNotFound, "{} was retired", asked);
+           return weights_;
+         },
+         .on_resume = [this](EngineResume resume) { resumes_.push_back(std::move(resume)); }});
   }
 
   /// Makes the same calls in the recorded run, where `world` is the engine, and in the run that
@@ -133,12 +55,7 @@ class ResumingEngine : public ::testing::Test {
     EXPECT_TRUE(tape_.empty()) << "the record was not used up";
   }
 
-  static SequenceRequest request(uint64_t id) {
-    SequenceRequest request;
-    request.id = SequenceId(id);
-    request.prompt_tokens = {1, 2, 3};
-    return request;
-  }
+  static SequenceRequest request(uint64_t id) { return sequence_request(id); }
 
   /// Sequence 1 is decoding, 2 has a complete prompt, 3 and 4 wait; submitted out of order.
   void put_four_in_flight() {
@@ -166,6 +83,7 @@ class ResumingEngine : public ::testing::Test {
   bool is_live_ = false;
   std::shared_ptr<const WeightSnapshot> weights_;
   std::vector<int64_t> asked_versions_;
+  std::vector<EngineResume> resumes_;
 };
 
 TEST_F(ResumingEngine, GivesBackKeptSetsOfAnySizeFromTheRecord) {
@@ -397,13 +315,6 @@ TEST_F(ResumingEngine, CancelsWhatWasRefusedAndThenAborted) {
   EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("2 cancelled"));
 }
 
-WeightSnapshot snapshot_of(int64_t version, size_t num_tensors) {
-  WeightSnapshot snapshot;
-  snapshot.version = PolicyVersion(version);
-  snapshot.tensors.resize(num_tensors);
-  return snapshot;
-}
-
 TEST_F(ResumingEngine, HasTheNewestWeightsBeforeAnythingIsSubmitted) {
   put_four_in_flight();
   in_both([](Engine& engine, FakeEngine*) {
@@ -430,6 +341,29 @@ TEST_F(ResumingEngine, AsksForWeightsWhoseTensorsAreUnknown) {
   EXPECT_THAT(real_->calls, ElementsAre("apply 8", "step"));
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(asked_versions_, ElementsAre(7)) << "once";
+}
+
+/// Whatever the first call is, the real engine answers it, and the record gets the note.
+TEST_F(ResumingEngine, AnswersTheFirstCallAfterTheResume) {
+  put_four_in_flight();
+  in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
+  weights_ = std::make_shared<WeightSnapshot>(snapshot_of(8, 5));
+  EXPECT_THAT(resumes_, IsEmpty());
+  resume();
+  EXPECT_EQ(engine_->state().num_waiting, 4);
+  EXPECT_EQ(engine_->max_sequence_tokens(), 64);
+  EXPECT_TRUE(engine_->step().ok());
+  ASSERT_THAT(resumes_, testing::SizeIs(1));
+  EXPECT_EQ(resumes_[0].num_sequences, 4U);
+  EXPECT_EQ(resumes_[0].versions.of({TenantSlot(0)}), PolicyVersion(8))
+      << "version 7 could not be made again";
+}
+
+TEST_F(ResumingEngine, AnswersHowLongASequenceMayBeInTheFirstCall) {
+  put_four_in_flight();
+  resume();
+  EXPECT_EQ(engine_->max_sequence_tokens(), 64);
+  EXPECT_THAT(resumes_, testing::SizeIs(1));
 }
 
 TEST_F(ResumingEngine, HasTheNewestWeightsOfEveryTenant) {

@@ -186,9 +186,9 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
       ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
       num_shared_again += again.num_shared;
       // When the run resumed, no tenant was in the queue any more: that is part of its record.
-      ASSERT_EQ(
-          differences_of(replay_tenants(plan, resumed, ReplayDepth::kLearner, std::nullopt, 1)), "")
-          << "killed after " << num_steps << " steps";
+      for (const ReplayDepth depth : {ReplayDepth::kFull, ReplayDepth::kLearner})
+        ASSERT_EQ(differences_of(replay_tenants(plan, resumed, depth, std::nullopt, 1)), "")
+            << "killed after " << num_steps << " steps";
     }
   }
   // Of 12 * 5 * 5 steps, and of four times as many.

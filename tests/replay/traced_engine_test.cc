@@ -60,7 +60,7 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
       engine_recorder([&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); }));
   EXPECT_EQ(recording.take_finished().size(), ends.size());
   std::vector<std::byte> answer;
-  TracedEngine repeating(nullptr, [&]() -> const std::vector<std::byte>* {
+  TracedEngine repeating([&]() -> const std::vector<std::byte>* {
     if (tape.empty()) return nullptr;
     answer = std::move(tape.front());
     tape.pop_front();
@@ -91,7 +91,7 @@ TEST(TracedEngine, RepeatsHowOftenAnUpdateWasNotPreparedYet) {
   for (const std::optional<uint64_t> expected : {std::optional<uint64_t>(), {}, {3}})
     EXPECT_EQ(is_applied(recording), expected);
   std::vector<std::byte> answer;
-  TracedEngine repeating(nullptr, [&]() -> const std::vector<std::byte>* {
+  TracedEngine repeating([&]() -> const std::vector<std::byte>* {
     answer = std::move(tape.front());
     tape.pop_front();
     return &answer;

@@ -147,6 +147,7 @@ uint64_t Recorder::write_notes(const StepRecord& record) {
   auto& answers = scratch_[record.group.index()].answers;
   for (const auto& answer : answers) note(NoteKind::kResource, answer);
   answers.clear();
+  for (const auto& resume : record.engine_resumes) note(NoteKind::kEngineResume, resume);
   return count;
 }
 

@@ -2,12 +2,12 @@
 /// of a recorded run.
 ///
 /// Per step it writes, in this order: the step's notes (answers of room(), a stop request, the
-/// error, answers of resources); payloads; the delivery. An emission's payload is written if its
-/// edge has record = "payload" and stays in the process. The input's payload is written if its edge
-/// has "input", or has "payload" and comes from another process. A step is in the trace once its
-/// delivery is: notes and payloads without a delivery belong to an incomplete step. All of it is
-/// written before the step's messages are shipped. So if a message's receipt is in a trace, its
-/// emission is too.
+/// error, answers of resources, engines of a resumed run that answer first); payloads; the
+/// delivery. An emission's payload is written if its edge has record = "payload" and stays in the
+/// process. The input's payload is written if its edge has "input", or has "payload" and comes from
+/// another process. A step is in the trace once its delivery is: notes and payloads without a
+/// delivery belong to an incomplete step. All of it is written before the step's messages are
+/// shipped. So if a message's receipt is in a trace, its emission is too.
 ///
 /// Threads: on_start(), on_step() and add_answer() on the thread of their group, for different
 /// groups concurrently; the rest from one thread.
