@@ -133,6 +133,19 @@ void fill_top(std::span<const float> logits, float inverse_temperature, float lo
   }
 }
 
+/// The index, from 1, of token `chosen` in the order of fill_top(); 0 if nothing asks for it.
+int32_t rank_of(std::span<const float> logits, float inverse_temperature, float log_normalizer,
+                size_t chosen, std::span<const TokenLogprob> top) {
+  if (top.empty()) return 0;
+  const float own = logits[chosen] * inverse_temperature - log_normalizer;
+  int32_t rank = 1;
+  for (const float logit : logits.first(chosen))
+    rank += logit * inverse_temperature - log_normalizer >= own ? 1 : 0;
+  for (const float logit : logits.subspan(chosen + 1))
+    rank += logit * inverse_temperature - log_normalizer > own ? 1 : 0;
+  return rank;
+}
+
 /// Allocates the entries that fill_top() writes.
 std::span<TokenLogprob> make_top(const SamplingParams& params, std::vector<TokenLogprob>* top) {
   if (top == nullptr || params.num_top_logprobs == 0) return {};
@@ -159,7 +172,9 @@ SampledToken Sampler::most_likely(std::span<const float> logits, std::span<Token
   const auto best = std::find(logits.begin(), logits.end(), stats.largest);
   if (best == logits.end()) return {0, std::numeric_limits<float>::quiet_NaN()};
   fill_top(logits, 1, stats.log_normalizer, {}, top);
-  return {static_cast<int32_t>(best - logits.begin()), *best - stats.log_normalizer};
+  // Nothing is likelier, and it has the lowest id among equals.
+  return {static_cast<int32_t>(best - logits.begin()), *best - stats.log_normalizer,
+          top.empty() ? 0 : 1};
 }
 
 SampledToken Sampler::sample(std::span<const float> logits, const SamplingParams& params,
@@ -193,7 +208,8 @@ SampledToken Sampler::sample_by(float inverse, std::span<const float> logits,
     if (kept != nullptr && is_truncated) append_all_kept(1, *kept);
     const size_t chosen = draw(weights_, uniform, sums_);
     fill_top(logits, inverse, stats.log_normalizer, {}, likeliest);
-    return {static_cast<int32_t>(chosen), logits[chosen] * inverse - stats.log_normalizer};
+    return {static_cast<int32_t>(chosen), logits[chosen] * inverse - stats.log_normalizer,
+            rank_of(logits, inverse, stats.log_normalizer, chosen, likeliest)};
   }
   const std::span<const int32_t> ids(kept_.ids.data(), kept_.count);
   if (kept != nullptr) append_kept(ids, vocab_size, *kept);
@@ -205,7 +221,8 @@ SampledToken Sampler::sample_by(float inverse, std::span<const float> logits,
                         .logits = logits_.data(),
                         .weights = nullptr});
   fill_top(logits_, inverse, stats.log_normalizer, ids, likeliest);
-  return {ids[chosen], logits_[chosen] * inverse - stats.log_normalizer};
+  return {ids[chosen], logits_[chosen] * inverse - stats.log_normalizer,
+          rank_of(logits_, inverse, stats.log_normalizer, chosen, likeliest)};
 }
 
 void Sampler::select(const SamplingParams& params) {

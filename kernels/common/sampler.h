@@ -12,8 +12,8 @@
 /// tokens by rising id until their mass exceeds sampling_uniform(seed, index) of the total; a token
 /// of weight 0 is not kept. The log-probability is the softmax over only the logits of the kept
 /// tokens, by rising id: exactly what a learner computes from the same set. The top
-/// log-probabilities are computed in the same way. A row with NaN or +infinity gives
-/// log-probability NaN, and no top ones. A logit of -infinity is never sampled.
+/// log-probabilities and the rank are computed in the same way, only if asked for. A row with NaN
+/// or +infinity gives log-probability NaN, and no top ones. A logit of -infinity is never sampled.
 ///
 /// Nothing is sorted: the threshold of top_k or top_p is found by its bits, ten at a time, among
 /// the candidate tokens.
@@ -31,6 +31,7 @@ namespace primerl {
 struct SampledToken {
   int32_t token = 0;
   float logprob = 0;  // natural log, of the processed distribution
+  int32_t rank = 0;   // as in FinishEvent::ranks; 0 if there are no top log-probabilities
 };
 
 /// Tokens that may be sampled, by rising id, with their weights: the first `count` of each array.

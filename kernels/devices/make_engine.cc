@@ -31,6 +31,10 @@ Status check_options(const EngineOptions& options) {
   if (options.max_adapter_rank < 1 || options.max_adapter_rank > kAdapterRankMax)
     return error(Code::kInvalid, "max_adapter_rank is {}, it must be 1 to {}",
                  options.max_adapter_rank, kAdapterRankMax);
+  if (options.routed_experts && options.device != "cpu")
+    return error(Code::kUnavailable, "routed_experts is true, and an engine on '{}' keeps none",
+                 options.device)
+        .note("only engines on the CPU report the experts of tokens");
   if (options.max_sequence_tokens < 0 || options.threads < 0 || options.max_prefill_tokens < 0)
     return error(Code::kInvalid,
                  "max_sequence_tokens {}, max_prefill_tokens {} and threads {} must be 0 or above",
@@ -40,6 +44,9 @@ Status check_options(const EngineOptions& options) {
 
 Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) {
   RETURN_IF_ERROR(check_options(options));
+  if (options.routed_experts && !config.moe)
+    return error(Code::kInvalid, "routed_experts is true, and the model '{}' has no experts",
+                 config.model_type);
   RETURN_IF_ERROR(check_engine_setup(options, config));
   if (options.max_sequence_tokens == 0) options.max_sequence_tokens = config.max_positions;
   return options;

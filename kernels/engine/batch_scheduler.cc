@@ -193,7 +193,7 @@ bool BatchScheduler::plan_ahead(StepPlan& plan) {
   return true;
 }
 
-void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
+void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob, int32_t rank) {
   if (sequence.has_finished) return;
   const auto index = static_cast<int32_t>(sequence.tokens.size());
   const PolicyVersion version = table_->versions.of(sequence.request.key());
@@ -208,6 +208,7 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
     table_->blocks.publish(sequence.blocks, sequence.chain, sequence, sequence.size());
   sequence.tokens.push_back(token);
   sequence.logprobs.push_back(logprob);
+  if (rank > 0) sequence.ranks.push_back(rank);
   if (sequence.processor != nullptr) sequence.processor->take(token);
   if (sequence.spans.empty() || sequence.spans.back().version != version)
     sequence.spans.push_back({version, index, index});
@@ -319,6 +320,8 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   event.spans = std::move(sequence.spans);
   event.kept = Blob(std::move(sequence.kept));
   event.top_logprobs = std::move(sequence.top_logprobs);
+  event.ranks = std::move(sequence.ranks);
+  event.routed = std::move(sequence.routed);
   event.prompt_logprobs = std::move(sequence.prompt_logprobs);
   event.num_cached_tokens = sequence.num_cached_tokens;
   const auto found = table_->sequences.find(event.id.value);

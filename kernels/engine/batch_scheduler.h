@@ -90,8 +90,8 @@ class BatchScheduler {
   /// Accepts one sampled token of a plan; its kept set and top log-probabilities were appended to
   /// the sequence. If the kept sets exceed kKeptBytesMax, the sequence ends as refused. If the
   /// log-probability is not finite, it ends as failed, without this token. The token of a sequence
-  /// that has left is dropped.
-  void accept(Sequence& sequence, int32_t token, float logprob);
+  /// that has left is dropped. `rank`: FinishEvent::ranks; 0 without top log-probabilities.
+  void accept(Sequence& sequence, int32_t token, float logprob, int32_t rank = 0);
   void accept(const StepPlan::Score& score, float logprob) {
     score.prefill->prompt_logprobs.push_back(logprob);
   }

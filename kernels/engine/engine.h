@@ -29,6 +29,7 @@
 #include "graph/base/resource.h"
 #include "kernels/engine/finish.h"
 #include "kernels/engine/kv_events.h"
+#include "kernels/engine/routed_experts.h"
 #include "kernels/engine/sampling_params.h"
 #include "kernels/weights/manifest.h"
 #include "kernels/weights/weights_key.h"
@@ -90,10 +91,16 @@ struct FinishEvent {
   /// greatest first; among equals, the lower id first. If fewer tokens can be sampled, the rest are
   /// {-1, -infinity}.
   std::vector<TokenLogprob> top_logprobs;
+  /// [num_new_tokens] if num_top_logprobs > 0: each sampled token's index in that order, from 1,
+  /// among all tokens that could be sampled.
+  std::vector<int32_t> ranks;
   /// [num_prompt_tokens - 1] if prompt_logprobs is set: of every token but the first.
   std::vector<float> prompt_logprobs;
+  /// From routed_experts_start on, of all tokens but the last, if the request asks for them and the
+  /// engine keeps them (EngineOptions::routed_experts).
+  RoutedExperts routed;
 
-  /// All fields but `kept` and the last two, which may be larger than a message.
+  /// All fields but `kept` and the last four, which may be larger than a message.
   template <class F>
   static void fields(F& f) {
     f("id", &FinishEvent::id)("reason", &FinishEvent::reason)(

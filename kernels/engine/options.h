@@ -33,6 +33,8 @@ struct EngineOptions {
   int32_t max_adapter_rank = 64;       // only with adapter_slots
   int64_t kv_events_bytes_max = 0;     // size limit of the file of prefix cache events; 0 = no
                                        // events
+  bool routed_experts = false;         // of a mixture: keep the experts of each token, for requests
+                                       // that ask for them
   EngineDebugOptions debug = {};
   std::string device = "cpu";  // device of its process, set by the plan
   /// CPU only: two sets of the replaceable weights, one in use while the next version fills the

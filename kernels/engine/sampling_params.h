@@ -72,6 +72,8 @@ struct SamplingParams {
   int32_t num_top_logprobs = 0;  // number of likeliest tokens to return beside each sampled one
   bool prompt_logprobs = false;  // also return those of the prompt's tokens, each given the tokens
                                  // before it
+  int32_t routed_experts_start = -1;  // also return the experts of the tokens from this position
+                                      // on, if the engine keeps them; -1: no
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 
@@ -83,7 +85,7 @@ struct SamplingParams {
         "stop", &S::stop)("min_tokens", &S::min_tokens)("logit_bias", &S::logit_bias)(
         "repetition_penalty", &S::repetition_penalty)("frequency_penalty", &S::frequency_penalty)(
         "presence_penalty", &S::presence_penalty)("num_top_logprobs", &S::num_top_logprobs)(
-        "prompt_logprobs", &S::prompt_logprobs);
+        "prompt_logprobs", &S::prompt_logprobs)("routed_experts_start", &S::routed_experts_start);
   }
 };
 

@@ -61,8 +61,10 @@ struct Sequence {
   std::vector<VersionSpan> spans;
   std::vector<std::byte> kept;             // kept_sets.h; the sampler appends
   std::vector<TokenLogprob> top_logprobs;  // likewise
+  std::vector<int32_t> ranks;              // of the tokens; empty without top_logprobs
   std::vector<float> prompt_logprobs;
-  std::string detail;  // the reason, when refused or failed
+  RoutedExperts routed;  // the engine fills it when the sequence has ended
+  std::string detail;    // the reason, when refused or failed
 
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request.prompt_tokens.size()); }
   /// Prompt and generated tokens.

@@ -150,6 +150,14 @@ std::string_view stage_name(const StageSpec& stage) {
   return std::holds_alternative<MlpSpec>(stage) ? "mlp" : "moe";
 }
 
+int32_t num_mixtures(const ModelConfig& config) {
+  int32_t count = 0;
+  for (const LayerSpec& layer : config.layers)
+    for (const StageSpec& stage : layer.stages)
+      count += std::holds_alternative<MoeSpec>(stage) ? 1 : 0;
+  return count;
+}
+
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder) {
   const auto file = folder / "config.json";
   ASSIGN_OR_RETURN(const auto text, read_text_file(file, kConfigBytesMax));

@@ -96,6 +96,9 @@ struct ModelConfig {
 /// Reads config.json (and the eos ids of generation_config.json). Errors name the file and the key.
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder);
 
+/// Number of layers with a mixture of experts.
+int32_t num_mixtures(const ModelConfig& config);
+
 /// Identifies a model by the content of its config.json, not of its weights: 64 hex digits.
 std::string fingerprint(const ModelConfig& config);
 

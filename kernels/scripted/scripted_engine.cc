@@ -1,6 +1,8 @@
 #include "kernels/scripted/scripted_engine.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "graph/base/random.h"
@@ -13,7 +15,8 @@ namespace primerl {
 namespace {
 
 // The purpose of a random number; the third part of its key.
-constexpr uint64_t kLengthDraw = 1, kTokenDraw = 2, kLogprobDraw = 3, kKeptDraw = 4;
+constexpr uint64_t kLengthDraw = 1, kTokenDraw = 2, kLogprobDraw = 3, kKeptDraw = 4,
+                   kPromptDraw = 5;
 constexpr int32_t kKeptIds = 8;  // largest kept set, unless top_k is smaller
 
 class ScriptedEngine final : public Engine {
@@ -52,7 +55,10 @@ class ScriptedEngine final : public Engine {
   uint64_t key_of(const SequenceRequest& request) const;
   int32_t scripted_length(uint64_t key) const;
   void sample(Sequence& sequence);
-  void add_kept_set(Sequence& sequence, uint64_t key, int32_t token) const;
+  std::vector<int32_t> kept_ids(const Sequence& sequence, uint64_t key, int32_t token) const;
+  int32_t add_top(Sequence& sequence, const std::vector<int32_t>& kept, int32_t token,
+                  float logprob) const;
+  void score();
 
   const ScriptedEngineOptions options_;
   BatchScheduler scheduler_;
@@ -62,15 +68,13 @@ class ScriptedEngine final : public Engine {
   Duration cost_;
 };
 
-/// Tokens are made without logits, so options that change or report logits are refused.
+/// Tokens are made without logits, so options that change logits are refused.
 Status check_without_logits(const SamplingParams& sampling) {
   std::string_view name;
   if (!sampling.logit_bias.empty()) name = "logit_bias";
   if (sampling.repetition_penalty != 1) name = "repetition_penalty";
   if (sampling.frequency_penalty != 0) name = "frequency_penalty";
   if (sampling.presence_penalty != 0) name = "presence_penalty";
-  if (sampling.num_top_logprobs > 0) name = "num_top_logprobs";
-  if (sampling.prompt_logprobs) name = "prompt_logprobs";
   if (name.empty()) return ok();
   return error(Code::kUnavailable, "the scripted engine has no {}", name)
       .note("it has no logits; use an engine with a model");
@@ -162,6 +166,7 @@ Status ScriptedEngine::step() {
       plan_.samples, [](const auto& sample) { return sample.sequence->prefill == nullptr; });
   cost_ += options_.step_cost + options_.decode_token_cost * num_decoded +
            options_.prefill_token_cost * (plan_.rows.num_rows() - num_decoded);
+  score();
   for (const auto& each : plan_.samples) sample(*each.sequence);
   scheduler_.finish_step();
   return ok();
@@ -181,13 +186,61 @@ void ScriptedEngine::sample(Sequence& sequence) {
       may_end && !sampling.ignore_eos && static_cast<int64_t>(position) + 1 >= scripted_length(key);
   if (is_last_scripted) token = options_.eos_id;
   const double surprise = sampling_uniform(mix(key, kLogprobDraw), position);
-  if (has_kept_sets(sampling)) add_kept_set(sequence, key, token);
-  scheduler_.accept(sequence, token,
-                    static_cast<float>(-0.01 - 3 * surprise * surprise + options_.logprob_shift));
+  std::vector<int32_t> kept;
+  if (has_kept_sets(sampling)) {
+    kept = kept_ids(sequence, key, token);
+    append_kept(kept, options_.vocab_size, sequence.kept);
+  }
+  const auto logprob = static_cast<float>(-0.01 - 3 * surprise * surprise + options_.logprob_shift);
+  scheduler_.accept(sequence, token, logprob, add_top(sequence, kept, token, logprob));
 }
 
-/// Adds a few ids around the token to the kept set; the random key and top_k decide how many.
-void ScriptedEngine::add_kept_set(Sequence& sequence, uint64_t key, int32_t token) const {
+/// Each token of a prompt has a log-probability that follows from the token and its position.
+void ScriptedEngine::score() {
+  for (const StepPlan::Score& each : plan_.scores) {
+    const uint64_t key = mix(options_.seed, static_cast<uint64_t>(each.token));
+    const double surprise =
+        sampling_uniform(mix(key, kPromptDraw), each.prefill->prompt_logprobs.size());
+    scheduler_.accept(each, static_cast<float>(-0.01 - 3 * surprise * surprise));
+  }
+}
+
+/// The tokens after the sampled one share what it leaves of the probability: half of it, a quarter,
+/// and so on. The most likely token is sampled if sampling is greedy. Without top log-probabilities
+/// the rank is 0.
+int32_t ScriptedEngine::add_top(Sequence& sequence, const std::vector<int32_t>& kept, int32_t token,
+                                float logprob) const {
+  const SamplingParams& sampling = sequence.request.sampling;
+  const auto count = static_cast<size_t>(sampling.num_top_logprobs);
+  if (count == 0) return 0;
+  const double own = std::min(std::exp(static_cast<double>(logprob)), 1.0);
+  double rest = std::max(1 - own, 1e-9);
+  if (sampling.temperature == 0) rest = std::min(rest, own);
+  std::vector<TokenLogprob> all = {{token, logprob}};
+  const auto add = [&](int32_t other) {
+    if (other != token && all.size() <= count)
+      all.push_back({other, static_cast<float>(std::log(rest *= 0.5))});
+  };
+  if (has_kept_sets(sampling)) {
+    std::ranges::for_each(kept, add);
+  } else {
+    const auto most = std::min<int64_t>(sampling.num_top_logprobs,
+                                        options_.vocab_size - options_.first_token - 1);
+    int32_t other = std::max(token, options_.first_token - 1);
+    for (int64_t i = 0; i < most; ++i) add(other = next_choice(other));
+  }
+  std::ranges::sort(all, [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+  });
+  const auto at = std::ranges::find(all, token, &TokenLogprob::token) - all.begin();
+  all.resize(count, {-1, -std::numeric_limits<float>::infinity()});
+  sequence.top_logprobs.insert(sequence.top_logprobs.end(), all.begin(), all.end());
+  return static_cast<int32_t>(at) + 1;
+}
+
+/// A few ids around the token; the random key and top_k decide how many.
+std::vector<int32_t> ScriptedEngine::kept_ids(const Sequence& sequence, uint64_t key,
+                                              int32_t token) const {
   const auto position = static_cast<uint64_t>(sequence.tokens.size());
   const SamplingParams& sampling = sequence.request.sampling;
   const int32_t most = sampling.top_k > 0 ? sampling.top_k : kKeptIds;
@@ -197,7 +250,7 @@ void ScriptedEngine::add_kept_set(Sequence& sequence, uint64_t key, int32_t toke
   const int32_t first = std::clamp(token - count / 2, 0, options_.vocab_size - count);
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < count; ++i) ids.push_back(first + i);
-  append_kept(ids, options_.vocab_size, sequence.kept);
+  return ids;
 }
 
 Result<uint64_t> ScriptedEngine::apply(const WeightSnapshot& snapshot) {

@@ -77,6 +77,11 @@ std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelC
                    2.0 * kBytes * config.num_layers() * static_cast<double>(options.kv_blocks) *
                        options.block_size * config.attention.num_kv_heads *
                        config.attention.head_dim});
+  if (options.routed_experts && config.moe)
+    parts.push_back({"experts of the tokens in them",
+                     static_cast<double>(options.kv_blocks) * options.block_size *
+                         num_mixtures(config) * config.moe->experts_per_token *
+                         (config.moe->num_experts > 256 ? 2 : 1)});
   const int64_t rows = std::max(options.max_batched_tokens, 1);
   const int64_t samples = std::min<int64_t>(rows, options.max_running);
   parts.push_back({fmt::format("activations of {} tokens, a step", rows),

@@ -131,6 +131,8 @@ OptionsOf<EngineOptions> torch_engine_options() {
              at_least(0) | unit("bytes"),
              "the largest size of this engine's file in kv_events/ of the run folder, which lists "
              "the events of its prefix cache; 0 = no events")
+      .field("routed_experts", &EngineOptions::routed_experts, any(),
+             "keeps the experts that a mixture chose, for replies of a gateway; on the CPU only")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
       .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
              "type of weights and KV; \"auto\": float32 on the CPU, which has no other, bfloat16 "

@@ -31,14 +31,18 @@ std::string_view to_string(EngineCall call) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-/// An end, and the number of its parts in separate answers: its kept sets, then these lists.
+/// An end, and the number of its parts in separate answers: its kept sets, its experts, then these
+/// lists.
 struct Finished : FinishEvent {
   uint64_t num_kept_bytes = 0;
+  uint64_t num_routed_bytes = 0;
+  std::vector<int32_t> routed_shape;  // start, layers, experts per token, is_wide
   uint64_t num_list_bytes = 0;
   template <class F>
   static void fields(F& f) {
     FinishEvent::fields(f);
-    f("num_kept_bytes", &Finished::num_kept_bytes)("num_list_bytes", &Finished::num_list_bytes);
+    f("num_kept_bytes", &Finished::num_kept_bytes)("num_routed_bytes", &Finished::num_routed_bytes)(
+        "routed_shape", &Finished::routed_shape)("num_list_bytes", &Finished::num_list_bytes);
   }
 };
 
@@ -48,11 +52,12 @@ struct LongLists {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<TokenLogprob> top;
+  std::vector<int32_t> ranks;
   std::vector<float> prompt;
   template <class F>
   static void fields(F& f) {
     f("tokens", &LongLists::tokens)("logprobs", &LongLists::logprobs)("top", &LongLists::top)(
-        "prompt", &LongLists::prompt);
+        "ranks", &LongLists::ranks)("prompt", &LongLists::prompt);
   }
 };
 
@@ -60,6 +65,7 @@ struct LongLists {
 Blob take_long_lists(FinishEvent& event) {
   LongLists lists;
   lists.top = std::exchange(event.top_logprobs, {});
+  lists.ranks = std::exchange(event.ranks, {});
   lists.prompt = std::exchange(event.prompt_logprobs, {});
   if (event.tokens.size() > kTokensInAnswerMax) {
     lists.tokens = std::exchange(event.tokens, {});
@@ -72,7 +78,7 @@ Blob take_long_lists(FinishEvent& event) {
 /// One call and its result; the members of other calls are empty.
 struct EngineAnswer {
   static constexpr std::string_view kName = "EngineAnswer";
-  static constexpr uint32_t kVersion = 5;
+  static constexpr uint32_t kVersion = 6;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
@@ -142,12 +148,20 @@ class EngineCalls : public TracedCalls<EngineAnswer, EngineCall> {
     keep(EngineCall::kFinished, std::move(count));
     for (const auto& event : events) {
       EngineAnswer answer;
-      Finished& finished = answer.finished.emplace_back(Finished{event});
+      Finished& finished = answer.finished.emplace_back();
+      static_cast<FinishEvent&>(finished) = event;
       const Blob lists = take_long_lists(finished);
       finished.num_kept_bytes = event.kept.size();
+      const Blob routed = std::exchange(finished.routed.bytes, {});
+      const RoutedExperts& shape = event.routed;
+      if (routed.size() > 0)
+        finished.routed_shape = {shape.start, shape.num_layers, shape.per_token,
+                                 shape.is_wide ? 1 : 0};
+      finished.num_routed_bytes = routed.size();
       finished.num_list_bytes = lists.size();
       keep(EngineCall::kFinished, std::move(answer));
       keep_pieces(event.kept);
+      keep_pieces(routed);
       keep_pieces(lists);
     }
   }
@@ -159,6 +173,13 @@ class EngineCalls : public TracedCalls<EngineAnswer, EngineCall> {
         for (const auto& each : answer->finished) {
           FinishEvent& event = events.emplace_back(each);
           event.kept = take_pieces(each.num_kept_bytes);
+          event.routed.bytes = take_pieces(each.num_routed_bytes);
+          if (const auto& shape = each.routed_shape; shape.size() == 4) {
+            event.routed.start = shape[0];
+            event.routed.num_layers = shape[1];
+            event.routed.per_token = shape[2];
+            event.routed.is_wide = shape[3] != 0;
+          }
           take_lists(each.num_list_bytes, event);
         }
     return events;
@@ -183,6 +204,7 @@ class EngineCalls : public TracedCalls<EngineAnswer, EngineCall> {
       event.logprobs = std::move(lists->logprobs);
     }
     event.top_logprobs = std::move(lists->top);
+    event.ranks = std::move(lists->ranks);
     event.prompt_logprobs = std::move(lists->prompt);
   }
   Blob take_pieces(uint64_t num_bytes) const {

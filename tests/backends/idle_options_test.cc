@@ -54,7 +54,8 @@ struct Effects {
 };
 const std::map<std::string, Effects> kEffects = {
     {"engine torch",
-     {kEngine + "dtype products debug.check_finite", "adapter_slots numerics kv_events_bytes_max"}},
+     {kEngine + "dtype products routed_experts debug.check_finite",
+      "adapter_slots numerics kv_events_bytes_max"}},
     {"engine scripted",
      {kEngine + "seed vocab_size first_token eos_id new_tokens_min new_tokens_max tail_fraction "
                 "refuse_every device_fault_file logprob_shift step_cost prefill_token_cost "

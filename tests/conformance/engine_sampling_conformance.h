@@ -1,5 +1,5 @@
-/// The guarantees of every Engine about options that change or report logits; an engine without
-/// logits must refuse them. Included by engine_conformance.h.
+/// The guarantees of every Engine about options that change logits or report log-probabilities; an
+/// engine without logits must refuse the former. Included by engine_conformance.h.
 #pragma once
 
 #include <algorithm>
@@ -53,9 +53,7 @@ TEST_P(EngineConformance, AnEngineWithoutLogitsRefusesWhatNeedsThemByName) {
        }},
       {"repetition_penalty", [](auto& sampling) { sampling.repetition_penalty = 1.2; }},
       {"frequency_penalty", [](auto& sampling) { sampling.frequency_penalty = 1; }},
-      {"presence_penalty", [](auto& sampling) { sampling.presence_penalty = 1; }},
-      {"num_top_logprobs", [](auto& sampling) { sampling.num_top_logprobs = 1; }},
-      {"prompt_logprobs", [](auto& sampling) { sampling.prompt_logprobs = true; }}};
+      {"presence_penalty", [](auto& sampling) { sampling.presence_penalty = 1; }}};
   uint64_t id = 0;
   for (const auto& [name, change] : all) {
     auto one = request(++id);
@@ -66,6 +64,54 @@ TEST_P(EngineConformance, AnEngineWithoutLogitsRefusesWhatNeedsThemByName) {
       EXPECT_THAT(submitted.error().text(), ::testing::HasSubstr(name));
     }
   }
+}
+
+TEST_P(EngineConformance, TopLogprobsAreSortedAndHaveTheSampledOnesOwnAtItsRank) {
+  auto engine = make();
+  for (const int32_t count : {1, 5, 20})
+    for (const int32_t top_k : {0, 3}) {
+      auto one = request(3, 20);
+      one.sampling.num_top_logprobs = count;
+      one.sampling.top_k = top_k;
+      const auto end = run_one(*engine, one);
+      const auto stride = static_cast<size_t>(count);
+      ASSERT_EQ(end.top_logprobs.size(), end.tokens.size() * stride);
+      ASSERT_EQ(end.ranks.size(), end.tokens.size());
+      for (size_t i = 0; i < end.tokens.size(); ++i) {
+        const auto* top = end.top_logprobs.data() + i * stride;
+        double mass = 0;
+        for (size_t k = 0; k < stride; ++k) mass += std::exp(static_cast<double>(top[k].logprob));
+        EXPECT_LT(mass, 1.0001);
+        for (size_t k = 1; k < stride; ++k)
+          EXPECT_TRUE(top[k].token == -1 || top[k - 1].logprob > top[k].logprob ||
+                      (top[k - 1].logprob == top[k].logprob && top[k - 1].token < top[k].token));
+        const auto* own = std::find_if(
+            top, top + stride, [&](const auto& each) { return each.token == end.tokens[i]; });
+        if (own != top + stride) {
+          EXPECT_EQ(own->logprob, end.logprobs[i]);
+          EXPECT_EQ(end.ranks[i], own - top + 1);
+        } else {
+          EXPECT_LE(end.logprobs[i], top[stride - 1].logprob);
+          EXPECT_GT(end.ranks[i], count);
+        }
+        if (top_k > 0) {
+          EXPECT_LE(end.ranks[i], top_k);
+        }
+      }
+    }
+  EXPECT_TRUE(run_one(*engine, request(4, 8)).ranks.empty()) << "nothing asked for ranks";
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, APromptHasOneLogprobForEachTokenButTheFirst) {
+  auto engine = make();
+  auto one = request(5, 2);
+  one.sampling.prompt_logprobs = true;
+  const auto end = run_one(*engine, one);
+  ASSERT_EQ(end.prompt_logprobs.size(), one.prompt_tokens.size() - 1);
+  for (const float logprob : end.prompt_logprobs) EXPECT_LE(logprob, 0);
+  one.id = SequenceId(6);
+  expect_same(run_one(*engine, one).prompt_logprobs, end.prompt_logprobs);
 }
 
 class EngineLogits : public EngineConformance {
@@ -130,29 +176,6 @@ TEST_P(EngineLogits, AHighPenaltyGivesNoTokenTwice) {
   std::erase(tokens, 7);
   std::ranges::sort(tokens);
   EXPECT_EQ(std::ranges::adjacent_find(tokens), tokens.end());
-}
-
-TEST_P(EngineLogits, TopLogprobsAreSortedAndHaveTheSampledOnesOwn) {
-  auto engine = make();
-  for (const int32_t count : {1, 5, 20}) {
-    auto one = request(3, 20);
-    one.sampling.num_top_logprobs = count;
-    const auto end = run_one(*engine, one);
-    const auto stride = static_cast<size_t>(count);
-    ASSERT_EQ(end.top_logprobs.size(), end.tokens.size() * stride);
-    for (size_t i = 0; i < end.tokens.size(); ++i) {
-      const auto* top = end.top_logprobs.data() + i * stride;
-      for (size_t k = 1; k < stride; ++k)
-        EXPECT_TRUE(top[k - 1].logprob > top[k].logprob ||
-                    (top[k - 1].logprob == top[k].logprob && top[k - 1].token < top[k].token));
-      const auto* own = std::find_if(top, top + stride,
-                                     [&](const auto& each) { return each.token == end.tokens[i]; });
-      if (own != top + stride)
-        EXPECT_EQ(own->logprob, end.logprobs[i]);
-      else
-        EXPECT_LE(end.logprobs[i], top[stride - 1].logprob);
-    }
-  }
 }
 
 /// A token's log-probability as a part of the prompt and as a sampled token must be equal.

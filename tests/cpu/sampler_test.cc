@@ -280,8 +280,12 @@ TEST(Sampler, ReportsExactlyTheTopLogprobsOfSorting) {
               SamplingParams{.temperature = 1.7, .top_p = 0.9, .min_p = 0.01}}) {
           params.num_top_logprobs = count;
           std::vector<TokenLogprob> top;
-          sampler.sample(logits, params, 3, 0, nullptr, &top);
+          const SampledToken drawn = sampler.sample(logits, params, 3, 0, nullptr, &top);
           EXPECT_EQ(top, top_by_sorting(logits, params)) << size << " logits, " << count;
+          params.num_top_logprobs = static_cast<int32_t>(size);
+          const auto all = top_by_sorting(logits, params);
+          const auto own = std::ranges::find(all, drawn.token, &TokenLogprob::token);
+          EXPECT_EQ(drawn.rank, own - all.begin() + 1) << size << " logits";
         }
     }
 }
@@ -297,7 +301,7 @@ TEST(Sampler, TopLogprobsAreAppendedAndThoseThatAreMissingAreNone) {
   sampler.sample(std::vector<float>{NAN, 1}, params, 3, 0, nullptr, &top);
   EXPECT_EQ(top.size(), 5U) << "a row with NaN has none";
   EXPECT_EQ(top[3], (TokenLogprob{-1, none}));
-  sampler.sample(kLogits, {}, 3, 0, nullptr, &top);
+  EXPECT_EQ(sampler.sample(kLogits, {}, 3, 0, nullptr, &top).rank, 0) << "nothing asked for it";
   EXPECT_EQ(top.size(), 5U);
 }
 

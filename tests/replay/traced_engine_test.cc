@@ -50,6 +50,12 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
   ends[4].logprobs.assign(200'000, -0.75F);
   ends[1].top_logprobs = {{3, -0.5F}, {-1, none}};
   ends[2].top_logprobs.assign(200'000, {70'000, -1.25F});  // more than fits into a message
+  ends[1].ranks = {1, 300};
+  ends[1].routed = {.bytes = Blob(std::vector<std::byte>(600'000, std::byte{3})),
+                    .start = 1,
+                    .num_layers = 2,
+                    .per_token = 3,
+                    .is_wide = true};
   ends[2].prompt_logprobs.assign(100'000, -2.5F);
   ends[3].prompt_logprobs = {-0.25F, none};
   auto engine = std::make_unique<EndingEngine>();
@@ -75,6 +81,10 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
     EXPECT_EQ(repeated[i].tokens, ends[i].tokens) << i;
     EXPECT_EQ(repeated[i].logprobs, ends[i].logprobs) << i;
     EXPECT_EQ(repeated[i].top_logprobs, ends[i].top_logprobs) << i;
+    EXPECT_EQ(repeated[i].ranks, ends[i].ranks) << i;
+    EXPECT_EQ(repeated[i].routed.bytes, ends[i].routed.bytes) << i;
+    EXPECT_EQ(repeated[i].routed.num_rows(), ends[i].routed.num_rows()) << i;
+    EXPECT_EQ(repeated[i].routed.start, ends[i].routed.start) << i;
     EXPECT_EQ(repeated[i].prompt_logprobs, ends[i].prompt_logprobs) << i;
   }
 }

@@ -43,6 +43,16 @@ Error no_memory(const EngineOptions& options, const ModelConfig& config) {
       .note("lower 'kv_blocks' or 'block_size' of the engine");
 }
 
+/// The buffer of a mixture's stage that has the chosen experts.
+size_t experts_index(const MoeSpec& spec) {
+  static const size_t kIndex = [&] {
+    const auto buffers = activations_of(spec, 1);
+    return static_cast<size_t>(std::ranges::find(buffers, "experts", &BufferSpec::name) -
+                               buffers.begin());
+  }();
+  return kIndex;
+}
+
 }  // namespace
 
 CpuEngine::CpuEngine(const EngineOptions& options, const ModelConfig& config,
@@ -53,7 +63,8 @@ CpuEngine::CpuEngine(const EngineOptions& options, const ModelConfig& config,
       table_(config_),
       weights_(base == nullptr ? new_set() : std::make_unique<WeightSet>(std::move(base), config_)),
       known_(table_, options),
-      scheduler_(limits_of(options, config_, std::move(tokenizer))) {
+      scheduler_(limits_of(options, config_, std::move(tokenizer))),
+      routed_(options, config_) {
   const int64_t rows = std::max(options.max_batched_tokens, 1);
   SharedBuffers shared(rows);
   const Decoder& decoder = weights_->decoder;
@@ -150,6 +161,7 @@ void CpuEngine::copy_rows() {
         std::memcpy(rows + copy.to * width, rows + copy.from * width,
                     static_cast<size_t>(copy.num_rows * width) * sizeof(float));
     }
+  routed_.copy(plan_.copies);
 }
 
 Status CpuEngine::forward() {
@@ -159,11 +171,15 @@ Status CpuEngine::forward() {
   float* hidden = hidden_.mutable_data_ptr<float>();
   decoder.embed(plan_.rows, hidden);
   const int64_t stride = keys_.stride(0);
+  int32_t num_mixtures_done = 0;
   step.keys = keys_.mutable_data_ptr<float>();
   step.values = values_.mutable_data_ptr<float>();
   for (size_t i = 0; i < decoder.num_layers(); ++i, step.keys += stride, step.values += stride)
     for (size_t s = 0; s < rows_[i].size(); ++s) {
       decoder.layer(i)[s]->forward(step, rows_[i][s], hidden, hidden);
+      if (!routed_.is_empty() && std::holds_alternative<MoeSpec>(config_.layers[i].stages[s]))
+        routed_.keep(num_mixtures_done++, plan_.rows.cache_rows,
+                     rows_[i][s].integers(experts_index(*config_.moe)));
       if (options_.debug.check_finite) RETURN_IF_ERROR(check_finite(i, s, step.num_rows));
     }
   return ok();
@@ -218,7 +234,11 @@ void CpuEngine::sample() {
   draw(make_logits(count, [this](size_t i) { return plan_.samples[i].row; }));
   for (int64_t i = 0; i < count; ++i) {
     const SampledToken& drawn = drawn_[static_cast<size_t>(i)];
-    scheduler_.accept(*plan_.samples[static_cast<size_t>(i)].sequence, drawn.token, drawn.logprob);
+    Sequence& sequence = *plan_.samples[static_cast<size_t>(i)].sequence;
+    scheduler_.accept(sequence, drawn.token, drawn.logprob, drawn.rank);
+    const int32_t start = sequence.request.sampling.routed_experts_start;
+    if (start >= 0 && sequence.ended && is_complete(sequence.reason) && !routed_.is_empty())
+      sequence.routed = routed_.of(sequence, start);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/common/sampler.h"
+#include "kernels/cpu/engine/routed_rows.h"
 #include "kernels/cpu/stages/decoder.h"
 #include "kernels/cpu/weights/frozen_weights.h"
 #include "kernels/engine/batch_scheduler.h"
@@ -123,6 +124,7 @@ class CpuEngine final : public Engine {
   // Memory, allocated once.
   at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]
   at::Tensor values_;
+  RoutedRows routed_;
   std::vector<std::vector<Buffers>> rows_;  // by layer and stage; layers share buffers
   at::Tensor hidden_;                       // [max_batched_tokens, hidden], the residual stream
   at::Tensor sampled_;                      // [max_running rows, hidden]

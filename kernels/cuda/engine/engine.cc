@@ -407,7 +407,7 @@ void CudaEngine::accept(std::span<const StepPlan::Sample> samples, size_t buffer
       drawn = draw_on_host(sequence, static_cast<int64_t>(i));
     else if (!sequence.has_finished && has_kept && has_kept_sets(sequence.request.sampling))
       keep(memory_.kept(buffer_index, static_cast<int64_t>(i)), sequence);
-    scheduler_.accept(sequence, drawn.token, drawn.logprob);
+    scheduler_.accept(sequence, drawn.token, drawn.logprob, drawn.rank);
   }
 }
 
