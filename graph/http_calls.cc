@@ -1,11 +1,14 @@
 #include "graph/http_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "graph/base/json.h"
 
 namespace primerl {
 namespace {
+
+constexpr std::string_view kAcceptCall = R"({"call":"accept"})";
 
 /// The first line as an object, and the bytes after it.
 struct Parts {
@@ -38,7 +41,7 @@ std::string_view type_of(int32_t status) {
 
 }  // namespace
 
-std::string accept_call() { return R"({"call":"accept"})"; }
+std::string accept_call() { return std::string(kAcceptCall); }
 std::string closed_call() { return R"({"call":"closed"})"; }
 
 std::string address_call(std::string_view known) {
@@ -53,6 +56,7 @@ std::string reply_call(const ClientReply& reply) {
 }
 
 Result<HttpCall> read_http_call(std::string_view call) {
+  if (call == kAcceptCall) return HttpCall();  // one for each request
   ASSIGN_OR_RETURN(const Parts parts, parts_of(call, "a call to a listener"));
   ASSIGN_OR_RETURN(const std::string kind, parts.line.get_string("call"));
   HttpCall read;
@@ -92,6 +96,8 @@ std::string write_client_request(const ClientRequest& request) {
   set_if("session", request.session);
   set_if("request_id", request.request_id);
   set_if("tenant", request.tenant);
+  if (request.engine >= 0) line.set("engine", request.engine);
+  line.set("received", request.received);
   return joined(line, request.body);
 }
 
@@ -106,6 +112,11 @@ Result<ClientRequest> read_client_request(std::string_view answer) {
     if (parts.line.find(key) == nullptr) continue;
     ASSIGN_OR_RETURN(*target, parts.line.get_string(key));
   }
+  if (parts.line.find("engine") != nullptr) {
+    ASSIGN_OR_RETURN(const int64_t engine, parts.line.get_int("engine"));
+    request.engine = static_cast<int32_t>(std::clamp<int64_t>(engine, -1, kEngineIndexMax));
+  }
+  ASSIGN_OR_RETURN(request.received, parts.line.get_int("received"));
   request.body = parts.body;
   return request;
 }

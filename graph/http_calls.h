@@ -22,6 +22,7 @@ namespace primerl {
 
 inline constexpr size_t kClosedRequestsMax = 1024;  // of one answer to `closed`
 inline constexpr size_t kClientNameBytesMax = 256;  // of a session and of a request id
+inline constexpr int32_t kEngineIndexMax = 65535;   // of X-data-parallel-rank
 inline constexpr int32_t kRetryAfterSeconds = 1;    // in replies with status 429 and 503
 
 /// A request of a client.
@@ -31,6 +32,8 @@ struct ClientRequest {
   std::string session;     // header X-Session-ID; empty: none
   std::string request_id;  // header X-Request-ID; empty: none
   std::string tenant;      // the tenant that its key is for; empty: any
+  int32_t engine = -1;     // header X-data-parallel-rank; -1: none
+  int64_t received = 0;    // when its last byte came: seconds since 1970
   std::string body;
 };
 

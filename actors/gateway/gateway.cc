@@ -89,7 +89,8 @@ Status Gateway::drain() {
   is_draining_ = true;
   listener_->stop();  // it refuses what has no reply
   std::vector<uint64_t> open;
-  for (const auto& [number, generation] : generations_) open.push_back(number);
+  for (const auto& [number, generation] : generations_)
+    if (generation.first == 0) open.push_back(number);
   for (const uint64_t number : open) abandon(number);
   asked_.clear();
   return ok();
@@ -104,15 +105,25 @@ bool Gateway::idle() const {
 void Gateway::add(Generation generation, const ClientRequest& client, uint64_t request) {
   const uint64_t number = next_generation_++;
   TenantState& tenant = tenants_[generation.tenant];
-  generation.deadline = services().now() + options_.request_timeout;
-  generation.clients.push_back({request, client.request_id});
   if (generation.request.session == 0)
     generation.request.session = stable_hash("a request without a session", number) | 1;
+  tenant.waiting.push_back(number);
+  for (uint64_t& other : generation.others) {
+    Generation sample;
+    sample.tenant = generation.tenant;
+    sample.request = generation.request;
+    sample.first = number;
+    other = next_generation_++;
+    sample.request.seed += other - number;
+    generations_.emplace(other, std::move(sample));
+    tenant.waiting.push_back(other);
+  }
+  generation.deadline = services().now() + options_.request_timeout;
+  generation.clients.push_back({request, client.request_id});
   deadlines_.emplace(generation.deadline, number);
   if (!generation.join_key.empty()) joinable_[generation.join_key] = number;
   clients_[request] = number;
   generations_.emplace(number, std::move(generation));
-  tenant.waiting.push_back(number);
 }
 
 int64_t Gateway::inflight_max(TenantSlot tenant) const {
@@ -250,26 +261,51 @@ void Gateway::try_again(uint64_t number, const std::string& reason) {
 }
 
 void Gateway::complete(uint64_t number, const Completion& completion) {
-  auto body = body_of(generations_.at(number), number, completion);
-  if (!body.ok()) return fail(number, body.error());
+  const Generation& ended = generations_.at(number);
+  const uint64_t first = ended.first == 0 ? number : ended.first;
+  Generation& generation = generations_.at(first);
+  std::vector<Completion> completions = {completion};
+  if (!generation.others.empty()) {
+    generation.finished.emplace(number, completion).first->second.kept = {};
+    if (number != first) generations_.erase(number);
+    if (generation.finished.size() <= generation.others.size()) return;
+    completions.clear();
+    for (auto& [sample, finished] : generation.finished) completions.push_back(std::move(finished));
+  }
+  auto body = body_of(generation, first, completions);
+  if (!body.ok()) return fail(first, body.error());
   services().count("requests_completed", 1);
   // Before the client continues.
-  send_turn(generations_.at(number), completion);
-  end(number, 200, *body);
+  send_turn(generation, completion);
+  end(first, 200, *body);
 }
 
 Result<std::string> Gateway::body_of(const Generation& generation, uint64_t number,
-                                     const Completion& completion) {
+                                     std::span<const Completion> completions) {
+  const ChatForm& form = generation.chat;
   ReplyFacts facts;
-  facts.num_prompt_tokens = generation.request.num_prompt_tokens();
   facts.model = services().tenant(generation.tenant).name;
   const std::string& client_id = generation.clients.front().request_id;
-  const std::string_view prefix = generation.chat.is_chat ? "chatcmpl" : "generate";
+  const std::string_view prefix = form.is_chat ? "chatcmpl" : "generate";
   facts.id = client_id.empty() ? fmt::format("{}-{}", prefix, number) : client_id;
-  if (!generation.chat.is_chat) return generate_reply(facts, completion);
+  facts.created = form.created;
+  facts.prompt = generation.request.prompt_tokens;
+  facts.sampling = generation.request.sampling;
+  facts.has_token_ids = form.has_token_ids;
+  facts.has_compact_logprobs = form.has_compact_logprobs;
+  facts.has_logprobs = form.has_logprobs;
+  if (!form.is_chat) return generate_reply(facts, completions, tokenizer_->vocab_size());
   ASSIGN_OR_RETURN(const chat::ChatFormat* format,
-                   format_of(generation.tenant, generation.chat.template_kwargs));
-  chat::ParsedAnswer answer = format->parse(completion.tokens);
+                   format_of(generation.tenant, form.template_kwargs));
+  std::vector<chat::ParsedAnswer> answers;
+  for (const Completion& completion : completions)
+    answers.push_back(answer_of(generation, *format, completion));
+  return chat_reply(facts, completions, answers, *tokenizer_);
+}
+
+chat::ParsedAnswer Gateway::answer_of(const Generation& generation, const chat::ChatFormat& format,
+                                      const Completion& completion) const {
+  chat::ParsedAnswer answer = format.parse(completion.tokens);
   // Ids cannot show where a stop text begins inside a token.
   if (completion.end == FinishReason::kStop && !generation.request.sampling.stop.empty()) {
     std::string content = primerl::text_of(answer.message);
@@ -279,10 +315,7 @@ Result<std::string> Gateway::body_of(const Generation& generation, uint64_t numb
     content.resize(end);
     answer.message.content = {{"text", std::move(content)}};
   }
-  ChatReplyForm form;
-  form.has_logprobs = generation.chat.has_logprobs;
-  if (generation.chat.has_token_ids) form.prompt_tokens = &generation.request.prompt_tokens;
-  return chat_reply(facts, completion, answer, form, *tokenizer_);
+  return answer;
 }
 
 void Gateway::end(uint64_t number, int32_t status, const std::string& body) {
@@ -297,14 +330,18 @@ void Gateway::end(uint64_t number, int32_t status, const std::string& body) {
   }
 }
 
+/// If one of n generations fails, the request has failed.
 void Gateway::fail(uint64_t number, const Error& error) {
   services().count("requests_failed", 1);
+  Generation& failed = generations_.at(number);
+  const uint64_t first = failed.first == 0 ? number : failed.first;
+  if (number != first) stop(generations_.at(first), first);
+  stop_others(first);
   const int32_t status = status_of(error);
-  end(number, status, http_error_body(status, error.text()));
+  end(first, status, http_error_body(status, error.text()));
 }
 
-void Gateway::abandon(uint64_t number) {
-  Generation& generation = generations_.at(number);
+void Gateway::stop(Generation& generation, uint64_t number) {
   TenantState& tenant = tenants_[generation.tenant];
   if (generation.is_sent) {
     const uint64_t request = generation.request.request;
@@ -316,6 +353,21 @@ void Gateway::abandon(uint64_t number) {
     std::erase(tenant.waiting, number);
   }
   generation.is_sent = false;
+}
+
+void Gateway::stop_others(uint64_t number) {
+  for (const uint64_t other : generations_.at(number).others) {
+    const auto found = generations_.find(other);
+    if (found == generations_.end()) continue;  // it has ended
+    stop(found->second, other);
+    generations_.erase(found);
+  }
+}
+
+void Gateway::abandon(uint64_t number) {
+  stop_others(number);
+  Generation& generation = generations_.at(number);
+  stop(generation, number);
   end_turn(generation);
   for (const Client& client : generation.clients) clients_.erase(client.request);
   deadlines_.erase({generation.deadline, number});
@@ -360,10 +412,9 @@ Status Gateway::on_peer(const PeerEvent& event) {
   for (const auto& [request, number] : requests_) lost.push_back(number);
   requests_.clear();
   std::ranges::sort(lost, std::greater());  // the oldest is first again
-  for (const uint64_t number : lost) {
-    generations_.at(number).is_sent = false;
-    try_again(number, "the router is gone");
-  }
+  for (const uint64_t number : lost) generations_.at(number).is_sent = false;
+  for (const uint64_t number : lost)
+    if (generations_.contains(number)) try_again(number, "the router is gone");
   return ok();
 }
 

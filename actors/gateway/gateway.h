@@ -6,7 +6,8 @@
 ///
 /// Clients are outside: a listener is asked for their requests, and the record has them. Requests
 /// of a tenant wait here until fewer than its limit are in flight. The tenant with the fewest in
-/// flight for its share is next. A repeat of a running request, with the same session and body,
+/// flight for its share is next. A request for n completions is n generations. A repeat of a
+/// running request, with the same session and body,
 /// gets the reply of that one. If all clients of a request have gone, it is cancelled. Every
 /// request gets one reply, at the latest after request_timeout. Nothing here trains, except the
 /// requests of runs: their `cache_salt` names a rollout, which gets each completed turn.
@@ -18,6 +19,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,16 +67,20 @@ class Gateway final : public Actor {
       f("request", &Client::request)("request_id", &Client::request_id);
     }
   };
-  /// The form of a chat reply.
+  /// The form of the reply.
   struct ChatForm {
     bool is_chat = false;
     bool has_logprobs = false;
     bool has_token_ids = false;
+    bool has_compact_logprobs = false;
+    int64_t created = 0;          // seconds since 1970
     std::string template_kwargs;  // JSON object; empty: the tenant's own
     template <class F>
     static void fields(F& f) {
       f("is_chat", &ChatForm::is_chat)("has_logprobs", &ChatForm::has_logprobs)(
-          "has_token_ids", &ChatForm::has_token_ids)("template_kwargs", &ChatForm::template_kwargs);
+          "has_token_ids", &ChatForm::has_token_ids)(
+          "has_compact_logprobs", &ChatForm::has_compact_logprobs)("created", &ChatForm::created)(
+          "template_kwargs", &ChatForm::template_kwargs);
     }
   };
   /// The run that a generation is a turn of.
@@ -96,11 +102,16 @@ class Gateway final : public Actor {
     std::vector<Client> clients;
     bool is_sent = false;
     std::optional<TurnOf> run;  // none: an ordinary client's
+    /// With n > 1: the first of the n, which has the clients; 0: this is the first, or the only.
+    uint64_t first = 0;
+    std::vector<uint64_t> others;             // of the first: the other n - 1
+    std::map<uint64_t, Completion> finished;  // of the first: by generation, without kept sets
     template <class F>
     static void fields(F& f) {
       using G = Generation;
       f("tenant", &G::tenant)("request", &G::request)("chat", &G::chat)("join_key", &G::join_key)(
-          "deadline", &G::deadline)("clients", &G::clients)("is_sent", &G::is_sent)("run", &G::run);
+          "deadline", &G::deadline)("clients", &G::clients)("is_sent", &G::is_sent)("run", &G::run)(
+          "first", &G::first)("others", &G::others)("finished", &G::finished);
     }
   };
   struct TenantState {
@@ -125,6 +136,7 @@ class Gateway final : public Actor {
   Status on_completion(const Completion& completion);
   Status on_policy(const PolicyLive& live);
   Status on_deadline();
+  /// Adds it and its others, which differ in their seeds.
   void add(Generation generation, const ClientRequest& client, uint64_t request);
   bool may_send() const;
   void send_waiting();
@@ -136,12 +148,18 @@ class Gateway final : public Actor {
   void try_again(uint64_t number, const std::string& reason);
   void complete(uint64_t number, const Completion& completion);
   Result<std::string> body_of(const Generation& generation, uint64_t number,
-                              const Completion& completion);
+                              std::span<const Completion> completions);
+  /// The answer of one completion of a chat.
+  chat::ParsedAnswer answer_of(const Generation& generation, const chat::ChatFormat& format,
+                               const Completion& completion) const;
   /// Replies to all clients of a generation, and forgets it.
   void end(uint64_t number, int32_t status, const std::string& body);
   void fail(uint64_t number, const Error& error);
-  /// Cancels it, if it was sent.
+  /// Cancels it, if it was sent, and forgets it; with n > 1 all n, given the first.
   void abandon(uint64_t number);
+  /// Cancels it, if it was sent; else it does not wait any more.
+  void stop(Generation& generation, uint64_t number);
+  void stop_others(uint64_t number);
   void arm_deadline();
 
   // gateway_runs.cc: requests of runs

@@ -139,9 +139,12 @@ Result<TenantSlot> Gateway::tenant_of(const std::string& model, const ClientRequ
 Result<Gateway::Generation> Gateway::generation_of(GenerateCall call, TenantSlot slot,
                                                    const ClientRequest& client) {
   const Tenant& tenant = services().tenant(slot);
-  if (std::cmp_greater_equal(tenants_[slot].waiting.size(), options_.max_waiting))
-    return error(Code::kExhausted, "{} requests of '{}' wait already", options_.max_waiting,
-                 tenant.name);
+  if (const auto num_waiting = std::ssize(tenants_[slot].waiting);
+      num_waiting > 0 && num_waiting + call.num_samples > options_.max_waiting)
+    return error(Code::kExhausted, "{} requests of '{}' wait already", num_waiting, tenant.name);
+  if (call.num_samples > options_.max_waiting)
+    return error(Code::kInvalid, "'n' is {}: at most {} requests of a tenant wait",
+                 call.num_samples, options_.max_waiting);
   const auto num_prompt = static_cast<int64_t>(call.prompt.size());
   if (num_prompt >= tenant.seq_len)
     return error(Code::kInvalid,
@@ -163,10 +166,18 @@ Result<Gateway::Generation> Gateway::generation_of(GenerateCall call, TenantSlot
   request.seed =
       call.seed ? *call.seed : services().random(slot, "gateway", next_generation_).next();
   request.sampling = std::move(call.sampling);
+  request.engine = client.engine;
+  generation.chat.has_token_ids = call.wants_token_ids;
+  generation.chat.has_compact_logprobs = call.wants_compact_logprobs;
+  generation.chat.created = client.received;
+  generation.others.resize(static_cast<size_t>(call.num_samples) - 1);
   const int64_t most = tenant.seq_len - num_prompt;
   const int64_t wanted = call.has_max_tokens ? int64_t{request.sampling.max_tokens} : most;
   request.sampling.max_tokens = static_cast<int32_t>(std::min(wanted, most));
   if (run) {
+    if (call.num_samples > 1)
+      return error(Code::kInvalid, "'n' is {}, but a request of a rollout has n = 1",
+                   call.num_samples);
     RETURN_IF_ERROR(begin_turn(*run, !call.seed, generation));
   }
   return generation;
@@ -177,8 +188,8 @@ template <class Make>
 Status Gateway::open(const ClientRequest& client, uint64_t request, const Make& make) {
   std::string join_key;
   if (!client.session.empty()) {
-    join_key = text_sha256(
-        fmt::format("{}\n{}\n{}\n{}", client.path, client.tenant, client.session, client.body));
+    join_key = text_sha256(fmt::format("{}\n{}\n{}\n{}\n{}", client.path, client.tenant,
+                                       client.session, client.engine, client.body));
     if (const auto running = joinable_.find(join_key); running != joinable_.end()) {
       services().count("requests_joined", 1);
       generations_.at(running->second).clients.push_back({request, client.request_id});
@@ -210,7 +221,9 @@ Status Gateway::chat(const ClientRequest& client, uint64_t request) {
                      format->prompt(call.messages, call.tools ? &*call.tools : nullptr));
     add_turn_end(*format, call.generate.sampling);
     ASSIGN_OR_RETURN(Generation generation, generation_of(std::move(call.generate), slot, client));
-    generation.chat = {true, call.wants_logprobs, call.wants_token_ids, kwargs};
+    generation.chat.is_chat = true;
+    generation.chat.has_logprobs = call.wants_logprobs;
+    generation.chat.template_kwargs = kwargs;
     return generation;
   });
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ namespace primerl {
 /// Most token ids of one prompt, before the tenant's own limit.
 inline constexpr size_t kWirePromptMax = size_t{1} << 24;
 
+inline constexpr int32_t kSamplesMax = 128;  // completions of one request, `n`
+
 /// A generation as its request states it.
 struct GenerateCall {
   std::string model;            // empty: the only one
@@ -30,7 +33,10 @@ struct GenerateCall {
   SamplingParams sampling;
   bool has_max_tokens = false;  // else as many as fit
   std::optional<uint64_t> seed;
-  std::string salt;                  // empty: that of the live version
+  std::string salt;              // empty: that of the live version
+  int32_t num_samples = 1;       // `n`: completions in the reply
+  bool wants_token_ids = false;  // the reply has the ids of the prompt, too
+  bool wants_compact_logprobs = false;
   std::vector<std::string> ignored;  // keys without an effect
 };
 
@@ -40,7 +46,6 @@ struct ChatCall {
   std::optional<Json> tools;
   std::optional<Json> template_kwargs;
   bool wants_logprobs = false;
-  bool wants_token_ids = false;
 };
 
 struct TokenizeCall {
@@ -60,25 +65,26 @@ Result<TokenizeCall> read_tokenize_call(std::string_view body);
 
 int32_t status_of(const Error& error);
 
-/// Names and prompt length of a reply.
+/// The facts of a reply besides the completions. `prompt` and `sampling` are those of the request.
 struct ReplyFacts {
   std::string id;
   std::string model;
-  int64_t num_prompt_tokens = 0;
+  int64_t created = 0;  // seconds since 1970
+  std::span<const int32_t> prompt;
+  SamplingParams sampling;
+  bool has_token_ids = false;
+  bool has_compact_logprobs = false;  // of `generate`
+  bool has_logprobs = false;          // of a chat
 };
 
-/// The reply to `generate`. An error if the engine's numbers cannot be sent: a log-probability is
-/// missing, NaN or infinite.
-Result<std::string> generate_reply(const ReplyFacts& facts, const Completion& completion);
+/// The reply to `generate`, one choice for each completion. An error if the engine's numbers cannot
+/// be sent (logprob_forms.h).
+Result<std::string> generate_reply(const ReplyFacts& facts, std::span<const Completion> completions,
+                                   int32_t vocab_size);
 
-/// The parts of a chat reply besides the message.
-struct ChatReplyForm {
-  bool has_logprobs = false;
-  /// Not null: the reply has these ids and those of the completion, for training.
-  const std::vector<int32_t>* prompt_tokens = nullptr;
-};
-Result<std::string> chat_reply(const ReplyFacts& facts, const Completion& completion,
-                               const chat::ParsedAnswer& answer, const ChatReplyForm& form,
+/// The reply to a chat; `answers` are those of the completions.
+Result<std::string> chat_reply(const ReplyFacts& facts, std::span<const Completion> completions,
+                               std::span<const chat::ParsedAnswer> answers,
                                const Tokenizer& tokenizer);
 
 }  // namespace primerl

@@ -154,15 +154,17 @@ Result<Use> read_sampling(const WireField& member, GenerateCall& call) {
   if (ends == Use::kUsed) return Use::kUsed;
   const std::string& key = member.first;
   if (key == "n") {
-    ASSIGN_OR_RETURN(const int64_t n, int_of(member, INT64_MIN, INT64_MAX));
-    if (n != 1) return error(Code::kInvalid, "'n' is {}: one completion per request", n);
+    ASSIGN_OR_RETURN(const int64_t n, int_of(member, 1, kSamplesMax));
+    call.num_samples = static_cast<int32_t>(n);
   } else if (key == "seed") {
     ASSIGN_OR_RETURN(const int64_t seed, int_of(member, INT64_MIN, INT64_MAX));
     call.seed = static_cast<uint64_t>(seed);
   } else if (key == "cache_salt") {
     ASSIGN_OR_RETURN(call.salt, string_of(member));
   } else if (key == "prompt_logprobs") {
-    return error(Code::kInvalid, "'prompt_logprobs' is not available here");
+    // The likeliest tokens beside those of the prompt are not computed.
+    ASSIGN_OR_RETURN([[maybe_unused]] const int64_t num_top, int_of(member, 0, 1));
+    call.sampling.prompt_logprobs = true;
   } else {
     return Use::kUnknown;
   }
@@ -198,16 +200,50 @@ Result<Json> tools_of(const WireField& member) {
   return member.second;
 }
 
-Status read_sampling_params(const Json& object, GenerateCall& call) {
-  for (const WireField& member : object.as_object()) {
-    // `logprobs` is the sampled token's, which every reply has.
-    if (member.second.is_null() || member.first == "logprobs" ||
-        member.first == "skip_special_tokens")
+/// `extra_args` of sampling_params: those of prime-rl.
+Status read_extra_args(const WireField& member, GenerateCall& call) {
+  ASSIGN_OR_RETURN(const Json args, object_at(member));
+  for (const WireField& each : args.as_object()) {
+    if (each.second.is_null()) continue;
+    if (each.first != "prl_compact_logprobs") {
+      call.ignored.push_back("sampling_params.extra_args." + each.first);
       continue;
+    }
+    ASSIGN_OR_RETURN(call.wants_compact_logprobs, bool_of(each));
+  }
+  return ok();
+}
+
+Status read_sampling_params(const Json& object, GenerateCall& call) {
+  bool has_logprobs = false;
+  for (const WireField& member : object.as_object()) {
+    const std::string& key = member.first;
+    // Replies have ids, and `flat_logprobs` is how vLLM stores log-probabilities.
+    if (member.second.is_null() || key == "skip_special_tokens" || key == "detokenize" ||
+        key == "flat_logprobs")
+      continue;
+    if (key == "logprobs") {
+      ASSIGN_OR_RETURN(const int64_t num_top, int_of(member, 0, kTopLogprobsMax));
+      // 0 and 1 mean the sampled token's own, which every reply has.
+      call.sampling.num_top_logprobs = num_top > 1 ? static_cast<int32_t>(num_top) : 0;
+      has_logprobs = true;
+      continue;
+    }
+    if (key == "routed_experts_prompt_start") {
+      ASSIGN_OR_RETURN(const int64_t start, int_of(member, 0, INT32_MAX));
+      call.sampling.routed_experts_start = static_cast<int32_t>(start);
+      continue;
+    }
+    if (key == "extra_args") {
+      RETURN_IF_ERROR(read_extra_args(member, call));
+      continue;
+    }
     auto used = read_sampling(member, call);
     if (!used.ok()) return std::move(used).error().while_doing("'sampling_params'");
-    if (*used == Use::kUnknown) call.ignored.push_back("sampling_params." + member.first);
+    if (*used == Use::kUnknown) call.ignored.push_back("sampling_params." + key);
   }
+  if (call.wants_compact_logprobs && !has_logprobs)
+    return error(Code::kInvalid, "'prl_compact_logprobs' is true without 'logprobs'");
   return ok();
 }
 
@@ -235,6 +271,7 @@ int32_t status_of(const Error& error) {
 Result<GenerateCall> read_generate_call(std::string_view body) {
   ASSIGN_OR_RETURN(const Json json, object_of(body));
   GenerateCall call;
+  call.sampling.routed_experts_start = 0;  // an engine that keeps experts reports them
   bool has_prompt = false;
   for (const WireField& member : json.as_object()) {
     const std::string& key = member.first;
@@ -249,6 +286,8 @@ Result<GenerateCall> read_generate_call(std::string_view body) {
       RETURN_IF_ERROR(read_sampling_params(sampling, call));
     } else if (key == "cache_salt") {
       ASSIGN_OR_RETURN(call.salt, string_of(member));
+    } else if (key == "return_token_ids") {
+      ASSIGN_OR_RETURN(call.wants_token_ids, bool_of(member));
     } else if (key == "stream") {
       RETURN_IF_ERROR(refuse_stream(member));
     } else if (key == "features" || key == "content_parts") {
@@ -280,11 +319,10 @@ Result<ChatCall> read_chat_call(std::string_view body) {
     } else if (key == "logprobs") {
       ASSIGN_OR_RETURN(call.wants_logprobs, bool_of(member));
     } else if (key == "top_logprobs") {
-      ASSIGN_OR_RETURN(const int64_t count, int_of(member, 0, kTopLogprobsMax));
-      if (count > 0)
-        return error(Code::kInvalid, "'top_logprobs' is {}, only 0 is possible", count);
+      ASSIGN_OR_RETURN(const int64_t num_top, int_of(member, 0, kTopLogprobsMax));
+      call.generate.sampling.num_top_logprobs = static_cast<int32_t>(num_top);
     } else if (key == "return_token_ids") {
-      ASSIGN_OR_RETURN(call.wants_token_ids, bool_of(member));
+      ASSIGN_OR_RETURN(call.generate.wants_token_ids, bool_of(member));
     } else if (key == "stream") {
       RETURN_IF_ERROR(refuse_stream(member));
     } else {
@@ -293,6 +331,9 @@ Result<ChatCall> read_chat_call(std::string_view body) {
     }
   }
   if (call.messages.empty()) return error(Code::kInvalid, "the body has no 'messages'");
+  if (call.generate.sampling.num_top_logprobs > 0 && !call.wants_logprobs)
+    return error(Code::kInvalid, "'top_logprobs' is {} without 'logprobs' true",
+                 call.generate.sampling.num_top_logprobs);
   RETURN_IF_ERROR(finish(call.generate));
   return call;
 }

@@ -16,6 +16,7 @@
 #include "graph/base/random.h"
 #include "graph/message.h"
 #include "kernels/engine/finish.h"
+#include "kernels/engine/routed_experts.h"
 #include "kernels/engine/sampling_params.h"
 
 namespace primerl {
@@ -49,7 +50,7 @@ struct TokenPrefix {
 /// kUnknownSession, and the turn is sent again with its whole prompt.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
 
   uint64_t request = 0;
   uint64_t session = 0;   // the trajectory: all turns of a session use one engine
@@ -66,6 +67,7 @@ struct GenerateRequest {
   /// Requests of this tenant that the sender has received answers to. Each is listed once, in any
   /// later request, so the router knows which requests an engine still has to answer.
   std::vector<uint64_t> answered;
+  int32_t engine = -1;  // index of the only engine that may get it; -1: the policy chooses
 
   int64_t num_prompt_tokens() const {
     return int64_t{known.num_tokens} + static_cast<int64_t>(prompt_tokens.size());
@@ -77,7 +79,7 @@ struct GenerateRequest {
     f("request", &G::request)("session", &G::session)("attempt", &G::attempt)(
         "version", &G::version)("salt", &G::salt)("known", &G::known)(
         "prompt_tokens", &G::prompt_tokens)("seed", &G::seed)("sampling", &G::sampling)(
-        "time_left", &G::time_left)("answered", &G::answered);
+        "time_left", &G::time_left)("answered", &G::answered)("engine", &G::engine);
   }
 };
 
@@ -119,7 +121,7 @@ struct PrefillDone {
 /// The one answer to a GenerateRequest.
 struct Completion {
   static constexpr std::string_view kName = "Completion";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t request = 0;
   uint64_t session = 0;
@@ -132,13 +134,21 @@ struct Completion {
   Blob kept;                       // kernels/engine/kept_sets.h: the tokens that each token was
                                    // sampled from
   int32_t num_cached_tokens = 0;
+  /// The next three are empty unless the request has num_top_logprobs, k.
+  std::vector<int32_t> ranks;          // [num_new_tokens], from 1: FinishEvent::ranks
+  std::vector<int32_t> top_tokens;     // [num_new_tokens, k]: FinishEvent::top_logprobs; -1: none
+  std::vector<float> top_logprobs;     // [num_new_tokens, k]; -infinity where the token is -1
+  std::vector<float> prompt_logprobs;  // [num_prompt_tokens - 1], if the request asks for them
+  RoutedExperts routed;                // if the request asks for them, and the engine keeps them
 
   template <class F>
   static void fields(F& f) {
     using C = Completion;
     f("request", &C::request)("session", &C::session)("attempt", &C::attempt)("end", &C::end)(
         "detail", &C::detail)("tokens", &C::tokens)("logprobs", &C::logprobs)("spans", &C::spans)(
-        "kept", &C::kept)("num_cached_tokens", &C::num_cached_tokens);
+        "kept", &C::kept)("num_cached_tokens", &C::num_cached_tokens)("ranks", &C::ranks)(
+        "top_tokens", &C::top_tokens)("top_logprobs", &C::top_logprobs)(
+        "prompt_logprobs", &C::prompt_logprobs)("routed", &C::routed);
   }
 };
 

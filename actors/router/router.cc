@@ -1,6 +1,7 @@
 #include "actors/router/router.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "actors/common/completion.h"
 
@@ -90,6 +91,13 @@ Status Router::on_generate(const GenerateRequest& request) {
     refuse(std::move(held), FinishReason::kCancelled, "cancelled before it reached the router");
     return ok();
   }
+  if (const auto count = prefill_.targets().size();
+      request.engine >= 0 && std::cmp_greater_equal(request.engine, count)) {
+    refuse(std::move(held), FinishReason::kRefused,
+           fmt::format("it asks for engine {}, and there are {}, numbered from 0", request.engine,
+                       count));
+    return ok();
+  }
   // Held requests go first, so that a session's requests keep their order.
   const bool is_first = held_.is_empty();
   if (is_first) refresh_in_use();
@@ -143,6 +151,11 @@ size_t Router::checked(size_t index, size_t count) {
 }
 
 InstanceId Router::home_of(const HeldRequest& held) {
+  if (const int32_t index = held.request.engine; index >= 0) {
+    const auto engines = prefill_.targets();
+    return std::cmp_less(index, engines.size()) ? engines[static_cast<size_t>(index)]
+                                                : InstanceId();
+  }
   const auto in_use = in_use_.find(held.key());
   if (in_use == in_use_.end()) return {};
   const auto& engines = in_use->second;

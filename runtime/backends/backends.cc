@@ -223,12 +223,15 @@ std::vector<Backend> make_backends() {
          return std::shared_ptr<Resource>(make_outside(spec, setup.log_outside));
        }},
       {"outside", "http",
-       [](const Plan&, const PlanResource& resource,
+       [](const Plan& plan, const PlanResource& resource,
           const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
          const auto& options = *static_cast<const HttpListenerOptions*>(resource.options.get());
-         ASSIGN_OR_RETURN(auto listener, make_http_listener(options, [&](std::string_view line) {
-                            if (setup.log) setup.log(fmt::format("'{}' {}", resource.name, line));
-                          }));
+         std::vector<std::string> tenants;
+         for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
+         const auto log = [&](std::string_view line) {
+           if (setup.log) setup.log(fmt::format("'{}' {}", resource.name, line));
+         };
+         ASSIGN_OR_RETURN(auto listener, make_http_listener(options, log, tenants));
          return std::shared_ptr<Resource>(std::move(listener));
        }},
       {"tokenizer", "",

@@ -318,8 +318,14 @@ size_t HttpConnections::read_request(Connection& connection, std::string_view by
   if (reader.head().is_chunked && !charge_chunks(connection)) return bytes.size();
   if (reader.state() != HttpReader::State::kDone) return num_used;
   const HttpHead& head = reader.head();
-  connection.arrived = {head.method,     head.path,         head.session,
-                        head.request_id, connection.tenant, reader.move_body()};
+  connection.arrived = {head.method,
+                        head.path,
+                        head.session,
+                        head.request_id,
+                        connection.tenant,
+                        head.engine,
+                        static_cast<int64_t>(wall_seconds()),
+                        reader.move_body()};
   connection.is_head = head.method == "HEAD";
   connection.reader.reset();
   ready_.push_back(connection.number);

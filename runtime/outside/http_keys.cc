@@ -20,7 +20,7 @@ std::string_view without_spaces(std::string_view text) {
 
 }  // namespace
 
-Result<HttpKeys> HttpKeys::read(const std::string& file) {
+Result<HttpKeys> HttpKeys::read(const std::string& file, std::span<const std::string> tenants) {
   auto text = read_text_file(file);
   if (!text.ok()) return std::move(text).error().while_doing("'keys_file'");
   HttpKeys keys;
@@ -38,6 +38,9 @@ Result<HttpKeys> HttpKeys::read(const std::string& file) {
                    key.size(), kHttpKeyBytesMin, kHttpKeyBytesMax);
     if (tenant.find_first_of(" \t") != std::string_view::npos)
       return error(Code::kInvalid, "{}:{}: more than a key and a tenant", file, line_number);
+    if (!tenant.empty() && std::ranges::find(tenants, tenant) == tenants.end())
+      return error(Code::kInvalid, "{}:{}: the graph has no tenant '{}'", file, line_number, tenant)
+          .note(fmt::format("its tenants are: {}", fmt::join(tenants, ", ")));
     if (!keys.tenants_.emplace(text_sha256(key), tenant).second)
       return error(Code::kInvalid, "{}:{}: the key is on an earlier line too", file, line_number);
     if (keys.tenants_.size() > kHttpKeysMax)

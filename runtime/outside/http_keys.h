@@ -6,6 +6,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,8 +22,8 @@ class HttpKeys {
  public:
   /// Without keys: everyone may.
   HttpKeys() = default;
-  /// Errors name the file and the line, never a key.
-  static Result<HttpKeys> read(const std::string& file);
+  /// Errors name the file and the line, never a key. A tenant of a key must be one of `tenants`.
+  static Result<HttpKeys> read(const std::string& file, std::span<const std::string> tenants);
 
   bool is_open() const { return tenants_.empty(); }
   /// The tenant of the key in an Authorization header, "Bearer KEY"; empty: any tenant. No value if

@@ -183,11 +183,12 @@ Status validate(const HttpListenerOptions& options) {
 }
 
 Result<std::shared_ptr<HttpListener>> make_http_listener(
-    const HttpListenerOptions& options, const std::function<void(std::string_view)>& log) {
+    const HttpListenerOptions& options, const std::function<void(std::string_view)>& log,
+    std::span<const std::string> tenants) {
   RETURN_IF_ERROR(validate(options));
   HttpKeys keys;
   if (!options.keys_file.empty()) {
-    ASSIGN_OR_RETURN(keys, HttpKeys::read(options.keys_file));
+    ASSIGN_OR_RETURN(keys, HttpKeys::read(options.keys_file, tenants));
   }
   auto listener = std::make_shared<ListeningOutside>(options, std::move(keys));
   RETURN_IF_ERROR(listener->open(options));

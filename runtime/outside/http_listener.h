@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -42,8 +43,9 @@ class HttpListener : public Outside {
 };
 
 /// Listens at once. kExists: another program uses the port. `log` receives lines for a person;
-/// it may be null.
+/// it may be null. Keys may be for these tenants.
 Result<std::shared_ptr<HttpListener>> make_http_listener(
-    const HttpListenerOptions& options, const std::function<void(std::string_view)>& log);
+    const HttpListenerOptions& options, const std::function<void(std::string_view)>& log,
+    std::span<const std::string> tenants);
 
 }  // namespace primerl

@@ -6,6 +6,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <charconv>
 #include <utility>
 
 #include "graph/http_calls.h"
@@ -99,8 +100,10 @@ void HttpReader::finish_head() {
   if (num_hosts > 1 || (num_hosts == 0 && fields.version() > 10))
     return fail(400, "a request names one Host");
   if (num_hosts == 1) head_.host = text_of(hosts.first->value());
+  std::string rank;
   for (const auto& [name, target_field] :
        {std::pair("X-Session-ID", &head_.session), std::pair("X-Request-ID", &head_.request_id),
+        std::pair("X-data-parallel-rank", &rank),
         std::pair("Authorization", &head_.authorization)}) {
     const auto found = fields.equal_range(name);
     const auto count = std::distance(found.first, found.second);
@@ -112,6 +115,13 @@ void HttpReader::finish_head() {
     if (value->size() > kClientNameBytesMax || !is_printable(*value))
       return fail(400, fmt::format("the header {} has up to {} printable ASCII characters", name,
                                    kClientNameBytesMax));
+  if (!rank.empty()) {
+    const auto [end, fault] = std::from_chars(rank.data(), rank.data() + rank.size(), head_.engine);
+    if (fault != std::errc() || end != rank.data() + rank.size() || head_.engine < 0 ||
+        head_.engine > kEngineIndexMax)
+      return fail(400, fmt::format("the header X-data-parallel-rank is a number from 0 to {}",
+                                   kEngineIndexMax));
+  }
   if (!head_.path.starts_with('/') || !is_printable(head_.path))
     return fail(400, "a path begins with '/' and is printable ASCII");
   head_.expects_continue = beast::iequals(fields[http::field::expect], "100-continue");

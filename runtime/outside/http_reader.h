@@ -19,6 +19,7 @@ struct HttpHead {
   std::optional<std::string> host;  // HTTP/1.0 may have none
   std::string session;              // X-Session-ID
   std::string request_id;           // X-Request-ID
+  int32_t engine = -1;              // X-data-parallel-rank; -1: none
   std::string authorization;        // stays in the listener
   std::optional<uint64_t> content_length;
   bool is_chunked = false;

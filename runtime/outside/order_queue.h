@@ -25,11 +25,14 @@ class OrderQueue {
 
   int descriptor() const { return event_.get(); }
   void add(Order order) {
+    bool is_first = false;
     {
       const std::lock_guard lock(mutex_);
+      is_first = orders_.empty();
       orders_.push_back(std::move(order));
     }
-    notify();
+    // receive() takes all orders at once, after it has read the event of the first.
+    if (is_first) notify();
   }
   /// Makes the descriptor readable without an order: the thread looks at its flags.
   void notify() const {

@@ -47,14 +47,14 @@ TEST_F(GatewayStory, ABodyThatIsWrongIsRefusedByItsKey) {
       {R"({"token_ids":[97],"model":7})", "'model' is a number, not a string"},
       {R"({"token_ids":[97],"cache_salt":"a b"})", "'cache_salt'"},
       {R"({"token_ids":[97],"sampling_params":7})", "'sampling_params' is a number"},
-      {R"({"token_ids":[97],"sampling_params":{"n":2}})", "'n' is 2"},
+      {R"({"token_ids":[97],"sampling_params":{"n":0}})", "'n' is 0"},
       {R"({"token_ids":[97],"sampling_params":{"temperature":"hot"}})", "'temperature'"},
       {R"({"token_ids":[97],"sampling_params":{"temperature":-1}})", "temperature"},
       {R"({"token_ids":[97],"sampling_params":{"max_tokens":0}})", "'max_tokens' is 0"},
       {R"({"token_ids":[97],"sampling_params":{"top_k":-2}})", "'top_k' is -2"},
       {R"({"token_ids":[97],"sampling_params":{"stop":[1]}})", "'stop'"},
       {R"({"token_ids":[97],"sampling_params":{"logit_bias":{"x":1}}})", "'logit_bias'"},
-      {R"({"token_ids":[97],"sampling_params":{"prompt_logprobs":1}})", "'prompt_logprobs'"},
+      {R"({"token_ids":[97],"sampling_params":{"prompt_logprobs":-1}})", "'prompt_logprobs' is -1"},
   };
   for (const auto& [body, why] : wrong)
     EXPECT_THAT(reply(generate(body)), AllOf(StartsWith("400 "), HasSubstr(why),
@@ -123,10 +123,12 @@ TEST_F(GatewayStory, ARequestBecomesAGenerateRequestAndItsCompletionTheReply) {
   EXPECT_GE(made[0].request, uint64_t{1} << 47) << "Rollout has the numbers below";
   complete(made[0], "x\n");
   EXPECT_EQ(reply(id),
-            R"(200 {"request_id":"generate-1","choices":[{"index":0,"token_ids":[120,10],)"
+            R"(200 {"request_id":"generate-1","model":"main","created":0,"choices":[{"index":0,)"
+            R"("token_ids":[120,10],)"
             R"("logprobs":{"content":[{"token":"token_id:120","token_id":120,"logprob":-0.25,)"
             R"("rank":null,"top_logprobs":[]},{"token":"token_id:10","token_id":10,)"
-            R"("logprob":-0.25,"rank":null,"top_logprobs":[]}]},"finish_reason":"stop"}],)"
+            R"("logprob":-0.25,"rank":null,"top_logprobs":[]}]},"finish_reason":"stop",)"
+            R"("weight_versions":[]}],)"
             R"("prompt_logprobs":null,"kv_transfer_params":null,"usage":{"prompt_tokens":2,)"
             R"("completion_tokens":2,"total_tokens":4,"prompt_tokens_details":)"
             R"({"cached_tokens":1}}})");
@@ -152,10 +154,10 @@ TEST_F(GatewayStory, ALogprobThatIsNotFiniteIsAnErrorOfTheServer) {
 
 TEST_F(GatewayStory, KeysWithoutAnEffectAreNamedOnce) {
   for (int i = 0; i < 2; ++i)
-    (void)generate(generate_body(1, R"(,"priority":1,"sampling_params":{"flat_logprobs":true})"));
+    (void)generate(generate_body(1, R"(,"priority":1,"sampling_params":{"logit_scale":1})"));
   EXPECT_THAT(requests(), SizeIs(2));
   EXPECT_THAT(gateway().log(),
-              ElementsAre(HasSubstr("'priority'"), HasSubstr("'sampling_params.flat_logprobs'")));
+              ElementsAre(HasSubstr("'priority'"), HasSubstr("'sampling_params.logit_scale'")));
 }
 
 TEST_F(GatewayStory, SessionsKeepTheirNumberAndRequestsWithoutOneDoNot) {

@@ -335,6 +335,42 @@ TEST_F(RouterStory, ACancelMayOvertakeItsRequest) {
   EXPECT_EQ(router.sent<Completion>("refused")[0].end, FinishReason::kCancelled);
 }
 
+TEST_F(RouterStory, ARequestThatNamesItsEngineGoesThereOrWaitsForIt) {
+  ready();
+  for (uint64_t request = 1; request <= 4; ++request) {
+    auto pinned = a_request(request, 7);
+    pinned.engine = request % 2 == 0 ? 1 : 0;
+    ask(std::move(pinned));
+  }
+  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillA, kPrefillB, kPrefillA, kPrefillB))
+      << "whatever engine the session used before";
+  router.forget_sent("prefill");
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillB, 1}).ok());
+  auto waits = a_request(5, 8);
+  waits.engine = 1;
+  ask(std::move(waits));
+  ask(a_request(6, 9));
+  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillA))
+      << "the other one does not wait";
+  ASSERT_TRUE(router.give("load", a_load(kPrefillB, 0)).ok());
+  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillA, kPrefillB));
+}
+
+TEST_F(RouterStory, AnEngineBeyondTheLastOneIsRefused) {
+  ready();
+  auto last = a_request(1);
+  last.engine = 1;
+  ask(std::move(last));
+  EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
+  auto beyond = a_request(2);
+  beyond.engine = 2;
+  ask(std::move(beyond));
+  const auto refused = router.sent<Completion>("refused");
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].end, FinishReason::kRefused);
+  EXPECT_EQ(refused[0].detail, "it asks for engine 2, and there are 2, numbered from 0");
+}
+
 TEST_F(RouterStory, RefusesACancelOfTooMany) {
   EXPECT_TRUE(router.give("cancel", Cancel{std::vector<uint64_t>(kCancelRequestsMax)}).ok());
   EXPECT_FALSE(router.give("cancel", Cancel{std::vector<uint64_t>(kCancelRequestsMax + 1)}).ok());

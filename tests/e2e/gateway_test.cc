@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 namespace fs = std::filesystem;
@@ -88,6 +89,22 @@ TEST_F(GatewayRun, ClientsGetCompletionsAndTheReplayHasTheSameSteps) {
                     .hear_all(),
                 AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\"token\":\"token_id:"),
                       HasSubstr("\"prompt_tokens\":3")));
+  constexpr std::string_view kEverything =
+      R"({"token_ids":[5,6,7],"return_token_ids":true,"sampling_params":{"max_tokens":4,"n":2,)"
+      R"("seed":3,"logprobs":3,"prompt_logprobs":1,"extra_args":{"prl_compact_logprobs":true}}})";
+  EXPECT_THAT(RawClient(at).say(post("/inference/v1/generate", kEverything, "all")).hear_all(),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr(R"("compact_logprobs":{"data":")"),
+                    HasSubstr(R"("index":1)"), HasSubstr(R"("prompt_logprobs":[null,{"6":)"),
+                    HasSubstr(R"("prompt_token_ids":[5,6,7])"), Not(HasSubstr("\"created\":0"))));
+  const auto of_engine = [&](int index) {
+    return fmt::format(
+        "POST /inference/v1/generate HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n"
+        "X-data-parallel-rank: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+        kKey, index, kBody.size(), kBody);
+  };
+  EXPECT_THAT(RawClient(at).say(of_engine(0)).hear_all(), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(RawClient(at).say(of_engine(9)).hear_all(),
+              AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("asks for engine 9")));
   // This one goes away before its reply.
   RawClient(at).say(post("/inference/v1/generate", kBody, "gone"));
   EXPECT_THAT(RawClient(at).say(post("/tokenize", R"({"prompt":"abc"})", "s")).hear_all(),
@@ -100,6 +117,14 @@ TEST_F(GatewayRun, ClientsGetCompletionsAndTheReplayHasTheSameSteps) {
   EXPECT_THAT(files_with(kSecret), IsEmpty());
   const auto replayed = run_graph_program({"replay", folder.string()});
   EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+}
+
+TEST_F(GatewayRun, AKeyForATenantThatTheGraphLacksEndsTheStart) {
+  write_text(scratch.path() / "keys", fmt::format("{} main\n{}2 mian\n", kKey, kKey));
+  const auto run = run_graph_program({"run", graph(), "--out", folder.string()});
+  EXPECT_NE(run.code, 0);
+  EXPECT_THAT(run.out + run.err, AllOf(HasSubstr("keys:2: the graph has no tenant 'mian'"),
+                                       Not(HasSubstr(std::string(kKey)))));
 }
 
 TEST_F(GatewayRun, CheckPlaysItWithoutASocketAndNamesWhatIsWrong) {

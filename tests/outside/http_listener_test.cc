@@ -199,6 +199,21 @@ TEST_F(HttpStory, ARequestCarriesItsNamesAndNoOtherHeader) {
   EXPECT_EQ(request.request_id, "r1");
   EXPECT_EQ(request.body, "{\"a\": 1}");
   EXPECT_THAT(answer_to(7).body, Not(HasSubstr("topsecret")));
+  EXPECT_EQ(request.engine, -1);
+  EXPECT_GT(request.received, 1'700'000'000) << "seconds since 1970";
+}
+
+TEST_F(HttpStory, ARankIsANumberUpToTheLimit) {
+  const auto ranked = [](std::string_view rank) {
+    return post("1", fmt::format("X-data-parallel-rank: {}\r\n", rank));
+  };
+  auto one = client();
+  one.say(ranked("65535"));
+  EXPECT_EQ(accepted(1).engine, 65535);
+  for (const std::string_view wrong : {"65536", "-1", "1x", "a", "99999999999999999999"})
+    EXPECT_THAT(refused(ranked(wrong)),
+                AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("a number from 0 to 65535")))
+        << wrong;
 }
 
 TEST_F(HttpStory, AKeyIsNeededWhereThereAreKeys) {
@@ -279,7 +294,7 @@ TEST_F(HttpStory, AnAddressThatCannotBeUsedIsNamed) {
     HttpListenerOptions wrong;
     wrong.listen = std::move(listen);
     wrong.keys_file = std::move(keys_file);
-    const auto made = make_http_listener(wrong, nullptr);
+    const auto made = make_http_listener(wrong, nullptr, tenants);
     return made.ok() ? std::string() : made.error().text();
   };
   listener();
@@ -294,6 +309,11 @@ TEST_F(HttpStory, AnAddressThatCannotBeUsedIsNamed) {
   EXPECT_THAT(fault_of("0.0.0.0:0", write("empty", "# nothing\n")), HasSubstr("has no key"));
   EXPECT_THAT(fault_of("0.0.0.0:0", write("short", "\n123456789012345\n")),
               AllOf(HasSubstr("short:2: the key has 15 bytes"), Not(HasSubstr("12345"))));
+  EXPECT_THAT(
+      fault_of("0.0.0.0:0", write("other", "1234567890123456 main\n6543210987654321 mian\n")),
+      AllOf(HasSubstr("other:2: the graph has no tenant 'mian'"),
+            HasSubstr("its tenants are: main, blue"), Not(HasSubstr("65432"))));
+  EXPECT_EQ(fault_of("0.0.0.0:0", write("main", "1234567890123456 main\n")), "");
   EXPECT_EQ(fault_of("[::1]:0"), "");
   EXPECT_EQ(fault_of("0.0.0.0:0", write("keys", "1234567890123456\n")), "");
 }

@@ -22,7 +22,7 @@ struct HttpStory : OutsideStory {
 
   HttpListener& listener() {
     if (outside == nullptr) {
-      auto made = make_http_listener(options, nullptr);
+      auto made = make_http_listener(options, nullptr, tenants);
       EXPECT_TRUE(made.ok()) << made.error().text();
       port = (*made)->port();
       use(std::move(*made));
@@ -61,6 +61,7 @@ struct HttpStory : OutsideStory {
   bool sent(uint64_t id) { return read_sent(answer_to(id).body).value(); }
 
   HttpListenerOptions options;
+  std::vector<std::string> tenants = {"main", "blue"};  // that keys may name
   uint16_t port = 0;
 };
 
