@@ -264,13 +264,14 @@ void Gateway::complete(uint64_t number, const Completion& completion) {
   const Generation& ended = generations_.at(number);
   const uint64_t first = ended.first == 0 ? number : ended.first;
   Generation& generation = generations_.at(first);
-  std::vector<Completion> completions = {completion};
+  std::vector<Completion> all;
+  std::span<const Completion> completions(&completion, 1);
   if (!generation.others.empty()) {
     generation.finished.emplace(number, completion).first->second.kept = {};
     if (number != first) generations_.erase(number);
     if (generation.finished.size() <= generation.others.size()) return;
-    completions.clear();
-    for (auto& [sample, finished] : generation.finished) completions.push_back(std::move(finished));
+    for (auto& [sample, finished] : generation.finished) all.push_back(std::move(finished));
+    completions = all;
   }
   auto body = body_of(generation, first, completions);
   if (!body.ok()) return fail(first, body.error());

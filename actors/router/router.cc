@@ -1,6 +1,7 @@
 #include "actors/router/router.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "actors/common/completion.h"
@@ -91,7 +92,7 @@ Status Router::on_generate(const GenerateRequest& request) {
     refuse(std::move(held), FinishReason::kCancelled, "cancelled before it reached the router");
     return ok();
   }
-  if (const auto count = prefill_.targets().size();
+  if (const size_t count = request.engine < 0 ? 0 : all_engines().size();
       request.engine >= 0 && std::cmp_greater_equal(request.engine, count)) {
     refuse(std::move(held), FinishReason::kRefused,
            fmt::format("it asks for engine {}, and there are {}, numbered from 0", request.engine,
@@ -150,9 +151,17 @@ size_t Router::checked(size_t index, size_t count) {
   return 0;
 }
 
+/// An engine that is down is not a target, but keeps its number.
+std::vector<InstanceId> Router::all_engines() const {
+  const auto targets = prefill_.targets();
+  std::set<InstanceId> all(targets.begin(), targets.end());
+  for (const auto& [engine, record] : engines_) all.insert(engine);
+  return {all.begin(), all.end()};
+}
+
 InstanceId Router::home_of(const HeldRequest& held) {
   if (const int32_t index = held.request.engine; index >= 0) {
-    const auto engines = prefill_.targets();
+    const auto engines = all_engines();
     return std::cmp_less(index, engines.size()) ? engines[static_cast<size_t>(index)]
                                                 : InstanceId();
   }

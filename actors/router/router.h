@@ -127,6 +127,8 @@ class Router final : public Actor {
   RouteQuestion question_of(const HeldRequest& held) const;
   /// Empty unless the policy uses num_known_tokens.
   std::vector<uint64_t> block_names_of(const HeldRequest& held);
+  /// In the order of their numbers in GenerateRequest::engine.
+  std::vector<InstanceId> all_engines() const;
   InstanceId home_of(const HeldRequest& held);
   /// `index`, or 0 if it is not below `count`: a plugin's policy may be wrong. The first time it is
   /// logged.

@@ -345,15 +345,19 @@ TEST_F(RouterStory, ARequestThatNamesItsEngineGoesThereOrWaitsForIt) {
   EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillA, kPrefillB, kPrefillA, kPrefillB))
       << "whatever engine the session used before";
   router.forget_sent("prefill");
-  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillB, 1}).ok());
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
+  router.set_targets("prefill", {kPrefillB});
   auto waits = a_request(5, 8);
-  waits.engine = 1;
+  waits.engine = 0;
   ask(std::move(waits));
-  ask(a_request(6, 9));
-  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillA))
-      << "the other one does not wait";
-  ASSERT_TRUE(router.give("load", a_load(kPrefillB, 0)).ok());
-  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillA, kPrefillB));
+  auto beside = a_request(6, 9);
+  beside.engine = 1;
+  ask(std::move(beside));
+  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillB))
+      << "an engine that is down keeps its number, and only its own requests wait";
+  router.set_targets("prefill", {kPrefillA, kPrefillB});
+  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
+  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillB, kPrefillA));
 }
 
 TEST_F(RouterStory, AnEngineBeyondTheLastOneIsRefused) {
