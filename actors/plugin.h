@@ -21,6 +21,7 @@
 #include "actors/plugin_build.h"
 #include "actors/router/policies/policy.h"
 #include "graph/contract.h"
+#include "kernels/train/loss.h"
 
 namespace primerl {
 
@@ -31,6 +32,7 @@ struct Plugin {
   std::vector<EnvironmentContract> environments;
   std::vector<RewardContract> rewards;
   std::vector<RoutePolicyContract> route_policies;
+  std::vector<ObjectiveSpec> objectives;
 };
 
 /// The program reads this section before it loads the file.

@@ -292,6 +292,11 @@ class ContractOf {
     contract_.options.fields.push_back(std::move(one.fields.front()));
     return std::move(*this);
   }
+  /// A key that files had before; `where` says what to write instead.
+  ContractOf&& moved(std::string name, std::string where) && {
+    contract_.options.moved.push_back({std::move(name), std::move(where)});
+    return std::move(*this);
+  }
   /// `handler` and `member` belong to A or to a base class of A.
   template <class B, class T, class... Attributes>
   ContractOf&& in(std::string name, Status (B::*handler)(const T&), std::string doc,

@@ -245,6 +245,17 @@ void use_own_names(Table& table, std::string_view what, const OptionSet& options
   }
 }
 
+void refuse_moved(Table& table, std::string_view what, const std::vector<MovedOption>& moved,
+                  Diagnostics& diagnostics) {
+  for (const auto& option : moved) {
+    const Entry* written = table.find(option.name);
+    if (written == nullptr) continue;
+    diagnostics.error("G020", written->key_span, "'{}' is no key of {} any more", option.name, what)
+        .suggest(option.where);
+    table.entries.erase(table.entries.begin() + (written - table.entries.data()));
+  }
+}
+
 }  // namespace
 
 Constraint operator|(Constraint a, const Constraint& b) {
@@ -363,6 +374,7 @@ void correct_key(Table& table, std::string_view what, const OptionField& field,
 
 void OptionSet::bind(Table& table, std::string_view what, const std::vector<std::string>& ignore,
                      void* options, Diagnostics& diagnostics) const {
+  refuse_moved(table, what, moved, diagnostics);
   use_own_names(table, what, *this, diagnostics);
   auto known = names();
   known.insert(known.end(), ignore.begin(), ignore.end());

@@ -95,9 +95,16 @@ struct OptionField {
   std::function<void*(void* options)> nested;
 };
 
+/// An option that was moved elsewhere; a file that has it is refused.
+struct MovedOption {
+  std::string name;
+  std::string where;  // what to write instead
+};
+
 /// The fields of one struct, type-erased.
 struct OptionSet {
   std::vector<OptionField> fields;
+  std::vector<MovedOption> moved;
   std::function<std::shared_ptr<void>()> make;  // a struct with the defaults
 
   const OptionField* find(std::string_view name) const;

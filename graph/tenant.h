@@ -67,14 +67,31 @@ struct TenantAdapter {
   bool is_there() const { return rank > 0; }
 };
 
-/// `[tenant.x] loss = { ... }`: values that differ from the learner's loss. A number below 0 means
-/// the learner's value; an empty kind means that of the trainer node.
+/// `[tenant.x] loss = { ... }`: values that differ from the learner's loss. A number below 0 and an
+/// empty text mean the learner's value, or the objective's own if the tenant has another objective
+/// than the learner. The meanings are those of LossOptions (kernels/train/options.h).
 struct TenantLoss {
   std::string kind;
   double clip_low = -1;
   double clip_high = -1;
   double advantage_weight = -1;
   double kl_weight = -1;
+  double clip_dual = -1;
+  double weight_low = -1;
+  double weight_high = -1;
+  double moment_max = -1;
+  double proximal_share = -1;
+  double reference_weight = -1;
+  std::string mean;
+  int64_t mean_tokens = 0;
+};
+
+/// `[tenant.x] advantage = { ... }`: how rewards become advantages (kernels/train/advantage.h).
+struct TenantAdvantage {
+  std::string kind;           // "" = the objective's
+  double length_weight = 0;   // long answers: R / (1 + weight * length / mean length); 0 = off
+  int64_t overlong_from = 0;  // sampled tokens from which an answer costs reward
+  int64_t overlong_to = 0;    // tokens that cost 1; 0 = off
 };
 
 /// `[tenant.x] optimizer = { ... }`: values that differ from the learner's optimizer. A number
@@ -97,6 +114,10 @@ struct TenantSchedule {
 /// Which groups train. A filtered group ends as `filtered` and is replaced by a new one.
 struct TenantFilters {
   bool zero_advantage = true;  // filter out groups whose rewards are all equal
+  bool truncated = false;      // drop rollouts that were cut off
+  int64_t repetition_max = 0;  // drop rollouts with more near-certain tokens in a row; 0 = off
+  int64_t gibberish_from =
+      0;  // drop rollouts with an improbable token of this id or above; 0 = off
 };
 
 /// `[tenant.x] eval = { ... }`: rollouts of given rows that measure the policy and do not train.
@@ -138,6 +159,7 @@ struct Tenant {
   TenantEval eval;
   TenantAdapter adapter;
   TenantLoss loss;
+  TenantAdvantage advantage;
   TenantOptimizer optimizer;
   TenantSchedule schedule;
   int64_t group_size = 8;            // rollouts of one task
@@ -157,6 +179,8 @@ struct Tenant {
   /// Share of engines and learner, by tokens, while other tenants need them too. 0 in a file means
   /// an equal part of what the other tenants leave; here that part is filled in, above 0.
   double share = 0;
+  // Not a key: the objective that its learner minimises for it.
+  std::string objective = "dppo";
   // Not a key: most rollouts at once, summed over the nodes that open them.
   int64_t inflight_max = 0;
   // Not a key: tasks of all epochs; 0 = no limit.

@@ -17,7 +17,7 @@ namespace {
 /// The beginnings of a member's samples rise and are inside its arrays, which have equal lengths.
 Status check_samples_of(const Trajectory& member, LossKind loss) {
   const size_t length = member.tokens.size();
-  const bool has_logprobs = loss == LossKind::kDppo;
+  const bool has_logprobs = loss == LossKind::kPolicy;
   if (member.sampled.size() != length || (has_logprobs && member.logprobs.size() != length))
     return error(Code::kInvalid, "{} tokens in {} samples, but {} sampled and {} logprobs", length,
                  member.num_samples(), member.sampled.size(), member.logprobs.size());
@@ -56,7 +56,7 @@ Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float adva
     };
     cut(member.tokens, sample.tokens);
     cut(member.sampled, sample.loss_mask);
-    if (loss != LossKind::kDppo) continue;
+    if (loss != LossKind::kPolicy) continue;
     cut(member.logprobs, sample.logprobs);
     sample.kept = member.kept;
     if (samples.size() > 1 && !member.kept.empty()) {
@@ -68,13 +68,13 @@ Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float adva
     if (tenant.sampling.temperature > 0)
       sample.temperature = static_cast<float>(tenant.sampling.temperature);
   }
-  if (samples.size() > 1 && loss == LossKind::kDppo && !reader.is_at_end())
+  if (samples.size() > 1 && loss == LossKind::kPolicy && !reader.is_at_end())
     return error(Code::kInvalid, "{} bytes of kept sets are after those of its sampled tokens",
                  reader.num_bytes_left());
   return samples;
 }
 
-Status check_member(const Trajectory& member, const Tenant& tenant, LossKind loss,
+Status check_member(const Trajectory& member, const Tenant& tenant, const RolloutUse& use,
                     const SampleLimits& limits) {
   if (!(std::abs(member.reward) <= kRewardMax))
     return error(Code::kInvalid, "the reward {} is not in [{}, {}]", member.reward, -kRewardMax,
@@ -82,14 +82,16 @@ Status check_member(const Trajectory& member, const Tenant& tenant, LossKind los
   const TenantSampling& sampling = tenant.sampling;
   const bool has_kept =
       has_kept_sets(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p);
-  if (loss == LossKind::kDppo && member.kept.empty() == has_kept)
+  if (use.is_of_rollouts() && member.kept.empty() == has_kept)
     return error(
         Code::kInvalid, "{}",
         has_kept ? "its kept sets are missing" : "it has kept sets that were not requested");
-  ASSIGN_OR_RETURN(const auto samples, samples_of(member, 0, tenant, loss));
+  if (std::string fault = fault_of_filters(member, tenant); !fault.empty())
+    return error(Code::kInvalid, "{}", fault);
+  ASSIGN_OR_RETURN(const auto samples, samples_of(member, 0, tenant, use.data));
   int64_t num_trained = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
-    const Status checked = check_sample(samples[i], loss, limits);
+    const Status checked = check_sample(samples[i], use.data, limits);
     if (!checked.ok() && samples.size() == 1) return checked;
     if (!checked.ok()) return Error(checked.error()).while_doing(fmt::format("sample {}", i));
     const auto& mask = samples[i].loss_mask;
@@ -107,15 +109,48 @@ std::vector<double> rewards_of(const TrajectoryGroup& group) {
   return rewards;
 }
 
+/// The rewards that advantages compare: less what long answers cost.
+std::vector<double> compared_rewards(const TrajectoryGroup& group, const Tenant& tenant) {
+  const auto rewards = rewards_of(group);
+  const TenantAdvantage& own = tenant.advantage;
+  if (own.length_weight <= 0 && own.overlong_to <= 0) return rewards;
+  std::vector<int64_t> lengths;
+  for (const auto& member : group.members)
+    if (!member.is_failed)
+      lengths.push_back(std::count(member.sampled.begin(), member.sampled.end(), 1));
+  return with_length_costs(rewards, lengths,
+                           {.weight = own.length_weight,
+                            .overlong_from = own.overlong_from,
+                            .overlong_to = own.overlong_to});
+}
+
+/// The advantages of the members that did not fail, of all groups one after the other.
+Result<std::vector<float>> advantages_of(const std::vector<PooledGroup>& groups,
+                                         const Tenant& tenant, AdvantageKind kind) {
+  std::vector<double> of_batch;
+  std::vector<float> all;
+  for (const auto& pooled : groups) {
+    const auto rewards = compared_rewards(pooled.group, tenant);
+    if (kind == AdvantageKind::kBatch) {
+      of_batch.insert(of_batch.end(), rewards.begin(), rewards.end());
+      continue;
+    }
+    ASSIGN_OR_RETURN(const auto advantages, group_advantages(rewards, kind));
+    all.insert(all.end(), advantages.begin(), advantages.end());
+  }
+  if (kind == AdvantageKind::kBatch) return group_advantages(of_batch, kind);
+  return all;
+}
+
 }  // namespace
 
 std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& tenant,
-                                          LossKind loss, const SampleLimits& limits) {
+                                          const RolloutUse& use, const SampleLimits& limits) {
   std::vector<RefusedMember> refused;
   for (size_t i = 0; i < group.members.size(); ++i) {
     Trajectory& member = group.members[i];
     if (member.is_failed) continue;
-    const Status checked = check_member(member, tenant, loss, limits);
+    const Status checked = check_member(member, tenant, use, limits);
     if (checked.ok()) continue;
     member.is_failed = true;
     member.fault = clipped_fault(checked.error().text());
@@ -124,9 +159,11 @@ std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& 
   return refused;
 }
 
-std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant, LossKind loss) {
-  const auto rewards = rewards_of(group);
-  const size_t needed = loss == LossKind::kCrossEntropy ? 1 : 2;
+std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
+                             const RolloutUse& use) {
+  const auto rewards = compared_rewards(group, tenant);
+  const bool is_compared = use.compares_in_group();
+  const size_t needed = is_compared ? 2 : 1;
   if (rewards.size() < needed) {
     std::string first;
     for (const auto& member : group.members)
@@ -136,7 +173,10 @@ std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
         fmt::format("{} of {} members survived, {} are needed; the first fault: {}", rewards.size(),
                     group.members.size(), needed, first.empty() ? "none" : first)};
   }
-  if (loss == LossKind::kDppo && tenant.filters.zero_advantage &&
+  if (is_compared)
+    if (const auto advantages = group_advantages(rewards, use.advantage); !advantages.ok())
+      return Verdict{RolloutEnd::kFailed, advantages.error().text()};
+  if (is_compared && tenant.filters.zero_advantage &&
       std::all_of(rewards.begin(), rewards.end(),
                   [&](double reward) { return reward == rewards.front(); }))
     return Verdict{RolloutEnd::kFiltered, "zero_advantage: all rewards are equal"};
@@ -144,22 +184,20 @@ std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
 }
 
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
-                              LossKind loss) {
+                              const RolloutUse& use) {
   TrainBatch batch;
   batch.tenant = tenant.slot;
-  batch.loss = loss;
+  batch.loss = use.data;
+  std::vector<float> advantages;
+  if (use.uses_advantages) {
+    ASSIGN_OR_RETURN(advantages, advantages_of(groups, tenant, use.advantage));
+  }
+  size_t survivor = 0;
   for (const auto& pooled : groups) {
-    const TrajectoryGroup& group = pooled.group;
-    const auto rewards = rewards_of(group);
-    std::vector<float> advantages;
-    if (loss == LossKind::kDppo) {
-      ASSIGN_OR_RETURN(advantages, group_advantages(rewards));
-    }
-    size_t survivor = 0;
-    for (const auto& member : group.members) {
+    for (const auto& member : pooled.group.members) {
       if (member.is_failed) continue;
       const float advantage = advantages.empty() ? 0.0F : advantages[survivor++];
-      ASSIGN_OR_RETURN(auto samples, samples_of(member, advantage, tenant, loss));
+      ASSIGN_OR_RETURN(auto samples, samples_of(member, advantage, tenant, use.data));
       std::move(samples.begin(), samples.end(), std::back_inserter(batch.samples));
     }
   }

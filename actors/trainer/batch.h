@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/trainer/filters.h"
 #include "actors/trainer/group_pool.h"
 #include "graph/base/services.h"
 #include "graph/tenant.h"
@@ -29,14 +30,15 @@ inline constexpr double kRewardMax = 1e6;
 /// or without its tokens. Members are checked one by one before a batch is made, because the
 /// learner refuses a batch as a whole.
 std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& tenant,
-                                          LossKind loss, const SampleLimits& limits);
+                                          const RolloutUse& use, const SampleLimits& limits);
 
-/// Empty if the group may train. A supervised group needs one member that did not fail; equal
-/// rewards do not matter there.
-std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant, LossKind loss);
+/// Empty if the group may train. A group whose rewards are not compared needs one member that did
+/// not fail; equal rewards do not matter there.
+std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
+                             const RolloutUse& use);
 
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
-                              LossKind loss);
+                              const RolloutUse& use);
 
 /// Sums of rollout rewards.
 struct RewardTotals {

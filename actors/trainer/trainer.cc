@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "actors/rollout/gate.h"
-#include "kernels/train/adapter_training.h"
+#include "actors/trainer/demands.h"
+#include "actors/trainer/filters.h"
+#include "kernels/train/loss.h"
 
 namespace primerl {
 namespace {
@@ -22,109 +24,89 @@ Amount ends_of_one_work_call() {
           "(max_off_policy_steps + 2) * groups per batch"};
 }
 
-LossKind loss_of(const TrainerOptions& options, const Tenant& tenant) {
-  const std::string& kind = tenant.loss.kind.empty() ? options.loss : tenant.loss.kind;
-  return kind == "cross_entropy" ? LossKind::kCrossEntropy : LossKind::kDppo;
+/// A demand that depends on the tenant and on the known objectives.
+auto asks(std::string (*fault)(const Tenant& tenant, const OwnObjectives& own)) {
+  return [fault](const TrainerOptions& options, const Tenant& tenant) {
+    return fault(tenant, options.objectives);
+  };
 }
 
-std::string fault_of_group_size(const TrainerOptions& options, const Tenant& tenant) {
-  if (loss_of(options, tenant) != LossKind::kDppo || tenant.group_size >= 2) return {};
-  return "is 1: a group of one rollout has no advantage, so nothing would train";
-}
-
-constexpr std::string_view kAlike = "all rollouts of a task are equal, so nothing would train";
-
-std::string fault_of_temperature(const TrainerOptions& options, const Tenant& tenant) {
-  if (loss_of(options, tenant) != LossKind::kDppo ||
-      static_cast<float>(tenant.sampling.temperature) > 0)
-    return {};
-  return fmt::format("is 0: greedy {}", kAlike);
-}
-
-std::string fault_of_top_k(const TrainerOptions& options, const Tenant& tenant) {
-  if (loss_of(options, tenant) != LossKind::kDppo || tenant.sampling.top_k != 1) return {};
-  return fmt::format("is 1: it leaves one token, and {}", kAlike);
-}
-
-std::string fault_of_top_p(const TrainerOptions& options, const Tenant& tenant) {
-  // Of 2^20 tokens, the likeliest has at least this probability, so top_p leaves that token alone.
-  constexpr double kOneTokenMass = 1.0 / (1 << 20);
-  if (loss_of(options, tenant) != LossKind::kDppo || tenant.sampling.top_p > kOneTokenMass)
-    return {};
-  return fmt::format("is {}: it leaves one token, and {}", tenant.sampling.top_p, kAlike);
-}
-
-std::string fault_of_min_p(const TrainerOptions& options, const Tenant& tenant) {
-  if (loss_of(options, tenant) != LossKind::kDppo || static_cast<float>(tenant.sampling.min_p) < 1)
-    return {};
-  return fmt::format("is {}: it leaves one token, and {}", tenant.sampling.min_p, kAlike);
-}
-
-std::string fault_of_targets(const TrainerOptions&, const Tenant& tenant) {
-  if (!tenant.adapter.is_there()) return {};
-  AdapterConfig config;
-  config.targets = tenant.adapter.targets;
-  const Status valid = validate(config);
-  return valid.ok() ? std::string() : "cannot be used: " + valid.error().message();
-}
-
-void add_report(const TrainReport& report, MetricValues& values) {
+void add_report(const TrainReport& report, ObjectiveRule rule, MetricValues& values) {
   values.emplace_back("loss/mean", report.loss);
   values.emplace_back("entropy/all/mean", report.entropy_mean);
   values.emplace_back("mismatch_kl/all/mean", report.mismatch_kl_mean);
   values.emplace_back("mismatch_kl/all/max", report.mismatch_kl_max);
   values.emplace_back("masked/all/mean", report.masked_fraction);
+  if (rule != ObjectiveRule::kCrossEntropy)
+    values.emplace_back("effective_size/all/mean", report.effective_size);
+  for (const MaskReason reason : reasons_of(rule))
+    values.emplace_back(fmt::format("masked/{}/mean", to_string(reason)), share_of(report, reason));
+  if (rule == ObjectiveRule::kWeightCap)
+    values.emplace_back("capped/all/mean", report.capped_fraction);
   values.emplace_back("optim/grad_norm", report.grad_norm);
   values.emplace_back("optim/lr", report.learning_rate);
 }
 
 }  // namespace
 
-Contract Trainer::contract() {
+Contract Trainer::contract(const OwnObjectives& own) {
   using O = TrainerOptions;
-  return ContractOf<Trainer, O>("trainer", "trains on batches of groups and publishes weights")
-      .uses<Learner>("learner", &O::learner, "the learner that trains")
-      .uses<WeightChannel>("weights", &O::weights, "where new weights go")
-      .option("loss", &O::loss, one_of({"dppo", "cross_entropy"}),
-              "dppo for rollouts, cross_entropy for supervised data; for tenants without a loss of "
-              "their own")
-      .option("skipped_max", &O::skipped_max, count_from(1) | unit("steps"),
-              "steps in a row that the learner may skip before the run fails")
-      .option("lost_batches_max", &O::lost_batches_max, count_from(1) | unit("batches"),
-              "batches' worth of groups in a row that may end untrained before the run fails")
-      .in("group", &Trainer::on_group, "all members of one group have ended")
-      .timer("straggler", &Trainer::on_straggler, "the batch stops waiting for an older group")
-      .out("weights", &Trainer::weights_out_, "a new policy version is in the channel",
-           optional_port(), recorded(), work_burst(1))
-      .out("ended", &Trainer::ended_, "how a group ended", optional_port(), recorded(),
-           burst(ends_of_one_work_call()), work_burst(ends_of_one_work_call()),
-           at_most(ends_of_one_work_call()))
-      .demands("group_size", &fault_of_group_size,
-               "write group_size = 2 or more: advantages compare the rollouts of a group")
-      .demands("sampling.temperature", &fault_of_temperature,
-               "write a temperature above 0, such as 1.0")
-      .demands("sampling.top_k", &fault_of_top_k, "write top_k = 2 or more, or 0 to keep all")
-      .demands("sampling.top_p", &fault_of_top_p, "write a larger top_p; 1.0 keeps all")
-      .demands("sampling.min_p", &fault_of_min_p, "write a smaller min_p; 0.0 keeps all")
-      .demands("adapter.targets", &fault_of_targets,
-               "name some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or "
-               "write [\"all-linear\"]")
-      .works()
-      .stops_on_error()
-      .single()
-      .one_tenant()
-      .state([](auto& f) {
-        using T = Trainer;
-        f("num_resumes", &T::num_resumes_)("limits", &T::limits_)("version", &T::version_)(
-            "pool", &T::pool_)("consumed", &T::consumed_)("taken", &T::finished_step_)(
-            "last_end", &T::last_end_)("filtered", &T::filtered_)("num_sampled_tokens",
-                                                                  &T::num_sampled_tokens_)(
-            "num_stale_tokens", &T::num_stale_tokens_)("num_skipped", &T::num_skipped_)(
-            "num_lost", &T::num_lost_)("why_lost", &T::loss_reasons_)(
-            "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
-            "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
-            "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_);
-      });
+  Contract contract =
+      ContractOf<Trainer, O>("trainer", "trains on batches of groups and publishes weights")
+          .uses<Learner>("learner", &O::learner, "the learner that trains")
+          .uses<WeightChannel>("weights", &O::weights, "where new weights go")
+          .moved("loss",
+                 "it is an option of the learner: [resource.<learner>] loss = { kind = ... }, "
+                 "or of one tenant: [tenant.<name>] loss = { kind = ... }")
+          .option("skipped_max", &O::skipped_max, count_from(1) | unit("steps"),
+                  "steps in a row that the learner may skip before the run fails")
+          .option("lost_batches_max", &O::lost_batches_max, count_from(1) | unit("batches"),
+                  "batches' worth of groups in a row that may end untrained before the run fails")
+          .in("group", &Trainer::on_group, "all members of one group have ended")
+          .timer("straggler", &Trainer::on_straggler, "the batch stops waiting for an older group")
+          .out("weights", &Trainer::weights_out_, "a new policy version is in the channel",
+               optional_port(), recorded(), work_burst(1))
+          .out("ended", &Trainer::ended_, "how a group ended", optional_port(), recorded(),
+               burst(ends_of_one_work_call()), work_burst(ends_of_one_work_call()),
+               at_most(ends_of_one_work_call()))
+          .demands("loss", asks(&fault_of_loss), "write a known objective and its own options")
+          .demands("advantage", asks(&fault_of_advantage),
+                   "change or remove the options of the advantage")
+          .demands("group_size", asks(&fault_of_group_size),
+                   "write group_size = 2 or more: advantages compare the rollouts of a group")
+          .demands("sampling.temperature", asks(&fault_of_temperature),
+                   "write a temperature above 0, such as 1.0")
+          .demands("sampling.top_k", asks(&fault_of_top_k),
+                   "write top_k = 2 or more, or 0 to keep all")
+          .demands("sampling.top_p", asks(&fault_of_top_p), "write a larger top_p; 1.0 keeps all")
+          .demands("sampling.min_p", asks(&fault_of_min_p), "write a smaller min_p; 0.0 keeps all")
+          .demands(
+              "adapter.targets", asks(&fault_of_targets),
+              "name some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or "
+              "write [\"all-linear\"]")
+          .works()
+          .stops_on_error()
+          .single()
+          .one_tenant()
+          .state([](auto& f) {
+            using T = Trainer;
+            f("num_resumes", &T::num_resumes_)("limits", &T::limits_)("version", &T::version_)(
+                "pool", &T::pool_)("consumed", &T::consumed_)("taken", &T::finished_step_)(
+                "last_end", &T::last_end_)("filtered", &T::filtered_)("num_sampled_tokens",
+                                                                      &T::num_sampled_tokens_)(
+                "num_stale_tokens", &T::num_stale_tokens_)("num_skipped", &T::num_skipped_)(
+                "num_lost", &T::num_lost_)("why_lost", &T::loss_reasons_)(
+                "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
+                "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
+                "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_);
+          });
+  if (own != nullptr)
+    contract.options.make = [own] {
+      auto options = std::make_shared<TrainerOptions>();
+      options->objectives = own;
+      return std::shared_ptr<void>(std::move(options));
+    };
+  return contract;
 }
 
 Trainer::Trainer(const TrainerOptions& options) : options_(options) {}
@@ -133,7 +115,9 @@ Status Trainer::start(Resources& resources) {
   learner_ = &resources.get<Learner>("learner");
   weights_ = &resources.get<WeightChannel>("weights");
   tenant_ = services().tenants().front();
-  loss_ = loss_of(options_, tenant());
+  const auto use = use_of(tenant(), options_.objectives);
+  if (!use) return error(Code::kInvalid, "unknown objective '{}'", tenant().objective);
+  use_ = *use;
   if (const auto* point = services().resume_point(tenant_)) return resume(*point);
   return ok();
 }
@@ -162,10 +146,10 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   }
   // Asked within a delivery, so the record has the answer.
   if (!limits_) limits_ = learner_->limits();
-  pooled.refused = refuse_members(pooled.group, tenant(), loss_, *limits_);
+  pooled.refused = refuse_members(pooled.group, tenant(), use_, *limits_);
   if (!pooled.refused.empty())
     services().count("members_refused", static_cast<int64_t>(pooled.refused.size()));
-  if (const auto verdict = judge(pooled.group, tenant(), loss_)) {
+  if (const auto verdict = judge(pooled.group, tenant(), use_)) {
     if (verdict->end == RolloutEnd::kFiltered) filtered_.add(pooled.group);
     end_group(pooled, verdict->end, verdict->reason);
     return fail_when_nothing_trains();
@@ -264,7 +248,7 @@ void Trainer::take_batch() {
 
 std::optional<Result<TrainReport>> Trainer::step() {
   if (batch_ == nullptr) {
-    auto batch = make_batch(batch_groups_, tenant(), loss_);
+    auto batch = make_batch(batch_groups_, tenant(), use_);
     if (!batch.ok()) return batch.error();
     batch_ = std::make_shared<const TrainBatch>(std::move(batch).value());
   }
@@ -306,7 +290,7 @@ void Trainer::end_step(const Result<TrainReport>& report) {
   finished_step_ =
       FinishedStep{batch_metrics(groups, filtered_, version_, tenant()), services().now(),
                    report->num_tokens, report->num_loss_tokens, report->num_pass_tokens};
-  add_report(*report, finished_step_->values);
+  add_report(*report, use_.rule, finished_step_->values);
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
           fmt::format("stale: version {} exists already", version_));

@@ -39,15 +39,16 @@ namespace primerl {
 struct TrainerOptions {
   std::string learner;
   std::string weights;
-  std::string loss = "dppo";       // must be a loss of the learner
   int64_t skipped_max = 10;        // steps in a row
   int64_t lost_batches_max = 100;  // batches' worth of groups in a row that end without training
+  OwnObjectives objectives = {};   // of plugins; not an option
 };
 
 class Trainer final : public Actor {
  public:
   using Options = TrainerOptions;
-  static Contract contract();
+  /// `own`: the objectives of plugins.
+  static Contract contract(const OwnObjectives& own = {});
   explicit Trainer(const TrainerOptions& options);
 
   Status start(Resources& resources) override;
@@ -124,7 +125,7 @@ class Trainer final : public Actor {
 
   const TrainerOptions options_;
   // Constant after start.
-  LossKind loss_ = LossKind::kDppo;
+  RolloutUse use_;
   Learner* learner_ = nullptr;
   WeightChannel* weights_ = nullptr;
   TenantSlot tenant_;

@@ -4,6 +4,7 @@
 #include "brevity.h"
 #include "diversity_filter.h"
 #include "rotate_word.h"
+#include "soft_gate.h"
 #include "two_choices.h"
 
 extern "C" void primerl_plugin(primerl::Plugin& plugin) {
@@ -13,4 +14,5 @@ extern "C" void primerl_plugin(primerl::Plugin& plugin) {
   plugin.environments = {word_games::rotate_word_contract()};
   plugin.rewards = {word_games::brevity_contract()};
   plugin.route_policies = {word_games::two_choices_contract()};
+  plugin.objectives = {word_games::soft_gate_objective()};
 }

@@ -5,6 +5,7 @@
 #include "diversity_filter.h"
 #include "graph/testing/node_runner.h"
 #include "rotate_word.h"
+#include "soft_gate.h"
 #include "two_choices.h"
 
 namespace word_games {
@@ -49,6 +50,17 @@ TEST(Brevity, TakesAShareForEachLetterBeyondTheFreeOnes) {
   EXPECT_EQ(reward->score({}, {"abcd"}, 0.8).value(), 0.8);
   EXPECT_EQ(reward->score({}, {"abcdef"}, 0.8).value(), 0.4);
   EXPECT_EQ(reward->score({}, {"abcdefghijk"}, 0.8).value(), 0.0);
+}
+
+TEST(SoftGate, FollowsTheAdvantageOnPolicyAndLetsGoOfWhatMoved) {
+  const auto spec = soft_gate_objective();
+  const primerl::Objective objective{.clip_low = 1.05, .clip_high = 1};
+  const auto gradient = [&](double moved) {
+    return spec.own_loss(objective, {.log_pi = -1 + moved, .log_mu = -1, .advantage = 0.5})
+        .gradient;
+  };
+  EXPECT_DOUBLE_EQ(gradient(0), -0.5);
+  EXPECT_GT(gradient(2.5), -0.1);
 }
 
 TEST(TwoChoices, TakesTheLessLoadedOfTwo) {

@@ -14,10 +14,11 @@ void bind_tenants(Draft& draft);
 void bind_resources(Draft& draft);
 void bind_nodes(Draft& draft);
 void bind_places(Draft& draft);
-void count_inflight(Draft& draft);  // after the nodes: Tenant::inflight_max
-void count_rows(Draft& draft);      // after the nodes: G075; rows, tasks, groups of a Tenant
-void share_out(Draft& draft);       // G063; Tenant::share where the file has none
-void count_memory(Draft& draft);    // after the tenants: DraftResource::memory
+void count_inflight(Draft& draft);   // after the nodes: Tenant::inflight_max
+void count_rows(Draft& draft);       // after the nodes: G075; rows, tasks, groups of a Tenant
+void name_objectives(Draft& draft);  // after the resources: Tenant::objective
+void share_out(Draft& draft);        // G063; Tenant::share where the file has none
+void count_memory(Draft& draft);     // after the tenants: DraftResource::memory
 void resolve_edges(Draft& draft);
 
 // Tenants and models.

@@ -28,6 +28,21 @@ std::optional<int64_t> max_inflight_of(const DraftNode& node) {
   return integer_option(node, "max_inflight");
 }
 
+/// `loss.kind` of the first learner; empty if there is none.
+std::string objective_of_learner(const Draft& draft) {
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || resource.contract->kind != "learner") continue;
+    const OptionField* loss = resource.contract->options.find("loss");
+    if (loss == nullptr || loss->table == nullptr) continue;
+    const OptionField* kind = loss->table->find("kind");
+    if (kind == nullptr) continue;
+    // As TOML text: a name in quotes.
+    const std::string text = kind->print(loss->nested(resource.options.get()));
+    return text.size() < 2 ? std::string() : text.substr(1, text.size() - 2);
+  }
+  return {};
+}
+
 const OutputPort* sized_output(const Contract& contract) {
   for (const auto& output : contract.outputs)
     if (output.bytes_max) return &output;
@@ -124,6 +139,18 @@ void count_inflight(Draft& draft) {
   for (auto& each : draft.tenants) {
     Tenant& tenant = each.tenant;
     tenant.inflight_max = tenant.inflight == 0 ? sum : std::min(sum, num_nodes * tenant.inflight);
+  }
+}
+
+/// A graph has one learner, so all tenants without a kind of their own have its objective.
+void name_objectives(Draft& draft) {
+  const std::string of_learner = objective_of_learner(draft);
+  for (auto& each : draft.tenants) {
+    Tenant& tenant = each.tenant;
+    if (!tenant.loss.kind.empty())
+      tenant.objective = tenant.loss.kind;
+    else if (!of_learner.empty())
+      tenant.objective = of_learner;
   }
 }
 

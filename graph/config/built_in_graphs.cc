@@ -152,7 +152,6 @@ per_tenant = true
 actor = "trainer"
 learner = "learner"
 weights = "weights"
-loss = "cross_entropy"
 
 [edges]
 forward = [

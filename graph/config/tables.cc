@@ -32,6 +32,13 @@ OptionSet filter_options() {
   return OptionsOf<F>()
       .field("zero_advantage", &F::zero_advantage, any(),
              "filter out groups whose rewards are all equal")
+      .field("truncated", &F::truncated, any(), "drop rollouts that max_tokens or seq_len cut off")
+      .field("repetition_max", &F::repetition_max, count_from(0) | unit("tokens"),
+             "drop rollouts with more sampled tokens in a row that have a probability above 0.99; "
+             "0 = off")
+      .field("gibberish_from", &F::gibberish_from, count_from(0),
+             "drop rollouts with a token of this id or above whose log-probability is below -14; "
+             "0 = off")
       .take();
 }
 
@@ -103,17 +110,45 @@ OptionSet adapter_options() {
 
 OptionSet loss_options() {
   using L = TenantLoss;
+  const Constraint number = at_least(-1);
   return OptionsOf<L>()
-      .field("kind", &L::kind, one_of({"", "dppo", "cross_entropy"}),
-             "policy gradient or supervised; \"\" = the trainer node's")
-      .field("clip_low", &L::clip_low, at_least(-1),
-             "a token with advantage <= 0 is dropped when pi - mu < -clip_low; -1 = the learner's")
-      .field("clip_high", &L::clip_high, at_least(-1),
-             "a token with advantage > 0 is dropped when pi - mu > clip_high; -1 = the learner's")
-      .field("advantage_weight", &L::advantage_weight, at_least(-1),
-             "weight of the policy-gradient term; -1 = the learner's")
-      .field("kl_weight", &L::kl_weight, at_least(-1),
-             "weight of (log pi - log mu)^2; -1 = the learner's")
+      .field("kind", &L::kind, any(), "the objective; \"\" = the learner's")
+      .field("clip_low", &L::clip_low, number,
+             "how far below mu or 1 a token may be; -1 = the learner's, or the objective's own if "
+             "the learner has another")
+      .field("clip_high", &L::clip_high, number, "how far above; -1 as in clip_low")
+      .field("advantage_weight", &L::advantage_weight, number,
+             "weight of the policy-gradient term; -1 as in clip_low")
+      .field("kl_weight", &L::kl_weight, number, "weight of (log pi - log mu)^2; -1 as in clip_low")
+      .field("clip_dual", &L::clip_dual, number,
+             "most times |advantage| that a token with a negative one costs; 0 = no limit, -1 as "
+             "in clip_low")
+      .field("weight_low", &L::weight_low, number, "lower limit of pi / mu; -1 as in clip_low")
+      .field("weight_high", &L::weight_high, number, "upper limit of pi / mu; -1 as in clip_low")
+      .field("moment_max", &L::moment_max, number,
+             "most mean (log pi - log mu)^2 of a step; -1 as in clip_low")
+      .field("proximal_share", &L::proximal_share, between(-1, 1),
+             "how far the proximal policy is from mu to pi; -1 as in clip_low")
+      .field("reference_weight", &L::reference_weight, number,
+             "weight of the distance from the base of the adapter; -1 as in clip_low")
+      .field("mean", &L::mean, one_of({"", "token", "sequence", "constant"}),
+             "what counts the same in a step; \"\" as -1 in clip_low")
+      .field("mean_tokens", &L::mean_tokens, count_from(0) | unit("tokens"),
+             "divisor of a sequence for mean = \"constant\"; 0 = the learner's, or seq_len")
+      .take();
+}
+
+OptionSet advantage_options() {
+  using A = TenantAdvantage;
+  return OptionsOf<A>()
+      .field("kind", &A::kind, one_of({"", "mean", "leave_one_out", "z_score", "max_rl", "batch"}),
+             "how rewards of a group, or of a batch, become advantages; \"\" = the objective's")
+      .field("length_weight", &A::length_weight, at_least(0),
+             "a reward counts as reward / (1 + length_weight * sampled tokens / their mean)")
+      .field("overlong_from", &A::overlong_from, count_from(0) | unit("tokens"),
+             "sampled tokens from which an answer costs reward")
+      .field("overlong_to", &A::overlong_to, count_from(0) | unit("tokens"),
+             "sampled tokens from which it costs 1; 0 = off")
       .take();
 }
 
@@ -187,6 +222,7 @@ OptionSet make_tenant_options() {
       .table("adapter", &T::adapter, adapter_options(),
              "a LoRA adapter that trains instead of all weights of the learner")
       .table("loss", &T::loss, loss_options(), "values of the loss that differ from the learner's")
+      .table("advantage", &T::advantage, advantage_options(), "how rewards become advantages")
       .table("optimizer", &T::optimizer, optimizer_options(),
              "values of the optimizer that differ from the learner's")
       .table("schedule", &T::schedule, schedule_options(),

@@ -7,9 +7,28 @@
 #include "kernels/common/finite.h"
 #include "kernels/common/step_report.h"
 #include "kernels/models/adapter_folder.h"
+#include "kernels/train/step_targets.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
+namespace {
+
+/// Whether the reference model has to compute log-probabilities: the batch has none.
+bool needs_reference_pass(const TrainBatch& batch, const Objective& objective) {
+  return objective.needs_reference() && batch.samples.front().reference.empty();
+}
+
+bool needs_no_measure(const TrainBatch& batch, const Objective& objective) {
+  if (batch.loss != LossKind::kPolicy) return true;
+  return !objective.needs_measured() && !needs_reference_pass(batch, objective);
+}
+
+}  // namespace
+
+Error no_reference() {
+  return error(Code::kInvalid, "the objective needs a reference model, and there is none")
+      .note("the reference of an adapter is its base: add [tenant.<name>.adapter]");
+}
 
 LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerBackend> backend,
                          std::string base_folder, std::span<const AdapterTraining> adapters)
@@ -17,10 +36,12 @@ LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerB
       base_folder_(std::move(base_folder)),
       backend_(std::move(backend)),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)) {
-  for (const auto& training : adapters) trained_.push_back({training.tenant, training.rules});
+  const auto add = [this](TenantSlot tenant, const TrainingRules& rules) {
+    trained_.push_back({tenant, rules, objective_of(rules.loss)});
+  };
+  for (const auto& training : adapters) add(training.tenant, training.rules);
   if (adapters.empty())
-    trained_.push_back(
-        {{}, {options.loss, options.optimizer, options.schedule, options.max_steps}});
+    add({}, {options.loss, options.optimizer, options.schedule, options.max_steps});
   if (options.debug.check_finite || !options.debug.dump_folder.empty())
     visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
 }
@@ -64,6 +85,7 @@ Status LearnerCore::start_from(std::span<const AdapterTraining> adapters) {
 }
 
 void LearnerCore::look(const std::string& name, const at::Tensor& rows) {
+  if (is_measuring_) return;
   const at::Tensor host = rows.is_cpu() ? rows : rows.to(at::kFloat).cpu();
   if (options_.debug.check_finite && debug_fault_.empty())
     if (const std::string where = first_not_finite(host); !where.empty())
@@ -142,16 +164,45 @@ Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
   step.batch = &batch;
   step.trained = slot;
   step.adapter = adapter_of(slot);
-  step.loss = &trained_[slot].rules.loss;
+  step.objective = &trained_[slot].objective;
   step.report = begin_report(batch, trained_[slot].rules, number);
   if (step.report.skipped) return step;
   RETURN_IF_ERROR(backend_->run("training step", 0, [&] {
     step.micro_batches = micro_batches_of(batch);
+    if (needs_no_measure(batch, *step.objective)) step.num_measured = step.micro_batches.size();
+    if (batch.loss == LossKind::kPolicy) weigh(step.micro_batches, *step.objective);
     const AdapterTable* const adapter = backend_->adapter(slot);
     return backend_->begin(
         slot, adapter == nullptr ? AdapterDropout() : dropout_of(adapter->config(), number));
   }));
   return step;
+}
+
+/// Each micro-batch runs with the rows that its pass will have, so the log-probabilities have the
+/// same bits there.
+Status LearnerCore::measure(StepInProgress& step) {
+  MicroBatch& next = step.micro_batches[step.num_measured];
+  const Objective& objective = *step.objective;
+  const auto run = [&](bool is_of_reference, float TrainTarget::*member) -> Status {
+    MicroBatch rows;
+    rows.append(next, step.adapter);
+    std::vector<float> logprobs;
+    is_measuring_ = true;
+    const Status measured =
+        backend_->run("measuring a training step", rows.rows.num_rows(), [&]() -> Status {
+          ASSIGN_OR_RETURN(logprobs, backend_->measure(step.trained, rows, is_of_reference));
+          return ok();
+        });
+    is_measuring_ = false;
+    RETURN_IF_ERROR(measured);
+    for (size_t i = 0; i < logprobs.size(); ++i) next.targets[i].*member = logprobs[i];
+    return ok();
+  };
+  if (objective.needs_measured()) RETURN_IF_ERROR(run(false, &TrainTarget::measured));
+  if (needs_reference_pass(*step.batch, objective))
+    RETURN_IF_ERROR(run(true, &TrainTarget::reference));
+  if (++step.num_measured == step.micro_batches.size()) plan(step.micro_batches, objective);
+  return ok();
 }
 
 Status LearnerCore::run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) {

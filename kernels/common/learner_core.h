@@ -66,6 +66,10 @@ class LearnerBackend {
   virtual Status begin(size_t slot, const AdapterDropout& dropout) = 0;
   /// Forward and backward; the targets of `pass` belong to `parts`.
   virtual Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) = 0;
+  /// The log-probabilities of the targets of one step of `slot`, with the bits that they have in
+  /// pass(), or those of its reference: the model without the adapter.
+  virtual Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
+                                             bool is_of_reference) = 0;
   /// Clips, and updates the weights at report.learning_rate; fills report.grad_norm. A gradient or
   /// loss that is NaN or infinite changes nothing: the report says that the step was skipped.
   virtual Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) = 0;
@@ -81,6 +85,9 @@ class LearnerBackend {
   virtual Status load(size_t slot, const std::vector<WeightTensor>& tensors,
                       const std::filesystem::path& folder) = 0;
 };
+
+/// The error of measure() for whole weights, which have no reference.
+Error no_reference();
 
 class LearnerCore : public Learner, private StepRunner {
  public:
@@ -133,6 +140,7 @@ class LearnerCore : public Learner, private StepRunner {
   struct Trained {
     TenantSlot tenant;
     TrainingRules rules;
+    Objective objective;  // of these rules
   };
 
   bool has_adapters() const { return backend_->adapter(0) != nullptr; }
@@ -140,6 +148,7 @@ class LearnerCore : public Learner, private StepRunner {
   int32_t adapter_of(size_t slot) const;
   std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
   Result<StepInProgress> begin_step(const TrainBatch& batch) override;
+  Status measure(StepInProgress& step) override;
   Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
   Result<TrainReport> end_step(StepInProgress& step) override;
   bool has_debug_fault() const override { return !debug_fault_.empty(); }
@@ -164,6 +173,7 @@ class LearnerCore : public Learner, private StepRunner {
   StepDump dump_;
   std::string debug_fault_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
+  bool is_measuring_ = false;  // the debug options do not look
 };
 
 }  // namespace primerl

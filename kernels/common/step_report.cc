@@ -42,13 +42,30 @@ void add_means(const LossSums& sums, TrainReport& report) {
   report.mismatch_kl_mean = sums.mismatch_kl * per_token;
   report.mismatch_kl_max = sums.mismatch_kl_max;
   report.masked_fraction = static_cast<double>(sums.masked) * per_token;
+  const auto share_of = [&](MaskReason reason) {
+    return static_cast<double>(sums.masked_by[static_cast<size_t>(reason)]) * per_token;
+  };
+  report.masked_low = share_of(MaskReason::kLow);
+  report.masked_high = share_of(MaskReason::kHigh);
+  report.masked_dual = share_of(MaskReason::kDual);
+  report.masked_weight = share_of(MaskReason::kWeight);
+  report.masked_moment = share_of(MaskReason::kMoment);
+  report.capped_fraction = static_cast<double>(sums.capped) * per_token;
+  report.effective_size = sums.ratio * sums.ratio * per_token / sums.ratio_squared;
 }
 
-TokenLoss token_loss(const TrainTarget& target, double log_pi, LossKind loss,
-                     const LossOptions& options) {
-  return loss == LossKind::kCrossEntropy
-             ? cross_entropy_loss(log_pi)
-             : dppo_loss(log_pi, target.logprob, target.advantage, options);
+TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPart& part) {
+  if (part.loss == LossKind::kCrossEntropy) return cross_entropy_loss(log_pi);
+  TokenLoss token = token_loss(*part.objective, {.log_pi = log_pi,
+                                                 .log_mu = target.logprob,
+                                                 .advantage = target.advantage,
+                                                 .log_proximal = target.proximal,
+                                                 .log_reference = target.reference,
+                                                 .sequence_log_ratio = target.sequence_log_ratio,
+                                                 .is_dropped = target.is_dropped});
+  token.loss *= target.weight;
+  token.gradient *= target.weight;
+  return token;
 }
 
 void add_token(const TokenLoss& token, double entropy, LossSums& sums) {
@@ -57,6 +74,10 @@ void add_token(const TokenLoss& token, double entropy, LossSums& sums) {
   sums.mismatch_kl += token.mismatch_kl;
   sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, token.mismatch_kl);
   sums.masked += token.masked ? 1 : 0;
+  sums.capped += token.capped ? 1 : 0;
+  sums.masked_by[static_cast<size_t>(token.reason)] += token.masked ? 1 : 0;
+  sums.ratio += token.ratio;
+  sums.ratio_squared += token.ratio * token.ratio;
 }
 
 AdamwArgs adamw_args(const OptimizerOptions& options, const TrainReport& report,

@@ -27,8 +27,7 @@ TrainReport begin_report(const TrainBatch& batch, const TrainingRules& rules, in
 void add_means(const LossSums& sums, TrainReport& report);
 
 /// The loss of a token, given its current log-probability.
-TokenLoss token_loss(const TrainTarget& target, double log_pi, LossKind loss,
-                     const LossOptions& options);
+TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPart& part);
 /// Adds the loss of a token to the sums.
 void add_token(const TokenLoss& token, double entropy, LossSums& sums);
 

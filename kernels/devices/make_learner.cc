@@ -19,6 +19,9 @@ namespace {
 
 Status check_rules(const TrainingRules& rules) {
   RETURN_IF_ERROR(validate(rules.loss));
+  if (objective_of(rules.loss).mean == LossMean::kConstant && rules.loss.mean_tokens == 0)
+    return error(Code::kInvalid,
+                 "mean = \"constant\" needs mean_tokens, the divisor of a sequence");
   RETURN_IF_ERROR(validate(rules.schedule, rules.optimizer.lr, rules.max_steps));
   const OptimizerOptions& optimizer = rules.optimizer;
   if (optimizer.kind != "adamw")
@@ -181,6 +184,7 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
   RETURN_IF_ERROR(check_options(options));
   RETURN_IF_ERROR(
       check_rules({options.loss, options.optimizer, options.schedule, options.max_steps}));
+  if (objective_of(options.loss).needs_reference()) return no_reference();
   return make_learner(options, model_folder);
 }
 

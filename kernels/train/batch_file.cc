@@ -26,7 +26,7 @@ struct Columns {
   std::vector<int32_t> tokens;
   std::vector<int64_t> sample_tokens;
   std::vector<uint8_t> loss_mask;
-  std::vector<float> logprobs, advantages, temperatures;
+  std::vector<float> logprobs, advantages, proximal, reference, temperatures;
   std::vector<std::byte> kept;
   std::vector<int64_t> kept_bytes;
 };
@@ -44,6 +44,8 @@ Columns columns_of(const TrainBatch& batch) {
     append(sample.loss_mask, all.loss_mask);
     append(sample.logprobs, all.logprobs);
     append(sample.advantages, all.advantages);
+    append(sample.proximal, all.proximal);
+    append(sample.reference, all.reference);
     all.temperatures.push_back(sample.temperature);
     const auto kept = sample.kept.bytes();
     all.kept.insert(all.kept.end(), kept.begin(), kept.end());
@@ -110,7 +112,7 @@ std::vector<T> cut(const std::vector<T>& all, size_t begin, size_t count) {
 
 TrainBatch batch_of(const Columns& all, uint8_t loss) {
   TrainBatch batch;
-  batch.loss = loss == 0 ? LossKind::kDppo : LossKind::kCrossEntropy;
+  batch.loss = loss == 0 ? LossKind::kPolicy : LossKind::kCrossEntropy;
   size_t token = 0, kept = 0;
   for (size_t i = 0; i < all.sample_tokens.size(); ++i) {
     const auto count = static_cast<size_t>(all.sample_tokens[i]);
@@ -119,6 +121,8 @@ TrainBatch batch_of(const Columns& all, uint8_t loss) {
     sample.loss_mask = cut(all.loss_mask, token, count);
     sample.logprobs = cut(all.logprobs, token, count);
     sample.advantages = cut(all.advantages, token, count);
+    sample.proximal = cut(all.proximal, token, count);
+    sample.reference = cut(all.reference, token, count);
     sample.temperature = all.temperatures[i];
     token += count;
     if (all.kept_bytes.empty()) continue;
@@ -134,7 +138,7 @@ Result<TrainBatch> parse_batch(Reader reader) {
   std::vector<uint8_t> loss;
   RETURN_IF_ERROR(reader.take("loss", DataType::kU8, 1, loss));
   if (loss[0] > 1)
-    return error(Code::kInvalid, "'loss' is {}", loss[0]).note("0: dppo, 1: cross_entropy");
+    return error(Code::kInvalid, "'loss' is {}", loss[0]).note("0: rollouts, 1: cross-entropy");
   RETURN_IF_ERROR(reader.take("tokens", DataType::kI32, -1, all.tokens));
   const auto num_tokens = static_cast<int64_t>(all.tokens.size());
   RETURN_IF_ERROR(reader.take("sample_tokens", DataType::kI64, -1, all.sample_tokens));
@@ -146,6 +150,9 @@ Result<TrainBatch> parse_batch(Reader reader) {
        {std::pair{"logprobs", &all.logprobs}, std::pair{"advantages", &all.advantages}})
     if (loss[0] == 0 || reader.has(name))
       RETURN_IF_ERROR(reader.take(name, DataType::kF32, num_tokens, *values));
+  for (auto [name, values] :
+       {std::pair{"proximal", &all.proximal}, std::pair{"reference", &all.reference}})
+    if (reader.has(name)) RETURN_IF_ERROR(reader.take(name, DataType::kF32, num_tokens, *values));
   if (reader.has("kept")) {
     RETURN_IF_ERROR(reader.take("kept", DataType::kU8, -1, all.kept));
     RETURN_IF_ERROR(reader.take("kept_bytes", DataType::kI64, num_samples, all.kept_bytes));
@@ -160,17 +167,22 @@ Result<TrainBatch> parse_batch(Reader reader) {
 
 Status write_train_batch(const std::filesystem::path& file, const TrainBatch& batch) {
   const Columns all = columns_of(batch);
-  const bool is_dppo = batch.loss == LossKind::kDppo;
+  const bool is_policy = batch.loss == LossKind::kPolicy;
   std::vector<WeightTensor> tensors = {
       make_tensor("tokens", DataType::kI32, all.tokens),
       make_tensor("sample_tokens", DataType::kI64, all.sample_tokens),
       make_tensor("loss_mask", DataType::kU8, all.loss_mask),
       make_tensor("temperatures", DataType::kF32, all.temperatures),
-      make_tensor("loss", DataType::kU8, std::vector<uint8_t>{is_dppo ? uint8_t{0} : uint8_t{1}})};
+      make_tensor("loss", DataType::kU8,
+                  std::vector<uint8_t>{is_policy ? uint8_t{0} : uint8_t{1}})};
   if (!all.logprobs.empty())
     tensors.push_back(make_tensor("logprobs", DataType::kF32, all.logprobs));
   if (!all.advantages.empty())
     tensors.push_back(make_tensor("advantages", DataType::kF32, all.advantages));
+  if (!all.proximal.empty())
+    tensors.push_back(make_tensor("proximal", DataType::kF32, all.proximal));
+  if (!all.reference.empty())
+    tensors.push_back(make_tensor("reference", DataType::kF32, all.reference));
   if (!all.kept.empty()) {
     tensors.push_back(make_tensor("kept", DataType::kU8, all.kept));
     tensors.push_back(make_tensor("kept_bytes", DataType::kI64, all.kept_bytes));

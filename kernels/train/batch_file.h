@@ -9,7 +9,7 @@
 ///   temperatures   F32 [S]   of sampling
 ///   kept           U8  [K]   kept sets (kept_sets.h), one sample after the other; may be absent
 ///   kept_bytes     I64 [S]   number of `kept` bytes of each sample; absent with `kept`
-///   loss           U8  [1]   0: dppo, 1: cross_entropy
+///   loss           U8  [1]   0: rollouts, for the learner's objective; 1: cross-entropy
 ///
 /// Pure functions of a file; any thread.
 #pragma once

@@ -35,13 +35,17 @@ struct TrainSample {
   std::vector<uint8_t> loss_mask;  // 1 where the policy sampled the token (or SFT trains on it)
   std::vector<float> logprobs;     // at sampling, 0 where loss_mask is 0; empty for SFT
   std::vector<float> advantages;   // per token, constant within a trajectory; empty for SFT
+  std::vector<float> proximal;     // log-probabilities of a proximal policy; empty: none stored
+  std::vector<float> reference;    // of a reference model; empty: the learner computes them
   float temperature = 1.0F;        // at sampling; logits are divided by it
   /// kept_sets.h: one entry for each token with loss_mask 1; empty: all tokens were kept. The
   /// policy is then the distribution over the kept ids only; they do not depend on the weights.
   Blob kept;
 };
 
-enum class LossKind : uint8_t { kDppo, kCrossEntropy };
+/// The data of a batch: rollouts for the learner's objective, or answers to imitate, whatever that
+/// objective is.
+enum class LossKind : uint8_t { kPolicy, kCrossEntropy };
 
 /// Limits of a sample: the learner provides them, check_sample() (packing.h) checks them.
 struct SampleLimits {
@@ -58,7 +62,7 @@ struct SampleLimits {
 /// The data of one optimizer step of one tenant; the loss is the mean over all its loss tokens.
 struct TrainBatch {
   TenantSlot tenant;
-  LossKind loss = LossKind::kDppo;
+  LossKind loss = LossKind::kPolicy;
   std::vector<TrainSample> samples;
 };
 
@@ -68,8 +72,14 @@ struct TrainReport {
   double entropy_mean = 0;      // nats
   double mismatch_kl_mean = 0;  // k3: r - log r - 1, r = pi / mu
   double mismatch_kl_max = 0;
-  double masked_fraction = 0;  // share of tokens whose policy-gradient term the trust region
-                               // dropped
+  double masked_fraction = 0;  // share of tokens whose policy-gradient term was dropped
+  double masked_low = 0;       // share by reason (MaskReason); together masked_fraction
+  double masked_high = 0;
+  double masked_dual = 0;
+  double masked_weight = 0;
+  double masked_moment = 0;
+  double capped_fraction = 0;  // share of tokens whose weight was limited; they train
+  double effective_size = 0;   // (sum of r)^2 / (tokens * sum of r^2): 1 = on-policy
   double grad_norm = 0;        // before clipping
   double learning_rate = 0;
   int64_t num_tokens = 0;  // all tokens through the model
@@ -87,10 +97,14 @@ struct TrainReport {
     using R = TrainReport;
     f("loss", &R::loss)("entropy_mean", &R::entropy_mean)("mismatch_kl_mean", &R::mismatch_kl_mean)(
         "mismatch_kl_max", &R::mismatch_kl_max)("masked_fraction", &R::masked_fraction)(
-        "grad_norm", &R::grad_norm)("learning_rate", &R::learning_rate)(
-        "num_tokens", &R::num_tokens)("num_loss_tokens", &R::num_loss_tokens)(
-        "num_pass_tokens", &R::num_pass_tokens)("num_micro_batches", &R::num_micro_batches)(
-        "skipped", &R::skipped)("skip_reason", &R::skip_reason);
+        "masked_low", &R::masked_low)("masked_high", &R::masked_high)(
+        "masked_dual", &R::masked_dual)("masked_weight", &R::masked_weight)(
+        "masked_moment", &R::masked_moment)("capped_fraction", &R::capped_fraction)(
+        "effective_size", &R::effective_size)("grad_norm", &R::grad_norm)(
+        "learning_rate", &R::learning_rate)("num_tokens", &R::num_tokens)(
+        "num_loss_tokens", &R::num_loss_tokens)("num_pass_tokens", &R::num_pass_tokens)(
+        "num_micro_batches", &R::num_micro_batches)("skipped", &R::skipped)("skip_reason",
+                                                                            &R::skip_reason);
   }
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/train/learner.h"
+
 namespace primerl {
 
 double log_prob(std::span<const float> logits, double inverse_temperature,
@@ -24,38 +26,212 @@ double log_prob(std::span<const float> logits, double inverse_temperature,
   return static_cast<double>(logits[label]) * inverse_temperature - log_normalizer;
 }
 
-TokenLoss dppo_loss(double log_pi, double log_mu, double advantage, const LossOptions& options) {
-  const double d = log_pi - log_mu;
-  const double clamped = std::clamp(d, -kLogRatioMax, kLogRatioMax);
-  const double ratio = std::exp(clamped);
-  const double moved = std::exp(log_pi) - std::exp(log_mu);
+namespace {
+
+/// Adds the policy-gradient term -weight * A * value(log_pi), whose derivative by log_pi is -weight
+/// * A * gradient.
+void add_gain(const Objective& objective, double advantage, double value, double gradient,
+              TokenLoss& token) {
+  token.loss -= objective.advantage_weight * advantage * value;
+  token.gradient -= objective.advantage_weight * advantage * gradient;
+}
+
+void drop(MaskReason reason, TokenLoss& token) {
+  token.masked = true;
+  token.reason = reason;
+}
+
+/// The square of the distance from the sampling policy.
+void add_square(const Objective& objective, double d, TokenLoss& token) {
+  token.loss += objective.kl_weight * d * d;
+  token.gradient += 2 * objective.kl_weight * d;
+}
+
+/// k3 of the reference: e^k - k - 1, k = log_ref - log_pi.
+void add_reference(const Objective& objective, const TokenFacts& facts, TokenLoss& token) {
+  if (!(objective.reference_weight > 0)) return;
+  const double k = facts.log_reference - facts.log_pi;
+  const double clamped = std::clamp(k, -kLogRatioMax, kLogRatioMax);
+  token.loss += objective.reference_weight * (std::exp(clamped) - clamped - 1);
+  if (clamped == k) token.gradient += objective.reference_weight * (1 - std::exp(k));
+}
+
+/// A ratio of probabilities and its gradient by log_pi: 0 where the clamp of its logarithm limits
+/// it.
+struct Ratio {
+  explicit Ratio(double log_ratio)
+      : value(std::exp(std::clamp(log_ratio, -kLogRatioMax, kLogRatioMax))),
+        gradient(std::abs(log_ratio) <= kLogRatioMax ? value : 0) {}
+  double value;
+  double gradient;
+};
+
+/// -min(ratio * A, clip(ratio) * A), times a constant.
+void add_clipped(const Objective& objective, double advantage, const Ratio& ratio, double constant,
+                 TokenLoss& token) {
+  const double bound = advantage > 0 ? 1 + objective.clip_high : 1 - objective.clip_low;
+  const bool is_clipped = advantage > 0   ? ratio.value > bound
+                          : advantage < 0 ? ratio.value < bound
+                                          : false;
+  if (is_clipped) drop(advantage > 0 ? MaskReason::kHigh : MaskReason::kLow, token);
+  double value = is_clipped ? bound : ratio.value;
+  if (objective.clip_dual > 0 && advantage < 0 && value > objective.clip_dual) {
+    value = objective.clip_dual;
+    drop(MaskReason::kDual, token);
+  }
+  add_gain(objective, advantage, constant * value, token.masked ? 0 : constant * ratio.gradient,
+           token);
+}
+
+/// The plugin's loss; ratio and mismatch are computed here, so that they mean the same everywhere.
+TokenLoss own_loss(const Objective& objective, const TokenFacts& facts) {
+  TokenLoss token = objective.own_loss(objective, facts);
+  const double d = facts.log_pi - facts.log_mu;
+  token.ratio = Ratio(d).value;
+  token.mismatch_kl = token.ratio - 1 - std::clamp(d, -kLogRatioMax, kLogRatioMax);
+  if (token.reason == MaskReason::kNone) token.masked = token.capped = false;
+  return token;
+}
+
+/// The clipped ratio to the proximal policy, times its weight against the sampling policy.
+void add_decoupled(const Objective& objective, const TokenFacts& facts, TokenLoss& token) {
+  const double log_proximal =
+      std::isnan(facts.log_proximal)
+          ? facts.log_mu + objective.proximal_share * (facts.log_pi - facts.log_mu)
+          : facts.log_proximal;
+  const double weight = Ratio(log_proximal - facts.log_mu).value;
+  if (weight > objective.weight_high) return drop(MaskReason::kWeight, token);
+  add_clipped(objective, facts.advantage, Ratio(facts.log_pi - log_proximal), weight, token);
+}
+
+/// Which side of the trust region of probabilities a token left.
+MaskReason side_of(const Objective& objective, double moved, double advantage) {
+  const bool is_above = moved > objective.clip_high, is_below = moved < -objective.clip_low;
+  switch (objective.rule) {
+    case ObjectiveRule::kDppo:
+      if (advantage > 0) return is_above ? MaskReason::kHigh : MaskReason::kNone;
+      return is_below ? MaskReason::kLow : MaskReason::kNone;
+    case ObjectiveRule::kReferenceKl:
+      return is_below ? MaskReason::kLow : MaskReason::kNone;
+    default:
+      if (is_above) return MaskReason::kHigh;
+      return is_below ? MaskReason::kLow : MaskReason::kNone;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(MaskReason reason) {
+  constexpr std::string_view kNames[] = {"", "low", "high", "dual", "weight", "moment"};
+  static_assert(std::size(kNames) == kMaskReasons);
+  return kNames[static_cast<size_t>(reason)];
+}
+
+std::span<const MaskReason> reasons_of(ObjectiveRule rule) {
+  using M = MaskReason;
+  static constexpr M kSides[] = {M::kLow, M::kHigh}, kLow[] = {M::kLow};
+  static constexpr M kEvery[] = {M::kLow, M::kHigh, M::kDual, M::kWeight, M::kMoment};
+  static constexpr M kClips[] = {M::kLow, M::kHigh, M::kDual};
+  static constexpr M kDecoupled[] = {M::kLow, M::kHigh, M::kWeight}, kMoment[] = {M::kMoment};
+  switch (rule) {
+    case ObjectiveRule::kDppo:
+    case ObjectiveRule::kIpo:
+    case ObjectiveRule::kWeightBand:
+    case ObjectiveRule::kSequenceClip:
+      return kSides;
+    case ObjectiveRule::kRatioClip:
+      return kClips;
+    case ObjectiveRule::kDecoupled:
+      return kDecoupled;
+    case ObjectiveRule::kMoment:
+      return kMoment;
+    case ObjectiveRule::kReferenceKl:
+      return kLow;
+    case ObjectiveRule::kOwn:
+      return kEvery;
+    default:
+      return {};
+  }
+}
+
+double share_of(const TrainReport& report, MaskReason reason) {
+  const double shares[] = {0,
+                           report.masked_low,
+                           report.masked_high,
+                           report.masked_dual,
+                           report.masked_weight,
+                           report.masked_moment};
+  static_assert(std::size(shares) == kMaskReasons);
+  return shares[static_cast<size_t>(reason)];
+}
+
+TokenLoss token_loss(const Objective& objective, const TokenFacts& facts) {
+  if (objective.rule == ObjectiveRule::kCrossEntropy) return cross_entropy_loss(facts.log_pi);
+  if (objective.rule == ObjectiveRule::kOwn) return own_loss(objective, facts);
+  const double d = facts.log_pi - facts.log_mu, advantage = facts.advantage;
+  const Ratio ratio(d);
   TokenLoss token;
-  token.masked = advantage > 0 ? moved > options.clip_high : moved < -options.clip_low;
-  token.mismatch_kl = ratio - 1 - clamped;
-  token.loss = options.kl_weight * d * d;
-  token.gradient = 2 * options.kl_weight * d;
-  if (token.masked) return token;
-  token.loss -= options.advantage_weight * advantage * ratio;
-  if (clamped == d) token.gradient -= options.advantage_weight * advantage * ratio;
+  token.ratio = ratio.value;
+  token.mismatch_kl = ratio.value - 1 - std::clamp(d, -kLogRatioMax, kLogRatioMax);
+  switch (objective.rule) {
+    case ObjectiveRule::kDppo:
+    case ObjectiveRule::kIpo:
+    case ObjectiveRule::kReferenceKl: {
+      add_square(objective, d, token);
+      const double moved = std::exp(facts.log_pi) - std::exp(facts.log_mu);
+      const MaskReason reason = side_of(objective, moved, advantage);
+      if (reason != MaskReason::kNone) drop(reason, token);
+      const double gain = objective.rule == ObjectiveRule::kReferenceKl
+                              ? facts.log_reference - facts.log_pi
+                              : advantage;
+      if (!token.masked) add_gain(objective, gain, ratio.value, ratio.gradient, token);
+      break;
+    }
+    case ObjectiveRule::kRatioClip:
+      add_clipped(objective, advantage, ratio, 1, token);
+      break;
+    case ObjectiveRule::kSequenceClip:
+      // The gradient of log s in the d of one token is 1 / length, which `weight` has.
+      add_clipped(objective, advantage, Ratio(facts.sequence_log_ratio), 1, token);
+      break;
+    case ObjectiveRule::kWeightCap: {
+      const double weight = std::clamp(ratio.value, objective.weight_low, objective.weight_high);
+      token.capped = weight != ratio.value;
+      if (token.capped) token.reason = weight < ratio.value ? MaskReason::kHigh : MaskReason::kLow;
+      add_gain(objective, advantage, weight * facts.log_pi, weight, token);
+      break;
+    }
+    case ObjectiveRule::kWeightBand:
+      if (ratio.value > objective.weight_high) drop(MaskReason::kHigh, token);
+      if (ratio.value < objective.weight_low) drop(MaskReason::kLow, token);
+      if (!token.masked)
+        add_gain(objective, advantage, ratio.value * facts.log_pi, ratio.value, token);
+      break;
+    case ObjectiveRule::kDecoupled:
+      add_decoupled(objective, facts, token);
+      break;
+    case ObjectiveRule::kMoment:
+      if (facts.is_dropped) drop(MaskReason::kMoment, token);
+      if (!token.masked) add_gain(objective, advantage, ratio.value, ratio.gradient, token);
+      break;
+    case ObjectiveRule::kDistillation:
+      token.loss -= objective.reference_weight * (facts.log_reference - facts.log_mu) * ratio.value;
+      token.gradient -=
+          objective.reference_weight * (facts.log_reference - facts.log_mu) * ratio.gradient;
+      return token;
+    case ObjectiveRule::kCrossEntropy:
+    case ObjectiveRule::kOwn:
+      break;
+  }
+  if (objective.rule != ObjectiveRule::kReferenceKl) add_reference(objective, facts, token);
   return token;
 }
 
 TokenLoss cross_entropy_loss(double log_pi) {
-  return {.loss = -log_pi, .gradient = -1, .mismatch_kl = 0, .masked = false};
-}
-
-Status validate(const LossOptions& options) {
-  if (options.kind != "dppo" && options.kind != "cross_entropy")
-    return error(Code::kInvalid, "unknown loss '{}'", options.kind)
-        .note("known losses: dppo, cross_entropy");
-  const auto bad = [](double value) { return !std::isfinite(value) || value < 0; };
-  if (bad(options.clip_low) || bad(options.clip_high) || bad(options.advantage_weight) ||
-      bad(options.kl_weight))
-    return error(
-        Code::kInvalid,
-        "clip_low {}, clip_high {}, advantage_weight {} and kl_weight {} must be 0 or above",
-        options.clip_low, options.clip_high, options.advantage_weight, options.kl_weight);
-  return ok();
+  TokenLoss token;
+  token.loss = -log_pi;
+  token.gradient = -1;
+  return token;
 }
 
 }  // namespace primerl

@@ -3,16 +3,33 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace primerl {
 
+struct ObjectiveSpec;  // objective.h
+/// The objectives of plugins; null: none.
+using OwnObjectives = std::shared_ptr<const std::vector<ObjectiveSpec>>;
+
+/// The minimised objective by name (objective.h), and the numbers that differ from its own.
+/// A number below 0 and an empty `mean` mean the objective's default.
 struct LossOptions {
-  std::string kind = "dppo";  // "dppo" or "cross_entropy"
-  double clip_low = 0.2;      // drop a token with A <= 0 when pi - mu < -clip_low
-  double clip_high = 0.2;     // drop a token with A > 0 when pi - mu > clip_high
-  double advantage_weight = 1.0;
-  double kl_weight = 1e-3;  // of (log pi - log mu)^2
+  std::string kind = "dppo";     // name of the objective
+  double clip_low = -1;          // how far below mu (dppo, ipo) or 1 (ratios) a token may be
+  double clip_high = -1;         // how far above
+  double advantage_weight = -1;  // of the policy-gradient term
+  double kl_weight = -1;         // of (log pi - log mu)^2
+  double clip_dual = -1;         // most times |A| that a token with A < 0 costs; 0 = no limit
+  double weight_low = -1;        // limits of the weight pi / mu
+  double weight_high = -1;
+  double moment_max = -1;        // of the mean of (log pi - log mu)^2 over the tokens of a step
+  double proximal_share = -1;    // how far the proximal policy is from mu to pi, in log space
+  double reference_weight = -1;  // of the distance from the reference, the base of the adapter
+  std::string mean = {};         // "token", "sequence" or "constant"
+  int64_t mean_tokens = 0;       // of one sequence, for "constant"; 0 = the tenant's seq_len
+  OwnObjectives own = {};        // not an option: where `kind` is looked up too
 };
 
 struct OptimizerOptions {

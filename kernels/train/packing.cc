@@ -79,8 +79,8 @@ void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t 
   }
 }
 
-void add_targets(MicroBatch& batch, const TrainSample& sample, int32_t prompt, int32_t prompt_row,
-                 int32_t own_row) {
+void add_targets(MicroBatch& batch, const TrainSample& sample, size_t index, int32_t prompt,
+                 int32_t prompt_row, int32_t own_row) {
   KeptReader kept(sample.kept.bytes());
   const auto next_kept = [&] { return kept.is_at_end() ? KeptSet() : kept.next().value(); };
   if (prompt > 0 && sample.loss_mask[0] != 0) next_kept();
@@ -93,6 +93,9 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, int32_t prompt, i
     if (!sample.logprobs.empty()) target.logprob = sample.logprobs[i];
     if (!sample.advantages.empty()) target.advantage = sample.advantages[i];
     target.inverse_temperature = 1.0F / sample.temperature;
+    target.sample = static_cast<int32_t>(index);
+    if (!sample.proximal.empty()) target.proximal = sample.proximal[i];
+    if (!sample.reference.empty()) target.reference = sample.reference[i];
     target.kept = next_kept();
     batch.targets.push_back(target);
   }
@@ -108,7 +111,7 @@ void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Uni
     const int32_t end = static_cast<int32_t>(samples[i].tokens.size()) - 1;
     if (end > unit.num_prompt_tokens)
       add_rows(batch.rows, samples[i], unit.num_prompt_tokens, end, prompt_row, i);
-    add_targets(batch, samples[i], unit.num_prompt_tokens, prompt_row, own_row);
+    add_targets(batch, samples[i], i, unit.num_prompt_tokens, prompt_row, own_row);
   }
 }
 
@@ -172,13 +175,23 @@ std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_
 
 Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits) {
   const size_t length = sample.tokens.size();
-  const bool policy = loss == LossKind::kDppo;
+  const bool policy = loss == LossKind::kPolicy;
   const auto unequal = [&](size_t size) { return size != length && (policy || size != 0); };
   if (length == 0) return error(Code::kInvalid, "it has no tokens");
   if (sample.loss_mask.size() != length || unequal(sample.logprobs.size()) ||
       unequal(sample.advantages.size()))
     return error(Code::kInvalid, "{} tokens, but {} loss_mask, {} logprobs and {} advantages",
                  length, sample.loss_mask.size(), sample.logprobs.size(), sample.advantages.size());
+  for (const auto& [name, stored] :
+       {std::pair{"proximal", &sample.proximal}, std::pair{"reference", &sample.reference}}) {
+    if (!stored->empty() && stored->size() != length)
+      return error(Code::kInvalid, "{} tokens, but {} {} log-probabilities", length, stored->size(),
+                   name);
+    for (size_t i = 0; i < stored->size(); ++i)
+      if (const float logprob = (*stored)[i]; !(logprob >= kLogprobMin && logprob <= kLogprobMax))
+        return error(Code::kInvalid, "the {} log-probability of token {} is {}, not in [{}, {}]",
+                     name, i, logprob, kLogprobMin, kLogprobMax);
+  }
   if (length > static_cast<size_t>(limits.max_sequence_tokens))
     return error(Code::kInvalid, "{} tokens are more than the learner's limit of {}", length,
                  limits.max_sequence_tokens);
@@ -202,6 +215,12 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
 }
 
 Status check_samples(const TrainBatch& batch, const SampleLimits& limits) {
+  for (const TrainSample& sample : batch.samples)
+    if (sample.proximal.empty() != batch.samples.front().proximal.empty() ||
+        sample.reference.empty() != batch.samples.front().reference.empty())
+      return error(Code::kInvalid,
+                   "some samples of the batch have proximal or reference log-probabilities, and "
+                   "others have none");
   for (size_t i = 0; i < batch.samples.size(); ++i) {
     Status status = check_sample(batch.samples[i], batch.loss, limits);
     if (!status.ok()) return Error(status.error()).while_doing(fmt::format("sample {}", i));

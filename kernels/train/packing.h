@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -26,7 +27,14 @@ struct TrainTarget {
   float logprob = 0;  // at sampling
   float advantage = 0;
   float inverse_temperature = 1;
-  KeptSet kept;  // a view of the sample's bytes
+  int32_t sample = 0;                                         // index in the batch
+  double weight = 1;                                          // of its loss (step_targets.h)
+  float proximal = std::numeric_limits<float>::quiet_NaN();   // NaN: none stored
+  float reference = std::numeric_limits<float>::quiet_NaN();  // NaN: not known
+  float measured = std::numeric_limits<float>::quiet_NaN();   // log pi before the step's gradients
+  double sequence_log_ratio = 0;                              // mean of its sequence
+  bool is_dropped = false;                                    // by the step's plan
+  KeptSet kept;                                               // a view of the sample's bytes
 };
 
 struct MicroBatch {
@@ -41,8 +49,8 @@ struct MicroBatch {
 /// The next `count` targets of a pass, which belong to one step.
 struct LearnedPart {
   size_t count = 0;
-  LossKind loss = LossKind::kDppo;
-  const LossOptions* options = nullptr;
+  LossKind loss = LossKind::kPolicy;
+  const Objective* objective = nullptr;
   double per_token = 0;  // 1 / loss tokens of the step
   LossSums* sums = nullptr;
 };

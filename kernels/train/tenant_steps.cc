@@ -70,18 +70,23 @@ Status TenantSteps::run_pass(std::span<StepInProgress* const> steps,
   int64_t rows = 0;
   for (StepInProgress* step : steps) {
     if (step->is_done()) continue;
+    if (step->is_measuring()) {
+      RETURN_IF_ERROR(runner_.measure(*step));
+      continue;
+    }
     const int64_t more = step->micro_batches[step->next].rows.num_rows();
     if (!taken.empty() && rows + more > rows_max_) continue;
     taken.push_back(step);
     rows += more;
   }
+  if (taken.empty()) return ok();
   std::ranges::stable_sort(taken, {}, &StepInProgress::adapter);
   MicroBatch pass;
   std::vector<LearnedPart> parts;
   for (StepInProgress* step : taken) {
     const MicroBatch& more = step->micro_batches[step->next++];
     pass.append(more, step->adapter);
-    parts.push_back({more.targets.size(), step->batch->loss, step->loss,
+    parts.push_back({more.targets.size(), step->batch->loss, step->objective,
                      1.0 / static_cast<double>(step->report.num_loss_tokens), &step->sums});
   }
   return runner_.run_pass(pass, parts);
@@ -90,7 +95,8 @@ Status TenantSteps::run_pass(std::span<StepInProgress* const> steps,
 int64_t TenantSteps::next_tokens(const TrainBatch& batch, int64_t num_tokens) const {
   if (has_more_passes(batch)) {
     const StepInProgress& step = *unfinished_.at(batch.tenant);
-    return step.micro_batches[step.next].rows.num_rows();
+    const size_t next = step.is_measuring() ? step.num_measured : step.next;
+    return step.micro_batches[next].rows.num_rows();
   }
   return std::min<int64_t>(num_tokens, rows_max_);
 }

@@ -2,9 +2,10 @@
 /// of them share.
 ///
 /// A pass has at most one micro-batch of each step, the same as when the step runs alone, in the
-/// order of the adapters. A shared pass has at most `rows_max` rows. A queued step runs one pass at
-/// a time, so that passes of other steps can run between. If a pass fails, each of its steps is run
-/// alone. Not thread-safe: used on its learner's thread.
+/// order of the adapters. Steps that measure first do so one micro-batch at a time, alone. A shared
+/// pass has at most `rows_max` rows. A queued step runs one pass at a time, so that passes of other
+/// steps can run between. If a pass fails, each of its steps is run alone. Not thread-safe: used on
+/// its learner's thread.
 #pragma once
 
 #include <map>
@@ -26,12 +27,14 @@ struct StepInProgress {
   const TrainBatch* batch = nullptr;
   size_t trained = 0;    // index of the learner's weights that it trains
   int32_t adapter = -1;  // RowSpan::adapter value of its rows
-  const LossOptions* loss = nullptr;
+  const Objective* objective = nullptr;
   TrainReport report;
   std::vector<MicroBatch> micro_batches;
-  size_t next = 0;  // micro-batch
+  size_t num_measured = 0;  // micro-batches that were measured or need not be
+  size_t next = 0;          // micro-batch
   LossSums sums;
 
+  bool is_measuring() const { return num_measured < micro_batches.size(); }
   bool is_done() const { return next == micro_batches.size(); }
 };
 
@@ -41,6 +44,9 @@ class StepRunner {
   /// Checks the batch and clears the gradient that its passes add to. If the report says skipped,
   /// the step gets no further calls.
   virtual Result<StepInProgress> begin_step(const TrainBatch& batch) = 0;
+  /// Runs the next micro-batch of a step that is_measuring() forward only, and plans the step after
+  /// the last one (step_targets.h).
+  virtual Status measure(StepInProgress& step) = 0;
   /// Runs the model over a pass, forward and backward; its targets belong to `parts`.
   virtual Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) = 0;
   /// Updates the weights after the last pass.

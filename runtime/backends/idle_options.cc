@@ -37,14 +37,17 @@ bool holds_for_all(std::span<const Tenant> tenants, const LearnerOptions& learne
   });
 }
 
+/// A tenant with another objective than the learner takes none of the learner's numbers.
 void add_loss(const LearnerOptions& learner, std::span<const Tenant> tenants, IdleOptions& idle) {
-  const auto has_none = [](const TrainingRules& rules) {
-    return rules.loss.kind == "cross_entropy";
+  const auto has_another = [&](const TrainingRules& rules) {
+    return rules.loss.kind != learner.loss.kind;
   };
-  if (!holds_for_all(tenants, learner, has_none)) return;
-  for (const char* option : {"clip_low", "clip_high", "advantage_weight", "kl_weight"})
-    idle.push_back({fmt::format("loss.{}", option), "the loss of all tenants is \"cross_entropy\"",
-                    "write loss.kind = \"dppo\", or remove the key"});
+  if (!holds_for_all(tenants, learner, has_another)) return;
+  for (const char* option :
+       {"clip_low", "clip_high", "advantage_weight", "kl_weight", "clip_dual", "weight_low",
+        "weight_high", "moment_max", "proximal_share", "reference_weight", "mean", "mean_tokens"})
+    idle.push_back({fmt::format("loss.{}", option), "all tenants have another objective",
+                    "write it in [tenant.<name>] loss, or remove the key"});
 }
 
 void add_schedule(const LearnerOptions& learner, std::span<const Tenant> tenants,

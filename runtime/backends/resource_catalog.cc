@@ -16,6 +16,7 @@
 #include "kernels/weights/options.h"
 #include "runtime/backends/idle_options.h"
 #include "runtime/backends/tenant_options.h"
+#include "runtime/backends/training_options.h"
 #include "runtime/outside/http_listener.h"
 #include "runtime/plugins/plugins.h"
 #include "runtime/program/version.h"
@@ -27,43 +28,6 @@ namespace {
 template <class S, class M, class B>
 M S::*field_of(M B::*member) {
   return member;
-}
-
-OptionSet loss_options() {
-  return OptionsOf<LossOptions>()
-      .field("kind", &LossOptions::kind, one_of({"dppo", "cross_entropy"}),
-             "dppo: policy gradient inside a trust region of probabilities, plus a KL term; "
-             "cross_entropy: supervised")
-      .field("clip_low", &LossOptions::clip_low, at_least(0),
-             "a token with advantage <= 0 is dropped when pi - mu < -clip_low")
-      .field("clip_high", &LossOptions::clip_high, at_least(0),
-             "a token with advantage > 0 is dropped when pi - mu > clip_high")
-      .field("advantage_weight", &LossOptions::advantage_weight, at_least(0),
-             "weight of the policy-gradient term")
-      .field("kl_weight", &LossOptions::kl_weight, at_least(0), "weight of (log pi - log mu)^2");
-}
-
-OptionSet optimizer_options() {
-  return OptionsOf<OptimizerOptions>()
-      .field("kind", &OptimizerOptions::kind, one_of({"adamw"}), "the optimizer")
-      .field("lr", &OptimizerOptions::lr, at_least(0), "learning rate after the warm-up")
-      .field("weight_decay", &OptimizerOptions::weight_decay, at_least(0), "decoupled decay")
-      .field("beta1", &OptimizerOptions::beta1, from_below(0, 1), "decay of the first moment")
-      .field("beta2", &OptimizerOptions::beta2, from_below(0, 1), "decay of the second moment")
-      .field("epsilon", &OptimizerOptions::epsilon, above(0), "added to the root")
-      .field("max_norm", &OptimizerOptions::max_norm, at_least(0),
-             "gradients are clipped to this L2 norm; 0 = off");
-}
-
-OptionSet schedule_options() {
-  return OptionsOf<ScheduleOptions>()
-      .field("kind", &ScheduleOptions::kind, one_of({"constant", "linear", "cosine"}),
-             "how the learning rate falls")
-      .field("warmup_steps", &ScheduleOptions::warmup_steps, at_least(0) | unit("steps"),
-             "first steps, rising to lr")
-      .field("decay_steps", &ScheduleOptions::decay_steps, at_least(0) | unit("steps"),
-             "last steps of max_steps, falling to min_lr")
-      .field("min_lr", &ScheduleOptions::min_lr, at_least(0), "where the decay ends");
 }
 
 template <class S>
@@ -314,6 +278,16 @@ ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFac
   return limit;
 }
 
+/// The error names 'loss', so that `check` points there.
+template <class S>
+Status validate_learner(const void* options) {
+  const Status valid = validate(static_cast<const S*>(options)->loss);
+  if (valid.ok()) return ok();
+  Error fault = error(Code::kInvalid, "'loss': {}", valid.error().message());
+  for (const auto& note : valid.error().notes()) (void)std::move(fault).note(note);
+  return fault;
+}
+
 ResourceContract computing(std::string kind, std::string backend, std::string doc,
                            OptionSet options) {
   ResourceContract contract;
@@ -327,6 +301,9 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
     contract.validate = [](const void* bound) {
       return validate(*static_cast<const ScriptedEngineOptions*>(bound));
     };
+  if (kind == "learner")
+    contract.validate = backend == "scripted" ? &validate_learner<ScriptedLearnerOptions>
+                                              : &validate_learner<LearnerOptions>;
   if (backend == "torch")
     contract.idle_options = kind == "engine" ? &idle_engine_options : &idle_learner_options;
   else

@@ -8,14 +8,42 @@
 
 #include "graph/base/random.h"
 #include "graph/catalog.h"
+#include "kernels/train/objective.h"
 
 namespace primerl {
 namespace {
 
-/// Replaces `value` if the tenant wrote one; numbers below 0 mean "not written".
+/// Sets `value` if the tenant wrote one; numbers below 0 mean "not written".
 template <class T>
-void take(auto written, T& value) {
+void replace(auto written, T& value) {
   if (written >= 0) value = static_cast<T>(written);
+}
+
+/// The numbers of another objective mean nothing to the tenant's.
+LossOptions loss_of(const Tenant& tenant, const LossOptions& of_learner) {
+  const TenantLoss& own = tenant.loss;
+  LossOptions loss = of_learner;
+  if (!own.kind.empty() && own.kind != of_learner.kind) {
+    loss = {};
+    loss.kind = own.kind;
+    loss.own = of_learner.own;
+  }
+  replace(own.clip_low, loss.clip_low);
+  replace(own.clip_high, loss.clip_high);
+  replace(own.advantage_weight, loss.advantage_weight);
+  replace(own.kl_weight, loss.kl_weight);
+  replace(own.clip_dual, loss.clip_dual);
+  replace(own.weight_low, loss.weight_low);
+  replace(own.weight_high, loss.weight_high);
+  replace(own.moment_max, loss.moment_max);
+  replace(own.proximal_share, loss.proximal_share);
+  replace(own.reference_weight, loss.reference_weight);
+  if (!own.mean.empty()) loss.mean = own.mean;
+  if (own.mean_tokens > 0) loss.mean_tokens = own.mean_tokens;
+  const bool is_constant = find_objective(loss.kind, loss.own) != nullptr &&
+                           objective_of(loss).mean == LossMean::kConstant;
+  if (is_constant && loss.mean_tokens == 0) loss.mean_tokens = tenant.seq_len;
+  return loss;
 }
 
 constexpr size_t kSampleTasks = 8;
@@ -54,18 +82,14 @@ SampleTokens sample_tokens(const Tenant& tenant, int64_t positions) {
 TrainingRules rules_of(const Tenant& tenant, const LearnerOptions& options) {
   const auto max_steps = static_cast<int32_t>(std::min<int64_t>(tenant.max_steps, INT32_MAX));
   TrainingRules rules{options.loss, options.optimizer, options.schedule, max_steps};
-  if (!tenant.loss.kind.empty()) rules.loss.kind = tenant.loss.kind;
-  take(tenant.loss.clip_low, rules.loss.clip_low);
-  take(tenant.loss.clip_high, rules.loss.clip_high);
-  take(tenant.loss.advantage_weight, rules.loss.advantage_weight);
-  take(tenant.loss.kl_weight, rules.loss.kl_weight);
-  take(tenant.optimizer.lr, rules.optimizer.lr);
-  take(tenant.optimizer.weight_decay, rules.optimizer.weight_decay);
-  take(tenant.optimizer.max_norm, rules.optimizer.max_norm);
+  rules.loss = loss_of(tenant, options.loss);
+  replace(tenant.optimizer.lr, rules.optimizer.lr);
+  replace(tenant.optimizer.weight_decay, rules.optimizer.weight_decay);
+  replace(tenant.optimizer.max_norm, rules.optimizer.max_norm);
   if (!tenant.schedule.kind.empty()) rules.schedule.kind = tenant.schedule.kind;
-  take(tenant.schedule.warmup_steps, rules.schedule.warmup_steps);
-  take(tenant.schedule.decay_steps, rules.schedule.decay_steps);
-  take(tenant.schedule.min_lr, rules.schedule.min_lr);
+  replace(tenant.schedule.warmup_steps, rules.schedule.warmup_steps);
+  replace(tenant.schedule.decay_steps, rules.schedule.decay_steps);
+  replace(tenant.schedule.min_lr, rules.schedule.min_lr);
   return rules;
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "actors/router/router.h"
+#include "actors/trainer/own_objectives.h"
 #include "graph/config/tables.h"
 #include "graph/spec.h"
 
@@ -143,12 +144,31 @@ Status check_actors(const std::vector<Contract>& actors) {
   return ok();
 }
 
-Status add(const Plugin& plugin, Catalog& catalog, std::vector<RoutePolicyContract>& policies) {
+Status check_objectives(const std::vector<ObjectiveSpec>& added,
+                        const std::vector<ObjectiveSpec>& others) {
+  std::set<std::string_view> names;
+  for (const ObjectiveSpec& spec : added) {
+    RETURN_IF_ERROR(check_name("an objective", std::string(spec.name)));
+    const bool is_known =
+        find_objective(spec.name) != nullptr ||
+        std::ranges::find(others, spec.name, &ObjectiveSpec::name) != others.end();
+    if (is_known || !names.insert(spec.name).second)
+      return error(Code::kInvalid,
+                   "it brings an objective '{}', and there is one of that name already", spec.name)
+          .note("give yours another name");
+    RETURN_IF_ERROR(check_own_objective(spec));
+  }
+  return ok();
+}
+
+Status add(const Plugin& plugin, Catalog& catalog, std::vector<RoutePolicyContract>& policies,
+           std::vector<ObjectiveSpec>& objectives) {
   RETURN_IF_ERROR(check_name("itself", plugin.name));
   RETURN_IF_ERROR(check_names("an actor", plugin.actors, catalog.actors));
   RETURN_IF_ERROR(check_names("an environment", plugin.environments, catalog.environments));
   RETURN_IF_ERROR(check_names("a reward", plugin.rewards, catalog.rewards));
   RETURN_IF_ERROR(check_names("a routing policy", plugin.route_policies, policies));
+  RETURN_IF_ERROR(check_objectives(plugin.objectives, objectives));
   RETURN_IF_ERROR(check_actors(plugin.actors));
   for (const auto& each : plugin.environments)
     RETURN_IF_ERROR(check_options(each.name, each.options, {"name"}));
@@ -163,6 +183,7 @@ Status add(const Plugin& plugin, Catalog& catalog, std::vector<RoutePolicyContra
   append(catalog.environments, plugin.environments);
   append(catalog.rewards, plugin.rewards);
   append(policies, plugin.route_policies);
+  append(objectives, plugin.objectives);
   return ok();
 }
 
@@ -171,10 +192,12 @@ Status add(const Plugin& plugin, Catalog& catalog, std::vector<RoutePolicyContra
 std::vector<PluginFault> add_contents(std::span<const ListedPlugin> plugins, Catalog& catalog) {
   std::vector<PluginFault> faults;
   std::vector<RoutePolicyContract> policies = route_policies();
+  std::vector<ObjectiveSpec> objectives;
   const size_t num_built_in = policies.size();
   for (const ListedPlugin& listed : plugins)
-    if (Status added = add(*listed.plugin, catalog, policies); !added.ok())
+    if (Status added = add(*listed.plugin, catalog, policies, objectives); !added.ok())
       faults.push_back({listed.file, std::move(added).error()});
+  if (!objectives.empty()) add_own_objectives(std::move(objectives), catalog);
   if (policies.size() == num_built_in) return faults;
   for (Contract& actor : catalog.actors)
     if (actor.name == "router") actor = Router::contract(policies);

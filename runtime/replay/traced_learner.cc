@@ -17,7 +17,7 @@ std::string_view to_string(LearnerCall call) {
 /// step whether its turn has come.
 struct LearnerAnswer : TrainReport, SampleLimits {
   static constexpr std::string_view kName = "LearnerAnswer";
-  static constexpr uint32_t kVersion = 5;
+  static constexpr uint32_t kVersion = 6;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;

@@ -384,9 +384,12 @@ TEST_F(TrainerStory, RewardsOfFilteredGroupsCountInTheMeanOverAll) {
 }
 
 struct Supervised : TrainerStory {
-  Supervised()
-      : TrainerStory({.learner = "", .weights = "", .loss = "cross_entropy"},
-                     testing::a_tenant(1, 2, 0)) {}
+  Supervised() : TrainerStory({}, tenant()) {}
+  static Tenant tenant() {
+    Tenant tenant = testing::a_tenant(1, 2, 0);
+    tenant.objective = "cross_entropy";
+    return tenant;
+  }
 };
 
 TEST_F(Supervised, TrainsOnSingleExamplesThatNeverAge) {
@@ -413,10 +416,10 @@ TEST_F(Supervised, HoldsTheEdgeWhenItsPoolIsFull) {
 
 /// All epochs are five groups, and a batch has two.
 struct SupervisedEpochs : TrainerStory {
-  SupervisedEpochs()
-      : TrainerStory({.learner = "", .weights = "", .loss = "cross_entropy"}, tenant()) {}
+  SupervisedEpochs() : TrainerStory({}, tenant()) {}
   static Tenant tenant() {
     Tenant tenant = testing::a_tenant(1, 2, 0);
+    tenant.objective = "cross_entropy";
     tenant.max_steps = 2;
     tenant.groups_max = 5;
     return tenant;
@@ -464,23 +467,6 @@ TEST_F(SupervisedEpochs, AResumedRunThatHadAllGroupsEndsAtOnce) {
   work();
   EXPECT_THAT(learner.batches, SizeIs(0));
   EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
-}
-
-struct SupervisedTenant : TrainerStory {
-  SupervisedTenant() : TrainerStory({}, tenant()) {}
-  static Tenant tenant() {
-    Tenant tenant = testing::a_tenant(1, 2, 0);
-    tenant.loss.kind = "cross_entropy";
-    return tenant;
-  }
-};
-
-TEST_F(SupervisedTenant, HasItsOwnLossWhateverTheNodeSays) {
-  start();
-  for (uint64_t i = 0; i < 2; ++i) give(a_group(i, -1, {0}));
-  work();
-  ASSERT_THAT(learner.batches, SizeIs(1));
-  EXPECT_EQ(learner.batches[0].loss, LossKind::kCrossEntropy);
 }
 
 }  // namespace

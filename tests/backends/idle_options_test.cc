@@ -44,7 +44,10 @@ const std::string kLearner =
     "optimizer.epsilon optimizer.max_norm schedule.kind schedule.warmup_steps micro_batch_tokens "
     "threads ";
 const std::string kSchedule = "schedule.decay_steps schedule.min_lr ";
-const std::string kLoss = "loss.clip_low loss.clip_high loss.advantage_weight loss.kl_weight ";
+const std::string kLoss =
+    "loss.clip_low loss.clip_high loss.advantage_weight loss.kl_weight loss.clip_dual "
+    "loss.weight_low loss.weight_high loss.moment_max loss.proximal_share loss.reference_weight "
+    "loss.mean loss.mean_tokens ";
 
 /// An option is in exactly one list. `always`: it changes something on every device and for all
 /// tenants. A scripted resource accepts the options of the real one that it replaces.
@@ -181,14 +184,14 @@ TEST(IdleOptions, ValuesOfALossOrScheduleNeedATenantThatUsesIt) {
               testing::IsSupersetOf({"schedule.decay_steps", "schedule.min_lr"}));
   EXPECT_THAT(idle("learner", "torch", &options, kCuda), Not(Contains("loss.clip_low")));
   options.schedule.kind = "cosine";
-  options.loss.kind = "cross_entropy";
   EXPECT_THAT(idle("learner", "torch", &options, kCuda), Not(Contains("schedule.min_lr")));
-  EXPECT_THAT(idle("learner", "torch", &options, kCuda),
-              testing::IsSupersetOf(
-                  {"loss.clip_low", "loss.clip_high", "loss.advantage_weight", "loss.kl_weight"}));
-  // A tenant of its own loss uses them.
+  // Tenants of other objectives take none of its numbers.
   std::vector<Tenant> two(2);
-  two[1].loss.kind = "dppo";
+  two[0].loss.kind = two[1].loss.kind = "grpo";
+  std::vector<std::string> found;
+  for (const auto& each : idle_learner_options(&options, kCuda, two)) found.push_back(each.option);
+  EXPECT_THAT(found, testing::IsSupersetOf({"loss.clip_low", "loss.kl_weight", "loss.mean"}));
+  two[1].loss.kind.clear();
   for (const auto& each : idle_learner_options(&options, kCuda, two))
     EXPECT_THAT(each.option, Not(testing::StartsWith("loss.")));
 }

@@ -7,6 +7,8 @@
 #include <stdexcept>
 
 #include "graph/catalog.h"
+#include "graph/config/tables.h"
+#include "kernels/train/objective.h"
 
 namespace primerl {
 namespace {
@@ -20,7 +22,10 @@ Tenant tenant_with_rank(const std::string& name, int64_t rank) {
 
 TEST(TenantOptions, UnwrittenValuesAreTheLearners) {
   LearnerOptions options;
-  options.loss = {"dppo", 0.1, 0.3, 2, 0.25};
+  options.loss.clip_low = 0.1;
+  options.loss.clip_high = 0.3;
+  options.loss.advantage_weight = 2;
+  options.loss.kl_weight = 0.25;
   Tenant tenant = tenant_with_rank("a", 4);
   EXPECT_EQ(rules_of(tenant, options).loss.clip_low, 0.1);
   EXPECT_EQ(rules_of(tenant, options).loss.kl_weight, 0.25);
@@ -28,14 +33,49 @@ TEST(TenantOptions, UnwrittenValuesAreTheLearners) {
   tenant.loss.clip_high = 0.5;
   tenant.loss.advantage_weight = 1;
   tenant.loss.kl_weight = 0;
-  tenant.loss.kind = "cross_entropy";
   const LossOptions own = rules_of(tenant, options).loss;
-  EXPECT_EQ(own.kind, "cross_entropy");
+  EXPECT_EQ(own.kind, "dppo");
   EXPECT_EQ(own.clip_low, 0) << "0 is a number";
   EXPECT_EQ(own.clip_high, 0.5);
   EXPECT_EQ(own.advantage_weight, 1);
   EXPECT_EQ(own.kl_weight, 0);
   EXPECT_EQ(options.loss.clip_low, 0.1);
+}
+
+TEST(TenantOptions, AnotherObjectiveTakesNoNumberOfTheLearners) {
+  LearnerOptions options;
+  options.loss.clip_low = 0.1;
+  options.loss.clip_high = 0.3;
+  options.loss.advantage_weight = 2;
+  options.loss.kl_weight = 0.25;
+  Tenant tenant = tenant_with_rank("a", 4);
+  tenant.loss.kind = "dr_grpo";
+  tenant.loss.clip_high = 0.5;
+  tenant.seq_len = 77;
+  const LossOptions own = rules_of(tenant, options).loss;
+  EXPECT_EQ(own.kind, "dr_grpo");
+  EXPECT_EQ(own.clip_low, -1);
+  EXPECT_EQ(own.clip_high, 0.5);
+  EXPECT_EQ(own.kl_weight, -1);
+  EXPECT_EQ(own.mean_tokens, 77) << "the divisor of a sequence";
+  EXPECT_TRUE(validate(own).ok());
+  tenant.loss.mean_tokens = 9;
+  EXPECT_EQ(rules_of(tenant, options).loss.mean_tokens, 9);
+}
+
+/// Each number of the learner's loss has one of the tenant's, which replaces it.
+TEST(TenantOptions, ReplaceEveryNumberOfTheLoss) {
+  for (const ObjectiveSpec& spec : objectives())
+    for (const auto& number : spec.numbers) {
+      LearnerOptions options;
+      options.loss.kind = spec.name;
+      const OptionSet& tables = *tenant_options().find("loss")->table;
+      const OptionField* field = tables.find(number.name);
+      ASSERT_NE(field, nullptr) << number.name;
+      Tenant tenant = tenant_with_rank("a", 4);
+      field->assign(&tenant.loss, Value(0.75, Span()));
+      EXPECT_EQ(rules_of(tenant, options).loss.*number.member, 0.75) << number.name;
+    }
 }
 
 TEST(TenantOptions, AnAdapterIsSeededByTheTenantsName) {

@@ -112,12 +112,12 @@ TEST_P(AdapterLearner, TenantsTrainAsIfEachWereAlone) {
   std::vector<TrainReport> reports;
   for (const int32_t step : {0, 1, 2})
     for (const auto tenant : {kThird, kFirst, kSecond})
-      reports.push_back(together->step(two_groups(tenant, LossKind::kDppo, step), never).value());
+      reports.push_back(together->step(two_groups(tenant, LossKind::kPolicy, step), never).value());
   for (size_t i = 0; i < all.size(); ++i) {
     auto alone = make_adapter_learner(base, {all[i]});
     const size_t place = (i + 1) % 3;
     for (const int32_t step : {0, 1, 2}) {
-      const auto data = two_groups(all[i].tenant, LossKind::kDppo, step);
+      const auto data = two_groups(all[i].tenant, LossKind::kPolicy, step);
       const auto report = alone->step(data, never).value();
       const TrainReport& other = reports[static_cast<size_t>(3 * step) + place];
       EXPECT_EQ(report.loss, other.loss);

@@ -64,6 +64,12 @@ class FakeBackend final : public LearnerBackend {
   Result<std::vector<float>> score(size_t, const MicroBatch&) override {
     return std::vector<float>();
   }
+  Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
+                                     bool is_of_reference) override {
+    calls.push_back(fmt::format("measure {} of {}, {} rows", is_of_reference ? "the reference" : "",
+                                slot, batch.rows.num_rows()));
+    return std::vector<float>(batch.targets.size(), -1.0F);
+  }
   std::vector<WeightTensor> weights(size_t) override { return {}; }
   std::vector<WeightTensor> gradients(size_t) override { return {}; }
   Status save(size_t, const std::filesystem::path&) override { return ok(); }

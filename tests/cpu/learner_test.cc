@@ -23,6 +23,12 @@ using testing::make_folder;
 
 bool never() { return false; }
 
+/// The default objective's loss of one token.
+TokenLoss dppo_loss(double log_pi, double log_mu, double advantage, const LossOptions& options) {
+  return token_loss(objective_of(options),
+                    {.log_pi = log_pi, .log_mu = log_mu, .advantage = advantage});
+}
+
 std::unique_ptr<CpuLearner> make_learner(const std::filesystem::path& folder,
                                          const LearnerOptions& options = {}) {
   auto learner = std::make_unique<CpuLearner>(options, read_model_folder(folder).value());
@@ -114,7 +120,7 @@ TEST(CpuLearner, TheLossIsTheSumOfItsTokensByTheReference) {
 TEST(CpuLearner, TheGradientIsTheSlopeOfTheLoss) {
   const auto folder = make_folder({});
   const auto weights = read_model_tensors(folder).value();
-  for (const LossKind kind : {LossKind::kDppo, LossKind::kCrossEntropy}) {
+  for (const LossKind kind : {LossKind::kPolicy, LossKind::kCrossEntropy}) {
     auto learner = make_learner(folder, frozen());
     auto data = batch();
     data.loss = kind;
@@ -410,7 +416,7 @@ TEST(CpuLearner, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(refusal([](auto&) {}), "");
   EXPECT_THAT(refusal([](auto& o) { o.optimizer.kind = "sgd"; }), HasSubstr("adamw"));
   EXPECT_THAT(refusal([](auto& o) { o.optimizer.beta2 = 1; }), HasSubstr("beta2 1"));
-  EXPECT_THAT(refusal([](auto& o) { o.loss.kind = "ppo"; }), HasSubstr("cross_entropy"));
+  EXPECT_THAT(refusal([](auto& o) { o.loss.kind = "pppo"; }), HasSubstr("cross_entropy"));
   EXPECT_THAT(refusal([](auto& o) { o.schedule.kind = "cosine"; }), HasSubstr("max_steps"));
   EXPECT_THAT(refusal([](auto& o) { o.micro_batch_tokens = 0; }), HasSubstr("micro_batch_tokens"));
 }

@@ -26,7 +26,7 @@ TrainBatch drawn_batch(TenantSlot tenant, uint64_t seed, size_t num_groups = 0) 
   RandomStream random(mix(seed, tenant.value));
   TrainBatch made;
   made.tenant = tenant;
-  made.loss = tenant.value % 4 == 3 ? LossKind::kCrossEntropy : LossKind::kDppo;
+  made.loss = tenant.value % 4 == 3 ? LossKind::kCrossEntropy : LossKind::kPolicy;
   if (num_groups == 0) num_groups = 1 + random.below(3);
   for (size_t group = 0; group < num_groups; ++group) {
     std::vector<int32_t> prompt(2 + random.below(6));

@@ -50,7 +50,7 @@ inline std::shared_ptr<const WeightSnapshot> adapter_of(CpuLearner& learner, Ten
 }
 
 /// Two groups of the tenant with shared prompts; lengths 6 to 10.
-inline TrainBatch two_groups(TenantSlot tenant, LossKind loss = LossKind::kDppo,
+inline TrainBatch two_groups(TenantSlot tenant, LossKind loss = LossKind::kPolicy,
                              int32_t shift = 0) {
   TrainBatch made;
   made.tenant = tenant;

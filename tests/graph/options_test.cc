@@ -202,5 +202,22 @@ TEST(Options, SayTheirRangesInWords) {
   EXPECT_EQ(text(any()), "");
 }
 
+TEST(Options, OneThatWasMovedIsRefusedWithItsNewPlace) {
+  OptionSet options = sample_options();
+  options.moved.push_back({"old_count", "write 'count' in [other]"});
+  Sources sources;
+  Diagnostics diagnostics;
+  auto table =
+      parse_toml(sources, sources.add("x.toml", "flag = true\nold_count = 3\n"), diagnostics);
+  Sample sample;
+  options.bind(*table, "the sample", {}, &sample, diagnostics);
+  EXPECT_TRUE(sample.flag);
+  const std::string text = render(diagnostics, sources);
+  EXPECT_THAT(text, HasSubstr("x.toml:2:1: error[G020]: 'old_count' is no key of the sample"));
+  EXPECT_THAT(text, HasSubstr("help: write 'count' in [other]"));
+  EXPECT_EQ(diagnostics.num_errors(), 1U);
+  EXPECT_EQ(table->find("old_count"), nullptr) << "later rules do not read it";
+}
+
 }  // namespace
 }  // namespace primerl

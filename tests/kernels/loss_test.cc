@@ -8,6 +8,12 @@
 namespace primerl {
 namespace {
 
+/// The default objective's loss of one token.
+TokenLoss dppo_loss(double log_pi, double log_mu, double advantage, const LossOptions& options) {
+  return token_loss(objective_of(options),
+                    {.log_pi = log_pi, .log_mu = log_mu, .advantage = advantage});
+}
+
 /// d loss / d log_pi by central differences.
 double slope(double log_pi, double log_mu, double advantage, const LossOptions& options) {
   const double h = 1e-6;
@@ -63,7 +69,7 @@ TEST(DppoLoss, ARatioBeyondTheLimitHasNoGradient) {
 TEST(DppoLoss, RefusesUnknownKindsAndNegativeNumbers) {
   LossOptions options;
   EXPECT_TRUE(validate(options).ok());
-  options.kind = "ppo";
+  options.kind = "pppo";
   EXPECT_FALSE(validate(options).ok());
   options = {};
   options.clip_low = -0.1;

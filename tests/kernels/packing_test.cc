@@ -63,7 +63,7 @@ TEST(CheckSample, TakesLogProbabilitiesUpToTheirLimitsAndNothingBeyond) {
   const auto with = [](float logprob) {
     TrainSample made = sample({1, 2, 3}, 1);
     made.logprobs[2] = logprob;
-    return check_sample(made, LossKind::kDppo, {3, 10}).ok();
+    return check_sample(made, LossKind::kPolicy, {3, 10}).ok();
   };
   const float never = std::numeric_limits<float>::infinity();
   EXPECT_TRUE(with(kLogprobMin));
@@ -76,9 +76,9 @@ TEST(CheckSample, TakesLogProbabilitiesUpToTheirLimitsAndNothingBeyond) {
 
 TEST(CheckSample, AcceptsOnlyMasksOfZeroAndOne) {
   TrainSample made = sample({1, 2, 3}, 1);
-  EXPECT_TRUE(check_sample(made, LossKind::kDppo, {3, 10}).ok());
+  EXPECT_TRUE(check_sample(made, LossKind::kPolicy, {3, 10}).ok());
   made.loss_mask[2] = 2;
-  EXPECT_FALSE(check_sample(made, LossKind::kDppo, {3, 10}).ok());
+  EXPECT_FALSE(check_sample(made, LossKind::kPolicy, {3, 10}).ok());
 }
 
 TEST(Pack, DividesLogitsByTheTemperatureOfEachSample) {

@@ -8,6 +8,7 @@
 #include "actors/env/rewards/catalog.h"
 #include "actors/messages/catalog.h"
 #include "actors/messages/rollout.h"
+#include "kernels/train/loss.h"
 
 namespace primerl {
 namespace {
@@ -114,6 +115,37 @@ TEST(PluginContents, NeedANameOfTheirOwn) {
   plugin = a_plugin();
   plugin.route_policies = {route_policies().front()};
   EXPECT_THAT(fault_of(plugin), HasSubstr("a routing policy 'sticky_least_loaded'"));
+}
+
+TokenLoss no_loss(const Objective&, const TokenFacts&) { return {}; }
+
+TEST(PluginContents, ObjectivesAreNamedAndWhole) {
+  const auto fault = [](const std::function<void(ObjectiveSpec&)>& change) {
+    Plugin plugin = a_plugin();
+    ObjectiveSpec spec;
+    spec.name = "custom";
+    spec.rule = ObjectiveRule::kOwn;
+    spec.doc = "a loss";
+    spec.own_loss = no_loss;
+    change(spec);
+    plugin.objectives = {spec};
+    return fault_of(plugin);
+  };
+  EXPECT_EQ(fault([](auto&) {}), "fits");
+  EXPECT_THAT(fault([](auto& o) { o.name = "grpo"; }), HasSubstr("an objective 'grpo'"));
+  EXPECT_THAT(fault([](auto& o) { o.name = "Custom"; }), HasSubstr("an objective 'Custom'"));
+  EXPECT_THAT(fault([](auto& o) { o.doc = ""; }), HasSubstr("has no doc text"));
+  EXPECT_THAT(fault([](auto& o) { o.own_loss = nullptr; }), HasSubstr("has no loss"));
+  EXPECT_THAT(fault([](auto& o) { o.rule = ObjectiveRule::kDppo; }), HasSubstr("has no loss"));
+  EXPECT_THAT(fault([](auto& o) { o.advantage = "median"; }), HasSubstr("advantage 'median'"));
+  EXPECT_THAT(fault([](auto& o) {
+                o.numbers = {{&LossOptions::clip_low, "clip_high", 1}};
+              }),
+              HasSubstr("a number 'clip_high'"));
+  EXPECT_THAT(fault([](auto& o) {
+                o.numbers = {{&LossOptions::clip_low, "clip_low", -2}};
+              }),
+              HasSubstr("a number 'clip_low' of -2"));
 }
 
 /// The fault of a plugin with one actor, whose contract `change` breaks.

@@ -37,28 +37,28 @@ float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const flo
   return logits_.data();
 }
 
+TrainingHead::ReadLogits TrainingHead::read_logits(const TrainTarget& target, float* logits,
+                                                   KeptLogits& kept) const {
+  if (target.kept.keeps_all()) return {logits, decoder_.config().vocab_size, target.label};
+  target.kept.list(kept.ids);
+  kept.logits.clear();
+  for (const int32_t id : kept.ids) kept.logits.push_back(logits[id]);
+  const auto at = std::lower_bound(kept.ids.begin(), kept.ids.end(), target.label);
+  return {kept.logits.data(), static_cast<int64_t>(kept.ids.size()),
+          static_cast<int32_t>(at - kept.ids.begin())};
+}
+
 TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float* logits,
                                                 const LearnedPart& part, KeptLogits& kept) const {
   const int64_t vocab = decoder_.config().vocab_size;
   const CpuOps& ops = decoder_.tools().ops;
   const float scale = target.inverse_temperature;
-  float* row = logits;
-  int64_t size = vocab;
-  int32_t label = target.label;
   const bool is_kept_only = !target.kept.keeps_all();
-  if (is_kept_only) {
-    target.kept.list(kept.ids);
-    kept.logits.clear();
-    for (const int32_t id : kept.ids) kept.logits.push_back(logits[id]);
-    row = kept.logits.data();
-    size = static_cast<int64_t>(kept.ids.size());
-    const auto at = std::lower_bound(kept.ids.begin(), kept.ids.end(), target.label);
-    label = static_cast<int32_t>(at - kept.ids.begin());
-  }
+  const auto [row, size, label] = read_logits(target, logits, kept);
   const SoftmaxStats stats = ops.softmax(
       {.vocab_size = size, .inverse_temperature = scale, .logits = row, .weights = nullptr});
   const float log_pi = row[label] * scale - stats.log_normalizer;
-  const TokenLoss token = token_loss(target, log_pi, part.loss, *part.options);
+  const TokenLoss token = target_loss(target, log_pi, part);
   ops.softmax_backward({.vocab_size = size,
                         .inverse_temperature = scale,
                         .log_normalizer = stats.log_normalizer,
@@ -109,12 +109,15 @@ void TrainingHead::score(std::span<const TrainTarget> targets, const float* norm
   const int64_t vocab = decoder_.config().vocab_size;
   while (!targets.empty()) {
     const auto chunk = targets.first(std::min(targets.size(), static_cast<size_t>(chunk_rows())));
-    const float* row = make_logits(chunk, normed);
+    float* logits = make_logits(chunk, normed);
+    kept_.resize(std::max(kept_.size(), size_t{1}));
     for (const auto& target : chunk) {
+      const auto [row, size, label] = read_logits(target, logits, kept_.front());
+      const float scale = target.inverse_temperature;
       const auto stats = decoder_.tools().ops.softmax(
-          {.vocab_size = vocab, .inverse_temperature = 1, .logits = row, .weights = nullptr});
-      logprobs.push_back(row[target.label] - stats.log_normalizer);
-      row += vocab;
+          {.vocab_size = size, .inverse_temperature = scale, .logits = row, .weights = nullptr});
+      logprobs.push_back(row[label] * scale - stats.log_normalizer);
+      logits += vocab;
     }
     targets = targets.subspan(chunk.size());
   }

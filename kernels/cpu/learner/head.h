@@ -26,7 +26,7 @@ class TrainingHead {
   /// `dnormed`. The parts are adjacent and cover all targets.
   void learn(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts,
              const float* normed, float* dnormed);
-  /// Appends the log-probability of each target's label at temperature 1.
+  /// Appends the log-probability of each target's label, with the bits that learn() computes.
   void score(std::span<const TrainTarget> targets, const float* normed,
              std::vector<float>& logprobs);
 
@@ -40,7 +40,15 @@ class TrainingHead {
     std::vector<float> logits;
   };
 
+  /// The logits that a token's softmax reads.
+  struct ReadLogits {
+    float* row = nullptr;
+    int64_t size = 0;
+    int32_t label = 0;  // index in `row`
+  };
+
   int64_t chunk_rows() const;
+  ReadLogits read_logits(const TrainTarget& target, float* logits, KeptLogits& kept) const;
   /// Gathers the rows of `targets` and computes their logits.
   float* make_logits(std::span<const TrainTarget> targets, const float* normed);
   /// The loss of a token; its row of logits becomes their gradient.

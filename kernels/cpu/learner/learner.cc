@@ -94,6 +94,17 @@ class CpuBackend final : public LearnerBackend {
     pass_.backward(pass.rows, dnormed_.data());
     return ok();
   }
+  Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
+                                     bool is_of_reference) override {
+    const auto& [adapter, tensors, dropout] = trained_[slot];
+    if (is_of_reference && adapter == nullptr) return no_reference();
+    if (adapter != nullptr)
+      decoder_.adapters().set(static_cast<int32_t>(slot), is_of_reference ? nullptr : adapter.get(),
+                              dropout);
+    std::vector<float> logprobs;
+    head_.score(batch.targets, pass_.forward(batch.rows), logprobs);
+    return logprobs;
+  }
   Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) override {
     trained_[slot].tensors.update(options, report);
     return ok();

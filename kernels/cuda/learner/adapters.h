@@ -67,6 +67,10 @@ class LearnerAdapters {
   AdapterDropout drop(size_t slot, const AdapterDropout& dropout) {
     return std::exchange(adapters_[slot]->dropout, dropout);
   }
+  /// Sets the factor of what the adapter adds in later passes. Returns the previous value.
+  float scale(size_t slot, float scaling) {
+    return std::exchange(adapters_[slot]->scaling, scaling);
+  }
   /// Prepares the rows of the next pass: each has an adapter (RowSpan::adapter), and the rows of an
   /// adapter are adjacent, in the order of the slots.
   Status begin(const RowBatch& batch);

@@ -82,12 +82,12 @@ void CudaTrainingHead::sort(std::span<const TrainTarget> targets,
   parts_.assign(parts.begin(), parts.end());
   std::vector<const LearnedPart*> part_of;
   for (const LearnedPart& part : parts_) part_of.insert(part_of.end(), part.count, &part);
-  std::vector<size_t> order(targets.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return targets[i].inverse_temperature; });
+  order_.resize(targets.size());
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::ranges::stable_sort(order_, {}, [&](size_t i) { return targets[i].inverse_temperature; });
   targets_.clear();
   part_of_.clear();
-  for (const size_t i : order) {
+  for (const size_t i : order_) {
     targets_.push_back(targets[i]);
     if (!part_of.empty()) part_of_.push_back(part_of[i]);
   }
@@ -222,7 +222,7 @@ Status CudaTrainingHead::learn(const at::Tensor& normed, const at::Tensor& dnorm
     const float* entropies = logprobs + chunk.count;
     for (size_t i = 0; i < targets.size(); ++i) {
       const LearnedPart& part = *part_of_[static_cast<size_t>(chunk.first) + i];
-      const TokenLoss token = token_loss(targets[i], logprobs[i], part.loss, *part.options);
+      const TokenLoss token = target_loss(targets[i], logprobs[i], part);
       coefficients[i] = static_cast<float>(token.gradient * part.per_token);
       add_token(token, entropies[i], *part.sums);
     }
@@ -232,12 +232,15 @@ Status CudaTrainingHead::learn(const at::Tensor& normed, const at::Tensor& dnorm
 }
 
 Status CudaTrainingHead::score(const at::Tensor& normed, std::vector<float>& logprobs) {
+  logprobs.resize(order_.size());
   for (const Chunk& chunk : chunks_) {
     ASSIGN_OR_RETURN(const Logits made, logits_of(chunk, normed, {}));
+    cut(chunk, made.logits);
     RETURN_IF_ERROR(softmax(chunk, made));
     const at::Tensor numbers = made.numbers.cpu();
     const float* data = numbers.const_data_ptr<float>();
-    logprobs.insert(logprobs.end(), data, data + chunk.count);
+    for (int64_t i = 0; i < chunk.count; ++i)
+      logprobs[order_[static_cast<size_t>(chunk.first + i)]] = data[i];
   }
   return ok();
 }

@@ -33,8 +33,7 @@ class CudaTrainingHead {
   /// For the batch of the last begin(), as TrainingHead::learn(); `dnormed` [rows, hidden] is fp32.
   /// `scratch`, bytes or undefined, is used if a chunk's logits fit into it.
   Status learn(const at::Tensor& normed, const at::Tensor& dnormed, const at::Tensor& scratch);
-  /// For the batch of the last begin(), whose targets have one temperature, as
-  /// TrainingHead::score().
+  /// For the batch of the last begin(), as TrainingHead::score().
   Status score(const at::Tensor& normed, std::vector<float>& logprobs);
 
  private:
@@ -74,6 +73,7 @@ class CudaTrainingHead {
   std::vector<TrainTarget> targets_;
   std::vector<LearnedPart> parts_;
   std::vector<const LearnedPart*> part_of_;  // of each target
+  std::vector<size_t> order_;                // of the sorted targets: their indices in begin()
   std::vector<Chunk> chunks_;
   at::Tensor ints_;
   at::Tensor coefficients_;  // of a chunk, pinned; read when the next chunk's results are there

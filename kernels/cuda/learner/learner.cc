@@ -72,6 +72,8 @@ class CudaBackend final : public LearnerBackend {
   Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) override;
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override;
   Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) override;
+  Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
+                                     bool is_of_reference) override;
   std::vector<WeightTensor> weights(size_t slot) override { return trained_[slot]->copy_weights(); }
   std::vector<WeightTensor> gradients(size_t slot) override {
     return trained_[slot]->copy_gradients();
@@ -247,6 +249,23 @@ Result<std::vector<float>> CudaBackend::score(size_t slot, const MicroBatch& bat
   head_.begin(batch.targets);
   std::vector<float> logprobs;
   RETURN_IF_ERROR(head_.score(normed, logprobs));
+  return logprobs;
+}
+
+Result<std::vector<float>> CudaBackend::measure(size_t slot, const MicroBatch& batch,
+                                                bool is_of_reference) {
+  if (is_of_reference && !has_adapters()) return no_reference();
+  if (!is_of_reference) {
+    ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(batch.rows));
+    head_.begin(batch.targets);
+    std::vector<float> logprobs;
+    RETURN_IF_ERROR(head_.score(normed, logprobs));
+    return logprobs;
+  }
+  // An adapter that is scaled by 0 adds exactly 0.
+  const float scaling = adapters_->scale(slot, 0);
+  auto logprobs = score(slot, batch);
+  adapters_->scale(slot, scaling);
   return logprobs;
 }
 
