@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -39,8 +40,11 @@ void add_sequence_ratios(std::span<TrainTarget* const> targets) {
 
 void drop_outliers(std::span<TrainTarget* const> targets, double moment_max) {
   std::vector<double> squares;
-  for (const TrainTarget* target : targets)
-    squares.push_back(log_ratio(*target) * log_ratio(*target));
+  for (const TrainTarget* target : targets) {
+    const double square = log_ratio(*target) * log_ratio(*target);
+    // NaN has no order; its gradient makes the learner skip the step.
+    squares.push_back(std::isnan(square) ? std::numeric_limits<double>::infinity() : square);
+  }
   std::vector<size_t> order(targets.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, {}, [&](size_t i) { return squares[i]; });

@@ -154,7 +154,7 @@ class Importer {
     }
     if (counting_filters_.contains(item))
       return add(leaf, KeyFate::kNotNeeded, "a filter that only counts");
-    add(leaf, KeyFate::kNotSupported, "tenants have one filter, zero_advantage");
+    add(leaf, KeyFate::kNotSupported, "of filters only zero_advantage is imported");
   }
 
   void use_value(const Leaf& leaf, const std::string& key, const KeyRule& rule) {

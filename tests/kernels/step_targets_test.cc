@@ -152,6 +152,10 @@ TEST(StepTargets, DropTheTokensThatMovedMostUntilTheMeanIsSmallEnough) {
   EXPECT_THAT(dropped_tokens({1, 1}, 0.5), ElementsAre(true, true));
 }
 
+TEST(StepTargets, DropATokenThatIsNotANumberBeforeAnyOther) {
+  EXPECT_THAT(dropped_tokens({0.1F, std::nanf(""), 3}, 0.5), ElementsAre(false, true, true));
+}
+
 TEST(StepTargets, OfEqualTokensTheLaterGoesFirst) {
   EXPECT_THAT(dropped_tokens({0, 1, 1}, 0.5), ElementsAre(false, false, true));
 }
