@@ -7,9 +7,6 @@
 /// and head is the same for any number of them.
 #pragma once
 
-#include "kernels/ops/dropout_kernels.h"
-#include "kernels/ops/expert_kernels.h"
-#include "kernels/ops/linear_kernels.h"
 #include "kernels/ops/row_kernels.h"
 
 namespace primerl::PRIMERL_OPS_TARGET {
@@ -305,80 +302,6 @@ static void attention_of(const AttentionArgs& args) {
     }
 }
 
-/// One head of one query: the location of its keys and values.
-struct KeyView {
-  const float* keys;  // of the key-value head
-  const float* values;
-  const int32_t* rows;  // [num_keys]
-  int64_t num_keys;
-  int64_t stride;  // floats from one cache row to the next
-};
-
-/// The gradients of one head of one query.
-struct AttendBackward {
-  const float* q;
-  const float* out;
-  const float* dout;
-  float log_sum_exp;
-  float scale;
-  float* dq;
-  float* dkeys;  // of the key-value head
-  float* dvalues;
-};
-
-template <int kWidth>
-PRIMERL_INLINE void attend_backward(const AttendBackward& a, const KeyView& view, int64_t width) {
-  const int64_t lanes = kWidth > 0 ? kWidth : width;
-  const float delta = dot(a.dout, a.out, lanes * kLanes);
-  float weights[kTileKeys], slopes[kTileKeys];
-  Lanes total[kHeadDimMax / kLanes];
-  for (int64_t w = 0; w < lanes; ++w) total[w] = spread(0);
-  for (int64_t begin = 0; begin < view.num_keys; begin += kTileKeys) {
-    const int64_t left = view.num_keys - begin, count = left < kTileKeys ? left : kTileKeys;
-    const int32_t* rows = view.rows + begin;
-    dot_keys<kWidth>(a.q, {view.keys, rows, count, view.stride}, width, weights);
-    dot_keys<kWidth>(a.dout, {view.values, rows, count, view.stride}, width, slopes);
-    for (int64_t i = 0; i < count; i += kLanes) {
-      const Lanes p = exp_of(load(weights + i) * a.scale - a.log_sum_exp);
-      store(weights + i, p);
-      store(slopes + i, p * (load(slopes + i) - delta) * a.scale);
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t at = rows[i] * view.stride;
-      for (int64_t w = 0; w < lanes; ++w) {
-        const int64_t c = w * kLanes;
-        total[w] += slopes[i] * load(view.keys + at + c);
-        store(a.dkeys + at + c, load(a.dkeys + at + c) + slopes[i] * load(a.q + c));
-        store(a.dvalues + at + c, load(a.dvalues + at + c) + weights[i] * load(a.dout + c));
-      }
-    }
-  }
-  for (int64_t w = 0; w < lanes; ++w) store(a.dq + w * kLanes, total[w]);
-}
-
-template <int kWidth>
-static void attention_backward_of(const AttentionBackwardArgs& args) {
-  const AttentionArgs& forward = args.forward;
-  const auto [num_heads, num_kv_heads, d] = forward.heads;
-  const int32_t group = num_heads / num_kv_heads;
-  for (int64_t s = 0; s < forward.num_spans; ++s) {
-    const AttentionSpan& span = forward.spans[s];
-    for (int32_t h = forward.head_begin; h < forward.head_end; ++h) {
-      const int64_t offset = static_cast<int64_t>(h / group) * d;
-      KeyView view{forward.keys + offset, forward.values + offset, forward.kv_rows + span.kv_offset,
-                   0, static_cast<int64_t>(num_kv_heads) * d};
-      for (int32_t i = 0; i < span.num_queries; ++i) {
-        const int64_t at = static_cast<int64_t>(span.query_begin + i) * num_heads + h;
-        view.num_keys = span.num_cached + i + 1;
-        attend_backward<kWidth>(
-            {forward.q + at * d, forward.out + at * d, args.dout + at * d, forward.log_sum_exp[at],
-             forward.scale, args.dq + at * d, args.dkeys + offset, args.dvalues + offset},
-            view, d / kLanes);
-      }
-    }
-  }
-}
-
 static void attention(const AttentionArgs& args) {
   switch (args.heads.head_dim) {
     case 32:
@@ -390,45 +313,6 @@ static void attention(const AttentionArgs& args) {
     default:
       return attention_of<0>(args);
   }
-}
-
-static void attention_backward(const AttentionBackwardArgs& args) {
-  switch (args.forward.heads.head_dim) {
-    case 32:
-      return attention_backward_of<4>(args);
-    case 64:
-      return attention_backward_of<8>(args);
-    case 128:
-      return attention_backward_of<16>(args);
-    default:
-      return attention_backward_of<0>(args);
-  }
-}
-
-constexpr CpuOps table(const char* name) {
-  return {name,
-          rms_norm,
-          rms_norm_backward,
-          column_sums,
-          rotary,
-          rotary_backward,
-          attention,
-          attention_backward,
-          swiglu,
-          swiglu_backward,
-          route,
-          route_backward,
-          gather_rows,
-          combine_rows,
-          dot_rows,
-          softmax,
-          softmax_backward,
-          adamw,
-          draw,
-          apply_dropout,
-          sum_of_squares,
-          pack_linear,
-          linear_rows};
 }
 
 }  // namespace primerl::PRIMERL_OPS_TARGET

@@ -1,6 +1,6 @@
 // Compiled with -mavx2 -mfma where the target is x86-64; see CMakeLists.txt.
 #define PRIMERL_OPS_TARGET avx2
-#include "kernels/ops/attention_kernels.h"
+#include "kernels/ops/cpu_table.h"
 
 namespace primerl {
 

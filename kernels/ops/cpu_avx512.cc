@@ -4,7 +4,7 @@
 // other targets.
 #define PRIMERL_OPS_TARGET avx512
 #define PRIMERL_OPS_AVX512
-#include "kernels/ops/attention_kernels.h"
+#include "kernels/ops/cpu_table.h"
 
 namespace primerl {
 

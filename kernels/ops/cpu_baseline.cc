@@ -1,5 +1,5 @@
 #define PRIMERL_OPS_TARGET baseline
-#include "kernels/ops/attention_kernels.h"
+#include "kernels/ops/cpu_table.h"
 
 namespace primerl {
 

@@ -3,9 +3,9 @@
 ///
 /// A tile is a few rows times a few panels, with its sums in registers. 6 rows of one panel use 12
 /// vectors for sums, 2 for weights and 1 for x, of AVX2's 16 registers. With AVX-512 a panel is one
-/// vector, and 6 rows of two panels use 12 sums. One row is computed with four panels at a time:
-/// each addition of a chain waits four cycles, and eight chains hide that. No tile changes the
-/// order of any sum.
+/// vector, and 6 rows of two panels use 12 sums; weights that are not packed are packed by tile.
+/// One row is computed with four panels at a time: each addition of a chain waits four cycles, and
+/// eight chains hide that. No tile changes the order of any sum.
 #pragma once
 
 #if defined(PRIMERL_OPS_AVX512)
@@ -114,7 +114,7 @@ struct LinearTile {
 /// 16-lane vectors unfused, and then the bits would depend on the tile.
 using PanelLanes = __m512;
 static_assert(sizeof(PanelLanes) == kLinearPanel * sizeof(float));
-/// For packed weights: 12 chains of additions hide their latency, 6 do not.
+/// 12 chains of additions hide their latency, 6 do not.
 constexpr int kPanelsOfTile = 2;
 
 template <int kRows, int kPanels, bool kIsCopy>
@@ -198,13 +198,26 @@ PRIMERL_INLINE void add_block(const LinearRowsArgs& args, int64_t row, int64_t c
   store_some(y, total + sum, count);
 }
 
-/// Terms [term, term + count) of all panels from `panel` on: the location of their weights.
+/// Terms [term, term + count) of some panels from `panel` on: the location of their weights.
 struct LinearBlock {
   int64_t panel = 0;
   int64_t term = 0;
   int64_t count = 0;
   const float* packed = nullptr;  // at the first panel and the first term
+  int64_t panel_stride = 0;       // floats from one panel to the next
 };
+
+/// y of a tile comes from a far cache: it arrives while the sums of the block are computed.
+template <int kRows, int kPanels>
+PRIMERL_INLINE void prefetch_tile(const LinearRowsArgs& args, int64_t row, int64_t panel) {
+  constexpr int64_t kFloatsOfLine = 16;
+  const float* y = args.y + row * args.y_stride + panel * kLinearPanel;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r, y += args.y_stride)
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kPanels * kLinearPanel; i += kFloatsOfLine)
+      __builtin_prefetch(y + i, 1);
+}
 
 /// `copy`: the tile's x as written by copy_tiles(), or null.
 template <int kRows, int kPanels, bool kIsCopy = false>
@@ -215,8 +228,9 @@ static void linear_tile(const LinearRowsArgs& args, int64_t row, const LinearBlo
   tile.x = kIsCopy ? copy : args.x + row * args.x_stride + term;
   tile.x_stride = args.x_stride;
   tile.packed = block.packed;
-  tile.panel_stride = args.terms * kLinearPanel;
+  tile.panel_stride = block.panel_stride;
   tile.count = block.count;
+  if (term > 0) prefetch_tile<kRows, kPanels>(args, row, panel);
   Lanes sums[kRows][kPanels][2];
   multiply<kRows, kPanels, kIsCopy>(tile, sums);
   const int64_t column = panel * kLinearPanel;
@@ -245,31 +259,37 @@ static void linear_tile(const LinearRowsArgs& args, int64_t row, const LinearBlo
                   sums[r][p][half]);
 }
 
-/// The block of weights described by the args; packed into `room` if they are not packed.
-PRIMERL_INLINE LinearBlock block_of(const LinearRowsArgs& args, int64_t panel, int64_t term,
-                                    float* room) {
-  const int64_t left = args.terms - term;
-  LinearBlock block{panel, term, left < kLinearBlock ? left : kLinearBlock, room};
-  if (args.packed != nullptr) {
-    block.packed = args.packed + (panel * args.terms + term) * kLinearPanel;
-    return block;
-  }
+/// Packs terms [term, term + count) of one panel.
+PRIMERL_INLINE void pack_block(const LinearRowsArgs& args, int64_t panel, int64_t term,
+                               int64_t count, float* to) {
   const int64_t column = panel * kLinearPanel, columns = args.columns - column;
   const int64_t lanes = columns < kLinearPanel ? columns : kLinearPanel;
-  if (args.packed_transposed != nullptr) {
-    // A panel of the transposed matrix has kLinearPanel of the terms of every column.
-    const float* from = args.packed_transposed + (term * args.columns + column * kLinearPanel);
-    for (int64_t k = 0; k < block.count; k += kLinearPanel, from += args.columns * kLinearPanel) {
-      const int64_t some = block.count - k;
-      copy_panel({from, kLinearPanel, 1}, lanes, some < kLinearPanel ? some : kLinearPanel,
-                 room + k * kLinearPanel);
-    }
-    return block;
+  if (args.packed_transposed == nullptr) {
+    LinearWeights from = args.weights;
+    from.weight += column * from.column_stride + term * from.term_stride;
+    return copy_panel(from, lanes, count, to);
   }
-  LinearWeights from = args.weights;
-  from.weight += column * from.column_stride + term * from.term_stride;
-  copy_panel(from, lanes, block.count, room);
-  return block;
+  // A panel of the transposed matrix has kLinearPanel of the terms of every column.
+  const float* from = args.packed_transposed + (term * args.columns + column * kLinearPanel);
+  for (int64_t k = 0; k < count; k += kLinearPanel, from += args.columns * kLinearPanel) {
+    const int64_t some = count - k;
+    copy_panel({from, kLinearPanel, 1}, lanes, some < kLinearPanel ? some : kLinearPanel,
+               to + k * kLinearPanel);
+  }
+}
+
+/// The weights of `num_panels` panels described by the args; packed into `room` if they are not
+/// packed.
+PRIMERL_INLINE LinearBlock block_of(const LinearRowsArgs& args, int64_t panel, int64_t term,
+                                    float* room, int64_t num_panels = 1) {
+  const int64_t left = args.terms - term, count = left < kLinearBlock ? left : kLinearBlock;
+  if (args.packed != nullptr)
+    return {panel, term, count, args.packed + (panel * args.terms + term) * kLinearPanel,
+            args.terms * kLinearPanel};
+  constexpr int64_t kStride = kLinearBlock * kLinearPanel;
+  for (int64_t i = 0; i < num_panels; ++i)
+    pack_block(args, panel + i, term, count, room + i * kStride);
+  return {panel, term, count, room, kStride};
 }
 
 /// All blocks of some rows, panel by panel: with few rows this reads packed weights sequentially.
@@ -338,7 +358,7 @@ PRIMERL_INLINE void copy_tile(const LinearRowsArgs& args, int64_t row, int64_t t
 /// The copies of a thread: x of some rows and weights of a block.
 struct LinearCopies {
   alignas(64) float x[kRowsOfPass * kLinearBlock + kLanes];
-  alignas(64) float weights[kLinearBlock * kLinearPanel];
+  alignas(64) float weights[kPanelsOfTile * kLinearBlock * kLinearPanel];
 };
 
 static void linear_tiles(const LinearRowsArgs& args, int64_t first, int64_t end, int64_t term,
@@ -350,8 +370,8 @@ static void linear_tiles(const LinearRowsArgs& args, int64_t first, int64_t end,
   if (is_copied)
     for (int64_t row = first; row < end; row += kRowsOfTile)
       copy_tile(args, row, term, count, copies.x + (row - first) * count);
-  const auto all_rows = [&](int64_t panel, auto with_copy, auto without) {
-    const LinearBlock block = block_of(args, panel, term, copies.weights);
+  const auto all_rows = [&](int64_t panel, int64_t num_panels, auto with_copy, auto without) {
+    const LinearBlock block = block_of(args, panel, term, copies.weights, num_panels);
     const float* copy = copies.x;
     for (int64_t row = first; row < end; row += kRowsOfTile, copy += count * kRowsOfTile) {
       if (is_copied)
@@ -361,12 +381,12 @@ static void linear_tiles(const LinearRowsArgs& args, int64_t first, int64_t end,
     }
   };
   int64_t panel = args.panel_begin;
-  if (kPanelsOfTile > 1 && args.packed != nullptr)
+  if (kPanelsOfTile > 1)
     for (; panel + kPanelsOfTile <= args.panel_end; panel += kPanelsOfTile)
-      all_rows(panel, linear_tile<kRowsOfTile, kPanelsOfTile, true>,
+      all_rows(panel, kPanelsOfTile, linear_tile<kRowsOfTile, kPanelsOfTile, true>,
                linear_tile<kRowsOfTile, kPanelsOfTile>);
   for (; panel < args.panel_end; ++panel)
-    all_rows(panel, linear_tile<kRowsOfTile, 1, true>, linear_tile<kRowsOfTile, 1>);
+    all_rows(panel, 1, linear_tile<kRowsOfTile, 1, true>, linear_tile<kRowsOfTile, 1>);
 }
 
 template <int kRows>

@@ -306,7 +306,7 @@ constexpr int64_t packed_linear_floats(int64_t columns, int64_t terms) {
 /// block_j is the sum of terms [192 j, 192 j + 192), from 0 and in order, each added by one fused
 /// multiply-add. So no bit depends on the number of rows, columns or panels of a call, on terms
 /// that are 0 at the end, or on the instruction set (if it has fused multiply-add). Callers that
-/// use threads give each thread some rows or some panels. It keeps 490 KB per thread, for a copy of
+/// use threads give each thread some rows or some panels. It keeps 500 KB per thread, for a copy of
 /// x and of a block of weights. Without terms, y = residual + bias.
 struct LinearRowsArgs {
   int64_t rows = 0;

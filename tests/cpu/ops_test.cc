@@ -281,6 +281,37 @@ TEST_P(Ops, AQueryAndHeadAloneGetTheBitsTheyGetAmongOthers) {
     }
 }
 
+// Tiles of queries and strips of keys must not change the order of any sum.
+TEST_P(Ops, AttentionBackwardOfManyQueriesIsThatOfOneAfterTheOther) {
+  for (const HeadShape heads :
+       {HeadShape{1, 1, 8}, HeadShape{4, 2, 32}, HeadShape{3, 1, 40}, HeadShape{3, 3, 64}})
+    for (const int32_t num_queries : {1, 2, 16, 17, 70}) {
+      Attention attention(ops_, {heads, 101, num_queries});
+      attention.forward();
+      const Floats start = random_floats(attention.k.size(), 7);
+      Floats dq(attention.q.size()), dk = start, dv = start;
+      ops_.attention_backward(
+          {attention.args(), attention.dout.data(), dq.data(), dk.data(), dv.data()});
+      Floats dq_alone(attention.q.size()), dk_alone = start, dv_alone = start;
+      for (int32_t h = 0; h < heads.num_heads; ++h)
+        for (int32_t i = 0; i < num_queries; ++i) {
+          AttentionArgs alone = attention.args();
+          AttentionSpan span = *alone.spans;
+          span.query_begin += i;
+          span.num_cached += i;
+          span.num_queries = 1;
+          alone.spans = &span;
+          alone.head_begin = h;
+          alone.head_end = h + 1;
+          ops_.attention_backward(
+              {alone, attention.dout.data(), dq_alone.data(), dk_alone.data(), dv_alone.data()});
+        }
+      EXPECT_EQ(dq, dq_alone) << heads.head_dim << " channels, " << num_queries << " queries";
+      EXPECT_EQ(dk, dk_alone) << heads.head_dim << " channels, " << num_queries << " queries";
+      EXPECT_EQ(dv, dv_alone) << heads.head_dim << " channels, " << num_queries << " queries";
+    }
+}
+
 TEST_P(Ops, RotaryRotatesSomeChannelsAndCopiesTheRest) {
   const HeadShape heads{1, 1, 16};
   Floats x = random_floats(48, 31), cosine(4, 0), sine(4, 1);  // a quarter turn of 4 pairs
