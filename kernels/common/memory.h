@@ -21,6 +21,10 @@ Status check_memory(std::string_view what, double bytes);
 /// [count] zeros in untouched pages: a page is allocated when it is first written, by the thread
 /// that writes it, as a huge page if the system has them. Throws std::bad_alloc.
 at::Tensor zero_floats(int64_t count);
+/// The same, [rows, width].
+inline at::Tensor zero_floats(int64_t rows, int64_t width) {
+  return zero_floats(rows * width).view({rows, width});
+}
 
 /// Buffers of one size that are lent. A buffer returns when its last owner releases it, on any
 /// thread. A reused buffer already has its pages: otherwise the kernel would clear each page again.

@@ -146,9 +146,9 @@ int64_t training_floats_per_row(const ModelConfig& config, std::string_view reco
 }
 
 int64_t training_logits_rows(int64_t vocab_size) {
-  constexpr int64_t kLogitsMax = int64_t{8} << 20;  // floats in a chunk of the head's logits
-  constexpr int64_t kRowsMin = 48;                  // a GEMM of fewer rows reads the head's weights
-                                                    // too often
+  constexpr int64_t kLogitsMax = int64_t{32} << 20;  // floats in a chunk of the head's logits
+  constexpr int64_t kRowsMin = 48;                   // a GEMM of fewer rows reads the head's
+                                                     // weights too often
   return std::max(kRowsMin, kLogitsMax / vocab_size);
 }
 

@@ -55,7 +55,7 @@ TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
   EXPECT_EQ(parts[3].bytes, 4 * 5 * (2 * layer + gradients + last + 8));
   EXPECT_EQ(parts[4].what, "logits of 5 tokens") << "fewer than a chunk";
   EXPECT_EQ(parts[4].bytes, 4 * 5 * (10 + 2 * 8));
-  EXPECT_EQ(training_logits_rows(49152), 170);
+  EXPECT_EQ(training_logits_rows(49152), 682);
   EXPECT_EQ(training_logits_rows(1 << 20), 48) << "at least";
 }
 

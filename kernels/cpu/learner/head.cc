@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/common/memory.h"
 #include "kernels/common/parallel.h"
 #include "kernels/common/step_report.h"
 #include "kernels/sizing/memory.h"
@@ -27,14 +28,16 @@ float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const flo
   const auto count = static_cast<int64_t>(targets.size());
   grow(picked_, count * hidden);
   grow(dpicked_, count * hidden);
-  grow(logits_, count * decoder_.config().vocab_size);
+  const int64_t num_logits = count * decoder_.config().vocab_size;
+  if (!logits_.defined() || logits_.numel() < num_logits) logits_ = zero_floats(num_logits);
   float* to = picked_.data();
   for (const auto& target : targets) {
     std::memcpy(to, normed + target.row * hidden, static_cast<size_t>(hidden) * sizeof(float));
     to += hidden;
   }
-  decoder_.head().forward(decoder_.tools(), count, picked_.data(), nullptr, logits_.data());
-  return logits_.data();
+  float* logits = logits_.mutable_data_ptr<float>();
+  decoder_.head().forward(decoder_.tools(), count, picked_.data(), nullptr, logits);
+  return logits;
 }
 
 TrainingHead::ReadLogits TrainingHead::read_logits(const TrainTarget& target, float* logits,

@@ -7,6 +7,8 @@
 /// threads; sums are added in the order of the tokens.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -59,7 +61,7 @@ class TrainingHead {
   // Scratch.
   std::vector<float> picked_;                // [chunk rows, hidden]
   std::vector<float> dpicked_;               // [chunk rows, hidden]
-  std::vector<float> logits_;                // [chunk rows, vocab_size]
+  at::Tensor logits_;                        // [chunk rows * vocab_size]
   std::vector<const LearnedPart*> part_of_;  // by target
   std::vector<Learned> learned_;
   std::vector<KeptLogits> kept_;  // one per thread

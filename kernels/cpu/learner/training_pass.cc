@@ -1,15 +1,10 @@
 #include "kernels/cpu/learner/training_pass.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 
+#include "kernels/common/memory.h"
+
 namespace primerl {
-namespace {
-
-at::Tensor block(int64_t rows, int64_t width) { return at::zeros({rows, width}, at::kFloat); }
-
-}  // namespace
 
 TrainingPass::TrainingPass(Decoder& decoder, Recompute recompute)
     : decoder_(decoder), recompute_(recompute) {}
@@ -21,31 +16,31 @@ void TrainingPass::grow(int64_t rows) {
   const int64_t kv_width = int64_t{attention.num_kv_heads} * attention.head_dim;
   const bool keeps_all = recompute_ == Recompute::kNone;
   SharedBuffers shared(rows), gradient_rows(rows);
-  const at::Tensor keys = block(rows, kv_width), values = block(rows, kv_width);
-  const at::Tensor between = block(rows, hidden);
+  const at::Tensor keys = zero_floats(rows, kv_width), values = zero_floats(rows, kv_width);
+  const at::Tensor between = zero_floats(rows, hidden);
   layers_.clear();
   gradient_rows_.clear();
   for (size_t i = 0; i < decoder_.num_layers(); ++i) {
     LayerRows& layer = layers_.emplace_back();
     auto& layer_slopes = gradient_rows_.emplace_back();
-    layer.keys = keeps_all ? block(rows, kv_width) : keys;
-    layer.values = keeps_all ? block(rows, kv_width) : values;
+    layer.keys = keeps_all ? zero_floats(rows, kv_width) : keys;
+    layer.values = keeps_all ? zero_floats(rows, kv_width) : values;
     for (const auto& stage : decoder_.layer(i)) {
       const auto specs = stage->activations();
       const bool is_first = layer.inputs.empty();
-      layer.inputs.push_back(is_first || keeps_all ? block(rows, hidden) : between);
+      layer.inputs.push_back(is_first || keeps_all ? zero_floats(rows, hidden) : between);
       Buffers buffers = keeps_all ? Buffers(specs, rows) : shared.of(specs);
       for (size_t b = 0; b < specs.size(); ++b)
         if (recompute_ == Recompute::kAttention && specs[b].is_attention_output)
-          buffers.replace(b, block(rows, specs[b].width));
+          buffers.replace(b, zero_floats(rows, specs[b].width));
       layer.rows.push_back(std::move(buffers));
       layer_slopes.push_back(gradient_rows.of(stage->gradient_rows()));
     }
   }
-  last_ = block(rows, hidden);
-  inverse_rms_ = block(rows, 1);
-  normed_ = block(rows, hidden);
-  residual_ = block(rows, hidden);
+  last_ = zero_floats(rows, hidden);
+  inverse_rms_ = zero_floats(rows, 1);
+  normed_ = zero_floats(rows, hidden);
+  residual_ = zero_floats(rows, hidden);
   capacity_ = rows;
 }
 

@@ -2,13 +2,15 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "kernels/common/memory.h"
 #include "kernels/common/parallel.h"
 
 namespace primerl {
 
 Buffers::Buffers(const std::vector<BufferSpec>& specs, int64_t rows) {
   for (const auto& spec : specs)
-    tensors_.push_back(at::zeros({rows, spec.width}, spec.is_integer ? at::kInt : at::kFloat));
+    tensors_.push_back(spec.is_integer ? at::zeros({rows, spec.width}, at::kInt)
+                                       : zero_floats(rows, spec.width));
 }
 
 Buffers SharedBuffers::of(const std::vector<BufferSpec>& specs) {
