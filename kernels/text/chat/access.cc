@@ -81,7 +81,7 @@ Evaluator::Arguments Evaluator::arguments_of(const Expression& node) {
 
 Value Evaluator::loop_attribute(const Expression& where, const Loop& loop, std::string_view name) {
   if (loop.items == nullptr) return fail(where, "'loop' is read after its loop has ended");
-  const auto size = static_cast<int64_t>(loop.items->size());
+  const int64_t size = loop.items->size();
   if (name == "index") return Value::integer(loop.index + 1);
   if (name == "index0") return Value::integer(loop.index);
   if (name == "first") return Value::truth(loop.index == 0);
@@ -91,9 +91,8 @@ Value Evaluator::loop_attribute(const Expression& where, const Loop& loop, std::
   if (name == "revindex0") return Value::integer(size - loop.index - 1);
   if (name == "depth") return Value::integer(1);
   if (name == "depth0") return Value::integer(0);
-  const auto index = static_cast<size_t>(loop.index);
-  if (name == "previtem") return index == 0 ? Value() : (*loop.items)[index - 1];
-  if (name == "nextitem") return loop.index + 1 == size ? Value() : (*loop.items)[index + 1];
+  if (name == "previtem") return loop.index == 0 ? Value() : (*loop.items)[loop.index - 1];
+  if (name == "nextitem") return loop.index + 1 == size ? Value() : (*loop.items)[loop.index + 1];
   return fail(where, "'loop.{}' is not supported", name);
 }
 
@@ -259,7 +258,7 @@ Value Evaluator::call_function(const Expression& node, Function function,
                                const Arguments& arguments) {
   switch (function) {
     case Function::kRange:
-      return range(node, arguments);
+      return range_list(node, arguments);
     case Function::kNamespace:
       return make_namespace(node, arguments, false);
     case Function::kDict:
@@ -314,24 +313,49 @@ Value Evaluator::date(const Expression& node, const Arguments& arguments) {
   return Value::text(std::move(text), format->origin());
 }
 
-Value Evaluator::range(const Expression& node, const Arguments& arguments) {
+Range Evaluator::range(const Expression& node, const Arguments& arguments) {
   int64_t bounds[3] = {0, 0, 1};
-  const size_t count = arguments.values.size();
-  if (count == 0 || count > 3) return fail(node, "range needs 1 to 3 numbers, not {}", count);
-  for (size_t i = 0; i < count; ++i) {
-    if (!arguments.values[i].is_whole())
-      return fail(node, "range needs whole numbers, not {}", name_of(arguments.values[i].kind()));
-    bounds[count == 1 ? 1 : i] = arguments.values[i].as_int();
+  const size_t num_given = arguments.values.size();
+  if (num_given == 0 || num_given > 3) {
+    fail(node, "range needs 1 to 3 numbers, not {}", num_given);
+    return {};
   }
-  if (bounds[2] == 0) return fail(node, "the step of range is 0");
+  for (size_t i = 0; i < num_given; ++i) {
+    const Value& given = arguments.values[i];
+    if (!given.is_whole()) {
+      fail(node, "range needs whole numbers, not {}", name_of(given.kind()));
+      return {};
+    }
+    bounds[num_given == 1 ? 1 : i] = given.as_int();
+  }
+  const auto [start, stop, step] = bounds;
+  if (step == 0) fail(node, "the step of range is 0");
+  if (step == 0 || (step > 0 ? start >= stop : start <= stop)) return {};
+  // Unsigned: the distance of two numbers may have 64 bits.
+  const uint64_t distance =
+      step > 0 ? uint64_t(stop) - uint64_t(start) : uint64_t(start) - uint64_t(stop);
+  const uint64_t count = (distance - 1) / (step > 0 ? uint64_t(step) : -uint64_t(step)) + 1;
+  if (!charge(node, std::min<uint64_t>(count, kRangeMax))) return {};
+  if (count > kRangeMax) {
+    fail(node, "range has more than {} items", kRangeMax);
+    return {};
+  }
+  return {start, step, static_cast<int64_t>(count)};
+}
+
+Value Evaluator::range_list(const Expression& node, const Arguments& arguments) {
+  const Range numbers = range(node, arguments);
+  if (failed()) return {};
   std::vector<Value> items;
-  for (int64_t i = bounds[0]; bounds[2] > 0 ? i < bounds[1] : i > bounds[1];) {
-    if (items.size() == kRangeMax) return fail(node, "range has more than {} items", kRangeMax);
-    if (!charge(node, 1)) return {};
-    items.push_back(Value::integer(i));
-    if (__builtin_add_overflow(i, bounds[2], &i)) break;
-  }
+  items.reserve(static_cast<size_t>(numbers.count));
+  for (int64_t i = 0; i < numbers.count; ++i) items.push_back(Value::integer(numbers[i]));
   return Value::list(std::move(items));
+}
+
+bool Evaluator::is_range(const Expression& node) {
+  if (node.op != Op::kCall || node.operands[0]->op != Op::kName) return false;
+  const Value& callee = at(node.operands[0]->slot);
+  return callee.is(Kind::kFunction) && callee.as_function() == Function::kRange;
 }
 
 }  // namespace primerl::chat

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <utility>
 
 #include "kernels/text/unicode.h"
@@ -164,6 +163,12 @@ std::vector<Value> Evaluator::filtered(const Statement& statement,
 }
 
 Evaluator::Flow Evaluator::run_for(const Statement& statement) {
+  if (statement.loop_test == nullptr && is_range(*statement.expression)) {
+    num_steps_ += 2;  // the call and its name
+    const Arguments arguments = arguments_of(*statement.expression);
+    const LoopItems numbers{nullptr, failed() ? Range() : range(*statement.expression, arguments)};
+    return failed() ? Flow::kNormal : run_items(statement, numbers);
+  }
   const Value value = evaluate(*statement.expression);
   if (failed()) return Flow::kNormal;
   if (value.is_text() && statement.only_prints_items && value.is_true()) {
@@ -180,19 +185,22 @@ Evaluator::Flow Evaluator::run_for(const Statement& statement) {
     own = filtered(statement, *items);
     items = &own;
   }
-  if (failed()) return Flow::kNormal;
-  if (items->empty())
+  return failed() ? Flow::kNormal : run_items(statement, {items, {}});
+}
+
+Evaluator::Flow Evaluator::run_items(const Statement& statement, const LoopItems& items) {
+  if (items.size() == 0)
     return statement.blocks.size() > 1 ? run_block(statement.blocks[1]) : Flow::kNormal;
   auto* loop = new Loop;
   const Value loop_value = Value::loop(loop);
-  loop->items = items;
-  for (const Value& item : *items) {
+  loop->items = &items;
+  for (int64_t i = 0; i < items.size(); ++i) {
     inherit(statement.inherited);
     at(statement.slot) = loop_value;
     if (statement.unpacks)
-      unpack(*statement.expression, statement.targets, item);
+      unpack(*statement.expression, statement.targets, items[i]);
     else
-      at(statement.targets[0]) = item;
+      at(statement.targets[0]) = items[i];
     if (failed()) break;
     const Statement* const guard = statement.guard;
     if (guard != nullptr && (!evaluate(*guard->conditions[0]).is_true() || failed())) break;
@@ -209,11 +217,16 @@ Evaluator::Flow Evaluator::run_for(const Statement& statement) {
 void Evaluator::run_characters(const Statement& statement, const TextRef& text) {
   const std::string_view bytes = text->bytes;
   if (!charge(*statement.expression, bytes.size(), bytes.size())) return;
+  std::bitset<128>* const silent = statement.reads_only_items ? &silent_[&statement] : nullptr;
   text->for_each_run(0, bytes.size(), [&](size_t begin, size_t end, Origin) {
     std::map<std::string_view, TextRef> printed;
     std::array<TextRef, 128> of_ascii;
     for (size_t i = begin; i < end && !failed();) {
       const auto byte = static_cast<unsigned char>(bytes[i]);
+      if (silent != nullptr && byte < 0x80 && (*silent)[byte]) {
+        ++i;
+        continue;
+      }
       const size_t size = byte < 0x80 ? 1 : std::max<size_t>(code_point_at(bytes, i).size, 1);
       TextRef& known = byte < 0x80 ? of_ascii[byte] : printed[bytes.substr(i, size)];
       if (!known) {
@@ -226,6 +239,7 @@ void Evaluator::run_characters(const Statement& statement, const TextRef& text) 
         known = std::move(made).finish();
       }
       i += size;
+      if (silent != nullptr && byte < 0x80) (*silent)[byte] = known->bytes.empty();
       if (known->bytes.empty() || !charge(*statement.expression, 1, known->bytes.size())) continue;
       out_->append(*known);
       check_output(statement);

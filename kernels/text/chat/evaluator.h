@@ -4,6 +4,8 @@
 /// stops the rendering; functions that return a Value return undefined after it.
 #pragma once
 
+#include <bitset>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -78,6 +80,7 @@ class Evaluator {
   Flow run_statement(const Statement& statement);
   Flow run_if(const Statement& statement);
   Flow run_for(const Statement& statement);
+  Flow run_items(const Statement& statement, const LoopItems& items);
   void run_characters(const Statement& statement, const TextRef& text);
   std::vector<Value> filtered(const Statement& statement, const std::vector<Value>& items);
   void run_set(const Statement& statement);
@@ -103,6 +106,10 @@ class Evaluator {
   // expressions.cc
   Value evaluate(const Expression& node);
   Value evaluate_node(const Expression& node);
+  Value attribute(const Expression& node);
+  Value item(const Expression& node);
+  /// A method, filter or test.
+  Value applied(const Expression& node);
   Value literal(const Expression& node);
   Value add(const Expression& node);
   Value add_two(const Expression& node, const Value& a, const Value& b);
@@ -121,7 +128,10 @@ class Evaluator {
   Value call_function(const Expression& node, Function function, const Arguments& arguments);
   Value make_namespace(const Expression& node, const Arguments& arguments, bool is_dict);
   Value date(const Expression& node, const Arguments& arguments);
-  Value range(const Expression& node, const Arguments& arguments);
+  Range range(const Expression& node, const Arguments& arguments);
+  Value range_list(const Expression& node, const Arguments& arguments);
+  /// Whether the expression calls range(): a loop over it needs no list of its numbers.
+  bool is_range(const Expression& node);
   Value loop_attribute(const Expression& at, const Loop& loop, std::string_view name);
   Arguments arguments_of(const Expression& node);
 
@@ -139,6 +149,8 @@ class Evaluator {
   std::vector<Value> locals_;  // frames of the macros that are running
   size_t frame_ = 0;           // of the innermost one
   std::vector<Value> constants_;
+  /// For loops that read only their items: the ASCII characters that print nothing.
+  std::map<const Statement*, std::bitset<128>> silent_;
 };
 
 /// Appends what `{{ value }}` prints.

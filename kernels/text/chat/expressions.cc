@@ -66,8 +66,9 @@ Value Evaluator::evaluate(const Expression& node) {
     --depth_;
     return fail(node, "expressions and macro calls are nested deeper than {}", limits_.depth_max);
   }
-  Value value = evaluate_node(node);
+  Value value = node.op == Op::kName ? at(node.slot) : evaluate_node(node);
   --depth_;
+  if (!value.is_list() && !value.is_dict()) return value;
   if (value.weight() > kWeightMax)
     return fail(node, "a list or mapping has more than {} values", kWeightMax);
   if (value.nesting() > kNestingMax)
@@ -83,43 +84,18 @@ Value Evaluator::evaluate_node(const Expression& node) {
       return constant(node.constant, node.text);
     case Op::kName:
       return at(node.slot);
-    case Op::kAttribute: {
-      const Value object = evaluate(*node.operands[0]);
-      if (failed()) return {};
-      if (object.is(Kind::kUndefined))
-        return fail(node, "'{}' is undefined, so it has no '{}'", shown(*node.operands[0]),
-                    node.text);
-      return attribute_of(node, object, node.text);
-    }
-    case Op::kItem: {
-      const Value object = evaluate(*node.operands[0]);
-      const Value key = evaluate(*node.operands[1]);
-      if (failed()) return {};
-      if (object.is(Kind::kUndefined))
-        return fail(node, "'{}' is undefined, so it has no items", shown(*node.operands[0]));
-      return item_of(node, object, key);
-    }
+    case Op::kAttribute:
+      return attribute(node);
+    case Op::kItem:
+      return item(node);
     case Op::kSlice:
       return slice(node);
     case Op::kCall:
       return call(node);
-    case Op::kMethod: {
-      const Value object = evaluate(*node.operands[0]);
-      const Arguments arguments = arguments_of(node);
-      return failed() ? Value() : apply_method(node, object, arguments);
-    }
-    case Op::kFilter: {
-      const Value value = evaluate(*node.operands[0]);
-      Arguments arguments = arguments_of(node);
-      if (failed()) return {};
-      return apply_filter(node, static_cast<Filter>(node.callee), value, arguments);
-    }
-    case Op::kTest: {
-      const Value value = evaluate(*node.operands[0]);
-      const Arguments arguments = arguments_of(node);
-      if (failed()) return {};
-      return Value::truth(apply_test(node, static_cast<Test>(node.callee), value, arguments));
-    }
+    case Op::kMethod:
+    case Op::kFilter:
+    case Op::kTest:
+      return applied(node);
     case Op::kCompare:
       return compare_chain(node);
     case Op::kConcatenate:
@@ -138,6 +114,33 @@ Value Evaluator::evaluate_node(const Expression& node) {
     default:
       return arithmetic(node);
   }
+}
+
+Value Evaluator::attribute(const Expression& node) {
+  const Value object = evaluate(*node.operands[0]);
+  if (failed()) return {};
+  if (object.is(Kind::kUndefined))
+    return fail(node, "'{}' is undefined, so it has no '{}'", shown(*node.operands[0]), node.text);
+  return attribute_of(node, object, node.text);
+}
+
+Value Evaluator::item(const Expression& node) {
+  const Value object = evaluate(*node.operands[0]);
+  const Value key = evaluate(*node.operands[1]);
+  if (failed()) return {};
+  if (object.is(Kind::kUndefined))
+    return fail(node, "'{}' is undefined, so it has no items", shown(*node.operands[0]));
+  return item_of(node, object, key);
+}
+
+Value Evaluator::applied(const Expression& node) {
+  const Value value = evaluate(*node.operands[0]);
+  Arguments arguments = arguments_of(node);
+  if (failed()) return {};
+  if (node.op == Op::kMethod) return apply_method(node, value, arguments);
+  if (node.op == Op::kFilter)
+    return apply_filter(node, static_cast<Filter>(node.callee), value, arguments);
+  return Value::truth(apply_test(node, static_cast<Test>(node.callee), value, arguments));
 }
 
 Value Evaluator::literal(const Expression& node) {

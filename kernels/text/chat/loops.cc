@@ -23,9 +23,11 @@ class LoopScan {
     if (node.op == Op::kName) {
       if (equal(node.slot, loop_.slot)) return false;
       const auto& targets = loop_.targets;
-      if (!reads_items && std::any_of(targets.begin(), targets.end(),
-                                      [&](const Slot& target) { return equal(node.slot, target); }))
-        return false;
+      const bool is_item = std::any_of(targets.begin(), targets.end(), [&](const Slot& target) {
+        return equal(node.slot, target);
+      });
+      if (is_item && !reads_items) return false;
+      if (!is_item) reads_others_ = true;
     }
     const auto is_plain_too = [&](const ExpressionPtr& part) {
       return part == nullptr || is_plain(*part, reads_items, depth + 1);
@@ -51,17 +53,22 @@ class LoopScan {
            });
   }
 
+  /// Whether a scanned expression reads a variable that is not an item.
+  bool reads_others() const { return reads_others_; }
+
  private:
   const Statement& loop_;
   int num_nodes_ = 0;
+  bool reads_others_ = false;
 };
 
 }  // namespace
 
 void find_loop_shortcuts(Statement& loop) {
   const Block& body = loop.blocks[0];
-  loop.only_prints_items =
-      !loop.unpacks && loop.loop_test == nullptr && LoopScan(loop).only_prints(body);
+  LoopScan scan(loop);
+  loop.only_prints_items = !loop.unpacks && loop.loop_test == nullptr && scan.only_prints(body);
+  loop.reads_only_items = loop.only_prints_items && !scan.reads_others();
   const Statement* only = nullptr;
   for (const auto& statement : body) {
     if (statement->kind == StatementKind::kData && statement->text.empty()) continue;

@@ -146,6 +146,8 @@ struct Statement {
   const Statement* guard = nullptr;
   /// kFor: the body only prints, from the item and what is constant: equal items print the same.
   bool only_prints_items = false;
+  /// kFor: and it reads no other variable, so that it prints the same for an item in every run.
+  bool reads_only_items = false;
   std::vector<Block> blocks;
   std::vector<Inherited> inherited;  // of blocks[0]
   MacroNode macro;
@@ -164,7 +166,7 @@ struct Syntax {
 /// Parses a template; whatever is not supported is named, with line and column.
 Result<Syntax> parse_template(std::string_view source);
 
-/// Sets `guard` and `only_prints_items` of a loop that is parsed.
+/// Sets `guard`, `only_prints_items` and `reads_only_items` of a loop that is parsed.
 void find_loop_shortcuts(Statement& loop);
 
 /// Names of filters, tests and methods; false if it is not supported (filters.cc, methods.cc).

@@ -161,10 +161,32 @@ struct Dict final : public Counted {
   void set(Value key, Value value);
 };
 
+/// The numbers of range(): start, start + step, ...
+struct Range {
+  int64_t start = 0;
+  int64_t step = 1;
+  int64_t count = 0;
+
+  int64_t operator[](int64_t index) const { return start + index * step; }
+};
+
+/// The items of a loop: those of a list, or numbers, which need no list.
+struct LoopItems {
+  const std::vector<Value>* list = nullptr;  // null: `range`
+  Range range;
+
+  int64_t size() const {
+    return list != nullptr ? static_cast<int64_t>(list->size()) : range.count;
+  }
+  Value operator[](int64_t index) const {
+    return list != nullptr ? (*list)[static_cast<size_t>(index)] : Value::integer(range[index]);
+  }
+};
+
 /// The variable `loop`.
 struct Loop final : public Counted {
-  const std::vector<Value>* items = nullptr;
-  int64_t index = 0;  // from 0
+  const LoopItems* items = nullptr;  // null: the loop has ended
+  int64_t index = 0;                 // from 0
   int64_t depth = 1;
 };
 

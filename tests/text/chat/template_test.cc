@@ -248,5 +248,44 @@ TEST(ChatTemplate, ALoopOverCharactersPrintsEachOfThem) {
               HasSubstr("more than 9 bytes"));
 }
 
+// Such a loop makes no list of its numbers.
+TEST(ChatTemplate, ALoopOverRangePrintsWhatALoopOverItsListPrints) {
+  const std::string body =
+      "{{ i }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.length }}{{ loop.first }}{{ loop.last }}"
+      "<{{ loop.previtem }},{{ loop.nextitem }}>{% if i == 5 %}{% break %}{% endif %}"
+      "{% else %}none{% endfor %}";
+  for (const std::string numbers :
+       {"range(4)", "range(0)", "range(-3)", "range(2, 9)", "range(9, 2)", "range(9, 2, -3)",
+        "range(2, 9, 3)", "range(3, 4, 100)", "range(x)", "range(true)",
+        "range(-900000000000000000, 900000000000000000, 600000000000000000)",
+        "range(900000000000000000, -900000000000000000, -600000000000000000)",
+        // Refused: one past the limit, bad arguments.
+        "range(100001)", "range(-900000000000000000, 900000000000000000)", "range()", "range(1.5)",
+        "range(1, 2, 0)", "range(1, 2, 3, 4)", "range('a')"}) {
+    const auto loop = [&](const std::string& items) {
+      return shows("{% for i in " + items + " %}" + body, R"({"x": 7})");
+    };
+    EXPECT_EQ(loop(numbers), loop(numbers + " | list")) << numbers;
+  }
+  EXPECT_EQ(shows("{% for i in range(3) %}{{ loop.nextitem }}{% endfor %}"), "12");
+  EXPECT_EQ(shows("{% for i in range(3) if i != 1 %}{{ i }}{{ loop.length }}{% endfor %}"), "0222");
+  EXPECT_EQ(shows("{% set range = 'ab' %}{% for i in range %}{{ i }}-{% endfor %}"), "a-b-");
+  EXPECT_THAT(shows("{% for a, b in range(2) %}{% endfor %}"), HasSubstr("has no items"));
+  EXPECT_THAT(render("{% for i in range(100) %}{% endfor %}", {}, {.steps_max = 50}).error().text(),
+              HasSubstr("more than 50 steps"));
+}
+
+// A character that prints nothing is rendered once, for all texts.
+TEST(ChatTemplate, ALoopOverCharactersIsTheSameForEveryText) {
+  const std::string loop =
+      "{% for t in ['abc', 'cab', 'äb', 'bbb'] %}"
+      "{% for c in t %}{% if c == 'b' or c == 'ä' %}[{{ c }}]{% endif %}{% endfor %}|{% endfor %}";
+  EXPECT_EQ(shows(loop), "[b]|[b]|[ä][b]|[b][b][b]|");
+  // It reads another variable: 'a' prints nothing in the first text only.
+  EXPECT_EQ(shows("{% for w in ['b', 'a'] %}{% for c in 'ab' %}{% if c == w %}{{ c }}{% endif %}"
+                  "{% endfor %}|{% endfor %}"),
+            "b|a|");
+}
+
 }  // namespace
 }  // namespace primerl::chat
