@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/outside/verifiers/legacy_output.h"
-#include "runtime/outside/verifiers/member_result.h"
+#include "runtime/outside/verifiers/wire_member.h"
 
 namespace primerl {
 namespace {
@@ -68,7 +68,7 @@ std::vector<bool> abandoned_leaves(const std::vector<TraceNode>& nodes) {
   return is_abandoned;
 }
 
-Status append_node(const Json& node, Branch& branch) {
+Status append_node(const Json& node, WireBranch& branch) {
   const size_t begin = branch.tokens.size();
   RETURN_IF_ERROR(append_ids(node, "token_ids", branch.tokens));
   ASSIGN_OR_RETURN(const std::vector<bool> mask, read_flags(node, "mask"));
@@ -81,7 +81,7 @@ Status append_node(const Json& node, Branch& branch) {
   return ok();
 }
 
-Status add_branches(const Json& trace, MemberResult& result) {
+Status add_branches(const Json& trace, WireMember& result) {
   ASSIGN_OR_RETURN(const std::vector<TraceNode> nodes, read_nodes(trace));
   const std::vector<bool> is_abandoned = abandoned_leaves(nodes);
   int64_t num_messages = 0;
@@ -95,7 +95,7 @@ Status add_branches(const Json& trace, MemberResult& result) {
                      kBranchMessagesMax);
       path.push_back(nodes[static_cast<size_t>(at)].node);
     }
-    Branch branch;
+    WireBranch branch;
     for (auto node = path.rbegin(); node != path.rend(); ++node)
       RETURN_IF_ERROR(append_node(**node, branch));
     RETURN_IF_ERROR(result.add(std::move(branch)));
@@ -104,7 +104,7 @@ Status add_branches(const Json& trace, MemberResult& result) {
 }
 
 /// Of 0.2 a name has a number; later {"score", "weight"} or null, which was not scored.
-Status add_rewards(const Json& trace, MemberResult& result) {
+Status add_rewards(const Json& trace, WireMember& result) {
   const Json* const rewards = present(trace, "rewards");
   if (rewards == nullptr) return ok();
   if (!rewards->is_object()) return error(Code::kCorrupt, "'rewards' is {}", rewards->kind());
@@ -133,7 +133,7 @@ bool ends_by_length(const Json& trace) {
   return text_of(calls->as_array().back(), "finish_reason") == "length";
 }
 
-void add_end(const Json& trace, MemberResult& result) {
+void add_end(const Json& trace, WireMember& result) {
   const std::string stop = text_of(trace, "stop_condition");
   if (!stop.empty()) result.stop_condition = stop;
   const bool is_cut =
@@ -167,7 +167,7 @@ bool is_trainable(const Json& trace) {
   return trainable == nullptr || !trainable->is_bool() || trainable->as_bool();
 }
 
-Status add_trace(const Json& trace, MemberResult& result) {
+Status add_trace(const Json& trace, WireMember& result) {
   RETURN_IF_ERROR(check_standing(trace, "trace"));
   RETURN_IF_ERROR(add_rewards(trace, result));
   RETURN_IF_ERROR(add_branches(trace, result));
@@ -177,7 +177,7 @@ Status add_trace(const Json& trace, MemberResult& result) {
 }
 
 /// A member of one episode: the traces of its trainable agents.
-Status add_traces(const Json::Array& traces, MemberResult& result) {
+Status add_traces(const Json::Array& traces, WireMember& result) {
   std::optional<double> reward;
   for (const Json& trace : traces) {
     if (!is_trainable(trace)) continue;
@@ -194,7 +194,7 @@ Status add_traces(const Json::Array& traces, MemberResult& result) {
 }
 
 Json episode_member(const Json& episode) {
-  MemberResult result;
+  WireMember result;
   const Json* const traces = present(episode, "traces");
   Status read = check_standing(episode, "episode");
   if (read.ok() && (traces == nullptr || !traces->is_array()))
@@ -204,7 +204,7 @@ Json episode_member(const Json& episode) {
 }
 
 Json trace_member(const Json& trace) {
-  MemberResult result;
+  WireMember result;
   const Status read = add_traces({trace}, result);
   return member_json(std::move(result), read);
 }

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/outside/verifiers/member_result.h"
 #include "runtime/outside/verifiers/msgpack_json.h"
+#include "runtime/outside/verifiers/wire_member.h"
 
 namespace primerl {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "graph/base/random.h"
-#include "runtime/outside/verifiers/member_result.h"
+#include "runtime/outside/verifiers/wire_member.h"
 
 namespace primerl {
 namespace {
@@ -18,19 +18,19 @@ namespace {
 /// number of branches.
 class BranchIndex {
  public:
-  void add(const Branch& branch, size_t number) {
+  void add(const WireBranch& branch, size_t number) {
     uint64_t hash = 0;
     for (const int64_t id : branch.tokens) hash = mix(hash, static_cast<uint64_t>(id));
     by_hash_[{branch.tokens.size(), hash}] = number;
   }
-  void remove(const Branch& branch) {
+  void remove(const WireBranch& branch) {
     uint64_t hash = 0;
     for (const int64_t id : branch.tokens) hash = mix(hash, static_cast<uint64_t>(id));
     by_hash_.erase({branch.tokens.size(), hash});
   }
   /// The number of the branch; none: no branch.
   std::optional<size_t> longest_before(const std::vector<int64_t>& prompt,
-                                       const std::vector<Branch>& branches) const {
+                                       const std::vector<WireBranch>& branches) const {
     std::optional<size_t> longest;
     uint64_t hash = 0;
     for (size_t size = 0; size < prompt.size(); ++size) {
@@ -63,8 +63,8 @@ Result<Step> read_step(const Json& tokens) {
   return step;
 }
 
-Status add_steps(const Json::Array& trajectory, MemberResult& result) {
-  std::vector<Branch> branches;
+Status add_steps(const Json::Array& trajectory, WireMember& result) {
+  std::vector<WireBranch> branches;
   BranchIndex index;
   for (const Json& each : trajectory) {
     const Json* const tokens = present(each, "tokens");
@@ -77,7 +77,7 @@ Status add_steps(const Json::Array& trajectory, MemberResult& result) {
     } else {
       branches.emplace_back();
     }
-    Branch& branch = branches[number];
+    WireBranch& branch = branches[number];
     const auto num_known = static_cast<std::ptrdiff_t>(branch.tokens.size());
     branch.tokens.insert(branch.tokens.end(), step.prompt.begin() + num_known, step.prompt.end());
     for (size_t i = 0; i < step.completion.size(); ++i) {
@@ -86,7 +86,7 @@ Status add_steps(const Json::Array& trajectory, MemberResult& result) {
     }
     index.add(branch, number);
   }
-  for (Branch& branch : branches) RETURN_IF_ERROR(result.add(std::move(branch)));
+  for (WireBranch& branch : branches) RETURN_IF_ERROR(result.add(std::move(branch)));
   return ok();
 }
 
@@ -103,7 +103,7 @@ Status check_error(const Json& output) {
                                   : text_of(*fault, "error"));
 }
 
-Status read_output(const Json& output, MemberResult& result) {
+Status read_output(const Json& output, WireMember& result) {
   result.stop_condition = text_of(output, "stop_condition");
   RETURN_IF_ERROR(check_error(output));
   const Json* const trajectory = present(output, "trajectory");
@@ -130,7 +130,7 @@ Status read_output(const Json& output, MemberResult& result) {
 }  // namespace
 
 Json legacy_member(const Json& output) {
-  MemberResult result;
+  WireMember result;
   const Status read = read_output(output, result);
   return member_json(std::move(result), read);
 }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "runtime/outside/verifiers/legacy_output.h"
-#include "runtime/outside/verifiers/member_result.h"
+#include "runtime/outside/verifiers/wire_member.h"
 
 namespace primerl {
 namespace {
@@ -197,12 +197,12 @@ TEST(Episode, TokensMayBeArrays) {
 }
 
 TEST(Episode, BranchTokensAreBounded) {
-  MemberResult result;
-  Branch branch;
+  WireMember result;
+  WireBranch branch;
   branch.tokens.resize(static_cast<size_t>(kBranchTokensMax) - 1);
   branch.add_sampled(0);
   EXPECT_TRUE(result.add(branch).ok());
-  Branch one;
+  WireBranch one;
   one.tokens = {1};
   one.add_sampled(0);
   EXPECT_TRUE(result.add(one).ok());

@@ -1,4 +1,4 @@
-/// MemberResult: the result of one member of a run, before it becomes JSON. Values and pure
+/// WireMember: the result of one member of a run, before it becomes JSON. Values and pure
 /// functions.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-struct Branch {
+struct WireBranch {
   std::vector<int64_t> tokens;
   std::vector<std::pair<int64_t, int64_t>> sampled;  // half-open, in order, not touching
 
@@ -20,7 +20,7 @@ struct Branch {
   void add_sampled(int64_t position);
 };
 
-struct MemberResult {
+struct WireMember {
   double reward = 0;
   Json scores = Json::object();
   Json metrics = Json::object();
@@ -29,16 +29,16 @@ struct MemberResult {
   int64_t num_tool_calls = 0;
   int64_t num_turns = 0;
   int64_t num_branch_tokens = 0;
-  std::vector<Branch> branches;
+  std::vector<WireBranch> branches;
 
   /// A branch without sampled tokens is dropped. kExhausted: more than kBranchTokensMax.
-  Status add(Branch branch);
+  Status add(WireBranch branch);
   /// Keeps finite numbers and booleans.
   void add_metrics(const Json* metrics);
 };
 
 /// The JSON of docs/design/verifiers.md. If `read` is an error, the member has failed.
-Json member_json(MemberResult result, const Status& read);
+Json member_json(WireMember result, const Status& read);
 
 /// The member; null if it is missing or null.
 const Json* present(const Json& object, std::string_view key);

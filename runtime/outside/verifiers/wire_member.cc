@@ -1,4 +1,4 @@
-#include "runtime/outside/verifiers/member_result.h"
+#include "runtime/outside/verifiers/wire_member.h"
 
 #include <cmath>
 #include <cstring>
@@ -45,14 +45,14 @@ Status append_integers(const Json& value, std::string_view key, std::vector<int6
 
 }  // namespace
 
-void Branch::add_sampled(int64_t position) {
+void WireBranch::add_sampled(int64_t position) {
   if (!sampled.empty() && sampled.back().second == position)
     ++sampled.back().second;
   else
     sampled.emplace_back(position, position + 1);
 }
 
-Status MemberResult::add(Branch branch) {
+Status WireMember::add(WireBranch branch) {
   if (branch.sampled.empty()) return ok();
   num_branch_tokens += static_cast<int64_t>(branch.tokens.size());
   if (num_branch_tokens > kBranchTokensMax)
@@ -61,7 +61,7 @@ Status MemberResult::add(Branch branch) {
   return ok();
 }
 
-void MemberResult::add_metrics(const Json* given) {
+void WireMember::add_metrics(const Json* given) {
   if (given == nullptr || !given->is_object()) return;
   for (const auto& [name, value] : given->as_object()) {
     if (value.is_bool())
@@ -71,7 +71,7 @@ void MemberResult::add_metrics(const Json* given) {
   }
 }
 
-Json member_json(MemberResult result, const Status& read) {
+Json member_json(WireMember result, const Status& read) {
   Json member = Json::object();
   if (!read.ok()) {
     std::string reason = read.error().text();
@@ -84,7 +84,7 @@ Json member_json(MemberResult result, const Status& read) {
   if (result.metrics.find("num_turns") == nullptr)
     result.metrics.set("num_turns", result.num_turns);
   Json branches = Json::array();
-  for (const Branch& branch : result.branches) {
+  for (const WireBranch& branch : result.branches) {
     Json ranges = Json::array();
     for (const auto& [begin, end] : branch.sampled)
       ranges.push_back(Json::list(std::vector<int64_t>{begin, end}));
