@@ -106,8 +106,9 @@ TEST_F(McpHttp, ToolsAreCalledWithAnswersInJsonOrInEvents) {
     // Questions of the server are answered, and messages without an answer are accepted.
     EXPECT_THAT(result("seen", num_trajectories),
                 AllOf(HasSubstr("notifications/initialized"), HasSubstr("GET 7")));
-    if (form == "events")
+    if (form == "events") {
       EXPECT_THAT(result("seen", num_trajectories), HasSubstr("answer to question"));
+    }
   }
 }
 
