@@ -8,6 +8,7 @@
 #include "tests/cli/gateway_graph.h"
 #include "tests/cli/program.h"
 #include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {
@@ -35,20 +36,21 @@ struct GatewayRun : ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  /// The port that the log names; 0 if there is none in time.
-  uint16_t port() const {
+  /// The port that the logs name, other than `old`; 0 if there is none in time.
+  uint16_t port(uint16_t old = 0) const {
     uint16_t found = 0;
     (void)wait_until([&] {
       for (const auto& entry : fs::recursive_directory_iterator(folder / "logs")) {
         const auto text = read_text_file(entry.path());
         if (!text.ok()) continue;
         const std::string mark = "listens on http://127.0.0.1:";
-        const size_t at = text->find(mark);
-        if (at == std::string::npos) continue;
-        found = static_cast<uint16_t>(std::atoi(text->c_str() + at + mark.size()));
-        return true;
+        for (size_t at = text->find(mark); at != std::string::npos; at = text->find(mark, at)) {
+          at += mark.size();
+          const auto named = static_cast<uint16_t>(std::atoi(text->c_str() + at));
+          if (named != old) found = named;
+        }
       }
-      return false;
+      return found != 0;
     });
     return found;
   }
@@ -125,6 +127,95 @@ TEST_F(GatewayRun, AKeyForATenantThatTheGraphLacksEndsTheStart) {
   EXPECT_NE(run.code, 0);
   EXPECT_THAT(run.out + run.err, AllOf(HasSubstr("keys:2: the graph has no tenant 'mian'"),
                                        Not(HasSubstr(std::string(kKey)))));
+}
+
+/// A prompt that only this request has.
+std::string completion_body(int number) {
+  return fmt::format(
+      R"({{"model":"main","token_ids":[5,6,{}],"sampling_params":{{"max_tokens":4}}}})", number);
+}
+
+struct KilledGatewayRun : GatewayRun {
+  KilledGatewayRun() {
+    std::string text = *read_text_file(graph());
+    const std::string edge = "\"gateway.generate -> router.generate\"";
+    write_text(graph(), text.replace(text.find(edge), edge.size(),
+                                     fmt::format("{{ path = {}, record = \"payload\" }}", edge)));
+  }
+  static std::string completion(int number) {
+    return post("/inference/v1/generate", completion_body(number),
+                fmt::format("session-{}", number));
+  }
+  /// All requests of clients before this are in the record: the gateway has taken a later step. The
+  /// reply to the first question may leave in the step that accepted them.
+  static void wait_until_accepted(uint16_t at) {
+    for (int i = 0; i < 2; ++i)
+      ASSERT_THAT(RawClient(at).say(post("/tokenize", R"({"prompt":"abc"})", "")).hear_all(),
+                  StartsWith("HTTP/1.1 200"));
+  }
+  /// Last tokens of the prompts that the gateway sent, each with its number of times.
+  std::map<int64_t, int> prompts_sent() const {
+    std::map<int64_t, int> sent;
+    const auto found =
+        run_graph_program({"trace", "grep", folder.string(), "request>=0", "--edge",
+                           "gateway.generate -> router.generate", "--limit", "100000", "--json"});
+    EXPECT_EQ(found.code, 0) << found.err;
+    const Json json = parse_json(found.out, "steps").value();
+    for (const Json& step : json.find("steps")->as_array())
+      ++sent[step.find("payload")->find("prompt_tokens")->as_array().back().as_int()];
+    return sent;
+  }
+};
+
+TEST_F(KilledGatewayRun, LosesNoRequestAndARepeatJoinsTheOneThatIsOpen) {
+  constexpr int kAnswered = 8, kOpen = 3, kLate = 2;
+  uint16_t at = 0;
+  {
+    Program run(words({"--max-steps", "1000000000", "--set", "graph.restarts_max=0"}));
+    ASSERT_TRUE(run.wait_until_said("reward"));
+    at = port();
+    ASSERT_NE(at, 0);
+    for (int i = 0; i < kAnswered; ++i)
+      ASSERT_THAT(RawClient(at).say(completion(10 + i)).hear_all(), StartsWith("HTTP/1.1 200"));
+    ASSERT_EQ(run_graph_program({"pause", folder.string()}).code, 0);
+    std::vector<std::unique_ptr<RawClient>> open;
+    for (int i = 0; i < kOpen; ++i) {
+      open.push_back(std::make_unique<RawClient>(at));
+      open.back()->say(completion(30 + i));
+      wait_until_accepted(at);
+    }
+    const pid_t worker = worker_of(run);
+    ASSERT_GT(worker, 0);
+    ::kill(worker, SIGKILL);
+    ASSERT_EQ(run.wait().code, 1);
+    for (const auto& client : open) EXPECT_THAT(client->hear_all(), IsEmpty());
+  }
+  Program run({"primerl-graph", "run", "--resume", folder.string()});
+  ASSERT_TRUE(run.wait_until_said("the run is live"));
+  const uint16_t now = port(at);
+  ASSERT_NE(now, 0);
+  std::vector<std::unique_ptr<RawClient>> again;
+  for (int i = 0; i < kOpen + kLate; ++i) {
+    again.push_back(std::make_unique<RawClient>(now));
+    again.back()->say(completion(30 + i));
+    wait_until_accepted(now);
+  }
+  ASSERT_EQ(run_graph_program({"unpause", folder.string()}).code, 0);
+  for (const auto& client : again)
+    EXPECT_THAT(client->hear_all(),
+                AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\"prompt_tokens\":3")));
+  // The client of a request that was answered before repeats it, too: another generation.
+  EXPECT_THAT(RawClient(now).say(completion(10)).hear_all(), StartsWith("HTTP/1.1 200"));
+  ::kill(run.pid(), SIGINT);
+  EXPECT_EQ(run.wait().code, 130);
+  auto sent = prompts_sent();
+  EXPECT_EQ(sent.size(), static_cast<size_t>(kAnswered + kOpen + kLate));
+  EXPECT_EQ(sent[10], 2);
+  sent.erase(10);
+  for (const auto& [prompt, count] : sent) EXPECT_EQ(count, 1) << prompt;
+  expect_steps_and_rollouts_once(folder);
+  const auto replayed = run_graph_program({"replay", folder.string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
 }
 
 TEST_F(GatewayRun, CheckPlaysItWithoutASocketAndNamesWhatIsWrong) {
