@@ -69,6 +69,12 @@ void Env::on_run_answer(uint64_t session, const OutsideAnswer& answer) {
 }
 
 void Env::send_run_ended(RunAnswered ended, uint64_t cause) {
+  // Many short branches, or many scores of many members.
+  if (const size_t bytes = body_bytes_max(ended); bytes > kMessageBytesMax) {
+    ended.members.clear();
+    ended.fault = fmt::format("its results have {} bytes besides tokens, at most {} are allowed",
+                              bytes, kMessageBytesMax);
+  }
   run_ended_.send(std::move(ended), for_tenant(tenant_).answering({services().self(), cause}));
 }
 

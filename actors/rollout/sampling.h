@@ -1,4 +1,4 @@
-/// How the tenant samples, as requests state it, and what must come back. Pure functions.
+/// The sampling of the tenant as requests state it, and checks of its results. Pure functions.
 #pragma once
 
 #include <cstdint>

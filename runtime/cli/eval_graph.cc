@@ -35,7 +35,7 @@ void remove_key(Table& table, std::string_view key) {
 bool is_rollout(const PlanNode& node) { return node.contract->name == "rollout"; }
 
 /// All nodes but those that get groups, directly or from each other, and gateways, whose clients
-/// would need a live version. A gateway stays if an environment drives rollouts: these know theirs.
+/// would need a live version. A gateway stays if an environment drives rollouts.
 Names players_of(const Plan& plan) {
   std::set<NodeId> trains;
   const auto add = [&](const PlanEdge& edge) {

@@ -78,6 +78,11 @@ GroupSetup VirtualExecutor::setup_of(GroupId id) {
   setup.shared_resources = shared_;
   setup.observer = this;
   setup.cuts = options_.cuts;
+  // The step of one group may give answers to another, for example a scripted server to a gateway.
+  setup.wake = [this, id] {
+    if (ActorGroup* group = slots_[id.index()].group.get(); group != nullptr && !is_replaying_)
+      group->answers_arrived();
+  };
   return setup;
 }
 

@@ -54,11 +54,6 @@ class OutsidePools final : public Outside {
     return !left_.empty() ||
            std::ranges::any_of(all_, [](const auto& outside) { return outside->has_work(); });
   }
-  Duration take_cost() override {
-    Duration cost;
-    for (const auto& outside : all_) cost = cost + outside->take_cost();
-    return cost;
-  }
   std::string describe() const override {
     std::string text;
     for (const auto& outside : all_) {

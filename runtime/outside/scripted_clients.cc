@@ -67,7 +67,9 @@ class ScriptedClients final : public Outside {
     is_stopped_ = true;
     answers_.clear();
   }
-  void set_wake(std::function<void()>) override {}
+  void set_wake(std::function<void()> wake) override {
+    if (runs_ != nullptr) runs_->set_wake(std::move(wake));
+  }
   bool has_work() const override {
     if (is_stopped_) return false;
     return !answers_.empty() || (runs_ != nullptr && runs_->has_request() && !accepts_.empty());

@@ -256,9 +256,11 @@ class ScriptedRuns final : public Outside {
     answers_.clear();
     others_->stop();
   }
-  void set_wake(std::function<void()> wake) override { others_->set_wake(std::move(wake)); }
+  void set_wake(std::function<void()> wake) override {
+    wake_ = wake;
+    others_->set_wake(std::move(wake));
+  }
   bool has_work() const override { return !answers_.empty() || others_->has_work(); }
-  Duration take_cost() override { return others_->take_cost(); }
 
  private:
   std::string task_answer(const Json& body) const {
@@ -281,6 +283,7 @@ class ScriptedRuns final : public Outside {
       end->id = found->second.call;
       answers_.push_back(std::move(*end));
       runs_.erase(found);
+      if (wake_) wake_();
     });
   }
 
@@ -295,6 +298,7 @@ class ScriptedRuns final : public Outside {
   const ScriptedRunsOptions options_;
   std::map<uint64_t, ScriptedRun> runs_;  // by session
   std::deque<OutsideAnswer> answers_;
+  std::function<void()> wake_;
   bool is_stopped_ = false;
 };
 
@@ -304,6 +308,7 @@ uint64_t ScriptedRequests::add(ClientRequest request, OnReply on_reply) {
   const uint64_t ticket = next_++;
   waiting_.push_back({ticket, std::move(request)});
   open_.emplace(ticket, std::move(on_reply));
+  if (wake_) wake_();
   return ticket;
 }
 

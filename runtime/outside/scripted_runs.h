@@ -32,6 +32,8 @@ class ScriptedRequests {
   void leave(uint64_t ticket);
 
   // The listener's side.
+  /// `wake` is called when a request waits; none: no call.
+  void set_wake(std::function<void()> wake) { wake_ = std::move(wake); }
   bool has_request() const { return !waiting_.empty(); }
   struct Accepted {
     uint64_t ticket = 0;
@@ -48,6 +50,7 @@ class ScriptedRequests {
   std::deque<Accepted> waiting_;
   std::map<uint64_t, OnReply> open_;
   std::vector<uint64_t> gone_;
+  std::function<void()> wake_;
 };
 
 struct ScriptedRunsOptions {

@@ -163,6 +163,25 @@ TEST(RunAnswers, NumbersOfBranchesAndScoresHaveBounds) {
   EXPECT_THAT(fault_with(0, kRunNumbersMax + 1), HasSubstr("more than 256 numbers"));
 }
 
+TEST_F(EnvRunsStory, ResultsThatDoNotFitIntoAMessageFailTheRun) {
+  const auto fault_of_members = [this](int32_t num_members) {
+    Json numbers = Json::object();
+    for (size_t i = 0; i < kRunNumbersMax; ++i) numbers.set(fmt::format("{:0>256}", i), 1);
+    Json members = Json::array();
+    for (int32_t i = 0; i < num_members; ++i)
+      members.push_back(Json::object()
+                            .set("end", "done")
+                            .set("reward", 1)
+                            .set("scores", numbers)
+                            .set("metrics", numbers));
+    play(a_run({3, 0, 0}, num_members));
+    answer(server.of("run").back(), Json::object().set("members", std::move(members)).dump());
+    return ended()[0].fault;
+  };
+  EXPECT_THAT(fault_of_members(6), IsEmpty());
+  EXPECT_THAT(fault_of_members(8), HasSubstr("bytes besides tokens"));
+}
+
 TEST_F(EnvRunsStory, ATaskNeedsDataForItsServer) {
   ASSERT_TRUE(env.run_work().ok());
   const auto asked = server.of("task");

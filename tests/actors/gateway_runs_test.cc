@@ -62,6 +62,7 @@ TEST_F(GatewayRunsStory, NamesThatAreNotOfTheTenantAreRefused) {
 }
 
 TEST_F(GatewayRunsStory, AGraphWithoutDrivenRolloutsRefusesNames) {
+  connected().set_targets("turn", {});
   EXPECT_THAT(reply(generate(fmt::format(R"({{"token_ids":[97],"cache_salt":"{}"}})", salt(name)))),
               AllOf(StartsWith("400 "), HasSubstr("no environment drives rollouts")));
 }

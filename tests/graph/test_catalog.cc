@@ -406,8 +406,8 @@ std::vector<PluginFault> add_plugins(const std::vector<std::string>& files, Cata
   std::vector<PluginFault> faults;
   for (size_t i = 0; i < files.size(); ++i) {
     if (fs::path(files[i]).filename() != "echo.so") {
-      auto fault = error(Code::kNotFound, "the file does not exist");
-      faults.push_back({i, std::move(fault).note(fmt::format("looked for '{}'", files[i]))});
+      faults.push_back({i, error(Code::kNotFound, "the file does not exist")
+                               .note(fmt::format("looked for '{}'", files[i]))});
       continue;
     }
     EnvironmentContract echo;
@@ -472,9 +472,8 @@ std::string graph_text(const std::string& name) {
 }
 
 Folder::Folder() {
-  std::string path = (fs::temp_directory_path() / "primerl-graph-XXXXXX").string();
-  CHECK(mkdtemp(path.data()) != nullptr, "no temporary folder can be made");
-  path_ = path;
+  path_ = (fs::temp_directory_path() / "primerl-graph-XXXXXX").string();
+  CHECK(mkdtemp(path_.data()) != nullptr, "no temporary folder can be made");
   for (const char* name : {"/model", "/odd_model"}) fs::create_directory(path_ + name);
   write("model/config.json", R"({"max_position_embeddings": 256})");
   write("odd_model/config.json", R"({"max_position_embeddings": 256, "mup": true})");

@@ -85,7 +85,7 @@ class RunsFate {
   RunsFate(const RunsCase& of, const Plan& plan)
       : case_(of), plan_(plan), random_(mix(of.seed, 5)) {
     for (uint32_t i = 0; i < plan.processes.size(); ++i)
-      if (plan.processes[i].name == of.mortal && plan.processes[i].replica > 0)
+      if (plan.processes[i].name.starts_with(of.mortal) && plan.processes[i].replica > 0)
         mortal_.push_back(ProcessId(i));
   }
   Status after_event(VirtualExecutor& executor) {
