@@ -464,7 +464,6 @@ const Catalog& test_catalog() {
   static const Catalog catalog = make_catalog();
   return catalog;
 }
-
 std::string graph_text(const std::string& name) {
   std::ifstream file(std::string(PRIMERL_SOURCE_DIR) + "/tests/graph/" + name);
   CHECK(file.good(), name);
