@@ -1,8 +1,8 @@
 /// OutsideAsker: asks workers outside of the process one call at a time and waits for its answer,
 /// for commands that are no run.
 ///
-/// One worker or server for each pool. Ctrl-C ends a wait where a SignalCounter exists. After 5 s, and then
-/// every 5 s, it says on stderr what it waits for. Use it on one thread.
+/// One worker or server for each pool. Ctrl-C ends a wait where a SignalCounter exists. After 5 s,
+/// and then every 5 s, it says on stderr what it waits for. Use it on one thread.
 #pragma once
 
 #include <condition_variable>

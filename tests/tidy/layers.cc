@@ -171,7 +171,7 @@ const std::vector<Layer>& layers() {
             "transport", "wire"},
            kKernelsAndActors),
       room("cli",
-           {"backends", "control", "monitor", "outside", "program", "query", "rehearsal", "store",
+           {"backends", "control", "monitor", "program", "query", "rehearsal", "store",
             "trace/read", "trace/record", "transport"},
            kKernelsAndActors),
       room("bin", {"cli", "worker"}, kNothing),

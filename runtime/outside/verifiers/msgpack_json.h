@@ -1,7 +1,7 @@
 /// MessagePack to JSON values and back, for the frames of verifiers environment servers.
 ///
 /// Input is untrusted: depth, number of values and every size are bounded, and no memory is
-/// reserved for a size that the bytes do not have. JSON has no bytes and no numbers as keys, so:
+/// reserved for a size that the bytes do not have. JSON lacks bytes, and keys that are numbers:
 ///   bin and ext          a string of the same bytes (it need not be UTF-8)
 ///   a key that is an int  its decimal digits
 ///   an array of numpy or torch, {"__nd__" or "__torch_tensor__": true, dtype, shape, data}
