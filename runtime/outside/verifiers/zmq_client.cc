@@ -71,6 +71,13 @@ bool send_part(zmq::socket_t& socket, const std::string& part, bool has_more) {
   }
 }
 
+/// A send looks for a new connection only now and then: here it does.
+void look_for_connection(zmq::socket_t& socket) {
+  int events = 0;
+  size_t size = sizeof events;
+  (void)zmq_getsockopt(socket.handle(), ZMQ_EVENTS, &events, &size);
+}
+
 /// The number of an event; 0: no event now.
 uint16_t receive_event(zmq::socket_t& monitor) {
   zmq::message_t part;
@@ -111,6 +118,7 @@ class Client final : public ZmqClient {
 
   bool send(uint64_t socket, const std::vector<std::string>& frames) override {
     zmq::socket_t& dealer = connections_.at(socket).dealer;
+    look_for_connection(dealer);
     for (size_t i = 0; i < frames.size(); ++i)
       if (!send_part(dealer, frames[i], i + 1 < frames.size())) return false;
     return true;
