@@ -72,6 +72,16 @@ std::string trained_model_folder(const Plan& plan) {
   return {};
 }
 
+/// What an actor group asks. Servers of verifiers make tokens of messages as the tokenizer of the
+/// policy does, if their environment names no other.
+OutsideSpec outside_spec_of(const Plan& plan, const PlanResource& resource) {
+  OutsideSpec spec = *static_cast<const OutsideSpec*>(resource.options.get());
+  for (OutsidePool& pool : spec.pools)
+    if (pool.kind == OutsidePoolKind::kVerifiers && pool.verifiers.renderer_model.empty())
+      pool.verifiers.renderer_model = trained_model_folder(plan);
+  return spec;
+}
+
 /// The device memory of the calling process; null if weights do not stay on devices.
 std::shared_ptr<DeviceMemory> device_memory_for(const Plan& plan, const PlanResource& channel,
                                                 ProcessId process) {
@@ -217,10 +227,10 @@ std::vector<Backend> make_backends() {
        }},
       {"weight_channel", "stream", &stream_channel},
       {"outside", "",
-       [](const Plan&, const PlanResource& resource,
+       [](const Plan& plan, const PlanResource& resource,
           const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
-         const auto& spec = *static_cast<const OutsideSpec*>(resource.options.get());
-         return std::shared_ptr<Resource>(make_outside(spec, setup.log_outside));
+         return std::shared_ptr<Resource>(
+             make_outside(outside_spec_of(plan, resource), setup.log_outside));
        }},
       {"outside", "http",
        [](const Plan& plan, const PlanResource& resource,

@@ -250,8 +250,9 @@ TEST(Rules, AFolderOfAnEnvironmentIsRelativeToTheFileThatNamesItAndNoFile) {
   folder.write("parts/words.txt", "a");
   const auto load = [&](const std::string& named) {
     folder.write("parts/tenant.toml",
-                 "[tenant.main]\nenvironment = { name = \"reverse_text\", letters_dir = \"" + named +
-                     "\" }\n");
+                 "[tenant.main]\n"
+                 "environment = { name = \"reverse_text\", letters_dir = \"" +
+                     named + "\" }\n");
     const std::string written = "environment = { name = \"reverse_text\" }\n";
     return load_graph(folder.write("graph.toml", "include = [\"parts/tenant.toml\"]\n" +
                                                      replaced(demo_text(), written, "")),

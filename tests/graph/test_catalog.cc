@@ -300,10 +300,8 @@ struct LearnerNumbers {
   OptimizerNumbers optimizer;
 };
 struct LetterOptions {
-  int64_t length_min = 1;
-  int64_t length_max = 8;
-  std::string words;
-  std::string letters_dir;
+  int64_t length_min = 1, length_max = 8;
+  std::string words, letters_dir;
 };
 
 MemoryPart base_beside(std::span<const Tenant> tenants) {
@@ -401,7 +399,6 @@ Result<ModelFacts> read_facts(const std::string& folder) {
   return facts;
 }
 
-/// "echo.so" has an environment; no other plugin exists.
 std::vector<PluginFault> add_plugins(const std::vector<std::string>& files, Catalog& catalog) {
   std::vector<PluginFault> faults;
   for (size_t i = 0; i < files.size(); ++i) {
@@ -431,28 +428,26 @@ Catalog make_catalog() {
                        learner("torch", true),   learner("scripted", false),
                        weight_channel("memory"), weight_channel("shm"),
                        weight_channel("stream")};
+  using O = LetterOptions;
   EnvironmentContract letters;
   letters.name = "reverse_text";
   letters.doc = "reverse the letters";
-  letters.options = OptionsOf<LetterOptions>()
-                        .field("length_min", &LetterOptions::length_min,
-                               between(1, 64) | unit("letters"), "shortest text")
-                        .field("length_max", &LetterOptions::length_max,
-                               between(1, 64) | unit("letters"), "longest text")
-                        .field("words", &LetterOptions::words, refers_to("file"), "words to use")
-                        .field("letters_dir", &LetterOptions::letters_dir, refers_to("folder"),
-                               "letters to use")
-                        .take();
+  letters.options =
+      OptionsOf<O>()
+          .field("length_min", &O::length_min, between(1, 64) | unit("letters"), "shortest text")
+          .field("length_max", &O::length_max, between(1, 64) | unit("letters"), "longest text")
+          .field("words", &O::words, refers_to("file"), "words to use")
+          .field("letters_dir", &O::letters_dir, refers_to("folder"), "letters to use")
+          .take();
   letters.validate = validate_letters;
   catalog.environments = {letters, letters, letters};
   catalog.environments[1].name = "copy";
   catalog.environments[1].rows = [](const void*) { return EnvironmentContract::Rows{20, 5}; };
   catalog.environments[2].name = "driven";
   catalog.environments[2].drives_rollouts = true;
-  catalog.rewards = {{"half", "half of what the environment gives",
-                      OptionsOf<LetterOptions>()
-                          .field("table", &LetterOptions::words, refers_to("file"), "of what")
-                          .take()}};
+  catalog.rewards = {
+      {"half", "half of what the environment gives",
+       OptionsOf<O>().field("table", &O::words, refers_to("file"), "of what").take()}};
   catalog.add_plugins = add_plugins;
   catalog.model_facts = read_facts;
   return catalog;

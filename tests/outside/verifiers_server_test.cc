@@ -40,8 +40,8 @@ constexpr std::string_view kLegacy =
     "        return [{'example_id': i, 'prompt': f'held out {i}'} for i in range(2)]\n"
     "def load_environment(rows=4): return Environment(rows)\n";
 
-/// The parts of verifiers.v1 that verifiers_server.py uses, and a taskset without an end. The role `agent`
-/// runs in a sandbox of a service if nothing else is set.
+/// The parts of verifiers.v1 that verifiers_server.py uses, and a taskset without an end. The role
+/// `agent` runs in a sandbox of a service if nothing else is set.
 constexpr std::string_view kLoaders =
     "import importlib\n"
     "from types import SimpleNamespace as Has\n"
