@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing to build primerl-graph on Debian 12 and 13 and Ubuntu 24.04: the packages
 # of packages.txt with apt (sudo only when not root), and .venv with PyTorch, which brings libtorch.
-# With --tests also the Python packages of requirements-tests.txt, promtool, and the folder of a
-# real model. Does nothing, quickly, when nothing is missing.
+# With --tests also the Python packages of requirements-tests.txt, promtool, the folder of a real
+# model, and verifiers. Does nothing, quickly, when nothing is missing.
 #
 # PRIMERL_PYTHON=/path/python   use PyTorch of this Python instead of searching for one
 # PRIMERL_OFFLINE=1             install nothing, only list what is missing
@@ -212,10 +212,32 @@ real_model_ready() {
   ) 9>"$models/$name.lock" || say "warning: there is no $name: its tests will be skipped"
 }
 
+# Installs verifiers into a folder that only python-verifiers has in its path, because it needs
+# other versions of packages than tests compare with. Without a package index its tests are skipped.
+verifiers_ready() {
+  local folder=$venv/verifiers key
+  key=$(sha256sum scripts/requirements-verifiers.txt | cut -d' ' -f1)
+  [ -x "$venv/bin/python-verifiers" ] && [ "$(cat "$folder/.key" 2>/dev/null)" = "$key" ] &&
+    return
+  say "installing verifiers (19 MB to download, 117 MB to keep)"
+  rm -rf "$folder" "$venv/bin/python-verifiers"
+  local options=(--no-deps --target "$folder" -r scripts/requirements-verifiers.txt)
+  [ -n "${PRIMERL_OFFLINE:-}" ] && options+=(--no-index)
+  pip_install "${options[@]}" || {
+    say "warning: there is no verifiers: its tests will be skipped"
+    return
+  }
+  printf '#!/bin/sh\nPYTHONPATH=%q exec %q "$@"\n' "$PWD/$folder" "$PWD/$venv/bin/python" \
+    >"$venv/bin/python-verifiers"
+  chmod +x "$venv/bin/python-verifiers"
+  echo "$key" >"$folder/.key"
+}
+
 install_packages
 stamped torch torch_ready
 if [ "$with_tests" = yes ]; then
   stamped tests peers_ready
   promtool_ready
   real_model_ready
+  verifiers_ready
 fi
