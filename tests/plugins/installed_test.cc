@@ -55,6 +55,13 @@ TEST_F(Installed, IsEnoughForASeparateRepository) {
   const auto policy =
       program({"check", "graph.toml", "--set", "node.router.policy=\"to_choices\""});
   EXPECT_THAT(policy.err, HasSubstr("did you mean 'two_choices'?"));
+  const auto objective =
+      program({"check", "graph.toml", "--set", "resource.learner.loss.kind=\"soft_gates\""});
+  EXPECT_THAT(objective.err, HasSubstr("did you mean 'soft_gate'?"));
+  const auto option =
+      program({"check", "graph.toml", "--set", "resource.learner.loss.kl_weight=0.1"});
+  EXPECT_EQ(option.code, 2);
+  EXPECT_THAT(option.err, HasSubstr("objective 'soft_gate' has no option 'kl_weight'"));
 #if PRIMERL_HAS_TORCH
   // It trains and replays.
   const std::string folder = scratch_.path() / "run";
