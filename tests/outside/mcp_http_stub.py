@@ -6,6 +6,7 @@
 Each session counts its own sums. The tools whose names are faults have these.
 """
 
+import itertools
 import json
 import sys
 import threading
@@ -17,6 +18,7 @@ NUMBERS = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type
 TOOLS = ["add", "count", "wrong", "hang", "busy", "gone", "text", "cut", "flood", "noise", "later",
          "never", "lost", "seen"]
 sums = {}  # by session
+numbers = itertools.count()  # of sessions: a name is used once
 seen = []  # what was sent, for the tool `seen`
 later = {}  # answers that are given when the stream is continued, by the number of its event
 
@@ -117,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, b"<html>", "text/html")
         if FAULT == "closed":
             return self.connection.close()
-        session = f"session-{len(sums)}"
+        session = f"session-{next(numbers)}"
         sums[session] = 0
         return self.answer(number, {"result": {
             "protocolVersion": "2025-06-18", "capabilities": {},
