@@ -133,9 +133,10 @@ std::string cut(std::string text, size_t bytes_max) {
 }
 
 AgentFault to_fault(const Error& error) {
-  AgentFault fault{static_cast<uint8_t>(error.code()), cut(error.message(), kFaultBytesMax), {}};
+  AgentFault fault{
+      static_cast<uint8_t>(error.code()), cut(error.message(), kAgentFaultBytesMax), {}};
   for (const std::string& note : error.notes())
-    if (fault.notes.size() < kFaultNotesMax) fault.notes.push_back(cut(note, kFaultBytesMax));
+    if (fault.notes.size() < kFaultNotesMax) fault.notes.push_back(cut(note, kAgentFaultBytesMax));
   return fault;
 }
 

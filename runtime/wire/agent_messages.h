@@ -35,7 +35,7 @@ inline constexpr size_t kSocketFolderBytesMax = 64;
 inline constexpr size_t kOrderWordBytesMax = 256;   // names, addresses
 inline constexpr size_t kRunFolderBytesMax = 3072;  // with a file name still a valid path
 /// Limits of an AgentFault and of end reasons; longer texts are cut.
-inline constexpr size_t kFaultBytesMax = 16384;
+inline constexpr size_t kAgentFaultBytesMax = 16384;
 inline constexpr size_t kFaultNotesMax = 8;
 inline constexpr size_t kReasonBytesMax = 1024;
 

@@ -287,7 +287,8 @@ TEST_F(AgentServerTest, SomethingElseThatListensIsNamed) {
   ASSERT_EQ(::listen(fd, 8), 0);
   // It accepts connections and sends nothing.
   auto client = dial("127.0.0.1:" + std::to_string(ntohs(own.sin_port)));
-  const Status silent = (*client)->wait_for_greeting(Duration::milliseconds(50), false, kNeverStops);
+  const Status silent =
+      (*client)->wait_for_greeting(Duration::milliseconds(50), false, kNeverStops);
   EXPECT_THAT(text_of(silent), HasSubstr("the agent of host 'x'"));
   EXPECT_FALSE(silent.ok());
   ::close(fd);
