@@ -13,10 +13,10 @@
 namespace primerl {
 namespace {
 
-constexpr TenantSlot kTenant(0);
+constexpr TenantSlot kTrained(0);
 
 AdapterTraining objective_training(std::string_view name) {
-  AdapterTraining training{kTenant, {.rank = 8, .dropout = 0.25}, {}};
+  AdapterTraining training{kTrained, {.rank = 8, .dropout = 0.25}, {}};
   training.rules.optimizer.lr = 1e-3;
   training.rules.loss.kind = name;
   // Limits that some tokens cross, and none so closely that rounding decides.
@@ -37,7 +37,7 @@ std::unique_ptr<LearnerCore> objective_learner(const std::filesystem::path& fold
   std::unique_ptr<LearnerCore> learner(dynamic_cast<LearnerCore*>(made->release()));
   const TensorTable model(read_model_config(folder).value());
   const AdapterTable table(model, training.adapter);
-  CHECK(learner->fill_adapter(kTenant, testing::random_adapter(table, 1, 0.1)).ok(), "no fill");
+  CHECK(learner->fill_adapter(kTrained, testing::random_adapter(table, 1, 0.1)).ok(), "no fill");
   return learner;
 }
 
@@ -61,7 +61,7 @@ TEST_P(ObjectiveOnCuda, IsThatOfTheCpu) {
   EXPECT_NEAR(report->masked_fraction, expected->masked_fraction, 0.02);
   EXPECT_NEAR(report->capped_fraction, expected->capped_fraction, 0.02);
   EXPECT_NEAR(report->effective_size, expected->effective_size, 1e-3);
-  EXPECT_LT(testing::distance_of(got->gradients(kTenant), want->gradients(kTenant)), 0.01);
+  EXPECT_LT(testing::distance_of(got->gradients(kTrained), want->gradients(kTrained)), 0.01);
   EXPECT_GT(report->grad_norm, 0);
 }
 
