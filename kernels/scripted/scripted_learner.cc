@@ -30,6 +30,7 @@ double unit_of(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53
 /// Sums of a step, added token by token in the order of the batch: micro-batches change nothing.
 struct Sums {
   double loss = 0, entropy = 0, mismatch_kl = 0, mismatch_kl_max = 0;
+  double ratio = 0, ratio_squared = 0;
   int64_t num_tokens = 0, num_loss_tokens = 0, num_masked = 0;
   uint64_t digest = 0;  // of all training data
 };
@@ -55,6 +56,8 @@ void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums
     const double ratio = std::exp(log_ratio);
     const double mismatch = ratio - log_ratio - 1;
     sums.loss -= ratio * static_cast<double>(sample.advantages[i]);
+    sums.ratio += ratio;
+    sums.ratio_squared += ratio * ratio;
     sums.mismatch_kl += mismatch;
     sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, mismatch);
     sums.num_masked += chance > 0.99 ? 1 : 0;
@@ -244,8 +247,11 @@ TrainReport ScriptedLearner::end_step(Stepping& step) {
   report.mismatch_kl_mean = sums.mismatch_kl / count;
   report.mismatch_kl_max = sums.mismatch_kl_max;
   report.masked_fraction = static_cast<double>(sums.num_masked) / count;
+  report.masked_high = report.masked_fraction;
   report.num_tokens = sums.num_tokens;
   report.num_loss_tokens = sums.num_loss_tokens;
+  report.effective_size =
+      sums.ratio_squared > 0 ? sums.ratio * sums.ratio / (count * sums.ratio_squared) : 1;
   Trained& trained = trained_of(step.batch->tenant);
   ++trained.num_steps;
   trained.history = mix(trained.history, sums.digest);
