@@ -132,7 +132,8 @@ class Fate {
       const WorldKind kind = world.spec.kind;
       // The first environment gives the tasks: a run that loses it starts again from the beginning.
       if ((kind == WorldKind::kRouterDies && name == "routing") ||
-          (kind == WorldKind::kEnginesDie && name.starts_with("inference")) ||
+          (kind == WorldKind::kEnginesDie &&
+           (name.starts_with("inference") || name.starts_with("judging"))) ||
           (kind == WorldKind::kEnvironmentDies && world.plan->processes[i].replica > 0))
         mortal_.push_back(ProcessId(i));
     }
@@ -222,13 +223,14 @@ WorldRun run_world(uint64_t number, const WorldHooks& hooks) {
   Marks marks(hooks.expected);
   WorldHost host(world.spec, marks);
   SlowEnvironment steps(world.spec);
-  VirtualExecutor executor(world.plan, factory_of(world.spec, [&marks] { marks.add("limits"); }),
-                           host,
-                           {.seed = number,
-                            .step_hooks = &steps,
-                            .observer = &marks,
-                            .events_max = 400'000,
-                            .repeat_with = describe_world(number)});
+  VirtualExecutor executor(
+      world.plan, factory_of(world.spec, [&marks](std::string_view seen) { marks.add(seen); }),
+      host,
+      {.seed = number,
+       .step_hooks = &steps,
+       .observer = &marks,
+       .events_max = 400'000,
+       .repeat_with = describe_world(number)});
   if (const Status started = executor.start(); !started.ok()) {
     run.fault = started.error().text();
     return run;

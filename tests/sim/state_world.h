@@ -1,9 +1,11 @@
 /// Worlds in which actors use everything that they save: many turns, kept sets, cancels, deadlines,
 /// two tenants, every routing policy, engines and a router that die, faults of engine, learner and
-/// disk, a person who pauses the engines, a resumed run. The number of a world determines it.
+/// disk, a person who pauses the engines, a resumed run, HTTP clients, judges. The number of a world
+/// determines it.
 ///
 /// A run makes a mark for everything that is visible from outside an actor: steps, messages with
-/// their bytes, lines, metrics, log lines, checkpoints, counters, the end.
+/// their bytes, calls to what is outside of the process, lines, metrics, log lines, checkpoints,
+/// counters, the end.
 #pragma once
 
 #include <functional>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "runtime/exec/virtual_executor.h"
+#include "tests/sim/world_spec.h"
 
 namespace primerl::sim {
 
@@ -39,12 +42,6 @@ struct WorldRun {
   std::string end;       // for a person
 };
 
-inline constexpr uint64_t kWorldKinds = 9;
-/// Worlds from this number on ask their environment, their rewards or both outside (outside.h).
-inline constexpr uint64_t kOutsideWorlds = 100'000;
-/// Worlds from this number on measure their policy, and some have a last task. Every second one
-/// asks outside too.
-inline constexpr uint64_t kEvaluationWorlds = 200'000;
 std::shared_ptr<const Plan> world_plan(uint64_t world);
 /// A description of the world for a person.
 std::string describe_world(uint64_t world);

@@ -7,6 +7,7 @@
 #include "graph/base/random.h"
 #include "runtime/outside/scripted_outside.h"
 #include "tests/sim/demo_run.h"
+#include "tests/sim/world_clients.h"
 
 namespace primerl::sim {
 namespace {
@@ -114,8 +115,8 @@ void add_outside(Catalog& catalog) {
 std::string outside_lines(const WorldSpec& spec, RandomStream& random) {
   std::string lines = fmt::format("environment = {{ name = \"{}\" }}\n",
                                   spec.asks_environment ? "outside" : "copy");
-  if (spec.num_outside_rewards > 0) {
-    lines += "reward = [";
+  if (spec.num_outside_rewards > 0 || spec.num_judges > 0) {
+    lines += "reward = [" + judge_entries(spec, random);
     for (uint64_t i = 0; i < spec.num_outside_rewards; ++i)
       lines += fmt::format("{{ name = \"outside\", weight = {} }}, ", 2 + random.below(5));
     // A reward of the process reads a real environment.

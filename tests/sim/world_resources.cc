@@ -5,6 +5,7 @@
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/snapshot.h"
 #include "runtime/backends/backends.h"
+#include "tests/sim/world_clients.h"
 #include "tests/sim/world_outside.h"
 
 namespace primerl::sim {
@@ -136,19 +137,22 @@ class SharedChannel final : public WeightChannel {
 
 }  // namespace
 
-ResourceFactory factory_of(const WorldSpec& spec, const std::function<void()>& on_limits) {
+ResourceFactory factory_of(const WorldSpec& spec, std::function<void(std::string_view)> seen) {
   std::shared_ptr<WeightChannel> channel = make_memory_channel(2);
-  return [spec, channel, on_limits, make = resource_factory(), number = 0](
+  return [spec, channel, seen = std::move(seen), make = resource_factory(), number = 0](
              const Plan& plan, int32_t index) mutable -> Result<std::shared_ptr<Resource>> {
     if (plan.resources[static_cast<size_t>(index)].kind == WeightChannel::kResourceKind)
       return std::shared_ptr<Resource>(std::make_unique<SharedChannel>(channel, spec));
-    if (plan.resources[static_cast<size_t>(index)].kind == Outside::kResourceKind)
-      return std::shared_ptr<Resource>(make_troubled_outside(spec));
+    if (plan.resources[static_cast<size_t>(index)].kind == Outside::kResourceKind) {
+      const bool is_listener = plan.resources[static_cast<size_t>(index)].name == "front";
+      return std::shared_ptr<Resource>(make_seen_outside(
+          is_listener ? make_world_clients(spec) : make_troubled_outside(spec), seen));
+    }
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (auto learner = std::dynamic_pointer_cast<Learner>(*made); learner != nullptr)
       return std::shared_ptr<Resource>(
-          std::make_unique<WatchedLearner>(std::move(learner), on_limits));
+          std::make_unique<WatchedLearner>(std::move(learner), [seen] { seen("limits"); }));
     auto engine = std::dynamic_pointer_cast<Engine>(*made);
     if (engine == nullptr) return made;
     return std::shared_ptr<Resource>(

@@ -12,7 +12,7 @@
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
 #include "tests/sim/demo_run.h"
-#include "tests/sim/state_world.h"
+#include "tests/sim/world_clients.h"
 #include "tests/sim/world_outside.h"
 
 namespace primerl::sim {
@@ -46,9 +46,11 @@ bool has_deaths(WorldKind kind) {
          kind == WorldKind::kEnvironmentDies;
 }
 
-bool has_evaluations(uint64_t number) { return number >= kEvaluationWorlds; }
+bool has_evaluations(uint64_t number) {
+  return number >= kEvaluationWorlds && number < kClientWorlds;
+}
 bool is_outside(uint64_t number) {
-  return has_evaluations(number) ? number % 2 == 1 : number >= kOutsideWorlds;
+  return number >= kEvaluationWorlds ? number % 2 == 1 : number >= kOutsideWorlds;
 }
 
 WorldKind kind_of(uint64_t number) {
@@ -56,7 +58,7 @@ WorldKind kind_of(uint64_t number) {
   constexpr WorldKind kKinds[] = {WorldKind::kOneTenant,       WorldKind::kTwoTenants,
                                   WorldKind::kEnvironmentDies, WorldKind::kRouterDies,
                                   WorldKind::kEnginesDie,      WorldKind::kResumed};
-  return kKinds[number / (has_evaluations(number) ? 2 : 1) % std::size(kKinds)];
+  return kKinds[number / (number >= kEvaluationWorlds ? 2 : 1) % std::size(kKinds)];
 }
 
 /// With random numbers of its own, so that the other worlds do not change.
@@ -80,6 +82,7 @@ WorldSpec spec_of(uint64_t number) {
   spec.number = number;
   spec.kind = kind_of(number);
   add_outside_faults(spec);
+  add_clients(spec);
   RandomStream random(mix(number, stable_hash("world")));
   const auto policies = route_policies();
   spec.policy = policies[random.below(policies.size())].name;
@@ -130,8 +133,9 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
   if (one_of(random, 2)) sampling += ", top_k = 5, top_p = 0.9, min_p = 0.01";
   if (one_of(random, 2)) sampling += ", stop = [\"e\", \"xy\"], stop_ids = [7]";
   if (one_of(random, 4)) sampling += ", ignore_eos = true";
-  const std::string environment =
-      is_outside(spec.number) ? outside_lines(spec, random) : "environment = { name = \"copy\" }\n";
+  const std::string environment = is_outside(spec.number) || spec.num_judges > 0
+                                      ? outside_lines(spec, random)
+                                      : "environment = { name = \"copy\" }\n";
   std::string table = fmt::format(
       "[tenant.{}]\n{}group_size = {}\nbatch_size = {}\n"
       "max_steps = {}\nmax_off_policy_steps = {}\nturns_max = {}\nseq_len = {}\n"
@@ -155,16 +159,26 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
 }
 
 /// A router has a choice only if there are several engines.
-std::string places_of(WorldKind kind) {
+std::string places_of(const WorldSpec& spec) {
+  const WorldKind kind = spec.kind;
   if (kind == WorldKind::kSupervised || kind == WorldKind::kResumed) return "";
+  const bool has_judge = spec.num_judges > 0;
+  const std::string_view router = has_judge ? ", \"judge_router\"" : "";
+  const std::string judging =
+      has_judge ? "judging = { nodes = [\"judge_prefill\", \"judge_decode\"], replicas = 2 }\n"
+                : "";
   if (kind != WorldKind::kEnvironmentDies && kind != WorldKind::kOneTenant)
-    return "\n[place]\ndriver = { nodes = [\"env\", \"rollout\", \"trainer\", \"broadcaster\"] }\n"
-           "routing = { nodes = [\"router\"] }\n"
-           "inference = { nodes = [\"prefill\", \"decode\"], replicas = 3 }\n";
+    return fmt::format(
+        "\n[place]\ndriver = {{ nodes = [\"env\", \"rollout\", \"trainer\", \"broadcaster\"{}] }}\n"
+        "routing = {{ nodes = [\"router\"{}] }}\n"
+        "inference = {{ nodes = [\"prefill\", \"decode\"], replicas = 3 }}\n{}",
+        driver_nodes(spec), router, judging);
   if (kind == WorldKind::kEnvironmentDies)
-    return "\n[place]\ndriver = { nodes = [\"rollout\", \"router\", \"prefill\", \"decode\", "
-           "\"trainer\", \"broadcaster\"] }\n"
-           "judges = { nodes = [\"env\"], replicas = 3 }\n";
+    return fmt::format(
+        "\n[place]\ndriver = {{ nodes = [\"rollout\", \"router\", \"prefill\", \"decode\", "
+        "\"trainer\", \"broadcaster\"{}{}] }}\n"
+        "judges = {{ nodes = [\"env\"], replicas = 3 }}\n{}",
+        driver_nodes(spec), router, judging);
   return "";
 }
 
@@ -180,11 +194,14 @@ std::string graph_text(const WorldSpec& spec, RandomStream& random) {
     return text.erase(seed, text.find('\n', seed) - seed);
   }
   const bool are_two = spec.kind == WorldKind::kTwoTenants;
-  const std::string text = read(are_two ? "two_tenants/graph.toml" : "reverse_text/graph.toml");
+  const std::string text =
+      read(are_two                        ? "two_tenants/graph.toml"
+           : spec.num_client_requests > 0 ? "reverse_text/full.toml"  // its edges are written out
+                                          : "reverse_text/graph.toml");
   const size_t begin = text.find("[tenant."), end = text.find("[model.");
   std::string tables = tenant_table("ada", spec, random);
   if (are_two) tables += tenant_table("bo", spec, random);
-  return text.substr(0, begin) + tables + text.substr(end) + places_of(spec.kind);
+  return with_gateway(spec, text.substr(0, begin) + tables + text.substr(end)) + places_of(spec);
 }
 
 /// Several turns, each of which adds letters; the reward follows from the last action.
@@ -299,9 +316,10 @@ std::unique_ptr<World> make_world(uint64_t number) {
     set("node.env.text_bytes_max=30");
     set(fmt::format("node.env.worlds_max={}", one_of(random, 2) ? 3 : 100));
     set("node.broadcaster.applied_max=\"30ms\"");
-    if (!places_of(spec.kind).empty()) set("resource.weights.backend=\"auto\"");
-    if (places_of(spec.kind).empty() && one_of(random, 2)) set("node.env.replicas=3");
+    if (!places_of(spec).empty()) set("resource.weights.backend=\"auto\"");
+    if (places_of(spec).empty() && one_of(random, 2)) set("node.env.replicas=3");
     for (const std::string& text : spec.sets) set(text);
+    for (const std::string& text : client_sets(spec)) set(text);
   }
   overrides.cores = 2;
   const CheckedGraph checked = load_graph(file.string(), overrides, world->catalog);

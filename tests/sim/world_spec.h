@@ -54,7 +54,21 @@ struct WorldSpec {
   uint64_t outside_delay_max = 0;    // in looks for answers
   uint64_t outside_fault_every = 0;  // of calls; 0 = never
   uint64_t outside_lose_every = 0;   // of calls that need their history; 0 = never
+  // Only from kClientWorlds on.
+  uint64_t num_client_requests = 0;  // 0: no gateway
+  uint64_t client_look_us = 1;       // a look for requests takes less
+  uint64_t num_judges = 0;           // of each tenant
 };
+
+inline constexpr uint64_t kWorldKinds = 9;
+/// Worlds from this number on ask their environment, their rewards or both outside (outside.h).
+inline constexpr uint64_t kOutsideWorlds = 100'000;
+/// Worlds from this number on measure their policy, and some have a last task. Every second one
+/// asks outside too.
+inline constexpr uint64_t kEvaluationWorlds = 200'000;
+/// Worlds from this number on have a gateway with clients, judges or both. Every second one asks
+/// outside too.
+inline constexpr uint64_t kClientWorlds = 300'000;
 
 /// A plan has pointers into its catalog.
 struct World {
