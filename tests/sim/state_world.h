@@ -1,7 +1,7 @@
 /// Worlds in which actors use everything that they save: many turns, kept sets, cancels, deadlines,
 /// two tenants, every routing policy, engines and a router that die, faults of engine, learner and
-/// disk, a person who pauses the engines, a resumed run, HTTP clients, judges. The number of a world
-/// determines it.
+/// disk, a person who pauses the engines, a resumed run, HTTP clients, judges. The number of a
+/// world determines it.
 ///
 /// A run makes a mark for everything that is visible from outside an actor: steps, messages with
 /// their bytes, calls to what is outside of the process, lines, metrics, log lines, checkpoints,
